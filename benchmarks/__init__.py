@@ -1,0 +1,1 @@
+"""Measurements and the demo; outside the library and its tests."""

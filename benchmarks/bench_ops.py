@@ -1,0 +1,202 @@
+"""Times the operators against plain PyTorch, and says what share of the memory bandwidth they use.
+
+Every alternative runs in turn, round after round, so that a busy machine slows all of them alike;
+printed are medians in milliseconds. The last line is JSON.
+
+    python benchmarks/bench_ops.py [--device cpu|cuda] [--threads N] [--rounds N]
+"""
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from mmoe.ops import dense_combine, extension_status, gated_combine, reference, route_plan
+
+B, K, O = 4096, 2, 128  # noqa: E741
+EXPERTS, GATES = (8, 64), (2, 4)
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+COPY_MIB = 128
+
+
+def milliseconds(call: Callable[[], object], device: str) -> float:
+    if device == "cuda":
+        torch.cuda.synchronize()
+    started = time.perf_counter()
+    call()
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return (time.perf_counter() - started) * 1e3
+
+
+def race(calls: dict[str, Callable[[], object]], device: str, rounds: int) -> dict[str, float]:
+    """Median milliseconds of each call, the calls taking turns."""
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for round_number in range(rounds + 2):
+        for name, call in calls.items():
+            spent = milliseconds(call, device)
+            if round_number >= 2:  # the first two warm up caches and allocators
+                times[name].append(spent)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def copy_bandwidth(device: str, rounds: int) -> float:
+    """GB/s of a plain copy, reads and writes both counted."""
+    source = torch.ones(COPY_MIB * 2**20 // 4, device=device)
+    target = torch.empty_like(source)
+    median = race({"copy": lambda: target.copy_(source)}, device, rounds)["copy"]
+    return 2 * source.nbytes / median / 1e6
+
+
+def unique_plan(experts_BGK: Tensor, num_experts: int) -> tuple[Tensor, Tensor]:
+    """Distinct pairs the usual way."""
+    samples = torch.arange(len(experts_BGK), device=experts_BGK.device).view(-1, 1, 1)
+    keys = experts_BGK.long() * len(experts_BGK) + samples
+    return torch.unique(keys, return_inverse=True)
+
+
+def gather_combine(y_PO: Tensor, slots_BGK: Tensor, weights_BGK: Tensor) -> Tensor:
+    """Index, weigh, add: what one writes without an operator."""
+    return (y_PO[slots_BGK] * weights_BGK.unsqueeze(-1)).sum(2)
+
+
+def einsum_combine(y: list[Tensor], weights_BGE: Tensor) -> Tensor:
+    return torch.einsum("ebo,bge->bgo", torch.stack(y), weights_BGE)
+
+
+def addcmul_combine(y: list[Tensor], weights_BGE: Tensor) -> Tensor:
+    """One gate after the other, as most MMoE implementations do."""
+    gates = []
+    for gate_BE in weights_BGE.unbind(1):
+        out_BO = y[0] * gate_BE[:, :1]
+        for e in range(1, len(y)):
+            out_BO = out_BO + y[e] * gate_BE[:, e : e + 1]
+        gates.append(out_BO)
+    return torch.stack(gates, dim=1)
+
+
+def training(
+    function: Callable[..., Tensor], y: list[Tensor], *others: Tensor
+) -> Callable[[], None]:
+    """Forward and backward, gradients for y and for the last argument."""
+    leaves = [part.detach().requires_grad_() for part in y]
+    rest = [*others[:-1], others[-1].detach().requires_grad_()]
+    grad = torch.ones_like(function(leaves, *rest))
+
+    def step() -> None:
+        torch.autograd.grad(function(leaves, *rest), [*leaves, rest[-1]], grad)
+
+    return step
+
+
+def first(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    return lambda y, *others: function(y[0], *others)
+
+
+def bench_case(E: int, G: int, dtype: torch.dtype, device: str, rounds: int) -> list[dict]:
+    torch.manual_seed(0)
+    experts_BGK = torch.rand(B, G, E, device=device).topk(K).indices.int()
+    plan = route_plan(experts_BGK, E)
+    pairs, P = int(plan.offsets_E1[-1]), plan.rows_P.numel()
+    y_PO = torch.randn(P, O, device=device).to(dtype)
+    weights_BGK = torch.rand(B, G, K, device=device)
+    slots_BGK, long_BGK = plan.slots_BGK, plan.slots_BGK.long()
+    y = [torch.randn(B, O, device=device).to(dtype) for _ in range(E)]
+    weights_BGE = torch.rand(B, G, E, device=device)
+    narrow_BGK, narrow_BGE = weights_BGK.to(dtype), weights_BGE.to(dtype)
+    size = y_PO.element_size()
+
+    contests = {
+        # name: (calls, bytes that must be moved)
+        "route_plan": (
+            {
+                "mmoe": lambda: route_plan(experts_BGK, E),
+                "reference": lambda: reference.route_plan(experts_BGK, E),
+                "torch.unique": lambda: unique_plan(experts_BGK, E),
+            },
+            4 * (2 * B * G * K + P),
+        ),
+        "gated_combine": (
+            {
+                "mmoe": lambda: gated_combine(y_PO, slots_BGK, weights_BGK),
+                "reference": lambda: reference.gated_combine(y_PO, slots_BGK, weights_BGK),
+                "gather": lambda: gather_combine(y_PO, long_BGK, narrow_BGK),
+            },
+            size * O * (pairs + B * G),
+        ),
+        "gated_combine train": (
+            {
+                "mmoe": training(first(gated_combine), [y_PO], slots_BGK, weights_BGK),
+                "reference": training(
+                    first(reference.gated_combine), [y_PO], slots_BGK, weights_BGK
+                ),
+                "gather": training(first(gather_combine), [y_PO], long_BGK, narrow_BGK),
+            },
+            size * O * (2 * pairs + P + 2 * B * G),
+        ),
+        "dense_combine": (
+            {
+                "mmoe": lambda: dense_combine(y, weights_BGE),
+                "einsum": lambda: einsum_combine(y, narrow_BGE),
+                "gate by gate": lambda: addcmul_combine(y, narrow_BGE),
+            },
+            size * O * B * (E + G),
+        ),
+        "dense_combine train": (
+            {
+                "mmoe": training(dense_combine, y, weights_BGE),
+                "einsum": training(einsum_combine, y, narrow_BGE),
+                "gate by gate": training(addcmul_combine, y, narrow_BGE),
+            },
+            size * O * B * (3 * E + 2 * G),
+        ),
+    }
+    rows = []
+    for name, (calls, moved) in contests.items():
+        rows.append({"op": name, "bytes": moved, "ms": race(calls, device, rounds)})
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--rounds", type=int, default=15)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    device = arguments.device
+    limit = copy_bandwidth(device, arguments.rounds)
+    print(
+        f"{device}, {arguments.threads} threads, torch {torch.__version__}; copy {limit:.1f} GB/s"
+    )
+    print(f"mmoe.ops: {extension_status().detail}")
+    print(f"B={B} K={K} O={O}; train = forward and backward; %copy = bytes that must move")
+    print(
+        f"{'op':<20} {'dtype':<5} {'E':>3} {'G':>2} {'ms':>8} {'%copy':>6}  against (ms, ours = 1)"
+    )
+    results = []
+    for dtype_name, dtype in DTYPES.items():
+        for E in EXPERTS:
+            for G in GATES:
+                for row in bench_case(E, G, dtype, device, arguments.rounds):
+                    ours = row["ms"]["mmoe"]
+                    share = row["bytes"] / ours / 1e6 / limit
+                    others = "  ".join(
+                        f"{name} {value:.2f} ({value / ours:.1f}x)"
+                        for name, value in row["ms"].items()
+                        if name != "mmoe"
+                    )
+                    case = f"{row['op']:<20} {dtype_name:<5} {E:>3} {G:>2}"
+                    print(f"{case} {ours:>8.3f} {share:>6.0%}  {others}")
+                    results.append(
+                        {"dtype": dtype_name, "E": E, "G": G, "share_of_copy": share, **row}
+                    )
+    print(json.dumps({"device": device, "copy_gb_s": limit, "rows": results}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,150 @@
+"""Census-Income: mmoe against logistic regression and boosted trees, on the same rows.
+
+    python -m benchmarks.census --data FOLDER --seeds 1 2 3 4 5 --split-seeds 1 2 3
+
+Every seed trains a recipe anew; the two baselines are fitted once for each split. The table gives
+test AUCs (mean ± standard deviation over the seeds) and the paired difference with its 95 %
+interval; the last line is JSON.
+"""
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from mmoe.config import RunConfig
+from mmoe.datasets import encode_labels, load_recipe, load_splits
+from mmoe.datasets.encoded import EncodedData
+from mmoe.datasets.splits import Splits
+from mmoe.score import load_predictor
+from mmoe.tasks.metrics import AucDifference, auc_difference_interval
+from mmoe.train import train_run
+from mmoe.train.baselines import boosted_trees, logistic_regression
+
+BASELINES = {"logistic regression": logistic_regression, "boosted trees": boosted_trees}
+NORMAL_95 = 1.959964  # 97.5 % quantile of the standard normal distribution
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table: a task of a recipe on one split, against one baseline."""
+
+    recipe: str
+    split_seed: int
+    task: str
+    aucs: list[float]
+    seconds: list[float]
+    baseline: str
+    baseline_auc: float
+    difference: float
+    low: float
+    high: float
+
+
+def main() -> None:
+    arguments = _arguments()
+    rows: list[Row] = []
+    for recipe in arguments.recipes:
+        for split_seed in arguments.split_seeds:
+            rows += _compare(recipe, split_seed, arguments)
+    print(_table(rows))
+    print(json.dumps({"benchmark": "census", "rows": [asdict(row) for row in rows]}))
+
+
+def _compare(recipe: str, split_seed: int, arguments: argparse.Namespace) -> list[Row]:
+    """All seeds of one recipe on one split, and what they are compared with."""
+    overrides = [*arguments.set, f"split_seed={split_seed}"]
+    config = load_recipe(recipe, overrides)
+    splits = load_splits(config, arguments.data)
+    labels_NT = encode_labels(config, splits.test, splits.origin).labels_NT
+    baselines = {
+        name: fit(config, splits.train, splits.test, origin=splits.origin)
+        for name, fit in BASELINES.items()
+    }
+    predictions, seconds = [], []
+    for seed in arguments.seeds:
+        predictions_NT, took = _train(load_recipe(recipe, [*overrides, f"seed={seed}"]), splits)
+        predictions.append(predictions_NT)
+        seconds.append(took)
+    rows = []
+    for t, task in enumerate(config.tasks):
+        for name, fitted in baselines.items():
+            other_N = fitted[task.name].predictions_N
+            pairs = [
+                auc_difference_interval(labels_NT[:, t], own_NT[:, t], other_N)
+                for own_NT in predictions
+            ]
+            difference, low, high = _mean_difference(pairs)
+            aucs = [pair.auc_a for pair in pairs]
+            rows.append(
+                Row(recipe, split_seed, task.name, aucs, seconds, name, pairs[0].auc_b,
+                    difference, low, high)
+            )  # fmt: skip
+    return rows
+
+
+def _train(config: RunConfig, splits: Splits) -> tuple[np.ndarray, float]:
+    """Predictions of one run on the test rows, and how long its training took."""
+    with tempfile.TemporaryDirectory() as folder:
+        start = time.perf_counter()
+        finished = train_run(config, Path(folder) / "run", splits=splits)
+        seconds = time.perf_counter() - start
+        predictor, encoder, config = load_predictor(finished.directory)
+        features = encoder.encode(splits.test, splits.origin)
+        predictions_NT = predictor.predict(EncodedData(features=features))
+    aucs = ", ".join(f"{n} {m['auc']:.5f}" for n, m in finished.metrics["tasks"].items())
+    print(
+        f"{config.name}, split {config.split_seed}, seed {config.seed}: {aucs}; {seconds:.0f} s",
+        flush=True,
+    )
+    return predictions_NT, seconds
+
+
+def _mean_difference(pairs: list[AucDifference]) -> tuple[float, float, float]:
+    """Mean difference over the seeds and its 95 % interval.
+
+    Two things vary: the test rows, which all seeds share (DeLong's variance, not averaged away),
+    and the seed: `Var = mean(se²) + sd² / seeds`.
+    """
+    differences = [pair.difference for pair in pairs]
+    mean = statistics.fmean(differences)
+    variance = statistics.fmean(pair.standard_error**2 for pair in pairs)
+    if len(pairs) > 1:
+        variance += statistics.variance(differences) / len(pairs)
+    reach = NORMAL_95 * variance**0.5
+    return mean, mean - reach, mean + reach
+
+
+def _table(rows: list[Row]) -> str:
+    lines = [
+        f"{'recipe':29}{'split':>6} {'task':10}{'test AUC (mean ± sd)':>22}  "
+        f"{'against':20}{'AUC':>8}{'difference [95 % interval]':>34}{'s/run':>7}"
+    ]
+    for row in rows:
+        spread = statistics.stdev(row.aucs) if len(row.aucs) > 1 else 0.0
+        own = f"{statistics.fmean(row.aucs):.5f} ± {spread:.5f}"
+        interval = f"{row.difference:+.5f} [{row.low:+.5f}, {row.high:+.5f}]"
+        lines.append(
+            f"{row.recipe:29}{row.split_seed:6d} {row.task:10}{own:>22}  {row.baseline:20}"
+            f"{row.baseline_auc:8.5f}{interval:>34}{statistics.fmean(row.seconds):7.0f}"
+        )
+    return "\n".join(lines)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Census-Income against two baselines.")
+    parser.add_argument("--data", type=Path, required=True, help="folder with the two files")
+    parser.add_argument("--recipes", nargs="+", default=["census-income"])
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3, 4, 5])
+    parser.add_argument("--split-seeds", nargs="+", type=int, default=[1])
+    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,164 @@
+// Checks and small helpers that the CPU and CUDA kernels share. A failed check throws
+// std::invalid_argument, which arrives in Python as ValueError.
+
+#pragma once
+
+#include <torch/csrc/stable/ops.h>
+#include <torch/csrc/stable/tensor.h>
+#include <torch/headeronly/core/ScalarType.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <sstream>
+#include <stdexcept>
+#include <vector>
+
+namespace mmoe {
+
+using torch::headeronly::ScalarType;
+using torch::stable::Tensor;
+
+template <typename... Parts>
+[[noreturn]] inline void fail(const Parts&... parts) {
+  std::ostringstream text;
+  (text << ... << parts);
+  throw std::invalid_argument(text.str());
+}
+
+inline bool is_float(ScalarType type) {
+  return type == ScalarType::Float || type == ScalarType::BFloat16 || type == ScalarType::Double;
+}
+
+// The dtype in which sums are taken, and which the operators expect of weights.
+inline ScalarType accumulate_type(ScalarType type) {
+  return type == ScalarType::Double ? ScalarType::Double : ScalarType::Float;
+}
+
+inline void check_dim(const char* name, const Tensor& tensor, int64_t dim) {
+  if (tensor.dim() != dim) fail(name, ": expected ", dim, " dimensions, got ", tensor.dim());
+}
+
+inline void check_type(const char* name, const Tensor& tensor, ScalarType type) {
+  if (tensor.scalar_type() != type) {
+    fail(name, ": expected dtype number ", static_cast<int>(type), ", got ",
+         static_cast<int>(tensor.scalar_type()), " (3 int32, 6 float32, 7 float64, 15 bfloat16)");
+  }
+}
+
+inline void check_size(const char* name, const Tensor& tensor, int64_t dim, int64_t size) {
+  if (tensor.size(dim) != size) {
+    fail(name, ": expected size ", size, " in dimension ", dim, ", got ", tensor.size(dim));
+  }
+}
+
+inline Tensor dense(const Tensor& tensor) {
+  return tensor.is_contiguous() ? tensor : torch::stable::contiguous(tensor);
+}
+
+inline Tensor empty(const Tensor& like, std::initializer_list<int64_t> sizes, ScalarType type) {
+  const std::vector<int64_t> shape(sizes);
+  return torch::stable::new_empty(like, shape, type);
+}
+
+// The two forms of dense_combine's `y`: E tensors [B, O], or one [E, B, O]. Rows may lie apart, but
+// the numbers of one row lie side by side.
+struct ExpertOutputs {
+  std::vector<Tensor> kept;  // owns what `data` points to
+  std::vector<const void*> data;
+  std::vector<int64_t> row_stride;  // in elements
+  ScalarType type;
+  int64_t rows, width;
+
+  explicit ExpertOutputs(const std::vector<Tensor>& y) {
+    if (y.empty()) fail("y: expected at least one expert, got none");
+    const bool stacked = y.size() == 1 && y[0].dim() == 3;
+    type = y[0].scalar_type();
+    if (!is_float(type)) fail("y: expected float32, bfloat16 or float64");
+    for (const Tensor& tensor : y) {
+      check_dim("y", tensor, stacked ? 3 : 2);
+      check_type("y", tensor, type);
+      const int64_t last = tensor.dim() - 1;
+      rows = y[0].size(last - 1);
+      width = y[0].size(last);
+      check_size("y", tensor, last - 1, rows);
+      check_size("y", tensor, last, width);
+      // A row of one number may carry any stride.
+      const bool packed = tensor.stride(last) == 1 || width <= 1;
+      kept.push_back(packed ? tensor : torch::stable::contiguous(tensor));
+    }
+    if (stacked) {
+      const Tensor& only = kept[0];
+      const int64_t step = only.stride(0) * static_cast<int64_t>(only.element_size());
+      for (int64_t e = 0; e < only.size(0); ++e) {
+        data.push_back(static_cast<const char*>(only.const_data_ptr()) + e * step);
+        row_stride.push_back(only.stride(1));
+      }
+    } else {
+      for (const Tensor& tensor : kept) {
+        data.push_back(tensor.const_data_ptr());
+        row_stride.push_back(tensor.stride(0));
+      }
+    }
+  }
+
+  int64_t experts() const { return static_cast<int64_t>(data.size()); }
+};
+
+// Gradients in the form of `y`: contiguous tensors, and where each expert's part starts.
+struct ExpertGradients {
+  std::vector<Tensor> tensors;
+  std::vector<void*> data;
+
+  explicit ExpertGradients(const std::vector<Tensor>& y) {
+    for (const Tensor& tensor : y) {
+      tensors.push_back(torch::stable::new_empty(tensor, tensor.sizes()));
+      const Tensor& grad = tensors.back();
+      const int64_t experts = grad.dim() == 3 ? grad.size(0) : 1;
+      const int64_t step = experts == 0 ? 0 : grad.numel() / experts;
+      for (int64_t e = 0; e < experts; ++e) {
+        data.push_back(static_cast<char*>(grad.mutable_data_ptr()) +
+                       e * step * static_cast<int64_t>(grad.element_size()));
+      }
+    }
+  }
+};
+
+inline void check_dense_combine(const ExpertOutputs& y, const Tensor& weights) {
+  check_dim("weights_BGE", weights, 3);
+  check_type("weights_BGE", weights, accumulate_type(y.type));
+  check_size("weights_BGE", weights, 0, y.rows);
+  check_size("weights_BGE", weights, 2, y.experts());
+}
+
+inline void check_gated_combine(const Tensor& y, const Tensor& slots, const Tensor& weights) {
+  check_dim("y_PO", y, 2);
+  if (!is_float(y.scalar_type())) fail("y_PO: expected float32, bfloat16 or float64");
+  check_dim("slots_BGK", slots, 3);
+  check_type("slots_BGK", slots, ScalarType::Int);
+  check_dim("weights_BGK", weights, 3);
+  check_type("weights_BGK", weights, accumulate_type(y.scalar_type()));
+  for (int64_t dim = 0; dim < 3; ++dim) check_size("weights_BGK", weights, dim, slots.size(dim));
+}
+
+inline void check_grad(const Tensor& grad, int64_t B, int64_t G, int64_t O, ScalarType type) {
+  check_dim("grad_BGO", grad, 3);
+  check_type("grad_BGO", grad, type);
+  check_size("grad_BGO", grad, 0, B);
+  check_size("grad_BGO", grad, 1, G);
+  check_size("grad_BGO", grad, 2, O);
+}
+
+// P, the most pairs a plan can hold.
+inline int64_t check_route_plan(const Tensor& experts, int64_t num_experts) {
+  check_dim("experts_BGK", experts, 3);
+  check_type("experts_BGK", experts, ScalarType::Int);
+  if (num_experts < 1) fail("num_experts: expected at least 1, got ", num_experts);
+  const int64_t pairs = experts.size(0) * std::min(experts.size(1) * experts.size(2), num_experts);
+  if (pairs > std::numeric_limits<int32_t>::max()) {
+    fail("experts_BGK: ", pairs, " pairs do not fit in int32; split the batch");
+  }
+  return pairs;
+}
+
+}  // namespace mmoe

@@ -1,0 +1,112 @@
+// What the CUDA kernels share: the current stream, packs of 16 bytes, sums over a warp.
+// Nothing here waits for the device, so the operators may be captured in a CUDA graph.
+
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+#include <torch/csrc/stable/accelerator.h>
+#include <torch/csrc/stable/macros.h>
+
+#include <cstdio>
+
+#include "../checks.h"
+
+namespace mmoe {
+
+constexpr int kThreads = 256;
+constexpr int kWarp = 32;
+
+// An index out of range stops the kernel: like PyTorch's own, it shows up as a CUDA error later.
+#define MMOE_DEVICE_CHECK(condition, text, value)       \
+  do {                                                  \
+    if (!(condition)) {                                 \
+      printf("mmoe: " text ", got %d\n", (int)(value)); \
+      __trap();                                         \
+    }                                                   \
+  } while (0)
+
+// Makes the tensor's device the current one, and gives its current stream.
+class Launch {
+ public:
+  explicit Launch(const Tensor& tensor) : guard_(tensor.get_device_index()) {
+    void* stream = nullptr;
+    TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(tensor.get_device_index(), &stream));
+    stream_ = static_cast<cudaStream_t>(stream);
+  }
+  cudaStream_t stream() const { return stream_; }
+
+ private:
+  torch::stable::accelerator::DeviceGuard guard_;
+  cudaStream_t stream_;
+};
+
+inline unsigned blocks_for(int64_t threads) {
+  const int64_t blocks = (threads + kThreads - 1) / kThreads;
+  if (blocks > std::numeric_limits<int32_t>::max()) fail("batch: too large for one CUDA launch");
+  return static_cast<unsigned>(blocks);
+}
+
+template <typename T>
+struct Sum {
+  using type = float;
+};
+template <>
+struct Sum<double> {
+  using type = double;
+};
+template <typename T>
+using sum_t = typename Sum<T>::type;
+
+template <typename T>
+__device__ inline sum_t<T> to_sum(T x) {
+  return static_cast<sum_t<T>>(x);
+}
+template <>
+__device__ inline float to_sum<__nv_bfloat16>(__nv_bfloat16 x) {
+  return __bfloat162float(x);
+}
+
+template <typename T>
+__device__ inline T from_sum(sum_t<T> x) {
+  return static_cast<T>(x);
+}
+template <>
+__device__ inline __nv_bfloat16 from_sum<__nv_bfloat16>(float x) {
+  return __float2bfloat16_rn(x);
+}
+
+// V neighbours, moved by one instruction.
+template <typename T, int V>
+struct alignas(sizeof(T) * V) Pack {
+  T at[V];
+};
+
+template <typename T, int V>
+__device__ inline Pack<T, V> load_pack(const T* p) {
+  return *reinterpret_cast<const Pack<T, V>*>(p);
+}
+
+template <typename T, int V>
+__device__ inline void store_pack(T* p, const sum_t<T> (&values)[V]) {
+  Pack<T, V> pack;
+#pragma unroll
+  for (int i = 0; i < V; ++i) pack.at[i] = from_sum<T>(values[i]);
+  *reinterpret_cast<Pack<T, V>*>(p) = pack;
+}
+
+// Numbers in 16 bytes.
+template <typename T>
+constexpr int kPack = 16 / sizeof(T);
+
+inline bool aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
+
+// The order of the additions is fixed, so the result has the same bits in every run.
+template <typename S>
+__device__ inline S add_over_warp(S value) {
+#pragma unroll
+  for (int step = kWarp / 2; step > 0; step /= 2) value += __shfl_xor_sync(~0u, value, step);
+  return value;
+}
+
+}  // namespace mmoe

@@ -1,0 +1,134 @@
+"""CSV files on pyarrow: every column is read as text and typed afterwards by what it holds.
+
+Arrow's own type inference is not used: it turns 00501 into 501 and ids beyond 64 bits into rounded
+floats, and while streaming it fixes a column's type by the first block.
+"""
+
+import csv
+import io
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.csv as pacsv
+
+from mmoe.datasets.arrow import pc
+from mmoe.datasets.rows import distinct_names, missing_column
+
+_BLOCK_BYTES = 8 << 20  # a row must fit into one block
+_HEADER_BYTES = 1 << 20
+_DELIMITERS = (",", "\t", ";", "|")
+
+
+def csv_columns(path: Path) -> list[str]:
+    """The header's names; of equal ones the second becomes NAME.1, as in pandas."""
+    return _header(path)[0]
+
+
+def read_csv(path: Path, columns: list[str] | None) -> pa.Table:
+    """The whole file, all columns large_string; empty cells are null.
+
+    Raises:
+        ValueError: The file is empty, truncated, no UTF-8, ragged, or lacks a column.
+    """
+    names, delimiter = _header(path)
+    try:
+        table = pacsv.read_csv(_open(path), **_options(path, names, delimiter, columns))
+    except (pa.ArrowException, OSError, EOFError) as error:
+        raise _explain(path, len(names), delimiter, error) from None
+    return _trim(table)
+
+
+def iter_csv(path: Path, columns: list[str] | None) -> Iterator[pa.Table]:
+    """The same rows in the same order, block by block."""
+    names, delimiter = _header(path)
+    try:
+        reader = pacsv.open_csv(_open(path), **_options(path, names, delimiter, columns))
+        for batch in reader:
+            yield _trim(pa.Table.from_batches([batch]))
+    except (pa.ArrowException, OSError, EOFError) as error:
+        raise _explain(path, len(names), delimiter, error) from None
+
+
+def _open(path: Path) -> pa.NativeFile:
+    return pa.input_stream(str(path), compression="detect")
+
+
+def _header(path: Path) -> tuple[list[str], str]:
+    """Column names and the delimiter."""
+    try:
+        with _open(path) as stream:
+            start = stream.read(_HEADER_BYTES)
+    except (pa.ArrowException, OSError, EOFError) as error:
+        raise ValueError(f"{path}: cannot be read ({_one_line(error)}); copy it again") from None
+    if not start.strip():
+        raise ValueError(f"{path}: is empty; expected a header line and rows")
+    # A character cut by the end of the block is no reason to refuse the file.
+    text = start.decode("utf-8-sig", errors="replace")
+    first_line = text.splitlines()[0]
+    delimiter = max(_DELIMITERS, key=lambda d: (first_line.count(d), -_DELIMITERS.index(d)))
+    if delimiter == "|" and any(d in first_line for d in _DELIMITERS[:3]):
+        delimiter = max(_DELIMITERS[:3], key=first_line.count)
+    row = next(csv.reader(io.StringIO(text), delimiter=delimiter, skipinitialspace=True))
+    return distinct_names([name.strip() for name in row]), delimiter
+
+
+def _options(path: Path, names: list[str], delimiter: str, columns: list[str] | None) -> dict:
+    for column in columns or ():
+        if column not in names:
+            raise ValueError(missing_column(column, names, str(path)))
+    return {
+        "read_options": pacsv.ReadOptions(
+            column_names=names, skip_rows_after_names=1, block_size=_BLOCK_BYTES
+        ),
+        "parse_options": pacsv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+        "convert_options": pacsv.ConvertOptions(
+            column_types={name: pa.large_string() for name in names},
+            include_columns=list(columns) if columns is not None else None,
+            null_values=[""],
+            strings_can_be_null=True,
+        ),
+    }
+
+
+def _trim(table: pa.Table) -> pa.Table:
+    """Blanks around values go (`a, b`), as they do around names."""
+    for position, name in enumerate(table.column_names):
+        trimmed = pc.ascii_trim_whitespace(table.column(position))
+        table = table.set_column(position, name, trimmed)
+    return table
+
+
+def _explain(path: Path, width: int, delimiter: str, error: Exception) -> ValueError:
+    """Arrow's message, or the row itself where a row has too many or too few cells."""
+    reason = _one_line(error)
+    if "Expected" in reason and "columns" in reason:
+        found = _ragged_row(path, width, delimiter)
+        if found is not None:
+            row, cells = found
+            return ValueError(
+                f"{path}: row {row} has {cells} cells, expected {width} as in the header; mend the "
+                "row, or quote cells that hold the delimiter"
+            )
+    if "UTF8" in reason or "utf-8" in reason.lower():
+        return ValueError(f"{path}: is not UTF-8 text ({reason}); convert it, such as with iconv")
+    return ValueError(f"{path}: cannot be read as CSV ({reason}); mend or copy the file again")
+
+
+def _ragged_row(path: Path, width: int, delimiter: str) -> tuple[int, int] | None:
+    """Number (from 1, without the header) and cells of the first row of another width."""
+    with _open(path) as stream:
+        lines = io.TextIOWrapper(stream, encoding="utf-8", errors="replace", newline="")
+        rows = csv.reader(lines, delimiter=delimiter)
+        try:
+            for number, row in enumerate(rows):
+                if row and len(row) != width:
+                    return number, len(row)
+        except csv.Error:
+            return None
+    return None
+
+
+def _one_line(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return text if len(text) <= 200 else text[:197] + "..."

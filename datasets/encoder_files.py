@@ -1,0 +1,87 @@
+"""A fitted encoder on disk: encoder.json and one Parquet file for each vocabulary."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from mmoe.config import RunConfig, config_from_dict
+from mmoe.datasets.keys import ARROW_TYPES
+from mmoe.datasets.numeric import NumericRule
+from mmoe.datasets.vocabulary import HashRule, IdMap, Vocabulary
+
+_FORMAT = 1
+
+
+def save(
+    folder: Path, config: RunConfig, numeric: dict[str, NumericRule], ids: dict[str, IdMap]
+) -> None:
+    """Writes every file under a temporary name first; encoder.json comes last, as the seal."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tables: dict[str, Any] = {}
+    for number, (name, id_map) in enumerate(ids.items()):
+        if isinstance(id_map, HashRule):
+            tables[name] = {"encoding": "hash", **asdict(id_map)}
+            continue
+        # The number keeps names apart that differ in case only, for disks that ignore case.
+        file = f"{number:03d}-{name}.parquet"
+        _write_parquet(folder / file, id_map)
+        tables[name] = {"encoding": "vocabulary", "kind": id_map.kind, "file": file}
+    content = {
+        "format": _FORMAT,
+        "config": config.model_dump(mode="json"),
+        "numeric": {name: asdict(rule) for name, rule in numeric.items()},
+        "tables": tables,
+    }
+    target = folder / "encoder.json"
+    temporary = target.with_suffix(".json.tmp")
+    temporary.write_text(json.dumps(content, indent=1), encoding="utf-8")
+    temporary.replace(target)
+
+
+def load(folder: Path) -> tuple[RunConfig, dict[str, NumericRule], dict[str, IdMap]]:
+    """Reads what `save` wrote.
+
+    Raises:
+        ValueError: The folder holds no complete encoder.
+    """
+    file = folder / "encoder.json"
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        if content["format"] != _FORMAT:
+            raise ValueError(f"format {content['format']}, expected {_FORMAT}")
+        config = config_from_dict(content["config"], origin=str(file))
+        numeric = {
+            name: NumericRule(**{**rule, "edges": tuple(rule["edges"])})
+            for name, rule in content["numeric"].items()
+        }
+        ids = {name: _read_table(folder, table) for name, table in content["tables"].items()}
+    except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(
+            f"{folder}: holds no complete encoder ({reason}); expected the vocabulary folder of a "
+            "run that mmoe train wrote"
+        ) from None
+    return config, numeric, ids
+
+
+def _write_parquet(target: Path, vocabulary: Vocabulary) -> None:
+    temporary = target.with_suffix(".tmp")
+    columns = {"key": vocabulary.keys, "count": pa.array(vocabulary.counts, pa.int64())}
+    pq.write_table(pa.table(columns), temporary)
+    temporary.replace(target)
+
+
+def _read_table(folder: Path, entry: dict[str, Any]) -> IdMap:
+    if entry["encoding"] == "hash":
+        return HashRule(kind=entry["kind"], size=entry["size"])
+    table = pq.read_table(folder / entry["file"])
+    return Vocabulary(
+        kind=entry["kind"],
+        keys=table["key"].combine_chunks().cast(ARROW_TYPES[entry["kind"]]),
+        counts=table["count"].to_numpy().astype(np.int64),
+    )

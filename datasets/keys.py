@@ -1,0 +1,189 @@
+"""Ids in one canonical form, whatever type the file stored them in."""
+
+from collections.abc import Iterable
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+
+from mmoe.datasets import text
+from mmoe.datasets.arrow import pc
+from mmoe.datasets.hashing import hash_text, mix64
+from mmoe.datasets.rows import is_text
+
+KeyKind = Literal["int", "float", "text"]
+
+ARROW_TYPES: dict[KeyKind, pa.DataType] = {
+    "int": pa.int64(),
+    "float": pa.float64(),
+    "text": pa.large_string(),
+}
+_EXACT = 2.0**53  # whole numbers up to here are exact in float64
+
+
+def key_kind(column: pa.ChunkedArray, label: str) -> KeyKind:
+    """What a training column's ids are: int (whole floats too), float or text.
+
+    Raises:
+        ValueError: The ids came as float64 and have lost digits, or are no ids at all.
+    """
+    kind = column.type
+    if pa.types.is_null(kind) or pa.types.is_boolean(kind):
+        return "int"
+    if pa.types.is_integer(kind):
+        if kind == pa.uint64() and (pc.max(column).as_py() or 0) >= 2**63:
+            return "text"
+        return "int"
+    if pa.types.is_floating(kind):
+        return "int" if _refuse_lost_digits(_floats(column), label) else "float"
+    if pa.types.is_nested(kind):
+        raise ValueError(_nested(column, label))
+    return "text"
+
+
+def widest(kinds: Iterable[KeyKind]) -> KeyKind:
+    """The kind that a table shared by columns of these kinds has."""
+    found = set(kinds)
+    if "text" in found:
+        return "text"
+    return "float" if "float" in found else "int"
+
+
+def to_keys(column: pa.ChunkedArray, kind: KeyKind, label: str) -> pa.ChunkedArray:
+    """The column's ids as `kind`; null where missing, or where the id cannot be of that kind.
+
+    Integers, floats such as 3.0 (pandas makes integers with gaps floats) and text such as "3" all
+    become the same key. Missing are null, NaN and "".
+    """
+    if pa.types.is_nested(column.type):
+        raise ValueError(_nested(column, label))
+    if kind == "int":
+        return _to_int(column, label)
+    if kind == "float":
+        return _to_float(column)
+    return _to_text(column, label)
+
+
+def missing_mask(column: pa.ChunkedArray, kind: KeyKind) -> np.ndarray:
+    """Where a row has no id at all (as opposed to one that is not known), bool [N]."""
+    if is_text(column.type):
+        if kind == "text":
+            return pc.fill_null(pc.equal(column, ""), True).to_numpy()
+        return pc.is_null(text.blank_to_null(column)).to_numpy()
+    return pc.is_null(column, nan_is_null=True).to_numpy()
+
+
+def hash_keys(keys: pa.ChunkedArray) -> np.ndarray:
+    """uint64 [N], the same on every machine and in every version (nulls give any value)."""
+    if is_text(keys.type):
+        return hash_text(keys)
+    if pa.types.is_floating(keys.type):
+        return mix64(pc.fill_null(keys, 0.0).to_numpy().view(np.uint64))
+    return mix64(pc.fill_null(keys, 0).to_numpy().view(np.uint64))
+
+
+def hash_column(column: pa.ChunkedArray, label: str) -> tuple[np.ndarray, np.ndarray]:
+    """Hashes and missing mask of a column of keys, whatever its type."""
+    kind = key_kind(column, label)
+    return hash_keys(to_keys(column, kind, label)), missing_mask(column, kind)
+
+
+def codes_of(column: pa.ChunkedArray) -> tuple[np.ndarray, int]:
+    """Values numbered by first appearance, int64 [N], −1 where missing; and how many there are."""
+    encoded = column.combine_chunks().dictionary_encode()
+    codes_N = pc.fill_null(encoded.indices.cast(pa.int64()), -1).to_numpy(zero_copy_only=False)
+    missing_N = pc.is_null(column, nan_is_null=True).to_numpy()
+    return np.where(missing_N, -1, codes_N), len(encoded.dictionary)
+
+
+def _nested(column: pa.ChunkedArray, label: str) -> str:
+    return f"{label} holds {column.type}, expected ids; make it a list feature or convert it"
+
+
+def _to_int(column: pa.ChunkedArray, label: str) -> pa.ChunkedArray:
+    kind = column.type
+    if pa.types.is_null(kind) or pa.types.is_boolean(kind):
+        return column.cast(pa.int64())
+    if pa.types.is_integer(kind):
+        if kind == pa.uint64():
+            fits = pc.less(column, pa.scalar(2**63, pa.uint64()))
+            column = pc.if_else(fits, column, pa.scalar(None, kind))
+        return column.cast(pa.int64())
+    if pa.types.is_floating(kind):
+        floats_N = _floats(column)
+        _refuse_lost_digits(floats_N, label)
+        with np.errstate(invalid="ignore"):
+            whole_N = (floats_N == np.floor(floats_N)) & (np.abs(floats_N) < _EXACT)
+        integers = np.where(whole_N, floats_N, 0).astype(np.int64)
+        return pa.chunked_array([pa.array(integers, mask=~whole_N)])
+    return text.to_integers(_as_text(column))
+
+
+def _to_float(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Adding 0.0 makes -0.0 and 0.0 one key."""
+    kind = column.type
+    if pa.types.is_boolean(kind):
+        column = column.cast(pa.int8())
+    elif not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+        return pc.add(text.to_reals(_as_text(column)), 0.0)
+    floats_N = _floats(column) + 0.0
+    return pa.chunked_array([pa.array(floats_N, mask=np.isnan(floats_N))])
+
+
+def _to_text(column: pa.ChunkedArray, label: str) -> pa.ChunkedArray:
+    kind = column.type
+    if is_text(kind):
+        return pc.if_else(pc.equal(column, ""), pa.scalar(None, kind), column)
+    if pa.types.is_boolean(kind):
+        return pc.if_else(column, "True", "False").cast(pa.large_string())
+    if pa.types.is_floating(kind):
+        integers = _to_int(column, label).cast(pa.large_string())
+        floats = _to_float(column).cast(pa.large_string())
+        return pc.coalesce(integers, floats)
+    return _as_text(column)
+
+
+def _as_text(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.timestamp("us", column.type.tz), safe=False)
+    if (
+        pa.types.is_binary(column.type)
+        or pa.types.is_fixed_size_binary(column.type)
+        or (pa.types.is_large_binary(column.type))
+    ):
+        return _binary_as_text(column)
+    return column.cast(pa.large_string())
+
+
+def _binary_as_text(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Bytes that are UTF-8 as that text; each value that is not, as its hexadecimal digits."""
+    try:
+        return column.cast(pa.large_binary()).cast(pa.large_string())
+    except pa.ArrowInvalid:
+        values = [None if value is None else _decode(value) for value in column.to_pylist()]
+        return pa.chunked_array([pa.array(values, pa.large_string())])
+
+
+def _decode(value: bytes) -> str:
+    try:
+        return value.decode("utf-8")
+    except UnicodeDecodeError:
+        return f"0x{value.hex()}"
+
+
+def _floats(column: pa.ChunkedArray) -> np.ndarray:
+    return pc.fill_null(column.cast(pa.float64(), safe=False), float("nan")).to_numpy()
+
+
+def _refuse_lost_digits(floats_N: np.ndarray, label: str) -> bool:
+    """Are all of them whole numbers? Refuses whole numbers that float64 cannot hold apart."""
+    present = floats_N[~np.isnan(floats_N)]
+    if not np.array_equal(present, np.floor(present)):
+        return False
+    large = np.abs(present) >= _EXACT
+    if large.any():
+        raise ValueError(
+            f"{label} holds ids as floating point, and {present[large.argmax()]:.0f} is beyond "
+            "2^53, where float64 loses digits; store the ids as integers or text"
+        )
+    return True

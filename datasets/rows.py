@@ -1,0 +1,114 @@
+"""Columns and rows as the user knows them: by name, by file and row number."""
+
+import difflib
+import json
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+ROW_COLUMN = "__mmoe_row__"  # a row's number over all files, carried through the split
+_FILES_KEY = b"mmoe.files"
+
+
+def number_rows(table: pa.Table, files: Sequence[tuple[str, int]], first: int = 0) -> pa.Table:
+    """Adds the hidden column that lets an error message name the file and the row.
+
+    Args:
+        table: The rows of all `files`, in order.
+        files: Path and number of rows of each.
+        first: Number of the table's first row, where the table is a later chunk of one file.
+    """
+    numbers = pa.array(np.arange(first, first + table.num_rows, dtype=np.int64))
+    metadata = {**(table.schema.metadata or {}), _FILES_KEY: json.dumps(list(files)).encode()}
+    return table.append_column(ROW_COLUMN, numbers).replace_schema_metadata(metadata)
+
+
+def place(table: pa.Table, origin: str, index: int) -> str:
+    """Such as `log.csv: row 17`, counted from 1 without the header."""
+    index = int(index)
+    if ROW_COLUMN not in table.column_names:
+        return f"{origin}: row {index + 1}"
+    number = table[ROW_COLUMN][index].as_py()
+    for path, num_rows in json.loads((table.schema.metadata or {}).get(_FILES_KEY, b"[]")):
+        if number < num_rows:
+            return f"{path}: row {number + 1}"
+        number -= num_rows
+    return f"{origin}: row {number + 1}"
+
+
+def visible_columns(table: pa.Table) -> list[str]:
+    """The user's columns, without the hidden row number."""
+    return [name for name in table.column_names if name != ROW_COLUMN]
+
+
+def find_column(table: pa.Table, name: str, origin: str, used_by: str) -> pa.ChunkedArray:
+    """The column `name`; plain values where it was dictionary-encoded.
+
+    Raises:
+        ValueError: There is no such column, or more than one.
+    """
+    found = table.schema.get_all_field_indices(name)
+    if len(found) == 1:
+        return plain(table.column(found[0]))
+    if found:
+        raise ValueError(f"{origin}: {len(found)} columns are called {name!r}; rename all but one")
+    raise ValueError(missing_column(name, visible_columns(table), origin, used_by))
+
+
+def missing_column(name: str, there: Iterable[str], origin: str, used_by: str = "") -> str:
+    """The message for a column that is not there: nearest name and what there is."""
+    names = list(there)
+    lower = {known.lower(): known for known in reversed(names)}
+    close = difflib.get_close_matches(name.lower(), lower, n=1, cutoff=0.6)
+    hint = f" (did you mean {lower[close[0]]!r}?)" if close else ""
+    used = f", which {used_by} needs" if used_by else ""
+    listed = ", ".join(names[:60]) + (f", … ({len(names)} in all)" if len(names) > 60 else "")
+    message = f"{origin}: there is no column {name!r}{used}{hint}; the columns are: {listed}"
+    if names and all(_is_number(known) for known in names):
+        message += "; they look like data, so the file may lack a header line: add one"
+    return message
+
+
+def distinct_names(names: list[str]) -> list[str]:
+    """Unnamed columns get a name, equal names a number: a, a.1, a.2 as in pandas."""
+    taken: set[str] = set()
+    result = []
+    for position, name in enumerate(names):
+        base = name or f"unnamed_{position}"
+        candidate, number = base, 0
+        while candidate in taken:
+            number += 1
+            candidate = f"{base}.{number}"
+        taken.add(candidate)
+        result.append(candidate)
+    return result
+
+
+def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Dictionary-encoded values decoded, all text as large_string (no limit of 2 GB)."""
+    if isinstance(column.type, pa.DictionaryType):
+        column = column.cast(column.type.value_type)
+    if is_text(column.type) and column.type != pa.large_string():
+        column = column.cast(pa.large_string())
+    return column
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Is it a type of strings?"""
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or kind == pa.string_view()
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """Is it a type of lists?"""
+    return (
+        pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    )
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

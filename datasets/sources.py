@@ -1,0 +1,155 @@
+"""Where a run's rows come from: the user's files or a bundled source."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+import pyarrow as pa
+
+from mmoe.config import RunConfig, SplitConfig
+from mmoe.datasets.files import describe
+from mmoe.datasets.projection import required_columns
+from mmoe.datasets.readers import Paths, column_names, read_table
+from mmoe.datasets.splits import Splits, split_table
+
+# Imported only when asked for, so that one source's needs are not everybody's.
+_BUNDLED = MappingProxyType(
+    {
+        "synthetic-funnel": "mmoe.datasets.synthetic:load",
+        "census-income": "mmoe.datasets.census_income:load",
+        "hillstrom": "mmoe.datasets.hillstrom:load",
+    }
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOut:
+    """Rows to evaluate a finished run on.
+
+    Attributes:
+        table: The rows, with labels.
+        oracle: Task name → float64 [N] true probabilities, where the source knows them.
+        origin: What the user calls the data; starts error messages.
+    """
+
+    table: pa.Table
+    oracle: dict[str, np.ndarray] | None
+    origin: str
+
+
+def source_names() -> list[str]:
+    """Values of `data.source`."""
+    return ["files", *_BUNDLED]
+
+
+def load_splits(config: RunConfig, data: str | Path | None = None) -> Splits:
+    """Reads and splits the rows that a run trains on.
+
+    Args:
+        config: `data.source` says where from; `files` reads `data.path` and splits it, or, with
+            `split.by: file`, reads `data.train`, `data.validation` and `data.test`.
+        data: Instead of `data.path`; with `split.by: file` the folder that holds the files; for a
+            bundled source the folder of its raw files.
+
+    Raises:
+        ValueError: The source is not known, no path is given, or the rows cannot be read or split.
+    """
+    path = Path(data) if data is not None else None
+    if config.data.source != "files":
+        return _bundled(config.data.source)(config, path)
+    if config.data.split.by == "file":
+        return _by_file(config, path)
+    paths: Paths | None = data if data is not None else config.data.path
+    if paths is None:
+        raise ValueError("data.path: is missing; set it, or give --data PATH")
+    origin = describe(paths)
+    columns = required_columns(config, column_names(paths))
+    table = _with_rows(read_table(paths, columns, numbered=True), origin)
+    train, validation, test = split_table(table, config.data.split, config.split_seed, origin)
+    return Splits(train=train, validation=validation, test=test, origin=origin)
+
+
+def load_test(config: RunConfig, data: str | Path | None = None) -> HeldOut:
+    """The rows that `mmoe evaluate` reports on.
+
+    Args:
+        config: The run's config.
+        data: None: the run's own test split. For `files`: every row of this file, folder or glob.
+            For a bundled source: the folder of its raw files, whose test split is taken.
+    """
+    if data is None or config.data.source != "files":
+        splits = load_splits(config, data)
+        return HeldOut(table=splits.test, oracle=splits.oracle, origin=splits.origin)
+    origin = describe(data)
+    there = column_names(data)
+    # The split's column is not needed: nothing is split here.
+    unsplit = config.model_copy(
+        update={"data": config.data.model_copy(update={"split": SplitConfig()})}
+    )
+    # Text stays text: types guessed from these rows might differ from those of training.
+    table = read_table(data, required_columns(unsplit, there), infer_types=False, numbered=True)
+    return HeldOut(table=_with_rows(table, origin), oracle=None, origin=origin)
+
+
+def _bundled(name: str) -> Callable[[RunConfig, Path | None], Splits]:
+    if name not in _BUNDLED:
+        raise ValueError(f"data.source: expected one of {', '.join(source_names())}, got {name!r}")
+    module, _, function = _BUNDLED[name].partition(":")
+    return getattr(import_module(module), function)
+
+
+def _by_file(config: RunConfig, folder: Path | None) -> Splits:
+    """Training and test files; without validation files its share is drawn from training."""
+    parts = {
+        name: _relative(paths, folder)
+        for name in ("train", "validation", "test")
+        if (paths := getattr(config.data, name)) is not None
+    }
+    for name in ("train", "test"):
+        if name not in parts:
+            raise ValueError(f"data.{name}: is missing, but the split is by file; set it")
+    origins = {name: describe(paths) for name, paths in parts.items()}
+    columns = required_columns(config, column_names(parts["train"]))
+    tables = {
+        name: _with_rows(
+            read_table(paths, columns, infer_types=name == "train", numbered=True), origins[name]
+        )
+        for name, paths in parts.items()
+    }
+    train = tables["train"]
+    if "validation" not in tables:
+        share = SplitConfig(by="random", validation=config.data.split.validation, test=1e-9)
+        train, validation = _carve(train, share, config.split_seed, origins["train"])
+        tables |= {"train": train, "validation": validation}
+    origin = f"{origins['train']} (and {', '.join(o for n, o in origins.items() if n != 'train')})"
+    return Splits(
+        train=tables["train"],
+        validation=tables["validation"],
+        test=tables["test"],
+        origin=origin,
+    )
+
+
+def _carve(
+    table: pa.Table, share: SplitConfig, split_seed: int, origin: str
+) -> tuple[pa.Table, pa.Table]:
+    """A random validation share out of the training rows."""
+    train, validation, rest = split_table(table, share, split_seed, origin)
+    return pa.concat_tables([train, rest]), validation
+
+
+def _relative(paths: str | list[str], folder: Path | None) -> str | list[str]:
+    if folder is None:
+        return paths
+    if isinstance(paths, str):
+        return str(folder / paths)
+    return [str(folder / path) for path in paths]
+
+
+def _with_rows(table: pa.Table, origin: str) -> pa.Table:
+    if table.num_rows == 0:
+        raise ValueError(f"{origin}: holds no rows; expected a header and data")
+    return table

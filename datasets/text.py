@@ -1,0 +1,134 @@
+"""Text to numbers: which values mean "missing", and what a text column holds."""
+
+import pyarrow as pa
+
+from mmoe.datasets.arrow import pc
+from mmoe.datasets.rows import is_text
+
+# What pandas and Spark write for a missing number. In a column of words these stay words.
+MISSING_WORDS = (
+    "", "NA", "N/A", "n/a", "#N/A", "nan", "NaN", "NAN", "-nan", "null", "NULL", "Null",
+    "None", "none", "<NA>", "\\N",
+)  # fmt: skip
+_TRUE = ("true", "True", "TRUE")
+_FALSE = ("false", "False", "FALSE")
+_GLANCE = 200  # values looked at before whole columns are tried
+
+
+def blank_to_null(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Missing words become null."""
+    is_missing = pc.is_in(values, pa.array(MISSING_WORDS, values.type))
+    return pc.if_else(is_missing, pa.scalar(None, values.type), values)
+
+
+def settle(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Gives a text column the narrowest type that keeps every value: bool, int64, float64, text.
+
+    Integers that would not print back the same (zip code 00501, +1) keep the column text. Dates
+    stay text: ISO dates sort and compare as they are.
+
+    Args:
+        values: large_string [N].
+
+    Returns:
+        The same values as bool, int64, float64 or large_string; missing words are null in the
+        first three, only "" is in the last.
+    """
+    glance = blank_to_null(values.slice(0, _GLANCE))
+    if _cast(glance, pa.float64()) is None and to_booleans(glance) is None:
+        return _empty_to_null(values)
+    settled = _settle_numbers(values)  # the common case needs no search for missing words
+    if settled is None:
+        blanked = blank_to_null(values)
+        settled = _settle_numbers(blanked)
+        settled = to_booleans(blanked) if settled is None else settled
+    return _empty_to_null(values) if settled is None or is_text(settled.type) else settled
+
+
+def _settle_numbers(values: pa.ChunkedArray) -> pa.ChunkedArray | None:
+    """int64 or float64; the text itself where numbers would not keep it; None if no numbers."""
+    whole = _cast(values, pa.int64())
+    if whole is not None:
+        return whole if _is_canonical(values) else values
+    real = _cast(values, pa.float64())
+    return values if real is not None and _loses_digits(values, real) else real
+
+
+def _is_canonical(values: pa.ChunkedArray) -> bool:
+    """Not so: 007, -0, and hexadecimal 0x1F, which Arrow reads."""
+    padded = pc.and_(pc.starts_with(values, "0"), pc.greater(pc.binary_length(values), 1))
+    odd = pc.or_(padded, pc.starts_with(values, "-0"))
+    return not pc.any(odd, min_count=0).as_py()
+
+
+def to_reals(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Text → float64, null where it is missing or no number (compare `is_valid` to tell apart)."""
+    blanked = blank_to_null(values)
+    real = _cast(blanked, pa.float64())
+    if real is not None:
+        return real
+    trimmed = _flags_to_digits(pc.utf8_trim_whitespace(blanked))
+    # Arrow stops at the first bad value, so only what looks like a number is cast.
+    looks = pc.match_substring_regex(
+        trimmed, r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$|(?i)^[+-]?inf(inity)?$"
+    )
+    return pc.if_else(looks, trimmed, pa.scalar(None, values.type)).cast(pa.float64())
+
+
+def to_integers(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Text → int64 (7, 007, 7.0, true), null where it is missing or no integer of 64 bits."""
+    blanked = blank_to_null(values)
+    whole = _cast(blanked, pa.int64())
+    if whole is not None:
+        return whole
+    text = _flags_to_digits(pc.utf8_trim_whitespace(blanked))
+    text = pc.replace_substring_regex(text, r"\.0*$", "")
+    text = pc.replace_substring_regex(text, r"^\+", "")
+    short = pc.match_substring_regex(text, r"^-?\d{1,18}$")
+    result = pc.if_else(short, text, pa.scalar(None, values.type)).cast(pa.int64())
+    # 19 digits may or may not fit; they are rare here, so Python settles them one by one.
+    long = pc.match_substring_regex(text, r"^-?0*[1-9]\d{18}$")
+    if pc.any(long).as_py():
+        result = pc.coalesce(result, _long_integers(text, long))
+    return result
+
+
+def to_booleans(values: pa.ChunkedArray) -> pa.ChunkedArray | None:
+    """Text → bool where every value is true or false (or null), else None."""
+    true = pc.is_in(values, pa.array(_TRUE, values.type))
+    known = pc.or_(true, pc.is_in(values, pa.array(_FALSE, values.type)))
+    if not pc.all(pc.or_(known, pc.is_null(values)), min_count=0).as_py():
+        return None
+    return pc.if_else(pc.is_null(values), pa.scalar(None, pa.bool_()), true)
+
+
+def _flags_to_digits(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    for words, digit in ((_TRUE, "1"), (_FALSE, "0")):
+        is_word = pc.is_in(values, pa.array(words, values.type))
+        values = pc.if_else(is_word, pa.scalar(digit, values.type), values)
+    return values
+
+
+def _long_integers(text: pa.ChunkedArray, long: pa.ChunkedArray) -> pa.ChunkedArray:
+    chosen = pc.if_else(long, text, pa.scalar(None, text.type)).to_pylist()
+    numbers = [None if value is None else int(value) for value in chosen]
+    fits = [n if n is not None and -(2**63) <= n < 2**63 else None for n in numbers]
+    return pa.chunked_array([pa.array(fits, pa.int64())])
+
+
+def _cast(values: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray | None:
+    try:
+        return values.cast(kind)
+    except pa.ArrowInvalid:
+        return None
+
+
+def _loses_digits(text: pa.ChunkedArray, real: pa.ChunkedArray) -> bool:
+    """Ids beyond 64 bits parse as float64, but no longer differ: such a column stays text."""
+    if not pc.any(pc.greater_equal(pc.abs(real), 2.0**53)).as_py():
+        return False
+    return bool(pc.any(pc.match_substring_regex(text, r"^-?\d{16,}$")).as_py())
+
+
+def _empty_to_null(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    return pc.if_else(pc.equal(values, ""), pa.scalar(None, values.type), values)

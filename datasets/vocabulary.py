@@ -1,0 +1,124 @@
+"""Ids to rows of an embedding table: a vocabulary, or a hash."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from mmoe.datasets.arrow import pc
+from mmoe.datasets.keys import (
+    ARROW_TYPES,
+    KeyKind,
+    hash_keys,
+    key_kind,
+    missing_mask,
+    to_keys,
+    widest,
+)
+
+MISSING = 0  # the row of cells without an id
+UNSEEN = 1  # the row of ids that training did not have, or had too seldom
+FIRST_KNOWN = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vocabulary:
+    """The ids of training get a row each, the most frequent first; equal counts in key order.
+
+    Attributes:
+        kind: What the ids are, over all features that share the table.
+        keys: Distinct ids in the order of their rows, row 2 first.
+        counts: int64, how often training had each.
+    """
+
+    kind: KeyKind
+    keys: pa.Array
+    counts: np.ndarray
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the embedding table."""
+        return FIRST_KNOWN + len(self.keys)
+
+    @classmethod
+    def fit(
+        cls, columns: Sequence[pa.ChunkedArray], labels: Sequence[str], min_count: int
+    ) -> "Vocabulary":
+        """Counts the ids of all `columns` together.
+
+        Args:
+            columns: One for each feature that shares the table; training rows only.
+            labels: What each column is called in an error.
+            min_count: Ids seen less often have no row of their own.
+
+        Example:
+            >>> column = pa.chunked_array([["b", "a", "b", None, "c", "c"]])
+            >>> Vocabulary.fit([column], ["word"], min_count=2).keys.to_pylist()
+            ['b', 'c']
+        """
+        kind = _common_kind(columns, labels)
+        tables = []
+        for column, label in zip(columns, labels, strict=True):
+            counted = pc.value_counts(to_keys(column, kind, label).drop_null())
+            tables.append(pa.Table.from_arrays(counted.flatten(), names=["key", "count"]))
+        counts = pa.concat_tables(tables)
+        if len(tables) > 1:
+            counts = counts.group_by("key").aggregate([("count", "sum")])
+            counts = counts.rename_columns({"count_sum": "count"})
+        counts = counts.filter(pc.greater_equal(counts["count"], min_count))
+        counts = counts.sort_by([("count", "descending"), ("key", "ascending")])
+        return cls(
+            kind=kind,
+            keys=counts["key"].combine_chunks().cast(ARROW_TYPES[kind]),
+            counts=counts["count"].to_numpy(),
+        )
+
+    def lookup(self, column: pa.ChunkedArray, label: str) -> np.ndarray:
+        """int32 [N]: 0 where missing, 1 where not known, 2 and up for known ids."""
+        keys = to_keys(column, self.kind, label)
+        found = pc.index_in(keys, self.keys, skip_nulls=True)
+        ids_N = pc.fill_null(pc.add(found, FIRST_KNOWN), UNSEEN).to_numpy().astype(np.int32)
+        if keys.null_count:
+            ids_N[missing_mask(column, self.kind)] = MISSING
+        return ids_N
+
+
+@dataclass(frozen=True, kw_only=True)
+class HashRule:
+    """Every id is hashed into `size` rows; nothing is stored of the ids themselves.
+
+    Row 1 stays for values that are no id of this kind (text, where training had integers).
+    """
+
+    kind: KeyKind
+    size: int
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the embedding table."""
+        return FIRST_KNOWN + self.size
+
+    @classmethod
+    def fit(
+        cls, columns: Sequence[pa.ChunkedArray], labels: Sequence[str], size: int
+    ) -> "HashRule":
+        """Notes whether the ids are integers or text, so that 7 and "7" are one id."""
+        return cls(kind=_common_kind(columns, labels), size=size)
+
+    def lookup(self, column: pa.ChunkedArray, label: str) -> np.ndarray:
+        """int32 [N]: 0 where missing, 1 where no id of this kind, else 2 + hash mod size."""
+        keys = to_keys(column, self.kind, label)
+        ids_N = (hash_keys(keys) % np.uint64(self.size)).astype(np.int32)
+        ids_N += FIRST_KNOWN
+        if keys.null_count:
+            ids_N[pc.is_null(keys).to_numpy()] = UNSEEN
+            ids_N[missing_mask(column, self.kind)] = MISSING
+        return ids_N
+
+
+IdMap = Vocabulary | HashRule
+
+
+def _common_kind(columns: Sequence[pa.ChunkedArray], labels: Sequence[str]) -> KeyKind:
+    return widest(key_kind(column, label) for column, label in zip(columns, labels, strict=True))

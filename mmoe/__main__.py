@@ -1,0 +1,5 @@
+"""`python -m mmoe` is the command line."""
+
+from mmoe.cli import main
+
+main()

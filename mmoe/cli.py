@@ -1,0 +1,214 @@
+"""The command line. Each command imports what it needs, so `mmoe --help` answers at once."""
+
+import json
+import re
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from mmoe.config import RunConfig
+
+app = typer.Typer(
+    help="Multi-task ranking with Multi-gate Mixture-of-Experts.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but the result.")]
+RunDir = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="A folder made by mmoe train.")]
+
+
+def main() -> None:
+    """Runs a command; an error the user can mend is one line and exit code 2."""
+    try:
+        app()
+    except (ValueError, OSError) as error:
+        sys.stderr.write(f"mmoe: error: {' '.join(str(error).split())}\n")
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.stderr.write("mmoe: interrupted; what was saved can be resumed with --resume\n")
+        sys.exit(130)
+
+
+@app.command()
+def train(
+    recipe_or_config: Annotated[
+        str, typer.Argument(metavar="RECIPE_OR_CONFIG.yaml", help="A bundled recipe, or a file.")
+    ],
+    data: Annotated[Path | None, typer.Option(help="Overrides data.path of the config.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Run directory. [default: runs/NAME-DATE-TIME]")
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY.PATH=VALUE", help="Change one value; repeatable."),
+    ] = None,
+    resume: Annotated[bool, typer.Option(help="Continue an interrupted run in --out.")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train, evaluate on the test split, and write a run directory."""
+    if resume and out is None:
+        raise ValueError("--resume needs --out: the directory of the run to continue")
+    config = _config(recipe_or_config, set_ or [])
+    if out is None:
+        now = datetime.now()
+        out = Path("runs") / f"{config.name}-{now:%Y%m%d-%H%M%S}"
+    from mmoe.train import train_run
+
+    finished = train_run(config, out, data=data, resume=resume, reporter=_reporter(quiet))
+    _print_metrics(finished.metrics)
+    print(finished.directory.path)
+
+
+@app.command()
+def evaluate(
+    run_dir: RunDir,
+    data: Annotated[
+        Path | None, typer.Option(help="Labelled rows. [default: the run's own test split]")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON in the form of metrics.json.")
+    ] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Evaluate a run's best model."""
+    from mmoe.score import RunDirectory
+    from mmoe.train import evaluate_run
+
+    metrics = evaluate_run(RunDirectory.open(run_dir), data, _reporter(quiet))
+    if as_json:
+        print(json.dumps(metrics, indent=2, allow_nan=False))
+    else:
+        _print_metrics(metrics)
+
+
+@app.command()
+def score(
+    run_dir: RunDir,
+    input_: Annotated[
+        str, typer.Option("--input", help="Parquet or CSV: a file, a folder or a glob.")
+    ],
+    output: Annotated[Path, typer.Option(help="The Parquet file to write.")],
+    keep: Annotated[
+        list[str] | None, typer.Option(metavar="COLUMN", help="Input column to copy; repeatable.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option(help="Replace an existing output.")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Score rows: one column pred_TASK for each task, row order kept."""
+    from mmoe.score import RunDirectory, score_files
+
+    score_files(
+        RunDirectory.open(run_dir),
+        input_,
+        output,
+        keep=keep or [],
+        overwrite=overwrite,
+        reporter=_reporter(quiet),
+    )
+
+
+@app.command()
+def report(
+    run_dir: RunDir,
+    output: Annotated[
+        Path | None, typer.Option(help="HTML file. [default: RUN_DIR/report.html]")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option(help="Replace an existing output.")] = False,
+) -> None:
+    """Draw a run: one HTML page that needs no network."""
+    from mmoe.report import write_report
+
+    print(write_report(run_dir, output, overwrite=overwrite))
+
+
+@app.command()
+def init(
+    data: Annotated[str, typer.Argument(metavar="DATA", help="CSV or Parquet with labels.")],
+    label: Annotated[list[str], typer.Option(help="A label column; repeatable.")],
+    out: Annotated[Path, typer.Option(help="The config to write.")] = Path("config.yaml"),
+) -> None:
+    """Look at a file and write a commented config that trains as it is."""
+    if out.exists():
+        raise ValueError(f"--out {out}: exists already; remove it or choose another name")
+    from mmoe.datasets.commented_yaml import write_commented_yaml
+    from mmoe.datasets.inspect import infer_config
+    from mmoe.datasets.readers import read_table
+
+    table = read_table(data)
+    name = re.sub(r"[^A-Za-z0-9_-]+", "-", Path(data).name.split(".")[0]).strip("-") or "run"
+    name = name if name[0].isalpha() else f"run-{name}"
+    config, reasons = infer_config(table, label, name=name, path=data, origin=data)
+    write_commented_yaml(out, config, reasons)
+    print(f"{out}: {len(config.features)} features, {len(reasons.left_out)} columns left out")
+    print(f"next: mmoe train {out}")
+
+
+@app.command()
+def doctor() -> None:
+    """Show versions and what is missing; exit code 1 where something needed is broken."""
+    from mmoe.doctor import diagnose
+
+    sys.exit(diagnose())
+
+
+def _config(recipe_or_config: str, overrides: list[str]) -> "RunConfig":
+    from mmoe.datasets.recipes import load_recipe
+
+    return load_recipe(recipe_or_config, overrides)
+
+
+def _reporter(quiet: bool) -> Any:
+    from mmoe.score.console import ConsoleReporter, SilentReporter
+
+    return SilentReporter() if quiet else ConsoleReporter()
+
+
+def _print_metrics(metrics: dict[str, Any]) -> None:
+    """The test split as a table on standard output."""
+    from rich.console import Console
+    from rich.table import Table
+
+    names = [name for name in _COLUMNS if any(name in task for task in metrics["tasks"].values())]
+    names = [
+        name
+        for name in names
+        if any(task.get(name) is not None for task in metrics["tasks"].values())
+    ]
+    table = Table(title="test", title_justify="left")
+    table.add_column("task")
+    for name in names:
+        table.add_column(_COLUMNS[name], justify="right", no_wrap=True)
+    for task, values in metrics["tasks"].items():
+        table.add_row(task, *(_cell(values.get(name)) for name in names))
+    Console(width=None if sys.stdout.isatty() else 140, highlight=False).print(table)
+
+
+_COLUMNS = {
+    "auc": "AUC",
+    "oracle_auc": "oracle AUC",
+    "gauc": "GAUC",
+    "logloss": "log-loss",
+    "ne": "NE",
+    "calibration": "calibration",
+    "ece": "ECE",
+    "rmse": "RMSE",
+    "mae": "MAE",
+    "rows": "rows",
+    "positives": "positives",
+}
+
+
+def _cell(value: float | int | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4f}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+"""What a run is: pydantic models read from YAML. Imports no torch."""
+
+from mmoe.config.data import DataConfig, SplitConfig
+from mmoe.config.features import (
+    CategoricalFeature,
+    FeatureConfig,
+    ListFeature,
+    NumericFeature,
+    TableConfig,
+)
+from mmoe.config.loading import config_from_dict, dump_config, load_config, set_values
+from mmoe.config.model import ExpertConfig, GateConfig, ModelConfig, TowerConfig
+from mmoe.config.run import RunConfig
+from mmoe.config.specs import FeatureSpec, TableSpec
+from mmoe.config.tasks import TaskConfig
+from mmoe.config.training import EmbeddingOptimizerConfig, OptimizerConfig, TrainingConfig
+
+__all__ = [
+    "CategoricalFeature",
+    "DataConfig",
+    "EmbeddingOptimizerConfig",
+    "ExpertConfig",
+    "FeatureConfig",
+    "FeatureSpec",
+    "GateConfig",
+    "ListFeature",
+    "ModelConfig",
+    "NumericFeature",
+    "OptimizerConfig",
+    "RunConfig",
+    "SplitConfig",
+    "TableConfig",
+    "TableSpec",
+    "TaskConfig",
+    "TowerConfig",
+    "TrainingConfig",
+    "config_from_dict",
+    "dump_config",
+    "load_config",
+    "set_values",
+]

@@ -1,0 +1,167 @@
+"""YAML in, `RunConfig` out; errors name the key and the nearest valid one."""
+
+import difflib
+import io
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from mmoe.config.run import RunConfig
+
+
+def load_config(path: str | Path, overrides: Iterable[str] = ()) -> RunConfig:
+    """Reads a YAML config and applies `key.path=value` overrides.
+
+    Args:
+        path: A YAML file.
+        overrides: Such as `["training.epochs=3", "seed=1"]`; values are YAML.
+
+    Raises:
+        ValueError: The file cannot be read, is no mapping, or a key or value is wrong. The message
+            names the file, the key and, for an unknown key, the nearest valid one.
+    """
+    path = Path(path)
+    try:
+        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: cannot be read as a config: {error}") from None
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path}: is not valid YAML: {_one_line(error)}") from None
+    if not isinstance(raw, dict):
+        raise ValueError(f"{path}: expected `key: value` lines at the top, got {_kind_of(raw)}")
+    return config_from_dict(set_values(raw, overrides), origin=str(path))
+
+
+def config_from_dict(raw: Mapping[str, Any], origin: str = "config") -> RunConfig:
+    """Validates a plain mapping; `origin` (a file name) starts every error message."""
+    try:
+        return RunConfig.model_validate(raw)
+    except ValidationError as error:
+        raise ValueError(f"{origin}: {_explain(error)}") from None
+
+
+def dump_config(config: RunConfig) -> str:
+    """The config as YAML, every default spelled out, so that it reads back the same."""
+    out = io.StringIO()
+    yaml.safe_dump(config.model_dump(mode="json"), out, sort_keys=False, allow_unicode=True)
+    return out.getvalue()
+
+
+def set_values(raw: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
+    """A copy of `raw` with `key.path=value` assignments made.
+
+    Items of a list are named by number or by name: `tasks.0.weight=2`, `tasks.click.weight=2`.
+    """
+    result = _copy(raw)
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        if not equals or not key.strip():
+            raise ValueError(
+                f"--set {override!r}: expected key.path=value, such as training.epochs=3"
+            )
+        try:
+            value = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise ValueError(f"--set {override!r}: bad value: {_one_line(error)}") from None
+        _assign(result, key.strip().split("."), value, override)
+    return result
+
+
+def _assign(node: Any, keys: list[str], value: Any, override: str) -> None:
+    for depth, key in enumerate(keys):
+        last = depth == len(keys) - 1
+        if isinstance(node, list):
+            index = _list_index(node, key, override)
+            if last:
+                node[index] = value
+            else:
+                node = node[index]
+        elif isinstance(node, dict):
+            if last:
+                node[key] = value
+            else:
+                if not isinstance(node.get(key), dict | list):
+                    node[key] = {}
+                node = node[key]
+        else:
+            raise ValueError(f"--set {override!r}: {'.'.join(keys[:depth])} holds no keys")
+
+
+def _list_index(items: list[Any], key: str, override: str) -> int:
+    """A position, or the `name` of an item (`tasks.click.weight=2`)."""
+    if key.isdigit() and int(key) < len(items):
+        return int(key)
+    names = [item.get("name") if isinstance(item, dict) else None for item in items]
+    if key in names:
+        return names.index(key)
+    known = ", ".join(str(name) for name in names if name) or f"0 to {len(items) - 1}"
+    raise ValueError(f"--set {override!r}: no item {key!r} in that list; there are: {known}")
+
+
+def _copy(node: Any) -> Any:
+    if isinstance(node, Mapping):
+        return {key: _copy(value) for key, value in node.items()}
+    if isinstance(node, list | tuple):
+        return [_copy(value) for value in node]
+    return node
+
+
+def _explain(error: ValidationError) -> str:
+    """The first problem in one line: the key's path, what was expected, what came."""
+    problem = error.errors(include_url=False)[0]
+    where = ".".join(str(part) for part in problem["loc"])
+    if problem["type"] == "extra_forbidden":
+        return _unknown_key(problem["loc"])
+    message = problem["msg"].removeprefix("Value error, ")
+    if not where:
+        return message
+    if problem["type"] == "missing":
+        return f"{where}: is required, but missing"
+    if problem["type"] == "value_error":
+        return f"{where}: {message}"
+    came = repr(problem["input"])
+    return f"{where}: {message}, got {came if len(came) < 80 else came[:77] + '...'}"
+
+
+def _unknown_key(location: tuple[int | str, ...]) -> str:
+    *parents, key = location
+    known = _known_keys(RunConfig, tuple(parents))
+    close = difflib.get_close_matches(str(key), known, n=1, cutoff=0.5)
+    where = ".".join(str(part) for part in location)
+    hint = f"; did you mean {close[0]!r}?" if close else f"; known here: {', '.join(known)}"
+    return f"{where}: unknown key {key!r}{hint}"
+
+
+def _known_keys(model: Any, parents: tuple[int | str, ...]) -> list[str]:
+    """Keys of the section at `parents`, found by walking the annotations."""
+    sections = [model]
+    for part in parents:
+        if isinstance(part, int):
+            continue  # a list index: the section is the list's item, reached with the list
+        if part in ("numeric", "categorical", "list") and len(sections) > 1:
+            sections = [s for s in sections if s.model_fields["kind"].default == part]
+            continue
+        sections = [
+            found
+            for section in sections
+            if part in section.model_fields
+            for found in _models_in(section.model_fields[part].annotation)
+        ]
+    return sorted({key for section in sections for key in section.model_fields})
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for part in get_args(annotation) for model in _models_in(part)]
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+def _kind_of(value: Any) -> str:
+    return "an empty file" if value is None else f"a {type(value).__name__}"

@@ -1,0 +1,93 @@
+"""One run: data, features, tasks, model, training."""
+
+from pydantic import Field, model_validator
+
+from mmoe.config.base import Strict
+from mmoe.config.data import DataConfig
+from mmoe.config.features import FeatureConfig, Name, NumericFeature, TableConfig
+from mmoe.config.model import ModelConfig
+from mmoe.config.tasks import TaskConfig
+from mmoe.config.training import TrainingConfig
+
+
+class RunConfig(Strict):
+    """Everything `mmoe train` needs. The resolved copy is stored with the run as config.yaml."""
+
+    name: Name = "run"
+    seed: int = Field(default=0, ge=0, lt=2**32, description="weights, batch order, dropout")
+    split_seed: int = Field(default=1, ge=0, lt=2**32, description="which rows are held out")
+    data: DataConfig = DataConfig()
+    tables: list[TableConfig] = Field(default_factory=list)
+    features: list[FeatureConfig] = Field(min_length=1)
+    tasks: list[TaskConfig] = Field(min_length=1)
+    model: ModelConfig = ModelConfig()
+    training: TrainingConfig = TrainingConfig()
+
+    @model_validator(mode="after")
+    def _names_agree(self) -> "RunConfig":
+        _unique("feature", [feature.name for feature in self.features])
+        _unique("task", [task.name for task in self.tasks])
+        _unique("table", [table.name for table in self.tables])
+        shared = {table.name for table in self.tables}
+        for feature in self.features:
+            if isinstance(feature, NumericFeature):
+                continue
+            if feature.table is not None and feature.table not in shared:
+                raise ValueError(
+                    f"feature {feature.name!r} names the table {feature.table!r}, which is not "
+                    f"under `tables`; there: {', '.join(sorted(shared)) or 'none'}"
+                )
+            if feature.table is None and feature.name in shared:
+                raise ValueError(
+                    f"feature {feature.name!r} and a shared table have the same name; "
+                    f"rename the table, or say `table: {feature.name}` in the feature"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _bucket_names_are_free(self) -> "RunConfig":
+        taken = {table.name for table in self.tables} | {feature.name for feature in self.features}
+        for feature in self.features:
+            buckets = isinstance(feature, NumericFeature) and feature.buckets > 0
+            if buckets and f"{feature.name}__bucket" in taken:
+                raise ValueError(
+                    f"the buckets of feature {feature.name!r} are called {feature.name}__bucket; "
+                    "give the feature or table of that name another name"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _monitor_names_a_task(self) -> "RunConfig":
+        task_name, _, metric = self.training.monitor.rpartition(".")
+        kinds = {task.name: task.kind for task in self.tasks}
+        if task_name != "mean" and task_name not in kinds:
+            raise ValueError(
+                f"training.monitor is {self.training.monitor!r}, but there is no task "
+                f"{task_name!r}; tasks: {', '.join(kinds)} (or mean)"
+            )
+        wanted = "regression" if metric in ("rmse", "mae") else "binary"
+        watched = kinds.values() if task_name == "mean" else [kinds[task_name]]
+        if wanted not in watched:
+            raise ValueError(
+                f"training.monitor is {self.training.monitor!r}, but {metric} needs a {wanted} task"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _esmm_needs_a_funnel(self) -> "RunConfig":
+        if self.model.kind == "esmm":
+            funnel = len(self.tasks) == 2 and self.tasks[1].observed_when == self.tasks[0].name
+            if not funnel or any(task.kind != "binary" for task in self.tasks):
+                raise ValueError(
+                    "model.kind esmm needs exactly two binary tasks, the second with "
+                    "`observed_when:` the first one's name (click, then purchase)"
+                )
+        return self
+
+
+def _unique(what: str, names: list[str]) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise ValueError(f"{what} {name!r} is defined twice; rename one of them")
+        seen.add(name)

@@ -1,0 +1,22 @@
+"""What the embeddings need to know of the data: tables and the features that look them up."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FeatureSpec:
+    """A feature that looks ids up, after fitting: its table and how its ids are pooled."""
+
+    name: str
+    table: str
+    pooling: Literal["sum", "mean"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TableSpec:
+    """An embedding table, after fitting: `num_rows` rows of width `dim`."""
+
+    name: str
+    num_rows: int
+    dim: int

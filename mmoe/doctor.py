@@ -1,0 +1,112 @@
+"""`mmoe doctor`: what is installed, what works, what to install."""
+
+import platform
+import shutil
+import warnings
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+
+from rich.console import Console
+from rich.table import Table
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the report; `mend` says what to do about it."""
+
+    what: str
+    found: str
+    good: bool
+    needed: bool = True
+    mend: str = ""
+
+
+def diagnose() -> int:
+    """Prints the findings.
+
+    Returns:
+        0 where everything needed works, else 1.
+    """
+    findings = [
+        Finding("mmoe", _version("mmoe"), True),
+        Finding("Python", platform.python_version(), True),
+        _torch(),
+        _extension(),
+        _cuda(),
+        _torchrec(),
+    ]
+    table = Table(title="mmoe doctor", title_justify="left")
+    for column in ("", "what", "found", "what to do"):
+        table.add_column(column, overflow="fold")
+    for finding in findings:
+        mark = (
+            "[green]ok[/]" if finding.good else "[red]no[/]" if finding.needed else "[yellow]–[/]"
+        )
+        table.add_row(mark, finding.what, finding.found, "" if finding.good else finding.mend)
+    console = Console(highlight=False)
+    console.print(table)
+    broken = [finding.what for finding in findings if finding.needed and not finding.good]
+    console.print(f"[red]needed: {', '.join(broken)}[/]" if broken else "[green]all is well[/]")
+    return 1 if broken else 0
+
+
+def _torch() -> Finding:
+    found = _version("torch")
+    if found == "not installed":
+        return Finding("torch", found, False, mend="pip install torch")
+    major, minor = (int(part) for part in found.split(".")[:2])
+    return Finding("torch", found, (major, minor) >= (2, 10), mend="pip install 'torch>=2.10'")
+
+
+def _extension() -> Finding:
+    from mmoe.ops import extension_status
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the table says it
+        status = extension_status()
+    compiler = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
+    mend = "operators run in plain PyTorch, slower; "
+    mend += "reinstall with --no-build-isolation" if compiler else "install a C++ compiler, then "
+    mend += "" if compiler else "reinstall with --no-build-isolation"
+    return Finding("C++ extension", status.detail, status.built, needed=False, mend=mend)
+
+
+def _cuda() -> Finding:
+    import torch
+
+    if torch.cuda.is_available():
+        return Finding("CUDA", f"{torch.version.cuda}, {torch.cuda.get_device_name()}", True)
+    return Finding("CUDA", "no device", False, needed=False, mend="mmoe runs on the CPU")
+
+
+def _torchrec() -> Finding:
+    missing = [name for name in ("torchrec", "fbgemm_gpu") if find_spec(name) is None]
+    if missing:
+        return Finding(
+            "TorchRec and FBGEMM",
+            f"{', '.join(missing)} not installed",
+            False,
+            needed=False,
+            mend="embeddings run on nn.EmbeddingBag; the README says how to install them",
+        )
+    try:
+        import torchrec  # noqa: F401  # a broken pair of wheels shows only at import
+    except (ImportError, OSError, RuntimeError) as error:
+        mend = "torch, torchrec and fbgemm-gpu must match; install the versions in the README"
+        return Finding("TorchRec and FBGEMM", " ".join(str(error).split())[:200], False, mend=mend)
+    fbgemm = next(
+        (_version(name) for name in ("fbgemm-gpu", "fbgemm-gpu-cpu") if _installed(name)), "unknown"
+    )
+    return Finding("TorchRec and FBGEMM", f"{_version('torchrec')}, {fbgemm}", True)
+
+
+def _installed(package: str) -> bool:
+    return _version(package) != "not installed"
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"

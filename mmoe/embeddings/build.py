@@ -1,0 +1,113 @@
+"""Chooses the backend and fills its tables."""
+
+import zlib
+from collections.abc import Sequence
+from importlib.util import find_spec
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from mmoe.config import EmbeddingOptimizerConfig, FeatureSpec, TableSpec
+
+
+class EmbeddingBackend(Protocol):
+    """What the rest of mmoe asks of embeddings; both backends are `nn.Module`s that offer it."""
+
+    output_dim: int
+
+    def __call__(self, values: Tensor, lengths_CB: Tensor) -> Tensor:
+        """Pooled embeddings x_BD, the features side by side in the order they were given."""
+        ...
+
+    def table_weights(self) -> dict[str, Tensor]:
+        """The tables themselves (not copies) by name, each [rows, dim] float32."""
+        ...
+
+    def optimizer_state(self) -> dict[str, Tensor]:
+        """Row-wise Adagrad's sum of squared gradients by table, each [rows] (not copies)."""
+        ...
+
+    def set_learning_rate(self, learning_rate: float) -> None:
+        """For the next backward pass."""
+        ...
+
+    def step(self) -> None:
+        """Applies the gradients where the backward pass has not done it already."""
+        ...
+
+
+def build_embeddings(
+    tables: Sequence[TableSpec],
+    features: Sequence[FeatureSpec],
+    *,
+    optimizer: EmbeddingOptimizerConfig,
+    backend: Literal["auto", "torchrec", "plain"] = "auto",
+    seed: int = 0,
+) -> nn.Module:
+    """Embedding tables for `features`, trained by row-wise Adagrad.
+
+    `torchrec` runs on TorchRec's `DistributedModelParallel` and FBGEMM's fused kernels and needs an
+    initialised process group (`mmoe.parallel.ensure_process_group`); `plain` is `nn.EmbeddingBag`;
+    `auto` takes torchrec where it is installed. Tables have the same names and, for one `seed`, the
+    same initial values either way: uniform in ±1/√rows (Naumov et al. 2019, DLRM), and zeros for
+    rows 0 and 1, which stand for missing and unseen ids.
+
+    Args:
+        tables: Names, rows and widths; every feature's table must be among them.
+        features: In the order of the output.
+        optimizer: Learning rate and epsilon.
+        backend: See above.
+        seed: Of the initial values.
+
+    Returns:
+        An `nn.Module` that is an `EmbeddingBackend`.
+
+    Raises:
+        ValueError: `backend` is torchrec and it is not installed, or a feature's table is unknown.
+    """
+    known = {table.name for table in tables}
+    for feature in features:
+        if feature.table not in known:
+            raise ValueError(
+                f"feature {feature.name!r} looks up table {feature.table!r}; "
+                f"tables: {sorted(known)}"
+            )
+    if backend == "auto":
+        backend = "plain" if torchrec_problem() else "torchrec"
+    if not features:
+        backend = "plain"  # TorchRec refuses a collection without tables
+    if backend == "torchrec":
+        problem = torchrec_problem()
+        if problem:
+            raise ValueError(
+                f"training.embedding_backend is torchrec, but {problem}; "
+                f"install it (see the README) or set embedding_backend to plain"
+            )
+        from mmoe.embeddings.sharded import ShardedEmbeddings  # seconds to import: only when used
+
+        module: nn.Module = ShardedEmbeddings(tables, features, optimizer)
+    else:
+        from mmoe.embeddings.plain import PlainEmbeddings
+
+        module = PlainEmbeddings(tables, features, optimizer)
+    _fill(module.table_weights(), seed)  # type: ignore[operator]  # both backends have it
+    return module
+
+
+def torchrec_problem() -> str | None:
+    """Why the torchrec backend cannot be used here, or None."""
+    for package in ("torchrec", "fbgemm_gpu"):
+        if find_spec(package) is None:
+            return f"{package} is not installed"
+    return None
+
+
+@torch.no_grad()
+def _fill(weights: dict[str, Tensor], seed: int) -> None:
+    """Each table from its own generator, so that adding a table changes no other."""
+    for name, weight in weights.items():
+        generator = torch.Generator().manual_seed(zlib.crc32(f"{seed} {name}".encode()))
+        bound = weight.shape[0] ** -0.5
+        weight.copy_(torch.empty(weight.shape).uniform_(-bound, bound, generator=generator))
+        weight[:2] = 0

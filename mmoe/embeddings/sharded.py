@@ -1,0 +1,172 @@
+"""Embeddings on TorchRec: `DistributedModelParallel` over FBGEMM's fused tables."""
+
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+import torch.distributed as dist
+from fbgemm_gpu.split_embedding_configs import EmbOptimType
+from torch import Tensor, nn
+from torchrec import (
+    EmbeddingBagCollection,
+    EmbeddingBagConfig,
+    KeyedJaggedTensor,
+    PoolingType,
+)
+from torchrec.distributed.embedding_types import EmbeddingComputeKernel
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.model_parallel import DistributedModelParallel
+from torchrec.distributed.planner import EmbeddingShardingPlanner, Topology
+from torchrec.distributed.planner.types import ParameterConstraints
+from torchrec.distributed.types import ShardingPlan, ShardingType
+
+from mmoe.config import EmbeddingOptimizerConfig, FeatureSpec, TableSpec
+from mmoe.embeddings.pooling import divide_by_length
+
+
+class ShardedEmbeddings(nn.Module):
+    """Pooled embeddings under TorchRec's planner, with row-wise Adagrad inside the backward pass.
+
+    Args:
+        tables: Rows and widths.
+        features: In the order of the output.
+        optimizer: Row-wise Adagrad's settings.
+
+    Raises:
+        ValueError: No process group is initialised.
+    """
+
+    def __init__(
+        self,
+        tables: Sequence[TableSpec],
+        features: Sequence[FeatureSpec],
+        optimizer: EmbeddingOptimizerConfig,
+    ) -> None:
+        super().__init__()
+        if not dist.is_initialized():
+            raise ValueError(
+                "the torchrec backend needs a process group; "
+                "call mmoe.parallel.ensure_process_group() first"
+            )
+        self.features = list(features)
+        dims = {table.name: table.dim for table in tables}
+        self.output_dim = sum(dims[feature.table] for feature in features)
+        self.keys = [feature.name for feature in features]
+        self._means = [c for c, feature in enumerate(features) if feature.pooling == "mean"]
+        # Warns at the first forward of every process about a check inside torchrec
+        logging.getLogger("torch.fx._symbolic_trace").setLevel(logging.ERROR)
+        with _quiet():
+            self.sharded = _shard(tables, features, optimizer)
+            self._weights = _local_shards(self.sharded.state_dict())
+
+    def forward(self, values: Tensor, lengths_CB: Tensor) -> Tensor:
+        """See `EmbeddingBackend`."""
+        batch = lengths_CB.numel() // max(len(self.keys), 1)
+        if not self.keys or batch == 0:
+            # FBGEMM refuses an empty batch; the result of no rows is no rows
+            return torch.zeros(batch, self.output_dim, device=values.device)
+        ids = KeyedJaggedTensor(keys=self.keys, values=values, lengths=lengths_CB)
+        # By key: the KeyedTensor of a sharded collection lists its keys in shard order
+        by_key = self.sharded(ids).wait().to_dict()
+        columns = [by_key[key] for key in self.keys]
+        for c in self._means:
+            columns[c] = divide_by_length(columns[c], lengths_CB[c * batch : (c + 1) * batch])
+        return torch.cat(columns, dim=1)
+
+    def table_weights(self) -> dict[str, Tensor]:
+        """The tables (this rank's shards) by name."""
+        return dict(self._weights)
+
+    def optimizer_state(self) -> dict[str, Tensor]:
+        """The accumulators by table."""
+        with _quiet():
+            state = self.sharded.fused_optimizer.state_dict()["state"]
+            return {
+                name.split(".")[0]: _local(value).view(-1)
+                for by_table in state.values()
+                for name, value in by_table.items()
+            }
+
+    def set_learning_rate(self, learning_rate: float) -> None:
+        """For the next backward pass."""
+        for group in self.sharded.fused_optimizer.param_groups:
+            group["lr"] = learning_rate  # type: ignore[index]  # a dict, declared a Mapping
+        self.sharded.fused_optimizer.step()  # hands the rate to the kernels; applies nothing
+
+    def step(self) -> None:
+        """Nothing to do: the backward pass has updated the rows."""
+
+
+def _shard(
+    tables: Sequence[TableSpec],
+    features: Sequence[FeatureSpec],
+    optimizer: EmbeddingOptimizerConfig,
+) -> DistributedModelParallel:
+    collection = EmbeddingBagCollection(
+        device=torch.device("meta"),
+        tables=[
+            EmbeddingBagConfig(
+                name=table.name,
+                num_embeddings=table.num_rows,
+                embedding_dim=table.dim,
+                feature_names=[f.name for f in features if f.table == table.name],
+                pooling=PoolingType.SUM,
+            )
+            for table in tables
+        ],
+    )
+    sharder = EmbeddingBagCollectionSharder(
+        fused_params={
+            "optimizer": EmbOptimType.EXACT_ROWWISE_ADAGRAD,
+            "learning_rate": optimizer.learning_rate,
+            "eps": optimizer.eps,
+        }
+    )
+    world = dist.get_world_size()
+    # Left alone, the planner replicates small tables without a fused optimizer
+    fused = ParameterConstraints(
+        sharding_types=[ShardingType.TABLE_WISE.value],
+        compute_kernels=[EmbeddingComputeKernel.FUSED.value],
+    )
+    planner = EmbeddingShardingPlanner(
+        topology=Topology(world_size=world, compute_device="cpu"),
+        constraints={table.name: fused for table in tables},
+    )
+    plan = planner.collective_plan(collection, [sharder], dist.group.WORLD)  # type: ignore[arg-type]
+    assert isinstance(plan, ShardingPlan)
+    return DistributedModelParallel(
+        collection,
+        device=torch.device("cpu"),
+        plan=plan,
+        sharders=[sharder],  # type: ignore[list-item]  # invariant list in torchrec's signature
+        init_data_parallel=False,
+    )
+
+
+def _local_shards(state: dict[str, object]) -> dict[str, Tensor]:
+    """`embedding_bags.TABLE.weight` → the local tensor."""
+    return {name.split(".")[1]: _local(value) for name, value in state.items()}
+
+
+def _local(value: object) -> Tensor:
+    if isinstance(value, Tensor) and not hasattr(value, "local_shards"):
+        return value
+    shards = value.local_shards()  # type: ignore[attr-defined]  # a ShardedTensor
+    assert len(shards) == 1, "one rank holds each table whole"
+    return shards[0].tensor
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """TorchRec's planner warns about estimates and deprecations a user can do nothing about."""
+    logger = logging.getLogger("torchrec")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            yield
+    finally:
+        logger.setLevel(level)

@@ -1,0 +1,91 @@
+"""A multi-layer perceptron, the body of experts and towers."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import get_args
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mmoe.config.model import Activation
+from mmoe.mixture.linear import stable_linear
+
+
+class MLP(nn.Module):
+    """Linear layers, each followed by an activation and dropout: `x ← drop(act(W x + b))`.
+
+    Args:
+        input_dim: Width of the input.
+        hidden: Width of every layer; the last one is the output's. Empty: the input comes back.
+        activation: `relu`, `gelu` or `silu`.
+        dropout: Probability that a unit is zeroed while training.
+
+    Example:
+        >>> import torch
+        >>> from mmoe.mixture import MLP
+        >>> MLP(10, [32, 16])(torch.zeros(4, 10)).shape
+        torch.Size([4, 16])
+
+    Source: Weights start as in He et al., "Delving deep into rectifiers" (ICCV 2015), equation 10:
+        normal with variance 2 / fan-in; biases start at zero. GELU and SiLU are close enough to
+        ReLU to share it.
+    """
+
+    def __init__(
+        self,
+        input_dim: int,
+        hidden: Sequence[int],
+        *,
+        activation: Activation = "relu",
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        _check(input_dim, hidden, activation, dropout)
+        widths = [input_dim, *hidden]
+        self.layers = nn.ModuleList(nn.Linear(before, after) for before, after in pairwise(widths))
+        self.activation: Activation = activation
+        self.dropout = dropout
+        self.input_dim = input_dim
+        self.output_dim = widths[-1]
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draws new weights from torch's random generator."""
+        for layer in self.layers:
+            assert isinstance(layer, nn.Linear)
+            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+            nn.init.zeros_(layer.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`[..., input_dim]` → `[..., output_dim]`."""
+        for layer in self.layers:
+            assert isinstance(layer, nn.Linear)
+            y = layer(x) if self.training else stable_linear(x, layer.weight, layer.bias)
+            x = _activate(y, self.activation)
+            if self.dropout:
+                x = F.dropout(x, self.dropout, self.training)
+        return x
+
+    def extra_repr(self) -> str:
+        """Shown by `print`."""
+        return f"activation={self.activation}, dropout={self.dropout}"
+
+
+def _activate(x: Tensor, activation: Activation) -> Tensor:
+    # In place where the gradient allows it: x is our own product, and a second buffer of its size
+    # costs more than the ReLU itself.
+    if activation == "relu":
+        return F.relu(x, inplace=True)
+    return F.gelu(x) if activation == "gelu" else F.silu(x)
+
+
+def _check(input_dim: int, hidden: Sequence[int], activation: str, dropout: float) -> None:
+    if input_dim < 1:
+        raise ValueError(f"input_dim: expected a width of 1 or more, got {input_dim}")
+    if any(width < 1 for width in hidden):
+        raise ValueError(f"hidden: expected widths of 1 or more, got {list(hidden)}")
+    if activation not in get_args(Activation):
+        known = ", ".join(get_args(Activation))
+        raise ValueError(f"activation: expected one of {known}, got {activation!r}")
+    if not 0 <= dropout < 1:
+        raise ValueError(f"dropout: expected a probability in [0, 1), got {dropout}")

@@ -1,0 +1,34 @@
+"""From a config and a fitted encoder to a model."""
+
+from typing import cast
+
+from mmoe.config import RunConfig
+from mmoe.datasets.encoder import FeatureEncoder
+from mmoe.embeddings import EmbeddingBackend, build_embeddings
+from mmoe.models.ranker import Ranker
+from mmoe.models.registry import build_network
+
+
+def build_ranker(config: RunConfig, encoder: FeatureEncoder) -> Ranker:
+    """Embeddings, mixture and towers of a run, freshly initialised.
+
+    The dense weights come from torch's global generator (seed it first); the tables from
+    `config.seed`.
+
+    Raises:
+        ValueError: The embedding backend that was asked for is not installed.
+    """
+    embeddings = build_embeddings(
+        encoder.tables,
+        [*encoder.categorical, *encoder.lists],
+        optimizer=config.training.embedding_optimizer,
+        backend=config.training.embedding_backend,
+        seed=config.seed,
+    )
+    num_dense = len(encoder.dense_names)
+    network = build_network(
+        config.model,
+        num_dense + cast(EmbeddingBackend, embeddings).output_dim,
+        [task.name for task in config.tasks],
+    )
+    return Ranker(embeddings, network, num_dense)

@@ -1,0 +1,30 @@
+"""MMoE: every task has its own gate over one pool of experts."""
+
+from collections.abc import Sequence
+
+from mmoe.config.model import ModelConfig
+from mmoe.mixture import MultiGateMixture
+from mmoe.models.network import Level, MixtureNetwork
+from mmoe.models.parts import build_experts, build_gate, build_towers, numbered
+
+
+def build_mmoe(model: ModelConfig, input_dim: int, task_names: Sequence[str]) -> MixtureNetwork:
+    """`logit_t = tower_t(Σ_e softmax(W_t x)_e · expert_e(x))`; with `top_k` gates the sparse MMoE.
+
+    Source: Ma et al., "Modeling task relationships in multi-task learning with multi-gate
+        mixture-of-experts" (KDD 2018), equations 5 to 7.
+    """
+    num_tasks, num_experts = len(task_names), model.num_experts
+    mixture = MultiGateMixture(
+        input_dim,
+        num_tasks,
+        build_experts(model, input_dim, num_experts),
+        gate=build_gate(model, input_dim, num_tasks, num_experts),
+        execution=model.execution,
+    )
+    return MixtureNetwork(
+        [Level(mixture, task_names, numbered("expert", num_experts))],
+        build_towers(model, num_tasks),
+        range(num_tasks),
+        input_dropout=model.input_dropout,
+    )

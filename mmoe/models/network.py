@@ -1,0 +1,131 @@
+"""The part that all models share: levels of mixtures, then a tower per task."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mmoe.mixture import MultiGateMixture
+from mmoe.tasks import TaskTowers
+
+
+class GateRecord(NamedTuple):
+    """What the gates of one level did with a batch.
+
+    Attributes:
+        level: From 1 on.
+        gate_names: G names: a task's, `all tasks` or `shared`.
+        expert_names: E names.
+        weights_BGE: Each gate's weights, detached.
+        visibility_GE: Which gate may see which expert, bool.
+    """
+
+    level: int
+    gate_names: tuple[str, ...]
+    expert_names: tuple[str, ...]
+    weights_BGE: Tensor
+    visibility_GE: Tensor
+
+
+class NetworkOutput(NamedTuple):
+    """What a network returns.
+
+    Attributes:
+        logits_BT: One column per task, fp32.
+        auxiliary_losses: Scalars to add to the loss, by name (`level1.…`).
+        gates: One record per level, where they were asked for; models without a learned gate have
+            none.
+    """
+
+    logits_BT: Tensor
+    auxiliary_losses: dict[str, Tensor]
+    gates: list[GateRecord]
+
+
+class Level(nn.Module):
+    """A mixture, with names for its gates and experts.
+
+    Args:
+        mixture: The layer.
+        gate_names: One per gate.
+        expert_names: One per expert.
+    """
+
+    def __init__(
+        self, mixture: MultiGateMixture, gate_names: Sequence[str], expert_names: Sequence[str]
+    ) -> None:
+        super().__init__()
+        assert len(gate_names) == mixture.num_gates
+        assert len(expert_names) == mixture.num_experts
+        self.mixture = mixture
+        self.gate_names = tuple(gate_names)
+        self.expert_names = tuple(expert_names)
+
+
+class MixtureNetwork(nn.Module):
+    """Levels of mixtures, then towers: every model of this library is a setting of it.
+
+    The outputs of a level's gates are the sources of the next level; tower t reads gate
+    `task_gates[t]` of the last level.
+
+    Args:
+        levels: The first level has one source, x; level j + 1 has as many as level j has gates.
+        towers: One per task.
+        task_gates: For each task, the gate of the last level that its tower reads.
+        input_dropout: Probability that an entry of x is zeroed while training.
+        learned_gates: False where the gates are constants, of which nothing is worth recording.
+    """
+
+    def __init__(
+        self,
+        levels: Sequence[Level],
+        towers: TaskTowers,
+        task_gates: Sequence[int],
+        *,
+        input_dropout: float = 0.0,
+        learned_gates: bool = True,
+    ) -> None:
+        super().__init__()
+        assert len(task_gates) == len(towers)
+        self.levels = nn.ModuleList(levels)
+        self.towers = towers
+        self.task_gates = tuple(task_gates)
+        self.input_dropout = input_dropout
+        self.learned_gates = learned_gates
+
+    def forward(self, x_BD: Tensor, return_gates: bool = False) -> NetworkOutput:
+        """Computes every task's logits.
+
+        Args:
+            x_BD: Dense features and embeddings, side by side.
+            return_gates: Also record what the gates did.
+
+        Returns:
+            Logits, auxiliary losses and, if asked for, gate records.
+        """
+        if self.input_dropout:
+            x_BD = F.dropout(x_BD, self.input_dropout, self.training)
+        sources: Sequence[Tensor] = [x_BD]
+        losses: dict[str, Tensor] = {}
+        gates: list[GateRecord] = []
+        for number, level in enumerate(self.levels, start=1):
+            assert isinstance(level, Level)
+            output = level.mixture(sources, return_gates=return_gates and self.learned_gates)
+            sources = output.out_BGO.unbind(1)
+            for name, loss in output.auxiliary_losses.items():
+                losses[f"level{number}.{name}"] = loss
+            if output.gate_weights_BGE is not None:
+                gates.append(_record(number, level, output.gate_weights_BGE))
+        logits_BT = self.towers([sources[g] for g in self.task_gates])
+        return NetworkOutput(logits_BT, losses, gates)
+
+
+def _record(number: int, level: Level, weights_BGE: Tensor) -> GateRecord:
+    return GateRecord(
+        level=number,
+        gate_names=level.gate_names,
+        expert_names=level.expert_names,
+        weights_BGE=weights_BGE.detach(),
+        visibility_GE=level.mixture.visibility_GE,
+    )

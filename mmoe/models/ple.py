@@ -1,0 +1,70 @@
+"""PLE: levels of own and shared experts, and CGC, its case of one level."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from mmoe.config.model import ModelConfig
+from mmoe.mixture import MultiGateMixture
+from mmoe.models.network import Level, MixtureNetwork
+from mmoe.models.parts import build_experts, build_gate, build_towers, numbered
+
+
+def build_ple(
+    model: ModelConfig, input_dim: int, task_names: Sequence[str], levels: int | None = None
+) -> MixtureNetwork:
+    """Progressive layered extraction: `levels` (default `model.levels`) stacked mixtures.
+
+    On every level task t has `task_experts` of its own, and `shared_experts` belong to all. Gate t
+    mixes its own and the shared ones; every level but the last has a shared gate that mixes all of
+    them. From the second level on, task t's experts and gate read what gate t gave one level below,
+    and the shared experts and the shared gate what the shared gate gave:
+
+    `g_t^j = Σ_{e ∈ own_t ∪ shared} softmax(W_t^j g_t^{j−1})_e · expert_e^j(g_{owner(e)}^{j−1})`
+
+    Source: Tang et al., "Progressive layered extraction (PLE)" (RecSys 2020), equations 4 to 7.
+    """
+    levels = model.levels if levels is None else levels
+    stack = []
+    for number in range(1, levels + 1):
+        width = input_dim if number == 1 else model.expert.hidden[-1]
+        stack.append(_level(model, width, task_names, first=number == 1, last=number == levels))
+    return MixtureNetwork(
+        stack,
+        build_towers(model, len(task_names)),
+        range(len(task_names)),
+        input_dropout=model.input_dropout,
+    )
+
+
+def _level(
+    model: ModelConfig, width: int, task_names: Sequence[str], *, first: bool, last: bool
+) -> Level:
+    num_tasks = len(task_names)
+    # Owner num_tasks stands for "shared", as an expert's and as a gate's.
+    owners = [t for t in range(num_tasks) for _ in range(model.task_experts)]
+    owners += [num_tasks] * model.shared_experts
+    gates = list(range(num_tasks)) if last else list(range(num_tasks + 1))
+    mixture = MultiGateMixture(
+        width,
+        len(gates),
+        build_experts(model, width, len(owners)),
+        gate=build_gate(model, width, len(gates), len(owners)),
+        visibility=_visibility(owners, gates, num_tasks),
+        expert_source=None if first else owners,
+        gate_source=None if first else gates,
+        execution=model.execution,
+    )
+    expert_names = [
+        name for task in task_names for name in numbered(f"{task} expert", model.task_experts)
+    ]
+    expert_names += numbered("shared expert", model.shared_experts)
+    return Level(mixture, [*task_names, "shared"][: len(gates)], expert_names)
+
+
+def _visibility(owners: Sequence[int], gates: Sequence[int], num_tasks: int) -> Tensor:
+    """Gate t sees its own and the shared experts, the shared gate sees all."""
+    return torch.tensor(
+        [[gate == num_tasks or owner in (gate, num_tasks) for owner in owners] for gate in gates]
+    )

@@ -1,0 +1,75 @@
+"""`Ranker`: embeddings and a network, what is trained, saved and scored."""
+
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from mmoe.embeddings import EmbeddingBackend
+from mmoe.models.network import NetworkOutput
+
+
+class Ranker(nn.Module):
+    """`logits = network([dense, embeddings(ids)])`.
+
+    Under autocast only the network runs in the narrow type: lookups stay as they are, and logits
+    come back in fp32.
+
+    Args:
+        embeddings: `embeddings(values, lengths)` → `x_BD`, with the attribute `output_dim` = D;
+            None, or a D of 0, where no feature has ids.
+        network: `network(x_BD, return_gates)` → `NetworkOutput`.
+        num_dense: Number of dense features.
+
+    Example:
+        >>> import torch
+        >>> from mmoe.config import ModelConfig
+        >>> from mmoe.models import Ranker, build_network
+        >>> ranker = Ranker(None, build_network(ModelConfig(), 3, ["click"]), num_dense=3)
+        >>> ids = torch.empty(0, dtype=torch.int64)
+        >>> ranker(torch.zeros(4, 3), ids, ids.int()).logits_BT.shape
+        torch.Size([4, 1])
+    """
+
+    def __init__(self, embeddings: nn.Module | None, network: nn.Module, num_dense: int) -> None:
+        super().__init__()
+        if num_dense < 0:
+            raise ValueError(f"num_dense: expected 0 or more, got {num_dense}")
+        self.embeddings = embeddings
+        self.network = network
+        self.num_dense = num_dense
+
+    @property
+    def tables(self) -> EmbeddingBackend:
+        """The embeddings, by what they offer beside lookups: weights, optimizer, learning rate."""
+        assert self.embeddings is not None, "this ranker was built without embeddings"
+        return cast(EmbeddingBackend, self.embeddings)
+
+    def forward(
+        self, dense_BF: Tensor, values: Tensor, lengths: Tensor, return_gates: bool = False
+    ) -> NetworkOutput:
+        """Computes every task's logits.
+
+        Args:
+            dense_BF: Dense features, float32.
+            values: Ids of all features, feature-major, int64.
+            lengths: How many ids each feature has in each row, feature-major, int32.
+            return_gates: Also record what the gates did.
+
+        Returns:
+            Logits, auxiliary losses and, if asked for, gate records.
+
+        Raises:
+            ValueError: Another number of dense features than expected.
+        """
+        if dense_BF.dim() != 2 or dense_BF.shape[1] != self.num_dense:
+            raise ValueError(
+                f"dense_BF: expected shape [rows, {self.num_dense}], got {list(dense_BF.shape)}"
+            )
+        if self.embeddings is None or self.embeddings.output_dim == 0:
+            return self.network(dense_BF, return_gates)
+        with torch.autocast(dense_BF.device.type, enabled=False):
+            x_BD = self.embeddings(values, lengths)
+        if self.num_dense:
+            x_BD = torch.cat([dense_BF, x_BD], dim=1)
+        return self.network(x_BD, return_gates)

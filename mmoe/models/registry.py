@@ -1,0 +1,60 @@
+"""From a `ModelConfig` to its network."""
+
+from collections.abc import Callable, Sequence
+
+from mmoe.config.model import ModelConfig
+from mmoe.models.cgc import build_cgc
+from mmoe.models.esmm import build_esmm
+from mmoe.models.mmoe import build_mmoe
+from mmoe.models.network import MixtureNetwork
+from mmoe.models.omoe import build_omoe
+from mmoe.models.ple import build_ple
+from mmoe.models.shared_bottom import build_shared_bottom
+from mmoe.models.single_task import build_single_task
+
+Builder = Callable[[ModelConfig, int, Sequence[str]], MixtureNetwork]
+
+
+def build_network(model: ModelConfig, input_dim: int, task_names: Sequence[str]) -> MixtureNetwork:
+    """Builds the network that `model.kind` names; weights come from torch's random generator.
+
+    Args:
+        model: The `model` section of a config.
+        input_dim: Width of x, dense features and embeddings together.
+        task_names: The tasks, in the order of the logits' columns.
+
+    Returns:
+        `network(x_BD, return_gates=False)` → `NetworkOutput`.
+
+    Raises:
+        ValueError: No tasks, no input, or a setting that does not fit, with its name.
+
+    Example:
+        >>> import torch
+        >>> from mmoe.config import ModelConfig
+        >>> from mmoe.models import build_network
+        >>> network = build_network(ModelConfig(kind="ple"), 20, ["click", "purchase"])
+        >>> output = network(torch.zeros(4, 20), return_gates=True)
+        >>> output.logits_BT.shape, [record.gate_names for record in output.gates]
+        (torch.Size([4, 2]), [('click', 'purchase', 'shared'), ('click', 'purchase')])
+    """
+    if not task_names:
+        raise ValueError("task_names: expected at least one task, got none")
+    if input_dim < 1:
+        raise ValueError(
+            f"input_dim: expected 1 or more, got {input_dim}; a model needs at least one feature"
+        )
+    return _builder(model.kind)(model, input_dim, task_names)
+
+
+def _builder(kind: str) -> Builder:
+    builders: dict[str, Builder] = {
+        "cgc": build_cgc,
+        "esmm": build_esmm,
+        "mmoe": build_mmoe,
+        "omoe": build_omoe,
+        "ple": build_ple,
+        "shared_bottom": build_shared_bottom,
+        "single_task": build_single_task,
+    }
+    return builders[kind]

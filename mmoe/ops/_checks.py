@@ -1,0 +1,52 @@
+"""Checks that the public operators share: every failure is a ValueError on one line."""
+
+from collections.abc import Sequence
+
+import torch
+
+FLOAT_DTYPES = (torch.float32, torch.bfloat16, torch.float64)
+
+
+def accumulate_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype sums are taken in, which is also the one kernels expect of weights."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def check_dims(name: str, tensor: torch.Tensor, letters: str) -> None:
+    """Refuse a tensor whose number of dimensions is not that of its shape letters."""
+    if tensor.dim() != len(letters):
+        shape = ", ".join(letters)
+        raise ValueError(
+            f"{name}: expected {len(letters)} dimensions [{shape}], got shape {list(tensor.shape)}"
+        )
+
+
+def check_int32(name: str, tensor: torch.Tensor) -> None:
+    """Refuse index tensors of another dtype than int32."""
+    if tensor.dtype != torch.int32:
+        raise ValueError(
+            f"{name}: expected dtype torch.int32, got {tensor.dtype}; use .to(torch.int32)"
+        )
+
+
+def check_float(name: str, tensor: torch.Tensor) -> None:
+    """Refuse dtypes the kernels do not know."""
+    if tensor.dtype not in FLOAT_DTYPES:
+        names = ", ".join(str(dtype) for dtype in FLOAT_DTYPES)
+        raise ValueError(f"{name}: expected one of {names}, got {tensor.dtype}")
+
+
+def check_shape(name: str, tensor: torch.Tensor, expected: Sequence[int], like: str) -> None:
+    """Refuse a shape that does not fit another argument's."""
+    if list(tensor.shape) != list(expected):
+        raise ValueError(
+            f"{name}: expected shape {list(expected)} to fit {like}, got {list(tensor.shape)}"
+        )
+
+
+def check_device(name: str, tensor: torch.Tensor, device: torch.device, like: str) -> None:
+    """Refuse tensors on two devices."""
+    if tensor.device != device:
+        raise ValueError(
+            f"{name}: expected device {device} as {like}, got {tensor.device}; move one with .to()"
+        )

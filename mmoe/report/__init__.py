@@ -1,0 +1,15 @@
+"""Pictures of a run and one self-contained HTML page; reads the run's JSON files only."""
+
+from mmoe.report.calibration import calibration_figure
+from mmoe.report.gates import gate_heatmap_figure
+from mmoe.report.learning import learning_curve_figure
+from mmoe.report.page import write_report
+from mmoe.report.roc import roc_figure
+
+__all__ = [
+    "calibration_figure",
+    "gate_heatmap_figure",
+    "learning_curve_figure",
+    "roc_figure",
+    "write_report",
+]

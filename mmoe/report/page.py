@@ -1,0 +1,160 @@
+"""One self-contained HTML page about a run."""
+
+import os
+import tempfile
+from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+
+from mmoe.config import dump_config
+from mmoe.report import tables
+from mmoe.report.calibration import calibration_figure
+from mmoe.report.gates import gate_heatmap_figure
+from mmoe.report.learning import best_epoch, learning_curve_figure
+from mmoe.report.reading import Run, read_run
+from mmoe.report.roc import roc_figure
+from mmoe.report.style import themed_svg
+
+
+def write_report(
+    run_dir: str | Path, output: str | Path | None = None, *, overwrite: bool = False
+) -> Path:
+    """Draws a finished run as one HTML page that needs neither network nor JavaScript.
+
+    Args:
+        run_dir: A folder that `mmoe train` wrote.
+        output: The page; default RUN_DIR/report.html, which is replaced where it exists.
+        overwrite: Replace an `output` that exists.
+
+    Returns:
+        The path of the page. It appears only when it is complete.
+
+    Raises:
+        ValueError: It is not a run directory, a file of it is missing or damaged, or `output`
+            exists or lies in no folder.
+    """
+    run = read_run(run_dir)
+    target = run.folder / "report.html" if output is None else Path(output)
+    if target.is_dir():
+        raise ValueError(f"{target}: is a folder; name a file, such as {target / 'report.html'}")
+    if output is not None and target.exists() and not overwrite:
+        raise ValueError(f"{target}: exists already; name another file or remove it first")
+    if not target.parent.is_dir():
+        raise ValueError(f"{target}: there is no folder {target.parent}; create it first")
+    _write_whole(target, render(run))
+    return target
+
+
+def render(run: Run) -> str:
+    """The page as text."""
+    home = files("mmoe.report") / "templates"
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    template = environment.from_string(home.joinpath("report.html.j2").read_text(encoding="utf-8"))
+    tasks = run.metrics["tasks"]
+    return template.render(
+        style=Markup(home.joinpath("report.css").read_text(encoding="utf-8")),
+        name=run.config.name,
+        model=tables.model_line(run.config.model),
+        tasks=list(tasks),
+        facts=_facts(run),
+        versions=_versions(run.metrics.get("versions")),
+        results=tables.results_tables(tasks),
+        validation=tables.results_tables(run.metrics.get("validation") or {}),
+        notes=[str(note) for note in run.metrics.get("notes") or []],
+        advice=_advice(run),
+        pictures=_pictures(run),
+        gates=[_gate_table(level) for level in run.curves.get("gates") or []],
+        config=dump_config(run.config),
+    )
+
+
+def _pictures(run: Run) -> dict[str, Markup]:
+    """The pictures there is data for, by name, as SVG."""
+    tasks, metrics = run.curves["tasks"], run.metrics["tasks"]
+    ranked = {name: mine for name, mine in tasks.items() if "rmse" not in metrics.get(name, {})}
+    gates = run.curves.get("gates") or []
+    pictures = {}
+    if run.history["epochs"]:
+        figure = learning_curve_figure(run.history, list(metrics))
+        pictures["learning"] = (figure, "Loss and validation metric of each task over epochs")
+    if gates:
+        figure = gate_heatmap_figure(gates)
+        pictures["gates"] = (figure, "Mean gate weight of each task and expert")
+    if ranked:
+        pictures["roc"] = (roc_figure(ranked, metrics), "ROC curve of each task")
+    if tasks:
+        figure = calibration_figure(tasks, metrics)
+        pictures["calibration"] = (figure, "Observed against predicted, for each task")
+    return {
+        name: Markup(themed_svg(figure, name, description))
+        for name, (figure, description) in pictures.items()
+    }
+
+
+def _facts(run: Run) -> list[tuple[str, str]]:
+    train = run.metrics.get("train") or {}
+    best = best_epoch(run.history["epochs"])
+    epochs = tables.count(train.get("epochs", len(run.history["epochs"])))
+    speed = train.get("rows_per_second")
+    return [
+        ("finished", f"{run.finished:%d %b %Y, %H:%M} UTC".lstrip("0")),
+        ("training rows", tables.count(train.get("rows"))),
+        ("epochs", epochs if best is None else f"{epochs} (best: {best})"),
+        ("time", tables.duration(train.get("seconds"))),
+        ("rows a second", tables.count(speed)),
+        ("chosen by", str(run.history.get("monitor") or run.config.training.monitor)),
+        ("seed", str(run.metrics.get("seed", run.config.seed))),
+        ("split seed", str(run.metrics.get("split_seed", run.config.split_seed))),
+    ]
+
+
+def _versions(versions: Any) -> list[tuple[str, str]]:
+    return [(str(k), str(v)) for k, v in versions.items()] if isinstance(versions, Mapping) else []
+
+
+def _advice(run: Run) -> list[str]:
+    """What the table leaves out, and how to get it."""
+    binary = [values for values in run.metrics["tasks"].values() if "rmse" not in values]
+    lines = []
+    if binary and all(values.get("gauc") is None for values in binary):
+        if run.config.data.group_column is None:
+            lines.append("No GAUC: set data.group_column to the user's column to have it.")
+        else:
+            lines.append(f"No GAUC: no {run.config.data.group_column} has rows of both classes.")
+    if any(values.get("auc") is None for values in binary):
+        lines.append(f"{tables.NONE} stands where the test rows of a task are all of one class.")
+    return lines
+
+
+def _gate_table(level: Mapping[str, Any]) -> dict[str, Any]:
+    rows = [
+        (gate, [f"{w:.4f}" if seen else "" for w, seen in zip(weights, visible, strict=True)])
+        for gate, weights, visible in zip(
+            level["gates"], level["mean_weight"], level["visible"], strict=True
+        )
+    ]
+    ratio = level.get("distinct_pair_ratio")
+    return {
+        "title": f"level {level.get('level', 1)}",
+        "experts": level["experts"],
+        "rows": rows,
+        "ratio": None if ratio is None else f"{100 * ratio:.0f} %",
+    }
+
+
+def _write_whole(target: Path, page: str) -> None:
+    """Under a temporary name first, so that a reader never meets half a page."""
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(page)
+        # mkstemp makes private files; a page is to be read by whoever may read the run.
+        temporary.chmod(0o644)
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)

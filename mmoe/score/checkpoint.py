@@ -1,0 +1,131 @@
+"""Checkpoints: safetensors and JSON in one folder per step, complete or absent."""
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class CheckpointFolder:
+    """`step-00000120/{model.safetensors, training.safetensors, state.json}` and index.json.
+
+    index.json names the latest and the best step. It is replaced in one move after a step's folder
+    is complete, so whatever moment the process dies, it names a whole checkpoint.
+    """
+
+    path: Path
+
+    def save(
+        self,
+        step: int,
+        model: Mapping[str, Tensor],
+        training: Mapping[str, Tensor],
+        state: Mapping[str, Any],
+        *,
+        best: bool,
+    ) -> None:
+        """Writes a checkpoint, points to it, removes those nobody points to."""
+        index = self.index() if self.exists() else {}
+        # A step can be saved twice (mid-epoch, then as the epoch's end): never in the same folder
+        name = _free_name(self.path, f"step-{step:08d}")
+        temporary = self.path / f".{name}.{os.getpid()}.tmp"
+        temporary.mkdir(parents=True)
+        for file, tensors in (("model", model), ("training", training)):
+            whole = {key: tensor.detach().contiguous() for key, tensor in tensors.items()}
+            save_file(whole, temporary / f"{file}.safetensors")
+        (temporary / "state.json").write_text(json.dumps(state, allow_nan=False), encoding="utf-8")
+        _flush(temporary)
+        temporary.rename(self.path / name)
+        index = {"latest": name, "best": name if best else index.get("best", name)}
+        pointer = self.path / f".index.{os.getpid()}.tmp"
+        pointer.write_text(json.dumps(index), encoding="utf-8")
+        _flush(pointer)
+        pointer.replace(self.path / "index.json")
+        self._remove_all_but(set(index.values()))
+
+    def exists(self) -> bool:
+        """Whether a whole checkpoint is there."""
+        return (self.path / "index.json").exists()
+
+    def index(self) -> dict[str, str]:
+        """`{"latest": folder, "best": folder}`."""
+        return json.loads((self.path / "index.json").read_text(encoding="utf-8"))
+
+    def model(self, which: str) -> dict[str, Tensor]:
+        """The weights of the `latest` or the `best` checkpoint."""
+        return self._tensors(which, "model")
+
+    def training(self, which: str = "latest") -> dict[str, Tensor]:
+        """Optimizer moments, random states and, with an average, the raw weights."""
+        return self._tensors(which, "training")
+
+    def state(self, which: str = "latest") -> dict[str, Any]:
+        """Position and history."""
+        folder = self.path / self.index()[which]
+        return json.loads((folder / "state.json").read_text(encoding="utf-8"))
+
+    def _tensors(self, which: str, file: str) -> dict[str, Tensor]:
+        path = self.path / self.index()[which] / f"{file}.safetensors"
+        try:
+            return load_file(path)
+        except (OSError, SafetensorError) as error:
+            raise ValueError(f"{path}: cannot be read as a checkpoint: {error}") from None
+
+    def _remove_all_but(self, keep: set[str]) -> None:
+        for folder in self.path.iterdir():
+            if folder.is_dir() and folder.name not in keep:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+@torch.no_grad()
+def copy_into(targets: Mapping[str, Tensor], sources: Mapping[str, Tensor], what: str) -> None:
+    """Copies tensors by name, in place.
+
+    Raises:
+        ValueError: A name is missing or a shape differs.
+    """
+    missing = sorted(targets.keys() - sources.keys())
+    if missing:
+        raise ValueError(f"{what}: the checkpoint has no tensor {missing[0]!r}")
+    for name, target in targets.items():
+        if target.shape != sources[name].shape:
+            raise ValueError(
+                f"{what}: tensor {name!r} has shape {list(sources[name].shape)} in the checkpoint "
+                f"and {list(target.shape)} in the model; the config was changed after training"
+            )
+        target.copy_(sources[name])
+
+
+def with_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """`{"weight": w}` → `{"network.weight": w}`."""
+    return {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}
+
+
+def without_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors whose names begin with the prefix, without it."""
+    start = f"{prefix}."
+    return {name[len(start) :]: t for name, t in tensors.items() if name.startswith(start)}
+
+
+def _free_name(folder: Path, name: str) -> str:
+    names = [name, *(f"{name}-{again}" for again in range(1, 1000))]
+    return next(name for name in names if not (folder / name).exists())
+
+
+def _flush(path: Path) -> None:
+    """Asks the disk to keep what was written before its name appears."""
+    for part in [*path.iterdir(), path] if path.is_dir() else [path]:
+        descriptor = os.open(part, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

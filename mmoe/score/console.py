@@ -1,0 +1,120 @@
+"""What a person sees while something runs: a bar on a terminal, plain lines elsewhere."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+)
+
+# Plain lines come this often; a log of an hour stays readable.
+SECONDS_BETWEEN_LINES = 10.0
+
+
+class Reporter(Protocol):
+    """Where long work reports to."""
+
+    def say(self, text: str) -> None:
+        """One line that stays."""
+        ...
+
+    @contextmanager
+    def track(self, what: str, total: int | None, unit: str) -> Iterator["Tracker"]:
+        """A bar (or lines) for work of `total` units."""
+        ...
+
+
+class Tracker(Protocol):
+    """Progress of one piece of work."""
+
+    def advance(self, amount: int, note: str = "") -> None:
+        """`amount` more units are done; `note` says how it goes (losses)."""
+        ...
+
+
+class SilentReporter:
+    """Says nothing."""
+
+    def say(self, text: str) -> None:
+        """Nothing."""
+
+    @contextmanager
+    def track(self, what: str, total: int | None, unit: str) -> Iterator[Tracker]:
+        """A tracker that shows nothing."""
+        yield _Silent()
+
+
+class ConsoleReporter:
+    """Writes to standard error, so that standard output holds results alone."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console or Console(stderr=True, highlight=False)
+
+    def say(self, text: str) -> None:
+        """One line that stays, above a running bar; never wrapped, so that logs can be searched."""
+        self.console.print(text, markup=False, soft_wrap=True)
+
+    @contextmanager
+    def track(self, what: str, total: int | None, unit: str) -> Iterator[Tracker]:
+        """A bar on a terminal; elsewhere a line every `SECONDS_BETWEEN_LINES`."""
+        if not self.console.is_terminal:
+            yield _Lines(self, what, total, unit)
+            return
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}"),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[note]}"),
+        )
+        with Progress(*columns, console=self.console, transient=True) as progress:
+            yield _Bar(progress, progress.add_task(what, total=total, rate="", note=""), unit)
+
+
+class _Silent:
+    def advance(self, amount: int, note: str = "") -> None:
+        pass
+
+
+class _Rate:
+    """Units a second since the start."""
+
+    def __init__(self, unit: str) -> None:
+        self.unit, self.done, self.start = unit, 0, time.perf_counter()
+
+    def add(self, amount: int) -> str:
+        self.done += amount
+        seconds = max(time.perf_counter() - self.start, 1e-9)
+        return f"{self.done / seconds:,.0f} {self.unit}/s"
+
+
+class _Bar:
+    def __init__(self, progress: Progress, task: object, unit: str) -> None:
+        self.progress, self.task, self.rate = progress, task, _Rate(unit)
+
+    def advance(self, amount: int, note: str = "") -> None:
+        rate = self.rate.add(amount)
+        self.progress.update(self.task, advance=amount, rate=rate, note=note)  # type: ignore[arg-type]
+
+
+class _Lines:
+    def __init__(self, reporter: ConsoleReporter, what: str, total: int | None, unit: str) -> None:
+        self.reporter, self.what, self.total = reporter, what, total
+        self.rate, self.last = _Rate(unit), time.perf_counter()
+
+    def advance(self, amount: int, note: str = "") -> None:
+        rate = self.rate.add(amount)
+        if time.perf_counter() - self.last < SECONDS_BETWEEN_LINES:
+            return
+        self.last = time.perf_counter()
+        of = f"/{self.total:,}" if self.total is not None else ""
+        line = f"{self.what}  {self.rate.done:,}{of} {self.rate.unit}  {rate}  {note}"
+        self.reporter.say(line.rstrip())

@@ -1,0 +1,105 @@
+"""Predictions from a model, in batches of one fixed height."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+
+from mmoe.config import RunConfig
+from mmoe.datasets.encoded import EncodedData
+from mmoe.datasets.encoder import FeatureEncoder
+from mmoe.models.build import build_ranker
+from mmoe.models.network import GateRecord, NetworkOutput
+from mmoe.models.ranker import Ranker
+from mmoe.parallel import ensure_process_group
+from mmoe.score.checkpoint import CheckpointFolder, copy_into, without_prefix
+from mmoe.score.console import SilentReporter, Tracker
+from mmoe.score.run_directory import RunDirectory
+from mmoe.tasks.predictions import predictions_from_logits
+
+GateCallback = Callable[[Sequence[GateRecord], int], None]
+
+
+class Predictor:
+    """Scores encoded rows; `evaluate`, `score` and validation all go through it.
+
+    Batches have one fixed height, the last padded, because a matrix product of another height may
+    take another kernel and round differently: so a row's score is the same whatever stands beside
+    it, and wherever in the file it stands.
+
+    Args:
+        ranker: The model.
+        config: Its config: tasks, batch height, precision.
+    """
+
+    def __init__(self, ranker: Ranker, config: RunConfig) -> None:
+        self.ranker = ranker
+        self.tasks = config.tasks
+        self.height = config.training.eval_batch_size
+        self.bf16 = config.training.precision == "bf16"
+
+    def predict(
+        self,
+        data: EncodedData,
+        *,
+        tracker: Tracker | None = None,
+        on_gates: GateCallback | None = None,
+    ) -> np.ndarray:
+        """Predictions for every row.
+
+        Args:
+            data: N rows; labels are not looked at.
+            tracker: Told of every batch.
+            on_gates: Given each batch's gate weights and its count of real rows.
+
+        Returns:
+            predictions_NT float32: probabilities for binary tasks, values for regression.
+        """
+        tracker = tracker or next(iter(_silent()))
+        was_training = self.ranker.training
+        self.ranker.eval()
+        out_NT = np.empty((len(data), len(self.tasks)), np.float32)
+        try:
+            for start in range(0, len(data), self.height):
+                stop = min(start + self.height, len(data))
+                output = self._forward(data, start, stop, on_gates is not None)
+                predictions = predictions_from_logits(output.logits_BT, self.tasks)
+                out_NT[start:stop] = predictions[: stop - start].numpy()
+                if on_gates is not None:
+                    on_gates(output.gates, stop - start)
+                tracker.advance(stop - start)
+        finally:
+            self.ranker.train(was_training)
+        return out_NT
+
+    def _forward(
+        self, data: EncodedData, start: int, stop: int, return_gates: bool
+    ) -> NetworkOutput:
+        batch = data.batch(slice(start, stop), pad_to=self.height)
+        # no_grad, not inference_mode: FBGEMM's CPU tables refuse the latter
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=self.bf16):
+            return self.ranker(
+                batch.dense_BF, batch.values, batch.lengths_CB, return_gates=return_gates
+            )
+
+
+def load_predictor(run: RunDirectory) -> tuple[Predictor, FeatureEncoder, RunConfig]:
+    """The best model of a run, ready to score.
+
+    Raises:
+        ValueError: The checkpoint and the config do not fit each other, or cannot be read.
+    """
+    config = run.config()
+    encoder = FeatureEncoder.load(run.vocabulary)
+    ensure_process_group()
+    ranker = build_ranker(config, encoder)
+    model = CheckpointFolder(run.checkpoint).model("best")
+    what = str(run.checkpoint)
+    copy_into(ranker.network.state_dict(), without_prefix("network", model), what)
+    copy_into(ranker.tables.table_weights(), without_prefix("tables", model), what)
+    return Predictor(ranker, config), encoder, config
+
+
+def _silent() -> list[Tracker]:
+    with SilentReporter().track("", None, "rows") as tracker:
+        return [tracker]

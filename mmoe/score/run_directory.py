@@ -1,0 +1,116 @@
+"""What lies where in a run directory."""
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mmoe.config import RunConfig, load_config
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """The files of one run. `open` checks that a folder is a run; `create` makes a new one."""
+
+    path: Path
+
+    @property
+    def config_file(self) -> Path:
+        """The resolved config."""
+        return self.path / "config.yaml"
+
+    @property
+    def metrics_file(self) -> Path:
+        """Metrics of the test and validation split; written last, so it marks a finished run."""
+        return self.path / "metrics.json"
+
+    @property
+    def history_file(self) -> Path:
+        """One entry an epoch: losses, validation metrics, seconds."""
+        return self.path / "history.json"
+
+    @property
+    def curves_file(self) -> Path:
+        """What the report draws: ROC, calibration, gates."""
+        return self.path / "curves.json"
+
+    @property
+    def vocabulary(self) -> Path:
+        """The fitted transforms."""
+        return self.path / "vocabulary"
+
+    @property
+    def checkpoint(self) -> Path:
+        """Weights and training state."""
+        return self.path / "checkpoint"
+
+    @property
+    def tensorboard(self) -> Path:
+        """TensorBoard events."""
+        return self.path / "tensorboard"
+
+    @classmethod
+    def open(cls, path: str | Path) -> "RunDirectory":
+        """An existing run.
+
+        Raises:
+            ValueError: `path` is not the folder of a run that got as far as a checkpoint.
+        """
+        run = cls(Path(path))
+        if not run.path.is_dir():
+            raise ValueError(f"{path}: there is no such run directory; `mmoe train` makes one")
+        for needed in (run.config_file, run.vocabulary, run.checkpoint / "index.json"):
+            if not needed.exists():
+                raise ValueError(
+                    f"{path}: is not the directory of a trained run, it has no "
+                    f"{needed.relative_to(run.path)}; name the folder that `mmoe train` printed"
+                )
+        return run
+
+    @classmethod
+    def create(cls, path: str | Path) -> "RunDirectory":
+        """A new, empty run.
+
+        Raises:
+            ValueError: `path` exists and holds something.
+        """
+        run = cls(Path(path))
+        if run.path.exists() and (not run.path.is_dir() or any(run.path.iterdir())):
+            raise ValueError(
+                f"{path}: exists already; continue it with --resume, or choose another --out"
+            )
+        run.path.mkdir(parents=True, exist_ok=True)
+        return run
+
+    def config(self) -> RunConfig:
+        """The config the run was trained with."""
+        return load_config(self.config_file)
+
+    def metrics(self) -> dict[str, Any]:
+        """What metrics.json holds.
+
+        Raises:
+            ValueError: The run has not finished.
+        """
+        if not self.metrics_file.exists():
+            raise ValueError(
+                f"{self.path}: the run has no metrics.json, so its training was interrupted; "
+                f"finish it with `mmoe train … --out {self.path} --resume`"
+            )
+        return json.loads(self.metrics_file.read_text(encoding="utf-8"))
+
+
+def write_json(path: Path, content: object) -> None:
+    """Writes JSON so that `path` never holds half of it."""
+    write_text(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes UTF-8 text so that `path` never holds half of it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)

@@ -1,0 +1,199 @@
+"""How the gates use the experts, summed up over batches: the `gates` section of curves.json."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+
+class GateRecordLike(Protocol):
+    """What a network returns of the gates of one level."""
+
+    @property
+    def level(self) -> int:
+        """From 1, the level nearest to the input first."""
+        ...
+
+    @property
+    def gate_names(self) -> Sequence[str]:
+        """[G] usually the tasks."""
+        ...
+
+    @property
+    def expert_names(self) -> Sequence[str]:
+        """[E] in the order of the weights."""
+        ...
+
+    @property
+    def weights_BGE(self) -> Tensor:
+        """[B, G, E] non-negative; 0 where a gate did not pick an expert."""
+        ...
+
+    @property
+    def visibility_GE(self) -> Tensor:
+        """[G, E] bool: which gate may see which expert."""
+        ...
+
+
+@dataclass
+class _LevelSums:
+    """Sums over the samples seen so far, in float64, on the device the weights come from."""
+
+    gates: list[str]
+    experts: list[str]
+    visible_GE: Tensor
+    weight_GE: Tensor
+    share_GE: Tensor
+    entropy_G: Tensor
+    picks: Tensor
+    pairs: Tensor
+    samples: int = field(default=0)
+
+
+class GateStatistics:
+    """Accumulates mean gate weights, their entropy and the number of experts they amount to.
+
+    With `p = weights / Σ_e weights` of one sample and gate (the same thing for a softmax) and
+    `H(p) = −Σ_e p_e ln p_e` in nats:
+
+    - `mean_weight`: the mean over samples of the weights, [G, E];
+    - `entropy`: the mean over samples of H(p): how widely *one sample* spreads itself;
+    - `effective_experts`: exp(`entropy`): the experts that one sample uses, 1 … E;
+    - `entropy_of_mean`: H(mean over samples of p): how widely the *task* spreads itself;
+    - `effective_experts_of_mean`: exp of that: the experts the task uses over all samples. It is
+      never the smaller one. The two are equal where the gate gives every sample the same weights,
+      so where it ignores its input (the log of their ratio says how much it heeds it, in nats);
+    - `distinct_pair_ratio`: distinct (sample, expert) pairs over (sample, gate, expert) picks, from
+      1/G (all gates pick the same experts) to 1 (no two gates share one); None for dense gates.
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> record = SimpleNamespace(
+        ...     level=1, gate_names=["click"], expert_names=["expert 1", "expert 2"],
+        ...     weights_BGE=torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]]),
+        ...     visibility_GE=torch.ones(1, 2, dtype=torch.bool),
+        ... )
+        >>> statistics = GateStatistics()
+        >>> statistics.update([record])
+        >>> level = statistics.summary()[0]
+        >>> level["mean_weight"], level["effective_experts"], level["effective_experts_of_mean"]
+        ([[0.5, 0.5]], [1.0], [2.0])
+
+    Source: exp(entropy) is the perplexity, or Hill number of order 1 (Hill, Ecology 54(2), 1973).
+    """
+
+    def __init__(self) -> None:
+        self._levels: dict[int, _LevelSums] = {}
+
+    @torch.no_grad()
+    def update(self, records: Iterable[GateRecordLike], num_rows: int | None = None) -> None:
+        """Adds one batch.
+
+        Args:
+            records: One a level: weights_BGE of any float dtype, visibility_GE bool, and names.
+            num_rows: The real rows come first, where a batch is padded at its end; None = all.
+
+        Raises:
+            ValueError: Names and shapes disagree, or with the earlier batches.
+        """
+        for record in records:
+            weights_BGE = record.weights_BGE.detach()[:num_rows]
+            _check(record, weights_BGE)
+            if record.level not in self._levels:
+                self._levels[record.level] = _new_sums(record)
+            sums = self._levels[record.level]
+            if sums.gates != list(record.gate_names) or sums.experts != list(record.expert_names):
+                raise ValueError(
+                    f"level {record.level}: gates and experts are {list(record.gate_names)} × "
+                    f"{list(record.expert_names)}, earlier batches had {sums.gates} × "
+                    f"{sums.experts}; use one GateStatistics for each model"
+                )
+            _add(sums, weights_BGE.to(torch.float64))
+
+    def summary(self) -> list[dict[str, Any]]:
+        """The statistics as plain lists, one entry a level in ascending order; [] without gates.
+
+        Raises:
+            ValueError: A weight was NaN, infinite or negative.
+        """
+        return [
+            _summarise(level, self._levels[level])
+            for level in sorted(self._levels)
+            if self._levels[level].samples > 0
+        ]
+
+
+def _new_sums(record: GateRecordLike) -> _LevelSums:
+    device = record.weights_BGE.device
+    num_gates, num_experts = len(record.gate_names), len(record.expert_names)
+    zeros_GE = torch.zeros(num_gates, num_experts, dtype=torch.float64, device=device)
+    return _LevelSums(
+        gates=list(record.gate_names),
+        experts=list(record.expert_names),
+        visible_GE=record.visibility_GE.detach().to(device=device, dtype=torch.bool),
+        weight_GE=zeros_GE,
+        share_GE=zeros_GE.clone(),
+        entropy_G=torch.zeros(num_gates, dtype=torch.float64, device=device),
+        picks=torch.zeros((), dtype=torch.int64, device=device),
+        pairs=torch.zeros((), dtype=torch.int64, device=device),
+    )
+
+
+def _add(sums: _LevelSums, weights_BGE: Tensor) -> None:
+    """Adds up on the weights' own device, so that a GPU never waits for it."""
+    total_BG1 = weights_BGE.sum(dim=2, keepdim=True)
+    # A gate with nothing left (every pick dropped) counts as zero share and zero entropy.
+    share_BGE = weights_BGE / torch.where(total_BG1 > 0, total_BG1, 1.0)
+    sums.weight_GE += weights_BGE.sum(dim=0)
+    sums.share_GE += share_BGE.sum(dim=0)
+    sums.entropy_G += torch.special.entr(share_BGE).sum(dim=(0, 2))
+    picked_BGE = weights_BGE > 0
+    sums.picks += picked_BGE.sum()
+    sums.pairs += picked_BGE.any(dim=1).sum()
+    sums.samples += weights_BGE.shape[0]
+
+
+def _summarise(level: int, sums: _LevelSums) -> dict[str, Any]:
+    # entr() of a negative number is −inf, so this catches negative weights as well.
+    if not bool(torch.isfinite(sums.weight_GE).all() and torch.isfinite(sums.entropy_G).all()):
+        raise ValueError(
+            f"level {level}: a gate weight is NaN, infinite or negative; training diverged: lower "
+            f"training.optimizer.learning_rate or set training.gradient_clip"
+        )
+    share_GE = sums.share_GE / sums.samples
+    share_GE = share_GE / share_GE.sum(dim=1, keepdim=True).clamp_min(
+        torch.finfo(torch.float64).tiny
+    )
+    entropy_G = sums.entropy_G / sums.samples
+    entropy_of_mean_G = torch.special.entr(share_GE).sum(dim=1)
+    picks = int(sums.picks)
+    dense = picks == sums.samples * int(sums.visible_GE.sum())
+    return {
+        "level": level,
+        "gates": sums.gates,
+        "experts": sums.experts,
+        "mean_weight": (sums.weight_GE / sums.samples).tolist(),
+        "entropy": entropy_G.tolist(),
+        "effective_experts": entropy_G.exp().tolist(),
+        "entropy_of_mean": entropy_of_mean_G.tolist(),
+        "effective_experts_of_mean": entropy_of_mean_G.exp().tolist(),
+        "visible": sums.visible_GE.tolist(),
+        "distinct_pair_ratio": None if dense or picks == 0 else int(sums.pairs) / picks,
+        "samples": sums.samples,
+    }
+
+
+def _check(record: GateRecordLike, weights_BGE: Tensor) -> None:
+    expected = (len(record.gate_names), len(record.expert_names))
+    if weights_BGE.ndim != 3 or tuple(weights_BGE.shape[1:]) != expected:
+        raise ValueError(
+            f"level {record.level}: weights_BGE has shape {tuple(weights_BGE.shape)}; expected "
+            f"[batch, {expected[0]} gates, {expected[1]} experts] as the names say"
+        )
+    if tuple(record.visibility_GE.shape) != expected:
+        raise ValueError(
+            f"level {record.level}: visibility_GE has shape {tuple(record.visibility_GE.shape)}; "
+            f"expected {list(expected)}"
+        )

@@ -1,0 +1,140 @@
+"""The rows of one task that count, checked once for metrics and curves."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+Kind = Literal["binary", "regression"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ObservedRows:
+    """Labels [n], predictions [n] and their companions, float64, where the label is observed."""
+
+    labels: np.ndarray
+    predictions: np.ndarray
+    weights: np.ndarray | None
+    groups: np.ndarray | None
+    oracle: np.ndarray | None
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+def observed_rows(
+    kind: Kind,
+    labels: np.ndarray,
+    predictions: np.ndarray,
+    observed: np.ndarray | None = None,
+    *,
+    weights: np.ndarray | None = None,
+    groups: np.ndarray | None = None,
+    oracle: np.ndarray | None = None,
+    name: str = "task",
+) -> ObservedRows:
+    """Checks one task's columns and keeps the rows whose label is observed.
+
+    Args:
+        kind: binary or regression.
+        labels: [N] 0 or 1 (binary) or any finite number; whatever it likes where unobserved.
+        predictions: [N] probabilities (binary) or finite numbers, in every row.
+        observed: [N] bool; None = all rows.
+        weights: [N] non-negative row weights.
+        groups: [N] keys of GAUC.
+        oracle: [N] true probabilities of a positive label.
+        name: The task's, for error messages.
+
+    Raises:
+        ValueError: A column has the wrong length, or a value is out of range.
+
+    Example:
+        >>> labels, predictions = np.array([1, 0]), np.array([0.9, 0.2])
+        >>> rows = observed_rows("binary", labels, predictions, np.array([True, False]))
+        >>> len(rows), rows.labels.tolist()
+        (1, [1.0])
+    """
+    if kind not in ("binary", "regression"):
+        raise ValueError(f"task {name!r}: kind is {kind!r}; expected binary or regression")
+    labels, predictions = _column(labels, "labels", name), _column(predictions, "predictions", name)
+    mask = np.ones(len(labels), bool) if observed is None else np.asarray(observed, dtype=bool)
+    weights = None if weights is None else _column(weights, "weights", name)
+    oracle = None if oracle is None else _column(oracle, "oracle", name)
+    groups = None if groups is None else np.asarray(groups)
+    for what, column in (
+        ("predictions", predictions),
+        ("observed", mask),
+        ("weights", weights),
+        ("groups", groups),
+        ("oracle", oracle),
+    ):
+        if column is not None and column.shape != labels.shape:
+            raise ValueError(
+                f"task {name!r}: {what} has shape {column.shape}, labels {labels.shape}; "
+                f"both need one value a row"
+            )
+    _check_predictions(kind, predictions, name)
+    _check_values(kind, labels, weights, oracle, mask=mask, name=name)
+    return ObservedRows(
+        labels=labels[mask],
+        predictions=predictions[mask],
+        weights=None if weights is None else weights[mask],
+        groups=None if groups is None else groups[mask],
+        oracle=None if oracle is None else oracle[mask],
+    )
+
+
+def _column(values: np.ndarray, what: str, name: str) -> np.ndarray:
+    column = np.asarray(values, dtype=np.float64)
+    if column.ndim != 1:
+        raise ValueError(
+            f"task {name!r}: {what} has shape {column.shape}; expected one value a row"
+        )
+    return column
+
+
+def _check_predictions(kind: Kind, predictions: np.ndarray, name: str) -> None:
+    # Unobserved rows too: a model that gives NaN anywhere is broken, whether or not it is measured.
+    row = _first(~np.isfinite(predictions))
+    if row is not None:
+        raise ValueError(
+            f"task {name!r}, row {row} (counted from 0): the prediction is {predictions[row]}, "
+            f"expected a finite number; training diverged: lower training.optimizer.learning_rate "
+            f"or set training.gradient_clip"
+        )
+    row = _first((predictions < 0) | (predictions > 1)) if kind == "binary" else None
+    if row is not None:
+        raise ValueError(
+            f"task {name!r}, row {row} (counted from 0): the prediction is {predictions[row]}, "
+            f"expected a probability between 0 and 1; apply the sigmoid first"
+        )
+
+
+def _check_values(
+    kind: Kind,
+    labels: np.ndarray,
+    weights: np.ndarray | None,
+    oracle: np.ndarray | None,
+    *,
+    mask: np.ndarray,
+    name: str,
+) -> None:
+    wrong = ~np.isin(labels, (0.0, 1.0)) if kind == "binary" else ~np.isfinite(labels)
+    checks = [("label", labels, wrong, "0 or 1" if kind == "binary" else "a finite number")]
+    if weights is not None:
+        bad = ~(np.isfinite(weights) & (weights >= 0))
+        checks.append(("weight", weights, bad, "a finite number of at least 0"))
+    if oracle is not None:
+        bad = ~((oracle >= 0) & (oracle <= 1))
+        checks.append(("oracle's probability", oracle, bad, "a number between 0 and 1"))
+    for what, column, bad, expected in checks:
+        row = _first(bad & mask)
+        if row is not None:
+            raise ValueError(
+                f"task {name!r}, row {row} (counted from 0): the {what} is {column[row]}, expected "
+                f"{expected}; mend the data, or mark the row unobserved"
+            )
+
+
+def _first(flags: np.ndarray) -> int | None:
+    return int(flags.argmax()) if flags.any() else None

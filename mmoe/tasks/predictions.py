@@ -1,0 +1,40 @@
+"""From logits to what the user asked for."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from mmoe.config.tasks import TaskConfig
+
+
+def predictions_from_logits(logits_BT: Tensor, tasks: Sequence[TaskConfig]) -> Tensor:
+    """`σ(logit)` for a binary task, the logit itself for a regression.
+
+    Args:
+        logits_BT: One column per task.
+        tasks: The tasks, in the order of the columns.
+
+    Returns:
+        `predictions_BT`, in fp32 at least.
+
+    Raises:
+        ValueError: Another number of columns than tasks.
+
+    Example:
+        >>> import torch
+        >>> from mmoe.config import TaskConfig
+        >>> from mmoe.tasks import predictions_from_logits
+        >>> like = TaskConfig(name="like", label="like")
+        >>> minutes = TaskConfig(name="minutes", label="minutes", kind="regression")
+        >>> predictions_from_logits(torch.tensor([[0.0, 3.0]]), [like, minutes]).tolist()
+        [[0.5, 3.0]]
+    """
+    if logits_BT.dim() != 2 or logits_BT.shape[1] != len(tasks):
+        raise ValueError(
+            f"logits_BT: expected shape [rows, {len(tasks)}], one column per task, got "
+            f"{list(logits_BT.shape)}"
+        )
+    logits_BT = logits_BT.to(torch.promote_types(logits_BT.dtype, torch.float32))
+    binary_T = torch.tensor([task.kind == "binary" for task in tasks], device=logits_BT.device)
+    return torch.where(binary_T, logits_BT.sigmoid(), logits_BT)

@@ -1,0 +1,7 @@
+"""Training: from a config to a run directory."""
+
+from mmoe.train.evaluate import evaluate_run
+from mmoe.train.fit import FinishedRun, train_run
+from mmoe.train.prepare import PreparedData, prepare
+
+__all__ = ["FinishedRun", "PreparedData", "evaluate_run", "prepare", "train_run"]

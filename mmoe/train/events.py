@@ -1,0 +1,51 @@
+"""TensorBoard events."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+# One training point every so many steps keeps event files small.
+STEPS_BETWEEN_POINTS = 10
+
+
+class EventLog:
+    """Writes losses while training and metrics after every epoch; a context manager.
+
+    Args:
+        folder: Of the event files.
+        step: Steps done before; points after it from an interrupted run are hidden.
+    """
+
+    def __init__(self, folder: Path, step: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter  # half a second to import
+
+        self.writer = SummaryWriter(str(folder), purge_step=step + 1 if step else None)
+
+    def __enter__(self) -> "EventLog":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.writer.close()
+
+    def losses(self, step: int, losses: Mapping[str, float]) -> None:
+        """Training loss of each task."""
+        if step % STEPS_BETWEEN_POINTS == 0:
+            for task, loss in losses.items():
+                self.writer.add_scalar(f"train/{task}/loss", loss, step)
+
+    def epoch(
+        self, step: int, metrics: Mapping[str, Mapping[str, Any]], rows_per_second: float
+    ) -> None:
+        """Validation metrics of each task."""
+        self.writer.add_scalar("train/rows_per_second", rows_per_second, step)
+        for task, values in metrics.items():
+            for name, value in values.items():
+                if isinstance(value, int | float):
+                    self.writer.add_scalar(f"validation/{task}/{name}", value, step)
+        self.writer.flush()

@@ -1,0 +1,188 @@
+"""A whole run: data, training, evaluation, files."""
+
+import platform
+import shutil
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mmoe.config import RunConfig, dump_config
+from mmoe.datasets.encoder import FeatureEncoder
+from mmoe.datasets.splits import Splits
+from mmoe.models.build import build_ranker
+from mmoe.parallel import ensure_process_group
+from mmoe.score.checkpoint import CheckpointFolder
+from mmoe.score.console import Reporter, SilentReporter
+from mmoe.score.predictor import Predictor
+from mmoe.score.run_directory import RunDirectory, write_json, write_text
+from mmoe.train.evaluate import metrics_of, split_curves, split_metrics
+from mmoe.train.loop import Trainer
+from mmoe.train.optim import build_average, build_optimizer
+from mmoe.train.prepare import PreparedData, prepare
+from mmoe.train.state import Position, TrainingState
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """A trained run: its folder and what metrics.json holds."""
+
+    directory: RunDirectory
+    metrics: dict[str, Any]
+
+
+def train_run(
+    config: RunConfig,
+    out: Path,
+    *,
+    data: Path | None = None,
+    splits: Splits | None = None,
+    resume: bool = False,
+    reporter: Reporter | None = None,
+) -> FinishedRun:
+    """Trains, evaluates on the test split, and writes the run directory.
+
+    Args:
+        config: What to train on what.
+        out: The run directory; must be empty or absent, unless `resume`.
+        data: Overrides data.path; stored with the run.
+        splits: Tables in memory instead of files.
+        resume: Continue an interrupted run from its latest checkpoint.
+        reporter: Told of progress.
+
+    Raises:
+        ValueError: Config, data or directory cannot be used. Checked before anything is written.
+    """
+    reporter = reporter or SilentReporter()
+    if data is not None:
+        section = config.data.model_copy(update={"path": str(data.resolve())})
+        config = config.model_copy(update={"data": section})
+    old = _interrupted(out, config) if resume else None
+    if old is None:
+        _refuse_full_directory(out)
+    encoder = None if old is None else FeatureEncoder.load(old.vocabulary)
+    prepared = prepare(config, data, encoder=encoder, splits=splits)
+    _say_sizes(prepared, reporter)
+    run = old or _start(config, prepared, out)
+    state = _training_state(config, prepared)
+    if old is not None:
+        state.restore(CheckpointFolder(run.checkpoint))
+        reporter.say(f"resuming after step {state.position.step} of {run.path}")
+    trainer = Trainer(config, state, prepared, run, reporter)
+    trainer.fit()
+    state.restore_best(trainer.checkpoints)
+    return FinishedRun(run, _evaluate(config, state, prepared, run, reporter))
+
+
+def _interrupted(out: Path, config: RunConfig) -> RunDirectory | None:
+    """The run to resume, or None where it had not got as far as a checkpoint."""
+    run = RunDirectory(out)
+    if not run.config_file.exists():
+        return None
+    if dump_config(config) != run.config_file.read_text(encoding="utf-8"):
+        raise ValueError(
+            f"{out}: was trained with another config ({_first_difference(run.config(), config)}); "
+            f"resume with the same one, or choose another --out"
+        )
+    if not CheckpointFolder(run.checkpoint).exists():
+        _clear(run)
+        return None
+    return run
+
+
+def _first_difference(old: RunConfig, new: RunConfig) -> str:
+    """The first key whose value differs, for an error message."""
+    pairs: list[tuple[str, Any, Any]] = [("", old.model_dump(), new.model_dump())]
+    while pairs:
+        path, one, two = pairs.pop(0)
+        if isinstance(one, dict) and isinstance(two, dict):
+            keys = [*one, *(key for key in two if key not in one)]
+            pairs[:0] = [(f"{path}.{key}".lstrip("."), one.get(key), two.get(key)) for key in keys]
+        elif one != two:
+            return f"{path}: {one!r} there, {two!r} here" if len(repr(one)) < 80 else path
+    return "written by another version"
+
+
+def _clear(run: RunDirectory) -> None:
+    """Removes what a run left that died before its first checkpoint."""
+    for folder in (run.vocabulary, run.checkpoint, run.tensorboard):
+        shutil.rmtree(folder, ignore_errors=True)
+    run.config_file.unlink(missing_ok=True)
+
+
+def _refuse_full_directory(out: Path) -> None:
+    """Before the data is read: a full directory is the quickest error to find."""
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        RunDirectory.create(out)
+
+
+def _start(config: RunConfig, prepared: PreparedData, out: Path) -> RunDirectory:
+    run = RunDirectory.create(out)
+    prepared.encoder.save(run.vocabulary)
+    write_text(run.config_file, dump_config(config))
+    return run
+
+
+def _training_state(config: RunConfig, prepared: PreparedData) -> TrainingState:
+    ensure_process_group()
+    torch.manual_seed(config.seed)
+    ranker = build_ranker(config, prepared.encoder)
+    optimizer = build_optimizer(ranker.network, config.training.optimizer)
+    average = build_average(ranker.network, config.training.ema_decay)
+    return TrainingState(ranker, optimizer, average, Position())
+
+
+def _say_sizes(prepared: PreparedData, reporter: Reporter) -> None:
+    tables = prepared.encoder.tables
+    parameters = sum(table.num_rows * table.dim for table in tables)
+    reporter.say(
+        f"{prepared.origin}: {len(prepared.train):,} rows to train on, "
+        f"{len(prepared.validation):,} to validate, {len(prepared.test):,} to test; "
+        f"{len(tables)} tables with {parameters:,} embedding parameters"
+    )
+
+
+def _evaluate(
+    config: RunConfig,
+    state: TrainingState,
+    prepared: PreparedData,
+    run: RunDirectory,
+    reporter: Reporter,
+) -> dict[str, Any]:
+    """Writes curves.json and, last, metrics.json."""
+    predictor = Predictor(state.ranker, config)
+    validation, _ = split_metrics(config, predictor, prepared.validation)
+    predictions_NT, curves = split_curves(config, predictor, prepared.test, prepared.oracle)
+    tasks, notes = metrics_of(config, predictions_NT, prepared.test, prepared.oracle)
+    for note in notes:
+        reporter.say(f"note, test: {note}")
+    position = state.position
+    rows = len(prepared.train) * position.epoch
+    metrics = {
+        "tasks": tasks,
+        "validation": validation,
+        "train": {
+            "rows": len(prepared.train),
+            "seconds": position.seconds,
+            "rows_per_second": rows / max(position.seconds, 1e-9),
+            "epochs": position.epoch,
+        },
+        "seed": config.seed,
+        "split_seed": config.split_seed,
+        "versions": _versions(),
+    }
+    write_json(run.curves_file, curves)
+    write_json(run.metrics_file, metrics)
+    return metrics
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for package in ("mmoe", "torch", "torchrec", "fbgemm-gpu", "fbgemm-gpu-cpu", "numpy", "pyarrow"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found

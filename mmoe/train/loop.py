@@ -1,0 +1,185 @@
+"""Epochs: train, validate, keep the best, stop early, resume."""
+
+import math
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from mmoe.config import RunConfig
+from mmoe.datasets.batch import Batch
+from mmoe.score.checkpoint import CheckpointFolder
+from mmoe.score.console import Reporter
+from mmoe.score.predictor import Predictor
+from mmoe.score.run_directory import RunDirectory, write_json
+from mmoe.tasks.metrics import higher_is_better, monitor_value
+from mmoe.train.evaluate import split_metrics
+from mmoe.train.events import EventLog
+from mmoe.train.prepare import PreparedData
+from mmoe.train.state import TrainingState
+from mmoe.train.step import train_step
+
+
+class Trainer:
+    """Runs the epochs of one run directory.
+
+    Args:
+        config: Of the run.
+        state: Model and optimizers, new or restored.
+        data: The encoded splits.
+        run: Where checkpoints, history and events go.
+        reporter: Told of progress.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        state: TrainingState,
+        data: PreparedData,
+        run: RunDirectory,
+        reporter: Reporter,
+    ) -> None:
+        self.config, self.state, self.data = config, state, data
+        self.run, self.reporter = run, reporter
+        self.checkpoints = CheckpointFolder(run.checkpoint)
+        size = config.training.batch_size
+        self.batches_per_epoch = math.ceil(len(data.train) / size)
+        self.total_steps = self.batches_per_epoch * config.training.epochs
+
+    def fit(self) -> None:
+        """Trains until the last epoch, or until the monitored metric stops improving."""
+        position, training = self.state.position, self.config.training
+        with EventLog(self.run.tensorboard, position.step) as events:
+            while not position.finished:
+                self._epoch(events)
+                self._close_epoch(events)
+                stop = position.epochs_without_gain >= training.patience
+                position.finished = stop or position.epoch >= training.epochs
+                best = position.epochs_without_gain == 0
+                self.state.save(self.checkpoints, best=best)
+                write_json(self.run.history_file, self.history())
+        write_json(self.run.history_file, self.history())  # a resumed run may have lost it
+        if position.epoch < training.epochs:
+            self.reporter.say(
+                f"stopped after epoch {position.epoch}: {training.monitor} did not improve for "
+                f"{training.patience} epoch(s)"
+            )
+
+    def history(self) -> dict[str, Any]:
+        """What history.json holds."""
+        return {"epochs": self.state.position.history, "monitor": self.config.training.monitor}
+
+    def _epoch(self, events: EventLog) -> None:
+        position = self.state.position
+        if position.batch == 0:
+            position.loss_sums = [0.0] * len(self.config.tasks)
+            position.loss_rows = [0.0] * len(self.config.tasks)
+            position.epoch_seconds = 0.0
+        every = self.config.training.checkpoint_every_steps
+        self.state.ranker.train()
+        what = f"epoch {position.epoch + 1}/{self.config.training.epochs}"
+        with self.reporter.track(what, len(self.data.train), "rows") as tracker:
+            tracker.advance(position.batch * self.config.training.batch_size)
+            start = time.perf_counter()
+            for batch in self._batches():
+                result = train_step(self.state, batch, self.config, self.total_steps)
+                position.batch += 1
+                position.step += 1
+                for t, (loss, rows) in enumerate(zip(result.losses, result.rows, strict=True)):
+                    position.loss_sums[t] += loss * rows
+                    position.loss_rows[t] += rows
+                now = time.perf_counter()
+                position.epoch_seconds += now - start
+                position.seconds += now - start
+                start = now
+                events.losses(position.step, self._named(result.losses))
+                tracker.advance(batch.num_rows, _note(self._mean_losses()))
+                if every and position.step % every == 0 and position.batch < self.batches_per_epoch:
+                    self.state.save(self.checkpoints, best=position.best_value is None)
+                    start = time.perf_counter()
+
+    def _batches(self) -> Iterator[Batch]:
+        """The batches of this epoch that are still to do; the order depends on seed and epoch."""
+        position, data = self.state.position, self.data.train
+        order = np.random.default_rng([self.config.seed, position.epoch]).permutation(len(data))
+        size = self.config.training.batch_size
+        for start in range(position.batch * size, len(data), size):
+            yield data.batch(order[start : start + size])
+
+    def _close_epoch(self, events: EventLog) -> None:
+        """Validates and writes the epoch into the history."""
+        position = self.state.position
+        metrics, notes = self._validate()
+        monitor = self.config.training.monitor
+        value = monitor_value(metrics, monitor)
+        if value is None:
+            # Nothing to compare by, so the newest weights are kept
+            notes = [*notes, f"{monitor} cannot be computed on the validation split"]
+            gain = True
+        else:
+            best = position.best_value
+            gain = best is None or (value > best if higher_is_better(monitor) else value < best)
+        if gain:
+            position.best_value, position.epochs_without_gain = value, 0
+        else:
+            position.epochs_without_gain += 1
+        position.epoch += 1
+        position.batch = 0
+        for entry in position.history:
+            entry["best"] = entry["best"] and not gain
+        rate = len(self.data.train) / max(position.epoch_seconds, 1e-9)
+        entry = {
+            "epoch": position.epoch,
+            "step": position.step,
+            "seconds": position.epoch_seconds,
+            "rows_per_second": rate,
+            "loss": self._mean_losses(),
+            "validation": metrics,
+            "monitor": value,
+            "best": gain,
+        }
+        position.history.append(entry)
+        events.epoch(position.step, metrics, rate)
+        self._say_epoch(entry, notes if position.epoch == 1 else [])
+
+    def _validate(self) -> tuple[dict[str, dict[str, Any]], list[str]]:
+        ranker = self.state.ranker
+        raw = ranker.network
+        ranker.network = self.state.scoring_network  # the average, where there is one
+        try:
+            return split_metrics(self.config, Predictor(ranker, self.config), self.data.validation)
+        finally:
+            ranker.network = raw
+
+    def _say_epoch(self, entry: Mapping[str, Any], notes: list[str]) -> None:
+        task_metric = self.config.training.monitor.rpartition(".")[2]
+        parts = [
+            f"{name} {task_metric} {metrics[task_metric]:.4f}"
+            for name, metrics in entry["validation"].items()
+            if metrics.get(task_metric) is not None
+        ]
+        star = "  *best" if entry["best"] else ""
+        self.reporter.say(
+            f"epoch {entry['epoch']}/{self.config.training.epochs}  "
+            f"{entry['rows_per_second']:,.0f} rows/s  {_note(entry['loss'])}  "
+            f"validation: {', '.join(parts) or 'nothing to compute'}{star}"
+        )
+        for note in notes:
+            self.reporter.say(f"  note, validation: {note}")
+
+    def _mean_losses(self) -> dict[str, float | None]:
+        position = self.state.position
+        means = [
+            total / rows if rows else None
+            for total, rows in zip(position.loss_sums, position.loss_rows, strict=True)
+        ]
+        return self._named(means)
+
+    def _named(self, values: list[Any]) -> dict[str, Any]:
+        return dict(zip((task.name for task in self.config.tasks), values, strict=True))
+
+
+def _note(losses: Mapping[str, float | None]) -> str:
+    shown = (f"{name} {loss:.4f}" for name, loss in losses.items() if loss is not None)
+    return "loss " + " ".join(shown)

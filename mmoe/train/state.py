@@ -1,0 +1,83 @@
+"""Where training stands, and how it is saved and restored."""
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
+
+from mmoe.models.ranker import Ranker
+from mmoe.score.checkpoint import CheckpointFolder, copy_into, with_prefix, without_prefix
+from mmoe.train.optim import flatten_optimizer, unflatten_optimizer
+
+
+@dataclass
+class Position:
+    """How far training has come. Everything here is in state.json of a checkpoint."""
+
+    epoch: int = 0  # epochs finished
+    batch: int = 0  # batches of the current epoch that are done
+    step: int = 0  # steps since the start
+    seconds: float = 0.0  # spent training, validation left out
+    best_value: float | None = None
+    epochs_without_gain: int = 0
+    finished: bool = False
+    loss_sums: list[float] = field(default_factory=list)  # of the current epoch, per task
+    loss_rows: list[float] = field(default_factory=list)
+    epoch_seconds: float = 0.0
+    history: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass
+class TrainingState:
+    """All that a resumed run needs to go on as if it had never stopped."""
+
+    ranker: Ranker
+    optimizer: torch.optim.Optimizer
+    average: AveragedModel | None
+    position: Position
+
+    @property
+    def scoring_network(self) -> nn.Module:
+        """The network that is evaluated: the average where there is one."""
+        return self.ranker.network if self.average is None else self.average.module
+
+    def save(self, folder: CheckpointFolder, *, best: bool) -> None:
+        """Writes a checkpoint. model.safetensors is what scores; the rest is for resuming."""
+        embeddings = self.ranker.tables
+        model = with_prefix("network", self.scoring_network.state_dict())
+        model |= with_prefix("tables", embeddings.table_weights())
+        network = self.ranker.network
+        training = with_prefix("optimizer", flatten_optimizer(self.optimizer, network))
+        training |= with_prefix("accumulators", embeddings.optimizer_state())
+        training["random_state"] = torch.get_rng_state()
+        if self.average is not None:
+            training |= with_prefix("raw", network.state_dict())
+            training["averaged"] = self.average.n_averaged
+        folder.save(self.position.step, model, training, asdict(self.position), best=best)
+
+    def restore(self, folder: CheckpointFolder) -> None:
+        """Continues from the latest checkpoint."""
+        model, training = folder.model("latest"), folder.training()
+        what, network = str(folder.path), self.ranker.network
+        scoring = without_prefix("network", model)
+        if self.average is None:
+            copy_into(network.state_dict(), scoring, what)
+        else:
+            copy_into(self.average.module.state_dict(), scoring, what)
+            self.average.n_averaged.copy_(training["averaged"])
+            copy_into(network.state_dict(), without_prefix("raw", training), what)
+        embeddings = self.ranker.tables
+        copy_into(embeddings.table_weights(), without_prefix("tables", model), what)
+        copy_into(embeddings.optimizer_state(), without_prefix("accumulators", training), what)
+        unflatten_optimizer(self.optimizer, network, without_prefix("optimizer", training))
+        torch.set_rng_state(training["random_state"])
+        self.position = Position(**folder.state())
+
+    def restore_best(self, folder: CheckpointFolder) -> None:
+        """Puts the best checkpoint's weights into the ranker, for evaluation."""
+        model, what = folder.model("best"), str(folder.path)
+        copy_into(self.ranker.network.state_dict(), without_prefix("network", model), what)
+        tables: dict[str, Tensor] = self.ranker.tables.table_weights()
+        copy_into(tables, without_prefix("tables", model), what)

@@ -1,0 +1,89 @@
+"""One training step."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from mmoe.config import RunConfig
+from mmoe.datasets.batch import Batch
+from mmoe.tasks.losses import multi_task_loss
+from mmoe.train.optim import learning_rate_factor
+from mmoe.train.state import TrainingState
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """Mean loss of each task over its observed rows, and how many rows (weights) that was."""
+
+    losses: list[float]
+    rows: list[float]
+
+
+def train_step(
+    state: TrainingState, batch: Batch, config: RunConfig, total_steps: int
+) -> StepResult:
+    """Forward, backward, update.
+
+    Raises:
+        ValueError: The loss is not finite; names the step and the task.
+    """
+    _set_learning_rates(state, config, total_steps)
+    ranker, training = state.ranker, config.training
+    with torch.autocast("cpu", torch.bfloat16, enabled=training.precision == "bf16"):
+        output = ranker(batch.dense_BF, batch.values, batch.lengths_CB)
+    assert batch.labels_BT is not None and batch.observed_BT is not None
+    assert batch.weights_BT is not None, "training batches carry labels"
+    total, losses_T = multi_task_loss(
+        output.logits_BT,
+        batch.labels_BT,
+        batch.observed_BT,
+        batch.weights_BT,
+        config.tasks,
+        entire_space=config.model.kind == "esmm",
+    )
+    for auxiliary in output.auxiliary_losses.values():
+        total = total + auxiliary
+    losses = losses_T.tolist()
+    _check_finite(total, losses, state, config)
+    total.backward()
+    if training.gradient_clip is not None:
+        nn.utils.clip_grad_norm_(ranker.network.parameters(), training.gradient_clip)
+    state.optimizer.step()
+    state.optimizer.zero_grad()
+    ranker.tables.step()
+    if state.average is not None:
+        state.average.update_parameters(ranker.network)
+    rows_T = (batch.observed_BT * batch.weights_BT).sum(dim=0)
+    return StepResult(losses, rows_T.tolist())
+
+
+def _set_learning_rates(state: TrainingState, config: RunConfig, total_steps: int) -> None:
+    optimizer = config.training.optimizer
+    if optimizer.schedule == "constant":
+        return  # set once, when the optimizers were built
+    factor = learning_rate_factor(optimizer.schedule, state.position.step, total_steps)
+    for group in state.optimizer.param_groups:
+        group["lr"] = optimizer.learning_rate * factor
+    state.ranker.tables.set_learning_rate(
+        config.training.embedding_optimizer.learning_rate * factor
+    )
+
+
+def _check_finite(
+    total: Tensor, losses: list[float], state: TrainingState, config: RunConfig
+) -> None:
+    value = float(total.detach())
+    if math.isfinite(value):
+        return
+    names = [
+        task.name
+        for task, loss in zip(config.tasks, losses, strict=True)
+        if not math.isfinite(loss)
+    ]
+    whose = f"of task {', '.join(names)}" if names else "(an auxiliary loss)"
+    raise ValueError(
+        f"training step {state.position.step + 1}: the loss {whose} is {value}; lower "
+        f"training.optimizer.learning_rate or set training.gradient_clip"
+    )

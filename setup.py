@@ -1,0 +1,247 @@
+"""Builds mmoe._C, the compiled operators; all else about the package is in pyproject.toml.
+
+The extension uses LibTorch's stable ABI and Python's limited API: one binary serves every torch
+from 2.10 on and every CPython from 3.11 on. Without torch or a working compiler the package is
+installed in pure Python, with one warning, and the operators run as plain PyTorch.
+
+MMOE_BUILD, read here at build time only, says what to build:
+
+    auto    (default) CPU kernels; CUDA kernels too when torch has CUDA and nvcc is found
+    cpu     CPU kernels only
+    cuda    CPU and CUDA kernels; anything missing is an error
+    python  nothing, on purpose and without a warning
+
+`python setup.py cuda_check` compiles the CUDA sources and nothing else; see .ci/cuda-check.
+"""
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import ClassVar
+
+from setuptools import Command, Extension, setup
+from setuptools.command.build_ext import build_ext
+
+CHOICES = ("auto", "cpu", "cuda", "python")
+# The oldest torch whose ABI is asked for: major 2, minor 10.
+TORCH_TARGET = "0x020a000000000000"
+PYTHON_TARGET = ("0x030B0000", "cp311")
+# A100, H100/H200, B200; code for 8.0 runs on 8.6 and 8.9 as well.
+CUDA_ARCHITECTURES = ("80", "90", "100")
+ROOT = Path(__file__).resolve().parent
+
+
+class BuildError(Exception):
+    """Why the extension cannot be built, in words for the person who installs."""
+
+
+def sources(pattern: str) -> list[str]:
+    """List the files of a pattern, relative to this folder as setuptools wants them."""
+    return sorted(str(path.relative_to(ROOT)) for path in ROOT.glob(pattern))
+
+
+def torch_folder() -> Path:
+    """Find torch without importing it, which would cost seconds and may fail for other reasons."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        raise BuildError(
+            "torch cannot be imported while building; install torch first, then mmoe with "
+            "pip's --no-build-isolation"
+        )
+    folder = Path(spec.origin).parent
+    if not (folder / "include/torch/csrc/stable/library.h").exists():
+        raise BuildError(f"the torch in {folder} has no stable ABI; mmoe needs torch 2.10 or later")
+    return folder
+
+
+def torch_cuda_version(folder: Path) -> str | None:
+    """Read which CUDA torch is built with, without importing it."""
+    text = (folder / "version.py").read_text(encoding="utf-8")
+    match = re.search(r"^cuda\s*(?::[^=]*)?=\s*['\"]([\d.]+)['\"]", text, re.MULTILINE)
+    return match.group(1) if match else None
+
+
+def find_nvcc() -> tuple[str, str]:
+    """Return nvcc's path and version."""
+    home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
+    nvcc = shutil.which("nvcc", path=str(Path(home) / "bin") if home else None)
+    if nvcc is None:
+        raise BuildError("nvcc was not found; put it on PATH or set CUDA_HOME")
+    text = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=True).stdout
+    match = re.search(r"release (\d+\.\d+)", text)
+    if match is None:
+        raise BuildError(f"{nvcc} --version does not say which release it is")
+    return nvcc, match.group(1)
+
+
+def cuda_toolkit(folder: Path, choice: str) -> str | None:
+    """Return the nvcc to use, or None where CUDA kernels are not to be built."""
+    if choice == "cpu":
+        return None
+    try:
+        wanted = torch_cuda_version(folder)
+        if wanted is None:
+            raise BuildError("this torch is built without CUDA")
+        nvcc, version = find_nvcc()
+        if version.split(".")[0] != wanted.split(".")[0]:
+            raise BuildError(f"nvcc is CUDA {version} and torch is built with CUDA {wanted}")
+    except BuildError:
+        if choice == "cuda":
+            raise
+        return None
+    return nvcc
+
+
+def nvcc_flags(nvcc: str, folder: Path) -> list[str]:
+    """Name the architectures this nvcc knows, and what the headers need."""
+    listed = subprocess.run([nvcc, "--list-gpu-arch"], capture_output=True, text=True, check=True)
+    known = [arch for arch in CUDA_ARCHITECTURES if f"compute_{arch}" in listed.stdout.split()]
+    flags = [f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in known]
+    # PTX of the newest, so that later GPUs can run it too.
+    flags.append(f"-gencode=arch=compute_{known[-1]},code=compute_{known[-1]}")
+    flags += ["-O3", "-std=c++17", "-DUSE_CUDA", f"-DTORCH_TARGET_VERSION={TORCH_TARGET}"]
+    flags += ["-isystem", str(folder / "include"), "-Xcompiler", "-fPIC,-fvisibility=hidden"]
+    return flags
+
+
+def compile_cuda(nvcc: str, folder: Path, source: str, built: Path) -> None:
+    """Run nvcc on one source."""
+    subprocess.run([nvcc, "-c", source, "-o", str(built), *nvcc_flags(nvcc, folder)], check=True)
+
+
+class BuildOperators(build_ext):
+    """Compiles the sources side by side; where that fails, leaves a pure Python package."""
+
+    def run(self) -> None:
+        """Build as MMOE_BUILD asks."""
+        try:
+            super().run()
+        except Exception as error:  # whatever a compiler or the tools around it can throw
+            if os.environ.get("MMOE_BUILD") == "cuda":
+                raise
+            self.extensions = self.distribution.ext_modules = []
+            print(
+                f"WARNING: mmoe is installed without its compiled operators: {error}. Everything "
+                "works, but slower; `mmoe doctor` shows the state.",
+                file=sys.stderr,
+            )
+
+    def build_extension(self, ext: Extension) -> None:
+        """Compile all sources and link them into one file."""
+        choice = os.environ.get("MMOE_BUILD", "auto")
+        folder = torch_folder()
+        nvcc = cuda_toolkit(folder, choice)
+        jobs = [(self.compile_cpp, source, folder) for source in ext.sources]
+        if nvcc is not None:
+            jobs += [
+                (self.compile_cuda, source, (nvcc, folder)) for source in sources("csrc/cuda/*.cu")
+            ]
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            objects = list(pool.map(lambda job: job[0](*job[1:]), jobs))
+        library_dirs, libraries = [str(folder / "lib")], ["c10", "torch_cpu", "torch"]
+        if nvcc is not None:
+            library_dirs.append(str(Path(nvcc).resolve().parents[1] / "lib64"))
+            libraries += ["torch_cuda", "cudart"]
+        target = Path(self.get_ext_fullpath(ext.name))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        self.compiler.link_shared_object(
+            objects,
+            str(target),
+            libraries=libraries,
+            library_dirs=library_dirs,
+            target_lang="c++",
+        )
+
+    def compile_cpp(self, source: str, folder: Path) -> str:
+        """Compile one C++ source; return the object file."""
+        flags = ["-O3", "-std=c++17", "-fvisibility=hidden", "-Wall", "-Wno-psabi", "-g0"]
+        (built,) = self.compiler.compile(
+            [source],
+            output_dir=self.build_temp,
+            macros=[("TORCH_TARGET_VERSION", TORCH_TARGET), ("Py_LIMITED_API", PYTHON_TARGET[0])],
+            include_dirs=[str(folder / "include")],
+            extra_postargs=flags,
+        )
+        return built
+
+    def compile_cuda(self, source: str, tools: tuple[str, Path]) -> str:
+        """Compile one CUDA source; return the object file."""
+        built = Path(self.build_temp) / f"{source}.o"
+        built.parent.mkdir(parents=True, exist_ok=True)
+        compile_cuda(*tools, source, built)
+        return str(built)
+
+
+class CudaCheck(Command):
+    """Compiles every CUDA source; needs neither a GPU nor a torch with CUDA."""
+
+    description = "compile the CUDA sources and throw the result away"
+    user_options: ClassVar = [("output=", None, "folder for the object files")]
+
+    def initialize_options(self) -> None:
+        """Set the options' defaults."""
+        self.output = "build/cuda_check"
+
+    def finalize_options(self) -> None:
+        """Check the options; there is nothing to check."""
+
+    def run(self) -> None:
+        """Compile, and print what was compiled and how long it took."""
+        nvcc, version = find_nvcc()
+        folder, output = torch_folder(), Path(self.output)
+        output.mkdir(parents=True, exist_ok=True)
+        started, files = time.monotonic(), sources("csrc/cuda/*.cu")
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            jobs = [
+                pool.submit(compile_cuda, nvcc, folder, file, output / f"{Path(file).stem}.o")
+                for file in files
+            ]
+        for file, job in zip(files, jobs, strict=True):
+            job.result()
+            print(f"compiled {file}")
+        names = ", ".join(
+            flag.split(",code=")[1] for flag in nvcc_flags(nvcc, folder) if ",code=" in flag
+        )
+        print(f"CUDA {version}: {names}: {time.monotonic() - started:.0f} s")
+
+
+def extension_modules() -> list[Extension]:
+    """Declare the extension only where building it is to be tried: without, the wheel is pure."""
+    choice = os.environ.get("MMOE_BUILD", "auto")
+    if choice not in CHOICES:
+        raise SystemExit(f"MMOE_BUILD: expected one of {', '.join(CHOICES)}, got {choice!r}")
+    if choice == "python":
+        return []
+    try:
+        torch_folder()
+    except BuildError as error:
+        if choice == "cuda":
+            raise SystemExit(f"mmoe: {error}") from None
+        if any(command in sys.argv for command in ("build_ext", "bdist_wheel", "editable_wheel")):
+            print(
+                f"WARNING: mmoe is installed without its compiled operators: {error}.",
+                file=sys.stderr,
+            )
+        return []
+    cpp = ["csrc/library.cpp", *sources("csrc/cpu/*.cpp")]
+    depends = [*sources("csrc/*.h"), *sources("csrc/*/*.h"), *sources("csrc/cuda/*.cu")]
+    return [Extension("mmoe._C", cpp, depends=depends, language="c++", py_limited_api=True)]
+
+
+extensions = extension_modules()
+setup(
+    ext_modules=extensions,
+    cmdclass={"build_ext": BuildOperators, "cuda_check": CudaCheck},
+    options={"bdist_wheel": {"py_limited_api": PYTHON_TARGET[1]}} if extensions else {},
+    package_data={
+        "mmoe": ["py.typed"],
+        "mmoe.datasets": ["recipes/*.yaml"],
+        "mmoe.report": ["templates/*"],
+    },
+)

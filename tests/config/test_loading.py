@@ -1,0 +1,135 @@
+"""Config files: what is accepted, and what the errors say."""
+
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from mmoe.config import config_from_dict, dump_config, load_config, set_values
+
+SMALL = {
+    "features": [{"kind": "numeric", "name": "age"}],
+    "tasks": [{"name": "click", "label": "click"}],
+}
+
+
+def _with(**sections):
+    return {**SMALL, **sections}
+
+
+def test_round_trip():
+    config = config_from_dict(
+        _with(
+            tables=[{"name": "item", "dim": 8, "min_count": 3}],
+            features=[
+                {"kind": "numeric", "name": "age", "log": True, "buckets": 16},
+                {"kind": "categorical", "name": "item_id", "table": "item"},
+                {"kind": "list", "name": "history", "table": "item", "pooling": "sum"},
+                {"kind": "categorical", "name": "user", "encoding": "hash", "hash_size": 50},
+            ],
+        )
+    )
+    assert config_from_dict(yaml.safe_load(dump_config(config))) == config
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        (
+            _with(training={"epoch": 3}),
+            "training.epoch: unknown key 'epoch'; did you mean 'epochs'?",
+        ),
+        (_with(trainnig={}), "trainnig: unknown key 'trainnig'; did you mean 'training'?"),
+        (
+            _with(features=[{"kind": "numeric", "name": "age", "bukets": 4}]),
+            "unknown key 'bukets'; did you mean 'buckets'?",
+        ),
+        (
+            _with(features=[{"kind": "list", "name": "tags", "seperator": ","}]),
+            "did you mean 'separator'?",
+        ),
+        (_with(training={"epochs": "many"}), "training.epochs: .*valid integer.*got 'many'"),
+        (_with(model={"kind": "moe"}), "model.kind: .*'mmoe'.*got 'moe'"),
+        (_with(model={"embedding_dim": 6}), "model.embedding_dim: .*multiple of 4, got 6"),
+        ({"tasks": SMALL["tasks"]}, "features: is required, but missing"),
+        (_with(tasks=[]), "tasks: .*at least 1 item"),
+        (_with(features=SMALL["features"] * 2), "feature 'age' is defined twice"),
+        (
+            _with(features=[{"kind": "categorical", "name": "a", "table": "b"}]),
+            "names the table 'b', which is not under `tables`; there: none",
+        ),
+        (
+            _with(
+                tables=[{"name": "t"}],
+                features=[{"kind": "categorical", "name": "a", "table": "t", "min_count": 2}],
+            ),
+            "min_count must be set on that table under `tables`",
+        ),
+        (_with(training={"monitor": "buy.auc"}), "there is no task 'buy'; tasks: click"),
+        (_with(training={"monitor": "click.rmse"}), "rmse needs a regression task"),
+        (_with(model={"kind": "esmm"}), "esmm needs exactly two binary tasks"),
+        (
+            _with(model={"gate": {"kind": "top_k", "k": 9}}),
+            "gate.k is 9, but a gate of mmoe sees 8 expert",
+        ),
+        (_with(data={"split": {"by": "time"}}), "split by time needs `column`"),
+        (_with(data={"split": {"validation": 0.6, "test": 0.5}}), "must leave rows to train on"),
+        (_with(training={"gradient_clip": float("nan")}), "training.gradient_clip"),
+    ],
+)
+def test_errors_name_the_key_and_the_way_out(raw, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        config_from_dict(raw, origin="my.yaml")
+    assert str(caught.value).startswith("my.yaml: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_overrides():
+    raw = set_values(SMALL, ["training.epochs=3", "tasks.click.weight=2.5", "features.0.log=true"])
+    config = config_from_dict(raw)
+    assert (config.training.epochs, config.tasks[0].weight) == (3, 2.5)
+    assert config.features[0].log
+    assert "training" not in SMALL, "the original is left alone"
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("training.epochs", "expected key.path=value"),
+        ("tasks.buy.weight=1", "no item 'buy' in that list; there are: click"),
+        ("name.first=1", "name"),
+    ],
+)
+def test_bad_overrides(override, message):
+    with pytest.raises(ValueError, match=message):
+        config_from_dict(set_values({**SMALL, "name": "run"}, [override]))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "got an empty file"),
+        ("- a\n- b\n", "got a list"),
+        ("a: [1,\n", "is not valid YAML"),
+    ],
+)
+def test_broken_files(tmp_path, text, message):
+    path = tmp_path / "broken.yaml"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=message) as caught:
+        load_config(path)
+    assert str(path) in str(caught.value)
+
+
+def test_missing_file(tmp_path):
+    with pytest.raises(ValueError, match=r"none.yaml: cannot be read"):
+        load_config(tmp_path / "none.yaml")
+
+
+def test_config_and_help_import_no_torch():
+    code = (
+        "import sys, mmoe.config, mmoe.cli; print({'torch','pandas','sklearn'} & set(sys.modules))"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "set()"

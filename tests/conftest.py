@@ -1,0 +1,85 @@
+"""Fixtures shared by all tests."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+# One thread: the tests' tensors are too small to share out, and a busy machine would wait for both.
+torch.set_num_threads(1)
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """The repository's root."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder with the real data sets; tests that need it skip where it is absent."""
+    folder = ROOT.parent / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip(f"the real data sets are not at {folder}")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def funnel_table() -> pa.Table:
+    """4,000 impressions: click depends on user × item and on price; buy follows some clicks."""
+    rng = np.random.default_rng(7)
+    rows = 4_000
+    user, item = rng.integers(0, 40, rows), rng.integers(0, 15, rows)
+    price = rng.lognormal(size=rows)
+    taste = rng.normal(size=(40, 15))
+    click = rng.random(rows) < 1 / (1 + np.exp(-(taste[user, item] - np.log(price))))
+    buy = click & (rng.random(rows) < 0.2 + 0.5 * (user % 2))
+    tags = [[f"t{item[n]}", f"t{user[n] % 7}"][: n % 3] for n in range(rows)]
+    return pa.table(
+        {
+            "row": np.arange(rows),
+            "user": user,
+            "item": [f"i{i}" for i in item],
+            "price": price,
+            "tags": tags,
+            "click": click.astype(int),
+            "buy": buy.astype(int),
+        }
+    )
+
+
+@pytest.fixture(scope="session")
+def funnel_config() -> dict[str, Any]:
+    """A raw config for `funnel_table`, small enough to train in a second."""
+    return {
+        "name": "funnel",
+        "seed": 3,
+        "data": {"group_column": "user"},
+        "features": [
+            {"kind": "categorical", "name": "user"},
+            {"kind": "categorical", "name": "item", "dim": 8},
+            {"kind": "numeric", "name": "price", "log": True, "buckets": 8, "dim": 4},
+            {"kind": "list", "name": "tags", "dim": 4},
+        ],
+        "tasks": [
+            {"name": "click", "label": "click"},
+            {"name": "buy", "label": "buy", "observed_when": "click"},
+        ],
+        "model": {
+            "embedding_dim": 4,
+            "num_experts": 3,
+            "expert": {"hidden": [16, 8], "dropout": 0.1},
+            "tower": {"hidden": [8]},
+        },
+        "training": {
+            "epochs": 3,
+            "batch_size": 256,
+            "eval_batch_size": 512,
+            "embedding_backend": "plain",
+        },
+    }

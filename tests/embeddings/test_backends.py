@@ -1,0 +1,147 @@
+"""Both backends give the same embeddings, gradients and updates."""
+
+import pytest
+import torch
+
+from mmoe.config import EmbeddingOptimizerConfig, FeatureSpec, TableSpec
+from mmoe.embeddings import RowWiseAdagrad, build_embeddings, torchrec_problem
+from mmoe.parallel import ensure_process_group
+
+TABLES = [
+    TableSpec(name="item", num_rows=100, dim=8),
+    TableSpec(name="user", num_rows=50, dim=4),
+    TableSpec(name="city", num_rows=30, dim=16),
+]
+FEATURES = [  # not in the order of the tables; `item` is shared, once pooled by mean, once by sum
+    FeatureSpec(name="city", table="city", pooling="sum"),
+    FeatureSpec(name="history", table="item", pooling="mean"),
+    FeatureSpec(name="user", table="user", pooling="mean"),
+    FeatureSpec(name="item", table="item", pooling="sum"),
+]
+ROWS = {table.name: table.num_rows for table in TABLES}
+ADAGRAD = EmbeddingOptimizerConfig(learning_rate=0.1)
+
+
+@pytest.fixture(
+    params=["plain", pytest.param("torchrec", marks=pytest.mark.torchrec)], name="backend"
+)
+def _backend(request):
+    if request.param == "torchrec":
+        if torchrec_problem():
+            pytest.skip(torchrec_problem())
+        ensure_process_group()
+    return request.param
+
+
+def _batch(batch: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(0, 4, (len(FEATURES) * batch,), generator=generator).int()
+    values = [
+        torch.randint(
+            0,
+            ROWS[feature.table],
+            (int(lengths[c * batch : (c + 1) * batch].sum()),),
+            generator=generator,
+        )
+        for c, feature in enumerate(FEATURES)
+    ]
+    return torch.cat(values), lengths
+
+
+def test_pooling_by_hand(backend):
+    module = build_embeddings(TABLES, FEATURES, optimizer=ADAGRAD, backend=backend, seed=1)
+    values, lengths = _batch(5, seed=0)
+    tables = module.table_weights()
+    rows, position = [], 0
+    for c, feature in enumerate(FEATURES):
+        for b in range(5):
+            count = int(lengths[c * 5 + b])
+            found = tables[feature.table][values[position : position + count]]
+            position += count
+            pooled = found.sum(dim=0)
+            rows.append(pooled / max(count, 1) if feature.pooling == "mean" else pooled)
+    expected = torch.cat([torch.stack(rows[c * 5 : (c + 1) * 5]) for c in range(4)], dim=1)
+    torch.testing.assert_close(module(values, lengths), expected)
+    assert module.output_dim == 16 + 8 + 4 + 8
+
+
+@pytest.mark.torchrec
+def test_backends_train_alike():
+    if torchrec_problem():
+        pytest.skip(torchrec_problem())
+    ensure_process_group()
+    one = build_embeddings(TABLES, FEATURES, optimizer=ADAGRAD, backend="torchrec", seed=3)
+    two = build_embeddings(TABLES, FEATURES, optimizer=ADAGRAD, backend="plain", seed=3)
+    for step, rate in enumerate((0.1, 0.03, 0.2)):
+        values, lengths = _batch(33, seed=step)
+        torch.manual_seed(step)
+        direction = torch.randn(33, one.output_dim)
+        outputs = []
+        for module in (one, two):
+            module.set_learning_rate(rate)
+            out = module(values, lengths)
+            (out * direction).sum().backward()
+            module.step()
+            outputs.append(out)
+        torch.testing.assert_close(*outputs)
+    for mine, theirs in (
+        (one.table_weights(), two.table_weights()),
+        (one.optimizer_state(), two.optimizer_state()),
+    ):
+        assert mine.keys() == theirs.keys() == ROWS.keys()
+        for name in mine:
+            torch.testing.assert_close(mine[name], theirs[name])
+
+
+def test_state_is_live(backend):
+    module = build_embeddings(TABLES, FEATURES, optimizer=ADAGRAD, backend=backend, seed=0)
+    values, lengths = _batch(9, seed=4)
+    module(values, lengths).sum().backward()
+    module.step()
+    assert float(module.optimizer_state()["user"].sum()) > 0
+    module.optimizer_state()["user"].zero_()
+    assert float(module.optimizer_state()["user"].sum()) == 0
+    module.table_weights()["city"].fill_(2.0)
+    out = module(values, lengths)
+    torch.testing.assert_close(out[:, :16], 2.0 * lengths[:9, None].expand(9, 16).float())
+
+
+def test_reserved_rows_start_at_zero_and_seeds_matter(backend):
+    same = [
+        build_embeddings(TABLES, FEATURES, optimizer=ADAGRAD, backend=backend, seed=seed)
+        for seed in (5, 5, 6)
+    ]
+    first, again, other = (module.table_weights()["item"] for module in same)
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    assert not first[:2].any()
+    assert float(first.abs().max()) <= 100**-0.5
+
+
+def test_empty_batch_and_no_features(backend):
+    module = build_embeddings(TABLES, FEATURES, optimizer=ADAGRAD, backend=backend)
+    nothing = torch.zeros(0, dtype=torch.int64)
+    assert module(nothing, nothing.int()).shape == (0, module.output_dim)
+
+
+def test_row_wise_adagrad_by_hand():
+    weight = torch.nn.Parameter(torch.ones(4, 2))
+    optimizer = RowWiseAdagrad([weight], lr=0.5, eps=0.0)
+    weight.grad = torch.sparse_coo_tensor(
+        torch.tensor([[2, 0, 2]]),
+        torch.tensor([[1.0, 1.0], [3.0, 1.0], [0.0, 1.0]]),
+        (4, 2),
+        check_invariants=True,
+    )
+    optimizer.step()
+    # row 2: g = (1, 2), s = 2.5; row 0: g = (3, 1), s = 5
+    expected = torch.ones(4, 2)
+    expected[2] -= 0.5 * torch.tensor([1.0, 2.0]) / 2.5**0.5
+    expected[0] -= 0.5 * torch.tensor([3.0, 1.0]) / 5**0.5
+    torch.testing.assert_close(weight.data, expected)
+
+
+def test_unknown_table_is_named():
+    stray = FeatureSpec(name="x", table="nowhere", pooling="sum")
+    with pytest.raises(ValueError, match="feature 'x' looks up table 'nowhere'; tables:"):
+        build_embeddings(TABLES, [stray], optimizer=ADAGRAD, backend="plain")

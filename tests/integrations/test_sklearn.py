@@ -1,0 +1,138 @@
+"""`MultiTaskRanker` keeps scikit-learn's promises and the command line's numbers."""
+
+import pickle
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import FunctionTransformer
+
+from mmoe import MultiTaskRanker
+
+SMALL = {
+    "model.expert.hidden": [8],
+    "model.tower.hidden": [],
+    "training.embedding_backend": "plain",
+    "training.optimizer.learning_rate": 0.01,
+}
+
+
+@pytest.fixture(scope="module", name="frames")
+def _frames(funnel_table):
+    frame = funnel_table.to_pandas()
+    labels = frame[["click", "buy"]].astype(float)
+    labels.loc[labels.click == 0, "buy"] = np.nan  # a purchase is known after a click only
+    return frame[["user", "item", "price", "tags"]], labels
+
+
+@pytest.fixture(scope="module", name="ranker")
+def _ranker(frames):
+    X, y = frames
+    return MultiTaskRanker(epochs=3, batch_size=256, num_experts=2, settings=SMALL).fit(
+        X[:3500], y[:3500]
+    )
+
+
+def test_fit_predict_score(ranker, frames):
+    X, y = frames
+    predictions = ranker.predict_proba(X[3500:])
+    assert list(predictions.columns) == ["pred_click", "pred_buy"]
+    assert predictions.index.equals(X.index[3500:])
+    assert predictions.to_numpy().min() >= 0
+    assert predictions.to_numpy().max() <= 1
+    assert ranker.score(X[3500:], y[3500:]) > 0.6
+    labels = ranker.predict(X[3500:])
+    assert list(labels.columns) == ["click", "buy"]
+    assert ((predictions.pred_click >= 0.5) == labels.click.astype(bool)).all()
+
+
+def test_missing_labels_are_unobserved(ranker):
+    assert ranker.metrics_["tasks"]["buy"]["rows"] < ranker.metrics_["tasks"]["click"]["rows"]
+    assert ranker.metrics_["tasks"]["click"]["rows"] == 350
+
+
+def test_params_and_clone():
+    ranker = MultiTaskRanker(num_experts=4, settings={"seed": 2})
+    assert ranker.get_params()["num_experts"] == 4
+    assert clone(ranker).set_params(epochs=2).get_params()["epochs"] == 2
+
+
+def test_save_load_and_pickle(ranker, frames, tmp_path):
+    X, _ = frames
+    expected = ranker.predict_proba(X)
+    folder = ranker.save(tmp_path / "saved")
+    pd.testing.assert_frame_equal(MultiTaskRanker.load(folder).predict_proba(X), expected)
+    revived = pickle.loads(pickle.dumps(ranker))
+    assert revived.run_directory_ != ranker.run_directory_
+    pd.testing.assert_frame_equal(revived.predict_proba(X), expected)
+    with pytest.raises(ValueError, match="exists already"):
+        ranker.save(tmp_path / "saved")
+
+
+def test_command_line_understands_the_folder(ranker, frames, tmp_path):
+    from mmoe.score import RunDirectory, score_files
+
+    X, _ = frames
+    X.to_parquet(tmp_path / "x.parquet")
+    score_files(RunDirectory.open(ranker.run_directory_), tmp_path / "x.parquet", tmp_path / "s.pq")
+    scored = pd.read_parquet(tmp_path / "s.pq")
+    expected = ranker.predict_proba(X)
+    assert np.array_equal(scored.pred_buy.to_numpy(), expected.pred_buy.to_numpy())
+
+
+def test_pipeline_and_grid_search(frames):
+    X, y = frames
+    double = FunctionTransformer(lambda frame: frame.assign(price=frame.price * 2))
+    pipeline = Pipeline([("double", double), ("rank", MultiTaskRanker(epochs=1, settings=SMALL))])
+    search = GridSearchCV(pipeline, {"rank__num_experts": [1, 2]}, cv=2, error_score="raise")
+    search.fit(X[:600], y[:600])
+    assert set(search.cv_results_["param_rank__num_experts"]) == {1, 2}
+    assert search.predict_proba(X[:5]).shape == (5, 2)
+
+
+def test_config_of_ones_own(funnel_config, funnel_table):
+    frame = funnel_table.to_pandas()
+    ranker = MultiTaskRanker(config=funnel_config, epochs=1, model="ple").fit(frame)
+    assert ranker.config_.model.kind == "ple"
+    assert ranker.config_.name == "funnel"
+    assert ranker.predict_proba(frame.drop(columns=["click", "buy"])).shape == (4000, 2)
+
+
+def test_arrays(frames):
+    X, y = frames
+    array = X[["user", "price"]].to_numpy()
+    ranker = MultiTaskRanker(epochs=1, settings=SMALL).fit(array, y.click.to_numpy())
+    assert list(ranker.predict_proba(array).columns) == ["pred_label"]
+    named = MultiTaskRanker(epochs=1, settings=SMALL).fit(array, y.click)
+    assert named.task_names_ == ["click"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda X, y: (X, None), "y: expected a DataFrame"),
+        (lambda X, y: (X, y[:10]), "y: expected 4000 rows, as many as X, got 10"),
+        (lambda X, y: (X.assign(click=1), y), "X: holds the label column 'click'"),
+        (lambda X, y: (X[:0], y[:0]), "rows"),
+    ],
+)
+def test_errors(frames, change, message):
+    with pytest.raises(ValueError, match=message):
+        MultiTaskRanker(epochs=1, settings=SMALL).fit(*change(*frames))
+
+
+def test_left_out_columns_are_named(frames):
+    X, y = frames
+    odd = X.assign(price=X.price.where(X.index > 0, np.inf), constant=1)
+    with pytest.warns(UserWarning, match="left out .*'price': it holds infinity.*'constant'"):
+        MultiTaskRanker(epochs=1, settings=SMALL).fit(odd, y)
+
+
+def test_unfitted(frames):
+    from sklearn.exceptions import NotFittedError
+
+    with pytest.raises(NotFittedError):
+        MultiTaskRanker().predict_proba(frames[0])

@@ -1,0 +1,257 @@
+import pytest
+import torch
+from torch.library import opcheck
+
+from mmoe.ops import dense_combine, reference
+
+
+def inputs(case, dtype):
+    y_EBO = case.random(case.E, case.B, case.O, seed=1).to(dtype)
+    weights_BGE = case.random(case.B, case.G, case.E, seed=2)
+    return y_EBO, weights_BGE.to(torch.float64 if dtype == torch.float64 else torch.float32)
+
+
+def listed(y_EBO):
+    return [part.clone() for part in y_EBO]
+
+
+def sliced(y_EBO):
+    """Each expert a slice of one wide product, [B, E * O]."""
+    E, B, O = y_EBO.shape  # noqa: E741
+    return list(y_EBO.transpose(0, 1).reshape(B, E * O).split(O, dim=1)) if O else listed(y_EBO)
+
+
+def transposed(y_EBO):
+    """Stacked the other way round, [B, E, O]."""
+    return y_EBO.transpose(0, 1).contiguous().transpose(0, 1)
+
+
+def columns(y_EBO):
+    """The numbers of a row lie apart."""
+    return [part.t().contiguous().t() for part in y_EBO]
+
+
+FORMS = [listed, torch.clone]
+LAYOUTS = [sliced, transposed, columns]
+
+
+def gradients(y, weights_BGE, grad_BGO, function=dense_combine):
+    """The gradients for y (stacked, whatever its form) and for the weights."""
+    is_list = isinstance(y, list)
+    leaves = [part.detach().requires_grad_() for part in (y if is_list else [y])]
+    weights_BGE = weights_BGE.clone().requires_grad_()
+    function(leaves if is_list else leaves[0], weights_BGE).backward(grad_BGO)
+    grads = [leaf.grad for leaf in leaves]
+    return torch.stack(grads) if is_list else grads[0], weights_BGE.grad
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_equals_reference(case, dtype, form, close):
+    y_EBO, weights_BGE = inputs(case, dtype)
+
+    out_BGO = dense_combine(form(y_EBO), weights_BGE)
+
+    assert out_BGO.dtype == dtype
+    close(out_BGO, reference.dense_combine([y_EBO], weights_BGE))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_gradients_equal_reference(case, dtype, form, close):
+    y_EBO, weights_BGE = inputs(case, dtype)
+    grad_BGO = case.random(case.B, case.G, case.O, seed=3).to(dtype)
+
+    grad_y_EBO, grad_weights_BGE = gradients(form(y_EBO), weights_BGE, grad_BGO)
+
+    expected = reference.dense_combine_backward(grad_BGO, [y_EBO], weights_BGE)
+    close(grad_y_EBO, expected[0][0])
+    torch.testing.assert_close(grad_weights_BGE, expected[1], rtol=1e-4, atol=1e-4)
+
+
+def test_reference_is_the_formula(usual):
+    y_EBO, weights_BGE = inputs(usual, torch.float64)
+
+    out_BGO = reference.dense_combine(list(y_EBO), weights_BGE)
+
+    for b in range(usual.B):
+        for g in range(usual.G):
+            mixed = sum(weights_BGE[b, g, e] * y_EBO[e, b] for e in range(usual.E))
+            torch.testing.assert_close(out_BGO[b, g], torch.as_tensor(mixed))
+
+
+@pytest.mark.parametrize("form", [listed, torch.clone])
+def test_gradcheck(usual, form):
+    y_EBO, weights_BGE = inputs(usual, torch.float64)
+    y = form(y_EBO[:, :6, :5])
+    leaves = [part.requires_grad_() for part in (y if isinstance(y, list) else [y])]
+
+    assert torch.autograd.gradcheck(
+        lambda weights, *parts: dense_combine(
+            list(parts) if isinstance(y, list) else parts[0], weights
+        ),
+        (weights_BGE[:6].clone().requires_grad_(), *leaves),
+    )
+
+
+def test_narrow_weights_are_widened(usual, close):
+    y_EBO, weights_BGE = inputs(usual, torch.bfloat16)
+    narrow_BGE = weights_BGE.bfloat16().requires_grad_()
+
+    out_BGO = dense_combine(y_EBO, narrow_BGE)
+    out_BGO.float().sum().backward()
+
+    assert out_BGO.dtype == torch.bfloat16
+    assert narrow_BGE.grad is not None
+    assert narrow_BGE.grad.dtype == torch.bfloat16
+    close(out_BGO, reference.dense_combine([y_EBO], narrow_BGE.detach().float()))
+
+
+def test_same_bits_in_every_run_thread_count_and_form(large, dtype, threads):
+    y_EBO, weights_BGE = inputs(large, dtype)
+    y_EBO, weights_BGE = y_EBO[:12], weights_BGE[..., :12]
+    grad_BGO = large.random(large.B, large.G, large.O, seed=3).to(dtype)
+    results = []
+    for count, form in [(1, listed), (1, listed), (2, sliced), (3, transposed), (2, columns)]:
+        threads(count)
+        out_BGO = dense_combine(form(y_EBO), weights_BGE)
+        results.append((out_BGO, *gradients(form(y_EBO), weights_BGE, grad_BGO)))
+
+    for result in results[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(result, results[0], strict=True))
+
+
+def test_a_row_does_not_depend_on_its_batch(large):
+    y_EBO, weights_BGE = inputs(large, torch.float32)
+
+    whole_BGO = dense_combine(y_EBO, weights_BGE)
+
+    part_BGO = dense_combine(y_EBO[:, 77:101], weights_BGE[77:101])
+    assert torch.equal(part_BGO, whole_BGO[77:101])
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_without_gradients(usual, mode, close):
+    y_EBO, weights_BGE = inputs(usual, torch.float32)
+    expected = reference.dense_combine([y_EBO], weights_BGE)
+
+    with mode():
+        out_BGO = dense_combine(y_EBO.requires_grad_(), weights_BGE)
+
+    assert not out_BGO.requires_grad
+    close(out_BGO.clone(), expected)
+
+
+def test_autocast_changes_nothing(usual):
+    arguments = inputs(usual, torch.float32)
+
+    with torch.autocast("cpu", torch.bfloat16):
+        out_BGO = dense_combine(*arguments)
+
+    assert torch.equal(out_BGO, dense_combine(*arguments))
+
+
+@pytest.mark.parametrize("form", [listed, lambda y_EBO: [y_EBO]], ids=["list", "stacked"])
+def test_opcheck(usual, form):
+    y_EBO, weights_BGE = inputs(usual, torch.float32)
+    grad_BGO = usual.random(usual.B, usual.G, usual.O)
+    y = [part.requires_grad_() for part in form(y_EBO)]
+
+    opcheck(torch.ops.mmoe.dense_combine.default, (y, weights_BGE.requires_grad_()))
+    detached = (grad_BGO, [part.detach() for part in y], weights_BGE.detach())
+    opcheck(torch.ops.mmoe.dense_combine_backward.default, detached)
+
+
+@pytest.mark.parametrize("form", [listed, torch.clone])
+def test_compiles_to_one_graph(usual, form):
+    y_EBO, weights_BGE = inputs(usual, torch.float32)
+    grad_BGO = usual.random(usual.B, usual.G, usual.O)
+    compiled = torch.compile(dense_combine, fullgraph=True, backend="aot_eager")
+
+    actual = gradients(form(y_EBO), weights_BGE, grad_BGO, compiled)
+
+    expected = gradients(form(y_EBO), weights_BGE, grad_BGO)
+    assert torch.equal(actual[0], expected[0])
+    assert torch.equal(actual[1], expected[1])
+
+
+def test_exports(usual):
+    class Mix(torch.nn.Module):
+        def forward(self, y_EBO, weights_BGE):
+            return dense_combine(y_EBO.unbind(0), weights_BGE)
+
+    y_EBO, weights_BGE = inputs(usual, torch.float32)
+    rows = torch.export.Dim("rows", min=2)
+    program = torch.export.export(
+        Mix(), (y_EBO, weights_BGE), dynamic_shapes=({1: rows}, {0: rows})
+    )
+
+    out_BGO = program.module()(y_EBO[:, :7], weights_BGE[:7])
+
+    assert torch.equal(out_BGO, dense_combine(y_EBO[:, :7], weights_BGE[:7]))
+
+
+@pytest.mark.parametrize(
+    ("y", "weights", "message"),
+    [
+        ([], torch.zeros(2, 1, 1), r"y: expected at least one expert, got none"),
+        (torch.zeros(0, 2, 3), torch.zeros(2, 1, 0), r"y: expected at least one expert, got none"),
+        (torch.zeros(2, 3), torch.zeros(2, 1, 1), r"y: expected 3 dimensions \[E, B, O\]"),
+        (
+            [torch.zeros(1, 2, 3)] * 2,
+            torch.zeros(2, 1, 2),
+            r"y\[0\]: expected 2 dimensions \[B, O\]",
+        ),
+        ([torch.zeros(2, 3).int()], torch.zeros(2, 1, 1), r"y\[0\]: expected one of torch.float32"),
+        (
+            [torch.zeros(2, 3), torch.zeros(2, 4)],
+            torch.zeros(2, 1, 2),
+            r"y\[1\]: expected shape \[2, 3\] to fit y\[0\], got \[2, 4\]",
+        ),
+        (
+            [torch.zeros(2, 3), torch.zeros(2, 3).double()],
+            torch.zeros(2, 1, 2),
+            r"y\[1\]: expected dtype torch.float32 as y\[0\], got torch.float64",
+        ),
+        (
+            [torch.zeros(2, 3), torch.zeros(2, 3, device="meta")],
+            torch.zeros(2, 1, 2),
+            r"y\[1\]: expected device cpu as y\[0\], got meta",
+        ),
+        (
+            torch.zeros(2, 4, 3),
+            torch.zeros(4, 2, 3),
+            r"weights_BGE: expected shape \[4, 2, 2\] to fit y .*, got \[4, 2, 3\]",
+        ),
+        (torch.zeros(2, 4, 3), torch.zeros(4, 2), r"weights_BGE: expected 3 dimensions"),
+    ],
+)
+def test_says_what_is_wrong(y, weights, message):
+    with pytest.raises(ValueError, match=message):
+        dense_combine(y, weights)
+
+
+def test_the_kernel_itself_checks_its_arguments():
+    with pytest.raises((ValueError, RuntimeError)):
+        torch.ops.mmoe.dense_combine([torch.zeros(2, 3)], torch.zeros(5, 1, 1))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_layouts_of_every_width(case, layout):
+    y_EBO, weights_BGE = inputs(case, torch.float32)
+
+    assert torch.equal(dense_combine(layout(y_EBO), weights_BGE), dense_combine(y_EBO, weights_BGE))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("form", [listed, sliced, columns])
+def test_cuda_is_cpu(case, dtype, form, close):
+    y_EBO, weights_BGE = inputs(case, dtype)
+    grad_BGO = case.random(case.B, case.G, case.O, seed=3).to(dtype)
+    y_gpu, weights_gpu, grad_gpu = form(y_EBO.cuda()), weights_BGE.cuda(), grad_BGO.cuda()
+
+    close(dense_combine(y_gpu, weights_gpu).cpu(), dense_combine(form(y_EBO), weights_BGE))
+    actual, again = (gradients(y_gpu, weights_gpu, grad_gpu) for _ in range(2))
+    expected = gradients(form(y_EBO), weights_BGE, grad_BGO)
+    close(actual[0].cpu(), expected[0])
+    torch.testing.assert_close(actual[1].cpu(), expected[1], rtol=1e-4, atol=1e-4)
+    assert torch.equal(actual[0], again[0])
+    assert torch.equal(actual[1], again[1])

@@ -1,0 +1,83 @@
+import re
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from mmoe.ops import extension_status, reference
+from mmoe.ops._library import SCHEMAS
+
+# Every operator once, forward and backward, against the reference's gradients from autograd.
+WITHOUT_EXTENSION = """
+import sys, warnings
+sys.modules["mmoe._C"] = None
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    import mmoe.ops as ops
+ours = [str(w.message) for w in caught if "mmoe" in str(w.message)]
+assert len(ours) == 1, ours
+assert "compiled operators are missing" in ours[0], ours
+
+import torch
+status = ops.extension_status()
+assert (status.built, status.cuda) == (False, False), status
+assert "plain PyTorch" in status.detail
+
+torch.manual_seed(0)
+picks = torch.randint(-1, 4, (6, 2, 2), dtype=torch.int32)
+plan = ops.route_plan(picks, 4)
+y = torch.randn(plan.rows_P.numel(), 3, dtype=torch.float64, requires_grad=True)
+w = torch.randn(6, 2, 2, dtype=torch.float64, requires_grad=True)
+assert torch.autograd.gradcheck(lambda y, w: ops.gated_combine(y, plan.slots_BGK, w), (y, w))
+ys = [torch.randn(6, 3, dtype=torch.float64, requires_grad=True) for _ in range(4)]
+wd = torch.randn(6, 2, 4, dtype=torch.float64, requires_grad=True)
+assert torch.autograd.gradcheck(lambda w, *y: ops.dense_combine(y, w), (wd, *ys))
+torch.library.opcheck(torch.ops.mmoe.dense_combine.default, (ys, wd))
+compiled = torch.compile(ops.dense_combine, fullgraph=True, backend="aot_eager")
+assert torch.equal(compiled(ys, wd), ops.dense_combine(ys, wd))
+print("all fine")
+"""
+
+
+def test_everything_works_without_the_extension(repository):
+    result = subprocess.run(
+        [sys.executable, "-c", WITHOUT_EXTENSION],
+        cwd=repository,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert result.stdout.strip() == "all fine", result.stderr
+
+
+def test_status_matches_the_registered_kernels():
+    status = extension_status()
+
+    assert status.built == torch._C._dispatch_has_kernel_for_dispatch_key(
+        "mmoe::dense_combine", "CPU"
+    )
+    assert not (status.cuda and not status.built)
+    assert ("CPU kernels" in status.detail or "CPU and CUDA" in status.detail) == status.built
+
+
+def test_python_and_cpp_declare_the_same_operators(repository):
+    source = (repository / "csrc" / "library.cpp").read_text()
+    declared = [
+        "".join(re.findall(r'"([^"]*)"', call))
+        for call in re.findall(r"m\.def\((.*?)\);", source, re.S)
+    ]
+
+    assert declared == [name + schema for name, schema in SCHEMAS.items()]
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_the_registered_schema_is_the_declared_one(name):
+    registered = str(getattr(torch.ops.mmoe, name).default._schema)
+
+    assert registered == f"mmoe::{name}{SCHEMAS[name]}"
+
+
+def test_every_operator_has_a_reference():
+    assert all(callable(getattr(reference, name)) for name in SCHEMAS)

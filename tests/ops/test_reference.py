@@ -1,0 +1,73 @@
+import pytest
+import torch
+
+from mmoe.ops import reference, route_plan
+
+
+def test_topk_gate_picks_the_largest_and_the_first_of_equals():
+    logits_BGE = torch.tensor([[[1.0, 3.0, 3.0, 2.0]]])
+    visibility_GE = torch.ones(1, 4, dtype=torch.bool)
+
+    weights_BGK, experts_BGK = reference.topk_gate(logits_BGE, visibility_GE, 2)
+
+    assert experts_BGK.flatten().tolist() == [1, 2]
+    assert experts_BGK.dtype == torch.int32
+    torch.testing.assert_close(weights_BGK.flatten(), torch.tensor([0.5, 0.5]))
+
+
+def test_topk_gate_with_softmax_before_the_selection():
+    logits_BGE = torch.randn(5, 2, 6, generator=torch.Generator().manual_seed(0))
+    visibility_GE = torch.tensor([[True] * 6, [True, False, True, False, True, False]])
+
+    weights_BGK, experts_BGK = reference.topk_gate(
+        logits_BGE, visibility_GE, 2, softmax_after=False
+    )
+
+    masked_BGE = logits_BGE.masked_fill(~visibility_GE, -torch.inf)
+    expected = masked_BGE.softmax(-1).topk(2)
+    torch.testing.assert_close(weights_BGK, expected.values)
+    assert torch.equal(experts_BGK.long(), expected.indices)
+    assert set(experts_BGK[:, 1].flatten().tolist()) <= {0, 2, 4}
+
+
+@pytest.mark.parametrize("softmax_after", [True, False])
+def test_topk_gate_leaves_picks_unused_where_too_little_is_visible(softmax_after):
+    visibility_GE = torch.tensor([[False, True, False], [False, False, False]])
+
+    weights_BGK, experts_BGK = reference.topk_gate(
+        torch.randn(4, 2, 3), visibility_GE, 2, softmax_after
+    )
+
+    assert experts_BGK[:, 0].tolist() == [[1, -1]] * 4
+    assert experts_BGK[:, 1].tolist() == [[-1, -1]] * 4
+    assert weights_BGK[:, 0].tolist() == [[1.0, 0.0]] * 4
+    assert weights_BGK[:, 1].tolist() == [[0.0, 0.0]] * 4
+
+
+def test_permute_and_unpermute_are_adjoint(case):
+    plan = route_plan(case.experts_BGK(), case.E)
+    x_BO = case.random(case.B, case.O, seed=4).double().requires_grad_()
+    y_PO = case.random(plan.rows_P.numel(), case.O, seed=5).double()
+
+    x_PO = reference.permute(x_BO, plan.rows_P)
+    x_PO.backward(y_PO)
+
+    pairs = int(plan.offsets_E1[-1])
+    assert torch.equal(x_PO[:pairs], x_BO[plan.rows_P[:pairs].long()])
+    assert not x_PO[pairs:].any()
+    torch.testing.assert_close(reference.unpermute(y_PO, plan.rows_P, case.B), x_BO.grad)
+
+
+def test_grouped_mm_is_each_experts_own_layer(usual):
+    plan = route_plan(usual.experts_BGK(), usual.E)
+    x_PD = usual.random(plan.rows_P.numel(), 4, seed=1)
+    weights_EDH, bias_EH = usual.random(usual.E, 4, 3, seed=2), usual.random(usual.E, 3, seed=3)
+
+    y_PH = reference.grouped_mm(x_PD, plan.offsets_E1, weights_EDH.unbind(0), bias_EH, torch.relu)
+
+    bounds = plan.offsets_E1.tolist()
+    for e in range(usual.E):
+        for row in range(bounds[e], bounds[e + 1]):
+            expected = torch.relu(x_PD[row] @ weights_EDH[e] + bias_EH[e])
+            torch.testing.assert_close(y_PH[row], expected)
+    assert not y_PH[bounds[-1] :].any()

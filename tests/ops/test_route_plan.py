@@ -1,0 +1,117 @@
+import pytest
+import torch
+from torch.library import opcheck
+
+from mmoe.ops import RoutePlan, reference, route_plan
+
+
+def by_hand(experts_BGK: torch.Tensor, num_experts: int) -> tuple[list[int], list[int], list[int]]:
+    """The contract, word for word, with Python lists."""
+    B, G, K = experts_BGK.shape
+    picks = experts_BGK.view(B, G * K).tolist()
+    pairs = sorted({(e, b) for b in range(B) for e in picks[b] if e >= 0})
+    rows = [b for _, b in pairs] + [-1] * (B * min(G * K, num_experts) - len(pairs))
+    offsets = [sum(e < bound for e, _ in pairs) for bound in range(num_experts + 1)]
+    numbers = {pair: number for number, pair in enumerate(pairs)}
+    slots = [numbers.get((e, b), -1) for b in range(B) for e in picks[b]]
+    return rows, offsets, slots
+
+
+def as_lists(plan: tuple[torch.Tensor, ...]) -> tuple[list[int], ...]:
+    return tuple(tensor.flatten().tolist() for tensor in plan)
+
+
+def test_is_the_contract(case):
+    plan = route_plan(case.experts_BGK(), case.E)
+
+    assert as_lists(plan) == by_hand(case.experts_BGK(), case.E)
+    assert plan.slots_BGK.shape == (case.B, case.G, case.K)
+    assert all(tensor.dtype == torch.int32 for tensor in plan)
+
+
+def test_reference_is_the_contract(case):
+    plan = reference.route_plan(case.experts_BGK(), case.E)
+
+    assert as_lists(plan) == by_hand(case.experts_BGK(), case.E)
+    assert plan[2].shape == (case.B, case.G, case.K)
+    assert all(tensor.dtype == torch.int32 for tensor in plan)
+
+
+def test_non_contiguous_input(usual):
+    experts_GKB = usual.experts_BGK().permute(1, 2, 0).contiguous()
+
+    plan = route_plan(experts_GKB.permute(2, 0, 1), usual.E)
+
+    assert as_lists(plan) == by_hand(usual.experts_BGK(), usual.E)
+
+
+def test_same_for_every_thread_count(large, threads):
+    plans = []
+    for count in (1, 2, 3, 1):
+        threads(count)
+        plans.append(route_plan(large.experts_BGK(), large.E))
+
+    for plan in plans[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(plan, plans[0], strict=True))
+
+
+def test_opcheck(usual):
+    opcheck(torch.ops.mmoe.route_plan.default, (usual.experts_BGK(), usual.E))
+
+
+def test_compiles_to_one_graph(usual):
+    compiled = torch.compile(route_plan, fullgraph=True, backend="aot_eager")
+
+    plan = compiled(usual.experts_BGK(), usual.E)
+
+    assert isinstance(plan, RoutePlan)
+    assert as_lists(plan) == by_hand(usual.experts_BGK(), usual.E)
+
+
+@pytest.mark.parametrize(
+    ("experts", "num_experts", "message"),
+    [
+        (torch.zeros(2, 1, 1), 3, r"experts_BGK: expected dtype torch.int32, got torch.float32"),
+        (torch.zeros(2, 1, 1).long(), 3, r"got torch.int64; use .to\(torch.int32\)"),
+        (torch.zeros(2, 1).int(), 3, r"experts_BGK: expected 3 dimensions \[B, G, K\].*\[2, 1\]"),
+        (torch.zeros(2, 0, 1).int(), 3, r"at least one gate and one pick, got shape \[2, 0, 1\]"),
+        (torch.zeros(2, 1, 1).int(), 0, r"num_experts: expected at least 1, got 0"),
+        (
+            torch.zeros(1, 1, 1).int().expand(2**30, 1, 2),
+            2,
+            r"2147483648 pairs do not fit in int32",
+        ),
+    ],
+)
+def test_says_what_is_wrong(experts, num_experts, message):
+    with pytest.raises(ValueError, match=message):
+        route_plan(experts, num_experts)
+
+
+@pytest.mark.parametrize("expert", [3, -2, 2**31 - 1])
+def test_refuses_an_expert_that_is_not_there(expert):
+    experts_BGK = torch.tensor([[[0, expert]]], dtype=torch.int32)
+
+    with pytest.raises((ValueError, IndexError, RuntimeError), match=str(expert)):
+        route_plan(experts_BGK, 3)
+
+
+@pytest.mark.gpu
+def test_cuda_is_cpu(case):
+    plan = route_plan(case.experts_BGK().cuda(), case.E)
+
+    assert as_lists(plan) == by_hand(case.experts_BGK(), case.E)
+
+
+@pytest.mark.gpu
+def test_can_be_captured_in_a_graph(usual):
+    experts_BGK = usual.experts_BGK().cuda()
+    route_plan(experts_BGK, usual.E)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        plan = route_plan(experts_BGK, usual.E)
+
+    experts_BGK.copy_(experts_BGK.flip(0))
+    graph.replay()
+
+    assert as_lists(plan) == by_hand(usual.experts_BGK().flip(0), usual.E)

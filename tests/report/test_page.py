@@ -1,0 +1,252 @@
+"""The page: complete, self-contained, written whole or not at all."""
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from mmoe.config import ModelConfig, load_config
+from mmoe.report import write_report
+from mmoe.report.tables import count, duration, model_line, results_tables
+
+_VOID = {"meta", "br", "link", "img", "hr", "input"}
+
+
+class _Page(HTMLParser):
+    """Checks that tags nest, and collects links, ids and text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.links: list[str] = []
+        self.ids: list[str] = []
+        self.text: list[str] = []
+
+    def handle_starttag(self, tag, attrs):
+        self.links += [value for key, value in attrs if key in ("src", "href", "xlink:href")]
+        self.ids += [value for key, value in attrs if key == "id"]
+        if tag not in _VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.handle_starttag(tag, attrs)
+        if tag not in _VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+def _parse(path: Path) -> tuple[_Page, str]:
+    page = _Page()
+    page.feed(path.read_text(encoding="utf-8"))
+    page.close()
+    assert page.open == []
+    return page, " ".join(" ".join(page.text).split())
+
+
+def test_the_page_tells_the_whole_run(fake_run):
+    run = fake_run({"click": 0.2, "purchase": 0.06})
+    path = write_report(run)
+    assert path == run / "report.html"
+    page, text = _parse(path)
+    metrics = json.loads((run / "metrics.json").read_text())["tasks"]
+    for task, values in metrics.items():
+        assert task in text
+        for key in ("auc", "oracle_auc", "gauc", "logloss", "ne", "ece"):
+            assert f"{values[key]:.4f}" in text, (task, key)
+        assert f"{values['oracle_auc'] - values['auc']:.4f}" in text
+        assert f"{values['calibration']:.3f}" in text
+        assert f"model {values['auc']:.3f}" in text
+        assert f"oracle {values['oracle_auc']:.3f}" in text
+    for expected in ("fake-mmoe", "8 (best: 5)", "1 min 35 s", "torch 2.13.0", "mean.auc"):
+        assert expected in text
+    assert "batch_size: 4096" in text  # a default, so the config is the resolved one
+    assert path.read_text().count("<svg") == 4
+    assert page.links
+    assert all(link.startswith("#") for link in page.links), "the page must load nothing"
+
+
+def test_nothing_is_fetched_and_nothing_runs(fake_run):
+    page = write_report(fake_run({"click": 0.2})).read_text()
+    assert "<script" not in page
+    assert "@import" not in page
+    assert set(re.findall(r"https?://[^\s\"'<>]+", page)) <= {
+        "http://www.w3.org/2000/svg",
+        "http://www.w3.org/1999/xlink",
+    }
+
+
+def test_every_reference_inside_the_page_has_its_target(fake_run):
+    path = write_report(fake_run({"click": 0.2, "watch": "regression"}, kind="ple"))
+    page, _ = _parse(path)
+    used = set(re.findall(r"url\(#([^)]+)\)", path.read_text()))
+    used |= {link.removeprefix("#") for link in page.links}
+    assert used <= set(page.ids)
+
+
+@pytest.mark.slow
+def test_twelve_tasks_of_both_kinds_and_64_experts(fake_run):
+    tasks = {f"task_{i}": 0.05 * (i + 1) for i in range(10)} | {"never": 0.0, "w": "regression"}
+    _, text = _parse(write_report(fake_run(tasks, experts=64)))
+    assert "RMSE" in text
+    assert "stands where the test rows of a task are all of one class" in text
+    assert all(task in text for task in tasks)
+
+
+def test_one_task_one_expert_one_epoch_without_an_oracle(fake_run):
+    _, text = _parse(write_report(fake_run({"click": 0.2}, experts=1, epochs=1, oracle=False)))
+    assert "1 expert of 256-128" in text
+    assert "best AUC" not in text
+    assert "oracle 0." not in text
+
+
+def test_regression_only_has_no_ranking_section(fake_run):
+    _, text = _parse(write_report(fake_run({"watch": "regression"})))
+    assert "Ranking" not in text
+    assert "Calibration" in text
+
+
+def test_shared_bottom_has_no_gates(fake_run):
+    path = write_report(fake_run({"click": 0.2}, kind="shared_bottom"))
+    assert "This model has no gates" in path.read_text()
+    assert path.read_text().count("<svg") == 3
+
+
+def test_what_the_metrics_could_not_compute_is_said(fake_run):
+    run = fake_run({"never": 0.0})
+    metrics = json.loads((run / "metrics.json").read_text())
+    metrics["notes"] = ["never: auc not computed: <all rows> are negative"]
+    metrics["tasks"]["never"]["logloss"] = float("nan")
+    (run / "metrics.json").write_text(json.dumps(metrics))
+    page = write_report(run).read_text()
+    assert "never: auc not computed: &lt;all rows&gt; are negative" in page
+    assert "No GAUC: set data.group_column" in page
+    assert ">nan<" not in page
+
+
+def test_sparse_gates_report_what_was_shared(fake_run):
+    run = fake_run({"click": 0.2, "buy": 0.1})
+    curves = json.loads((run / "curves.json").read_text())
+    curves["gates"][0]["distinct_pair_ratio"] = 0.634
+    (run / "curves.json").write_text(json.dumps(curves))
+    assert "Level 1: 63 % of the (sample, gate, expert) picks" in write_report(run).read_text()
+
+
+def test_names_are_escaped(fake_run):
+    run = fake_run({"click": 0.2})
+    metrics = json.loads((run / "metrics.json").read_text())
+    metrics["versions"] = {"<img src=x>": "1"}
+    (run / "metrics.json").write_text(json.dumps(metrics))
+    assert "&lt;img src=x&gt; 1" in write_report(run).read_text()
+
+
+def test_the_config_on_the_page_reads_back_the_same(fake_run, tmp_path):
+    run = fake_run({"click": 0.2})
+    page = write_report(run).read_text()
+    shown = re.search(r"<pre>(.*?)</pre>", page, re.DOTALL)
+    assert shown is not None
+    again = tmp_path / "again.yaml"
+    again.write_text(shown[1].replace("&#39;", "'").replace("&#34;", '"').replace("&gt;", ">"))
+    assert load_config(again) == load_config(run / "config.yaml")
+
+
+def test_the_default_page_is_replaced_but_a_named_one_only_when_asked(fake_run, tmp_path):
+    run = fake_run({"click": 0.2})
+    (run / "report.html").write_text("old")
+    assert "<svg" in write_report(run).read_text()
+    named = tmp_path / "mine.html"
+    named.write_text("old")
+    with pytest.raises(ValueError, match=r"mine\.html: exists already; name another file"):
+        write_report(run, named)
+    assert named.read_text() == "old"
+    assert "<svg" in write_report(run, named, overwrite=True).read_text()
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["mine.html", "run"]
+
+
+def test_a_failed_write_leaves_the_old_page_and_no_rubbish(fake_run, monkeypatch):
+    run = fake_run({"click": 0.2}, kind="shared_bottom")
+    (run / "report.html").write_text("old")
+    before = sorted(each.name for each in run.iterdir())
+
+    def fail(self, target):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(Path, "replace", fail)
+    with pytest.raises(OSError, match="disk full"):
+        write_report(run)
+    assert (run / "report.html").read_text() == "old"
+    assert sorted(each.name for each in run.iterdir()) == before
+
+
+def test_refuses_outputs_that_cannot_be(fake_run, tmp_path):
+    run = fake_run({"click": 0.2}, kind="shared_bottom")
+    with pytest.raises(ValueError, match="is a folder; name a file"):
+        write_report(run, tmp_path)
+    with pytest.raises(ValueError, match=r"there is no folder .*absent; create it first"):
+        write_report(run, tmp_path / "absent" / "page.html")
+
+
+def test_refuses_what_is_no_run(tmp_path):
+    with pytest.raises(ValueError, match="there is no such folder; name one that `mmoe train`"):
+        write_report(tmp_path / "absent")
+    with pytest.raises(ValueError, match=r"is not a run directory, for it holds no config\.yaml"):
+        write_report(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["metrics.json", "history.json", "curves.json"])
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "is missing, so the run is not finished; finish it with `mmoe train .*--resume`"),
+        ('{"tasks": {', "cannot be read"),
+        ("[1]", "must be a .* of mappings"),
+        ('{"tasks": {"click": 1}, "epochs": [1]}', "must be a .* of mappings"),
+    ],
+)
+def test_refuses_missing_and_damaged_files(fake_run, name, content, message):
+    run = fake_run({"click": 0.2}, kind="shared_bottom")
+    (run / name).unlink()
+    if content is not None:
+        (run / name).write_text(content)
+    with pytest.raises(ValueError, match=f"{re.escape(name)}: .*{message}") as caught:
+        write_report(run)
+    assert "\n" not in str(caught.value)
+    assert not (run / "report.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        ({"kind": "mmoe", "num_experts": 4}, "MMoE · 4 experts of 256-128 · softmax gates · tower"),
+        (
+            {"kind": "mmoe", "gate": {"kind": "top_k", "k": 2}},
+            "MMoE · 8 experts of 256-128 · top-2",
+        ),
+        ({"kind": "ple", "levels": 3}, "PLE · 3 levels of 4 shared + 2 own experts a task"),
+        ({"kind": "cgc"}, "CGC · 4 shared + 2 own experts a task of 256-128"),
+        ({"kind": "shared_bottom"}, "Shared-Bottom · 1 shared network of 256-128 · tower 64"),
+        ({"kind": "single_task", "tower": {"hidden": []}}, "Single-task · 1 network a task of"),
+        ({"kind": "esmm"}, "ESMM · 8 experts"),
+    ],
+)
+def test_model_line(settings, line):
+    assert model_line(ModelConfig.model_validate(settings)).startswith(line)
+
+
+def test_numbers_as_text():
+    assert count(1234567) == "1\u202f234\u202f567"
+    assert (count(None), count(float("nan")), duration(None)) == ("–", "–", "–")
+    table = results_tables(
+        {"click": {"auc": 0.71, "oracle_auc": 0.7, "rows": 10_000, "positives": 3}}
+    )
+    headings = [column.heading for column in table[0].columns]
+    cells = dict(zip(headings, table[0].rows[0][1:], strict=True))
+    assert cells["gap"] == "−0.0100"
+    assert cells["positives"] == "3 (0.03 %)"
+    assert "GAUC" not in headings

@@ -1,0 +1,177 @@
+"""Scoring files: the same numbers as evaluation, whatever the layout; nothing half-written."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+import pytest
+
+from mmoe.config import config_from_dict
+from mmoe.datasets.encoded import EncodedData
+from mmoe.datasets.splits import Splits
+from mmoe.embeddings import torchrec_problem
+from mmoe.score import RunDirectory, load_predictor, score_files
+from mmoe.train import evaluate_run, train_run
+
+TASKS = ["pred_click", "pred_buy"]
+RUNS = [(backend, routing) for backend in ("plain", "torchrec") for routing in ("softmax", "top_k")]
+
+
+@pytest.fixture(scope="module", name="run", params=RUNS, ids="-".join)
+def _run(request, funnel_config, funnel_table, tmp_path_factory):
+    backend, routing = request.param
+    if backend == "torchrec" and torchrec_problem():
+        pytest.skip(torchrec_problem())
+    raw = {**funnel_config, "training": {**funnel_config["training"], "embedding_backend": backend}}
+    raw["model"] = {**raw["model"], "gate": {"kind": routing, "k": 2}, "execution": "auto"}
+    if routing == "top_k":
+        raw["model"]["execution"] = "grouped"
+    splits = Splits(
+        train=funnel_table[:3000],
+        validation=funnel_table[3000:3300],
+        test=funnel_table[3300:],
+        origin="log",
+    )
+    folder = tmp_path_factory.mktemp("run") / "run"
+    return train_run(config_from_dict(raw), folder, splits=splits).directory
+
+
+@pytest.fixture(scope="module", name="expected")
+def _expected(run, funnel_table):
+    """What evaluation predicts for every row of the log."""
+    predictor, encoder, _ = load_predictor(run)
+    return predictor.predict(EncodedData(features=encoder.encode(funnel_table, "log")))
+
+
+def _scores(path) -> np.ndarray:
+    table = pq.read_table(path)
+    return np.stack([table[name].to_numpy() for name in TASKS], axis=1)
+
+
+def test_scores_equal_evaluation_bit_for_bit(run, expected, funnel_table, tmp_path):
+    pq.write_table(funnel_table, tmp_path / "log.parquet", row_group_size=700)
+    out = tmp_path / "scores.parquet"
+    rows = score_files(run, tmp_path / "log.parquet", out, keep=["row", "item"])
+    scored = pq.read_table(out)
+    assert rows == scored.num_rows == 4000
+    assert scored.column_names == ["row", "item", *TASKS]
+    assert scored.select(["row", "item"]).equals(funnel_table.select(["row", "item"]))
+    assert scored["pred_click"].type == pa.float32()
+    assert np.array_equal(_scores(out), expected)
+    assert expected.std(axis=0).min() > 0, "scores differ between rows"
+
+
+def test_a_score_depends_on_no_other_row(run, expected, funnel_table, tmp_path):
+    order = np.random.default_rng(1).permutation(4000)
+    shuffled = funnel_table.take(order)
+    pq.write_table(shuffled, tmp_path / "shuffled.parquet")
+    score_files(run, tmp_path / "shuffled.parquet", tmp_path / "a.parquet")
+    assert np.array_equal(_scores(tmp_path / "a.parquet"), expected[order])
+
+    pq.write_table(funnel_table[17:18], tmp_path / "one.parquet")
+    score_files(run, tmp_path / "one.parquet", tmp_path / "b.parquet")
+    assert np.array_equal(_scores(tmp_path / "b.parquet"), expected[17:18])
+
+    (tmp_path / "many").mkdir()
+    for part in range(5):
+        pq.write_table(
+            funnel_table[part * 800 : (part + 1) * 800], tmp_path / "many" / f"p{part}.parquet"
+        )
+    score_files(run, tmp_path / "many", tmp_path / "c.parquet")
+    assert np.array_equal(_scores(tmp_path / "c.parquet"), expected)
+
+
+def test_csv_and_parquet_score_alike(run, expected, funnel_table, tmp_path):
+    text = funnel_table.set_column(
+        funnel_table.column_names.index("tags"),
+        "tags",
+        pa.array(["|".join(tags) for tags in funnel_table["tags"].to_pylist()]),
+    )
+    pa_csv.write_csv(text, tmp_path / "log.csv")
+    score_files(run, tmp_path / "log.csv", tmp_path / "scores.parquet")
+    assert np.array_equal(_scores(tmp_path / "scores.parquet"), expected)
+
+
+def test_evaluate_on_a_file_counts_observed_rows(run, funnel_table, tmp_path):
+    pq.write_table(funnel_table[3300:], tmp_path / "test.parquet")
+    metrics = evaluate_run(run, tmp_path / "test.parquet")
+    stored = run.metrics()
+    assert metrics["tasks"] == stored["tasks"]
+    clicks = int(np.sum(funnel_table["click"].to_numpy()[3300:]))
+    assert metrics["tasks"]["buy"]["rows"] == clicks
+
+
+def test_new_and_huge_ids_and_missing_values(run, funnel_table, tmp_path):
+    rows = pa.table(
+        {
+            "user": pa.array([2**40, 3, None], pa.int64()),
+            "item": ["never seen", None, "i3"],
+            "price": [1.0, None, float("nan")],
+            "tags": pa.array([[], None, ["nowhere"]], pa.list_(pa.string())),
+        }
+    )
+    pq.write_table(rows, tmp_path / "odd.parquet")
+    score_files(run, tmp_path / "odd.parquet", tmp_path / "scores.parquet")
+    scores = _scores(tmp_path / "scores.parquet")
+    assert np.isfinite(scores).all()
+    assert scores.shape == (3, 2)
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "message"),
+    [
+        (lambda t: t.drop_columns(["price"]), {}, "no column 'price'"),
+        (
+            lambda t: t,
+            {"keep": ["itm"]},
+            r"no column 'itm', which --keep needs \(did you mean 'item",
+        ),
+        (
+            lambda t: t.append_column("pred_buy", t["row"]),
+            {"keep": ["pred_buy"]},
+            "rename the column",
+        ),
+        (
+            lambda t: t.set_column(3, "price", pa.array(["dear"] * len(t))),
+            {},
+            "'price'.*'dear'|'dear'.*'price'",
+        ),
+    ],
+    ids=["missing", "keep", "clash", "text"],
+)
+def test_bad_input_writes_nothing(run, funnel_table, tmp_path, change, options, message):
+    pq.write_table(change(funnel_table), tmp_path / "log.parquet")
+    with pytest.raises(ValueError, match=message):
+        score_files(run, tmp_path / "log.parquet", tmp_path / "out" / "s.parquet", **options)
+    assert not list(tmp_path.glob("out/*"))
+
+
+def test_an_error_in_a_late_row_leaves_no_file(run, funnel_table, tmp_path):
+    prices = funnel_table["price"].to_numpy().copy()
+    prices[3999] = np.inf
+    pq.write_table(funnel_table.set_column(3, "price", pa.array(prices)), tmp_path / "log.parquet")
+    with pytest.raises(ValueError, match=r"price.*inf|inf.*price"):
+        score_files(run, tmp_path / "log.parquet", tmp_path / "s.parquet")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["log.parquet"]
+
+
+def test_an_existing_output_is_left_alone(run, funnel_table, tmp_path):
+    pq.write_table(funnel_table[:5], tmp_path / "log.parquet")
+    out = tmp_path / "mine.parquet"
+    out.write_text("mine")
+    with pytest.raises(ValueError, match=r"exists already; remove it, choose another name"):
+        score_files(run, tmp_path / "log.parquet", out)
+    assert out.read_text() == "mine"
+    score_files(run, tmp_path / "log.parquet", out, overwrite=True)
+    assert pq.read_table(out).num_rows == 5
+    with pytest.raises(ValueError, match=r"is a folder"):
+        score_files(run, tmp_path / "log.parquet", tmp_path)
+
+
+def test_not_a_run(tmp_path):
+    with pytest.raises(ValueError, match=r"there is no such run directory"):
+        RunDirectory.open(tmp_path / "none")
+    with pytest.raises(
+        ValueError, match=r"is not the directory of a trained run, it has no config"
+    ):
+        RunDirectory.open(tmp_path)

@@ -1,0 +1,132 @@
+"""Gate statistics: by hand, over batches, with padding, masks and sparse gates."""
+
+import json
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from mmoe.tasks.gate_statistics import GateStatistics
+
+
+@dataclass
+class Record:
+    weights_BGE: torch.Tensor
+    visibility_GE: torch.Tensor
+    level: int = 1
+    gate_names: tuple[str, ...] = ("click", "buy")
+    expert_names: tuple[str, ...] = ("expert 1", "expert 2", "expert 3")
+
+
+def _dense(batch, seed=0, **names):
+    generator = torch.Generator().manual_seed(seed)
+    logits = 3 * torch.randn(batch, 2, 3, generator=generator)
+    return Record(logits.softmax(2), torch.ones(2, 3, dtype=torch.bool), **names)
+
+
+def test_means_and_entropies_by_definition():
+    record = _dense(50)
+    statistics = GateStatistics()
+    statistics.update([record])
+    (found,) = statistics.summary()
+    w = record.weights_BGE.double()
+    entropy = -(w * w.log()).sum(2).mean(0)
+    mean = w.mean(0)
+    of_mean = -(mean * mean.log()).sum(1)
+    torch.testing.assert_close(torch.tensor(found["mean_weight"], dtype=torch.float64), mean)
+    torch.testing.assert_close(torch.tensor(found["entropy"], dtype=torch.float64), entropy)
+    assert found["effective_experts"] == pytest.approx(entropy.exp().tolist())
+    assert found["entropy_of_mean"] == pytest.approx(of_mean.tolist())
+    assert found["effective_experts_of_mean"] == pytest.approx(of_mean.exp().tolist())
+    assert found["distinct_pair_ratio"] is None
+    assert (found["gates"], found["experts"]) == (["click", "buy"], list(record.expert_names))
+    assert found["samples"] == 50
+    assert json.loads(json.dumps(found)) == found
+
+
+def test_batches_and_padding_do_not_matter():
+    whole, parts = GateStatistics(), GateStatistics()
+    record = _dense(100)
+    whole.update([record])
+    for start, rows in ((0, 64), (64, 36)):
+        padded = torch.full((64, 2, 3), 1 / 3)
+        padded[:rows] = record.weights_BGE[start : start + rows]
+        parts.update([Record(padded, record.visibility_GE)], num_rows=rows)
+    (a,), (b,) = whole.summary(), parts.summary()
+    assert a["samples"] == b["samples"] == 100
+    for key in ("entropy", "effective_experts", "entropy_of_mean"):
+        assert a[key] == pytest.approx(b[key], abs=1e-12)
+
+
+def test_a_uniform_gate_uses_all_experts_and_a_certain_one_uses_one():
+    weights = torch.tensor([[[1 / 3, 1 / 3, 1 / 3], [0, 0, 1]]]).repeat(5, 1, 1)
+    statistics = GateStatistics()
+    statistics.update([Record(weights, torch.ones(2, 3, dtype=torch.bool))])
+    (found,) = statistics.summary()
+    assert found["effective_experts"] == pytest.approx([3.0, 1.0])
+    assert found["effective_experts_of_mean"] == pytest.approx([3.0, 1.0])
+
+
+def test_sparse_gates_count_distinct_pairs():
+    # Sample 0: both gates pick expert 1. Sample 1: click picks 1 and 2, buy picks 3.
+    weights = torch.tensor([[[1.0, 0, 0], [1, 0, 0]], [[0.5, 0.5, 0], [0, 0, 1]]])
+    statistics = GateStatistics()
+    statistics.update([Record(weights, torch.ones(2, 3, dtype=torch.bool))])
+    assert statistics.summary()[0]["distinct_pair_ratio"] == 4 / 5
+
+
+def test_a_dense_gate_behind_a_mask_is_not_sparse():
+    visible = torch.tensor([[True, True, False], [False, True, True]])
+    weights = torch.where(visible, 0.5, 0.0).repeat(7, 1, 1)
+    statistics = GateStatistics()
+    statistics.update([Record(weights, visible)])
+    (found,) = statistics.summary()
+    assert found["distinct_pair_ratio"] is None
+    assert found["visible"] == visible.tolist()
+    assert found["effective_experts"] == pytest.approx([2.0, 2.0])
+
+
+def test_weights_that_do_not_sum_to_one_are_shares_for_the_entropy():
+    weights = torch.tensor([[[0.8, 0.8, 0.0], [0.2, 0.2, 0.2]], [[0.0, 0, 0], [0.1, 0.1, 0.1]]])
+    statistics = GateStatistics()
+    statistics.update([Record(weights, torch.ones(2, 3, dtype=torch.bool))])
+    (found,) = statistics.summary()
+    assert found["mean_weight"][0] == pytest.approx([0.4, 0.4, 0.0])
+    assert found["effective_experts"] == pytest.approx([2**0.5, 3.0])
+    assert found["effective_experts_of_mean"] == pytest.approx([2.0, 3.0])
+
+
+def test_levels_come_in_order_and_none_is_an_empty_list():
+    statistics = GateStatistics()
+    assert statistics.summary() == []
+    statistics.update([_dense(4, level=2), _dense(4, seed=1, level=1)])
+    assert [each["level"] for each in statistics.summary()] == [1, 2]
+
+
+def test_bf16_weights_with_gradients_are_welcome():
+    record = _dense(8)
+    record.weights_BGE = record.weights_BGE.bfloat16().requires_grad_()
+    statistics = GateStatistics()
+    statistics.update([record])
+    assert sum(statistics.summary()[0]["mean_weight"][0]) == pytest.approx(1, abs=0.01)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -0.5])
+def test_impossible_weights_are_refused(bad):
+    record = _dense(4)
+    record.weights_BGE[2, 1, 0] = bad
+    statistics = GateStatistics()
+    statistics.update([record])
+    with pytest.raises(ValueError, match="level 1: a gate weight is NaN, infinite or negative"):
+        statistics.summary()
+
+
+def test_names_and_shapes_must_agree():
+    statistics = GateStatistics()
+    with pytest.raises(ValueError, match=r"weights_BGE has shape \(4, 2, 3\); expected \[batch, 1"):
+        statistics.update([_dense(4, gate_names=("click",))])
+    with pytest.raises(ValueError, match=r"visibility_GE has shape \(3,\)"):
+        statistics.update([Record(_dense(4).weights_BGE, torch.ones(3, dtype=torch.bool))])
+    statistics.update([_dense(4)])
+    with pytest.raises(ValueError, match="use one GateStatistics for each model"):
+        statistics.update([_dense(4, gate_names=("click", "like"))])

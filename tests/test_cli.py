@@ -1,0 +1,211 @@
+"""The command line: its names, its files, its errors (exit code 2, one line, no traceback)."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from mmoe import cli
+
+
+@pytest.fixture(name="mmoe")
+def _mmoe(capsys, monkeypatch):
+    """Runs a command in this process: (exit code, standard output, standard error)."""
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["mmoe", *map(str, arguments)])
+        try:
+            cli.main()
+            code = 0
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return run
+
+
+@pytest.fixture(name="log")
+def _log(funnel_table, tmp_path) -> Path:
+    path = tmp_path / "log.parquet"
+    pq.write_table(funnel_table, path)
+    return path
+
+
+@pytest.fixture(name="config")
+def _config(funnel_config, tmp_path) -> Path:
+    path = tmp_path / "funnel.yaml"
+    path.write_text(yaml.safe_dump(funnel_config))
+    return path
+
+
+def test_the_whole_road(mmoe, config, log, tmp_path):
+    run = tmp_path / "run"
+    code, out, err = mmoe(
+        "train", config, "--data", log, "--out", run, "--set", "training.epochs=2"
+    )
+    assert code == 0, err
+    assert out.splitlines()[-1] == str(run)
+    assert "epoch 2/2" in err
+    assert "rows/s" in err
+    stored = json.loads((run / "metrics.json").read_text())
+
+    code, out, err = mmoe("evaluate", run, "--json")
+    assert code == 0, err
+    assert json.loads(out) == stored
+
+    code, out, _ = mmoe("evaluate", run, "--data", log)
+    assert code == 0
+    assert "click" in out
+    assert "4,000" in out
+
+    scores = tmp_path / "scores.parquet"
+    code, _, err = mmoe("score", run, "--input", log, "--output", scores, "--keep", "row")
+    assert code == 0, err
+    assert pq.read_table(scores).column_names == ["row", "pred_click", "pred_buy"]
+
+    code, out, err = mmoe("report", run)
+    assert code == 0, err
+    page = (run / "report.html").read_text()
+    assert "click" in page
+    assert "http" not in page.replace("http://www.w3.org", "").replace("https://www.w3.org", "")
+
+
+def test_default_run_directory_has_name_and_time(mmoe, config, log, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = mmoe("train", config, "--data", log, "--set", "training.epochs=1", "--quiet")
+    assert (code, err) == (0, "")
+    folder = Path(out.splitlines()[-1])
+    assert folder.parent == Path("runs")
+    assert folder.name.startswith("funnel-20")
+
+
+def test_resume(mmoe, config, log, tmp_path):
+    arguments = ("train", config, "--data", log, "--out", tmp_path / "run", "--set",
+                 "training.epochs=1")  # fmt: skip
+    assert mmoe(*arguments)[0] == 0
+    code, _, err = mmoe(*arguments)
+    assert code == 2
+    assert "exists already; continue it with --resume" in err
+    code, _, err = mmoe(*arguments, "--resume")
+    assert code == 0
+    assert "resuming" in err
+
+
+def test_init_writes_a_config_that_trains(mmoe, funnel_table, tmp_path):
+    flat = funnel_table.set_column(
+        funnel_table.column_names.index("tags"),
+        "tags",
+        pa.array(["|".join(tags) for tags in funnel_table["tags"].to_pylist()]),
+    )
+    log, config = tmp_path / "my log (1).csv", tmp_path / "config.yaml"
+    pa_csv.write_csv(flat, log)
+    code, out, err = mmoe("init", log, "--label", "click", "--label", "buy", "--out", config)
+    assert code == 0, err
+    assert f"next: mmoe train {config}" in out
+    text = config.read_text()
+    assert "row" in text
+    assert "#" in text
+    code, _, err = mmoe(
+        "train", config, "--out", tmp_path / "run", "--set", "training.epochs=1",
+        "--set", "training.embedding_backend=plain",
+    )  # fmt: skip
+    assert code == 0, err
+    code, _, err = mmoe("init", log, "--label", "click", "--out", config)
+    assert code == 2
+    assert "exists already" in err
+
+
+BROKEN = {
+    "misspelt key": (lambda c, p: c.update(trainnig={}), "unknown key 'trainnig'; did you mean"),
+    "missing column": (
+        lambda c, p: c["features"].append({"kind": "numeric", "name": "prise"}),
+        "log.parquet: there is no column 'prise'.*did you mean 'price'",
+    ),
+    "label not 0 or 1": (lambda c, p: c["tasks"].__setitem__(0, {"name": "click", "label": "user"}),
+                         "'?click'?.*'?user'?|'?user'?.*'?click'?"),
+    "text for a number": (
+        lambda c, p: c["features"].append({"kind": "numeric", "name": "n", "column": "item"}),
+        r"log.parquet: row \d+.*'i\d+'",
+    ),
+    "one class": (
+        lambda c, p: c["tasks"].__setitem__(0, {"name": "click", "label": "price < 0"}),
+        "click.*(one class|negative|only|0)",
+    ),
+    "no such file": (lambda c, p: c["data"].update(path="nowhere.parquet"), "nowhere.parquet"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_bad_input_is_one_line_and_exit_code_2(case, mmoe, funnel_config, log, tmp_path):
+    change, message = BROKEN[case]
+    raw = yaml.safe_load(yaml.safe_dump(funnel_config))
+    raw["data"]["path"] = str(log)
+    change(raw, log)
+    config = tmp_path / "bad.yaml"
+    config.write_text(yaml.safe_dump(raw))
+    _refused(mmoe("train", config, "--out", tmp_path / "run"), message)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "empty"),
+        (b"PAR1 and then nothing", "log.parquet"),
+    ],
+)
+def test_broken_files(content, message, mmoe, config, tmp_path):
+    path = tmp_path / "log.parquet"
+    path.write_bytes(content)
+    _refused(mmoe("train", config, "--data", path, "--out", tmp_path / "run"), message)
+
+
+def test_truncated_parquet(mmoe, config, log, tmp_path):
+    whole = log.read_bytes()
+    log.write_bytes(whole[: len(whole) // 2])
+    _refused(mmoe("train", config, "--data", log, "--out", tmp_path / "run"), "log.parquet")
+
+
+def test_other_mistakes(mmoe, config, log, tmp_path):
+    _refused(mmoe("train", "sensus-income"), "did you mean 'census-income'")
+    _refused(mmoe("train", config, "--resume"), "--resume needs --out")
+    _refused(mmoe("train", config, "--set", "training.epochs"), "expected key.path=value")
+    _refused(mmoe("evaluate", tmp_path), "is not the directory of a trained run")
+    _refused(mmoe("report", tmp_path / "none"), "none")
+    _refused(mmoe("score", tmp_path, "--input", log, "--output", tmp_path / "x"), "trained run")
+
+
+def _refused(result: tuple[int, str, str], message: str) -> None:
+    import re
+
+    code, _, err = result
+    assert code == 2, err
+    assert err.startswith("mmoe: error: ")
+    assert err.count("\n") == 1
+    assert "Traceback" not in err
+    assert re.search(message, err), err
+
+
+def test_help_is_quick_to_import():
+    code = "import sys; sys.argv=['mmoe','--help']\ntry:\n import mmoe.cli; mmoe.cli.main()\n"
+    code += (
+        "except SystemExit: pass\nprint({'torch','pandas','pyarrow','sklearn'} & set(sys.modules))"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.splitlines()[-1] == "set()"
+    for command in ("train", "evaluate", "score", "report", "init", "doctor"):
+        assert command in out.stdout
+
+
+def test_doctor(mmoe):
+    code, out, _ = mmoe("doctor")
+    assert code == 0
+    assert "torch" in out
+    assert "C++ extension" in out

@@ -1,0 +1,276 @@
+"""Whole runs on a small log: files, seeds, resuming, early stopping, errors."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from mmoe.config import config_from_dict, set_values
+from mmoe.datasets.splits import Splits
+from mmoe.embeddings import torchrec_problem
+from mmoe.score import RunDirectory, load_predictor
+from mmoe.score.checkpoint import CheckpointFolder
+from mmoe.score.console import SilentReporter
+from mmoe.train import train_run
+
+
+@pytest.fixture(name="splits")
+def _splits(funnel_table):
+    return Splits(
+        train=funnel_table[:3000],
+        validation=funnel_table[3000:3500],
+        test=funnel_table[3500:],
+        origin="log",
+    )
+
+
+@pytest.fixture(name="train")
+def _train(funnel_config, splits, tmp_path):
+    def run(name: str, *overrides: str, resume: bool = False, reporter=None):
+        config = config_from_dict(set_values(funnel_config, overrides))
+        return train_run(config, tmp_path / name, splits=splits, resume=resume, reporter=reporter)
+
+    return run
+
+
+def _weights(folder: Path) -> dict[str, torch.Tensor]:
+    return CheckpointFolder(folder / "checkpoint").model("latest")
+
+
+def _assert_same(one: Path, two: Path) -> None:
+    mine, theirs = _weights(one), _weights(two)
+    assert mine.keys() == theirs.keys()
+    for name in mine:
+        assert torch.equal(mine[name], theirs[name]), name
+
+
+class _Dies(SilentReporter):
+    """Raises in the middle of an epoch, as a killed process stops there."""
+
+    def __init__(self, after: int) -> None:
+        self.left = after
+
+    def track(self, what, total, unit):
+        outer = self
+
+        class Tracker:
+            def advance(self, amount, note=""):
+                outer.left -= 1
+                if outer.left < 0:
+                    raise KeyboardInterrupt
+
+        class Context:
+            def __enter__(self):
+                return Tracker()
+
+            def __exit__(self, *_):
+                return None
+
+        return Context()
+
+
+def test_files_and_metrics_of_a_run(train):
+    finished = train("run")
+    folder = finished.directory.path
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "checkpoint",
+        "config.yaml",
+        "curves.json",
+        "history.json",
+        "metrics.json",
+        "tensorboard",
+        "vocabulary",
+    ]
+    metrics = json.loads((folder / "metrics.json").read_text())
+    assert metrics == finished.metrics
+    assert set(metrics) == {
+        "tasks", "validation", "train", "seed", "split_seed", "versions",
+    }  # fmt: skip
+    assert {"auc", "gauc", "logloss", "ne", "calibration", "ece", "rows", "positives",
+            "oracle_auc"} <= set(metrics["tasks"]["click"])  # fmt: skip
+    assert metrics["tasks"]["click"]["rows"] == 500
+    assert metrics["tasks"]["buy"]["rows"] == metrics["tasks"]["click"]["positives"]
+    assert set(metrics["train"]) == {"rows", "seconds", "rows_per_second", "epochs"}
+    assert metrics["tasks"]["click"]["auc"] > 0.6, "it learns"
+    history = json.loads((folder / "history.json").read_text())
+    losses = [entry["loss"]["click"] for entry in history["epochs"]]
+    assert losses[-1] < losses[0]
+    assert sum(entry["best"] for entry in history["epochs"]) == 1
+    assert list((folder / "tensorboard").iterdir())
+    assert not [path for path in folder.rglob("*.tmp")]
+
+
+def test_same_seed_same_bits_other_seed_other_bits(train, tmp_path):
+    train("one"), train("two"), train("three", "seed=4")
+    _assert_same(tmp_path / "one", tmp_path / "two")
+    one, three = _weights(tmp_path / "one"), _weights(tmp_path / "three")
+    assert any(not torch.equal(one[name], three[name]) for name in one)
+
+
+@pytest.mark.parametrize("after", [3, 20, 31])
+def test_resume_continues_bit_identically(train, tmp_path, after):
+    settings = (
+        "training.checkpoint_every_steps=5",
+        "training.ema_decay=0.9",
+        "training.optimizer.schedule=cosine",
+    )
+    whole = train("whole", *settings)
+    with pytest.raises(KeyboardInterrupt):
+        train("broken", *settings, reporter=_Dies(after))
+    assert not (tmp_path / "broken" / "metrics.json").exists()
+    resumed = train("broken", *settings, resume=True)
+    _assert_same(tmp_path / "whole", tmp_path / "broken")
+    assert resumed.metrics["tasks"] == whole.metrics["tasks"]
+    mine, theirs = (
+        [{k: v for k, v in entry.items() if "second" not in k} for entry in history["epochs"]]
+        for history in (
+            json.loads((tmp_path / name / "history.json").read_text())
+            for name in ("whole", "broken")
+        )
+    )
+    assert mine == theirs
+
+
+@pytest.mark.torchrec
+def test_resume_with_torchrec(train, tmp_path):
+    if torchrec_problem():
+        pytest.skip(torchrec_problem())
+    settings = ("training.checkpoint_every_steps=5", "training.embedding_backend=torchrec")
+    train("whole", *settings)
+    with pytest.raises(KeyboardInterrupt):
+        train("broken", *settings, reporter=_Dies(17))
+    train("broken", *settings, resume=True)
+    _assert_same(tmp_path / "whole", tmp_path / "broken")
+
+
+def test_resume_of_a_finished_run_changes_nothing(train, tmp_path):
+    first = train("run")
+    again = train("run", resume=True)
+    assert again.metrics["tasks"] == first.metrics["tasks"]
+    assert again.metrics["train"] == first.metrics["train"]
+
+
+def test_resume_refuses_another_config(train):
+    train("run")
+    with pytest.raises(ValueError, match=r"was trained with another config \(model.num_experts: 3"):
+        train("run", "model.num_experts=4", resume=True)
+
+
+def test_a_full_directory_is_refused(train, tmp_path):
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "note.txt").write_text("mine")
+    with pytest.raises(ValueError, match=r"exists already; continue it with --resume"):
+        train("full")
+    assert [path.name for path in (tmp_path / "full").iterdir()] == ["note.txt"]
+
+
+def test_bad_data_leaves_no_directory(train, tmp_path):
+    with pytest.raises(ValueError, match=r"no column 'clicks'"):
+        train("run", "tasks.click.label=clicks")
+    assert not (tmp_path / "run").exists()
+
+
+def test_early_stopping_keeps_the_best_epoch(train, tmp_path):
+    finished = train("run", "training.epochs=40", "training.patience=2",
+                     "training.optimizer.learning_rate=0.05",
+                     "training.monitor=click.logloss")  # fmt: skip
+    history = json.loads((tmp_path / "run" / "history.json").read_text())["epochs"]
+    values = [entry["monitor"] for entry in history]
+    best = int(np.argmin(values))
+    assert len(history) == best + 3 < 40
+    assert [entry["best"] for entry in history].index(True) == best
+    # what scores is the best epoch's model, not the last one's
+    assert finished.metrics["validation"]["click"]["logloss"] == pytest.approx(values[best])
+
+
+def test_average_of_weights_is_what_scores(train, tmp_path):
+    train("run", "training.ema_decay=0.5", "training.epochs=1")
+    folder = CheckpointFolder(tmp_path / "run" / "checkpoint")
+    raw = {k.removeprefix("raw."): v for k, v in folder.training().items() if k.startswith("raw.")}
+    scored = folder.model("latest")
+    assert any(not torch.equal(scored[f"network.{name}"], raw[name]) for name in raw)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("model.kind=ple", "model.shared_experts=2", "model.task_experts=1"),
+        ("model.gate.kind=top_k", "model.execution=grouped"),
+        ("model.kind=esmm",),
+        ("model.kind=shared_bottom",),
+        ("training.precision=bf16",),
+        ("training.optimizer.kind=adamw", "training.gradient_clip=0.5"),
+    ],
+    ids=lambda overrides: overrides[0],
+)
+def test_other_settings_train(train, overrides):
+    finished = train("run", "training.epochs=2", *overrides)
+    values = finished.metrics["tasks"]
+    assert all(math.isfinite(values[task]["logloss"]) for task in ("click", "buy"))
+    assert values["click"]["auc"] > 0.55
+
+
+def test_only_numbers_no_tables(train):
+    finished = train("run", "features=[{kind: numeric, name: price}]", "training.epochs=1")
+    assert finished.metrics["tasks"]["click"]["rows"] == 500
+
+
+def test_regression_beside_binary(train):
+    tasks = "[{name: click, label: click}, {name: price, label: price, kind: regression}]"
+    finished = train("run", f"tasks={tasks}", "training.monitor=price.rmse")
+    assert set(finished.metrics["tasks"]["price"]) == {"rmse", "mae", "rows"}
+
+
+def test_one_class_in_validation_just_works(funnel_config, funnel_table, tmp_path, capsys):
+    clicks = np.flatnonzero(funnel_table["click"].to_numpy() == 1)
+    splits = Splits(
+        train=funnel_table[:3000],
+        validation=funnel_table.take(clicks[:50]),
+        test=funnel_table[3500:3501],
+        origin="log",
+    )
+    from mmoe.score.console import ConsoleReporter
+
+    finished = train_run(
+        config_from_dict(set_values(funnel_config, ["training.monitor=click.auc"])),
+        tmp_path / "run",
+        splits=splits,
+        reporter=ConsoleReporter(),
+    )
+    assert finished.metrics["validation"]["click"]["auc"] is None
+    assert finished.metrics["tasks"]["click"]["rows"] == 1
+    said = " ".join(capsys.readouterr().err.split())
+    assert "click.auc cannot be computed on the validation split" in said
+    assert "click: auc" in said
+
+
+def test_exploding_loss_names_the_step_and_the_way_out(train):
+    with pytest.raises(
+        ValueError, match=r"training step \d+: the loss .* lower training.optimizer"
+    ):
+        train("run", "training.optimizer.learning_rate=1e30",
+              "training.embedding_optimizer.learning_rate=1e30")  # fmt: skip
+
+
+def test_checkpoints_hold_no_pickle(train, tmp_path):
+    train("run")
+    for path in (tmp_path / "run").rglob("*"):
+        assert (
+            path.is_dir()
+            or path.suffix in {".safetensors", ".json", ".yaml", ".parquet"}
+            or ("tfevents" in path.name)
+        ), path
+    step = CheckpointFolder(tmp_path / "run" / "checkpoint").index()["latest"]
+    assert load_file(tmp_path / "run" / "checkpoint" / step / "model.safetensors")
+
+
+def test_a_changed_config_is_noticed(train, tmp_path):
+    train("run")
+    path = tmp_path / "run" / "config.yaml"
+    path.write_text(path.read_text().replace("num_experts: 3", "num_experts: 4"))
+    with pytest.raises(ValueError, match=r"the config was changed after training|has no tensor"):
+        load_predictor(RunDirectory.open(tmp_path / "run"))
