@@ -34,7 +34,7 @@ cuda-check: setup
 	bash .ci/cuda-check $(BIN)/python
 
 gpu-check:
-	bash .ci/gpu-check
+	bash .ci/gpu-check $(BIN)/python
 
 notebooks: setup
 	$(BIN)/python .ci/run_notebooks.py

@@ -126,8 +126,11 @@ class BuildOperators(build_ext):
             if os.environ.get("MMOE_BUILD") == "cuda":
                 raise
             self.extensions = self.distribution.ext_modules = []
+            # A failed compiler's message holds its whole command: the ends are enough for one line.
+            reason = " ".join(str(error).split())
+            reason = reason if len(reason) < 200 else f"{reason[:60]} … {reason[-60:]}"
             print(
-                f"WARNING: mmoe is installed without its compiled operators: {error}. Everything "
+                f"WARNING: mmoe is installed without its compiled operators ({reason}). Everything "
                 "works, but slower; `mmoe doctor` shows the state.",
                 file=sys.stderr,
             )

@@ -18,6 +18,7 @@ _SECONDS = (6.3e8, 4.1e9)  # 1990 to 2100, in seconds since 1970
 _UNITS = (1.0, 1e3, 1e6, 1e9)  # seconds, milliseconds, microseconds, nanoseconds
 _DAYS = (19_900_101, 21_001_231)  # written as yyyymmdd
 _ORDERED = 0.95  # share of steps that do not go back
+_ORDERED_OVERALL = 0.8  # correlation with the row number; times need not pass evenly
 
 
 def guess_time(profiles: list[ColumnProfile]) -> tuple[ColumnProfile, str] | None:
@@ -50,9 +51,16 @@ def time_like(profile: ColumnProfile) -> str | None:
             return "times since 1970"
     if profile.nature == "integer" and _DAYS[0] <= low and high <= _DAYS[1]:
         return "days written as yyyymmdd"
-    if len(present) > 20 and profile.distinct > 2 and (np.diff(present) >= 0).mean() >= _ORDERED:
+    if len(present) > 20 and profile.distinct > 2 and _rises(present):
         return "a time by its name, and it rises down the file"
     return None
+
+
+def _rises(values: np.ndarray) -> bool:
+    """Few steps back, and the whole way up: the hour of the day in a sorted log starts over."""
+    if (np.diff(values) >= 0).mean() < _ORDERED:
+        return False
+    return float(np.corrcoef(values, np.arange(len(values)))[0, 1]) >= _ORDERED_OVERALL
 
 
 def _rank(profile: ColumnProfile, reason: str) -> tuple[bool, bool, int]:

@@ -19,9 +19,9 @@ AGES = (18, 80)
 DAYS = 28
 USER_EXPONENT = 0.75  # users are active more evenly than items are popular
 ITEM_EXPONENT = 1.0
-# Share of the traffic at which an id shows half of its own effect. Rarer ids show less of it: an
+# Share of the traffic at which an id shows half of its own effect. Rarer ids show hardly any: an
 # effect that is seen three times cannot be learned by anyone, and would only widen every gap.
-HALF_EFFECT_SHARE = 1 / 2500
+HALF_EFFECT_SHARE = 1 / 4000
 
 # Share of a task's logit variance. Linear models reach the first four.
 SHARES = {
@@ -238,7 +238,8 @@ def _balanced_signs(rng: np.random.Generator, count: int) -> np.ndarray:
 
 
 def _visible(share: np.ndarray) -> np.ndarray:
-    return share / (share + HALF_EFFECT_SHARE)
+    """How much of its own effect an id of this popularity shows: s² / (s² + h²)."""
+    return share**2 / (share**2 + HALF_EFFECT_SHARE**2)
 
 
 def _zipf(count: int, exponent: float) -> np.ndarray:

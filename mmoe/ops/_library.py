@@ -5,9 +5,12 @@ is registered for every other device, and defines the operators itself where the
 Either way the names `torch.ops.mmoe.*` exist, so `torch.compile` and `opcheck` see the same thing.
 """
 
+import functools
 import importlib
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch.library import Library
@@ -80,6 +83,18 @@ def _load_extension() -> str | None:
     return None
 
 
+def _without_autocast(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Keep autocast out of the reference: kernels take sums in float32, and so must it."""
+
+    @functools.wraps(function)
+    def kernel(first: Any, *others: Any) -> Any:
+        tensor = first[0] if isinstance(first, list | tuple) else first
+        with torch.autocast(tensor.device.type, enabled=False):
+            return function(first, *others)
+
+    return kernel
+
+
 def _open_library() -> Library:
     problem = _load_extension()
     # DEF would clash with the extension's own block, so Python always adds a fragment.
@@ -95,7 +110,7 @@ def _open_library() -> Library:
             library.define(name + schema)
     for name in SCHEMAS:
         # A kernel for a backend (CPU, CUDA) is preferred over this one.
-        library.impl(name, getattr(reference, name), "CompositeExplicitAutograd")
+        library.impl(name, _without_autocast(getattr(reference, name)), "CompositeExplicitAutograd")
     return library
 
 

@@ -349,3 +349,18 @@ def test_files_without_a_header_say_so(shared_data, file):
     path = shared_data / "samples" / file
     with pytest.raises(ValueError, match=str(path)):
         infer_config(read_table(path), ["click"], origin=str(path))
+
+
+def test_the_hour_of_the_day_is_a_feature_and_no_time():
+    rows = 2400  # ten days of a sorted log: few steps back, but the hour starts over every day
+    rng = np.random.default_rng(0)
+    table = pa.table(
+        {
+            "hour": np.tile(np.repeat(np.arange(24), 10), 10),
+            "day": np.repeat(np.arange(10), 240),
+            "click": rng.integers(0, 2, rows),
+        }
+    )
+    config, _ = infer_config(table, ["click"])
+    assert [feature.name for feature in config.features] == ["hour"]
+    assert (config.data.split.by, config.data.split.column) == ("time", "day")
