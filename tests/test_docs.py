@@ -13,13 +13,15 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import yaml
 
 import mmoe
+from mmoe.config import config_from_dict, dump_config
 
 ROOT = Path(__file__).resolve().parent.parent
 MODULES = sorted(module.name for module in pkgutil.walk_packages(mmoe.__path__, "mmoe."))
 BLOCKS = re.findall(
-    r"```(\w+)\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL
+    r"```([\w-]+)\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL
 )
 
 
@@ -81,6 +83,21 @@ def test_readme_commands_run(tmp_path):
             timeout=280,
         )
         assert done.returncode == 0, f"{block}\n{done.stderr[-3000:]}"
+
+
+def test_readme_config_is_valid():
+    (text,) = _blocks("yaml")
+    config = config_from_dict(yaml.safe_load(text))
+    assert config_from_dict(yaml.safe_load(dump_config(config))) == config
+
+
+def test_readme_tree_is_the_real_one():
+    """Every folder of the tree exists, and every package is in it."""
+    (tree,) = _blocks("text-tree")
+    named = {line.split()[0] for line in tree.splitlines()}
+    assert all((ROOT / name).is_dir() for name in named)
+    packages = {f"mmoe/{path.parent.name}/" for path in (ROOT / "mmoe").glob("*/__init__.py")}
+    assert packages - {"mmoe/datasets/"} <= named
 
 
 def test_readme_make_targets_exist():

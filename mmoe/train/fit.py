@@ -180,7 +180,15 @@ def _evaluate(
 
 def _versions() -> dict[str, str]:
     found = {"python": platform.python_version()}
-    for package in ("mmoe", "torch", "torchrec", "fbgemm-gpu", "fbgemm-gpu-cpu", "numpy", "pyarrow"):
+    for package in (
+        "mmoe",
+        "torch",
+        "torchrec",
+        "fbgemm-gpu",
+        "fbgemm-gpu-cpu",
+        "numpy",
+        "pyarrow",
+    ):
         try:
             found[package] = version(package)
         except PackageNotFoundError:
