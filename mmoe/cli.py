@@ -26,7 +26,7 @@ RunDir = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="A folder made b
 def main() -> None:
     """Runs a command; an error the user can mend is one line and exit code 2."""
     try:
-        app()
+        app(args=repeat_flags(sys.argv[1:]))
     except (ValueError, OSError) as error:
         sys.stderr.write(f"mmoe: error: {' '.join(str(error).split())}\n")
         sys.exit(2)
@@ -35,10 +35,36 @@ def main() -> None:
         sys.exit(130)
 
 
+def repeat_flags(arguments: list[str]) -> list[str]:
+    """`--keep a b` → `--keep a --keep b`, for the options that take several values.
+
+    Only where the positional argument comes first, as it does in every help text: otherwise a
+    value could not be told from it.
+    """
+    if len(arguments) < 2 or arguments[1].startswith("-"):
+        return arguments
+    spread: list[str] = []
+    flag = ""
+    for argument in arguments:
+        if argument.startswith("-"):
+            flag = argument if argument in _SEVERAL_VALUES else ""
+        elif flag and spread[-1] != flag:
+            spread.append(flag)
+        spread.append(argument)
+    return spread
+
+
+_SEVERAL_VALUES = ("--set", "--keep", "--label")
+
+
 @app.command()
 def train(
     recipe_or_config: Annotated[
-        str, typer.Argument(metavar="RECIPE_OR_CONFIG.yaml", help="A bundled recipe, or a file.")
+        str,
+        typer.Argument(
+            metavar="RECIPE_OR_CONFIG.yaml",
+            help="A config file, or a bundled recipe: synthetic-funnel, census-income, hillstrom, …",
+        ),
     ],
     data: Annotated[Path | None, typer.Option(help="Overrides data.path of the config.")] = None,
     out: Annotated[
@@ -46,9 +72,13 @@ def train(
     ] = None,
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY.PATH=VALUE", help="Change one value; repeatable."),
+        typer.Option(
+            "--set", metavar="KEY.PATH=VALUE", help="Change a value; takes several, and repeats."
+        ),
     ] = None,
-    resume: Annotated[bool, typer.Option(help="Continue an interrupted run in --out.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue an interrupted run in --out.")
+    ] = False,
     quiet: Quiet = False,
 ) -> None:
     """Train, evaluate on the test split, and write a run directory."""
@@ -95,9 +125,12 @@ def score(
     ],
     output: Annotated[Path, typer.Option(help="The Parquet file to write.")],
     keep: Annotated[
-        list[str] | None, typer.Option(metavar="COLUMN", help="Input column to copy; repeatable.")
+        list[str] | None,
+        typer.Option(metavar="COLUMN", help="Input column to copy; takes several, and repeats."),
     ] = None,
-    overwrite: Annotated[bool, typer.Option(help="Replace an existing output.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace an existing output.")
+    ] = False,
     quiet: Quiet = False,
 ) -> None:
     """Score rows: one column pred_TASK for each task, row order kept."""
@@ -119,7 +152,9 @@ def report(
     output: Annotated[
         Path | None, typer.Option(help="HTML file. [default: RUN_DIR/report.html]")
     ] = None,
-    overwrite: Annotated[bool, typer.Option(help="Replace an existing output.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace an existing output.")
+    ] = False,
 ) -> None:
     """Draw a run: one HTML page that needs no network."""
     from mmoe.report import write_report
@@ -130,7 +165,7 @@ def report(
 @app.command()
 def init(
     data: Annotated[str, typer.Argument(metavar="DATA", help="CSV or Parquet with labels.")],
-    label: Annotated[list[str], typer.Option(help="A label column; repeatable.")],
+    label: Annotated[list[str], typer.Option(help="A label column; takes several, and repeats.")],
     out: Annotated[Path, typer.Option(help="The config to write.")] = Path("config.yaml"),
 ) -> None:
     """Look at a file and write a commented config that trains as it is."""

@@ -66,9 +66,9 @@ def test_the_whole_road(mmoe, config, log, tmp_path):
     assert "4,000" in out
 
     scores = tmp_path / "scores.parquet"
-    code, _, err = mmoe("score", run, "--input", log, "--output", scores, "--keep", "row")
+    code, _, err = mmoe("score", run, "--input", log, "--output", scores, "--keep", "row", "item")
     assert code == 0, err
-    assert pq.read_table(scores).column_names == ["row", "pred_click", "pred_buy"]
+    assert pq.read_table(scores).column_names == ["row", "item", "pred_click", "pred_buy"]
 
     code, out, err = mmoe("report", run)
     assert code == 0, err
@@ -191,6 +191,22 @@ def _refused(result: tuple[int, str, str], message: str) -> None:
     assert err.count("\n") == 1
     assert "Traceback" not in err
     assert re.search(message, err), err
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("score run --keep a b --input x", "score run --keep a --keep b --input x"),
+        ("score run --keep a --keep b", "score run --keep a --keep b"),
+        ("train r --set a=1 b=2 --resume", "train r --set a=1 --set b=2 --resume"),
+        ("score --keep a run", "score --keep a run"),
+        ("init d --label x y --out c", "init d --label x --label y --out c"),
+        ("score run --output o --input i", "score run --output o --input i"),
+        ("doctor", "doctor"),
+    ],
+)
+def test_options_of_several_values(given, expected):
+    assert cli.repeat_flags(given.split()) == expected.split()
 
 
 def test_help_is_quick_to_import():

@@ -56,6 +56,7 @@ def train_run(
         ValueError: Config, data or directory cannot be used. Checked before anything is written.
     """
     reporter = reporter or SilentReporter()
+    ensure_process_group()
     if data is not None:
         section = config.data.model_copy(update={"path": str(data.resolve())})
         config = config.model_copy(update={"data": section})
@@ -126,7 +127,6 @@ def _start(config: RunConfig, prepared: PreparedData, out: Path) -> RunDirectory
 
 
 def _training_state(config: RunConfig, prepared: PreparedData) -> TrainingState:
-    ensure_process_group()
     torch.manual_seed(config.seed)
     ranker = build_ranker(config, prepared.encoder)
     optimizer = build_optimizer(ranker.network, config.training.optimizer)
