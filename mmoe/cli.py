@@ -63,7 +63,7 @@ def train(
         str,
         typer.Argument(
             metavar="RECIPE_OR_CONFIG.yaml",
-            help="A config file, or a bundled recipe: synthetic-funnel, census-income, hillstrom, …",
+            help="A config file, or a recipe: synthetic-funnel, census-income, hillstrom, …",
         ),
     ],
     data: Annotated[Path | None, typer.Option(help="Overrides data.path of the config.")] = None,
