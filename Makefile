@@ -15,7 +15,7 @@ $(STAMP): pyproject.toml setup.py .ci/setup $(NATIVE)
 	touch $(STAMP)
 
 demo: setup
-	$(BIN)/python -m benchmarks.demo --out demo
+	GOMP_SPINCOUNT=3000 $(BIN)/python -m benchmarks.demo --out demo
 
 test: setup
 	$(BIN)/python -m pytest
@@ -33,8 +33,9 @@ typecheck: setup
 cuda-check: setup
 	bash .ci/cuda-check $(BIN)/python
 
+# In an environment with a CUDA build of torch: make gpu-check PYTHON=python
 gpu-check:
-	bash .ci/gpu-check $(BIN)/python
+	bash .ci/gpu-check $(PYTHON)
 
 notebooks: setup
 	$(BIN)/python .ci/run_notebooks.py

@@ -59,6 +59,7 @@ def main() -> None:
         for name, metrics in run.metrics["tasks"].items()
     }
     _print_table(tasks, run.metrics, time.perf_counter() - start)
+    print(f"open {page} in a browser; scores are in {scored}")
     print(json.dumps({"tasks": tasks, "scored": str(scored), "report": str(page)}))
 
 

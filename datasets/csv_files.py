@@ -6,23 +6,34 @@ floats, and while streaming it fixes a column's type by the first block.
 
 import csv
 import io
+import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
 from mmoe.datasets.arrow import pc
-from mmoe.datasets.rows import distinct_names, missing_column
+from mmoe.datasets.rows import MissingColumnError, distinct_names
 
 _BLOCK_BYTES = 8 << 20  # a row must fit into one block
 _HEADER_BYTES = 1 << 20
 _DELIMITERS = (",", "\t", ";", "|")
+_LINE_END = re.compile(r"\r\n|\r|\n")
+_UTF16 = (b"\xff\xfe", b"\xfe\xff")
+
+
+@dataclass(frozen=True)
+class _Header:
+    names: list[str]
+    delimiter: str
+    blank_lines: int  # above the header
 
 
 def csv_columns(path: Path) -> list[str]:
     """The header's names; of equal ones the second becomes NAME.1, as in pandas."""
-    return _header(path)[0]
+    return _read_header(path).names
 
 
 def read_csv(path: Path, columns: list[str] | None) -> pa.Table:
@@ -31,31 +42,30 @@ def read_csv(path: Path, columns: list[str] | None) -> pa.Table:
     Raises:
         ValueError: The file is empty, truncated, no UTF-8, ragged, or lacks a column.
     """
-    names, delimiter = _header(path)
+    header = _read_header(path)
     try:
-        table = pacsv.read_csv(_open(path), **_options(path, names, delimiter, columns))
+        table = pacsv.read_csv(_open(path), **_options(path, header, columns))
     except (pa.ArrowException, OSError, EOFError) as error:
-        raise _explain(path, len(names), delimiter, error) from None
+        raise _explain(path, header, error) from None
     return _trim(table)
 
 
 def iter_csv(path: Path, columns: list[str] | None) -> Iterator[pa.Table]:
     """The same rows in the same order, block by block."""
-    names, delimiter = _header(path)
+    header = _read_header(path)
     try:
-        reader = pacsv.open_csv(_open(path), **_options(path, names, delimiter, columns))
+        reader = pacsv.open_csv(_open(path), **_options(path, header, columns))
         for batch in reader:
             yield _trim(pa.Table.from_batches([batch]))
     except (pa.ArrowException, OSError, EOFError) as error:
-        raise _explain(path, len(names), delimiter, error) from None
+        raise _explain(path, header, error) from None
 
 
 def _open(path: Path) -> pa.NativeFile:
     return pa.input_stream(str(path), compression="detect")
 
 
-def _header(path: Path) -> tuple[list[str], str]:
-    """Column names and the delimiter."""
+def _read_header(path: Path) -> _Header:
     try:
         with _open(path) as stream:
             start = stream.read(_HEADER_BYTES)
@@ -63,27 +73,60 @@ def _header(path: Path) -> tuple[list[str], str]:
         raise ValueError(f"{path}: cannot be read ({_one_line(error)}); copy it again") from None
     if not start.strip():
         raise ValueError(f"{path}: is empty; expected a header line and rows")
+    if start.startswith(_UTF16) or b"\0" in start[:100]:
+        raise ValueError(
+            f"{path}: is not UTF-8 text (it looks like UTF-16); convert it, such as with "
+            "iconv -f UTF-16 -t UTF-8"
+        )
     # A character cut by the end of the block is no reason to refuse the file.
     text = start.decode("utf-8-sig", errors="replace")
-    first_line = text.splitlines()[0]
+    lines = _LINE_END.split(text)
+    blank_lines = next(number for number, line in enumerate(lines) if line.strip())
+    first_line, *others = lines[blank_lines:]
+    _refuse_preamble(path, first_line, next((line for line in others if line.strip()), ""))
     delimiter = max(_DELIMITERS, key=lambda d: (first_line.count(d), -_DELIMITERS.index(d)))
     if delimiter == "|" and any(d in first_line for d in _DELIMITERS[:3]):
         delimiter = max(_DELIMITERS[:3], key=first_line.count)
-    row = next(csv.reader(io.StringIO(text), delimiter=delimiter, skipinitialspace=True))
-    return distinct_names([name.strip() for name in row]), delimiter
+    rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True)
+    try:
+        row = next(row for row in rows if row and (len(row) > 1 or row[0].strip()))
+    except (csv.Error, StopIteration) as error:
+        raise ValueError(
+            f"{path}: the header line cannot be read ({_one_line(error) or 'no name in it'}); "
+            "mend its quotes"
+        ) from None
+    return _Header(distinct_names([name.strip() for name in row]), delimiter, blank_lines)
 
 
-def _options(path: Path, names: list[str], delimiter: str, columns: list[str] | None) -> dict:
+def _refuse_preamble(path: Path, first: str, second: str) -> None:
+    """A line above the header would be taken for it, and every row called ragged."""
+    cells = max(second.count(delimiter) for delimiter in _DELIMITERS)
+    if re.fullmatch(r'"?sep=.?"?', first.strip(), re.IGNORECASE):
+        what = "is a note to spreadsheets"
+    elif first.startswith("#") and cells and not any(d in first for d in _DELIMITERS):
+        what = "is a comment"
+    else:
+        return
+    raise ValueError(
+        f"{path}: the first line, {first.strip()[:60]!r}, {what}, expected the column names; "
+        "remove the line"
+    )
+
+
+def _options(path: Path, header: _Header, columns: list[str] | None) -> dict:
     for column in columns or ():
-        if column not in names:
-            raise ValueError(missing_column(column, names, str(path)))
+        if column not in header.names:
+            raise MissingColumnError(column, header.names, str(path))
     return {
         "read_options": pacsv.ReadOptions(
-            column_names=names, skip_rows_after_names=1, block_size=_BLOCK_BYTES
+            column_names=header.names,
+            skip_rows=header.blank_lines,
+            skip_rows_after_names=1,
+            block_size=_BLOCK_BYTES,
         ),
-        "parse_options": pacsv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+        "parse_options": pacsv.ParseOptions(delimiter=header.delimiter, newlines_in_values=True),
         "convert_options": pacsv.ConvertOptions(
-            column_types={name: pa.large_string() for name in names},
+            column_types={name: pa.large_string() for name in header.names},
             include_columns=list(columns) if columns is not None else None,
             null_values=[""],
             strings_can_be_null=True,
@@ -99,11 +142,13 @@ def _trim(table: pa.Table) -> pa.Table:
     return table
 
 
-def _explain(path: Path, width: int, delimiter: str, error: Exception) -> ValueError:
+def _explain(path: Path, header: _Header, error: Exception) -> ValueError:
     """Arrow's message, or the row itself where a row has too many or too few cells."""
-    reason = _one_line(error)
+    # Arrow knows the row on one thread only, and counts the header
+    reason = re.sub(r"\bRow #\d+: ", "", _one_line(error))
     if "Expected" in reason and "columns" in reason:
-        found = _ragged_row(path, width, delimiter)
+        width = len(header.names)
+        found = _ragged_row(path, width, header.delimiter)
         if found is not None:
             row, cells = found
             return ValueError(
@@ -121,10 +166,12 @@ def _ragged_row(path: Path, width: int, delimiter: str) -> tuple[int, int] | Non
         lines = io.TextIOWrapper(stream, encoding="utf-8", errors="replace", newline="")
         rows = csv.reader(lines, delimiter=delimiter)
         try:
-            for number, row in enumerate(rows):
-                if row and len(row) != width:
+            filled = (row for row in rows if row)
+            next(row for row in filled if len(row) > 1 or row[0].strip())  # the header
+            for number, row in enumerate(filled, start=1):
+                if len(row) != width:
                     return number, len(row)
-        except csv.Error:
+        except (csv.Error, StopIteration):
             return None
     return None
 

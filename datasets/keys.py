@@ -9,6 +9,7 @@ import pyarrow as pa
 from mmoe.datasets import text
 from mmoe.datasets.arrow import pc
 from mmoe.datasets.hashing import hash_text, mix64
+from mmoe.datasets.key_text import decimals_to_text, moments_to_text, same_moments
 from mmoe.datasets.rows import is_text
 
 KeyKind = Literal["int", "float", "text"]
@@ -19,6 +20,7 @@ ARROW_TYPES: dict[KeyKind, pa.DataType] = {
     "text": pa.large_string(),
 }
 _EXACT = 2.0**53  # whole numbers up to here are exact in float64
+_FLOAT_DIGITS = 15  # decimals of so many digits keep apart as float64
 
 
 def key_kind(column: pa.ChunkedArray, label: str) -> KeyKind:
@@ -38,7 +40,7 @@ def key_kind(column: pa.ChunkedArray, label: str) -> KeyKind:
         return "int" if _refuse_lost_digits(_floats(column), label) else "float"
     if pa.types.is_nested(kind):
         raise ValueError(_nested(column, label))
-    return "text"
+    return _decimal_kind(column) if pa.types.is_decimal(kind) else "text"
 
 
 def widest(kinds: Iterable[KeyKind]) -> KeyKind:
@@ -52,8 +54,9 @@ def widest(kinds: Iterable[KeyKind]) -> KeyKind:
 def to_keys(column: pa.ChunkedArray, kind: KeyKind, label: str) -> pa.ChunkedArray:
     """The column's ids as `kind`; null where missing, or where the id cannot be of that kind.
 
-    Integers, floats such as 3.0 (pandas makes integers with gaps floats) and text such as "3" all
-    become the same key. Missing are null, NaN and "".
+    Integers, floats such as 3.0 (pandas makes integers with gaps floats), decimals such as 3.00 and
+    text such as "3" all become the same key; so do a moment and its ISO 8601 text. Missing are
+    null, NaN and "".
     """
     if pa.types.is_nested(column.type):
         raise ValueError(_nested(column, label))
@@ -100,6 +103,15 @@ def _nested(column: pa.ChunkedArray, label: str) -> str:
     return f"{label} holds {column.type}, expected ids; make it a list feature or convert it"
 
 
+def _decimal_kind(column: pa.ChunkedArray) -> KeyKind:
+    """Int where all are whole, float where float64 keeps them apart."""
+    written = decimals_to_text(column)
+    if text.to_integers(written).null_count == column.null_count:
+        return "int"
+    digits = pc.replace_substring_regex(written, r"^-?0\.0*|E.*|\D", "")
+    return "float" if (pc.max(pc.binary_length(digits)).as_py() or 0) <= _FLOAT_DIGITS else "text"
+
+
 def _to_int(column: pa.ChunkedArray, label: str) -> pa.ChunkedArray:
     kind = column.type
     if pa.types.is_null(kind) or pa.types.is_boolean(kind):
@@ -133,7 +145,7 @@ def _to_float(column: pa.ChunkedArray) -> pa.ChunkedArray:
 def _to_text(column: pa.ChunkedArray, label: str) -> pa.ChunkedArray:
     kind = column.type
     if is_text(kind):
-        return pc.if_else(pc.equal(column, ""), pa.scalar(None, kind), column)
+        return same_moments(pc.if_else(pc.equal(column, ""), pa.scalar(None, kind), column))
     if pa.types.is_boolean(kind):
         return pc.if_else(column, "True", "False").cast(pa.large_string())
     if pa.types.is_floating(kind):
@@ -145,7 +157,11 @@ def _to_text(column: pa.ChunkedArray, label: str) -> pa.ChunkedArray:
 
 def _as_text(column: pa.ChunkedArray) -> pa.ChunkedArray:
     if pa.types.is_timestamp(column.type):
-        column = column.cast(pa.timestamp("us", column.type.tz), safe=False)
+        return moments_to_text(column)
+    if pa.types.is_decimal(column.type):
+        return decimals_to_text(column)
+    if pa.types.is_date(column.type):
+        column = column.cast(pa.date32())
     if (
         pa.types.is_binary(column.type)
         or pa.types.is_fixed_size_binary(column.type)

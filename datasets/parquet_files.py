@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mmoe.datasets.rows import distinct_names, missing_column
+from mmoe.datasets.rows import MissingColumnError, distinct_names
 
 
 def parquet_columns(path: Path) -> list[str]:
@@ -56,7 +56,7 @@ def _projection(path: Path, file: pq.ParquetFile, columns: list[str] | None) -> 
     names = distinct_names(raw)
     for column in columns or ():
         if column not in names:
-            raise ValueError(missing_column(column, names, str(path)))
+            raise MissingColumnError(column, names, str(path))
     return columns if names == raw else None
 
 

@@ -30,20 +30,42 @@ def required_columns(
         >>> required_columns(config, labels=False)
         ['age']
     """
-    columns = [feature.source_column for feature in config.features]
-    if labels:
-        known = set(there or ())
-        tasks = {task.name for task in config.tasks}
-        for task in config.tasks:
-            columns += _columns(task.label, known)
-            if task.weight_column is not None:
-                columns.append(task.weight_column)
-            if task.observed_when is not None and task.observed_when not in tasks:
-                columns += _columns(task.observed_when, known)
-        columns += [config.data.group_column] if config.data.group_column else []
-        columns += [config.data.split.column] if config.data.split.column else []
-    return list(dict.fromkeys(columns))
+    return list(column_uses(config, there, labels=labels))
+
+
+def column_uses(
+    config: RunConfig, there: Iterable[str] | None = None, *, labels: bool = True
+) -> dict[str, str]:
+    """The same columns, each with what needs it first, such as "feature 'age'".
+
+    Example:
+        >>> from mmoe.config import config_from_dict
+        >>> config = config_from_dict({
+        ...     "features": [{"kind": "numeric", "name": "age"}],
+        ...     "tasks": [{"name": "long", "label": "seconds > age"}]})
+        >>> column_uses(config)
+        {'age': "feature 'age'", 'seconds': "task 'long'"}
+    """
+    uses: dict[str, str] = {}
+    for feature in config.features:
+        uses.setdefault(feature.source_column, f"feature {feature.name!r}")
+    if not labels:
+        return uses
+    known = set(there or ())
+    tasks = {task.name for task in config.tasks}
+    for task in config.tasks:
+        found = _columns(task.label, known)
+        found += [task.weight_column] if task.weight_column is not None else []
+        if task.observed_when is not None and task.observed_when not in tasks:
+            found += _columns(task.observed_when, known)
+        for column in found:
+            uses.setdefault(column, f"task {task.name!r}")
+    if config.data.group_column:
+        uses.setdefault(config.data.group_column, "data.group_column")
+    if config.data.split.column:
+        uses.setdefault(config.data.split.column, "data.split.column")
+    return uses
 
 
 def _columns(text: str, there: set[str]) -> list[str]:
-    return [text] if text in there else columns_of(text)
+    return [text] if text in there else list(columns_of(text))

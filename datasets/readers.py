@@ -114,7 +114,7 @@ def _concat(files: list[Path], tables: list[pa.Table]) -> pa.Table:
         kind, source = tables[0].schema.field(position).type, files[0]
         for file, table in zip(files[1:], tables[1:], strict=True):
             other = table.schema.field(position).type
-            widened = _widen(kind, other)
+            widened = widen(kind, other)
             if widened is None:
                 raise ValueError(
                     f"{file}: column {name!r} holds {other}, but {kind} in {source}; write the "
@@ -129,7 +129,8 @@ def _concat(files: list[Path], tables: list[pa.Table]) -> pa.Table:
     return pa.concat_tables(tables)
 
 
-def _widen(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
+def widen(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
+    """The type that holds both, or None where there is none worth having."""
     if left == right or pa.types.is_null(right):
         return left
     if pa.types.is_null(left):

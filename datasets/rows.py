@@ -56,6 +56,18 @@ def find_column(table: pa.Table, name: str, origin: str, used_by: str) -> pa.Chu
     raise ValueError(missing_column(name, visible_columns(table), origin, used_by))
 
 
+class MissingColumnError(ValueError):
+    """A file lacks a column; whoever knows what needs it can say so with `needed_by`."""
+
+    def __init__(self, name: str, there: list[str], origin: str) -> None:
+        super().__init__(missing_column(name, there, origin))
+        self.name, self.there, self.origin = name, there, origin
+
+    def needed_by(self, used_by: str) -> ValueError:
+        """The same message with who needs the column, such as "feature 'age'"."""
+        return ValueError(missing_column(self.name, self.there, self.origin, used_by))
+
+
 def missing_column(name: str, there: Iterable[str], origin: str, used_by: str = "") -> str:
     """The message for a column that is not there: nearest name and what there is."""
     names = list(there)

@@ -9,10 +9,11 @@ from types import MappingProxyType
 import numpy as np
 import pyarrow as pa
 
-from mmoe.config import RunConfig, SplitConfig
+from mmoe.config import DataConfig, RunConfig, SplitConfig
 from mmoe.datasets.files import describe
-from mmoe.datasets.projection import required_columns
+from mmoe.datasets.projection import column_uses
 from mmoe.datasets.readers import Paths, column_names, read_table
+from mmoe.datasets.rows import MissingColumnError
 from mmoe.datasets.splits import Splits, split_table
 
 # Imported only when asked for, so that one source's needs are not everybody's.
@@ -55,19 +56,21 @@ def load_splits(config: RunConfig, data: str | Path | None = None) -> Splits:
             bundled source the folder of its raw files.
 
     Raises:
-        ValueError: The source is not known, no path is given, or the rows cannot be read or split.
+        ValueError: The source is not known, no path is given, a setting would not be read, a column
+            is missing, or the rows cannot be read or split.
     """
     path = Path(data) if data is not None else None
     if config.data.source != "files":
         return _bundled(config.data.source)(config, path)
+    _refuse_unread(config.data)
     if config.data.split.by == "file":
         return _by_file(config, path)
     paths: Paths | None = data if data is not None else config.data.path
     if paths is None:
         raise ValueError("data.path: is missing; set it, or give --data PATH")
     origin = describe(paths)
-    columns = required_columns(config, column_names(paths))
-    table = _with_rows(read_table(paths, columns, numbered=True), origin)
+    uses = column_uses(config, column_names(paths))
+    table = _with_rows(_read(paths, uses), origin)
     train, validation, test = split_table(table, config.data.split, config.split_seed, origin)
     return Splits(train=train, validation=validation, test=test, origin=origin)
 
@@ -90,7 +93,7 @@ def load_test(config: RunConfig, data: str | Path | None = None) -> HeldOut:
         update={"data": config.data.model_copy(update={"split": SplitConfig()})}
     )
     # Text stays text: types guessed from these rows might differ from those of training.
-    table = read_table(data, required_columns(unsplit, there), infer_types=False, numbered=True)
+    table = _read(data, column_uses(unsplit, there), infer_types=False)
     return HeldOut(table=_with_rows(table, origin), oracle=None, origin=origin)
 
 
@@ -112,11 +115,9 @@ def _by_file(config: RunConfig, folder: Path | None) -> Splits:
         if name not in parts:
             raise ValueError(f"data.{name}: is missing, but the split is by file; set it")
     origins = {name: describe(paths) for name, paths in parts.items()}
-    columns = required_columns(config, column_names(parts["train"]))
+    uses = column_uses(config, column_names(parts["train"]))
     tables = {
-        name: _with_rows(
-            read_table(paths, columns, infer_types=name == "train", numbered=True), origins[name]
-        )
+        name: _with_rows(_read(paths, uses, infer_types=name == "train"), origins[name])
         for name, paths in parts.items()
     }
     train = tables["train"]
@@ -131,6 +132,34 @@ def _by_file(config: RunConfig, folder: Path | None) -> Splits:
         test=tables["test"],
         origin=origin,
     )
+
+
+def _read(paths: Paths, uses: dict[str, str], *, infer_types: bool = True) -> pa.Table:
+    """The columns that the run uses; where one is missing, the message says what for."""
+    try:
+        return read_table(paths, list(uses), infer_types=infer_types, numbered=True)
+    except MissingColumnError as error:
+        raise error.needed_by(uses[error.name]) from None
+
+
+def _refuse_unread(data: DataConfig) -> None:
+    """Settings that source files would leave unread are mistakes."""
+    if data.options:
+        raise ValueError(
+            f"data.options: source files takes no options; remove {', '.join(data.options)}"
+        )
+    by_file = data.split.by == "file"
+    if by_file and data.path is not None:
+        raise ValueError(
+            f"data.path: {data.path!r} is not read when the split is by file (data.train, "
+            "data.validation and data.test are); remove it, or split by random, hash or time"
+        )
+    for name in ("train", "validation", "test"):
+        if not by_file and getattr(data, name) is not None:
+            raise ValueError(
+                f"data.{name}: is read only when the split is by file, but it is by "
+                f"{data.split.by}; set data.split.by: file, or remove data.{name}"
+            )
 
 
 def _carve(

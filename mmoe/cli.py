@@ -1,6 +1,7 @@
 """The command line. Each command imports what it needs, so `mmoe --help` answers at once."""
 
 import json
+import os
 import re
 import sys
 from datetime import datetime
@@ -8,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from mmoe import __version__
 
 if TYPE_CHECKING:
     from mmoe.config import RunConfig
@@ -23,16 +26,29 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but the 
 RunDir = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="A folder made by mmoe train.")]
 
 
+# What typer makes of Ctrl-C
+INTERRUPTED = 130
+
+
+# Turns of an OpenMP thread at a barrier before it sleeps (GNU's default: 300,000). Where other jobs
+# share the cores, the default spins away the very time it waits for; see benchmarks/README.md.
+OPENMP_SPINS = "3000"
+
+
 def main() -> None:
     """Runs a command; an error the user can mend is one line and exit code 2."""
+    os.environ.setdefault("GOMP_SPINCOUNT", OPENMP_SPINS)  # read when torch is imported, later on
     try:
         app(args=repeat_flags(sys.argv[1:]))
+    except SystemExit as stop:
+        if stop.code == INTERRUPTED:
+            sys.stderr.write(
+                "mmoe: interrupted; the same command with --resume goes on from what was saved\n"
+            )
+        raise
     except (ValueError, OSError) as error:
         sys.stderr.write(f"mmoe: error: {' '.join(str(error).split())}\n")
         sys.exit(2)
-    except KeyboardInterrupt:
-        sys.stderr.write("mmoe: interrupted; what was saved can be resumed with --resume\n")
-        sys.exit(130)
 
 
 def repeat_flags(arguments: list[str]) -> list[str]:
@@ -57,6 +73,15 @@ def repeat_flags(arguments: list[str]) -> list[str]:
 _SEVERAL_VALUES = ("--set", "--keep", "--label")
 
 
+@app.callback(invoke_without_command=True)
+def _version(
+    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
+) -> None:
+    if version:
+        print(__version__)
+        raise typer.Exit
+
+
 @app.command()
 def train(
     recipe_or_config: Annotated[
@@ -68,7 +93,7 @@ def train(
     ],
     data: Annotated[Path | None, typer.Option(help="Overrides data.path of the config.")] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Run directory. [default: runs/NAME-DATE-TIME]")
+        Path | None, typer.Option(help="Run directory; left out: runs/NAME-DATE-TIME.")
     ] = None,
     set_: Annotated[
         list[str] | None,
@@ -99,7 +124,7 @@ def train(
 def evaluate(
     run_dir: RunDir,
     data: Annotated[
-        Path | None, typer.Option(help="Labelled rows. [default: the run's own test split]")
+        Path | None, typer.Option(help="Labelled rows; left out: the run's own test split.")
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON in the form of metrics.json.")
@@ -150,7 +175,7 @@ def score(
 def report(
     run_dir: RunDir,
     output: Annotated[
-        Path | None, typer.Option(help="HTML file. [default: RUN_DIR/report.html]")
+        Path | None, typer.Option(help="HTML file; left out: RUN_DIR/report.html, replaced.")
     ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace an existing output.")
@@ -180,7 +205,13 @@ def init(
     name = name if name[0].isalpha() else f"run-{name}"
     config, reasons = infer_config(table, label, name=name, path=data, origin=data)
     write_commented_yaml(out, config, reasons)
-    print(f"{out}: {len(config.features)} features, {len(reasons.left_out)} columns left out")
+    print(f"{out}: {len(config.features)} features, {len(config.tasks)} tasks")
+    for task in config.tasks:
+        print(f"  task {task.name}: {task.kind}")
+    for task, event in reasons.consequences.items():
+        print(f"  {task} happens only after {event}: see the comment on observed_when in {out}")
+    for column, reason in reasons.left_out:
+        print(f"  left out {column!r}: {reason}")
     print(f"next: mmoe train {out}")
 
 
@@ -226,7 +257,7 @@ def _print_metrics(metrics: dict[str, Any]) -> None:
 
 _COLUMNS = {
     "auc": "AUC",
-    "oracle_auc": "oracle AUC",
+    "oracle_auc": "best possible AUC",
     "gauc": "GAUC",
     "logloss": "log-loss",
     "ne": "NE",

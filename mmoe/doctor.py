@@ -60,10 +60,10 @@ def _torch() -> Finding:
 
 
 def _extension() -> Finding:
-    from mmoe.ops import extension_status
-
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the table says it
+        from mmoe.ops import extension_status
+
         status = extension_status()
     compiler = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
     mend = "operators run in plain PyTorch, slower; "

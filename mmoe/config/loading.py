@@ -25,14 +25,32 @@ def load_config(path: str | Path, overrides: Iterable[str] = ()) -> RunConfig:
     """
     path = Path(path)
     try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+        raw = yaml.load(path.read_text(encoding="utf-8"), Loader=_UniqueKeys)  # a SafeLoader
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: cannot be read as a config: {error}") from None
     except yaml.YAMLError as error:
         raise ValueError(f"{path}: is not valid YAML: {_one_line(error)}") from None
+    except RecursionError:
+        raise ValueError(f"{path}: is not valid YAML: it contains itself") from None
     if not isinstance(raw, dict):
         raise ValueError(f"{path}: expected `key: value` lines at the top, got {_kind_of(raw)}")
-    return config_from_dict(set_values(raw, overrides), origin=str(path))
+    try:
+        raw = set_values(raw, overrides)
+    except RecursionError:
+        raise ValueError(f"{path}: a value contains itself (an alias to its own anchor)") from None
+    return config_from_dict(raw, origin=str(path))
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    """Refuses a key that is given twice, of which YAML would silently keep the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        for key in keys:
+            if isinstance(key, str) and keys.count(key) > 1:
+                line = node.start_mark.line + 1
+                raise yaml.YAMLError(f"key {key!r} is given twice in the section from line {line}")
+        return super().construct_mapping(node, deep)
 
 
 def config_from_dict(raw: Mapping[str, Any], origin: str = "config") -> RunConfig:

@@ -1,13 +1,13 @@
 """The network: experts, gates, towers."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from mmoe.config.base import Strict
 
 Activation = Literal["relu", "gelu", "silu"]
-Width = int
+Width = Annotated[int, Field(ge=1, le=1_000_000)]
 
 
 class ExpertConfig(Strict):

@@ -57,6 +57,12 @@ class RunConfig(Strict):
         return self
 
     @model_validator(mode="after")
+    def _some_task_is_trained(self) -> "RunConfig":
+        if not any(task.weight for task in self.tasks):
+            raise ValueError("tasks: the weight of every task is 0, so nothing would be trained")
+        return self
+
+    @model_validator(mode="after")
     def _monitor_names_a_task(self) -> "RunConfig":
         task_name, _, metric = self.training.monitor.rpartition(".")
         kinds = {task.name: task.kind for task in self.tasks}
@@ -69,7 +75,8 @@ class RunConfig(Strict):
         watched = kinds.values() if task_name == "mean" else [kinds[task_name]]
         if wanted not in watched:
             raise ValueError(
-                f"training.monitor is {self.training.monitor!r}, but {metric} needs a {wanted} task"
+                f"training.monitor is {self.training.monitor!r}, but {metric} needs a {wanted} "
+                f"task; set training.monitor: {'mean.rmse' if wanted == 'binary' else 'mean.auc'}"
             )
         return self
 

@@ -19,6 +19,7 @@ from mmoe.config import RunConfig, config_from_dict, load_config, set_values
 from mmoe.datasets.encoded import EncodedData
 from mmoe.datasets.inspect import infer_config
 from mmoe.datasets.labels import encode_labels
+from mmoe.datasets.rows import number_rows
 from mmoe.datasets.splits import Splits
 from mmoe.score import Predictor, RunDirectory, load_predictor
 from mmoe.score.console import ConsoleReporter, SilentReporter
@@ -54,7 +55,8 @@ class MultiTaskRanker(BaseEstimator):
         seed: Of weights, batch order, dropout.
         settings: Any other config values, `{"model.gate.kind": "top_k"}`.
         validation: Share of the rows that chooses the best epoch.
-        run_dir: Where the run directory is made; None: a temporary folder (see `save`).
+        run_dir: Where the run directory is made (with -2, -3, … where it exists already); None: a
+            temporary folder (see `save`).
         verbose: Show progress.
 
     Attributes:
@@ -123,6 +125,9 @@ class MultiTaskRanker(BaseEstimator):
         features, labels = _features_frame(X), _labels_frame(y, len(X))
         table = _to_table(features, labels)
         config = self._config(table, [] if labels is None else list(labels.columns))
+        table = number_rows(
+            table, [("X", table.num_rows)]
+        )  # rows are shuffled before they are checked
         train, validation = _hold_out(table, self.validation, config.split_seed)
         splits = Splits(train=train, validation=validation, test=validation, origin="X")
         folder = self._new_folder()
@@ -214,6 +219,8 @@ class MultiTaskRanker(BaseEstimator):
         return self._predictor
 
     def _config(self, table: pa.Table, labels: Sequence[str]) -> RunConfig:
+        if not isinstance(self.settings, Mapping | None):
+            raise ValueError(f"settings: expected a mapping, got {self.settings!r}")
         overrides = {
             key: getattr(self, name)
             for name, key in _SETTINGS.items()
@@ -227,12 +234,21 @@ class MultiTaskRanker(BaseEstimator):
             raw = self.config.model_dump(mode="json")
         elif isinstance(self.config, Mapping):
             raw = dict(self.config)
-        else:
+        elif isinstance(self.config, str | Path):
             raw = load_config(self.config).model_dump(mode="json")
+        else:
+            raise ValueError(
+                f"config: expected a RunConfig, a mapping or a YAML file, got {self.config!r}"
+            )
         return config_from_dict(_assign(raw, overrides), origin="MultiTaskRanker")
 
     def _new_folder(self) -> Path:
-        return self._temporary_folder() if self.run_dir is None else Path(self.run_dir)
+        if self.run_dir is None:
+            return self._temporary_folder()
+        # scikit-learn fits an estimator and its clones again and again: each fit gets a folder
+        folder = Path(self.run_dir)
+        folders = [folder, *(folder.with_name(f"{folder.name}-{n}") for n in range(2, 100_000))]
+        return next(folder for folder in folders if not folder.exists())
 
     def _temporary_folder(self) -> Path:
         folder = tempfile.mkdtemp(prefix="mmoe-")
@@ -274,8 +290,8 @@ def _inferred(table: pa.Table, labels: Sequence[str]) -> dict[str, Any]:
 
 def _hold_out(table: pa.Table, share: float, seed: int) -> tuple[pa.Table, pa.Table]:
     """Training and validation rows; at least one of each."""
-    if not 0 < share < 1:
-        raise ValueError(f"validation: expected a share between 0 and 1, got {share}")
+    if not isinstance(share, int | float) or not 0 < share < 1:
+        raise ValueError(f"validation: expected a share between 0 and 1, got {share!r}")
     if table.num_rows < 2:
         raise ValueError(f"X: expected at least 2 rows to train on, got {table.num_rows}")
     order = np.random.default_rng(seed).permutation(table.num_rows)
@@ -320,13 +336,37 @@ def _to_table(features: pd.DataFrame, labels: pd.DataFrame | None) -> pa.Table:
             f"X: holds the label column {shared[0]!r} as well as y; drop it from X, "
             f"or the model would see what it has to predict"
         )
-    columns = {str(name): frame[name] for frame in frames for name in frame.columns}
+    for which, frame in zip(("X", "y"), frames, strict=False):
+        twice = frame.columns[frame.columns.duplicated()]
+        if len(twice):
+            raise ValueError(f"{which}: two columns are called {twice[0]!r}; rename one of them")
+    columns: dict[str, Any] = {name: frame[name] for frame in frames for name in frame.columns}
+    return pa.table({name: _to_arrow(name, values) for name, values in columns.items()})
+
+
+def _to_arrow(name: str, values: pd.Series) -> pa.Array:
     try:
-        return pa.table({name: pa.Array.from_pandas(values) for name, values in columns.items()})
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise ValueError(f"X or y: a column mixes types: {' '.join(str(error).split())}") from None
+        array = pa.Array.from_pandas(values)
+        kind = array.type.value_type if isinstance(array.type, pa.DictionaryType) else array.type
+        if isinstance(kind, pa.BaseExtensionType):  # intervals, periods
+            raise TypeError(f"it holds {kind}")
+        return array
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise ValueError(
+            f"column {name!r} (dtype {values.dtype}) cannot be read, "
+            f"{' '.join(str(error).split())}; make it one type, such as text or float"
+        ) from None
 
 
 def _assign(raw: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
     """Sets dotted keys; values pass through YAML, as `--set` on the command line does."""
-    return set_values(raw, [f"{key}={json.dumps(value)}" for key, value in values.items()])
+    return set_values(
+        raw, [f"{key}={json.dumps(value, default=_plain)}" for key, value in values.items()]
+    )
+
+
+def _plain(value: Any) -> Any:
+    """NumPy's numbers, as searches over np.arange or randint hand them in."""
+    if isinstance(value, np.generic):
+        return value.item()
+    raise ValueError(f"settings: expected numbers, texts or lists, got {value!r}")

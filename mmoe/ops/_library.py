@@ -30,7 +30,7 @@ SCHEMAS = {
     ),
 }
 
-_REBUILD = "pip install --no-build-isolation --no-deps --force-reinstall, as the README describes"
+_REBUILD = "in a clone, pip install --no-build-isolation --no-deps --force-reinstall ."
 
 
 @dataclass(frozen=True)

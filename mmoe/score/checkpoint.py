@@ -3,7 +3,7 @@
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,8 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+
+from mmoe.score.text_files import read_json
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ class CheckpointFolder:
 
     def index(self) -> dict[str, str]:
         """`{"latest": folder, "best": folder}`."""
-        return json.loads((self.path / "index.json").read_text(encoding="utf-8"))
+        return read_json(self.path / "index.json", ("latest", "best"))
 
     def model(self, which: str) -> dict[str, Tensor]:
         """The weights of the `latest` or the `best` checkpoint."""
@@ -68,10 +70,12 @@ class CheckpointFolder:
         """Optimizer moments, random states and, with an average, the raw weights."""
         return self._tensors(which, "training")
 
-    def state(self, which: str = "latest") -> dict[str, Any]:
-        """Position and history."""
-        folder = self.path / self.index()[which]
-        return json.loads((folder / "state.json").read_text(encoding="utf-8"))
+    def state(self, keys: Iterable[str]) -> dict[str, Any]:
+        """Position and history of the latest checkpoint, exactly `keys`."""
+        path = self.path / self.index()["latest"] / "state.json"
+        keys = list(keys)
+        state = read_json(path, keys)
+        return {key: state[key] for key in keys}
 
     def _tensors(self, which: str, file: str) -> dict[str, Tensor]:
         path = self.path / self.index()[which] / f"{file}.safetensors"

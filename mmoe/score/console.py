@@ -8,11 +8,12 @@ from typing import Protocol
 from rich.console import Console
 from rich.progress import (
     BarColumn,
-    MofNCompleteColumn,
     Progress,
+    TaskProgressColumn,
     TextColumn,
     TimeRemainingColumn,
 )
+from rich.table import Column
 
 # Plain lines come this often; a log of an hour stays readable.
 SECONDS_BETWEEN_LINES = 10.0
@@ -26,8 +27,10 @@ class Reporter(Protocol):
         ...
 
     @contextmanager
-    def track(self, what: str, total: int | None, unit: str) -> Iterator["Tracker"]:
-        """A bar (or lines) for work of `total` units."""
+    def track(
+        self, what: str, total: int | None, unit: str, *, done: int = 0
+    ) -> Iterator["Tracker"]:
+        """A bar (or lines) for work of `total` units, `done` of them in an earlier process."""
         ...
 
 
@@ -46,7 +49,7 @@ class SilentReporter:
         """Nothing."""
 
     @contextmanager
-    def track(self, what: str, total: int | None, unit: str) -> Iterator[Tracker]:
+    def track(self, what: str, total: int | None, unit: str, *, done: int = 0) -> Iterator[Tracker]:
         """A tracker that shows nothing."""
         yield _Silent()
 
@@ -62,21 +65,25 @@ class ConsoleReporter:
         self.console.print(text, markup=False, soft_wrap=True)
 
     @contextmanager
-    def track(self, what: str, total: int | None, unit: str) -> Iterator[Tracker]:
+    def track(self, what: str, total: int | None, unit: str, *, done: int = 0) -> Iterator[Tracker]:
         """A bar on a terminal; elsewhere a line every `SECONDS_BETWEEN_LINES`."""
         if not self.console.is_terminal:
-            yield _Lines(self, what, total, unit)
+            yield _Lines(self, what, total, unit, done)
             return
         columns = (
             TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
+            BarColumn(bar_width=10),
+            TaskProgressColumn(),
             TextColumn("{task.fields[rate]}"),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[note]}"),
+            TimeRemainingColumn(compact=True),
+            # Last, so that a narrow terminal cuts the note and nothing else
+            TextColumn(
+                "{task.fields[note]}", table_column=Column(no_wrap=True, overflow="ellipsis")
+            ),
         )
         with Progress(*columns, console=self.console, transient=True) as progress:
-            yield _Bar(progress, progress.add_task(what, total=total, rate="", note=""), unit)
+            task = progress.add_task(what, total=total, completed=done, rate="", note="")
+            yield _Bar(progress, task, unit)
 
 
 class _Silent:
@@ -106,7 +113,10 @@ class _Bar:
 
 
 class _Lines:
-    def __init__(self, reporter: ConsoleReporter, what: str, total: int | None, unit: str) -> None:
+    def __init__(
+        self, reporter: ConsoleReporter, what: str, total: int | None, unit: str, done: int
+    ) -> None:
+        self.before = done
         self.reporter, self.what, self.total = reporter, what, total
         self.rate, self.last = _Rate(unit), time.perf_counter()
 
@@ -116,5 +126,5 @@ class _Lines:
             return
         self.last = time.perf_counter()
         of = f"/{self.total:,}" if self.total is not None else ""
-        line = f"{self.what}  {self.rate.done:,}{of} {self.rate.unit}  {rate}  {note}"
+        line = f"{self.what}  {self.before + self.rate.done:,}{of} {self.rate.unit}  {rate}  {note}"
         self.reporter.say(line.rstrip())

@@ -1,7 +1,7 @@
 """Scores files: Parquet or CSV in, Parquet out, in bounded memory."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mmoe.datasets.encoded import EncodedData
+from mmoe.datasets.files import is_parquet, resolve_files
 from mmoe.datasets.projection import required_columns
-from mmoe.datasets.readers import column_names, iter_tables
-from mmoe.datasets.rows import missing_column
+from mmoe.datasets.readers import column_names, iter_tables, widen
+from mmoe.datasets.rows import is_text, missing_column
 from mmoe.score.console import Reporter, SilentReporter
 from mmoe.score.predictor import load_predictor
 from mmoe.score.run_directory import RunDirectory
@@ -52,6 +53,7 @@ def score_files(
     predictor, encoder, config = load_predictor(run)
     tasks = [f"pred_{task.name}" for task in config.tasks]
     _check_kept(keep, tasks, column_names(str(source)), str(source))
+    kept_types = _kept_types(source, keep)
     needed = [*dict.fromkeys([*required_columns(config, labels=False), *keep])]
     output.parent.mkdir(parents=True, exist_ok=True)
     temporary = output.with_name(f".{output.name}.{os.getpid()}.tmp")
@@ -61,7 +63,7 @@ def score_files(
             for table in iter_tables(str(source), needed, ROWS_PER_CHUNK):
                 data = EncodedData(features=encoder.encode(table, str(source)))
                 predictions_NT = predictor.predict(data, tracker=tracker)
-                writer.write(_result(table, keep, tasks, predictions_NT))
+                writer.write(_result(table, kept_types, tasks, predictions_NT))
                 rows += table.num_rows
         temporary.replace(output)
     finally:
@@ -70,19 +72,62 @@ def score_files(
     return rows
 
 
+def _kept_types(source: str | Path, keep: Sequence[str]) -> dict[str, pa.DataType]:
+    """One type for each kept column over all files, found before anything is written.
+
+    CSV cells are kept as text: what they look like may change from file to file.
+    """
+    types: dict[str, pa.DataType] = {}
+    first: dict[str, Path] = {}
+    for file in resolve_files(str(source)):
+        schema = pq.read_schema(file) if is_parquet(file) else None
+        for name in keep:
+            here = pa.string() if schema is None else _plain_type(schema, name)
+            there = types.setdefault(name, here)
+            both = widen(there, here)
+            if both is None or pa.types.is_boolean(there) != pa.types.is_boolean(here):
+                if not (pa.types.is_null(there) or pa.types.is_null(here)):
+                    raise ValueError(
+                        f"{file}: column {name!r}, to be kept, holds {here}, but {there} in "
+                        f"{first[name]}; write the column with one type, or do not --keep it"
+                    )
+                both = here if pa.types.is_null(there) else there
+            types[name] = both
+            first.setdefault(name, file)
+    return types
+
+
+def _plain_type(schema: pa.Schema, name: str) -> pa.DataType:
+    kind = schema.field(name).type
+    kind = kind.value_type if isinstance(kind, pa.DictionaryType) else kind
+    return pa.string() if is_text(kind) else kind
+
+
 def _result(
-    table: pa.Table, keep: Sequence[str], tasks: Sequence[str], predictions_NT: np.ndarray
+    table: pa.Table,
+    kept_types: Mapping[str, pa.DataType],
+    tasks: Sequence[str],
+    predictions_NT: np.ndarray,
 ) -> pa.Table:
-    kept = table.select(list(keep))
-    for i, column in enumerate(kept.schema):
-        if column.type == pa.large_string():  # how the readers hold text; files have plain strings
-            kept = kept.set_column(i, column.name, kept.column(i).cast(pa.string()))
+    kept = table.select(list(kept_types))
+    for i, (name, kind) in enumerate(kept_types.items()):
+        if kept.column(i).type != kind:
+            kept = kept.set_column(i, name, kept.column(i).cast(kind, safe=False))
     for t, name in enumerate(tasks):
         kept = kept.append_column(name, pa.array(predictions_NT[:, t], pa.float32()))
     return kept.replace_schema_metadata(None)
 
 
 def _check_output(output: Path, overwrite: bool) -> None:
+    if output.suffix.lower() in (".csv", ".gz", ".tsv", ".txt", ".json"):
+        raise ValueError(
+            f"--output {output}: scores are written as Parquet; end the name in .parquet"
+        )
+    for parent in output.parents:
+        if parent.exists() and not parent.is_dir():
+            raise ValueError(
+                f"--output {output}: {parent} is a file; name a folder that can be made"
+            )
     if output.is_dir():
         raise ValueError(f"--output {output}: is a folder; name a file, such as scores.parquet")
     if output.exists() and not overwrite:
@@ -116,8 +161,6 @@ class _Writer:
     def write(self, table: pa.Table) -> None:
         if self.writer is None:
             self.writer = pq.ParquetWriter(self.path, table.schema, compression="zstd")
-        if table.schema != self.writer.schema:
-            table = table.cast(self.writer.schema)  # an int column whose later file holds floats
         self.writer.write_table(table)
 
     def __exit__(self, *_: object) -> None:

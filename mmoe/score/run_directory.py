@@ -1,12 +1,11 @@
 """What lies where in a run directory."""
 
-import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mmoe.config import RunConfig, load_config
+from mmoe.score.text_files import read_json
 
 
 @dataclass(frozen=True)
@@ -98,19 +97,4 @@ class RunDirectory:
                 f"{self.path}: the run has no metrics.json, so its training was interrupted; "
                 f"finish it with `mmoe train … --out {self.path} --resume`"
             )
-        return json.loads(self.metrics_file.read_text(encoding="utf-8"))
-
-
-def write_json(path: Path, content: object) -> None:
-    """Writes JSON so that `path` never holds half of it."""
-    write_text(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
-
-
-def write_text(path: Path, text: str) -> None:
-    """Writes UTF-8 text so that `path` never holds half of it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+        return read_json(self.metrics_file, ("tasks", "validation", "train"))

@@ -17,7 +17,8 @@ from mmoe.parallel import ensure_process_group
 from mmoe.score.checkpoint import CheckpointFolder
 from mmoe.score.console import Reporter, SilentReporter
 from mmoe.score.predictor import Predictor
-from mmoe.score.run_directory import RunDirectory, write_json, write_text
+from mmoe.score.run_directory import RunDirectory
+from mmoe.score.text_files import write_json, write_text
 from mmoe.train.evaluate import metrics_of, split_curves, split_metrics
 from mmoe.train.loop import Trainer
 from mmoe.train.optim import build_average, build_optimizer
@@ -57,24 +58,49 @@ def train_run(
     """
     reporter = reporter or SilentReporter()
     ensure_process_group()
-    if data is not None:
-        section = config.data.model_copy(update={"path": str(data.resolve())})
-        config = config.model_copy(update={"data": section})
+    config = _with_absolute_paths(config, data)
     old = _interrupted(out, config) if resume else None
     if old is None:
         _refuse_full_directory(out)
     encoder = None if old is None else FeatureEncoder.load(old.vocabulary)
-    prepared = prepare(config, data, encoder=encoder, splits=splits)
+    with reporter.track(f"reading {config.name}", None, "rows"):
+        prepared = prepare(config, encoder=encoder, splits=splits)
     _say_sizes(prepared, reporter)
-    run = old or _start(config, prepared, out)
     state = _training_state(config, prepared)
+    run = old or _start(config, prepared, out)
     if old is not None:
         state.restore(CheckpointFolder(run.checkpoint))
         reporter.say(f"resuming after step {state.position.step} of {run.path}")
     trainer = Trainer(config, state, prepared, run, reporter)
-    trainer.fit()
+    try:
+        trainer.fit()
+    except ValueError:
+        # A run that never got as far as a checkpoint must not stand in the mended command's way
+        if not trainer.checkpoints.exists():
+            _clear(run)
+        raise
     state.restore_best(trainer.checkpoints)
     return FinishedRun(run, _evaluate(config, state, prepared, run, reporter))
+
+
+def _with_absolute_paths(config: RunConfig, data: Path | None) -> RunConfig:
+    """So that the run can be evaluated from any folder; `data` goes where it belongs."""
+    section, folder = config.data, Path()
+    found = {name: getattr(section, name) for name in ("path", "train", "validation", "test")}
+    if data is not None and section.split.by == "file":
+        folder = data  # that holds the three files
+    elif data is not None:
+        found["path"] = str(data)
+
+    def absolute(path: str) -> str:
+        return str((folder / path).absolute())
+
+    update = {
+        name: [absolute(path) for path in paths] if isinstance(paths, list) else absolute(paths)
+        for name, paths in found.items()
+        if paths is not None
+    }
+    return config.model_copy(update={"data": section.model_copy(update=update)})
 
 
 def _interrupted(out: Path, config: RunConfig) -> RunDirectory | None:
@@ -82,14 +108,14 @@ def _interrupted(out: Path, config: RunConfig) -> RunDirectory | None:
     run = RunDirectory(out)
     if not run.config_file.exists():
         return None
+    if not CheckpointFolder(run.checkpoint).exists():
+        _clear(run)
+        return None
     if dump_config(config) != run.config_file.read_text(encoding="utf-8"):
         raise ValueError(
             f"{out}: was trained with another config ({_first_difference(run.config(), config)}); "
             f"resume with the same one, or choose another --out"
         )
-    if not CheckpointFolder(run.checkpoint).exists():
-        _clear(run)
-        return None
     return run
 
 
@@ -111,6 +137,10 @@ def _clear(run: RunDirectory) -> None:
     for folder in (run.vocabulary, run.checkpoint, run.tensorboard):
         shutil.rmtree(folder, ignore_errors=True)
     run.config_file.unlink(missing_ok=True)
+    for stray in run.path.glob(".*.tmp"):
+        stray.unlink()
+    if not any(run.path.iterdir()):
+        run.path.rmdir()
 
 
 def _refuse_full_directory(out: Path) -> None:

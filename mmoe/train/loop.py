@@ -12,7 +12,8 @@ from mmoe.datasets.batch import Batch
 from mmoe.score.checkpoint import CheckpointFolder
 from mmoe.score.console import Reporter
 from mmoe.score.predictor import Predictor
-from mmoe.score.run_directory import RunDirectory, write_json
+from mmoe.score.run_directory import RunDirectory
+from mmoe.score.text_files import write_json
 from mmoe.tasks.metrics import higher_is_better, monitor_value
 from mmoe.train.evaluate import split_metrics
 from mmoe.train.events import EventLog
@@ -79,8 +80,8 @@ class Trainer:
         every = self.config.training.checkpoint_every_steps
         self.state.ranker.train()
         what = f"epoch {position.epoch + 1}/{self.config.training.epochs}"
-        with self.reporter.track(what, len(self.data.train), "rows") as tracker:
-            tracker.advance(position.batch * self.config.training.batch_size)
+        done = position.batch * self.config.training.batch_size
+        with self.reporter.track(what, len(self.data.train), "rows", done=done) as tracker:
             start = time.perf_counter()
             for batch in self._batches():
                 result = train_step(self.state, batch, self.config, self.total_steps)
@@ -129,6 +130,7 @@ class Trainer:
         for entry in position.history:
             entry["best"] = entry["best"] and not gain
         rate = len(self.data.train) / max(position.epoch_seconds, 1e-9)
+        notes = [note for note in notes if "gauc rests on" not in note]  # said of the test split
         entry = {
             "epoch": position.epoch,
             "step": position.step,

@@ -1,7 +1,6 @@
 """From a config to encoded splits."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -28,7 +27,6 @@ class PreparedData:
 
 def prepare(
     config: RunConfig,
-    data: Path | None = None,
     *,
     encoder: FeatureEncoder | None = None,
     splits: Splits | None = None,
@@ -37,14 +35,13 @@ def prepare(
 
     Args:
         config: Of the run.
-        data: Overrides data.path.
         encoder: Of an interrupted run; None fits one on the training split.
         splits: Tables that are in memory already.
 
     Raises:
         ValueError: Anything is wrong with the data; the message names file, column and row.
     """
-    splits = splits or load_splits(config, data)
+    splits = splits or load_splits(config)
     encoder = encoder or FeatureEncoder.fit(config, splits.train, splits.origin)
     train = encode(config, encoder, splits.train, splits.origin, training=True)
     return PreparedData(

@@ -1,6 +1,6 @@
 """Where training stands, and how it is saved and restored."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 import torch
@@ -73,7 +73,7 @@ class TrainingState:
         copy_into(embeddings.optimizer_state(), without_prefix("accumulators", training), what)
         unflatten_optimizer(self.optimizer, network, without_prefix("optimizer", training))
         torch.set_rng_state(training["random_state"])
-        self.position = Position(**folder.state())
+        self.position = Position(**folder.state(field.name for field in fields(Position)))
 
     def restore_best(self, folder: CheckpointFolder) -> None:
         """Puts the best checkpoint's weights into the ranker, for evaluation."""

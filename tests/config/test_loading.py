@@ -112,6 +112,8 @@ def test_bad_overrides(override, message):
         ("", "got an empty file"),
         ("- a\n- b\n", "got a list"),
         ("a: [1,\n", "is not valid YAML"),
+        ("seed: 1\nseed: 2\n", "key 'seed' is given twice"),
+        ("features: &a [*a]\n", "contains itself|recursive"),
     ],
 )
 def test_broken_files(tmp_path, text, message):

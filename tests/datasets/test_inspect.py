@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from mmoe.config import config_from_dict, load_config
 from mmoe.datasets.commented_yaml import commented_yaml, write_commented_yaml
 from mmoe.datasets.encoder import FeatureEncoder
+from mmoe.datasets.guess_tasks import guess_task
 from mmoe.datasets.inspect import infer_config
 from mmoe.datasets.labels import encode_labels
 from mmoe.datasets.readers import read_table
+from mmoe.datasets.rows import number_rows
 from mmoe.datasets.sources import load_splits
 
 ROWS = 2000
@@ -364,3 +366,60 @@ def test_the_hour_of_the_day_is_a_feature_and_no_time():
     config, _ = infer_config(table, ["click"])
     assert [feature.name for feature in config.features] == ["hour"]
     assert (config.data.split.by, config.data.split.column) == ("time", "day")
+
+
+@pytest.mark.parametrize("kind", ["int", "float", "text", "decimal"])
+def test_a_label_of_zeros_and_ones_with_a_stray_value(kind):
+    values = [i % 2 for i in range(ROWS)]
+    values[41] = 7
+    makers = {
+        "int": pa.array,
+        "float": lambda v: pa.array([float(x) for x in v]),
+        "text": lambda v: pa.array([str(x) for x in v]),
+        "decimal": lambda v: pa.array(v).cast(pa.decimal128(21, 2)),
+    }
+    table = number_rows(pa.table({"y": makers[kind](values)}), [("a.csv", ROWS)])
+    message = (
+        r"^a\.csv: row 42: label column 'y' is 7, but 0 or 1 in 1999 of 2000 rows; mend the cell, "
+        r'or say what counts: --label "y > 0" \(for a regression: --label "y \+ 0"\)$'
+    )
+    with pytest.raises(ValueError, match=message):
+        guess_task(table, "y", "y", "log.csv")
+    assert guess_task(table, "y > 0", "y", "log.csv").task.kind == "binary"
+    assert guess_task(table, "y + 0", "y", "log.csv").task.kind == "regression"
+    values[:100] = [2] * 100  # many others: a number, not a slip
+    table = pa.table({"y": makers[kind](values)})
+    assert guess_task(table, "y", "y", "log.csv").task.kind == "regression"
+
+
+@pytest.mark.parametrize(
+    ("values", "expression", "kind"),
+    [
+        ([0, 1, 1, None], "y", "binary"),
+        ([1, 2, 2, None], "y == 2.0", "binary"),
+        ([0, 5, 9, 3, None], "y", "regression"),
+    ],
+)
+def test_decimal_labels(values, expression, kind):
+    column = pa.array((values * ROWS)[:ROWS]).cast(pa.decimal128(21, 2))
+    config, _, _ = infer(log(y=column), "y")
+    assert (config.tasks[0].label, config.tasks[0].kind) == (expression, kind)
+
+
+@pytest.mark.parametrize("label", ["y", "`y`"])
+@pytest.mark.parametrize("values", [[0.5, 1.5, 2.5], [0, 1, 1], [0.0]])
+@pytest.mark.parametrize("infinity", [np.inf, -np.inf])
+def test_an_infinite_label_is_named_with_its_row(label, values, infinity):
+    column = [float(value) for value in (values * ROWS)[:ROWS]]
+    column[6] = infinity
+    message = rf"log\.csv: row 7: label '`?y`?' is {infinity}, expected a finite number; leave"
+    with pytest.raises(ValueError, match=message):
+        infer_config(log(y=column), [label], origin="log.csv")
+
+
+def test_a_time_that_is_not_the_events_is_not_said_to_be_none():
+    days = [datetime.datetime(1990, 1, 1) + datetime.timedelta(days=i % 700) for i in range(ROWS)]
+    _, reasons, text = infer(log(birth_date=days))
+    assert reasons.split.startswith("no column holds each event's time (not 'birth_date'); ")
+    assert "no column holds times" not in text
+    assert infer(log())[1].split.startswith("no column holds times; rows drawn at random")

@@ -282,3 +282,38 @@ def test_other_types_name_both_files(tmp_path):
         f"{tmp_path}/2.parquet: column 'x' holds large_string, but int64 in {tmp_path}/1.parquet; "
         "write the column with one type"
     )
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("above", ["", "\n\n", " \n\n"])
+def test_line_ends_and_blank_lines_above_the_header(tmp_path, end, above):
+    content = f"{above}a,b\n1,x\n2,y\n".replace("\n", end)
+    path = write(tmp_path, "a.csv", content)
+    assert column_names(path) == ["a", "b"]
+    assert read_table(path).to_pydict() == {"a": [1, 2], "b": ["x", "y"]}
+    [chunk] = iter_tables(path, ["b"], 10)
+    assert chunk["b"].to_pylist() == ["x", "y"]
+    path = write(tmp_path, "b.csv", content + f"3{end}")
+    assert f"{path}: row 3 has 1 cells, expected 2" in error_of_both(path)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
+def test_utf16(tmp_path, encoding):
+    path = write(tmp_path, "a.csv", TEXT.encode(encoding))
+    assert error_of_both(path).startswith(f"{path}: is not UTF-8 text (it looks like UTF-16)")
+
+
+def test_a_header_beyond_what_csv_allows(tmp_path):
+    path = write(tmp_path, "a.csv", 'a,"b\n' + "1,2\n" * 50_000)
+    assert error_of_both(path).startswith(f"{path}: the header line cannot be read (field larger")
+
+
+@pytest.mark.parametrize(
+    ("first", "what"), [("sep=,", "a note to spreadsheets"), ("# made today", "a comment")]
+)
+def test_a_line_above_the_header(tmp_path, first, what):
+    path = write(tmp_path, "a.csv", f"{first}\n{TEXT}")
+    assert error_of_both(path) == (
+        f"{path}: the first line, {first!r}, is {what}, expected the column names; remove the line"
+    )
+    assert column_names(write(tmp_path, "b.csv", "#user,price\n1,2\n")) == ["#user", "price"]

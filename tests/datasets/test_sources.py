@@ -111,8 +111,53 @@ def test_errors(tmp_path):
     with pytest.raises(ValueError, match=r"empty\.csv: holds no rows; expected a header and data"):
         load_splits(configured(path=str(tmp_path / "empty.csv")))
     pq.write_table(pa.table({"zip": ["a"], "X": [1]}), tmp_path / "a.parquet")
-    with pytest.raises(ValueError, match=r"a\.parquet: there is no column 'x' \(did you mean 'X'"):
+    with pytest.raises(
+        ValueError, match=r"a\.parquet: there is no column 'x', which feature 'x' needs \(did"
+    ):
         load_splits(configured(path=str(tmp_path / "a.parquet")))
+
+
+def test_a_missing_column_says_what_needs_it(tmp_path):
+    path = write_csv(tmp_path / "log.csv", 0, 20)
+    task = {"name": "buy", "label": "bought > 0"}
+    raw = {"features": [{"kind": "numeric", "name": "x"}], "tasks": [task]}
+    config = config_from_dict(raw | {"data": {"path": path}})
+    message = r"log\.csv: there is no column 'bought', which task 'buy' needs"
+    with pytest.raises(ValueError, match=message):
+        load_splits(config)
+    with pytest.raises(ValueError, match=message):
+        load_test(config, path)
+    config = config_from_dict(
+        raw
+        | {"tasks": [{"name": "t", "label": "x > 9"}]}
+        | {
+            "data": {
+                "path": path,
+                "group_column": "user",
+                "split": {"by": "hash", "column": "item"},
+            }
+        }
+    )
+    with pytest.raises(ValueError, match=r"no column 'user', which data\.group_column needs"):
+        load_splits(config)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"options": {"rows": 5}}, r"data\.options: source files takes no options; remove rows"),
+        ({"train": "a.csv"}, r"data\.train: is read only .* by random; set data\.split\.by: file"),
+        ({"test": "a.csv"}, r"data\.test: is read only when the split is by file"),
+        (
+            {"split": {"by": "file"}, "train": "a.csv", "test": "b.csv"},
+            r"data\.path: '.*log\.csv' is not read when the split is by file .*; remove it",
+        ),
+    ],
+)
+def test_settings_that_would_not_be_read(tmp_path, data, message):
+    path = write_csv(tmp_path / "log.csv", 0, 20)
+    with pytest.raises(ValueError, match=message):
+        load_splits(configured(path=path, **data))
 
 
 def test_recipes():

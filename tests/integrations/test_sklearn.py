@@ -124,6 +124,32 @@ def test_errors(frames, change, message):
         MultiTaskRanker(epochs=1, settings=SMALL).fit(*change(*frames))
 
 
+def test_errors_name_the_row_and_the_column(frames, funnel_config, funnel_table):
+    frame = funnel_table.to_pandas()
+    frame.loc[17, "click"] = 2
+    with pytest.raises(ValueError, match=r"row 18: .*'click'.* 2"):
+        MultiTaskRanker(config=funnel_config, epochs=1).fit(frame)
+    X, y = frames
+    twice = pd.concat([X, X[["user"]]], axis=1)
+    with pytest.raises(ValueError, match="X: two columns are called 'user'"):
+        MultiTaskRanker(epochs=1, settings=SMALL).fit(twice, y)
+    odd = X.assign(price=pd.cut(X.price, 3))
+    with pytest.raises(
+        ValueError, match=r"column 'price' .dtype category. cannot be read, it holds"
+    ):
+        MultiTaskRanker(epochs=1, settings=SMALL).fit(odd, y)
+
+
+def test_numpy_parameters_and_repeated_fits(frames, tmp_path):
+    X, y = frames
+    ranker = MultiTaskRanker(
+        epochs=np.int64(1), learning_rate=np.float32(0.01), settings=SMALL, run_dir=tmp_path / "run"
+    )
+    first = ranker.fit(X[:500], y[:500]).run_directory_
+    second = ranker.fit(X[:500], y[:500]).run_directory_
+    assert (first, second) == (tmp_path / "run", tmp_path / "run-2")
+
+
 def test_left_out_columns_are_named(frames):
     X, y = frames
     odd = X.assign(price=X.price.where(X.index > 0, np.inf), constant=1)

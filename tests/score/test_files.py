@@ -1,5 +1,7 @@
 """Scoring files: the same numbers as evaluation, whatever the layout; nothing half-written."""
 
+import shutil
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pa_csv
@@ -79,6 +81,44 @@ def test_a_score_depends_on_no_other_row(run, expected, funnel_table, tmp_path):
         )
     score_files(run, tmp_path / "many", tmp_path / "c.parquet")
     assert np.array_equal(_scores(tmp_path / "c.parquet"), expected)
+
+
+@pytest.mark.parametrize("height", [1000, 17])
+def test_any_batch_height_keeps_the_bits(run, funnel_table, tmp_path, height):
+    folder = tmp_path / "run"
+    shutil.copytree(run.path, folder)
+    config = folder / "config.yaml"
+    config.write_text(
+        config.read_text().replace("eval_batch_size: 512", f"eval_batch_size: {height}")
+    )
+    predictor, encoder, _ = load_predictor(RunDirectory.open(folder))
+    order = np.random.default_rng(2).permutation(2000)
+    whole, shuffled = (
+        predictor.predict(EncodedData(features=encoder.encode(table, "log")))
+        for table in (funnel_table[:2000], funnel_table[:2000].take(order))
+    )
+    assert np.array_equal(whole[order], shuffled)
+
+
+def test_kept_columns_of_several_files_get_one_type(run, funnel_table, tmp_path):
+    (tmp_path / "parts").mkdir()
+    columns = [
+        pa.nulls(100, pa.null()),
+        pa.array(np.arange(100), pa.int64()),
+        pa.array(np.arange(100) + 0.5),
+    ]
+    for part, column in enumerate(columns):
+        table = funnel_table[part * 100 : (part + 1) * 100].append_column("extra", column)
+        pq.write_table(table, tmp_path / "parts" / f"p{part}.parquet")
+    score_files(run, tmp_path / "parts", tmp_path / "s.parquet", keep=["extra"])
+    extra = pq.read_table(tmp_path / "s.parquet")["extra"]
+    assert extra.type == pa.float64()
+    assert extra.null_count == 100
+    assert extra.to_pylist()[200] == 0.5
+    odd = funnel_table[:5].append_column("extra", pa.array([True] * 5))
+    pq.write_table(odd, tmp_path / "parts" / "p9.parquet")
+    with pytest.raises(ValueError, match=r"p9.parquet: column 'extra', to be kept, holds bool"):
+        score_files(run, tmp_path / "parts", tmp_path / "t.parquet", keep=["extra"])
 
 
 def test_csv_and_parquet_score_alike(run, expected, funnel_table, tmp_path):
@@ -164,6 +204,8 @@ def test_an_existing_output_is_left_alone(run, funnel_table, tmp_path):
     assert out.read_text() == "mine"
     score_files(run, tmp_path / "log.parquet", out, overwrite=True)
     assert pq.read_table(out).num_rows == 5
+    with pytest.raises(ValueError, match=r"written as Parquet; end the name in .parquet"):
+        score_files(run, tmp_path / "log.parquet", tmp_path / "scores.csv")
     with pytest.raises(ValueError, match=r"is a folder"):
         score_files(run, tmp_path / "log.parquet", tmp_path)
 

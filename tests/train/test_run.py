@@ -54,7 +54,7 @@ class _Dies(SilentReporter):
     def __init__(self, after: int) -> None:
         self.left = after
 
-    def track(self, what, total, unit):
+    def track(self, what, total, unit, *, done=0):
         outer = self
 
         class Tracker:
@@ -254,6 +254,45 @@ def test_exploding_loss_names_the_step_and_the_way_out(train):
     ):
         train("run", "training.optimizer.learning_rate=1e30",
               "training.embedding_optimizer.learning_rate=1e30")  # fmt: skip
+
+
+def test_a_failed_start_does_not_stand_in_the_way(train, tmp_path):
+    with pytest.raises(ValueError, match=r"training step"):
+        train("run", "training.optimizer.learning_rate=1e30",
+              "training.embedding_optimizer.learning_rate=1e30")  # fmt: skip
+    assert not (tmp_path / "run").exists()
+    assert train("run", "training.epochs=1").metrics["train"]["epochs"] == 1
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [("index.json", "{}"), ("index.json", "no JSON"), ("state.json", "{}")],
+)
+def test_damaged_checkpoints_are_named(train, tmp_path, file, content):
+    train("run")
+    (path,) = (tmp_path / "run" / "checkpoint").rglob(file)
+    path.write_text(content)
+    with pytest.raises(ValueError, match=rf"{file}: is damaged"):
+        train("run", resume=True)
+
+
+def test_a_run_can_be_evaluated_from_another_folder(
+    funnel_config, funnel_table, tmp_path, monkeypatch
+):
+    import pyarrow.parquet as pq
+
+    pq.write_table(funnel_table, tmp_path / "log.parquet")
+    monkeypatch.chdir(tmp_path)
+    config = config_from_dict(
+        set_values(funnel_config, ["data.path=log.parquet", "training.epochs=1"])
+    )
+    finished = train_run(config, Path("run"))
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    from mmoe.train import evaluate_run
+
+    run = RunDirectory.open(tmp_path / "run")
+    assert evaluate_run(run)["tasks"] == finished.metrics["tasks"]
 
 
 def test_checkpoints_hold_no_pickle(train, tmp_path):

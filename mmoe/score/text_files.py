@@ -1,0 +1,38 @@
+"""Small text files: never half-written, and read with errors that name them."""
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+
+def read_json(path: Path, keys: Iterable[str] = ()) -> dict[str, Any]:
+    """Reads a mapping that holds at least `keys`.
+
+    Raises:
+        ValueError: The file is absent, no JSON, no mapping, or lacks a key.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path}: is damaged ({error}); train again") from None
+    missing = [key for key in keys if not isinstance(content, dict) or key not in content]
+    if not isinstance(content, dict) or missing:
+        raise ValueError(f"{path}: is damaged (no {', '.join(missing)}); train again")
+    return content
+
+
+def write_json(path: Path, content: object) -> None:
+    """Writes JSON so that `path` never holds half of it."""
+    write_text(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes UTF-8 text so that `path` never holds half of it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
