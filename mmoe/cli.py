@@ -236,7 +236,7 @@ def _reporter(quiet: bool) -> Any:
 
 
 def _print_metrics(metrics: dict[str, Any]) -> None:
-    """The test split as a table on standard output."""
+    """The test split as a table on standard output; `best` is the AUC of the true probabilities."""
     from rich.console import Console
     from rich.table import Table
 
@@ -246,22 +246,23 @@ def _print_metrics(metrics: dict[str, Any]) -> None:
         for name in names
         if any(task.get(name) is not None for task in metrics["tasks"].values())
     ]
-    table = Table(title="test", title_justify="left")
-    table.add_column("task")
+    # Ten columns have to fit into a terminal of 80
+    table = Table(title="test split", title_justify="left", box=None, padding=(0, 1, 0, 0))
+    table.add_column("task", no_wrap=True)
     for name in names:
         table.add_column(_COLUMNS[name], justify="right", no_wrap=True)
     for task, values in metrics["tasks"].items():
         table.add_row(task, *(_cell(values.get(name)) for name in names))
-    Console(width=None if sys.stdout.isatty() else 140, highlight=False).print(table)
+    Console(width=200, highlight=False).print(table)
 
 
 _COLUMNS = {
     "auc": "AUC",
-    "oracle_auc": "best possible AUC",
+    "oracle_auc": "best",
     "gauc": "GAUC",
     "logloss": "log-loss",
     "ne": "NE",
-    "calibration": "calibration",
+    "calibration": "calib.",
     "ece": "ECE",
     "rmse": "RMSE",
     "mae": "MAE",

@@ -31,6 +31,9 @@ class Trainer:
         data: The encoded splits.
         run: Where checkpoints, history and events go.
         reporter: Told of progress.
+
+    Raises:
+        ValueError: The restored state comes from other data.
     """
 
     def __init__(
@@ -44,6 +47,12 @@ class Trainer:
         self.config, self.state, self.data = config, state, data
         self.run, self.reporter = run, reporter
         self.checkpoints = CheckpointFolder(run.checkpoint)
+        if state.position.train_rows not in (0, len(data.train)):
+            raise ValueError(
+                f"{run.path}: was trained on {state.position.train_rows:,} rows, but {data.origin} "
+                f"now has {len(data.train):,} to train on; resume with the same data, or start anew"
+            )
+        state.position.train_rows = len(data.train)
         size = config.training.batch_size
         self.batches_per_epoch = math.ceil(len(data.train) / size)
         self.total_steps = self.batches_per_epoch * config.training.epochs

@@ -160,6 +160,19 @@ def test_resume_refuses_another_config(train):
         train("run", "model.num_experts=4", resume=True)
 
 
+def test_resume_notices_other_data(train, funnel_config, funnel_table, tmp_path):
+    train("run", "training.epochs=1")
+    other = Splits(
+        train=funnel_table[:2000],
+        validation=funnel_table[3000:3500],
+        test=funnel_table[3500:],
+        origin="log",
+    )
+    config = config_from_dict(set_values(funnel_config, ["training.epochs=1"]))
+    with pytest.raises(ValueError, match=r"was trained on 3,000 rows, but log now has 2,000"):
+        train_run(config, tmp_path / "run", splits=other, resume=True)
+
+
 def test_a_full_directory_is_refused(train, tmp_path):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "note.txt").write_text("mine")
