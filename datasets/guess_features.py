@@ -11,7 +11,8 @@ from mmoe.datasets.profile import ColumnProfile
 _FEW = 20  # integers of so few values are treated as names
 _MANY = 1_000_000  # more ids than this are hashed, so that the table does not grow with the data
 # An embedding row learned from a handful of labels repeats them. On an invented log with 1.5 rows
-# an id, a minimum of 20 raised the test AUC from 0.772 to 0.786 (click), 0.848 to 0.857 (purchase).
+# an id, a minimum of 20 raised the test AUC from 0.772 to 0.786 (click) and from 0.848 to 0.857
+# (purchase), one run each.
 _ROWS_PER_ID = 20
 _ENOUGH_ROWS = 10_000  # below, an id seen 20 times is no rare one
 _LARGE_ID = 2**31

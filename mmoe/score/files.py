@@ -84,14 +84,14 @@ def _kept_types(source: str | Path, keep: Sequence[str]) -> dict[str, pa.DataTyp
         for name in keep:
             here = pa.string() if schema is None else _plain_type(schema, name)
             there = types.setdefault(name, here)
-            both = widen(there, here)
-            if both is None or pa.types.is_boolean(there) != pa.types.is_boolean(here):
-                if not (pa.types.is_null(there) or pa.types.is_null(here)):
-                    raise ValueError(
-                        f"{file}: column {name!r}, to be kept, holds {here}, but {there} in "
-                        f"{first[name]}; write the column with one type, or do not --keep it"
-                    )
-                both = here if pa.types.is_null(there) else there
+            known = [kind for kind in (there, here) if not pa.types.is_null(kind)]
+            mixed = len({pa.types.is_boolean(kind) for kind in known}) > 1  # would make true 1.0
+            both = None if mixed else widen(there, here)
+            if both is None:
+                raise ValueError(
+                    f"{file}: column {name!r}, to be kept, holds {here}, but {there} in "
+                    f"{first[name]}; write the column with one type, or do not --keep it"
+                )
             types[name] = both
             first.setdefault(name, file)
     return types

@@ -18,7 +18,7 @@ from mmoe.score.run_directory import RunDirectory
 from mmoe.tasks.predictions import predictions_from_logits
 
 # Matrix products treat the rows beyond the last whole tile of their kernel differently; with whole
-# tiles a row's place in the batch plays no part. (Tried at heights 17 to 1000; 16 would do here.)
+# tiles a row's place in the batch plays no part. (Tried at 17 and 1000 rows, where 16 did as well.)
 ROWS_PER_TILE = 64
 
 GateCallback = Callable[[Sequence[GateRecord], int], None]
@@ -29,8 +29,8 @@ class Predictor:
 
     Batches have one fixed height, the last padded, because a matrix product of another height may
     take another kernel and round differently: so a row's score is the same whatever stands beside
-    it, and wherever in the file it stands. (Bit for bit at one number of threads; libraries may
-    split sums differently among another number, which moves a score by some 1e-7.)
+    it, and wherever in the file it stands. With another number of threads a product library may
+    split its sums differently; scores then agree within 1e-6 (one and two threads: no difference).
 
     Args:
         ranker: The model.
