@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 NATIVE := $(shell find csrc -type f 2>/dev/null)
 
-.PHONY: setup demo test lint typecheck cuda-check gpu-check notebooks bench clean
+.PHONY: setup demo test lint typecheck cuda-check gpu-check sanitize notebooks bench clean
 
 setup: $(STAMP)
 
@@ -39,11 +39,16 @@ cuda-check: setup
 gpu-check:
 	bash .ci/gpu-check $(PYTHON)
 
+# Address and undefined-behaviour sanitizers over the operators' tests, in a build of its own
+sanitize: setup
+	bash .ci/sanitize $(BIN)/python
+
 notebooks: setup
 	$(BIN)/python .ci/run_notebooks.py
 
 bench: setup
 	$(BIN)/python -m benchmarks.bench_ops
+	$(BIN)/python -m benchmarks.mixture
 
 clean:
 	rm -rf build dist demo runs *.egg-info mmoe/*.so

@@ -233,7 +233,7 @@ def extension_modules() -> list[Extension]:
             )
         return []
     cpp = ["csrc/library.cpp", *sources("csrc/cpu/*.cpp")]
-    depends = [*sources("csrc/*.h"), *sources("csrc/*/*.h"), *sources("csrc/cuda/*.cu")]
+    depends = [*sources("csrc/*.h"), *sources("csrc/*/*.h"), *sources("csrc/cuda/*.cu*")]
     return [Extension("mmoe._C", cpp, depends=depends, language="c++", py_limited_api=True)]
 
 

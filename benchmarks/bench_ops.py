@@ -1,5 +1,6 @@
-"""Times the operators against plain PyTorch, and says what share of the memory bandwidth they use.
+"""Times the operators against plain PyTorch, and says what share of the limit they reach.
 
+The limit is a plain copy of as many bytes or, for products, one product of as many operations.
 Every alternative runs in turn, round after round, so that a busy machine slows all of them alike;
 printed are medians in milliseconds. The last line is JSON.
 
@@ -13,11 +14,23 @@ import time
 from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from mmoe.ops import dense_combine, extension_status, gated_combine, reference, route_plan
+from mmoe.ops import (
+    RoutePlan,
+    dense_combine,
+    dense_mm,
+    extension_status,
+    gated_combine,
+    grouped_mm,
+    reference,
+    route_plan,
+)
+from mmoe.ops.permute import permute
+from mmoe.ops.topk_gate import topk_gate
 
-B, K, O = 4096, 2, 128  # noqa: E741
+B, D, H, K, O = 4096, 256, 512, 2, 128  # noqa: E741
 EXPERTS, GATES = (8, 64), (2, 4)
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
@@ -48,6 +61,22 @@ def copy_of(moved: int, device: str) -> Callable[[], object]:
     source = torch.ones(moved // 2, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     return lambda: target.copy_(source)
+
+
+def product_of(rows: int, dtype: torch.dtype, device: str) -> Callable[[], object]:
+    """One product of `rows` rows with a weight of D × H: the limit of as many in parts."""
+    x = torch.ones(rows, D, dtype=dtype, device=device)
+    weight = torch.ones(D, H, dtype=dtype, device=device)
+    if device == "cpu" and torch.backends.mkldnn.is_available():
+        turned = weight.T.contiguous()
+        linear = torch.ops.mkldnn._linear_pointwise  # ahead of torch.mm in fp32
+        return lambda: linear(x, turned, None, "none", [], "")
+    return lambda: torch.mm(x, weight)
+
+
+def torch_topk(logits_BGE: Tensor) -> tuple[Tensor, Tensor]:
+    top_BGK, experts_BGK = logits_BGE.topk(K, dim=-1)
+    return top_BGK.softmax(-1), experts_BGK
 
 
 def unique_plan(experts_BGK: Tensor, num_experts: int) -> tuple[Tensor, Tensor]:
@@ -86,7 +115,7 @@ def training(
     grad = torch.ones_like(function(leaves, *rest))
 
     def step() -> None:
-        torch.autograd.grad(function(leaves, *rest), [*leaves, rest[-1]], grad)
+        torch.autograd.grad(function(leaves, *rest), [*leaves, rest[-1]], grad, allow_unused=True)
 
     return step
 
@@ -95,11 +124,55 @@ def first(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return lambda y, *others: function(y[0], *others)
 
 
+def bench_products(E: int, dtype: torch.dtype, device: str, rounds: int) -> list[dict]:
+    """One layer of all experts, forward: on routed rows and on all rows."""
+    torch.manual_seed(0)
+    plan = cut_plan(torch.rand(B, 1, E, device=device).topk(K).indices.int(), E)
+    x_BD = torch.randn(B, D, device=device).to(dtype)
+    x_PD, ends_E = x_BD.index_select(0, plan.rows_P), plan.offsets_E1[1:]
+    weight_EDH = (torch.randn(E, D, H, device=device) / D**0.5).to(dtype)
+    weights = weight_EDH.unbind(0)
+    contests = {
+        "grouped_mm": (
+            {
+                "mmoe": lambda: grouped_mm(x_PD, plan.offsets_E1, weight_EDH),
+                "F.grouped_mm": lambda: F.grouped_mm(x_PD, weight_EDH, offs=ends_E),
+            },
+            len(x_PD),
+        ),
+        "dense_mm": (
+            {
+                "mmoe": lambda: dense_mm(x_BD, weight_EDH),
+                "loop of mm": lambda: [x_BD @ weight for weight in weights],
+            },
+            E * B,
+        ),
+    }
+    return [
+        {
+            "op": name,
+            "G": 1,
+            "flops": 2 * rows * D * H,
+            "ms": race({**calls, "limit": product_of(rows, dtype, device)}, device, rounds),
+        }
+        for name, (calls, rows) in contests.items()
+    ]
+
+
+def cut_plan(experts_BGK: Tensor, num_experts: int) -> RoutePlan:
+    """A plan without its tail."""
+    plan = route_plan(experts_BGK, num_experts)
+    return plan._replace(rows_P=plan.rows_P[: int(plan.offsets_E1[-1])])
+
+
 def bench_case(E: int, G: int, dtype: torch.dtype, device: str, rounds: int) -> list[dict]:
     torch.manual_seed(0)
     experts_BGK = torch.rand(B, G, E, device=device).topk(K).indices.int()
-    plan = route_plan(experts_BGK, E)
-    pairs, P = int(plan.offsets_E1[-1]), plan.rows_P.numel()
+    plan, cut = route_plan(experts_BGK, E), cut_plan(experts_BGK, E)
+    pairs, P = len(cut.rows_P), plan.rows_P.numel()
+    x_BO = torch.randn(B, O, device=device).to(dtype)
+    logits_BGE = torch.randn(B, G, E, device=device)
+    visible_GE = torch.ones(G, E, dtype=torch.bool, device=device)
     y_PO = torch.randn(P, O, device=device).to(dtype)
     weights_BGK = torch.rand(B, G, K, device=device)
     slots_BGK, long_BGK = plan.slots_BGK, plan.slots_BGK.long()
@@ -110,6 +183,14 @@ def bench_case(E: int, G: int, dtype: torch.dtype, device: str, rounds: int) -> 
 
     contests = {
         # name: (calls, bytes that must be moved)
+        "topk_gate": (
+            {
+                "mmoe": lambda: topk_gate(logits_BGE, visible_GE, K),
+                "reference": lambda: reference.topk_gate(logits_BGE, visible_GE, K),
+                "torch.topk": lambda: torch_topk(logits_BGE),
+            },
+            4 * B * G * (E + 2 * K),
+        ),
         "route_plan": (
             {
                 "mmoe": lambda: route_plan(experts_BGK, E),
@@ -117,6 +198,22 @@ def bench_case(E: int, G: int, dtype: torch.dtype, device: str, rounds: int) -> 
                 "torch.unique": lambda: unique_plan(experts_BGK, E),
             },
             4 * (2 * B * G * K + P),
+        ),
+        "permute": (
+            {
+                "mmoe": lambda: permute(x_BO, cut),
+                "index_select": lambda: x_BO.index_select(0, cut.rows_P),
+            },
+            size * O * (B + pairs),
+        ),
+        "permute train": (
+            {
+                "mmoe": training(lambda x, _: permute(x[0], cut), [x_BO], weights_BGK),
+                "index_select": training(
+                    lambda x, _: x[0].index_select(0, cut.rows_P), [x_BO], weights_BGK
+                ),
+            },
+            size * O * (2 * B + 2 * pairs),
         ),
         "gated_combine": (
             {
@@ -156,9 +253,25 @@ def bench_case(E: int, G: int, dtype: torch.dtype, device: str, rounds: int) -> 
     rows = []
     for name, (calls, moved) in contests.items():
         # The copy takes turns with the others: on a shared machine the bandwidth moves as well.
-        ms = race({**calls, "copy": copy_of(moved, device)}, device, rounds)
-        rows.append({"op": name, "bytes": moved, "ms": ms})
+        ms = race({**calls, "limit": copy_of(moved, device)}, device, rounds)
+        rows.append({"op": name, "G": G, "bytes": moved, "ms": ms})
     return rows
+
+
+def show(dtype_name: str, E: int, row: dict) -> dict:
+    """Prints a row and returns it with all that was printed."""
+    ours, limit = row["ms"]["mmoe"], row["ms"]["limit"]
+    share = limit / ours
+    rate = row["bytes"] / ours / 1e6 if "bytes" in row else row["flops"] / ours / 1e6
+    unit = "GB/s" if "bytes" in row else "GF/s"
+    others = "  ".join(
+        f"{name} {value:.2f} ({value / ours:.1f}x)"
+        for name, value in row["ms"].items()
+        if name not in ("mmoe", "limit")
+    )
+    case = f"{row['op']:<20} {dtype_name:<5} {E:>3} {row['G']:>2}"
+    print(f"{case} {ours:>8.3f} {rate:>6.1f} {unit} {share:>7.0%}  {others}")
+    return {"dtype": dtype_name, "E": E, "share_of_limit": share, **row}
 
 
 def main() -> None:
@@ -171,29 +284,17 @@ def main() -> None:
     device = arguments.device
     print(f"{device}, {arguments.threads} threads, torch {torch.__version__}")
     print(f"mmoe.ops: {extension_status().detail}")
-    print(f"B={B} K={K} O={O}; train = forward and backward")
-    print("%copy = time of a plain copy that moves as many bytes / our time")
-    print(
-        f"{'op':<20} {'dtype':<5} {'E':>3} {'G':>2} {'ms':>8} {'GB/s':>6} {'%copy':>6}  others, ms"
-    )
+    print(f"B={B} K={K} O={O}, products {D} x {H}; train = forward and backward")
+    print("%limit = time of a plain copy of as many bytes, or of one product of as many")
+    print("operations, / our time")
+    head = f"{'op':<20} {'dtype':<5} {'E':>3} {'G':>2} {'ms':>8} {'rate':>11} {'%limit':>7}"
+    print(f"{head}  others, ms")
     results = []
     for dtype_name, dtype in DTYPES.items():
         for E in EXPERTS:
-            for G in GATES:
-                for row in bench_case(E, G, dtype, device, arguments.rounds):
-                    ours = row["ms"]["mmoe"]
-                    copy = row["ms"]["copy"]
-                    share, bandwidth = copy / ours, row["bytes"] / ours / 1e6
-                    others = "  ".join(
-                        f"{name} {value:.2f} ({value / ours:.1f}x)"
-                        for name, value in row["ms"].items()
-                        if name not in ("mmoe", "copy")
-                    )
-                    case = f"{row['op']:<20} {dtype_name:<5} {E:>3} {G:>2}"
-                    print(f"{case} {ours:>8.3f} {bandwidth:>6.1f} {share:>6.0%}  {others}")
-                    results.append(
-                        {"dtype": dtype_name, "E": E, "G": G, "share_of_copy": share, **row}
-                    )
+            rows = [row for G in GATES for row in bench_case(E, G, dtype, device, arguments.rounds)]
+            rows += bench_products(E, dtype, device, arguments.rounds)
+            results += [show(dtype_name, E, row) for row in rows]
     print(json.dumps({"device": device, "threads": arguments.threads, "rows": results}))
 
 

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <sstream>
 #include <stdexcept>
 #include <vector>
@@ -153,12 +154,98 @@ inline void check_grad(const Tensor& grad, int64_t B, int64_t G, int64_t O, Scal
 inline int64_t check_route_plan(const Tensor& experts, int64_t num_experts) {
   check_dim("experts_BGK", experts, 3);
   check_type("experts_BGK", experts, ScalarType::Int);
-  if (num_experts < 1) fail("num_experts: expected at least 1, got ", num_experts);
-  const int64_t pairs = experts.size(0) * std::min(experts.size(1) * experts.size(2), num_experts);
-  if (pairs > std::numeric_limits<int32_t>::max()) {
-    fail("experts_BGK: ", pairs, " pairs do not fit in int32; split the batch");
+  constexpr int64_t most = std::numeric_limits<int32_t>::max();  // experts have int32 numbers
+  if (num_experts < 1 || num_experts > most) {
+    fail("num_experts: expected 1 to ", most, ", got ", num_experts);
   }
-  return pairs;
+  const int64_t rows = experts.size(0);
+  const int64_t pairs = std::min(experts.size(1) * experts.size(2), num_experts);
+  if (rows > 0 && pairs > most / rows) {
+    fail("experts_BGK: ", rows, " times ", pairs, " pairs do not fit in int32; split the batch");
+  }
+  return rows * pairs;
+}
+
+// The weights of a layer of every expert, beside rows of width `inputs`.
+inline void check_layer(const Tensor& weight, const std::optional<Tensor>& bias, int64_t inputs,
+                        ScalarType type) {
+  check_dim("weight_EDH", weight, 3);
+  if (weight.size(0) < 1) fail("weight_EDH: expected at least one expert, got none");
+  check_size("weight_EDH", weight, 1, inputs);
+  // float32 may stand beside bfloat16 rows.
+  if (weight.scalar_type() != accumulate_type(type)) check_type("weight_EDH", weight, type);
+  if (!bias) return;
+  check_dim("bias_EH", *bias, 2);
+  check_type("bias_EH", *bias, weight.scalar_type());
+  check_size("bias_EH", *bias, 0, weight.size(0));
+  check_size("bias_EH", *bias, 1, weight.size(2));
+}
+
+inline void check_grouped_mm(const Tensor& x, const Tensor& offsets, const Tensor& weight,
+                             const std::optional<Tensor>& bias) {
+  check_dim("x_PD", x, 2);
+  if (!is_float(x.scalar_type())) fail("x_PD: expected float32, bfloat16 or float64");
+  check_layer(weight, bias, x.size(1), x.scalar_type());
+  check_dim("offsets_E1", offsets, 1);
+  check_type("offsets_E1", offsets, ScalarType::Int);
+  check_size("offsets_E1", offsets, 0, weight.size(0) + 1);
+}
+
+inline void check_offsets(const std::vector<int64_t>& offsets, int64_t rows) {
+  if (offsets[0] != 0) fail("offsets_E1: expected the first offset to be 0, got ", offsets[0]);
+  for (size_t e = 1; e < offsets.size(); ++e) {
+    if (offsets[e] < offsets[e - 1] || offsets[e] > rows) {
+      fail("offsets_E1: expected offsets that rise up to at most ", rows, " rows, got ",
+           offsets[e - 1], " and then ", offsets[e], " for expert ", e - 1);
+    }
+  }
+}
+
+inline void check_dense_mm(const std::vector<Tensor>& x, const Tensor& weight,
+                           const std::optional<Tensor>& bias) {
+  if (x.empty()) fail("x: expected one tensor, or one per expert, got none");
+  for (const Tensor& tensor : x) {
+    check_dim("x", tensor, 2);
+    if (!is_float(tensor.scalar_type())) fail("x: expected float32, bfloat16 or float64");
+    check_type("x", tensor, x[0].scalar_type());
+    check_size("x", tensor, 0, x[0].size(0));
+    check_size("x", tensor, 1, x[0].size(1));
+  }
+  check_layer(weight, bias, x[0].size(1), x[0].scalar_type());
+  if (x.size() != 1 && static_cast<int64_t>(x.size()) != weight.size(0)) {
+    fail("x: expected one tensor or ", weight.size(0), ", one per expert, got ", x.size());
+  }
+}
+
+inline void check_topk_gate(const Tensor& logits, const Tensor& visibility) {
+  check_dim("logits_BGE", logits, 3);
+  if (!is_float(logits.scalar_type())) fail("logits_BGE: expected float32, bfloat16 or float64");
+  if (logits.size(2) == 0) fail("logits_BGE: expected at least one expert, got none");
+  check_dim("visibility_GE", visibility, 2);
+  if (visibility.scalar_type() != ScalarType::Bool) fail("visibility_GE: expected dtype bool");
+  check_size("visibility_GE", visibility, 0, logits.size(1));
+  check_size("visibility_GE", visibility, 1, logits.size(2));
+}
+
+inline void check_topk_gate_grad(const Tensor& grad, const Tensor& logits, const Tensor& experts) {
+  check_dim("experts_BGK", experts, 3);
+  check_type("experts_BGK", experts, ScalarType::Int);
+  check_dim("grad_BGK", grad, 3);
+  check_type("grad_BGK", grad, accumulate_type(logits.scalar_type()));
+  for (int64_t dim = 0; dim < 3; ++dim) {
+    if (dim < 2) check_size("experts_BGK", experts, dim, logits.size(dim));
+    check_size("grad_BGK", grad, dim, experts.size(dim));
+  }
+}
+
+inline void check_permute(const char* name, const Tensor& rows, const Tensor& rows_P,
+                          const Tensor& slots_BGK) {
+  check_dim(name, rows, 2);
+  if (!is_float(rows.scalar_type())) fail(name, ": expected float32, bfloat16 or float64");
+  check_dim("rows_P", rows_P, 1);
+  check_type("rows_P", rows_P, ScalarType::Int);
+  check_dim("slots_BGK", slots_BGK, 3);
+  check_type("slots_BGK", slots_BGK, ScalarType::Int);
 }
 
 }  // namespace mmoe

@@ -2,7 +2,8 @@
 // and autograd are attached in Python (mmoe/ops/), next to the public wrappers.
 //
 // Shapes: B samples, G gates, E experts, K picks of a gate, O output width, R routed pairs,
-// P = B * min(G * K, E). The contracts are written out in mmoe/ops/reference.py.
+// P = B * min(G * K, E), D and H widths in and out of a layer. The contracts are written out in
+// mmoe/ops/reference.py.
 
 #include <Python.h>
 #include <torch/csrc/stable/library.h>
@@ -17,6 +18,28 @@ STABLE_TORCH_LIBRARY(mmoe, m) {
   m.def(
       "dense_combine_backward(Tensor grad_BGO, Tensor[] y, Tensor weights_BGE)"
       " -> (Tensor[], Tensor)");
+  m.def(
+      "topk_gate(Tensor logits_BGE, Tensor visibility_GE, int k, bool softmax_after)"
+      " -> (Tensor, Tensor)");
+  m.def(
+      "topk_gate_backward(Tensor grad_BGK, Tensor logits_BGE, Tensor visibility_GE,"
+      " Tensor experts_BGK, bool softmax_after) -> Tensor");
+  m.def("permute(Tensor x_BD, Tensor rows_P, Tensor slots_BGK) -> Tensor");
+  m.def("unpermute(Tensor y_PD, Tensor rows_P, Tensor slots_BGK) -> Tensor");
+  m.def(
+      "grouped_mm(Tensor x_PD, Tensor offsets_E1, Tensor weight_EDH, Tensor? bias_EH,"
+      " str activation) -> (Tensor, Tensor)");
+  m.def(
+      "grouped_mm_backward(Tensor grad_PH, Tensor x_PD, Tensor offsets_E1, Tensor weight_EDH,"
+      " Tensor y_PH, Tensor z_PH, str activation, bool need_x, bool need_weight, bool need_bias)"
+      " -> (Tensor, Tensor, Tensor)");
+  m.def(
+      "dense_mm(Tensor[] x, Tensor weight_EDH, Tensor? bias_EH, str activation)"
+      " -> (Tensor[], Tensor[])");
+  m.def(
+      "dense_mm_backward(Tensor[] grad, Tensor[] x, Tensor weight_EDH, Tensor[] y, Tensor[] z,"
+      " str activation, bool need_x, bool need_weight, bool need_bias)"
+      " -> (Tensor[], Tensor, Tensor)");
 }
 
 // Importing mmoe._C runs the registrations above; the module itself is empty.

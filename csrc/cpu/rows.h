@@ -133,7 +133,7 @@ MMOE_INLINE double add_lanes(Row<double>::vec v) {
 
 template <typename T>
 MMOE_INLINE void fill_zero(T* p, int64_t count) {
-  std::memset(static_cast<void*>(p), 0, static_cast<size_t>(count) * sizeof(T));
+  if (count > 0) std::memset(static_cast<void*>(p), 0, static_cast<size_t>(count) * sizeof(T));
 }
 
 // One row's share of a combine's backward pass, its expert output y read once:

@@ -8,7 +8,10 @@
 #include <torch/csrc/stable/accelerator.h>
 #include <torch/csrc/stable/macros.h>
 
+#include <array>
 #include <cstdio>
+#include <string>
+#include <utility>
 
 #include "../checks.h"
 
@@ -45,6 +48,44 @@ inline unsigned blocks_for(int64_t threads) {
   const int64_t blocks = (threads + kThreads - 1) / kThreads;
   if (blocks > std::numeric_limits<int32_t>::max()) fail("batch: too large for one CUDA launch");
   return static_cast<unsigned>(blocks);
+}
+
+// Kernels read pointers: a tensor elsewhere would be an illegal access.
+inline void check_device(const Tensor& like, const char* like_name,
+                         std::initializer_list<std::pair<const char*, const Tensor*>> others) {
+  for (const auto& [name, tensor] : others) {
+    if (tensor->is_cuda() && tensor->get_device_index() == like.get_device_index()) continue;
+    fail(name, ": expected device cuda:", like.get_device_index(), " as ", like_name, ", got ",
+         tensor->is_cuda() ? "cuda:" + std::to_string(tensor->get_device_index())
+                           : std::string("another"),
+         "; move one with .to()");
+  }
+}
+
+// Calls an operator of PyTorch's. The last argument of an out= variant is its result; unlike the
+// others, those variants are left alone by autocast.
+template <typename... Arguments>
+Tensor call_aten(const char* name, const char* overload, const Arguments&... arguments) {
+  std::array<StableIValue, sizeof...(Arguments)> stack{torch::stable::detail::from(arguments)...};
+  TORCH_ERROR_CODE_CHECK(torch_call_dispatcher(name, overload, stack.data(), TORCH_ABI_VERSION));
+  return torch::stable::detail::to<Tensor>(stack[0]);
+}
+
+// Without its history: what PyTorch's operators compute inside a kernel is not to be
+// differentiated.
+inline Tensor detach(const Tensor& tensor) { return call_aten("aten::detach", "", tensor); }
+
+// Calls run with a value of the CUDA type that stands for a dtype.
+template <typename Run>
+void for_type(ScalarType type, const Run& run) {
+  switch (type) {
+    case ScalarType::Double:
+      return run(double{});
+    case ScalarType::BFloat16:
+      return run(__nv_bfloat16{});
+    default:
+      return run(float{});
+  }
 }
 
 template <typename T>

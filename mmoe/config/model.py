@@ -7,6 +7,17 @@ from pydantic import Field, model_validator
 from mmoe.config.base import Strict
 
 Activation = Literal["relu", "gelu", "silu"]
+GateKind = Literal[
+    "softmax",
+    "top_k",
+    "noisy_top_k",
+    "switch",
+    "gshard",
+    "cosine",
+    "sigmoid",
+    "dselect_k",
+    "static",
+]
 Width = Annotated[int, Field(ge=1, le=1_000_000)]
 
 
@@ -14,21 +25,97 @@ class ExpertConfig(Strict):
     """One expert: an MLP. Its last width is the expert's output width."""
 
     hidden: list[Width] = Field(default=[256, 128], min_length=1)
-    activation: Activation = "relu"
+    activation: Literal["relu", "gelu", "silu", "swiglu"] = "relu"
+    norm: Literal["layer", "batch"] | None = Field(
+        default=None, description="before each activation; batch: over each expert's own rows"
+    )
     dropout: float = Field(default=0.0, ge=0, lt=1)
 
 
 class GateConfig(Strict):
-    """How a gate mixes experts: all of them (softmax) or the best k of them (top_k)."""
+    """How a gate mixes experts, and what keeps it balanced.
 
-    kind: Literal["softmax", "top_k"] = "softmax"
-    k: int = Field(
-        default=2, ge=1, description="experts a gate picks for one sample, where kind is top_k"
+    The settings up to `balance_scope` go with every kind; the others say with which. A setting that
+    does not go with the kind is refused, unless it has its default.
+    """
+
+    kind: GateKind = "softmax"
+    k: int | None = Field(
+        default=None,
+        ge=1,
+        description="experts a gate picks for one sample; null: 2, and all of them where kind is "
+        "static; softmax always weighs all, switch picks 1 and gshard 2",
     )
     hidden: list[Width] = Field(
         default_factory=list, description="layers of a gate MLP; [] = linear"
     )
     temperature: float = Field(default=1.0, gt=0)
+    dropout: float = Field(
+        default=0.0, ge=0, lt=1, description="probability that a gate does without an expert"
+    )
+    z_loss: float = Field(default=0.0, ge=0, description="coefficient: keeps logits small")
+    balance_loss: float | None = Field(
+        default=None, ge=0, description="coefficient: even loads; null: 0.01 for switch and gshard"
+    )
+    balance_scope: Literal["gate", "all"] = Field(
+        default="gate", description="whose loads are to be even: each gate's, or their sum"
+    )
+    softmax: Literal["after", "before"] = Field(
+        default="after", description="top_k, cosine, static: after the selection or before it"
+    )
+    importance_loss: float = Field(default=0.01, ge=0, description="noisy_top_k: coefficient")
+    load_loss: float = Field(default=0.01, ge=0, description="noisy_top_k: coefficient")
+    jitter: float = Field(default=0.0, ge=0, lt=1, description="switch: noise on the input")
+    projection_dim: Width = Field(default=256, description="cosine: width of the projection")
+    normalize: bool = Field(default=True, description="sigmoid: weights add up to 1")
+    bias_speed: float = Field(default=0.001, ge=0, description="sigmoid: 0 = no balancing")
+    per_sample: bool = Field(default=True, description="dselect_k: false = one choice per task")
+    gamma: float = Field(default=1.0, gt=0, description="dselect_k: width of the smooth step")
+    entropy_loss: float = Field(default=0.01, ge=0, description="dselect_k: coefficient")
+    code_loss: float = Field(default=1.0, ge=0, description="dselect_k: coefficient")
+
+    @property
+    def picks(self) -> int | None:
+        """How many experts a gate picks for one sample; None: it weighs all of them."""
+        fixed = {"softmax": None, "switch": 1, "gshard": 2}
+        if self.kind in fixed:
+            return fixed[self.kind]
+        return self.k if self.k is not None or self.kind == "static" else 2
+
+    @model_validator(mode="after")
+    def _settings_go_with_the_kind(self) -> "GateConfig":
+        for name, kinds in _GATE_SETTINGS.items():
+            default = GateConfig.model_fields[name].default
+            if self.kind not in kinds and getattr(self, name) != default:
+                raise ValueError(
+                    f"{name} goes with kind {' or '.join(kinds)}, but kind is {self.kind}; "
+                    f"remove {name}, or change kind"
+                )
+        # 2 was the default in configs written before there were other kinds.
+        if self.kind == "softmax" and self.k not in (None, 2):
+            raise ValueError(
+                f"k is {self.k}, but softmax gates weigh all experts; remove k or set kind to top_k"
+            )
+        if self.kind in ("switch", "gshard") and self.k not in (None, self.picks):
+            raise ValueError(f"k is {self.k}, but {self.kind} always picks {self.picks}; remove k")
+        if self.hidden and (self.kind == "static" or not self.per_sample):
+            raise ValueError("hidden must be []: this gate reads no input")
+        return self
+
+
+_GATE_SETTINGS = {
+    "softmax": ("top_k", "cosine", "static"),
+    "importance_loss": ("noisy_top_k",),
+    "load_loss": ("noisy_top_k",),
+    "jitter": ("switch",),
+    "projection_dim": ("cosine",),
+    "normalize": ("sigmoid",),
+    "bias_speed": ("sigmoid",),
+    "per_sample": ("dselect_k",),
+    "gamma": ("dselect_k",),
+    "entropy_loss": ("dselect_k",),
+    "code_loss": ("dselect_k",),
+}
 
 
 class TowerConfig(Strict):
@@ -58,7 +145,8 @@ class ModelConfig(Strict):
 
     @model_validator(mode="after")
     def _k_within_what_a_gate_sees(self) -> "ModelConfig":
-        if self.gate.kind != "top_k":
+        picks = self.gate.picks
+        if picks is None:
             return self
         visible = {
             "shared_bottom": 1,
@@ -66,9 +154,9 @@ class ModelConfig(Strict):
             "cgc": self.shared_experts + self.task_experts,
             "ple": self.shared_experts + self.task_experts,
         }.get(self.kind, self.num_experts)
-        if self.gate.k > visible:
+        if picks > visible:
             raise ValueError(
-                f"gate.k is {self.gate.k}, but a gate of {self.kind} sees {visible} "
+                f"gate.k is {picks}, but a gate of {self.kind} sees {visible} "
                 f"expert(s); lower gate.k or add experts"
             )
         return self

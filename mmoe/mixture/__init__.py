@@ -3,25 +3,65 @@
 Works on plain tensors and needs nothing of the rest of the library but `mmoe.ops`.
 """
 
+from mmoe.mixture.capacity import Capacity
 from mmoe.mixture.dispatcher import Dispatcher, DispatchPlan, LocalDispatcher
-from mmoe.mixture.execution import choose_execution
-from mmoe.mixture.experts import ExpertPool, mlp_experts
-from mmoe.mixture.gates import FixedGate, GateOutput, SoftmaxGate, TopKGate
+from mmoe.mixture.execution import Execution, Work, choose_execution
+from mmoe.mixture.experts import ExpertPool, Pool
+from mmoe.mixture.gates import (
+    CosineGate,
+    DSelectKGate,
+    FixedGate,
+    Gate,
+    GateOptions,
+    GateOutput,
+    GShardGate,
+    NoisyTopKGate,
+    SigmoidGate,
+    SoftmaxGate,
+    StaticGate,
+    SwitchGate,
+    TopKGate,
+    update_biases,
+)
+from mmoe.mixture.loading import LoadReport, load_experts
 from mmoe.mixture.mlp import MLP
+from mmoe.mixture.mlp_experts import MLPExperts, mlp_experts
+from mmoe.mixture.moe import MoE, MoEOutput
 from mmoe.mixture.multi_gate import MixtureOutput, MultiGateMixture
+from mmoe.mixture.statistics import MixtureStatistics
 
 __all__ = [
     "MLP",
+    "Capacity",
+    "CosineGate",
+    "DSelectKGate",
     "DispatchPlan",
     "Dispatcher",
+    "Execution",
     "ExpertPool",
     "FixedGate",
+    "GShardGate",
+    "Gate",
+    "GateOptions",
     "GateOutput",
+    "LoadReport",
     "LocalDispatcher",
+    "MLPExperts",
     "MixtureOutput",
+    "MixtureStatistics",
+    "MoE",
+    "MoEOutput",
     "MultiGateMixture",
+    "NoisyTopKGate",
+    "Pool",
+    "SigmoidGate",
     "SoftmaxGate",
+    "StaticGate",
+    "SwitchGate",
     "TopKGate",
+    "Work",
     "choose_execution",
+    "load_experts",
     "mlp_experts",
+    "update_biases",
 ]

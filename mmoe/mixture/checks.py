@@ -1,11 +1,13 @@
 """Checks of a mixture's settings and of what its gate returns: every failure is a ValueError."""
 
+import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from mmoe.mixture.gates import GateOutput
+from mmoe.mixture.routes import host_is_near
 
 
 def check_visibility(
@@ -43,22 +45,94 @@ def check_source(name: str, source: Sequence[int] | None, count: int, what: str)
     return source
 
 
-def check_decision(decision: GateOutput, rows_gates_experts: tuple[int, int, int]) -> None:
-    """Refuses weights or picks of a shape that no gate of this mixture may return."""
-    rows, num_gates, num_experts = rows_gates_experts
+def check_decision(decision: GateOutput, rows: int, visibility_GE: Tensor, sees_all: bool) -> None:
+    """Refuses weights or picks that no gate of this mixture may return.
+
+    Args:
+        decision: What the gate returned.
+        rows: B.
+        visibility_GE: Which gate may see which expert.
+        sees_all: Whether every gate sees every expert.
+
+    Values are looked at where that is cheap: on the CPU, while no program is traced.
+    """
     weights, experts = decision.weights, decision.experts
-    if weights.dim() != 3 or weights.shape[:2] != (rows, num_gates):
+    num_gates, num_experts = visibility_GE.shape
+    if weights.dim() != 3 or tuple(weights.shape[:2]) != (rows, num_gates):
         raise ValueError(
             f"gate: expected weights of shape [{rows}, {num_gates}, …] (rows, gates), "
             f"got {list(weights.shape)}"
         )
+    if not weights.is_floating_point():
+        raise ValueError(f"gate: expected floating point weights, got {weights.dtype}")
+    _check_device("weights", weights, visibility_GE)
     if experts is None and weights.shape[2] != num_experts:
         raise ValueError(
             f"gate: expected a weight for each of {num_experts} experts, got {weights.shape[2]}; "
             "a gate that picks experts must return the picks as well"
         )
-    if experts is not None and experts.shape != weights.shape:
+    if experts is not None:
+        if experts.shape != weights.shape:
+            raise ValueError(
+                "gate: expected as many picks as weights, got shapes "
+                f"{list(experts.shape)} and {list(weights.shape)}"
+            )
+        if experts.dtype != torch.int32:
+            raise ValueError(
+                f"gate: expected picks in torch.int32, got {experts.dtype}; use .to(torch.int32)"
+            )
+        _check_device("picks", experts, visibility_GE)
+    if host_is_near(weights) and weights.numel():
+        _check_values(weights.detach(), experts, visibility_GE, sees_all)
+
+
+def _check_device(what: str, tensor: Tensor, visibility_GE: Tensor) -> None:
+    if tensor.device != visibility_GE.device:
         raise ValueError(
-            "gate: expected as many picks as weights, got shapes "
-            f"{list(experts.shape)} and {list(weights.shape)}"
+            f"gate: expected {what} on device {visibility_GE.device} as the mixture, got "
+            f"{tensor.device}"
+        )
+
+
+def _check_values(
+    weights: Tensor, experts: Tensor | None, visibility_GE: Tensor, sees_all: bool
+) -> None:
+    if experts is not None:
+        low, high = (int(bound) for bound in experts.aminmax())
+        if low < -1 or high >= visibility_GE.shape[1]:
+            raise ValueError(
+                f"gate: expected picks from -1 (unused) to {visibility_GE.shape[1] - 1}, got "
+                f"{low if low < -1 else high}"
+            )
+    # One sum tells of any NaN or infinity; only then it pays to look for them.
+    if not math.isfinite(weights.sum()):
+        _check_finite(weights, experts)
+    if not sees_all:
+        _check_seen(weights, experts, visibility_GE)
+
+
+def _check_finite(weights: Tensor, experts: Tensor | None) -> None:
+    wrong = ~weights.isfinite()
+    if experts is not None:
+        wrong = wrong & (experts >= 0)
+    for g, count in enumerate(wrong.any(2).sum(0).tolist()):
+        if count:
+            raise ValueError(
+                f"gate: expected finite weights, got NaN or infinity in {count} of {len(weights)} "
+                f"rows of gate {g}; look for them in the gate's input and parameters"
+            )
+
+
+def _check_seen(weights: Tensor, experts: Tensor | None, visibility_GE: Tensor) -> None:
+    if experts is None:
+        unseen = weights.masked_fill(visibility_GE, 0) != 0
+    else:
+        visible_BGE = visibility_GE.expand(len(weights), -1, -1)
+        unseen = ~visible_BGE.gather(2, experts.clamp(min=0).long()) & (experts >= 0)
+    if unseen.any():
+        b, g, k = (int(index) for index in unseen.nonzero()[0])
+        expert = k if experts is None else int(experts[b, g, k])
+        raise ValueError(
+            f"gate: expected no weight of gate {g} on expert {expert}, which it does not see, got "
+            f"{float(weights[b, g, k]):g} in row {b}"
         )

@@ -6,14 +6,14 @@ all gates; whether the experts are here or on other ranks is the dispatcher's bu
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from mmoe import ops
+from mmoe.mixture.routes import plan_routes, routes_by_source
+from mmoe.mixture.trees import Tree, gather_rows, mix_grouped, stack_sources
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,22 +25,26 @@ class DispatchPlan:
         weights_BGK: How much of each.
         num_experts: E, over all ranks.
         expert_source: For each expert, which of the S input sources it reads.
+        source_E: `source_places(expert_source)` on the picks' device; None: it is made here.
+        routes: The plan of these picks, if it was made already.
     """
 
     experts_BGK: Tensor
     weights_BGK: Tensor
     num_experts: int
     expert_source: tuple[int, ...]
+    source_E: Tensor | None = None
+    routes: ops.RoutePlan | None = None
 
 
 class Dispatcher(Protocol):
     """Moves rows to the experts of this rank, and what they return back to the gates."""
 
-    def dispatch(self, sources: Sequence[Tensor], plan: DispatchPlan) -> tuple[Tensor, Tensor, Any]:
+    def dispatch(self, sources: Sequence[Tree], plan: DispatchPlan) -> tuple[Tree, Tensor, Any]:
         """Sends rows out.
 
         Args:
-            sources: S tensors `x_BD`.
+            sources: S tensors `x_BD`, or trees of tensors with B rows.
             plan: The picks.
 
         Returns:
@@ -49,13 +53,24 @@ class Dispatcher(Protocol):
         """
         ...
 
-    def combine(self, y_RO: Tensor, handle: Any) -> Tensor:
+    def combine(self, y: Tree, handle: Any) -> Tree:
         """Brings the experts' outputs back: `out_BGO[b, g] = Σ_k weights[b, g, k] · y[pick]`."""
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class _LocalHandle:
+def source_places(expert_source: Sequence[int]) -> Tensor:
+    """For each expert, which of the sources *that experts read* it reads, int32.
+
+    Example:
+        >>> from mmoe.mixture.dispatcher import source_places
+        >>> source_places([3, 0, 3]).tolist()
+        [1, 0, 1]
+    """
+    read = sorted(set(expert_source))
+    return torch.tensor([read.index(source) for source in expert_source], dtype=torch.int32)
+
+
+class _LocalHandle(NamedTuple):
     slots_BGK: Tensor
     weights_BGK: Tensor
 
@@ -81,26 +96,23 @@ class LocalDispatcher:
     """
 
     def dispatch(
-        self, sources: Sequence[Tensor], plan: DispatchPlan
-    ) -> tuple[Tensor, Tensor, _LocalHandle]:
+        self, sources: Sequence[Tree], plan: DispatchPlan
+    ) -> tuple[Tree, Tensor, _LocalHandle]:
         """Gathers every distinct (sample, expert) pair once, however many gates picked it."""
-        rows_P, offsets_E1, slots_BGK = ops.route_plan(plan.experts_BGK, plan.num_experts)
-        rows_RD = _gather(sources, rows_P, offsets_E1.tolist(), plan.expert_source)
-        return rows_RD, offsets_E1, _LocalHandle(slots_BGK, plan.weights_BGK)
+        routes = plan.routes
+        if routes is None:
+            routes = plan_routes(plan.experts_BGK, plan.num_experts)
+        handle = _LocalHandle(routes.slots_BGK, plan.weights_BGK)
+        read = sorted(set(plan.expert_source))
+        if len(read) == 1:
+            return gather_rows(sources[read[0]], routes), routes.offsets_E1, handle
+        source_E = plan.source_E
+        if source_E is None:
+            source_E = source_places(plan.expert_source).to(routes.rows_P.device)
+        by_source = routes_by_source(routes, plan.experts_BGK, source_E, len(read))
+        rows = gather_rows(stack_sources([sources[s] for s in read]), by_source)
+        return rows, routes.offsets_E1, handle
 
-    def combine(self, y_RO: Tensor, handle: _LocalHandle) -> Tensor:
+    def combine(self, y: Tree, handle: _LocalHandle) -> Tree:
         """Adds up what each gate asked for."""
-        return ops.gated_combine(y_RO, handle.slots_BGK, handle.weights_BGK)
-
-
-def _gather(
-    sources: Sequence[Tensor], rows_P: Tensor, offsets: list[int], expert_source: tuple[int, ...]
-) -> Tensor:
-    """The rows of all pairs; experts in a row that read the same source are gathered together."""
-    parts, first = [], 0
-    for source, run in groupby(expert_source):
-        last = first + len(list(run))
-        # embedding, not indexing: its gradient adds up per sample in a fixed order, in parallel.
-        parts.append(F.embedding(rows_P[offsets[first] : offsets[last]], sources[source]))
-        first = last
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
+        return mix_grouped(y, handle.slots_BGK, handle.weights_BGK)

@@ -1,13 +1,14 @@
-"""The pool of experts that all gates share, and the two ways to run it."""
+"""`ExpertPool`: experts of any kind that all gates share, and the two ways to run them."""
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Protocol, runtime_checkable
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
-from mmoe.config.model import Activation
-from mmoe.mixture.mlp import MLP
+from mmoe.mixture.trees import Tree, join_rows, leaves_of, map_leaves, split_rows
 
 # Rows per product when a grouped pool scores. A product of another height may round differently,
 # and how many rows an expert gets depends on the other rows of the batch; with products of one
@@ -15,122 +16,199 @@ from mmoe.mixture.mlp import MLP
 SCORING_TILE = 128
 
 
-class ExpertPool(nn.ModuleList):
-    """Experts with one output width; each has its own contiguous weights.
+@runtime_checkable
+class Pool(Protocol):
+    """What a mixture needs of its experts; a module that has it is used as it is.
 
-    A loop of plain products over contiguous per-expert weights is the fastest form on a CPU: ahead
-    of one concatenated product, of `bmm`, and far ahead of a stacked weight indexed in a loop,
-    which gives each expert a gradient the size of the whole stack.
+    A pool may also have these attributes:
+
+    - `static_shapes`: True where `grouped` never reads `offsets_E1` on the host, so that it can run
+      inside `torch.compile` and on a GPU without waiting for it (default: False);
+    - `uses_batch`: True where, in training, an expert's result for a row depends on which other
+      rows it got (default: False). Such a pool is never run dense for gates that pick.
+    """
+
+    output_dim: int | None
+
+    def __len__(self) -> int:
+        """E, the experts of this pool."""
+        ...
+
+    def dense(self, inputs: Sequence[Tree]) -> list[Tree]:
+        """Every expert on all rows: one `x_BD` for all or one per expert → E times `y_BO`."""
+        ...
+
+    def grouped(self, rows: Tree, offsets_E1: Tensor) -> Tree:
+        """Expert e on rows `offsets[e] : offsets[e + 1]` → `y_RO`, row for row."""
+        ...
+
+
+class ExpertPool(nn.ModuleList):
+    """Experts that are modules of any class, of different classes too.
+
+    Inputs and outputs may be tensors, or tuples and dicts of tensors to any depth (pytrees): rows
+    of every leaf are gathered, and every leaf of the outputs is mixed. For equal MLPs use
+    `MLPExperts`, which is faster.
+
+    In evaluation mode a row's result does not depend on the rows beside it: dense, between batches
+    of one height; grouped, always (products of one fixed height). Between thread counts the product
+    library may round differently: results agree within 1e-5 of the largest in float32.
 
     Args:
-        experts: Any modules that map `[rows, D]` to `[rows, output_dim]`, of different classes too.
-            Where they run grouped, any number of rows can come, none included.
+        experts: Modules that map rows to as many rows. They need only agree on the structure and
+            the shapes of what they return. Where they run grouped, any number of rows can come,
+            none included.
         output_dim: Width of what they return; default: the `output_dim` (or `out_features`) of the
-            first expert.
+            first expert that has one, else None, which is unknown.
 
     Raises:
-        ValueError: No experts, an unknown output width, or experts that differ in it.
+        ValueError: No experts, or experts that differ in their output.
 
     Example:
         >>> import torch
         >>> from mmoe.mixture import MLP, ExpertPool
         >>> pool = ExpertPool([MLP(8, [16]), torch.nn.Linear(8, 16)])
-        >>> x = torch.zeros(3, 8)
-        >>> [y.shape for y in pool([x, x])]
+        >>> [y.shape for y in pool.dense([torch.zeros(3, 8)])]
         [torch.Size([3, 16]), torch.Size([3, 16])]
+        >>> pool.grouped(torch.zeros(3, 8), torch.tensor([0, 1, 3], dtype=torch.int32)).shape
+        torch.Size([3, 16])
+
+    Source: He et al., "FastMoE: a fast mixture-of-expert training system" (arXiv 2103.13262), for
+        experts of any kind.
     """
+
+    static_shapes = False
+    uses_batch = False
 
     def __init__(self, experts: Iterable[nn.Module], output_dim: int | None = None) -> None:
         super().__init__(experts)
         if not len(self):
             raise ValueError("experts: expected at least one module, got none")
+        widths = [_width_of(expert) for expert in self]
         if output_dim is None:
-            output_dim = _width_of(self[0])
-        if output_dim is None:
-            raise ValueError(
-                f"experts: cannot tell the output width of {type(self[0]).__name__}; "
-                "give the module an attribute output_dim, or pass ExpertPool(experts, output_dim=…)"
-            )
-        for e, expert in enumerate(self):
-            if _width_of(expert) not in (None, output_dim):
+            output_dim = next((width for width in widths if width is not None), None)
+        for e, width in enumerate(widths):
+            if width not in (None, output_dim):
                 raise ValueError(
-                    f"experts: expert {e} returns width {_width_of(expert)}, expected {output_dim} "
+                    f"experts: expert {e} returns width {width}, expected {output_dim} "
                     "as the others of its pool"
                 )
         self.output_dim = output_dim
 
-    def forward(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """Runs every expert on all rows: one `x_BD` per expert → one `y_BO` per expert."""
-        if len(inputs) != len(self):
-            raise ValueError(
-                f"inputs: expected {len(self)} tensors, one per expert, got {len(inputs)}"
-            )
-        return [self._checked(e, expert(inputs[e]), inputs[e]) for e, expert in enumerate(self)]
+    def forward(self, inputs: Sequence[Tree]) -> list[Tree]:
+        """The same as `dense`."""
+        return self.dense(inputs)
 
-    def grouped(self, rows_RD: Tensor, offsets_E1: Tensor) -> Tensor:
-        """Runs each expert on its own rows: expert e takes rows `offsets[e] : offsets[e + 1]`.
+    def dense(self, inputs: Sequence[Tree]) -> list[Tree]:
+        """Runs every expert on all rows.
 
         Args:
-            rows_RD: Rows, those of one expert contiguous.
+            inputs: One input for all experts, or one per expert.
+
+        Returns:
+            What each expert returned.
+        """
+        if len(inputs) not in (1, len(self)):
+            raise ValueError(
+                f"inputs: expected one for all experts or {len(self)}, one per expert, got "
+                f"{len(inputs)}"
+            )
+        inputs = list(inputs) if len(inputs) == len(self) else list(inputs) * len(self)
+        outputs = [expert(x) for expert, x in zip(self, inputs, strict=True)]
+        self._check(outputs, [leaves_of("inputs", x)[0].shape[0] for x in inputs])
+        return outputs
+
+    def grouped(self, rows: Tree, offsets_E1: Tensor) -> Tree:
+        """Runs each expert on its own rows: expert e takes rows `offsets[e] : offsets[e + 1]`.
+
+        The sizes are read on the host: on a GPU this waits for the plan, and inside `torch.compile`
+        it cannot run (there a mixture runs such a pool dense).
+
+        Args:
+            rows: Rows, those of one expert next to each other.
             offsets_E1: First row of each expert and, last, the number of rows; int32.
 
         Returns:
-            `y_RO`, row for row.
+            Outputs, row for row; 0 past the last offset.
         """
-        sizes = offsets_E1.diff().tolist()
-        if len(sizes) != len(self):
+        bounds = offsets_E1.tolist()
+        if len(bounds) != len(self) + 1:
             raise ValueError(
                 f"offsets_E1: expected {len(self) + 1} entries, one more than experts, got "
-                f"{len(sizes) + 1}"
+                f"{len(bounds)}"
             )
-        # split, not slices: the gradient of split is one concatenation, that of every slice is a
-        # full-size buffer of zeros.
-        parts = rows_RD.split(sizes)
+        tail = leaves_of("rows", rows)[0].shape[0] - bounds[-1]
+        sizes = [end - start for start, end in pairwise(bounds)]
+        if min(tail, *sizes) < 0:
+            raise ValueError(
+                f"offsets_E1: expected numbers that rise from 0 to at most the {tail + bounds[-1]} "
+                f"rows, got {bounds}"
+            )
         # Experts without rows run as well: their gradients are then 0, not absent, and an optimizer
         # treats them as it does in dense execution.
-        outputs = [
-            self._checked(e, self._run(expert, part), part)
-            for e, (expert, part) in enumerate(zip(self, parts, strict=True))
-        ]
-        return torch.cat(outputs)
+        parts = split_rows(rows, [*sizes, tail])[: len(sizes)]
+        outputs = [self._run(expert, part) for expert, part in zip(self, parts, strict=True)]
+        self._check(outputs, sizes)
+        if tail:
+            zeros = map_leaves(lambda leaf: leaf.new_zeros(tail, *leaf.shape[1:]), outputs[0])
+            outputs.append(zeros)
+        return join_rows(outputs)
 
-    def _run(self, expert: nn.Module, x_ND: Tensor) -> Tensor:
+    def _run(self, expert: nn.Module, part: Tree) -> Tree:
         if self.training:
-            return expert(x_ND)
-        rows = len(x_ND)
-        padded = F.pad(x_ND, (0, 0, 0, -rows % SCORING_TILE))
-        return torch.cat([expert(tile) for tile in padded.split(SCORING_TILE)])[:rows]
+            return expert(part)
+        rows = leaves_of("rows", part)[0].shape[0]
+        missing = -rows % SCORING_TILE
+        padded = map_leaves(
+            lambda leaf: torch.cat([leaf, leaf.new_zeros(missing, *leaf.shape[1:])]), part
+        )
+        tiles = split_rows(padded, [SCORING_TILE] * ((rows + missing) // SCORING_TILE) or [0])
+        together = join_rows([expert(tile) for tile in tiles])
+        return map_leaves(lambda leaf: leaf[:rows], together)
 
-    def _checked(self, e: int, y: Tensor, x: Tensor) -> Tensor:
-        if y.shape != (len(x), self.output_dim):
-            raise ValueError(
-                f"experts: expected shape [{len(x)}, {self.output_dim}] from expert {e} "
-                f"({type(self[e]).__name__}), got {list(y.shape)}"
-            )
-        return y
-
-
-def mlp_experts(
-    num_experts: int,
-    input_dim: int,
-    hidden: Sequence[int],
-    *,
-    activation: Activation = "relu",
-    dropout: float = 0.0,
-) -> ExpertPool:
-    """A pool of equal MLPs; the arguments are those of `MLP`.
-
-    Example:
-        >>> from mmoe.mixture import mlp_experts
-        >>> pool = mlp_experts(8, 32, [64, 16])
-        >>> len(pool), pool.output_dim
-        (8, 16)
-    """
-    return ExpertPool(
-        MLP(input_dim, hidden, activation=activation, dropout=dropout) for _ in range(num_experts)
-    )
+    def _check(self, outputs: Sequence[Tree], sizes: Sequence[int]) -> None:
+        """All experts must return what expert 0 does, a row for each row."""
+        first = _shapes(outputs[0])
+        if self.output_dim is not None and isinstance(outputs[0], Tensor):
+            first = [[self.output_dim]]
+        for e, (output, size) in enumerate(zip(outputs, sizes, strict=True)):
+            kind = f"expert {e} ({type(self[e]).__name__})"
+            if not _alike(output, outputs[0]):
+                raise ValueError(
+                    f"experts: expected the structure that expert 0 returns from {kind}, got "
+                    f"{_describe(output)}"
+                )
+            for leaf, shape in zip(leaves_of("experts", output), first, strict=True):
+                if list(leaf.shape) != [size, *shape]:
+                    raise ValueError(
+                        f"experts: expected shape {[size, *shape]} from {kind}, got "
+                        f"{list(leaf.shape)}"
+                    )
+                if not leaf.is_floating_point():
+                    raise ValueError(
+                        f"experts: expected floating point numbers, which can be mixed, from "
+                        f"{kind}, got {leaf.dtype}"
+                    )
 
 
 def _width_of(expert: nn.Module) -> int | None:
     width = getattr(expert, "output_dim", getattr(expert, "out_features", None))
     return width if isinstance(width, int) else None
+
+
+def _shapes(tree: Tree) -> list[list[int]]:
+    return [list(leaf.shape[1:]) for leaf in leaves_of("experts", tree)]
+
+
+def _alike(tree: Tree, other: Tree) -> bool:
+    if isinstance(tree, Tensor) or isinstance(other, Tensor):
+        return isinstance(tree, Tensor) and isinstance(other, Tensor)
+    return pytree.tree_structure(tree) == pytree.tree_structure(other)
+
+
+def _describe(tree: Tree) -> str:
+    if isinstance(tree, dict):
+        return f"a dict of {', '.join(map(str, tree))}"
+    if isinstance(tree, tuple | list):
+        return f"a {type(tree).__name__} of {len(tree)}"
+    return f"a {type(tree).__name__}"

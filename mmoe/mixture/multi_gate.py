@@ -5,32 +5,41 @@ width, S input sources, R routed pairs (distinct sample and expert).
 """
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
-import torch
 from torch import Tensor, nn
 
-from mmoe import ops
+from mmoe.mixture.capacity import Capacity, drop_over_capacity
 from mmoe.mixture.checks import check_decision, check_source, check_visibility
-from mmoe.mixture.dispatcher import Dispatcher, DispatchPlan, LocalDispatcher
-from mmoe.mixture.execution import Execution, resolve_execution
-from mmoe.mixture.experts import ExpertPool
+from mmoe.mixture.dispatcher import Dispatcher, DispatchPlan, LocalDispatcher, source_places
+from mmoe.mixture.execution import Execution
+from mmoe.mixture.experts import ExpertPool, Pool
 from mmoe.mixture.gates import GateOutput, SoftmaxGate
 from mmoe.mixture.picks import as_picks, as_weights, visible_experts
+from mmoe.mixture.policy import make_policy
+from mmoe.mixture.routes import plan_routes
+from mmoe.mixture.runs import Run, run_dense, run_grouped, run_padded
+from mmoe.mixture.statistics import MixtureStatistics, measure, picked_experts
+from mmoe.mixture.trees import Tree, cast_for_autocast, leaves_of
 
 
 class MixtureOutput(NamedTuple):
     """What a mixture returns.
 
     Attributes:
-        out_BGO: One mix of expert outputs per gate.
+        out_BGO: One mix of expert outputs per gate; where experts return tuples or dicts, the same
+            structure of `[B, G, …]`.
         auxiliary_losses: Scalars of the gate to add to the loss, by name.
-        gate_weights_BGE: The weights, where they were asked for.
+        gate_weights_BGE: The weights the gates gave (before any drop), where they were asked for.
+        dropped: Picks dropped by the capacity, one int64; None where nothing can be dropped.
+        statistics: Where they were asked for.
     """
 
     out_BGO: Tensor
     auxiliary_losses: dict[str, Tensor]
-    gate_weights_BGE: Tensor | None
+    gate_weights_BGE: Tensor | None = None
+    dropped: Tensor | None = None
+    statistics: MixtureStatistics | None = None
 
 
 class MultiGateMixture(nn.Module):
@@ -39,26 +48,35 @@ class MultiGateMixture(nn.Module):
     The forward pass:
 
     1. the gate turns what each gate reads into weights for all experts, or for K picks;
-    2. dense: every expert runs on all rows, and one pass over their outputs serves all gates;
+    2. while training, a capacity drops picks, if there is one (default: none);
+    3. dense: every expert runs on all rows, and one pass over their outputs serves all gates;
        grouped: the dispatcher gathers each distinct (sample, expert) pair once, every expert runs
-       on its own rows, and the dispatcher combines.
+       on its own rows, and the dispatcher combines;
+       padded: as grouped, but every expert computes as many rows as the capacity, zeros among them.
 
-    Both give the same numbers. Routing is dropless. The gate's arithmetic is in fp32 under autocast
-    too; experts follow autocast. In evaluation mode a row's output does not depend on the other
-    rows of a batch of the same height.
+    All give the same numbers. The gate's arithmetic is in fp32 under autocast too; experts follow
+    autocast. In evaluation mode nothing is dropped, and a row's output does not depend on the other
+    rows of a batch of the same height (nor on the height or the number of threads, as far as the
+    experts are concerned, with `MLPExperts` on the CPU; see `ExpertPool` for the tolerance of
+    others).
 
     Args:
-        input_dim: D, width of what the experts read.
+        input_dim: D, width of what the experts read; None: inputs may have any structure (tensors,
+            tuples, dicts), and the gate must be given.
         num_gates: G.
-        experts: A pool, or modules that map `[rows, D]` to `[rows, O]`.
+        experts: A pool (`MLPExperts`, `ExpertPool`, or a module with their methods), or modules
+            that map `[rows, D]` to `[rows, O]`.
         gate: Any gate module (see `mmoe.mixture.gates`); default: a linear `SoftmaxGate`.
         visibility: Which gate may see which expert, bool `[G, E]`; default: all.
         expert_source: For each expert, which of S input sources it reads; default: source 0.
         gate_source: The same for each gate.
-        execution: `dense`, `grouped`, or `auto`: the cheaper one by `choose_execution`.
+        execution: `dense`, `grouped`, `padded` (with a capacity; evaluation is then grouped), or
+            `auto`: the cheaper one of the first two, call by call (`choose_execution`).
         dispatcher: Moves rows to experts; default: they are all here. Another one always gets
             grouped execution; then `experts` are this rank's, and `visibility` says how many
             there are in all.
+        capacity: How many rows an expert may compute in a training step; default: what the gate's
+            attribute `capacity` says, else any number.
 
     Raises:
         ValueError: A setting or a shape that does not fit, with its name.
@@ -77,12 +95,13 @@ class MultiGateMixture(nn.Module):
 
     visibility_GE: Tensor
     visible_GV: Tensor
+    source_E: Tensor
 
     def __init__(
         self,
-        input_dim: int,
+        input_dim: int | None,
         num_gates: int,
-        experts: ExpertPool | Iterable[nn.Module],
+        experts: Pool | Iterable[nn.Module],
         *,
         gate: nn.Module | None = None,
         visibility: Tensor | Sequence[Sequence[bool]] | None = None,
@@ -90,97 +109,153 @@ class MultiGateMixture(nn.Module):
         gate_source: Sequence[int] | None = None,
         execution: Execution = "auto",
         dispatcher: Dispatcher | None = None,
+        capacity: Capacity | None = None,
     ) -> None:
         super().__init__()
-        self.experts = experts if isinstance(experts, ExpertPool) else ExpertPool(experts)
-        visibility_GE = check_visibility(visibility, num_gates, len(self.experts))
+        pool = experts if isinstance(experts, Pool) else ExpertPool(experts)
+        self.experts = cast(nn.Module, pool)
+        visibility_GE = check_visibility(visibility, num_gates, len(pool))
         num_experts = visibility_GE.shape[1]
-        if dispatcher is None and num_experts != len(self.experts):
+        if dispatcher is None and num_experts != len(pool):
             raise ValueError(
-                f"visibility: expected {len(self.experts)} columns, one per expert, "
-                f"got {num_experts}"
+                f"visibility: expected {len(pool)} columns, one per expert, got {num_experts}"
             )
         self.input_dim, self.num_gates, self.num_experts = input_dim, num_gates, num_experts
-        self.output_dim = self.experts.output_dim
+        self.output_dim = pool.output_dim
         self.expert_source = check_source("expert_source", expert_source, num_experts, "expert")
         self.gate_source = check_source("gate_source", gate_source, num_gates, "gate")
         self.num_sources = max(*self.expert_source, *self.gate_source) + 1
         if gate is None:
+            if input_dim is None:
+                raise ValueError("gate: expected one where input_dim is None, got None")
             gate = SoftmaxGate(input_dim, num_gates, num_experts)
         self.gate = gate
         # Settings, not state: they come back with the constructor's arguments.
         self.register_buffer("visibility_GE", visibility_GE, persistent=False)
         self.register_buffer("visible_GV", visible_experts(visibility_GE), persistent=False)
+        self.register_buffer("source_E", source_places(self.expert_source), persistent=False)
         self.dispatcher = LocalDispatcher() if dispatcher is None else dispatcher
-        self.execution = resolve_execution(
-            execution, gate, visibility_GE.tolist(), local=dispatcher is None
+        own: Any = getattr(gate, "capacity", None)
+        self.capacity: Capacity | None = own if capacity is None else capacity
+        self.policy = make_policy(
+            execution,
+            pool,
+            gate,
+            visibility_GE.tolist(),
+            input_dim=input_dim,
+            local=dispatcher is None,
+            limited=self.capacity is not None,
         )
 
-    def forward(self, x: Tensor | Sequence[Tensor], return_gates: bool = False) -> MixtureOutput:
+    @property
+    def execution(self) -> Execution:
+        """What was asked for."""
+        return self.policy.execution
+
+    def forward(
+        self,
+        x: Tensor | Sequence[Tree],
+        return_gates: bool = False,
+        return_statistics: bool = False,
+    ) -> MixtureOutput:
         """Mixes the experts for every gate.
 
         Args:
-            x: `x_BD` where there is one source, else `x_BSD` or S tensors `x_BD`.
+            x: `x_BD` where there is one source, else `x_BSD` or S tensors `x_BD`. Where `input_dim`
+                is None: the one source itself, or S of them, each a tensor, tuple or dict.
             return_gates: Also return the gates' weights, as `gate_weights_BGE`.
+            return_statistics: Also return `statistics`.
 
         Returns:
             `out_BGO` and what goes with it.
         """
         sources = self._sources(x)
+        rows = leaves_of("x", sources[0])[0].shape[0]
         decision = self.gate([sources[s] for s in self.gate_source], self.visibility_GE)
-        check_decision(decision, (len(sources[0]), self.num_gates, self.num_experts))
-        sources = _autocast(sources)
-        if self.execution == "dense":
-            weights_BGE = as_weights(decision, self.num_experts)
-            y = self.experts([sources[s] for s in self.expert_source])
-            out_BGO = ops.dense_combine(y, weights_BGE)
-        else:
-            out_BGO = self._grouped(sources, decision)
-        weights = as_weights(decision, self.num_experts) if return_gates else None
-        return MixtureOutput(out_BGO, decision.auxiliary_losses, weights)
+        check_decision(decision, rows, self.visibility_GE, self.policy.sees_all)
+        kept, dropped, limit = decision, None, None
+        if self.capacity is not None and self.training:
+            experts_BGK, weights_BGK = as_picks(decision, self.visible_GV)
+            left = drop_over_capacity(self.capacity, experts_BGK, weights_BGK, self.num_experts)
+            kept = decision._replace(weights=weights_BGK, experts=left.experts_BGK)
+            dropped, limit = left.dropped, left.limit
+        run = self._run(sources, kept, limit, return_statistics)
+        return MixtureOutput(
+            cast(Tensor, run.out_BGO),
+            decision.auxiliary_losses,
+            as_weights(decision, self.num_experts) if return_gates else None,
+            dropped,
+            measure(decision, kept, self.visibility_GE, run.dead_share_E)
+            if return_statistics
+            else None,
+        )
 
     def extra_repr(self) -> str:
         """Shown by `print`."""
-        return (
+        text = (
             f"gates={self.num_gates}, experts={self.num_experts}, sources={self.num_sources}, "
             f"execution={self.execution}"
         )
+        return text if self.capacity is None else f"{text}, capacity={self.capacity}"
 
-    def _grouped(self, sources: Sequence[Tensor], decision: GateOutput) -> Tensor:
-        experts_BGK, weights_BGK = as_picks(decision, self.visible_GV)
+    def _run(
+        self, sources: Sequence[Tree], kept: GateOutput, limit: int | None, statistics: bool
+    ) -> Run:
+        pool = cast(Pool, self.experts)
+        sources = [cast_for_autocast(source) for source in sources]
+        routes = None
+        if kept.experts is not None and self.policy.counts_pairs(kept.experts, self.training):
+            routes = plan_routes(kept.experts, self.num_experts, limit)
+        execution = self.policy.choose(
+            kept.experts,
+            training=self.training,
+            pairs=None if routes is None else routes.rows_P.shape[0],
+            number_bytes=leaves_of("x", sources[self.expert_source[0]])[0].dtype.itemsize,
+        )
+        if execution == "dense":
+            one = len(set(self.expert_source)) == 1
+            inputs = [sources[s] for s in (self.expert_source[:1] if one else self.expert_source)]
+            picked_BGE = picked_experts(kept, self.visibility_GE) if statistics else None
+            return run_dense(pool, inputs, as_weights(kept, self.num_experts), picked_BGE)
+        experts_BGK, weights_BGK = as_picks(kept, self.visible_GV)
+        if routes is None and self.policy.local:
+            routes = plan_routes(experts_BGK, self.num_experts, limit)
         plan = DispatchPlan(
             experts_BGK=experts_BGK,
             weights_BGK=weights_BGK,
             num_experts=self.num_experts,
             expert_source=self.expert_source,
+            source_E=self.source_E,
+            routes=routes,
         )
-        rows_RD, offsets_E1, handle = self.dispatcher.dispatch(sources, plan)
-        return self.dispatcher.combine(self.experts.grouped(rows_RD, offsets_E1), handle)
+        if execution == "padded":
+            assert self.capacity is not None and limit is not None and routes is not None
+            width = self.capacity.width(limit, routes.offsets_E1)
+            return run_padded(pool, sources, plan, width, statistics)
+        return run_grouped(pool, self.dispatcher, sources, plan, statistics)
 
-    def _sources(self, x: Tensor | Sequence[Tensor]) -> Sequence[Tensor]:
-        """The S input tensors, checked."""
-        if isinstance(x, Tensor):
-            x = x.unbind(1) if x.dim() == 3 else (x,)
-        sources = tuple(x)
+    def _sources(self, x: Tensor | Sequence[Tree]) -> tuple[Tree, ...]:
+        """The S inputs, checked."""
+        if self.input_dim is None and self.num_sources == 1:
+            sources: tuple[Tree, ...] = (x,)
+        elif isinstance(x, Tensor):
+            sources = x.unbind(1) if x.dim() == 3 else (x,)
+        else:
+            sources = tuple(x)
         if len(sources) != self.num_sources:
             raise ValueError(
                 f"x: expected {self.num_sources} input source(s), got {len(sources)}; several go "
                 "in as [rows, sources, width] or as a list of [rows, width]"
             )
+        if self.input_dim is None:
+            leaves_of("x", list(sources))
+            return sources
+        rows = sources[0].shape[0] if sources[0].dim() else 0
         for s, source in enumerate(sources):
             width = self.input_dim if s in self.expert_source else source.shape[-1]
-            if source.dim() != 2 or source.shape != (len(sources[0]), width):
+            if source.dim() != 2 or source.shape != (rows, width):
                 raise ValueError(
                     f"x: expected shape [rows, {width}] of source {s}, with the rows of source 0 "
-                    f"({len(sources[0])}), got {list(source.shape)}"
+                    f"({rows}), got {list(source.shape)}"
                 )
         return sources
-
-
-def _autocast(sources: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Casts every source once; left to autocast, each expert would cast it again."""
-    device = sources[0].device.type
-    if not torch.is_autocast_enabled(device):
-        return sources
-    dtype = torch.get_autocast_dtype(device)
-    return [x.to(dtype) if x.dtype == torch.float32 else x for x in sources]

@@ -35,5 +35,5 @@ def as_picks(decision: GateOutput, visible_GV: Tensor) -> tuple[Tensor, Tensor]:
     """`experts_BGK` and `weights_BGK` of either form; dense weights pick every visible expert."""
     if decision.experts is not None:
         return decision.experts, decision.weights
-    experts_BGV = visible_GV.expand(len(decision.weights), -1, -1)
+    experts_BGV = visible_GV.expand(decision.weights.shape[0], -1, -1)
     return experts_BGV, decision.weights.gather(-1, experts_BGV.clamp(min=0).long())

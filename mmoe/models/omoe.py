@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 from mmoe.config.model import ModelConfig
 from mmoe.mixture import MultiGateMixture
+from mmoe.models.gates import build_gate
 from mmoe.models.network import Level, MixtureNetwork
-from mmoe.models.parts import build_experts, build_gate, build_towers, numbered
+from mmoe.models.parts import build_experts, build_towers, numbered
 
 
 def build_omoe(model: ModelConfig, input_dim: int, task_names: Sequence[str]) -> MixtureNetwork:

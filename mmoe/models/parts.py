@@ -1,30 +1,20 @@
-"""From the sections of a `ModelConfig` to modules: experts, gates, towers."""
-
-from torch import nn
+"""From the sections of a `ModelConfig` to modules: experts, towers."""
 
 from mmoe.config.model import ModelConfig
-from mmoe.mixture import ExpertPool, SoftmaxGate, TopKGate, mlp_experts
+from mmoe.mixture import MLPExperts
 from mmoe.tasks import TaskTowers
 
 
-def build_experts(model: ModelConfig, input_dim: int, num_experts: int) -> ExpertPool:
+def build_experts(model: ModelConfig, input_dim: int, num_experts: int) -> MLPExperts:
     """`num_experts` MLPs as `model.expert` says."""
-    return mlp_experts(
+    return MLPExperts(
         num_experts,
         input_dim,
         model.expert.hidden,
         activation=model.expert.activation,
+        norm=model.expert.norm,
         dropout=model.expert.dropout,
     )
-
-
-def build_gate(model: ModelConfig, input_dim: int, num_gates: int, num_experts: int) -> nn.Module:
-    """The gates that `model.gate` asks for."""
-    sizes = (input_dim, num_gates, num_experts)
-    hidden, temperature = model.gate.hidden, model.gate.temperature
-    if model.gate.kind == "softmax":
-        return SoftmaxGate(*sizes, hidden=hidden, temperature=temperature)
-    return TopKGate(*sizes, k=model.gate.k, hidden=hidden, temperature=temperature)
 
 
 def build_towers(model: ModelConfig, num_tasks: int) -> TaskTowers:

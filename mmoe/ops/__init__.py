@@ -1,4 +1,4 @@
-"""Operators of the mixture: plan the routes, combine expert outputs for all gates at once.
+"""Operators of the mixture: pick, plan the routes, gather, compute, combine for all gates at once.
 
 Every operator has a specification in `mmoe.ops.reference`, a CPU and a CUDA kernel in the extension
 `mmoe._C`, and works under `torch.compile`, `torch.export`, `no_grad` and `inference_mode`. Autocast
@@ -7,14 +7,24 @@ leaves them alone: outputs have the dtype of the expert outputs, sums are taken 
 
 from mmoe.ops._library import ExtensionStatus, extension_status
 from mmoe.ops.dense_combine import dense_combine
+from mmoe.ops.dense_mm import dense_mm
 from mmoe.ops.gated_combine import gated_combine
+from mmoe.ops.grouped_mm import FusedActivation, grouped_mm
+from mmoe.ops.permute import permute, unpermute
 from mmoe.ops.route_plan import RoutePlan, route_plan
+from mmoe.ops.topk_gate import topk_gate
 
 __all__ = [
     "ExtensionStatus",
+    "FusedActivation",
     "RoutePlan",
     "dense_combine",
+    "dense_mm",
     "extension_status",
     "gated_combine",
+    "grouped_mm",
+    "permute",
     "route_plan",
+    "topk_gate",
+    "unpermute",
 ]

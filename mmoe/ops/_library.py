@@ -7,6 +7,7 @@ Either way the names `torch.ops.mmoe.*` exist, so `torch.compile` and `opcheck` 
 
 import functools
 import importlib
+import inspect
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ import torch
 from torch.library import Library
 
 from mmoe.ops import reference
+from mmoe.ops._checks import check_device
 
 # The same text as in csrc/library.cpp; a test compares the two.
 SCHEMAS = {
@@ -27,6 +29,31 @@ SCHEMAS = {
     "dense_combine": "(Tensor[] y, Tensor weights_BGE) -> Tensor",
     "dense_combine_backward": (
         "(Tensor grad_BGO, Tensor[] y, Tensor weights_BGE) -> (Tensor[], Tensor)"
+    ),
+    "topk_gate": (
+        "(Tensor logits_BGE, Tensor visibility_GE, int k, bool softmax_after) -> (Tensor, Tensor)"
+    ),
+    "topk_gate_backward": (
+        "(Tensor grad_BGK, Tensor logits_BGE, Tensor visibility_GE, Tensor experts_BGK,"
+        " bool softmax_after) -> Tensor"
+    ),
+    "permute": "(Tensor x_BD, Tensor rows_P, Tensor slots_BGK) -> Tensor",
+    "unpermute": "(Tensor y_PD, Tensor rows_P, Tensor slots_BGK) -> Tensor",
+    "grouped_mm": (
+        "(Tensor x_PD, Tensor offsets_E1, Tensor weight_EDH, Tensor? bias_EH, str activation)"
+        " -> (Tensor, Tensor)"
+    ),
+    "grouped_mm_backward": (
+        "(Tensor grad_PH, Tensor x_PD, Tensor offsets_E1, Tensor weight_EDH, Tensor y_PH,"
+        " Tensor z_PH, str activation, bool need_x, bool need_weight, bool need_bias)"
+        " -> (Tensor, Tensor, Tensor)"
+    ),
+    "dense_mm": (
+        "(Tensor[] x, Tensor weight_EDH, Tensor? bias_EH, str activation) -> (Tensor[], Tensor[])"
+    ),
+    "dense_mm_backward": (
+        "(Tensor[] grad, Tensor[] x, Tensor weight_EDH, Tensor[] y, Tensor[] z, str activation,"
+        " bool need_x, bool need_weight, bool need_bias) -> (Tensor[], Tensor, Tensor)"
     ),
 }
 
@@ -115,3 +142,25 @@ def _open_library() -> Library:
 
 
 LIBRARY = _open_library()
+
+
+def register_fake(name: str, fake: Callable[..., Any]) -> None:
+    """Attach the kernel for tensors without values, which computes shapes alone.
+
+    PyTorch also chooses it where only one of an operator's tensors has no values, and the result
+    would be memory that nobody has written; so it first checks that all are on one device.
+    """
+    signature = inspect.signature(fake)
+
+    @functools.wraps(fake)
+    def checked(*arguments: Any, **named: Any) -> Any:
+        tensors: list[tuple[str, torch.Tensor]] = []
+        for argument, value in signature.bind(*arguments, **named).arguments.items():
+            parts = value if isinstance(value, list | tuple) else [value]
+            tensors += [(argument, part) for part in parts if isinstance(part, torch.Tensor)]
+        like, first = tensors[0]
+        for argument, tensor in tensors:
+            check_device(argument, tensor, first.device, like)
+        return fake(*arguments, **named)
+
+    torch.library.register_fake(f"mmoe::{name}", checked, lib=LIBRARY)

@@ -13,7 +13,7 @@ from mmoe.ops._checks import (
     check_float,
     check_shape,
 )
-from mmoe.ops._library import LIBRARY
+from mmoe.ops._library import LIBRARY, register_fake
 
 
 def dense_combine(y: Sequence[Tensor] | Tensor, weights_BGE: Tensor) -> Tensor:
@@ -104,8 +104,8 @@ def _backward(ctx: Any, grad_BGO: Tensor) -> tuple[list[Tensor], Tensor]:
     return torch.ops.mmoe.dense_combine_backward(grad_BGO, y, weights_BGE)
 
 
-torch.library.register_fake("mmoe::dense_combine", _fake, lib=LIBRARY)
-torch.library.register_fake("mmoe::dense_combine_backward", _fake_backward, lib=LIBRARY)
+register_fake("dense_combine", _fake)
+register_fake("dense_combine_backward", _fake_backward)
 torch.library.register_autograd(
     "mmoe::dense_combine", _backward, setup_context=_setup_context, lib=LIBRARY
 )

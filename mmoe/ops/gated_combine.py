@@ -13,7 +13,7 @@ from mmoe.ops._checks import (
     check_int32,
     check_shape,
 )
-from mmoe.ops._library import LIBRARY
+from mmoe.ops._library import LIBRARY, register_fake
 
 
 def gated_combine(y_PO: Tensor, slots_BGK: Tensor, weights_BGK: Tensor) -> Tensor:
@@ -79,8 +79,8 @@ def _backward(ctx: Any, grad_BGO: Tensor) -> tuple[Tensor, None, Tensor]:
     return grad_y_PO, None, grad_weights_BGK
 
 
-torch.library.register_fake("mmoe::gated_combine", _fake, lib=LIBRARY)
-torch.library.register_fake("mmoe::gated_combine_backward", _fake_backward, lib=LIBRARY)
+register_fake("gated_combine", _fake)
+register_fake("gated_combine_backward", _fake_backward)
 torch.library.register_autograd(
     "mmoe::gated_combine", _backward, setup_context=_setup_context, lib=LIBRARY
 )

@@ -7,15 +7,25 @@ No function here but `grouped_mm` reads a value back to the host, and none has a
 on values, so they also serve as the operators on devices that have no kernel.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+
+from mmoe.ops._values import check_indices, check_no_nan, check_samples
 
 
 def _accumulate(tensor: Tensor) -> Tensor:
     """Sums are taken in float32, or in float64 where the input is."""
     return tensor if tensor.dtype == torch.float64 else tensor.float()
+
+
+def _gate_logits(logits_BGE: Tensor, visibility_GE: Tensor) -> Tensor:
+    """Give the logits to pick by: -inf for what a gate does not see, a large number for +inf."""
+    # With +inf itself, softmax would take inf from inf.
+    logits_BGE = _accumulate(logits_BGE)
+    logits_BGE = logits_BGE.clamp(max=torch.finfo(logits_BGE.dtype).max)
+    return logits_BGE.masked_fill(~visibility_GE, -torch.inf)
 
 
 def topk_gate(
@@ -24,16 +34,19 @@ def topk_gate(
     """Pick each gate's k largest logits among the experts it sees, and weigh them by softmax.
 
     Args:
-        logits_BGE: Float. Equal logits: the expert with the lower number wins.
+        logits_BGE: Float. Equal logits: the expert with the lower number wins. -inf counts as not
+            seen, +inf takes all the weight (several share it). NaN among visible experts is refused
+            on the CPU; on a GPU it makes all weights of that gate and row NaN.
         visibility_GE: Bool; a gate never picks an expert it does not see.
         k: Picks a gate makes; K = min(k, E).
         softmax_after: Softmax over the picks (they sum to 1) instead of over all visible experts.
 
     Returns:
-        weights_BGK (float32 or float64) and experts_BGK (int32). A gate that sees fewer than K
-        experts has picks of -1 with weight 0.
+        weights_BGK (float32 or float64) and experts_BGK (int32), best first. A gate that sees fewer
+        than K experts has picks of -1 with weight 0.
     """
-    logits_BGE = _accumulate(logits_BGE).masked_fill(~visibility_GE, -torch.inf)
+    logits_BGE = _gate_logits(logits_BGE, visibility_GE)
+    check_no_nan(logits_BGE)
     k = min(k, logits_BGE.shape[-1])
     sorted_BGE, order_BGE = logits_BGE.sort(dim=-1, descending=True, stable=True)
     experts_BGK, unseen_BGK = order_BGE[..., :k], (sorted_BGE == -torch.inf)[..., :k]
@@ -44,6 +57,35 @@ def topk_gate(
     # where, not times: a gate that sees nothing has NaN weights, which times 0 stay NaN.
     weights_BGK = torch.where(unseen_BGK, 0.0, weights_BGK)
     return weights_BGK, experts_BGK.masked_fill(unseen_BGK, -1).to(torch.int32)
+
+
+def topk_gate_backward(
+    grad_BGK: Tensor,
+    logits_BGE: Tensor,
+    visibility_GE: Tensor,
+    experts_BGK: Tensor,
+    softmax_after: bool,
+) -> Tensor:
+    """Give the gradient of `topk_gate`'s weights for logits_BGE, in the logits' dtype.
+
+    With p the softmax over the picks (after) or over all visible experts (before), and grad[e] the
+    weight's gradient of a picked expert, 0 of the others:
+
+    grad_logits[e] = p[e] * (grad[e] - sum over all e' of p[e'] * grad[e'])
+    """
+    E = logits_BGE.shape[-1]
+    check_indices("experts_BGK", "experts", experts_BGK, E)
+    # Column E takes what unused picks write, and is cut off.
+    targets_BGK = torch.where(experts_BGK >= 0, experts_BGK, E).long()
+    grad_BGE = grad_BGK.new_zeros(*logits_BGE.shape[:-1], E + 1)
+    picked_BGE = grad_BGE.bool().scatter(-1, targets_BGK, True)[..., :E]
+    grad_BGE = grad_BGE.scatter_add(-1, targets_BGK, grad_BGK)[..., :E]
+    masked_BGE = _gate_logits(logits_BGE, visibility_GE)
+    if softmax_after:
+        masked_BGE = masked_BGE.masked_fill(~picked_BGE, -torch.inf)
+    p_BGE = torch.where(masked_BGE == -torch.inf, 0.0, masked_BGE.softmax(-1))
+    grad_BGE = p_BGE * (grad_BGE - (p_BGE * grad_BGE).sum(-1, keepdim=True))
+    return grad_BGE.to(logits_BGE.dtype)
 
 
 def route_plan(experts_BGK: Tensor, num_experts: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -88,48 +130,192 @@ def route_plan(experts_BGK: Tensor, num_experts: int) -> tuple[Tensor, Tensor, T
     return rows_P[:P].clone(), offsets_E1, slots_BGK
 
 
-def permute(x_BD: Tensor, rows_P: Tensor) -> Tensor:
-    """Gather the rows of a plan: x_PD[i] = x_BD[rows_P[i]], and 0 where rows_P[i] is -1."""
+def permute(x_BD: Tensor, rows_P: Tensor, slots_BGK: Tensor) -> Tensor:
+    """Gather the rows of a plan: x_PD[p] = x_BD[rows_P[p]], and 0 where rows_P[p] is -1.
+
+    The slots serve the gradient alone, which is `unpermute`.
+    """
+    check_indices("rows_P", "rows", rows_P, x_BD.shape[0])
     padded = torch.cat([x_BD, x_BD.new_zeros(1, x_BD.shape[1])])
     return padded.index_select(0, torch.where(rows_P >= 0, rows_P, x_BD.shape[0]).long())
 
 
-def unpermute(y_PD: Tensor, rows_P: Tensor, num_samples: int) -> Tensor:
-    """Add the rows of a plan up per sample, in the order of the pairs; the adjoint of `permute`."""
-    targets_P = torch.where(rows_P >= 0, rows_P, num_samples).long()
-    sums = _accumulate(y_PD).new_zeros(num_samples + 1, y_PD.shape[1])
-    return sums.index_add(0, targets_P, _accumulate(y_PD))[:num_samples].to(y_PD.dtype)
+def unpermute(y_PD: Tensor, rows_P: Tensor, slots_BGK: Tensor) -> Tensor:
+    """Add the rows of a plan up per sample, each pair once: the adjoint of `permute`.
+
+    y_BD[b] = sum of y_PD[p] over the distinct p >= 0 among slots_BGK[b], in increasing p
+
+    A row that no slot names is never read. rows_P serves the gradient, which is `permute`; a slot
+    whose row is another sample's is refused on the CPU.
+    """
+    check_indices("slots_BGK", "slots", slots_BGK, y_PD.shape[0])
+    check_samples(rows_P, slots_BGK)
+    slots_BN = slots_BGK.flatten(1).sort(1).values
+    # The sample's other gates, or picks, that share a pair: only the first of equals counts.
+    again_BN = torch.zeros_like(slots_BN, dtype=torch.bool)
+    again_BN[:, 1:] = slots_BN[:, 1:] == slots_BN[:, :-1]
+    slots_BN = slots_BN.masked_fill(again_BN, -1)
+    return _picked(y_PD, slots_BN.unsqueeze(1)).sum(2).squeeze(1).to(y_PD.dtype)
+
+
+def _activate(z: Tensor, activation: str) -> Tensor:
+    match activation:
+        case "relu":
+            return z.relu()
+        case "gelu":
+            return torch.nn.functional.gelu(z)
+        case "silu":
+            return torch.nn.functional.silu(z)
+    return z
+
+
+def _activation_gradient(grad: Tensor, y: Tensor, z: Tensor, activation: str) -> Tensor:
+    """Give the gradient of z from that of y = activation(z), rounded as the products read it."""
+    dtype, grad, y, z = grad.dtype, _accumulate(grad), _accumulate(y), _accumulate(z)
+    match activation:
+        case "relu":
+            grad = torch.where(y <= 0, 0, grad)
+        case "gelu":
+            grad = torch.ops.aten.gelu_backward(grad, z)
+        case "silu":
+            grad = torch.ops.aten.silu_backward(grad, z)
+    return _accumulate(grad.to(dtype))
+
+
+def _keeps_z(activation: str) -> bool:
+    """Say whether the gradient needs what went into the activation: ReLU's can be told from y."""
+    return activation in ("gelu", "silu")
+
+
+def _layer(
+    x_ND: Tensor, weight_DH: Tensor, bias_H: Tensor | None, activation: str
+) -> tuple[Tensor, Tensor]:
+    """One expert's layer on its rows: y_NH and z_NH."""
+    z_NH = _accumulate(x_ND) @ _accumulate(weight_DH.to(x_ND.dtype))
+    z_NH = z_NH if bias_H is None else z_NH + _accumulate(bias_H)
+    return _activate(z_NH, activation).to(x_ND.dtype), z_NH.to(x_ND.dtype)
 
 
 def grouped_mm(
     x_PD: Tensor,
     offsets_E1: Tensor,
-    weights: Sequence[Tensor],
-    bias_EH: Tensor | None = None,
-    activation: Callable[[Tensor], Tensor] | None = None,
-) -> Tensor:
-    """Send each expert's rows through its own layer: y = activation(x @ W[e] + b[e]).
+    weight_EDH: Tensor,
+    bias_EH: Tensor | None,
+    activation: str,
+) -> tuple[Tensor, Tensor]:
+    """Send each expert's rows through its own layer: y = activation(z), z = x @ W[e] + b[e].
 
     Args:
         x_PD: Rows in the order of a plan.
         offsets_E1: int32, expert e owns the rows from offsets[e] up to offsets[e + 1].
-        weights: One contiguous [D, H] per expert (of a stacked tensor: `W.unbind(0)`, since an
-            index in a loop gives every expert a gradient of full size).
-        bias_EH: Optional, one row per expert.
-        activation: Optional, applied to the result.
+        weight_EDH: In x's dtype, or float32 beside bfloat16 rows.
+        bias_EH: Optional, the weight's dtype.
+        activation: none, relu, gelu (exact) or silu.
 
     Returns:
-        y_PH; rows past the last offset are 0.
+        y_PH in x's dtype, 0 past the last offset, and z_PH likewise where the activation's gradient
+        needs it (gelu, silu), else an empty tensor.
     """
     bounds = offsets_E1.tolist()
-    biases = [None] * len(weights) if bias_EH is None else bias_EH.unbind(0)
-    parts = []
-    for expert, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
-        y = x_PD[bounds[expert] : bounds[expert + 1]] @ weight
-        y = y if bias is None else y + bias
-        parts.append(y if activation is None else activation(y))
-    parts.append(x_PD.new_zeros(x_PD.shape[0] - bounds[-1], weights[0].shape[1]))
-    return torch.cat(parts)
+    biases = [None] * len(weight_EDH) if bias_EH is None else bias_EH.unbind(0)
+    pairs = [
+        _layer(x_PD[bounds[e] : bounds[e + 1]], weight, bias, activation)
+        for e, (weight, bias) in enumerate(zip(weight_EDH.unbind(0), biases, strict=True))
+    ]
+    tail = x_PD.new_zeros(x_PD.shape[0] - bounds[-1], weight_EDH.shape[2])
+    y_PH = torch.cat([*(y for y, _ in pairs), tail])
+    if not _keeps_z(activation):
+        return y_PH, x_PD.new_empty(0)
+    return y_PH, torch.cat([*(z for _, z in pairs), tail])
+
+
+def grouped_mm_backward(
+    grad_PH: Tensor,
+    x_PD: Tensor,
+    offsets_E1: Tensor,
+    weight_EDH: Tensor,
+    y_PH: Tensor,
+    z_PH: Tensor,
+    activation: str,
+    need_x: bool,
+    need_weight: bool,
+    need_bias: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Give the gradients of `grouped_mm` for x_PD, weight_EDH and bias_EH; 0 in the tail.
+
+    A gradient that is not needed comes back as an empty tensor.
+    """
+    E, D, H = weight_EDH.shape
+    like, bounds = weight_EDH.new_empty(0), offsets_E1.tolist()
+    dz_PH = _activation_gradient(
+        grad_PH, y_PH, z_PH if _keeps_z(activation) else grad_PH, activation
+    )
+    weight_EDH = weight_EDH.to(x_PD.dtype)
+    grad_x = x_PD.new_zeros(x_PD.shape if need_x else 0)
+    grad_weight = like.new_zeros((E, D, H) if need_weight else 0)
+    grad_bias = like.new_zeros((E, H) if need_bias else 0)
+    for e in range(E):
+        rows = slice(bounds[e], bounds[e + 1])
+        if need_x:
+            grad_x[rows] = (dz_PH[rows] @ _accumulate(weight_EDH[e]).t()).to(x_PD.dtype)
+        if need_weight:
+            grad_weight[e] = _accumulate(x_PD[rows]).t() @ dz_PH[rows]
+        if need_bias:
+            grad_bias[e] = dz_PH[rows].sum(0)
+    return grad_x, grad_weight, grad_bias
+
+
+def dense_mm(
+    x: Sequence[Tensor], weight_EDH: Tensor, bias_EH: Tensor | None, activation: str
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Send all rows through the layer of every expert: y[e] = activation(x[e] @ W[e] + b[e]).
+
+    Args:
+        x: One tensor [B, D] that all experts read, or E tensors.
+        weight_EDH: In x's dtype, or float32 beside bfloat16 rows.
+        bias_EH: Optional, the weight's dtype.
+        activation: none, relu, gelu (exact) or silu.
+
+    Returns:
+        E tensors y_BH; and E tensors z_BH where the activation's gradient needs them, else none.
+    """
+    rows = list(x) if len(x) == len(weight_EDH) else list(x) * len(weight_EDH)
+    biases = [None] * len(weight_EDH) if bias_EH is None else bias_EH.unbind(0)
+    pairs = [
+        _layer(x_BD, weight, bias, activation)
+        for x_BD, weight, bias in zip(rows, weight_EDH.unbind(0), biases, strict=True)
+    ]
+    return [y for y, _ in pairs], [z for _, z in pairs] if _keeps_z(activation) else []
+
+
+def dense_mm_backward(
+    grad: Sequence[Tensor],
+    x: Sequence[Tensor],
+    weight_EDH: Tensor,
+    y: Sequence[Tensor],
+    z: Sequence[Tensor],
+    activation: str,
+    need_x: bool,
+    need_weight: bool,
+    need_bias: bool,
+) -> tuple[list[Tensor], Tensor, Tensor]:
+    """Give the gradients of `dense_mm`; that of a shared x is the sum over the experts."""
+    E, D, H = weight_EDH.shape
+    shared = len(x) != E or E == 1
+    grad_x = [_accumulate(part).new_zeros(part.shape) for part in x] if need_x else []
+    grad_weight = weight_EDH.new_zeros((E, D, H) if need_weight else 0)
+    grad_bias = weight_EDH.new_zeros((E, H) if need_bias else 0)
+    for e in range(E):
+        kept = z[e] if _keeps_z(activation) else grad[e]
+        dz_BH = _activation_gradient(grad[e], y[e], kept, activation)
+        if need_x:
+            weight_DH = _accumulate(weight_EDH[e].to(x[0].dtype))
+            grad_x[0 if shared else e] += dz_BH @ weight_DH.t()
+        if need_weight:
+            grad_weight[e] = _accumulate(x[0 if shared else e]).t() @ dz_BH
+        if need_bias:
+            grad_bias[e] = dz_BH.sum(0)
+    return [part.to(x[0].dtype) for part in grad_x], grad_weight, grad_bias
 
 
 def _picked(y_PO: Tensor, slots_BGK: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from mmoe.ops._checks import check_dims, check_int32
-from mmoe.ops._library import LIBRARY
+from mmoe.ops._library import register_fake
 
 
 class RoutePlan(NamedTuple):
@@ -32,7 +32,7 @@ def route_plan(experts_BGK: Tensor, num_experts: int) -> RoutePlan:
 
     Args:
         experts_BGK: int32, the expert of every pick in [0, E), or -1 for a pick that is not used.
-        num_experts: E, at least 1.
+        num_experts: E, from 1 to 2,147,483,647.
 
     Returns:
         The plan; deterministic, the same on CPU and CUDA.
@@ -58,8 +58,8 @@ def route_plan(experts_BGK: Tensor, num_experts: int) -> RoutePlan:
         raise ValueError(
             f"experts_BGK: expected at least one gate and one pick, got shape {[B, G, K]}"
         )
-    if num_experts < 1:
-        raise ValueError(f"num_experts: expected at least 1, got {num_experts}")
+    if not 1 <= num_experts < 2**31:
+        raise ValueError(f"num_experts: expected 1 to {2**31 - 1}, got {num_experts}")
     pairs = B * min(G * K, num_experts)
     if pairs >= 2**31:
         raise ValueError(
@@ -74,4 +74,4 @@ def _fake(experts_BGK: Tensor, num_experts: int) -> tuple[Tensor, Tensor, Tensor
     return rows_P, experts_BGK.new_empty(num_experts + 1), experts_BGK.new_empty(B, G, K)
 
 
-torch.library.register_fake("mmoe::route_plan", _fake, lib=LIBRARY)
+register_fake("route_plan", _fake)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mmoe.config import ModelConfig
+from mmoe.config import GateConfig, ModelConfig
 
 NONE = "–"
 
@@ -60,6 +60,8 @@ def model_line(model: ModelConfig) -> str:
     Example:
         >>> model_line(ModelConfig())
         'MMoE · 8 experts of 256-128 · softmax gates · tower 64'
+        >>> model_line(ModelConfig(gate={"kind": "noisy_top_k"})).split(" · ")[2]
+        'noisy top-2 gates'
     """
     name = _MODELS.get(model.kind, model.kind)
     pool = {
@@ -71,10 +73,24 @@ def model_line(model: ModelConfig) -> str:
     }.get(model.kind, f"{model.num_experts} expert{'s' * (model.num_experts > 1)}")
     parts = [name, f"{pool} of {_widths(model.expert.hidden)}"]
     if model.kind not in ("shared_bottom", "single_task"):
-        top = f"top-{model.gate.k} gates"
-        parts.append(top if model.gate.kind == "top_k" else "softmax gates")
+        parts.append(f"{_gates(model.gate)} gates")
     parts.append(f"tower {_widths(model.tower.hidden)}" if model.tower.hidden else "linear tower")
     return " · ".join(parts)
+
+
+def _gates(gate: GateConfig) -> str:
+    names = {
+        "softmax": "softmax",
+        "top_k": f"top-{gate.picks}",
+        "noisy_top_k": f"noisy top-{gate.picks}",
+        "switch": "Switch",
+        "gshard": "GShard",
+        "cosine": f"cosine top-{gate.picks}",
+        "sigmoid": f"sigmoid top-{gate.picks}",
+        "dselect_k": f"DSelect-{gate.picks}",
+        "static": "static" if gate.picks is None else f"static top-{gate.picks}",
+    }
+    return names[gate.kind]
 
 
 def count(value: Any) -> str:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from mmoe.config import RunConfig
 from mmoe.datasets.batch import Batch
+from mmoe.mixture import update_biases
 from mmoe.tasks.losses import multi_task_loss
 from mmoe.train.optim import learning_rate_factor
 from mmoe.train.state import TrainingState
@@ -31,8 +32,14 @@ def train_step(
     """
     _set_learning_rates(state, config, total_steps)
     ranker, training = state.ranker, config.training
-    with torch.autocast("cpu", torch.bfloat16, enabled=training.precision == "bf16"):
-        output = ranker(batch.dense_BF, batch.values, batch.lengths_CB)
+    try:
+        with torch.autocast("cpu", torch.bfloat16, enabled=training.precision == "bf16"):
+            output = ranker(batch.dense_BF, batch.values, batch.lengths_CB)
+    except ValueError as error:
+        # A gate refuses NaN before the loss could show it.
+        if "NaN" not in str(error):
+            raise
+        raise ValueError(_diverged(state, f"the loss cannot be computed ({error})")) from error
     assert batch.labels_BT is not None and batch.observed_BT is not None
     assert batch.weights_BT is not None, "training batches carry labels"
     total, losses_T = multi_task_loss(
@@ -52,6 +59,7 @@ def train_step(
         nn.utils.clip_grad_norm_(ranker.network.parameters(), training.gradient_clip)
     state.optimizer.step()
     state.optimizer.zero_grad()
+    update_biases(ranker.network)
     ranker.tables.step()
     if state.average is not None:
         state.average.update_parameters(ranker.network)
@@ -83,7 +91,11 @@ def _check_finite(
         if not math.isfinite(loss)
     ]
     whose = f"of task {', '.join(names)}" if names else "(an auxiliary loss)"
-    raise ValueError(
-        f"training step {state.position.step + 1}: the loss {whose} is {value}; lower "
+    raise ValueError(_diverged(state, f"the loss {whose} is {value}"))
+
+
+def _diverged(state: TrainingState, what: str) -> str:
+    return (
+        f"training step {state.position.step + 1}: {what}; lower "
         f"training.optimizer.learning_rate or set training.gradient_clip"
     )

@@ -1,55 +1,21 @@
-"""MLPs and the pool: formula, initialisation, both ways to run, errors."""
+"""ExpertPool: modules of any class, structures in and out, both ways to run, errors."""
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
 
-from mmoe.mixture import MLP, ExpertPool, mlp_experts
+from mmoe.mixture import MLP, ExpertPool, Pool
 from mmoe.mixture.experts import SCORING_TILE
 
 
-@pytest.mark.parametrize("activation", ["relu", "gelu", "silu"])
-@pytest.mark.parametrize("training", [True, False])
-def test_mlp_equals_its_formula(activation, training):
+def offsets_of(sizes):
+    return torch.tensor([0, *torch.tensor(sizes).cumsum(0).tolist()], dtype=torch.int32)
+
+
+def mixed_pool():
     torch.manual_seed(0)
-    mlp, x = MLP(5, [4, 3], activation=activation).train(training), torch.randn(6, 5)
-    for layer in mlp.layers:
-        nn.init.normal_(layer.bias)
-    h = x
-    for layer in mlp.layers:
-        h = getattr(F, activation)(h @ layer.weight.T + layer.bias)
-    torch.testing.assert_close(mlp(x), h)
-    assert (mlp.input_dim, mlp.output_dim) == (5, 3)
-
-
-def test_mlp_without_layers_is_the_identity():
-    x = torch.randn(3, 5)
-    assert MLP(5, [])(x) is x
-    assert MLP(5, []).output_dim == 5
-
-
-def test_mlp_leaves_its_input_alone():
-    x = torch.randn(3, 5)
-    before = x.clone()
-    MLP(5, [4])(x)
-    assert torch.equal(x, before)
-
-
-def test_he_initialisation_keeps_the_second_moment():
-    torch.manual_seed(0)
-    y = MLP(300, [400, 400, 400])(torch.randn(500, 300))
-    # He et al. 2015: E[relu(y)²] = E[x²] = 1, layer after layer.
-    assert 0.8 < y.square().mean() < 1.2
-
-
-def test_dropout_zeroes_and_rescales():
-    torch.manual_seed(0)
-    mlp, x = MLP(4, [1000], dropout=0.25), torch.rand(20, 4)
-    y, full = mlp(x), mlp.eval()(x)
-    kept = y != 0
-    torch.testing.assert_close(y[kept], full[kept] / 0.75)
-    assert abs(kept.sum() / (full > 0).sum() - 0.75) < 0.02
+    normed = nn.Sequential(nn.LayerNorm(5), nn.Linear(5, 4))
+    return ExpertPool([nn.Linear(5, 4), normed, MLP(5, [3, 4], activation="gelu")])
 
 
 @pytest.mark.parametrize(
@@ -57,32 +23,95 @@ def test_dropout_zeroes_and_rescales():
 )
 @pytest.mark.parametrize("training", [True, False])
 def test_grouped_runs_each_expert_on_its_rows(sizes, training):
-    torch.manual_seed(0)
-    pool = mlp_experts(3, 5, [4]).train(training)
+    pool = mixed_pool().train(training)
     rows = torch.randn(sum(sizes), 5)
-    offsets = torch.tensor([0, *torch.tensor(sizes).cumsum(0).tolist()], dtype=torch.int32)
-    y = pool.grouped(rows, offsets)
     expected = [expert(part) for expert, part in zip(pool, rows.split(sizes), strict=True)]
+    y = pool.grouped(rows, offsets_of(sizes))
     torch.testing.assert_close(y, torch.cat(expected))
+
+
+def test_rows_past_the_last_offset_are_zero_and_never_read():
+    pool, rows = mixed_pool(), torch.randn(8, 5)
+    offsets = offsets_of([2, 1, 3])
+    expected = pool.grouped(rows[:6], offsets)
+    rows[6:] = torch.nan
+    y = pool.grouped(rows, offsets)
+    assert torch.equal(y[:6], expected)
+    assert (y[6:] == 0).all()
+
+
+def test_dense_runs_every_expert_on_all_rows_of_one_input_or_of_its_own():
+    pool, xs = mixed_pool(), [torch.randn(6, 5) for _ in range(3)]
+    for inputs in ([xs[0]] * 3, xs):
+        expected = [expert(x) for expert, x in zip(pool, inputs, strict=True)]
+        torch.testing.assert_close(pool.dense(inputs), expected)
+    torch.testing.assert_close(pool.dense(xs[:1]), [expert(xs[0]) for expert in pool])
 
 
 @pytest.mark.parametrize("mates", [0, 1, 7, 126, 127, 300])
 def test_a_row_scores_the_same_bits_however_many_rows_its_expert_got(mates):
     torch.manual_seed(0)
-    pool = mlp_experts(1, 330, [256, 64]).eval()
-    row, offsets = torch.randn(1, 330), torch.tensor([0, 1], dtype=torch.int32)
+    pool = ExpertPool([MLP(330, [256, 64])]).eval()
+    row = torch.randn(1, 330)
     with torch.no_grad():
-        alone = pool.grouped(row, offsets)
-        together = pool.grouped(torch.cat([row, torch.randn(mates, 330)]), offsets * (1 + mates))
+        alone = pool.grouped(row, offsets_of([1]))
+        rows = torch.cat([row, torch.randn(mates, 330)])
+        together = pool.grouped(rows, offsets_of([1 + mates]))
     assert torch.equal(together[:1], alone)
 
 
-def test_weights_are_separate_and_contiguous():
-    pool = mlp_experts(3, 5, [4, 2])
-    weights = [expert.layers[0].weight for expert in pool]
-    assert all(weight.is_contiguous() for weight in weights)
-    assert len({weight.data_ptr() for weight in weights}) == 3
-    assert not torch.equal(weights[0], weights[1])
+def test_thread_counts_stay_within_the_documented_tolerance():
+    torch.manual_seed(0)
+    pool, rows = ExpertPool([MLP(330, [256, 64])]).eval(), torch.randn(300, 330)
+    with torch.no_grad():
+        one = pool.grouped(rows, offsets_of([300]))
+        try:
+            torch.set_num_threads(2)
+            two = pool.grouped(rows, offsets_of([300]))
+        finally:
+            torch.set_num_threads(1)
+    assert (one - two).abs().max() <= 1e-5 * one.abs().max()
+
+
+class TakesDict(nn.Module):
+    """Reads ids, a vector and a matrix; gives a number, a vector and a matrix for each row."""
+
+    def __init__(self, seed):
+        super().__init__()
+        torch.manual_seed(seed)
+        self.table, self.linear = nn.Embedding(7, 3), nn.Linear(4, 3)
+
+    def forward(self, batch):
+        vector = self.table(batch["ids"]) + self.linear(batch["vector"])
+        matrix = batch["parts"][0] * vector[:, None, :1]
+        return {"score": vector.sum(1), "pair": (vector, matrix)}
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_dicts_and_tuples_in_and_out(training):
+    pool = ExpertPool([TakesDict(0), TakesDict(1)]).train(training)
+    batch = {
+        "ids": torch.randint(0, 7, (6,)),
+        "vector": torch.randn(6, 4),
+        "parts": (torch.randn(6, 2, 3),),
+    }
+    dense = pool.dense([batch])
+    grouped = pool.grouped(batch, offsets_of([2, 4]))
+    for leaf in ("score", "pair"):
+        halves = (dense[0][leaf], dense[1][leaf])
+        pairs = [halves] if leaf == "score" else zip(*halves, strict=True)
+        together = [grouped[leaf]] if leaf == "score" else grouped[leaf]
+        for (first, second), y in zip(pairs, together, strict=True):
+            torch.testing.assert_close(y, torch.cat([first[:2], second[2:]]))
+
+
+def test_experts_without_rows_get_zero_gradients_not_none():
+    pool = mixed_pool()
+    pool.grouped(torch.randn(2, 5), offsets_of([2, 0, 0])).sum().backward()
+    for e, expert in enumerate(pool):
+        for parameter in expert.parameters():
+            assert parameter.grad is not None
+            assert bool(parameter.grad.any()) == (e == 0)
 
 
 class Doubles(nn.Module):
@@ -90,36 +119,74 @@ class Doubles(nn.Module):
         return 2 * x
 
 
-def test_a_module_of_unknown_width_needs_it_said():
-    with pytest.raises(ValueError, match="cannot tell the output width of Doubles"):
-        ExpertPool([Doubles()])
-    pool = ExpertPool([Doubles(), nn.Linear(3, 3)], output_dim=3)
-    assert torch.equal(pool([torch.ones(2, 3)] * 2)[0], 2 * torch.ones(2, 3))
+def test_a_module_of_unknown_width_may_say_it_or_not():
+    assert ExpertPool([Doubles(), nn.Linear(3, 3)]).output_dim == 3
+    unknown = ExpertPool([Doubles()])
+    assert unknown.output_dim is None
+    assert torch.equal(unknown([torch.ones(2, 3)])[0], 2 * torch.ones(2, 3))
+    assert isinstance(unknown, Pool)
+    assert not isinstance(nn.ModuleList([Doubles()]), Pool)
+
+
+class Returns(nn.Module):
+    def __init__(self, value):
+        super().__init__()
+        self.value = value
+
+    def forward(self, x):
+        return self.value
+
+
+ROWS = torch.zeros(2, 3)
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: MLP(0, [4]), "input_dim: expected a width of 1 or more, got 0"),
-        (lambda: MLP(4, [4, 0]), r"hidden: expected widths of 1 or more, got \[4, 0\]"),
-        (lambda: MLP(4, [4], activation="tanh"), "activation: expected one of relu, gelu, silu"),
-        (lambda: MLP(4, [4], dropout=1.0), r"dropout: expected a probability in \[0, 1\), got 1"),
         (lambda: ExpertPool([]), "experts: expected at least one module, got none"),
         (
             lambda: ExpertPool([nn.Linear(3, 2), nn.Linear(3, 4)]),
             "experts: expert 1 returns width 4, expected 2",
         ),
         (
-            lambda: mlp_experts(2, 3, [4])([torch.zeros(1, 3)]),
-            "inputs: expected 2 tensors, one per expert, got 1",
+            lambda: ExpertPool([Doubles(), Doubles(), Doubles()]).dense([ROWS] * 2),
+            "inputs: expected one for all experts or 3, one per expert, got 2",
         ),
         (
-            lambda: ExpertPool([Doubles()], output_dim=4)([torch.zeros(2, 3)]),
+            lambda: ExpertPool([Doubles()], output_dim=4).dense([ROWS]),
             r"experts: expected shape \[2, 4\] from expert 0 \(Doubles\), got \[2, 3\]",
         ),
         (
-            lambda: mlp_experts(2, 3, [4]).grouped(torch.zeros(1, 3), torch.tensor([0, 1])),
+            lambda: ExpertPool([Doubles(), Returns(torch.zeros(2, 5))]).dense([ROWS]),
+            r"experts: expected shape \[2, 3\] from expert 1 \(Returns\), got \[2, 5\]",
+        ),
+        (
+            lambda: ExpertPool([Doubles(), Returns({"y": ROWS})]).dense([ROWS]),
+            r"experts: expected the structure that expert 0 returns .* got a dict of y",
+        ),
+        (
+            lambda: ExpertPool([Returns(ROWS.long())]).dense([ROWS]),
+            r"experts: expected floating point .* from expert 0 \(Returns\), got torch.int64",
+        ),
+        (
+            lambda: ExpertPool([Returns("y")]).dense([ROWS]),
+            "experts: expected tensors, or tuples and dicts of them, got a str",
+        ),
+        (
+            lambda: ExpertPool([Doubles(), Doubles()]).grouped(ROWS, torch.tensor([0, 1])),
             "offsets_E1: expected 3 entries.*got 2",
+        ),
+        (
+            lambda: ExpertPool([Doubles()]).grouped(ROWS, torch.tensor([0, 3])),
+            r"offsets_E1: expected numbers that rise from 0 to at most the 2 rows, got \[0, 3\]",
+        ),
+        (
+            lambda: ExpertPool([Doubles()]).grouped({}, torch.tensor([0, 3])),
+            "rows: expected at least one tensor, got an empty structure",
+        ),
+        (
+            lambda: ExpertPool([Doubles()]).dense([(ROWS, ROWS[:1])]),
+            r"inputs: expected tensors of one height \(\[2\]\), got shape \[1, 3\]",
         ),
     ],
 )

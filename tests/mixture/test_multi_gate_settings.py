@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from mmoe.mixture import MLP, GateOutput, MultiGateMixture, TopKGate, mlp_experts
+from mmoe.mixture import MLP, Capacity, GateOutput, MultiGateMixture, TopKGate, mlp_experts
 
 B, D, H, G, E = 9, 6, 5, 3, 4
 VISIBILITY = [[True, True, True, False], [True, False, True, True], [False, True, True, False]]
@@ -26,7 +26,6 @@ def test_another_dispatcher_may_keep_experts_elsewhere():
         D, G, [expert], dispatcher=TakesAll(), visibility=torch.ones(G, 8, dtype=torch.bool)
     )
     assert layer.num_experts == 8
-    assert layer.execution == "grouped"
     x = torch.randn(B, D)
     torch.testing.assert_close(layer(x).out_BGO, expert(x)[:, None].expand(-1, G, -1))
 
@@ -45,12 +44,19 @@ def test_another_dispatcher_may_keep_experts_elsewhere():
         ({"visibility": [[True, True, False, True]] * 3}, "visibility: no gate sees expert 2"),
         ({"expert_source": [0, 1]}, r"expert_source: expected 4 .* got \[0, 1\]"),
         ({"gate_source": [0, -1, 0]}, r"gate_source: expected 3 .* got \[0, -1, 0\]"),
-        ({"execution": "fast"}, "execution: expected auto, dense or grouped, got 'fast'"),
+        (
+            {"execution": "fast"},
+            "execution: expected one of auto, dense, grouped, padded, got 'fast'",
+        ),
         (
             {"gate": TopKGate(D, G, E, k=3), "visibility": VISIBILITY},
             "gate: gate 2 picks k = 3 experts, but sees 2",
         ),
         ({"dispatcher": TakesAll(), "execution": "dense"}, "execution: dense .* dispatcher"),
+        (
+            {"dispatcher": TakesAll(), "execution": "padded", "capacity": Capacity()},
+            "execution: padded .* dispatcher",
+        ),
     ],
 )
 def test_wrong_settings(settings, message):
@@ -80,6 +86,18 @@ def test_sources_of_different_heights():
         layer([torch.zeros(3, D), torch.zeros(4, D)])
 
 
+def test_inputs_of_any_structure_need_a_gate():
+    with pytest.raises(ValueError, match="gate: expected one where input_dim is None, got None"):
+        MultiGateMixture(None, G, [nn.Linear(D, H)])
+    layer = MultiGateMixture(None, 1, [nn.Linear(D, H)], gate=Returns(torch.ones(3, 1, 1)))
+    assert layer(torch.zeros(3, D)).out_BGO.shape == (3, 1, H)
+    with pytest.raises(ValueError, match=r"x: expected tensors, or tuples and dicts .* got a str"):
+        layer(("x", torch.zeros(3, D)))
+    two = MultiGateMixture(None, 1, [nn.Linear(D, H)], gate_source=[1], gate=layer.gate)
+    with pytest.raises(ValueError, match=r"x: expected 2 input source.*, got 1"):
+        two(torch.zeros(3, D))
+
+
 class Returns(nn.Module):
     def __init__(self, weights, experts=None):
         super().__init__()
@@ -98,9 +116,66 @@ class Returns(nn.Module):
             Returns(torch.zeros(3, G, 2), torch.zeros(3, G, 1, dtype=torch.int32)),
             "gate: expected as many picks as weights",
         ),
+        (
+            Returns(torch.zeros(3, G, E, dtype=torch.int64)),
+            "gate: expected floating point weights, got torch.int64",
+        ),
+        (
+            Returns(torch.zeros(3, G, 1), torch.zeros(3, G, 1, dtype=torch.int64)),
+            r"gate: expected picks in torch.int32, got torch.int64; use .to\(torch.int32\)",
+        ),
+        (
+            Returns(torch.zeros(3, G, 1), torch.full((3, G, 1), E, dtype=torch.int32)),
+            r"gate: expected picks from -1 \(unused\) to 3, got 4",
+        ),
+        (
+            Returns(torch.zeros(3, G, 1), torch.full((3, G, 1), -2, dtype=torch.int32)),
+            r"gate: expected picks from -1 \(unused\) to 3, got -2",
+        ),
+        (
+            Returns(torch.zeros(3, G, E, device="meta")),
+            "gate: expected weights on device cpu as the mixture, got meta",
+        ),
+        (
+            Returns(torch.zeros(3, G, 1), torch.zeros(3, G, 1, dtype=torch.int32, device="meta")),
+            "gate: expected picks on device cpu as the mixture, got meta",
+        ),
     ],
 )
 def test_gates_that_return_nonsense(gate, message):
+    for execution in ("auto", "dense", "grouped"):
+        layer = MultiGateMixture(D, G, mlp_experts(E, D, [H]), gate=gate, execution=execution)
+        with pytest.raises(ValueError, match=message):
+            layer(torch.zeros(3, D))
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+@pytest.mark.parametrize("picks", [True, False])
+def test_weights_that_are_no_numbers(picks, value):
+    experts = torch.arange(E, dtype=torch.int32).expand(3, G, E).clone() if picks else None
+    weights = torch.ones(3, G, E)
+    weights[1:, 2, 0] = value
+    gate = Returns(weights, experts)
     layer = MultiGateMixture(D, G, mlp_experts(E, D, [H]), gate=gate)
+    message = "gate: expected finite weights, got NaN or infinity in 2 of 3 rows of gate 2"
     with pytest.raises(ValueError, match=message):
+        layer(torch.zeros(3, D))
+    if experts is not None:
+        # An unused pick may weigh anything.
+        experts[1:, 2, 0] = -1
+        assert layer(torch.zeros(3, D)).out_BGO.isfinite().all()
+
+
+@pytest.mark.parametrize("picks", [True, False])
+def test_gates_that_look_past_their_visibility(picks):
+    experts = torch.tensor([0, 2], dtype=torch.int32).expand(3, G, 2) if picks else None
+    weights = torch.full((3, G, 2 if picks else E), 0.5)
+    if not picks:
+        weights[:, ~torch.tensor(VISIBILITY)] = 0
+        weights[2, 2, 0] = 0.5
+    layer = MultiGateMixture(
+        D, G, mlp_experts(E, D, [H]), gate=Returns(weights, experts), visibility=VISIBILITY
+    )
+    message = "gate: expected no weight of gate 2 on expert 0, which it does not see, got 0.5"
+    with pytest.raises(ValueError, match=f"{message} in row {0 if picks else 2}"):
         layer(torch.zeros(3, D))

@@ -32,6 +32,12 @@ def mlp(module, x):
     return x
 
 
+def expert_of(experts, e, x):
+    for weight, bias in zip(experts.weights, experts.biases, strict=True):
+        x = F.relu(x @ weight[e] + bias[e])
+    return x
+
+
 def head(tower, h):
     return F.linear(mlp(tower.mlp, h), tower.logit.weight, tower.logit.bias)[:, 0]
 
@@ -43,7 +49,7 @@ def test_mmoe_equals_the_paper():
     logits = []
     for t, tower in enumerate(network.towers):
         w = torch.softmax(x @ mixture.gate.logits.weights[0][t].T, dim=1)
-        f = sum(w[:, e : e + 1] * mlp(expert, x) for e, expert in enumerate(mixture.experts))
+        f = sum(w[:, e : e + 1] * expert_of(mixture.experts, e, x) for e in range(4))
         logits.append(head(tower, f))
     torch.testing.assert_close(network(x).logits_BT, torch.stack(logits, 1))
 
@@ -61,12 +67,12 @@ def test_omoe_is_mmoe_with_equal_gates():
 def test_shared_bottom_and_single_task_are_plain_networks():
     x = torch.randn(9, D)
     shared, single = network_of("shared_bottom"), network_of("single_task")
-    (bottom,) = shared.levels[0].mixture.experts
-    expected = torch.stack([head(tower, mlp(bottom, x)) for tower in shared.towers], 1)
+    bottom = expert_of(shared.levels[0].mixture.experts, 0, x)
+    expected = torch.stack([head(tower, bottom) for tower in shared.towers], 1)
     torch.testing.assert_close(shared(x).logits_BT, expected)
     experts = single.levels[0].mixture.experts
-    pairs = zip(single.towers, experts, strict=True)
-    expected = torch.stack([head(tower, mlp(expert, x)) for tower, expert in pairs], 1)
+    columns = [head(tower, expert_of(experts, t, x)) for t, tower in enumerate(single.towers)]
+    expected = torch.stack(columns, 1)
     torch.testing.assert_close(single(x).logits_BT, expected)
     for network in (shared, single):
         assert network(x, return_gates=True).gates == []
@@ -155,17 +161,18 @@ def test_equal_seeds_give_equal_weights():
 def test_settings_reach_the_modules():
     network = network_of(
         "mmoe",
-        expert={"hidden": [5], "activation": "silu", "dropout": 0.1},
+        expert={"hidden": [5], "activation": "swiglu", "norm": "batch", "dropout": 0.1},
         tower={"hidden": [], "dropout": 0.2},
         gate={"hidden": [3], "temperature": 2.0},
     )
-    expert = network.levels[0].mixture.experts[0]
-    assert (expert.activation, expert.dropout, expert.output_dim) == ("silu", 0.1, 5)
+    experts = network.levels[0].mixture.experts
+    assert (experts.activation, experts.norm, experts.dropout) == ("swiglu", "batch", 0.1)
+    assert experts.output_dim == 5
     assert network.towers[0].logit.in_features == 5
     assert network.towers[0].mlp.dropout == 0.2
-    logits = network.levels[0].mixture.gate.logits
-    assert logits.temperature == 2.0
-    assert logits.weights[0].shape == (2, 3, D)
+    gate = network.levels[0].mixture.gate
+    assert gate.options.temperature == 2.0
+    assert gate.logits.weights[0].shape == (2, 3, D)
 
 
 def test_auxiliary_losses_are_named_by_level():

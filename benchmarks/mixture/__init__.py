@@ -1,0 +1,1 @@
+"""The multi-gate layer against the alternatives: `python -m benchmarks.mixture`."""

@@ -1,0 +1,119 @@
+// dense_mm: every expert on all rows. Experts may read one tensor, whose gradient is then a sum.
+
+#include <torch/csrc/stable/library.h>
+
+#include "expert_layer.h"
+#include "memory.h"
+
+namespace mmoe {
+namespace {
+
+struct Dense {
+  std::vector<Tensor> x;
+  Tensor weight, bias;
+  ExpertLayer layer;
+
+  Dense(const std::vector<Tensor>& from, const Tensor& weight_EDH,
+        const std::optional<Tensor>& bias_EH, const std::string& activation)
+      : weight(dense(weight_EDH)), bias(bias_EH ? dense(*bias_EH) : weight) {
+    check_dense_mm(from, weight_EDH, bias_EH);
+    for (const Tensor& tensor : from) x.push_back(dense(tensor));
+    const int64_t experts = weight.size(0);
+    layer = {kernels_for(x[0].scalar_type()),
+             activation_named(activation),
+             experts,
+             weight.size(1),
+             weight.size(2),
+             static_cast<const char*>(weight.const_data_ptr()),
+             bias_EH ? static_cast<const char*>(bias.const_data_ptr()) : nullptr,
+             weight.scalar_type() != x[0].scalar_type(),
+             std::vector<int64_t>(experts, x[0].size(0))};
+  }
+
+  bool keeps_z() const {
+    return layer.activation == gemm::Activation::gelu || layer.activation == gemm::Activation::silu;
+  }
+
+  // One table an expert, or the same for all.
+  ExpertRows rows_of(const std::vector<Tensor>& tensors, int64_t width) const {
+    ExpertRows rows;
+    rows.step = width;
+    for (int64_t e = 0; e < layer.experts; ++e) {
+      const Tensor& tensor = tensors[tensors.size() == 1 ? 0 : e];
+      rows.data.push_back(static_cast<char*>(tensor.mutable_data_ptr()));
+    }
+    return rows;
+  }
+
+  std::vector<Tensor> outputs() const {
+    std::vector<Tensor> y;
+    for (int64_t e = 0; e < layer.experts; ++e) {
+      y.push_back(fresh(x[0], {x[0].size(0), layer.outputs}, x[0].scalar_type()));
+    }
+    return y;
+  }
+};
+
+std::tuple<std::vector<Tensor>, std::vector<Tensor>> dense_mm(std::vector<Tensor> x,
+                                                              const Tensor& weight_EDH,
+                                                              std::optional<Tensor> bias_EH,
+                                                              std::string activation) {
+  const Dense d(x, weight_EDH, bias_EH, activation);
+  const std::vector<Tensor> y = d.outputs();
+  const std::vector<Tensor> z = d.keeps_z() ? d.outputs() : std::vector<Tensor>{};
+  layer_forward(d.layer, d.rows_of(d.x, d.layer.inputs), d.rows_of(y, d.layer.outputs),
+                z.empty() ? ExpertRows{} : d.rows_of(z, d.layer.outputs));
+  return {y, z};
+}
+
+std::vector<Tensor> checked(const char* name, const Dense& d, const std::vector<Tensor>& tensors) {
+  if (static_cast<int64_t>(tensors.size()) != d.layer.experts) {
+    fail(name, ": expected ", d.layer.experts, " tensors, one per expert, got ", tensors.size());
+  }
+  std::vector<Tensor> packed;
+  for (const Tensor& tensor : tensors) {
+    check_dim(name, tensor, 2);
+    check_type(name, tensor, d.x[0].scalar_type());
+    check_size(name, tensor, 0, d.x[0].size(0));
+    check_size(name, tensor, 1, d.layer.outputs);
+    packed.push_back(dense(tensor));
+  }
+  return packed;
+}
+
+std::tuple<std::vector<Tensor>, Tensor, Tensor> dense_mm_backward(
+    std::vector<Tensor> grad, std::vector<Tensor> x, const Tensor& weight_EDH,
+    std::vector<Tensor> y, std::vector<Tensor> z, std::string activation, bool need_x,
+    bool need_weight, bool need_bias) {
+  const Dense d(x, weight_EDH, std::nullopt, activation);
+  const int64_t D = d.layer.inputs, H = d.layer.outputs;
+  grad = checked("grad", d, grad);
+  y = checked("y", d, y);
+  if (d.keeps_z()) z = checked("z", d, z);
+  const ScalarType weight_type = d.weight.scalar_type();
+  std::vector<Tensor> grad_x;
+  for (size_t s = 0; need_x && s < d.x.size(); ++s) {
+    grad_x.push_back(fresh(d.x[s], {d.x[s].size(0), D}, d.x[s].scalar_type()));
+  }
+  const Tensor grad_weight = need_weight ? fresh(d.weight, {d.layer.experts, D, H}, weight_type)
+                                         : fresh(d.weight, {0}, weight_type);
+  const Tensor grad_bias = need_bias ? fresh(d.weight, {d.layer.experts, H}, weight_type)
+                                     : fresh(d.weight, {0}, weight_type);
+
+  LayerGradients gradients;
+  gradients.shared = d.x.size() == 1;
+  if (need_x) gradients.x = d.rows_of(grad_x, D);
+  if (need_weight) gradients.weight = static_cast<char*>(grad_weight.mutable_data_ptr());
+  if (need_bias) gradients.bias = static_cast<char*>(grad_bias.mutable_data_ptr());
+  layer_backward(d.layer, d.rows_of(grad, H), d.rows_of(d.x, D), d.rows_of(y, H),
+                 d.keeps_z() ? d.rows_of(z, H) : ExpertRows{}, gradients);
+  return {grad_x, grad_weight, grad_bias};
+}
+
+}  // namespace
+}  // namespace mmoe
+
+STABLE_TORCH_LIBRARY_IMPL(mmoe, CPU, m) {
+  m.impl("dense_mm", TORCH_BOX(&mmoe::dense_mm));
+  m.impl("dense_mm_backward", TORCH_BOX(&mmoe::dense_mm_backward));
+}

@@ -1,0 +1,60 @@
+// Includes the file MMOE_KERNELS once per instruction set, as namespaces mmoe::generic, avx2 and
+// avx512; MMOE_BEST(f) is then the address of the best `f` this processor can run.
+//
+// Kernels that compare or convert vectors need this: of a function with target_clones, GCC takes
+// such operations apart for the oldest processor before it makes the clones.
+
+// All that the kernels include, here, where no instruction set is chosen yet.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <numeric>
+#include <type_traits>
+
+#include "rows.h"
+
+#define MMOE_ISA generic
+#define MMOE_VECTOR_BYTES 16
+#include MMOE_KERNELS
+#undef MMOE_ISA
+#undef MMOE_VECTOR_BYTES
+
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#pragma GCC push_options
+#pragma GCC target("avx2,fma,bmi2")
+#define MMOE_ISA avx2
+#define MMOE_VECTOR_BYTES 32
+#include MMOE_KERNELS
+#undef MMOE_ISA
+#undef MMOE_VECTOR_BYTES
+#pragma GCC pop_options
+
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,bmi2")
+#define MMOE_ISA avx512
+#define MMOE_VECTOR_BYTES 64
+#include MMOE_KERNELS
+#undef MMOE_ISA
+#undef MMOE_VECTOR_BYTES
+#pragma GCC pop_options
+
+namespace mmoe {
+
+template <typename F>
+F* best_of(F* generic, F* avx2, F* avx512) {
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
+    return avx512;
+  }
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? avx2 : generic;
+}
+
+}  // namespace mmoe
+
+#define MMOE_BEST(...) \
+  best_of(&mmoe::generic::__VA_ARGS__, &mmoe::avx2::__VA_ARGS__, &mmoe::avx512::__VA_ARGS__)
+#else
+#define MMOE_BEST(...) (&mmoe::generic::__VA_ARGS__)
+#endif

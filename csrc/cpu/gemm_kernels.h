@@ -1,0 +1,445 @@
+// The kernels of gemm.h for one instruction set, included by one source file for each. That file
+// defines, in its own namespace MMOE_ISA, the types Float32, Float64 and perhaps PairBf16:
+//
+//   word, sum    what A and B are made of, and C
+//   vec          a vector of `lanes` sums; bvec the words of B that go with it
+//   rows, vecs   the register block: rows of A times vecs vectors of B
+//   load, load_b, store, fma(a word, bvec, vec)
+//
+// Nothing here may use the standard library's templates: an instance compiled for AVX-512 could be
+// the one that the linker keeps for everybody.
+
+#include <cstring>
+#include <type_traits>
+
+#include "gemm.h"
+#include "rows.h"
+
+#define MMOE_UNROLL _Pragma("GCC unroll 16")
+
+namespace mmoe::gemm {
+namespace MMOE_ISA {
+
+MMOE_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+
+// ---- One block in registers: MR rows times NV vectors.
+
+template <class I, int MR, int NV, bool ROWS>
+MMOE_INLINE void block(const char* a, int64_t a_step, const typename I::word* b, int64_t b_step,
+                       int64_t K, typename I::sum* c, int64_t c_step, bool accumulate) {
+  using word = typename I::word;
+  typename I::vec acc[MR][NV];
+  MMOE_UNROLL
+  for (int m = 0; m < MR; ++m) {
+    MMOE_UNROLL
+    for (int v = 0; v < NV; ++v) {
+      acc[m][v] = accumulate ? I::load(c + m * c_step + v * I::lanes) : I::zero();
+    }
+  }
+  for (int64_t k = 0; k < K; ++k) {
+    typename I::bvec panel[NV];
+    MMOE_UNROLL
+    for (int v = 0; v < NV; ++v) panel[v] = I::load_b(b + k * b_step + v * I::lanes);
+    MMOE_UNROLL
+    for (int m = 0; m < MR; ++m) {
+      word number;
+      const char* at = ROWS ? a + m * a_step + k * static_cast<int64_t>(sizeof(word))
+                            : a + (k * MR + m) * static_cast<int64_t>(sizeof(word));
+      std::memcpy(&number, at, sizeof number);
+      const typename I::avec spread = I::spread(number);
+      MMOE_UNROLL
+      for (int v = 0; v < NV; ++v) acc[m][v] = I::fma(spread, panel[v], acc[m][v]);
+    }
+  }
+  MMOE_UNROLL
+  for (int m = 0; m < MR; ++m) {
+    MMOE_UNROLL
+    for (int v = 0; v < NV; ++v) I::store(c + m * c_step + v * I::lanes, acc[m][v]);
+  }
+}
+
+template <class I, int NV, bool ROWS, int MR = I::rows>
+MMOE_INLINE void block_of(int64_t rows, const char* a, int64_t a_step, const typename I::word* b,
+                          int64_t b_step, int64_t K, typename I::sum* c, int64_t c_step,
+                          bool accumulate) {
+  if (rows == MR) {
+    block<I, MR, NV, ROWS>(a, a_step, b, b_step, K, c, c_step, accumulate);
+  } else if constexpr (MR > 1) {
+    block_of<I, NV, ROWS, MR - 1>(rows, a, a_step, b, b_step, K, c, c_step, accumulate);
+  }
+}
+
+// Panels are of I::vecs vectors, the last one perhaps of fewer.
+template <class I, bool ROWS, int NV = I::vecs>
+MMOE_INLINE void panel_of(int64_t vecs, int64_t rows, const char* a, int64_t a_step,
+                          const typename I::word* b, int64_t K, typename I::sum* c, int64_t c_step,
+                          bool accumulate) {
+  if (vecs == NV) {
+    block_of<I, NV, ROWS>(rows, a, a_step, b, NV * I::lanes, K, c, c_step, accumulate);
+  } else if constexpr (NV > 1) {
+    panel_of<I, ROWS, NV - 1>(vecs, rows, a, a_step, b, K, c, c_step, accumulate);
+  }
+}
+
+MMOE_INLINE void fetch(const Ahead& ahead) {
+  for (int64_t r = 0; r < ahead.rows; ++r) {
+    const char* row = ahead.data + r * ahead.step;
+    for (int64_t at = 0; at < ahead.bytes; at += 64) __builtin_prefetch(row + at, 0, 2);
+  }
+}
+
+template <class I, bool ROWS>
+void multiply_as(const Product& p) {
+  using word = typename I::word;
+  const auto* b = static_cast<const word*>(p.b);
+  auto* c = static_cast<typename I::sum*>(p.c);
+  constexpr int64_t panel = I::vecs * I::lanes;
+  const int64_t panels = (p.N + panel - 1) / panel;
+  const Parts groups(p.M, I::rows);
+  for (int64_t g = 0; g < groups.count; ++g) {
+    const int64_t m = groups.begin(g), rows = groups.begin(g + 1) - m;
+    const char* a = static_cast<const char*>(p.a) +
+                    m * (ROWS ? p.a_step : p.K * static_cast<int64_t>(sizeof(word)));
+    for (int64_t n = 0; n < p.N; n += I::vecs * I::lanes) {
+      // A few rows before every block, since the processor remembers only so many requests.
+      for (const Ahead& ahead : p.ahead) {
+        if (ahead.rows > 0) fetch(ahead.part(g * panels + n / panel, groups.count * panels));
+      }
+      const int64_t vecs = smaller((p.N - n + I::lanes - 1) / I::lanes, I::vecs);
+      panel_of<I, ROWS>(vecs, rows, a, p.a_step, b + n * p.K, p.K, c + m * p.c_step + n, p.c_step,
+                        p.accumulate);
+    }
+  }
+}
+
+template <class I>
+void multiply(const Product& p) {
+  p.a_rows ? multiply_as<I, true>(p) : multiply_as<I, false>(p);
+}
+
+// ---- Packing. T is the type of a number in memory.
+
+template <class I, typename T>
+MMOE_INLINE typename I::number number_of(T value) {
+  return I::narrow(Row<T>::to_sum(value));
+}
+
+// One word of B from the numbers (k, n) on, whatever the layout.
+template <class I, typename T>
+MMOE_INLINE typename I::word word_of(const T* data, int64_t along_k, int64_t left) {
+  if constexpr (I::depth == 1) {
+    return number_of<I>(data[0]);
+  } else {
+    const uint32_t low = number_of<I>(data[0]);
+    const uint32_t high = left > 1 ? number_of<I>(data[along_k]) : 0;
+    return low | high << 16;
+  }
+}
+
+// Panels from rows of B: a row of memory at a time, which is how it streams in.
+template <class I, typename T>
+MMOE_INLINE void pack_panels(const T* data, int64_t step, int64_t K, int64_t N,
+                             typename I::word* out) {
+  constexpr int64_t panel = I::vecs * I::lanes;
+  const int64_t words = (K + I::depth - 1) / I::depth;
+  for (int64_t k = 0; k < K; k += I::depth) {
+    const T* row = data + k * step;
+    for (int64_t n = 0; n < N; n += I::lanes) {
+      // The panel's width in memory: whole vectors.
+      const int64_t first = n / panel * panel;
+      const int64_t width = smaller(panel, (N - first + I::lanes - 1) / I::lanes * I::lanes);
+      typename I::word* to = out + first * words + k / I::depth * width + (n - first);
+      if (n + I::lanes <= N && (I::depth == 1 || k + 1 < K)) {
+        I::pack(row + n, step, to);
+      } else {
+        for (int64_t i = 0; i < I::lanes; ++i) {
+          to[i] = n + i < N ? word_of<I>(row + n + i, step, K - k) : 0;
+        }
+      }
+    }
+  }
+}
+
+template <class I, typename T>
+MMOE_INLINE void pack_transposed_panel(const T* data, int64_t step, int64_t K, int64_t width,
+                                       int64_t padded, typename I::word* out) {
+  const int64_t words = (K + I::depth - 1) / I::depth;
+  int64_t n = 0;
+  for (; n + I::lanes <= width; n += I::lanes) {
+    int64_t k = 0;
+    if constexpr (I::can_transpose) {
+      for (; (k + I::lanes) * I::depth <= K; k += I::lanes) {
+        I::transpose(data + n * step + k * I::depth, step, out + k * padded + n, padded);
+      }
+    }
+    for (; k < words; ++k) {
+      for (int64_t i = 0; i < I::lanes; ++i) {
+        out[k * padded + n + i] =
+            word_of<I>(data + (n + i) * step + k * I::depth, 1, K - k * I::depth);
+      }
+    }
+  }
+  for (; n < padded; ++n) {
+    for (int64_t k = 0; k < words; ++k) {
+      out[k * padded + n] =
+          n < width ? word_of<I>(data + n * step + k * I::depth, 1, K - k * I::depth) : 0;
+    }
+  }
+}
+
+template <class I, typename T>
+MMOE_INLINE void pack_b_of(const Matrix& b, int64_t K, int64_t N, typename I::word* out) {
+  const T* data = static_cast<const T*>(b.data);
+  if (!b.transposed) return pack_panels<I>(data, b.step, K, N, out);
+  const int64_t words = (K + I::depth - 1) / I::depth;
+  for (int64_t n = 0; n < N; n += I::vecs * I::lanes) {
+    const int64_t width = smaller(N - n, I::vecs * I::lanes);
+    const int64_t padded = (width + I::lanes - 1) / I::lanes * I::lanes;
+    pack_transposed_panel<I>(data + n * b.step, b.step, K, width, padded, out + n * words);
+  }
+}
+
+template <class I, typename T>
+void pack_b(const Matrix& b, int64_t K, int64_t N, void* out) {
+  auto* words = static_cast<typename I::word*>(out);
+  if (b.wide) {
+    pack_b_of<I, typename Row<T>::sum_t>(b, K, N, words);
+  } else {
+    pack_b_of<I, T>(b, K, N, words);
+  }
+}
+
+template <class I, typename T>
+void copy_rows(const void* from, int64_t step, int64_t M, int64_t K, void* to, int64_t to_step) {
+  for (int64_t m = 0; m < M; ++m) {
+    const T* row = static_cast<const T*>(from) + m * step;
+    auto* words = reinterpret_cast<typename I::word*>(static_cast<char*>(to) + m * to_step);
+    if constexpr (sizeof(typename I::number) == sizeof(T)) {
+      std::memcpy(words, row, static_cast<size_t>(K) * sizeof(T));
+      if (K % I::depth) words[K / I::depth] = word_of<I>(row + K - 1, 1, 1);
+    } else {
+      for (int64_t k = 0; k < K; ++k) words[k] = number_of<I>(row[k]);
+    }
+  }
+}
+
+template <class I, typename T>
+void pack_columns(const void* from, int64_t step, int64_t K, int64_t M, void* out) {
+  const Parts groups(M, I::rows);
+  const int64_t depth = (K + I::depth - 1) / I::depth;
+  // Row after row, since a column's numbers lie a row apart: too far for the caches' prefetching.
+  for (int64_t k = 0; k < K; k += I::depth) {
+    const T* row = static_cast<const T*>(from) + k * step;
+    for (int64_t g = 0; g < groups.count; ++g) {
+      const int64_t m = groups.begin(g), width = groups.begin(g + 1) - m;
+      auto* words = static_cast<typename I::word*>(out) + m * depth + k / I::depth * width;
+      if constexpr (I::lanes >= I::rows) {
+        // A whole vector, where there is one and what follows it is still to be written.
+        if (m + I::lanes <= M && k + 2 * I::depth <= K) {
+          I::pack(row + m, step, words);
+          continue;
+        }
+      }
+      for (int64_t i = 0; i < width; ++i) words[i] = word_of<I>(row + m + i, step, K - k);
+    }
+  }
+}
+
+// ---- Around the products.
+
+// exp for |x| up to 87, clamped beyond: 2^n times a polynomial on [-ln 2 / 2, ln 2 / 2] (the Taylor
+// series to degree 7; its error there, 5e-9, is below half a last place).
+MMOE_INLINE Row<float>::vec exponential(Row<float>::vec x) {
+  using vec = Row<float>::vec;
+  typedef int32_t ints __attribute__((vector_size(64)));
+  const vec most = vec{} + 87.0f;
+  x = x > most ? most : x;
+  x = x < -most ? -most : x;
+  const vec scaled = x * 1.44269504088896f;
+  const vec half = scaled > 0.0f ? vec{} + 0.5f : vec{} - 0.5f;
+  const ints n = __builtin_convertvector(scaled + half, ints);
+  const vec whole = __builtin_convertvector(n, vec);
+  const vec r = (x - whole * 0.693359375f) + whole * 2.12194440e-4f;
+  vec p = vec{} + 1.0f / 5040;
+  p = p * r + 1.0f / 720;
+  p = p * r + 1.0f / 120;
+  p = p * r + 1.0f / 24;
+  p = p * r + 1.0f / 6;
+  p = p * r + 0.5f;
+  p = p * r + 1.0f;
+  p = p * r + 1.0f;
+  return p * reinterpret_cast<vec>((n + 127) << 23);
+}
+
+MMOE_INLINE Row<double>::vec exponential(Row<double>::vec x) {
+  for (int i = 0; i < Row<double>::lanes; ++i) x[i] = __builtin_exp(x[i]);
+  return x;
+}
+
+// The normal distribution's Phi(x). Abramowitz and Stegun, Handbook of Mathematical Functions,
+// 7.1.26: absolute error below 1.5e-7, the rounding of float32.
+MMOE_INLINE Row<float>::vec normal_cdf(Row<float>::vec x) {
+  using vec = Row<float>::vec;
+  const vec z = (x < 0.0f ? -x : x) * 0.707106781186548f;
+  const vec t = 1.0f / (1.0f + 0.3275911f * z);
+  vec p = vec{} + 1.061405429f;
+  p = p * t - 1.453152027f;
+  p = p * t + 1.421413741f;
+  p = p * t - 0.284496736f;
+  p = p * t + 0.254829592f;
+  const vec half_erfc = 0.5f * p * t * exponential(-z * z);
+  return x < 0.0f ? half_erfc : 1.0f - half_erfc;
+}
+
+MMOE_INLINE Row<double>::vec normal_cdf(Row<double>::vec x) {
+  for (int i = 0; i < Row<double>::lanes; ++i) {
+    x[i] = 0.5 * __builtin_erfc(-x[i] * 0.70710678118654752440);
+  }
+  return x;
+}
+
+template <typename V>
+MMOE_INLINE V activate(V z, Activation activation) {
+  switch (activation) {
+    case Activation::relu:
+      // The condition lets NaN through.
+      return z < 0 ? V{} : z;
+    case Activation::gelu:
+      return z * normal_cdf(z);
+    case Activation::silu:
+      return z / (1 + exponential(-z));
+    default:
+      return z;
+  }
+}
+
+// activation'(z).
+template <typename V>
+MMOE_INLINE V slope(V z, Activation activation) {
+  switch (activation) {
+    case Activation::gelu: {
+      using S = std::remove_reference_t<decltype(z[0])>;
+      const V density = exponential(z * z * static_cast<S>(-0.5));
+      return normal_cdf(z) + z * density * static_cast<S>(0.39894228040143267794);
+    }
+    case Activation::silu: {
+      const V s = 1 / (1 + exponential(-z));
+      return s * (1 + z * (1 - s));
+    }
+    default:
+      return V{} + 1;
+  }
+}
+
+template <typename T, typename V>
+MMOE_INLINE void store_some(T* to, V value, int64_t count) {
+  if (count >= Row<T>::lanes) {
+    Row<T>::store(to, value);
+  } else {
+    store_part(to, value, count);
+  }
+}
+
+template <typename T>
+MMOE_INLINE typename Row<T>::vec load_some(const T* from, int64_t count) {
+  return count >= Row<T>::lanes ? Row<T>::load(from) : load_part(from, count);
+}
+
+template <typename S, typename TO>
+MMOE_INLINE void finish_as(const Finish& f) {
+  using V = typename Row<S>::vec;
+  const auto* bias = static_cast<const S*>(f.bias);
+  for (int64_t m = 0; m < f.M; ++m) {
+    const S* c = static_cast<const S*>(f.c) + m * f.c_step;
+    TO* y = static_cast<TO*>(f.y) + m * f.y_step;
+    TO* kept = f.z == nullptr ? nullptr : static_cast<TO*>(f.z) + m * f.y_step;
+    for (int64_t n = 0; n < f.N; n += Row<S>::lanes) {
+      // c has room for whole vectors, and so has the bias.
+      V z = Row<S>::load(c + n);
+      if (bias != nullptr) z += Row<S>::load(bias + n);
+      if (kept != nullptr) store_some(kept + n, z, f.N - n);
+      store_some(y + n, activate(z, f.activation), f.N - n);
+    }
+  }
+}
+
+template <typename T>
+void finish(const Finish& f) {
+  using S = typename Row<T>::sum_t;
+  f.wide ? finish_as<S, S>(f) : finish_as<S, T>(f);
+}
+
+// ReLU's part needs no arithmetic: the gradient where y is positive, or not a number.
+template <typename T>
+MMOE_INLINE void derive_relu(const T* grad, const T* y, int64_t count, T* dz) {
+  if constexpr (sizeof(T) == sizeof(bf16)) {
+    for (int64_t i = 0; i < count; ++i) {
+      // A bfloat16 is positive where its bits, as a number with a sign, are.
+      dz[i].bits = static_cast<int16_t>(y[i].bits) > 0 ? grad[i].bits : uint16_t{0};
+    }
+  } else {
+    for (int64_t i = 0; i < count; ++i) dz[i] = y[i] <= 0 ? 0 : grad[i];
+  }
+}
+
+template <typename T>
+void derive(const void* grad, const void* y, const void* z, Activation activation, int64_t count,
+            void* dz) {
+  const T* from = static_cast<const T*>(grad);
+  T* to = static_cast<T*>(dz);
+  if (activation == Activation::relu) {
+    return derive_relu(from, static_cast<const T*>(y), count, to);
+  }
+  const T* told = static_cast<const T*>(z);
+  for (int64_t i = 0; i < count; i += Row<T>::lanes) {
+    const auto factor = slope(load_some(told + i, count - i), activation);
+    store_some(to + i, load_some(from + i, count - i) * factor, count - i);
+  }
+}
+
+template <typename T>
+void add_rows(const void* from, int64_t step, int64_t K, int64_t N, void* sums) {
+  using S = typename Row<T>::sum_t;
+  for (int64_t n = 0; n < N; n += Row<T>::lanes) {
+    const T* column = static_cast<const T*>(from) + n;
+    S* sum = static_cast<S*>(sums) + n;
+    typename Row<T>::vec total = load_some(sum, N - n);
+    for (int64_t k = 0; k < K; ++k) total += load_some(column + k * step, N - n);
+    store_some(sum, total, N - n);
+  }
+}
+
+template <typename T>
+void widen(const void* from, bool wide, int64_t count, void* to) {
+  using S = typename Row<T>::sum_t;
+  for (int64_t i = 0; i < count; ++i) {
+    static_cast<S*>(to)[i] =
+        wide ? static_cast<const S*>(from)[i] : Row<T>::to_sum(static_cast<const T*>(from)[i]);
+  }
+}
+
+template <class I, typename T>
+constexpr Kernels kernels() {
+  Kernels k = {};
+  k.mr = I::rows;
+  k.nr = I::vecs * I::lanes;
+  // Finish works in vectors of 64 bytes, whatever the register's width.
+  k.lanes = I::lanes > Row<T>::lanes ? I::lanes : Row<T>::lanes;
+  k.word = sizeof(typename I::word);
+  k.depth = I::depth;
+  k.size = sizeof(T);
+  k.sum_size = sizeof(typename I::sum);
+  k.direct = sizeof(typename I::number) == sizeof(T);
+  k.pack_b = pack_b<I, T>;
+  k.copy_rows = copy_rows<I, T>;
+  k.pack_columns = pack_columns<I, T>;
+  k.multiply = multiply<I>;
+  k.finish = finish<T>;
+  k.derive = derive<T>;
+  k.add_rows = add_rows<T>;
+  k.widen = widen<T>;
+  return k;
+}
+
+}  // namespace MMOE_ISA
+}  // namespace mmoe::gemm

@@ -1,0 +1,295 @@
+// A block's tile of a matrix product: sums = A * B, [BM, depth] times [depth, BN], left in shared
+// memory for whoever writes it out. Parts of A and B travel through a ring of stages in shared
+// memory while earlier ones are multiplied: on tensor cores in bfloat16, by fused multiply-add in
+// float and double (true float32, never tf32). The order of the additions depends on nothing but
+// `depth`, so an element has the same bits in every run and wherever its row lies.
+
+#pragma once
+
+#include "common.cuh"
+#include "ptx.cuh"
+
+namespace mmoe {
+
+template <typename T>
+struct Tiling {
+  static constexpr int kColumns = 128, kDepth = 16, kStages = 3;
+};
+template <>
+struct Tiling<double> {
+  static constexpr int kColumns = 64, kDepth = 16, kStages = 3;
+};
+template <>
+struct Tiling<__nv_bfloat16> {
+  static constexpr int kColumns = 128, kDepth = 32, kStages = 4;
+};
+
+// The widest copy in bytes that fits rows of `width` numbers, `stride` apart.
+template <typename T>
+int copy_bytes(const void* data, int64_t stride, int64_t width) {
+  const auto fits = [&](int64_t bytes) {
+    return reinterpret_cast<uintptr_t>(data) % bytes == 0 && stride * sizeof(T) % bytes == 0 &&
+           width * sizeof(T) % bytes == 0;
+  };
+  for (const int bytes : {16, 8, 4}) {
+    if (bytes >= static_cast<int>(sizeof(T)) && fits(bytes)) return bytes;
+  }
+  return sizeof(T);
+}
+
+// 16 bytes in smaller pieces, for widths that are no multiple. `left` numbers exist.
+template <typename T>
+__device__ void copy_pieces(T* to, const T* from, const T* safe, int left, int bytes) {
+  constexpr int V = kPack<T>;
+  if (bytes == 8) {
+#pragma unroll
+    for (int i = 0; i < V; i += V / 2) copy_async<8>(to + i, i < left ? from + i : safe, i < left);
+  } else if (bytes == 4) {
+    if constexpr (sizeof(T) <= 4) {
+#pragma unroll
+      for (int i = 0; i < V; i += V / 4) {
+        copy_async<4>(to + i, i < left ? from + i : safe, i < left);
+      }
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < V; ++i) to[i] = i < left ? from[i] : from_sum<T>(0);
+  }
+}
+
+// Starts the copy of a tile, Rows of Columns numbers, of which `rows` and `columns` exist; zeros
+// elsewhere. In shared memory each row is followed by 16 bytes of nothing, against bank conflicts.
+template <typename T, int Rows, int Columns>
+__device__ void copy_tile(T* to, const T* from, int64_t stride, int rows, int columns, int bytes) {
+  constexpr int V = kPack<T>, kRowPacks = Columns / V, kRounds = Rows * kRowPacks / kThreads;
+  static_assert(kRounds * kThreads == Rows * kRowPacks, "every thread copies as much");
+#pragma unroll
+  for (int round = 0; round < kRounds; ++round) {
+    const int i = round * kThreads + threadIdx.x;
+    const int r = i / kRowPacks, c = i % kRowPacks * V;
+    const int left = r < rows ? columns - c : 0;
+    T* pack = to + r * (Columns + V) + c;
+    const T* source = from + r * stride + c;
+    if (bytes == 16) {
+      copy_async<16>(pack, left > 0 ? source : from, left > 0);
+    } else {
+      copy_pieces(pack, source, from, left, bytes);
+    }
+  }
+}
+
+// One factor of the product, from the tile's first row (A) or column (B) on. kAlongDepth says which
+// way it lies in memory: numbers side by side belong to one row of A or column of B, or to one step
+// of the depth.
+template <typename T, int Across, bool kAlongDepth>
+struct Factor {
+  static constexpr bool kAlong = kAlongDepth;
+  static constexpr int kDepth = Tiling<T>::kDepth;
+  static constexpr int kStride = (kAlongDepth ? kDepth : Across) + kPack<T>;
+  static constexpr int kSize = kStride * (kAlongDepth ? Across : kDepth);  // in shared memory
+
+  const T* data;
+  int64_t stride;
+  int across;  // rows of A or columns of B that exist
+  int bytes;   // from copy_bytes
+
+  __device__ void copy(T* to, int from, int depth) const {
+    if constexpr (kAlongDepth) {
+      copy_tile<T, Across, kDepth>(to, data + from, stride, across, depth - from, bytes);
+    } else {
+      copy_tile<T, kDepth, Across>(to, data + from * stride, stride, depth - from, across, bytes);
+    }
+  }
+};
+
+// 16 x 16 threads, each with a grid of sums. A thread's rows and columns lie where its reads from
+// shared memory meet no bank conflict: in packs where the numbers lie across, else 16 apart.
+template <typename T, int BM, class A, class B>
+struct Fma {
+  static constexpr int V = kPack<T>, TM = BM / 16, TN = Tiling<T>::kColumns / 16;
+  T sums[TM][TN] = {};
+
+  template <class F>
+  static __device__ int place(int thread, int i) {
+    if constexpr (F::kAlong) return thread + 16 * i;
+    return (i / V * 16 + thread) * V + i % V;
+  }
+
+  // numbers[d][i]: V steps of the depth, from `from` on.
+  template <class F, int N>
+  static __device__ void read(T (&numbers)[V][N], const T* part, int from, int thread) {
+    if constexpr (F::kAlong) {
+#pragma unroll
+      for (int i = 0; i < N; ++i) {
+        const auto pack = load_pack<T, V>(part + place<F>(thread, i) * F::kStride + from);
+#pragma unroll
+        for (int d = 0; d < V; ++d) numbers[d][i] = pack.at[d];
+      }
+    } else {
+#pragma unroll
+      for (int d = 0; d < V; ++d) {
+#pragma unroll
+        for (int i = 0; i < N; i += V) {
+          const auto pack = load_pack<T, V>(part + (from + d) * F::kStride + place<F>(thread, i));
+#pragma unroll
+          for (int v = 0; v < V; ++v) numbers[d][i + v] = pack.at[v];
+        }
+      }
+    }
+  }
+
+  __device__ void step(const T* a, const T* b) {
+    const int row = threadIdx.x / 16, column = threadIdx.x % 16;
+#pragma unroll
+    for (int from = 0; from < Tiling<T>::kDepth; from += V) {
+      T x[V][TM], y[V][TN];
+      read<A>(x, a, from, row);
+      read<B>(y, b, from, column);
+#pragma unroll
+      for (int d = 0; d < V; ++d) {
+#pragma unroll
+        for (int i = 0; i < TM; ++i) {
+#pragma unroll
+          for (int j = 0; j < TN; ++j) sums[i][j] += x[d][i] * y[d][j];
+        }
+      }
+    }
+  }
+
+  __device__ void store(T* to, int stride) const {
+    const int row = threadIdx.x / 16, column = threadIdx.x % 16;
+#pragma unroll
+    for (int i = 0; i < TM; ++i) {
+#pragma unroll
+      for (int j = 0; j < TN; ++j) {
+        to[place<A>(row, i) * stride + place<B>(column, j)] = sums[i][j];
+      }
+    }
+  }
+};
+
+// 2 x 4 warps, each with BM / 2 rows and 32 columns of sums.
+template <int BM, class A, class B>
+struct TensorCores {
+  static constexpr int kDepth = Tiling<__nv_bfloat16>::kDepth;
+  static constexpr int MT = BM / 32, NT = 4;
+  float sums[MT][NT][4] = {};
+
+  static __device__ int first_row() { return threadIdx.x / kWarp / 4 * (BM / 2); }
+  static __device__ int first_column() { return threadIdx.x / kWarp % 4 * 32; }
+
+  // The 16 x 16 part of A from (row, from) on, in the order of multiply_add.
+  static __device__ void read_a(unsigned (&to)[4], const __nv_bfloat16* a, int row, int from) {
+    const int lane = threadIdx.x % kWarp;
+    if constexpr (A::kAlong) {
+      const int r = lane % 16, d = lane / 16 * 8;
+      load_matrices<false>(to, a + (row + r) * A::kStride + from + d);
+    } else {
+      const int r = lane / 8 % 2 * 8, d = lane % 8 + lane / 16 * 8;
+      load_matrices<true>(to, a + (from + d) * A::kStride + row + r);
+    }
+  }
+
+  // The 16 x 16 part of B from (from, column) on: two pairs for multiply_add.
+  static __device__ void read_b(unsigned (&to)[4], const __nv_bfloat16* b, int from, int column) {
+    const int lane = threadIdx.x % kWarp;
+    if constexpr (B::kAlong) {
+      const int c = lane % 8 + lane / 16 * 8, d = lane / 8 % 2 * 8;
+      load_matrices<false>(to, b + (column + c) * B::kStride + from + d);
+    } else {
+      const int c = lane / 16 * 8, d = lane % 16;
+      load_matrices<true>(to, b + (from + d) * B::kStride + column + c);
+    }
+  }
+
+  __device__ void step(const __nv_bfloat16* a, const __nv_bfloat16* b) {
+#pragma unroll
+    for (int from = 0; from < kDepth; from += 16) {
+      unsigned x[MT][4], y[NT / 2][4];
+#pragma unroll
+      for (int i = 0; i < MT; ++i) read_a(x[i], a, first_row() + i * 16, from);
+#pragma unroll
+      for (int j = 0; j < NT / 2; ++j) read_b(y[j], b, from, first_column() + j * 16);
+#pragma unroll
+      for (int i = 0; i < MT; ++i) {
+#pragma unroll
+        for (int j = 0; j < NT; ++j) {
+          multiply_add(sums[i][j], x[i], y[j / 2][j % 2 * 2], y[j / 2][j % 2 * 2 + 1]);
+        }
+      }
+    }
+  }
+
+  __device__ void store(float* to, int stride) const {
+    const int lane = threadIdx.x % kWarp;
+    to += (first_row() + lane / 4) * stride + first_column() + lane % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < MT; ++i) {
+#pragma unroll
+      for (int j = 0; j < NT; ++j) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const float2 pair = {sums[i][j][half * 2], sums[i][j][half * 2 + 1]};
+          *reinterpret_cast<float2*>(to + (i * 16 + half * 8) * stride + j * 8) = pair;
+        }
+      }
+    }
+  }
+};
+
+template <typename T, int BM_, bool kAAlongDepth, bool kBAlongDepth>
+struct Gemm {
+  static constexpr int BM = BM_, BN = Tiling<T>::kColumns, kStages = Tiling<T>::kStages;
+  using A = Factor<T, BM, kAAlongDepth>;
+  using B = Factor<T, BN, kBAlongDepth>;
+  using Core =
+      std::conditional_t<std::is_same_v<T, __nv_bfloat16>, TensorCores<BM, A, B>, Fma<T, BM, A, B>>;
+  using S = sum_t<T>;
+  static constexpr int kSumStride = BN + 8;  // of the result in shared memory
+  static constexpr int kStageBytes = kStages * (A::kSize + B::kSize) * sizeof(T);
+  static constexpr int kSumBytes = BM * kSumStride * sizeof(S);
+  static constexpr int kSharedBytes = kStageBytes > kSumBytes ? kStageBytes : kSumBytes;
+
+  // All threads of the block; the result replaces the stages in `shared`.
+  static __device__ const S* run(unsigned char* shared, const A& a, const B& b, int depth) {
+    constexpr int kDepth = Tiling<T>::kDepth;
+    T* stages = reinterpret_cast<T*>(shared);
+    const int steps = (depth + kDepth - 1) / kDepth;
+    const auto copy = [&](int step) {
+      T* to = stages + step % kStages * (A::kSize + B::kSize);
+      if (step < steps) {
+        a.copy(to, step * kDepth, depth);
+        b.copy(to + A::kSize, step * kDepth, depth);
+      }
+      commit_copies();  // an empty group too, so that the count below is right to the end
+    };
+    for (int step = 0; step < kStages - 1; ++step) copy(step);
+    Core core;
+    for (int step = 0; step < steps; ++step) {
+      wait_copies<kStages - 2>();
+      // This step's parts are there for all, and all are done with the step before it, whose place
+      // the next copy takes.
+      __syncthreads();
+      copy(step + kStages - 1);
+      const T* from = stages + step % kStages * (A::kSize + B::kSize);
+      core.step(from, from + A::kSize);
+    }
+    wait_copies<0>();
+    __syncthreads();
+    S* sums = reinterpret_cast<S*>(shared);
+    core.store(sums, kSumStride);
+    __syncthreads();
+    return sums;
+  }
+};
+
+// More than 48 KiB of shared memory for a block must be asked for, and room for a second block
+// beside it too. This touches no stream, so it may happen while a graph is captured.
+template <class Kernel>
+void reserve_shared(Kernel* kernel, int bytes) {
+  STD_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+  STD_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                      cudaSharedmemCarveoutMaxShared));
+}
+
+}  // namespace mmoe

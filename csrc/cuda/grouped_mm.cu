@@ -1,0 +1,236 @@
+// grouped_mm on CUDA. In bfloat16 on sm_90 and sm_100 the products go to PyTorch's grouped GEMM,
+// which is fast there and takes its offsets on the device; it wants strides of 16 bytes and leaves
+// the tail undefined, so odd widths are padded here and the tail is cleared. Everywhere else, and
+// for float gradients of float weights, the products are this library's own.
+
+#include <torch/csrc/stable/library.h>
+
+#include <optional>
+#include <string>
+#include <tuple>
+
+#include "grouped_mm.h"
+
+namespace mmoe {
+namespace {
+
+constexpr ScalarType kBf16 = ScalarType::BFloat16;
+constexpr int64_t kLibraryExperts = 1023;  // the most that PyTorch's kernel takes
+
+int64_t whole_packs(int64_t width) {
+  return (width + kPack<__nv_bfloat16> - 1) / kPack<__nv_bfloat16> * kPack<__nv_bfloat16>;
+}
+
+bool has_library_kernel() {
+  int device = 0, major = 0;
+  STD_CUDA_CHECK(cudaGetDevice(&device));
+  STD_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+  return major == 9 || major == 10;
+}
+
+// The inputs that both directions share, checked and contiguous.
+struct Layer {
+  Tensor x, offsets, weight;
+  Activation activation;
+  int64_t P, E, D, H;
+  bool wide;     // float weights beside bfloat16 rows
+  bool library;  // PyTorch's kernel serves
+
+  Layer(const Tensor& x_PD, const Tensor& offsets_E1, const Tensor& weight_EDH,
+        const std::string& activation)
+      : x(dense(detach(x_PD))),
+        offsets(dense(offsets_E1)),
+        weight(dense(detach(weight_EDH))),
+        activation(activation_from(activation)),
+        P(x.size(0)),
+        E(weight.size(0)),
+        D(weight.size(1)),
+        H(weight.size(2)),
+        wide(weight.scalar_type() != x.scalar_type()) {
+    // Room to count past the end in whole tiles.
+    to_int32("x_PD", P + 1024);
+    to_int32("weight_EDH", std::max({E, D + 1024, H + 1024}));
+    library = x.scalar_type() == kBf16 && E <= kLibraryExperts && P > 0 && D > 0 && H > 0 &&
+              has_library_kernel();
+  }
+
+  ScalarType type() const { return x.scalar_type(); }
+  Experts experts() const {
+    return {static_cast<const int32_t*>(offsets.const_data_ptr()), static_cast<int32_t>(E),
+            static_cast<int32_t>(P)};
+  }
+  bool keeps_z() const { return mmoe::keeps_z(activation); }
+
+  // The weights as the products read them: in the rows' dtype, and for the library padded.
+  Tensor readable_weight(cudaStream_t stream) const {
+    const bool packed = D % kPack<__nv_bfloat16> == 0 && H % kPack<__nv_bfloat16> == 0;
+    if (library && !(packed && aligned(weight.const_data_ptr()) && !wide)) {
+      return pad_to_bf16(weight, whole_packs(D), whole_packs(H), stream);
+    }
+    return wide ? pad_to_bf16(weight, D, whole_packs(H), stream) : weight;
+  }
+
+  Finish finish(const Tensor& y, const Tensor* z, const std::optional<Tensor>& bias,
+                Activation activation) const {
+    void* to = y.mutable_data_ptr();
+    void* kept = z == nullptr ? nullptr : z->mutable_data_ptr();
+    const int64_t width = y.size(1), bytes = width * static_cast<int64_t>(y.element_size());
+    return {bias ? bias->const_data_ptr() : nullptr,
+            wide,
+            activation,
+            kept,
+            to,
+            static_cast<int32_t>(width),
+            bytes % 16 == 0 && aligned(to) && aligned(kept)};
+  }
+};
+
+Table table(const Tensor& tensor) {
+  return {tensor.const_data_ptr(), tensor.stride(tensor.dim() - 2)};
+}
+
+// PyTorch's grouped product; its offsets lack the 0 in front.
+Tensor library_product(const Tensor& a, const Tensor& b, const Layer& layer) {
+  Tensor offsets = layer.offsets;
+  const std::optional<Tensor> ends = torch::stable::narrow(offsets, 0, 1, layer.E);
+  return call_aten("aten::_grouped_mm", "", a, b, ends, std::optional<Tensor>(),
+                   std::optional<ScalarType>());
+}
+
+// Rows as the library reads them.
+Tensor library_rows(const Tensor& rows, cudaStream_t stream) {
+  const int64_t width = rows.size(1);
+  if (width == whole_packs(width) && aligned(rows.const_data_ptr())) return rows;
+  return pad_to_bf16(rows, rows.size(0), whole_packs(width), stream);
+}
+
+// Where the product's rows are as wide as the result's, the result is finished in place.
+Tensor room_for(const Tensor& product, int64_t width) {
+  if (product.stride(0) == width) return product;
+  return empty(product, {product.size(0), width}, kBf16);
+}
+
+std::tuple<Tensor, Tensor> grouped_mm(const Tensor& x_PD, const Tensor& offsets_E1,
+                                      const Tensor& weight_EDH, std::optional<Tensor> bias_EH,
+                                      std::string activation) {
+  check_grouped_mm(x_PD, offsets_E1, weight_EDH, bias_EH);
+  check_device(x_PD, "x_PD", {{"offsets_E1", &offsets_E1}, {"weight_EDH", &weight_EDH}});
+  if (bias_EH) check_device(x_PD, "x_PD", {{"bias_EH", &*bias_EH}});
+  const Launch launch(x_PD);
+  const cudaStream_t stream = launch.stream();
+  const Layer layer(x_PD, offsets_E1, weight_EDH, activation);
+  const std::optional<Tensor> bias = bias_EH ? std::optional(dense(*bias_EH)) : std::nullopt;
+  const Tensor z = layer.keeps_z() ? empty(layer.x, {layer.P, layer.H}, layer.type())
+                                   : empty(layer.x, {0}, layer.type());
+  const Tensor* kept = layer.keeps_z() ? &z : nullptr;
+  const Tensor weight = layer.readable_weight(stream);
+  if (layer.library) {
+    const Tensor product = library_product(library_rows(layer.x, stream), weight, layer);
+    const Tensor y = room_for(product, layer.H);
+    finish_rows(layer.experts(), product, layer.finish(y, kept, bias, layer.activation), stream);
+    return {y, z};
+  }
+  const Tensor y = empty(layer.x, {layer.P, layer.H}, layer.type());
+  multiply_rows({layer.type(), layer.experts(), table(layer.x), table(weight), false,
+                 static_cast<int32_t>(layer.D), layer.finish(y, kept, bias, layer.activation)},
+                stream);
+  return {y, z};
+}
+
+// The gradient of what went into the activation; the gradient of the bias on the way.
+Tensor differentiate_layer(const Layer& layer, const Tensor& grad, const Tensor& y, const Tensor& z,
+                           const Tensor* grad_bias, bool need_products, cudaStream_t stream) {
+  const bool is_linear = layer.activation == Activation::none;
+  const int64_t width = layer.library ? whole_packs(layer.H) : layer.H;
+  const bool reuse =
+      is_linear && width == layer.H && (!layer.library || aligned(grad.const_data_ptr()));
+  const bool writes = need_products && !reuse;
+  const Tensor dz = writes ? empty(grad, {layer.P, width}, layer.type()) : grad;
+  if (!writes && grad_bias == nullptr) return dz;
+  const Tensor& kept = is_linear ? grad : layer.keeps_z() ? z : y;
+  differentiate({layer.type(), layer.experts(), grad.const_data_ptr(), kept.const_data_ptr(),
+                 layer.activation, static_cast<int32_t>(layer.H),
+                 writes ? dz.mutable_data_ptr() : nullptr, static_cast<int32_t>(width)},
+                grad_bias, layer.x, stream);
+  return dz;
+}
+
+Tensor gradient_of_x(const Layer& layer, const Tensor& dz, cudaStream_t stream) {
+  const Tensor weight = layer.readable_weight(stream);
+  if (layer.library) {
+    const Tensor product = library_product(dz, torch::stable::transpose(weight, 1, 2), layer);
+    const Tensor grad_x = room_for(product, layer.D);
+    finish_rows(layer.experts(), product,
+                layer.finish(grad_x, nullptr, std::nullopt, Activation::none), stream);
+    return grad_x;
+  }
+  const Tensor grad_x = empty(layer.x, {layer.P, layer.D}, layer.type());
+  multiply_rows(
+      {layer.type(), layer.experts(), table(dz), table(weight), true, static_cast<int32_t>(layer.H),
+       layer.finish(grad_x, nullptr, std::nullopt, Activation::none)},
+      stream);
+  return grad_x;
+}
+
+Tensor gradient_of_weight(const Layer& layer, const Tensor& dz, cudaStream_t stream) {
+  const auto room = [&] {
+    return empty(layer.x, {layer.E, layer.D, layer.H}, layer.weight.scalar_type());
+  };
+  // The library rounds its result, which a float gradient must not be.
+  if (layer.library && !layer.wide) {
+    const Tensor rows = library_rows(layer.x, stream);
+    const Tensor product = library_product(torch::stable::transpose(rows, 0, 1), dz, layer);
+    const bool in_place = product.stride(1) == layer.H && product.size(1) == layer.D;
+    const Tensor grad_weight = in_place ? product : room();
+    finish_weights(layer.experts(), product, grad_weight, stream);
+    return grad_weight;
+  }
+  const Tensor grad_weight = room();
+  multiply_weights({layer.type(), layer.experts(), table(layer.x), table(dz),
+                    static_cast<int32_t>(layer.D), static_cast<int32_t>(layer.H), layer.wide},
+                   grad_weight, stream);
+  return grad_weight;
+}
+
+void check_like(const Layer& layer, const char* name, const Tensor& tensor) {
+  check_dim(name, tensor, 2);
+  check_type(name, tensor, layer.type());
+  check_size(name, tensor, 0, layer.P);
+  check_size(name, tensor, 1, layer.H);
+  check_device(layer.x, "x_PD", {{name, &tensor}});
+}
+
+std::tuple<Tensor, Tensor, Tensor> grouped_mm_backward(const Tensor& grad_PH, const Tensor& x_PD,
+                                                       const Tensor& offsets_E1,
+                                                       const Tensor& weight_EDH, const Tensor& y_PH,
+                                                       const Tensor& z_PH, std::string activation,
+                                                       bool need_x, bool need_weight,
+                                                       bool need_bias) {
+  check_grouped_mm(x_PD, offsets_E1, weight_EDH, std::nullopt);
+  check_device(x_PD, "x_PD", {{"offsets_E1", &offsets_E1}, {"weight_EDH", &weight_EDH}});
+  const Launch launch(x_PD);
+  const cudaStream_t stream = launch.stream();
+  const Layer layer(x_PD, offsets_E1, weight_EDH, activation);
+  check_like(layer, "grad_PH", grad_PH);
+  check_like(layer, "y_PH", y_PH);
+  if (layer.keeps_z()) check_like(layer, "z_PH", z_PH);
+  const Tensor grad = dense(detach(grad_PH)), y = dense(y_PH), z = dense(z_PH);
+  const ScalarType weight_type = layer.weight.scalar_type();
+  const Tensor grad_bias = need_bias ? empty(layer.x, {layer.E, layer.H}, weight_type)
+                                     : empty(layer.x, {0}, weight_type);
+  const Tensor dz = differentiate_layer(layer, grad, y, z, need_bias ? &grad_bias : nullptr,
+                                        need_x || need_weight, stream);
+  const Tensor grad_x =
+      need_x ? gradient_of_x(layer, dz, stream) : empty(layer.x, {0}, layer.type());
+  const Tensor grad_weight =
+      need_weight ? gradient_of_weight(layer, dz, stream) : empty(layer.x, {0}, weight_type);
+  return {grad_x, grad_weight, grad_bias};
+}
+
+}  // namespace
+}  // namespace mmoe
+
+STABLE_TORCH_LIBRARY_IMPL(mmoe, CUDA, m) {
+  m.impl("grouped_mm", TORCH_BOX(&mmoe::grouped_mm));
+  m.impl("grouped_mm_backward", TORCH_BOX(&mmoe::grouped_mm_backward));
+}

@@ -1,0 +1,125 @@
+"""Normalisation inside a pool of experts: every expert has its own scale, shift and statistics."""
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mmoe.mixture.segments import per_row, segment_sum
+
+ExpertNorm = Literal["layer", "batch"]
+
+
+class ExpertLayerNorm(nn.Module):
+    """Layer normalisation of each row, then its expert's own scale and shift.
+
+    `y ← (y − mean(y)) / √(var(y) + ε) · weight[e] + bias[e]`
+
+    Args:
+        num_experts: E.
+        width: H.
+        eps: ε.
+
+    Example:
+        >>> import torch
+        >>> from mmoe.mixture.expert_norm import ExpertLayerNorm
+        >>> offsets_E1 = torch.tensor([0, 1, 3], dtype=torch.int32)
+        >>> ExpertLayerNorm(2, 4)(torch.randn(3, 4), offsets_E1).shape
+        torch.Size([3, 4])
+
+    Source: Ba et al., "Layer normalization" (arXiv 1607.06450), equation 3.
+    """
+
+    def __init__(self, num_experts: int, width: int, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(num_experts, width))
+        self.bias = nn.Parameter(torch.zeros(num_experts, width))
+        self.eps = eps
+
+    def forward(self, y_PH: Tensor, offsets_E1: Tensor) -> Tensor:
+        """Rows in the order of a plan → the same, normalised, in their dtype."""
+        z_PH = _accumulate(y_PH)
+        z_PH = F.layer_norm(z_PH, z_PH.shape[1:], eps=self.eps)
+        return _affine(z_PH, self.weight, self.bias, offsets_E1).to(y_PH.dtype)
+
+
+class ExpertBatchNorm(nn.Module):
+    """Batch normalisation in each expert, over the rows that reached it.
+
+    `y ← (y − mean[e]) / √(var[e] + ε) · weight[e] + bias[e]`
+
+    While training, mean and variance are those of the expert's rows in this batch; else, and for an
+    expert that got fewer than two rows, the running ones, so that a row's score depends on that row
+    alone.
+
+    Args:
+        num_experts: E.
+        width: H.
+        eps: ε.
+        momentum: Share of the newest batch in the running statistics.
+
+    Example:
+        >>> import torch
+        >>> from mmoe.mixture.expert_norm import ExpertBatchNorm
+        >>> offsets_E1 = torch.tensor([0, 1, 3], dtype=torch.int32)
+        >>> ExpertBatchNorm(2, 4)(torch.randn(3, 4), offsets_E1).shape
+        torch.Size([3, 4])
+
+    Source: Ioffe and Szegedy, "Batch normalization" (ICML 2015), algorithms 1 and 2; within an
+        expert: Wang et al., "HoME: hierarchy of multi-gate experts" (arXiv 2408.05430).
+    """
+
+    running_mean: Tensor
+    running_var: Tensor
+
+    def __init__(
+        self, num_experts: int, width: int, eps: float = 1e-5, momentum: float = 0.1
+    ) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(num_experts, width))
+        self.bias = nn.Parameter(torch.zeros(num_experts, width))
+        self.register_buffer("running_mean", torch.zeros(num_experts, width))
+        self.register_buffer("running_var", torch.ones(num_experts, width))
+        self.eps, self.momentum = eps, momentum
+
+    def forward(self, y_PH: Tensor, offsets_E1: Tensor) -> Tensor:
+        """Rows in the order of a plan → the same, normalised, in their dtype."""
+        z_PH, rows = _accumulate(y_PH), y_PH.shape[0]
+        mean_EH, var_EH = self.running_mean.to(z_PH.dtype), self.running_var.to(z_PH.dtype)
+        if self.training:
+            mean_EH, var_EH = self._of_batch(z_PH, offsets_E1, mean_EH, var_EH)
+        scale_EH = (var_EH + self.eps).rsqrt()
+        z_PH = (z_PH - per_row(mean_EH, offsets_E1, rows)) * per_row(scale_EH, offsets_E1, rows)
+        return _affine(z_PH, self.weight, self.bias, offsets_E1).to(y_PH.dtype)
+
+    def _of_batch(
+        self, z_PH: Tensor, offsets_E1: Tensor, mean_EH: Tensor, var_EH: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """This batch's statistics, where there are rows enough; moves the running ones."""
+        count_E1 = offsets_E1.diff().unsqueeze(1).to(z_PH.dtype)
+        enough_E1 = count_E1 >= 2
+        batch_mean_EH = segment_sum(z_PH, offsets_E1) / count_E1.clamp(min=1)
+        centred_PH = z_PH - per_row(batch_mean_EH, offsets_E1, z_PH.shape[0])
+        batch_var_EH = segment_sum(centred_PH.square(), offsets_E1) / count_E1.clamp(min=1)
+        with torch.no_grad():
+            # Running variances are unbiased, as in torch's own layers.
+            unbiased_EH = batch_var_EH * count_E1 / (count_E1 - 1).clamp(min=1)
+            share_E1 = enough_E1.to(z_PH.dtype) * self.momentum
+            self.running_mean.copy_(mean_EH.lerp(batch_mean_EH, share_E1))
+            self.running_var.copy_(var_EH.lerp(unbiased_EH, share_E1))
+        return (
+            torch.where(enough_E1, batch_mean_EH, mean_EH),
+            torch.where(enough_E1, batch_var_EH, var_EH),
+        )
+
+
+def _accumulate(y: Tensor) -> Tensor:
+    return y if y.dtype == torch.float64 else y.float()
+
+
+def _affine(z_PH: Tensor, weight_EH: Tensor, bias_EH: Tensor, offsets_E1: Tensor) -> Tensor:
+    weight_EH, bias_EH, rows = weight_EH.to(z_PH.dtype), bias_EH.to(z_PH.dtype), z_PH.shape[0]
+    return torch.addcmul(
+        per_row(bias_EH, offsets_E1, rows), z_PH, per_row(weight_EH, offsets_E1, rows)
+    )

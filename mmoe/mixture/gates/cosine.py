@@ -1,0 +1,97 @@
+"""Cosine gates: experts by direction."""
+
+import math
+from collections.abc import Sequence
+from typing import Unpack
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mmoe.mixture.gates.checks import check_k, check_softmax
+from mmoe.mixture.gates.contract import GateOutput
+from mmoe.mixture.gates.logits import GateLogits, gate_products
+from mmoe.mixture.gates.options import GateOptions, GateSettings
+from mmoe.ops.topk_gate import Softmax, topk_gate
+
+# Tutel's numbers, both temperatures: where the learned one starts, and what it stays above.
+START_TEMPERATURE = 0.5
+LOWEST_TEMPERATURE = 0.01
+
+
+class CosineGate(nn.Module):
+    """Top-k gates by direction: `logit_e = cos(P_g x, v_e) / τ_g`, with a learned temperature τ.
+
+    Logits stay within ±1 / τ however long x is. τ starts at 0.5 and is kept above 0.01.
+
+    Args:
+        input_dim: Width of what the gates read.
+        num_gates: G.
+        num_experts: E.
+        k: Experts that one gate picks for one sample.
+        projection_dim: Width of `P_g x`.
+        softmax: `after` the selection or `before` it, as in `TopKGate`.
+        **options: See `GateOptions`. The MLP of `hidden` comes before the projection, and
+            `temperature` divides the logits beside τ.
+
+    Raises:
+        ValueError: A setting out of range; in forward, NaN logits (on the CPU).
+
+    Example:
+        >>> import torch
+        >>> from mmoe.mixture import CosineGate
+        >>> gate, x_BD = CosineGate(8, num_gates=2, num_experts=4, k=2), torch.randn(3, 8)
+        >>> gate([x_BD, x_BD], torch.ones(2, 4, dtype=torch.bool)).experts.shape
+        torch.Size([3, 2, 2])
+
+    Source: Chi et al., "On the representation collapse of sparse mixture of experts" (NeurIPS
+        2022), section 3, as in Tutel (Hwang et al., MLSys 2023), gates/cosine_top.py.
+    """
+
+    def __init__(
+        self,
+        input_dim: int,
+        num_gates: int,
+        num_experts: int,
+        *,
+        k: int,
+        projection_dim: int = 256,
+        softmax: Softmax = "after",
+        **options: Unpack[GateOptions],
+    ) -> None:
+        super().__init__()
+        self.options = GateSettings(**options)
+        if projection_dim < 1:
+            raise ValueError(f"projection_dim: expected 1 or more, got {projection_dim}")
+        if num_experts < 1:
+            raise ValueError(f"num_experts: expected 1 or more, got {num_experts}")
+        self.projection = GateLogits(
+            input_dim, num_gates, projection_dim, hidden=self.options.hidden
+        )
+        self.directions_GEP = nn.Parameter(torch.empty(num_gates, num_experts, projection_dim))
+        self.log_scale_G = nn.Parameter(torch.empty(num_gates))
+        check_k(k, num_experts)
+        check_softmax(softmax)
+        self.k = k
+        self.softmax: Softmax = softmax
+        nn.init.normal_(self.directions_GEP, std=0.01)
+        nn.init.constant_(self.log_scale_G, -math.log(START_TEMPERATURE))
+
+    def forward(self, inputs: Sequence[Tensor], visibility_GE: Tensor) -> GateOutput:
+        """The k best visible experts, best first."""
+        with torch.autocast(inputs[0].device.type, enabled=False):
+            logits_BGE = self.options.temper(self._logits(self.projection(inputs)))
+        left_BGE = self.options.drop(logits_BGE, visibility_GE, self.training)
+        weights, experts = topk_gate(left_BGE, visibility_GE, self.k, softmax=self.softmax)
+        losses = self.options.losses(logits_BGE, visibility_GE, experts) if self.training else {}
+        return GateOutput(weights, experts, losses)
+
+    def _logits(self, projected_BGP: Tensor) -> Tensor:
+        dtype = projected_BGP.dtype
+        directions_GEP = F.normalize(self.directions_GEP.to(dtype), dim=-1)
+        projected_BGP = F.normalize(projected_BGP, dim=-1)
+        cosines = gate_products(projected_BGP.unbind(1), directions_GEP, scoring=not self.training)
+        if not isinstance(cosines, Tensor):
+            cosines = torch.stack(list(cosines), dim=1)
+        scale_G = self.log_scale_G.to(dtype).clamp(max=-math.log(LOWEST_TEMPERATURE)).exp()
+        return cosines * scale_G.unsqueeze(-1)

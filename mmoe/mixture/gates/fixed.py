@@ -1,0 +1,47 @@
+"""Fixed gates: constants."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from mmoe.mixture.gates.checks import rows_and_dtype
+from mmoe.mixture.gates.contract import GateOutput
+
+
+class FixedGate(nn.Module):
+    """Gates that neither learn nor look: constant weights, normalised over each gate's experts.
+
+    Args:
+        weights_GE: Non-negative weights; each row with a positive sum.
+
+    Raises:
+        ValueError: Weights that cannot be normalised.
+
+    Example:
+        >>> import torch
+        >>> from mmoe.mixture import FixedGate
+        >>> x_BD = torch.zeros(3, 8)
+        >>> gate = FixedGate(torch.eye(2))
+        >>> gate([x_BD, x_BD], torch.eye(2, dtype=torch.bool)).weights[0].tolist()
+        [[1.0, 0.0], [0.0, 1.0]]
+    """
+
+    weights_GE: Tensor
+
+    def __init__(self, weights_GE: Tensor) -> None:
+        super().__init__()
+        sums_ok = weights_GE.dim() == 2 and bool((weights_GE.sum(1) > 0).all())
+        if not sums_ok or not weights_GE.isfinite().all() or (weights_GE < 0).any():
+            raise ValueError(
+                "weights_GE: expected a [gates, experts] matrix of non-negative weights, each row "
+                f"with a positive sum, got shape {list(weights_GE.shape)}"
+            )
+        weights_GE = weights_GE.to(torch.get_default_dtype())
+        self.register_buffer("weights_GE", weights_GE / weights_GE.sum(1, keepdim=True))
+
+    def forward(self, inputs: Sequence[Tensor], visibility_GE: Tensor) -> GateOutput:
+        """The same weights for every sample, 0 for what a gate must not see."""
+        rows, dtype = rows_and_dtype(inputs)
+        weights_GE = self.weights_GE.to(dtype) * visibility_GE
+        return GateOutput(weights_GE.expand(rows, -1, -1), None, {})

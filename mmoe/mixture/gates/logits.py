@@ -1,0 +1,148 @@
+"""The learned part that gates have in common: input → logits, for all gates at once."""
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mmoe.ops.dense_mm import dense_mm
+
+
+class GateLogits(nn.Module):
+    """Small networks, run together: `logits_g = W_g · relu(… V_g x + c_g) [+ b_g]`.
+
+    The arithmetic is in fp32 (fp64 for fp64 inputs) whatever the rest of the model runs in, also
+    under autocast: a rounded logit sends a sample to another expert. The weights of all gates lie
+    in one tensor per layer, so that gates that read the same input cost one product.
+
+    Args:
+        input_dim: Width of what the gates read.
+        num_gates: G.
+        num_experts: E, logits of each gate.
+        hidden: Widths of ReLU layers; `[]` = linear.
+        output_bias: Whether the last layer has a bias; in most papers it has none.
+
+    Example:
+        >>> import torch
+        >>> from mmoe.mixture.gates.logits import GateLogits
+        >>> x_BD = torch.zeros(3, 8)
+        >>> GateLogits(8, num_gates=2, num_experts=4)([x_BD, x_BD]).shape
+        torch.Size([3, 2, 4])
+
+    Source: Hidden layers start as in He et al. (ICCV 2015); the logits' layer is uniform in
+        ±1/√fan-in (torch's `nn.Linear`), so the gates start nearly even, but break ties.
+    """
+
+    def __init__(
+        self,
+        input_dim: int,
+        num_gates: int,
+        num_experts: int,
+        *,
+        hidden: Sequence[int] = (),
+        output_bias: bool = False,
+    ) -> None:
+        super().__init__()
+        for name, value in (
+            ("input_dim", input_dim),
+            ("num_gates", num_gates),
+            ("num_experts", num_experts),
+            *((f"hidden[{i}]", width) for i, width in enumerate(hidden)),
+        ):
+            if value < 1:
+                raise ValueError(f"{name}: expected 1 or more, got {value}")
+        widths = [input_dim, *hidden, num_experts]
+        self.weights = nn.ParameterList(
+            torch.empty(num_gates, after, before) for before, after in pairwise(widths)
+        )
+        with_bias = [*hidden, num_experts] if output_bias else hidden
+        self.biases = nn.ParameterList(torch.empty(num_gates, width) for width in with_bias)
+        self.input_dim, self.num_gates, self.num_experts = input_dim, num_gates, num_experts
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draws new weights from torch's random generator."""
+        *hidden, last = self.weights
+        for weight in hidden:
+            nn.init.normal_(weight, std=math.sqrt(2 / weight.shape[-1]))
+        nn.init.uniform_(last, -1 / math.sqrt(last.shape[-1]), 1 / math.sqrt(last.shape[-1]))
+        for bias in self.biases:
+            nn.init.zeros_(bias)
+
+    def forward(self, inputs: Sequence[Tensor]) -> Tensor:
+        """G inputs `x_BD` → `logits_BGE`."""
+        self._check(inputs)
+        with torch.autocast(inputs[0].device.type, enabled=False):
+            outputs: Sequence[Tensor] | Tensor = inputs
+            for layer in range(len(self.weights)):
+                outputs = self._layer(layer, outputs)
+            return outputs if isinstance(outputs, Tensor) else torch.stack(list(outputs), dim=1)
+
+    def _layer(self, layer: int, inputs: Sequence[Tensor] | Tensor) -> Sequence[Tensor] | Tensor:
+        """The next layer: G tensors, or one `[B, G, H]` where one product served all gates."""
+        if isinstance(inputs, Tensor):
+            inputs = inputs.unbind(1)
+        dtype = torch.promote_types(inputs[0].dtype, torch.float32)
+        weight_GHD = self.weights[layer].to(dtype)
+        bias_GH = self.biases[layer].to(dtype) if layer < len(self.biases) else None
+        outputs = gate_products(inputs, weight_GHD, bias_GH, scoring=not self.training)
+        if layer == len(self.weights) - 1:
+            return outputs
+        return outputs.relu() if isinstance(outputs, Tensor) else [y.relu() for y in outputs]
+
+    def _check(self, inputs: Sequence[Tensor]) -> None:
+        if len(inputs) != self.num_gates:
+            raise ValueError(
+                f"inputs: expected {self.num_gates} tensors, one per gate, got {len(inputs)}"
+            )
+        for g, x in enumerate(inputs):
+            if x.dim() != 2 or x.shape[1] != self.input_dim:
+                raise ValueError(
+                    f"inputs[{g}]: expected shape [rows, {self.input_dim}], got {list(x.shape)}"
+                )
+
+
+def gate_products(
+    inputs: Sequence[Tensor], weight_GHD: Tensor, bias_GH: Tensor | None = None, *, scoring: bool
+) -> Sequence[Tensor] | Tensor:
+    """`y_g = W_g x_g + b_g`, one product for all gates where they read the same tensor.
+
+    Args:
+        inputs: G tensors `x_BD`, of any float type.
+        weight_GHD: In the type to compute in.
+        bias_GH: In the same type.
+        scoring: On the CPU a row's bits then depend on that row alone. The libraries behind
+            `F.linear`, which is a little faster, sum a row in an order that depends on its place.
+
+    Returns:
+        `y_BGH` where there was one product, else G tensors `y_BH`.
+
+    Example:
+        >>> import torch
+        >>> from mmoe.mixture.gates.logits import gate_products
+        >>> x_BD = torch.ones(3, 2)
+        >>> gate_products([x_BD, x_BD], torch.ones(2, 4, 2), scoring=True).shape
+        torch.Size([3, 2, 4])
+    """
+    dtype, scoring = weight_GHD.dtype, scoring and inputs[0].device.type == "cpu"
+    if all(x is inputs[0] for x in inputs):
+        x_BD, weight_ND = inputs[0].to(dtype), weight_GHD.flatten(0, 1)
+        bias_N = None if bias_GH is None else bias_GH.flatten()
+        if scoring:
+            bias_1N = None if bias_N is None else bias_N.unsqueeze(0)
+            y_BN = dense_mm(x_BD, weight_ND.t().unsqueeze(0), bias_1N)[0]
+        else:
+            y_BN = F.linear(x_BD, weight_ND, bias_N)
+        return y_BN.unflatten(1, weight_GHD.shape[:2])
+    inputs = [x.to(dtype) for x in inputs]
+    if scoring:
+        return dense_mm(inputs, weight_GHD.transpose(1, 2), bias_GH)
+    # unbind, not indexing: weight[g] in a loop gives every gate a full-size gradient.
+    biases = [None] * len(inputs) if bias_GH is None else bias_GH.unbind(0)
+    return [
+        F.linear(x, weight, bias)
+        for x, weight, bias in zip(inputs, weight_GHD.unbind(0), biases, strict=True)
+    ]

@@ -1,0 +1,120 @@
+"""Auxiliary losses of gates, as plain functions: even loads, small logits.
+
+An even load is the target of all balancing: `u`, where gate g wants the same from each of the n_g
+experts that it sees, `u[g, e] = 1 / n_g`. With scope `gate` every gate is held to it on its own,
+and the loss is the mean over gates. With scope `all` only the sums over gates count, whose target
+is the mean of the u[g]; then a task may keep to a few experts as long as all tasks together use the
+pool evenly. A batch without rows gives losses of 0.
+"""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Scope = Literal["gate", "all"]
+
+
+def balance(load_GE: Tensor, importance_GE: Tensor, visibility_GE: Tensor, scope: Scope) -> Tensor:
+    """Switch's loss for uneven loads: `Σ_e f_e · P_e / u_e`, which is 1 where all is even.
+
+    f is each expert's share of the load, P its share of the importance. With u = 1 / E it is
+    `E · Σ_e f_e P_e`.
+
+    Args:
+        load_GE: How much work each expert gets; counts of picks are constants to the gradient.
+        importance_GE: Sum of each gate's probabilities over the batch.
+        visibility_GE: Bool.
+        scope: `gate` or `all`.
+
+    Returns:
+        A scalar of the importance's dtype.
+
+    Example:
+        >>> import torch
+        >>> from mmoe.mixture.gates.losses import balance
+        >>> load, importance = torch.tensor([[30, 10]]), torch.tensor([[25.0, 15.0]])
+        >>> float(balance(load, importance, torch.ones(1, 2, dtype=torch.bool), "gate"))
+        1.125
+
+    Source: Fedus et al., "Switch Transformers" (JMLR 2022), equations 4 to 6. Balancing the sum
+        over all gates is the idea of SMES (arXiv 2602.09386, 2026); this form of it is ours.
+    """
+    f_GE = _shares(load_GE.to(importance_GE.dtype), scope)
+    return _mean_over_gates(f_GE * _shares(importance_GE, scope), visibility_GE, scope)
+
+
+def cv_squared(amount_GE: Tensor, visibility_GE: Tensor, scope: Scope) -> Tensor:
+    """The squared coefficient of variation, `Σ_e p_e² / u_e − 1` with p the shares.
+
+    With u = 1 / E it is the variance over the squared mean of the amounts.
+
+    Example:
+        >>> import torch
+        >>> from mmoe.mixture.gates.losses import cv_squared
+        >>> amounts, visible = torch.tensor([[1.0, 3.0]]), torch.ones(1, 2, dtype=torch.bool)
+        >>> float(cv_squared(amounts, visible, "gate"))
+        0.25
+
+    Source: Shazeer et al., "Outrageously large neural networks" (ICLR 2017), equations 7 and 11.
+    """
+    p_GE = _shares(amount_GE, scope)
+    # (Σ p)², not 1: without rows both terms are 0.
+    return _mean_over_gates(p_GE.square(), visibility_GE, scope) - p_GE.sum(1).square().mean()
+
+
+def z_loss(logits_BGE: Tensor, visibility_GE: Tensor) -> Tensor:
+    """Keeps logits small: the mean over rows and gates of `(log Σ_e exp(logit_e))²`.
+
+    Source: Zoph et al., "ST-MoE" (2022), equation 5; here over visible experts.
+    """
+    log_sums_BG = logits_BGE.masked_fill(~visibility_GE, -torch.inf).logsumexp(dim=-1)
+    return mean(log_sums_BG.square())
+
+
+def mean(x: Tensor) -> Tensor:
+    """The mean, or 0 of nothing."""
+    return x.sum() / torch.sym_max(x.numel(), 1)
+
+
+def count_picks(experts_BGK: Tensor, num_experts: int) -> Tensor:
+    """How often each gate picked each expert: `[G, E]`, int64, exact on every device.
+
+    Example:
+        >>> import torch
+        >>> from mmoe.mixture.gates.losses import count_picks
+        >>> count_picks(torch.tensor([[[0, 2]], [[2, -1]]], dtype=torch.int32), 3).tolist()
+        [[1, 0, 2]]
+    """
+    picks_GN = _or_beyond(experts_BGK, num_experts).transpose(0, 1).flatten(1)
+    counts = picks_GN.new_zeros(picks_GN.shape[0], num_experts + 1)
+    return counts.scatter_add(1, picks_GN, torch.ones_like(picks_GN))[:, :num_experts]
+
+
+def over_experts(weights_BGK: Tensor, experts_BGK: Tensor, num_experts: int) -> Tensor:
+    """The weights of picks, in the places of their experts: `[B, G, E]`, 0 elsewhere."""
+    weights_BGE = weights_BGK.new_zeros(*weights_BGK.shape[:2], num_experts + 1)
+    index_BGK = _or_beyond(experts_BGK, num_experts)
+    return weights_BGE.scatter(-1, index_BGK, weights_BGK)[..., :num_experts]
+
+
+def _or_beyond(experts_BGK: Tensor, num_experts: int) -> Tensor:
+    """Indices, with the unused picks in a column of their own behind the last expert."""
+    return torch.where(experts_BGK < 0, num_experts, experts_BGK).long()
+
+
+def _shares(amount_GE: Tensor, scope: Scope) -> Tensor:
+    if scope == "all":
+        amount_GE = amount_GE.sum(0, keepdim=True)
+    total_G1 = amount_GE.sum(1, keepdim=True)
+    return amount_GE / torch.where(total_G1 > 0, total_G1, 1)
+
+
+def _mean_over_gates(x_GE: Tensor, visibility_GE: Tensor, scope: Scope) -> Tensor:
+    """The mean of `Σ_e x_e / u_e`."""
+    seen_GE = visibility_GE.to(x_GE.dtype)
+    even_GE = seen_GE / seen_GE.sum(1, keepdim=True).clamp(min=1)
+    if scope == "all":
+        even_GE = even_GE.mean(0, keepdim=True)
+    terms_GE = torch.where(even_GE > 0, x_GE / torch.where(even_GE > 0, even_GE, 1), 0)
+    return terms_GE.sum(1).mean()

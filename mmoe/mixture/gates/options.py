@@ -1,0 +1,135 @@
+"""What all learned gates can be asked for: one set of keyword arguments, one implementation."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypedDict, get_args
+
+import torch
+from torch import Tensor
+
+from mmoe.mixture.gates import losses
+from mmoe.mixture.gates.checks import check_coefficient, check_share
+from mmoe.mixture.gates.losses import Scope
+
+
+class GateOptions(TypedDict, total=False):
+    """Keyword arguments of every learned gate.
+
+    All but `hidden` may be changed between training steps, as `gate.options.z_loss = …`.
+
+    Attributes:
+        hidden: Widths of ReLU layers before the logits; `[]` = linear, as in most papers.
+        temperature: Divides the logits: above 1 evens the weights out, below 1 sharpens them.
+        dropout: Probability that a gate does without an expert for a training row: the softmax
+            then goes over the others, and picks are made among them. One expert always stays.
+        z_loss: Coefficient of the loss for large logits (`losses.z_loss`).
+        balance_loss: Coefficient of the loss for uneven loads (`losses.balance`). The load is the
+            number of picks where a gate picks, else the weights.
+        balance_scope: `gate`: every gate uses its experts evenly. `all`: all gates together do.
+
+    Source: Dropout against polarised gates: Zhao et al., "Recommending what video to watch next"
+        (RecSys 2019), with a probability of 0.1 there.
+    """
+
+    hidden: Sequence[int]
+    temperature: float
+    dropout: float
+    z_loss: float
+    balance_loss: float
+    balance_scope: Scope
+
+
+@dataclass(kw_only=True, slots=True)
+class GateSettings:
+    """The options of one gate, with their defaults, and what they do.
+
+    Example:
+        >>> import torch
+        >>> from mmoe.mixture.gates.options import GateSettings
+        >>> settings = GateSettings(z_loss=0.1)
+        >>> settings.losses(torch.zeros(5, 1, 2), torch.ones(1, 2, dtype=torch.bool))
+        {'z_loss': tensor(0.0480)}
+    """
+
+    hidden: Sequence[int] = ()
+    temperature: float = 1.0
+    dropout: float = 0.0
+    z_loss: float = 0.0
+    balance_loss: float = 0.0
+    balance_scope: Scope = "gate"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.temperature < float("inf"):
+            raise ValueError(f"temperature: expected a number above 0, got {self.temperature}")
+        check_share("dropout", self.dropout)
+        check_coefficient("z_loss", self.z_loss)
+        check_coefficient("balance_loss", self.balance_loss)
+        if self.balance_scope not in get_args(Scope):
+            raise ValueError(f"balance_scope: expected 'gate' or 'all', got {self.balance_scope!r}")
+
+    def temper(self, logits_BGE: Tensor) -> Tensor:
+        """The logits over the temperature."""
+        return logits_BGE if self.temperature == 1 else logits_BGE / self.temperature
+
+    def drop(self, logits_BGE: Tensor, visibility_GE: Tensor, training: bool) -> Tensor:
+        """The logits, −inf for experts that a gate has to do without in this step."""
+        if not (training and self.dropout):
+            return logits_BGE
+        kept_BGE = self._survivors(visibility_GE.expand(logits_BGE.shape[0], -1, -1), logits_BGE)
+        return logits_BGE.masked_fill(~kept_BGE, -torch.inf)
+
+    def drop_weights(self, weights_BGE: Tensor, training: bool) -> Tensor:
+        """Weights, with those of dropped experts shared out among the others."""
+        if not (training and self.dropout):
+            return weights_BGE
+        kept_BGE = self._survivors(weights_BGE > 0, weights_BGE)
+        left_BGE = weights_BGE.masked_fill(~kept_BGE, 0)
+        left_BG1 = left_BGE.sum(-1, keepdim=True)
+        whole_BG1 = weights_BGE.sum(-1, keepdim=True)
+        return left_BGE * (whole_BG1 / torch.where(left_BG1 > 0, left_BG1, 1))
+
+    def losses(
+        self,
+        logits_BGE: Tensor,
+        visibility_GE: Tensor,
+        experts_BGK: Tensor | None = None,
+        probabilities_BGE: Tensor | None = None,
+    ) -> dict[str, Tensor]:
+        """The losses that were asked for.
+
+        Args:
+            logits_BGE: The gates' logits; what was dropped from them does not count.
+            visibility_GE: Bool.
+            experts_BGK: The picks whose number is the load; None: the probabilities are.
+            probabilities_BGE: Of every expert; default: the softmax of the logits.
+        """
+        result = {}
+        if self.z_loss:
+            result["z_loss"] = self.z_loss * losses.z_loss(logits_BGE, visibility_GE)
+        if self.balance_loss:
+            if probabilities_BGE is None:
+                probabilities_BGE = visible_softmax(logits_BGE, visibility_GE)
+            result["balance_loss"] = self.balance(probabilities_BGE, visibility_GE, experts_BGK)
+        return result
+
+    def balance(
+        self, probabilities_BGE: Tensor, visibility_GE: Tensor, experts_BGK: Tensor | None
+    ) -> Tensor:
+        """The scaled loss for uneven loads."""
+        importance_GE = probabilities_BGE.sum(0)
+        load_GE = importance_GE
+        if experts_BGK is not None:
+            load_GE = losses.count_picks(experts_BGK, visibility_GE.shape[1])
+        return self.balance_loss * losses.balance(
+            load_GE, importance_GE, visibility_GE, self.balance_scope
+        )
+
+    def _survivors(self, candidates_BGE: Tensor, like_BGE: Tensor) -> Tensor:
+        """Which of the candidates stay: each with 1 − dropout, and the luckiest in any case."""
+        luck_BGE = torch.rand_like(like_BGE.detach()).masked_fill(~candidates_BGE, -1)
+        return (luck_BGE >= self.dropout) | (luck_BGE == luck_BGE.amax(-1, keepdim=True))
+
+
+def visible_softmax(logits_BGE: Tensor, visibility_GE: Tensor) -> Tensor:
+    """Softmax over the experts that each gate sees; exactly 0 for the others."""
+    return logits_BGE.masked_fill(~visibility_GE, -torch.inf).softmax(dim=-1)

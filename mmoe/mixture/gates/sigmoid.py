@@ -1,0 +1,140 @@
+"""Sigmoid gates, kept even by a bias instead of a loss."""
+
+from collections.abc import Callable, Sequence
+from typing import Unpack
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mmoe.mixture.gates.checks import check_coefficient, check_k
+from mmoe.mixture.gates.contract import GateOutput
+from mmoe.mixture.gates.logits import GateLogits
+from mmoe.mixture.gates.losses import count_picks
+from mmoe.mixture.gates.options import GateOptions, GateSettings
+from mmoe.ops.topk_gate import topk_gate
+
+
+class SigmoidGate(nn.Module):
+    """Top-k gates by independent scores `s = σ(W_g x / temperature)`, balanced without a loss.
+
+    The k experts with the largest `s + b` are picked; their weights come from s alone,
+    `s_e / Σ_picked s` or `s_e`. After each optimizer step the bias of an expert with too many picks
+    goes down by `bias_speed`, that of one with too few goes up.
+
+    Training forwards only count picks, in `load_GE`. The bias moves when `update_bias` is called,
+    which `update_biases(model)` does for all gates of a model: once after each optimizer step, so
+    that all micro-batches of an accumulated gradient, and a forward that activation checkpointing
+    repeats, see the same bias. Several ranks add up their `load_GE` before the call. The bias is
+    saved with the model; counts are not.
+
+    Args:
+        input_dim: Width of what the gates read.
+        num_gates: G.
+        num_experts: E.
+        k: Experts that one gate picks for one sample.
+        normalize: Weights of one row add up to 1.
+        bias_speed: Change of a bias in one update; 0 = the bias stays.
+        **options: See `GateOptions`; `balance_scope` also says whose load the bias evens out.
+
+    Raises:
+        ValueError: A setting out of range; in forward, NaN logits (on the CPU).
+
+    Example:
+        >>> import torch
+        >>> from mmoe.mixture import SigmoidGate
+        >>> gate, x_BD = SigmoidGate(8, num_gates=1, num_experts=2, k=1), torch.ones(3, 8)
+        >>> picked = int(gate([x_BD], torch.ones(1, 2, dtype=torch.bool)).experts[0, 0, 0])
+        >>> gate.update_bias()
+        >>> gate.bias_GE[0, picked], gate.bias_GE[0, 1 - picked]
+        (tensor(-0.0010), tensor(0.0010))
+
+    Source: Wang et al., "Auxiliary-loss-free load balancing strategy for mixture-of-experts" (2024,
+        arXiv 2408.15664), algorithm 1; DeepSeek-V3 (2024, arXiv 2412.19437), equations 12 to 16.
+    """
+
+    bias_GE: Tensor
+    load_GE: Tensor
+    seen_GE: Tensor
+
+    def __init__(
+        self,
+        input_dim: int,
+        num_gates: int,
+        num_experts: int,
+        *,
+        k: int,
+        normalize: bool = True,
+        bias_speed: float = 0.001,
+        **options: Unpack[GateOptions],
+    ) -> None:
+        super().__init__()
+        self.options = GateSettings(**options)
+        self.logits = GateLogits(input_dim, num_gates, num_experts, hidden=self.options.hidden)
+        check_k(k, num_experts)
+        check_coefficient("bias_speed", bias_speed)
+        self.k = k
+        self.normalize = normalize
+        self.bias_speed = bias_speed
+        counts_GE = torch.zeros(num_gates, num_experts, dtype=torch.int64)
+        self.register_buffer("bias_GE", torch.zeros(num_gates, num_experts, dtype=torch.float32))
+        self.register_buffer("load_GE", counts_GE, persistent=False)
+        self.register_buffer("seen_GE", counts_GE.bool(), persistent=False)
+
+    def forward(self, inputs: Sequence[Tensor], visibility_GE: Tensor) -> GateOutput:
+        """The k visible experts with the largest score and bias, best first."""
+        logits_BGE = self.options.temper(self.logits(inputs))
+        # Not torch.sigmoid, whose last bits depend on where in memory a number stands.
+        scores_BGE = F.logsigmoid(logits_BGE).exp()
+        biased_BGE = scores_BGE.detach() + self.bias_GE
+        biased_BGE = self.options.drop(biased_BGE, visibility_GE, self.training)
+        _, experts = topk_gate(biased_BGE, visibility_GE, self.k)
+        weights = scores_BGE.gather(-1, experts.clamp(min=0).long()).masked_fill(experts < 0, 0)
+        if self.normalize:
+            weights = _over_sum(weights)
+        if not self.training:
+            return GateOutput(weights, experts, {})
+        self.load_GE.add_(count_picks(experts, visibility_GE.shape[1]))
+        self.seen_GE.copy_(visibility_GE)
+        shares_BGE = _over_sum(scores_BGE * visibility_GE)
+        losses = self.options.losses(logits_BGE, visibility_GE, experts, shares_BGE)
+        return GateOutput(weights, experts, losses)
+
+    @torch.no_grad()
+    def update_bias(self) -> None:
+        """Moves the biases against the load since the last update, and forgets that load."""
+        seen_G1 = self.seen_GE.sum(1, keepdim=True)
+        # In whole numbers, so that a load that is even counts as even.
+        excess_GE = (self.load_GE * seen_G1 - self.load_GE.sum(1, keepdim=True)) * self.seen_GE
+        if self.options.balance_scope == "all":
+            excess_GE = (excess_GE / seen_G1.clamp(min=1)).sum(0, keepdim=True)
+        self.bias_GE.sub_(self.bias_speed * excess_GE.sign() * self.seen_GE)
+        self.load_GE.zero_()
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "SigmoidGate":
+        """As every module, but a narrow type would swallow updates of the bias: it stays fp32."""
+        bias_GE = self.bias_GE
+        super()._apply(fn, recurse)
+        if self.bias_GE.dtype.itemsize < bias_GE.dtype.itemsize:
+            self.bias_GE = bias_GE.to(self.bias_GE.device)
+        return self
+
+
+def update_biases(model: nn.Module) -> None:
+    """Moves the biases of all `SigmoidGate`s in a model; call it after each optimizer step.
+
+    Example:
+        >>> import torch
+        >>> from mmoe.mixture import SigmoidGate, update_biases
+        >>> model = torch.nn.ModuleList([SigmoidGate(8, num_gates=2, num_experts=4, k=2)])
+        >>> update_biases(model)
+    """
+    for module in model.modules():
+        if isinstance(module, SigmoidGate):
+            module.update_bias()
+
+
+def _over_sum(x: Tensor) -> Tensor:
+    """`x / Σ x` along the last dimension; 0 stays 0."""
+    total = x.sum(-1, keepdim=True)
+    return x / torch.where(total > 0, total, 1)

@@ -1,0 +1,82 @@
+"""Static gates: learned, but blind."""
+
+from collections.abc import Sequence
+from typing import Unpack
+
+import torch
+from torch import Tensor, nn
+
+from mmoe.mixture.gates.checks import check_k, check_numbers, check_softmax, rows_and_dtype
+from mmoe.mixture.gates.contract import GateOutput
+from mmoe.mixture.gates.options import GateOptions, GateSettings, visible_softmax
+from mmoe.ops.topk_gate import Softmax, topk_gate
+
+
+class StaticGate(nn.Module):
+    """Gates that learn one mix per task, whatever the input: `w_g = softmax(θ_g / temperature)`.
+
+    Args:
+        num_gates: G.
+        num_experts: E.
+        k: Picks the k experts with the largest logits; None: all are weighed.
+        softmax: With k, `after` the selection or `before` it, as in `TopKGate`.
+        **options: See `GateOptions`; there is no input, so `hidden` must be empty.
+
+    Raises:
+        ValueError: A setting out of range; in forward, logits that are not finite (on the CPU).
+
+    Example:
+        >>> import torch
+        >>> from mmoe.mixture import StaticGate
+        >>> gate, x_BD = StaticGate(num_gates=2, num_experts=4), torch.zeros(3, 8)
+        >>> gate([x_BD, x_BD], torch.ones(2, 4, dtype=torch.bool)).weights.shape
+        torch.Size([3, 2, 4])
+
+    Source: The static gates of Hazimeh et al., "DSelect-k" (NeurIPS 2021), section 3, with a
+        softmax in the place of their selection.
+    """
+
+    def __init__(
+        self,
+        num_gates: int,
+        num_experts: int,
+        *,
+        k: int | None = None,
+        softmax: Softmax = "after",
+        **options: Unpack[GateOptions],
+    ) -> None:
+        super().__init__()
+        self.options = GateSettings(**options)
+        for name, value in (("num_gates", num_gates), ("num_experts", num_experts)):
+            if value < 1:
+                raise ValueError(f"{name}: expected 1 or more, got {value}")
+        check_blind(self.options)
+        if k is not None:
+            check_k(k, num_experts)
+        check_softmax(softmax)
+        self.k = k
+        self.softmax: Softmax = softmax
+        # Nearly even, but not so even that all gates would pick the first k experts.
+        self.logits_GE = nn.Parameter(0.01 * torch.randn(num_gates, num_experts))
+
+    def forward(self, inputs: Sequence[Tensor], visibility_GE: Tensor) -> GateOutput:
+        """The same for every sample, but for dropout; of `inputs` only shape and type count."""
+        rows, dtype = rows_and_dtype(inputs)
+        logits_BGE = self.options.temper(self.logits_GE.to(dtype))
+        logits_BGE = logits_BGE.expand(rows, -1, -1)
+        left_BGE = self.options.drop(logits_BGE, visibility_GE, self.training)
+        if self.k is None:
+            weights, experts = visible_softmax(left_BGE, visibility_GE), None
+            check_numbers(weights, logits_BGE, visibility_GE)
+        else:
+            weights, experts = topk_gate(left_BGE, visibility_GE, self.k, softmax=self.softmax)
+        losses = self.options.losses(logits_BGE, visibility_GE, experts) if self.training else {}
+        return GateOutput(weights, experts, losses)
+
+
+def check_blind(options: GateSettings) -> None:
+    """Refuses a gate MLP where there is no input."""
+    if options.hidden:
+        raise ValueError(
+            f"hidden: expected [] for a gate without input, got {list(options.hidden)}"
+        )

@@ -1,0 +1,67 @@
+"""Sparse gates: the k best experts."""
+
+from collections.abc import Sequence
+from typing import Unpack
+
+from torch import Tensor, nn
+
+from mmoe.mixture.gates.checks import check_k, check_softmax
+from mmoe.mixture.gates.contract import GateOutput
+from mmoe.mixture.gates.logits import GateLogits
+from mmoe.mixture.gates.options import GateOptions, GateSettings
+from mmoe.ops.topk_gate import Softmax, topk_gate
+
+
+class TopKGate(nn.Module):
+    """Sparse gates: the k experts with the largest logits `W_g x / temperature`, softmax over them.
+
+    Args:
+        input_dim: Width of what the gates read.
+        num_gates: G.
+        num_experts: E.
+        k: Experts that one gate picks for one sample.
+        softmax: `after` the selection (the k weights add up to 1) or `before` it (they are the
+            full softmax's values).
+        **options: See `GateOptions`.
+
+    Raises:
+        ValueError: A setting out of range, such as k above the number of experts; in forward, NaN
+            logits (on the CPU).
+
+    Example:
+        >>> import torch
+        >>> from mmoe.mixture import TopKGate
+        >>> gate, x_BD = TopKGate(8, num_gates=2, num_experts=4, k=2), torch.randn(3, 8)
+        >>> weights, experts, _ = gate([x_BD, x_BD], torch.ones(2, 4, dtype=torch.bool))
+        >>> experts.shape, experts.dtype
+        (torch.Size([3, 2, 2]), torch.int32)
+
+    Source: Shazeer et al., "Outrageously large neural networks" (ICLR 2017), equations 3 and 5,
+        without the noise.
+    """
+
+    def __init__(
+        self,
+        input_dim: int,
+        num_gates: int,
+        num_experts: int,
+        *,
+        k: int,
+        softmax: Softmax = "after",
+        **options: Unpack[GateOptions],
+    ) -> None:
+        super().__init__()
+        self.options = GateSettings(**options)
+        self.logits = GateLogits(input_dim, num_gates, num_experts, hidden=self.options.hidden)
+        check_k(k, num_experts)
+        check_softmax(softmax)
+        self.k = k
+        self.softmax: Softmax = softmax
+
+    def forward(self, inputs: Sequence[Tensor], visibility_GE: Tensor) -> GateOutput:
+        """The k best visible experts, best first."""
+        logits_BGE = self.options.temper(self.logits(inputs))
+        left_BGE = self.options.drop(logits_BGE, visibility_GE, self.training)
+        weights, experts = topk_gate(left_BGE, visibility_GE, self.k, softmax=self.softmax)
+        losses = self.options.losses(logits_BGE, visibility_GE, experts) if self.training else {}
+        return GateOutput(weights, experts, losses)

@@ -1,0 +1,206 @@
+"""Weights of a mixture with another number of experts: what is kept, what is new, what goes."""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+
+from mmoe.mixture.experts import ExpertPool, Pool
+from mmoe.mixture.multi_gate import MultiGateMixture
+
+NewExperts = Literal["fresh", "copy"]
+
+
+class LoadReport(NamedTuple):
+    """What `load_experts` did; `print` it.
+
+    Attributes:
+        before: Experts in the state.
+        after: Experts in the layer.
+        kept: Pairs (expert of the layer, expert of the state it was).
+        new: Experts of the layer that the state did not have, with the expert each was copied
+            from; None: it has the values that the layer had.
+        dropped: Experts of the state that are gone.
+        resized: Names of the tensors that have another size than in the state.
+    """
+
+    before: int
+    after: int
+    kept: tuple[tuple[int, int], ...]
+    new: tuple[tuple[int, int | None], ...]
+    dropped: tuple[int, ...]
+    resized: tuple[str, ...]
+
+    def __str__(self) -> str:
+        """One line for people."""
+        kept = ", ".join(str(e) if e == old else f"{old} as {e}" for e, old in self.kept)
+        new = ", ".join(
+            f"{e} (initialised)" if old is None else f"{e} (copy of {old})" for e, old in self.new
+        )
+        return (
+            f"{self.before} experts before, {self.after} now; kept: {kept or 'none'}; new: "
+            f"{new or 'none'}; dropped: {', '.join(map(str, self.dropped)) or 'none'}"
+        )
+
+
+def load_experts(
+    layer: nn.Module,
+    state: Mapping[str, Tensor],
+    *,
+    sources: Sequence[int | None] | None = None,
+    new_experts: NewExperts = "fresh",
+) -> LoadReport:
+    """Loads the state of a mixture that may have had fewer or more experts.
+
+    Experts that both have are kept, with their place in the gates (columns of logits, biases);
+    everything that does not depend on the number of experts is loaded as it is.
+
+    Args:
+        layer: A `MultiGateMixture` or `MoE`, changed in place.
+        state: The `state_dict` of one that differs in the number of experts alone.
+        sources: For each expert of the layer, its number in the state, or None for a new one;
+            default: expert e is what it was, as far as there are that many.
+        new_experts: `fresh`: new experts and their gate columns keep the values that the layer has
+            now; `copy`: they are copies of the state's experts, from number 0 on (upcycling).
+
+    Returns:
+        What was kept, made and dropped.
+
+    Raises:
+        ValueError: Names or shapes that do not fit, or a tensor that cannot be resized; the layer
+            is then unchanged.
+
+    Example:
+        >>> from mmoe.mixture import MoE, load_experts, mlp_experts
+        >>> small, large = MoE(4, mlp_experts(2, 4, [3])), MoE(4, mlp_experts(3, 4, [3]))
+        >>> print(load_experts(large, small.state_dict()))
+        2 experts before, 3 now; kept: 0, 1; new: 2 (initialised); dropped: none
+
+    Source: Komatsuzaki et al., "Sparse upcycling" (ICLR 2023), for copies as new experts.
+    """
+    if new_experts not in ("fresh", "copy"):
+        raise ValueError(f"new_experts: expected fresh or copy, got {new_experts!r}")
+    prefix, pool = _pool_of(layer)
+    before, after = _experts_in(state, prefix, pool), len(pool)
+    sources = _check_sources(sources, before, after)
+    fresh = [e for e, old in enumerate(sources) if old is None]
+    filled = list(sources)
+    if new_experts == "copy":
+        for number, e in enumerate(fresh):
+            filled[e] = number % before
+    own = layer.state_dict()
+    names = {name: _name_before(name, prefix, pool, filled) for name in own}
+    _check_names(state, names, prefix, pool)
+    values = {
+        name: _resized(name, own[name], state[old], before, filled, name.startswith(prefix))
+        for name, old in names.items()
+        if old is not None
+    }
+    for name, value in values.items():
+        own[name].copy_(value)
+    kept = tuple((e, old) for e, old in enumerate(sources) if old is not None)
+    return LoadReport(
+        before=before,
+        after=after,
+        kept=kept,
+        new=tuple((e, filled[e]) for e in fresh),
+        dropped=tuple(sorted(set(range(before)) - {old for _, old in kept})),
+        resized=tuple(n for n, old in names.items() if old and own[n].shape != state[old].shape),
+    )
+
+
+def _pool_of(layer: nn.Module) -> tuple[str, Pool]:
+    """The name before the pool's tensors, and the pool."""
+    for name, module in layer.named_modules():
+        if isinstance(module, MultiGateMixture) and name in ("", "mixture"):
+            return f"{name}.experts.".lstrip("."), cast(Pool, module.experts)
+    raise ValueError(f"layer: expected a MultiGateMixture or MoE, got {type(layer).__name__}")
+
+
+def _experts_in(state: Mapping[str, Tensor], prefix: str, pool: Pool) -> int:
+    names = [name.removeprefix(prefix) for name in state if name.startswith(prefix)]
+    if isinstance(pool, ExpertPool):
+        numbers = [int(name.split(".")[0]) for name in names if name.split(".")[0].isdecimal()]
+        count = max(numbers, default=-1) + 1
+    else:
+        count = state[prefix + names[0]].shape[0] if names and state[prefix + names[0]].dim() else 0
+    if not count:
+        raise ValueError(
+            f"state: expected the experts' tensors under {prefix!r}, got {', '.join(state) or '{}'}"
+        )
+    return count
+
+
+def _check_sources(
+    sources: Sequence[int | None] | None, before: int, after: int
+) -> tuple[int | None, ...]:
+    if sources is None:
+        return tuple(e if e < before else None for e in range(after))
+    sources = tuple(sources)
+    if len(sources) != after or any(s is not None and not 0 <= s < before for s in sources):
+        raise ValueError(
+            f"sources: expected {after} numbers from 0 to {before - 1} or None, one per expert of "
+            f"the layer, got {list(sources)}"
+        )
+    return sources
+
+
+def _name_before(name: str, prefix: str, pool: Pool, sources: Sequence[int | None]) -> str | None:
+    """The tensor's name in the state; None for a new expert's own tensor."""
+    if not isinstance(pool, ExpertPool) or not name.startswith(prefix):
+        return name
+    number, _, rest = name.removeprefix(prefix).partition(".")
+    source = sources[int(number)]
+    return None if source is None else f"{prefix}{source}.{rest}"
+
+
+def _check_names(
+    state: Mapping[str, Tensor], names: Mapping[str, str | None], prefix: str, pool: Pool
+) -> None:
+    missing = [name for name in names.values() if name is not None and name not in state]
+    if missing:
+        raise ValueError(f"state: expected a tensor {missing[0]!r}, got none")
+    expected = set(names.values())
+    for name in state:
+        # Experts of the state that the layer does without.
+        dropped = isinstance(pool, ExpertPool) and name.startswith(prefix)
+        if name not in expected and not dropped:
+            raise ValueError(f"state: expected only the layer's tensors, got {name!r} as well")
+
+
+def _resized(
+    name: str, own: Tensor, old: Tensor, before: int, sources: Sequence[int | None], stacked: bool
+) -> Tensor:
+    """The state's tensor with one entry per expert of the layer, in its place.
+
+    Args:
+        name: For the error.
+        own: The layer's tensor, whose entries new experts keep.
+        old: The state's.
+        before: Experts in the state.
+        sources: For each expert of the layer, which of them it was.
+        stacked: Whether dimension 0 is known to be that of the experts.
+    """
+    after = len(sources)
+    dims = [dim for dim in range(own.dim()) if _differ_in(own, old, dim, after, before)]
+    dims = [0] if stacked and 0 in dims else dims
+    unmoved = before == after and list(sources) == list(range(before))
+    if own.shape == old.shape and (unmoved or not dims):
+        return old
+    if len(dims) != 1:
+        raise ValueError(
+            f"state: expected {name!r} of shape {list(own.shape)}, or with {before} in place of "
+            f"{after} for the experts, got {list(old.shape)}"
+        )
+    new = [e for e, source in enumerate(sources) if source is not None]
+    entries = old.index_select(dims[0], torch.tensor([sources[e] for e in new], device=old.device))
+    places = torch.tensor(new, device=own.device)
+    return own.clone().index_copy_(dims[0], places, entries.to(own.device, own.dtype))
+
+
+def _differ_in(own: Tensor, old: Tensor, dim: int, after: int, before: int) -> bool:
+    """Whether dimension `dim` can be the experts': all others are equal."""
+    if own.dim() != old.dim() or (own.shape[dim], old.shape[dim]) != (after, before):
+        return False
+    return own.shape[:dim] + own.shape[dim + 1 :] == old.shape[:dim] + old.shape[dim + 1 :]

@@ -1,0 +1,237 @@
+"""`MLPExperts`: a pool of equal MLPs whose weights lie in one tensor per layer."""
+
+import math
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mmoe import ops
+from mmoe.mixture.expert_norm import ExpertBatchNorm, ExpertLayerNorm, ExpertNorm
+from mmoe.mixture.trees import cast_for_autocast
+
+ExpertActivation = Literal["relu", "gelu", "silu", "swiglu"]
+
+# What every layer gave, after its activation: one tensor (grouped), or one for each expert (dense).
+Record = list[Tensor | list[Tensor]]
+
+
+class MLPExperts(nn.Module):
+    """E equal MLPs: each layer is `x ← drop(act(norm(x W[e] + b[e])))`.
+
+    Bias and activation are part of the product (without a norm), for all experts at once; nothing
+    is read on the host, so it runs inside `torch.compile`, in `torch.export` and on a GPU without
+    waiting. On the CPU a row's result depends on that row alone: not on the other rows, its place
+    or the number of threads (in training with norm `batch` it does depend on its expert's rows).
+
+    Args:
+        num_experts: E.
+        input_dim: D.
+        hidden: Width of every layer; the last one is the output's. Empty: rows come back.
+        activation: `relu`, `gelu` (exact), `silu`, or `swiglu`: the product has twice the layer's
+            width, `[a, c] = x W[e] + b[e]`, and the layer gives `silu(a) · c`.
+        norm: None, `layer` (layer normalisation) or `batch` (batch normalisation over each
+            expert's own rows, HoME's expert normalisation; there with `silu`).
+        dropout: Probability that a unit is zeroed while training.
+
+    Raises:
+        ValueError: A setting out of range, with its name.
+
+    Example:
+        >>> import torch
+        >>> from mmoe.mixture import MLPExperts
+        >>> pool = MLPExperts(4, 10, [32, 16], activation="gelu")
+        >>> [tuple(weight.shape) for weight in pool.weights]
+        [(4, 10, 32), (4, 32, 16)]
+        >>> len(pool.dense([torch.zeros(3, 10)])), pool.output_dim
+        (4, 16)
+        >>> pool.grouped(torch.zeros(3, 10), torch.tensor([0, 2, 2, 2, 3]).int()).shape
+        torch.Size([3, 16])
+
+    Source: Shazeer, "GLU variants improve transformer" (arXiv 2002.05202), equation 5, for SwiGLU;
+        Wang et al., "HoME" (arXiv 2408.05430), for norm `batch`. Weights start as in He et al.,
+        "Delving deep into rectifiers" (ICCV 2015), equation 10; biases at zero.
+    """
+
+    static_shapes = True
+
+    def __init__(
+        self,
+        num_experts: int,
+        input_dim: int,
+        hidden: Sequence[int],
+        *,
+        activation: ExpertActivation = "relu",
+        norm: ExpertNorm | None = None,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        _check(num_experts, input_dim, hidden, activation, norm, dropout)
+        widths = [input_dim, *hidden]
+        products = [width * (2 if activation == "swiglu" else 1) for width in hidden]
+        self.weights = nn.ParameterList(
+            torch.empty(num_experts, before, after)
+            for before, after in zip(widths, products, strict=False)
+        )
+        self.biases = nn.ParameterList(torch.empty(num_experts, after) for after in products)
+        kind = {None: None, "layer": ExpertLayerNorm, "batch": ExpertBatchNorm}[norm]
+        self.norms = nn.ModuleList(kind(num_experts, width) for width in products if kind)
+        self.num_experts, self.input_dim = num_experts, input_dim
+        self.output_dim: int | None = widths[-1]
+        self.activation: ExpertActivation = activation
+        self.norm: ExpertNorm | None = norm
+        self.dropout = dropout
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draws new weights from torch's random generator."""
+        for weight, bias in zip(self.weights, self.biases, strict=True):
+            nn.init.normal_(weight, std=math.sqrt(2 / weight.shape[1]))
+            nn.init.zeros_(bias)
+
+    def __len__(self) -> int:
+        """E."""
+        return self.num_experts
+
+    @property
+    def uses_batch(self) -> bool:
+        """Whether training looks at the other rows of an expert (norm `batch`)."""
+        return self.norm == "batch"
+
+    @property
+    def has_dead_units(self) -> bool:
+        """Whether a unit can be 0 for all rows: only ReLU's can."""
+        return self.activation == "relu" and len(self.weights) > 0
+
+    def forward(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        """The same as `dense`."""
+        return self.dense(inputs)
+
+    def dense(self, inputs: Sequence[Tensor], record: Record | None = None) -> list[Tensor]:
+        """Runs every expert on all rows.
+
+        Args:
+            inputs: One tensor `x_BD` for all experts, or one per expert.
+            record: Gets every layer's activations appended.
+
+        Returns:
+            E tensors `y_BO`.
+        """
+        if len(inputs) not in (1, len(self)):
+            raise ValueError(
+                f"inputs: expected one tensor for all experts or {len(self)}, one per expert, got "
+                f"{len(inputs)}"
+            )
+        x = [cast_for_autocast(tensor) for tensor in inputs]
+        for layer, (weight_EDH, bias_EH) in enumerate(zip(self.weights, self.biases, strict=True)):
+            y = ops.dense_mm(x, weight_EDH, bias_EH, self._fused)
+            if self.norms:
+                y = self._norm_dense(layer, y)
+            y = [self._activate(part) for part in y]
+            if record is not None:
+                record.append(y)
+            x = [self._drop(part) for part in y]
+        return x if len(x) == len(self) else x * len(self)
+
+    def grouped(self, rows: Tensor, offsets_E1: Tensor, record: Record | None = None) -> Tensor:
+        """Runs each expert on its own rows: expert e takes rows `offsets[e] : offsets[e + 1]`.
+
+        Args:
+            rows: `x_RD`, those of one expert next to each other.
+            offsets_E1: First row of each expert and, last, the number of rows; int32.
+            record: Gets every layer's activations appended.
+
+        Returns:
+            `y_RO`, row for row; what comes past the last offset means nothing and is not to be
+            read.
+        """
+        x_PD = cast_for_autocast(rows)
+        for layer, (weight_EDH, bias_EH) in enumerate(zip(self.weights, self.biases, strict=True)):
+            y_PH = ops.grouped_mm(x_PD, offsets_E1, weight_EDH, bias_EH, self._fused)
+            if self.norms:
+                y_PH = self.norms[layer](y_PH, offsets_E1)
+            y_PH = self._activate(y_PH)
+            if record is not None:
+                record.append(y_PH)
+            x_PD = self._drop(y_PH)
+        return x_PD
+
+    def extra_repr(self) -> str:
+        """Shown by `print`."""
+        widths = "-".join(str(weight.shape[2]) for weight in self.weights)
+        return (
+            f"experts={self.num_experts}, products={self.input_dim}-{widths}, "
+            f"activation={self.activation}, norm={self.norm}, dropout={self.dropout}"
+        )
+
+    @property
+    def _fused(self) -> ops.FusedActivation:
+        """The activation that the product applies itself."""
+        return "none" if self.norms or self.activation == "swiglu" else self.activation
+
+    def _activate(self, y: Tensor) -> Tensor:
+        """What the product left to do."""
+        if self.activation == "swiglu":
+            gate, value = y.chunk(2, dim=1)
+            return F.silu(gate) * value
+        if not self.norms:
+            return y
+        return {"relu": F.relu, "gelu": F.gelu, "silu": F.silu}[self.activation](y)
+
+    def _drop(self, y: Tensor) -> Tensor:
+        return F.dropout(y, self.dropout, self.training) if self.dropout else y
+
+    def _norm_dense(self, layer: int, y: Sequence[Tensor]) -> list[Tensor]:
+        """The grouped norm, where every expert got all rows."""
+        rows = y[0].shape[0]
+        offsets_E1 = rows * torch.arange(len(y) + 1, dtype=torch.int32, device=y[0].device)
+        joined = self.norms[layer](torch.cat(list(y)), offsets_E1)
+        return list(joined.view(len(y), rows, joined.shape[1]).unbind(0))
+
+
+def mlp_experts(
+    num_experts: int,
+    input_dim: int,
+    hidden: Sequence[int],
+    *,
+    activation: ExpertActivation = "relu",
+    norm: ExpertNorm | None = None,
+    dropout: float = 0.0,
+) -> MLPExperts:
+    """A pool of equal MLPs; the arguments are those of `MLPExperts`.
+
+    Example:
+        >>> from mmoe.mixture import mlp_experts
+        >>> pool = mlp_experts(8, 32, [64, 16])
+        >>> len(pool), pool.output_dim
+        (8, 16)
+    """
+    return MLPExperts(
+        num_experts, input_dim, hidden, activation=activation, norm=norm, dropout=dropout
+    )
+
+
+def _check(
+    num_experts: int,
+    input_dim: int,
+    hidden: Sequence[int],
+    activation: str,
+    norm: str | None,
+    dropout: float,
+) -> None:
+    if num_experts < 1:
+        raise ValueError(f"num_experts: expected 1 or more, got {num_experts}")
+    if input_dim < 1:
+        raise ValueError(f"input_dim: expected a width of 1 or more, got {input_dim}")
+    if any(width < 1 for width in hidden):
+        raise ValueError(f"hidden: expected widths of 1 or more, got {list(hidden)}")
+    for name, value, known in (
+        ("activation", activation, get_args(ExpertActivation)),
+        ("norm", norm, (None, *get_args(ExpertNorm))),
+    ):
+        if value not in known:
+            raise ValueError(f"{name}: expected one of {', '.join(map(str, known))}, got {value!r}")
+    if not 0 <= dropout < 1:
+        raise ValueError(f"dropout: expected a probability in [0, 1), got {dropout}")

@@ -1,0 +1,110 @@
+"""What the gates and the experts of a mixture did with a batch, computed on request."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from mmoe.mixture.gates import GateOutput
+from mmoe.mixture.mlp_experts import Record
+from mmoe.mixture.picks import as_weights
+from mmoe.mixture.segments import segment_sum
+
+
+class MixtureStatistics(NamedTuple):
+    """Numbers about one batch, detached; nothing is read on the host.
+
+    With w the weights of gate g for row b, divided by their sum over the experts:
+
+    Attributes:
+        picks_GE: How many rows gate g sent to expert e, before any were dropped, int64. A dense
+            gate picks what it sees.
+        dropped_GE: How many of those the capacity dropped, int64.
+        entropy_G: Mean over the rows of `−Σ_e w log w`, nats: 0 = one expert a row.
+        effective_experts_G: `exp(−Σ_e w̄ log w̄)` of the mean weights w̄ over the rows: how many
+            experts the gate uses over the batch, 1 … E.
+        pair_ratio: Distinct pairs of row and expert over all picks, before any were dropped: from
+            1/G (all gates pick alike) to 1 (nothing shared).
+        dead_share_E: Share of an expert's ReLU units (all layers) that were 0 for every row it
+            got; NaN for an expert without rows. None where experts are not ReLU `MLPExperts`.
+    """
+
+    picks_GE: Tensor
+    dropped_GE: Tensor
+    entropy_G: Tensor
+    effective_experts_G: Tensor
+    pair_ratio: Tensor
+    dead_share_E: Tensor | None
+
+
+def picked_experts(decision: GateOutput, visibility_GE: Tensor) -> Tensor:
+    """Which experts each gate asked for, bool `[B, G, E]`; a dense gate asks for all it sees."""
+    if decision.experts is None:
+        return visibility_GE.expand(decision.weights.shape[0], -1, -1)
+    used_BGK = (decision.experts >= 0).float()
+    return as_weights(decision._replace(weights=used_BGK), visibility_GE.shape[1]) > 0
+
+
+@torch.no_grad()
+def measure(
+    decision: GateOutput, kept: GateOutput, visibility_GE: Tensor, dead_share_E: Tensor | None
+) -> MixtureStatistics:
+    """Measures a batch.
+
+    Args:
+        decision: What the gates wanted.
+        kept: What the capacity left of it.
+        visibility_GE: Which gate sees which expert.
+        dead_share_E: From `dead_share`, or None.
+
+    Returns:
+        The statistics.
+    """
+    weights_BGE = as_weights(decision, visibility_GE.shape[1])
+    weights_BGE = weights_BGE / weights_BGE.sum(-1, keepdim=True).clamp(min=1e-30)
+    rows = max(weights_BGE.shape[0], 1)
+    picked_BGE = picked_experts(decision, visibility_GE)
+    picks_GE = picked_BGE.sum(0)
+    kept_GE = picked_experts(kept, visibility_GE).sum(0)
+    return MixtureStatistics(
+        picks_GE=picks_GE,
+        dropped_GE=picks_GE - kept_GE,
+        entropy_G=_entropy(weights_BGE).sum(0) / rows,
+        effective_experts_G=_entropy(weights_BGE.sum(0) / rows).exp(),
+        pair_ratio=picked_BGE.any(1).sum() / picks_GE.sum().clamp(min=1),
+        dead_share_E=dead_share_E,
+    )
+
+
+@torch.no_grad()
+def dead_share(record: Record, rows: Tensor | Sequence[Tensor]) -> Tensor:
+    """The share of each expert's ReLU units that were 0 for all of its rows.
+
+    Args:
+        record: From `MLPExperts`.
+        rows: Which rows are an expert's: where they ran grouped, `offsets_E1`; else a bool mask of
+            the rows for each expert.
+
+    Returns:
+        `dead_share_E`, float32; NaN for an expert without rows.
+    """
+    grouped = isinstance(rows, Tensor)
+    rows_E = rows.diff() if grouped else torch.stack([mask.sum() for mask in rows])
+    alive_EH = torch.cat([_alive_units(units, rows) for units in record], dim=1)
+    return torch.where(rows_E > 0, 1 - alive_EH.float().mean(1), torch.nan)
+
+
+def _alive_units(units: Tensor | list[Tensor], rows: Tensor | Sequence[Tensor]) -> Tensor:
+    """Which units were above 0 for a row that counts, bool `[E, H]`."""
+    if isinstance(units, Tensor):
+        assert isinstance(rows, Tensor)
+        return segment_sum((units > 0).float(), rows) > 0
+    return torch.stack(
+        [((y > 0) & mask.unsqueeze(1)).any(0) for y, mask in zip(units, rows, strict=True)]
+    )
+
+
+def _entropy(weights: Tensor) -> Tensor:
+    """Over the last dimension, in nats; 0 · log 0 is 0."""
+    return torch.special.entr(weights).sum(-1)

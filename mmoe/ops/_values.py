@@ -1,0 +1,51 @@
+"""Checks of the reference that look at values, in the kernels' words: a ValueError on one line.
+
+They look only where that costs nothing: on a GPU the host would have to wait for the values, and
+the tensors of a trace have none.
+"""
+
+import torch
+from torch import Tensor
+
+
+def _readable(tensor: Tensor) -> bool:
+    """Say whether a look at the values costs nothing."""
+    plain = type(tensor) in (Tensor, torch.nn.Parameter)
+    return plain and tensor.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
+def check_indices(name: str, noun: str, indices: Tensor, limit: int) -> None:
+    """Refuse an index outside [-1, limit)."""
+    if not _readable(indices):
+        return
+    wrong = (indices < -1) | (indices >= limit)
+    if wrong.any():
+        got = int(indices[wrong][0])
+        raise ValueError(f"{name}: expected {noun} in [0, {limit}) or -1, got {got}")
+
+
+def check_no_nan(logits_BGE: Tensor) -> None:
+    """Refuse NaN, and say in which gate and how often."""
+    if not _readable(logits_BGE):
+        return
+    for gate, rows in enumerate(logits_BGE.isnan().any(-1).sum(0).tolist()):
+        if rows:
+            raise ValueError(
+                f"logits_BGE: expected numbers, got gate {gate}: {rows} rows have NaN logits; "
+                "look for NaN in the gate's input and parameters"
+            )
+
+
+def check_samples(rows_P: Tensor, slots_BGK: Tensor) -> None:
+    """Refuse a slot whose pair is not its own sample's."""
+    if not _readable(slots_BGK) or rows_P.numel() == 0:
+        return
+    samples_B11 = torch.arange(slots_BGK.shape[0]).view(-1, 1, 1)
+    owners_BGK = rows_P[slots_BGK.clamp(min=0).long()]
+    wrong_BGK = (slots_BGK >= 0) & (owners_BGK != samples_B11)
+    if wrong_BGK.any():
+        b, g, k = (int(index) for index in wrong_BGK.nonzero()[0])
+        raise ValueError(
+            f"slots_BGK: expected pairs of sample {b}, got pair {int(slots_BGK[b, g, k])} of "
+            f"sample {int(owners_BGK[b, g, k])} in rows_P"
+        )

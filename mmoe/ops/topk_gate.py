@@ -1,0 +1,105 @@
+"""`topk_gate`: each gate's best experts for each sample, and how much each counts."""
+
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from mmoe.ops._checks import accumulate_dtype, check_device, check_dims, check_float, check_shape
+from mmoe.ops._library import LIBRARY, register_fake
+
+Softmax = Literal["after", "before"]
+
+
+def topk_gate(
+    logits_BGE: Tensor, visibility_GE: Tensor, k: int, *, softmax: Softmax = "after"
+) -> tuple[Tensor, Tensor]:
+    """Pick each gate's k largest logits among the experts it sees, and weigh them by softmax.
+
+    With S the picks ("after") or all visible experts ("before"):
+    weight[j] = exp(logit[e_j]) / sum over e in S of exp(logit[e])
+
+    Of equal logits the expert with the lower number wins. A logit of -inf counts as not seen; +inf
+    takes all the weight, and several share it. Arithmetic is float32 (float64 for float64 input).
+
+    Args:
+        logits_BGE: float32, bfloat16 or float64.
+        visibility_GE: Bool; a gate never picks an expert it does not see, and gives its logit no
+            gradient.
+        k: Picks per gate, at least 1; K = min(k, E).
+        softmax: "after" the selection (the weights of a gate add to 1) or "before" it (they add to
+            the picks' share, and the gradient reaches every visible logit).
+
+    Returns:
+        weights_BGK (float32 or float64) and experts_BGK (int32), best first. A gate that sees fewer
+        than K experts has picks of -1 with weight 0.
+
+    Raises:
+        ValueError: On shapes, dtypes or devices that do not fit, or (CPU) NaN among the logits of
+            visible experts. On a GPU the weights of such a row are NaN.
+
+    Example:
+        >>> import torch
+        >>> from mmoe.ops import topk_gate
+        >>> logits = torch.tensor([[[0.0, 2.0, 2.0, 9.0]]])  # 1 sample, 1 gate
+        >>> visible = torch.tensor([[True, True, True, False]])
+        >>> weights, experts = topk_gate(logits, visible, k=2)
+        >>> weights.tolist(), experts.tolist()
+        ([[[0.5, 0.5]]], [[[1, 2]]])
+
+    Source:
+        Shazeer et al. 2017, "Outrageously Large Neural Networks", equations 3 to 5, without noise.
+    """
+    check_dims("logits_BGE", logits_BGE, "BGE")
+    check_float("logits_BGE", logits_BGE)
+    if logits_BGE.shape[2] == 0:
+        raise ValueError("logits_BGE: expected at least one expert, got none")
+    check_shape("visibility_GE", visibility_GE, logits_BGE.shape[1:], "logits_BGE")
+    if visibility_GE.dtype != torch.bool:
+        raise ValueError(
+            f"visibility_GE: expected dtype torch.bool, got {visibility_GE.dtype}; use .bool()"
+        )
+    check_device("visibility_GE", visibility_GE, logits_BGE.device, "logits_BGE")
+    if k < 1:
+        raise ValueError(f"k: expected at least 1 pick per gate, got {k}")
+    if softmax not in get_args(Softmax):
+        raise ValueError(f"softmax: expected 'after' or 'before', got {softmax!r}")
+    return torch.ops.mmoe.topk_gate(logits_BGE, visibility_GE, k, softmax == "after")
+
+
+def _fake(
+    logits_BGE: Tensor, visibility_GE: Tensor, k: int, softmax_after: bool
+) -> tuple[Tensor, Tensor]:
+    B, G, E = logits_BGE.shape
+    shape = (B, G, min(k, E))
+    weights_BGK = logits_BGE.new_empty(shape, dtype=accumulate_dtype(logits_BGE.dtype))
+    return weights_BGK, logits_BGE.new_empty(shape, dtype=torch.int32)
+
+
+def _fake_backward(
+    grad_BGK: Tensor,
+    logits_BGE: Tensor,
+    visibility_GE: Tensor,
+    experts_BGK: Tensor,
+    softmax_after: bool,
+) -> Tensor:
+    return logits_BGE.new_empty(logits_BGE.shape)
+
+
+def _setup_context(
+    ctx: Any, inputs: tuple[Tensor, Tensor, int, bool], output: tuple[Tensor, Tensor]
+) -> None:
+    logits_BGE, visibility_GE, _, ctx.softmax_after = inputs
+    ctx.save_for_backward(logits_BGE, visibility_GE, output[1])
+
+
+def _backward(ctx: Any, grad_BGK: Tensor, _: Any) -> tuple[Tensor, None, None, None]:
+    grad_BGE = torch.ops.mmoe.topk_gate_backward(grad_BGK, *ctx.saved_tensors, ctx.softmax_after)
+    return grad_BGE, None, None, None
+
+
+register_fake("topk_gate", _fake)
+register_fake("topk_gate_backward", _fake_backward)
+torch.library.register_autograd(
+    "mmoe::topk_gate", _backward, setup_context=_setup_context, lib=LIBRARY
+)

@@ -1,0 +1,86 @@
+"""The model section: which gate settings go together."""
+
+import pytest
+import yaml
+
+from mmoe.config import GateConfig, ModelConfig, RunConfig, config_from_dict, dump_config
+
+SMALL = {
+    "features": [{"kind": "numeric", "name": "age"}],
+    "tasks": [{"name": "click", "label": "click"}],
+}
+KINDS = list(GateConfig.model_fields["kind"].annotation.__args__)
+
+
+@pytest.mark.parametrize(
+    ("kind", "picks"),
+    [
+        ("softmax", None),
+        ("top_k", 2),
+        ("noisy_top_k", 2),
+        ("switch", 1),
+        ("gshard", 2),
+        ("cosine", 2),
+        ("sigmoid", 2),
+        ("dselect_k", 2),
+        ("static", None),
+    ],
+)
+def test_how_many_experts_a_gate_picks(kind, picks):
+    assert GateConfig(kind=kind).picks == picks
+    if kind not in ("softmax", "switch", "gshard"):
+        assert GateConfig(kind=kind, k=3).picks == 3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_written_config_reads_back(kind):
+    """It spells out every default, also those of settings that go with other kinds."""
+    config = config_from_dict({**SMALL, "model": {"gate": {"kind": kind, "dropout": 0.1}}})
+    again = config_from_dict(yaml.safe_load(dump_config(config)))
+    assert isinstance(again, RunConfig)
+    assert again == config
+
+
+def test_configs_written_before_there_were_other_kinds():
+    for kind in ("softmax", "top_k"):
+        gate = {"kind": kind, "k": 2, "hidden": [], "temperature": 1.0}
+        assert ModelConfig(gate=gate).gate.picks == (2 if kind == "top_k" else None)
+
+
+@pytest.mark.parametrize(
+    ("gate", "message"),
+    [
+        ({"kind": "topk"}, "model.gate.kind: .*'top_k'.*got 'topk'"),
+        (
+            {"kind": "top_k", "jitter": 0.1},
+            "model.gate: jitter goes with kind switch, but kind is top_k; remove jitter, or change",
+        ),
+        (
+            {"softmax": "before"},
+            "model.gate: softmax goes with kind top_k or cosine or static, but kind is softmax",
+        ),
+        ({"kind": "top_k", "load_loss": 0.2}, "load_loss goes with kind noisy_top_k"),
+        ({"kind": "static", "per_sample": False}, "per_sample goes with kind dselect_k"),
+        ({"k": 4}, "k is 4, but softmax gates weigh all experts; remove k or set kind to top_k"),
+        ({"kind": "switch", "k": 2}, "k is 2, but switch always picks 1; remove k"),
+        ({"kind": "gshard", "k": 1}, "k is 1, but gshard always picks 2; remove k"),
+        ({"kind": "static", "hidden": [8]}, r"hidden must be \[\]: this gate reads no input"),
+        (
+            {"kind": "dselect_k", "per_sample": False, "hidden": [8]},
+            r"hidden must be \[\]: this gate reads no input",
+        ),
+        ({"dropout": 1.0}, "model.gate.dropout: .*less than 1, got 1.0"),
+        ({"balance_scope": "task"}, "model.gate.balance_scope: .*'gate' or 'all'"),
+        ({"kind": "noisy_top_k", "k": 9}, "gate.k is 9, but a gate of mmoe sees 8 expert"),
+        ({"kind": "static", "k": 9}, "gate.k is 9, but a gate of mmoe sees 8 expert"),
+    ],
+)
+def test_settings_that_do_not_go_together(gate, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        config_from_dict({**SMALL, "model": {"gate": gate}})
+    assert "\n" not in str(caught.value)
+
+
+def test_gshard_needs_two_experts():
+    with pytest.raises(ValueError, match=r"gate\.k is 2, but a gate of mmoe sees 1 expert"):
+        ModelConfig(num_experts=1, gate={"kind": "gshard"})

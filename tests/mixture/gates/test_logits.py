@@ -1,0 +1,68 @@
+"""The gates' networks."""
+
+import pytest
+import torch
+
+from mmoe.mixture.gates.logits import GateLogits, gate_products
+
+B, D, G, E = 7, 5, 3, 4
+
+
+@pytest.mark.parametrize("output_bias", [False, True])
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("shared", [True, False])
+def test_gate_mlp_equals_its_formula(shared, training, output_bias):
+    torch.manual_seed(0)
+    logits = GateLogits(D, G, E, hidden=[6, 3], output_bias=output_bias).train(training)
+    with torch.no_grad():
+        for bias in logits.biases:
+            bias.normal_()
+    inputs = [torch.randn(B, D)] * G if shared else [torch.randn(B, D) for _ in range(G)]
+    out = logits(inputs)
+    for g, x in enumerate(inputs):
+        h = torch.relu(x @ logits.weights[0][g].T + logits.biases[0][g])
+        h = torch.relu(h @ logits.weights[1][g].T + logits.biases[1][g])
+        expected = h @ logits.weights[2][g].T
+        if output_bias:
+            expected = expected + logits.biases[2][g]
+        torch.testing.assert_close(out[:, g], expected)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_one_product_for_scoring_and_for_training(shared):
+    torch.manual_seed(0)
+    inputs = [torch.randn(B, D)] * G if shared else [torch.randn(B, D) for _ in range(G)]
+    weight, bias = torch.randn(G, E, D), torch.randn(G, E)
+    scores, trains = (gate_products(inputs, weight, bias, scoring=s) for s in (True, False))
+    for g in range(G):
+        first, second = (y[:, g] if isinstance(y, torch.Tensor) else y[g] for y in (scores, trains))
+        torch.testing.assert_close(first, second)
+
+
+def test_gates_start_nearly_even():
+    torch.manual_seed(0)
+    weights = GateLogits(64, 2, 8)([torch.randn(500, 64)] * 2).softmax(-1)
+    torch.testing.assert_close(weights.mean(0), torch.full((2, 8), 1 / 8), atol=0.02, rtol=0)
+    assert weights.std() > 0.01
+
+
+@pytest.mark.parametrize(
+    ("sizes", "hidden", "message"),
+    [
+        ((0, 2, 4), [], "input_dim: expected 1 or more, got 0"),
+        ((5, 0, 4), [], "num_gates: expected 1 or more, got 0"),
+        ((5, 2, 0), [], "num_experts: expected 1 or more, got 0"),
+        ((5, 2, 4), [3, 0], r"hidden\[1\]: expected 1 or more, got 0"),
+    ],
+)
+def test_wrong_settings(sizes, hidden, message):
+    with pytest.raises(ValueError, match=message):
+        GateLogits(*sizes, hidden=hidden)
+
+
+def test_wrong_inputs():
+    logits = GateLogits(D, 2, E)
+    with pytest.raises(ValueError, match=r"inputs: expected 2 tensors, one per gate, got 1"):
+        logits([torch.zeros(3, D)])
+    with pytest.raises(ValueError, match=r"inputs\[1\]: expected shape \[rows, 5\], got \[3, 4\]"):
+        logits([torch.zeros(3, D), torch.zeros(3, 4)])

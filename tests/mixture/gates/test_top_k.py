@@ -1,0 +1,64 @@
+"""Sparse gates."""
+
+import pytest
+import torch
+
+from mmoe.mixture import TopKGate
+
+B, D, G, E = 7, 5, 3, 4
+VISIBILITY = torch.tensor(
+    [[True, True, True, False], [True, False, True, True], [False, True, True, False]]
+)
+
+
+@pytest.mark.parametrize("softmax", ["before", "after"])
+def test_against_a_loop(softmax):
+    torch.manual_seed(0)
+    gate, x = TopKGate(D, G, E, k=2, softmax=softmax), torch.randn(B, D)
+    weights, experts, _ = gate([x] * G, VISIBILITY)
+    assert weights.shape == experts.shape == (B, G, 2)
+    for b in range(B):
+        for g in range(G):
+            logits = {e: float(x[b] @ gate.logits.weights[0][g, e].detach()) for e in range(E)}
+            logits = {e: logit for e, logit in logits.items() if VISIBILITY[g, e]}
+            best = sorted(logits, key=lambda e: -logits[e])[:2]
+            assert experts[b, g].tolist() == best
+            among = best if softmax == "after" else list(logits)
+            total = sum(torch.tensor(logits[e]).exp() for e in among)
+            expected = torch.stack([torch.tensor(logits[e]).exp() / total for e in best])
+            torch.testing.assert_close(weights[b, g], expected)
+
+
+def test_picks_stay_unused_where_too_few_experts_are_visible():
+    gate, x = TopKGate(D, G, E, k=3), torch.randn(B, D)
+    weights, experts, _ = gate([x] * G, VISIBILITY)
+    assert (experts[:, 2, 2] == -1).all()
+    assert (weights[:, 2, 2] == 0).all()
+    torch.testing.assert_close(weights.sum(-1), torch.ones(B, G))
+
+
+@pytest.mark.parametrize("softmax", ["before", "after"])
+def test_gradients_where_the_picks_do_not_change(softmax):
+    torch.manual_seed(0)
+    options = {"z_loss": 0.1, "balance_loss": 0.1}
+    gate = TopKGate(D, G, E, k=2, softmax=softmax, **options).double()
+
+    def outputs(x, *_):
+        output = gate([x] * G, VISIBILITY)
+        return output.weights, *output.auxiliary_losses.values()
+
+    x = torch.randn(4, D, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(outputs, (x, *gate.parameters()))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"k": 5}, r"k: expected 1 to 4 \(the number of experts\), got 5"),
+        ({"k": 0}, "k: expected 1 to 4 .*, got 0"),
+        ({"k": 1, "softmax": "both"}, "softmax: expected 'before' or 'after', got 'both'"),
+    ],
+)
+def test_wrong_settings(settings, message):
+    with pytest.raises(ValueError, match=message):
+        TopKGate(5, 2, 4, **settings)

@@ -1,0 +1,137 @@
+"""The mixture on a GPU: the CPU's numbers, nothing that waits, one graph for every routing."""
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor
+
+from mmoe.mixture import (
+    Capacity,
+    CosineGate,
+    MultiGateMixture,
+    SoftmaxGate,
+    SwitchGate,
+    TopKGate,
+    mlp_experts,
+)
+
+pytestmark = pytest.mark.gpu
+if not torch.cuda.is_available():
+    pytest.skip("no CUDA device", allow_module_level=True)
+
+B, D, G, E = 200, 21, 3, 6
+GATES = {
+    "softmax": lambda: SoftmaxGate(D, G, E),
+    "top-k": lambda: TopKGate(D, G, E, k=2),
+    "cosine": lambda: CosineGate(D, G, E, k=2),
+    "switch": lambda: SwitchGate(D, G, E),
+}
+WAYS = [
+    ("softmax", "dense", {}),
+    ("softmax", "dense", {"activation": "silu"}),
+    ("softmax", "grouped", {}),
+    ("top-k", "dense", {"activation": "gelu"}),
+    ("top-k", "grouped", {"activation": "gelu"}),
+    ("top-k", "grouped", {"activation": "swiglu"}),
+    ("top-k", "grouped", {"norm": "layer"}),
+    ("top-k", "grouped", {"norm": "batch"}),
+    ("cosine", "grouped", {"activation": "silu"}),
+    ("top-k", "padded", {}),
+    ("switch", "grouped", {}),
+]
+
+
+@pytest.fixture(params=WAYS, ids=lambda way: "-".join([*way[:2], *way[2].values()]))
+def layer(request) -> MultiGateMixture:
+    gate, execution, settings = request.param
+    torch.manual_seed(0)
+    experts = mlp_experts(E, D, [40, 17], **settings)
+    capacity = Capacity(1.25) if execution == "padded" else None
+    return MultiGateMixture(
+        D, G, experts, gate=GATES[gate](), execution=execution, capacity=capacity
+    )
+
+
+def rows(seed: int = 1) -> Tensor:
+    return torch.randn(B, D, generator=torch.Generator().manual_seed(seed))
+
+
+def step(layer: MultiGateMixture, x_BD: Tensor) -> list[Tensor]:
+    """The output and all gradients of a training step."""
+    x_BD = x_BD.detach().requires_grad_()
+    result = layer(x_BD)
+    loss = result.out_BGO.float().square().mean() + sum(result.auxiliary_losses.values())
+    leaves = [x_BD, *layer.parameters()]
+    grads = torch.autograd.grad(loss, leaves, allow_unused=True)
+    return [result.out_BGO.detach(), *(g for g in grads if g is not None)]
+
+
+def near(actual: list[Tensor], expected: list[Tensor], tolerance: float) -> None:
+    for ours, theirs in zip(actual, expected, strict=True):
+        assert ours.dtype == theirs.dtype
+        atol = tolerance * max(1e-3, float(theirs.abs().max()))
+        torch.testing.assert_close(ours.cpu(), theirs, rtol=0, atol=atol)
+
+
+def test_equals_cpu(layer):
+    on_gpu = copy.deepcopy(layer).cuda()
+
+    near(step(on_gpu, rows().cuda()), step(layer, rows()), 1e-4)
+    layer.eval()
+    on_gpu.eval()
+    near([on_gpu(rows().cuda()).out_BGO.detach()], [layer(rows()).out_BGO.detach()], 1e-4)
+
+
+def test_equals_cpu_under_autocast(layer):
+    if layer.experts.activation == "relu":
+        pytest.skip("a sum that rounds to the other side of 0 changes a gradient by all of it")
+    on_gpu = copy.deepcopy(layer).cuda()
+
+    with torch.autocast("cuda", torch.bfloat16):
+        actual = step(on_gpu, rows().cuda())
+
+    with torch.autocast("cpu", torch.bfloat16):
+        expected = step(layer, rows())
+    near(actual, expected, 5e-2)
+
+
+def test_same_bits_in_every_run(layer):
+    layer.cuda()
+    first = step(layer, rows().cuda())
+
+    again = step(layer, rows().cuda())
+
+    assert all(torch.equal(a, b) for a, b in zip(again, first, strict=True))
+
+
+def test_nothing_waits_for_the_device(layer):
+    layer.cuda()
+    x_BD = rows().cuda()
+    step(layer, x_BD)  # the first call may set libraries up
+    mode = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        step(layer, x_BD)
+    finally:
+        torch.cuda.set_sync_debug_mode(mode)
+
+
+def test_one_graph_serves_every_routing(layer):
+    layer.cuda()
+    x_BD = rows().cuda()
+    aside = torch.cuda.Stream()
+    aside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(aside):
+        for _ in range(2):
+            step(layer, x_BD)
+    torch.cuda.current_stream().wait_stream(aside)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = step(layer, x_BD)
+
+    for seed in (2, 3):
+        x_BD.copy_(rows(seed))
+        graph.replay()
+        expected = step(layer, x_BD)
+        assert all(torch.equal(a, b) for a, b in zip(captured, expected, strict=True))

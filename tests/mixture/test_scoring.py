@@ -1,0 +1,86 @@
+"""In evaluation a row's bits do not depend on its batch mates, nor on drops while training."""
+
+import pytest
+import torch
+
+from mmoe.mixture import MLP, Capacity, MultiGateMixture, SoftmaxGate, TopKGate, mlp_experts
+
+D, G, E, ROWS = 33, 2, 4, 300
+
+
+def make_layer(kind, execution, pool, capacity=None):
+    torch.manual_seed(0)
+    if pool == "modules":
+        experts = [MLP(D, [64, 17]) for _ in range(E)]
+    else:
+        experts = mlp_experts(E, D, [64, 17], norm=None if pool == "mlp" else pool)
+    gate = SoftmaxGate(D, G, E) if kind == "softmax" else TopKGate(D, G, E, k=2)
+    layer = MultiGateMixture(D, G, experts, gate=gate, execution=execution, capacity=capacity)
+    return layer.eval()
+
+
+CASES = [
+    ("top_k", "dense", None),
+    ("top_k", "grouped", None),
+    ("top_k", "auto", None),
+    ("softmax", "auto", None),
+    ("softmax", "grouped", None),
+    ("top_k", "padded", Capacity(0.3)),
+    ("top_k", "auto", Capacity(0.3, "probability")),
+]
+
+
+POOLS = ["mlp", "layer", "batch", "modules"]
+# Rows of zeros would count in batch norm's statistics, so it is not run padded.
+EVERYTHING = [
+    (*case, pool) for case in CASES for pool in POOLS if (case[1], pool) != ("padded", "batch")
+]
+
+
+@pytest.mark.parametrize(("kind", "execution", "capacity", "pool"), EVERYTHING)
+def test_orders_and_batch_mates(kind, execution, capacity, pool):
+    layer = make_layer(kind, execution, pool, capacity)
+    x, others = torch.randn(ROWS, D), torch.randn(ROWS, D)
+    with torch.no_grad():
+        expected = layer(x).out_BGO
+        order = torch.randperm(ROWS)
+        assert torch.equal(layer(x[order]).out_BGO, expected[order])
+        mixed = torch.where((torch.arange(ROWS) % 3 == 0)[:, None], x, others)
+        assert torch.equal(layer(mixed).out_BGO[::3], expected[::3])
+        # Mates that all crowd on one expert, where grouped shapes differ most.
+        crowd = x[:1].expand(ROWS, -1).clone()
+        crowd[7] = x[7]
+        assert torch.equal(layer(crowd).out_BGO[7], expected[7])
+
+
+@pytest.mark.parametrize(
+    ("kind", "execution", "capacity", "pool"), [case for case in EVERYTHING if case[3] != "modules"]
+)
+def test_thread_counts(kind, execution, capacity, pool):
+    """The same decision of the gates: their own products are not the pool's."""
+    layer = make_layer(kind, execution, pool, capacity)
+    x = torch.randn(2 * ROWS, D)
+    with torch.no_grad():
+        decision = layer.gate([x] * G, layer.visibility_GE)
+        layer.gate.forward = lambda *_: decision
+        expected = layer(x).out_BGO
+        try:
+            torch.set_num_threads(2)
+            assert torch.equal(layer(x).out_BGO, expected)
+        finally:
+            torch.set_num_threads(1)
+
+
+@pytest.mark.parametrize("execution", ["dense", "grouped", "auto"])
+def test_experts_do_not_depend_on_the_batch_height(execution):
+    layer = make_layer("top_k", execution, "mlp")
+    x = torch.randn(ROWS, D)
+    with torch.no_grad():
+        decision = layer.gate([x] * G, layer.visibility_GE)
+        expected = layer(x).out_BGO
+        for rows in (1, 7, 128):
+            part = decision._replace(
+                weights=decision.weights[:rows], experts=decision.experts[:rows]
+            )
+            layer.gate.forward = lambda *_, part=part: part
+            assert torch.equal(layer(x[:rows]).out_BGO, expected[:rows])

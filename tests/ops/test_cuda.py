@@ -1,0 +1,280 @@
+"""The CUDA kernels of gate, routing and products against the CPU's, on the shared cases.
+
+The combines and the plan have theirs beside their other tests; the whole chain is in
+test_cuda_chain.py.
+"""
+
+import math
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from mmoe import ops
+
+pytestmark = pytest.mark.gpu
+if not torch.cuda.is_available():  # one line in the report instead of a thousand
+    pytest.skip("no CUDA device", allow_module_level=True)
+
+DTYPES = {
+    "fp32": (torch.float32, torch.float32),
+    "bf16": (torch.bfloat16, torch.bfloat16),
+    "bf16 rows, fp32 weights": (torch.bfloat16, torch.float32),
+    "fp64": (torch.float64, torch.float64),
+}
+
+
+@pytest.fixture(params=DTYPES.values(), ids=[name.replace(" ", "-") for name in DTYPES])
+def dtypes(request):
+    """Of the rows and of the weights."""
+    return request.param
+
+
+@pytest.fixture
+def near():
+    """Equal within the rounding of the dtype, seen from the largest number."""
+    tolerance = {torch.float32: 1e-5, torch.bfloat16: 1.5e-2, torch.float64: 1e-12}
+
+    def check(actual, expected, rows_dtype):
+        assert actual.dtype == expected.dtype
+        assert actual.shape == expected.shape
+        if expected.numel():
+            step = tolerance[rows_dtype] * max(1.0, float(expected.abs().max()))
+            torch.testing.assert_close(actual.cpu(), expected, rtol=0, atol=step)
+
+    return check
+
+
+def on_gpu(*tensors):
+    return [None if tensor is None else tensor.cuda() for tensor in tensors]
+
+
+def gate_inputs(case, dtype):
+    """Logits with equals and infinities, and gates that do not see all experts."""
+    logits_BGE = case.random(case.B, case.G, case.E, seed=1).mul(4).round()
+    logits_BGE[case.random(case.B, case.G, case.E, seed=2) > 2] = -math.inf
+    logits_BGE[case.random(case.B, case.G, case.E, seed=3) > 2] = math.inf
+    visibility_GE = case.random(case.G, case.E, seed=4) > -0.5
+    logits_BGE[~visibility_GE.expand_as(logits_BGE)] = math.nan
+    return logits_BGE.to(dtype), visibility_GE
+
+
+@pytest.mark.parametrize("after", [True, False], ids=["after", "before"])
+def test_topk_gate(case, dtype, close, after):
+    logits_BGE, visibility_GE = gate_inputs(case, dtype)
+    op, backward = torch.ops.mmoe.topk_gate, torch.ops.mmoe.topk_gate_backward
+
+    weights_BGK, experts_BGK = op(*on_gpu(logits_BGE, visibility_GE), case.K, after)
+
+    expected = op(logits_BGE, visibility_GE, case.K, after)
+    assert torch.equal(experts_BGK.cpu(), expected[1])
+    close(weights_BGK.cpu(), expected[0])
+
+    grad_BGK = case.random(*experts_BGK.shape, seed=5).to(weights_BGK.dtype)
+    arguments = (grad_BGK, logits_BGE, visibility_GE, expected[1])
+    grad_BGE = backward(*on_gpu(*arguments), after)
+    close(grad_BGE.cpu(), backward(*arguments, after))
+
+
+@pytest.mark.parametrize("after", [True, False], ids=["after", "before"])
+def test_nan_makes_the_weights_of_its_row_and_gate_nan(after):
+    logits_BGE = torch.zeros(2, 2, 20, device="cuda")
+    logits_BGE[1, 0, 7] = math.nan
+
+    weights_BGK, experts_BGK = torch.ops.mmoe.topk_gate(
+        logits_BGE, torch.ones(2, 20, dtype=torch.bool, device="cuda"), 3, after
+    )
+
+    assert weights_BGK.isnan().all(-1).tolist() == [[False, False], [True, False]]
+    assert weights_BGK.isnan().any(-1).tolist() == [[False, False], [True, False]]
+    assert experts_BGK[1, 0].tolist() == [7, 0, 1]
+
+
+def test_permute_and_unpermute(case, dtype, close):
+    plan = ops.route_plan(case.experts_BGK(), case.E)
+    gpu_plan = ops.RoutePlan(*on_gpu(*plan))
+    pairs = int(plan.offsets_E1[-1])
+    x_BD = case.random(case.B, case.O, seed=1).to(dtype)
+    y_PD = case.random(plan.rows_P.numel(), case.O, seed=2).to(dtype)
+    y_PD[pairs:] = math.nan
+
+    x_PD, y_BD = ops.permute(x_BD.cuda(), gpu_plan), ops.unpermute(y_PD.cuda(), gpu_plan)
+
+    assert torch.equal(x_PD.cpu(), ops.permute(x_BD, plan))
+    close(y_BD.cpu(), ops.unpermute(y_PD, plan))
+    assert torch.equal(y_BD, ops.unpermute(y_PD.cuda(), gpu_plan))
+
+
+def layer_inputs(case, dtypes, D):
+    """A plan's rows, with garbage in the tail; experts' weights; the gradient that comes back."""
+    plan = ops.route_plan(case.experts_BGK(), case.E)
+    P, H, pairs = plan.rows_P.numel(), case.O, int(plan.offsets_E1[-1])
+    x_PD, grad_PH = case.random(P, D, seed=1), case.random(P, H, seed=4)
+    x_PD[pairs:] = grad_PH[pairs:] = math.nan
+    weight_EDH = case.random(case.E, D, H, seed=2) / max(D, 1) ** 0.5
+    bias_EH = case.random(case.E, H, seed=3)
+    rows, weights = dtypes
+    return (
+        (x_PD.to(rows), plan.offsets_E1, weight_EDH.to(weights), bias_EH.to(weights)),
+        grad_PH.to(rows),
+        pairs,
+    )
+
+
+@pytest.mark.parametrize("activation", ["none", "relu", "gelu", "silu"])
+@pytest.mark.parametrize("D", [40, 33])
+def test_grouped_mm(case, dtypes, near, activation, D):
+    if case.name == "large" and (D == 33) != (activation == "silu"):
+        pytest.skip("one width and activation is enough for the largest case")
+    (x_PD, offsets_E1, weight_EDH, bias_EH), grad_PH, pairs = layer_inputs(case, dtypes, D)
+    op, backward = torch.ops.mmoe.grouped_mm, torch.ops.mmoe.grouped_mm_backward
+    arguments = (x_PD, offsets_E1, weight_EDH, bias_EH)
+
+    y_PH, z_PH = op(*on_gpu(*arguments), activation)
+
+    y, z = op(*arguments, activation)
+    near(y_PH, y, x_PD.dtype)
+    near(z_PH, z, x_PD.dtype)
+    assert not y_PH[pairs:].any()
+
+    # Both sides start from the same y and z: a ReLU that rounds to the other side of 0 is no error.
+    y[pairs:] = math.nan
+    z[pairs:] = math.nan
+    arguments = (grad_PH, x_PD, offsets_E1, weight_EDH, y, z)
+    actual = backward(*on_gpu(*arguments), activation, True, True, True)
+    expected = backward(*arguments, activation, True, True, True)
+    for ours, theirs in zip(actual, expected, strict=True):
+        near(ours, theirs, x_PD.dtype)
+    assert not actual[0][pairs:].any()
+    again = backward(*on_gpu(*arguments), activation, True, True, True)
+    assert all(torch.equal(a, b) for a, b in zip(actual, again, strict=True))
+
+
+@pytest.mark.parametrize(
+    "needs", [(True, False, False), (False, True, False), (False, False, True)]
+)
+def test_grouped_mm_gives_only_the_gradients_that_are_needed(usual, dtypes, needs):
+    (x_PD, offsets_E1, weight_EDH, _), grad_PH, _ = layer_inputs(usual, dtypes, 24)
+    y_PH = x_PD.new_ones(grad_PH.shape)
+    arguments = on_gpu(grad_PH, x_PD, offsets_E1, weight_EDH, y_PH, y_PH.new_empty(0))
+
+    every = torch.ops.mmoe.grouped_mm_backward(*arguments, "relu", True, True, True)
+    some = torch.ops.mmoe.grouped_mm_backward(*arguments, "relu", *needs)
+
+    for needed, part, whole in zip(needs, some, every, strict=True):
+        assert torch.equal(part, whole) if needed else part.shape == (0,)
+
+
+# More experts than PyTorch's grouped product takes, so that in bfloat16 ours serves on every GPU;
+# and one expert with enough rows for the larger tiles and for weights' gradients in several parts.
+@pytest.mark.parametrize("sizes", [[3, 0] * 600, [2500]], ids=["many-experts", "many-rows"])
+def test_grouped_mm_in_extremes(dtypes, near, sizes):
+    generator = torch.Generator().manual_seed(0)
+    rows, weights = dtypes
+    offsets_E1 = torch.tensor([0, *sizes]).cumsum(0).int()
+    x_PD = torch.randn(int(offsets_E1[-1]) + 9, 48, generator=generator).to(rows)
+    weight_EDH = (torch.randn(len(sizes), 48, 136, generator=generator) / 7).to(weights)
+    op, backward = torch.ops.mmoe.grouped_mm, torch.ops.mmoe.grouped_mm_backward
+    arguments = (x_PD, offsets_E1, weight_EDH, None)
+
+    y, z = op(*arguments, "gelu")
+
+    near(op(*on_gpu(*arguments), "gelu")[0], y, rows)
+    arguments = (torch.randn(y.shape, generator=generator).to(rows), *arguments[:3], y, z)
+    actual = backward(*on_gpu(*arguments), "gelu", True, True, True)
+    expected = backward(*arguments, "gelu", True, True, True)
+    for ours, theirs in zip(actual, expected, strict=True):
+        near(ours, theirs, rows)
+
+
+@pytest.mark.parametrize("activation", ["none", "relu", "gelu", "silu"])
+@pytest.mark.parametrize("shared", [True, False], ids=["shared-rows", "rows-of-their-own"])
+@pytest.mark.parametrize(
+    ("B", "E", "D", "H"), [(300, 5, 40, 24), (130, 3, 33, 17), (7, 150, 8, 16)]
+)
+def test_dense_mm(dtypes, near, activation, shared, B, E, D, H):
+    generator = torch.Generator().manual_seed(0)
+    rows, weights = dtypes
+    x = [torch.randn(B, D, generator=generator).to(rows) for _ in range(1 if shared else E)]
+    weight_EDH = (torch.randn(E, D, H, generator=generator) / D**0.5).to(weights)
+    bias_EH = torch.randn(E, H, generator=generator).to(weights)
+    op, backward = torch.ops.mmoe.dense_mm, torch.ops.mmoe.dense_mm_backward
+
+    actual = op(on_gpu(*x), *on_gpu(weight_EDH, bias_EH), activation)
+
+    y, z = op(x, weight_EDH, bias_EH, activation)
+    for ours, theirs in zip([*actual[0], *actual[1]], [*y, *z], strict=True):
+        near(ours, theirs, rows)
+
+    grad = [torch.randn(B, H, generator=generator).to(rows) for _ in range(E)]
+    lists = (grad, x, weight_EDH, y, z)
+    on_device = [on_gpu(*part) if isinstance(part, list) else part.cuda() for part in lists]
+    grad_x, *others = backward(*on_device, activation, True, True, True)
+    expected_x, *expected = backward(*lists, activation, True, True, True)
+    for ours, theirs in zip([*grad_x, *others], [*expected_x, *expected], strict=True):
+        near(ours, theirs, rows)
+
+
+@pytest.mark.parametrize("narrow", [torch.float16, torch.bfloat16])
+def test_autocast_changes_nothing(usual, dtypes, narrow):
+    (x_PD, offsets_E1, weight_EDH, bias_EH), _, _ = layer_inputs(usual, dtypes, 24)
+    x_PD, offsets_E1, weight_EDH, bias_EH = on_gpu(x_PD, offsets_E1, weight_EDH, bias_EH)
+
+    with torch.autocast("cuda", narrow):
+        grouped = ops.grouped_mm(x_PD, offsets_E1, weight_EDH, bias_EH, "relu")
+        dense = ops.dense_mm(x_PD[:5], weight_EDH, bias_EH, "relu")
+
+    assert torch.equal(grouped, ops.grouped_mm(x_PD, offsets_E1, weight_EDH, bias_EH, "relu"))
+    expected = ops.dense_mm(x_PD[:5], weight_EDH, bias_EH, "relu")
+    assert all(torch.equal(a, b) for a, b in zip(dense, expected, strict=True))
+
+
+def test_a_rows_result_does_not_depend_on_the_other_rows():
+    generator = torch.Generator().manual_seed(0)
+    weight_EDH = torch.randn(2, 65, 130, generator=generator).cuda()
+    x_PD = torch.randn(1500, 65, generator=generator).cuda()
+
+    many = ops.grouped_mm(x_PD, torch.tensor([0, 700, 1500], device="cuda").int(), weight_EDH)
+    few = ops.grouped_mm(x_PD[690:705], torch.tensor([0, 10, 15], device="cuda").int(), weight_EDH)
+
+    assert torch.equal(few, many[690:705])
+
+
+def test_tensors_on_two_devices_are_refused():
+    x_PD, weight_EDH = torch.zeros(4, 3, device="cuda"), torch.zeros(1, 3, 2, device="cuda")
+    offsets_E1 = torch.tensor([0, 4], dtype=torch.int32)
+
+    with pytest.raises(
+        ValueError, match=r"offsets_E1: expected device cuda:0 as x_PD, got another"
+    ):
+        torch.ops.mmoe.grouped_mm(x_PD, offsets_E1, weight_EDH, None, "none")
+
+
+# A stopped kernel takes the process's CUDA context with it, so each runs in a process of its own.
+@pytest.mark.parametrize(
+    "call",
+    [
+        "ops.permute(x, ops.RoutePlan(ints([0, 4]), ints([0, 2]), ints([[[0]]] * 4)))",
+        "ops.unpermute(x, ops.RoutePlan(ints([0, 1, 2, 2]), ints([0, 4]), ints([[[0]]] * 2)))",
+        "ops.grouped_mm(x, ints([0, 5]), torch.zeros(1, 3, 2, device='cuda'))",
+        "ops.grouped_mm(x, ints([1, 4]), torch.zeros(1, 3, 2, device='cuda'))",
+    ],
+)
+def test_an_index_out_of_range_stops_the_kernel(repository, call):
+    script = f"""
+import torch
+from mmoe import ops
+ints = lambda values: torch.tensor(values, dtype=torch.int32, device="cuda")
+x = torch.zeros(4, 3, device="cuda")
+try:
+    {call}
+    torch.cuda.synchronize()
+except RuntimeError as error:
+    print("stopped:", str(error).splitlines()[0])
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", script], cwd=repository, capture_output=True, text=True, check=False
+    )
+
+    assert "stopped: CUDA error" in result.stdout, result.stdout + result.stderr

@@ -1,0 +1,264 @@
+import pytest
+import torch
+from torch.library import opcheck
+
+from mmoe.ops import dense_mm, extension_status, grouped_mm, reference
+
+needs_kernels = pytest.mark.skipif(
+    not extension_status().built, reason="plain products round by their height and threads"
+)
+ACTIVATIONS = ["none", "relu", "gelu", "silu"]
+# Experts, rows, input and output width.
+LAYERS = {
+    "usual": (5, 37, 16, 24),
+    "one expert": (1, 20, 8, 8),
+    "no rows": (3, 0, 4, 6),
+    "one row": (4, 1, 7, 5),
+    "odd widths": (3, 61, 33, 67),
+    "width 1": (2, 9, 1, 1),
+    "many blocks": (2, 700, 70, 300),
+}
+DTYPES = {
+    "fp32": (torch.float32, torch.float32),
+    "bf16": (torch.bfloat16, torch.bfloat16),
+    "bf16 rows": (torch.bfloat16, torch.float32),
+    "fp64": (torch.float64, torch.float64),
+}
+
+
+@pytest.fixture(params=LAYERS, ids=lambda name: name.replace(" ", "-"))
+def layer(request):
+    return LAYERS[request.param]
+
+
+@pytest.fixture(params=DTYPES, ids=lambda name: name.replace(" ", "-"))
+def dtypes(request):
+    return DTYPES[request.param]
+
+
+@pytest.fixture(params=[True, False], ids=["shared", "own-rows"])
+def shared(request):
+    return request.param
+
+
+def inputs(layer, dtypes, shared):
+    """Rows of all experts or one for all, weights, biases, and a gradient for each output."""
+    E, B, D, H = layer
+    generator = torch.Generator().manual_seed(E + D)
+    rows_dtype, weight_dtype = dtypes
+    x = [torch.randn(B, D, generator=generator).to(rows_dtype) for _ in range(1 if shared else E)]
+    weight_EDH = (torch.randn(E, D, H, generator=generator) / D**0.5).to(weight_dtype)
+    bias_EH = torch.randn(E, H, generator=generator).to(weight_dtype)
+    grad = [torch.randn(B, H, generator=generator).to(rows_dtype) for _ in range(E)]
+    return x, weight_EDH, bias_EH, grad
+
+
+def gradients(x, weight_EDH, bias_EH, activation, grad):
+    leaves = [t.clone().requires_grad_() for t in (*x, weight_EDH, bias_EH)]
+    y = dense_mm(leaves[:-2], leaves[-2], leaves[-1], activation)
+    return torch.autograd.grad(y, leaves, grad)
+
+
+@pytest.fixture
+def near():
+    tolerance = {torch.float32: 5e-5, torch.bfloat16: 2e-2, torch.float64: 1e-11}
+
+    def check(actual, expected, dtype):
+        assert actual.dtype == expected.dtype
+        step = tolerance[dtype]
+        scale = max(1.0, float(expected.abs().max())) if expected.numel() else 1.0
+        torch.testing.assert_close(actual, expected, rtol=step, atol=step * scale)
+
+    return check
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_equals_reference(layer, dtypes, shared, activation, near):
+    x, weight_EDH, bias_EH, _ = inputs(layer, dtypes, shared)
+
+    y = dense_mm(x[0] if shared else x, weight_EDH, bias_EH, activation)
+
+    expected, _ = reference.dense_mm(x, weight_EDH, bias_EH, activation)
+    for part, wanted in zip(y, expected, strict=True):
+        near(part, wanted, dtypes[0])
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_gradients_equal_reference(layer, dtypes, shared, activation, near):
+    x, weight_EDH, bias_EH, grad = inputs(layer, dtypes, shared)
+
+    actual = gradients(x, weight_EDH, bias_EH, activation, grad)
+
+    # The reference goes back from the same outputs: next to 0, another rounding is another ReLU.
+    y, z = torch.ops.mmoe.dense_mm(x, weight_EDH, bias_EH, activation)
+    grad_x, *others = reference.dense_mm_backward(
+        grad, x, weight_EDH, y, z, activation, True, True, True
+    )
+    for gradient, wanted in zip(actual, [*grad_x, *others], strict=True):
+        near(gradient, wanted, dtypes[0])
+
+
+def test_reference_is_a_loop_of_linear_layers():
+    x, weight_EDH, bias_EH, grad = inputs(LAYERS["usual"], DTYPES["fp64"], shared=True)
+    leaves = [t.clone().requires_grad_() for t in (*x, weight_EDH, bias_EH)]
+    expected = [
+        torch.nn.functional.silu(leaves[0] @ weight + bias)
+        for weight, bias in zip(leaves[1], leaves[2], strict=True)
+    ]
+
+    y, z = reference.dense_mm(x, weight_EDH, bias_EH, "silu")
+
+    torch.testing.assert_close(y, expected)
+    grad_x, *others = reference.dense_mm_backward(
+        grad, x, weight_EDH, y, z, "silu", True, True, True
+    )
+    wanted = torch.autograd.grad(expected, leaves, grad)
+    torch.testing.assert_close([*grad_x, *others], list(wanted))
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_gradcheck(activation, shared):
+    x, weight_EDH, bias_EH, _ = inputs((3, 4, 3, 2), DTYPES["fp64"], shared)
+    leaves = [t.requires_grad_() for t in (weight_EDH, bias_EH, *x)]
+
+    assert torch.autograd.gradcheck(
+        lambda weight, bias, *x: tuple(dense_mm(list(x), weight, bias, activation)), leaves
+    )
+
+
+@pytest.mark.parametrize("wanted", range(3))
+def test_one_gradient_alone(wanted, shared):
+    x, weight_EDH, bias_EH, grad = inputs(LAYERS["odd widths"], DTYPES["fp32"], shared)
+    together = gradients(x, weight_EDH, bias_EH, "relu", grad)
+    leaves = [x[0], weight_EDH, bias_EH]
+    leaves[wanted].requires_grad_()
+
+    torch.autograd.backward(dense_mm(x, weight_EDH, bias_EH, "relu"), grad)
+
+    index = [0, len(x), len(x) + 1][wanted]
+    assert torch.equal(leaves[wanted].grad, together[index])
+
+
+def test_an_output_that_nobody_uses():
+    x, weight_EDH, bias_EH, grad = inputs(LAYERS["usual"], DTYPES["fp32"], shared=True)
+    weight_EDH.requires_grad_()
+
+    dense_mm(x, weight_EDH, bias_EH, "relu")[1].backward(grad[1])
+
+    assert (weight_EDH.grad[1] != 0).any()
+    assert (weight_EDH.grad[[0, 2, 3, 4]] == 0).all()
+
+
+def test_views_are_read_right():
+    x, weight_EDH, bias_EH, grad = inputs(LAYERS["odd widths"], DTYPES["fp32"], shared=False)
+    stacked_BED = torch.stack(x, dim=1)
+    apart = list(stacked_BED.unbind(1))
+    assert not apart[0].is_contiguous()
+
+    actual = gradients(apart, weight_EDH.mT.contiguous().mT, bias_EH, "relu", grad)
+
+    for gradient, wanted in zip(
+        actual, gradients(x, weight_EDH, bias_EH, "relu", grad), strict=True
+    ):
+        assert torch.equal(gradient, wanted)
+
+
+@needs_kernels
+def test_same_bits_in_every_run_and_with_any_number_of_threads(dtypes, shared, threads):
+    arguments = inputs(LAYERS["many blocks"], dtypes, shared)
+    x, weight_EDH, bias_EH, grad = arguments
+    threads(1)
+    first = gradients(x, weight_EDH, bias_EH, "gelu", grad)
+
+    for count in (1, 2, 3):
+        threads(count)
+        assert all(map(torch.equal, gradients(x, weight_EDH, bias_EH, "gelu", grad), first))
+
+
+@needs_kernels
+def test_a_rows_result_depends_on_that_row_alone(dtypes):
+    x, weight_EDH, bias_EH, _ = inputs(LAYERS["many blocks"], dtypes, shared=True)
+    together = torch.stack(dense_mm(x, weight_EDH, bias_EH, "silu"))
+    order = torch.randperm(700, generator=torch.Generator().manual_seed(1))
+
+    shuffled = torch.stack(dense_mm(x[0][order], weight_EDH, bias_EH, "silu"))
+    few = torch.stack(dense_mm(x[0][7:20], weight_EDH, bias_EH, "silu"))
+
+    assert torch.equal(shuffled, together[:, order])
+    assert torch.equal(few, together[:, 7:20])
+
+
+@needs_kernels
+def test_a_row_is_the_same_dense_and_grouped(dtypes):
+    x, weight_EDH, bias_EH, _ = inputs(LAYERS["odd widths"], dtypes, shared=False)
+    offsets_E1 = torch.tensor([0, 61, 122, 183], dtype=torch.int32)
+
+    grouped = grouped_mm(torch.cat(x), offsets_E1, weight_EDH, bias_EH, "gelu")
+
+    assert torch.equal(grouped, torch.cat(dense_mm(x, weight_EDH, bias_EH, "gelu")))
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+def test_opcheck(activation, shared):
+    x, weight_EDH, bias_EH, grad = inputs(LAYERS["usual"], DTYPES["fp32"], shared)
+    y, z = torch.ops.mmoe.dense_mm(x, weight_EDH, bias_EH, activation)
+    opcheck(
+        torch.ops.mmoe.dense_mm_backward.default,
+        (grad, x, weight_EDH, y, z, activation, True, False, True),
+    )
+    leaves = [t.requires_grad_() for t in (*x, weight_EDH, bias_EH)]
+
+    opcheck(torch.ops.mmoe.dense_mm.default, (leaves[:-2], leaves[-2], leaves[-1], activation))
+
+
+def test_compiles_without_a_break():
+    x, weight_EDH, bias_EH, _ = inputs(LAYERS["usual"], DTYPES["fp32"], shared=True)
+    compiled = torch.compile(dense_mm, fullgraph=True, backend="aot_eager")
+
+    y = compiled(x[0], weight_EDH, bias_EH, "gelu")
+
+    assert all(map(torch.equal, y, dense_mm(x[0], weight_EDH, bias_EH, "gelu")))
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda a: a | {"x": a["x"][:2]}, "x: expected one tensor or 5, one per expert, got 2"),
+        (lambda a: a | {"x": []}, "x: expected one tensor or 5, one per expert, got 0"),
+        (lambda a: a | {"x": a["x"][0][0]}, r"x\[0\]: expected 2 dimensions"),
+        (lambda a: a | {"x": a["x"][0].half()}, r"x\[0\]: expected one of"),
+        (
+            lambda a: a | {"x": [*a["x"][:4], a["x"][4][1:]]},
+            r"x\[4\]: expected shape \[37, 16\] to fit x\[0\]",
+        ),
+        (
+            lambda a: a | {"x": [*a["x"][:4], a["x"][4].double()]},
+            r"x\[4\]: expected dtype torch.float32 as x\[0\]",
+        ),
+        (lambda a: a | {"weight_EDH": a["weight_EDH"][:, 1:]}, "weight_EDH: expected shape"),
+        (lambda a: a | {"bias_EH": a["bias_EH"][1:]}, "bias_EH: expected shape"),
+        (lambda a: a | {"activation": "Relu"}, "activation: expected one of none, relu"),
+    ],
+)
+def test_refuses_what_does_not_fit(change, text):
+    x, weight_EDH, bias_EH, _ = inputs(LAYERS["usual"], DTYPES["fp32"], shared=False)
+    arguments = {"x": x, "weight_EDH": weight_EDH, "bias_EH": bias_EH, "activation": "relu"}
+
+    with pytest.raises(ValueError, match=text):
+        dense_mm(**change(arguments))
+
+
+@needs_kernels
+def test_the_operator_itself_refuses_too():
+    x, weight_EDH, bias_EH, _ = inputs(LAYERS["usual"], DTYPES["fp32"], shared=False)
+
+    for arguments, text in (
+        ((x[:2], weight_EDH, bias_EH, "relu"), "x: expected one tensor or 5"),
+        (([], weight_EDH, bias_EH, "relu"), "x: expected one tensor, or one per expert"),
+        ((x, weight_EDH[:, 1:], bias_EH, "relu"), "weight_EDH: expected size 16 in dimension 1"),
+        ((x, weight_EDH, bias_EH[1:], "relu"), "bias_EH: expected size 5 in dimension 0"),
+        ((x, weight_EDH.double(), bias_EH, "relu"), "weight_EDH: expected dtype number 6"),
+        ((x, weight_EDH, bias_EH, "tanh"), "activation: expected one of none, relu, gelu, silu"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            torch.ops.mmoe.dense_mm(*arguments)

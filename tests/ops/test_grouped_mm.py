@@ -1,0 +1,323 @@
+import pytest
+import torch
+from torch.library import opcheck
+
+from mmoe.ops import extension_status, grouped_mm, reference
+
+needs_kernels = pytest.mark.skipif(
+    not extension_status().built, reason="plain PyTorch does not look at the offsets' values"
+)
+ACTIVATIONS = ["none", "relu", "gelu", "silu"]
+# Rows of each expert, rows past the last offset, input and output width. The variable and empty
+# sizes are those of grouped_gemm's ops_test (tgale96/grouped_gemm), scaled down; widths 100 and 67
+# are no multiple of a register, as in ScatterMoE's tests (shawntan/scattermoe).
+LAYERS = {
+    "usual": ([5, 9, 2, 7], 3, 16, 24),
+    "empty experts": ([0, 4, 0, 0, 11, 0], 0, 8, 8),
+    "all rows on one expert": ([0, 0, 41], 0, 12, 20),
+    "no rows": ([0, 0], 0, 4, 6),
+    "only a tail": ([0, 0], 5, 4, 6),
+    "one row": ([1], 0, 7, 5),
+    "uneven": ([21, 224, 1, 81, 0, 11, 46, 0], 17, 100, 67),
+    "width 1": ([6, 3], 1, 1, 1),
+    "many blocks": ([700, 13], 0, 70, 300),
+    "deep": ([30, 2], 0, 1500, 33),
+    "odd depth": ([13, 25], 0, 33, 48),
+}
+DTYPES = {
+    "fp32": (torch.float32, torch.float32),
+    "bf16": (torch.bfloat16, torch.bfloat16),
+    "bf16 rows": (torch.bfloat16, torch.float32),
+    "fp64": (torch.float64, torch.float64),
+}
+
+
+@pytest.fixture(params=LAYERS, ids=lambda name: name.replace(" ", "-"))
+def layer(request):
+    return LAYERS[request.param]
+
+
+@pytest.fixture(params=DTYPES, ids=lambda name: name.replace(" ", "-"))
+def dtypes(request):
+    return DTYPES[request.param]
+
+
+def inputs(layer, dtypes, tail=float("nan")):
+    """Rows (the tail is garbage), offsets, weights, biases and a gradient."""
+    sizes, rest, D, H = layer
+    generator = torch.Generator().manual_seed(len(sizes) + D)
+    rows_dtype, weight_dtype = dtypes
+    offsets_E1 = torch.tensor([0, *sizes]).cumsum(0).to(torch.int32)
+    x_PD = torch.randn(sum(sizes) + rest, D, generator=generator)
+    grad_PH = torch.randn(sum(sizes) + rest, H, generator=generator)
+    x_PD[sum(sizes) :] = grad_PH[sum(sizes) :] = tail
+    weight_EDH = torch.randn(len(sizes), D, H, generator=generator) / D**0.5
+    bias_EH = torch.randn(len(sizes), H, generator=generator)
+    return (
+        x_PD.to(rows_dtype),
+        offsets_E1,
+        weight_EDH.to(weight_dtype),
+        bias_EH.to(weight_dtype),
+        grad_PH.to(rows_dtype),
+    )
+
+
+def gradients(x_PD, offsets_E1, weight_EDH, bias_EH, activation, grad_PH):
+    leaves = [t.clone().requires_grad_() for t in (x_PD, weight_EDH, bias_EH)]
+    y_PH = grouped_mm(leaves[0], offsets_E1, leaves[1], leaves[2], activation)
+    return torch.autograd.grad(y_PH, leaves, grad_PH)
+
+
+@pytest.fixture
+def near():
+    # Sums of up to 1,500 products, in another order than the reference's; bfloat16 results differ
+    # by a place, and a weight gradient adds up to 700 of them.
+    tolerance = {torch.float32: 5e-5, torch.bfloat16: 2e-2, torch.float64: 1e-11}
+
+    def check(actual, expected, dtype):
+        assert torch.isfinite(actual).all()
+        assert actual.dtype == expected.dtype
+        step = tolerance[dtype]
+        scale = max(1.0, float(expected.abs().max())) if expected.numel() else 1.0
+        torch.testing.assert_close(actual, expected, rtol=step, atol=step * scale)
+
+    return check
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_equals_reference(layer, dtypes, activation, near):
+    x_PD, offsets_E1, weight_EDH, bias_EH, _ = inputs(layer, dtypes)
+
+    y_PH = grouped_mm(x_PD, offsets_E1, weight_EDH, bias_EH, activation)
+
+    expected_PH, _ = reference.grouped_mm(x_PD, offsets_E1, weight_EDH, bias_EH, activation)
+    near(y_PH, expected_PH, dtypes[0])
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_gradients_equal_reference(layer, dtypes, activation, near):
+    x_PD, offsets_E1, weight_EDH, bias_EH, grad_PH = inputs(layer, dtypes)
+
+    actual = gradients(x_PD, offsets_E1, weight_EDH, bias_EH, activation, grad_PH)
+
+    # The reference goes back from the same outputs: next to 0, another rounding is another ReLU.
+    y_PH, z_PH = torch.ops.mmoe.grouped_mm(x_PD, offsets_E1, weight_EDH, bias_EH, activation)
+    expected = reference.grouped_mm_backward(
+        grad_PH, x_PD, offsets_E1, weight_EDH, y_PH, z_PH, activation, True, True, True
+    )
+    for gradient, wanted in zip(actual, expected, strict=True):
+        near(gradient, wanted, dtypes[0])
+
+
+def test_reference_is_a_loop_of_linear_layers():
+    x_PD, offsets_E1, weight_EDH, bias_EH, grad_PH = inputs(
+        LAYERS["usual"], DTYPES["fp64"], tail=0.0
+    )
+    leaves = [t.clone().requires_grad_() for t in (x_PD, weight_EDH, bias_EH)]
+    parts = leaves[0].tensor_split(offsets_E1[1:].long())
+    y = [
+        torch.nn.functional.gelu(torch.nn.functional.linear(part, weight.t(), bias))
+        for part, weight, bias in zip(parts[:-1], leaves[1], leaves[2], strict=True)
+    ]
+    y_PH, z_PH = reference.grouped_mm(x_PD, offsets_E1, weight_EDH, bias_EH, "gelu")
+    torch.testing.assert_close(y_PH, torch.cat([*y, torch.zeros(3, 24, dtype=torch.float64)]))
+
+    expected = torch.autograd.grad(torch.cat(y), leaves, grad_PH[: offsets_E1[-1]])
+
+    actual = reference.grouped_mm_backward(
+        grad_PH, x_PD, offsets_E1, weight_EDH, y_PH, z_PH, "gelu", True, True, True
+    )
+    for gradient, wanted in zip(actual, expected, strict=True):
+        torch.testing.assert_close(gradient, wanted)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_gradcheck(activation):
+    x_PD, offsets_E1, weight_EDH, bias_EH, _ = inputs(
+        ([3, 0, 2], 2, 3, 4), DTYPES["fp64"], tail=1.0
+    )
+    leaves = [t.requires_grad_() for t in (x_PD, weight_EDH, bias_EH)]
+
+    assert torch.autograd.gradcheck(
+        lambda x, weight, bias: grouped_mm(x, offsets_E1, weight, bias, activation), leaves
+    )
+
+
+def test_no_bias(near):
+    x_PD, offsets_E1, weight_EDH, _, _ = inputs(LAYERS["uneven"], DTYPES["fp32"])
+
+    y_PH = grouped_mm(x_PD, offsets_E1, weight_EDH)
+
+    near(y_PH, reference.grouped_mm(x_PD, offsets_E1, weight_EDH, None, "none")[0], torch.float32)
+
+
+@pytest.mark.parametrize("wanted", range(3))
+def test_one_gradient_alone(wanted):
+    x_PD, offsets_E1, weight_EDH, bias_EH, grad_PH = inputs(LAYERS["uneven"], DTYPES["fp32"])
+    together = gradients(x_PD, offsets_E1, weight_EDH, bias_EH, "relu", grad_PH)
+    leaves = [x_PD, weight_EDH, bias_EH]
+    leaves[wanted].requires_grad_()
+
+    y_PH = grouped_mm(leaves[0], offsets_E1, leaves[1], leaves[2], "relu")
+    y_PH.backward(grad_PH)
+
+    assert torch.equal(leaves[wanted].grad, together[wanted])
+
+
+def test_views_are_read_right(near):
+    x_PD, offsets_E1, weight_EDH, bias_EH, grad_PH = inputs(LAYERS["uneven"], DTYPES["fp32"])
+    apart = (
+        x_PD.t().contiguous().t(),
+        offsets_E1,
+        weight_EDH.transpose(1, 2).contiguous().transpose(1, 2),
+        bias_EH.t().contiguous().t(),
+    )
+    assert not any(t.is_contiguous() for t in (apart[0], apart[2], apart[3]))
+
+    actual = gradients(*apart, "relu", grad_PH[:, :1].expand_as(grad_PH))
+
+    expected = gradients(
+        x_PD, offsets_E1, weight_EDH, bias_EH, "relu", grad_PH[:, :1].repeat(1, 67)
+    )
+    for gradient, wanted in zip(actual, expected, strict=True):
+        assert torch.equal(gradient, wanted)
+
+
+@needs_kernels
+@pytest.mark.parametrize("name", ["uneven", "many blocks", "odd depth"])
+def test_same_bits_in_every_run_and_with_any_number_of_threads(name, dtypes, threads):
+    x_PD, offsets_E1, weight_EDH, bias_EH, grad_PH = inputs(LAYERS[name], dtypes)
+    arguments = (x_PD, offsets_E1, weight_EDH, bias_EH, "gelu", grad_PH)
+    threads(1)
+    first = gradients(*arguments)
+
+    for count in (1, 2, 3):
+        threads(count)
+        assert all(map(torch.equal, gradients(*arguments), first))
+
+
+@needs_kernels
+def test_a_rows_result_depends_on_that_row_alone(dtypes):
+    x_PD, _, weight_EDH, bias_EH, _ = inputs(([500], 0, 100, 67), dtypes)
+    all_rows = torch.tensor([0, 500], dtype=torch.int32)
+    together = grouped_mm(x_PD, all_rows, weight_EDH, bias_EH, "silu")
+    order = torch.randperm(500, generator=torch.Generator().manual_seed(1))
+
+    shuffled = grouped_mm(x_PD[order], all_rows, weight_EDH, bias_EH, "silu")
+    few = grouped_mm(x_PD[7:20], all_rows.clamp(max=13), weight_EDH, bias_EH, "silu")
+
+    assert torch.equal(shuffled, together[order])
+    assert torch.equal(few, together[7:20])
+
+
+def test_activations_at_their_ends():
+    x_PD = torch.tensor([[-200.0], [-90.0], [-10.0], [-1e-6], [0.0], [1e-6], [10.0], [90.0]])
+    offsets_E1 = torch.tensor([0, 8], dtype=torch.int32)
+    for activation in ("gelu", "silu"):
+        leaf = x_PD.clone().requires_grad_()
+        y_PH = grouped_mm(leaf, offsets_E1, torch.ones(1, 1, 1), None, activation)
+        y_PH.sum().backward()
+
+        exact = x_PD.double().requires_grad_()
+        expected = getattr(torch.nn.functional, activation)(exact)
+        expected.sum().backward()
+        torch.testing.assert_close(y_PH.double(), expected, rtol=2e-6, atol=2e-6)
+        torch.testing.assert_close(leaf.grad.double(), exact.grad, rtol=2e-6, atol=2e-6)
+
+
+def test_nan_and_infinity_stay_visible():
+    x_PD = torch.tensor([[float("nan")], [float("inf")], [1.0]])
+    offsets_E1 = torch.tensor([0, 3], dtype=torch.int32)
+
+    for activation in ACTIVATIONS:
+        y_PH = grouped_mm(x_PD, offsets_E1, torch.ones(1, 1, 1), None, activation)
+
+        assert y_PH.flatten()[0].isnan(), activation
+        assert y_PH.flatten()[1].isinf(), activation
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+def test_opcheck(activation):
+    x_PD, offsets_E1, weight_EDH, bias_EH, grad_PH = inputs(
+        LAYERS["usual"], DTYPES["fp32"], tail=0.0
+    )
+    leaves = [t.requires_grad_() for t in (x_PD, weight_EDH, bias_EH)]
+
+    opcheck(
+        torch.ops.mmoe.grouped_mm.default,
+        (leaves[0], offsets_E1, leaves[1], leaves[2], activation),
+    )
+    opcheck(torch.ops.mmoe.grouped_mm.default, (leaves[0], offsets_E1, leaves[1], None, "none"))
+    y_PH, z_PH = torch.ops.mmoe.grouped_mm(x_PD, offsets_E1, weight_EDH, bias_EH, activation)
+    opcheck(
+        torch.ops.mmoe.grouped_mm_backward.default,
+        (
+            grad_PH,
+            x_PD.detach(),
+            offsets_E1,
+            weight_EDH.detach(),
+            y_PH.detach(),
+            z_PH.detach(),
+            activation,
+            True,
+            False,
+            True,
+        ),
+    )
+
+
+def test_compiles_without_a_break():
+    x_PD, offsets_E1, weight_EDH, bias_EH, _ = inputs(LAYERS["usual"], DTYPES["fp32"])
+    compiled = torch.compile(grouped_mm, fullgraph=True, backend="aot_eager")
+
+    y_PH = compiled(x_PD, offsets_E1, weight_EDH, bias_EH, "gelu")
+
+    assert torch.equal(y_PH, grouped_mm(x_PD, offsets_E1, weight_EDH, bias_EH, "gelu"))
+
+
+def changed(**changes):
+    x_PD, offsets_E1, weight_EDH, bias_EH, _ = inputs(LAYERS["usual"], DTYPES["fp32"])
+    arguments = dict(
+        x_PD=x_PD, offsets_E1=offsets_E1, weight_EDH=weight_EDH, bias_EH=bias_EH, activation="relu"
+    )
+    return {name: changes.get(name, lambda t: t)(value) for name, value in arguments.items()}
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"x_PD": lambda t: t[0]}, "x_PD: expected 2 dimensions"),
+        ({"x_PD": lambda t: t.half()}, "x_PD: expected one of"),
+        ({"x_PD": lambda t: t[:, 1:]}, r"weight_EDH: expected shape \[4, 15, 24\] to fit"),
+        ({"weight_EDH": lambda t: t[0]}, "weight_EDH: expected 3 dimensions"),
+        ({"weight_EDH": lambda t: t.double()}, "weight_EDH: expected dtype torch.float32 beside"),
+        ({"weight_EDH": lambda t: t[:0]}, "weight_EDH: expected at least one expert"),
+        ({"weight_EDH": lambda t: t.to("meta")}, "weight_EDH: expected device cpu"),
+        ({"bias_EH": lambda t: t[:3]}, r"bias_EH: expected shape \[4, 24\] to fit weight_EDH"),
+        ({"bias_EH": lambda t: t.double()}, "bias_EH: expected dtype torch.float32 as weight_EDH"),
+        ({"offsets_E1": lambda t: t.long()}, "offsets_E1: expected dtype torch.int32"),
+        ({"offsets_E1": lambda t: t[1:]}, r"offsets_E1: expected shape \[5\]"),
+        ({"offsets_E1": lambda t: t.unsqueeze(0)}, "offsets_E1: expected 1 dimensions"),
+        ({"activation": lambda _: "tanh"}, "activation: expected one of none, relu, gelu, silu"),
+    ],
+)
+def test_refuses_what_does_not_fit(changes, text):
+    with pytest.raises(ValueError, match=text):
+        grouped_mm(**changed(**changes))
+
+
+@needs_kernels
+@pytest.mark.parametrize(
+    ("offsets", "text"),
+    [
+        ([1, 5, 14, 16, 23], "offsets_E1: expected the first offset to be 0, got 1"),
+        ([0, 5, 4, 16, 23], "offsets_E1: expected offsets that rise up to at most 26 rows, got 5"),
+        ([0, 5, 14, 16, 27], "at most 26 rows, got 16 and then 27 for expert 3"),
+        ([0, -(2**31), 14, 16, 23], "at most 26 rows"),
+    ],
+)
+def test_refuses_offsets_that_leave_the_rows(offsets, text):
+    arguments = changed(offsets_E1=lambda _: torch.tensor(offsets, dtype=torch.int32))
+
+    with pytest.raises(ValueError, match=text):
+        grouped_mm(**arguments)

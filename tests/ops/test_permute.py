@@ -1,0 +1,333 @@
+import pytest
+import torch
+from torch.library import opcheck
+
+from mmoe.ops import RoutePlan, extension_status, permute, reference, route_plan, unpermute
+
+needs_kernels = pytest.mark.skipif(
+    not extension_status().built, reason="plain PyTorch leaves these checks to the wrapper"
+)
+
+
+def plan_of(case):
+    return route_plan(case.experts_BGK(), case.E)
+
+
+def pairs_of(plan):
+    """Each sample's distinct pairs in increasing order, as Python lists."""
+    picks = plan.slots_BGK.flatten(1).tolist()
+    return [sorted({slot for slot in sample if slot >= 0}) for sample in picks]
+
+
+def added_up(y_PD, plan):
+    """The contract of unpermute, word for word, in float64."""
+    rows_BD = [y_PD[pairs].double().sum(0) for pairs in pairs_of(plan)]
+    return torch.stack(rows_BD) if rows_BD else y_PD.new_zeros(0, y_PD.shape[1]).double()
+
+
+def rows_for(case, plan, dtype):
+    """A row per pair, with garbage in the tail."""
+    y_PD = case.random(plan.rows_P.numel(), case.O, seed=5)
+    y_PD[plan.offsets_E1[-1] :] = torch.nan
+    return y_PD.to(dtype)
+
+
+def gradient(function, rows, plan, grad):
+    rows = rows.clone().requires_grad_()
+    function(rows, plan).backward(grad)
+    return rows.grad
+
+
+def test_permute_gathers_rows_and_clears_the_tail(case, dtype):
+    plan = plan_of(case)
+    x_BD = case.random(case.B, case.O, seed=4).to(dtype)
+
+    x_PD = permute(x_BD, plan)
+
+    pairs = int(plan.offsets_E1[-1])
+    assert x_PD.dtype == dtype
+    assert torch.equal(x_PD[:pairs], x_BD[plan.rows_P[:pairs].long()])
+    assert not x_PD[pairs:].any()
+    assert torch.equal(x_PD, reference.permute(x_BD, plan.rows_P, plan.slots_BGK))
+
+
+def test_unpermute_adds_each_pair_once(case, dtype, close):
+    plan = plan_of(case)
+    y_PD = rows_for(case, plan, dtype)
+
+    y_BD = unpermute(y_PD, plan)
+
+    assert y_BD.dtype == dtype
+    close(y_BD, added_up(y_PD, plan).to(dtype))
+    close(reference.unpermute(y_PD, plan.rows_P, plan.slots_BGK), added_up(y_PD, plan).to(dtype))
+
+
+def test_one_is_the_gradient_of_the_other(case, dtype):
+    plan = plan_of(case)
+    x_BD = case.random(case.B, case.O, seed=4).to(dtype)
+    y_PD = rows_for(case, plan, dtype)
+
+    assert torch.equal(gradient(permute, x_BD, plan, y_PD), unpermute(y_PD, plan))
+    assert torch.equal(gradient(unpermute, y_PD, plan, x_BD), permute(x_BD, plan))
+
+
+def test_sums_are_taken_in_order_and_rounded_once():
+    """1 + 2^-8 + 2^-8 is 1 in bfloat16 steps, and 1 + 2^-7 when float32 holds the sum."""
+    plan = route_plan(torch.tensor([[[2, 0, 1]]], dtype=torch.int32), 3)
+    y_PD = torch.tensor([[1.0], [2.0**-8], [2.0**-8]])
+
+    assert unpermute(y_PD.bfloat16(), plan).item() == 1 + 2.0**-7
+    large_first = torch.tensor([[2.0**24], [1.0], [1.0]])
+    assert unpermute(large_first, plan).item() == 2.0**24
+    assert unpermute(large_first.flip(0), plan).item() == 2.0**24 + 2
+
+
+def test_without_the_tail(usual):
+    """The mixture cuts a plan at its last pair where that number is at hand."""
+    plan = route_plan(usual.experts_BGK() // 2, usual.E)
+    pairs = int(plan.offsets_E1[-1])
+    assert pairs < plan.rows_P.numel()
+    x_BD, y_PD = usual.random(usual.B, 9), usual.random(plan.rows_P.numel(), 9)
+    cut = plan._replace(rows_P=plan.rows_P[:pairs])
+
+    assert torch.equal(permute(x_BD, cut), permute(x_BD, plan)[:pairs])
+    assert torch.equal(unpermute(y_PD[:pairs], cut), unpermute(y_PD, plan))
+
+
+def test_gradcheck(usual):
+    plan = plan_of(usual)
+    x_BD = usual.random(usual.B, 3, seed=1).double().requires_grad_()
+    y_PD = usual.random(plan.rows_P.numel(), 3, seed=2).double().requires_grad_()
+
+    assert torch.autograd.gradcheck(lambda x: permute(x, plan), (x_BD,))
+    assert torch.autograd.gradcheck(lambda y: unpermute(y, plan), (y_PD,))
+
+
+def test_the_gradients_have_gradients(usual):
+    plan = plan_of(usual)
+    x_BD = usual.random(usual.B, 2, seed=1).double().requires_grad_()
+
+    assert torch.autograd.gradgradcheck(lambda x: permute(x, plan) ** 3, (x_BD,))
+
+
+def test_rows_that_lie_apart(usual):
+    plan = plan_of(usual)
+    wide_BD = usual.random(usual.B, 3 * usual.O)
+    wide_PD = usual.random(plan.rows_P.numel(), 3 * usual.O)
+    strided = RoutePlan(
+        plan.rows_P.repeat_interleave(2)[::2], plan.offsets_E1, plan.slots_BGK.mT.contiguous().mT
+    )
+    columns = slice(usual.O, 2 * usual.O)
+
+    for part_BD in (wide_BD[:, columns], wide_BD.t().contiguous().t()[:, columns]):
+        assert torch.equal(permute(part_BD, strided), permute(wide_BD[:, columns].clone(), plan))
+    for part_PD in (wide_PD[:, columns], wide_PD.t().contiguous().t()[:, columns]):
+        expected_BD = unpermute(wide_PD[:, columns].clone(), plan)
+        assert torch.equal(unpermute(part_PD, strided), expected_BD)
+    same_BD = wide_BD[:1, columns].expand(usual.B, -1)
+    assert torch.equal(permute(same_BD, plan), permute(same_BD.clone(), plan))
+
+
+def test_same_bits_in_every_run_and_for_every_thread_count(large, dtype, threads):
+    plan = plan_of(large)
+    x_BD = large.random(large.B, large.O, seed=4).to(dtype)
+    y_PD = rows_for(large, plan, dtype)
+    results = []
+    for count in (1, 1, 2, 3):
+        threads(count)
+        results.append((permute(x_BD, plan), unpermute(y_PD, plan)))
+
+    for gathered, added in results[1:]:
+        assert torch.equal(gathered, results[0][0])
+        assert torch.equal(added, results[0][1])
+
+
+@pytest.mark.parametrize("picks", [1, 5, 31, 32, 33, 70])
+def test_many_picks_of_few_experts(picks):
+    """Short and long lists of slots are sorted in two ways."""
+    experts_BGK = torch.randint(-1, 6, (12, 1, picks), generator=torch.Generator().manual_seed(3))
+    plan = route_plan(experts_BGK.to(torch.int32), 6)
+    y_PD = torch.randn(plan.rows_P.numel(), 5, generator=torch.Generator().manual_seed(4)).double()
+
+    torch.testing.assert_close(unpermute(y_PD, plan), added_up(y_PD, plan))
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_without_gradients(usual, mode):
+    plan = plan_of(usual)
+    x_BD = usual.random(usual.B, usual.O)
+    expected_PD = permute(x_BD, plan)
+
+    with mode():
+        x_PD = permute(x_BD.requires_grad_(), plan)
+        y_BD = unpermute(x_PD, plan)
+
+    assert not x_PD.requires_grad
+    assert not y_BD.requires_grad
+    assert torch.equal(x_PD.clone(), expected_PD)
+
+
+def test_autocast_changes_nothing(usual):
+    plan = plan_of(usual)
+    x_BD = usual.random(usual.B, usual.O)
+
+    with torch.autocast("cpu", torch.bfloat16):
+        y_BD = unpermute(permute(x_BD, plan), plan)
+
+    assert torch.equal(y_BD, unpermute(permute(x_BD, plan), plan))
+
+
+def test_opcheck(usual):
+    rows_P, _, slots_BGK = plan_of(usual)
+    x_BD, y_PD = usual.random(usual.B, usual.O), usual.random(rows_P.numel(), usual.O)
+
+    opcheck(torch.ops.mmoe.permute.default, (x_BD.requires_grad_(), rows_P, slots_BGK))
+    opcheck(torch.ops.mmoe.unpermute.default, (y_PD.requires_grad_(), rows_P, slots_BGK))
+
+
+def test_compiles_to_one_graph(usual):
+    plan = plan_of(usual)
+    x_BD = usual.random(usual.B, usual.O)
+    grad_BD = usual.random(usual.B, usual.O, seed=1)
+
+    def there_and_back(x_BD, plan):
+        return unpermute(permute(x_BD, plan).sin(), plan)
+
+    compiled = torch.compile(there_and_back, fullgraph=True, backend="aot_eager")
+
+    actual = gradient(compiled, x_BD, plan, grad_BD)
+
+    assert torch.equal(actual, gradient(there_and_back, x_BD, plan, grad_BD))
+
+
+def test_exports(usual):
+    class ThereAndBack(torch.nn.Module):
+        def forward(self, x_BD, experts_BGK):
+            plan = route_plan(experts_BGK, usual.E)
+            return unpermute(permute(x_BD, plan), plan)
+
+    x_BD, experts_BGK = usual.random(usual.B, usual.O), usual.experts_BGK()
+    rows = torch.export.Dim("rows", min=2, max=4096)
+    program = torch.export.export(
+        ThereAndBack(), (x_BD, experts_BGK), dynamic_shapes=({0: rows}, {0: rows})
+    )
+
+    y_BD = program.module()(x_BD[:7], experts_BGK[:7])
+
+    assert torch.equal(y_BD, ThereAndBack()(x_BD[:7], experts_BGK[:7]))
+
+
+KERNELS = [
+    pytest.param(torch.ops.mmoe, id="kernel", marks=needs_kernels),
+    pytest.param(reference, id="reference"),
+]
+
+
+@pytest.mark.parametrize("ops", KERNELS)
+@pytest.mark.parametrize("row", [2, -2, -(2**31), 2**31 - 1])
+def test_refuses_a_row_that_is_not_there(ops, row):
+    rows_P = torch.tensor([0, row], dtype=torch.int32)
+    slots_BGK = torch.zeros(2, 1, 1, dtype=torch.int32)
+
+    with pytest.raises(ValueError, match=rf"rows_P: expected rows in \[0, 2\) or -1, got {row}$"):
+        ops.permute(torch.zeros(2, 3), rows_P, slots_BGK)
+
+
+@pytest.mark.parametrize("ops", KERNELS)
+@pytest.mark.parametrize("slot", [3, -2, -(2**31), 2**31 - 1])
+def test_refuses_a_slot_that_is_not_there(ops, slot):
+    slots_BGK = torch.tensor([[[0]], [[slot]]], dtype=torch.int32)
+    rows_P = torch.tensor([0, 1, 1], dtype=torch.int32)
+
+    with pytest.raises(
+        ValueError, match=rf"slots_BGK: expected slots in \[0, 3\) or -1, got {slot}$"
+    ):
+        ops.unpermute(torch.zeros(3, 3), rows_P, slots_BGK)
+
+
+@pytest.mark.parametrize("ops", KERNELS)
+def test_refuses_a_pair_of_another_sample(ops):
+    rows_P = torch.tensor([0, 1, -1], dtype=torch.int32)
+
+    for slots, message in [
+        ([[0], [0]], r"expected pairs of sample 1, got pair 0 of sample 0 in rows_P$"),
+        ([[2], [0]], r"expected pairs of sample 0, got pair 2 of sample -1 in rows_P$"),
+    ]:
+        slots_BGK = torch.tensor([slots], dtype=torch.int32).view(2, 1, 1)
+        with pytest.raises(ValueError, match=rf"slots_BGK: {message}"):
+            ops.unpermute(torch.zeros(3, 3), rows_P, slots_BGK)
+
+
+@pytest.mark.parametrize(
+    ("function", "changed", "message"),
+    [
+        (permute, {"x": torch.zeros(2)}, r"x_BD: expected 2 dimensions \[B, D\], got shape \[2\]"),
+        (permute, {"x": torch.zeros(2, 3).half()}, r"x_BD: expected one of torch.float32.*float16"),
+        (permute, {"rows": torch.zeros(4)}, r"rows_P: expected dtype torch.int32, got torch.float"),
+        (permute, {"rows": torch.zeros(4, 1).int()}, r"rows_P: expected 1 dimensions \[P\]"),
+        (permute, {"slots": torch.zeros(2, 2).int()}, r"slots_BGK: expected 3 dimensions"),
+        (permute, {"slots": torch.zeros(2, 1, 2).long()}, r"slots_BGK: expected dtype torch.int32"),
+        (
+            permute,
+            {"slots": torch.zeros(3, 1, 2).int()},
+            r"slots_BGK: expected shape \[2, 1, 2\] to fit x_BD \(B samples\), got \[3, 1, 2\]",
+        ),
+        (
+            permute,
+            {"rows": torch.zeros(4, dtype=torch.int32, device="meta")},
+            r"rows_P: expected device cpu as x_BD, got meta",
+        ),
+        (
+            unpermute,
+            {"x": torch.zeros(3, 3)},
+            r"rows_P: expected shape \[3\] to fit y_PD \(P pairs\), got \[4\]",
+        ),
+        (unpermute, {"x": torch.zeros(4, 3).int()}, r"y_PD: expected one of torch.float32"),
+        (
+            unpermute,
+            {"slots": torch.zeros(2, 1, 2, dtype=torch.int32, device="meta")},
+            r"slots_BGK: expected device cpu as y_PD, got meta",
+        ),
+    ],
+)
+def test_says_what_is_wrong(function, changed, message):
+    arguments = {
+        "x": torch.zeros(2 if function is permute else 4, 3),
+        "rows": torch.zeros(4).int(),
+        "slots": torch.zeros(2, 1, 2).int(),
+    } | changed
+    plan = RoutePlan(arguments["rows"], torch.zeros(1).int(), arguments["slots"])
+
+    with pytest.raises(ValueError, match=message):
+        function(arguments["x"], plan)
+
+
+@needs_kernels
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("permute", {"x": torch.zeros(2)}, r"x_BD: expected 2 dimensions, got 1"),
+        (
+            "permute",
+            {"x": torch.zeros(2, 3).half()},
+            r"x_BD: expected float32, bfloat16 or float64",
+        ),
+        ("permute", {"rows": torch.zeros(4)}, r"rows_P: expected dtype number 3, got 6"),
+        ("permute", {"rows": torch.zeros(4, 1).int()}, r"rows_P: expected 1 dimensions, got 2"),
+        ("permute", {"slots": torch.zeros(2, 2).int()}, r"slots_BGK: expected 3 dimensions, got 2"),
+        (
+            "permute",
+            {"slots": torch.zeros(3, 1, 2).int()},
+            r"slots_BGK: expected size 2 in dimension 0, got 3",
+        ),
+        ("unpermute", {"x": torch.zeros(3, 3)}, r"rows_P: expected size 3 in dimension 0, got 4"),
+        ("unpermute", {"slots": torch.zeros(2, 1, 2)}, r"slots_BGK: expected dtype number 3, got"),
+    ],
+)
+def test_the_kernel_itself_checks_its_arguments(name, arguments, message):
+    rows = 2 if name == "permute" else 4
+    default = {"x": torch.zeros(rows, 3), "rows": torch.zeros(4).int(),
+               "slots": torch.zeros(2, 1, 2).int()}  # fmt: skip
+
+    with pytest.raises(ValueError, match=message):
+        getattr(torch.ops.mmoe, name)(*(default | arguments).values())

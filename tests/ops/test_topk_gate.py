@@ -1,0 +1,331 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.library import opcheck
+
+from mmoe.ops import reference, topk_gate
+
+softmaxes = pytest.mark.parametrize("softmax", ["after", "before"])
+
+
+def inputs(case, dtype):
+    """Logits in steps of a quarter, so that some are equal; gate 0 sees all experts."""
+    logits_BGE = (case.random(case.B, case.G, case.E, seed=1) * 4).round() / 4
+    visibility_GE = case.random(case.G, case.E, seed=2) > -0.5
+    visibility_GE[0] = True
+    return logits_BGE.to(dtype), visibility_GE
+
+
+def by_hand(logits, visible, k, softmax):
+    """The contract for one row, word for word, in Python's floats: weights and experts."""
+    largest = torch.finfo(torch.float32).max
+    seen = {
+        expert: min(logit, largest)
+        for expert, logit in enumerate(logits)
+        if visible[expert] and logit > -math.inf
+    }
+    picks = sorted(seen, key=lambda expert: (-seen[expert], expert))[:k]
+    base = picks if softmax == "after" else list(seen)
+    top = max(seen.values(), default=0)
+    total = sum(math.exp(seen[expert] - top) for expert in base)
+    weights = [math.exp(seen[expert] - top) / total for expert in picks]
+    unused = min(k, len(logits)) - len(picks)
+    return weights + [0.0] * unused, picks + [-1] * unused
+
+
+def rows_by_hand(logits_BGE, visibility_GE, k, softmax):
+    visible = visibility_GE.tolist()
+    rows = [
+        by_hand(row, visible[gate], k, softmax)
+        for sample in logits_BGE.tolist()
+        for gate, row in enumerate(sample)
+    ]
+    B, G, E = logits_BGE.shape
+    weights = torch.tensor([weights for weights, _ in rows], dtype=torch.float64)
+    experts = torch.tensor([experts for _, experts in rows], dtype=torch.int32)
+    return weights.view(B, G, min(k, E)), experts.view(B, G, min(k, E))
+
+
+def gradient(function, logits_BGE, visibility_GE, k, grad_BGK, **settings):
+    logits_BGE = logits_BGE.clone().requires_grad_()
+    function(logits_BGE, visibility_GE, k, **settings)[0].backward(grad_BGK)
+    return logits_BGE.grad
+
+
+@softmaxes
+def test_is_the_contract(case, dtype, softmax):
+    logits_BGE, visibility_GE = inputs(case, dtype)
+
+    weights_BGK, experts_BGK = topk_gate(logits_BGE, visibility_GE, case.K, softmax=softmax)
+
+    expected = rows_by_hand(logits_BGE.double(), visibility_GE, case.K, softmax)
+    assert experts_BGK.dtype == torch.int32
+    assert torch.equal(experts_BGK, expected[1])
+    assert weights_BGK.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    rounding = 1e-14 if dtype == torch.float64 else 1e-6
+    torch.testing.assert_close(weights_BGK.double(), expected[0], rtol=rounding, atol=1e-12)
+
+
+@softmaxes
+def test_reference_is_the_contract(case, dtype, softmax):
+    logits_BGE, visibility_GE = inputs(case, dtype)
+
+    actual = reference.topk_gate(logits_BGE, visibility_GE, case.K, softmax == "after")
+
+    expected = rows_by_hand(logits_BGE.double(), visibility_GE, case.K, softmax)
+    assert torch.equal(actual[1], expected[1])
+    torch.testing.assert_close(actual[0].double(), expected[0], rtol=1e-6, atol=1e-12)
+
+
+@softmaxes
+def test_gradients_equal_reference(case, dtype, softmax, close):
+    logits_BGE, visibility_GE = inputs(case, dtype)
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    grad_BGK = case.random(case.B, case.G, min(case.K, case.E), seed=3).to(wide)
+
+    actual = gradient(topk_gate, logits_BGE, visibility_GE, case.K, grad_BGK, softmax=softmax)
+
+    after = softmax == "after"
+    _, experts_BGK = reference.topk_gate(logits_BGE, visibility_GE, case.K, after)
+    expected = reference.topk_gate_backward(grad_BGK, logits_BGE, visibility_GE, experts_BGK, after)
+    assert actual.dtype == dtype
+    close(actual, expected)
+    assert not actual[:, ~visibility_GE].any()
+    by_autograd = gradient(
+        reference.topk_gate, logits_BGE, visibility_GE, case.K, grad_BGK, softmax_after=after
+    )
+    close(expected, by_autograd)
+
+
+@softmaxes
+@pytest.mark.parametrize("K", [1, 3, 5])
+def test_gradcheck(softmax, K):
+    generator = torch.Generator().manual_seed(K)
+    # No two logits within gradcheck's steps: an order that changes has no gradient.
+    logits_BGE = torch.stack([torch.randperm(5, generator=generator) / 3 for _ in range(8)]).view(
+        4, 2, 5
+    )
+    visibility_GE = torch.tensor([[True] * 5, [True, False, True, True, False]])
+
+    assert torch.autograd.gradcheck(
+        lambda logits: topk_gate(logits, visibility_GE, K, softmax=softmax)[0],
+        (logits_BGE.double().requires_grad_(),),
+    )
+
+
+@softmaxes
+@pytest.mark.parametrize("E", [2, 7, 16, 17, 64, 100, 1024])
+@pytest.mark.parametrize("k", [1, 2, 8])
+def test_widths_and_picks(E, k, softmax, dtype):
+    """Ends of vectors, of the buffer and of the tensor; forward and backward."""
+    generator = torch.Generator().manual_seed(E + k)
+    logits_BGE = torch.randn(9, 3, E, generator=generator).to(dtype)
+    visibility_GE = torch.rand(3, E, generator=generator) < 0.8
+    expected = rows_by_hand(logits_BGE.double(), visibility_GE, k, softmax)
+    after = softmax == "after"
+
+    weights_BGK, experts_BGK = topk_gate(logits_BGE, visibility_GE, k, softmax=softmax)
+
+    assert torch.equal(experts_BGK, expected[1])
+    torch.testing.assert_close(weights_BGK.double(), expected[0], rtol=1e-5, atol=1e-7)
+    grad_BGK = torch.randn(weights_BGK.shape, generator=generator).to(weights_BGK.dtype)
+    arguments = (grad_BGK, logits_BGE, visibility_GE, experts_BGK, after)
+    torch.testing.assert_close(
+        torch.ops.mmoe.topk_gate_backward(*arguments), reference.topk_gate_backward(*arguments)
+    )
+
+
+@softmaxes
+def test_equal_logits_go_to_the_lower_number(softmax):
+    logits_BGE = torch.zeros(2, 1, 40)
+    logits_BGE[0, 0, 1::2] = -0.0
+    logits_BGE[1, 0, 35:] = 1.0
+    everything = torch.ones(1, 40, dtype=torch.bool)
+
+    weights_BGK, experts_BGK = topk_gate(logits_BGE, everything, 6, softmax=softmax)
+
+    assert experts_BGK[:, 0].tolist() == [[0, 1, 2, 3, 4, 5], [35, 36, 37, 38, 39, 0]]
+    share = 1 / 6 if softmax == "after" else 1 / 40
+    torch.testing.assert_close(weights_BGK[0, 0], torch.full((6,), share))
+
+
+INFINITE = [
+    [0.0, -math.inf, 1.0],
+    [math.inf, 5.0, 0.0],
+    [math.inf, 1.0, math.inf],
+    [-math.inf, -math.inf, -math.inf],
+    [-math.inf, 3.0, -math.inf],
+]
+
+
+@softmaxes
+@pytest.mark.parametrize("ops", [torch.ops.mmoe, reference], ids=["operator", "reference"])
+def test_infinite_logits(ops, softmax, dtype):
+    """-inf counts as not seen; +inf takes all the weight, and several share it."""
+    logits_BGE = torch.tensor(INFINITE, dtype=dtype).unsqueeze(1)
+    everything, after = torch.ones(1, 3, dtype=torch.bool), softmax == "after"
+
+    weights_BGK, experts_BGK = ops.topk_gate(logits_BGE, everything, 3, after)
+    grad_BGK = torch.tensor([1.0, 0.0, 0.0]).expand_as(weights_BGK).to(weights_BGK.dtype)
+    grad_BGE = ops.topk_gate_backward(grad_BGK, logits_BGE, everything, experts_BGK, after)
+
+    assert experts_BGK[:, 0].tolist() == [[2, 0, -1], [0, 1, 2], [0, 2, 1], [-1] * 3, [1, -1, -1]]
+    part = 1 / (1 + math.exp(-1))
+    expected = [[part, 1 - part, 0], [1, 0, 0], [0.5, 0.5, 0], [0, 0, 0], [1, 0, 0]]
+    weights_BK = torch.tensor(expected, dtype=weights_BGK.dtype)
+    torch.testing.assert_close(weights_BGK[:, 0], weights_BK, rtol=1e-6, atol=1e-7)
+    assert torch.isfinite(grad_BGE).all()
+    assert grad_BGE[0].any()
+    assert not grad_BGE[[1, 3, 4]].any()
+
+
+@softmaxes
+def test_large_logits_neither_overflow_nor_lose_the_rest(softmax):
+    logits_BGE = torch.tensor([[[3e38, -3e38, 2.9e38], [1e4, 1e4 - 1, 0.0]]])
+    everything = torch.ones(2, 3, dtype=torch.bool)
+
+    weights_BGK, _ = topk_gate(logits_BGE, everything, 2, softmax=softmax)
+
+    part = 1 / (1 + math.exp(-1))
+    expected = torch.tensor([[[1.0, 0.0], [part, 1 - part]]])
+    torch.testing.assert_close(weights_BGK, expected)
+
+
+@softmaxes
+def test_non_contiguous_input(usual, softmax):
+    logits_BGE, visibility_GE = inputs(usual, torch.float32)
+    logits_EGB = logits_BGE.permute(2, 1, 0).contiguous()
+    visibility_EG = visibility_GE.t().contiguous()
+    grad_BGK = usual.random(1, 1, usual.K, seed=3).expand(usual.B, usual.G, -1)
+    strided = (logits_EGB.permute(2, 1, 0), visibility_EG.t(), usual.K)
+    contiguous = (logits_BGE, visibility_GE, usual.K)
+
+    actual = topk_gate(*strided, softmax=softmax)
+
+    expected = topk_gate(*contiguous, softmax=softmax)
+    assert torch.equal(actual[0], expected[0])
+    assert torch.equal(actual[1], expected[1])
+    assert torch.equal(
+        gradient(topk_gate, *strided, grad_BGK, softmax=softmax),
+        gradient(topk_gate, *contiguous, grad_BGK.contiguous(), softmax=softmax),
+    )
+
+
+@softmaxes
+def test_same_bits_in_every_run_and_for_every_thread_count(large, dtype, threads, softmax):
+    logits_BGE, visibility_GE = inputs(large, dtype)
+    weights_BGK, _ = topk_gate(logits_BGE, visibility_GE, large.K, softmax=softmax)
+    grad_BGK = large.random(*weights_BGK.shape, seed=3).to(weights_BGK.dtype)
+    results = []
+    for count in (1, 1, 2, 3):
+        threads(count)
+        arguments = (logits_BGE, visibility_GE, large.K)
+        grad_BGE = gradient(topk_gate, *arguments, grad_BGK, softmax=softmax)
+        results.append((*topk_gate(*arguments, softmax=softmax), grad_BGE))
+
+    for result in results[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(result, results[0], strict=True))
+
+
+@softmaxes
+@pytest.mark.parametrize("E", [5, 16, 64])
+def test_a_row_does_not_depend_on_its_batch(E, softmax, dtype):
+    generator = torch.Generator().manual_seed(E)
+    logits_BGE = torch.randn(150, 3, E, generator=generator).to(dtype)
+    visibility_GE = torch.rand(3, E, generator=generator) < 0.9
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    grad_BGK = torch.randn(150, 3, 2, generator=generator).to(wide)
+    part = slice(77, 100)
+
+    whole = topk_gate(logits_BGE, visibility_GE, 2, softmax=softmax)
+    alone = topk_gate(logits_BGE[part], visibility_GE, 2, softmax=softmax)
+
+    assert torch.equal(alone[0], whole[0][part])
+    assert torch.equal(alone[1], whole[1][part])
+    whole = gradient(topk_gate, logits_BGE, visibility_GE, 2, grad_BGK, softmax=softmax)
+    alone = gradient(topk_gate, logits_BGE[part], visibility_GE, 2, grad_BGK[part], softmax=softmax)
+    assert torch.equal(alone, whole[part])
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_without_gradients(usual, mode):
+    logits_BGE, visibility_GE = inputs(usual, torch.float32)
+    expected = topk_gate(logits_BGE, visibility_GE, usual.K)
+
+    with mode():
+        weights_BGK, experts_BGK = topk_gate(logits_BGE.requires_grad_(), visibility_GE, usual.K)
+
+    assert not weights_BGK.requires_grad
+    assert torch.equal(weights_BGK.clone(), expected[0])
+    assert torch.equal(experts_BGK.clone(), expected[1])
+
+
+def test_experts_have_no_gradient(usual):
+    logits_BGE, visibility_GE = inputs(usual, torch.float32)
+
+    weights_BGK, experts_BGK = topk_gate(logits_BGE.requires_grad_(), visibility_GE, usual.K)
+
+    assert weights_BGK.requires_grad
+    assert not experts_BGK.requires_grad
+
+
+def test_autocast_changes_nothing(usual):
+    arguments = (*inputs(usual, torch.float32), usual.K)
+
+    with torch.autocast("cpu", torch.bfloat16):
+        weights_BGK, _ = topk_gate(*arguments)
+
+    assert torch.equal(weights_BGK, topk_gate(*arguments)[0])
+
+
+@softmaxes
+def test_opcheck(usual, softmax):
+    logits_BGE, visibility_GE = inputs(usual, torch.float32)
+    after = softmax == "after"
+    arguments = (logits_BGE.requires_grad_(), visibility_GE, usual.K, after)
+    weights_BGK, experts_BGK = topk_gate(logits_BGE.detach(), visibility_GE, usual.K)
+
+    opcheck(torch.ops.mmoe.topk_gate.default, arguments)
+    detached = (weights_BGK, logits_BGE.detach(), visibility_GE, experts_BGK, after)
+    opcheck(torch.ops.mmoe.topk_gate_backward.default, detached)
+
+
+@softmaxes
+def test_compiles_to_one_graph(usual, softmax):
+    logits_BGE, visibility_GE = inputs(usual, torch.float32)
+    grad_BGK = usual.random(usual.B, usual.G, usual.K)
+    compiled = torch.compile(topk_gate, fullgraph=True, backend="aot_eager")
+    arguments = (logits_BGE, visibility_GE, usual.K, grad_BGK)
+
+    actual = gradient(compiled, *arguments, softmax=softmax)
+
+    assert torch.equal(actual, gradient(topk_gate, *arguments, softmax=softmax))
+
+
+LOGIT = st.one_of(
+    st.floats(-4, 4, width=16), st.sampled_from([0.0, -0.0, 1.0, math.inf, -math.inf, math.nan])
+)
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(data=st.data())
+def test_any_logits_work_or_are_refused(data):
+    B, G, E = (data.draw(st.integers(low, high)) for low, high in [(0, 4), (1, 3), (1, 20)])
+    numbers = st.lists(LOGIT, min_size=B * G * E, max_size=B * G * E)
+    logits_BGE = torch.tensor(data.draw(numbers), dtype=torch.float32).view(B, G, E)
+    shown = data.draw(st.lists(st.booleans(), min_size=G * E, max_size=G * E))
+    visibility_GE = torch.tensor(shown).view(G, E)
+    k, softmax = data.draw(st.integers(1, E + 2)), data.draw(st.sampled_from(["after", "before"]))
+
+    if (logits_BGE.isnan() & visibility_GE).any():
+        with pytest.raises(ValueError, match=r"gate \d: \d rows have NaN logits"):
+            topk_gate(logits_BGE, visibility_GE, k, softmax=softmax)
+        return
+    weights_BGK, experts_BGK = topk_gate(logits_BGE, visibility_GE, k, softmax=softmax)
+
+    expected = rows_by_hand(logits_BGE, visibility_GE, k, softmax)
+    assert torch.equal(experts_BGK, expected[1])
+    torch.testing.assert_close(weights_BGK.double(), expected[0], rtol=1e-5, atol=1e-6)

@@ -1,0 +1,163 @@
+"""What `topk_gate` refuses, and in which words: the wrapper, the kernel and the reference."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from mmoe.ops import extension_status, reference, topk_gate
+
+needs_kernels = pytest.mark.skipif(
+    not extension_status().built, reason="plain PyTorch leaves these checks to the wrapper"
+)
+
+
+@pytest.mark.parametrize("ops", [torch.ops.mmoe.topk_gate, reference.topk_gate])
+@pytest.mark.parametrize("softmax", ["after", "before"])
+def test_refuses_nan_and_names_the_gate(ops, softmax, dtype):
+    logits_BGE = torch.zeros(50, 3, 20, dtype=dtype)
+    visibility_GE = torch.ones(3, 20, dtype=torch.bool)
+    visibility_GE[1, 4] = False
+    logits_BGE[:, 1, 4] = math.nan
+    ops(logits_BGE, visibility_GE, 2, softmax == "after")
+
+    logits_BGE[[3, 30, 49], 2, 19] = math.nan
+    logits_BGE[3, 2, 0] = math.nan
+
+    with pytest.raises(ValueError, match=r"^logits_BGE: .* got gate 2: 3 rows have NaN logits;"):
+        ops(logits_BGE, visibility_GE, 2, softmax == "after")
+
+
+def test_nothing_is_looked_up_where_there_are_no_values():
+    """A trace has no values, and a GPU's would have to be waited for."""
+    with FakeTensorMode():
+        logits_BGE, visibility_GE = torch.empty(4, 2, 3), torch.empty(2, 3, dtype=torch.bool)
+        rows_P, slots_BGK = torch.empty(8, dtype=torch.int32), torch.empty(4, 2, 2).int()
+
+        weights_BGK, experts_BGK = reference.topk_gate(logits_BGE, visibility_GE, 2)
+        grad_BGE = reference.topk_gate_backward(
+            weights_BGK, logits_BGE, visibility_GE, experts_BGK, True
+        )
+        x_PD = reference.permute(torch.empty(4, 5), rows_P, slots_BGK)
+        y_BD = reference.unpermute(x_PD, rows_P, slots_BGK)
+
+    assert weights_BGK.shape == experts_BGK.shape == (4, 2, 2)
+    assert grad_BGE.shape == (4, 2, 3)
+    assert (x_PD.shape, y_BD.shape) == ((8, 5), (4, 5))
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(
+    picks=st.lists(st.one_of(st.integers(-2, 6), st.just(2**31 - 1)), min_size=12, max_size=12),
+    after=st.booleans(),
+)
+def test_any_picks_have_a_gradient_or_are_refused(picks, after):
+    """Picks that no gate made: hidden experts, one twice, none that are there."""
+    experts_BGK = torch.tensor(picks, dtype=torch.int32).view(2, 2, 3)
+    logits_BGE = torch.linspace(-1, 1, 20).view(2, 2, 5)
+    visibility_GE = torch.tensor([[True] * 5, [True, False, True, False, True]])
+    arguments = (torch.arange(12.0).view(2, 2, 3), logits_BGE, visibility_GE, experts_BGK, after)
+
+    if all(-1 <= pick < 5 for pick in picks):
+        actual = torch.ops.mmoe.topk_gate_backward(*arguments)
+        torch.testing.assert_close(actual, reference.topk_gate_backward(*arguments))
+        return
+    for backward in (torch.ops.mmoe.topk_gate_backward, reference.topk_gate_backward):
+        with pytest.raises(ValueError, match=r"experts_BGK: expected experts in \[0, 5\) or -1, "):
+            backward(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (
+            {"logits": torch.zeros(2, 3)},
+            r"logits_BGE: expected 3 dimensions \[B, G, E\], got shape",
+        ),
+        ({"logits": torch.zeros(2, 1, 3).half()}, r"logits_BGE: expected one of torch.float32"),
+        ({"logits": torch.zeros(2, 1, 0)}, r"logits_BGE: expected at least one expert, got none"),
+        (
+            {"visibility": torch.ones(3, dtype=torch.bool)},
+            r"visibility_GE: expected shape \[1, 3\] to fit logits_BGE, got \[3\]",
+        ),
+        (
+            {"visibility": torch.ones(2, 3, dtype=torch.bool)},
+            r"visibility_GE: expected shape \[1, 3\] to fit logits_BGE, got \[2, 3\]",
+        ),
+        (
+            {"visibility": torch.ones(1, 3)},
+            r"visibility_GE: expected dtype torch.bool, got torch.float32; use .bool\(\)",
+        ),
+        (
+            {"visibility": torch.ones(1, 3, dtype=torch.bool, device="meta")},
+            r"visibility_GE: expected device cpu as logits_BGE, got meta",
+        ),
+        ({"k": 0}, r"k: expected at least 1 pick per gate, got 0"),
+    ],
+)
+def test_says_what_is_wrong(changed, message):
+    arguments = {
+        "logits": torch.zeros(2, 1, 3),
+        "visibility": torch.ones(1, 3, dtype=torch.bool),
+        "k": 1,
+    }
+
+    with pytest.raises(ValueError, match=message):
+        topk_gate(*(arguments | changed).values())
+
+
+def test_refuses_another_softmax():
+    with pytest.raises(ValueError, match=r"softmax: expected 'after' or 'before', got 'both'"):
+        topk_gate(torch.zeros(1, 1, 2), torch.ones(1, 2, dtype=torch.bool), 1, softmax="both")
+
+
+@needs_kernels
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"logits": torch.zeros(2, 3)}, r"logits_BGE: expected 3 dimensions, got 2"),
+        ({"logits": torch.zeros(2, 1, 3).half()}, r"logits_BGE: expected float32, bfloat16 or"),
+        ({"logits": torch.zeros(2, 1, 0)}, r"logits_BGE: expected at least one expert, got none"),
+        ({"visibility": torch.ones(3).bool()}, r"visibility_GE: expected 2 dimensions, got 1"),
+        ({"visibility": torch.ones(2, 3).bool()}, r"visibility_GE: expected size 1 in dimension 0"),
+        ({"visibility": torch.ones(1, 4).bool()}, r"visibility_GE: expected size 3 in dimension 1"),
+        ({"visibility": torch.ones(1, 3)}, r"visibility_GE: expected dtype bool"),
+        ({"k": 0}, r"k: expected at least 1 pick per gate, got 0"),
+        ({"k": -(2**63)}, r"k: expected at least 1 pick per gate, got -9223372036854775808"),
+    ],
+)
+def test_the_kernel_itself_checks_its_arguments(changed, message):
+    arguments = {"logits": torch.zeros(2, 1, 3), "visibility": torch.ones(1, 3).bool(), "k": 1}
+
+    with pytest.raises(ValueError, match=message):
+        torch.ops.mmoe.topk_gate(*(arguments | changed).values(), True)
+
+
+@needs_kernels
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"grad": torch.zeros(2, 1, 2).double()}, r"grad_BGK: expected dtype number 6, got 7"),
+        ({"grad": torch.zeros(2, 1, 3)}, r"grad_BGK: expected size 2 in dimension 2, got 3"),
+        ({"grad": torch.zeros(2, 2)}, r"grad_BGK: expected 3 dimensions, got 2"),
+        ({"experts": torch.zeros(2, 1, 2)}, r"experts_BGK: expected dtype number 3, got 6"),
+        ({"experts": torch.zeros(3, 1, 2).int()}, r"experts_BGK: expected size 2 in dimension 0"),
+        ({"experts": torch.zeros(2, 2, 2).int()}, r"experts_BGK: expected size 1 in dimension 1"),
+        ({"experts": torch.full((2, 1, 2), 3).int()}, r"experts in \[0, 3\) or -1, got 3"),
+        ({"logits": torch.zeros(2, 1, 3).int()}, r"logits_BGE: expected float32, bfloat16 or"),
+    ],
+)
+@pytest.mark.parametrize("after", [True, False])
+def test_the_backward_kernel_itself_checks_its_arguments(changed, message, after):
+    arguments = {
+        "grad": torch.zeros(2, 1, 2),
+        "logits": torch.zeros(2, 1, 3),
+        "visibility": torch.ones(1, 3).bool(),
+        "experts": torch.zeros(2, 1, 2).int(),
+    }
+
+    with pytest.raises(ValueError, match=message):
+        torch.ops.mmoe.topk_gate_backward(*(arguments | changed).values(), after)

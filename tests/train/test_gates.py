@@ -1,0 +1,66 @@
+"""Gates with state and chance of their own, in whole runs: bias updates, saving, resuming."""
+
+import pytest
+import torch
+
+from mmoe.config import config_from_dict, set_values
+from mmoe.datasets.splits import Splits
+from mmoe.score.checkpoint import CheckpointFolder
+from mmoe.train import loop, train_run
+
+STEPS_PER_EPOCH = 12  # 3,000 rows in batches of 256
+
+
+@pytest.fixture(name="train")
+def _train(funnel_config, funnel_table, tmp_path):
+    splits = Splits(
+        train=funnel_table[:3000],
+        validation=funnel_table[3000:3500],
+        test=funnel_table[3500:],
+        origin="log",
+    )
+
+    def run(name: str, *overrides: str, resume: bool = False) -> dict[str, torch.Tensor]:
+        config = config_from_dict(
+            set_values(funnel_config, ["training.checkpoint_every_steps=5", *overrides])
+        )
+        train_run(config, tmp_path / name, splits=splits, resume=resume)
+        return CheckpointFolder(tmp_path / name / "checkpoint").model("latest")
+
+    return run
+
+
+def _dying_after(steps: int, monkeypatch) -> None:
+    real, left = loop.train_step, [steps]
+
+    def train_step(*arguments):
+        left[0] -= 1
+        if left[0] < 0:
+            raise KeyboardInterrupt
+        return real(*arguments)
+
+    monkeypatch.setattr(loop, "train_step", train_step)
+
+
+def test_a_bias_moves_once_a_step_and_is_saved(train):
+    speed = 2**-10
+    settings = ("model.gate.kind=sigmoid", "model.gate.k=1", f"model.gate.bias_speed={speed}")
+    weights = train("run", *settings, "training.epochs=1")
+    bias_GE = weights["network.levels.0.mixture.gate.bias_GE"]
+    moves_GE = bias_GE / speed
+    assert torch.equal(moves_GE, moves_GE.round())
+    assert 0 < moves_GE.abs().max() <= STEPS_PER_EPOCH
+
+
+@pytest.mark.parametrize("kind", ["sigmoid", "noisy_top_k"])
+def test_resume_continues_bit_identically(train, monkeypatch, kind):
+    settings = (f"model.gate.kind={kind}", "model.gate.dropout=0.2", "training.ema_decay=0.9")
+    whole = train("whole", *settings)
+    with monkeypatch.context() as patch:
+        _dying_after(18, patch)
+        with pytest.raises(KeyboardInterrupt):
+            train("broken", *settings)
+    resumed = train("broken", *settings, resume=True)
+    assert whole.keys() == resumed.keys()
+    for name in whole:
+        assert torch.equal(whole[name], resumed[name]), name
