@@ -1,6 +1,7 @@
-// permute and unpermute on the CPU. Both are bound by memory, so rows are copied or added as they
-// lie, and the rows needed next are asked for early. unpermute goes sample by sample and adds its
-// few pairs up in increasing order: no atomics, and the same sum whatever the number of threads.
+// permute and unpermute on the CPU. Both are bound by memory, so rows are copied or added where
+// they lie. unpermute asks early for the rows it needs next, goes sample by sample, and adds a
+// sample's few pairs up in increasing order: no atomics, and the same sum whatever the number of
+// threads.
 
 #include <torch/csrc/stable/library.h>
 

@@ -3,7 +3,7 @@
 Letters: B samples, G gates, E experts, K picks of a gate, D input width, H hidden width, O output
 width, R routed pairs (distinct sample and expert), P = B * min(G * K, E) the most R can be.
 
-No function here but `grouped_mm` reads a value back to the host, and none has a shape that depends
+No function here but `grouped_mm` reads a value back from a GPU, and none has a shape that depends
 on values, so they also serve as the operators on devices that have no kernel.
 """
 
