@@ -10,11 +10,14 @@ Execution = Literal["auto", "dense", "grouped", "padded"]
 # made for this many.
 NOMINAL_ROWS = 4096
 
-# Seconds, from the rates of two cores of an AVX-512 server; only their ratios count.
-SECONDS_PER_FLOP = {4: 1 / 350e9, 2: 1 / 700e9, 8: 1 / 60e9}  # by bytes per number
-SECONDS_PER_BYTE = 1 / 20e9  # read or written in memory, by one pass over rows
-SECONDS_PER_PICK = 4e-9  # gate's sort, plan and slots of one pick
-SECONDS_PER_GROUPED_CALL = 60e-6  # plan, gather, combine: what they cost without any rows
+# Seconds; only their ratios count. The rates are those of two cores of an AMD EPYC (Zen 4, AVX-512)
+# in this library's products, and of a copy in memory (2026-11-20). With them 34 settings of B, E, G
+# and K that were timed both ways that day (benchmarks.mixture, auto_regret, fp32) are chosen
+# right, or cost 3 % more; the same holds for 20 to 40 microseconds per call and 1 to 2 ns per pick.
+SECONDS_PER_FLOP = {4: 1 / 200e9, 2: 1 / 400e9, 8: 1 / 95e9}  # by bytes per number
+SECONDS_PER_BYTE = 1 / 40e9  # read or written in memory, by one pass over rows
+SECONDS_PER_PICK = 2e-9  # plan and slots of one pick
+SECONDS_PER_GROUPED_CALL = 20e-6  # plan, gather, combine: what they cost without any rows
 # A product runs in blocks of rows; on average half a block of an expert's rows is wasted.
 ROWS_PER_BLOCK = 12
 # Products forward, and for the gradients of rows and of weights.

@@ -97,8 +97,8 @@ def test_softmax_gates_run_dense_and_sparse_ones_grouped(settings, expected, tra
 
 
 def test_training_counts_the_pairs_and_evaluation_must_not(monkeypatch):
-    """Four gates that agree need half of all pairs, four that do not nearly all of them."""
-    agree, differ = make_layer(4, 8, k=4), make_layer(4, 8, k=4)
+    """Four gates that agree need 3 of 4 pairs, four that do not nearly all of them."""
+    agree, differ = make_layer(4, 8, k=6), make_layer(4, 8, k=6)
     with torch.no_grad():
         weight = agree.gate.logits.weights[0]
         weight.copy_(weight[:1].expand_as(weight))

@@ -359,14 +359,14 @@ def check(name, arguments, function, public):
 
 
 @pytest.mark.parametrize("name", OPERATORS)
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=150, deadline=None, derandomize=True)
 @given(data=st.data())
 def test_the_operator_itself(name, data):
     check(name, make(data, name), getattr(torch.ops.mmoe, name), public=False)
 
 
 @pytest.mark.parametrize("name", PUBLIC)
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=150, deadline=None, derandomize=True)
 @given(data=st.data())
 def test_the_public_function(name, data):
     check(name, make(data, name), PUBLIC[name], public=True)
