@@ -47,7 +47,9 @@ def test_every_public_name_is_importable():
 
 @pytest.mark.slow
 def test_readme_python_prints_what_it_says(tmp_path, monkeypatch):
-    (code,) = _blocks("python")
+    code, *others = _blocks("python")
+    for other in others:
+        exec(compile(other, "README.md", "exec"), {"__name__": "__main__"})
     (expected,) = _blocks("text")
     assert len([line for line in code.splitlines() if line.strip()]) <= 14
     monkeypatch.chdir(tmp_path)
