@@ -50,7 +50,7 @@ def dense_mm(
     check_dims("weight_EDH", weight_EDH, "EDH")
     tensors = [x] if isinstance(x, Tensor) else list(x)
     E = weight_EDH.shape[0]
-    if len(tensors) not in (1, E):
+    if not tensors or len(tensors) not in (1, E):
         raise ValueError(f"x: expected one tensor or {E}, one per expert, got {len(tensors)}")
     check_dims("x[0]", tensors[0], "BD")
     check_float("x[0]", tensors[0])
