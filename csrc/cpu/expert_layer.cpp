@@ -17,9 +17,10 @@ using gemm::Parts;
 constexpr int64_t kPanelBytes = 384 << 10;  // B, packed, of one job
 constexpr int64_t kJobRows = 240;           // rows of one job: B is packed once for them
 constexpr int64_t kTileRows = 48;           // rows whose sums wait for bias and activation
-constexpr int64_t kWeightRows = 192;        // of a job's piece of a weight gradient [D, H]
+constexpr int64_t kWeightRows = 352;        // of a job's piece of a weight gradient [D, H]
 constexpr int64_t kWeightColumns = 256;
 constexpr int64_t kSummedRows = 256;  // rows that are packed at once for a weight gradient
+constexpr int64_t kSharedRows = 192;  // of a job of a gradient that is summed over the experts
 
 // Memory that outlives the call, so that a training step does not ask the kernel for fresh pages.
 class Buffer {
@@ -157,6 +158,7 @@ struct RowsProduct {
 // A piece of one expert's product: `rows` times `columns` sums of `depth` numbers each.
 struct Job {
   int64_t expert, n, columns, row, rows, depth;
+  int64_t first = 0;  // of the numbers that are summed
 
   // Of the products alone, with something for reading what they need.
   double cost() const { return (rows + 16.0) * (columns + 16.0) * (depth + 16.0); }
@@ -308,7 +310,7 @@ void run_shared(const RowsProduct& p) {
     }
   });
 
-  const Parts columns = column_parts(k, p.K, p.N), blocks(rows, kWeightRows);
+  const Parts columns = column_parts(k, p.K, p.N), blocks(rows, kSharedRows);
   std::vector<Job> jobs;
   for (int64_t r = 0; r < blocks.count; ++r) {
     for (int64_t c = 0; c < columns.count; ++c) {
@@ -339,27 +341,103 @@ void run_shared(const RowsProduct& p) {
   });
 }
 
+// Columns, and rows, of the pieces of a weight gradient [D, H]; lower ones where there would be too
+// few to keep the threads busy.
+Parts weight_columns(const ExpertLayer& l) {
+  const Kernels& k = *l.kernels;
+  return Parts((l.outputs + k.nr - 1) / k.nr, kWeightColumns / k.nr);
+}
+
+Parts weight_heights(const ExpertLayer& l) {
+  const int64_t wanted = 2 * torch::stable::get_num_threads();
+  const int64_t others = std::max<int64_t>(1, l.experts * weight_columns(l).count);
+  const int64_t parts = (wanted + others - 1) / others;
+  const int64_t most = std::max((l.inputs + parts - 1) / parts, l.kernels->mr);
+  return Parts(l.inputs, std::min(kWeightRows, most));
+}
+
+// The transposed rows of weight gradients. Every piece packs its own; where all experts read the
+// same rows, they are packed once for all.
+class Columns {
+ public:
+  Columns(const ExpertLayer& layer, const ExpertRows& x) : l_(layer), x_(x) {}
+
+  void pack_shared();
+
+  // Columns [job.row, job.row + job.rows) of `count` rows of the job's expert from row `r` on.
+  const char* get(const Job& job, int64_t r, int64_t count) const {
+    const Kernels& k = *l_.kernels;
+    if (shared_ != nullptr) return shared_ + place(r, job.row);
+    char* own = scratch().a.get((k.words(kSummedRows) * job.rows + k.lanes) * k.word);
+    pack(job.expert, r, count, job.row, job.rows, own);
+    return own;
+  }
+
+  void add_to(Reads& reads, const Job& job, int64_t r, int64_t count) const {
+    if (shared_ != nullptr) return;
+    const int64_t size = l_.kernels->size;
+    reads.add(at(job.expert, r, job.row), x_.step * size, job.rows * size, count);
+  }
+
+ private:
+  const ExpertLayer& l_;
+  const ExpertRows& x_;
+  char* shared_ = nullptr;
+
+  const char* at(int64_t e, int64_t r, int64_t column) const {
+    return x_.data[e] + (r * x_.step + column) * l_.kernels->size;
+  }
+  // Blocks of kSummedRows rows one after the other, and in each the columns.
+  int64_t place(int64_t r, int64_t column) const {
+    const Kernels& k = *l_.kernels;
+    return (r / kSummedRows * l_.inputs + column) * k.words(kSummedRows) * k.word;
+  }
+  void pack(int64_t e, int64_t r, int64_t count, int64_t column, int64_t width, char* to) const {
+    l_.kernels->pack_columns(at(e, r, column), x_.step, count, width, to);
+  }
+};
+
+void Columns::pack_shared() {
+  // Of the calling thread; the workers fill it together.
+  thread_local Buffer all_columns;
+  const int64_t rows = l_.rows[0], blocks = (rows + kSummedRows - 1) / kSummedRows;
+  shared_ = all_columns.get(place(blocks * kSummedRows, 0) + 64);
+  const Parts heights = weight_heights(l_);
+  std::vector<Job> jobs;
+  for (int64_t r = 0; r < rows; r += kSummedRows) {
+    for (int64_t i = 0; i < heights.count; ++i) {
+      const int64_t from = heights.begin(i);
+      jobs.push_back(
+          {0, 0, 0, from, heights.begin(i + 1) - from, std::min(kSummedRows, rows - r), r});
+    }
+  }
+  for_jobs(jobs, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const Job& job = jobs[i];
+      pack(0, job.first, job.depth, job.row, job.rows, shared_ + place(job.first, job.row));
+    }
+  });
+}
+
 // What a piece reads from row `r` of its expert on.
-Reads weight_reads(const ExpertLayer& l, const ExpertRows& x, const Source& dz, const Job& job,
+Reads weight_reads(const ExpertLayer& l, const Columns& x, const Source& dz, const Job& job,
                    int64_t r) {
-  const int64_t size = l.kernels->size, count = std::min(kSummedRows, l.rows[job.expert] - r);
+  const int64_t count = std::min(kSummedRows, l.rows[job.expert] - r);
   Reads reads;
   dz.add_to(reads, job.expert, r, count, job.n, job.columns);
-  const char* from = x.data[job.expert] + (r * x.step + job.row) * size;
-  reads.add(from, x.step * size, job.rows * size, count);
+  x.add_to(reads, job, r, count);
   return reads;
 }
 
 // A piece of one expert's weight gradient: x^T dz, over the expert's rows in order. The pieces of
 // the first inputs add up the bias gradient as well.
-void weight_piece(const ExpertLayer& l, const ExpertRows& x, const Source& dz, const Job& job,
+void weight_piece(const ExpertLayer& l, const Columns& x, const Source& dz, const Job& job,
                   const LayerGradients& gradients, const Reads& next) {
   const Kernels& k = *l.kernels;
   const int64_t c_step = k.padded(job.columns), e = job.expert;
   const int64_t size = l.wide ? k.sum_size : k.size;
   char* c = scratch().c.get(job.rows * c_step * k.sum_size);
   char* b = scratch().b.get(k.words(kSummedRows) * c_step * k.word + 64);
-  char* a = scratch().a.get((k.words(kSummedRows) * job.rows + k.lanes) * k.word + 64);
   char* sums =
       job.row == 0 && gradients.bias != nullptr ? scratch().bias.get(c_step * k.sum_size) : nullptr;
   if (sums != nullptr) std::memset(sums, 0, static_cast<size_t>(c_step * k.sum_size));
@@ -369,7 +447,7 @@ void weight_piece(const ExpertLayer& l, const ExpertRows& x, const Source& dz, c
     if (sums != nullptr) k.add_rows(piece.data, piece.step, count, job.columns, sums);
     if (job.rows == 0) continue;
     k.pack_b({piece.data, piece.step, false, false}, count, job.columns, b);
-    k.pack_columns(x.data[e] + (r * x.step + job.row) * k.size, x.step, count, job.rows, a);
+    const char* a = x.get(job, r, count);
     gemm::Product product = {a, 0,      false, b, job.rows, job.columns, k.words(count),
                              c, c_step, r > 0, {}};
     const bool last = r + count == l.rows[e];
@@ -392,10 +470,9 @@ std::vector<Job> weight_jobs(const ExpertLayer& l, const LayerGradients& gradien
   if (gradients.weight == nullptr && gradients.bias == nullptr) return jobs;
   // Where only the bias is wanted, or nothing comes in, pieces of no height stand for the weight.
   const int64_t inputs = gradients.weight == nullptr ? 0 : l.inputs;
-  const Parts heights(inputs, kWeightRows);
-  const Parts panels((l.outputs + k.nr - 1) / k.nr, kWeightColumns / k.nr);
+  const Parts heights = weight_heights(l), panels = weight_columns(l);
   for (int64_t e = 0; e < l.experts; ++e) {
-    for (int64_t i = 0; i < std::max<int64_t>(heights.count, 1); ++i) {
+    for (int64_t i = 0; i < (inputs == 0 ? 1 : heights.count); ++i) {
       const int64_t row = inputs == 0 ? 0 : heights.begin(i);
       const int64_t rows = inputs == 0 ? 0 : heights.begin(i + 1) - row;
       for (int64_t c = 0; c < panels.count; ++c) {
@@ -446,18 +523,20 @@ void layer_backward(const ExpertLayer& layer, const ExpertRows& grad, const Expe
   const std::vector<BackwardJob> jobs =
       by_expert(wanted && !gradients.shared ? jobs_of(product) : std::vector<Job>{},
                 weight_jobs(layer, gradients));
+  Columns columns(layer, x);
+  if (gradients.shared && gradients.weight != nullptr && layer.experts > 1) columns.pack_shared();
   for_jobs(jobs, [&](int64_t begin, int64_t end) {
     RowsRunner runner(product);
     for (int64_t i = begin; i < end; ++i) {
       const BackwardJob& job = jobs[i];
       Reads next;
       if (i + 1 < end && jobs[i + 1].weight) {
-        next = weight_reads(layer, x, dz, jobs[i + 1], 0);
+        next = weight_reads(layer, columns, dz, jobs[i + 1], 0);
       } else if (i + 1 < end) {
         next = runner.reads(jobs[i + 1], job.weight ? nullptr : &job);
       }
       if (job.weight) {
-        weight_piece(layer, x, dz, job, gradients, next);
+        weight_piece(layer, columns, dz, job, gradients, next);
       } else {
         runner.run(job, next);
       }

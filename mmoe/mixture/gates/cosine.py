@@ -90,7 +90,7 @@ class CosineGate(nn.Module):
         dtype = projected_BGP.dtype
         directions_GEP = F.normalize(self.directions_GEP.to(dtype), dim=-1)
         projected_BGP = F.normalize(projected_BGP, dim=-1)
-        cosines = gate_products(projected_BGP.unbind(1), directions_GEP, scoring=not self.training)
+        cosines = gate_products(projected_BGP.unbind(1), directions_GEP)
         if not isinstance(cosines, Tensor):
             cosines = torch.stack(list(cosines), dim=1)
         scale_G = self.log_scale_G.to(dtype).clamp(max=-math.log(LOWEST_TEMPERATURE)).exp()
