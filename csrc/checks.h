@@ -217,6 +217,19 @@ inline void check_dense_mm(const std::vector<Tensor>& x, const Tensor& weight,
   }
 }
 
+inline void check_gate_mm(const Tensor& x, const Tensor& weight,
+                          const std::optional<Tensor>& bias) {
+  check_dim("x_BD", x, 2);
+  if (!is_float(x.scalar_type())) fail("x_BD: expected float32, bfloat16 or float64");
+  check_dim("weight_DN", weight, 2);
+  check_type("weight_DN", weight, accumulate_type(x.scalar_type()));
+  check_size("weight_DN", weight, 0, x.size(1));
+  if (!bias) return;
+  check_dim("bias_N", *bias, 1);
+  check_type("bias_N", *bias, weight.scalar_type());
+  check_size("bias_N", *bias, 0, weight.size(1));
+}
+
 inline void check_topk_gate(const Tensor& logits, const Tensor& visibility) {
   check_dim("logits_BGE", logits, 3);
   if (!is_float(logits.scalar_type())) fail("logits_BGE: expected float32, bfloat16 or float64");

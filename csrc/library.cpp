@@ -40,6 +40,10 @@ STABLE_TORCH_LIBRARY(mmoe, m) {
       "dense_mm_backward(Tensor[] grad, Tensor[] x, Tensor weight_EDH, Tensor[] y, Tensor[] z,"
       " str activation, bool need_x, bool need_weight, bool need_bias)"
       " -> (Tensor[], Tensor, Tensor)");
+  m.def("gate_mm(Tensor x_BD, Tensor weight_DN, Tensor? bias_N) -> Tensor");
+  m.def(
+      "gate_mm_backward(Tensor grad_BN, Tensor x_BD, Tensor weight_DN, bool need_x,"
+      " bool need_weight, bool need_bias) -> (Tensor, Tensor, Tensor)");
 }
 
 // Importing mmoe._C runs the registrations above; the module itself is empty.

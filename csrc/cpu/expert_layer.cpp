@@ -83,6 +83,9 @@ struct Source {
   const ExpertLayer* layer;
   Activation activation;
   ExpertRows rows, y, z;
+  bool sums = false;  // rows are in the type of the sums; without an activation only
+
+  int64_t size() const { return sums ? layer->kernels->sum_size : layer->kernels->size; }
 
   struct Piece {
     const char* data;
@@ -93,7 +96,7 @@ struct Source {
   Piece piece(int64_t e, int64_t row, int64_t count, int64_t column, int64_t width) const {
     const Kernels& k = *layer->kernels;
     const auto at = [&](const ExpertRows& t, int64_t i) -> const char* {
-      return t.empty() ? nullptr : t.data[e] + ((row + i) * t.step + column) * k.size;
+      return t.empty() ? nullptr : t.data[e] + ((row + i) * t.step + column) * size();
     };
     if (activation == Activation::none) return {at(rows, 0), rows.step};
     char* dz = scratch().dz.get(count * width * k.size);
@@ -125,7 +128,6 @@ struct Reads {
 
 void Source::add_to(Reads& reads, int64_t e, int64_t row, int64_t count, int64_t column,
                     int64_t width) const {
-  const int64_t size = layer->kernels->size;
   for (const ExpertRows* t : {&rows, &y, &z}) {
     // Of y and z only one is read.
     if (t->empty() || (t == &y && activation != Activation::relu) ||
@@ -133,7 +135,8 @@ void Source::add_to(Reads& reads, int64_t e, int64_t row, int64_t count, int64_t
       continue;
     }
     if (t != &rows && activation == Activation::none) continue;
-    reads.add(t->data[e] + (row * t->step + column) * size, t->step * size, width * size, count);
+    reads.add(t->data[e] + (row * t->step + column) * size(), t->step * size(), width * size(),
+              count);
   }
 }
 
@@ -146,6 +149,7 @@ struct RowsProduct {
   bool bias;
   Activation activation;
   ExpertRows y, z;
+  bool sums = false;  // y is in their type
 
   gemm::Matrix b(int64_t e, int64_t n) const {
     const Kernels& k = *layer->kernels;
@@ -197,7 +201,7 @@ struct Words {
 Words words_of(const RowsProduct& p, int64_t e, int64_t row, int64_t count) {
   const Kernels& k = *p.layer->kernels;
   const Source::Piece rows = p.a.piece(e, row, count, 0, p.K);
-  if (k.direct && p.K % k.depth == 0) return {rows.data, rows.step * k.size};
+  if (p.a.sums || (k.direct && p.K % k.depth == 0)) return {rows.data, rows.step * p.a.size()};
   const int64_t step = k.words(p.K) * k.word;
   char* copy = scratch().a.get(count * step + 64);
   k.copy_rows(rows.data, rows.step, count, p.K, copy, step);
@@ -218,9 +222,11 @@ void run_job(const RowsProduct& p, const Job& job, const char* b, const char* bi
     next.copy_part(t, tiles.count, &product);
     k.multiply(product);
     const auto at = [&](const ExpertRows& table) -> char* {
-      return table.empty() ? nullptr : table.data[job.expert] + (row * table.step + job.n) * k.size;
+      const int64_t size = p.sums ? k.sum_size : k.size;
+      return table.empty() ? nullptr : table.data[job.expert] + (row * table.step + job.n) * size;
     };
-    k.finish({c, c_step, rows, job.columns, bias, p.activation, at(p.y), p.y.step, at(p.z), false});
+    k.finish(
+        {c, c_step, rows, job.columns, bias, p.activation, at(p.y), p.y.step, at(p.z), p.sums});
   }
 }
 
@@ -444,9 +450,12 @@ void weight_piece(const ExpertLayer& l, const Columns& x, const Source& dz, cons
   for (int64_t r = 0; r < l.rows[e]; r += kSummedRows) {
     const int64_t count = std::min(kSummedRows, l.rows[e] - r);
     const Source::Piece piece = dz.piece(e, r, count, job.n, job.columns);
-    if (sums != nullptr) k.add_rows(piece.data, piece.step, count, job.columns, sums);
+    if (sums != nullptr) {
+      const Kernels& of_dz = dz.size() == k.size ? k : *kernels_for(ScalarType::Float);
+      of_dz.add_rows(piece.data, piece.step, count, job.columns, sums);
+    }
     if (job.rows == 0) continue;
-    k.pack_b({piece.data, piece.step, false, false}, count, job.columns, b);
+    k.pack_b({piece.data, piece.step, false, dz.sums}, count, job.columns, b);
     const char* a = x.get(job, r, count);
     gemm::Product product = {a, 0,      false, b, job.rows, job.columns, k.words(count),
                              c, c_step, r > 0, {}};
@@ -510,12 +519,12 @@ void layer_forward(const ExpertLayer& layer, const ExpertRows& x, const ExpertRo
                    const ExpertRows& z) {
   const Source rows = {&layer, Activation::none, x, {}, {}};
   run({&layer, rows, layer.inputs, layer.outputs, false, layer.bias != nullptr, layer.activation, y,
-       z});
+       z, layer.exact});
 }
 
 void layer_backward(const ExpertLayer& layer, const ExpertRows& grad, const ExpertRows& x,
                     const ExpertRows& y, const ExpertRows& z, const LayerGradients& gradients) {
-  const Source dz = {&layer, layer.activation, grad, y, z};
+  const Source dz = {&layer, layer.activation, grad, y, z, layer.exact};
   const RowsProduct product = {
       &layer, dz, layer.outputs, layer.inputs, true, false, Activation::none, gradients.x, {}};
   const bool wanted = !gradients.x.empty();
@@ -544,13 +553,14 @@ void layer_backward(const ExpertLayer& layer, const ExpertRows& grad, const Expe
   });
 }
 
-const Kernels* kernels_for(ScalarType type) {
+const Kernels* kernels_for(ScalarType type, bool exact) {
 #ifdef MMOE_X86_KERNELS
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
     if (type == ScalarType::Float) return &gemm::avx512_f32;
     if (type == ScalarType::Double) return &gemm::avx512_f64;
-    return __builtin_cpu_supports("avx512bf16") ? &gemm::avx512bf16_bf16 : &gemm::avx512_bf16;
+    const bool pairs = !exact && __builtin_cpu_supports("avx512bf16");
+    return pairs ? &gemm::avx512bf16_bf16 : &gemm::avx512_bf16;
   }
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
     if (type == ScalarType::Float) return &gemm::avx2_f32;

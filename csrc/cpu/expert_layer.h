@@ -27,6 +27,8 @@ struct ExpertLayer {
   const char* bias;                  // [E, H] or null
   bool wide;                         // weights are float32 although rows are bfloat16
   std::vector<int64_t> rows;         // how many each expert has
+  bool exact = false;                // nothing is rounded: y and its gradient are sums; kernels that
+                                     // are exact too, and no activation
 };
 
 // y = activation(x W + b); z too unless it is empty.
@@ -44,7 +46,8 @@ struct LayerGradients {
 void layer_backward(const ExpertLayer& layer, const ExpertRows& grad, const ExpertRows& x,
                     const ExpertRows& y, const ExpertRows& z, const LayerGradients& gradients);
 
-const gemm::Kernels* kernels_for(ScalarType type);
+// `exact`: those that widen bfloat16 before they multiply.
+const gemm::Kernels* kernels_for(ScalarType type, bool exact = false);
 gemm::Activation activation_named(const std::string& name);
 
 }  // namespace mmoe

@@ -1,6 +1,7 @@
 """Operators of the mixture: pick, plan the routes, gather, compute, combine for all gates at once.
 
-Every operator has a specification in `mmoe.ops.reference`, a CPU and a CUDA kernel in the extension
+Every operator has a specification in `mmoe.ops.reference`, a CPU and (all but `gate_mm`, which is the
+libraries' own product there) a CUDA kernel in the extension
 `mmoe._C`, and works under `torch.compile`, `torch.export`, `no_grad` and `inference_mode`. Autocast
 leaves them alone: outputs have the dtype of the expert outputs, sums are taken in float32.
 """
@@ -8,6 +9,7 @@ leaves them alone: outputs have the dtype of the expert outputs, sums are taken 
 from mmoe.ops._library import ExtensionStatus, extension_status
 from mmoe.ops.dense_combine import dense_combine
 from mmoe.ops.dense_mm import dense_mm
+from mmoe.ops.gate_mm import gate_mm
 from mmoe.ops.gated_combine import gated_combine
 from mmoe.ops.grouped_mm import FusedActivation, grouped_mm
 from mmoe.ops.permute import permute, unpermute
@@ -21,6 +23,7 @@ __all__ = [
     "dense_combine",
     "dense_mm",
     "extension_status",
+    "gate_mm",
     "gated_combine",
     "grouped_mm",
     "permute",

@@ -55,6 +55,11 @@ SCHEMAS = {
         "(Tensor[] grad, Tensor[] x, Tensor weight_EDH, Tensor[] y, Tensor[] z, str activation,"
         " bool need_x, bool need_weight, bool need_bias) -> (Tensor[], Tensor, Tensor)"
     ),
+    "gate_mm": "(Tensor x_BD, Tensor weight_DN, Tensor? bias_N) -> Tensor",
+    "gate_mm_backward": (
+        "(Tensor grad_BN, Tensor x_BD, Tensor weight_DN, bool need_x, bool need_weight,"
+        " bool need_bias) -> (Tensor, Tensor, Tensor)"
+    ),
 }
 
 _REBUILD = "in a clone, pip install --no-build-isolation --no-deps --force-reinstall ."

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from mmoe.ops._checks import check_device, check_dims, check_float, check_shape
 from mmoe.ops._library import LIBRARY, register_fake
@@ -102,6 +103,7 @@ def _setup_context(
     ctx.sources, ctx.activation = len(x), activation
 
 
+@once_differentiable
 def _backward(ctx: Any, grad: list[Tensor], _: Any) -> tuple[Any, ...]:
     weight_EDH, *saved = ctx.saved_tensors
     E, S = len(weight_EDH), ctx.sources

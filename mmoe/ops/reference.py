@@ -318,6 +318,38 @@ def dense_mm_backward(
     return [part.to(x[0].dtype) for part in grad_x], grad_weight, grad_bias
 
 
+def gate_mm(x_BD: Tensor, weight_DN: Tensor, bias_N: Tensor | None) -> Tensor:
+    """Multiply rows of any float type in float32 (float64 for float64): y = x @ W + b.
+
+    Args:
+        x_BD: Rows.
+        weight_DN: float32, or float64 beside float64 rows.
+        bias_N: Optional, the weight's dtype.
+
+    Returns:
+        y_BN in the weight's dtype.
+    """
+    y_BN = x_BD.to(weight_DN.dtype) @ weight_DN
+    return y_BN if bias_N is None else y_BN + bias_N
+
+
+def gate_mm_backward(
+    grad_BN: Tensor,
+    x_BD: Tensor,
+    weight_DN: Tensor,
+    need_x: bool,
+    need_weight: bool,
+    need_bias: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Give the gradients of `gate_mm`; an empty tensor where one is not needed."""
+    nothing = weight_DN.new_empty(0)
+    return (
+        (grad_BN @ weight_DN.t()).to(x_BD.dtype) if need_x else x_BD.new_empty(0),
+        x_BD.to(weight_DN.dtype).t() @ grad_BN if need_weight else nothing,
+        grad_BN.sum(0) if need_bias else weight_DN.new_empty(0),
+    )
+
+
 def _picked(y_PO: Tensor, slots_BGK: Tensor) -> Tensor:
     """Give the expert output behind every pick, [B, G, K, O]; zeros behind an unused one."""
     y_PO = _accumulate(y_PO)

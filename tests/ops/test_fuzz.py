@@ -58,6 +58,7 @@ LAYER = {"x_PD": Spec("PD"), "offsets_E1": Spec("F", "offsets"), **WEIGHT}
 NEEDS = {name: Spec(kind="flag") for name in ("need_x", "need_weight", "need_bias")}
 GATED = {"y_PO": Spec("PO"), "slots_BGK": SLOTS, "weights_BGK": Spec("BGK", "sums")}
 DENSE = {"y": Spec("BO", count="E+"), "weights_BGE": Spec("BGE", "sums")}
+GATE = {"x_BD": Spec("BD"), "weight_DN": Spec("DN", "sums")}
 ROWS, OUT, OUTS = Spec("BD", count="1E"), Spec("PH"), Spec("BH", count="E")
 OPERATORS = {
     "route_plan": {"experts_BGK": PICKS, "num_experts": Spec("E", "size")},
@@ -83,6 +84,8 @@ OPERATORS = {
     "dense_mm_backward": {
         "grad": OUTS, "x": ROWS, **WEIGHT, "y": OUTS, "z": OUTS, **ACTIVATION, **NEEDS
     },
+    "gate_mm": {**GATE, "bias_N": Spec("N", "sums")},
+    "gate_mm_backward": {"grad_BN": Spec("BN", "sums"), **GATE, **NEEDS},
 }  # fmt: skip
 PUBLIC = {
     "route_plan": ops.route_plan,
@@ -97,6 +100,7 @@ PUBLIC = {
     ),
     "grouped_mm": ops.grouped_mm,
     "dense_mm": ops.dense_mm,
+    "gate_mm": ops.gate_mm,
 }
 
 
@@ -105,7 +109,7 @@ class Maker:
 
     def __init__(self, data, name):
         self.draw, self.name = data.draw, name
-        self.sizes = {letter: self.draw(st.sampled_from(SIZES)) for letter in "BDGHKOP"}
+        self.sizes = {letter: self.draw(st.sampled_from(SIZES)) for letter in "BDGHKNOP"}
         self.sizes["E"] = self.draw(st.sampled_from([1, 2, 3, 5]))
         self.sizes["F"] = self.sizes["E"] + 1
         self.dtype = self.draw(st.sampled_from(FLOATS))
@@ -122,7 +126,7 @@ class Maker:
         scalars["activation"] = st.sampled_from(ACTIVATIONS)
         if spec.kind in scalars:
             return self.draw(scalars[spec.kind])
-        if name == "bias_EH" and self.draw(st.booleans()):
+        if name in ("bias_EH", "bias_N") and self.draw(st.booleans()):
             return None
         if not spec.count:
             return self.tensor(spec)
@@ -343,7 +347,9 @@ def check(name, arguments, function, public):
     copies = {argument: plain(value) for argument, value in arguments.items()}
     dtype = flat(list(arguments.values()))[0].dtype
     for argument, spec in OPERATORS[name].items():
-        if spec.kind == "sums" and public:  # the function widens or narrows them
+        if (
+            spec.kind == "sums" and public and copies[argument] is not None
+        ):  # the function widens or narrows them
             copies[argument] = copies[argument].to(sum_dtype(dtype))
     expected = flat(getattr(reference, name)(*copies.values()))
     actual = flat(function(*arguments.values()))

@@ -7,7 +7,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from mmoe.ops.dense_mm import dense_mm
+from mmoe.ops.gate_mm import gate_mm
 
 
 class GateLogits(nn.Module):
@@ -84,10 +84,8 @@ class GateLogits(nn.Module):
         """The next layer: G tensors, or one `[B, G, H]` where one product served all gates."""
         if isinstance(inputs, Tensor):
             inputs = inputs.unbind(1)
-        dtype = torch.promote_types(inputs[0].dtype, torch.float32)
-        weight_GHD = self.weights[layer].to(dtype)
-        bias_GH = self.biases[layer].to(dtype) if layer < len(self.biases) else None
-        outputs = gate_products(inputs, weight_GHD, bias_GH)
+        bias_GH = self.biases[layer] if layer < len(self.biases) else None
+        outputs = gate_products(inputs, self.weights[layer], bias_GH)
         if layer == len(self.weights) - 1:
             return outputs
         return outputs.relu() if isinstance(outputs, Tensor) else [y.relu() for y in outputs]
@@ -114,8 +112,8 @@ def gate_products(
 
     Args:
         inputs: G tensors `x_BD`, of any float type.
-        weight_GHD: In the type to compute in.
-        bias_GH: In the same type.
+        weight_GHD: Of any float type; computed is in fp32, or fp64 for fp64 inputs.
+        bias_GH: Likewise.
 
     Returns:
         `y_BGH` where there was one product, else G tensors `y_BH`.
@@ -127,11 +125,19 @@ def gate_products(
         >>> gate_products([x_BD, x_BD], torch.ones(2, 4, 2)).shape
         torch.Size([3, 2, 4])
     """
-    dtype = weight_GHD.dtype
     if not all(x is inputs[0] for x in inputs):
-        return dense_mm([x.to(dtype) for x in inputs], weight_GHD.transpose(1, 2), bias_GH)
-    # All gates' outputs side by side, as those of one expert.
-    weight_1DN = weight_GHD.flatten(0, 1).t().unsqueeze(0)
-    bias_1N = None if bias_GH is None else bias_GH.flatten().unsqueeze(0)
-    y_BN = dense_mm(inputs[0].to(dtype), weight_1DN, bias_1N)[0]
-    return y_BN.unflatten(1, weight_GHD.shape[:2])
+        biases = [None] * len(inputs) if bias_GH is None else bias_GH.unbind(0)
+        # unbind, not indexing: weight[g] in a loop gives every gate a full-size gradient.
+        return [
+            _product(x, weight_HD, bias_H)
+            for x, weight_HD, bias_H in zip(inputs, weight_GHD.unbind(0), biases, strict=True)
+        ]
+    bias_N = None if bias_GH is None else bias_GH.flatten()
+    return _product(inputs[0], weight_GHD.flatten(0, 1), bias_N).unflatten(1, weight_GHD.shape[:2])
+
+
+def _product(x_BD: Tensor, weight_ND: Tensor, bias_N: Tensor | None) -> Tensor:
+    if x_BD.dtype == torch.float16:
+        x_BD, weight_ND = x_BD.float(), weight_ND.float()
+        bias_N = None if bias_N is None else bias_N.float()
+    return gate_mm(x_BD, weight_ND.t(), bias_N)
