@@ -2,8 +2,8 @@
 
 Every operator has a specification in `mmoe.ops.reference` and a CPU and a CUDA kernel in the
 extension `mmoe._C` (`gate_mm` is torch's own product on a GPU), and works under `torch.compile`,
-`torch.export`, `no_grad` and `inference_mode`. Autocast leaves them alone: outputs have the dtype of
-the expert outputs, sums are taken in float32.
+`torch.export`, `no_grad` and `inference_mode`. Autocast leaves them alone: outputs have the dtype
+of the expert outputs, sums are taken in float32.
 """
 
 from mmoe.ops._library import ExtensionStatus, extension_status
