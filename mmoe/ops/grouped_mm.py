@@ -62,7 +62,10 @@ def grouped_mm(
     check_dims("x_PD", x_PD, "PD")
     check_float("x_PD", x_PD)
     check_layer(x_PD, weight_EDH, bias_EH, activation)
-    check_dims("offsets_E1", offsets_E1, "E")
+    if offsets_E1.dim() != 1:
+        raise ValueError(
+            f"offsets_E1: expected 1 dimension [E + 1], got shape {list(offsets_E1.shape)}"
+        )
     check_int32("offsets_E1", offsets_E1)
     check_device("offsets_E1", offsets_E1, x_PD.device, "x_PD")
     check_shape("offsets_E1", offsets_E1, [weight_EDH.shape[0] + 1], "the experts of weight_EDH")
