@@ -21,6 +21,7 @@ from mmoe.score.run_directory import RunDirectory
 from mmoe.score.text_files import write_json, write_text
 from mmoe.train.evaluate import metrics_of, split_curves, split_metrics
 from mmoe.train.loop import Trainer
+from mmoe.train.memory import keep_freed_memory
 from mmoe.train.optim import build_average, build_optimizer
 from mmoe.train.prepare import PreparedData, prepare
 from mmoe.train.state import Position, TrainingState
@@ -57,6 +58,7 @@ def train_run(
         ValueError: Config, data or directory cannot be used. Checked before anything is written.
     """
     reporter = reporter or SilentReporter()
+    keep_freed_memory()
     ensure_process_group()
     config = _with_absolute_paths(config, data)
     old = _interrupted(out, config) if resume else None
