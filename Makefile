@@ -14,8 +14,6 @@ $(STAMP): pyproject.toml setup.py .ci/setup $(NATIVE)
 	bash .ci/setup $(PYTHON) $(VENV)
 	touch $(STAMP)
 
-# The same as in mmoe/cli.py, which says why
-demo: export GOMP_SPINCOUNT ?= 3000
 demo: setup
 	$(BIN)/python -m benchmarks.demo --out demo
 

@@ -1,7 +1,6 @@
 """The command line. Each command imports what it needs, so `mmoe --help` answers at once."""
 
 import json
-import os
 import re
 import sys
 from datetime import datetime
@@ -30,14 +29,8 @@ RunDir = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="A folder made b
 INTERRUPTED = 130
 
 
-# Turns of an OpenMP thread at a barrier before it sleeps (GNU's default: 300,000). Where other jobs
-# share the cores, the default spins away the very time it waits for; see benchmarks/README.md.
-OPENMP_SPINS = "3000"
-
-
 def main() -> None:
     """Runs a command; an error the user can mend is one line and exit code 2."""
-    os.environ.setdefault("GOMP_SPINCOUNT", OPENMP_SPINS)  # read when torch is imported, later on
     try:
         app(args=repeat_flags(sys.argv[1:]))
     except SystemExit as stop:
