@@ -3,8 +3,13 @@
 import os
 import subprocess
 import sys
+from typing import get_args
 
 import pytest
+
+from mmoe.config import model as config
+from mmoe.mixture.mlp import Activation
+from mmoe.mixture.mlp_experts import ExpertActivation
 
 # GNU's OpenMP prints its settings when torch loads it.
 SPINS = "import os, mmoe, torch; print(os.environ.get('GOMP_SPINCOUNT'))"
@@ -43,3 +48,27 @@ def test_importing_the_package_changes_nothing_else(repository, monkeypatch):
     code = "import os, sys\nbefore = dict(os.environ)\nimport mmoe\n"
     code += "print(sorted(set(os.environ.items()) ^ set(before.items())), 'torch' in sys.modules)"
     assert run(code).stdout.strip() == "[('GOMP_SPINCOUNT', '3000')] False"
+
+
+WITHOUT_THE_REST = """
+import sys
+absent = ["pydantic", "yaml", "pandas", "pyarrow", "sklearn", "torchrec", "fbgemm_gpu", "rich"]
+sys.modules.update(dict.fromkeys([*absent, "mmoe.config", "mmoe.datasets"]))
+import mmoe.mixture, mmoe.ops
+import torch
+layer = mmoe.mixture.MultiGateMixture(4, 2, mmoe.mixture.mlp_experts(3, 4, [5]))
+print(layer(torch.zeros(6, 4)).out_BGO.shape)
+"""
+
+
+def test_the_layer_needs_torch_and_nothing_else(repository, monkeypatch):
+    """`sys.modules[name] = None` makes `import name` fail."""
+    monkeypatch.chdir(repository)
+    assert run(WITHOUT_THE_REST).stdout.strip() == "torch.Size([6, 2, 5])"
+
+
+def test_config_and_layer_know_the_same_activations():
+    """Neither may import the other: the config imports no torch, the layer no pydantic."""
+    assert get_args(config.Activation) == get_args(Activation)
+    field = config.ExpertConfig.model_fields["activation"]
+    assert get_args(field.annotation) == get_args(ExpertActivation)

@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import get_args
+from typing import Literal, get_args
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmoe.config.model import Activation
 from mmoe.mixture.linear import stable_linear
+
+Activation = Literal["relu", "gelu", "silu"]
 
 
 class MLP(nn.Module):
