@@ -6,20 +6,33 @@ import warnings
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
+from mmoe import __version__
+
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the report; `mend` says what to do about it."""
+    """One line of the report.
+
+    Attributes:
+        what: Is looked at.
+        found: Was there.
+        good: Nothing to do.
+        needed: Nothing works without it.
+        mend: What to do about it.
+        price: What going without it costs; empty: nothing worth a word at the end.
+    """
 
     what: str
     found: str
     good: bool
     needed: bool = True
     mend: str = ""
+    price: str = ""
 
 
 def diagnose() -> int:
@@ -29,7 +42,7 @@ def diagnose() -> int:
         0 where everything needed works, else 1.
     """
     findings = [
-        Finding("mmoe", _version("mmoe"), True),
+        Finding("mmoe", f"{__version__}, {Path(__file__).parent}", True),
         Finding("Python", platform.python_version(), True),
         _torch(),
         _extension(),
@@ -47,8 +60,17 @@ def diagnose() -> int:
     console = Console(highlight=False)
     console.print(table)
     broken = [finding.what for finding in findings if finding.needed and not finding.good]
-    console.print(f"[red]needed: {', '.join(broken)}[/]" if broken else "[green]all is well[/]")
+    console.print(_summary(findings, broken))
     return 1 if broken else 0
+
+
+def _summary(findings: list[Finding], broken: list[str]) -> str:
+    if broken:
+        return f"[red]needed: {', '.join(broken)}[/]"
+    without = [f"{f.what} ({f.price})" for f in findings if f.price and not f.good]
+    if without:
+        return f"[yellow]works, but without: {', '.join(without)}[/]"
+    return "[green]all is well[/]"
 
 
 def _torch() -> Finding:
@@ -63,13 +85,15 @@ def _extension() -> Finding:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the table says it
         from mmoe.ops import extension_status
+        from mmoe.ops._library import REBUILD
 
         status = extension_status()
     compiler = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
-    mend = "operators run in plain PyTorch, slower; "
-    mend += "reinstall with --no-build-isolation" if compiler else "install a C++ compiler, then "
-    mend += "" if compiler else "reinstall with --no-build-isolation"
-    return Finding("C++ extension", status.detail, status.built, needed=False, mend=mend)
+    mend = "" if compiler else "install a C++ compiler, then "
+    mend += f"{REBUILD}; until then operators run in plain PyTorch"
+    return Finding(
+        "C++ extension", status.detail, status.built, needed=False, mend=mend, price="slower"
+    )
 
 
 def _cuda() -> Finding:

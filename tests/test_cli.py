@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from mmoe import cli
+from mmoe.ops import ExtensionStatus
 
 
 @pytest.fixture(name="mmoe")
@@ -225,3 +226,13 @@ def test_doctor(mmoe):
     assert code == 0
     assert "torch" in out
     assert "C++ extension" in out
+
+
+def test_doctor_says_what_works_slowly(mmoe, monkeypatch):
+    missing = ExtensionStatus(built=False, cuda=False, detail="mmoe._C is not built")
+    monkeypatch.setattr("mmoe.ops.extension_status", lambda: missing)
+    code, out, _ = mmoe("doctor")
+    assert code == 0
+    assert "works, but without: C++ extension (slower)" in out
+    assert "--editable" in out
+    assert "all is well" not in out

@@ -11,6 +11,7 @@ import inspect
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -62,7 +63,7 @@ SCHEMAS = {
     ),
 }
 
-_REBUILD = "in a clone, pip install --no-build-isolation --no-deps --force-reinstall ."
+REBUILD = "in the clone, pip install --no-build-isolation --no-deps --editable ."
 
 
 @dataclass(frozen=True)
@@ -132,9 +133,10 @@ def _open_library() -> Library:
     # DEF would clash with the extension's own block, so Python always adds a fragment.
     library = Library("mmoe", "FRAGMENT")
     if problem is not None:
+        folder = Path(__file__).parents[1]  # which of several mmoe: a clone's, an installed one's
         warnings.warn(
-            f"mmoe: the compiled operators are missing ({problem}); the slower ones in plain "
-            f"PyTorch are used. To build them, with torch and a C++ compiler: {_REBUILD}",
+            f"mmoe: the compiled operators are missing from {folder} ({problem}); the slower ones "
+            f"in plain PyTorch are used. To build them, with torch and a C++ compiler: {REBUILD}",
             RuntimeWarning,
             stacklevel=2,
         )

@@ -10,14 +10,15 @@ from mmoe.ops._library import SCHEMAS
 
 # Every operator once, forward and backward, against the reference's gradients from autograd.
 WITHOUT_EXTENSION = """
-import sys, warnings
+import os, sys, warnings
 sys.modules["mmoe._C"] = None
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     import mmoe.ops as ops
 ours = [str(w.message) for w in caught if "mmoe" in str(w.message)]
 assert len(ours) == 1, ours
-assert "compiled operators are missing" in ours[0], ours
+assert f"compiled operators are missing from {sys.path[0] or os.getcwd()}" in ours[0], ours
+assert "--editable ." in ours[0], ours
 
 import torch
 status = ops.extension_status()
