@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from mmoe.mixture.gates.checks import check_k, check_softmax
 from mmoe.mixture.gates.contract import GateOutput
 from mmoe.mixture.gates.logits import GateLogits, gate_products
-from mmoe.mixture.gates.options import GateOptions, GateSettings
+from mmoe.mixture.gates.options import GateOptions, gate_settings, show_settings
 from mmoe.ops.topk_gate import Softmax, topk_gate
 
 # Tutel's numbers, both temperatures: where the learned one starts, and what it stays above.
@@ -48,6 +48,8 @@ class CosineGate(nn.Module):
         2022), section 3, as in Tutel (Hwang et al., MLSys 2023), gates/cosine_top.py.
     """
 
+    extra_repr = show_settings
+
     def __init__(
         self,
         input_dim: int,
@@ -60,7 +62,7 @@ class CosineGate(nn.Module):
         **options: Unpack[GateOptions],
     ) -> None:
         super().__init__()
-        self.options = GateSettings(**options)
+        self.options = gate_settings(self, options)
         if projection_dim < 1:
             raise ValueError(f"projection_dim: expected 1 or more, got {projection_dim}")
         if num_experts < 1:
@@ -73,6 +75,7 @@ class CosineGate(nn.Module):
         check_k(k, num_experts)
         check_softmax(softmax)
         self.k = k
+        self.projection_dim = projection_dim
         self.softmax: Softmax = softmax
         nn.init.normal_(self.directions_GEP, std=0.01)
         nn.init.constant_(self.log_scale_G, -math.log(START_TEMPERATURE))

@@ -10,7 +10,7 @@ from mmoe.mixture.gates.checks import check_coefficient, check_k, check_numbers,
 from mmoe.mixture.gates.contract import GateOutput
 from mmoe.mixture.gates.logits import GateLogits
 from mmoe.mixture.gates.losses import mean, z_loss
-from mmoe.mixture.gates.options import GateOptions, GateSettings
+from mmoe.mixture.gates.options import GateOptions, gate_settings, show_settings
 from mmoe.mixture.gates.static import check_blind
 
 # Inside the logarithm of the entropy, as in the authors' code.
@@ -66,6 +66,8 @@ class DSelectKGate(nn.Module):
         over rows and gates here.
     """
 
+    extra_repr = show_settings
+
     def __init__(
         self,
         input_dim: int | None,
@@ -79,7 +81,7 @@ class DSelectKGate(nn.Module):
         **options: Unpack[GateOptions],
     ) -> None:
         super().__init__()
-        self.options = GateSettings(**options)
+        self.options = gate_settings(self, options)
         for name, value in (("num_gates", num_gates), ("num_experts", num_experts)):
             if value < 1:
                 raise ValueError(f"{name}: expected 1 or more, got {value}")

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from mmoe.mixture.gates.contract import GateOutput
 from mmoe.mixture.gates.logits import GateLogits
-from mmoe.mixture.gates.options import GateOptions, GateSettings
+from mmoe.mixture.gates.options import GateOptions, gate_settings, show_settings
 from mmoe.ops.topk_gate import topk_gate
 
 if TYPE_CHECKING:
@@ -46,6 +46,8 @@ class GShardGate(nn.Module):
 
     k = 2
 
+    extra_repr = show_settings
+
     def __init__(
         self,
         input_dim: int,
@@ -57,7 +59,7 @@ class GShardGate(nn.Module):
     ) -> None:
         super().__init__()
         options.setdefault("balance_loss", 0.01)
-        self.options = GateSettings(**options)
+        self.options = gate_settings(self, options)
         self.logits = GateLogits(input_dim, num_gates, num_experts, hidden=self.options.hidden)
         if num_experts < 2:
             raise ValueError(

@@ -12,7 +12,7 @@ from mmoe.mixture.gates.checks import check_coefficient, check_k
 from mmoe.mixture.gates.contract import GateOutput
 from mmoe.mixture.gates.logits import GateLogits
 from mmoe.mixture.gates.losses import cv_squared, over_experts
-from mmoe.mixture.gates.options import GateOptions, GateSettings
+from mmoe.mixture.gates.options import GateOptions, gate_settings, show_settings
 from mmoe.ops.topk_gate import topk_gate
 
 # Smallest standard deviation of the noise, so that no probability divides by 0. The paper has none;
@@ -55,6 +55,8 @@ class NoisyTopKGate(nn.Module):
         there (appendix A); the logits do not start at 0.
     """
 
+    extra_repr = show_settings
+
     def __init__(
         self,
         input_dim: int,
@@ -67,7 +69,7 @@ class NoisyTopKGate(nn.Module):
         **options: Unpack[GateOptions],
     ) -> None:
         super().__init__()
-        self.options = GateSettings(**options)
+        self.options = gate_settings(self, options)
         self.logits = GateLogits(input_dim, num_gates, num_experts, hidden=self.options.hidden)
         self.noise = GateLogits(input_dim, num_gates, num_experts)
         nn.init.zeros_(self.noise.weights[0])

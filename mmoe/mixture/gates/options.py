@@ -1,11 +1,13 @@
 """What all learned gates can be asked for: one set of keyword arguments, one implementation."""
 
+import inspect
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TypedDict, get_args
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from typing import Any, TypedDict, get_args
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from mmoe.mixture.gates import losses
 from mmoe.mixture.gates.checks import check_coefficient, check_share
@@ -128,6 +130,52 @@ class GateSettings:
         """Which of the candidates stay: each with 1 − dropout, and the luckiest in any case."""
         luck_BGE = torch.rand_like(like_BGE.detach()).masked_fill(~candidates_BGE, -1)
         return (luck_BGE >= self.dropout) | (luck_BGE == luck_BGE.amax(-1, keepdim=True))
+
+
+def gate_settings(gate: nn.Module, options: GateOptions) -> GateSettings:
+    """The options of a gate, whose constructor passes on what it does not know itself.
+
+    Raises:
+        TypeError: A name that no option has, with the nearest one.
+
+    Example:
+        >>> from mmoe.mixture import SoftmaxGate
+        >>> SoftmaxGate(8, 2, 4, z_los=0.1)  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        TypeError: z_los: SoftmaxGate has no such option; did you mean z_loss? It has hidden, ...
+    """
+    shared = list(GateOptions.__annotations__)
+    for name in options:
+        if name not in shared:
+            known = [*_own_keywords(gate), *shared]
+            near = get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]}? It" if near else "it"
+            raise TypeError(
+                f"{name}: {type(gate).__name__} has no such option; {hint} has {', '.join(known)}"
+            )
+    return GateSettings(**options)
+
+
+def show_settings(self: nn.Module) -> str:
+    """What `print` shows of a gate: k, and what differs from the defaults; its `extra_repr`.
+
+    Example:
+        >>> from mmoe.mixture import TopKGate
+        >>> TopKGate(8, 2, 4, k=2, z_loss=0.1).extra_repr()
+        'k=2, z_loss=0.1'
+    """
+    options: Any = self.options
+    own = {"k": None, **_own_keywords(self)}
+    settings = [(name, getattr(self, name, default), default) for name, default in own.items()]
+    settings += [(f.name, getattr(options, f.name), f.default) for f in fields(options)]
+    # An empty list of hidden layers is the default as well, which is a tuple.
+    return ", ".join(f"{name}={value}" for name, value, d in settings if value not in (d, []))
+
+
+def _own_keywords(gate: nn.Module) -> dict[str, Any]:
+    """The keywords that this class of gates has beside `GateOptions`, with their defaults."""
+    parameters = inspect.signature(type(gate).__init__).parameters.values()
+    return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
 
 
 def visible_softmax(logits_BGE: Tensor, visibility_GE: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from mmoe.mixture.gates.checks import check_coefficient, check_k
 from mmoe.mixture.gates.contract import GateOutput
 from mmoe.mixture.gates.logits import GateLogits
 from mmoe.mixture.gates.losses import count_picks
-from mmoe.mixture.gates.options import GateOptions, GateSettings
+from mmoe.mixture.gates.options import GateOptions, gate_settings, show_settings
 from mmoe.ops.topk_gate import topk_gate
 
 
@@ -57,6 +57,8 @@ class SigmoidGate(nn.Module):
     load_GE: Tensor
     seen_GE: Tensor
 
+    extra_repr = show_settings
+
     def __init__(
         self,
         input_dim: int,
@@ -69,7 +71,7 @@ class SigmoidGate(nn.Module):
         **options: Unpack[GateOptions],
     ) -> None:
         super().__init__()
-        self.options = GateSettings(**options)
+        self.options = gate_settings(self, options)
         self.logits = GateLogits(input_dim, num_gates, num_experts, hidden=self.options.hidden)
         check_k(k, num_experts)
         check_coefficient("bias_speed", bias_speed)

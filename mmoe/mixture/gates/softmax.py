@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from mmoe.mixture.gates.checks import check_numbers
 from mmoe.mixture.gates.contract import GateOutput
 from mmoe.mixture.gates.logits import GateLogits
-from mmoe.mixture.gates.options import GateOptions, GateSettings, visible_softmax
+from mmoe.mixture.gates.options import GateOptions, gate_settings, show_settings, visible_softmax
 
 
 class SoftmaxGate(nn.Module):
@@ -35,11 +35,13 @@ class SoftmaxGate(nn.Module):
         mixture-of-experts" (KDD 2018), section 4.2.
     """
 
+    extra_repr = show_settings
+
     def __init__(
         self, input_dim: int, num_gates: int, num_experts: int, **options: Unpack[GateOptions]
     ) -> None:
         super().__init__()
-        self.options = GateSettings(**options)
+        self.options = gate_settings(self, options)
         self.logits = GateLogits(input_dim, num_gates, num_experts, hidden=self.options.hidden)
 
     def forward(self, inputs: Sequence[Tensor], visibility_GE: Tensor) -> GateOutput:

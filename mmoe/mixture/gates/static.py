@@ -8,7 +8,13 @@ from torch import Tensor, nn
 
 from mmoe.mixture.gates.checks import check_k, check_numbers, check_softmax, rows_and_dtype
 from mmoe.mixture.gates.contract import GateOutput
-from mmoe.mixture.gates.options import GateOptions, GateSettings, visible_softmax
+from mmoe.mixture.gates.options import (
+    GateOptions,
+    GateSettings,
+    gate_settings,
+    show_settings,
+    visible_softmax,
+)
 from mmoe.ops.topk_gate import Softmax, topk_gate
 
 
@@ -36,6 +42,8 @@ class StaticGate(nn.Module):
         softmax in the place of their selection.
     """
 
+    extra_repr = show_settings
+
     def __init__(
         self,
         num_gates: int,
@@ -46,7 +54,7 @@ class StaticGate(nn.Module):
         **options: Unpack[GateOptions],
     ) -> None:
         super().__init__()
-        self.options = GateSettings(**options)
+        self.options = gate_settings(self, options)
         for name, value in (("num_gates", num_gates), ("num_experts", num_experts)):
             if value < 1:
                 raise ValueError(f"{name}: expected 1 or more, got {value}")

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from mmoe.mixture.gates.checks import check_share
 from mmoe.mixture.gates.contract import GateOutput
 from mmoe.mixture.gates.logits import GateLogits
-from mmoe.mixture.gates.options import GateOptions, GateSettings
+from mmoe.mixture.gates.options import GateOptions, gate_settings, show_settings
 from mmoe.ops.topk_gate import topk_gate
 
 if TYPE_CHECKING:
@@ -46,6 +46,8 @@ class SwitchGate(nn.Module):
 
     k = 1
 
+    extra_repr = show_settings
+
     def __init__(
         self,
         input_dim: int,
@@ -58,7 +60,7 @@ class SwitchGate(nn.Module):
     ) -> None:
         super().__init__()
         options.setdefault("balance_loss", 0.01)
-        self.options = GateSettings(**options)
+        self.options = gate_settings(self, options)
         self.logits = GateLogits(input_dim, num_gates, num_experts, hidden=self.options.hidden)
         check_share("jitter", jitter)
         self.jitter = jitter

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from mmoe.mixture.gates.checks import check_k, check_softmax
 from mmoe.mixture.gates.contract import GateOutput
 from mmoe.mixture.gates.logits import GateLogits
-from mmoe.mixture.gates.options import GateOptions, GateSettings
+from mmoe.mixture.gates.options import GateOptions, gate_settings, show_settings
 from mmoe.ops.topk_gate import Softmax, topk_gate
 
 
@@ -40,6 +40,8 @@ class TopKGate(nn.Module):
         without the noise.
     """
 
+    extra_repr = show_settings
+
     def __init__(
         self,
         input_dim: int,
@@ -51,7 +53,7 @@ class TopKGate(nn.Module):
         **options: Unpack[GateOptions],
     ) -> None:
         super().__init__()
-        self.options = GateSettings(**options)
+        self.options = gate_settings(self, options)
         self.logits = GateLogits(input_dim, num_gates, num_experts, hidden=self.options.hidden)
         check_k(k, num_experts)
         check_softmax(softmax)

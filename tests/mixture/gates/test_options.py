@@ -3,7 +3,14 @@
 import pytest
 import torch
 
-from mmoe.mixture import SoftmaxGate, StaticGate, TopKGate
+from mmoe.mixture import (
+    CosineGate,
+    DSelectKGate,
+    SoftmaxGate,
+    StaticGate,
+    SwitchGate,
+    TopKGate,
+)
 from mmoe.mixture.gates.losses import balance, z_loss
 from mmoe.mixture.gates.options import GateSettings
 
@@ -122,5 +129,36 @@ def test_wrong_options(options, message):
 
 
 def test_unknown_option():
-    with pytest.raises(TypeError, match="drop_out"):
+    message = "drop_out: SoftmaxGate has no such option; did you mean dropout. It has hidden, temp"
+    with pytest.raises(TypeError, match=message):
         SoftmaxGate(D, G, E, drop_out=0.1)
+    with pytest.raises(
+        TypeError, match=r"balance: TopKGate .* did you mean balance_loss. It has k,"
+    ):
+        TopKGate(D, G, E, k=2, balance=0.1)
+    with pytest.raises(
+        TypeError, match="softmx: TopKGate has no such option; did you mean softmax"
+    ):
+        TopKGate(D, G, E, k=2, softmx="before")
+    with pytest.raises(TypeError, match="k: SoftmaxGate has no such option; it has hidden"):
+        SoftmaxGate(D, G, E, k=2)
+
+
+@pytest.mark.parametrize(
+    ("gate", "shown"),
+    [
+        (SoftmaxGate(D, G, E, hidden=[], dropout=0.0), ""),
+        (TopKGate(D, G, E, k=2), "k=2"),
+        (TopKGate(D, G, E, k=3, softmax="before", hidden=[7]), "k=3, softmax=before, hidden=[7]"),
+        (SwitchGate(D, G, E, jitter=0.1), "k=1, jitter=0.1, balance_loss=0.01"),
+        (
+            CosineGate(D, G, E, k=1, projection_dim=3, z_loss=1.0),
+            "k=1, projection_dim=3, z_loss=1.0",
+        ),
+        (DSelectKGate(None, G, E, k=2, balance_scope="all"), "k=2, balance_scope=all"),
+        (StaticGate(G, E), ""),
+    ],
+)
+def test_what_print_shows(gate, shown):
+    assert gate.extra_repr() == shown
+    assert shown in repr(gate)
