@@ -1,11 +1,14 @@
 """Checks of a mixture's settings and of what its gate returns: every failure is a ValueError."""
 
+import inspect
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from mmoe.mixture.experts import ExpertPool, Pool
 from mmoe.mixture.gates import GateOutput
 from mmoe.mixture.routes import host_is_near
 
@@ -45,7 +48,54 @@ def check_source(name: str, source: Sequence[int] | None, count: int, what: str)
     return source
 
 
-def check_decision(decision: GateOutput, rows: int, visibility_GE: Tensor, sees_all: bool) -> None:
+def as_pool(experts: object, input_dim: int | None) -> Pool:
+    """The experts as a pool: a pool as it is, modules in an `ExpertPool`."""
+    got = f"a {type(experts).__name__}"
+    if isinstance(experts, type):
+        got = f"the class {experts.__name__}; make one, as {experts.__name__}(…)"
+    elif isinstance(experts, Pool):
+        return experts
+    elif isinstance(experts, Iterable):
+        modules: list[Any] = list(experts)
+        if all(isinstance(module, nn.Module) for module in modules):
+            return ExpertPool(modules)
+        wrong = next(module for module in modules if not isinstance(module, nn.Module))
+        got += f" with a {type(wrong).__name__} in it"
+    elif isinstance(experts, int):
+        width = "D" if input_dim is None else input_dim
+        got = f"{experts}; for equal MLPs pass MLPExperts({experts}, {width}, [width, …])"
+    elif isinstance(experts, nn.Module):
+        got += "; pass a list, even of one"
+    raise ValueError(f"experts: expected a pool, or a list of modules, got {got}")
+
+
+def check_gate(gate: object) -> None:
+    """Refuses what cannot be called as a gate is."""
+    if isinstance(gate, type):
+        name = gate.__name__
+        raise ValueError(f"gate: expected a module, got the class {name}; make one, as {name}(…)")
+    forward: Any = gate.forward if isinstance(gate, nn.Module) else gate
+    missing = getattr(forward, "__func__", None) is nn.Module.forward  # as in nn.ModuleList
+    try:
+        signature = inspect.signature(forward)
+    except ValueError:  # code that does not tell
+        return
+    except TypeError:
+        missing, signature = True, inspect.Signature()
+    try:
+        signature.bind((), None)
+    except TypeError:
+        missing = True
+    if missing:
+        raise ValueError(
+            "gate: expected a module with forward(inputs, visibility_GE) → GateOutput, got a "
+            f"{type(gate).__name__}; help(mmoe.mixture.Gate) shows a gate of one's own"
+        )
+
+
+def check_decision(
+    decision: object, rows: int, visibility_GE: Tensor, sees_all: bool
+) -> GateOutput:
     """Refuses weights or picks that no gate of this mixture may return.
 
     Args:
@@ -54,8 +104,18 @@ def check_decision(decision: GateOutput, rows: int, visibility_GE: Tensor, sees_
         visibility_GE: Which gate may see which expert.
         sees_all: Whether every gate sees every expert.
 
+    Returns:
+        The decision, with picks in int32 and a dict of losses.
+
     Values are looked at where that is cheap: on the CPU, while no program is traced.
     """
+    if not isinstance(decision, GateOutput) or not isinstance(decision.weights, Tensor):
+        got = f"a {type(decision).__name__}"
+        if isinstance(decision, GateOutput):
+            got = f"one with a {type(decision.weights).__name__} for weights"
+        raise ValueError(
+            f"gate: expected a GateOutput(weights, experts, auxiliary_losses) of tensors, got {got}"
+        )
     weights, experts = decision.weights, decision.experts
     num_gates, num_experts = visibility_GE.shape
     if weights.dim() != 3 or tuple(weights.shape[:2]) != (rows, num_gates):
@@ -77,13 +137,19 @@ def check_decision(decision: GateOutput, rows: int, visibility_GE: Tensor, sees_
                 "gate: expected as many picks as weights, got shapes "
                 f"{list(experts.shape)} and {list(weights.shape)}"
             )
-        if experts.dtype != torch.int32:
+        if experts.dtype not in (torch.int32, torch.int64):
             raise ValueError(
-                f"gate: expected picks in torch.int32, got {experts.dtype}; use .to(torch.int32)"
+                f"gate: expected picks in torch.int32 or torch.int64, got {experts.dtype}; use "
+                ".to(torch.int32)"
             )
         _check_device("picks", experts, visibility_GE)
     if host_is_near(weights) and weights.numel():
         _check_values(weights.detach(), experts, visibility_GE, sees_all)
+    return GateOutput(
+        weights,
+        None if experts is None else experts.to(torch.int32),
+        dict(decision.auxiliary_losses or {}),
+    )
 
 
 def _check_device(what: str, tensor: Tensor, visibility_GE: Tensor) -> None:

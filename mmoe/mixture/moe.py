@@ -6,8 +6,9 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 from mmoe.mixture.capacity import Capacity
+from mmoe.mixture.checks import as_pool
 from mmoe.mixture.execution import Execution
-from mmoe.mixture.experts import ExpertPool, Pool
+from mmoe.mixture.experts import Pool
 from mmoe.mixture.gates import TopKGate
 from mmoe.mixture.multi_gate import MultiGateMixture
 from mmoe.mixture.statistics import MixtureStatistics
@@ -32,13 +33,15 @@ class MoEOutput(NamedTuple):
 class MoE(nn.Module):
     """One gate over a pool of experts: `y = Σ_e w_e(x) · expert_e(x)`, for `[..., D]` tensors.
 
-    A `MultiGateMixture` with one gate. Losses and statistics are returned, not kept in the module.
+    A `MultiGateMixture` with one gate. Losses and statistics are returned, not kept in the module:
+    a gate with losses (`balance_loss`, …) trains by them only if you call the layer with
+    `return_auxiliary=True` and add them to your loss. Otherwise they are dropped.
 
     Args:
         input_dim: D.
         experts: A pool, or modules that map `[rows, D]` to `[rows, O]`.
-        k: Experts for each row, where no gate is given.
-        gate: Any gate module of one gate; default: `TopKGate` with k picks.
+        k: Experts for each row, where no gate is given; default: 2 (1 of a single expert).
+        gate: Any gate module of one gate; default: `TopKGate` with k picks, without losses.
         capacity: How many rows an expert may compute in a training step; default: any number.
         execution: `auto`, `dense`, `grouped` or `padded`, as in `MultiGateMixture`.
 
@@ -70,7 +73,7 @@ class MoE(nn.Module):
         execution: Execution = "auto",
     ) -> None:
         super().__init__()
-        pool = experts if isinstance(experts, Pool) else ExpertPool(experts)
+        pool = as_pool(experts, input_dim)
         if k is not None and gate is not None:
             raise ValueError(f"k: expected None beside a gate, which picks itself, got {k}")
         if gate is None:

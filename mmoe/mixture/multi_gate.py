@@ -10,10 +10,16 @@ from typing import Any, NamedTuple, cast
 from torch import Tensor, nn
 
 from mmoe.mixture.capacity import Capacity, drop_over_capacity
-from mmoe.mixture.checks import check_decision, check_source, check_visibility
+from mmoe.mixture.checks import (
+    as_pool,
+    check_decision,
+    check_gate,
+    check_source,
+    check_visibility,
+)
 from mmoe.mixture.dispatcher import Dispatcher, DispatchPlan, LocalDispatcher, source_places
 from mmoe.mixture.execution import Execution
-from mmoe.mixture.experts import ExpertPool, Pool
+from mmoe.mixture.experts import Pool
 from mmoe.mixture.gates import GateOutput, SoftmaxGate
 from mmoe.mixture.picks import as_picks, as_weights, visible_experts
 from mmoe.mixture.policy import make_policy
@@ -112,7 +118,7 @@ class MultiGateMixture(nn.Module):
         capacity: Capacity | None = None,
     ) -> None:
         super().__init__()
-        pool = experts if isinstance(experts, Pool) else ExpertPool(experts)
+        pool = as_pool(experts, input_dim)
         self.experts = cast(nn.Module, pool)
         visibility_GE = check_visibility(visibility, num_gates, len(pool))
         num_experts = visibility_GE.shape[1]
@@ -129,6 +135,7 @@ class MultiGateMixture(nn.Module):
             if input_dim is None:
                 raise ValueError("gate: expected one where input_dim is None, got None")
             gate = SoftmaxGate(input_dim, num_gates, num_experts)
+        check_gate(gate)
         self.gate = gate
         # Settings, not state: they come back with the constructor's arguments.
         self.register_buffer("visibility_GE", visibility_GE, persistent=False)
@@ -171,8 +178,8 @@ class MultiGateMixture(nn.Module):
         """
         sources = self._sources(x)
         rows = leaves_of("x", sources[0])[0].shape[0]
-        decision = self.gate([sources[s] for s in self.gate_source], self.visibility_GE)
-        check_decision(decision, rows, self.visibility_GE, self.policy.sees_all)
+        returned = self.gate([sources[s] for s in self.gate_source], self.visibility_GE)
+        decision = check_decision(returned, rows, self.visibility_GE, self.policy.sees_all)
         kept, dropped, limit = decision, None, None
         if self.capacity is not None and self.training:
             experts_BGK, weights_BGK = as_picks(decision, self.visible_GV)
@@ -182,7 +189,7 @@ class MultiGateMixture(nn.Module):
         run = self._run(sources, kept, limit, return_statistics)
         return MixtureOutput(
             cast(Tensor, run.out_BGO),
-            decision.auxiliary_losses,
+            decision.auxiliary_losses or {},
             as_weights(decision, self.num_experts) if return_gates else None,
             dropped,
             measure(decision, kept, self.visibility_GE, run.dead_share_E)

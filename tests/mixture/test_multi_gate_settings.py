@@ -4,7 +4,17 @@ import pytest
 import torch
 from torch import nn
 
-from mmoe.mixture import MLP, Capacity, GateOutput, MultiGateMixture, TopKGate, mlp_experts
+from mmoe.mixture import (
+    MLP,
+    Capacity,
+    ExpertPool,
+    GateOutput,
+    MLPExperts,
+    MoE,
+    MultiGateMixture,
+    TopKGate,
+    mlp_experts,
+)
 
 B, D, H, G, E = 9, 6, 5, 3, 4
 VISIBILITY = [[True, True, True, False], [True, False, True, True], [False, True, True, False]]
@@ -65,6 +75,55 @@ def test_wrong_settings(settings, message):
         MultiGateMixture(D, **settings)
 
 
+LINEAR = nn.Linear(D, H)
+
+
+@pytest.mark.parametrize(
+    ("experts", "got"),
+    [
+        (8, r"8; for equal MLPs pass MLPExperts\(8, 6, \[width, …\]\)"),
+        (MLPExperts, r"the class MLPExperts; make one, as MLPExperts\(…\)"),
+        (LINEAR, "a Linear; pass a list, even of one"),
+        ([LINEAR, nn.Linear], "a list with a type in it"),
+        (nn.ModuleDict({"a": LINEAR}), "a ModuleDict with a str in it"),
+        (None, "a NoneType"),
+    ],
+)
+def test_what_is_no_pool(experts, got):
+    message = f"experts: expected a pool, or a list of modules, got {got}"
+    for make in (lambda: MultiGateMixture(D, G, experts), lambda: MoE(D, experts)):
+        with pytest.raises(ValueError, match=message):
+            make()
+
+
+@pytest.mark.parametrize(
+    ("gate", "message"),
+    [
+        (TopKGate, r"gate: expected a module, got the class TopKGate; make one, as TopKGate\(…\)"),
+        (
+            nn.ModuleList([LINEAR] * G),
+            "gate: expected a module with forward.*, got a ModuleList; help",
+        ),
+        (LINEAR, r"gate: expected a module with forward\(inputs, visibility_GE\).*, got a Linear"),
+        ("top_k", "gate: expected a module with forward.*, got a str"),
+    ],
+)
+def test_what_is_no_gate(gate, message):
+    with pytest.raises(ValueError, match=message):
+        MultiGateMixture(D, G, mlp_experts(E, D, [H]), gate=gate)
+
+
+def test_a_list_of_modules_is_a_pool():
+    modules = [nn.Linear(D, H) for _ in range(E)]
+    x = torch.randn(B, D)
+    gate = TopKGate(D, G, E, k=2)
+    first, *others = (
+        MultiGateMixture(D, G, experts, gate=gate)(x).out_BGO
+        for experts in (modules, nn.ModuleList(modules), iter(modules), ExpertPool(modules))
+    )
+    assert all(torch.equal(first, other) for other in others)
+
+
 @pytest.mark.parametrize(
     ("x", "message"),
     [
@@ -99,9 +158,9 @@ def test_inputs_of_any_structure_need_a_gate():
 
 
 class Returns(nn.Module):
-    def __init__(self, weights, experts=None):
+    def __init__(self, weights, experts=None, decision=None):
         super().__init__()
-        self.decision = GateOutput(weights, experts, {})
+        self.decision = GateOutput(weights, experts, {}) if decision is None else decision
 
     def forward(self, inputs, visibility_GE):
         return self.decision
@@ -121,9 +180,22 @@ class Returns(nn.Module):
             "gate: expected floating point weights, got torch.int64",
         ),
         (
-            Returns(torch.zeros(3, G, 1), torch.zeros(3, G, 1, dtype=torch.int64)),
-            r"gate: expected picks in torch.int32, got torch.int64; use .to\(torch.int32\)",
+            Returns(torch.zeros(3, G, 1), torch.zeros(3, G, 1, dtype=torch.int16)),
+            r"gate: expected picks in torch.int32 or torch.int64, got torch.int16; use .to",
         ),
+        (
+            Returns(torch.zeros(3, G, 1), torch.full((3, G, 1), 2**32)),
+            r"gate: expected picks from -1 \(unused\) to 3, got 4294967296",
+        ),
+        (
+            Returns(None, decision=(torch.zeros(3, G, E), None, {})),
+            r"gate: expected a GateOutput\(weights, experts, auxiliary_losses\) .*, got a tuple",
+        ),
+        (
+            Returns(None, decision=torch.zeros(3, G, E)),
+            "gate: expected a GateOutput.*, got a Tensor",
+        ),
+        (Returns([[0.5]]), "gate: expected a GateOutput.*, got one with a list for weights"),
         (
             Returns(torch.zeros(3, G, 1), torch.full((3, G, 1), E, dtype=torch.int32)),
             r"gate: expected picks from -1 \(unused\) to 3, got 4",
@@ -147,6 +219,65 @@ def test_gates_that_return_nonsense(gate, message):
         layer = MultiGateMixture(D, G, mlp_experts(E, D, [H]), gate=gate, execution=execution)
         with pytest.raises(ValueError, match=message):
             layer(torch.zeros(3, D))
+
+
+def test_losses_and_picks_may_be_left_out():
+    weights, x = torch.rand(B, G, E), torch.randn(B, D)
+    layer = MultiGateMixture(D, G, mlp_experts(E, D, [H]), gate=Returns(weights))
+    expected = layer(x)
+    for decision in (GateOutput(weights), GateOutput(weights, None, None)):
+        layer.gate.decision = decision
+        result = layer(x)
+        assert torch.equal(result.out_BGO, expected.out_BGO)
+        assert result.auxiliary_losses == {}
+    result.auxiliary_losses["mine"] = weights.sum()
+    assert layer(x).auxiliary_losses == {}
+
+
+@pytest.mark.parametrize("execution", ["dense", "grouped", "padded"])
+def test_picks_as_topk_returns_them(execution):
+    """`torch.topk` gives int64."""
+    weights, experts = torch.rand(B, G, E).topk(2)
+    capacity = Capacity(10) if execution == "padded" else None
+    results = []
+    for picks in (experts, experts.to(torch.int32)):
+        torch.manual_seed(0)
+        layer = MultiGateMixture(
+            D,
+            G,
+            mlp_experts(E, D, [H]),
+            gate=Returns(None, decision=GateOutput(weights, picks)),
+            execution=execution,
+            capacity=capacity,
+        )
+        results.append(layer(torch.ones(B, D), return_gates=True, return_statistics=True))
+    assert torch.equal(results[0].out_BGO, results[1].out_BGO)
+    assert torch.equal(results[0].gate_weights_BGE, results[1].gate_weights_BGE)
+    assert torch.equal(results[0].statistics.picks_GE, results[1].statistics.picks_GE)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("execution", ["dense", "grouped", "padded"])
+def test_weights_of_an_expert_picked_twice_add_up(execution, training):
+    experts = torch.tensor([2, 0, 2], dtype=torch.int32).expand(B, G, -1)
+    weights = torch.tensor([0.3, 0.5, 0.2]).expand(B, G, -1).clone().requires_grad_()
+    layer = MultiGateMixture(
+        D,
+        G,
+        mlp_experts(E, D, [H]),
+        gate=Returns(weights, experts),
+        execution=execution,
+        capacity=Capacity(10) if execution == "padded" else None,
+    ).train(training)
+    x = torch.randn(B, D, requires_grad=True)
+    result = layer(x, return_gates=True)
+    once = layer.experts.dense([x])
+    expected = (0.5 * once[0] + (0.3 + 0.2) * once[2])[:, None].expand(-1, G, -1)
+    torch.testing.assert_close(result.out_BGO, expected)
+    torch.testing.assert_close(result.gate_weights_BGE[0, 0], torch.tensor([0.5, 0, 0.5, 0]))
+    (grad,) = torch.autograd.grad(result.out_BGO.sum(), [weights])
+    torch.testing.assert_close(grad[..., 0], once[2].sum(1)[:, None].expand(-1, G))
+    assert torch.equal(grad[..., 0], grad[..., 2])
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])

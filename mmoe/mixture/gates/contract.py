@@ -12,14 +12,15 @@ class GateOutput(NamedTuple):
     Attributes:
         weights: `weights_BGE`, a weight for every expert, where `experts` is None; else
             `weights_BGK`, one for each pick.
-        experts: `experts_BGK`, the picked experts, int32, each at most once per gate; −1 = unused,
-            whatever its weight. None: all experts.
-        auxiliary_losses: Scalars to add to the loss, already scaled, by name.
+        experts: `experts_BGK`, the picked experts, int32 (int64 is cast); −1 = unused, whatever its
+            weight. Each at most once per gate; an expert that a gate picks twice for a row is
+            computed once, and its weights add up. None: all experts.
+        auxiliary_losses: Scalars to add to the loss, already scaled, by name; None: there are none.
     """
 
     weights: Tensor
-    experts: Tensor | None
-    auxiliary_losses: dict[str, Tensor]
+    experts: Tensor | None = None
+    auxiliary_losses: dict[str, Tensor] | None = None
 
 
 class Gate(Protocol):
@@ -43,7 +44,7 @@ class Gate(Protocol):
         ...         num_gates, num_experts = visibility_GE.shape
         ...         own_GE = torch.eye(num_gates, num_experts)
         ...         weights_GE = self.share * own_GE + (1 - self.share) / num_experts
-        ...         return GateOutput(weights_GE.expand(inputs[0].shape[0], -1, -1), None, {})
+        ...         return GateOutput(weights_GE.expand(inputs[0].shape[0], -1, -1))
         >>> experts = [torch.nn.Linear(8, 16) for _ in range(4)]
         >>> layer = MultiGateMixture(8, num_gates=2, experts=experts, gate=OwnExpertGate(0.5))
         >>> layer(torch.zeros(3, 8)).out_BGO.shape
