@@ -124,6 +124,8 @@ class BuildOperators(build_ext):
             super().run()
         except Exception as error:  # whatever a compiler or the tools around it can throw
             if os.environ.get("MMOE_BUILD") == "cuda":
+                if isinstance(error, BuildError):
+                    raise SystemExit(f"mmoe: {error}") from None
                 raise
             self.extensions = self.distribution.ext_modules = []
             # A failed compiler's message holds its whole command: the ends are enough for one line.

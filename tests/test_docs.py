@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
 import mmoe
@@ -113,6 +114,24 @@ def test_readme_make_targets_exist():
     for target in sorted(wanted):
         done = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(torch.version.cuda is not None, reason="this torch is built with CUDA")
+@pytest.mark.parametrize(
+    "command",
+    [["bash", ".ci/gpu-check", sys.executable], [sys.executable, "setup.py", "build_ext"]],
+)
+def test_a_cuda_build_without_cuda_is_refused_in_one_line(command, tmp_path):
+    done = subprocess.run(
+        [*command, *(["--build-temp", str(tmp_path)] if "setup.py" in command else [])],
+        cwd=ROOT,
+        env={**os.environ, "MMOE_BUILD": "cuda"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    (line,) = done.stderr.strip().splitlines()
+    assert "is built without CUDA" in line
 
 
 def test_readme_installs_what_the_set_up_installs():
