@@ -23,8 +23,8 @@ from benchmarks.mixture.bench import Bench, Race
 from benchmarks.mixture.dense_races import DENSE_RACES
 from benchmarks.mixture.gate_races import GATE_RACES
 from benchmarks.mixture.products import ProductRates
-from benchmarks.mixture.race import Clock
-from benchmarks.mixture.results import TARGETS, Result, in_order, print_table
+from benchmarks.mixture.race import FEWEST_ROUNDS, Clock
+from benchmarks.mixture.results import TARGETS, Result, in_order, missed, print_table
 from benchmarks.mixture.sparse_races import SPARSE_RACES
 from mmoe.ops import extension_status
 
@@ -47,8 +47,9 @@ def main() -> None:
     bench = Bench(clock, ProductRates(arguments.device))
     results, failed = _run(bench, races, console)
     context = _context(arguments, bench, time.perf_counter() - started)
-    _print(results, context)
-    line = json.dumps(_as_json(results, failed, context), ensure_ascii=False)
+    enough = arguments.rounds is None or arguments.rounds >= FEWEST_ROUNDS
+    _print(results, context, enough)
+    line = json.dumps(_as_json(results, failed, context, enough), ensure_ascii=False)
     if arguments.out:
         arguments.out.write_text(line + "\n", encoding="utf-8")
     print(line)
@@ -127,34 +128,33 @@ def _processor() -> str:
     return " ".join([*words, *(flag for flag in SHOWN_FLAGS if flag in flags)])
 
 
-def _print(results: Sequence[Result], context: dict[str, Any]) -> None:
+def _print(results: Sequence[Result], context: dict[str, Any], enough_rounds: bool) -> None:
     for result in results:
         if result.key == "auto_regret":
             print(format_choices(result.details))
-    print_table(results)
+    print_table(results, enough_rounds=enough_rounds)
     print(f"{context['device']}, {context['threads']} threads, torch {context['torch']}")
     print(f"mmoe.ops: {context['extension']}")
     for dtype, rates in context["product_gflops"].items():
         shown = ", ".join(f"{library} {rate:,.0f}" for library, rate in rates.items())
         print(f"best product, {dtype}: {shown} GFLOP/s")
-    missed = [
-        r.key for r in results if r.key in TARGETS and not TARGETS[r.key].met(r.spread.median)
-    ]
-    print(f"{context['seconds']} s; missed: {', '.join(missed) or 'none'}")
-
-
-def _missed(results: Sequence[Result]) -> list[str]:
-    return [r.key for r in results if r.key in TARGETS and not TARGETS[r.key].met(r.spread.median)]
+    outcome = f"missed: {', '.join(missed(results)) or 'none'}"
+    if not enough_rounds:
+        outcome = f"fewer than {FEWEST_ROUNDS} rounds: this shows that it runs, and measures nothing"
+    print(f"{context['seconds']} s; {outcome}")
 
 
 def _as_json(
-    results: Sequence[Result], failed: dict[str, str], context: dict[str, Any]
+    results: Sequence[Result],
+    failed: dict[str, str],
+    context: dict[str, Any],
+    enough_rounds: bool,
 ) -> dict[str, Any]:
     """The keys first, then what stands behind them."""
     return {
         **{r.key: round(r.spread.median, 4) for r in results},
         **context,
-        "missed": _missed(results),
+        "missed": missed(results) if enough_rounds else None,
         "failed": failed,
         "results": {r.key: r.as_json() for r in results},
     }

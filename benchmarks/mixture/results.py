@@ -114,8 +114,19 @@ def in_order(results: Iterable[Result]) -> list[Result]:
     return sorted(results, key=lambda result: (place(result), len(result.key), result.key))
 
 
-def print_table(results: Sequence[Result]) -> None:
-    """Targets beside what was measured; keys without a target are for information."""
+def missed(results: Iterable[Result]) -> list[str]:
+    """The keys whose targets are not reached."""
+    return [r.key for r in results if r.key in TARGETS and not TARGETS[r.key].met(r.spread.median)]
+
+
+def print_table(results: Sequence[Result], *, enough_rounds: bool = True) -> None:
+    """Targets beside what was measured; keys without a target are for information.
+
+    Args:
+        results: What was measured.
+        enough_rounds: Whether the medians can be held against the targets.
+    """
+    below = set(missed(results))
     title = "Paired ratios: median and 10–90 % range"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     right = ("ours, ms", "other, ms", "median", "10–90 %", "target")
@@ -132,7 +143,13 @@ def print_table(results: Sequence[Result]) -> None:
             f"{spread.median:.3f}",
             f"{spread.low:.3f}–{spread.high:.3f}",
             str(target) if target else "",
-            ("met" if target.met(spread.median) else "MISSED") if target else "",
+            _verdict(result.key in below, enough_rounds) if target else "",
             result.note,
         )
     Console(width=140, highlight=False).print(table)
+
+
+def _verdict(missed: bool, enough_rounds: bool) -> str:
+    if not enough_rounds:
+        return "too few rounds"
+    return "MISSED" if missed else "met"
