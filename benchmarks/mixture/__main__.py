@@ -140,7 +140,9 @@ def _print(results: Sequence[Result], context: dict[str, Any], enough_rounds: bo
         print(f"best product, {dtype}: {shown} GFLOP/s")
     outcome = f"missed: {', '.join(missed(results)) or 'none'}"
     if not enough_rounds:
-        outcome = f"fewer than {FEWEST_ROUNDS} rounds: this shows that it runs, and measures nothing"
+        outcome = (
+            f"fewer than {FEWEST_ROUNDS} rounds: this shows that it runs, and measures nothing"
+        )
     print(f"{context['seconds']} s; {outcome}")
 
 
