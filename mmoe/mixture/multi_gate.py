@@ -261,8 +261,9 @@ class MultiGateMixture(nn.Module):
         for s, source in enumerate(sources):
             width = self.input_dim if s in self.expert_source else source.shape[-1]
             if source.dim() != 2 or source.shape != (rows, width):
+                height = f"{rows} (rows of source 0)" if s else "rows"
+                which = f" of source {s}" if self.num_sources > 1 else ""
                 raise ValueError(
-                    f"x: expected shape [rows, {width}] of source {s}, with the rows of source 0 "
-                    f"({rows}), got {list(source.shape)}"
+                    f"x: expected shape [{height}, {width}]{which}, got {list(source.shape)}"
                 )
         return sources

@@ -127,7 +127,7 @@ def test_a_list_of_modules_is_a_pool():
 @pytest.mark.parametrize(
     ("x", "message"),
     [
-        (torch.zeros(3, D + 1), r"x: expected shape \[rows, 6\] of source 0.*got \[3, 7\]"),
+        (torch.zeros(3, D + 1), r"x: expected shape \[rows, 6\], got \[3, 7\]"),
         (torch.zeros(3, 2, D), "x: expected 1 input source.*, got 2"),
         (torch.zeros(D), r"x: expected shape.*got \[6\]"),
         ([], "x: expected 1 input source.*, got 0"),
@@ -141,8 +141,13 @@ def test_wrong_inputs(x, message):
 
 def test_sources_of_different_heights():
     layer = MultiGateMixture(D, 1, mlp_experts(2, D, [H]), expert_source=[0, 1])
-    with pytest.raises(ValueError, match=r"of source 1, with the rows of source 0 \(3\)"):
+    message = r"x: expected shape \[3 \(rows of source 0\), 6\] of source 1, got \[4, 6\]"
+    with pytest.raises(ValueError, match=message):
         layer([torch.zeros(3, D), torch.zeros(4, D)])
+    with pytest.raises(
+        ValueError, match=r"x: expected shape \[rows, 6\] of source 0, got \[3, 5\]"
+    ):
+        layer([torch.zeros(3, D - 1), torch.zeros(3, D)])
 
 
 def test_inputs_of_any_structure_need_a_gate():
