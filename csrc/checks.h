@@ -72,8 +72,10 @@ struct ExpertOutputs {
   int64_t rows, width;
 
   explicit ExpertOutputs(const std::vector<Tensor>& y) {
-    if (y.empty()) fail("y: expected at least one expert, got none");
     const bool stacked = y.size() == 1 && y[0].dim() == 3;
+    if (y.empty() || (stacked && y[0].size(0) == 0)) {
+      fail("y: expected at least one expert, got none");
+    }
     type = y[0].scalar_type();
     if (!is_float(type)) fail("y: expected float32, bfloat16 or float64");
     for (const Tensor& tensor : y) {

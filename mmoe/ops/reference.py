@@ -393,7 +393,10 @@ def gated_combine_backward(
 
 def _stacked(y: Sequence[Tensor]) -> Tensor:
     """Turn either form of the expert outputs into y_EBO, for sums."""
-    return _accumulate(y[0] if y[0].dim() == 3 else torch.stack(list(y)))
+    y_EBO = y[0] if y[0].dim() == 3 else torch.stack(list(y))
+    if len(y_EBO) == 0:
+        raise ValueError("y: expected at least one expert, got none")
+    return _accumulate(y_EBO)
 
 
 def dense_combine(y: Sequence[Tensor], weights_BGE: Tensor) -> Tensor:

@@ -234,6 +234,18 @@ def test_the_kernel_itself_checks_its_arguments():
         torch.ops.mmoe.dense_combine([torch.zeros(2, 3)], torch.zeros(5, 1, 1))
 
 
+@pytest.mark.parametrize("operators", [torch.ops.mmoe, reference], ids=["kernel", "reference"])
+def test_no_experts_are_refused_not_read(operators):
+    y, weights_BGE, grad_BGO = [torch.empty(0, 4, 8)], torch.empty(4, 2, 0), torch.ones(4, 2, 8)
+
+    for call in (
+        lambda: operators.dense_combine(y, weights_BGE),
+        lambda: operators.dense_combine_backward(grad_BGO, y, weights_BGE),
+    ):
+        with pytest.raises(ValueError, match="y: expected at least one expert, got none"):
+            call()
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_layouts_of_every_width(case, layout):
     y_EBO, weights_BGE = inputs(case, torch.float32)
