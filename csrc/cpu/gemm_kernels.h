@@ -374,8 +374,12 @@ template <typename T>
 MMOE_INLINE void derive_relu(const T* grad, const T* y, int64_t count, T* dz) {
   if constexpr (sizeof(T) == sizeof(bf16)) {
     for (int64_t i = 0; i < count; ++i) {
-      // A bfloat16 is positive where its bits, as a number with a sign, are.
-      dz[i].bits = static_cast<int16_t>(y[i].bits) > 0 ? grad[i].bits : uint16_t{0};
+      // A bfloat16 is positive where its bits, as a number with a sign, are; NaN has any sign.
+      // Masks, since AVX2 has vectors of them, but not of conditions.
+      const auto bits = static_cast<int16_t>(y[i].bits);
+      const uint16_t positive = bits > 0 ? 0xffff : 0;
+      const uint16_t is_nan = static_cast<int16_t>(bits & 0x7fff) > 0x7f80 ? 0xffff : 0;
+      dz[i].bits = grad[i].bits & (positive | is_nan);
     }
   } else {
     for (int64_t i = 0; i < count; ++i) dz[i] = y[i] <= 0 ? 0 : grad[i];

@@ -99,7 +99,7 @@ template <typename S>
 __device__ S differentiate(S grad, S kept, Activation activation) {
   switch (activation) {
     case Activation::relu:
-      return kept > 0 ? grad : S(0);
+      return kept <= 0 ? S(0) : grad;  // where y is NaN, the gradient stays
     case Activation::gelu: {
       const S below = S(0.5) * (1 + erf(kept * S(0.70710678118654752)));
       const S density = exp(S(-0.5) * kept * kept) * S(0.39894228040143268);  // 1 / sqrt(2 pi)
