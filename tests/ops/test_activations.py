@@ -53,6 +53,27 @@ def exact(numbers, activation):
     return y.detach().to(numbers.dtype), slopes.to(numbers.dtype)
 
 
+def both_signs(magnitudes, dtype):
+    return torch.cat([magnitudes, -magnitudes]).to(dtype)
+
+
+def test_every_magnitude(layer, activation, dtype):
+    powers = torch.logspace(-30, 38, 205, dtype=torch.float64)
+    ends = torch.tensor([0, 13, 87, 87.5, 88, 88.25, 88.5, 88.7, 89, 90, 95, 104, 3e38])
+    numbers = both_signs(torch.cat([powers, ends.double()]), dtype)
+
+    y, slopes = layer(numbers)
+
+    step = {torch.float32: 5e-6, torch.bfloat16: 1e-2, torch.float64: 1e-12}[dtype]
+    expected_y, expected_slopes = exact(numbers, activation)
+    torch.testing.assert_close(y, expected_y, rtol=step, atol=step)
+    torch.testing.assert_close(slopes, expected_slopes, rtol=step, atol=step)
+    small = numbers.abs() < 0.1  # there in relation to the number
+    torch.testing.assert_close(y[small], expected_y[small], rtol=step, atol=0)
+    if activation == "silu":  # small results too; float32 has exp(x) up to x = 88.72
+        torch.testing.assert_close(y, expected_y, rtol=step, atol=3e-37)
+
+
 def test_nan_of_either_sign_and_infinity_are_pytorchs(layer, activation, dtype):
     """The NaN that x86 itself makes is negative; a ReLU's gradient passes where y is NaN."""
     nan = torch.tensor(torch.nan, dtype=dtype).copysign(torch.tensor([1.0, -1.0], dtype=dtype))
