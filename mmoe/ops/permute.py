@@ -16,7 +16,8 @@ def permute(x_BD: Tensor, plan: RoutePlan) -> Tensor:
     x_PD[p] = x[rows[p]], and 0 where rows[p] is -1 (the plan's tail)
 
     The gradient is `unpermute`: a sample's pairs are added up in a fixed order, in float32 (float64
-    for float64), so the same input gives the same bits. It counts the pairs that a slot names.
+    for float64), so the same input gives the same bits. It counts the pairs that a slot names,
+    which in a plan from `route_plan` are all of them.
 
     Args:
         x_BD: float32, bfloat16 or float64, a row per sample.
@@ -51,7 +52,7 @@ def unpermute(y_PD: Tensor, plan: RoutePlan) -> Tensor:
 
     Sums are taken in float32 (float64 for float64 input), in the order of the pairs, so the same
     input gives the same bits. Rows that no slot names, such as the tail, are never read. The
-    gradient is `permute`.
+    gradient is `permute`, with 0 for the rows that no slot names.
 
     Args:
         y_PD: float32, bfloat16 or float64, a row per pair of the plan.
@@ -106,7 +107,17 @@ def _backward_of_permute(ctx: Any, grad_PD: Tensor) -> tuple[Tensor, None, None]
 
 
 def _backward_of_unpermute(ctx: Any, grad_BD: Tensor) -> tuple[Tensor, None, None]:
-    return torch.ops.mmoe.permute(grad_BD, *ctx.saved_tensors), None, None
+    rows_P, slots_BGK = ctx.saved_tensors
+    return torch.ops.mmoe.permute(grad_BD, _named(rows_P, slots_BGK), slots_BGK), None, None
+
+
+def _named(rows_P: Tensor, slots_BGK: Tensor) -> Tensor:
+    """Give the rows of the pairs that a slot names, and -1 for the others."""
+    P = len(rows_P)
+    # Entry P takes what unused picks write, and is cut off.
+    targets = torch.where(slots_BGK >= 0, slots_BGK, P).flatten().long()
+    named_P = rows_P.new_zeros(P + 1, dtype=torch.bool).scatter(0, targets, True)[:P]
+    return torch.where(named_P, rows_P, -1)
 
 
 register_fake("permute", _fake_permute)

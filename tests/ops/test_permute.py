@@ -103,6 +103,21 @@ def test_gradcheck(usual):
     assert torch.autograd.gradcheck(lambda y: unpermute(y, plan), (y_PD,))
 
 
+def test_pairs_that_no_slot_names_get_no_gradient(usual):
+    """A plan whose picks were dropped afterwards, its pairs still there."""
+    plan = plan_of(usual)
+    dropped = plan._replace(
+        slots_BGK=plan.slots_BGK.masked_fill(usual.random(*plan.slots_BGK.shape) < 0.3, -1)
+    )
+    named = sorted({slot for pairs in pairs_of(dropped) for slot in pairs})
+    assert len(named) < int(plan.offsets_E1[-1])
+    y_PD = usual.random(plan.rows_P.numel(), 3).double().requires_grad_()
+
+    assert torch.autograd.gradcheck(lambda y: unpermute(y, dropped), (y_PD,))
+    grad_PD = gradient(unpermute, y_PD.detach(), dropped, torch.ones(usual.B, 3).double())
+    assert grad_PD.any(1).nonzero().flatten().tolist() == named
+
+
 def test_the_gradients_have_gradients(usual):
     plan = plan_of(usual)
     x_BD = usual.random(usual.B, 2, seed=1).double().requires_grad_()
