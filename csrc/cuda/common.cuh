@@ -50,15 +50,23 @@ inline unsigned blocks_for(int64_t threads) {
   return static_cast<unsigned>(blocks);
 }
 
-// Kernels read pointers: a tensor elsewhere would be an illegal access.
+inline std::string device_name(const Tensor& tensor) {
+  if (tensor.is_cuda()) return "cuda:" + std::to_string(tensor.get_device_index());
+  return tensor.is_cpu() ? "cpu" : "another";
+}
+
+// Kernels read pointers: a tensor elsewhere would be an illegal access. One tensor of a call on a
+// GPU is enough for PyTorch to choose these operators, so it may be any that is not.
 inline void check_device(const Tensor& like, const char* like_name,
                          std::initializer_list<std::pair<const char*, const Tensor*>> others) {
+  if (!like.is_cuda()) {
+    fail(like_name, ": expected device cuda as another argument, got ", device_name(like),
+         "; move one with .to()");
+  }
   for (const auto& [name, tensor] : others) {
     if (tensor->is_cuda() && tensor->get_device_index() == like.get_device_index()) continue;
-    fail(name, ": expected device cuda:", like.get_device_index(), " as ", like_name, ", got ",
-         tensor->is_cuda() ? "cuda:" + std::to_string(tensor->get_device_index())
-                           : std::string("another"),
-         "; move one with .to()");
+    fail(name, ": expected device ", device_name(like), " as ", like_name, ", got ",
+         device_name(*tensor), "; move one with .to()");
   }
 }
 

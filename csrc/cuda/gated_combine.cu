@@ -165,6 +165,7 @@ void forward_as(const Tensor& y, const Tensor& slots, const Tensor& weights, con
 
 Tensor gated_combine(const Tensor& y_PO, const Tensor& slots_BGK, const Tensor& weights_BGK) {
   check_gated_combine(y_PO, slots_BGK, weights_BGK);
+  check_device(y_PO, "y_PO", {{"slots_BGK", &slots_BGK}, {"weights_BGK", &weights_BGK}});
   const Launch launch(y_PO);
   const Tensor y = dense(y_PO), slots = dense(slots_BGK), weights = dense(weights_BGK);
   const Tensor out = empty(y, {slots.size(0), slots.size(1), y.size(1)}, y.scalar_type());
@@ -186,6 +187,8 @@ std::tuple<Tensor, Tensor> gated_combine_backward(const Tensor& grad_BGO, const 
                                                   const Tensor& weights_BGK) {
   check_gated_combine(y_PO, slots_BGK, weights_BGK);
   check_grad(grad_BGO, slots_BGK.size(0), slots_BGK.size(1), y_PO.size(1), y_PO.scalar_type());
+  check_device(y_PO, "y_PO",
+               {{"grad_BGO", &grad_BGO}, {"slots_BGK", &slots_BGK}, {"weights_BGK", &weights_BGK}});
   const Launch launch(y_PO);
   const cudaStream_t stream = launch.stream();
   const Tensor y = dense(y_PO), slots = dense(slots_BGK), weights = dense(weights_BGK);

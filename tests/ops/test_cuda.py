@@ -246,9 +246,40 @@ def test_tensors_on_two_devices_are_refused():
     offsets_E1 = torch.tensor([0, 4], dtype=torch.int32)
 
     with pytest.raises(
-        ValueError, match=r"offsets_E1: expected device cuda:0 as x_PD, got another"
+        ValueError, match=r"offsets_E1: expected device cuda:0 as x_PD, got cpu; move one with"
     ):
         torch.ops.mmoe.grouped_mm(x_PD, offsets_E1, weight_EDH, None, "none")
+
+
+def combine_calls():
+    """Every combine with its arguments on the CPU, by name."""
+    y, slots, weights = torch.zeros(4, 3), torch.zeros(2, 1, 2).int(), torch.zeros(2, 1, 2)
+    grad, parts = torch.zeros(2, 1, 3), [torch.zeros(2, 3), torch.zeros(2, 3)]
+    return {
+        "gated_combine": {"y": y, "slots": slots, "weights": weights},
+        "gated_combine_backward": {"grad": grad, "y": y, "slots": slots, "weights": weights},
+        "dense_combine": {"y": parts, "weights": weights},
+        "dense_combine_backward": {"grad": grad, "y": parts, "weights": weights},
+    }
+
+
+@pytest.mark.parametrize(
+    ("operator", "left_behind"),
+    [(operator, name) for operator, arguments in combine_calls().items() for name in arguments],
+)
+def test_combines_refuse_a_tensor_on_another_device(operator, left_behind):
+    """The kernel would read the CPU's memory by its address."""
+    arguments = [
+        value
+        if name == left_behind
+        else on_gpu(*value)
+        if isinstance(value, list)
+        else value.cuda()
+        for name, value in combine_calls()[operator].items()
+    ]
+
+    with pytest.raises(ValueError, match=rf"{left_behind}.*: expected device cuda.*, got cpu"):
+        getattr(torch.ops.mmoe, operator)(*arguments)
 
 
 # A stopped kernel takes the process's CUDA context with it, so each runs in a process of its own.
