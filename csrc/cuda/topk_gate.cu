@@ -146,7 +146,10 @@ __global__ void backward(Gate<T> d, const sum_t<T>* grad, const int32_t* experts
   for (int32_t k = lane; k < d.K; k += W) {
     if (experts[k] < 0) continue;
     const S share = exp(d.value(row, experts[k]) - largest);
-    if (d.after) sum += share;
+    // An expert that is picked again adds to the gradient, not to the softmax over the picks.
+    bool is_first = true;
+    for (int32_t j = 0; j < k; ++j) is_first &= experts[j] != experts[k];
+    if (d.after && is_first) sum += share;
     dot += share * grad[k];
   }
   if (!d.after) {

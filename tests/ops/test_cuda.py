@@ -78,6 +78,20 @@ def test_topk_gate(case, dtype, close, after):
 
 
 @pytest.mark.parametrize("after", [True, False], ids=["after", "before"])
+def test_topk_gate_backward_of_picks_that_repeat(case, dtype, close, after):
+    logits_BGE, visibility_GE = gate_inputs(case, dtype)
+    generator = torch.Generator().manual_seed(0)
+    experts_BGK = torch.randint(-1, case.E, (case.B, case.G, 5), generator=generator).int()
+    grad_BGK = case.random(*experts_BGK.shape, seed=5)
+    grad_BGK = grad_BGK.to(torch.float64 if dtype == torch.float64 else torch.float32)
+    arguments = (grad_BGK, logits_BGE, visibility_GE, experts_BGK)
+
+    grad_BGE = torch.ops.mmoe.topk_gate_backward(*on_gpu(*arguments), after)
+
+    close(grad_BGE.cpu(), torch.ops.mmoe.topk_gate_backward(*arguments, after))
+
+
+@pytest.mark.parametrize("after", [True, False], ids=["after", "before"])
 def test_nan_makes_the_weights_of_its_row_and_gate_nan(after):
     logits_BGE = torch.zeros(2, 2, 20, device="cuda")
     logits_BGE[1, 0, 7] = math.nan

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from mmoe.ops import extension_status, reference, topk_gate
+from mmoe.ops._checks import accumulate_dtype
 
 needs_kernels = pytest.mark.skipif(
     not extension_status().built, reason="plain PyTorch leaves these checks to the wrapper"
@@ -47,6 +48,30 @@ def test_nothing_is_looked_up_where_there_are_no_values():
     assert weights_BGK.shape == experts_BGK.shape == (4, 2, 2)
     assert grad_BGE.shape == (4, 2, 3)
     assert (x_PD.shape, y_BD.shape) == ((8, 5), (4, 5))
+
+
+@pytest.mark.parametrize("after", [True, False], ids=["after", "before"])
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_an_expert_picked_again_counts_once_in_the_softmax(device, after, dtype, close):
+    """Its picks add their gradients up; the weights of the others stay what they were."""
+    experts_BGK = torch.tensor([[[2, 0, 2, -1], [1, 1, 1, 1]], [[0, 3, 3, 0], [4, 1, 0, 3]]]).int()
+    logits_BGE = torch.linspace(-2, 2, 20).view(2, 2, 5).to(dtype)
+    exact_BGE = logits_BGE.double().requires_grad_()
+    grad_BGK = torch.arange(1.0, 17.0).view(2, 2, 4).to(accumulate_dtype(dtype))
+    expected_BGE = torch.zeros_like(exact_BGE)
+    for b, g in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        picks = [expert for expert in experts_BGK[b, g].tolist() if expert >= 0]
+        base = sorted(set(picks)) if after else list(range(5))
+        p = exact_BGE[b, g, base].softmax(0)
+        total = sum(grad_BGK[b, g, k] * p[base.index(expert)] for k, expert in enumerate(picks))
+        expected_BGE[b, g] = torch.autograd.grad(total, exact_BGE)[0][b, g]
+    visibility_GE = torch.ones(2, 5, dtype=torch.bool)
+    arguments = [grad_BGK, logits_BGE, visibility_GE, experts_BGK]
+
+    grad_BGE = torch.ops.mmoe.topk_gate_backward(*(t.to(device) for t in arguments), after).cpu()
+
+    close(grad_BGE, expected_BGE.to(dtype))
+    close(reference.topk_gate_backward(*arguments, after), expected_BGE.to(dtype))
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)
