@@ -11,7 +11,7 @@
 namespace mmoe {
 namespace {
 
-constexpr int64_t kTable = 128;  // pointers that travel with the launch; 4 KiB is the limit
+constexpr int64_t kTable = 124;  // experts whose pointers and strides travel with the launch
 constexpr int kMostGates = 8;
 constexpr int kBackwardThreads = 128;
 
@@ -105,6 +105,9 @@ __global__ void backward(const __grid_constant__ Rows rows, const __grid_constan
     backward_row<T, V, NG>(d, b, e, rows.row<T>(e, b), grad + b * d.G * d.O, grad_y, grad_weights);
   }
 }
+
+// The gradients' table travels as well, and 4 KiB is the limit of CUDA before 12.1 and its drivers.
+static_assert(2 * sizeof(Rows) + sizeof(Dense<double>) + 2 * sizeof(void*) <= 4096);
 
 // More experts than the table holds: one stacked tensor, copied together where it is a list.
 std::vector<Tensor> fit_table(const std::vector<Tensor>& y) {
