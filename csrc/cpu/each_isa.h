@@ -13,6 +13,7 @@
 #include <numeric>
 #include <type_traits>
 
+#include "processor.h"
 #include "rows.h"
 
 #define MMOE_ISA generic
@@ -23,7 +24,7 @@
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
 #pragma GCC push_options
-#pragma GCC target("avx2,fma,bmi2")
+#pragma GCC target("avx2,fma")
 #define MMOE_ISA avx2
 #define MMOE_VECTOR_BYTES 32
 #include MMOE_KERNELS
@@ -32,7 +33,7 @@
 #pragma GCC pop_options
 
 #pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,bmi2")
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")
 #define MMOE_ISA avx512
 #define MMOE_VECTOR_BYTES 64
 #include MMOE_KERNELS
@@ -44,11 +45,8 @@ namespace mmoe {
 
 template <typename F>
 F* best_of(F* generic, F* avx2, F* avx512) {
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
-    return avx512;
-  }
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? avx2 : generic;
+  if (has_avx512()) return avx512;
+  return has_avx2() ? avx2 : generic;
 }
 
 }  // namespace mmoe

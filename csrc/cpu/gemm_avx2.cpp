@@ -5,7 +5,7 @@
 
 #include <cstdint>
 #include <cstring>
-#pragma GCC target("avx2,fma,f16c,bmi2")
+#pragma GCC target("avx2,fma")
 
 #define MMOE_ISA avx2
 #include "gemm_kernels.h"

@@ -7,7 +7,7 @@
 
 #include <cstdint>
 #include <cstring>
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,bmi2")
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")
 
 #define MMOE_ISA avx512
 #include "gemm_avx512.h"

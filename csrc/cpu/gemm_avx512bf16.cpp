@@ -7,7 +7,7 @@
 
 #include <cstdint>
 #include <cstring>
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,bmi2")
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")
 
 #define MMOE_ISA avx512bf16
 #include "gemm_avx512.h"

@@ -73,6 +73,24 @@ def test_python_and_cpp_declare_the_same_operators(repository):
     assert declared == [name + schema for name, schema in SCHEMAS.items()]
 
 
+def test_kernels_use_no_instructions_that_nobody_asked_the_processor_for(repository):
+    """A virtual machine may hide any of them, and the first use of one would end the process."""
+    sources = {
+        path.name: path.read_text()
+        for pattern in ("*.h", "*.cpp")
+        for path in (repository / "csrc" / "cpu").glob(pattern)
+    }
+    asked = set(re.findall(r'cpu_supports\("(\w+)"\)', sources["processor.h"]))
+    used = {
+        name: set(re.findall(r'#pragma GCC target\("([\w,]+)"\)', text))
+        for name, text in sources.items()
+    }
+
+    assert len(set().union(*used.values())) >= 3
+    for name, targets in used.items():
+        assert set(",".join(targets).split(",")) - {""} <= asked, name
+
+
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_the_registered_schema_is_the_declared_one(name):
     registered = str(getattr(torch.ops.mmoe, name).default._schema)
