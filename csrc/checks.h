@@ -13,6 +13,7 @@
 #include <optional>
 #include <sstream>
 #include <stdexcept>
+#include <string>
 #include <vector>
 
 namespace mmoe {
@@ -27,6 +28,41 @@ template <typename... Parts>
   throw std::invalid_argument(text.str());
 }
 
+// An argument as messages name it: x, or x[2] for one of a list.
+struct Name {
+  const char* text;
+  int64_t index = -1;  // -1: not of a list
+  Name(const char* text) : text(text) {}
+  Name(const char* list, size_t index) : text(list), index(static_cast<int64_t>(index)) {}
+};
+
+inline std::ostream& operator<<(std::ostream& to, const Name& name) {
+  to << name.text;
+  return name.index < 0 ? to : to << '[' << name.index << ']';
+}
+
+// As Python prints it.
+inline std::string type_name(ScalarType type) {
+  switch (type) {
+    case ScalarType::Float:
+      return "torch.float32";
+    case ScalarType::Double:
+      return "torch.float64";
+    case ScalarType::BFloat16:
+      return "torch.bfloat16";
+    case ScalarType::Half:
+      return "torch.float16";
+    case ScalarType::Int:
+      return "torch.int32";
+    case ScalarType::Long:
+      return "torch.int64";
+    case ScalarType::Bool:
+      return "torch.bool";
+    default:
+      return "number " + std::to_string(static_cast<int>(type));
+  }
+}
+
 inline bool is_float(ScalarType type) {
   return type == ScalarType::Float || type == ScalarType::BFloat16 || type == ScalarType::Double;
 }
@@ -36,18 +72,24 @@ inline ScalarType accumulate_type(ScalarType type) {
   return type == ScalarType::Double ? ScalarType::Double : ScalarType::Float;
 }
 
-inline void check_dim(const char* name, const Tensor& tensor, int64_t dim) {
-  if (tensor.dim() != dim) fail(name, ": expected ", dim, " dimensions, got ", tensor.dim());
+inline void check_dim(Name name, const Tensor& tensor, int64_t dim) {
+  if (tensor.dim() == dim) return;
+  fail(name, ": expected ", dim, dim == 1 ? " dimension" : " dimensions", ", got ", tensor.dim());
 }
 
-inline void check_type(const char* name, const Tensor& tensor, ScalarType type) {
-  if (tensor.scalar_type() != type) {
-    fail(name, ": expected dtype number ", static_cast<int>(type), ", got ",
-         static_cast<int>(tensor.scalar_type()), " (3 int32, 6 float32, 7 float64, 15 bfloat16)");
-  }
+inline void check_type(Name name, const Tensor& tensor, ScalarType type) {
+  if (tensor.scalar_type() == type) return;
+  fail(name, ": expected dtype ", type_name(type), ", got ", type_name(tensor.scalar_type()),
+       "; use .to(", type_name(type), ")");
 }
 
-inline void check_size(const char* name, const Tensor& tensor, int64_t dim, int64_t size) {
+inline void check_float(Name name, const Tensor& tensor) {
+  if (is_float(tensor.scalar_type())) return;
+  fail(name, ": expected one of torch.float32, torch.bfloat16, torch.float64, got ",
+       type_name(tensor.scalar_type()));
+}
+
+inline void check_size(Name name, const Tensor& tensor, int64_t dim, int64_t size) {
   if (tensor.size(dim) != size) {
     fail(name, ": expected size ", size, " in dimension ", dim, ", got ", tensor.size(dim));
   }
@@ -77,15 +119,17 @@ struct ExpertOutputs {
       fail("y: expected at least one expert, got none");
     }
     type = y[0].scalar_type();
-    if (!is_float(type)) fail("y: expected float32, bfloat16 or float64");
-    for (const Tensor& tensor : y) {
-      check_dim("y", tensor, stacked ? 3 : 2);
-      check_type("y", tensor, type);
-      const int64_t last = tensor.dim() - 1;
+    for (size_t i = 0; i < y.size(); ++i) {
+      const Tensor& tensor = y[i];
+      const Name name = stacked ? Name("y") : Name("y", i);
+      const int64_t last = stacked ? 2 : 1;
+      check_dim(name, tensor, last + 1);
+      check_float(name, tensor);
+      check_type(name, tensor, type);
       rows = y[0].size(last - 1);
       width = y[0].size(last);
-      check_size("y", tensor, last - 1, rows);
-      check_size("y", tensor, last, width);
+      check_size(name, tensor, last - 1, rows);
+      check_size(name, tensor, last, width);
       // A row of one number may carry any stride.
       const bool packed = tensor.stride(last) == 1 || width <= 1;
       kept.push_back(packed ? tensor : torch::stable::contiguous(tensor));
@@ -136,7 +180,7 @@ inline void check_dense_combine(const ExpertOutputs& y, const Tensor& weights) {
 
 inline void check_gated_combine(const Tensor& y, const Tensor& slots, const Tensor& weights) {
   check_dim("y_PO", y, 2);
-  if (!is_float(y.scalar_type())) fail("y_PO: expected float32, bfloat16 or float64");
+  check_float("y_PO", y);
   check_dim("slots_BGK", slots, 3);
   check_type("slots_BGK", slots, ScalarType::Int);
   check_dim("weights_BGK", weights, 3);
@@ -175,7 +219,12 @@ inline void check_layer(const Tensor& weight, const std::optional<Tensor>& bias,
   if (weight.size(0) < 1) fail("weight_EDH: expected at least one expert, got none");
   check_size("weight_EDH", weight, 1, inputs);
   // float32 may stand beside bfloat16 rows.
-  if (weight.scalar_type() != accumulate_type(type)) check_type("weight_EDH", weight, type);
+  const ScalarType wide = accumulate_type(type);
+  if (weight.scalar_type() != type && weight.scalar_type() != wide) {
+    fail("weight_EDH: expected dtype ", type_name(wide),
+         wide == type ? "" : " or " + type_name(type), " beside rows in ", type_name(type),
+         ", got ", type_name(weight.scalar_type()));
+  }
   if (!bias) return;
   check_dim("bias_EH", *bias, 2);
   check_type("bias_EH", *bias, weight.scalar_type());
@@ -186,7 +235,7 @@ inline void check_layer(const Tensor& weight, const std::optional<Tensor>& bias,
 inline void check_grouped_mm(const Tensor& x, const Tensor& offsets, const Tensor& weight,
                              const std::optional<Tensor>& bias) {
   check_dim("x_PD", x, 2);
-  if (!is_float(x.scalar_type())) fail("x_PD: expected float32, bfloat16 or float64");
+  check_float("x_PD", x);
   check_layer(weight, bias, x.size(1), x.scalar_type());
   check_dim("offsets_E1", offsets, 1);
   check_type("offsets_E1", offsets, ScalarType::Int);
@@ -206,12 +255,13 @@ inline void check_offsets(const std::vector<int64_t>& offsets, int64_t rows) {
 inline void check_dense_mm(const std::vector<Tensor>& x, const Tensor& weight,
                            const std::optional<Tensor>& bias) {
   if (x.empty()) fail("x: expected one tensor, or one per expert, got none");
-  for (const Tensor& tensor : x) {
-    check_dim("x", tensor, 2);
-    if (!is_float(tensor.scalar_type())) fail("x: expected float32, bfloat16 or float64");
-    check_type("x", tensor, x[0].scalar_type());
-    check_size("x", tensor, 0, x[0].size(0));
-    check_size("x", tensor, 1, x[0].size(1));
+  for (size_t i = 0; i < x.size(); ++i) {
+    const Name name("x", i);
+    check_dim(name, x[i], 2);
+    check_float(name, x[i]);
+    check_type(name, x[i], x[0].scalar_type());
+    check_size(name, x[i], 0, x[0].size(0));
+    check_size(name, x[i], 1, x[0].size(1));
   }
   check_layer(weight, bias, x[0].size(1), x[0].scalar_type());
   if (x.size() != 1 && static_cast<int64_t>(x.size()) != weight.size(0)) {
@@ -222,7 +272,7 @@ inline void check_dense_mm(const std::vector<Tensor>& x, const Tensor& weight,
 inline void check_gate_mm(const Tensor& x, const Tensor& weight,
                           const std::optional<Tensor>& bias) {
   check_dim("x_BD", x, 2);
-  if (!is_float(x.scalar_type())) fail("x_BD: expected float32, bfloat16 or float64");
+  check_float("x_BD", x);
   check_dim("weight_DN", weight, 2);
   check_type("weight_DN", weight, accumulate_type(x.scalar_type()));
   check_size("weight_DN", weight, 0, x.size(1));
@@ -234,10 +284,10 @@ inline void check_gate_mm(const Tensor& x, const Tensor& weight,
 
 inline void check_topk_gate(const Tensor& logits, const Tensor& visibility) {
   check_dim("logits_BGE", logits, 3);
-  if (!is_float(logits.scalar_type())) fail("logits_BGE: expected float32, bfloat16 or float64");
+  check_float("logits_BGE", logits);
   if (logits.size(2) == 0) fail("logits_BGE: expected at least one expert, got none");
   check_dim("visibility_GE", visibility, 2);
-  if (visibility.scalar_type() != ScalarType::Bool) fail("visibility_GE: expected dtype bool");
+  check_type("visibility_GE", visibility, ScalarType::Bool);
   check_size("visibility_GE", visibility, 0, logits.size(1));
   check_size("visibility_GE", visibility, 1, logits.size(2));
 }
@@ -256,7 +306,7 @@ inline void check_topk_gate_grad(const Tensor& grad, const Tensor& logits, const
 inline void check_permute(const char* name, const Tensor& rows, const Tensor& rows_P,
                           const Tensor& slots_BGK) {
   check_dim(name, rows, 2);
-  if (!is_float(rows.scalar_type())) fail(name, ": expected float32, bfloat16 or float64");
+  check_float(name, rows);
   check_dim("rows_P", rows_P, 1);
   check_type("rows_P", rows_P, ScalarType::Int);
   check_dim("slots_BGK", slots_BGK, 3);

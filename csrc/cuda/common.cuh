@@ -58,7 +58,7 @@ inline std::string device_name(const Tensor& tensor) {
 // Kernels read pointers: a tensor elsewhere would be an illegal access. One tensor of a call on a
 // GPU is enough for PyTorch to choose these operators, so it may be any that is not.
 inline void check_device(const Tensor& like, const char* like_name,
-                         std::initializer_list<std::pair<const char*, const Tensor*>> others) {
+                         std::initializer_list<std::pair<Name, const Tensor*>> others) {
   if (!like.is_cuda()) {
     fail(like_name, ": expected device cuda as another argument, got ", device_name(like),
          "; move one with .to()");
@@ -67,6 +67,13 @@ inline void check_device(const Tensor& like, const char* like_name,
     if (tensor->is_cuda() && tensor->get_device_index() == like.get_device_index()) continue;
     fail(name, ": expected device ", device_name(like), " as ", like_name, ", got ",
          device_name(*tensor), "; move one with .to()");
+  }
+}
+
+inline void check_device(const Tensor& like, const char* like_name, const char* list,
+                         const std::vector<Tensor>& tensors) {
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    check_device(like, like_name, {{Name(list, i), &tensors[i]}});
   }
 }
 

@@ -196,7 +196,7 @@ void run_backward(const ExpertOutputs& y, const Tensor& weights, const Tensor& g
 
 Tensor dense_combine(const std::vector<Tensor>& y, const Tensor& weights_BGE) {
   check_device(weights_BGE, "weights_BGE", {});
-  for (const Tensor& tensor : y) check_device(weights_BGE, "weights_BGE", {{"y", &tensor}});
+  check_device(weights_BGE, "weights_BGE", "y", y);
   const Launch launch(weights_BGE);
   const ExpertOutputs outputs(fit_table(y));
   check_dense_combine(outputs, weights_BGE);
@@ -219,7 +219,7 @@ std::tuple<std::vector<Tensor>, Tensor> dense_combine_backward(const Tensor& gra
                                                                const std::vector<Tensor>& y,
                                                                const Tensor& weights_BGE) {
   check_device(weights_BGE, "weights_BGE", {{"grad_BGO", &grad_BGO}});
-  for (const Tensor& tensor : y) check_device(weights_BGE, "weights_BGE", {{"y", &tensor}});
+  check_device(weights_BGE, "weights_BGE", "y", y);
   const Launch launch(weights_BGE);
   const std::vector<Tensor> fitting = fit_table(y);
   const ExpertOutputs outputs(fitting);

@@ -213,7 +213,7 @@ std::tuple<std::vector<Tensor>, std::vector<Tensor>> dense_mm(const std::vector<
                                                               std::optional<Tensor> bias_EH,
                                                               std::string activation) {
   check_dense_mm(x, weight_EDH, bias_EH);
-  for (const Tensor& tensor : x) check_device(weight_EDH, "weight_EDH", {{"x", &tensor}});
+  check_device(weight_EDH, "weight_EDH", "x", x);
   if (bias_EH) check_device(weight_EDH, "weight_EDH", {{"bias_EH", &*bias_EH}});
   const Launch launch(weight_EDH);
   const Dense d(x, weight_EDH, activation);
@@ -228,14 +228,14 @@ std::vector<Tensor> checked(const char* name, const Dense& d, const std::vector<
   if (static_cast<int64_t>(tensors.size()) != d.E) {
     fail(name, ": expected ", d.E, " tensors, one per expert, got ", tensors.size());
   }
+  check_device(d.weight, "weight_EDH", name, tensors);
   std::vector<Tensor> packed;
-  for (const Tensor& tensor : tensors) {
-    check_dim(name, tensor, 2);
-    check_type(name, tensor, d.type);
-    check_size(name, tensor, 0, d.B);
-    check_size(name, tensor, 1, d.H);
-    check_device(d.weight, "weight_EDH", {{name, &tensor}});
-    packed.push_back(dense(tensor));
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    check_dim({name, i}, tensors[i], 2);
+    check_type({name, i}, tensors[i], d.type);
+    check_size({name, i}, tensors[i], 0, d.B);
+    check_size({name, i}, tensors[i], 1, d.H);
+    packed.push_back(dense(tensors[i]));
   }
   return packed;
 }
@@ -261,7 +261,7 @@ std::tuple<std::vector<Tensor>, Tensor, Tensor> dense_mm_backward(
     const std::vector<Tensor>& y, const std::vector<Tensor>& z, std::string activation, bool need_x,
     bool need_weight, bool need_bias) {
   check_dense_mm(x, weight_EDH, std::nullopt);
-  for (const Tensor& tensor : x) check_device(weight_EDH, "weight_EDH", {{"x", &tensor}});
+  check_device(weight_EDH, "weight_EDH", "x", x);
   const Launch launch(weight_EDH);
   const cudaStream_t stream = launch.stream();
   const Dense d(x, weight_EDH, activation);

@@ -12,12 +12,12 @@ def accumulate_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-def check_dims(name: str, tensor: torch.Tensor, letters: str) -> None:
+def check_dims(name: str, tensor: torch.Tensor, letters: Sequence[str]) -> None:
     """Refuse a tensor whose number of dimensions is not that of its shape letters."""
     if tensor.dim() != len(letters):
-        shape = ", ".join(letters)
+        dimensions = "1 dimension" if len(letters) == 1 else f"{len(letters)} dimensions"
         raise ValueError(
-            f"{name}: expected {len(letters)} dimensions [{shape}], got shape {list(tensor.shape)}"
+            f"{name}: expected {dimensions} [{', '.join(letters)}], got shape {list(tensor.shape)}"
         )
 
 

@@ -257,7 +257,10 @@ def test_the_operator_itself_refuses_too():
         (([], weight_EDH, bias_EH, "relu"), "x: expected one tensor, or one per expert"),
         ((x, weight_EDH[:, 1:], bias_EH, "relu"), "weight_EDH: expected size 16 in dimension 1"),
         ((x, weight_EDH, bias_EH[1:], "relu"), "bias_EH: expected size 5 in dimension 0"),
-        ((x, weight_EDH.double(), bias_EH, "relu"), "weight_EDH: expected dtype number 6"),
+        (
+            (x, weight_EDH.double(), bias_EH, "relu"),
+            "weight_EDH: expected dtype torch.float32 beside rows in torch.float32, got",
+        ),
         ((x, weight_EDH, bias_EH, "tanh"), "activation: expected one of none, relu, gelu, silu"),
     ):
         with pytest.raises(ValueError, match=text):

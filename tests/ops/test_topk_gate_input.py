@@ -144,12 +144,12 @@ def test_refuses_another_softmax():
     ("changed", "message"),
     [
         ({"logits": torch.zeros(2, 3)}, r"logits_BGE: expected 3 dimensions, got 2"),
-        ({"logits": torch.zeros(2, 1, 3).half()}, r"logits_BGE: expected float32, bfloat16 or"),
+        ({"logits": torch.zeros(2, 1, 3).half()}, r"logits_BGE: expected .*float32, .*bfloat16"),
         ({"logits": torch.zeros(2, 1, 0)}, r"logits_BGE: expected at least one expert, got none"),
         ({"visibility": torch.ones(3).bool()}, r"visibility_GE: expected 2 dimensions, got 1"),
         ({"visibility": torch.ones(2, 3).bool()}, r"visibility_GE: expected size 1 in dimension 0"),
         ({"visibility": torch.ones(1, 4).bool()}, r"visibility_GE: expected size 3 in dimension 1"),
-        ({"visibility": torch.ones(1, 3)}, r"visibility_GE: expected dtype bool"),
+        ({"visibility": torch.ones(1, 3)}, r"visibility_GE: expected dtype .*bool"),
         ({"k": 0}, r"k: expected at least 1 pick per gate, got 0"),
         ({"k": -(2**63)}, r"k: expected at least 1 pick per gate, got -9223372036854775808"),
     ],
@@ -165,14 +165,20 @@ def test_the_kernel_itself_checks_its_arguments(changed, message):
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"grad": torch.zeros(2, 1, 2).double()}, r"grad_BGK: expected dtype number 6, got 7"),
+        (
+            {"grad": torch.zeros(2, 1, 2).double()},
+            r"grad_BGK: expected dtype torch.float32, got torch.float64",
+        ),
         ({"grad": torch.zeros(2, 1, 3)}, r"grad_BGK: expected size 2 in dimension 2, got 3"),
         ({"grad": torch.zeros(2, 2)}, r"grad_BGK: expected 3 dimensions, got 2"),
-        ({"experts": torch.zeros(2, 1, 2)}, r"experts_BGK: expected dtype number 3, got 6"),
+        (
+            {"experts": torch.zeros(2, 1, 2)},
+            r"experts_BGK: expected dtype torch.int32, got torch.f",
+        ),
         ({"experts": torch.zeros(3, 1, 2).int()}, r"experts_BGK: expected size 2 in dimension 0"),
         ({"experts": torch.zeros(2, 2, 2).int()}, r"experts_BGK: expected size 1 in dimension 1"),
         ({"experts": torch.full((2, 1, 2), 3).int()}, r"experts in \[0, 3\) or -1, got 3"),
-        ({"logits": torch.zeros(2, 1, 3).int()}, r"logits_BGE: expected float32, bfloat16 or"),
+        ({"logits": torch.zeros(2, 1, 3).int()}, r"logits_BGE: expected .*float32, .*bfloat16"),
     ],
 )
 @pytest.mark.parametrize("after", [True, False])
