@@ -16,6 +16,8 @@
 #include <string>
 #include <vector>
 
+#include "activation.h"
+
 namespace mmoe {
 
 using torch::headeronly::ScalarType;
@@ -210,6 +212,14 @@ inline int64_t check_route_plan(const Tensor& experts, int64_t num_experts) {
     fail("experts_BGK: ", rows, " times ", pairs, " pairs do not fit in int32; split the batch");
   }
   return rows * pairs;
+}
+
+inline Activation activation_from(const std::string& name) {
+  if (name == "none") return Activation::none;
+  if (name == "relu") return Activation::relu;
+  if (name == "gelu") return Activation::gelu;
+  if (name == "silu") return Activation::silu;
+  fail("activation: expected one of none, relu, gelu, silu, got ", name);
 }
 
 // The weights of a layer of every expert, beside rows of width `inputs`.

@@ -6,7 +6,7 @@
 #include <atomic>
 #include <tuple>
 
-#include "../checks.h"
+#include "indices.h"
 #include "rows.h"
 
 namespace mmoe {
@@ -140,20 +140,15 @@ MMOE_GATED(bf16)
 
 template <typename T>
 Gated<T> describe(const Tensor& y, const Tensor& slots, const Tensor& weights) {
-  const Gated<T> d = {static_cast<const T*>(y.const_data_ptr()),
-                      static_cast<const int32_t*>(slots.const_data_ptr()),
-                      static_cast<const typename Row<T>::sum_t*>(weights.const_data_ptr()),
-                      y.size(0),
-                      slots.size(0),
-                      slots.size(1),
-                      slots.size(2),
-                      y.size(1)};
-  for (int64_t i = 0; i < d.B * d.G * d.K; ++i) {
-    if (d.slots[i] < kNobody || d.slots[i] >= d.P) {
-      fail("slots_BGK: expected slots in [0, ", d.P, ") or -1, got ", d.slots[i]);
-    }
-  }
-  return d;
+  check_indices("slots_BGK", "slots", slots, y.size(0));
+  return {static_cast<const T*>(y.const_data_ptr()),
+          static_cast<const int32_t*>(slots.const_data_ptr()),
+          static_cast<const typename Row<T>::sum_t*>(weights.const_data_ptr()),
+          y.size(0),
+          slots.size(0),
+          slots.size(1),
+          slots.size(2),
+          y.size(1)};
 }
 
 template <typename T>

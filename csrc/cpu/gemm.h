@@ -13,10 +13,11 @@
 
 #include <cstdint>
 
+#include "../activation.h"
+
 namespace mmoe::gemm {
 
-// The activation that is fused behind a product.
-enum class Activation { none, relu, gelu, silu };
+using mmoe::Activation;
 
 // B as it lies in memory: number (k, n) at data[k * step + n], or at data[n * step + k] where
 // transposed. `wide`: float32 although the rows are bfloat16.

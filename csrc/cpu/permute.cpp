@@ -54,16 +54,6 @@ using permutation::Scatter;
 
 constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
 
-void check_plan(const char* name, const Tensor& rows, const Tensor& rows_P,
-                const Tensor& slots_BGK) {
-  check_dim(name, rows, 2);
-  if (!is_float(rows.scalar_type())) fail(name, ": expected float32, bfloat16 or float64");
-  check_dim("rows_P", rows_P, 1);
-  check_type("rows_P", rows_P, ScalarType::Int);
-  check_dim("slots_BGK", slots_BGK, 3);
-  check_type("slots_BGK", slots_BGK, ScalarType::Int);
-}
-
 // Rows may lie apart (slices of one wide tensor need no copy), but a row's numbers side by side.
 Tensor packed_rows(const Tensor& rows) {
   const bool packed = rows.stride(1) == 1 || rows.size(1) <= 1;
@@ -90,7 +80,7 @@ void gather_rows(const Gather& d, int64_t begin, int64_t end) {
 }
 
 Tensor permute(const Tensor& x_BD, const Tensor& rows_P, const Tensor& slots_BGK) {
-  check_plan("x_BD", x_BD, rows_P, slots_BGK);
+  check_permute("x_BD", x_BD, rows_P, slots_BGK);
   check_size("slots_BGK", slots_BGK, 0, x_BD.size(0));
   const Tensor x = packed_rows(x_BD), rows = dense(rows_P);
   check_indices("rows_P", "rows", rows, x.size(0));
@@ -150,7 +140,7 @@ void unpermute_as(const Tensor& y, const Tensor& rows, const Tensor& slots, cons
 }
 
 Tensor unpermute(const Tensor& y_PD, const Tensor& rows_P, const Tensor& slots_BGK) {
-  check_plan("y_PD", y_PD, rows_P, slots_BGK);
+  check_permute("y_PD", y_PD, rows_P, slots_BGK);
   check_size("rows_P", rows_P, 0, y_PD.size(0));
   const Tensor y = packed_rows(y_PD), rows = dense(rows_P), slots = dense(slots_BGK);
   check_indices("slots_BGK", "slots", slots, y.size(0));

@@ -8,21 +8,6 @@
 
 namespace mmoe {
 
-enum class Activation : int { none, relu, gelu, silu };
-
-inline Activation activation_from(const std::string& name) {
-  if (name == "none") return Activation::none;
-  if (name == "relu") return Activation::relu;
-  if (name == "gelu") return Activation::gelu;
-  if (name == "silu") return Activation::silu;
-  fail("activation: expected one of none, relu, gelu, silu, got ", name);
-}
-
-// Whether the gradient needs what went into the activation: ReLU's can be told from the result.
-inline bool keeps_z(Activation activation) {
-  return activation == Activation::gelu || activation == Activation::silu;
-}
-
 // Expert e owns the rows from offsets[e] up to offsets[e + 1]; from offsets[E] up to P is the tail.
 struct Experts {
   const int32_t* offsets;
