@@ -4,6 +4,8 @@ Every operator has a specification in `mmoe.ops.reference` and a CPU and a CUDA 
 extension `mmoe._C` (`gate_mm` is torch's own product on a GPU), and works under `torch.compile`,
 `torch.export`, `no_grad` and `inference_mode`. Autocast leaves them alone: outputs have the dtype
 of the expert outputs, sums are taken in float32.
+Not supported, as PyTorch lacks them for custom operators: forward-mode AD, whose tangents are lost
+without an error, and `torch.func.grad` and `torch.vmap`, which raise.
 """
 
 from mmoe.ops._library import ExtensionStatus, extension_status

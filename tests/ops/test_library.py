@@ -5,6 +5,7 @@ import sys
 import pytest
 import torch
 
+from mmoe import ops
 from mmoe.ops import extension_status, reference
 from mmoe.ops._library import SCHEMAS
 
@@ -96,6 +97,21 @@ def test_the_registered_schema_is_the_declared_one(name):
     registered = str(getattr(torch.ops.mmoe, name).default._schema)
 
     assert registered == f"mmoe::{name}{SCHEMAS[name]}"
+
+
+def test_the_transforms_that_are_not_supported_are_named():
+    """Once PyTorch supports them, the docstring is to change."""
+    y_EBO, weights_BGE = torch.rand(2, 3, 4), torch.rand(3, 1, 2)
+
+    def mixed(weights_BGE):
+        return ops.dense_combine(y_EBO, weights_BGE).sum()
+
+    with pytest.raises(RuntimeError, match="functorch transforms"):
+        torch.func.grad(mixed)(weights_BGE)
+    with pytest.raises(RuntimeError, match="Batching rule"):
+        torch.vmap(mixed)(torch.stack([weights_BGE, weights_BGE]))
+    for name in ("forward-mode AD", "torch.func.grad", "torch.vmap"):
+        assert name in (ops.__doc__ or "")
 
 
 def test_every_operator_has_a_reference():
