@@ -7,7 +7,7 @@ from typing import Literal, get_args
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmoe.mixture.linear import stable_linear
+from mmoe.mixture.stable import stable_activation, stable_linear
 
 Activation = Literal["relu", "gelu", "silu"]
 
@@ -62,7 +62,7 @@ class MLP(nn.Module):
         for layer in self.layers:
             assert isinstance(layer, nn.Linear)
             y = layer(x) if self.training else stable_linear(x, layer.weight, layer.bias)
-            x = _activate(y, self.activation)
+            x = _activate(y, self.activation, self.training)
             if self.dropout:
                 x = F.dropout(x, self.dropout, self.training)
         return x
@@ -72,11 +72,13 @@ class MLP(nn.Module):
         return f"activation={self.activation}, dropout={self.dropout}"
 
 
-def _activate(x: Tensor, activation: Activation) -> Tensor:
+def _activate(x: Tensor, activation: Activation, training: bool) -> Tensor:
     # In place where the gradient allows it: x is our own product, and a second buffer of its size
     # costs more than the ReLU itself.
     if activation == "relu":
         return F.relu(x, inplace=True)
+    if not training:
+        return stable_activation(x, activation)
     return F.gelu(x) if activation == "gelu" else F.silu(x)
 
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from mmoe import ops
 from mmoe.mixture.expert_norm import ExpertBatchNorm, ExpertLayerNorm, ExpertNorm
+from mmoe.mixture.stable import stable_activation
 from mmoe.mixture.trees import cast_for_autocast
 
 ExpertActivation = Literal["relu", "gelu", "silu", "swiglu"]
@@ -175,10 +176,13 @@ class MLPExperts(nn.Module):
         """What the product left to do."""
         if self.activation == "swiglu":
             gate, value = y.chunk(2, dim=1)
-            return F.silu(gate) * value
-        if not self.norms:
-            return y
-        return {"relu": F.relu, "gelu": F.gelu, "silu": F.silu}[self.activation](y)
+            return self._call("silu", gate) * value
+        return self._call(self.activation, y) if self.norms else y
+
+    def _call(self, activation: str, y: Tensor) -> Tensor:
+        if not self.training:
+            return stable_activation(y, activation)
+        return {"relu": F.relu, "gelu": F.gelu, "silu": F.silu}[activation](y)
 
     def _drop(self, y: Tensor) -> Tensor:
         return F.dropout(y, self.dropout, self.training) if self.dropout else y

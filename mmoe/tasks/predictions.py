@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from mmoe.config.tasks import TaskConfig
+from mmoe.mixture.stable import stable_sigmoid
 
 
 def predictions_from_logits(logits_BT: Tensor, tasks: Sequence[TaskConfig]) -> Tensor:
@@ -37,4 +38,4 @@ def predictions_from_logits(logits_BT: Tensor, tasks: Sequence[TaskConfig]) -> T
         )
     logits_BT = logits_BT.to(torch.promote_types(logits_BT.dtype, torch.float32))
     binary_T = torch.tensor([task.kind == "binary" for task in tasks], device=logits_BT.device)
-    return torch.where(binary_T, logits_BT.sigmoid(), logits_BT)
+    return torch.where(binary_T, stable_sigmoid(logits_BT), logits_BT)

@@ -84,3 +84,31 @@ def test_experts_do_not_depend_on_the_batch_height(execution):
             )
             layer.gate.forward = lambda *_, part=part: part
             assert torch.equal(layer(x[:rows]).out_BGO, expected[:rows])
+
+
+@pytest.mark.parametrize("norm", [None, "layer", "batch"])
+@pytest.mark.parametrize("activation", ["relu", "gelu", "silu", "swiglu"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_activations_and_norms_over_orders_and_heights(activation, norm, dtype):
+    torch.manual_seed(0)
+    pool = mlp_experts(3, 9, [13, 5], activation=activation, norm=norm).to(dtype).eval()
+    for buffer in pool.buffers():
+        torch.nn.init.uniform_(buffer, 0.5, 2)
+    x, order = 3 * torch.randn(211, 9, dtype=dtype), torch.randperm(211)
+    with torch.no_grad():
+        dense = torch.stack(pool.dense([x]), 1)
+        assert torch.equal(torch.stack(pool.dense([x[order]]), 1), dense[order])
+        for rows in (1, 2, 3, 6, 100):
+            assert torch.equal(torch.stack(pool.dense([x[-rows:]]), 1), dense[-rows:])
+            offsets = torch.tensor([0, rows, rows, 2 * rows], dtype=torch.int32)
+            both = pool.grouped(torch.cat([x[-rows:], x[:rows]]), offsets)
+            assert torch.equal(both, torch.cat([dense[-rows:, 0], dense[:rows, 2]]))
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu", "silu"])
+def test_mlps_over_orders_and_heights(activation):
+    torch.manual_seed(0)
+    mlp, x = MLP(330, [21, 4], activation=activation).eval(), 3 * torch.randn(211, 330)
+    with torch.no_grad():
+        expected, order = mlp(x), torch.randperm(211)
+        assert torch.equal(mlp(x[order]), expected[order])

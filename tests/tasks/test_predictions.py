@@ -21,6 +21,15 @@ def test_sigmoid_for_binary_and_the_number_itself_for_regression(dtype):
     torch.testing.assert_close(predictions, expected)
 
 
+def test_a_row_keeps_its_bits_wherever_it_stands():
+    torch.manual_seed(0)
+    logits = 4 * torch.randn(300, 2)
+    predictions, order = predictions_from_logits(logits, TASKS), torch.randperm(300)
+    assert torch.equal(predictions_from_logits(logits[order], TASKS), predictions[order])
+    for rows in range(1, 20):
+        assert torch.equal(predictions_from_logits(logits[:rows], TASKS), predictions[:rows])
+
+
 def test_no_rows():
     assert predictions_from_logits(torch.zeros(0, 2), TASKS).shape == (0, 2)
 

@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from typing import Unpack
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmoe.mixture.gates.checks import check_coefficient, check_k
@@ -12,6 +11,7 @@ from mmoe.mixture.gates.contract import GateOutput
 from mmoe.mixture.gates.logits import GateLogits
 from mmoe.mixture.gates.losses import count_picks
 from mmoe.mixture.gates.options import GateOptions, gate_settings, show_settings
+from mmoe.mixture.stable import stable_sigmoid
 from mmoe.ops.topk_gate import topk_gate
 
 
@@ -86,8 +86,7 @@ class SigmoidGate(nn.Module):
     def forward(self, inputs: Sequence[Tensor], visibility_GE: Tensor) -> GateOutput:
         """The k visible experts with the largest score and bias, best first."""
         logits_BGE = self.options.temper(self.logits(inputs))
-        # Not torch.sigmoid, whose last bits depend on where in memory a number stands.
-        scores_BGE = F.logsigmoid(logits_BGE).exp()
+        scores_BGE = stable_sigmoid(logits_BGE)
         biased_BGE = scores_BGE.detach() + self.bias_GE
         biased_BGE = self.options.drop(biased_BGE, visibility_GE, self.training)
         _, experts = topk_gate(biased_BGE, visibility_GE, self.k)
