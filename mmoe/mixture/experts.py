@@ -8,11 +8,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from mmoe.mixture.routes import host_is_near
+from mmoe.mixture.stable import StableFunctions
 from mmoe.mixture.trees import Tree, join_rows, leaves_of, map_leaves, split_rows
 
-# Rows per product when a grouped pool scores. A product of another height may round differently,
-# and how many rows an expert gets depends on the other rows of the batch; with products of one
-# fixed height a row's score does not. 128 rows keep a product busy and waste little at its end.
+# Rows per product when a grouped pool scores. A product of torch's may round differently at another
+# height, and how many rows an expert gets depends on the other rows of the batch; with products of
+# one fixed height a row's score does not. 128 rows keep a product busy and waste little at its end.
 SCORING_TILE = 128
 
 
@@ -50,9 +52,19 @@ class ExpertPool(nn.ModuleList):
     of every leaf are gathered, and every leaf of the outputs is mixed. For equal MLPs use
     `MLPExperts`, which is faster.
 
-    In evaluation mode a row's result does not depend on the rows beside it: dense, between batches
-    of one height; grouped, always (products of one fixed height). Between thread counts the product
-    library may round differently: results agree within 1e-5 of the largest in float32.
+    What a row's result may depend on in evaluation mode, on the CPU:
+
+    - modules made of linear layers, ReLU, exact GELU, SiLU, sigmoid, tanh, softmax and layer
+      normalisation: on that row alone, to the bit, whatever the batch, its height and the number of
+      threads. Their linear layers run as this library's own products (`StableFunctions`).
+    - any other module that treats rows alike: its products (`@`, convolutions, attention) are
+      torch's. They round by the height of the batch, so grouped execution gives them rows in tiles
+      of one fixed height, and dense execution compares batches of one height. Results agree within
+      1e-5 of the largest in float32 between heights, places and thread counts; some of torch's
+      functions (softplus, ELU, Mish, the tanh form of GELU) round the last numbers of a tensor in
+      another way.
+
+    Inside `torch.compile` and `torch.export`, and on a GPU, modules run as they are.
 
     Args:
         experts: Modules that map rows to as many rows. They need only agree on the structure and
@@ -114,7 +126,7 @@ class ExpertPool(nn.ModuleList):
                 f"{len(inputs)}"
             )
         inputs = list(inputs) if len(inputs) == len(self) else list(inputs) * len(self)
-        outputs = [expert(x) for expert, x in zip(self, inputs, strict=True)]
+        outputs = [self._call(expert, x) for expert, x in zip(self, inputs, strict=True)]
         self._check(outputs, [leaves_of("inputs", x)[0].shape[0] for x in inputs])
         return outputs
 
@@ -163,8 +175,15 @@ class ExpertPool(nn.ModuleList):
             lambda leaf: torch.cat([leaf, leaf.new_zeros(missing, *leaf.shape[1:])]), part
         )
         tiles = split_rows(padded, [SCORING_TILE] * ((rows + missing) // SCORING_TILE) or [0])
-        together = join_rows([expert(tile) for tile in tiles])
+        together = join_rows([self._call(expert, tile) for tile in tiles])
         return map_leaves(lambda leaf: leaf[:rows], together)
+
+    def _call(self, expert: nn.Module, rows: Tree) -> Tree:
+        near = host_is_near(leaves_of("inputs", rows)[0])
+        if self.training or not near:
+            return expert(rows)
+        with StableFunctions():
+            return expert(rows)
 
     def _check(self, outputs: Sequence[Tree], sizes: Sequence[int]) -> None:
         """All experts must return what expert 0 does, a row for each row."""

@@ -15,6 +15,8 @@ Activation = Literal["relu", "gelu", "silu"]
 class MLP(nn.Module):
     """Linear layers, each followed by an activation and dropout: `x ← drop(act(W x + b))`.
 
+    In evaluation on the CPU a row's bits depend on that row alone.
+
     Args:
         input_dim: Width of the input.
         hidden: Width of every layer; the last one is the output's. Empty: the input comes back.

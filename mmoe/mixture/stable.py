@@ -7,15 +7,25 @@ bits of a moved row in 50 to 58, `F.gelu` in 1 (torch 2.13, float32); `exp`, `er
 """
 
 import math
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
-# MKL sums the inner products of narrow fp32 results in an order that depends on the row's place:
-# in torch 2.13 with 2 to 11 columns a shuffled batch gave other last bits in 12 to 24 of 54 shapes,
-# with 12 to 256 columns in none of 1,200. With a margin, and a whole number of vector registers:
+from mmoe.mixture.trees import cast_for_autocast
+from mmoe.ops import dense_mm, extension_status
+from mmoe.ops._checks import FLOAT_DTYPES
+
+# Without the extension products are torch's. MKL sums the inner products of narrow fp32 results in
+# an order that depends on the row's place: in torch 2.13 with 2 to 11 columns a shuffled batch gave
+# other last bits in 12 to 24 of 54 shapes, with one column in those of odd height, with 12 to 256
+# columns in none of 1,200. With a margin, and a whole number of vector registers:
 STABLE_WIDTH = 16
+
+HAS_KERNELS = extension_status().built
 
 
 def stable_sigmoid(x: Tensor) -> Tensor:
@@ -59,19 +69,20 @@ def stable_activation(x: Tensor, activation: str) -> Tensor:
     return (wide * F.logsigmoid(wide).exp()).to(x.dtype)
 
 
-def stable_linear(x_BD: Tensor, weight_HD: Tensor, bias_H: Tensor | None = None) -> Tensor:
-    """`x Wᵀ + b`, where shuffling the rows shuffles the result and changes no bit of it.
+def stable_linear(x: Tensor, weight_HD: Tensor, bias_H: Tensor | None = None) -> Tensor:
+    """`x Wᵀ + b`, where a row's bits depend on that row alone.
 
-    Narrow products are computed with columns of zeros beside them. Meant for scoring: a row's score
-    must not depend on its batch mates.
+    Meant for scoring: a row's score must not depend on its batch mates. On the CPU it is this
+    library's own product. Where the extension is not built, torch's, with columns of zeros beside
+    narrow ones: then shuffling the rows of a tall batch changes no bit, but another height may.
 
     Args:
-        x_BD: Rows; batches of one height are compared.
-        weight_HD: Weights.
+        x: `[..., D]`.
+        weight_HD: Weights, in x's dtype.
         bias_H: Biases.
 
     Returns:
-        `y_BH`, with rows that may lie apart in memory.
+        `[..., H]`; under autocast in its type, as `F.linear`.
 
     Example:
         >>> import torch
@@ -79,14 +90,109 @@ def stable_linear(x_BD: Tensor, weight_HD: Tensor, bias_H: Tensor | None = None)
         >>> stable_linear(torch.ones(3, 2), torch.ones(4, 2)).shape
         torch.Size([3, 4])
     """
+    if x.device.type != "cpu" or not HAS_KERNELS:
+        return padded_linear(x, weight_HD, bias_H)
+    tensors = [x, weight_HD] if bias_H is None else [x, weight_HD, bias_H]
+    tensors = [cast_for_autocast(tensor) for tensor in tensors]
+    if not _kernel_takes(*tensors):
+        return F.linear(x, weight_HD, bias_H)
+    rows_BD = tensors[0].reshape(x.shape[:-1].numel(), x.shape[-1])
+    weight_1DH, *bias_1H = tensors[1].t().unsqueeze(0), *(b.unsqueeze(0) for b in tensors[2:])
+    y_BH = dense_mm(rows_BD, weight_1DH, *bias_1H)[0]
+    if y_BH.requires_grad:
+        # The operator keeps its result for the gradient, and the next layer may write into this.
+        y_BH = y_BH.clone()
+    return y_BH if x.dim() == 2 else y_BH.view(*x.shape[:-1], y_BH.shape[1])
+
+
+def padded_linear(x: Tensor, weight_HD: Tensor, bias_H: Tensor | None = None) -> Tensor:
+    """`x Wᵀ + b` by torch's own product, with columns of zeros beside narrow fp32 ones.
+
+    Example:
+        >>> import torch
+        >>> from mmoe.mixture.stable import padded_linear
+        >>> padded_linear(torch.ones(3, 2), torch.ones(4, 2)).shape
+        torch.Size([3, 4])
+    """
     width = weight_HD.shape[0]
-    # One column is a matrix-vector product, which does not have the problem.
-    if width == 1 or width >= STABLE_WIDTH or weight_HD.dtype != torch.float32:
-        return F.linear(x_BD, weight_HD, bias_H)
+    if width >= STABLE_WIDTH or weight_HD.dtype != torch.float32:
+        return F.linear(x, weight_HD, bias_H)
     missing = STABLE_WIDTH - width
     weight_HD = F.pad(weight_HD, (0, 0, 0, missing))
     bias_H = None if bias_H is None else F.pad(bias_H, (0, missing))
-    return F.linear(x_BD, weight_HD, bias_H)[:, :width]
+    return F.linear(x, weight_HD, bias_H)[..., :width]
+
+
+class StableFunctions(TorchFunctionMode):
+    """Runs the modules of others with the forms above.
+
+    While it is entered, `F.linear` is `stable_linear`, and sigmoid, SiLU and the exact GELU are
+    their stable forms, in whatever module they are called (`nn.Linear` calls `F.linear`). All else
+    stays as it is, and so does everything for subclasses of tensors.
+
+    Example:
+        >>> import torch
+        >>> from mmoe.mixture.stable import StableFunctions
+        >>> with StableFunctions():
+        ...     torch.nn.Linear(2, 3)(torch.ones(4, 2)).shape
+        torch.Size([4, 3])
+    """
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Called by torch in the place of each of its functions."""
+        form = None if types else _FORMS.get(func)
+        return (form or func)(*args, **(kwargs or {}))
+
+
+def _gelu(input: Tensor, approximate: str = "none") -> Tensor:
+    if approximate != "none":
+        return F.gelu(input, approximate=approximate)
+    return stable_activation(input, "gelu")
+
+
+def _silu(input: Tensor, inplace: bool = False) -> Tensor:
+    y = stable_activation(input, "silu")
+    return input.copy_(y) if inplace else y
+
+
+def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    return stable_linear(input, weight, bias)
+
+
+def _sigmoid(input: Tensor) -> Tensor:
+    return stable_sigmoid(input)
+
+
+_FORMS: dict[Callable[..., Any], Callable[..., Any]] = {
+    F.linear: _linear,
+    F.gelu: _gelu,
+    F.silu: _silu,
+    torch.sigmoid: _sigmoid,
+    Tensor.sigmoid: _sigmoid,
+}
+
+
+def _kernel_takes(x: Tensor, weight_HD: Tensor, *bias_H: Tensor) -> bool:
+    """Whether the operator knows what came; all else is for `F.linear` to compute or to refuse."""
+    if torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") != torch.bfloat16:
+        return False
+    return (
+        x.dtype in FLOAT_DTYPES
+        and x.dim() > 0
+        and weight_HD.dim() == 2
+        and x.shape[-1] == weight_HD.shape[1]
+        and all(bias.shape == weight_HD.shape[:1] for bias in bias_H)
+        and all(
+            (tensor.dtype, tensor.device, tensor.layout) == (x.dtype, x.device, torch.strided)
+            for tensor in (x, weight_HD, *bias_H)
+        )
+    )
 
 
 def _wide(x: Tensor) -> Tensor:

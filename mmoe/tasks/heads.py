@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from mmoe.config.model import Activation
 from mmoe.mixture import MLP
+from mmoe.mixture.stable import stable_linear
 
 
 class Tower(nn.Module):
@@ -56,7 +57,8 @@ class Tower(nn.Module):
         with torch.autocast(h_BH.device.type, enabled=False):
             dtype = torch.promote_types(self.logit.weight.dtype, torch.float32)
             weight, bias = self.logit.weight.to(dtype), self.logit.bias.to(dtype)
-            return F.linear(h_BH.to(dtype), weight, bias)[:, 0]
+            linear = F.linear if self.training else stable_linear
+            return linear(h_BH.to(dtype), weight, bias)[:, 0]
 
 
 class TaskTowers(nn.ModuleList):

@@ -2,8 +2,17 @@
 
 import pytest
 import torch
+from torch import nn
 
-from mmoe.mixture import MLP, Capacity, MultiGateMixture, SoftmaxGate, TopKGate, mlp_experts
+from mmoe.mixture import (
+    MLP,
+    Capacity,
+    ExpertPool,
+    MultiGateMixture,
+    SoftmaxGate,
+    TopKGate,
+    mlp_experts,
+)
 
 D, G, E, ROWS = 33, 2, 4, 300
 
@@ -112,3 +121,50 @@ def test_mlps_over_orders_and_heights(activation):
     with torch.no_grad():
         expected, order = mlp(x), torch.randperm(211)
         assert torch.equal(mlp(x[order]), expected[order])
+        for rows in (1, 2, 3, 100):
+            assert torch.equal(mlp(x[-rows:]), expected[-rows:])
+
+
+def own_modules(width):
+    return [
+        nn.Linear(330, width),
+        nn.Sequential(nn.Linear(330, 21), nn.SiLU(), nn.LayerNorm(21), nn.Linear(21, width)),
+        nn.Sequential(nn.Linear(330, 5), nn.GELU(), nn.Linear(5, width), nn.Sigmoid()),
+    ]
+
+
+@pytest.mark.parametrize("width", [1, 4, 17])
+def test_modules_over_orders_and_heights(width):
+    torch.manual_seed(0)
+    pool = ExpertPool(own_modules(width), output_dim=width).eval()
+    x, order = torch.randn(211, 330), torch.randperm(211)
+    with torch.no_grad():
+        dense = torch.stack(pool.dense([x]), 1)
+        assert torch.equal(torch.stack(pool.dense([x[order]]), 1), dense[order])
+        for rows in (1, 2, 3, 6, 100):
+            assert torch.equal(torch.stack(pool.dense([x[-rows:]]), 1), dense[-rows:])
+            offsets = torch.tensor([0, rows, rows, 2 * rows], dtype=torch.int32)
+            both = pool.grouped(torch.cat([x[-rows:], x[:rows]]), offsets)
+            assert torch.equal(both, torch.cat([dense[-rows:, 0], dense[:rows, 2]]))
+
+
+def test_modules_of_other_products_are_grouped_in_tiles():
+    """Their rows keep their bits whatever the number of rows that an expert gets."""
+    torch.manual_seed(0)
+
+    class Product(nn.Module):
+        output_dim = 24
+
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(330, 24))
+
+        def forward(self, x):
+            return x @ self.weight
+
+    pool, x = ExpertPool([Product(), Product()]).eval(), torch.randn(300, 330)
+    with torch.no_grad():
+        expected = pool.grouped(x, torch.tensor([0, 300, 300], dtype=torch.int32))
+        for rows in (1, 2, 3, 100, 129):
+            offsets = torch.tensor([0, rows, rows], dtype=torch.int32)
+            assert torch.equal(pool.grouped(x[:rows], offsets), expected[:rows])

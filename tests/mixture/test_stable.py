@@ -4,7 +4,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from mmoe.mixture.stable import stable_activation, stable_linear, stable_sigmoid
+from mmoe.mixture.stable import (
+    StableFunctions,
+    padded_linear,
+    stable_activation,
+    stable_linear,
+    stable_sigmoid,
+)
 
 FUNCTIONS = {
     "sigmoid": (stable_sigmoid, torch.sigmoid),
@@ -64,3 +70,79 @@ def test_a_number_keeps_its_bits_wherever_it_stands(name, dtype):
         for rows in (1, 2, 3, 5, 8, 31, 100):
             assert torch.equal(stable(x[:rows].clone()), y[:rows])
             assert torch.equal(stable(x[-rows:].clone()), y[-rows:])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("inner", [6, 33, 330])
+def test_a_product_keeps_its_bits_at_any_height(inner, dtype):
+    torch.manual_seed(0)
+    x = torch.randn(257, inner).to(dtype)
+    for width in (1, 4, 21):
+        weight, bias = torch.randn(width, inner).to(dtype), torch.randn(width).to(dtype)
+        y = stable_linear(x, weight, bias)
+        for rows in (1, 2, 3, 5, 100):
+            assert torch.equal(stable_linear(x[:rows], weight, bias), y[:rows])
+            assert torch.equal(stable_linear(x[-rows:].clone(), weight, bias), y[-rows:])
+
+
+@pytest.mark.parametrize("width", [1, 4, 24])
+def test_torchs_own_product_keeps_the_bits_of_shuffled_rows(width):
+    torch.manual_seed(0)
+    x, weight, order = torch.randn(211, 33), torch.randn(width, 33), torch.randperm(211)
+    y = padded_linear(x, weight, torch.ones(width))
+    torch.testing.assert_close(y, F.linear(x, weight, torch.ones(width)))
+    assert torch.equal(padded_linear(x[order], weight, torch.ones(width)), y[order])
+
+
+@pytest.mark.parametrize("shape", [(3,), (0, 3), (2, 5, 3), (0, 5, 3)])
+def test_any_leading_dimensions(shape):
+    x, weight, bias = torch.randn(*shape), torch.randn(4, 3), torch.randn(4)
+    torch.testing.assert_close(stable_linear(x, weight, bias), F.linear(x, weight, bias))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_follows_autocast(dtype):
+    x, weight = torch.randn(5, 3), torch.randn(4, 3)
+    with torch.autocast("cpu", dtype):
+        assert stable_linear(x, weight).dtype == F.linear(x, weight).dtype == dtype
+        assert stable_linear(x.double(), weight.double()).dtype == torch.float64
+
+
+def test_what_does_not_fit_is_refused_as_ever():
+    for x, weight in (
+        (torch.ones(2, 4), torch.ones(4, 3)),
+        (torch.ones(2, 3).double(), torch.ones(4, 3)),
+    ):
+        with pytest.raises(RuntimeError) as expected:
+            F.linear(x, weight)
+        with pytest.raises(RuntimeError) as error:
+            stable_linear(x, weight)
+        assert str(error.value) == str(expected.value)
+
+
+class Plain(torch.nn.Module):
+    """Calls what modules of others may call, in place where that is common."""
+
+    def forward(self, x):
+        """All forms, one after another."""
+        x = F.silu(F.linear(x, torch.ones(4, x.shape[1])), inplace=True)
+        x = F.gelu(x) + F.gelu(x, approximate="tanh")
+        return torch.sigmoid(x) * x.sigmoid()
+
+
+def test_modules_of_others_compute_the_same_with_the_stable_forms():
+    torch.manual_seed(0)
+    x = torch.randn(7, 3, requires_grad=True)
+    expected = Plain()(x)
+    (gradient,) = torch.autograd.grad(expected.sum(), x)
+    with StableFunctions():
+        y = Plain()(x)
+    torch.testing.assert_close(y, expected)
+    torch.testing.assert_close(torch.autograd.grad(y.sum(), x)[0], gradient)
+
+
+def test_layers_that_write_in_place_have_gradients():
+    layers = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(inplace=True))
+    with StableFunctions():
+        layers(torch.randn(5, 3)).sum().backward()
+    assert layers[0].weight.grad.abs().sum() > 0

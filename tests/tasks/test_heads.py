@@ -43,3 +43,14 @@ def test_task_towers_are_separate():
     assert all(p.grad is None or (p.grad == 0).all() for p in towers[0].parameters())
     with pytest.raises(ValueError, match="inputs: expected 2 tensors, one per task, got 1"):
         towers([a])
+
+
+@pytest.mark.parametrize("hidden", [[], [5]])
+def test_a_row_keeps_its_bits_at_any_height(hidden):
+    torch.manual_seed(0)
+    tower, x = Tower(66, hidden, activation="silu").eval(), torch.randn(300, 66)
+    with torch.no_grad():
+        logits = tower(x)
+        for rows in (1, 2, 3, 5, 100):
+            assert torch.equal(tower(x[:rows]), logits[:rows])
+            assert torch.equal(tower(x[-rows:]), logits[-rows:])
