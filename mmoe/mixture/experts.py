@@ -6,6 +6,7 @@ from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils import _pytree as pytree
 
 from mmoe.mixture.routes import host_is_near
@@ -66,6 +67,11 @@ class ExpertPool(nn.ModuleList):
 
     Inside `torch.compile` and `torch.export`, and on a GPU, modules run as they are.
 
+    Modules with a batch normalisation of torch's normalise, in training, over the rows that reached
+    their expert: for gates that pick, such a pool runs grouped, and is refused where it is forced
+    to run dense or padded. torch cannot normalise one row: an expert that got a single one raises
+    its `ValueError`; `MLPExperts(norm="batch")` takes the running statistics there.
+
     Args:
         experts: Modules that map rows to as many rows. They need only agree on the structure and
             the shapes of what they return. Where they run grouped, any number of rows can come,
@@ -90,7 +96,6 @@ class ExpertPool(nn.ModuleList):
     """
 
     static_shapes = False
-    uses_batch = False
 
     def __init__(self, experts: Iterable[nn.Module], output_dim: int | None = None) -> None:
         super().__init__(experts)
@@ -106,6 +111,11 @@ class ExpertPool(nn.ModuleList):
                     "as the others of its pool"
                 )
         self.output_dim = output_dim
+
+    @property
+    def uses_batch(self) -> bool:
+        """Whether training looks at the other rows of an expert: a batch normalisation does."""
+        return any(isinstance(module, _BatchNorm) for module in self.modules())
 
     def forward(self, inputs: Sequence[Tree]) -> list[Tree]:
         """The same as `dense`."""

@@ -81,8 +81,8 @@ class ExecutionPolicy:
         batch_matters = self.uses_batch and training and experts_BGK is not None
         if self.execution == "dense" and batch_matters:
             raise ValueError(
-                "execution: dense shows every expert all rows, and norm 'batch' would count rows "
-                "that no gate picked; use grouped or auto"
+                "execution: dense shows every expert all rows, and batch normalisation (norm "
+                "'batch') would count rows that no gate picked; use grouped or auto"
             )
         # Evaluation drops nothing, so no expert has a number of rows that is known beforehand.
         if self.execution in ("dense", "grouped") or (self.execution == "padded" and training):
@@ -170,8 +170,8 @@ def make_policy(
         )
     if execution == "padded" and uses_batch:
         raise ValueError(
-            "execution: padded shows experts rows of zeros, which norm 'batch' would count; use "
-            "grouped"
+            "execution: padded shows experts rows of zeros, which batch normalisation (norm "
+            "'batch') would count; use grouped"
         )
     parameters = list(pool.parameters()) if isinstance(pool, nn.Module) else []
     return ExecutionPolicy(

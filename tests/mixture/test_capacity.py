@@ -230,7 +230,7 @@ def test_gradcheck_through_the_layer(execution):
         (lambda: make_layer("padded"), "execution: padded needs a capacity"),
         (
             lambda: make_layer("padded", Capacity(), mlp_experts(E, D, [H], norm="batch")),
-            "execution: padded shows experts rows of zeros, which norm 'batch' would count",
+            "execution: padded shows experts rows of zeros, which batch norm",
         ),
     ],
 )

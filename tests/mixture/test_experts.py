@@ -1,15 +1,26 @@
 """ExpertPool: modules of any class, structures in and out, both ways to run, errors."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
 
-from mmoe.mixture import MLP, ExpertPool, Pool
+from mmoe.mixture import MLP, Capacity, ExpertPool, GateOutput, MultiGateMixture, Pool
 from mmoe.mixture.experts import SCORING_TILE
 
 
 def offsets_of(sizes):
     return torch.tensor([0, *torch.tensor(sizes).cumsum(0).tolist()], dtype=torch.int32)
+
+
+class FirstRows(nn.Module):
+    """Picks expert 1 for the first half of the rows, expert 0 for the others."""
+
+    def forward(self, inputs, visibility_GE):
+        rows = len(inputs[0])
+        picks = (torch.arange(rows) < rows // 2).int().view(-1, 1, 1)
+        return GateOutput(torch.ones(rows, 1, 1), picks, {})
 
 
 def mixed_pool():
@@ -193,3 +204,38 @@ ROWS = torch.zeros(2, 3)
 def test_errors(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_batch_normalisation_sees_the_rows_that_were_picked():
+    """Run dense it would count the others, which the mixture must not choose for picks."""
+    torch.manual_seed(0)
+    experts = [nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4)) for _ in range(3)]
+    assert ExpertPool(experts).uses_batch
+    assert not ExpertPool([nn.Linear(5, 4)]).uses_batch
+    grouped, auto = (
+        MultiGateMixture(
+            5,
+            1,
+            ExpertPool(copy.deepcopy(experts)),
+            gate=FirstRows(),
+            execution=execution,
+        )
+        for execution in ("grouped", "auto")
+    )
+    x = torch.randn(40, 5)
+    expected = experts[1](x[:20])
+    for layer in (grouped, auto):
+        torch.testing.assert_close(layer(x).out_BGO[:20, 0], expected)
+        torch.testing.assert_close(layer.experts[1][1].running_mean, experts[1][1].running_mean)
+    with pytest.raises(ValueError, match="execution: dense shows every expert all rows"):
+        MultiGateMixture(5, 1, experts, gate=FirstRows(), execution="dense")(x)
+    with pytest.raises(ValueError, match="execution: padded shows experts rows of zeros"):
+        MultiGateMixture(5, 1, experts, execution="padded", capacity=Capacity())
+
+
+def test_batch_normalisation_of_one_row_is_refused_by_torch():
+    pool = ExpertPool([nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4)) for _ in range(2)])
+    y = pool.grouped(torch.randn(3, 5), offsets_of([3, 0]))
+    assert y.isfinite().all()
+    with pytest.raises(ValueError, match="Expected more than 1 value per channel when training"):
+        pool.grouped(torch.randn(3, 5), offsets_of([2, 1]))
