@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from mmoe.mixture.capacity import Capacity
@@ -12,19 +13,20 @@ from mmoe.mixture.experts import Pool
 from mmoe.mixture.gates import TopKGate
 from mmoe.mixture.multi_gate import MultiGateMixture
 from mmoe.mixture.statistics import MixtureStatistics
+from mmoe.mixture.trees import Tree, map_leaves
 
 
 class MoEOutput(NamedTuple):
     """What a `MoE` returns where more than its output was asked for.
 
     Attributes:
-        out: `[..., O]`.
+        out: `[..., O]`; where experts return tuples or dicts, the same structure.
         auxiliary_losses: Scalars of the gate to add to the loss, by name.
         dropped: Picks dropped by the capacity, one int64; None where nothing can be dropped.
         statistics: Where they were asked for.
     """
 
-    out: Tensor
+    out: Tree
     auxiliary_losses: dict[str, Tensor]
     dropped: Tensor | None
     statistics: MixtureStatistics | None
@@ -38,8 +40,10 @@ class MoE(nn.Module):
     `return_auxiliary=True` and add them to your loss. Otherwise they are dropped.
 
     Args:
-        input_dim: D.
-        experts: A pool, or modules that map `[rows, D]` to `[rows, O]`.
+        input_dim: D; None: x may have any structure (tensors, tuples, dicts) of leaves `[rows, …]`,
+            and the gate must be given.
+        experts: A pool, or modules that map `[rows, D]` to `[rows, O]`, or to tuples and dicts of
+            tensors with as many rows.
         k: Experts for each row, where no gate is given; default: 2 (1 of a single expert).
         gate: Any gate module of one gate; default: `TopKGate` with k picks, without losses.
         capacity: How many rows an expert may compute in a training step; default: any number.
@@ -64,7 +68,7 @@ class MoE(nn.Module):
 
     def __init__(
         self,
-        input_dim: int,
+        input_dim: int | None,
         experts: Pool | Iterable[nn.Module],
         *,
         k: int | None = None,
@@ -77,32 +81,51 @@ class MoE(nn.Module):
         if k is not None and gate is not None:
             raise ValueError(f"k: expected None beside a gate, which picks itself, got {k}")
         if gate is None:
+            if input_dim is None:
+                raise ValueError("gate: expected one where input_dim is None, got None")
             gate = TopKGate(input_dim, 1, len(pool), k=min(2, len(pool)) if k is None else k)
         self.mixture = MultiGateMixture(
             input_dim, 1, pool, gate=gate, capacity=capacity, execution=execution
         )
 
     def forward(
-        self, x: Tensor, return_auxiliary: bool = False, return_statistics: bool = False
-    ) -> Tensor | MoEOutput:
-        """Mixes the experts for every row of the last dimension.
+        self, x: Tree, return_auxiliary: bool = False, return_statistics: bool = False
+    ) -> Tree | MoEOutput:
+        """Mixes the experts for every row.
 
         Args:
-            x: `[..., D]`.
+            x: `[..., D]`; where `input_dim` is None, a tensor `[rows, …]` or tuples and dicts of
+                them.
             return_auxiliary: Return a `MoEOutput` with the gate's losses and the drops.
             return_statistics: Return a `MoEOutput` with the statistics as well.
 
         Returns:
-            `[..., O]`, or a `MoEOutput`.
+            `[..., O]`, in the structure that the experts return, or a `MoEOutput`.
+
+        Raises:
+            ValueError: Another width than D, or what is no tensor.
         """
-        if not x.dim() or x.shape[-1] != self.mixture.input_dim:
-            raise ValueError(
-                f"x: expected shape [..., {self.mixture.input_dim}], got {list(x.shape)}"
-            )
-        rows = x if x.dim() == 2 else x.reshape(x.shape[:-1].numel(), x.shape[-1])
+        rows, leading = self._rows(x)
         result = self.mixture(rows, return_statistics=return_statistics)
-        out = result.out_BGO.squeeze(1)
-        out = out.view(*x.shape[:-1], *out.shape[1:])
+        out = map_leaves(lambda leaf: _without_gate(leaf, leading), result.out_BGO)
         if return_auxiliary or return_statistics:
             return MoEOutput(out, result.auxiliary_losses, result.dropped, result.statistics)
         return out
+
+    def _rows(self, x: Tree) -> tuple[Tree, torch.Size | None]:
+        """X as the mixture takes it, and the leading dimensions to give back; None: as they are."""
+        width = self.mixture.input_dim
+        if width is None:
+            return x, None
+        if not isinstance(x, Tensor):
+            raise ValueError(f"x: expected a tensor [..., {width}], got a {type(x).__name__}")
+        if not x.dim() or x.shape[-1] != width:
+            raise ValueError(f"x: expected shape [..., {width}], got {list(x.shape)}")
+        if x.dim() == 2:
+            return x, None
+        return x.reshape(x.shape[:-1].numel(), width), x.shape[:-1]
+
+
+def _without_gate(out_BGO: Tensor, leading: torch.Size | None) -> Tensor:
+    out = out_BGO.squeeze(1)
+    return out if leading is None else out.view(*leading, *out.shape[1:])
