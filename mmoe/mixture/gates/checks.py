@@ -33,6 +33,38 @@ def check_share(name: str, value: float) -> None:
         raise ValueError(f"{name}: expected a number in [0, 1), got {value}")
 
 
+def check_sizes(
+    num_gates: int, num_experts: int, inputs: Sequence[Any], visibility_GE: Tensor
+) -> None:
+    """Refuses a mixture of other sizes than the gate was built for; else it would be broadcast.
+
+    Args:
+        num_gates: G that the gate was built for.
+        num_experts: E that the gate was built for.
+        inputs: One per gate.
+        visibility_GE: Of the mixture that calls.
+
+    Raises:
+        ValueError: Says which of the two sizes differs.
+    """
+    if visibility_GE.dim() != 2 or visibility_GE.dtype != torch.bool:
+        raise ValueError(
+            f"visibility_GE: expected bool [gates, experts], got {visibility_GE.dtype} "
+            f"{list(visibility_GE.shape)}"
+        )
+    for name, built, given in (
+        ("num_gates", num_gates, visibility_GE.shape[0]),
+        ("num_experts", num_experts, visibility_GE.shape[1]),
+    ):
+        if built != given:
+            raise ValueError(
+                f"{name}: expected a gate built for {given}, as visibility_GE has (gates, experts) "
+                f"{list(visibility_GE.shape)}, got one built for {built}"
+            )
+    if len(inputs) != num_gates:
+        raise ValueError(f"inputs: expected {num_gates} tensors, one per gate, got {len(inputs)}")
+
+
 def rows_and_dtype(inputs: Sequence[Any]) -> tuple[int, torch.dtype]:
     """What a gate that does not read its input still needs: the batch's height, and a type.
 

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmoe.mixture.gates.checks import check_k, check_softmax
+from mmoe.mixture.gates.checks import check_k, check_sizes, check_softmax
 from mmoe.mixture.gates.contract import GateOutput
 from mmoe.mixture.gates.logits import GateLogits, gate_products
 from mmoe.mixture.gates.options import GateOptions, gate_settings, show_settings
@@ -82,6 +82,7 @@ class CosineGate(nn.Module):
 
     def forward(self, inputs: Sequence[Tensor], visibility_GE: Tensor) -> GateOutput:
         """The k best visible experts, best first."""
+        check_sizes(*self.directions_GEP.shape[:2], inputs, visibility_GE)
         with torch.autocast(inputs[0].device.type, enabled=False):
             logits_BGE = self.options.temper(self._logits(self.projection(inputs)))
         left_BGE = self.options.drop(logits_BGE, visibility_GE, self.training)

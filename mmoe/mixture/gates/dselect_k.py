@@ -6,7 +6,13 @@ from typing import Unpack
 import torch
 from torch import Tensor, nn
 
-from mmoe.mixture.gates.checks import check_coefficient, check_k, check_numbers, rows_and_dtype
+from mmoe.mixture.gates.checks import (
+    check_coefficient,
+    check_k,
+    check_numbers,
+    check_sizes,
+    rows_and_dtype,
+)
 from mmoe.mixture.gates.contract import GateOutput
 from mmoe.mixture.gates.logits import GateLogits
 from mmoe.mixture.gates.losses import mean, z_loss
@@ -90,6 +96,7 @@ class DSelectKGate(nn.Module):
             raise ValueError(f"gamma: expected a number above 0, got {gamma}")
         check_coefficient("entropy_loss", entropy_loss)
         check_coefficient("code_loss", code_loss)
+        self.num_gates, self.num_experts = num_gates, num_experts
         self.k = k
         self.num_bits = (num_experts - 1).bit_length()
         self.gamma = gamma
@@ -127,6 +134,7 @@ class DSelectKGate(nn.Module):
 
     def forward(self, inputs: Sequence[Tensor], visibility_GE: Tensor) -> GateOutput:
         """E picks in the order of the experts, unused where the weight is 0."""
+        check_sizes(self.num_gates, self.num_experts, inputs, visibility_GE)
         codes_BGKM, choice_BGK = self._switches(inputs, visibility_GE)
         selectors_BGKC = selectors(codes_BGKM / self.gamma, visibility_GE)
         shares_BGK = choice_BGK.softmax(dim=-1)

@@ -5,18 +5,22 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from mmoe.mixture.gates.checks import rows_and_dtype
+from mmoe.mixture.gates.checks import check_sizes, rows_and_dtype
 from mmoe.mixture.gates.contract import GateOutput
+from mmoe.mixture.routes import host_is_near
 
 
 class FixedGate(nn.Module):
     """Gates that neither learn nor look: constant weights, normalised over each gate's experts.
 
+    `w_g = v_g / Σ_e v_ge`, both over the experts that gate g sees.
+
     Args:
-        weights_GE: Non-negative weights; each row with a positive sum.
+        weights_GE: Non-negative weights v; each row with a positive sum.
 
     Raises:
-        ValueError: Weights that cannot be normalised.
+        ValueError: Weights that cannot be normalised; in forward, a gate with no weight on what it
+            sees (on the CPU in eager mode), or other sizes than the mixture's.
 
     Example:
         >>> import torch
@@ -42,6 +46,20 @@ class FixedGate(nn.Module):
 
     def forward(self, inputs: Sequence[Tensor], visibility_GE: Tensor) -> GateOutput:
         """The same weights for every sample, 0 for what a gate must not see."""
+        check_sizes(*self.weights_GE.shape, inputs, visibility_GE)
         rows, dtype = rows_and_dtype(inputs)
         weights_GE = self.weights_GE.to(dtype) * visibility_GE
+        sums_G1 = weights_GE.sum(1, keepdim=True)
+        if host_is_near(sums_G1):
+            _check_sums(sums_G1.flatten().tolist())
+        weights_GE = weights_GE / torch.where(sums_G1 > 0, sums_G1, 1)
         return GateOutput(weights_GE.expand(rows, -1, -1), None, {})
+
+
+def _check_sums(sums: Sequence[float]) -> None:
+    for g, total in enumerate(sums):
+        if not total > 0:
+            raise ValueError(
+                f"weights_GE: expected a positive weight of gate {g} on an expert that it sees, "
+                "got none; show it more, or give it another weight"
+            )

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Unpack
 import torch
 from torch import Tensor, nn
 
+from mmoe.mixture.gates.checks import check_sizes
 from mmoe.mixture.gates.contract import GateOutput
 from mmoe.mixture.gates.logits import GateLogits
 from mmoe.mixture.gates.options import GateOptions, gate_settings, show_settings
@@ -69,6 +70,7 @@ class GShardGate(nn.Module):
 
     def forward(self, inputs: Sequence[Tensor], visibility_GE: Tensor) -> GateOutput:
         """The best visible expert and, by chance, the second best."""
+        check_sizes(self.logits.num_gates, self.logits.num_experts, inputs, visibility_GE)
         logits_BGE = self.options.temper(self.logits(inputs))
         left_BGE = self.options.drop(logits_BGE, visibility_GE, self.training)
         weights, experts = topk_gate(left_BGE, visibility_GE, 2)

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmoe.mixture.gates.checks import check_coefficient, check_k
+from mmoe.mixture.gates.checks import check_coefficient, check_k, check_sizes
 from mmoe.mixture.gates.contract import GateOutput
 from mmoe.mixture.gates.logits import GateLogits
 from mmoe.mixture.gates.losses import cv_squared, over_experts
@@ -82,6 +82,7 @@ class NoisyTopKGate(nn.Module):
 
     def forward(self, inputs: Sequence[Tensor], visibility_GE: Tensor) -> GateOutput:
         """The k best visible experts by noisy logits, best first."""
+        check_sizes(self.logits.num_gates, self.logits.num_experts, inputs, visibility_GE)
         clean_BGE = self.options.temper(self.logits(inputs))
         if not self.training:
             return GateOutput(*topk_gate(clean_BGE, visibility_GE, self.k), {})

@@ -6,7 +6,7 @@ from typing import Unpack
 import torch
 from torch import Tensor, nn
 
-from mmoe.mixture.gates.checks import check_coefficient, check_k
+from mmoe.mixture.gates.checks import check_coefficient, check_k, check_sizes
 from mmoe.mixture.gates.contract import GateOutput
 from mmoe.mixture.gates.logits import GateLogits
 from mmoe.mixture.gates.losses import count_picks
@@ -85,6 +85,7 @@ class SigmoidGate(nn.Module):
 
     def forward(self, inputs: Sequence[Tensor], visibility_GE: Tensor) -> GateOutput:
         """The k visible experts with the largest score and bias, best first."""
+        check_sizes(self.logits.num_gates, self.logits.num_experts, inputs, visibility_GE)
         logits_BGE = self.options.temper(self.logits(inputs))
         scores_BGE = stable_sigmoid(logits_BGE)
         biased_BGE = scores_BGE.detach() + self.bias_GE

@@ -5,7 +5,7 @@ from typing import Unpack
 
 from torch import Tensor, nn
 
-from mmoe.mixture.gates.checks import check_numbers
+from mmoe.mixture.gates.checks import check_numbers, check_sizes
 from mmoe.mixture.gates.contract import GateOutput
 from mmoe.mixture.gates.logits import GateLogits
 from mmoe.mixture.gates.options import GateOptions, gate_settings, show_settings, visible_softmax
@@ -46,6 +46,7 @@ class SoftmaxGate(nn.Module):
 
     def forward(self, inputs: Sequence[Tensor], visibility_GE: Tensor) -> GateOutput:
         """Weights for every expert; exactly 0 where the gate sees nothing."""
+        check_sizes(self.logits.num_gates, self.logits.num_experts, inputs, visibility_GE)
         logits_BGE = self.options.temper(self.logits(inputs))
         left_BGE = self.options.drop(logits_BGE, visibility_GE, self.training)
         weights_BGE = visible_softmax(left_BGE, visibility_GE)

@@ -6,7 +6,13 @@ from typing import Unpack
 import torch
 from torch import Tensor, nn
 
-from mmoe.mixture.gates.checks import check_k, check_numbers, check_softmax, rows_and_dtype
+from mmoe.mixture.gates.checks import (
+    check_k,
+    check_numbers,
+    check_sizes,
+    check_softmax,
+    rows_and_dtype,
+)
 from mmoe.mixture.gates.contract import GateOutput
 from mmoe.mixture.gates.options import (
     GateOptions,
@@ -69,6 +75,7 @@ class StaticGate(nn.Module):
 
     def forward(self, inputs: Sequence[Tensor], visibility_GE: Tensor) -> GateOutput:
         """The same for every sample, but for dropout; of `inputs` only shape and type count."""
+        check_sizes(*self.logits_GE.shape, inputs, visibility_GE)
         rows, dtype = rows_and_dtype(inputs)
         logits_BGE = self.options.temper(self.logits_GE.to(dtype))
         logits_BGE = logits_BGE.expand(rows, -1, -1)

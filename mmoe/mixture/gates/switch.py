@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Unpack
 import torch
 from torch import Tensor, nn
 
-from mmoe.mixture.gates.checks import check_share
+from mmoe.mixture.gates.checks import check_share, check_sizes
 from mmoe.mixture.gates.contract import GateOutput
 from mmoe.mixture.gates.logits import GateLogits
 from mmoe.mixture.gates.options import GateOptions, gate_settings, show_settings
@@ -68,6 +68,7 @@ class SwitchGate(nn.Module):
 
     def forward(self, inputs: Sequence[Tensor], visibility_GE: Tensor) -> GateOutput:
         """The best visible expert."""
+        check_sizes(self.logits.num_gates, self.logits.num_experts, inputs, visibility_GE)
         if self.training and self.jitter:
             inputs = self._jittered(inputs)
         logits_BGE = self.options.temper(self.logits(inputs))

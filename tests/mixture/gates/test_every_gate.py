@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 
-from mmoe.mixture import MultiGateMixture
+from mmoe.mixture import DSelectKGate, FixedGate, MultiGateMixture, SoftmaxGate, StaticGate
 
 RANDOM_IN_TRAINING = ["noisy_top_k", "switch", "gshard"]
 BLIND = ["static", "static_k", "dselect_k_static", "fixed"]
@@ -212,3 +212,39 @@ def test_nan_is_refused_and_located(gate, rows, visibility):
     with pytest.raises(ValueError, match="gate 2: 17 rows have NaN logits; look for NaN") as caught:
         gate.module(inputs, visibility)
     assert "\n" not in str(caught.value)
+
+
+def test_a_mixture_of_other_sizes_is_refused(gate, rows, visibility):
+    """Broadcast, a gate of one row or column would pass for any number of them."""
+    inputs = rows(4)
+    for seen, name, got in (
+        (visibility[:1], "num_gates: expected a gate built for 1", "3"),
+        (visibility[:, :1], "num_experts: expected a gate built for 1", "6"),
+        (torch.cat([visibility] * 2, 1), "num_experts: expected a gate built for 12", "6"),
+    ):
+        with pytest.raises(
+            ValueError, match=rf"{name}, as visibility_GE .*, got one built for {got}"
+        ):
+            gate.module(inputs[: len(seen)], seen)
+    with pytest.raises(ValueError, match="inputs: expected 3 tensors, one per gate, got 2"):
+        gate.module(inputs[:2], visibility)
+    with pytest.raises(
+        ValueError, match=r"visibility_GE: expected bool \[gates, experts\], got torch"
+    ):
+        gate.module(inputs, visibility.int())
+
+
+@pytest.mark.parametrize(
+    "narrow",
+    [
+        lambda: FixedGate(torch.ones(1, 1)),
+        lambda: StaticGate(1, 4),
+        lambda: SoftmaxGate(8, 2, 1),
+        lambda: DSelectKGate(None, 1, 1, k=1),
+        lambda: DSelectKGate(8, 2, 3, k=1),
+    ],
+)
+def test_narrow_gates_are_not_broadcast_in_a_mixture(narrow):
+    experts = [torch.nn.Linear(8, 5) for _ in range(4)]
+    with pytest.raises(ValueError, match=r"num_(gates|experts): expected a gate built for"):
+        MultiGateMixture(8, 2, experts, gate=narrow())(torch.zeros(3, 8))

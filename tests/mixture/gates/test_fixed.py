@@ -6,14 +6,22 @@ import torch
 from mmoe.mixture import FixedGate
 
 
-def test_normalises_and_honours_visibility():
-    gate = FixedGate(torch.tensor([[1.0, 3.0], [0.0, 2.0]]))
+def test_normalises_over_the_experts_that_a_gate_sees():
+    gate = FixedGate(torch.tensor([[1.0, 3.0, 4.0], [5.0, 2.0, 3.0]]))
     x = torch.zeros(2, 5)
-    weights, experts, losses = gate([x, x], torch.tensor([[True, True], [True, False]]))
+    visible = torch.tensor([[True, True, False], [True, False, False]])
+    weights, experts, losses = gate([x, x], visible)
     assert experts is None
     assert losses == {}
-    assert weights[1].tolist() == [[0.25, 0.75], [0.0, 0.0]]
+    torch.testing.assert_close(weights[1], torch.tensor([[0.25, 0.75, 0.0], [1.0, 0.0, 0.0]]))
     assert not list(gate.parameters())
+
+
+def test_a_gate_without_weight_on_what_it_sees():
+    gate, x = FixedGate(torch.tensor([[1.0, 3.0], [0.0, 2.0]])), torch.zeros(2, 5)
+    message = "weights_GE: expected a positive weight of gate 1 on an expert that it sees, got none"
+    with pytest.raises(ValueError, match=message):
+        gate([x, x], torch.tensor([[True, True], [True, False]]))
 
 
 @pytest.mark.parametrize(
