@@ -7,6 +7,20 @@ import torch
 from torch import Tensor, nn
 
 from mmoe.mixture.experts import ExpertPool, Pool
+from mmoe.mixture.gates import (
+    CosineGate,
+    DSelectKGate,
+    FixedGate,
+    GShardGate,
+    NoisyTopKGate,
+    SigmoidGate,
+    SoftmaxGate,
+    StaticGate,
+    SwitchGate,
+    TopKGate,
+)
+from mmoe.mixture.gates.logits import GateLogits
+from mmoe.mixture.mlp_experts import MLPExperts
 from mmoe.mixture.multi_gate import MultiGateMixture
 
 NewExperts = Literal["fresh", "copy"]
@@ -54,7 +68,9 @@ def load_experts(
     """Loads the state of a mixture that may have had fewer or more experts.
 
     Experts that both have are kept, with their place in the gates (columns of logits, biases);
-    everything that does not depend on the number of experts is loaded as it is.
+    everything that does not depend on the number of experts is loaded as it is. A `FixedGate` then
+    weighs its experts in proportion to what it held for each, and the sum is 1 again. Of a gate or
+    pool that is not this library's, the dimension of experts is told by its size.
 
     Args:
         layer: A `MultiGateMixture` or `MoE`, changed in place.
@@ -68,8 +84,9 @@ def load_experts(
         What was kept, made and dropped.
 
     Raises:
-        ValueError: Names or shapes that do not fit, or a tensor that cannot be resized; the layer
-            is then unchanged.
+        ValueError: Names or shapes that do not fit, a tensor that cannot be resized, or kept
+            experts of a `DSelectKGate` that change their number, which is what its codes name them
+            by; the layer is then unchanged.
 
     Example:
         >>> from mmoe.mixture import MoE, load_experts, mlp_experts
@@ -92,11 +109,14 @@ def load_experts(
     own = layer.state_dict()
     names = {name: _name_before(name, prefix, pool, filled) for name in own}
     _check_names(state, names, prefix, pool)
-    values = {
-        name: _resized(name, own[name], state[old], before, filled, name.startswith(prefix))
-        for name, old in names.items()
-        if old is not None
-    }
+    _check_numbers(layer, sources)
+    known, values = expert_dims(layer), {}
+    for name, old in names.items():
+        if old is None:
+            continue
+        what = (name, own[name], state[old], before, filled)
+        dim = known[name] if name in known else _guess(*what, stacked=name.startswith(prefix))
+        values[name] = _resized(*what, dim)
     for name, value in values.items():
         own[name].copy_(value)
     kept = tuple((e, old) for e, old in enumerate(sources) if old is not None)
@@ -169,8 +189,102 @@ def _check_names(
             raise ValueError(f"state: expected only the layer's tensors, got {name!r} as well")
 
 
+def _check_numbers(layer: nn.Module, sources: Sequence[int | None]) -> None:
+    """Refuses to renumber the experts of gates that learned their numbers."""
+    moved = [(e, old) for e, old in enumerate(sources) if old not in (None, e)]
+    if moved and any(isinstance(module, DSelectKGate) for module in layer.modules()):
+        raise ValueError(
+            "sources: expected every kept expert of a DSelectKGate under its old number, which "
+            f"its codes spell, got {moved[0][1]} as {moved[0][0]}"
+        )
+
+
+def expert_dims(layer: nn.Module) -> dict[str, int | None]:
+    """Which dimension of a tensor is that of the experts, for all that this library made.
+
+    Args:
+        layer: A mixture.
+
+    Returns:
+        By the tensors' names; None: no dimension, whatever its size. Tensors of others are absent.
+
+    Example:
+        >>> from mmoe.mixture import MoE, mlp_experts
+        >>> from mmoe.mixture.loading import expert_dims
+        >>> dims = expert_dims(MoE(4, mlp_experts(4, 4, [4])))
+        >>> dims["mixture.experts.weights.0"], dims["mixture.gate.logits.weights.0"]
+        (0, 1)
+    """
+    result: dict[str, int | None] = {}
+    prefix, pool = _pool_of(layer)
+    if isinstance(pool, MLPExperts | ExpertPool):
+        dim = 0 if isinstance(pool, MLPExperts) else None
+        result |= dict.fromkeys((prefix + name for name in pool.state_dict()), dim)
+    root = prefix.removesuffix("experts.")
+    for name, module in layer.get_submodule(f"{root}gate").named_modules(prefix=f"{root}gate"):
+        if isinstance(module, (DSelectKGate, *_GATES)):
+            result |= dict.fromkeys((f"{name}.{n}" for n in module.state_dict()), None)
+            result |= {f"{name}.{n}": 1 for n in _gate_tensors(module)}
+    return result
+
+
+_GATES = (
+    CosineGate,
+    FixedGate,
+    GShardGate,
+    NoisyTopKGate,
+    SigmoidGate,
+    SoftmaxGate,
+    StaticGate,
+    SwitchGate,
+    TopKGate,
+)
+
+
+def _gate_tensors(gate: nn.Module) -> list[str]:
+    """The tensors of a gate with a dimension of experts, which is then number 1."""
+    if isinstance(gate, DSelectKGate):
+        return []
+    names = [
+        n for n in ("directions_GEP", "bias_GE", "logits_GE", "weights_GE") if hasattr(gate, n)
+    ]
+    for part in ("logits", "noise"):
+        logits = getattr(gate, part, None)
+        if isinstance(logits, GateLogits):
+            names.append(f"{part}.weights.{len(logits.weights) - 1}")
+    return names
+
+
+def _guess(
+    name: str,
+    own: Tensor,
+    old: Tensor,
+    before: int,
+    sources: Sequence[int | None],
+    stacked: bool,
+) -> int | None:
+    """The dimension of experts in a tensor of a gate or pool that is not this library's.
+
+    It is the one whose sizes are the numbers of experts; in a pool's tensors (`stacked`) the first.
+    """
+    after = len(sources)
+    dims = [dim for dim in range(own.dim()) if _differ_in(own, old, dim, after, before)]
+    dims = [0] if stacked and 0 in dims else dims
+    unmoved = before == after and list(sources) == list(range(before))
+    if own.shape == old.shape and (unmoved or not dims):
+        return None
+    if len(dims) != 1:
+        raise _wrong_shape(name, own, old, before, after)
+    return dims[0]
+
+
 def _resized(
-    name: str, own: Tensor, old: Tensor, before: int, sources: Sequence[int | None], stacked: bool
+    name: str,
+    own: Tensor,
+    old: Tensor,
+    before: int,
+    sources: Sequence[int | None],
+    dim: int | None,
 ) -> Tensor:
     """The state's tensor with one entry per expert of the layer, in its place.
 
@@ -180,23 +294,25 @@ def _resized(
         old: The state's.
         before: Experts in the state.
         sources: For each expert of the layer, which of them it was.
-        stacked: Whether dimension 0 is known to be that of the experts.
+        dim: The dimension of the experts; None: there is none.
     """
     after = len(sources)
-    dims = [dim for dim in range(own.dim()) if _differ_in(own, old, dim, after, before)]
-    dims = [0] if stacked and 0 in dims else dims
-    unmoved = before == after and list(sources) == list(range(before))
-    if own.shape == old.shape and (unmoved or not dims):
+    fits = own.shape == old.shape if dim is None else _differ_in(own, old, dim, after, before)
+    if not fits:
+        raise _wrong_shape(name, own, old, before, after)
+    if dim is None:
         return old
-    if len(dims) != 1:
-        raise ValueError(
-            f"state: expected {name!r} of shape {list(own.shape)}, or with {before} in place of "
-            f"{after} for the experts, got {list(old.shape)}"
-        )
     new = [e for e, source in enumerate(sources) if source is not None]
-    entries = old.index_select(dims[0], torch.tensor([sources[e] for e in new], device=old.device))
+    entries = old.index_select(dim, torch.tensor([sources[e] for e in new], device=old.device))
     places = torch.tensor(new, device=own.device)
-    return own.clone().index_copy_(dims[0], places, entries.to(own.device, own.dtype))
+    return own.clone().index_copy_(dim, places, entries.to(own.device, own.dtype))
+
+
+def _wrong_shape(name: str, own: Tensor, old: Tensor, before: int, after: int) -> ValueError:
+    return ValueError(
+        f"state: expected {name!r} of shape {list(own.shape)}, or with {before} in place of "
+        f"{after} for the experts, got {list(old.shape)}"
+    )
 
 
 def _differ_in(own: Tensor, old: Tensor, dim: int, after: int, before: int) -> bool:

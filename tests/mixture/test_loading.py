@@ -7,9 +7,15 @@ import torch
 from torch import nn
 
 from mmoe.mixture import (
+    CosineGate,
+    DSelectKGate,
+    FixedGate,
     MoE,
     MultiGateMixture,
+    NoisyTopKGate,
+    SigmoidGate,
     SoftmaxGate,
+    StaticGate,
     TopKGate,
     load_experts,
     mlp_experts,
@@ -143,3 +149,95 @@ def test_a_refused_state_changes_nothing():
     with pytest.raises(ValueError, match=r"state: expected 'gate.logits.weights.1'"):
         load_experts(layer, state)
     torch.testing.assert_close(layer.state_dict(), before, rtol=0, atol=0)
+
+
+def with_gate(make_gate, num_gates, experts, seed=0):
+    torch.manual_seed(seed)
+    gate = make_gate(num_gates, experts)
+    return MultiGateMixture(D, num_gates, mlp_experts(experts, D, [H]), gate=gate).eval()
+
+
+GATES = {
+    "softmax": lambda G, E: SoftmaxGate(D, G, E, hidden=[E]),
+    "noisy_top_k": lambda G, E: NoisyTopKGate(D, G, E, k=2),
+    "cosine": lambda G, E: CosineGate(D, G, E, k=2, projection_dim=E),
+    "sigmoid": lambda G, E: SigmoidGate(D, G, E, k=2),
+    "static": lambda G, E: StaticGate(G, E),
+    "fixed": lambda G, E: FixedGate(torch.rand(G, E)),
+}
+
+
+@pytest.mark.parametrize("kind", GATES)
+def test_only_the_dimension_of_the_experts_moves_whatever_the_sizes(kind):
+    """As many gates, hidden units or directions as experts: sizes do not tell which is which."""
+    E = 4
+    old, new = with_gate(GATES[kind], E, E), with_gate(GATES[kind], E, E, seed=7)
+    for layer in (old, new):
+        for buffer in layer.gate.buffers():
+            if buffer.is_floating_point():
+                nn.init.uniform_(buffer)
+    load_experts(new, old.state_dict(), sources=[2, 0, 3, 1])
+    x = torch.randn(6, D)
+    torch.testing.assert_close(new(x).out_BGO, old(x).out_BGO)
+
+
+def dselect_k(G, E):
+    gate = DSelectKGate(None, G, E, k=2)
+    nn.init.uniform_(gate.codes_GKM, -2, 2)
+    return gate
+
+
+def test_dselect_k_keeps_the_numbers_of_its_experts():
+    """Its codes name experts by number: moved, they would name others."""
+    old, x = with_gate(dselect_k, 4, 4), torch.randn(6, D)
+    new = with_gate(dselect_k, 4, 4, seed=7)
+    message = (
+        "sources: expected every kept expert of a DSelectKGate under its old number, .* 1 as 0"
+    )
+    before = copy.deepcopy(new.state_dict())
+    with pytest.raises(ValueError, match=message):
+        load_experts(new, old.state_dict(), sources=[1, 0, 2, 3])
+    torch.testing.assert_close(new.state_dict(), before, rtol=0, atol=0)
+    load_experts(new, old.state_dict(), sources=[0, 1, None, 3])
+    assert torch.equal(new.gate.codes_GKM, old.gate.codes_GKM)
+    load_experts(new, old.state_dict())
+    torch.testing.assert_close(new(x).out_BGO, old(x).out_BGO)
+    with pytest.raises(ValueError, match=r"state: expected 'gate.codes_GKM' of shape"):
+        load_experts(with_gate(dselect_k, 4, 5), old.state_dict())
+
+
+def test_modules_must_have_the_shapes_of_the_state():
+    """Widths that happen to be the numbers of experts are no experts."""
+    old = MoE(8, [nn.Linear(8, 2) for _ in range(2)])
+    new = MoE(8, [nn.Linear(8, 4) for _ in range(4)])
+    message = r"state: expected 'mixture.experts.0.weight' of shape \[4, 8\]"
+    with pytest.raises(ValueError, match=message):
+        load_experts(new, old.state_dict())
+
+
+@pytest.mark.parametrize("after", [2, 5])
+def test_fixed_weights_of_another_number_of_experts_add_up_to_one(after):
+    old = with_gate(GATES["fixed"], 2, 3)
+    new = with_gate(GATES["fixed"], 2, after, seed=7)
+    load_experts(new, old.state_dict())
+    weights = new(torch.zeros(1, D), return_gates=True).gate_weights_BGE[0]
+    torch.testing.assert_close(weights.sum(1), torch.ones(2))
+    first = old.gate.weights_GE[:, :2]
+    torch.testing.assert_close(weights[:, 0] / weights[:, 1], first[:, 0] / first[:, 1])
+
+
+def test_tensors_of_other_gates_are_told_by_their_sizes():
+    class Own(nn.Module):
+        def __init__(self, experts):
+            super().__init__()
+            self.width = nn.Parameter(torch.rand(2, experts, 7))
+            self.inner = SoftmaxGate(D, 2, experts)
+
+        def forward(self, inputs, visibility_GE):
+            return self.inner(inputs, visibility_GE)
+
+    old, new = (MultiGateMixture(D, 2, mlp_experts(E, D, [H]), gate=Own(E)).eval() for E in (3, 3))
+    load_experts(new, old.state_dict(), sources=[2, 0, 1])
+    assert torch.equal(new.gate.width, old.gate.width[:, [2, 0, 1]])
+    x = torch.randn(6, D)
+    torch.testing.assert_close(new(x).out_BGO, old(x).out_BGO)
