@@ -126,7 +126,11 @@ class Kept(NamedTuple):
 
 
 def drop_over_capacity(
-    capacity: Capacity, experts_BGK: Tensor, weights_BGK: Tensor, num_experts: int
+    capacity: Capacity,
+    experts_BGK: Tensor,
+    weights_BGK: Tensor,
+    num_experts: int,
+    k: int | None = None,
 ) -> Kept:
     """Drops what exceeds the capacity; nothing is read on the host.
 
@@ -135,6 +139,8 @@ def drop_over_capacity(
         experts_BGK: int32; −1 = unused.
         weights_BGK: What each pick weighs, for the priority `probability`.
         num_experts: E.
+        k: How many picks a gate is meant to make, where that is fewer than K: DSelect-k gates
+            return E picks, of which k are used in the end.
 
     Returns:
         The picks that stay.
@@ -150,7 +156,7 @@ def drop_over_capacity(
         ([-1, 0, 1], 1)
     """
     B, G, K = experts_BGK.shape
-    limit = capacity.limit(B, G * K, num_experts)
+    limit = capacity.limit(B, G * min(K, k or K), num_experts)
     plan = ops.route_plan(experts_BGK, num_experts)
     places_P = _places(plan, weights_BGK if capacity.priority == "probability" else None)
     # The entry at the end is for unused picks, and for a batch without pairs.

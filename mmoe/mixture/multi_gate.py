@@ -183,7 +183,9 @@ class MultiGateMixture(nn.Module):
         kept, dropped, limit = decision, None, None
         if self.capacity is not None and self.training:
             experts_BGK, weights_BGK = as_picks(decision, self.visible_GV)
-            left = drop_over_capacity(self.capacity, experts_BGK, weights_BGK, self.num_experts)
+            left = drop_over_capacity(
+                self.capacity, experts_BGK, weights_BGK, self.num_experts, self.policy.k
+            )
             kept = decision._replace(weights=weights_BGK, experts=left.experts_BGK)
             dropped, limit = left.dropped, left.limit
         run = self._run(sources, kept, limit, return_statistics)

@@ -29,6 +29,7 @@ class ExecutionPolicy:
         uses_batch: Whether, in training, the pool must get only the rows that were picked.
         visible: Which gate sees which expert, `[G][E]`.
         sees_all: Whether every gate sees every expert.
+        k: How many experts the gate says that it picks; None: it does not say.
         share: Expected share of all pairs, where the gate says how many experts it picks.
         parameters: Of one expert.
         widths: D and O; 0 = unknown.
@@ -40,6 +41,7 @@ class ExecutionPolicy:
     uses_batch: bool
     visible: Sequence[Sequence[bool]]
     sees_all: bool
+    k: int | None
     share: float | None
     parameters: float
     widths: tuple[int, int]
@@ -105,6 +107,9 @@ class ExecutionPolicy:
         num_experts = len(self.visible[0])
         rows, expected = experts_BGK.shape[0], float(pairs or 0)
         if pairs is None:
+            # The gate's k before K: DSelect-k gates return E picks, of which they use k once they
+            # are trained. Taken for E, they would never run grouped when they score; and to count
+            # them would make a row's bits depend on its batch mates.
             share = expected_share(self.visible, k) if self.share is None else self.share
             rows, expected = NOMINAL_ROWS, NOMINAL_ROWS * num_experts * share
         input_dim, output_dim = self.widths
@@ -181,6 +186,7 @@ def make_policy(
         uses_batch=uses_batch,
         visible=visible,
         sees_all=all(map(all, visible)),
+        k=k,
         share=None if k is None else expected_share(visible, k),
         parameters=sum(p.numel() for p in parameters) / len(pool),
         widths=(input_dim or 0, pool.output_dim or 0),

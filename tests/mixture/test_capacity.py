@@ -5,7 +5,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmoe.mixture import Capacity, ExpertPool, MultiGateMixture, TopKGate, mlp_experts
+from mmoe.mixture import (
+    Capacity,
+    DSelectKGate,
+    ExpertPool,
+    MultiGateMixture,
+    TopKGate,
+    mlp_experts,
+)
 from mmoe.mixture.capacity import drop_over_capacity
 
 B, D, H, G, E, K = 24, 6, 5, 3, 4, 2
@@ -237,3 +244,15 @@ def test_gradcheck_through_the_layer(execution):
 def test_errors(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_the_limit_of_a_gate_that_returns_more_picks_than_its_k():
+    """DSelect-k gates return a pick for every expert: read off those, the limit is all rows."""
+    torch.manual_seed(0)
+    gate = DSelectKGate(None, 1, 8, k=2)
+    torch.nn.init.constant_(gate.codes_GKM, -9.0)  # both selectors at expert 0
+    experts, x = mlp_experts(8, 4, [3]), torch.randn(40, 4)
+    layer = MultiGateMixture(4, 1, experts, gate=gate, capacity=Capacity(1.0))
+    result = layer(x, return_statistics=True)
+    assert int(result.dropped) == 40 - 40 * 2 // 8
+    assert result.out_BGO[10:].abs().sum() == 0
