@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mmoe.ops._autograd import register_autograd
 from mmoe.ops._checks import (
     accumulate_dtype,
     check_device,
@@ -13,7 +14,7 @@ from mmoe.ops._checks import (
     check_float,
     check_shape,
 )
-from mmoe.ops._library import LIBRARY, register_fake
+from mmoe.ops._library import register_fake
 
 
 def dense_combine(y: Sequence[Tensor] | Tensor, weights_BGE: Tensor) -> Tensor:
@@ -106,6 +107,4 @@ def _backward(ctx: Any, grad_BGO: Tensor) -> tuple[list[Tensor], Tensor]:
 
 register_fake("dense_combine", _fake)
 register_fake("dense_combine_backward", _fake_backward)
-torch.library.register_autograd(
-    "mmoe::dense_combine", _backward, setup_context=_setup_context, lib=LIBRARY
-)
+register_autograd("dense_combine", _backward, _setup_context)

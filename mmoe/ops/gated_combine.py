@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mmoe.ops._autograd import register_autograd
 from mmoe.ops._checks import (
     accumulate_dtype,
     check_device,
@@ -13,7 +14,7 @@ from mmoe.ops._checks import (
     check_int32,
     check_shape,
 )
-from mmoe.ops._library import LIBRARY, register_fake
+from mmoe.ops._library import register_fake
 
 
 def gated_combine(y_PO: Tensor, slots_BGK: Tensor, weights_BGK: Tensor) -> Tensor:
@@ -81,6 +82,4 @@ def _backward(ctx: Any, grad_BGO: Tensor) -> tuple[Tensor, None, Tensor]:
 
 register_fake("gated_combine", _fake)
 register_fake("gated_combine_backward", _fake_backward)
-torch.library.register_autograd(
-    "mmoe::gated_combine", _backward, setup_context=_setup_context, lib=LIBRARY
-)
+register_autograd("gated_combine", _backward, _setup_context)

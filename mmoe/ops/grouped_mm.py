@@ -5,6 +5,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
+from mmoe.ops._autograd import register_autograd
 from mmoe.ops._checks import (
     FLOAT_DTYPES,
     accumulate_dtype,
@@ -14,7 +15,7 @@ from mmoe.ops._checks import (
     check_int32,
     check_shape,
 )
-from mmoe.ops._library import LIBRARY, register_fake
+from mmoe.ops._library import register_fake
 
 FusedActivation = Literal["none", "relu", "gelu", "silu"]
 
@@ -171,6 +172,4 @@ def _backward(ctx: Any, grad_PH: Tensor | None, _: Any) -> tuple[Tensor | None, 
 
 register_fake("grouped_mm", _fake)
 register_fake("grouped_mm_backward", _fake_backward)
-torch.library.register_autograd(
-    "mmoe::grouped_mm", _backward, setup_context=_setup_context, lib=LIBRARY
-)
+register_autograd("grouped_mm", _backward, _setup_context)

@@ -5,8 +5,9 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
+from mmoe.ops._autograd import register_autograd
 from mmoe.ops._checks import accumulate_dtype, check_device, check_dims, check_float, check_shape
-from mmoe.ops._library import LIBRARY, register_fake
+from mmoe.ops._library import register_fake
 
 Softmax = Literal["after", "before"]
 
@@ -100,6 +101,4 @@ def _backward(ctx: Any, grad_BGK: Tensor, _: Any) -> tuple[Tensor, None, None, N
 
 register_fake("topk_gate", _fake)
 register_fake("topk_gate_backward", _fake_backward)
-torch.library.register_autograd(
-    "mmoe::topk_gate", _backward, setup_context=_setup_context, lib=LIBRARY
-)
+register_autograd("topk_gate", _backward, _setup_context)

@@ -1,0 +1,45 @@
+"""Gradients are taken once: differentiated again they raise, where they would be 0."""
+
+import pytest
+import torch
+
+from mmoe.mixture import MultiGateMixture, TopKGate, mlp_experts
+from mmoe.ops import dense_combine, gated_combine, grouped_mm, topk_gate
+
+OFFSETS = torch.tensor([0, 2, 3], dtype=torch.int32)
+SLOTS = torch.tensor([[[0, 1]], [[2, -1]]], dtype=torch.int32)
+SEEN = torch.ones(1, 4, dtype=torch.bool)
+CALLS = {
+    "grouped_mm": (lambda x, w: grouped_mm(x, OFFSETS, w, None, "gelu"), (3, 4), (2, 4, 5)),
+    "gated_combine": (lambda y, w: gated_combine(y, SLOTS, w), (3, 4), (2, 1, 2)),
+    "dense_combine": (lambda y, w: dense_combine([y, 2 * y], w), (3, 4), (3, 1, 2)),
+    "topk_gate": (lambda x, w: topk_gate(x * w, SEEN, 2)[0], (3, 1, 4), (3, 1, 4)),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_the_gradient_of_a_gradient_is_refused(name):
+    call, *shapes = CALLS[name]
+    torch.manual_seed(0)
+    tensors = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
+    out = call(*tensors)
+    expected = torch.autograd.grad(out.sum(), tensors, retain_graph=True)
+    gradients = torch.autograd.grad(out.sum(), tensors, create_graph=True)
+    for gradient, value in zip(gradients, expected, strict=True):
+        assert torch.equal(gradient, value)
+        # As a gradient penalty does; the first gradient itself is still good for a step.
+        penalty = out.sum() + gradient.square().sum()
+        with pytest.raises(RuntimeError, match=f"mmoe.ops.{name}: its gradient cannot be diff"):
+            penalty.backward(retain_graph=True)
+
+
+def test_a_gradient_penalty_through_a_mixture_is_refused():
+    torch.manual_seed(0)
+    x = torch.randn(6, 5, requires_grad=True)
+    for execution in ("grouped", "auto"):
+        layer = MultiGateMixture(
+            5, 2, mlp_experts(4, 5, [3]), gate=TopKGate(5, 2, 4, k=2), execution=execution
+        )
+        (gradient,) = torch.autograd.grad(layer(x).out_BGO.sum(), x, create_graph=True)
+        with pytest.raises(RuntimeError, match="its gradient cannot be differentiated"):
+            gradient.square().sum().backward()
