@@ -94,6 +94,15 @@ def test_exports_with_a_free_batch_size(execution, strict):
         torch.testing.assert_close(program.module()(x).out_BGO, layer(x).out_BGO)
 
 
+@pytest.mark.parametrize("execution", ["dense", "grouped"])
+def test_exports_with_a_batch_size_without_bounds(execution):
+    layer = make_layer(execution=execution, visibility=VISIBILITY).eval()
+    rows = torch.export.Dim("b")
+    program = torch.export.export(layer, (torch.randn(B, D),), dynamic_shapes=({0: rows},))
+    x = torch.randn(50, D)
+    torch.testing.assert_close(program.module()(x).out_BGO, layer(x).out_BGO)
+
+
 @pytest.mark.parametrize("execution", ["grouped", "padded"])
 def test_exports_training_with_a_capacity_and_a_free_batch_size(execution):
     layer = make_layer(execution=execution, capacity=Capacity(0.6, "probability", minimum=2))
