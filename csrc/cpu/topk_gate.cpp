@@ -2,6 +2,7 @@
 
 #include <torch/csrc/stable/library.h>
 
+#include <algorithm>
 #include <atomic>
 #include <tuple>
 #include <type_traits>
@@ -149,11 +150,22 @@ void check_gate(const Tensor& logits, const Tensor& visibility) {
   check_size("visibility_GE", visibility, 1, logits.size(2));
 }
 
+// A gate that sees fewer experts than it picks would leave picks unused without a word.
+void check_visible(const Tensor& visibility, int64_t k) {
+  const auto* visible = static_cast<const bool*>(visibility.const_data_ptr());
+  const int64_t G = visibility.size(0), E = visibility.size(1);
+  for (int64_t g = 0; g < G; ++g) {
+    const int64_t seen = std::count(visible + g * E, visible + (g + 1) * E, true);
+    if (seen < k) fail("k: expected at most ", seen, ", what gate ", g, " sees, got ", k);
+  }
+}
+
 std::tuple<Tensor, Tensor> topk_gate(const Tensor& logits_BGE, const Tensor& visibility_GE,
                                      int64_t k, bool softmax_after) {
   check_gate(logits_BGE, visibility_GE);
   if (k < 1) fail("k: expected at least 1 pick per gate, got ", k);
   const Tensor logits = dense(logits_BGE), visibility = dense(visibility_GE);
+  check_visible(visibility, k);
   const int64_t B = logits.size(0), G = logits.size(1), K = std::min(k, logits.size(2));
   const Tensor weights = empty(logits, {B, G, K}, accumulate_type(logits.scalar_type()));
   const Tensor experts = empty(logits, {B, G, K}, ScalarType::Int);

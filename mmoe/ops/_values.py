@@ -24,6 +24,15 @@ def check_indices(name: str, noun: str, indices: Tensor, limit: int) -> None:
         raise ValueError(f"{name}: expected {noun} in [0, {limit}) or -1, got {got}")
 
 
+def check_visible(visibility_GE: Tensor, k: int) -> None:
+    """Refuse more picks than a gate sees experts."""
+    if not _readable(visibility_GE):
+        return
+    for gate, seen in enumerate(visibility_GE.sum(1).tolist()):
+        if seen < k:
+            raise ValueError(f"k: expected at most {seen}, what gate {gate} sees, got {k}")
+
+
 def check_no_nan(logits_BGE: Tensor) -> None:
     """Refuse NaN, and say in which gate and how often."""
     if not _readable(logits_BGE):

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from mmoe.ops._values import check_indices, check_no_nan, check_samples
+from mmoe.ops._values import check_indices, check_no_nan, check_samples, check_visible
 
 
 def _accumulate(tensor: Tensor) -> Tensor:
@@ -38,13 +38,14 @@ def topk_gate(
             seen, +inf takes all the weight (several share it). NaN among visible experts is refused
             on the CPU; on a GPU it makes all weights of that gate and row NaN.
         visibility_GE: Bool; a gate never picks an expert it does not see.
-        k: Picks a gate makes; K = min(k, E).
+        k: Picks a gate makes; K = min(k, E). On the CPU more than a gate sees is refused.
         softmax_after: Softmax over the picks (they sum to 1) instead of over all visible experts.
 
     Returns:
-        weights_BGK (float32 or float64) and experts_BGK (int32), best first. A gate that sees fewer
-        than K experts has picks of -1 with weight 0.
+        weights_BGK (float32 or float64) and experts_BGK (int32), best first. A row with fewer
+        than K visible logits above -inf has picks of -1 with weight 0.
     """
+    check_visible(visibility_GE, k)
     logits_BGE = _gate_logits(logits_BGE, visibility_GE)
     check_no_nan(logits_BGE)
     k = min(k, logits_BGE.shape[-1])

@@ -27,17 +27,19 @@ def topk_gate(
         logits_BGE: float32, bfloat16 or float64.
         visibility_GE: Bool; a gate never picks an expert it does not see, and gives its logit no
             gradient.
-        k: Picks per gate, at least 1; K = min(k, E).
+        k: Picks per gate, from 1 to the experts that the gate sees; K = min(k, E).
         softmax: "after" the selection (the weights of a gate add to 1) or "before" it (they add to
             the picks' share, and the gradient reaches every visible logit).
 
     Returns:
-        weights_BGK (float32 or float64) and experts_BGK (int32), best first. A gate that sees fewer
-        than K experts has picks of -1 with weight 0.
+        weights_BGK (float32 or float64) and experts_BGK (int32), best first. A row with fewer
+        than K visible logits above -inf (gate dropout makes such) has picks of -1 with weight 0.
 
     Raises:
-        ValueError: On shapes, dtypes or devices that do not fit, or (CPU) NaN among the logits of
-            visible experts. On a GPU the weights of such a row are NaN.
+        ValueError: On shapes, dtypes or devices that do not fit, or (CPU) k above what a gate sees,
+            or NaN among the logits of visible experts. On a GPU, which the host would have to wait
+            for, and while a program is traced, values are not looked at: a gate that sees fewer
+            than K experts then has picks of -1 with weight 0, and NaN logits give NaN weights.
 
     Example:
         >>> import torch

@@ -56,6 +56,7 @@ def gate_inputs(case, dtype):
     logits_BGE[case.random(case.B, case.G, case.E, seed=2) > 2] = -math.inf
     logits_BGE[case.random(case.B, case.G, case.E, seed=3) > 2] = math.inf
     visibility_GE = case.random(case.G, case.E, seed=4) > -0.5
+    visibility_GE[:, : case.K] = True
     logits_BGE[~visibility_GE.expand_as(logits_BGE)] = math.nan
     return logits_BGE.to(dtype), visibility_GE
 

@@ -36,6 +36,7 @@ def make_inputs(case, dtype, D=20, H=40, weights=None) -> Inputs:
     gate_dtype = torch.float64 if dtype == torch.float64 else torch.float32
     logits_BGE = case.random(case.B, case.G, case.E, seed=2).to(gate_dtype)
     visibility_GE = case.random(case.G, case.E, seed=3) > -1
+    visibility_GE[:, : case.K] = True
     first_EDH = (case.random(case.E, D, H, seed=4) / D**0.5).to(weights)
     bias_EH = case.random(case.E, H, seed=5).to(weights)
     second_EHO = (case.random(case.E, H, case.O, seed=6) / H**0.5).to(weights)

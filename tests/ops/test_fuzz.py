@@ -327,6 +327,8 @@ def call_fits(name, arguments, sizes, public):
     if name == "route_plan":
         return not public or (sizes["G"] > 0 and sizes["K"] > 0)
     if name == "topk_gate":
+        if (arguments["visibility_GE"].sum(1) < arguments["k"]).any():
+            return False
         return not (arguments["logits_BGE"].isnan() & arguments["visibility_GE"]).any()
     if name not in ("unpermute", "gated_combine_backward"):
         return True

@@ -21,9 +21,9 @@ logits = torch.randn(6, 2, 4, dtype=torch.float64, generator=torch.Generator().m
 logits.requires_grad_()
 visible = torch.tensor([[True] * 4, [True, False, True, False]])
 for softmax in ("after", "before"):
-    assert torch.autograd.gradcheck(lambda x: topk_gate(x, visible, 3, softmax=softmax)[0], logits)
-opcheck(torch.ops.mmoe.topk_gate.default, (logits, visible, 3, True))
-weights, experts = topk_gate(logits, visible, 3)
+    assert torch.autograd.gradcheck(lambda x: topk_gate(x, visible, 2, softmax=softmax)[0], logits)
+opcheck(torch.ops.mmoe.topk_gate.default, (logits, visible, 2, True))
+weights, experts = topk_gate(logits, visible, 2)
 plan = ops.route_plan(experts, 4)
 x = torch.ones(6, 3, dtype=torch.float64, requires_grad=True)
 assert torch.autograd.gradcheck(lambda x: unpermute(permute(x, plan).exp(), plan), x)
@@ -34,7 +34,8 @@ compiled = torch.compile(
 assert torch.equal(compiled(x, plan), unpermute(permute(x, plan), plan))
 
 for call, words in [
-    (lambda: topk_gate(logits / 0 * 0, visible, 3), "gate 0: 6 rows have NaN logits"),
+    (lambda: topk_gate(logits, visible, 3), "k: expected at most 2, what gate 1 sees, got 3"),
+    (lambda: topk_gate(logits / 0 * 0, visible, 2), "gate 0: 6 rows have NaN logits"),
     (lambda: permute(x, plan._replace(rows_P=plan.rows_P + 1)), "rows_P: expected rows in [0, 6)"),
     (lambda: unpermute(x, plan._replace(rows_P=plan.rows_P[:6])), "slots_BGK: expected slots in"),
 ]:
@@ -87,11 +88,14 @@ def test_topk_gate_with_softmax_before_the_selection():
 
 
 @pytest.mark.parametrize("softmax_after", [True, False])
-def test_topk_gate_leaves_picks_unused_where_too_little_is_visible(softmax_after):
-    visibility_GE = torch.tensor([[False, True, False], [False, False, False]])
+def test_topk_gate_leaves_picks_unused_where_logits_are_minus_infinity(softmax_after):
+    hidden = torch.tensor([[True, False, True], [True, True, True]])
 
     weights_BGK, experts_BGK = reference.topk_gate(
-        torch.randn(4, 2, 3), visibility_GE, 2, softmax_after
+        torch.randn(4, 2, 3).masked_fill(hidden, -torch.inf),
+        torch.ones(2, 3, dtype=torch.bool),
+        2,
+        softmax_after,
     )
 
     assert experts_BGK[:, 0].tolist() == [[1, -1]] * 4

@@ -12,11 +12,19 @@ softmaxes = pytest.mark.parametrize("softmax", ["after", "before"])
 
 
 def inputs(case, dtype):
-    """Logits in steps of a quarter, so that some are equal; gate 0 sees all experts."""
+    """Logits in steps of a quarter, so that some are equal; every gate sees K experts or more."""
     logits_BGE = (case.random(case.B, case.G, case.E, seed=1) * 4).round() / 4
     visibility_GE = case.random(case.G, case.E, seed=2) > -0.5
     visibility_GE[0] = True
+    visibility_GE[:, : case.K] = True
     return logits_BGE.to(dtype), visibility_GE
+
+
+def with_infinite(case, dtype):
+    """The same, and some rows have fewer logits above -inf than picks."""
+    logits_BGE, visibility_GE = inputs(case, dtype)
+    hidden_BGE = case.random(case.B, case.G, case.E, seed=4) > 0
+    return logits_BGE.masked_fill(hidden_BGE, -math.inf), visibility_GE
 
 
 def by_hand(logits, visible, k, softmax):
@@ -56,8 +64,9 @@ def gradient(function, logits_BGE, visibility_GE, k, grad_BGK, **settings):
 
 
 @softmaxes
-def test_is_the_contract(case, dtype, softmax):
-    logits_BGE, visibility_GE = inputs(case, dtype)
+@pytest.mark.parametrize("make", [inputs, with_infinite])
+def test_is_the_contract(case, dtype, softmax, make):
+    logits_BGE, visibility_GE = make(case, dtype)
 
     weights_BGK, experts_BGK = topk_gate(logits_BGE, visibility_GE, case.K, softmax=softmax)
 
@@ -70,8 +79,9 @@ def test_is_the_contract(case, dtype, softmax):
 
 
 @softmaxes
-def test_reference_is_the_contract(case, dtype, softmax):
-    logits_BGE, visibility_GE = inputs(case, dtype)
+@pytest.mark.parametrize("make", [inputs, with_infinite])
+def test_reference_is_the_contract(case, dtype, softmax, make):
+    logits_BGE, visibility_GE = make(case, dtype)
 
     actual = reference.topk_gate(logits_BGE, visibility_GE, case.K, softmax == "after")
 
@@ -108,7 +118,8 @@ def test_gradcheck(softmax, K):
     logits_BGE = torch.stack([torch.randperm(5, generator=generator) / 3 for _ in range(8)]).view(
         4, 2, 5
     )
-    visibility_GE = torch.tensor([[True] * 5, [True, False, True, True, False]])
+    visibility_GE = torch.tensor([[True] * 5, [True, False, True, True, K > 3]])
+    visibility_GE[1, 1] = K > 3
 
     assert torch.autograd.gradcheck(
         lambda logits: topk_gate(logits, visibility_GE, K, softmax=softmax)[0],
@@ -121,9 +132,10 @@ def test_gradcheck(softmax, K):
 @pytest.mark.parametrize("k", [1, 2, 8])
 def test_widths_and_picks(E, k, softmax, dtype):
     """Ends of vectors, of the buffer and of the tensor; forward and backward."""
-    generator = torch.Generator().manual_seed(E + k)
+    generator, k = torch.Generator().manual_seed(E + k), min(k, E)
     logits_BGE = torch.randn(9, 3, E, generator=generator).to(dtype)
     visibility_GE = torch.rand(3, E, generator=generator) < 0.8
+    visibility_GE[:, -k:] = True
     expected = rows_by_hand(logits_BGE.double(), visibility_GE, k, softmax)
     after = softmax == "after"
 
@@ -318,8 +330,16 @@ def test_any_logits_work_or_are_refused(data):
     logits_BGE = torch.tensor(data.draw(numbers), dtype=torch.float32).view(B, G, E)
     shown = data.draw(st.lists(st.booleans(), min_size=G * E, max_size=G * E))
     visibility_GE = torch.tensor(shown).view(G, E)
-    k, softmax = data.draw(st.integers(1, E + 2)), data.draw(st.sampled_from(["after", "before"]))
+    k, softmax = (
+        data.draw(st.integers(1, min(E, 4) + 2)),
+        data.draw(st.sampled_from(["after", "before"])),
+    )
 
+    if (visibility_GE.sum(1) < k).any():
+        for function in (topk_gate, reference.topk_gate):
+            with pytest.raises(ValueError, match=rf"k: expected at most \d+, what gate .* got {k}"):
+                function(logits_BGE, visibility_GE, k)
+        return
     if (logits_BGE.isnan() & visibility_GE).any():
         with pytest.raises(ValueError, match=r"gate \d: \d rows have NaN logits"):
             topk_gate(logits_BGE, visibility_GE, k, softmax=softmax)
@@ -329,3 +349,17 @@ def test_any_logits_work_or_are_refused(data):
     expected = rows_by_hand(logits_BGE, visibility_GE, k, softmax)
     assert torch.equal(experts_BGK, expected[1])
     torch.testing.assert_close(weights_BGK.double(), expected[0], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("k", [2, 3, 9])
+def test_more_picks_than_a_gate_sees_are_refused(k):
+    """On the CPU, where a look costs nothing; a traced program leaves the picks unused."""
+    logits_BGE = torch.zeros(4, 2, 3)
+    visibility_GE = torch.tensor([[True] * 3, [False, True, False]])
+    seen, gate = (3, 0) if k == 9 else (1, 1)
+    message = rf"^k: expected at most {seen}, what gate {gate} sees, got {k}$"
+    for function in (topk_gate, reference.topk_gate):
+        with pytest.raises(ValueError, match=message):
+            function(logits_BGE, visibility_GE, k)
+    with pytest.raises(ValueError, match=r"^k: expected at most 0, what gate 0 sees, got 1$"):
+        topk_gate(logits_BGE, torch.zeros(2, 3, dtype=torch.bool), 1)

@@ -35,7 +35,8 @@ class CosineGate(nn.Module):
             `temperature` divides the logits beside τ.
 
     Raises:
-        ValueError: A setting out of range; in forward, NaN logits (on the CPU).
+        ValueError: A setting out of range; in forward, more picks than a gate sees experts, or NaN
+            logits (on the CPU).
 
     Example:
         >>> import torch

@@ -31,7 +31,8 @@ class GShardGate(nn.Module):
         **options: See `GateOptions`; here `balance_loss` is 0.01 if not given.
 
     Raises:
-        ValueError: A setting out of range; in forward, NaN logits (on the CPU).
+        ValueError: A setting out of range; in forward, more picks than a gate sees experts, or NaN
+            logits (on the CPU).
 
     Example:
         >>> import torch

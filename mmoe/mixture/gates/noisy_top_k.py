@@ -41,7 +41,8 @@ class NoisyTopKGate(nn.Module):
         **options: See `GateOptions`. The MLP of `hidden` is for the logits; the noise is linear.
 
     Raises:
-        ValueError: A setting out of range; in forward, NaN logits (on the CPU).
+        ValueError: A setting out of range; in forward, more picks than a gate sees experts, or NaN
+            logits (on the CPU).
 
     Example:
         >>> import torch

@@ -38,7 +38,8 @@ class SigmoidGate(nn.Module):
         **options: See `GateOptions`; `balance_scope` also says whose load the bias evens out.
 
     Raises:
-        ValueError: A setting out of range; in forward, NaN logits (on the CPU).
+        ValueError: A setting out of range; in forward, more picks than a gate sees experts, or NaN
+            logits (on the CPU).
 
     Example:
         >>> import torch

@@ -30,7 +30,8 @@ class SwitchGate(nn.Module):
         **options: See `GateOptions`; here `balance_loss` is 0.01 if not given, as in the paper.
 
     Raises:
-        ValueError: A setting out of range; in forward, NaN logits (on the CPU).
+        ValueError: A setting out of range; in forward, more picks than a gate sees experts, or NaN
+            logits (on the CPU).
 
     Example:
         >>> import torch

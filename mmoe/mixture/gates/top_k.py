@@ -25,8 +25,8 @@ class TopKGate(nn.Module):
         **options: See `GateOptions`.
 
     Raises:
-        ValueError: A setting out of range, such as k above the number of experts; in forward, NaN
-            logits (on the CPU).
+        ValueError: A setting out of range, such as k above the number of experts; in forward, k
+            above what a gate sees or NaN logits (on the CPU).
 
     Example:
         >>> import torch

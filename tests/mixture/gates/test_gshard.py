@@ -42,12 +42,10 @@ def test_the_loss_counts_first_picks():
     assert float(loss.detach()) == pytest.approx(expected)
 
 
-def test_a_gate_with_one_visible_expert():
+def test_a_gate_with_one_visible_expert_is_refused():
     gate, x = GShardGate(D, 1, 3), torch.randn(4, D)
-    for training in (True, False):
-        output = gate.train(training)([x], torch.tensor([[False, True, False]]))
-        assert output.experts.tolist() == [[[1, -1]]] * 4
-        assert output.weights.tolist() == [[[1.0, 0.0]]] * 4
+    with pytest.raises(ValueError, match="k: expected at most 1, what gate 0 sees, got 2"):
+        gate([x], torch.tensor([[False, True, False]]))
 
 
 def test_settings():

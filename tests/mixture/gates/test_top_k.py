@@ -29,12 +29,10 @@ def test_against_a_loop(softmax):
             torch.testing.assert_close(weights[b, g], expected)
 
 
-def test_picks_stay_unused_where_too_few_experts_are_visible():
+def test_more_picks_than_a_gate_sees_are_refused():
     gate, x = TopKGate(D, G, E, k=3), torch.randn(B, D)
-    weights, experts, _ = gate([x] * G, VISIBILITY)
-    assert (experts[:, 2, 2] == -1).all()
-    assert (weights[:, 2, 2] == 0).all()
-    torch.testing.assert_close(weights.sum(-1), torch.ones(B, G))
+    with pytest.raises(ValueError, match="k: expected at most 2, what gate 2 sees, got 3"):
+        gate([x] * G, VISIBILITY)
 
 
 @pytest.mark.parametrize("softmax", ["before", "after"])
