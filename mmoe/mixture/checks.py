@@ -8,9 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mmoe.mixture.capacity import Capacity
 from mmoe.mixture.experts import ExpertPool, Pool
 from mmoe.mixture.gates import GateOutput
 from mmoe.mixture.routes import host_is_near
+from mmoe.mixture.trees import Tree, leaves_of
 
 
 def check_visibility(
@@ -41,7 +43,8 @@ def check_visibility(
 def check_source(name: str, source: Sequence[int] | None, count: int, what: str) -> tuple[int, ...]:
     """Source numbers as a tuple; default: all read source 0."""
     source = (0,) * count if source is None else tuple(source)
-    if len(source) != count or min(source) < 0:
+    whole = all(isinstance(number, int) and not isinstance(number, bool) for number in source)
+    if len(source) != count or not whole or min(source) < 0:
         raise ValueError(
             f"{name}: expected {count} source numbers from 0 on, one per {what}, got {list(source)}"
         )
@@ -91,6 +94,62 @@ def check_gate(gate: object) -> None:
             "gate: expected a module with forward(inputs, visibility_GE) → GateOutput, got a "
             f"{type(gate).__name__}; help(mmoe.mixture.Gate) shows a gate of one's own"
         )
+
+
+def check_capacity(capacity: object) -> Capacity | None:
+    """Refuses a bare factor, which a `Capacity` has more to say about."""
+    if capacity is None or isinstance(capacity, Capacity):
+        return capacity
+    raise ValueError(f"capacity: expected None or a Capacity, as Capacity(1.25), got {capacity!r}")
+
+
+def check_inputs(
+    sources: Sequence[Tree],
+    num_sources: int,
+    widths: tuple[int, Sequence[int]] | None,
+    device: torch.device,
+) -> None:
+    """Refuses what a mixture cannot read.
+
+    Args:
+        sources: What came.
+        num_sources: S.
+        widths: D, and the sources that experts read; None: sources may have any structure.
+        device: The layer's.
+    """
+    if len(sources) != num_sources:
+        raise ValueError(
+            f"x: expected {num_sources} input source(s), got {len(sources)}; several go "
+            "in as [rows, sources, width] or as a list of [rows, width]"
+        )
+    for leaf in leaves_of("x", list(sources)) if widths is None else sources:
+        if not isinstance(leaf, Tensor):
+            raise ValueError(f"x: expected a tensor, or one per source, got {_kind_of(leaf)}")
+        if leaf.device != device:
+            raise ValueError(
+                f"x: expected a tensor on device {device} as the layer, got {leaf.device}; move "
+                "one with .to()"
+            )
+    if widths is not None:
+        _check_rows(sources, *widths)
+
+
+def _check_rows(sources: Sequence[Tensor], input_dim: int, expert_source: Sequence[int]) -> None:
+    rows = sources[0].shape[0] if sources[0].dim() else 0
+    for s, source in enumerate(sources):
+        width = input_dim if s in expert_source else source.shape[-1] if source.dim() else 0
+        if source.dim() != 2 or source.shape != (rows, width):
+            height = f"{rows} (rows of source 0)" if s else "rows"
+            which = f" of source {s}" if len(sources) > 1 else ""
+            raise ValueError(
+                f"x: expected shape [{height}, {width}]{which}, got {list(source.shape)}"
+            )
+        if not source.is_floating_point():
+            raise ValueError(f"x: expected floating point numbers, got {source.dtype}")
+
+
+def _kind_of(value: object) -> str:
+    return "None" if value is None else f"a {type(value).__name__}"
 
 
 def check_decision(

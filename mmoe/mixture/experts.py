@@ -178,7 +178,7 @@ class ExpertPool(nn.ModuleList):
 
     def _run(self, expert: nn.Module, part: Tree) -> Tree:
         if self.training:
-            return expert(part)
+            return self._call(expert, part)
         rows = leaves_of("rows", part)[0].shape[0]
         missing = -rows % SCORING_TILE
         padded = map_leaves(
@@ -189,11 +189,16 @@ class ExpertPool(nn.ModuleList):
         return map_leaves(lambda leaf: leaf[:rows], together)
 
     def _call(self, expert: nn.Module, rows: Tree) -> Tree:
-        near = host_is_near(leaves_of("inputs", rows)[0])
-        if self.training or not near:
+        if torch.compiler.is_compiling():
             return expert(rows)
-        with StableFunctions():
-            return expert(rows)
+        try:
+            if self.training or not host_is_near(leaves_of("inputs", rows)[0]):
+                return expert(rows)
+            with StableFunctions():
+                return expert(rows)
+        except RuntimeError as error:
+            _explain_dtype(expert, rows, error)
+            raise
 
     def _check(self, outputs: Sequence[Tree], sizes: Sequence[int]) -> None:
         """All experts must return what expert 0 does, a row for each row."""
@@ -218,6 +223,17 @@ class ExpertPool(nn.ModuleList):
                         f"experts: expected floating point numbers, which can be mixed, from "
                         f"{kind}, got {leaf.dtype}"
                     )
+
+
+def _explain_dtype(expert: nn.Module, rows: Tree, error: RuntimeError) -> None:
+    """Modules may cast what they get, so only one that failed is asked whether it should have."""
+    own = {p.dtype for p in expert.parameters() if p.is_floating_point()}
+    for leaf in leaves_of("inputs", rows):
+        if own and leaf.is_floating_point() and leaf.dtype not in own:
+            raise ValueError(
+                f"inputs: expected {' or '.join(map(str, own))} as the parameters of "
+                f"{type(expert).__name__}, got {leaf.dtype}"
+            ) from error
 
 
 def _width_of(expert: nn.Module) -> int | None:

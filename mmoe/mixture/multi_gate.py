@@ -12,8 +12,10 @@ from torch import Tensor, nn
 from mmoe.mixture.capacity import Capacity, drop_over_capacity
 from mmoe.mixture.checks import (
     as_pool,
+    check_capacity,
     check_decision,
     check_gate,
+    check_inputs,
     check_source,
     check_visibility,
 )
@@ -60,11 +62,18 @@ class MultiGateMixture(nn.Module):
        on its own rows, and the dispatcher combines;
        padded: as grouped, but every expert computes as many rows as the capacity, zeros among them.
 
-    All give the same numbers. The gate's arithmetic is in fp32 under autocast too; experts follow
-    autocast. In evaluation mode nothing is dropped, and a row's output does not depend on the other
-    rows of a batch of the same height (nor on the height or the number of threads, as far as the
-    experts are concerned, with `MLPExperts` on the CPU; see `ExpertPool` for the tolerance of
-    others).
+    All give the same numbers where every expert is finite on every row. Dense execution computes
+    all of them and weighs by 0 what nobody picked: a NaN of such an expert reaches the output
+    (0 · NaN), which it does not in grouped execution. Padded, empty places are rows of zeros, which
+    experts that divide by a norm must stand.
+
+    The gate's arithmetic is in fp32 under autocast too; experts follow autocast. In evaluation mode
+    nothing is dropped, and a row's output does not depend on the other rows of a batch of the same
+    height (nor on the height or the number of threads, as far as the experts are concerned, with
+    `MLPExperts` on the CPU; see `ExpertPool` for the tolerance of others).
+
+    Auxiliary losses come back in a dict, whose gradients re-entrant activation checkpointing loses:
+    return them from the checkpointed function as tensors, or use `use_reentrant=False`.
 
     Args:
         input_dim: D, width of what the experts read; None: inputs may have any structure (tensors,
@@ -143,7 +152,7 @@ class MultiGateMixture(nn.Module):
         self.register_buffer("source_E", source_places(self.expert_source), persistent=False)
         self.dispatcher = LocalDispatcher() if dispatcher is None else dispatcher
         own: Any = getattr(gate, "capacity", None)
-        self.capacity: Capacity | None = own if capacity is None else capacity
+        self.capacity: Capacity | None = check_capacity(own if capacity is None else capacity)
         self.policy = make_policy(
             execution,
             pool,
@@ -250,22 +259,11 @@ class MultiGateMixture(nn.Module):
         elif isinstance(x, Tensor):
             sources = x.unbind(1) if x.dim() == 3 else (x,)
         else:
-            sources = tuple(x)
-        if len(sources) != self.num_sources:
-            raise ValueError(
-                f"x: expected {self.num_sources} input source(s), got {len(sources)}; several go "
-                "in as [rows, sources, width] or as a list of [rows, width]"
-            )
-        if self.input_dim is None:
-            leaves_of("x", list(sources))
-            return sources
-        rows = sources[0].shape[0] if sources[0].dim() else 0
-        for s, source in enumerate(sources):
-            width = self.input_dim if s in self.expert_source else source.shape[-1]
-            if source.dim() != 2 or source.shape != (rows, width):
-                height = f"{rows} (rows of source 0)" if s else "rows"
-                which = f" of source {s}" if self.num_sources > 1 else ""
-                raise ValueError(
-                    f"x: expected shape [{height}, {width}]{which}, got {list(source.shape)}"
-                )
+            sources = tuple(x) if isinstance(x, Sequence) else (x,)
+        check_inputs(
+            sources,
+            self.num_sources,
+            None if self.input_dim is None else (self.input_dim, self.expert_source),
+            self.visibility_GE.device,
+        )
         return sources

@@ -11,6 +11,8 @@ from mmoe.mixture.trees import leaves_of
 
 def check_k(k: int, num_experts: int) -> None:
     """Refuses a number of picks that no row can have."""
+    if not isinstance(k, int) or isinstance(k, bool):
+        raise ValueError(f"k: expected a whole number, got {k!r}")
     if not 1 <= k <= num_experts:
         raise ValueError(f"k: expected 1 to {num_experts} (the number of experts), got {k}")
 
