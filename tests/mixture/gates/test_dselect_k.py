@@ -164,6 +164,28 @@ def test_a_row_with_no_expert_at_all_has_a_finite_loss():
     assert gate.codes_GKM.grad.isfinite().all()
 
 
+@pytest.mark.parametrize("reach", [0.0, 0.01, 0.049, 0.05, 0.2])
+def test_the_loss_for_codes_goes_on_as_its_tangent_below_a_twentieth(reach):
+    """1 / r has the slope −400 at r = 0.05, where the loss is 19."""
+    gate = DSelectKGate(None, 1, 3, k=1, entropy_loss=0.0, code_loss=1.0).double()
+    with torch.no_grad():
+        # Highest bit on: codes 2 and 3, of which 2 exists and gets what the lowest bit leaves.
+        gate.codes_GKM.copy_(torch.tensor([[[inverse_step(1 - reach), 9.0]]]))
+    seen = torch.ones(1, 3, dtype=torch.bool)
+    (loss,) = gate([torch.zeros(2, D, dtype=torch.float64)], seen)[2].values()
+    expected = 1 / reach - 1 if reach >= 0.05 else 19 + 400 * (0.05 - reach)
+    assert float(loss.detach()) == pytest.approx(expected, rel=1e-6)
+
+
+def inverse_step(share: float) -> float:
+    """The z at which the smooth step of width 1 is this share, by bisection."""
+    low, high = -0.5, 0.5
+    for _ in range(80):
+        middle = (low + high) / 2
+        low, high = (middle, high) if smooth_step(middle, 1.0) < share else (low, middle)
+    return high
+
+
 @pytest.mark.parametrize("input_dim", [None, D])
 def test_gradients(input_dim):
     torch.manual_seed(0)

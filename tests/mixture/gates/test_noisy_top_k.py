@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from mmoe.mixture import NoisyTopKGate, TopKGate
+from mmoe.mixture.gates import noisy_top_k
 from mmoe.mixture.gates.noisy_top_k import NOISE_FLOOR, selection_probability
 
 D, G, E = 5, 2, 6
@@ -135,3 +136,20 @@ def test_wrong_settings(name):
         NoisyTopKGate(D, G, E, k=2, **{name: -1.0})
     with pytest.raises(ValueError, match="k: expected 1 to 6"):
         NoisyTopKGate(D, G, E, k=7)
+
+
+@pytest.mark.parametrize(("steepness", "deviation"), [(0.0, math.log(2) + 0.01), (-9.0, 0.01)])
+def test_the_noise_has_the_deviation_of_the_authors_code(steepness, deviation, monkeypatch):
+    """softplus(V x) + 0.01, as tensor2tensor's noise_epsilon."""
+    gate = NoisyTopKGate(D, 1, E, k=2)
+    torch.nn.init.zeros_(gate.logits.weights[0])
+    torch.nn.init.constant_(gate.noise.weights[0], steepness)
+    seen = []
+
+    def record(clean_BGE, noisy_BGE, scale_BGE, k):
+        seen.append(scale_BGE)
+        return selection_probability(clean_BGE, noisy_BGE, scale_BGE, k)
+
+    monkeypatch.setattr(noisy_top_k, "selection_probability", record)
+    gate([torch.full((3, D), 10.0)], torch.ones(1, E, dtype=torch.bool))
+    torch.testing.assert_close(seen[0], torch.full((3, 1, E), deviation))

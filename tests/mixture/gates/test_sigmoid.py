@@ -49,6 +49,20 @@ def test_gradients_do_not_see_the_bias():
     assert "bias_GE" not in dict(gate.named_parameters())
 
 
+def test_the_balance_loss_shares_out_the_scores_of_visible_experts_alone():
+    torch.manual_seed(0)
+    gate, x = SigmoidGate(D, G, E, k=2, balance_loss=0.5), torch.randn(40, D)
+    _, experts, losses = gate([x] * G, VISIBILITY)
+    scores, expected = scores_of(gate, x), 0.0
+    for g in range(G):
+        seen = [e for e in range(E) if VISIBILITY[g, e]]
+        for e in seen:
+            load = float((experts[:, g] == e).float().sum()) / (2 * 40)
+            shares = [float(scores[b, g, e]) / float(scores[b, g, seen].sum()) for b in range(40)]
+            expected += 0.5 * len(seen) * load * sum(shares) / 40 / G
+    assert float(losses["balance_loss"].detach()) == pytest.approx(expected, rel=1e-5)
+
+
 def test_the_update_goes_by_the_sign_of_the_load_error():
     gate = SigmoidGate(D, G, E, k=1, bias_speed=0.5)
     gate.seen_GE.copy_(VISIBILITY)
