@@ -9,13 +9,14 @@ from mmoe.config.features import (
     TableConfig,
 )
 from mmoe.config.loading import config_from_dict, dump_config, load_config, set_values
-from mmoe.config.model import ExpertConfig, GateConfig, ModelConfig, TowerConfig
+from mmoe.config.model import CapacityConfig, ExpertConfig, GateConfig, ModelConfig, TowerConfig
 from mmoe.config.run import RunConfig
 from mmoe.config.specs import FeatureSpec, TableSpec
 from mmoe.config.tasks import TaskConfig
 from mmoe.config.training import EmbeddingOptimizerConfig, OptimizerConfig, TrainingConfig
 
 __all__ = [
+    "CapacityConfig",
     "CategoricalFeature",
     "DataConfig",
     "EmbeddingOptimizerConfig",

@@ -118,6 +118,32 @@ _GATE_SETTINGS = {
 }
 
 
+class CapacityConfig(Strict):
+    """How many rows an expert computes in a training step at most; the rest is dropped.
+
+    Scoring and evaluation drop nothing.
+    """
+
+    factor: float = Field(
+        default=1.25,
+        description="of the mean load; 0: what the busiest expert needs; below 0: that, at most "
+        "|factor| of the mean load",
+    )
+    priority: Literal["position", "choice", "probability"] = Field(
+        default="position",
+        description="whose rows stay: the first; first picks before second ones; the largest "
+        "weights",
+    )
+    minimum: int | None = Field(default=None, ge=1, description="rows")
+    maximum: int | None = Field(default=None, ge=1, description="rows")
+
+    @model_validator(mode="after")
+    def _minimum_within_maximum(self) -> "CapacityConfig":
+        if self.minimum is not None and self.maximum is not None and self.minimum > self.maximum:
+            raise ValueError(f"minimum must be at most maximum ({self.maximum})")
+        return self
+
+
 class TowerConfig(Strict):
     """One task's head over its mixture."""
 
@@ -141,7 +167,23 @@ class ModelConfig(Strict):
     expert: ExpertConfig = ExpertConfig()
     gate: GateConfig = GateConfig()
     tower: TowerConfig = TowerConfig()
-    execution: Literal["auto", "dense", "grouped"] = "auto"
+    capacity: CapacityConfig | None = Field(
+        default=None, description="null: nothing is dropped; {} = factor 1.25"
+    )
+    execution: Literal["auto", "dense", "grouped", "padded"] = Field(
+        default="auto", description="padded: every expert computes as many rows as the capacity"
+    )
+
+    @model_validator(mode="after")
+    def _execution_is_possible(self) -> "ModelConfig":
+        if self.execution == "padded" and self.capacity is None:
+            raise ValueError("execution is padded, which needs a capacity; set capacity or auto")
+        if self.execution == "padded" and self.expert.norm == "batch":
+            raise ValueError(
+                "execution is padded, whose rows of zeros expert.norm batch would count; set "
+                "execution to auto"
+            )
+        return self
 
     @model_validator(mode="after")
     def _k_within_what_a_gate_sees(self) -> "ModelConfig":

@@ -11,7 +11,7 @@ from torch import Tensor
 from mmoe import ops
 from mmoe.mixture.routes import experts_of_pairs, host_is_near
 
-Priority = Literal["position", "probability"]
+Priority = Literal["position", "choice", "probability"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +31,11 @@ class Capacity:
 
     Args:
         factor: See above.
-        priority: Whose rows stay: `position`, the first of the batch; or `probability`, those with
-            the largest weight, added up over the gates (batch-prioritised routing), equal ones by
-            position.
+        priority: Whose rows stay: `position`, the first of the batch; `choice`, all first picks
+            before any second pick (for gates that return their picks best first; a pair that
+            several gates share counts by its best), equal ones by position; or `probability`, those
+            with the largest weight, added up over the gates (batch-prioritised routing), equal ones
+            by position.
         minimum: C is at least this, in rows.
         maximum: C is at most this, in rows, whatever the factor asks for.
 
@@ -47,9 +49,9 @@ class Capacity:
         >>> Capacity(0.0).limit(rows=64, picks=2, num_experts=8)
         64
 
-    Source: Lepikhin et al., "GShard" (ICLR 2021), section 2.2; Hwang et al., "Tutel" (MLSys 2023),
-        for the signs of the factor; Riquelme et al., "Scaling vision with sparse mixture of
-        experts" (NeurIPS 2021), section 4, for batch-prioritised routing.
+    Source: Lepikhin et al., "GShard" (ICLR 2021), section 2.2, and algorithm 1 for `choice`; Hwang
+        et al., "Tutel" (MLSys 2023), for the signs of the factor; Riquelme et al., "Scaling vision
+        with sparse mixture of experts" (NeurIPS 2021), section 4, for batch-prioritised routing.
     """
 
     factor: float = 1.25
@@ -137,7 +139,8 @@ def drop_over_capacity(
     Args:
         capacity: The setting.
         experts_BGK: int32; −1 = unused.
-        weights_BGK: What each pick weighs, for the priority `probability`.
+        weights_BGK: What each pick weighs, for the priority `probability`; picks are best first for
+            the priority `choice`.
         num_experts: E.
         k: How many picks a gate is meant to make, where that is fewer than K: DSelect-k gates
             return E picks, of which k are used in the end.
@@ -158,7 +161,7 @@ def drop_over_capacity(
     B, G, K = experts_BGK.shape
     limit = capacity.limit(B, G * min(K, k or K), num_experts)
     plan = ops.route_plan(experts_BGK, num_experts)
-    places_P = _places(plan, weights_BGK if capacity.priority == "probability" else None)
+    places_P = _places(plan, _ranks(capacity.priority, plan, weights_BGK))
     # The entry at the end is for unused picks, and for a batch without pairs.
     keeps_P1 = torch.cat([places_P < limit, places_P.new_zeros(1, dtype=torch.bool)])
     kept_BGK = keeps_P1[plan.slots_BGK.long()]
@@ -166,14 +169,29 @@ def drop_over_capacity(
     return Kept(torch.where(kept_BGK, experts_BGK, -1), dropped, limit)
 
 
-def _places(plan: ops.RoutePlan, weights_BGK: Tensor | None) -> Tensor:
+def _ranks(priority: Priority, plan: ops.RoutePlan, weights_BGK: Tensor) -> Tensor | None:
+    """A number for every pair; in an expert's queue small ones come first. None: all are equal."""
+    if priority == "position":
+        return None
+    if priority == "probability":
+        return -_pair_weights(plan, weights_BGK)
+    pairs, K = plan.rows_P.shape[0], weights_BGK.shape[2]
+    choice_K = torch.arange(K, dtype=torch.int32, device=plan.rows_P.device)
+    # Entry `pairs` takes what unused picks write, and is cut off.
+    slots_N = torch.where(plan.slots_BGK >= 0, plan.slots_BGK, pairs).flatten().long()
+    best_P1 = choice_K.new_full((pairs + 1,), K)
+    choices_N = choice_K.expand(plan.slots_BGK.shape).flatten()
+    return best_P1.scatter_reduce(0, slots_N, choices_N, "amin")[:pairs]
+
+
+def _places(plan: ops.RoutePlan, ranks_P: Tensor | None) -> Tensor:
     """Every pair's place in its expert's queue, from 0 on."""
     expert_P = experts_of_pairs(plan)
     start_P = plan.offsets_E1[expert_P]
     place_P = torch.arange(expert_P.shape[0], device=expert_P.device) - start_P
-    if weights_BGK is None:
+    if ranks_P is None:
         return place_P
-    order_P = torch.argsort(_pair_weights(plan, weights_BGK), descending=True, stable=True)
+    order_P = torch.argsort(ranks_P, stable=True)
     order_P = order_P[torch.argsort(expert_P[order_P], stable=True)]
     # Experts are in rising order again, so each one's queue stands where its pairs stand.
     return torch.empty_like(place_P).scatter(0, order_P, place_P)

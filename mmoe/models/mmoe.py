@@ -6,7 +6,7 @@ from mmoe.config.model import ModelConfig
 from mmoe.mixture import MultiGateMixture
 from mmoe.models.gates import build_gate
 from mmoe.models.network import Level, MixtureNetwork
-from mmoe.models.parts import build_experts, build_towers, numbered
+from mmoe.models.parts import build_capacity, build_experts, build_towers, numbered
 
 
 def build_mmoe(model: ModelConfig, input_dim: int, task_names: Sequence[str]) -> MixtureNetwork:
@@ -21,6 +21,7 @@ def build_mmoe(model: ModelConfig, input_dim: int, task_names: Sequence[str]) ->
         num_tasks,
         build_experts(model, input_dim, num_experts),
         gate=build_gate(model, input_dim, num_tasks, num_experts),
+        capacity=build_capacity(model),
         execution=model.execution,
     )
     return MixtureNetwork(

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -36,11 +37,14 @@ class NetworkOutput(NamedTuple):
         auxiliary_losses: Scalars to add to the loss, by name (`level1.…`).
         gates: One record per level, where they were asked for; models without a learned gate have
             none.
+        dropped: Picks that capacities dropped, on all levels together, one int64; None where
+            nothing can be dropped.
     """
 
     logits_BT: Tensor
     auxiliary_losses: dict[str, Tensor]
     gates: list[GateRecord]
+    dropped: Tensor | None = None
 
 
 class Level(nn.Module):
@@ -109,16 +113,20 @@ class MixtureNetwork(nn.Module):
         sources: Sequence[Tensor] = [x_BD]
         losses: dict[str, Tensor] = {}
         gates: list[GateRecord] = []
+        dropped: list[Tensor] = []
         for number, level in enumerate(self.levels, start=1):
             assert isinstance(level, Level)
             output = level.mixture(sources, return_gates=return_gates and self.learned_gates)
             sources = output.out_BGO.unbind(1)
             for name, loss in output.auxiliary_losses.items():
                 losses[f"level{number}.{name}"] = loss
+            if output.dropped is not None:
+                dropped.append(output.dropped)
             if output.gate_weights_BGE is not None:
                 gates.append(_record(number, level, output.gate_weights_BGE))
         logits_BT = self.towers([sources[g] for g in self.task_gates])
-        return NetworkOutput(logits_BT, losses, gates)
+        total = torch.stack(dropped).sum() if dropped else None
+        return NetworkOutput(logits_BT, losses, gates, total)
 
 
 def _record(number: int, level: Level, weights_BGE: Tensor) -> GateRecord:

@@ -6,7 +6,7 @@ from mmoe.config.model import ModelConfig
 from mmoe.mixture import MultiGateMixture
 from mmoe.models.gates import build_gate
 from mmoe.models.network import Level, MixtureNetwork
-from mmoe.models.parts import build_experts, build_towers, numbered
+from mmoe.models.parts import build_capacity, build_experts, build_towers, numbered
 
 
 def build_omoe(model: ModelConfig, input_dim: int, task_names: Sequence[str]) -> MixtureNetwork:
@@ -20,6 +20,7 @@ def build_omoe(model: ModelConfig, input_dim: int, task_names: Sequence[str]) ->
         1,
         build_experts(model, input_dim, model.num_experts),
         gate=build_gate(model, input_dim, 1, model.num_experts),
+        capacity=build_capacity(model),
         execution=model.execution,
     )
     return MixtureNetwork(

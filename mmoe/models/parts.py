@@ -1,7 +1,7 @@
-"""From the sections of a `ModelConfig` to modules: experts, towers."""
+"""From the sections of a `ModelConfig` to modules and settings: experts, capacity, towers."""
 
 from mmoe.config.model import ModelConfig
-from mmoe.mixture import MLPExperts
+from mmoe.mixture import Capacity, MLPExperts
 from mmoe.tasks import TaskTowers
 
 
@@ -15,6 +15,11 @@ def build_experts(model: ModelConfig, input_dim: int, num_experts: int) -> MLPEx
         norm=model.expert.norm,
         dropout=model.expert.dropout,
     )
+
+
+def build_capacity(model: ModelConfig) -> Capacity | None:
+    """The capacity that `model.capacity` says, or none."""
+    return None if model.capacity is None else Capacity(**model.capacity.model_dump())
 
 
 def build_towers(model: ModelConfig, num_tasks: int) -> TaskTowers:

@@ -9,7 +9,7 @@ from mmoe.config.model import ModelConfig
 from mmoe.mixture import MultiGateMixture
 from mmoe.models.gates import build_gate
 from mmoe.models.network import Level, MixtureNetwork
-from mmoe.models.parts import build_experts, build_towers, numbered
+from mmoe.models.parts import build_capacity, build_experts, build_towers, numbered
 
 
 def build_ple(
@@ -55,6 +55,7 @@ def _level(
         visibility=_visibility(owners, gates, num_tasks),
         expert_source=None if first else owners,
         gate_source=None if first else gates,
+        capacity=build_capacity(model),
         execution=model.execution,
     )
     expert_names = [

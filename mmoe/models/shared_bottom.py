@@ -7,7 +7,7 @@ import torch
 from mmoe.config.model import ModelConfig
 from mmoe.mixture import FixedGate, MultiGateMixture
 from mmoe.models.network import Level, MixtureNetwork
-from mmoe.models.parts import build_experts, build_towers
+from mmoe.models.parts import build_capacity, build_experts, build_towers
 
 
 def build_shared_bottom(
@@ -22,6 +22,7 @@ def build_shared_bottom(
         1,
         build_experts(model, input_dim, 1),
         gate=FixedGate(torch.ones(1, 1)),
+        capacity=build_capacity(model),
         execution=model.execution,
     )
     return MixtureNetwork(

@@ -33,11 +33,13 @@ class EventLog:
     ) -> None:
         self.writer.close()
 
-    def losses(self, step: int, losses: Mapping[str, float]) -> None:
-        """Training loss of each task."""
+    def losses(self, step: int, losses: Mapping[str, float], dropped: int | None = None) -> None:
+        """Training loss of each task, and picks that the capacity dropped."""
         if step % STEPS_BETWEEN_POINTS == 0:
             for task, loss in losses.items():
                 self.writer.add_scalar(f"train/{task}/loss", loss, step)
+            if dropped is not None:
+                self.writer.add_scalar("train/dropped_picks", dropped, step)
 
     def epoch(
         self, step: int, metrics: Mapping[str, Mapping[str, Any]], rows_per_second: float

@@ -103,7 +103,7 @@ class Trainer:
                 position.epoch_seconds += now - start
                 position.seconds += now - start
                 start = now
-                events.losses(position.step, self._named(result.losses))
+                events.losses(position.step, self._named(result.losses), result.dropped)
                 tracker.advance(batch.num_rows, _note(self._mean_losses()))
                 if every and position.step % every == 0 and position.batch < self.batches_per_epoch:
                     self.state.save(self.checkpoints, best=position.best_value is None)

@@ -16,10 +16,17 @@ from mmoe.train.state import TrainingState
 
 @dataclass(frozen=True)
 class StepResult:
-    """Mean loss of each task over its observed rows, and how many rows (weights) that was."""
+    """What a step saw.
+
+    Attributes:
+        losses: Mean loss of each task over its observed rows.
+        rows: How many rows (weights) that was.
+        dropped: Picks that the capacity dropped; None: there is no capacity.
+    """
 
     losses: list[float]
     rows: list[float]
+    dropped: int | None = None
 
 
 def train_step(
@@ -64,7 +71,8 @@ def train_step(
     if state.average is not None:
         state.average.update_parameters(ranker.network)
     rows_T = (batch.observed_BT * batch.weights_BT).sum(dim=0)
-    return StepResult(losses, rows_T.tolist())
+    dropped = None if output.dropped is None else int(output.dropped)
+    return StepResult(losses, rows_T.tolist(), dropped)
 
 
 def _set_learning_rates(state: TrainingState, config: RunConfig, total_steps: int) -> None:

@@ -3,7 +3,14 @@
 import pytest
 import yaml
 
-from mmoe.config import GateConfig, ModelConfig, RunConfig, config_from_dict, dump_config
+from mmoe.config import (
+    CapacityConfig,
+    GateConfig,
+    ModelConfig,
+    RunConfig,
+    config_from_dict,
+    dump_config,
+)
 
 SMALL = {
     "features": [{"kind": "numeric", "name": "age"}],
@@ -84,3 +91,31 @@ def test_settings_that_do_not_go_together(gate, message):
 def test_gshard_needs_two_experts():
     with pytest.raises(ValueError, match=r"gate\.k is 2, but a gate of mmoe sees 1 expert"):
         ModelConfig(num_experts=1, gate={"kind": "gshard"})
+
+
+def test_a_capacity_reads_back_and_is_none_unless_asked_for():
+    assert ModelConfig().capacity is None
+    capacity = {"factor": -1.5, "priority": "choice", "minimum": 4, "maximum": 90}
+    config = config_from_dict({**SMALL, "model": {"capacity": capacity, "execution": "padded"}})
+    assert config.model.capacity == CapacityConfig(**capacity)
+    assert config_from_dict(yaml.safe_load(dump_config(config))) == config
+    assert ModelConfig(capacity={}).capacity == CapacityConfig()
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ({"capacity": {"priority": "first"}}, "model.capacity.priority: .*'choice'.*got 'first'"),
+        ({"capacity": {"minimum": 0}}, "model.capacity.minimum: .*greater than or equal to 1"),
+        ({"capacity": {"minimum": 3, "maximum": 2}}, "minimum must be at most maximum"),
+        ({"capacity": {"factr": 2}}, "model.capacity.factr: unknown key .*did you mean 'factor'"),
+        ({"execution": "padded"}, "execution is padded, which needs a capacity"),
+        (
+            {"execution": "padded", "capacity": {}, "expert": {"norm": "batch"}},
+            "rows of zeros expert.norm batch would count",
+        ),
+    ],
+)
+def test_wrong_capacities(model, message):
+    with pytest.raises(ValueError, match=message):
+        config_from_dict({**SMALL, "model": model})

@@ -46,6 +46,9 @@ def slow_drop(experts, weights, limit, priority):
         if priority == "probability":
             total = {b: float(weights[b][experts[b] == e].double().sum()) for b in asked}
             asked.sort(key=lambda b: (-total[b], b))
+        if priority == "choice":
+            best = {b: (experts[b] == e).any(0).tolist().index(True) for b in asked}
+            asked.sort(key=lambda b: (best[b], b))
         for b in asked[limit:]:
             kept[b][experts[b] == e] = -1
     return kept
@@ -54,7 +57,7 @@ def slow_drop(experts, weights, limit, priority):
 @given(
     rows=st.integers(0, 12),
     factor=st.sampled_from([0.1, 0.5, 1.0, -0.5, 0.0]),
-    priority=st.sampled_from(["position", "probability"]),
+    priority=st.sampled_from(["position", "choice", "probability"]),
     seed=st.integers(0, 1000),
 )
 @settings(max_examples=80, deadline=None)
@@ -94,6 +97,7 @@ def slow_layer(layer, x):
 CAPACITIES = [
     Capacity(0.5),
     Capacity(0.6, "probability"),
+    Capacity(0.4, "choice"),
     Capacity(-0.4, minimum=3),
     Capacity(0.0),
     Capacity(0.0, maximum=4),
@@ -227,7 +231,7 @@ def test_gradcheck_through_the_layer(execution):
     ("make", "message"),
     [
         (lambda: Capacity(float("nan")), "factor: expected a finite number, got nan"),
-        (lambda: Capacity(1.0, "first"), "priority: expected one of position, probability"),
+        (lambda: Capacity(1.0, "first"), "priority: expected one of position, choice, probability"),
         (lambda: Capacity(1.0, minimum=0), "minimum: expected 1 or more rows, got 0"),
         (lambda: Capacity(1.0, maximum=-1), "maximum: expected 1 or more rows, got -1"),
         (
@@ -244,6 +248,19 @@ def test_gradcheck_through_the_layer(execution):
 def test_errors(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_every_first_pick_is_served_before_any_second():
+    """GShard's algorithm 1: all rows' first experts, then all rows' second ones."""
+    picks = torch.tensor([[[1, 0]], [[1, 0]], [[0, 1]]], dtype=torch.int32)
+    weights = torch.tensor([[[0.6, 0.4]]] * 3)
+    kept = {
+        priority: drop_over_capacity(Capacity(0.5, priority), picks, weights, num_experts=2)
+        for priority in ("position", "choice")
+    }
+    assert kept["position"].limit == kept["choice"].limit == 2
+    assert kept["position"].experts_BGK[:, 0].tolist() == [[1, 0], [1, 0], [-1, -1]]
+    assert kept["choice"].experts_BGK[:, 0].tolist() == [[1, 0], [1, -1], [0, -1]]
 
 
 def test_the_limit_of_a_gate_that_returns_more_picks_than_its_k():

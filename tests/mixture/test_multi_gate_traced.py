@@ -104,8 +104,9 @@ def test_exports_with_a_batch_size_without_bounds(execution):
 
 
 @pytest.mark.parametrize("execution", ["grouped", "padded"])
-def test_exports_training_with_a_capacity_and_a_free_batch_size(execution):
-    layer = make_layer(execution=execution, capacity=Capacity(0.6, "probability", minimum=2))
+@pytest.mark.parametrize("priority", ["position", "choice", "probability"])
+def test_exports_training_with_a_capacity_and_a_free_batch_size(execution, priority):
+    layer = make_layer(execution=execution, capacity=Capacity(0.6, priority, minimum=2))
     rows = torch.export.Dim("rows", min=2, max=4096)
     program = torch.export.export(layer, (torch.randn(B, D),), dynamic_shapes=({0: rows},))
     for height in (2, B, 50):

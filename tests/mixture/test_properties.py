@@ -287,7 +287,7 @@ class Counts(nn.Module):
 @given(
     case=cases,
     factor=st.sampled_from([0.1, 0.25, 0.5, 1.0, 1.25, 3.0]),
-    priority=st.sampled_from(["position", "probability"]),
+    priority=st.sampled_from(["position", "choice", "probability"]),
 )
 def test_no_expert_gets_more_than_its_capacity(case, factor, priority):
     """Each keeps as many as fit, the right ones; the drops are all the others."""

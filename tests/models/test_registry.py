@@ -197,3 +197,17 @@ def test_auxiliary_losses_are_named_by_level():
 def test_errors(kind, input_dim, tasks, message):
     with pytest.raises(ValueError, match=message):
         build_network(config(kind), input_dim, tasks)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("execution", ["auto", "padded"])
+def test_a_capacity_drops_in_training_alone_and_counts(kind, execution):
+    sparse = {} if kind in ("shared_bottom", "single_task") else SPARSE
+    capacity = {"factor": 0.5, "priority": "choice", "minimum": 1}
+    network = network_of(kind, capacity=capacity, execution=execution, **sparse)
+    x = torch.randn(40, D)
+    assert int(network(x).dropped) > 0
+    assert network.eval()(x).dropped is None
+    plain = network_of(kind, **sparse)
+    assert plain(x).dropped is None
+    torch.testing.assert_close(network(x).logits_BT, plain.eval()(x).logits_BT)

@@ -64,3 +64,27 @@ def test_resume_continues_bit_identically(train, monkeypatch, kind):
     assert whole.keys() == resumed.keys()
     for name in whole:
         assert torch.equal(whole[name], resumed[name]), name
+
+
+@pytest.mark.parametrize(
+    ("kind", "execution"), [("switch", "auto"), ("gshard", "padded"), ("gshard", "grouped")]
+)
+def test_runs_with_a_capacity(train, monkeypatch, kind, execution):
+    """Some picks are dropped, and counted; the run trains and scores all the same."""
+    dropped, real = [], loop.train_step
+
+    def train_step(*arguments):
+        result = real(*arguments)
+        dropped.append(result.dropped)
+        return result
+
+    monkeypatch.setattr(loop, "train_step", train_step)
+    capacity = ("model.capacity.factor=0.5", "model.capacity.priority=choice")
+    settings = (f"model.gate.kind={kind}", f"model.execution={execution}", "training.epochs=1")
+    weights = train("run", *settings, *capacity)
+    assert all(tensor.isfinite().all() for tensor in weights.values())
+    assert len(dropped) == STEPS_PER_EPOCH
+    assert all(0 < count < 256 * 2 * 2 for count in dropped)
+    dropped.clear()
+    train("without", *settings[:1], "training.epochs=1")
+    assert set(dropped) == {None}
