@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import _functions
 from torch.utils import _pytree as pytree
 
 from mmoe.ops._library import LIBRARY
@@ -44,7 +45,7 @@ def _refuse_second(name: str, results: Any) -> Any:
         f"mmoe.ops.{name}: its gradient cannot be differentiated (create_graph=True); "
         "double backward is not supported"
     )
-    raise_later = torch._C._functions.DelayedError(message.encode(), len(places))
+    raise_later = _functions.DelayedError(message.encode(), len(places))
     tied = raise_later(*(leaves[i].detach().requires_grad_() for i in places))
     for place, leaf in zip(places, tied if isinstance(tied, tuple | list) else [tied], strict=True):
         leaves[place] = leaf

@@ -35,14 +35,11 @@ def check_share(name: str, value: float) -> None:
         raise ValueError(f"{name}: expected a number in [0, 1), got {value}")
 
 
-def check_sizes(
-    num_gates: int, num_experts: int, inputs: Sequence[Any], visibility_GE: Tensor
-) -> None:
+def check_sizes(sizes: Sequence[int], inputs: Sequence[Any], visibility_GE: Tensor) -> None:
     """Refuses a mixture of other sizes than the gate was built for; else it would be broadcast.
 
     Args:
-        num_gates: G that the gate was built for.
-        num_experts: E that the gate was built for.
+        sizes: G and E that the gate was built for.
         inputs: One per gate.
         visibility_GE: Of the mixture that calls.
 
@@ -54,17 +51,15 @@ def check_sizes(
             f"visibility_GE: expected bool [gates, experts], got {visibility_GE.dtype} "
             f"{list(visibility_GE.shape)}"
         )
-    for name, built, given in (
-        ("num_gates", num_gates, visibility_GE.shape[0]),
-        ("num_experts", num_experts, visibility_GE.shape[1]),
-    ):
+    names = ("num_gates", "num_experts")
+    for name, built, given in zip(names, sizes, visibility_GE.shape, strict=True):
         if built != given:
             raise ValueError(
                 f"{name}: expected a gate built for {given}, as visibility_GE has (gates, experts) "
                 f"{list(visibility_GE.shape)}, got one built for {built}"
             )
-    if len(inputs) != num_gates:
-        raise ValueError(f"inputs: expected {num_gates} tensors, one per gate, got {len(inputs)}")
+    if len(inputs) != sizes[0]:
+        raise ValueError(f"inputs: expected {sizes[0]} tensors, one per gate, got {len(inputs)}")
 
 
 def rows_and_dtype(inputs: Sequence[Any]) -> tuple[int, torch.dtype]:

@@ -83,7 +83,7 @@ class CosineGate(nn.Module):
 
     def forward(self, inputs: Sequence[Tensor], visibility_GE: Tensor) -> GateOutput:
         """The k best visible experts, best first."""
-        check_sizes(*self.directions_GEP.shape[:2], inputs, visibility_GE)
+        check_sizes(self.directions_GEP.shape[:2], inputs, visibility_GE)
         with torch.autocast(inputs[0].device.type, enabled=False):
             logits_BGE = self.options.temper(self._logits(self.projection(inputs)))
         left_BGE = self.options.drop(logits_BGE, visibility_GE, self.training)

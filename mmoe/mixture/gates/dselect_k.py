@@ -134,7 +134,7 @@ class DSelectKGate(nn.Module):
 
     def forward(self, inputs: Sequence[Tensor], visibility_GE: Tensor) -> GateOutput:
         """E picks in the order of the experts, unused where the weight is 0."""
-        check_sizes(self.num_gates, self.num_experts, inputs, visibility_GE)
+        check_sizes((self.num_gates, self.num_experts), inputs, visibility_GE)
         codes_BGKM, choice_BGK = self._switches(inputs, visibility_GE)
         selectors_BGKC = selectors(codes_BGKM / self.gamma, visibility_GE)
         shares_BGK = choice_BGK.softmax(dim=-1)

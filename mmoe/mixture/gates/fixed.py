@@ -46,7 +46,7 @@ class FixedGate(nn.Module):
 
     def forward(self, inputs: Sequence[Tensor], visibility_GE: Tensor) -> GateOutput:
         """The same weights for every sample, 0 for what a gate must not see."""
-        check_sizes(*self.weights_GE.shape, inputs, visibility_GE)
+        check_sizes(self.weights_GE.shape, inputs, visibility_GE)
         rows, dtype = rows_and_dtype(inputs)
         weights_GE = self.weights_GE.to(dtype) * visibility_GE
         sums_G1 = weights_GE.sum(1, keepdim=True)

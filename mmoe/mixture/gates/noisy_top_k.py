@@ -83,7 +83,7 @@ class NoisyTopKGate(nn.Module):
 
     def forward(self, inputs: Sequence[Tensor], visibility_GE: Tensor) -> GateOutput:
         """The k best visible experts by noisy logits, best first."""
-        check_sizes(self.logits.num_gates, self.logits.num_experts, inputs, visibility_GE)
+        check_sizes((self.logits.num_gates, self.logits.num_experts), inputs, visibility_GE)
         clean_BGE = self.options.temper(self.logits(inputs))
         if not self.training:
             return GateOutput(*topk_gate(clean_BGE, visibility_GE, self.k), {})

@@ -86,7 +86,7 @@ class SigmoidGate(nn.Module):
 
     def forward(self, inputs: Sequence[Tensor], visibility_GE: Tensor) -> GateOutput:
         """The k visible experts with the largest score and bias, best first."""
-        check_sizes(self.logits.num_gates, self.logits.num_experts, inputs, visibility_GE)
+        check_sizes((self.logits.num_gates, self.logits.num_experts), inputs, visibility_GE)
         logits_BGE = self.options.temper(self.logits(inputs))
         scores_BGE = stable_sigmoid(logits_BGE)
         biased_BGE = scores_BGE.detach() + self.bias_GE

@@ -46,7 +46,7 @@ class SoftmaxGate(nn.Module):
 
     def forward(self, inputs: Sequence[Tensor], visibility_GE: Tensor) -> GateOutput:
         """Weights for every expert; exactly 0 where the gate sees nothing."""
-        check_sizes(self.logits.num_gates, self.logits.num_experts, inputs, visibility_GE)
+        check_sizes((self.logits.num_gates, self.logits.num_experts), inputs, visibility_GE)
         logits_BGE = self.options.temper(self.logits(inputs))
         left_BGE = self.options.drop(logits_BGE, visibility_GE, self.training)
         weights_BGE = visible_softmax(left_BGE, visibility_GE)

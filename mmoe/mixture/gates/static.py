@@ -75,7 +75,7 @@ class StaticGate(nn.Module):
 
     def forward(self, inputs: Sequence[Tensor], visibility_GE: Tensor) -> GateOutput:
         """The same for every sample, but for dropout; of `inputs` only shape and type count."""
-        check_sizes(*self.logits_GE.shape, inputs, visibility_GE)
+        check_sizes(self.logits_GE.shape, inputs, visibility_GE)
         rows, dtype = rows_and_dtype(inputs)
         logits_BGE = self.options.temper(self.logits_GE.to(dtype))
         logits_BGE = logits_BGE.expand(rows, -1, -1)

@@ -69,7 +69,7 @@ class SwitchGate(nn.Module):
 
     def forward(self, inputs: Sequence[Tensor], visibility_GE: Tensor) -> GateOutput:
         """The best visible expert."""
-        check_sizes(self.logits.num_gates, self.logits.num_experts, inputs, visibility_GE)
+        check_sizes((self.logits.num_gates, self.logits.num_experts), inputs, visibility_GE)
         if self.training and self.jitter:
             inputs = self._jittered(inputs)
         logits_BGE = self.options.temper(self.logits(inputs))

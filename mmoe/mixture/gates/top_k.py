@@ -62,7 +62,7 @@ class TopKGate(nn.Module):
 
     def forward(self, inputs: Sequence[Tensor], visibility_GE: Tensor) -> GateOutput:
         """The k best visible experts, best first."""
-        check_sizes(self.logits.num_gates, self.logits.num_experts, inputs, visibility_GE)
+        check_sizes((self.logits.num_gates, self.logits.num_experts), inputs, visibility_GE)
         logits_BGE = self.options.temper(self.logits(inputs))
         left_BGE = self.options.drop(logits_BGE, visibility_GE, self.training)
         weights, experts = topk_gate(left_BGE, visibility_GE, self.k, softmax=self.softmax)
