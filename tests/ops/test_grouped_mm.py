@@ -297,7 +297,7 @@ def changed(**changes):
         ({"bias_EH": lambda t: t.double()}, "bias_EH: expected dtype torch.float32 as weight_EDH"),
         ({"offsets_E1": lambda t: t.long()}, "offsets_E1: expected dtype torch.int32"),
         ({"offsets_E1": lambda t: t[1:]}, r"offsets_E1: expected shape \[5\]"),
-        ({"offsets_E1": lambda t: t.unsqueeze(0)}, r"offsets_E1: expected 1 dimension \[E + 1\]"),
+        ({"offsets_E1": lambda t: t.unsqueeze(0)}, r"offsets_E1: expected 1 dimension \[E \+ 1\]"),
         ({"activation": lambda _: "tanh"}, "activation: expected one of none, relu, gelu, silu"),
     ],
 )
