@@ -155,7 +155,8 @@ struct RowsProduct {
     const Kernels& k = *layer->kernels;
     const int64_t size = layer->wide ? k.sum_size : k.size;
     const int64_t from = transposed ? n * K : n;
-    return {layer->weight + (e * K * N + from) * size, transposed ? K : N, transposed, layer->wide};
+    return {layer->weight + (e * K * N + from) * size, transposed ? K : N, transposed, layer->wide,
+            !layer->exact};
   }
 };
 
@@ -455,7 +456,7 @@ void weight_piece(const ExpertLayer& l, const Columns& x, const Source& dz, cons
       of_dz.add_rows(piece.data, piece.step, count, job.columns, sums);
     }
     if (job.rows == 0) continue;
-    k.pack_b({piece.data, piece.step, false, dz.sums}, count, job.columns, b);
+    k.pack_b({piece.data, piece.step, false, dz.sums, false}, count, job.columns, b);
     const char* a = x.get(job, r, count);
     gemm::Product product = {a, 0,      false, b, job.rows, job.columns, k.words(count),
                              c, c_step, r > 0, {}};

@@ -20,11 +20,12 @@ namespace mmoe::gemm {
 using mmoe::Activation;
 
 // B as it lies in memory: number (k, n) at data[k * step + n], or at data[n * step + k] where
-// transposed. `wide`: float32 although the rows are bfloat16.
+// transposed. `wide`: float32 although the rows are bfloat16; `rounded`: read as the nearest
+// bfloat16 by kernels that could multiply the whole number, too.
 struct Matrix {
   const void* data;
   int64_t step;
-  bool transposed, wide;
+  bool transposed, wide, rounded = true;
 };
 
 // Rows of memory that will be read soon: a product fetches them into the cache while it computes,

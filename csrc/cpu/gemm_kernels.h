@@ -199,14 +199,21 @@ MMOE_INLINE void pack_b_of(const Matrix& b, int64_t K, int64_t N, typename I::wo
   }
 }
 
+// Where words are sums, float32 weights beside bfloat16 rows are rounded here: elsewhere the word
+// is too small for more.
+template <class I, typename T>
+MMOE_INLINE void round_words(int64_t count, typename I::word* words) {
+  if constexpr (sizeof(typename I::number) > sizeof(T)) {
+    for (int64_t i = 0; i < count; ++i) words[i] = Row<T>::to_sum(Row<T>::from_sum(words[i]));
+  }
+}
+
 template <class I, typename T>
 void pack_b(const Matrix& b, int64_t K, int64_t N, void* out) {
   auto* words = static_cast<typename I::word*>(out);
-  if (b.wide) {
-    pack_b_of<I, typename Row<T>::sum_t>(b, K, N, words);
-  } else {
-    pack_b_of<I, T>(b, K, N, words);
-  }
+  if (!b.wide) return pack_b_of<I, T>(b, K, N, words);
+  pack_b_of<I, typename Row<T>::sum_t>(b, K, N, words);
+  if (b.rounded) round_words<I, T>(K * ((N + I::lanes - 1) / I::lanes * I::lanes), words);
 }
 
 template <class I, typename T>

@@ -62,3 +62,12 @@ def test_gradients_of_rows_read_the_nearest(weight_EDH, laid_out, layer):
         grad_EHH[expert] = identity(H)
         (grad_HD,) = torch.autograd.grad(layer(x_HD, laid_out(weight_EDH)), x_HD, grad_EHH)
         assert torch.equal(grad_HD, weight_EDH[expert].t().bfloat16())
+
+
+@pytest.mark.parametrize("layer", [grouped, dense, dense_shared])
+def test_what_is_added_up_is_rounded_before(layer):
+    """On every processor: those without products of bfloat16 multiply in float32."""
+    weight_EDH = torch.tensor([[1 + 2.0**-9], [1.0]]).repeat(2, 20, 37)
+    x = torch.tensor([[1.0, -1.0]], dtype=torch.bfloat16).repeat(3, 20)
+
+    assert not layer(x, weight_EDH).any()
