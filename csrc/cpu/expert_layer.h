@@ -27,8 +27,8 @@ struct ExpertLayer {
   const char* bias;                  // [E, H] or null
   bool wide;                         // weights are float32 although rows are bfloat16
   std::vector<int64_t> rows;         // how many each expert has
-  bool exact = false;                // nothing is rounded: y and its gradient are sums; kernels that
-                                     // are exact too, and no activation
+  bool exact = false;  // nothing is rounded: y and its gradient are sums; kernels that
+                       // are exact too, and no activation
 };
 
 // y = activation(x W + b); z too unless it is empty.

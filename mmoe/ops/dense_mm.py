@@ -5,10 +5,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from mmoe.ops._autograd import register_autograd
 from mmoe.ops._checks import check_device, check_dims, check_float, check_shape
-from mmoe.ops._library import LIBRARY, register_fake
+from mmoe.ops._library import register_fake
 from mmoe.ops.grouped_mm import FusedActivation, check_layer, keeps_z
 
 
@@ -103,7 +103,6 @@ def _setup_context(
     ctx.sources, ctx.activation = len(x), activation
 
 
-@once_differentiable
 def _backward(ctx: Any, grad: list[Tensor], _: Any) -> tuple[Any, ...]:
     weight_EDH, *saved = ctx.saved_tensors
     E, S = len(weight_EDH), ctx.sources
@@ -123,6 +122,4 @@ def _backward(ctx: Any, grad: list[Tensor], _: Any) -> tuple[Any, ...]:
 
 register_fake("dense_mm", _fake)
 register_fake("dense_mm_backward", _fake_backward)
-torch.library.register_autograd(
-    "mmoe::dense_mm", _backward, setup_context=_setup_context, lib=LIBRARY
-)
+register_autograd("dense_mm", _backward, _setup_context)

@@ -4,10 +4,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from mmoe.ops._autograd import register_autograd
 from mmoe.ops._checks import accumulate_dtype, check_device, check_dims, check_float, check_shape
-from mmoe.ops._library import LIBRARY, register_fake
+from mmoe.ops._library import register_fake
 
 
 def gate_mm(x_BD: Tensor, weight_DN: Tensor, bias_N: Tensor | None = None) -> Tensor:
@@ -78,7 +78,6 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.save_for_backward(x_BD, weight_DN)
 
 
-@once_differentiable
 def _backward(ctx: Any, grad_BN: Tensor) -> tuple[Tensor | None, ...]:
     gradients = torch.ops.mmoe.gate_mm_backward(grad_BN, *ctx.saved_tensors, *ctx.needs_input_grad)
     return tuple(
@@ -89,6 +88,4 @@ def _backward(ctx: Any, grad_BN: Tensor) -> tuple[Tensor | None, ...]:
 
 register_fake("gate_mm", _fake)
 register_fake("gate_mm_backward", _fake_backward)
-torch.library.register_autograd(
-    "mmoe::gate_mm", _backward, setup_context=_setup_context, lib=LIBRARY
-)
+register_autograd("gate_mm", _backward, _setup_context)

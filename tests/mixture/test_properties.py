@@ -298,20 +298,23 @@ def test_no_expert_gets_more_than_its_capacity(case, factor, priority):
 
     load = Fraction(case.B * min(case.G * case.K, case.E), case.E)
     most = min(case.B, math.ceil(Fraction(str(factor)) * load))
-    wanted = {}  # total weight of each row at each expert
+    wanted = {}  # weights of each row at each expert, and which picks they are of
     weights = layer.gate.weights.tolist()
     for b, gates in enumerate(case.picks_BGK.tolist()):
         for g, picks in enumerate(gates):
             for k, e in enumerate(picks):
                 if e >= 0:
-                    wanted.setdefault(e, {}).setdefault(b, []).append(weights[b][g][k])
+                    wanted.setdefault(e, {}).setdefault(b, []).append((weights[b][g][k], k))
     expected_E, dropped, mixed_BG = [], 0, torch.zeros(case.B, case.G)
     picks_BGK = case.picks_BGK.clone()
     for e in range(case.E):
         rows = wanted.get(e, {})
-        queue = (
-            sorted(rows) if priority == "position" else sorted(rows, key=lambda b: -sum(rows[b]))
-        )
+        rank = {
+            "position": lambda b, rows=rows: b,
+            "choice": lambda b, rows=rows: (min(k for _, k in rows[b]), b),
+            "probability": lambda b, rows=rows: -sum(weight for weight, _ in rows[b]),
+        }[priority]
+        queue = sorted(rows, key=rank)
         expected_E.append(min(len(queue), most))
         for b in queue[most:]:
             dropped += len(rows[b])

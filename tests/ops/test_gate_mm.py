@@ -100,16 +100,6 @@ def test_gradcheck():
     assert torch.autograd.gradcheck(gate_mm, [leaf.requires_grad_() for leaf in leaves])
 
 
-def test_second_derivatives_are_refused():
-    x_BD, weight_DN, _, _ = inputs(SIZES["usual"], torch.float32)
-    (grad_BD,) = torch.autograd.grad(
-        gate_mm(x_BD.requires_grad_(), weight_DN).square().sum(), x_BD, create_graph=True
-    )
-
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        grad_BD.sum().backward()
-
-
 @pytest.mark.parametrize("wanted", range(3))
 def test_one_gradient_alone(wanted):
     x_BD, weight_DN, bias_N, grad_BN = inputs(SIZES["odd widths"], torch.bfloat16)
