@@ -20,7 +20,7 @@ struct Dense {
     for (const Tensor& tensor : from) x.push_back(dense(tensor));
     const int64_t experts = weight.size(0);
     layer = {kernels_for(x[0].scalar_type()),
-             activation_named(activation),
+             activation_from(activation),
              experts,
              weight.size(1),
              weight.size(2),
@@ -30,9 +30,7 @@ struct Dense {
              std::vector<int64_t>(experts, x[0].size(0))};
   }
 
-  bool keeps_z() const {
-    return layer.activation == gemm::Activation::gelu || layer.activation == gemm::Activation::silu;
-  }
+  bool keeps_z() const { return mmoe::keeps_z(layer.activation); }
 
   // One table an expert, or the same for all.
   ExpertRows rows_of(const std::vector<Tensor>& tensors, int64_t width) const {
@@ -71,12 +69,13 @@ std::vector<Tensor> checked(const char* name, const Dense& d, const std::vector<
     fail(name, ": expected ", d.layer.experts, " tensors, one per expert, got ", tensors.size());
   }
   std::vector<Tensor> packed;
-  for (const Tensor& tensor : tensors) {
-    check_dim(name, tensor, 2);
-    check_type(name, tensor, d.x[0].scalar_type());
-    check_size(name, tensor, 0, d.x[0].size(0));
-    check_size(name, tensor, 1, d.layer.outputs);
-    packed.push_back(dense(tensor));
+  for (size_t e = 0; e < tensors.size(); ++e) {
+    const Name part(name, e);
+    check_dim(part, tensors[e], 2);
+    check_type(part, tensors[e], d.x[0].scalar_type());
+    check_size(part, tensors[e], 0, d.x[0].size(0));
+    check_size(part, tensors[e], 1, d.layer.outputs);
+    packed.push_back(dense(tensors[e]));
   }
   return packed;
 }

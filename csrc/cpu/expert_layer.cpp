@@ -5,6 +5,8 @@
 #include <memory>
 #include <new>
 
+#include "processor.h"
+
 namespace mmoe {
 namespace {
 
@@ -556,28 +558,18 @@ void layer_backward(const ExpertLayer& layer, const ExpertRows& grad, const Expe
 
 const Kernels* kernels_for(ScalarType type, bool exact) {
 #ifdef MMOE_X86_KERNELS
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
+  if (has_avx512()) {
     if (type == ScalarType::Float) return &gemm::avx512_f32;
     if (type == ScalarType::Double) return &gemm::avx512_f64;
-    const bool pairs = !exact && __builtin_cpu_supports("avx512bf16");
-    return pairs ? &gemm::avx512bf16_bf16 : &gemm::avx512_bf16;
+    return !exact && has_avx512bf16() ? &gemm::avx512bf16_bf16 : &gemm::avx512_bf16;
   }
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+  if (has_avx2()) {
     if (type == ScalarType::Float) return &gemm::avx2_f32;
     return type == ScalarType::Double ? &gemm::avx2_f64 : &gemm::avx2_bf16;
   }
 #endif
   if (type == ScalarType::Float) return &gemm::generic_f32;
   return type == ScalarType::Double ? &gemm::generic_f64 : &gemm::generic_bf16;
-}
-
-Activation activation_named(const std::string& name) {
-  if (name == "none") return Activation::none;
-  if (name == "relu") return Activation::relu;
-  if (name == "gelu") return Activation::gelu;
-  if (name == "silu") return Activation::silu;
-  fail("activation: expected one of none, relu, gelu, silu, got ", name);
 }
 
 }  // namespace mmoe

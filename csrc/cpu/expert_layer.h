@@ -48,6 +48,5 @@ void layer_backward(const ExpertLayer& layer, const ExpertRows& grad, const Expe
 
 // `exact`: those that widen bfloat16 before they multiply.
 const gemm::Kernels* kernels_for(ScalarType type, bool exact = false);
-gemm::Activation activation_named(const std::string& name);
 
 }  // namespace mmoe

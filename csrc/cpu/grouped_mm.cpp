@@ -25,7 +25,7 @@ struct Grouped {
     offsets.assign(bounds, bounds + weight.size(0) + 1);
     check_offsets(offsets, x.size(0));
     layer = {kernels_for(x.scalar_type()),
-             activation_named(activation),
+             activation_from(activation),
              weight.size(0),
              weight.size(1),
              weight.size(2),
@@ -36,9 +36,7 @@ struct Grouped {
     for (int64_t e = 0; e < layer.experts; ++e) layer.rows.push_back(offsets[e + 1] - offsets[e]);
   }
 
-  bool keeps_z() const {
-    return layer.activation == gemm::Activation::gelu || layer.activation == gemm::Activation::silu;
-  }
+  bool keeps_z() const { return mmoe::keeps_z(layer.activation); }
 
   ExpertRows rows_of(const Tensor& tensor, int64_t width) const {
     ExpertRows rows;
