@@ -5,8 +5,6 @@ python -m benchmarks.mixture [--device cpu|cuda] [--threads N] [--rounds N] [--o
 """
 
 import argparse
-import json
-import platform
 import sys
 import time
 from collections.abc import Sequence
@@ -22,13 +20,15 @@ from benchmarks.mixture.auto_race import AUTO_RACES, format_choices
 from benchmarks.mixture.bench import Bench, Race
 from benchmarks.mixture.dense_races import DENSE_RACES
 from benchmarks.mixture.gate_races import GATE_RACES
-from benchmarks.mixture.products import ProductRates
-from benchmarks.mixture.race import FEWEST_ROUNDS, Clock
-from benchmarks.mixture.results import TARGETS, Result, in_order, missed, print_table
 from benchmarks.mixture.sparse_races import SPARSE_RACES
+from benchmarks.mixture.targets import TARGETS
+from benchmarks.racing.clock import FEWEST_ROUNDS, Clock
+from benchmarks.racing.last_line import gflops, print_json, print_rates
+from benchmarks.racing.machine import processor
+from benchmarks.racing.products import ProductRates
+from benchmarks.racing.results import Result, in_order, missed, print_table
 from mmoe.ops import extension_status
 
-SHOWN_FLAGS = ("avx512f", "avx512_bf16", "amx_bf16")
 RACES = (*DENSE_RACES, *SPARSE_RACES, *GATE_RACES, *AUTO_RACES)
 
 
@@ -49,10 +49,7 @@ def main() -> None:
     context = _context(arguments, bench, time.perf_counter() - started)
     enough = arguments.rounds is None or arguments.rounds >= FEWEST_ROUNDS
     _print(results, context, enough)
-    line = json.dumps(_as_json(results, failed, context, enough), ensure_ascii=False)
-    if arguments.out:
-        arguments.out.write_text(line + "\n", encoding="utf-8")
-    print(line)
+    print_json(results, TARGETS, failed, context, arguments.out, enough_rounds=enough)
     if failed:
         sys.exit(1)
 
@@ -88,7 +85,7 @@ def _run(
                 bench.clock.say(f"FAILED: {error}")
                 failed |= dict.fromkeys(race.keys, str(error))
             bench.rates.measure()
-    return in_order(map(partial(_finished, bench), results)), failed
+    return in_order(map(partial(_finished, bench), results), TARGETS), failed
 
 
 def _finished(bench: Bench, result: Result) -> Result:
@@ -100,66 +97,29 @@ def _finished(bench: Bench, result: Result) -> Result:
 def _context(arguments: argparse.Namespace, bench: Bench, seconds: float) -> dict[str, Any]:
     cuda = arguments.device == "cuda"
     return {
-        "device": torch.cuda.get_device_name() if cuda else _processor(),
+        "device": torch.cuda.get_device_name() if cuda else processor(),
         "threads": arguments.threads,
         "torch": torch.__version__,
         "extension": extension_status().detail,
-        "product_gflops": {
-            dtype: {library: round(rate / 1e9, 1) for library, rate in rates.items()}
-            for dtype, rates in bench.rates.best.items()
-        },
+        "product_gflops": gflops(bench.rates),
         "seconds": round(seconds),
     }
-
-
-def _processor() -> str:
-    """Name and kind of the processor, where the system tells them."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor()
-    fields = dict(line.split(":", 1) for line in lines if ":" in line)
-    fields = {name.strip(): value.strip() for name, value in fields.items()}
-    cores = sum(line.startswith("processor") for line in lines)
-    # The name alone does not tell generations apart, which differ by a factor of two.
-    words = [f"{cores} × {fields.get('model name', platform.processor())}"]
-    words += [f"{key} {fields[key]}" for key in ("cpu family", "model") if key in fields]
-    flags = fields.get("flags", "").split()
-    return " ".join([*words, *(flag for flag in SHOWN_FLAGS if flag in flags)])
 
 
 def _print(results: Sequence[Result], context: dict[str, Any], enough_rounds: bool) -> None:
     for result in results:
         if result.key == "auto_regret":
             print(format_choices(result.details))
-    print_table(results, enough_rounds=enough_rounds)
+    print_table(results, TARGETS, enough_rounds=enough_rounds)
     print(f"{context['device']}, {context['threads']} threads, torch {context['torch']}")
     print(f"mmoe.ops: {context['extension']}")
-    for dtype, rates in context["product_gflops"].items():
-        shown = ", ".join(f"{library} {rate:,.0f}" for library, rate in rates.items())
-        print(f"best product, {dtype}: {shown} GFLOP/s")
-    outcome = f"missed: {', '.join(missed(results)) or 'none'}"
+    print_rates(context["product_gflops"])
+    outcome = f"missed: {', '.join(missed(results, TARGETS)) or 'none'}"
     if not enough_rounds:
         outcome = (
             f"fewer than {FEWEST_ROUNDS} rounds: this shows that it runs, and measures nothing"
         )
     print(f"{context['seconds']} s; {outcome}")
-
-
-def _as_json(
-    results: Sequence[Result],
-    failed: dict[str, str],
-    context: dict[str, Any],
-    enough_rounds: bool,
-) -> dict[str, Any]:
-    """The keys first, then what stands behind them."""
-    return {
-        **{r.key: round(r.spread.median, 4) for r in results},
-        **context,
-        "missed": missed(results) if enough_rounds else None,
-        "failed": failed,
-        "results": {r.key: r.as_json() for r in results},
-    }
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
 """What people use instead of our layer, written the way they write it."""
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 import torch.nn.functional as F
@@ -146,28 +145,3 @@ def alternative(
 
     grads = [values.grad_BGO]
     return contestant(forward, grads, x_BD, [module], around=around, outside=outside)
-
-
-@contextmanager
-def onednn_products() -> Iterator[None]:
-    """fp32 products through oneDNN instead of MKL, where `onednn_is_exact`.
-
-    The setting allows bfloat16 inside, and a processor with AMX makes use of that.
-    """
-    matmul: Any = getattr(torch.backends.mkldnn, "matmul")  # noqa: B009 - unknown to its stubs
-    before = matmul.fp32_precision
-    matmul.fp32_precision = "bf16"
-    try:
-        yield
-    finally:
-        matmul.fp32_precision = before
-
-
-def onednn_is_exact(device: str) -> bool:
-    """Are fp32 products through oneDNN a choice here, and still fp32?"""
-    if device != "cpu" or not torch.backends.mkldnn.is_available():
-        return False
-    x = torch.randn(256, 256)
-    with onednn_products():
-        found = x @ x
-    return bool((found - x @ x).norm() <= 1e-5 * (x @ x).norm())

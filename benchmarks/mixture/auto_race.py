@@ -9,9 +9,9 @@ from torch import Tensor
 from benchmarks.mixture.bench import Bench, Race
 from benchmarks.mixture.gate_races import given
 from benchmarks.mixture.layers import GivenLogits, our_layer
-from benchmarks.mixture.race import Spread
-from benchmarks.mixture.results import Result
 from benchmarks.mixture.workloads import Values, Workload, correlated_logits, distinct_pairs, draw
+from benchmarks.racing.results import Result
+from benchmarks.racing.times import Spread
 
 # Experts of a ranker, of the sparse layer, and small ones: D, widths
 RANKER, SPARSE, SMALL = (330, (256, 128)), (256, (512, 256)), (64, (64, 32))

@@ -3,9 +3,11 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from benchmarks.mixture.products import ProductRates
-from benchmarks.mixture.race import Clock, Contestant, Times, check_equal
-from benchmarks.mixture.results import Result
+from benchmarks.mixture.race import Contestant, check_equal
+from benchmarks.racing.clock import Clock
+from benchmarks.racing.products import ProductRates
+from benchmarks.racing.results import Result
+from benchmarks.racing.times import Times
 
 
 @dataclass(frozen=True)

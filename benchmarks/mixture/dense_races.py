@@ -7,17 +7,13 @@ from functools import partial
 
 import torch
 
-from benchmarks.mixture.alternatives import (
-    LoopMixture,
-    alternative,
-    onednn_is_exact,
-    onednn_products,
-)
+from benchmarks.mixture.alternatives import LoopMixture, alternative
 from benchmarks.mixture.bench import Bench, Race
 from benchmarks.mixture.layers import ours
-from benchmarks.mixture.race import Spread
-from benchmarks.mixture.results import Result, speedup
 from benchmarks.mixture.workloads import Workload, draw
+from benchmarks.racing.onednn import onednn_is_exact, onednn_products
+from benchmarks.racing.results import Result, speedup
+from benchmarks.racing.times import Spread
 
 DENSE = Workload(B=4096, D=330, hidden=(256, 128), E=8, G=2)
 

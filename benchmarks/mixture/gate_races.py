@@ -10,7 +10,6 @@ from torch import Tensor
 from benchmarks.mixture.bench import Bench, Race
 from benchmarks.mixture.layers import GivenLogits, one_layer_per_gate, our_layer, ours
 from benchmarks.mixture.race import Contestant
-from benchmarks.mixture.results import Result, speedup
 from benchmarks.mixture.workloads import (
     Values,
     Workload,
@@ -19,6 +18,7 @@ from benchmarks.mixture.workloads import (
     draw,
     skewed_logits,
 )
+from benchmarks.racing.results import Result, speedup
 from mmoe import ops
 from mmoe.mixture import Capacity, DispatchPlan
 from mmoe.ops.permute import permute

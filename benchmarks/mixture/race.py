@@ -1,17 +1,13 @@
-"""Contestants that run in turn in one process, and the paired ratios of their times."""
+"""Contestants of the layer's races, and whether they compute the same thing."""
 
 import math
-import statistics
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-WARM_UP_ROUNDS = 2
-FEWEST_ROUNDS, MOST_ROUNDS = 5, 60
 INPUT_GRADIENT = "the input gradient"
 # Rounding moves a sum or two across ReLU's kink, where the gradient jumps and the output does not.
 KINKS = 1e-2
@@ -50,109 +46,6 @@ class Contestant:
         self.run()
         for leaf in self.leaves:
             leaf.grad = None
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Median and 10–90 % range of paired values."""
-
-    median: float
-    low: float
-    high: float
-    count: int
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> "Spread":
-        """Of one value a round."""
-        ordered = sorted(values)
-        low, high = _quantile(ordered, 0.1), _quantile(ordered, 0.9)
-        return cls(statistics.median(ordered), low, high, len(ordered))
-
-    def times(self, factor: float) -> "Spread":
-        """In another unit."""
-        return Spread(self.median * factor, self.low * factor, self.high * factor, self.count)
-
-
-@dataclass(frozen=True)
-class Times:
-    """Seconds of every contestant, round by round; round i of all of them belongs together."""
-
-    seconds: Mapping[str, list[float]]
-
-    def median(self, name: str) -> float:
-        """Seconds."""
-        return statistics.median(self.seconds[name])
-
-    def ratio(self, other: str, ours: str) -> Spread:
-        """How many times as long `other` takes."""
-        pairs = zip(self.seconds[other], self.seconds[ours], strict=True)
-        return Spread.of([theirs / own for theirs, own in pairs])
-
-    def fastest(self, names: Sequence[str]) -> str:
-        """The one of these contestants with the smallest median."""
-        return min(names, key=self.median)
-
-    def then(self, more: "Times") -> "Times":
-        """Rounds of the same contestants on other data, as one series."""
-        return Times({name: [*self.seconds[name], *more.seconds[name]] for name in self.seconds})
-
-
-@dataclass(frozen=True, kw_only=True)
-class Clock:
-    """How long, and on what, contestants run.
-
-    Attributes:
-        device: cpu or cuda.
-        rounds: Rounds of every race; None: as many as fit into its time.
-        seconds: Time of one race.
-        say: Told of progress.
-    """
-
-    device: str
-    rounds: int | None
-    seconds: float
-    say: Callable[[str], None] = field(default=lambda _: None)
-
-    def race(
-        self,
-        name: str,
-        calls: Mapping[str, Callable[[], object]],
-        *,
-        share: float = 1.0,
-        most: int = MOST_ROUNDS,
-    ) -> Times:
-        """Runs the contestants in turn, in another order every round.
-
-        Args:
-            name: Of the race, for progress.
-            calls: Contestants.
-            share: Of the time of one race.
-            most: Upper limit of rounds.
-        """
-        one_round = 0.0
-        for _ in range(1 if self.rounds == 1 else WARM_UP_ROUNDS):
-            one_round = sum(self.time(call) for call in calls.values())
-        rounds = self.rounds or max(
-            FEWEST_ROUNDS, min(most, int(self.seconds * share / max(one_round, 1e-6)))
-        )
-        self.say(f"  {name}: {rounds} rounds of {one_round:.3f} s")
-        seconds: dict[str, list[float]] = {key: [] for key in calls}
-        for turn in range(rounds):
-            for key in _rotated(list(calls), turn):
-                seconds[key].append(self.time(calls[key]))
-        return Times(seconds)
-
-    def time(self, call: Callable[[], object]) -> float:
-        """Seconds of one call, with what it left running on the device."""
-        self._wait()
-        started = time.perf_counter()
-        call()
-        self._wait()
-        return time.perf_counter() - started
-
-    def _wait(self) -> None:
-        if self.device == "cuda":
-            torch.cuda.synchronize()
 
 
 def check_equal(name: str, contestants: Mapping[str, Contestant], tolerance: float) -> None:
@@ -196,17 +89,3 @@ def _relative_error(value: Tensor, wanted: Tensor) -> float:
     if value.shape != wanted.shape:
         return math.inf
     return float((value - wanted).norm() / wanted.norm().clamp_min(1e-30))
-
-
-def _rotated(names: list[str], turn: int) -> Iterator[str]:
-    """Every contestant follows every other one in turn: neighbours leave caches behind."""
-    start = turn % len(names)
-    order = names[start:] + names[:start]
-    yield from reversed(order) if turn // len(names) % 2 else order
-
-
-def _quantile(ordered: Sequence[float], share: float) -> float:
-    place = share * (len(ordered) - 1)
-    low = int(place)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (place - low) * (ordered[high] - ordered[low])

@@ -18,10 +18,11 @@ from benchmarks.mixture.alternatives import (
 )
 from benchmarks.mixture.bench import Bench, Race
 from benchmarks.mixture.layers import contestant, leaf, our_layer, ours
-from benchmarks.mixture.products import DTYPES
-from benchmarks.mixture.race import Contestant, Spread
-from benchmarks.mixture.results import Result, speedup
+from benchmarks.mixture.race import Contestant
 from benchmarks.mixture.workloads import Values, Workload, draw
+from benchmarks.racing.products import DTYPES
+from benchmarks.racing.results import Result, speedup
+from benchmarks.racing.times import Spread
 
 SPARSE = Workload(B=4096, D=256, hidden=(512, 256), E=8, k=2)
 EXPERTS = (8, 64, 256)

@@ -4,8 +4,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.mixture.race import Clock
 from benchmarks.mixture.workloads import Workload
+from benchmarks.racing.clock import Clock
 from mmoe.config import RunConfig, config_from_dict
 from mmoe.datasets.recipes import load_recipe
 from mmoe.mixture.gates.logits import GateLogits

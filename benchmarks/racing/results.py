@@ -8,7 +8,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.mixture.race import Spread, Times
+from benchmarks.racing.times import Spread, Times
 
 
 @dataclass(frozen=True)
@@ -26,52 +26,30 @@ class Target:
         return f"{'≤' if self.at_most else '≥'} {self.bound:g}"
 
 
-TARGETS: Mapping[str, Target] = {
-    "gemm_share_dense_bf16": Target(0.75),
-    "gemm_share_dense_fp32": Target(0.70),
-    "vs_loop_dense_bf16": Target(1.3),
-    "vs_loop_dense_fp32": Target(2.0),
-    "vs_grouped_mm_E8_fp32": Target(1.8),
-    "vs_grouped_mm_E64_fp32": Target(1.8),
-    "vs_grouped_mm_E256_fp32": Target(1.8),
-    "vs_grouped_mm_E8_bf16": Target(1.15),
-    "vs_grouped_mm_E64_bf16": Target(1.15),
-    "vs_grouped_mm_E256_bf16": Target(1.15),
-    "vs_naive_mask_E64": Target(30),
-    "vs_naive_index_E256": Target(3),
-    "vs_t_layers_independent": Target(1.25),
-    "vs_t_layers_correlated": Target(2.5),
-    "vs_merged_independent": Target(0.95),
-    "vs_merged_correlated": Target(1.6),
-    "vs_best_trained": Target(1.2),
-    "vs_capacity_padded": Target(1.2),
-    "planning_share": Target(0.15, at_most=True),
-    "auto_regret": Target(1.15, at_most=True),
-}
-
-
 @dataclass(frozen=True, kw_only=True)
 class Result:
     """One line of the table.
 
     Attributes:
-        key: Of the table in the head of `TARGETS`; others are shown for information.
+        key: Of the targets; others are shown for information.
         spread: Median and range of the paired ratios.
-        ours_ms: Median of our layer.
-        other_ms: Median of what it is compared with; None where there is no such time.
+        ours_ms: Median of ours.
+        other_ms: Median of what it is compared with. None where there is no such time.
         note: What else is worth knowing.
         product_rate: `fp32` or `bf16` where the spread is in FLOP/s and still to be divided by the
             rate of a plain product, which is known at the end of the run.
         details: Rows of a table of its own.
+        digits: Behind the point, in the table.
     """
 
     key: str
     spread: Spread
-    ours_ms: float
+    ours_ms: float | None = None
     other_ms: float | None = None
     note: str = ""
     product_rate: str | None = None
     details: Sequence[Mapping[str, Any]] = ()
+    digits: int = 3
 
     def as_share_of(self, limit: float) -> "Result":
         """A rate as a share of `limit` (FLOP/s)."""
@@ -81,12 +59,12 @@ class Result:
     def as_json(self) -> dict[str, object]:
         """Everything but the key."""
         return {
-            "median": round(self.spread.median, 4),
-            "p10": round(self.spread.low, 4),
-            "p90": round(self.spread.high, 4),
+            "median": round(self.spread.median, 6),
+            "p10": round(self.spread.low, 6),
+            "p90": round(self.spread.high, 6),
             "rounds": self.spread.count,
-            "ours_ms": round(self.ours_ms, 3),
-            "other_ms": None if self.other_ms is None else round(self.other_ms, 3),
+            "ours_ms": _rounded(self.ours_ms),
+            "other_ms": _rounded(self.other_ms),
             "note": self.note,
             **({"details": list(self.details)} if self.details else {}),
         }
@@ -103,9 +81,9 @@ def speedup(key: str, times: Times, other: str, ours: str = "mmoe", note: str = 
     )
 
 
-def in_order(results: Iterable[Result]) -> list[Result]:
-    """In the order of `TARGETS`, each key followed by what is shown beside it."""
-    keys = list(TARGETS)
+def in_order(results: Iterable[Result], targets: Mapping[str, Target]) -> list[Result]:
+    """In the order of `targets`, each key followed by what is shown beside it."""
+    keys = list(targets)
 
     def place(result: Result) -> int:
         owners = [i for i, key in enumerate(keys) if result.key.startswith(key)]
@@ -114,34 +92,41 @@ def in_order(results: Iterable[Result]) -> list[Result]:
     return sorted(results, key=lambda result: (place(result), len(result.key), result.key))
 
 
-def missed(results: Iterable[Result]) -> list[str]:
-    """The keys whose targets are not reached."""
-    return [r.key for r in results if r.key in TARGETS and not TARGETS[r.key].met(r.spread.median)]
+def missed(results: Iterable[Result], targets: Mapping[str, Target]) -> list[str]:
+    """The keys whose median is not what it should be."""
+    held = [result for result in results if result.key in targets]
+    return [r.key for r in held if not targets[r.key].met(r.spread.median)]
 
 
-def print_table(results: Sequence[Result], *, enough_rounds: bool = True) -> None:
+def print_table(
+    results: Sequence[Result],
+    targets: Mapping[str, Target],
+    title: str = "Paired ratios: median and 10–90 % range",
+    *,
+    enough_rounds: bool = True,
+) -> None:
     """Targets beside what was measured; keys without a target are for information.
 
     Args:
         results: What was measured.
-        enough_rounds: Whether the medians can be held against the targets.
+        targets: What it is held against.
+        title: Above the table.
+        enough_rounds: Whether the medians can be held against the targets at all.
     """
-    below = set(missed(results))
-    title = "Paired ratios: median and 10–90 % range"
+    below = set(missed(results, targets))
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     right = ("ours, ms", "other, ms", "median", "10–90 %", "target")
     for column in ("key", *right, "", "note"):
         justify = "right" if column in right else "left"
         table.add_column(column, justify=justify, no_wrap=column != "note")
     for result in results:
-        target = TARGETS.get(result.key)
-        spread, other = result.spread, result.other_ms
+        target = targets.get(result.key)
+        spread, digits = result.spread, result.digits
         table.add_row(
             result.key if target else f"  {result.key}",
-            f"{result.ours_ms:.2f}",
-            "" if other is None else f"{other:.2f}",
-            f"{spread.median:.3f}",
-            f"{spread.low:.3f}–{spread.high:.3f}",
+            *("" if ms is None else f"{ms:,.2f}" for ms in (result.ours_ms, result.other_ms)),
+            f"{spread.median:.{digits}f}",
+            f"{spread.low:.{digits}f}–{spread.high:.{digits}f}",
             str(target) if target else "",
             _verdict(result.key in below, enough_rounds) if target else "",
             result.note,
@@ -153,3 +138,7 @@ def _verdict(missed: bool, enough_rounds: bool) -> str:
     if not enough_rounds:
         return "too few rounds"
     return "MISSED" if missed else "met"
+
+
+def _rounded(milliseconds: float | None) -> float | None:
+    return None if milliseconds is None else round(milliseconds, 3)

@@ -1,0 +1,47 @@
+"""What a benchmark ends with: one JSON line."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.racing.products import ProductRates
+from benchmarks.racing.results import Result, Target, missed
+
+
+def gflops(rates: ProductRates) -> dict[str, dict[str, float]]:
+    """The best product rates by dtype and library, in GFLOP/s."""
+    return {
+        dtype: {library: round(rate / 1e9, 1) for library, rate in by_library.items()}
+        for dtype, by_library in rates.best.items()
+    }
+
+
+def print_rates(rates: Mapping[str, Mapping[str, float]]) -> None:
+    """Those of `gflops`."""
+    for dtype, by_library in rates.items():
+        shown = ", ".join(f"{library} {rate:,.0f}" for library, rate in by_library.items())
+        print(f"best product, {dtype}: {shown} GFLOP/s")
+
+
+def print_json(
+    results: Sequence[Result],
+    targets: Mapping[str, Target],
+    failed: Mapping[str, str],
+    context: Mapping[str, Any],
+    out: Path | None,
+    *,
+    enough_rounds: bool = True,
+) -> None:
+    """The keys first, then what stands behind them; into `out` as well."""
+    content = {
+        **{r.key: round(r.spread.median, max(4, r.digits)) for r in results},
+        **context,
+        "missed": missed(results, targets) if enough_rounds else None,
+        "failed": dict(failed),
+        "results": {r.key: r.as_json() for r in results},
+    }
+    line = json.dumps(content, ensure_ascii=False)
+    if out:
+        out.write_text(line + "\n", encoding="utf-8")
+    print(line)
