@@ -13,13 +13,12 @@ from benchmarks.mixture.alternatives import (
     IndexLayer,
     MaskLayer,
     alternative,
-    onednn_is_exact,
-    onednn_products,
 )
 from benchmarks.mixture.bench import Bench, Race
 from benchmarks.mixture.layers import contestant, leaf, our_layer, ours
 from benchmarks.mixture.race import Contestant
 from benchmarks.mixture.workloads import Values, Workload, draw
+from benchmarks.racing.onednn import onednn_is_exact, onednn_products
 from benchmarks.racing.products import DTYPES
 from benchmarks.racing.results import Result, speedup
 from benchmarks.racing.times import Spread

@@ -54,6 +54,7 @@ class Result:
     def as_share_of(self, limit: float) -> "Result":
         """A rate as a share of `limit` (FLOP/s)."""
         note = f"of {limit / 1e9:,.0f} GFLOP/s"
+        note = f"{self.note}, {note}" if self.note else note
         return replace(self, spread=self.spread.times(1 / limit), note=note, product_rate=None)
 
     def as_json(self) -> dict[str, object]:

@@ -1,0 +1,1 @@
+"""From Parquet to updated weights, against the alternatives: `python -m benchmarks.train`."""

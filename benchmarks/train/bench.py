@@ -1,0 +1,124 @@
+"""What every race gets, and what a race is."""
+
+import itertools
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.racing.products import ProductRates
+from benchmarks.racing.results import Result
+from benchmarks.racing.times import Times, rotated
+from benchmarks.train.logs import Log, write_log
+from benchmarks.train.processes import Contestant, contestants
+from benchmarks.train.spec import Spec
+from benchmarks.train.workloads import BATCH, WORKLOADS
+
+FEWEST_ROUNDS, MOST_ROUNDS = 5, 60
+# Before each window, not counted: enough to use up what a contestant has read ahead
+SETTLING_STEPS = 4
+ROUNDS_BETWEEN_RATES = 5
+
+
+class NothingToMeasure(Exception):
+    """Why a key has no value here, which is no failure (a package or a feature is not there)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bench:
+    """Settings, the product rates seen so far, and progress.
+
+    Attributes:
+        folder: For logs, kept between runs where the user names it, and for runs.
+        rows: Of `big`.
+        seconds: Of one race.
+        seeds: Of `auc_gap`.
+        threads: Of every process.
+        overrides: `key.path=value` for our config.
+        rates: Of products.
+        say: Told of progress.
+    """
+
+    folder: Path
+    rows: int
+    seconds: float
+    seeds: int
+    threads: int
+    overrides: tuple[str, ...]
+    rates: ProductRates
+    say: Callable[[str], None]
+    _numbers: "itertools.count[int]" = field(default_factory=itertools.count)
+
+    def log(self, workload: str, rows: int | None = None) -> Log:
+        """The rows of a workload, written when first asked for."""
+        self.say(f"  log of {workload}, {rows or self.rows:,} rows")
+        return write_log(WORKLOADS[workload], rows or self.rows, self.folder, held_out=self.rows)
+
+    def empty_folder(self) -> Path:
+        """A name nobody has used."""
+        while (path := self.folder / "runs" / f"{next(self._numbers)}").exists():
+            pass
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def spec(self, kind: str, workload: str, precision: str, **settings) -> Spec:
+        """A contestant."""
+        log = self.log(workload)
+        return Spec(
+            kind=kind,
+            workload=workload,
+            folder=str(log.folder),
+            rows=log.rows,
+            precision=precision,
+            threads=self.threads,
+            out=str(self.empty_folder()),
+            overrides=self.overrides if kind == "mmoe" else (),
+            **settings,
+        )
+
+    def race(
+        self,
+        specs: Mapping[str, Spec],
+        *,
+        pythons: Mapping[str, str] | None = None,
+        after: Callable[[Mapping[str, Contestant]], None] = lambda _: None,
+    ) -> Times:
+        """Seconds of a batch of `BATCH` rows, window by window, the contestants in turn.
+
+        Args:
+            specs: Contestants.
+            pythons: Interpreters of those that have one of their own.
+            after: Called with the processes when the race is over.
+        """
+        self.rates.measure()
+        with contestants(specs, pythons) as running:
+            self.say(f"  {', '.join(running)}: ready")
+            seconds: dict[str, list[float]] = {name: [] for name in running}
+            started = time.perf_counter()
+            for turn in range(MOST_ROUNDS):
+                for name in rotated(list(running), turn):
+                    seconds[name].append(_window(running[name]))
+                spent = time.perf_counter() - started
+                if turn + 1 >= FEWEST_ROUNDS and spent > self.seconds:
+                    break
+                if turn % ROUNDS_BETWEEN_RATES == 0:
+                    self.rates.measure()
+            self.say(f"  {len(next(iter(seconds.values())))} rounds")
+            after(running)
+        self.rates.measure()
+        return Times(seconds)
+
+
+@dataclass(frozen=True)
+class Race:
+    """One race and the keys that come out of it."""
+
+    keys: tuple[str, ...]
+    run: Callable[[Bench], list[Result]]
+
+
+def _window(contestant: Contestant) -> float:
+    steps = contestant.spec.steps or contestant.spec.sizes.steps
+    settle = min(SETTLING_STEPS, steps)
+    answer = contestant.ask("run", rows=steps * BATCH, settle=settle * BATCH)
+    return answer["seconds"] / answer["rows"] * BATCH

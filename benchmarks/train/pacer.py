@@ -1,0 +1,99 @@
+"""Inside a contestant's process: trains a window when told to, and waits between windows."""
+
+import json
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, Protocol, TextIO
+
+
+class Job(Protocol):
+    """What is asked of a contestant for some steps."""
+
+    def add(self, rows: int, seconds: float) -> dict[str, Any] | None:
+        """One step is done; an answer ends the job."""
+        ...
+
+
+class Window:
+    """Times steps.
+
+    Args:
+        rows: To train on.
+        settle: Rows before that which are not counted: caches warm up again, and what background
+            threads of a contestant did while others ran is used up.
+    """
+
+    def __init__(self, rows: int, settle: int) -> None:
+        self.rows, self.settle = rows, settle
+        self.done, self.seconds, self.faults = 0, 0.0, _minor_faults()
+
+    def add(self, rows: int, seconds: float) -> dict[str, Any] | None:
+        """See `Job`."""
+        if self.settle > 0:
+            self.settle -= rows
+            self.faults = _minor_faults()
+            return None
+        self.done += rows
+        self.seconds += seconds
+        if self.done < self.rows:
+            return None
+        faults = _minor_faults() - self.faults
+        return {"rows": self.done, "seconds": self.seconds, "minor_faults": faults}
+
+
+class Pacer:
+    """Is told of every step, and does not come back from there until the next one is wanted.
+
+    So the steps between two commands run without interruption, in the contestant's own loop and
+    thread, and nothing of it runs while another contestant does.
+
+    Args:
+        jobs: From the name of a command to what makes its job of the command's other values.
+        answers: Where answers go; commands come from standard input.
+    """
+
+    def __init__(self, jobs: dict[str, Callable[..., Job]], answers: TextIO) -> None:
+        self.jobs = {"run": Window, **jobs}
+        self.answers = answers
+        self.job: Job = _FirstStep()
+        self.last = time.perf_counter()
+
+    def started(self) -> None:
+        """Steps begin, or begin again after something that is no training (validation)."""
+        self.last = time.perf_counter()
+
+    def stepped(self, rows: int) -> None:
+        """A step over so many rows is done."""
+        answer = self.job.add(rows, time.perf_counter() - self.last)
+        if answer is not None:
+            self.answers.write(json.dumps(answer) + "\n")
+            self.answers.flush()
+            self.job = self._next()
+        self.last = time.perf_counter()
+
+    def _next(self) -> Job:
+        line = sys.stdin.readline()
+        command = json.loads(line) if line.strip() else {"do": "stop"}
+        name = command.pop("do")
+        if name == "stop":
+            os._exit(0)  # in the middle of an epoch that nobody will finish
+        return self.jobs[name](**command)
+
+
+class _FirstStep:
+    def add(self, rows: int, seconds: float) -> dict[str, Any] | None:
+        return {"ready": True}
+
+
+def private_stdout() -> TextIO:
+    """Standard output for answers alone; whatever libraries print goes to standard error."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    return answers
+
+
+def _minor_faults() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt

@@ -1,0 +1,150 @@
+"""The honest rival: plain torch, FBGEMM's tables, a loop over `nn.Linear` experts."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+import torch.nn.functional as F
+from fbgemm_gpu.split_embedding_configs import EmbOptimType
+from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation, PoolingMode
+from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
+    ComputeDevice,
+    SplitTableBatchedEmbeddingBagsCodegen,
+)
+from torch import Tensor, nn
+
+from benchmarks.train.batches import Tensors
+from benchmarks.train.workloads import (
+    DIM,
+    EMBEDDING_EPS,
+    EMBEDDING_LEARNING_RATE,
+    EXPERTS,
+    HIDDEN,
+    LEARNING_RATE,
+    TOWER,
+    Ids,
+    Workload,
+)
+
+
+class Model(nn.Module):
+    """MMoE as it is written by hand: tables, a loop of experts, linear softmax gates, towers.
+
+    Experts' outputs are stacked once and one batched product serves all gates, which is a few per
+    cent ahead of `einsum` and of one product per gate.
+    """
+
+    def __init__(self, workload: Workload) -> None:
+        super().__init__()
+        self.single = _tables(workload.single, PoolingMode.SUM)
+        self.lists = _tables(workload.lists, PoolingMode.MEAN) if workload.lists else None
+        width, tasks = workload.input_dim, range(len(workload.tasks))
+        self.experts = nn.ModuleList(_mlp(width, HIDDEN) for _ in range(EXPERTS))
+        self.gates = nn.ModuleList(nn.Linear(width, EXPERTS, bias=False) for _ in tasks)
+        self.towers = nn.ModuleList(
+            nn.Sequential(*_mlp(HIDDEN[-1], (TOWER,)), nn.Linear(TOWER, 1)) for _ in tasks
+        )
+
+    def forward(self, dense_BF: Tensor, lookups: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+        """Dense columns, and indices and offsets of each group of tables → `logits_BT`."""
+        embedded = [self.single(*lookups[0])]
+        if self.lists is not None:
+            embedded.append(self.lists(*lookups[1]))
+        x_BD = torch.cat([dense_BF, *embedded], dim=1)
+        y_BEO = torch.stack([expert(x_BD) for expert in self.experts], dim=1)
+        weights_BGE = torch.stack([gate(x_BD).softmax(-1) for gate in self.gates], dim=1)
+        mixed_BGO = torch.bmm(weights_BGE.to(y_BEO.dtype), y_BEO)
+        logits = [tower(mixed_BGO[:, t]) for t, tower in enumerate(self.towers)]
+        return torch.cat(logits, dim=1)
+
+    def dense_parameters(self) -> Iterator[nn.Parameter]:
+        """All but the tables, which update themselves in the backward pass."""
+        for module in (self.experts, self.gates, self.towers):
+            yield from module.parameters()
+
+
+class PlainTorch:
+    """Model and optimizer; `step` trains on one batch.
+
+    Args:
+        workload: Sizes.
+        bf16: Under autocast.
+        seed: Of all weights.
+    """
+
+    def __init__(self, workload: Workload, *, bf16: bool, seed: int = 0) -> None:
+        torch.manual_seed(seed)
+        self.model = Model(workload)
+        self.optimizer = torch.optim.Adam(
+            self.model.dense_parameters(), lr=LEARNING_RATE, fused=True
+        )
+        self.bf16 = bf16
+
+    def step(self, batch: "Lookups") -> None:
+        """Forward, backward, update."""
+        with self._autocast():
+            logits_BT = self.model(batch.dense_BF, batch.lookups)
+        losses = F.binary_cross_entropy_with_logits(
+            logits_BT.float(), batch.labels_BT, reduction="none"
+        )
+        losses.mean(dim=0).sum().backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    @torch.no_grad()
+    def predict(self, batch: "Lookups") -> Tensor:
+        """Probabilities, float32 [B, T]."""
+        with self._autocast():
+            logits_BT = self.model(batch.dense_BF, batch.lookups)
+        return logits_BT.float().sigmoid()
+
+    def _autocast(self) -> AbstractContextManager:
+        return torch.autocast("cpu", torch.bfloat16) if self.bf16 else nullcontext()
+
+
+class Lookups:
+    """A batch in the form that FBGEMM's tables take."""
+
+    def __init__(self, batch: Tensors) -> None:
+        self.dense_BF, self.labels_BT = batch.dense_BF, batch.labels_BT
+        offsets = torch.arange(batch.single_CB.numel() + 1)
+        self.lookups = [(batch.single_CB.flatten(), offsets)]
+        if batch.lists:
+            self.lookups.append(_joined(batch.lists))
+
+    def __len__(self) -> int:
+        return len(self.dense_BF)
+
+
+def _joined(lists: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """Feature after feature: all indices, and one row of offsets."""
+    ends, start = [], 0
+    for values, offsets in lists:
+        ends.append(offsets[:-1] + start)
+        start += len(values)
+    ends.append(torch.tensor([start]))
+    return torch.cat([values for values, _ in lists]), torch.cat(ends)
+
+
+def _tables(columns: Sequence[Ids], pooling: PoolingMode) -> nn.Module:
+    rows = {column.table_name: column.rows for column in columns}
+    names = list(rows)
+    module = SplitTableBatchedEmbeddingBagsCodegen(
+        [(n, DIM, EmbeddingLocation.HOST, ComputeDevice.CPU) for n in rows.values()],
+        feature_table_map=[names.index(column.table_name) for column in columns],
+        optimizer=EmbOptimType.EXACT_ROWWISE_ADAGRAD,
+        learning_rate=EMBEDDING_LEARNING_RATE,
+        eps=EMBEDDING_EPS,
+        pooling_mode=pooling,
+    )
+    for weight in module.split_embedding_weights():
+        bound = len(weight) ** -0.5
+        weight.uniform_(-bound, bound)
+    return module
+
+
+def _mlp(width: int, hidden: Sequence[int]) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for before, after in zip((width, *hidden), hidden, strict=False):
+        layers += [nn.Linear(before, after), nn.ReLU()]
+    return nn.Sequential(*layers)

@@ -1,0 +1,89 @@
+"""How well our training learns, beside the honest rival on the same rows."""
+
+import shutil
+from collections.abc import Mapping
+
+import numpy as np
+from sklearn.metrics import log_loss, roc_auc_score
+
+from benchmarks.racing.results import Result
+from benchmarks.racing.times import Spread
+from benchmarks.train.batches import Tensors, read_batches
+from benchmarks.train.bench import Bench, Race
+from benchmarks.train.configs import raw_config
+from benchmarks.train.logs import Log
+
+PRECISION = "bf16"
+Scores = Mapping[str, Mapping[str, float]]  # task → auc and logloss
+
+
+def gaps(bench: Bench) -> list[Result]:
+    """AUC and NE after one epoch, paired by seed; the worse of the tasks counts."""
+    log = bench.log("big")
+    held_out = read_batches(log.workload, log.test)
+    details = []
+    for seed in range(bench.seeds):
+        ours = _ours(bench, log, seed)
+        theirs = _theirs(log, held_out, seed)
+        details.append({"seed": seed, "ours": ours, "theirs": theirs})
+        shown = ", ".join(
+            f"{task} {ours[task]['auc']:.4f} / {theirs[task]['auc']:.4f}" for task in ours
+        )
+        bench.say(f"  seed {seed}: AUC ours / theirs: {shown}")
+    tasks = log.workload.tasks
+    auc = {t: [d["theirs"][t]["auc"] - d["ours"][t]["auc"] for d in details] for t in tasks}
+    # Both entropies are of the same labels: the ratio of NEs is that of the log-losses
+    ne = {
+        t: [d["ours"][t]["logloss"] / d["theirs"][t]["logloss"] - 1 for d in details] for t in tasks
+    }
+    return [_worse("auc_gap", auc, details), _worse("ne_gap", ne, details)]
+
+
+def _worse(key: str, gaps: Mapping[str, list[float]], details: list[dict]) -> Result:
+    """The task with the larger mean gap: its mean, and the range over seeds."""
+    task = max(gaps, key=lambda name: float(np.mean(gaps[name])))
+    spread = Spread.of(gaps[task])
+    mean = Spread(float(np.mean(gaps[task])), spread.low, spread.high, spread.count)
+    means = (f"{side} {_mean_auc(details, side, task):.4f}" for side in ("ours", "theirs"))
+    note = f"mean of {spread.count} seeds, {PRECISION}, {task}; AUC {', '.join(means)}"
+    return Result(key=key, spread=mean, note=note, digits=5, details=details)
+
+
+def _mean_auc(details: list[dict], side: str, task: str) -> float:
+    return float(np.mean([detail[side][task]["auc"] for detail in details]))
+
+
+def _ours(bench: Bench, log: Log, seed: int) -> Scores:
+    """By the library's own report on the test rows."""
+    from benchmarks.train.ours import with_overrides
+    from mmoe.train import train_run
+
+    # As the rival has a row for every id, not a hash that lets ids collide
+    raw = raw_config(log, precision=PRECISION, encoding="vocabulary", epochs=1, seed=seed)
+    out = bench.empty_folder()
+    metrics = train_run(with_overrides(raw, bench.overrides), out).metrics["tasks"]
+    shutil.rmtree(out)
+    return {
+        task: {"auc": metrics[task]["auc"], "logloss": metrics[task]["logloss"]}
+        for task in log.workload.tasks
+    }
+
+
+def _theirs(log: Log, held_out: list[Tensors], seed: int) -> Scores:
+    from benchmarks.train.plain_torch import Lookups, PlainTorch
+
+    rival = PlainTorch(log.workload, bf16=PRECISION == "bf16", seed=seed)
+    for batch in read_batches(log.workload, log.train, seed=seed):
+        rival.step(Lookups(batch))
+    predicted_NT = np.concatenate([rival.predict(Lookups(b)).numpy() for b in held_out])
+    labels_NT = np.concatenate([batch.labels_BT.numpy() for batch in held_out])
+    return {
+        task: {
+            "auc": float(roc_auc_score(labels_NT[:, t], predicted_NT[:, t])),
+            "logloss": float(log_loss(labels_NT[:, t], predicted_NT[:, t].astype(np.float64))),
+        }
+        for t, task in enumerate(log.workload.tasks)
+    }
+
+
+QUALITY_RACES = (Race(("auc_gap", "ne_gap"), gaps),)

@@ -1,0 +1,48 @@
+"""Prints where a step's time goes."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.racing.results import Result
+
+# As `step_parts` calls them, which imports torch
+BACKWARD = "backward"
+
+
+def print_step_tables(results: Sequence[Result]) -> None:
+    """One table of parts and one of operators for every result that has them."""
+    for result in results:
+        for detail in result.details:
+            if "parts" in detail:
+                _print_parts(f"A step, {result.key}: milliseconds", detail["parts"])
+            if "operators" in detail:
+                _print_operators(f"A step, {result.key}: operators", detail["operators"])
+
+
+def _print_parts(title: str, parts: Mapping[str, float]) -> None:
+    total = sum(parts.values())
+    table = _table(title, ("part", "forward", "backward", "both", "share"))
+    for name in dict.fromkeys(key.split("|")[0] for key in parts):
+        there, back = (parts.get(f"{name}|{way}", 0.0) for way in ("forward", BACKWARD))
+        cells = (f"{ms:.2f}" if ms else "" for ms in (there, back, there + back))
+        table.add_row(name, *cells, f"{(there + back) / total:.0%}")
+    table.add_row("in all", "", "", f"{total:.2f}", "")
+    Console(width=140, highlight=False).print(table)
+
+
+def _print_operators(title: str, operators: Sequence[Mapping[str, Any]]) -> None:
+    table = _table(title, ("operator", "ms", "calls"))
+    for operator in operators:
+        table.add_row(operator["name"][:90], f"{operator['ms']:.2f}", f"{operator['calls']:.0f}")
+    Console(width=140, highlight=False).print(table)
+
+
+def _table(title: str, columns: Sequence[str]) -> Table:
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="right" if number else "left", no_wrap=True)
+    return table
