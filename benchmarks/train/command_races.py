@@ -27,9 +27,9 @@ STREAM = ("data.input=stream",)
 MODULE = {"train": "benchmarks.train.first_step", "help": "mmoe"}
 
 
-def startup(bench: Bench) -> list[Result]:
-    """`mmoe train` on `big` until its first step, after a run that warmed the caches."""
-    log = bench.log("big")
+def startup(bench: Bench, workload: str = "big") -> list[Result]:
+    """`mmoe train` until its first step, after a run that warmed the caches."""
+    log = bench.log(workload)
     config = _write_config(bench, raw_config(log, precision="bf16"), bench.overrides)
     seconds = []
     for _ in range(1 + STARTS):
@@ -45,9 +45,9 @@ def help_text(bench: Bench) -> list[Result]:
     return [_in_seconds("help_seconds", seconds[1:], "warm")]
 
 
-def streaming_memory(bench: Bench) -> list[Result]:
+def streaming_memory(bench: Bench, workload: str = "big") -> list[Result]:
     """Peak memory of one epoch of `mmoe train` over ten times the rows."""
-    raw = raw_config(bench.log("big"), precision=STREAM_PRECISION, epochs=1)
+    raw = raw_config(bench.log(workload), precision=STREAM_PRECISION, epochs=1)
     overrides = (*STREAM, *bench.overrides)
     try:
         with_overrides(raw, overrides)
@@ -55,7 +55,7 @@ def streaming_memory(bench: Bench) -> list[Result]:
         raise NothingToMeasure(f"this library does not stream yet ({error})") from None
     peaks = {}
     for rows in (bench.rows, LARGER * bench.rows):
-        raw = raw_config(bench.log("big", rows), precision=STREAM_PRECISION, epochs=1)
+        raw = raw_config(bench.log(workload, rows), precision=STREAM_PRECISION, epochs=1)
         out = bench.empty_folder()
         config = _write_config(bench, raw, overrides)
         peaks[rows] = _peak_bytes(bench, ["train", str(config), "--out", str(out), "--quiet"])

@@ -17,9 +17,9 @@ PRECISION = "bf16"
 Scores = Mapping[str, Mapping[str, float]]  # task → auc and logloss
 
 
-def gaps(bench: Bench) -> list[Result]:
+def gaps(bench: Bench, workload: str = "big") -> list[Result]:
     """AUC and NE after one epoch, paired by seed; the worse of the tasks counts."""
-    log = bench.log("big")
+    log = bench.log(workload)
     held_out = read_batches(log.workload, log.test)
     details = []
     for seed in range(bench.seeds):

@@ -117,4 +117,16 @@ WORKLOADS = {
         tasks=("click", "finish", "like", "share", "cart", "conversion"),
         steps=6,
     ),
+    # For the tests
+    "tiny": Workload(
+        name="tiny",
+        share=1.0,
+        ids=[
+            *_singles((2, 100)),
+            *(Ids(f"sequence{number}", 50, 3, table="item") for number in range(2)),
+        ],
+        dense=3,
+        tasks=TASKS,
+        steps=2,
+    ),
 }

@@ -1,0 +1,142 @@
+"""`benchmarks.train` on a few rows: that it runs, and that what it compares is comparable."""
+
+from importlib.util import find_spec
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from benchmarks.racing.products import ProductRates
+from benchmarks.train import bench as bench_module
+from benchmarks.train import command_races, quality
+from benchmarks.train.bench import Bench, NothingToMeasure
+from benchmarks.train.configs import raw_config
+from benchmarks.train.logs import Log, write_log
+from benchmarks.train.targets import TARGETS
+from benchmarks.train.workloads import BATCH, BIG_FLOPS_PER_ROW, EXPERTS, HIDDEN, TOWER, WORKLOADS
+from benchmarks.train.world import World, zipf_ids
+from mmoe.config import config_from_dict
+
+needs_torchrec = pytest.mark.skipif(find_spec("torchrec") is None, reason="needs torchrec")
+
+
+@pytest.fixture
+def bench(tmp_path, monkeypatch):
+    monkeypatch.setattr(ProductRates, "measure", lambda self: None)
+    monkeypatch.setattr(bench_module, "FEWEST_ROUNDS", 2)
+    return Bench(
+        folder=tmp_path,
+        rows=BATCH,
+        seconds=0.0,
+        seeds=1,
+        threads=1,
+        overrides=(),
+        rates=ProductRates("cpu"),
+        say=lambda _: None,
+    )
+
+
+def test_the_workloads_are_those_of_the_issue():
+    big, ranker = WORKLOADS["big"], WORKLOADS["ranker"]
+    assert sum(big.tables.values()) * 16 == pytest.approx(39.5e6, rel=1e-2)
+    per_expert = big.input_dim * HIDDEN[0] + HIDDEN[0] * HIDDEN[1]
+    gates = 2 * big.input_dim * EXPERTS
+    towers = 2 * (HIDDEN[1] * TOWER + TOWER)
+    assert 6 * (EXPERTS * per_expert + gates + towers) == pytest.approx(BIG_FLOPS_PER_ROW, rel=1e-2)
+    assert len(ranker.ids) + ranker.dense == 200
+    assert len(ranker.lists) == 22
+    assert len(ranker.tasks) == 6
+
+
+@pytest.mark.parametrize("name", sorted(WORKLOADS))
+@pytest.mark.parametrize("encoding", ["hash", "vocabulary"])
+def test_our_config_is_valid(name, encoding, tmp_path):
+    work = WORKLOADS[name]
+    config = config_from_dict(
+        raw_config(Log(work, tmp_path, 1), precision="bf16", encoding=encoding)
+    )
+    assert len(config.features) == len(work.ids) + work.dense
+    assert len(config.tasks) == len(work.tasks)
+
+
+def test_a_longer_log_begins_like_a_shorter_one(tmp_path):
+    short, long = (write_log(WORKLOADS["tiny"], rows, tmp_path) for rows in (300, 500))
+    again = write_log(WORKLOADS["tiny"], 300, tmp_path)
+    assert again == short
+    table = pq.read_table(short.train)
+    assert table.num_rows == 300
+    assert pq.read_table(long.train).slice(0, 300).equals(table)
+    assert not pq.read_table(short.test).slice(0, 100).equals(table.slice(0, 100))
+
+
+def test_labels_follow_from_the_columns():
+    """Labels drawn twice for the same rows agree more often than chance would have them."""
+    world = World(WORKLOADS["tiny"], seed=1)
+    columns = world.draw(5_000, [1, 2])
+    one, two = (world.labels(columns, [seed]) for seed in (3, 4))
+    for task in range(2):
+        assert np.corrcoef(one[:, task], two[:, task])[0, 1] > 0.1
+    assert 0.1 < one[:, 0].mean() < 0.6
+    assert (one[:, 1] <= one[:, 0]).all()
+
+
+def test_every_id_can_occur_and_few_are_popular():
+    ids = zipf_ids(np.random.default_rng(0), 1_000, 100_000)
+    counts = np.bincount(ids, minlength=1_000)
+    assert len(counts) == 1_000
+    assert np.sort(counts)[-10:].sum() > 30_000
+    assert (counts > 0).mean() > 0.9
+
+
+@needs_torchrec
+@pytest.mark.slow
+def test_contestants_take_turns(bench):
+    specs = {
+        "mmoe": bench.spec("mmoe", "tiny", "bf16"),
+        "plain torch": bench.spec("plain", "tiny", "bf16"),
+    }
+    found = []
+
+    def look(running):
+        found.append(running["mmoe"].ask("parts", steps=2))
+        found.append(running["mmoe"].ask("operators", steps=2))
+
+    times = bench.race(specs, after=look)
+    assert [len(seconds) for seconds in times.seconds.values()] == [2, 2]
+    assert times.ratio("plain torch", "mmoe").median > 0
+    parts = found[0]["parts"]
+    assert all(ms > 0 for ms in parts.values())
+    assert {f"experts and gates|{way}" for way in ("forward", "backward")} <= set(parts)
+    assert found[1]["operators"]
+
+
+@needs_torchrec
+@pytest.mark.slow
+def test_a_contestant_that_dies_says_why(bench):
+    specs = {"mmoe": bench.spec("mmoe", "tiny", "fp8")}
+    with pytest.raises(RuntimeError, match=r"mmoe on tiny in fp8 has died: .*precision"):
+        bench.race(specs)
+
+
+@needs_torchrec
+@pytest.mark.slow
+def test_gaps_of_both_sides(bench):
+    results = quality.gaps(bench, "tiny")
+    assert [result.key for result in results] == ["auc_gap", "ne_gap"]
+    assert abs(results[0].spread.median) < 0.2
+    assert results[0].details[0]["theirs"]["click"]["auc"] > 0.5
+
+
+@needs_torchrec
+@pytest.mark.slow
+def test_commands(bench, monkeypatch):
+    monkeypatch.setattr(command_races, "STARTS", 1)
+    monkeypatch.setattr(command_races, "HELPS", 1)
+    keys = {result.key for result in command_races.startup(bench, "tiny")}
+    keys |= {result.key for result in command_races.help_text(bench)}
+    monkeypatch.setattr(command_races, "LARGER", 2)
+    try:
+        keys |= {result.key for result in command_races.streaming_memory(bench, "tiny")}
+    except NothingToMeasure as reason:
+        assert "does not stream" in str(reason)  # noqa: PT017 - either is right
+    assert keys <= set(TARGETS)
