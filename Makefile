@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 NATIVE := $(shell find csrc -type f 2>/dev/null)
 
-.PHONY: setup demo test lint typecheck cuda-check gpu-check sanitize notebooks bench clean
+.PHONY: setup demo test lint typecheck cuda-check gpu-check sanitize notebooks bench bench-peers clean
 
 setup: $(STAMP)
 
@@ -47,6 +47,13 @@ notebooks: setup
 bench: setup
 	$(BIN)/python -m benchmarks.bench_ops
 	$(BIN)/python -m benchmarks.mixture
+	$(BIN)/python -m benchmarks.train
+
+# What benchmarks.train compares with, in an environment of its own
+bench-peers:
+	[ -x .venv-peers/bin/python ] || $(PYTHON) -m venv .venv-peers
+	.venv-peers/bin/python -m pip install --quiet torch==2.13.0 numpy pyarrow scikit-learn requests
+	.venv-peers/bin/python -m pip install --quiet deepctr-torch==0.3.0 torch-rechub==0.9.0
 
 clean:
 	rm -rf build dist demo runs *.egg-info mmoe/*.so

@@ -25,7 +25,9 @@ def main() -> None:
     elif spec.kind == "plain":
         _run_plain(spec, Pacer({}, answers))
     else:
-        raise ValueError(f"kind: expected mmoe or plain, got {spec.kind!r}")
+        from benchmarks.train.peers import PEERS
+
+        PEERS[spec.kind](spec, Pacer({}, answers))
 
 
 def _run_plain(spec: Spec, pacer: Pacer) -> None:
