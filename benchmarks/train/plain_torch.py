@@ -1,6 +1,6 @@
 """The honest rival: plain torch, FBGEMM's tables, a loop over `nn.Linear` experts."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
@@ -36,6 +36,7 @@ class Model(nn.Module):
 
     def __init__(self, workload: Workload) -> None:
         super().__init__()
+        self.columns = workload
         self.single = _tables(workload.single, PoolingMode.SUM)
         self.lists = _tables(workload.lists, PoolingMode.MEAN) if workload.lists else None
         width, tasks = workload.input_dim, range(len(workload.tasks))
@@ -56,6 +57,31 @@ class Model(nn.Module):
         mixed_BGO = torch.bmm(weights_BGE.to(y_BEO.dtype), y_BEO)
         logits = [tower(mixed_BGO[:, t]) for t, tower in enumerate(self.towers)]
         return torch.cat(logits, dim=1)
+
+    @torch.no_grad()
+    def start_alike(self, known: Mapping[str, int]) -> None:
+        """Draws first weights from the distributions that ours start from.
+
+        Where training begins decides what one epoch reaches; it is not what is compared.
+
+        Args:
+            known: Ids of every table that occur in training.
+        """
+        for module in (*self.experts.modules(), *self.towers.modules()):
+            if isinstance(module, nn.Linear):
+                kind = "linear" if module.out_features == 1 else "relu"
+                nn.init.kaiming_normal_(module.weight, nonlinearity=kind)
+                nn.init.zeros_(module.bias)
+        for gate in self.gates:
+            bound = gate.in_features**-0.5
+            nn.init.uniform_(gate.weight, -bound, bound)
+        groups = ((self.single, self.columns.single), (self.lists, self.columns.lists))
+        for tables, columns in groups:
+            names = dict.fromkeys(column.table_name for column in columns)
+            weights = tables.split_embedding_weights() if tables is not None else ()
+            for name, weight in zip(names, weights, strict=True):
+                bound = known[name] ** -0.5
+                weight.uniform_(-bound, bound)
 
     def dense_parameters(self) -> Iterator[nn.Parameter]:
         """All but the tables, which update themselves in the backward pass."""

@@ -4,6 +4,8 @@ import shutil
 from collections.abc import Mapping
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 from sklearn.metrics import log_loss, roc_auc_score
 
 from benchmarks.racing.results import Result
@@ -20,11 +22,11 @@ Scores = Mapping[str, Mapping[str, float]]  # task → auc and logloss
 def gaps(bench: Bench, workload: str = "big") -> list[Result]:
     """AUC and NE after one epoch, paired by seed; the worse of the tasks counts."""
     log = bench.log(workload)
-    held_out = read_batches(log.workload, log.test)
+    held_out, known = read_batches(log.workload, log.test), _known_ids(log)
     details = []
     for seed in range(bench.seeds):
         ours = _ours(bench, log, seed)
-        theirs = _theirs(log, held_out, seed)
+        theirs = _theirs(log, held_out, known, seed)
         details.append({"seed": seed, "ours": ours, "theirs": theirs})
         shown = ", ".join(
             f"{task} {ours[task]['auc']:.4f} / {theirs[task]['auc']:.4f}" for task in ours
@@ -69,10 +71,11 @@ def _ours(bench: Bench, log: Log, seed: int) -> Scores:
     }
 
 
-def _theirs(log: Log, held_out: list[Tensors], seed: int) -> Scores:
+def _theirs(log: Log, held_out: list[Tensors], known: Mapping[str, int], seed: int) -> Scores:
     from benchmarks.train.plain_torch import Lookups, PlainTorch
 
     rival = PlainTorch(log.workload, bf16=PRECISION == "bf16", seed=seed)
+    rival.model.start_alike(known)
     for batch in read_batches(log.workload, log.train, seed=seed):
         rival.step(Lookups(batch))
     predicted_NT = np.concatenate([rival.predict(Lookups(b)).numpy() for b in held_out])
@@ -84,6 +87,16 @@ def _theirs(log: Log, held_out: list[Tensors], seed: int) -> Scores:
         }
         for t, task in enumerate(log.workload.tasks)
     }
+
+
+def _known_ids(log: Log) -> dict[str, int]:
+    """How many ids of each table occur in training."""
+    seen: dict[str, list[pa.Array]] = {}
+    for column in log.workload.ids:
+        cells = pq.read_table(log.train, columns=[column.column])[column.column].combine_chunks()
+        ids = cells if column.length is None else cells.flatten()
+        seen.setdefault(column.table_name, []).append(ids)
+    return {name: len(pa.chunked_array(parts).unique()) for name, parts in seen.items()}
 
 
 QUALITY_RACES = (Race(("auc_gap", "ne_gap"), gaps),)
