@@ -20,6 +20,8 @@ def gflops(rates: ProductRates) -> dict[str, dict[str, float]]:
 def print_rates(rates: Mapping[str, Mapping[str, float]]) -> None:
     """Those of `gflops`."""
     for dtype, by_library in rates.items():
+        if not by_library:
+            continue  # nothing was raced
         shown = ", ".join(f"{library} {rate:,.0f}" for library, rate in by_library.items())
         print(f"best product, {dtype}: {shown} GFLOP/s")
 

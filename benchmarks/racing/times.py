@@ -32,6 +32,11 @@ class Times:
 
     seconds: Mapping[str, list[float]]
 
+    @property
+    def rounds(self) -> int:
+        """How many there were."""
+        return min(map(len, self.seconds.values()), default=0)
+
     def median(self, name: str) -> float:
         """Seconds."""
         return statistics.median(self.seconds[name])

@@ -14,9 +14,10 @@ from benchmarks.train.processes import Contestant, contestants
 from benchmarks.train.spec import Spec
 from benchmarks.train.workloads import BATCH, WORKLOADS
 
-FEWEST_ROUNDS, MOST_ROUNDS = 5, 60
+FEWEST_ROUNDS, WANTED_ROUNDS, MOST_ROUNDS = 5, 8, 60
 # Before each window, not counted: enough to use up what a contestant has read ahead
 SETTLING_STEPS = 4
+PILOT_STEPS = 2
 ROUNDS_BETWEEN_RATES = 5
 
 
@@ -93,20 +94,35 @@ class Bench:
         self.rates.measure()
         with contestants(specs, pythons) as running:
             self.say(f"  {', '.join(running)}: ready")
-            seconds: dict[str, list[float]] = {name: [] for name in running}
-            started = time.perf_counter()
-            for turn in range(MOST_ROUNDS):
-                for name in rotated(list(running), turn):
-                    seconds[name].append(_window(running[name]))
-                spent = time.perf_counter() - started
-                if turn + 1 >= FEWEST_ROUNDS and spent > self.seconds:
-                    break
-                if turn % ROUNDS_BETWEEN_RATES == 0:
-                    self.rates.measure()
-            self.say(f"  {len(next(iter(seconds.values())))} rounds")
+            steps = self._steps(running)
+            times = self._rounds(running, steps)
+            shown = ", ".join(f"{name} {count}" for name, count in steps.items())
+            self.say(f"  {times.rounds} rounds; steps of a window: {shown}")
             after(running)
         self.rates.measure()
+        return times
+
+    def _rounds(self, running: Mapping[str, Contestant], steps: Mapping[str, int]) -> Times:
+        seconds: dict[str, list[float]] = {name: [] for name in running}
+        started = time.perf_counter()
+        for turn in range(MOST_ROUNDS):
+            for name in rotated(list(running), turn):
+                seconds[name].append(_window(running[name], steps[name]))
+            if turn + 1 >= FEWEST_ROUNDS and time.perf_counter() - started > self.seconds:
+                break
+            if turn % ROUNDS_BETWEEN_RATES == 0:
+                self.rates.measure()
         return Times(seconds)
+
+    def _steps(self, running: Mapping[str, Contestant]) -> dict[str, int]:
+        """Steps of a window: fewer where the race would be over before it had enough rounds."""
+        steps = {n: c.spec.steps or c.spec.sizes.steps for n, c in running.items()}
+        one_round = sum(
+            _window(contestant, PILOT_STEPS) * (steps[name] + SETTLING_STEPS)
+            for name, contestant in running.items()
+        )
+        share = min(1.0, self.seconds / WANTED_ROUNDS / max(one_round, 1e-9))
+        return {name: max(PILOT_STEPS, int(count * share)) for name, count in steps.items()}
 
 
 @dataclass(frozen=True)
@@ -117,8 +133,7 @@ class Race:
     run: Callable[[Bench], list[Result]]
 
 
-def _window(contestant: Contestant) -> float:
-    steps = contestant.spec.steps or contestant.spec.sizes.steps
+def _window(contestant: Contestant, steps: int) -> float:
     settle = min(SETTLING_STEPS, steps)
     answer = contestant.ask("run", rows=steps * BATCH, settle=settle * BATCH)
     return answer["seconds"] / answer["rows"] * BATCH

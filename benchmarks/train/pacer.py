@@ -28,19 +28,19 @@ class Window:
 
     def __init__(self, rows: int, settle: int) -> None:
         self.rows, self.settle = rows, settle
-        self.done, self.seconds, self.faults = 0, 0.0, _minor_faults()
+        self.done, self.seconds, self.faults = 0, 0.0, minor_faults()
 
     def add(self, rows: int, seconds: float) -> dict[str, Any] | None:
         """See `Job`."""
         if self.settle > 0:
             self.settle -= rows
-            self.faults = _minor_faults()
+            self.faults = minor_faults()
             return None
         self.done += rows
         self.seconds += seconds
         if self.done < self.rows:
             return None
-        faults = _minor_faults() - self.faults
+        faults = minor_faults() - self.faults
         return {"rows": self.done, "seconds": self.seconds, "minor_faults": faults}
 
 
@@ -95,5 +95,6 @@ def private_stdout() -> TextIO:
     return answers
 
 
-def _minor_faults() -> int:
+def minor_faults() -> int:
+    """Pages that the process touched for the first time since the system gave them."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt

@@ -13,6 +13,8 @@ from torch.optim.optimizer import (
 )
 from torch.profiler import ProfilerActivity, profile
 
+from benchmarks.train.pacer import minor_faults
+
 INPUT, EMBEDDINGS, MIXTURE = "input", "embeddings", "experts and gates"
 TOWERS, OPTIMIZER, REST = "towers and loss", "optimizer", "bookkeeping"
 PARTS = (INPUT, EMBEDDINGS, MIXTURE, TOWERS, OPTIMIZER, REST)
@@ -32,6 +34,7 @@ class StepParts:
 
     def __init__(self, steps: int) -> None:
         self.left = steps
+        self.faults = minor_faults()
         self.steps: list[dict[str, float]] = []
         self.now: dict[str, float] = {}
         self.last = time.perf_counter()
@@ -56,7 +59,10 @@ class StepParts:
             handle.remove()
         keys = dict.fromkeys(key for step in self.steps for key in step)
         middle = {key: statistics.median(s.get(key, 0.0) for s in self.steps) for key in keys}
-        return {"parts": {key: seconds * 1e3 for key, seconds in middle.items()}}
+        return {
+            "parts": {key: seconds * 1e3 for key, seconds in middle.items()},
+            "page_faults": (minor_faults() - self.faults) / len(self.steps),
+        }
 
     def _before(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
         kind = type(module).__name__

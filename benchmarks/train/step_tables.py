@@ -19,6 +19,7 @@ def print_step_tables(results: Sequence[Result]) -> None:
         for detail in result.details:
             if "parts" in detail:
                 _print_parts(f"A step, {result.key}: milliseconds", detail["parts"])
+                print(f"{detail['page_faults']:,.0f} page faults a step\n")
             if "operators" in detail:
                 _print_operators(f"A step, {result.key}: operators", detail["operators"])
 
