@@ -10,7 +10,7 @@ from rich.table import Table
 from benchmarks.racing.results import Result
 
 # As `step_parts` calls them, which imports torch
-BACKWARD = "backward"
+WAYS, PROCESSOR = ("forward", "backward"), "processor"
 
 
 def print_step_tables(results: Sequence[Result]) -> None:
@@ -25,13 +25,15 @@ def print_step_tables(results: Sequence[Result]) -> None:
 
 
 def _print_parts(title: str, parts: Mapping[str, float]) -> None:
-    total = sum(parts.values())
-    table = _table(title, ("part", "forward", "backward", "both", "share"))
+    table = _table(title, ("part", *WAYS, "both", "share", "processor"))
+    total = sum(ms for key, ms in parts.items() if not key.endswith(PROCESSOR))
     for name in dict.fromkeys(key.split("|")[0] for key in parts):
-        there, back = (parts.get(f"{name}|{way}", 0.0) for way in ("forward", BACKWARD))
-        cells = (f"{ms:.2f}" if ms else "" for ms in (there, back, there + back))
-        table.add_row(name, *cells, f"{(there + back) / total:.0%}")
-    table.add_row("in all", "", "", f"{total:.2f}", "")
+        spent = [parts.get(f"{name}|{way}", 0.0) for way in WAYS]
+        cells = (f"{ms:.2f}" if ms else "" for ms in (*spent, sum(spent)))
+        busy = parts.get(f"{name}|{PROCESSOR}", 0.0)
+        table.add_row(name, *cells, f"{sum(spent) / total:.0%}", f"{busy:.2f}")
+    busy = sum(ms for key, ms in parts.items() if key.endswith(PROCESSOR))
+    table.add_row("in all", "", "", f"{total:.2f}", "", f"{busy:.2f}")
     Console(width=140, highlight=False).print(table)
 
 
