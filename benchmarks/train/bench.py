@@ -30,7 +30,8 @@ class Bench:
     """Settings, the product rates seen so far, and progress.
 
     Attributes:
-        folder: For logs, kept between runs where the user names it, and for runs.
+        folder: For logs, kept between runs where the user names it.
+        runs: For what is written while this one lasts.
         rows: Of `big`.
         seconds: Of one race.
         seeds: Of `auc_gap`.
@@ -41,6 +42,7 @@ class Bench:
     """
 
     folder: Path
+    runs: Path
     rows: int
     seconds: float
     seeds: int
@@ -57,10 +59,7 @@ class Bench:
 
     def empty_folder(self) -> Path:
         """A name nobody has used."""
-        while (path := self.folder / "runs" / f"{next(self._numbers)}").exists():
-            pass
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return path
+        return self.runs / f"{next(self._numbers)}"
 
     def spec(self, kind: str, workload: str, precision: str, **settings) -> Spec:
         """A contestant."""

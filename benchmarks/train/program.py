@@ -33,9 +33,10 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     started = time.perf_counter()
     console = Console(stderr=True, highlight=False)
-    folder = arguments.folder or Path(tempfile.mkdtemp(prefix="mmoe-bench-train-"))
+    temporary = Path(tempfile.mkdtemp(prefix="mmoe-bench-train-"))
     bench = Bench(
-        folder=folder,
+        folder=arguments.folder or temporary / "logs",
+        runs=temporary,
         rows=arguments.rows,
         seconds=arguments.seconds,
         seeds=arguments.seeds,
@@ -47,7 +48,7 @@ def main() -> None:
     try:
         results, failed, skipped = _run(bench, arguments.only or list(TARGETS))
     finally:
-        shutil.rmtree(folder / "runs" if arguments.folder else folder, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
     context = _context(arguments, bench, time.perf_counter() - started)
     _print(results, skipped, context)
     print_json(results, TARGETS, failed, {**context, "skipped": skipped}, arguments.out)

@@ -25,7 +25,8 @@ def bench(tmp_path, monkeypatch):
     monkeypatch.setattr(ProductRates, "measure", lambda self: None)
     monkeypatch.setattr(bench_module, "FEWEST_ROUNDS", 2)
     return Bench(
-        folder=tmp_path,
+        folder=tmp_path / "logs",
+        runs=tmp_path,
         rows=BATCH,
         seconds=0.0,
         seeds=1,
