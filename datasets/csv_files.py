@@ -9,18 +9,19 @@ import io
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
 from mmoe.datasets.arrow import pc
+from mmoe.datasets.data_file import DataFile, is_address
 from mmoe.datasets.rows import MissingColumnError, distinct_names
 
 _BLOCK_BYTES = 8 << 20  # a row must fit into one block
 _HEADER_BYTES = 1 << 20
 _DELIMITERS = (",", "\t", ";", "|")
 _LINE_END = re.compile(r"\r\n|\r|\n")
+_CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
 
@@ -31,12 +32,12 @@ class _Header:
     blank_lines: int  # above the header
 
 
-def csv_columns(path: Path) -> list[str]:
+def csv_columns(path: DataFile) -> list[str]:
     """The header's names; of equal ones the second becomes NAME.1, as in pandas."""
     return _read_header(path).names
 
 
-def read_csv(path: Path, columns: list[str] | None) -> pa.Table:
+def read_csv(path: DataFile, columns: list[str] | None) -> pa.Table:
     """The whole file, all columns large_string; empty cells are null.
 
     Raises:
@@ -50,7 +51,7 @@ def read_csv(path: Path, columns: list[str] | None) -> pa.Table:
     return _trim(table)
 
 
-def iter_csv(path: Path, columns: list[str] | None) -> Iterator[pa.Table]:
+def iter_csv(path: DataFile, columns: list[str] | None) -> Iterator[pa.Table]:
     """The same rows in the same order, block by block."""
     header = _read_header(path)
     try:
@@ -61,11 +62,14 @@ def iter_csv(path: Path, columns: list[str] | None) -> Iterator[pa.Table]:
         raise _explain(path, header, error) from None
 
 
-def _open(path: Path) -> pa.NativeFile:
-    return pa.input_stream(str(path), compression="detect")
+def _open(path: DataFile) -> pa.NativeFile:
+    if not is_address(str(path)):
+        return pa.input_stream(str(path), compression="detect")
+    codec = next((c for end, c in _CODECS.items() if path.name.lower().endswith(end)), None)
+    return pa.input_stream(path.open(), compression=codec)
 
 
-def _read_header(path: Path) -> _Header:
+def _read_header(path: DataFile) -> _Header:
     try:
         with _open(path) as stream:
             start = stream.read(_HEADER_BYTES)
@@ -98,7 +102,7 @@ def _read_header(path: Path) -> _Header:
     return _Header(distinct_names([name.strip() for name in row]), delimiter, blank_lines)
 
 
-def _refuse_preamble(path: Path, first: str, second: str) -> None:
+def _refuse_preamble(path: DataFile, first: str, second: str) -> None:
     """A line above the header would be taken for it, and every row called ragged."""
     cells = max(second.count(delimiter) for delimiter in _DELIMITERS)
     if re.fullmatch(r'"?sep=.?"?', first.strip(), re.IGNORECASE):
@@ -113,7 +117,7 @@ def _refuse_preamble(path: Path, first: str, second: str) -> None:
     )
 
 
-def _options(path: Path, header: _Header, columns: list[str] | None) -> dict:
+def _options(path: DataFile, header: _Header, columns: list[str] | None) -> dict:
     for column in columns or ():
         if column not in header.names:
             raise MissingColumnError(column, header.names, str(path))
@@ -142,7 +146,7 @@ def _trim(table: pa.Table) -> pa.Table:
     return table
 
 
-def _explain(path: Path, header: _Header, error: Exception) -> ValueError:
+def _explain(path: DataFile, header: _Header, error: Exception) -> ValueError:
     """Arrow's message, or the row itself where a row has too many or too few cells."""
     # Arrow knows the row on one thread only, and counts the header
     reason = re.sub(r"\bRow #\d+: ", "", _one_line(error))
@@ -160,7 +164,7 @@ def _explain(path: Path, header: _Header, error: Exception) -> ValueError:
     return ValueError(f"{path}: cannot be read as CSV ({reason}); mend or copy the file again")
 
 
-def _ragged_row(path: Path, width: int, delimiter: str) -> tuple[int, int] | None:
+def _ragged_row(path: DataFile, width: int, delimiter: str) -> tuple[int, int] | None:
     """Number (from 1, without the header) and cells of the first row of another width."""
     with _open(path) as stream:
         lines = io.TextIOWrapper(stream, encoding="utf-8", errors="replace", newline="")

@@ -1,70 +1,79 @@
-"""Paths, folders and globs to a list of data files, in natural order."""
+"""Paths, folders, globs and addresses to a list of data files, in natural order."""
 
 import difflib
 import glob
-import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from mmoe.datasets.data_file import DataFile, is_address, is_glob, natural_key
+from mmoe.datasets.remote import resolve_address
+
 PARQUET_SUFFIXES = (".parquet", ".pq")
 CSV_SUFFIXES = (".csv", ".tsv")
+IPC_SUFFIXES = (".arrow", ".ipc", ".feather", ".arrows")
 _COMPRESSED = (".gz", ".bz2", ".zst")
-_GLOB = re.compile(r"[*?\[]")
+_MAGIC = {b"PAR1": "parquet", b"ARRO": "ipc"}  # first bytes
+
+Source = str | Path | DataFile
 
 
-def resolve_files(paths: str | Path | Iterable[str | Path]) -> list[Path]:
+def resolve_files(paths: Source | Iterable[Source]) -> list[DataFile]:
     """The data files that `paths` means.
 
-    A folder means every CSV and Parquet file below it, in natural order (part-2 before part-10),
-    without names that start with a dot or an underscore; so does a glob such as `logs/2024-*`.
+    A folder means every data file below it, in natural order (part-2 before part-10), without names
+    that start with a dot or an underscore; so does a glob such as `logs/2024-*`.
 
     Args:
-        paths: A file, a folder, a glob, or a list of these (kept in the list's order).
+        paths: A file, a folder, a glob, an fsspec address of one of these (`s3://logs/day=*`), or a
+            list of them (kept in the list's order).
 
     Raises:
-        ValueError: Nothing is there, or a folder mixes CSV and Parquet.
+        ValueError: Nothing is there, or a folder mixes kinds of file.
     """
-    if isinstance(paths, str | Path):
-        return _resolve_one(str(paths))
-    files = [file for path in paths for file in _resolve_one(str(path))]
+    if isinstance(paths, Source):
+        return _resolve_one(paths)
+    files = [file for path in paths for file in _resolve_one(path)]
     if not files:
         raise ValueError("data.path: expected at least one file, got an empty list")
     return files
 
 
-def is_parquet(path: Path) -> bool:
-    """By its name; by its first bytes where the name says nothing."""
-    name = path.name.lower()
-    if name.endswith(PARQUET_SUFFIXES):
-        return True
-    if _is_csv_name(name):
-        return False
-    with path.open("rb") as file:
-        return file.read(4) == b"PAR1"
+def kind_of(file: DataFile) -> str:
+    """`parquet`, `ipc` or `csv`: by its name; by its first bytes where the name says nothing."""
+    kind = _kind_of_name(file.name)
+    if kind is None:
+        with file.open() as stream:
+            kind = _MAGIC.get(stream.read(4), "csv")
+    return kind
 
 
-def describe(paths: str | Path | Iterable[str | Path]) -> str:
+def describe(paths: Source | Iterable[Source]) -> str:
     """What the user wrote, for error messages."""
-    if isinstance(paths, str | Path):
+    if isinstance(paths, Source):
         return str(paths)
     names = [str(path) for path in paths]
     return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
 
 
-def _resolve_one(path: str) -> list[Path]:
+def _resolve_one(source: Source) -> list[DataFile]:
+    if isinstance(source, DataFile):
+        return [source]
+    path = str(source)
+    if is_address(path):
+        return _checked(resolve_address(path, _choose), path)
     found = Path(path)
     if found.is_dir():
         return _in_folder(found)
     if found.is_file():
-        return [found]
-    if _GLOB.search(path):
+        return [DataFile(path)]
+    if is_glob(path):
         # Path.glob takes no absolute pattern.
-        matches = sorted(glob.glob(path, recursive=True), key=_natural)  # noqa: PTH207
+        matches = sorted(glob.glob(path, recursive=True), key=natural_key)  # noqa: PTH207
         files = [
             file
             for match in map(Path, matches)
             if not _is_hidden(match.name)
-            for file in ([match] if match.is_file() else _in_folder(match))
+            for file in ([DataFile(str(match))] if match.is_file() else _in_folder(match))
         ]
         if not files:
             raise ValueError(f"{path}: no file matches; check the pattern")
@@ -72,41 +81,49 @@ def _resolve_one(path: str) -> list[Path]:
     raise ValueError(f"{path}: no such file or folder{_nearest(found)}")
 
 
-def _in_folder(folder: Path) -> list[Path]:
-    files = [
-        file
-        for file in sorted(folder.rglob("*"), key=lambda path: _natural(str(path)))
-        if file.is_file()
-        and (_is_csv_name(file.name.lower()) or file.name.lower().endswith(PARQUET_SUFFIXES))
-        and not any(_is_hidden(part) for part in file.relative_to(folder).parts)
+def _in_folder(folder: Path) -> list[DataFile]:
+    below = {p.relative_to(folder).as_posix(): p for p in folder.rglob("*") if p.is_file()}
+    return _checked([DataFile(str(below[name])) for name in _choose(below)], str(folder))
+
+
+def _choose(names: Iterable[str]) -> list[str]:
+    """The data files among the names below a folder, in natural order."""
+    return [
+        name
+        for name in sorted(names, key=natural_key)
+        if _kind_of_name(name) is not None and not any(map(_is_hidden, name.split("/")))
     ]
+
+
+def _checked(files: list[DataFile], folder: str) -> list[DataFile]:
     if not files:
         raise ValueError(
             f"{folder}: holds no data file; expected names that end in .parquet, .csv or .tsv "
-            "(or .csv.gz, .csv.bz2)"
+            "(or .csv.gz, .csv.bz2), .arrow or .feather"
         )
-    kinds = {is_parquet(file) for file in files}
+    kinds = sorted({kind_of(file) for file in files})
     if len(kinds) > 1:
+        named = " and ".join({"csv": "CSV", "parquet": "Parquet", "ipc": "Arrow"}[k] for k in kinds)
         raise ValueError(
-            f"{folder}: holds CSV and Parquet files; name one kind, such as {folder}/*.parquet"
+            f"{folder}: holds {named} files; name one kind, such as {folder.rstrip('/')}/*.parquet"
         )
     return files
 
 
-def _is_csv_name(name: str) -> bool:
+def _kind_of_name(name: str) -> str | None:
+    name = name.lower()
+    if name.endswith(PARQUET_SUFFIXES):
+        return "parquet"
+    if name.endswith(IPC_SUFFIXES):
+        return "ipc"
     for suffix in _COMPRESSED:
         name = name.removesuffix(suffix)
-    return name.endswith(CSV_SUFFIXES)
+    return "csv" if name.endswith(CSV_SUFFIXES) else None
 
 
 def _is_hidden(name: str) -> bool:
     """Editors and Spark leave such files (._SUCCESS.crc, _SUCCESS); they hold no rows."""
     return name.startswith((".", "_"))
-
-
-def _natural(text: str) -> list[tuple[int, int, str]]:
-    parts = re.split(r"(\d+)", text)
-    return [(1, int(part), "") if part.isdigit() else (0, 0, part) for part in parts]
 
 
 def _nearest(path: Path) -> str:

@@ -1,21 +1,22 @@
 """Parquet files on pyarrow."""
 
 from collections.abc import Iterator
-from pathlib import Path
+from contextlib import contextmanager
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from mmoe.datasets.data_file import DataFile, is_address
 from mmoe.datasets.rows import MissingColumnError, distinct_names
 
 
-def parquet_columns(path: Path) -> list[str]:
+def parquet_columns(path: DataFile) -> list[str]:
     """Names of the top-level columns; of equal ones the second becomes NAME.1, as in CSV."""
     with _open(path) as file:
         return distinct_names(file.schema_arrow.names)
 
 
-def read_parquet(path: Path, columns: list[str] | None) -> pa.Table:
+def read_parquet(path: DataFile, columns: list[str] | None) -> pa.Table:
     """The whole file, `columns` in their order.
 
     Raises:
@@ -26,31 +27,72 @@ def read_parquet(path: Path, columns: list[str] | None) -> pa.Table:
         try:
             table = file.read(columns=wanted)
         except (pa.ArrowException, OSError) as error:
-            raise _damaged(path, error) from None
+            raise _damaged(str(path), error) from None
     return _select(table, columns)
 
 
-def iter_parquet(path: Path, columns: list[str] | None, rows: int) -> Iterator[pa.Table]:
-    """The same rows in the same order, at most `rows` at a time; holds one row group at most."""
+def iter_parquet(
+    path: DataFile, columns: list[str] | None, rows: int, row_group: int | None = None
+) -> Iterator[pa.Table]:
+    """The same rows in the same order, at most `rows` at a time; holds one row group at most.
+
+    Args:
+        path: The file.
+        columns: Only these, in this order; None = all.
+        rows: Most rows of one table.
+        row_group: Only this one.
+    """
     with _open(path) as file:
         wanted = _projection(path, file, columns)
+        groups = None if row_group is None else [row_group]
+        where = "" if row_group is None else f": row group {row_group}"
         try:
-            for batch in file.iter_batches(batch_size=rows, columns=wanted):
+            for batch in file.iter_batches(batch_size=rows, row_groups=groups, columns=wanted):
                 yield _select(pa.Table.from_batches([batch]), columns)
         except (pa.ArrowException, OSError) as error:
-            raise _damaged(path, error) from None
+            raise _damaged(f"{path}{where}", error) from None
 
 
-def _open(path: Path) -> pq.ParquetFile:
+def parquet_layout(path: DataFile) -> tuple[pa.Schema, list[int]]:
+    """The columns' types and the number of rows of each row group; reads the footer alone."""
+    with _open(path) as file:
+        schema, metadata = file.schema_arrow, file.metadata
+        names = distinct_names(schema.names)
+        groups = [metadata.row_group(g).num_rows for g in range(metadata.num_row_groups)]
+        return pa.schema([f.with_name(n) for f, n in zip(schema, names, strict=True)]), groups
+
+
+def parquet_bytes(path: DataFile, columns: list[str]) -> int:
+    """Bytes that the given columns hold, decompressed."""
+    with _open(path) as file:
+        metadata, total, wanted = file.metadata, 0, set(columns)
+        for g in range(metadata.num_row_groups):
+            group = metadata.row_group(g)
+            for c in range(group.num_columns):
+                chunk = group.column(c)
+                if chunk.path_in_schema.split(".")[0] in wanted:
+                    total += chunk.total_uncompressed_size
+    return total
+
+
+@contextmanager
+def _open(path: DataFile) -> Iterator[pq.ParquetFile]:
     try:
-        if path.stat().st_size == 0:
+        if path.size() == 0:
             raise ValueError(f"{path}: is empty (0 bytes); expected a Parquet file")
-        return pq.ParquetFile(path)
+        source = path.open() if is_address(str(path)) else str(path)
+        file = pq.ParquetFile(source)
     except (pa.ArrowException, OSError) as error:
-        raise _damaged(path, error) from None
+        raise _damaged(str(path), error) from None
+    try:
+        yield file
+    finally:
+        file.close(force=True)
 
 
-def _projection(path: Path, file: pq.ParquetFile, columns: list[str] | None) -> list[str] | None:
+def _projection(
+    path: DataFile, file: pq.ParquetFile, columns: list[str] | None
+) -> list[str] | None:
     """What to ask the file for: None (everything) where names repeat and so cannot be asked."""
     raw = list(file.schema_arrow.names)
     names = distinct_names(raw)
@@ -65,8 +107,8 @@ def _select(table: pa.Table, columns: list[str] | None) -> pa.Table:
     return table if columns is None else table.select(columns)
 
 
-def _damaged(path: Path, error: Exception) -> ValueError:
+def _damaged(where: str, error: Exception) -> ValueError:
     reason = " ".join(str(error).split())
     return ValueError(
-        f"{path}: is truncated or no Parquet file ({reason[:200]}); write or copy it again"
+        f"{where}: is truncated or no Parquet file ({reason[:200]}); write or copy it again"
     )

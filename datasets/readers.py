@@ -1,23 +1,24 @@
-"""CSV and Parquet to Arrow tables: whole, or in chunks of bounded memory."""
+"""CSV, Parquet and Arrow files to Arrow tables: whole, or in chunks of bounded memory."""
 
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 import pyarrow as pa
 
-from mmoe.datasets.csv_files import csv_columns, iter_csv, read_csv
-from mmoe.datasets.files import describe, is_parquet, resolve_files
-from mmoe.datasets.parquet_files import iter_parquet, parquet_columns, read_parquet
+from mmoe.datasets.data_file import DataFile
+from mmoe.datasets.files import Source, describe, kind_of, resolve_files
+from mmoe.datasets.formats import file_columns, folder_columns, iter_file, read_file
 from mmoe.datasets.rows import is_text, number_rows, plain
 from mmoe.datasets.text import settle
 
-Paths = str | Path | Iterable[str | Path]
+Paths = Source | Iterable[Source]
 
 
 def column_names(paths: Paths) -> list[str]:
-    """The columns of the (first) file."""
-    path = resolve_files(paths)[0]
-    return parquet_columns(path) if is_parquet(path) else csv_columns(path)
+    """The columns of the (first) file, and those that the folders of all files name."""
+    files = resolve_files(paths)
+    shared = set.intersection(*(set(file.partitions) for file in files))
+    own = set(file_columns(files[0])) - set(folder_columns(files[0]))
+    return [name for name in file_columns(files[0]) if name in own or name in shared]
 
 
 def read_table(
@@ -27,10 +28,11 @@ def read_table(
     infer_types: bool = True,
     numbered: bool = False,
 ) -> pa.Table:
-    """Reads CSV (plain, .gz, .bz2, .zst) or Parquet.
+    """Reads CSV (plain, .gz, .bz2, .zst), Parquet or Arrow IPC, here or wherever fsspec reaches.
 
     Args:
-        paths: A file, folder, glob, or a list of them; rows keep the files' natural order.
+        paths: A file, folder, glob, address, or a list of them; rows keep the files' natural order.
+            Folders such as `day=2024-01-31` make a column `day`.
         columns: Only these; None = all.
         infer_types: CSV columns become bool, int64, float64 or text by what all files together
             hold; False leaves them text, which encoders read all the same.
@@ -43,14 +45,15 @@ def read_table(
         ValueError: A file is missing, empty, damaged, ragged, lacks a column, or has another type
             of column than the files before it; the message names the file.
     """
-    paths = [paths] if isinstance(paths, str | Path) else list(paths)
     files = resolve_files(paths)
-    names = column_names(files[:1]) if columns is None else list(dict.fromkeys(columns))
+    names = column_names(files) if columns is None else list(dict.fromkeys(columns))
     tables = [_read(file, names) for file in files]
     table = _concat(files, tables)
-    if infer_types and any(not is_parquet(file) for file in files):
+    if infer_types:
+        any_csv = any(kind_of(file) == "csv" for file in files)
+        folders = {name for file in files for name in file.partitions}
         for position, name in enumerate(table.column_names):
-            if is_text(table.schema.field(position).type):
+            if (any_csv or name in folders) and is_text(table.schema.field(position).type):
                 table = table.set_column(position, name, settle(table.column(position)))
     if numbered:
         sizes = [(str(f), part.num_rows) for f, part in zip(files, tables, strict=True)]
@@ -73,14 +76,14 @@ def iter_tables(paths: Paths, columns: list[str] | None, rows_per_chunk: int) ->
     Raises:
         ValueError: As `read_table`, when the file is reached.
     """
-    files = resolve_files([paths] if isinstance(paths, str | Path) else list(paths))
-    names = column_names(files[:1]) if columns is None else list(dict.fromkeys(columns))
+    files = resolve_files(paths)
+    names = column_names(files) if columns is None else list(dict.fromkeys(columns))
     any_rows = False
     for file in files:
         first = 0
-        for part in _iter(file, names, rows_per_chunk):
+        for part in iter_file(file, names, rows_per_chunk):
             for start in range(0, part.num_rows, rows_per_chunk):
-                chunk = _plain(part.slice(start, rows_per_chunk))
+                chunk = plain_columns(part.slice(start, rows_per_chunk))
                 yield number_rows(chunk, [(str(file), 2**62)], first)
                 first += chunk.num_rows
                 any_rows = True
@@ -93,40 +96,51 @@ def read_origin(paths: Paths) -> str:
     return describe(paths)
 
 
-def _read(file: Path, names: list[str]) -> pa.Table:
-    return _plain(read_parquet(file, names) if is_parquet(file) else read_csv(file, names))
+def _read(file: DataFile, names: list[str]) -> pa.Table:
+    return plain_columns(read_file(file, names))
 
 
-def _iter(file: Path, names: list[str], rows: int) -> Iterator[pa.Table]:
-    return iter_parquet(file, names, rows) if is_parquet(file) else iter_csv(file, names)
-
-
-def _plain(table: pa.Table) -> pa.Table:
+def plain_columns(table: pa.Table) -> pa.Table:
+    """Dictionary-encoded columns decoded, all text as large_string."""
     columns = [plain(table.column(position)) for position in range(table.num_columns)]
     return pa.Table.from_arrays(columns, names=table.column_names)
 
 
-def _concat(files: list[Path], tables: list[pa.Table]) -> pa.Table:
+def _concat(files: list[DataFile], tables: list[pa.Table]) -> pa.Table:
     """One table; numbers widen (int64 < float64), anything else that differs is an error."""
     if len(tables) == 1:
         return tables[0]
-    for position, name in enumerate(tables[0].column_names):
-        kind, source = tables[0].schema.field(position).type, files[0]
-        for file, table in zip(files[1:], tables[1:], strict=True):
-            other = table.schema.field(position).type
-            widened = widen(kind, other)
-            if widened is None:
-                raise ValueError(
-                    f"{file}: column {name!r} holds {other}, but {kind} in {source}; write the "
-                    "column with one type"
-                )
-            if widened != kind:
-                kind, source = widened, file
+    schema = common_schema(files, [table.schema for table in tables])
+    for position, field in enumerate(schema):
         tables = [
-            table.set_column(position, name, table.column(position).cast(kind, safe=False))
+            table.set_column(
+                position, field.name, table.column(position).cast(field.type, safe=False)
+            )
             for table in tables
         ]
     return pa.concat_tables(tables)
+
+
+def common_schema(files: Iterable[DataFile], schemas: Iterable[pa.Schema]) -> pa.Schema:
+    """One type for each column over all files, whose columns stand in one order.
+
+    Raises:
+        ValueError: Two files' types have none in common; names both.
+    """
+    kinds: dict[str, pa.DataType] = {}
+    sources: dict[str, DataFile] = {}
+    for file, schema in zip(files, schemas, strict=True):
+        for field in schema:
+            kind = kinds.setdefault(field.name, field.type)
+            widened = widen(kind, field.type)
+            if widened is None:
+                raise ValueError(
+                    f"{file}: column {field.name!r} holds {field.type}, but {kind} in "
+                    f"{sources[field.name]}; write the column with one type"
+                )
+            if widened != kind or field.name not in sources:
+                kinds[field.name], sources[field.name] = widened, file
+    return pa.schema(list(kinds.items()))
 
 
 def widen(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
@@ -135,6 +149,8 @@ def widen(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
         return left
     if pa.types.is_null(left):
         return right
+    if pa.types.is_timestamp(left) and pa.types.is_timestamp(right):
+        return None  # two units or time zones: rather asked than guessed
     try:
         fields = [pa.schema([("x", left)]), pa.schema([("x", right)])]
         return pa.unify_schemas(fields, promote_options="permissive").field("x").type

@@ -8,8 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from mmoe.datasets.data_file import DataFile
 from mmoe.datasets.encoded import EncodedData
-from mmoe.datasets.files import is_parquet, resolve_files
+from mmoe.datasets.files import resolve_files
+from mmoe.datasets.formats import file_types
 from mmoe.datasets.projection import required_columns
 from mmoe.datasets.readers import column_names, iter_tables, widen
 from mmoe.datasets.rows import is_text, missing_column
@@ -78,11 +80,11 @@ def _kept_types(source: str | Path, keep: Sequence[str]) -> dict[str, pa.DataTyp
     CSV cells are kept as text: what they look like may change from file to file.
     """
     types: dict[str, pa.DataType] = {}
-    first: dict[str, Path] = {}
+    first: dict[str, DataFile] = {}
     for file in resolve_files(str(source)):
-        schema = pq.read_schema(file) if is_parquet(file) else None
+        schema = file_types(file)
         for name in keep:
-            here = pa.string() if schema is None else _plain_type(schema, name)
+            here = _plain_type(schema, name)
             there = types.setdefault(name, here)
             known = [kind for kind in (there, here) if not pa.types.is_null(kind)]
             mixed = len({pa.types.is_boolean(kind) for kind in known}) > 1  # would make true 1.0

@@ -1,0 +1,83 @@
+"""One file of rows: where it lies, and what its folders' names say about its rows."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import fsspec
+
+_PARTITION = re.compile(r"([A-Za-z_][A-Za-z0-9_\-]*)=(.*)")
+_GLOB = re.compile(r"[*?\[]")
+_NO_VALUE = "__HIVE_DEFAULT_PARTITION__"  # what Hive and Spark call the folder of nulls
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """A local path, or an address that fsspec knows (`s3://…`, `memory://…`).
+
+    Example:
+        >>> file = DataFile("logs/day=2024-01-31/country=DE/part-0.parquet")
+        >>> file.partitions, file.name
+        ({'day': '2024-01-31', 'country': 'DE'}, 'part-0.parquet')
+    """
+
+    address: str
+
+    def __str__(self) -> str:
+        return self.address
+
+    @property
+    def name(self) -> str:
+        """The last part of the address."""
+        return self.address.rstrip("/").rpartition("/")[2]
+
+    @property
+    def partitions(self) -> dict[str, str | None]:
+        """Columns named by folders such as `day=2024-01-31`; None for Hive's folder of nulls."""
+        found = {}
+        for part in Path(self.address).parts[:-1]:
+            match = _PARTITION.fullmatch(part)
+            if match is not None:
+                value = unquote(match[2])
+                found[match[1]] = None if value == _NO_VALUE else value
+        return found
+
+    def open(self) -> Any:
+        """The bytes as a file object.
+
+        Raises:
+            OSError: It is not there, or cannot be read.
+        """
+        if is_address(self.address):
+            return fsspec.open(self.address, "rb").open()
+        return Path(self.address).open("rb")
+
+    def size(self) -> int:
+        """Bytes.
+
+        Raises:
+            OSError: It is not there.
+        """
+        if not is_address(self.address):
+            return Path(self.address).stat().st_size
+        filesystem, path = fsspec.url_to_fs(self.address)
+        filesystem.invalidate_cache(filesystem._parent(path))  # a listing may be old
+        return int(filesystem.size(path))
+
+
+def is_address(path: str) -> bool:
+    """Does fsspec have to resolve it?"""
+    return "://" in path
+
+
+def is_glob(path: str) -> bool:
+    """Does it hold a wildcard?"""
+    return _GLOB.search(path) is not None
+
+
+def natural_key(text: str) -> list[tuple[int, int, str]]:
+    """Sorts part-2 before part-10."""
+    parts = re.split(r"(\d+)", text)
+    return [(1, int(part), "") if part.isdigit() else (0, 0, part) for part in parts]
