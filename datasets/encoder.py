@@ -1,6 +1,5 @@
 """From columns to network inputs: fitted on the training split, stored with the run."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,21 +7,18 @@ import numpy as np
 import pyarrow as pa
 
 from mmoe.config import (
-    CategoricalFeature,
     FeatureSpec,
     ListFeature,
     NumericFeature,
     RunConfig,
-    TableConfig,
     TableSpec,
 )
 from mmoe.datasets import encoder_files
-from mmoe.datasets.columns import to_numbers
 from mmoe.datasets.encoded import EncodedFeatures
+from mmoe.datasets.fit_encoder import EncoderFit, id_column, id_label, numbers_of_feature
 from mmoe.datasets.numeric import NumericRule
 from mmoe.datasets.ragged import ids_with_missing, to_ragged
-from mmoe.datasets.rows import find_column
-from mmoe.datasets.vocabulary import HashRule, IdMap, Vocabulary
+from mmoe.datasets.vocabulary import IdMap
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,23 +62,19 @@ class FeatureEncoder:
         Raises:
             ValueError: A column is missing, or a value does not fit its feature's kind.
         """
-        if train.num_rows == 0:
-            raise ValueError(f"{origin}: there are no training rows to fit the features on")
-        numeric = {
-            feature.name: NumericRule.fit(feature, _numbers(train, feature, origin))
-            for feature in config.features
-            if isinstance(feature, NumericFeature)
-        }
-        users: dict[str, list[CategoricalFeature]] = {}
-        for feature in config.features:
-            if isinstance(feature, CategoricalFeature):
-                users.setdefault(feature.table or feature.name, []).append(feature)
-        settings = {table.name: table for table in config.tables}
-        ids = {
-            table: _fit_ids(settings.get(table) or features[0], features, train, origin)
-            for table, features in users.items()
-        }
-        return cls(config=config, numeric=numeric, ids=ids)
+        fit = EncoderFit(config, origin)
+        fit.add(train)
+        return cls.of(fit)
+
+    @classmethod
+    def of(cls, fit: EncoderFit) -> "FeatureEncoder":
+        """From training rows that were seen chunk by chunk; the same as `fit` of all of them.
+
+        Raises:
+            ValueError: There was not one row, or a column is no column of ids.
+        """
+        numeric, ids = fit.finish()
+        return cls(config=fit.config, numeric=numeric, ids=ids)
 
     @property
     def dense_names(self) -> list[str]:
@@ -142,7 +134,7 @@ class FeatureEncoder:
         dense, ids, lists = [], [], []
         for feature in self.config.features:
             if isinstance(feature, NumericFeature):
-                numbers_N = _numbers(table, feature, origin)
+                numbers_N = numbers_of_feature(table, feature, origin)
                 rule = self.numeric[feature.name]
                 dense.append(rule.scale(numbers_N))
                 if feature.buckets:
@@ -150,8 +142,8 @@ class FeatureEncoder:
             elif isinstance(feature, ListFeature):
                 lists.append(self._encode_list(table, feature, origin))
             else:
-                column = _column(table, feature, origin)
-                label = _label(feature, origin)
+                column = id_column(table, feature, origin)
+                label = id_label(feature, origin)
                 ids.append(self.ids[feature.table or feature.name].lookup(column, label))
         return EncodedFeatures(
             dense_NF=_stack(dense, table.num_rows, np.float32),
@@ -182,47 +174,16 @@ class FeatureEncoder:
     def _encode_list(
         self, table: pa.Table, feature: ListFeature, origin: str
     ) -> tuple[np.ndarray, np.ndarray]:
-        ragged = to_ragged(_column(table, feature, origin), feature)
+        ragged = to_ragged(id_column(table, feature, origin), feature)
         id_map = self.ids[feature.table or feature.name]
         return ids_with_missing(
-            id_map.lookup(ragged.values, _label(feature, origin)), ragged.offsets
+            id_map.lookup(ragged.values, id_label(feature, origin)), ragged.offsets
         )
 
 
 def bucket_name(feature: NumericFeature) -> str:
     """Name of the feature and table that embed a number's bucket."""
     return f"{feature.name}__bucket"
-
-
-def _fit_ids(
-    settings: TableConfig | CategoricalFeature,
-    features: Iterable[CategoricalFeature],
-    train: pa.Table,
-    origin: str,
-) -> IdMap:
-    """One table's ids, counted over all the features that share it."""
-    columns, labels = [], []
-    for feature in features:
-        column = _column(train, feature, origin)
-        if isinstance(feature, ListFeature):
-            column = to_ragged(column, feature, settle=True).values
-        columns.append(column)
-        labels.append(_label(feature, origin))
-    if settings.encoding == "hash":
-        return HashRule.fit(columns, labels, settings.hash_size)
-    return Vocabulary.fit(columns, labels, settings.min_count)
-
-
-def _column(table: pa.Table, feature: CategoricalFeature, origin: str) -> pa.ChunkedArray:
-    return find_column(table, feature.source_column, origin, f"feature {feature.name!r}")
-
-
-def _numbers(table: pa.Table, feature: NumericFeature, origin: str) -> np.ndarray:
-    return to_numbers(table, feature.source_column, origin, f"feature {feature.name!r}")
-
-
-def _label(feature: CategoricalFeature, origin: str) -> str:
-    return f"{origin}: column {feature.source_column!r} (of feature {feature.name!r})"
 
 
 def _stack(columns: list[np.ndarray], num_rows: int, dtype: type) -> np.ndarray:

@@ -38,8 +38,7 @@ def key_kind(column: pa.ChunkedArray, label: str) -> KeyKind:
         return "int"
     if pa.types.is_floating(kind):
         return "int" if _refuse_lost_digits(_floats(column), label) else "float"
-    if pa.types.is_nested(kind):
-        raise ValueError(_nested(column, label))
+    refuse_nested(column, label)
     return _decimal_kind(column) if pa.types.is_decimal(kind) else "text"
 
 
@@ -58,8 +57,7 @@ def to_keys(column: pa.ChunkedArray, kind: KeyKind, label: str) -> pa.ChunkedArr
     text such as "3" all become the same key; so do a moment and its ISO 8601 text. Missing are
     null, NaN and "".
     """
-    if pa.types.is_nested(column.type):
-        raise ValueError(_nested(column, label))
+    refuse_nested(column, label)
     if kind == "int":
         return _to_int(column, label)
     if kind == "float":
@@ -99,8 +97,12 @@ def codes_of(column: pa.ChunkedArray) -> tuple[np.ndarray, int]:
     return np.where(missing_N, -1, codes_N), len(encoded.dictionary)
 
 
-def _nested(column: pa.ChunkedArray, label: str) -> str:
-    return f"{label} holds {column.type}, expected ids; make it a list feature or convert it"
+def refuse_nested(column: pa.ChunkedArray, label: str) -> None:
+    """Lists and structs are no ids."""
+    if pa.types.is_nested(column.type):
+        raise ValueError(
+            f"{label} holds {column.type}, expected ids; make it a list feature or convert it"
+        )
 
 
 def _decimal_kind(column: pa.ChunkedArray) -> KeyKind:

@@ -5,8 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from mmoe.config import NumericFeature
+from mmoe.datasets.fit_numbers import Moments, Quantiles
 from mmoe.datasets.vocabulary import FIRST_KNOWN, MISSING
 
+LARGEST_SAMPLE = 1 << 20  # values; 24 MB while they are gathered
 # float32 products of this and ordinary weights stay finite through a network.
 _LIMIT = 1e9
 
@@ -39,12 +41,9 @@ class NumericRule:
             >>> rule.mean, rule.edges
             (2.0, (2.0,))
         """
-        present = numbers_N[~np.isnan(numbers_N)]
-        mean, deviation = 0.0, 1.0
-        if feature.standardise and len(present):
-            mean, deviation = _moments(_transform(present, feature.log))
-        edges = _edges(present, feature.buckets) if feature.buckets else ()
-        return cls(log=feature.log, mean=mean, deviation=deviation, edges=edges)
+        fit = NumberFit(feature)
+        fit.add(numbers_N)
+        return fit.finish()
 
     @property
     def num_rows(self) -> int:
@@ -72,25 +71,30 @@ def _transform(numbers_N: np.ndarray, log: bool) -> np.ndarray:
     return np.copysign(np.log1p(np.abs(numbers_N)), numbers_N) if log else numbers_N
 
 
-def _moments(values: np.ndarray) -> tuple[float, float]:
-    """Mean and deviation; values near the float64 limit do not overflow, a constant gets 1."""
-    size = float(np.abs(values).max()) or 1.0
-    unit = values / size
-    mean = float(unit.mean())
-    deviation = float(unit.std())
-    # A constant column's deviation is rounding noise; dividing by it would blow noise up.
-    constant = float(values.min()) == float(values.max())
-    return mean * size, 1.0 if constant or deviation == 0 else deviation * size
+class NumberFit:
+    """Fits a rule chunk by chunk.
 
+    Args:
+        feature: log, standardise, buckets.
+        sample: Values that quantiles are taken of; exact up to so many, a uniform sample beyond.
+    """
 
-def _edges(present: np.ndarray, buckets: int) -> tuple[float, ...]:
-    """Upper edges of all buckets but the last: quantiles, or each value where they are few."""
-    if not len(present):
-        return ()
-    ordered = np.sort(present)
-    first_of_its_kind = np.flatnonzero(np.diff(ordered, prepend=np.nan) != 0)
-    if len(first_of_its_kind) <= buckets:
-        return tuple(ordered[first_of_its_kind][:-1].tolist())
-    positions = (np.arange(1, buckets) * len(ordered)) // buckets
-    edges = np.unique(ordered[positions])
-    return tuple(edges[edges < ordered[-1]].tolist())
+    def __init__(self, feature: NumericFeature, sample: int = LARGEST_SAMPLE) -> None:
+        self.feature = feature
+        self.moments = Moments()
+        self.quantiles = Quantiles(sample, feature.buckets)
+
+    def add(self, numbers_N: np.ndarray) -> None:
+        """More training rows: float64 [N], NaN where missing."""
+        present = numbers_N[~np.isnan(numbers_N)]
+        if self.feature.standardise:
+            self.moments.add(_transform(present, self.feature.log))
+        if self.feature.buckets:
+            self.quantiles.add(present)
+
+    def finish(self) -> NumericRule:
+        """The rule of all rows."""
+        feature = self.feature
+        mean, deviation = self.moments.finish()
+        edges = self.quantiles.edges(feature.buckets) if feature.buckets else ()
+        return NumericRule(log=feature.log, mean=mean, deviation=deviation, edges=edges)

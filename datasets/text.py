@@ -35,26 +35,26 @@ def settle(values: pa.ChunkedArray) -> pa.ChunkedArray:
         first three, only "" is in the last.
     """
     glance = blank_to_null(values.slice(0, _GLANCE))
-    if _cast(glance, pa.float64()) is None and to_booleans(glance) is None:
-        return _empty_to_null(values)
+    if cast_or_none(glance, pa.float64()) is None and to_booleans(glance) is None:
+        return empty_to_null(values)
     settled = _settle_numbers(values)  # the common case needs no search for missing words
     if settled is None:
         blanked = blank_to_null(values)
         settled = _settle_numbers(blanked)
         settled = to_booleans(blanked) if settled is None else settled
-    return _empty_to_null(values) if settled is None or is_text(settled.type) else settled
+    return empty_to_null(values) if settled is None or is_text(settled.type) else settled
 
 
 def _settle_numbers(values: pa.ChunkedArray) -> pa.ChunkedArray | None:
     """int64 or float64; the text itself where numbers would not keep it; None if no numbers."""
-    whole = _cast(values, pa.int64())
+    whole = cast_or_none(values, pa.int64())
     if whole is not None:
-        return whole if _is_canonical(values) else values
-    real = _cast(values, pa.float64())
+        return whole if is_canonical(values) else values
+    real = cast_or_none(values, pa.float64())
     return values if real is not None and _loses_digits(values, real) else real
 
 
-def _is_canonical(values: pa.ChunkedArray) -> bool:
+def is_canonical(values: pa.ChunkedArray) -> bool:
     """Not so: 007, -0, and hexadecimal 0x1F, which Arrow reads."""
     padded = pc.and_(pc.starts_with(values, "0"), pc.greater(pc.binary_length(values), 1))
     odd = pc.or_(padded, pc.starts_with(values, "-0"))
@@ -64,7 +64,7 @@ def _is_canonical(values: pa.ChunkedArray) -> bool:
 def to_reals(values: pa.ChunkedArray) -> pa.ChunkedArray:
     """Text → float64, null where it is missing or no number (compare `is_valid` to tell apart)."""
     blanked = blank_to_null(values)
-    real = _cast(blanked, pa.float64())
+    real = cast_or_none(blanked, pa.float64())
     if real is not None:
         return real
     trimmed = _flags_to_digits(pc.utf8_trim_whitespace(blanked))
@@ -78,7 +78,7 @@ def to_reals(values: pa.ChunkedArray) -> pa.ChunkedArray:
 def to_integers(values: pa.ChunkedArray) -> pa.ChunkedArray:
     """Text → int64 (7, 007, 7.0, true), null where it is missing or no integer of 64 bits."""
     blanked = blank_to_null(values)
-    whole = _cast(blanked, pa.int64())
+    whole = cast_or_none(blanked, pa.int64())
     if whole is not None:
         return whole
     text = _flags_to_digits(pc.utf8_trim_whitespace(blanked))
@@ -116,7 +116,8 @@ def _long_integers(text: pa.ChunkedArray, long: pa.ChunkedArray) -> pa.ChunkedAr
     return pa.chunked_array([pa.array(fits, pa.int64())])
 
 
-def _cast(values: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray | None:
+def cast_or_none(values: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray | None:
+    """The values as `kind`, or None where one of them is none."""
     try:
         return values.cast(kind)
     except pa.ArrowInvalid:
@@ -130,5 +131,6 @@ def _loses_digits(text: pa.ChunkedArray, real: pa.ChunkedArray) -> bool:
     return bool(pc.any(pc.match_substring_regex(text, r"^-?\d{16,}$")).as_py())
 
 
-def _empty_to_null(values: pa.ChunkedArray) -> pa.ChunkedArray:
+def empty_to_null(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Empty text becomes null."""
     return pc.if_else(pc.equal(values, ""), pa.scalar(None, values.type), values)

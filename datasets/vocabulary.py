@@ -7,15 +7,8 @@ import numpy as np
 import pyarrow as pa
 
 from mmoe.datasets.arrow import pc
-from mmoe.datasets.keys import (
-    ARROW_TYPES,
-    KeyKind,
-    hash_keys,
-    key_kind,
-    missing_mask,
-    to_keys,
-    widest,
-)
+from mmoe.datasets.fit_ids import CountFit, Counts, count_keys
+from mmoe.datasets.keys import ARROW_TYPES, KeyKind, hash_keys, missing_mask, to_keys
 
 MISSING = 0  # the row of cells without an id
 UNSEEN = 1  # the row of ids that training did not have, or had too seldom
@@ -57,15 +50,15 @@ class Vocabulary:
             >>> Vocabulary.fit([column], ["word"], min_count=2).keys.to_pylist()
             ['b', 'c']
         """
-        kind = _common_kind(columns, labels)
-        tables = []
-        for column, label in zip(columns, labels, strict=True):
-            counted = pc.value_counts(to_keys(column, kind, label).drop_null())
-            tables.append(pa.Table.from_arrays(counted.flatten(), names=["key", "count"]))
-        counts = pa.concat_tables(tables)
-        if len(tables) > 1:
-            counts = counts.group_by("key").aggregate([("count", "sum")])
-            counts = counts.rename_columns({"count_sum": "count"})
+        fits = [CountFit(label) for label in labels]
+        for fit, column in zip(fits, columns, strict=True):
+            fit.add(column)
+        return cls.of([fit.finish() for fit in fits], min_count)
+
+    @classmethod
+    def of(cls, parts: Sequence[Counts], min_count: int) -> "Vocabulary":
+        """From the counts of each column that shares the table."""
+        kind, counts = count_keys(parts)
         counts = counts.filter(pc.greater_equal(counts["count"], min_count))
         counts = counts.sort_by([("count", "descending"), ("key", "ascending")])
         return cls(
@@ -99,13 +92,6 @@ class HashRule:
         """Rows of the embedding table."""
         return FIRST_KNOWN + self.size
 
-    @classmethod
-    def fit(
-        cls, columns: Sequence[pa.ChunkedArray], labels: Sequence[str], size: int
-    ) -> "HashRule":
-        """Notes whether the ids are integers or text, so that 7 and "7" are one id."""
-        return cls(kind=_common_kind(columns, labels), size=size)
-
     def lookup(self, column: pa.ChunkedArray, label: str) -> np.ndarray:
         """int32 [N]: 0 where missing, 1 where no id of this kind, else 2 + hash mod size."""
         keys = to_keys(column, self.kind, label)
@@ -118,7 +104,3 @@ class HashRule:
 
 
 IdMap = Vocabulary | HashRule
-
-
-def _common_kind(columns: Sequence[pa.ChunkedArray], labels: Sequence[str]) -> KeyKind:
-    return widest(key_kind(column, label) for column, label in zip(columns, labels, strict=True))

@@ -1,0 +1,122 @@
+"""What a column of ids holds, found chunk by chunk: how often each, and of which kind."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from mmoe.datasets import text
+from mmoe.datasets.arrow import pc
+from mmoe.datasets.keys import ARROW_TYPES, KeyKind, key_kind, refuse_nested, to_keys, widest
+from mmoe.datasets.rows import is_text
+from mmoe.datasets.text_kind import TextKind
+
+_PENDING = 1 << 18  # rows of counts that wait to be added up
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Distinct values of a column, as the file stores them, and how often each was seen."""
+
+    values: pa.ChunkedArray
+    counts: pa.ChunkedArray
+    label: str  # what the column is called in an error
+
+
+class CountFit:
+    """Counts the values of one column; memory grows with the distinct ones alone.
+
+    Args:
+        label: What the column is called in an error.
+        settle: Text was cut out of lists: give it the type that all of it looks like.
+    """
+
+    def __init__(self, label: str, *, settle: bool = False) -> None:
+        self.label, self.settle = label, settle
+        self.tables: list[pa.Table] = []
+        self.pending = self.settled = 0
+
+    def add(self, column: pa.ChunkedArray) -> None:
+        """More rows.
+
+        Raises:
+            ValueError: The column holds lists.
+        """
+        refuse_nested(column, self.label)
+        counted = pc.value_counts(_countable(column, self.label))
+        table = pa.Table.from_arrays(counted.flatten(), names=["value", "count"])
+        self.tables.append(table)
+        self.pending += table.num_rows
+        if self.pending > max(_PENDING, self.settled):
+            self._merge()
+
+    def finish(self) -> Counts:
+        """The counts of all rows."""
+        self._merge()
+        [table] = self.tables
+        values = table["value"]
+        if self.settle and is_text(values.type):
+            values = text.settle(values)
+        return Counts(values, table["count"], self.label)
+
+    def _merge(self) -> None:
+        if len(self.tables) > 1:
+            table = pa.concat_tables(self.tables, promote_options="permissive")
+            table = table.group_by("value").aggregate([("count", "sum")])
+            table = table.rename_columns({"count_sum": "count"}).select(["value", "count"])
+            self.tables = [table.combine_chunks()]
+        self.pending, self.settled = 0, self.tables[0].num_rows
+
+
+class KindFit:
+    """Which kind of key one column holds; remembers no value."""
+
+    def __init__(self, label: str, *, settle: bool = False) -> None:
+        self.label, self.settle = label, settle
+        self.kinds: set[KeyKind] = set()
+        self.text = TextKind()
+        self.any_text = False
+
+    def add(self, column: pa.ChunkedArray) -> None:
+        """More rows."""
+        if self.settle and is_text(column.type):
+            self.text.add(column)
+            self.any_text = True
+        else:
+            self.kinds.add(key_kind(column, self.label))
+
+    def finish(self) -> KeyKind:
+        """Int, float or text."""
+        if self.any_text:
+            kind = self.text.type
+            real = pa.types.is_floating(kind) and not self.text.whole
+            self.kinds.add("text" if is_text(kind) else "float" if real else "int")
+        return widest(self.kinds)
+
+
+def count_keys(parts: Sequence[Counts]) -> tuple[KeyKind, pa.Table]:
+    """The keys of all parts together: their common kind, and a table of key and count."""
+    kind = widest(key_kind(part.values, part.label) for part in parts)
+    tables = []
+    for part in parts:
+        keys = to_keys(part.values, kind, part.label)
+        table = pa.table({"key": keys.cast(ARROW_TYPES[kind]), "count": part.counts})
+        tables.append(table.filter(pc.is_valid(table["key"])))
+    table = pa.concat_tables(tables).group_by("key").aggregate([("count", "sum")])
+    return kind, table.rename_columns({"count_sum": "count"})
+
+
+def _countable(column: pa.ChunkedArray, label: str) -> pa.ChunkedArray:
+    """Without missing cells, and of a type that Arrow counts."""
+    kind = column.type
+    column = column.drop_null()
+    if pa.types.is_floating(kind):
+        floats = column.cast(pa.float64())
+        return floats.filter(pc.invert(pc.is_nan(floats)))
+    if pa.types.is_null(kind):
+        return column.cast(pa.int64())
+    if pa.types.is_decimal(kind):  # the narrow ones are not counted
+        return column.cast(pa.decimal256(76, max(kind.scale, 0)))
+    if pa.types.is_integer(kind) or is_text(kind) or pa.types.is_boolean(kind):
+        return column
+    return to_keys(column, key_kind(column, label), label)  # moments, days, bytes: text
