@@ -1,6 +1,6 @@
 """Encoded rows in memory, and batches cut out of them."""
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -67,6 +67,16 @@ class EncodedData:
     def __len__(self) -> int:
         return len(self.features)
 
+    def chunks(self) -> Generator["EncodedData"]:
+        """All rows at once; a stream has many chunks."""
+        yield self
+
+    def epoch_batches(self, seed: int, epoch: int, size: int, first: int = 0) -> Generator[Batch]:
+        """The batches of an epoch from number `first` on; the order depends on seed and epoch."""
+        order = np.random.default_rng([seed, epoch]).permutation(len(self))
+        for start in range(first * size, len(self), size):
+            yield self.batch(order[start : start + size])
+
     def batch(self, rows: np.ndarray | slice, pad_to: int | None = None) -> Batch:
         """The given rows, in that order.
 
@@ -113,6 +123,42 @@ class EncodedData:
         ]
         values = np.concatenate([single, *(values for values, _ in pairs)])
         return values, np.concatenate([ones, *(lengths for _, lengths in pairs)])
+
+
+def join(parts: list[EncodedData]) -> EncodedData:
+    """The rows of all parts, in order; takes the parts away from the list."""
+    if len(parts) == 1:
+        return parts.pop()
+    features = [part.features for part in parts]
+    labels = [part.labels for part in parts if part.labels is not None]
+    parts.clear()
+    return EncodedData(
+        features=_join_features(features), labels=join_labels(labels) if labels else None
+    )
+
+
+def join_labels(parts: Sequence[EncodedLabels]) -> EncodedLabels:
+    """The labels of all parts, in order; groups keep their codes."""
+    groups = [part.groups_N for part in parts if part.groups_N is not None]
+    return EncodedLabels(
+        labels_NT=np.concatenate([part.labels_NT for part in parts]),
+        observed_NT=np.concatenate([part.observed_NT for part in parts]),
+        weights_NT=np.concatenate([part.weights_NT for part in parts]),
+        groups_N=np.concatenate(groups) if groups else None,
+    )
+
+
+def _join_features(parts: Sequence[EncodedFeatures]) -> EncodedFeatures:
+    lists = []
+    for pairs in zip(*(part.lists for part in parts), strict=True):
+        lengths = np.concatenate([np.diff(offsets) for _, offsets in pairs])
+        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        lists.append((np.concatenate([values for values, _ in pairs]), offsets))
+    return EncodedFeatures(
+        dense_NF=np.concatenate([part.dense_NF for part in parts]),
+        ids_NC=np.concatenate([part.ids_NC for part in parts]),
+        lists=lists,
+    )
 
 
 def _gather(source_NX: np.ndarray, rows_B: np.ndarray, height: int) -> np.ndarray:

@@ -1,7 +1,7 @@
 """Ids in one canonical form, whatever type the file stored them in."""
 
 from collections.abc import Iterable
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -83,18 +83,28 @@ def hash_keys(keys: pa.ChunkedArray) -> np.ndarray:
     return mix64(pc.fill_null(keys, 0).to_numpy().view(np.uint64))
 
 
-def hash_column(column: pa.ChunkedArray, label: str) -> tuple[np.ndarray, np.ndarray]:
-    """Hashes and missing mask of a column of keys, whatever its type."""
-    kind = key_kind(column, label)
-    return hash_keys(to_keys(column, kind, label)), missing_mask(column, kind)
-
-
 def codes_of(column: pa.ChunkedArray) -> tuple[np.ndarray, int]:
     """Values numbered by first appearance, int64 [N], −1 where missing; and how many there are."""
     encoded = column.combine_chunks().dictionary_encode()
     codes_N = pc.fill_null(encoded.indices.cast(pa.int64()), -1).to_numpy(zero_copy_only=False)
     missing_N = pc.is_null(column, nan_is_null=True).to_numpy()
     return np.where(missing_N, -1, codes_N), len(encoded.dictionary)
+
+
+class GroupCodes:
+    """`codes_of` over the chunks of one column."""
+
+    def __init__(self) -> None:
+        self.known: dict[Any, int] = {}
+
+    def codes(self, column: pa.ChunkedArray) -> np.ndarray:
+        """The chunk's values numbered by first appearance in any chunk, −1 where missing."""
+        encoded = column.combine_chunks().dictionary_encode()
+        values = encoded.dictionary.to_pylist()
+        known = [self.known.setdefault(value, len(self.known)) for value in values]
+        found_N = pc.fill_null(encoded.indices.cast(pa.int64()), -1).to_numpy(zero_copy_only=False)
+        missing_N = pc.is_null(column, nan_is_null=True).to_numpy()
+        return np.where(missing_N, -1, np.array([*known, -1], np.int64)[found_N])
 
 
 def refuse_nested(column: pa.ChunkedArray, label: str) -> None:

@@ -52,19 +52,61 @@ def encode_labels(
     """
     encoder = _LabelEncoder(config, table, origin)
     labels = [encoder.label(task.name) for task in config.tasks]
-    if training:
-        for task, label in zip(config.tasks, labels, strict=True):
-            _check_trainable(task, label, origin)
     weights = [
         _weights(task, label.observed_N, table, origin)
         for task, label in zip(config.tasks, labels, strict=True)
     ]
-    return EncodedLabels(
+    encoded = EncodedLabels(
         labels_NT=np.stack([label.values_N for label in labels], axis=1).astype(np.float32),
         observed_NT=np.stack([label.observed_N for label in labels], axis=1),
         weights_NT=np.stack(weights, axis=1).astype(np.float32),
         groups_N=_groups(config, table, origin),
     )
+    if training:
+        check = TrainableCheck(config)
+        check.add(encoded)
+        check.finish(origin)
+    return encoded
+
+
+class TrainableCheck:
+    """Whether labels, seen chunk by chunk, can be trained on.
+
+    A loss needs observed labels; AUC and log-loss need both classes.
+    """
+
+    def __init__(self, config: RunConfig) -> None:
+        self.tasks = config.tasks
+        self.rows = 0
+        self.observed_T = np.zeros(len(self.tasks), np.int64)
+        self.lowest_T = np.full(len(self.tasks), np.inf)
+        self.highest_T = np.full(len(self.tasks), -np.inf)
+
+    def add(self, labels: EncodedLabels) -> None:
+        """More training rows."""
+        self.rows += len(labels)
+        for t in range(len(self.tasks)):
+            values = labels.labels_NT[labels.observed_NT[:, t], t]
+            if len(values):
+                self.observed_T[t] += len(values)
+                self.lowest_T[t] = min(self.lowest_T[t], values.min())
+                self.highest_T[t] = max(self.highest_T[t], values.max())
+
+    def finish(self, origin: str) -> None:
+        """Raises ValueError where a task has no label, or one class only."""
+        for t, task in enumerate(self.tasks):
+            observed = int(self.observed_T[t])
+            if not observed:
+                raise ValueError(
+                    f"{origin}: task {task.name!r} has no observed label among {self.rows} "
+                    f"training rows; check its label {task.label!r} and observed_when"
+                )
+            if task.kind == "binary" and self.lowest_T[t] == self.highest_T[t]:
+                raise ValueError(
+                    f"{origin}: task {task.name!r} has one class only: all {observed} observed "
+                    f"training labels ({task.label!r}) are {self.lowest_T[t]:g}, expected both 0 "
+                    "and 1; check the label and the split, or remove the task"
+                )
 
 
 class _LabelEncoder:
@@ -164,22 +206,6 @@ def _not_binary(source: str | None, came: object, used_by: str, where: str) -> s
         f"{where}: {column} of {used_by} is {came!r}, expected 0 or 1 (or true, false, empty); "
         f'write an expression such as "{hint}", or `kind: regression`'
     )
-
-
-def _check_trainable(task: TaskConfig, label: _Label, origin: str) -> None:
-    """A loss needs observed labels; AUC and log-loss need both classes."""
-    observed = label.values_N[label.observed_N]
-    if not len(observed):
-        raise ValueError(
-            f"{origin}: task {task.name!r} has no observed label among {len(label.observed_N)} "
-            f"training rows; check its label {task.label!r} and observed_when"
-        )
-    if task.kind == "binary" and (observed.min() == observed.max()):
-        raise ValueError(
-            f"{origin}: task {task.name!r} has one class only: all {len(observed)} observed "
-            f"training labels ({task.label!r}) are {observed[0]:g}, expected both 0 and 1; check "
-            "the label and the split, or remove the task"
-        )
 
 
 def _weights(task: TaskConfig, observed_N: np.ndarray, table: pa.Table, origin: str) -> np.ndarray:

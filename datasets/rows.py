@@ -106,6 +106,12 @@ def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return column
 
 
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """The type that `plain` gives a column of this type."""
+    kind = kind.value_type if isinstance(kind, pa.DictionaryType) else kind
+    return pa.large_string() if is_text(kind) else kind
+
+
 def is_text(kind: pa.DataType) -> bool:
     """Is it a type of strings?"""
     return pa.types.is_string(kind) or pa.types.is_large_string(kind) or kind == pa.string_view()

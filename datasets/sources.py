@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from mmoe.config import DataConfig, RunConfig, SplitConfig
+from mmoe.datasets.data_file import is_address
 from mmoe.datasets.files import describe
 from mmoe.datasets.projection import column_uses
 from mmoe.datasets.readers import Paths, column_names, read_table
@@ -59,20 +60,59 @@ def load_splits(config: RunConfig, data: str | Path | None = None) -> Splits:
         ValueError: The source is not known, no path is given, a setting would not be read, a column
             is missing, or the rows cannot be read or split.
     """
-    path = Path(data) if data is not None else None
     if config.data.source != "files":
-        return _bundled(config.data.source)(config, path)
-    _refuse_unread(config.data)
+        return _bundled(config.data.source)(config, None if data is None else Path(data))
     if config.data.split.by == "file":
-        return _by_file(config, path)
-    paths: Paths | None = data if data is not None else config.data.path
-    if paths is None:
-        raise ValueError("data.path: is missing; set it, or give --data PATH")
+        return _by_file(config, data)
+    paths = one_path(config, data)
     origin = describe(paths)
     uses = column_uses(config, column_names(paths))
     table = _with_rows(_read(paths, uses), origin)
     train, validation, test = split_table(table, config.data.split, config.split_seed, origin)
     return Splits(train=train, validation=validation, test=test, origin=origin)
+
+
+def one_path(config: RunConfig, data: str | Path | None) -> Paths:
+    """The files that are read and then split.
+
+    Raises:
+        ValueError: No path is given, or a setting would not be read.
+    """
+    _refuse_unread(config.data)
+    paths = data if data is not None else config.data.path
+    if paths is None:
+        raise ValueError("data.path: is missing; set it, or give --data PATH")
+    return paths
+
+
+def files_by_split(config: RunConfig, folder: str | Path | None) -> dict[str, Paths]:
+    """The files of each split, where the split is by file; validation may have none.
+
+    Raises:
+        ValueError: Training or test has no files, or a setting would not be read.
+    """
+    _refuse_unread(config.data)
+    parts: dict[str, Paths] = {
+        name: below(folder, paths)
+        for name in ("train", "validation", "test")
+        if (paths := getattr(config.data, name)) is not None
+    }
+    for name in ("train", "test"):
+        if name not in parts:
+            raise ValueError(f"data.{name}: is missing, but the split is by file; set it")
+    return parts
+
+
+def below(folder: str | Path | None, paths: str | list[str]) -> str | list[str]:
+    """The paths as seen from a folder; those that say where they are stay as they are."""
+    if folder is None:
+        return paths
+    if not isinstance(paths, str):
+        return [str(below(folder, path)) for path in paths]
+    if is_address(paths):
+        return paths
+    at = str(folder)
+    return f"{at.rstrip('/')}/{paths}" if is_address(at) else str(Path(at) / paths)
 
 
 def load_test(config: RunConfig, data: str | Path | None = None) -> HeldOut:
@@ -104,16 +144,9 @@ def _bundled(name: str) -> Callable[[RunConfig, Path | None], Splits]:
     return getattr(import_module(module), function)
 
 
-def _by_file(config: RunConfig, folder: Path | None) -> Splits:
+def _by_file(config: RunConfig, folder: str | Path | None) -> Splits:
     """Training and test files; without validation files its share is drawn from training."""
-    parts = {
-        name: _relative(paths, folder)
-        for name in ("train", "validation", "test")
-        if (paths := getattr(config.data, name)) is not None
-    }
-    for name in ("train", "test"):
-        if name not in parts:
-            raise ValueError(f"data.{name}: is missing, but the split is by file; set it")
+    parts = files_by_split(config, folder)
     origins = {name: describe(paths) for name, paths in parts.items()}
     uses = column_uses(config, column_names(parts["train"]))
     tables = {
@@ -168,14 +201,6 @@ def _carve(
     """A random validation share out of the training rows."""
     train, validation, rest = split_table(table, share, split_seed, origin)
     return pa.concat_tables([train, rest]), validation
-
-
-def _relative(paths: str | list[str], folder: Path | None) -> str | list[str]:
-    if folder is None:
-        return paths
-    if isinstance(paths, str):
-        return str(folder / paths)
-    return [str(folder / path) for path in paths]
 
 
 def _with_rows(table: pa.Table, origin: str) -> pa.Table:

@@ -1,6 +1,7 @@
 """Training, validation and test rows: how a table is cut into the three."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -8,7 +9,7 @@ import pyarrow as pa
 from mmoe.config import SplitConfig
 from mmoe.datasets.columns import to_times
 from mmoe.datasets.hashing import mix64
-from mmoe.datasets.keys import hash_column
+from mmoe.datasets.keys import KeyKind, hash_keys, key_kind, missing_mask, to_keys
 from mmoe.datasets.rows import find_column
 
 
@@ -78,24 +79,28 @@ def assign_parts(table: pa.Table, split: SplitConfig, split_seed: int, origin: s
         part_N = _time_parts(table, split, origin)
     else:
         raise ValueError(f"{origin}: a split by {split.by} is not cut from one table")
-    counts = np.bincount(part_N, minlength=3)
+    refuse_empty(np.bincount(part_N, minlength=3), split, origin)
+    return part_N
+
+
+def refuse_empty(counts: np.ndarray, split: SplitConfig, origin: str) -> None:
+    """Raises ValueError where training, validation or test has no row."""
     for name, count in zip(("training", "validation", "test"), counts, strict=True):
         if count == 0:
-            raise ValueError(f"{origin}: {_empty_split(name, split, table.num_rows)}")
-    return part_N
+            raise ValueError(f"{origin}: {_empty_split(name, split, int(counts.sum()))}")
 
 
 def _random_parts(num_rows: int, split: SplitConfig, split_seed: int) -> np.ndarray:
     """0 = training, 1 = validation, 2 = test; exact shares, rounded."""
     order = np.argsort(mix64(np.arange(num_rows, dtype=np.uint64), split_seed), kind="stable")
-    num_validation, num_test = _sizes(num_rows, split)
+    num_validation, num_test = split_sizes(num_rows, split)
     part_N = np.zeros(num_rows, np.int8)
     part_N[order[:num_validation]] = 1
     part_N[order[num_validation : num_validation + num_test]] = 2
     return part_N
 
 
-def _sizes(num_rows: int, split: SplitConfig) -> tuple[int, int]:
+def split_sizes(num_rows: int, split: SplitConfig) -> tuple[int, int]:
     """Rows of validation and of test: at least one each where there are three rows or more."""
     least = 1 if num_rows >= 3 else 0
     num_validation = max(least, round(num_rows * split.validation))
@@ -112,12 +117,26 @@ def _hash_parts(table: pa.Table, split: SplitConfig, split_seed: int, origin: st
     """All rows of a key land together; a row without a key is placed by its row number."""
     assert split.column is not None
     column = find_column(table, split.column, origin, "data.split.column")
-    hashes_N, missing_N = hash_column(column, f"{origin}: column {split.column!r}")
-    rows = np.flatnonzero(missing_N).astype(np.uint64)
+    label = f"{origin}: column {split.column!r}"
+    return hash_parts(column, key_kind(column, label), label, split, split_seed)
+
+
+def hash_parts(
+    column: pa.ChunkedArray,
+    kind: KeyKind,
+    label: str,
+    split: SplitConfig,
+    split_seed: int,
+    first: int = 0,
+) -> np.ndarray:
+    """Parts by key, int8 [N], of rows that are number `first` and up of the data set."""
+    hashes_N = hash_keys(to_keys(column, kind, label))
+    missing_N = missing_mask(column, kind)
+    rows = np.flatnonzero(missing_N).astype(np.uint64) + np.uint64(first)
     hashes_N[missing_N] = mix64(rows, 1)
     # The top 53 bits make an exact float64 in [0, 1).
     uniform_N = (mix64(hashes_N, split_seed) >> np.uint64(11)).astype(np.float64) * 2.0**-53
-    part_N = np.zeros(table.num_rows, np.int8)
+    part_N = np.zeros(len(column), np.int8)
     part_N[uniform_N < split.validation + split.test] = 1
     part_N[uniform_N < split.test] = 2
     return part_N
@@ -128,20 +147,37 @@ def _time_parts(table: pa.Table, split: SplitConfig, origin: str) -> np.ndarray:
     assert split.column is not None
     times_N = to_times(table, split.column, origin)
     moments, counts = np.unique(times_N, return_counts=True)
+    cuts = time_cuts(moments, counts, split, origin)
+    return time_parts(times_N, cuts)
+
+
+def time_cuts(
+    moments: np.ndarray, counts: np.ndarray, split: SplitConfig, origin: str
+) -> tuple[Any, Any]:
+    """The moments at which validation and test begin, so that the shares are nearest.
+
+    Raises:
+        ValueError: There are fewer than three moments.
+    """
     if len(moments) < 3:
         raise ValueError(
             f"{origin}: column {split.column!r} holds {len(moments)} distinct time(s), but a split "
             "by time needs at least 3; split by random, or name another column"
         )
     before = np.cumsum(counts)[:-1]  # rows before moment 1, 2, …
-    rows = table.num_rows
+    rows = int(counts.sum())
     first_test = 1 + _nearest(before[1:], rows * (1 - split.test)) + 1
     first_validation = 1 + _nearest(
         before[: first_test - 1], rows * (1 - split.test - split.validation)
     )
-    part_N = np.zeros(rows, np.int8)
-    part_N[times_N >= moments[first_validation]] = 1
-    part_N[times_N >= moments[first_test]] = 2
+    return moments[first_validation], moments[first_test]
+
+
+def time_parts(times_N: np.ndarray, cuts: tuple[Any, Any]) -> np.ndarray:
+    """Parts by time, int8 [N]."""
+    part_N = np.zeros(len(times_N), np.int8)
+    part_N[times_N >= cuts[0]] = 1
+    part_N[times_N >= cuts[1]] = 2
     return part_N
 
 

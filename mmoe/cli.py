@@ -84,7 +84,7 @@ def train(
             help="A config file, or a recipe: synthetic-funnel, census-income, hillstrom, …",
         ),
     ],
-    data: Annotated[Path | None, typer.Option(help="Overrides data.path of the config.")] = None,
+    data: Annotated[str | None, typer.Option(help="Overrides data.path of the config.")] = None,
     out: Annotated[
         Path | None, typer.Option(help="Run directory; left out: runs/NAME-DATE-TIME.")
     ] = None,
@@ -117,7 +117,7 @@ def train(
 def evaluate(
     run_dir: RunDir,
     data: Annotated[
-        Path | None, typer.Option(help="Labelled rows; left out: the run's own test split.")
+        str | None, typer.Option(help="Labelled rows; left out: the run's own test split.")
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON in the form of metrics.json.")

@@ -1,6 +1,6 @@
 """What a run is: pydantic models read from YAML. Imports no torch."""
 
-from mmoe.config.data import DataConfig, SplitConfig
+from mmoe.config.data import DataConfig, SplitConfig, StreamingConfig
 from mmoe.config.features import (
     CategoricalFeature,
     FeatureConfig,
@@ -30,6 +30,7 @@ __all__ = [
     "OptimizerConfig",
     "RunConfig",
     "SplitConfig",
+    "StreamingConfig",
     "TableConfig",
     "TableSpec",
     "TaskConfig",

@@ -32,17 +32,48 @@ class SplitConfig(Strict):
         return self
 
 
+class StreamingConfig(Strict):
+    """How rows are streamed from files that do not fit into memory.
+
+    Row groups come in an order of their own in every epoch and are mixed in a buffer: rows leave
+    it in random order, and it is filled anew. Reading and encoding go on in the background.
+    """
+
+    shuffle_buffer_rows: int = Field(
+        default=131_072,
+        ge=1,
+        description="rows mixed with each other (rounded up to whole batches); while they are "
+        "trained on, as many are made ready: memory holds the encoded features of both",
+    )
+    chunk_rows: int = Field(default=16_384, ge=1, description="rows decoded and encoded at a time")
+    read_ahead_batches: int = Field(
+        default=4, ge=1, description="batches that wait ready for the training step"
+    )
+    above_mb: int = Field(
+        default=2048,
+        ge=0,
+        description="input: auto streams when the columns used hold more megabytes than this "
+        "(Parquet and Arrow: decompressed; CSV: the files)",
+    )
+
+
 class DataConfig(Strict):
     """`source: files` reads `path` (or train, validation, test); other sources are bundled."""
 
     source: str = "files"
     path: Paths | None = Field(
-        default=None, description="file, folder or glob; CSV (.gz, .bz2) or Parquet"
+        default=None,
+        description="file, folder, glob or fsspec address; CSV (.gz, .bz2), Parquet or Arrow",
     )
     train: Paths | None = None
     validation: Paths | None = None
     test: Paths | None = None
     split: SplitConfig = SplitConfig()
+    input: Literal["auto", "memory", "stream"] = Field(
+        default="auto",
+        description="memory: read everything first; stream: read while training; auto: by size",
+    )
+    streaming: StreamingConfig = StreamingConfig()
     group_column: str | None = Field(default=None, description="key of GAUC, usually the user")
     options: dict[str, Any] = Field(
         default_factory=dict, description="arguments of a bundled source, e.g. rows of a generator"

@@ -171,10 +171,9 @@ class MultiTaskRanker(BaseEstimator):
         features, labels = _features_frame(X), _labels_frame(y, len(X))
         table = _to_table(features, labels)
         predictor, encoder, _ = self._loaded()
-        data = EncodedData(
-            features=encoder.encode(table, "X"), labels=encode_labels(self.config_, table, "X")
-        )
-        metrics, notes = metrics_of(self.config_, predictor.predict(data), data)
+        labels = encode_labels(self.config_, table, "X")
+        data = EncodedData(features=encoder.encode(table, "X"), labels=labels)
+        metrics, notes = metrics_of(self.config_, predictor.predict(data), labels)
         binary = any(task.kind == "binary" for task in self.config_.tasks)
         values = [values.get("auc" if binary else "rmse") for values in metrics.values()]
         known = [value for value in values if value is not None]

@@ -1,29 +1,52 @@
 """Metrics of a model on labelled rows."""
 
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from mmoe.config import RunConfig
-from mmoe.datasets.encoded import EncodedData
+from mmoe.datasets.encoded import EncodedLabels, join_labels
+from mmoe.datasets.encoder import FeatureEncoder
 from mmoe.datasets.sources import load_test
-from mmoe.score.console import Reporter, SilentReporter
-from mmoe.score.predictor import Predictor, load_predictor
+from mmoe.datasets.stream import every_row, open_stream, wants_stream
+from mmoe.score.console import Reporter, SilentReporter, Tracker
+from mmoe.score.predictor import GateCallback, Predictor, load_predictor
 from mmoe.score.run_directory import RunDirectory
 from mmoe.tasks.curves import task_curves
 from mmoe.tasks.gate_statistics import GateStatistics
 from mmoe.tasks.metrics import task_metrics
-from mmoe.train.prepare import encode
+from mmoe.train.prepare import LabelledRows, encode
 
 Metrics = dict[str, dict[str, Any]]
+
+
+def predict_rows(
+    predictor: Predictor,
+    rows: LabelledRows,
+    *,
+    tracker: Tracker | None = None,
+    on_gates: GateCallback | None = None,
+) -> tuple[np.ndarray, EncodedLabels]:
+    """Predictions and labels of all rows; of the features one chunk is in memory at a time."""
+    predictions: list[np.ndarray] = []
+    labels: list[EncodedLabels] = []
+    with closing(rows.chunks()) as chunks:  # whatever happens, nothing is read on
+        for chunk in chunks:
+            assert chunk.labels is not None, "these rows carry labels"
+            predictions.append(predictor.predict(chunk, tracker=tracker, on_gates=on_gates))
+            labels.append(chunk.labels)
+    if len(labels) == 1:
+        return predictions[0], labels[0]
+    return np.concatenate(predictions), join_labels(labels)
 
 
 def split_metrics(
     config: RunConfig,
     predictor: Predictor,
-    data: EncodedData,
+    rows: LabelledRows,
     oracle: Mapping[str, np.ndarray] | None = None,
 ) -> tuple[Metrics, list[str]]:
     """Metrics of every task on one split, each on the rows where its label is observed.
@@ -31,20 +54,18 @@ def split_metrics(
     Returns:
         Metrics by task as in metrics.json, and notes on what could not be computed.
     """
-    return metrics_of(config, predictor.predict(data), data, oracle)
+    return metrics_of(config, *predict_rows(predictor, rows), oracle)
 
 
 def metrics_of(
     config: RunConfig,
     predictions_NT: np.ndarray,
-    data: EncodedData,
+    labels: EncodedLabels,
     oracle: Mapping[str, np.ndarray] | None = None,
 ) -> tuple[Metrics, list[str]]:
     """As `split_metrics`, from predictions that exist already."""
     metrics: Metrics = {}
     notes: list[str] = []
-    labels = data.labels
-    assert labels is not None, "these rows carry labels"
     groups_N = labels.groups_N
     if groups_N is not None:
         groups_N = np.where(groups_N < 0, np.nan, groups_N)  # rows without a key join no group
@@ -66,16 +87,12 @@ def metrics_of(
 
 def split_curves(
     config: RunConfig,
-    predictor: Predictor,
-    data: EncodedData,
+    predictions_NT: np.ndarray,
+    labels: EncodedLabels,
+    gates: GateStatistics,
     oracle: Mapping[str, np.ndarray] | None = None,
-) -> tuple[np.ndarray, dict[str, Any]]:
-    """Predictions of a split, and what curves.json holds about it."""
-    gates = GateStatistics()
-
-    predictions_NT = predictor.predict(data, on_gates=gates.update)
-    labels = data.labels
-    assert labels is not None, "these rows carry labels"
+) -> dict[str, Any]:
+    """What curves.json holds about a split."""
     tasks = {
         task.name: task_curves(
             task.kind,
@@ -88,11 +105,11 @@ def split_curves(
         )
         for t, task in enumerate(config.tasks)
     }
-    return predictions_NT, {"tasks": tasks, "gates": gates.summary()}
+    return {"tasks": tasks, "gates": gates.summary()}
 
 
 def evaluate_run(
-    run: RunDirectory, data: Path | None = None, reporter: Reporter | None = None
+    run: RunDirectory, data: str | Path | None = None, reporter: Reporter | None = None
 ) -> dict[str, Any]:
     """Evaluates a run's best model; the result has the form of metrics.json.
 
@@ -108,11 +125,25 @@ def evaluate_run(
     reporter = reporter or SilentReporter()
     stored = run.metrics()
     predictor, encoder, config = load_predictor(run)
-    rows = load_test(config, data)
-    encoded = encode(config, encoder, rows.table, rows.origin)
-    with reporter.track("evaluating", len(encoded), "rows") as tracker:
-        predictions_NT = predictor.predict(encoded, tracker=tracker)
-    metrics, notes = metrics_of(config, predictions_NT, encoded, rows.oracle)
+    rows, oracle = _held_out(config, encoder, data)
+    with reporter.track("evaluating", len(rows), "rows") as tracker:
+        predictions_NT, labels = predict_rows(predictor, rows, tracker=tracker)
+    metrics, notes = metrics_of(config, predictions_NT, labels, oracle)
     for note in notes:
         reporter.say(f"note: {note}")
     return {**stored, "tasks": metrics}
+
+
+def _held_out(
+    config: RunConfig, encoder: FeatureEncoder, data: str | Path | None
+) -> tuple[LabelledRows, dict[str, np.ndarray] | None]:
+    """The rows to evaluate on; streamed where those of training were."""
+    if wants_stream(config, data):
+        rows = (
+            open_stream(config).rows("test", encoder)
+            if data is None
+            else every_row(config, encoder, data)
+        )
+        return rows, None
+    held_out = load_test(config, data)
+    return encode(config, encoder, held_out.table, held_out.origin), held_out.oracle

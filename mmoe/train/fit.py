@@ -10,7 +10,9 @@ from typing import Any
 import torch
 
 from mmoe.config import RunConfig, dump_config
+from mmoe.datasets.data_file import is_address
 from mmoe.datasets.encoder import FeatureEncoder
+from mmoe.datasets.sources import below
 from mmoe.datasets.splits import Splits
 from mmoe.models.build import build_ranker
 from mmoe.parallel import ensure_process_group
@@ -19,7 +21,8 @@ from mmoe.score.console import Reporter, SilentReporter
 from mmoe.score.predictor import Predictor
 from mmoe.score.run_directory import RunDirectory
 from mmoe.score.text_files import write_json, write_text
-from mmoe.train.evaluate import metrics_of, split_curves, split_metrics
+from mmoe.tasks.gate_statistics import GateStatistics
+from mmoe.train.evaluate import metrics_of, predict_rows, split_curves, split_metrics
 from mmoe.train.loop import Trainer
 from mmoe.train.memory import keep_freed_memory
 from mmoe.train.optim import build_average, build_optimizer
@@ -39,7 +42,7 @@ def train_run(
     config: RunConfig,
     out: Path,
     *,
-    data: Path | None = None,
+    data: str | Path | None = None,
     splits: Splits | None = None,
     resume: bool = False,
     reporter: Reporter | None = None,
@@ -85,9 +88,9 @@ def train_run(
     return FinishedRun(run, _evaluate(config, state, prepared, run, reporter))
 
 
-def _with_absolute_paths(config: RunConfig, data: Path | None) -> RunConfig:
+def _with_absolute_paths(config: RunConfig, data: str | Path | None) -> RunConfig:
     """So that the run can be evaluated from any folder; `data` goes where it belongs."""
-    section, folder = config.data, Path()
+    section, folder = config.data, None
     found = {name: getattr(section, name) for name in ("path", "train", "validation", "test")}
     if data is not None and section.split.by == "file":
         folder = data  # that holds the three files
@@ -95,13 +98,13 @@ def _with_absolute_paths(config: RunConfig, data: Path | None) -> RunConfig:
         found["path"] = str(data)
 
     def absolute(path: str) -> str:
-        return str((folder / path).absolute())
+        return path if is_address(path) else str(Path(path).absolute())
 
-    update = {
-        name: [absolute(path) for path in paths] if isinstance(paths, list) else absolute(paths)
-        for name, paths in found.items()
-        if paths is not None
-    }
+    update = {}
+    for name, paths in found.items():
+        if paths is not None:
+            paths = below(folder, paths)
+            update[name] = absolute(paths) if isinstance(paths, str) else [*map(absolute, paths)]
     return config.model_copy(update={"data": section.model_copy(update=update)})
 
 
@@ -169,8 +172,9 @@ def _training_state(config: RunConfig, prepared: PreparedData) -> TrainingState:
 def _say_sizes(prepared: PreparedData, reporter: Reporter) -> None:
     tables = prepared.encoder.tables
     parameters = sum(table.num_rows * table.dim for table in tables)
+    how = "streamed, " if prepared.streamed else ""
     reporter.say(
-        f"{prepared.origin}: {len(prepared.train):,} rows to train on, "
+        f"{prepared.origin}: {how}{len(prepared.train):,} rows to train on, "
         f"{len(prepared.validation):,} to validate, {len(prepared.test):,} to test; "
         f"{len(tables)} tables with {parameters:,} embedding parameters"
     )
@@ -186,8 +190,10 @@ def _evaluate(
     """Writes curves.json and, last, metrics.json."""
     predictor = Predictor(state.ranker, config)
     validation, _ = split_metrics(config, predictor, prepared.validation)
-    predictions_NT, curves = split_curves(config, predictor, prepared.test, prepared.oracle)
-    tasks, notes = metrics_of(config, predictions_NT, prepared.test, prepared.oracle)
+    gates, oracle = GateStatistics(), prepared.oracle
+    predictions_NT, labels = predict_rows(predictor, prepared.test, on_gates=gates.update)
+    curves = split_curves(config, predictions_NT, labels, gates, oracle)
+    tasks, notes = metrics_of(config, predictions_NT, labels, oracle)
     for note in notes:
         reporter.say(f"note, test: {note}")
     position = state.position

@@ -2,10 +2,9 @@
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
+from contextlib import ExitStack, closing
 from typing import Any
-
-import numpy as np
 
 from mmoe.config import RunConfig
 from mmoe.datasets.batch import Batch
@@ -52,7 +51,13 @@ class Trainer:
                 f"{run.path}: was trained on {state.position.train_rows:,} rows, but {data.origin} "
                 f"now has {len(data.train):,} to train on; resume with the same data, or start anew"
             )
+        if state.position.fingerprint not in ("", data.fingerprint):
+            raise ValueError(
+                f"{run.path}: the files of {data.origin} are not those it was trained on (their "
+                "names, row groups or rows differ); resume with the same files, or start anew"
+            )
         state.position.train_rows = len(data.train)
+        state.position.fingerprint = data.fingerprint
         size = config.training.batch_size
         self.batches_per_epoch = math.ceil(len(data.train) / size)
         self.total_steps = self.batches_per_epoch * config.training.epochs
@@ -90,9 +95,14 @@ class Trainer:
         self.state.ranker.train()
         what = f"epoch {position.epoch + 1}/{self.config.training.epochs}"
         done = position.batch * self.config.training.batch_size
-        with self.reporter.track(what, len(self.data.train), "rows", done=done) as tracker:
+        with ExitStack() as stack:
+            tracker = stack.enter_context(
+                self.reporter.track(what, len(self.data.train), "rows", done=done)
+            )
             start = time.perf_counter()
-            for batch in self._batches():
+            # Closed, whatever happens, so that nothing reads on in the background
+            batches = stack.enter_context(closing(self._batches()))
+            for batch in batches:
                 result = train_step(self.state, batch, self.config, self.total_steps)
                 position.batch += 1
                 position.step += 1
@@ -109,13 +119,10 @@ class Trainer:
                     self.state.save(self.checkpoints, best=position.best_value is None)
                     start = time.perf_counter()
 
-    def _batches(self) -> Iterator[Batch]:
+    def _batches(self) -> Generator[Batch]:
         """The batches of this epoch that are still to do; the order depends on seed and epoch."""
-        position, data = self.state.position, self.data.train
-        order = np.random.default_rng([self.config.seed, position.epoch]).permutation(len(data))
-        size = self.config.training.batch_size
-        for start in range(position.batch * size, len(data), size):
-            yield data.batch(order[start : start + size])
+        position, size = self.state.position, self.config.training.batch_size
+        return self.data.train.epoch_batches(self.config.seed, position.epoch, size, position.batch)
 
     def _close_epoch(self, events: EventLog) -> None:
         """Validates and writes the epoch into the history."""

@@ -1,28 +1,57 @@
-"""From a config to encoded splits."""
+"""From a config to encoded splits, in memory or streamed."""
 
+from collections.abc import Generator
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from mmoe.config import RunConfig
+from mmoe.datasets.batch import Batch
 from mmoe.datasets.encoded import EncodedData
 from mmoe.datasets.encoder import FeatureEncoder
 from mmoe.datasets.labels import encode_labels
 from mmoe.datasets.sources import load_splits
 from mmoe.datasets.splits import Splits
+from mmoe.datasets.stream import open_stream, wants_stream
+
+
+class LabelledRows(Protocol):
+    """Rows to evaluate on: `EncodedData`, or `StreamRows`."""
+
+    def __len__(self) -> int: ...
+
+    def chunks(self) -> Generator[EncodedData]:
+        """All rows, in order."""
+        ...
+
+
+class TrainingRows(LabelledRows, Protocol):
+    """Rows to train on: `EncodedData`, or `StreamRows`."""
+
+    def epoch_batches(self, seed: int, epoch: int, size: int, first: int = 0) -> Generator[Batch]:
+        """The batches of an epoch from number `first` on."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedData:
-    """The three splits as arrays, and the encoder that was fitted on the first."""
+    """The three splits, and the encoder that was fitted on the first.
+
+    Attributes:
+        streamed: The splits are read while they are used.
+        fingerprint: Of the files, where they are streamed; a resumed run needs the same.
+    """
 
     encoder: FeatureEncoder
-    train: EncodedData
-    validation: EncodedData
-    test: EncodedData
+    train: TrainingRows
+    validation: LabelledRows
+    test: LabelledRows
     oracle: dict[str, np.ndarray] | None
     origin: str
+    streamed: bool = False
+    fingerprint: str = ""
 
 
 def prepare(
@@ -41,6 +70,8 @@ def prepare(
     Raises:
         ValueError: Anything is wrong with the data; the message names file, column and row.
     """
+    if splits is None and wants_stream(config):
+        return _prepare_stream(config, encoder)
     splits = splits or load_splits(config)
     encoder = encoder or FeatureEncoder.fit(config, splits.train, splits.origin)
     train = encode(config, encoder, splits.train, splits.origin, training=True)
@@ -66,4 +97,20 @@ def encode(
     return EncodedData(
         features=encoder.encode(table, origin),
         labels=encode_labels(config, table, origin, training=training),
+    )
+
+
+def _prepare_stream(config: RunConfig, encoder: FeatureEncoder | None) -> PreparedData:
+    """Fits the encoder in a pass of its own; an interrupted run brings its encoder along."""
+    splits = open_stream(config)
+    encoder = encoder or splits.fit()
+    return PreparedData(
+        encoder=encoder,
+        train=splits.rows("train", encoder),
+        validation=splits.rows("validation", encoder),
+        test=splits.rows("test", encoder),
+        oracle=None,
+        origin=splits.origin,
+        streamed=True,
+        fingerprint=splits.fingerprint(),
     )

@@ -24,6 +24,7 @@ class Position:
     epochs_without_gain: int = 0
     finished: bool = False
     train_rows: int = 0  # of the training split, to notice that the data changed
+    fingerprint: str = ""  # of streamed files; their order follows from seed, epoch and batch
     loss_sums: list[float] = field(default_factory=list)  # of the current epoch, per task
     loss_rows: list[float] = field(default_factory=list)
     epoch_seconds: float = 0.0

@@ -1,0 +1,11 @@
+"""Rows that are read while they are trained on, in memory that the config bounds.
+
+`open_stream` finds the files and splits them, `StreamSplits.fit` learns the encoder in one pass,
+and each split (`StreamRows`) gives shuffled batches or, for evaluation, chunks in file order.
+"""
+
+from mmoe.datasets.stream.open import StreamSplits, every_row, open_stream
+from mmoe.datasets.stream.rows import StreamRows
+from mmoe.datasets.stream.size import wants_stream
+
+__all__ = ["StreamRows", "StreamSplits", "every_row", "open_stream", "wants_stream"]

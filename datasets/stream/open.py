@@ -1,0 +1,159 @@
+"""From a config to the splits of a stream, and to the encoder fitted on the first of them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from mmoe.config import RunConfig, SplitConfig
+from mmoe.datasets.encoder import FeatureEncoder
+from mmoe.datasets.fit_encoder import EncoderFit
+from mmoe.datasets.labels import TrainableCheck, encode_labels
+from mmoe.datasets.projection import column_uses
+from mmoe.datasets.readers import column_names
+from mmoe.datasets.sources import files_by_split, one_path
+from mmoe.datasets.splits import refuse_empty
+from mmoe.datasets.stream.parts import RandomParts, WholeParts, count_parts, fit_parts
+from mmoe.datasets.stream.prefetch import prefetch
+from mmoe.datasets.stream.rows import Split, StreamRows
+from mmoe.datasets.stream.source import StreamSource
+from mmoe.datasets.stream.survey import survey
+
+_NAMES = ("train", "validation", "test")
+_CHUNKS_AHEAD = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamSplits:
+    """The three splits of a run, none of them in memory."""
+
+    config: RunConfig
+    train: Split
+    validation: Split
+    test: Split
+    origin: str
+
+    def fit(self) -> FeatureEncoder:
+        """One pass over all files: learns from the training rows, checks the others' values.
+
+        Raises:
+            ValueError: A value does not fit, or a training label has one class only; nothing has
+                been written then.
+        """
+        fit, check = EncoderFit(self.config, self.origin), TrainableCheck(self.config)
+        for table, trains in prefetch(self._tables(), _CHUNKS_AHEAD):
+            labels = encode_labels(self.config, table, self.origin)
+            if trains:
+                fit.add(table)
+                check.add(labels)
+            else:
+                fit.check(table)
+        check.finish(self.origin)
+        return FeatureEncoder.of(fit)
+
+    def rows(self, name: str, encoder: FeatureEncoder) -> StreamRows:
+        """The split `name`, encoded while it is read."""
+        return StreamRows(getattr(self, name), self.config, encoder)
+
+    def fingerprint(self) -> str:
+        """Of the files, their rows and how they are split: what resuming relies on."""
+        digest = sha256()
+        for name in _NAMES:
+            split: Split = getattr(self, name)
+            for piece, count in zip(split.source.pieces, split.counts_P, strict=True):
+                digest.update(f"{piece.file.name} {piece.row_group} {piece.rows} {count};".encode())
+        return digest.hexdigest()[:16]
+
+    def _tables(self) -> Iterator[tuple[pa.Table, bool]]:
+        """Training rows and the others of every chunk, each source read once."""
+        splits: list[Split] = [getattr(self, name) for name in _NAMES]
+        for source in dict.fromkeys(id(split.source) for split in splits):
+            mine = [split for split in splits if id(split.source) == source]
+            first = mine[0]
+            columns = first.source.schema.names
+            for piece in first.source.pieces:
+                for number, table in first.source.read(piece, columns):
+                    part_N = first.parts.of(table, number, table.num_rows)
+                    trains_N = (part_N == 0) & (first is self.train)
+                    for rows_N, trains in ((trains_N, True), (~trains_N, False)):
+                        if rows_N.all():
+                            yield table, trains
+                        elif rows_N.any():
+                            yield table.filter(pa.array(rows_N)), trains
+
+
+def open_stream(config: RunConfig, data: str | Path | None = None) -> StreamSplits:
+    """Finds the files of a run and how they are split.
+
+    Args:
+        config: `data.path`, or with `split.by: file` `data.train`, `data.validation`, `data.test`.
+        data: Instead of `data.path`, or the folder of the three.
+
+    Raises:
+        ValueError: Files are missing, damaged or differ, or cannot be split.
+    """
+    if config.data.split.by == "file":
+        return _by_file(config, data)
+    paths = one_path(config, data)
+    uses = column_uses(config, column_names(paths))
+    source = survey(paths, uses, config.data.streaming.chunk_rows)
+    parts = fit_parts(source, config.data.split, config.split_seed)
+    counts_P3 = count_parts(source, parts)
+    refuse_empty(counts_P3.sum(axis=0), config.data.split, source.origin)
+    train, validation, test = (
+        Split(source=source, parts=parts, part=part, counts_P=counts_P3[:, part])
+        for part in range(3)
+    )
+    return StreamSplits(
+        config=config, train=train, validation=validation, test=test, origin=source.origin
+    )
+
+
+def _by_file(config: RunConfig, folder: str | Path | None) -> StreamSplits:
+    """Training and test files; without validation files its share is drawn from training."""
+    paths = files_by_split(config, folder)
+    uses = column_uses(config, column_names(paths["train"]))
+    chunk = config.data.streaming.chunk_rows
+    sources = {
+        name: survey(paths[name], uses, chunk, infer_types=name == "train") for name in paths
+    }
+    splits = {name: _whole(source) for name, source in sources.items()}
+    if "validation" not in splits:
+        share = SplitConfig(by="random", validation=config.data.split.validation, test=1e-9)
+        splits |= _carved(sources["train"], share, config.split_seed)
+    origins = [source.origin for source in sources.values()]
+    return StreamSplits(
+        config=config, **splits, origin=f"{origins[0]} (and {', '.join(origins[1:])})"
+    )
+
+
+def _whole(source: StreamSource) -> Split:
+    counts_P = np.array([piece.rows for piece in source.pieces], np.int64)
+    return Split(source=source, parts=WholeParts(), part=0, counts_P=counts_P)
+
+
+def _carved(source: StreamSource, share: SplitConfig, seed: int) -> dict[str, Split]:
+    """A random validation share out of the training rows."""
+    parts = replace(RandomParts.fit(source.num_rows, share, seed), below_test=0)
+    counts_P3 = count_parts(source, parts)
+    return {
+        name: Split(source=source, parts=parts, part=part, counts_P=counts_P3[:, part])
+        for part, name in enumerate(("train", "validation"))
+    }
+
+
+def every_row(config: RunConfig, encoder: FeatureEncoder, data: str | Path) -> StreamRows:
+    """Rows of other files than those of the run, none left out: to evaluate on.
+
+    Text stays text: types guessed from these rows might differ from those of training.
+    """
+    # The split's column is not needed: nothing is split here.
+    unsplit = config.model_copy(
+        update={"data": config.data.model_copy(update={"split": SplitConfig()})}
+    )
+    uses = column_uses(unsplit, column_names(data))
+    source = survey(data, uses, config.data.streaming.chunk_rows, infer_types=False)
+    return StreamRows(_whole(source), unsplit, encoder)

@@ -1,0 +1,55 @@
+"""Whether a run's rows are streamed or read into memory first."""
+
+from pathlib import Path
+
+from mmoe.config import RunConfig
+from mmoe.datasets.data_file import DataFile
+from mmoe.datasets.files import kind_of, resolve_files
+from mmoe.datasets.formats import file_columns
+from mmoe.datasets.parquet_files import parquet_bytes
+from mmoe.datasets.projection import required_columns
+
+_MEGABYTE = 1_000_000
+
+
+def wants_stream(config: RunConfig, data: str | Path | None = None) -> bool:
+    """By `data.input`; where that is auto, by the bytes that the columns hold.
+
+    Args:
+        config: Of the run.
+        data: Other rows than those of the config.
+
+    Raises:
+        ValueError: The rows come from no files, but `data.input` is stream.
+    """
+    section = config.data
+    if section.source != "files":
+        if section.input == "stream":
+            raise ValueError(
+                f"data.input: stream reads files, but data.source is {section.source}; set "
+                "data.input: auto, or data.source: files with data.path"
+            )
+        return False
+    if section.input != "auto":
+        return section.input == "stream"
+    paths = [data] if data is not None else _configured(config)
+    left = section.streaming.above_mb * _MEGABYTE
+    for path in paths:
+        for file in resolve_files(path):
+            left -= _bytes(file, config)
+            if left < 0:
+                return True
+    return False
+
+
+def _configured(config: RunConfig) -> list[str]:
+    section = config.data
+    names = ("train", "validation", "test") if section.split.by == "file" else ("path",)
+    found = [getattr(section, name) for name in names]
+    return [p for paths in found for p in ([paths] if isinstance(paths, str) else paths or [])]
+
+
+def _bytes(file: DataFile, config: RunConfig) -> int:
+    if kind_of(file) != "parquet":
+        return file.size()
+    return parquet_bytes(file, required_columns(config, file_columns(file)))

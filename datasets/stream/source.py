@@ -1,0 +1,120 @@
+"""Files as pieces that can be read in any order, with one type for each column."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from mmoe.datasets.data_file import DataFile
+from mmoe.datasets.formats import iter_file
+from mmoe.datasets.readers import plain_columns
+from mmoe.datasets.rows import number_rows
+from mmoe.datasets.text_kind import as_settled
+
+_ENDLESS = 2**62
+_MOVE = (
+    "it was changed after training began; write a new file under another name instead, then start "
+    "anew"
+)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A row group of a Parquet file, or a whole file of another kind.
+
+    Attributes:
+        file: Where it is.
+        row_group: None = the whole file.
+        rows: How many.
+        first: Number of its first row in the file.
+        before: Number of its first row over all files.
+    """
+
+    file: DataFile
+    row_group: int | None
+    rows: int
+    first: int
+    before: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamSource:
+    """Rows of files that are one data set.
+
+    Attributes:
+        pieces: In file order; none of them is empty.
+        schema: The columns that the run uses, of the types that all files' values fit.
+        sizes: Bytes of each file when it was looked at.
+        origin: What the user calls the data.
+        chunk_rows: Rows decoded at a time.
+    """
+
+    pieces: list[Piece]
+    schema: pa.Schema
+    sizes: dict[DataFile, int] = field(repr=False)
+    origin: str
+    chunk_rows: int
+
+    @property
+    def num_rows(self) -> int:
+        """Of all pieces."""
+        return sum(piece.rows for piece in self.pieces)
+
+    def read(self, piece: Piece, columns: list[str]) -> Iterator[tuple[int, pa.Table]]:
+        """The piece's rows in order, in chunks.
+
+        Args:
+            piece: One of `pieces`.
+            columns: Names in `schema`.
+
+        Yields:
+            The number over all files of the chunk's first row, and the chunk, whose hidden column
+            lets error messages name file and row.
+
+        Raises:
+            ValueError: The file is gone or is not what it was; names file and row group.
+        """
+        self._refuse_change(piece.file)
+        done = 0
+        for table in iter_file(piece.file, columns, self.chunk_rows, piece.row_group):
+            typed = self._typed(plain_columns(table), piece)
+            for start in range(0, typed.num_rows, self.chunk_rows):
+                chunk = typed.slice(start, self.chunk_rows)
+                place = [(str(piece.file), _ENDLESS)]
+                yield piece.before + done, number_rows(chunk, place, piece.first + done)
+                done += chunk.num_rows
+        if done != piece.rows:
+            raise ValueError(f"{_where(piece)} holds {done:,} rows, not {piece.rows:,}: {_MOVE}")
+
+    def _refuse_change(self, file: DataFile) -> None:
+        """A file of another size would give other rows, or none."""
+        try:
+            size = file.size()
+        except OSError:
+            raise ValueError(
+                f"{file}: is gone; it was there when training began: bring it back and say "
+                "--resume, or start anew without it"
+            ) from None
+        if size != self.sizes[file]:
+            raise ValueError(f"{file}: has {size:,} bytes, not {self.sizes[file]:,}: {_MOVE}")
+
+    def _typed(self, table: pa.Table, piece: Piece) -> pa.Table:
+        for position, name in enumerate(table.column_names):
+            column, kind = table.column(position), self.schema.field(name).type
+            if column.type == kind:
+                continue
+            try:
+                is_text = pa.types.is_large_string(column.type)
+                settled = as_settled(column, kind) if is_text else column.cast(kind, safe=False)
+            except pa.ArrowException as error:
+                reason = " ".join(str(error).split())[:200]
+                raise ValueError(
+                    f"{_where(piece)}: column {name!r} cannot be read as {kind} ({reason}): {_MOVE}"
+                ) from None
+            table = table.set_column(position, name, settled)
+        return table
+
+
+def _where(piece: Piece) -> str:
+    group = "" if piece.row_group is None else f": row group {piece.row_group}"
+    return f"{piece.file}{group}"

@@ -1,0 +1,121 @@
+"""A first look at files: their pieces and one type for each column.
+
+Of Parquet files the footers are read; Arrow and CSV files are read through once, to count rows and
+to find what CSV columns hold.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from mmoe.datasets.data_file import DataFile
+from mmoe.datasets.files import describe, kind_of, resolve_files
+from mmoe.datasets.formats import file_types, iter_file
+from mmoe.datasets.parquet_files import parquet_layout
+from mmoe.datasets.readers import Paths, common_schema
+from mmoe.datasets.rows import MissingColumnError, plain_type
+from mmoe.datasets.stream.source import Piece, StreamSource
+from mmoe.datasets.text_kind import TextKind
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What one file is like; `groups` are rows of row groups, or of the whole file."""
+
+    file: DataFile
+    size: int
+    schema: pa.Schema
+    groups: list[int]
+    by_group: bool
+
+
+def survey(
+    paths: Paths, uses: dict[str, str], chunk_rows: int, *, infer_types: bool = True
+) -> StreamSource:
+    """Finds the files, their pieces and the columns' types.
+
+    Args:
+        paths: As for `read_table`.
+        uses: The columns to read, each with what needs it.
+        chunk_rows: Rows decoded at a time.
+        infer_types: As for `read_table`.
+
+    Raises:
+        ValueError: A file is missing or damaged, lacks a column, or holds another type of it than
+            the others; or there is not one row.
+    """
+    files, origin = resolve_files(paths), describe(paths)
+    texts = {name: TextKind() for name in uses} if infer_types else {}
+    found = [_look_at(file, uses, texts, chunk_rows) for file in files]
+    _settle_folders(files, uses, texts)
+    settled = [_settled_schema(one, texts) for one in found]
+    schema = common_schema(files, settled)
+    pieces = _pieces(found)
+    if not pieces:
+        raise ValueError(f"{origin}: holds no rows, only columns; nothing can be trained on it")
+    sizes = {one.file: one.size for one in found}
+    return StreamSource(
+        pieces=pieces, schema=schema, sizes=sizes, origin=origin, chunk_rows=chunk_rows
+    )
+
+
+def _look_at(
+    file: DataFile, uses: dict[str, str], texts: dict[str, TextKind], chunk_rows: int
+) -> _Found:
+    kind = kind_of(file)
+    there = file_types(file)
+    for name in uses:
+        if name not in there.names:
+            raise MissingColumnError(name, there.names, str(file)).needed_by(uses[name])
+    schema = pa.schema([(name, plain_type(there.field(name).type)) for name in uses])
+    size = file.size()
+    if kind == "parquet":
+        return _Found(file, size, schema, parquet_layout(file)[1], True)
+    folders = [name for name in file.partitions if name in uses]
+    own = [name for name in uses if name not in folders] or there.names[:1]
+    # Of an Arrow file one column is enough to count the rows.
+    rows = 0
+    for table in iter_file(file, own if kind == "csv" else own[:1], chunk_rows):
+        rows += table.num_rows
+        if kind == "csv":
+            for name in texts.keys() & set(own):
+                texts[name].add(table[name])
+    return _Found(file, size, schema, [rows], False)
+
+
+def _settle_folders(
+    files: Iterable[DataFile], uses: dict[str, str], texts: dict[str, TextKind]
+) -> None:
+    """Columns that folders name hold what all their values together look like."""
+    values: dict[str, set[str]] = {}
+    for file in files:
+        for name, value in file.partitions.items():
+            if name in uses and name in texts and value is not None:
+                values.setdefault(name, set()).add(value)
+    for name, distinct in values.items():
+        texts[name].add(pa.chunked_array([pa.array(sorted(distinct), pa.large_string())]))
+
+
+def _settled_schema(one: _Found, texts: dict[str, TextKind]) -> pa.Schema:
+    """Text of CSV files and folders gets the type it looks like."""
+    is_csv = kind_of(one.file) == "csv"
+    fields = []
+    for item in one.schema:
+        is_text = pa.types.is_large_string(item.type)
+        settles = is_text and item.name in texts and (is_csv or item.name in one.file.partitions)
+        fields.append(item.with_type(texts[item.name].type) if settles else item)
+    return pa.schema(fields)
+
+
+def _pieces(found: list[_Found]) -> list[Piece]:
+    pieces, before = [], 0
+    for one in found:
+        first = 0
+        for group, rows in enumerate(one.groups):
+            if rows:  # writers such as Spark leave files without rows
+                row_group = group if one.by_group else None
+                pieces.append(Piece(one.file, row_group, rows, first, before))
+            first += rows
+            before += rows
+    return pieces

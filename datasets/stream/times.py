@@ -1,0 +1,81 @@
+"""How rows are spread over time, in bounded memory."""
+
+import numpy as np
+
+_MOST = 1 << 20  # distinct moments kept apart; 16 MB
+# Whole numbers of this size are seconds, milli-, micro- or nanoseconds since 1970 (1973 to 2286)
+_UNITS = (("seconds", 1e8, 1e10), ("milliseconds", 1e11, 1e13), ("microseconds", 1e14, 1e16),
+          ("nanoseconds", 1e17, 1e19))  # fmt: skip
+_SIGN = np.int64(-(2**63))
+
+
+class TimeFit:
+    """Counts rows by moment; beyond 2²⁰ distinct moments neighbours are counted as one.
+
+    Neighbours share all but their last `coarse` bits, and stand for the first of them: a split then
+    cuts between two such moments, at most a few millionths of the whole time away from the exact
+    place. `coarse` depends on all the moments alone, never on their chunks.
+
+    Args:
+        name: The column.
+        origin: What the user calls the data; starts error messages.
+    """
+
+    def __init__(self, name: str, origin: str) -> None:
+        self.name, self.origin = name, origin
+        self.moments = np.zeros(0, np.int64)
+        self.counts = np.zeros(0, np.int64)
+        self.coarse = 0
+        self.real = False
+        self.units: dict[str, str] = {}  # unit → first file that has it
+
+    def add(self, times_N: np.ndarray, file: str) -> None:
+        """More rows of `file`: int64 or float64, as `to_times` gives them.
+
+        Raises:
+            ValueError: They are in another unit than those of another file.
+        """
+        self._refuse_two_units(times_N, file)
+        if times_N.dtype.kind == "f":
+            self.real = True
+            times_N = _ordered_bits(times_N)
+        found, counts = np.unique(self._coarser(times_N.astype(np.int64)), return_counts=True)
+        self._add_up(np.concatenate([self.moments, found]), np.concatenate([self.counts, counts]))
+        while len(self.moments) > _MOST:
+            self.coarse += 1
+            self._add_up(self._coarser(self.moments), self.counts)
+
+    def finish(self) -> tuple[np.ndarray, np.ndarray]:
+        """Ascending moments and the number of rows of each."""
+        return (_from_bits(self.moments) if self.real else self.moments), self.counts
+
+    def _coarser(self, times_N: np.ndarray) -> np.ndarray:
+        return times_N >> self.coarse << self.coarse
+
+    def _add_up(self, moments: np.ndarray, counts: np.ndarray) -> None:
+        self.moments, position = np.unique(moments, return_inverse=True)
+        self.counts = np.bincount(position, weights=counts).astype(np.int64)
+
+    def _refuse_two_units(self, times_N: np.ndarray, file: str) -> None:
+        if not len(times_N):
+            return
+        lowest, highest = float(times_N.min()), float(times_N.max())
+        for unit, start, stop in _UNITS:
+            if start <= lowest and highest < stop:
+                self.units.setdefault(unit, file)
+        if len(self.units) > 1:
+            (one, there), (two, here) = list(self.units.items())[:2]
+            raise ValueError(
+                f"{here}: column {self.name!r} looks like {two} since 1970, but like {one} in "
+                f"{there}; write the column in one unit"
+            )
+
+
+def _ordered_bits(values: np.ndarray) -> np.ndarray:
+    """float64 → int64 in the same order."""
+    bits = (values + 0.0).view(np.int64)
+    return np.where(bits < 0, ~bits ^ _SIGN, bits)
+
+
+def _from_bits(bits: np.ndarray) -> np.ndarray:
+    return np.where(bits < 0, ~(bits ^ _SIGN), bits).view(np.float64)
