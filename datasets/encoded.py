@@ -1,6 +1,6 @@
 """Encoded rows in memory, and batches cut out of them."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,6 +49,16 @@ class EncodedLabels:
     def __len__(self) -> int:
         return len(self.labels_NT)
 
+    def rows(self, start: int, stop: int) -> "EncodedLabels":
+        """Rows [start, stop), not copied."""
+        groups_N = None if self.groups_N is None else self.groups_N[start:stop]
+        return EncodedLabels(
+            labels_NT=self.labels_NT[start:stop],
+            observed_NT=self.observed_NT[start:stop],
+            weights_NT=self.weights_NT[start:stop],
+            groups_N=groups_N,
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class EncodedData:
@@ -70,6 +80,20 @@ class EncodedData:
     def chunks(self) -> Generator["EncodedData"]:
         """All rows at once; a stream has many chunks."""
         yield self
+
+    def rows(self, start: int, stop: int) -> "EncodedData":
+        """Rows [start, stop), not copied."""
+        features, labels = self.features, self.labels
+        lists = [
+            (values[offsets[start] : offsets[stop]], offsets[start : stop + 1] - offsets[start])
+            for values, offsets in features.lists
+        ]
+        cut = EncodedFeatures(
+            dense_NF=features.dense_NF[start:stop], ids_NC=features.ids_NC[start:stop], lists=lists
+        )
+        return EncodedData(
+            features=cut, labels=None if labels is None else labels.rows(start, stop)
+        )
 
     def epoch_batches(self, seed: int, epoch: int, size: int, first: int = 0) -> Generator[Batch]:
         """The batches of an epoch from number `first` on; the order depends on seed and epoch."""
@@ -135,6 +159,25 @@ def join(parts: list[EncodedData]) -> EncodedData:
     return EncodedData(
         features=_join_features(features), labels=join_labels(labels) if labels else None
     )
+
+
+def in_chunks(parts: Iterable[EncodedData], size: int) -> Iterator[EncodedData]:
+    """The same rows in chunks of `size`, the last one with what is left."""
+    held: list[EncodedData] = []
+    rows = 0
+    for part in parts:
+        held.append(part)
+        rows += len(part)
+        if rows < size:
+            continue
+        data = join(held)
+        for start in range(0, rows - size + 1, size):
+            yield data.rows(start, start + size)
+        rest = rows % size
+        held = [data.rows(rows - rest, rows)] if rest else []
+        rows = rest
+    if held:
+        yield join(held)
 
 
 def join_labels(parts: Sequence[EncodedLabels]) -> EncodedLabels:

@@ -20,7 +20,7 @@ from mmoe.datasets.stream.ranks import smallest_hashes
 from mmoe.datasets.stream.source import StreamSource
 from mmoe.datasets.stream.times import TimeFit
 
-_ROWS = 1 << 20  # row numbers hashed at a time
+_ROWS = 1 << 17  # row numbers hashed at a time
 
 
 class Parts(Protocol):

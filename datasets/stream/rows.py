@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from mmoe.config import RunConfig
 from mmoe.datasets.batch import Batch
-from mmoe.datasets.encoded import EncodedData, join
+from mmoe.datasets.encoded import EncodedData, in_chunks, join
 from mmoe.datasets.encoder import FeatureEncoder
 from mmoe.datasets.keys import GroupCodes
 from mmoe.datasets.labels import encode_labels
@@ -82,7 +82,9 @@ class StreamRows:
 
     def chunks(self) -> Generator[EncodedData]:
         """The rows in file order, with labels and groups, encoded ahead in the background."""
-        return prefetch(self._chunks(), _CHUNKS_AHEAD)
+        # Whole batches of the fixed height that predictions are made in
+        size = window_rows(self.streaming.chunk_rows, self.config.training.eval_batch_size)
+        return prefetch(in_chunks(self._chunks(), size), _CHUNKS_AHEAD)
 
     def epoch_batches(self, seed: int, epoch: int, size: int, first: int = 0) -> Generator[Batch]:
         """The batches of an epoch from number `first` on; made ahead in the background.

@@ -3,6 +3,7 @@
 import numpy as np
 
 _MOST = 1 << 20  # distinct moments kept apart; 16 MB
+_LEAST = 1 << 16  # moments that wait before they are added up
 # Whole numbers of this size are seconds, milli-, micro- or nanoseconds since 1970 (1973 to 2286)
 _UNITS = (("seconds", 1e8, 1e10), ("milliseconds", 1e11, 1e13), ("microseconds", 1e14, 1e16),
           ("nanoseconds", 1e17, 1e19))  # fmt: skip
@@ -25,6 +26,8 @@ class TimeFit:
         self.name, self.origin = name, origin
         self.moments = np.zeros(0, np.int64)
         self.counts = np.zeros(0, np.int64)
+        self.pending: list[tuple[np.ndarray, np.ndarray]] = []  # moments and counts, not added up
+        self.waiting = 0  # moments in them
         self.coarse = 0
         self.real = False
         self.units: dict[str, str] = {}  # unit → first file that has it
@@ -40,21 +43,30 @@ class TimeFit:
             self.real = True
             times_N = _ordered_bits(times_N)
         found, counts = np.unique(self._coarser(times_N.astype(np.int64)), return_counts=True)
-        self._add_up(np.concatenate([self.moments, found]), np.concatenate([self.counts, counts]))
-        while len(self.moments) > _MOST:
-            self.coarse += 1
-            self._add_up(self._coarser(self.moments), self.counts)
+        self.pending.append((found, counts))
+        self.waiting += len(found)
+        if self.waiting > max(len(self.moments), _LEAST):
+            self._add_up()
 
     def finish(self) -> tuple[np.ndarray, np.ndarray]:
         """Ascending moments and the number of rows of each."""
+        self._add_up()
         return (_from_bits(self.moments) if self.real else self.moments), self.counts
 
     def _coarser(self, times_N: np.ndarray) -> np.ndarray:
         return times_N >> self.coarse << self.coarse
 
-    def _add_up(self, moments: np.ndarray, counts: np.ndarray) -> None:
-        self.moments, position = np.unique(moments, return_inverse=True)
-        self.counts = np.bincount(position, weights=counts).astype(np.int64)
+    def _add_up(self) -> None:
+        moments = np.concatenate([self.moments, *(m for m, _ in self.pending)])
+        counts = np.concatenate([self.counts, *(c for _, c in self.pending)])
+        self.pending, self.waiting = [], 0
+        while True:
+            self.moments, place = np.unique(self._coarser(moments), return_inverse=True)
+            self.counts = np.bincount(place, weights=counts).astype(np.int64)
+            if len(self.moments) <= _MOST:
+                return
+            self.coarse += 1
+            moments, counts = self.moments, self.counts
 
     def _refuse_two_units(self, times_N: np.ndarray, file: str) -> None:
         if not len(times_N):

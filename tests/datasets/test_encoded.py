@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmoe.datasets.encoded import EncodedData, EncodedFeatures, EncodedLabels
+from mmoe.datasets.encoded import EncodedData, EncodedFeatures, EncodedLabels, in_chunks, join
 
 
 def random_data(rng, rows, dense, single, lists, labels=True):
@@ -102,3 +102,18 @@ def test_errors():
         data.batch(slice(0, 5), pad_to=4)
     with pytest.raises(ValueError, match="labels: expected 5 rows, as many as features, got 4"):
         EncodedData(features=data.features, labels=random_data(rng, 4, 1, 1, 0).labels)
+
+
+@given(sizes=st.lists(st.integers(1, 9), min_size=1, max_size=8), size=st.integers(1, 12))
+def test_chunks_of_one_size_hold_the_same_rows(sizes, size):
+    whole = random_data(np.random.default_rng(0), sum(sizes), 2, 1, 1)
+    ends = np.cumsum(sizes)
+    parts = (whole.rows(end - n, end) for end, n in zip(ends, sizes, strict=True))
+    chunks = list(in_chunks(parts, size))
+    assert [len(chunk) for chunk in chunks[:-1]] == [size] * (len(chunks) - 1)
+    joined = join(chunks)
+    np.testing.assert_array_equal(joined.features.dense_NF, whole.features.dense_NF)
+    np.testing.assert_array_equal(joined.features.ids_NC, whole.features.ids_NC)
+    for mine, theirs in zip(joined.features.lists[0], whole.features.lists[0], strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    np.testing.assert_array_equal(joined.labels.weights_NT, whole.labels.weights_NT)

@@ -1,0 +1,183 @@
+"""What is wrong with files is said in one line that names the file and the way out."""
+
+import datetime
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from mmoe.config import config_from_dict
+from mmoe.datasets.sources import load_splits
+from mmoe.datasets.stream import open_stream
+
+GOOD = pa.table(
+    {
+        "user": pa.array(range(40)),
+        "at": pa.array([1_700_000_000 + n for n in range(40)]),
+        "tags": [[n % 3, None] if n % 2 else None for n in range(40)],
+        "price": [n / 2 for n in range(40)],
+        "click": [n % 2 for n in range(40)],
+    }
+)
+
+
+def configured(path, **split):
+    return config_from_dict(
+        {
+            "data": {"path": str(path), "split": split, "input": "stream"},
+            "features": [
+                {"kind": "categorical", "name": "user"},
+                {"kind": "list", "name": "tags"},
+                {"kind": "numeric", "name": "price"},
+            ],
+            "tasks": [{"name": "click", "label": "click"}],
+        }
+    )
+
+
+def changed(name, values):
+    position = GOOD.column_names.index(name)
+    return GOOD.set_column(position, name, pa.array(values))
+
+
+def write(folder, *tables):
+    for n, table in enumerate(tables):
+        pq.write_table(table, folder / f"{n}.parquet", row_group_size=16)
+    return folder
+
+
+def error_of(config):
+    with pytest.raises(ValueError) as raised:  # noqa: PT011  # the caller looks at it
+        open_stream(config).fit()
+    assert "\n" not in str(raised.value)
+    return str(raised.value)
+
+
+def test_a_file_without_a_column(tmp_path):
+    write(tmp_path, GOOD, GOOD.drop_columns(["price"]))
+    said = error_of(configured(tmp_path))
+    assert "1.parquet: there is no column 'price', which feature 'price' needs" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "kinds"),
+    [
+        ("user", [f"u{n}" for n in range(40)], "large_string, but int64"),
+        ("price", [str(n) for n in range(40)], "large_string, but double"),
+        ("tags", list(range(40)), "int64, but list<"),
+    ],
+)
+def test_types_that_differ_from_file_to_file(tmp_path, name, values, kinds):
+    write(tmp_path, GOOD, changed(name, values))
+    said = error_of(configured(tmp_path))
+    assert f"1.parquet: column {name!r} holds {kinds}" in said
+    assert "0.parquet; write the column with one type" in said
+
+
+def test_numbers_widen(tmp_path):
+    write(tmp_path, GOOD, changed("price", list(range(40))))
+    assert len(open_stream(configured(tmp_path)).train) == 64
+
+
+def test_moments_of_two_types(tmp_path):
+    tables = [
+        changed("at", pa.array([datetime.datetime(2024, 1, 1)] * 40, pa.timestamp(unit)))
+        for unit in ("ms", "us")
+    ]
+    said = error_of(configured(write(tmp_path, *tables), by="time", column="at"))
+    assert "1.parquet: column 'at' holds timestamp[us], but timestamp[ms] in" in said
+
+
+def test_numbers_in_two_units_of_time(tmp_path):
+    write(tmp_path, GOOD, changed("at", [(1_700_000_050 + n) * 1000 for n in range(40)]))
+    said = error_of(configured(tmp_path, by="time", column="at"))
+    assert "1.parquet: column 'at' looks like milliseconds since 1970, but like seconds in" in said
+
+
+def test_files_without_rows_are_passed_over(tmp_path):
+    config = configured(write(tmp_path, GOOD, GOOD[:0], GOOD))
+    splits, memory = open_stream(config), load_splits(config)
+    assert len(splits.train) == memory.train.num_rows
+    said = error_of(configured(write(tmp_path, GOOD[:0], GOOD[:0], GOOD[:0])))
+    assert said == f"{tmp_path}: holds no rows, only columns; nothing can be trained on it"
+
+
+def test_nulls_in_lists_are_no_ids(tmp_path):
+    config = configured(write(tmp_path, GOOD, GOOD))
+    encoder = open_stream(config).fit()
+    assert encoder.ids["tags"].keys.to_pylist() == [0, 1, 2] or set(
+        encoder.ids["tags"].keys.to_pylist()
+    ) == {0, 1, 2}
+
+
+@pytest.mark.parametrize("harm", ["cut", "flip"])
+def test_damaged_row_groups_are_named(tmp_path, harm):
+    write(tmp_path, GOOD, GOOD)
+    path = tmp_path / "1.parquet"
+    content = bytearray(path.read_bytes())
+    if harm == "cut":
+        path.write_bytes(content[:-30])
+        assert "1.parquet: is truncated or no Parquet file" in error_of(configured(tmp_path))
+        return
+    start = pq.ParquetFile(path).metadata.row_group(1).column(0).dictionary_page_offset
+    content[start : start + 60] = b"\xff" * 60
+    path.write_bytes(content)
+    assert "1.parquet: row group 1: is truncated or no Parquet" in error_of(configured(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("price", float("inf"), r"1.parquet: row 31: column 'price' .* is inf, expected a finite"),
+        ("click", 3, r"1.parquet: row 31: column 'click' of task 'click' is 3, expected 0 or 1"),
+    ],
+)
+def test_a_bad_value_is_named_wherever_its_row_lands(tmp_path, name, value, says):
+    values = GOOD[name].to_pylist()
+    values[30] = value
+    for seed in range(4):
+        config = configured(write(tmp_path, GOOD, changed(name, values)))
+        config = config.model_copy(update={"split_seed": seed})
+        with pytest.raises(ValueError, match=says):
+            open_stream(config).fit()
+
+
+def test_words_in_a_csv_column_of_numbers(tmp_path):
+    rows = "".join(f"{n},{n},{n % 2}\n" for n in range(50))
+    (tmp_path / "a.csv").write_text("user,price,click\n" + rows)
+    (tmp_path / "b.csv").write_text("user,price,click\n" + rows + "7,cheap,0\n")
+    config = configured(tmp_path)
+    config = config.model_copy(update={"features": [config.features[0], config.features[2]]})
+    assert "b.csv: row 51: column 'price' (of feature 'price') is 'cheap'" in error_of(config)
+
+
+def test_labels_of_one_class(tmp_path):
+    write(tmp_path, changed("click", [0] * 40))
+    assert "task 'click' has one class only: all 32 observed" in error_of(configured(tmp_path))
+
+
+def test_a_split_without_rows(tmp_path):
+    write(tmp_path, changed("user", [1] * 40))
+    assert "split is empty, out of 40 rows" in error_of(
+        configured(tmp_path, by="hash", column="user")
+    )
+
+
+def test_streams_need_files():
+    from mmoe.datasets.stream import wants_stream
+
+    config = configured("x")
+    data = config.data.model_copy(update={"source": "synthetic-funnel"})
+    with pytest.raises(ValueError, match=r"data\.input: stream reads files, but data\.source is"):
+        wants_stream(config.model_copy(update={"data": data}))
+
+
+def test_unknown_keys_are_refused():
+    with pytest.raises(ValueError, match=r"shuffle_buffer_rows"):
+        config_from_dict(
+            {
+                "data": {"path": "x", "streaming": {"shuffle_bufer_rows": 3}},
+                "features": [{"kind": "numeric", "name": "x"}],
+                "tasks": [{"name": "t", "label": "t"}],
+            }
+        )

@@ -1,0 +1,206 @@
+"""A stream has the rows, the splits and the encoder of the same files in memory."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
+import pytest
+
+from mmoe.config import config_from_dict, set_values
+from mmoe.datasets.encoded import join
+from mmoe.datasets.encoder import FeatureEncoder
+from mmoe.datasets.labels import encode_labels
+from mmoe.datasets.sources import load_splits
+from mmoe.datasets.stream import open_stream
+
+SPLITS = {
+    "random": {},
+    "hash": {"by": "hash", "column": "user"},
+    "hash-of-floats": {"by": "hash", "column": "price"},
+    "hash-with-gaps": {"by": "hash", "column": "shop"},
+    "time": {"by": "time", "column": "row"},
+    "iso": {"by": "time", "column": "day"},
+    "real-time": {"by": "time", "column": "price"},
+}
+
+
+@pytest.fixture(name="log", scope="module")
+def _log(funnel_table):
+    table = funnel_table.append_column(
+        "day", pa.array([f"2024-01-{1 + n % 28:02d}" for n in range(len(funnel_table))])
+    )
+    shops = [None if n % 3 == 0 else n % 50 for n in range(len(table))]
+    return table.append_column("shop", pa.array(shops))
+
+
+def write(log, folder, kind="parquet", files=3):
+    size = -(-len(log) // files)
+    for n in range(files):
+        part = log.slice(n * size, size)
+        path = folder / f"part-{n}.{kind}"
+        if kind == "parquet":
+            pq.write_table(part, path, row_group_size=300)
+        elif kind == "arrow":
+            with pa.ipc.new_file(str(path), part.schema) as writer:
+                writer.write_table(part, max_chunksize=300)
+        else:
+            tags = pa.array(["|".join(tags) for tags in part["tags"].to_pylist()])
+            position = part.column_names.index("tags")
+            pacsv.write_csv(part.set_column(position, "tags", tags), path)
+    return str(folder)
+
+
+def configured(raw, path, split=None, **streaming):
+    data = {"path": path, "split": split or {}, "input": "stream", "group_column": "user"}
+    data["streaming"] = {"shuffle_buffer_rows": 500, "chunk_rows": 128, **streaming}
+    return config_from_dict({**raw, "data": data})
+
+
+def rows_of(data):
+    """One tuple for each row, to be compared as multisets."""
+    features, labels = data.features, data.labels
+    lists = [
+        [tuple(values[a:b].tolist()) for a, b in zip(offsets[:-1], offsets[1:], strict=True)]
+        for values, offsets in features.lists
+    ]
+    columns = [features.dense_NF.tolist(), features.ids_NC.tolist(), labels.labels_NT.tolist()]
+    return [str(row) for row in zip(*columns, *lists, strict=True)]
+
+
+def assert_same(mine, theirs):
+    np.testing.assert_array_equal(mine.features.dense_NF, theirs.features.dense_NF)
+    np.testing.assert_array_equal(mine.features.ids_NC, theirs.features.ids_NC)
+    for one, other in zip(mine.features.lists, theirs.features.lists, strict=True):
+        np.testing.assert_array_equal(one[0], other[0])
+        np.testing.assert_array_equal(one[1], other[1])
+    for name in ("labels_NT", "observed_NT", "weights_NT", "groups_N"):
+        np.testing.assert_array_equal(getattr(mine.labels, name), getattr(theirs.labels, name))
+
+
+def assert_streams_as_memory(config):
+    splits, memory = open_stream(config), load_splits(config)
+    encoder = splits.fit()
+    expected = FeatureEncoder.fit(config, memory.train, "x")
+    assert encoder.numeric == expected.numeric
+    for name, id_map in encoder.ids.items():
+        assert id_map.kind == expected.ids[name].kind
+        assert id_map.keys.equals(expected.ids[name].keys)
+    for name in ("train", "validation", "test"):
+        table = getattr(memory, name)
+        mine = join(list(splits.rows(name, encoder).chunks()))
+        theirs = type(mine)(
+            features=encoder.encode(table, "x"), labels=encode_labels(config, table, "x")
+        )
+        assert len(getattr(splits, name)) == len(theirs)
+        assert_same(mine, theirs)
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_every_split_is_that_of_memory(log, funnel_config, tmp_path, split):
+    assert_streams_as_memory(configured(funnel_config, write(log, tmp_path), SPLITS[split]))
+
+
+@pytest.mark.parametrize("kind", ["csv", "arrow"])
+def test_every_kind_of_file(log, funnel_config, tmp_path, kind):
+    assert_streams_as_memory(configured(funnel_config, write(log, tmp_path, kind)))
+
+
+def test_addresses_and_globs(log, funnel_config, tmp_path):
+    write(log, tmp_path)
+    assert_streams_as_memory(configured(funnel_config, f"file://{tmp_path}/part-*.parquet"))
+    assert_streams_as_memory(configured(funnel_config, f"{tmp_path}/part-[01].parquet"))
+
+
+def test_folders_that_name_columns(log, funnel_config, tmp_path):
+    for n, day in enumerate(("2024-01-01", "2024-01-02", "2024-01-03", "2024-01-04")):
+        (tmp_path / f"day={day}" / f"hour={n}").mkdir(parents=True)
+        part = log.drop_columns(["day"]).slice(n * 1000, 1000)
+        pq.write_table(part, tmp_path / f"day={day}" / f"hour={n}" / "a.parquet")
+    raw = set_values(funnel_config, ["features.user.column=hour", "features.user.encoding=hash"])
+    raw["features"][0] = {"kind": "categorical", "name": "hour"}
+    config = configured(raw, str(tmp_path), {"by": "time", "column": "day"})
+    assert_streams_as_memory(config)
+    splits = open_stream(config)
+    assert [len(splits.train), len(splits.validation), len(splits.test)] == [2000, 1000, 1000]
+    assert splits.fit().ids["hour"].kind == "int"
+
+
+def test_split_by_file(log, funnel_config, tmp_path):
+    write(log, tmp_path)
+    files = {"train": "part-0.parquet", "validation": "part-1.parquet", "test": "part-2.parquet"}
+    raw = {**funnel_config, "data": {"split": {"by": "file"}, "input": "stream"}}
+    for name, file in files.items():
+        raw["data"][name] = str(tmp_path / file)
+    config = config_from_dict(raw)
+    splits, memory = open_stream(config), load_splits(config)
+    assert len(splits.test) == memory.test.num_rows
+    del raw["data"]["validation"]
+    config = config_from_dict(raw)
+    splits, memory = open_stream(config), load_splits(config)
+    assert len(splits.validation) == memory.validation.num_rows
+    assert len(splits.train) == memory.train.num_rows
+    encoder = splits.fit()
+    mine = join(list(splits.rows("validation", encoder).chunks()))
+    np.testing.assert_array_equal(
+        mine.features.dense_NF, encoder.encode(memory.validation, "x").dense_NF
+    )
+
+
+def epoch_rows(rows, seed, epoch, first=0, size=64):
+    return [
+        str((b.dense_BF[n].tolist(), b.labels_BT[n].tolist(), b.values[n].item()))
+        for b in rows.epoch_batches(seed, epoch, size, first)
+        for n in range(b.num_rows)
+    ]
+
+
+def test_epochs_have_the_same_rows_in_another_order(log, funnel_config, tmp_path):
+    splits = open_stream(configured(funnel_config, write(log, tmp_path)))
+    rows = splits.rows("train", splits.fit())
+    first, again, second, other = (
+        epoch_rows(rows, *which) for which in ((3, 0), (3, 0), (3, 1), (4, 0))
+    )
+    assert first == again
+    assert first != second
+    assert first != other
+    assert len(first) == len(rows)
+    assert sorted(first) == sorted(second) == sorted(other)
+
+
+@pytest.mark.parametrize("first", [1, 7, 8, 9, 30, 49, 50])
+def test_an_epoch_goes_on_anywhere(log, funnel_config, tmp_path, first):
+    splits = open_stream(configured(funnel_config, write(log, tmp_path)))
+    rows = splits.rows("train", splits.fit())
+    whole = epoch_rows(rows, 3, 0)
+    assert epoch_rows(rows, 3, 0, first) == whole[first * 64 :]
+
+
+def test_a_buffer_for_everything_gives_the_batches_of_memory(log, funnel_config, tmp_path):
+    config = configured(funnel_config, write(log, tmp_path), shuffle_buffer_rows=10_000)
+    splits, memory = open_stream(config), load_splits(config)
+    encoder = splits.fit()
+    rows = splits.rows("train", encoder)
+    table = memory.train
+    held = type(next(rows.chunks()))(
+        features=encoder.encode(table, "x"), labels=encode_labels(config, table, "x")
+    )
+    for epoch in range(2):
+        assert epoch_rows(rows, 3, epoch) == epoch_rows(held, 3, epoch)
+
+
+def test_rows_are_mixed_over_row_groups(log, funnel_config, tmp_path):
+    """A batch holds rows of several row groups, and the epoch does not follow the files."""
+    raw = {**funnel_config, "features": [{"kind": "numeric", "name": "row", "standardise": False}]}
+    splits = open_stream(configured(raw, write(log, tmp_path)))
+    rows = splits.rows("train", splits.fit())
+    numbers = np.concatenate([b.dense_BF[:, 0].numpy() for b in rows.epoch_batches(0, 0, 64)])
+    assert abs(np.corrcoef(numbers, np.arange(len(numbers)))[0, 1]) < 0.5
+    assert len({int(n) // 300 for n in numbers[:64]}) >= 2
+
+
+def test_the_fingerprint_knows_the_files(log, funnel_config, tmp_path):
+    config = configured(funnel_config, write(log, tmp_path))
+    before = open_stream(config).fingerprint()
+    assert before == open_stream(config).fingerprint()
+    (tmp_path / "part-2.parquet").rename(tmp_path / "part-3.parquet")
+    assert open_stream(config).fingerprint() != before

@@ -1,0 +1,197 @@
+"""Whole runs on streamed files: as in memory, resumed to the bit, no thread left behind."""
+
+import json
+import threading
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from mmoe.config import config_from_dict, set_values
+from mmoe.datasets.stream.source import StreamSource
+from mmoe.score import RunDirectory
+from mmoe.score.checkpoint import CheckpointFolder
+from mmoe.score.console import SilentReporter
+from mmoe.train import evaluate_run, train_run
+
+STREAM = (
+    "data.input=stream",
+    "data.streaming.shuffle_buffer_rows=700",
+    "data.streaming.chunk_rows=200",
+)
+
+
+@pytest.fixture(name="folder")
+def _folder(funnel_table, tmp_path):
+    (tmp_path / "log").mkdir()
+    for n in range(4):
+        part = funnel_table.slice(n * 1000, 1000)
+        pq.write_table(part, tmp_path / "log" / f"part-{n}.parquet", row_group_size=250)
+    return tmp_path / "log"
+
+
+@pytest.fixture(name="train")
+def _train(funnel_config, folder, tmp_path):
+    def run(name: str, *overrides: str, resume: bool = False, reporter=None):
+        settings = [f"data.path={folder}", *STREAM, *overrides]
+        config = config_from_dict(set_values(funnel_config, settings))
+        return train_run(config, tmp_path / name, resume=resume, reporter=reporter)
+
+    return run
+
+
+def _weights(folder: Path) -> dict[str, torch.Tensor]:
+    return CheckpointFolder(folder / "checkpoint").model("latest")
+
+
+def _assert_same(one: Path, two: Path) -> None:
+    mine, theirs = _weights(one), _weights(two)
+    assert mine.keys() == theirs.keys()
+    for name in mine:
+        assert torch.equal(mine[name], theirs[name]), name
+
+
+def _no_threads() -> bool:
+    return not [t for t in threading.enumerate() if t.name == "mmoe-input"]
+
+
+class _Dies(SilentReporter):
+    """Raises in the middle of an epoch, as a killed process stops there."""
+
+    def __init__(self, after: int) -> None:
+        self.left = after
+
+    def track(self, what, total, unit, *, done=0):
+        outer = self
+
+        class Context:
+            def __enter__(self):
+                return self
+
+            def __exit__(self, *_):
+                return None
+
+            def advance(self, amount, note=""):
+                outer.left -= 1
+                if outer.left < 0:
+                    raise KeyboardInterrupt
+
+        return Context()
+
+
+@pytest.mark.parametrize("after", [0, 3, 11, 12, 26, 30])
+def test_resume_continues_bit_identically(train, tmp_path, after):
+    settings = ("training.checkpoint_every_steps=5", "training.optimizer.schedule=cosine")
+    whole = train("whole", *settings)
+    with pytest.raises(KeyboardInterrupt):
+        train("broken", *settings, reporter=_Dies(after))
+    assert _no_threads()
+    resumed = train("broken", *settings, resume=True)
+    _assert_same(tmp_path / "whole", tmp_path / "broken")
+    assert resumed.metrics["tasks"] == whole.metrics["tasks"]
+    assert _no_threads()
+
+
+def test_a_buffer_for_everything_trains_as_memory_does(train, tmp_path):
+    streamed = train("stream", "data.streaming.shuffle_buffer_rows=100000")
+    held = train("memory", "data.input=memory")
+    _assert_same(tmp_path / "stream", tmp_path / "memory")
+    assert streamed.metrics["tasks"] == held.metrics["tasks"]
+    assert streamed.metrics["validation"] == held.metrics["validation"]
+
+
+def test_a_small_buffer_learns_as_well(train):
+    streamed, held = train("stream"), train("memory", "data.input=memory")
+    one, two = (run.metrics["tasks"]["click"]["auc"] for run in (streamed, held))
+    assert one == pytest.approx(two, abs=0.05)
+    assert streamed.metrics["tasks"]["click"]["rows"] == held.metrics["tasks"]["click"]["rows"]
+
+
+@pytest.mark.parametrize("above, streams", [(0, True), (1, False)])
+def test_auto_goes_by_size(train, above, streams):
+    class Listens(SilentReporter):
+        said = ""
+
+        def say(self, text):
+            self.said += text
+
+    listener = Listens()
+    settings = ("data.input=auto", f"data.streaming.above_mb={above}", "training.epochs=1")
+    train("run", *settings, reporter=listener)
+    assert ("streamed, " in listener.said) == streams
+
+
+def test_evaluation_streams_too(train, tmp_path, folder):
+    finished = train("run", "training.epochs=1")
+    run = RunDirectory.open(tmp_path / "run")
+    assert evaluate_run(run)["tasks"] == finished.metrics["tasks"]
+    every = evaluate_run(run, str(folder))["tasks"]["click"]
+    assert every["rows"] == 4000
+
+
+def test_resume_refuses_other_files(train, folder):
+    train("run", "training.epochs=1")
+    (folder / "part-3.parquet").rename(folder / "part-9.parquet")
+    with pytest.raises(ValueError, match=r"the files of .* are not those it was trained on"):
+        train("run", "training.epochs=1", resume=True)
+
+
+@pytest.mark.parametrize(
+    ("harm", "says"),
+    [
+        (lambda path: path.unlink(), r"part-2\.parquet: is gone; .*--resume"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-100]), r"part-2\.parquet: has .* bytes"),
+        (
+            lambda path: path.write_bytes(b"X" * path.stat().st_size),
+            r"part-2\.parquet.*no Parquet file",
+        ),
+    ],
+    ids=["gone", "shrinks", "overwritten"],
+)
+def test_files_that_change_while_training(train, folder, tmp_path, monkeypatch, harm, says):
+    """After the survey and the fit, while the first epoch goes on; the run can be resumed."""
+    path, reads = folder / "part-2.parquet", []
+    read = StreamSource.read
+
+    def harmful(self, piece, columns):
+        reads.append(piece)
+        if len(reads) == 25:  # 16 for the encoder
+            harm(path)
+        yield from read(self, piece, columns)
+
+    whole = path.read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(StreamSource, "read", harmful)
+        with pytest.raises(ValueError, match=says) as raised:
+            train("run", "training.checkpoint_every_steps=1")
+    assert "\n" not in str(raised.value)
+    assert _no_threads()
+    path.write_bytes(whole)
+    train("run", "training.checkpoint_every_steps=1", resume=True)
+    train("whole", "training.checkpoint_every_steps=1")
+    _assert_same(tmp_path / "run", tmp_path / "whole")
+
+
+def test_errors_before_training_leave_no_directory(train, folder, tmp_path):
+    (folder / "part-3.parquet").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"part-3\.parquet: is empty"):
+        train("run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_step_fails_and_no_thread_is_left(train, tmp_path):
+    with pytest.raises(ValueError, match=r"training step \d+"):
+        train("run", "training.optimizer.learning_rate=1e30",
+              "training.embedding_optimizer.learning_rate=1e30")  # fmt: skip
+    assert _no_threads()
+    assert not (tmp_path / "run").exists()
+
+
+def test_history_counts_every_row(train, tmp_path):
+    train("run", "training.epochs=1")
+    state = CheckpointFolder(tmp_path / "run" / "checkpoint").state(["train_rows", "fingerprint"])
+    assert state["train_rows"] == 3200
+    assert len(state["fingerprint"]) == 16
+    history = json.loads((tmp_path / "run" / "history.json").read_text())
+    assert history["epochs"][0]["step"] == -(-3200 // 256)
