@@ -9,6 +9,10 @@ import pyarrow.parquet as pq
 from mmoe.datasets.data_file import DataFile, is_address
 from mmoe.datasets.rows import MissingColumnError, distinct_names
 
+# Bytes of each column read at once, instead of all that a row group has of it. A request to an
+# object store takes as long as some megabytes.
+_BUFFER, _REMOTE_BUFFER = 1 << 18, 1 << 22
+
 
 def parquet_columns(path: DataFile) -> list[str]:
     """Names of the top-level columns; of equal ones the second becomes NAME.1, as in CSV."""
@@ -49,7 +53,7 @@ def iter_parquet(
         try:
             for batch in file.iter_batches(batch_size=rows, row_groups=groups, columns=wanted):
                 yield _select(pa.Table.from_batches([batch]), columns)
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, IndexError) as error:
             raise _damaged(f"{path}{where}", error) from None
 
 
@@ -80,8 +84,9 @@ def _open(path: DataFile) -> Iterator[pq.ParquetFile]:
     try:
         if path.size() == 0:
             raise ValueError(f"{path}: is empty (0 bytes); expected a Parquet file")
-        source = path.open() if is_address(str(path)) else str(path)
-        file = pq.ParquetFile(source)
+        remote = is_address(str(path))
+        source = path.open() if remote else str(path)
+        file = pq.ParquetFile(source, buffer_size=_REMOTE_BUFFER if remote else _BUFFER)
     except (pa.ArrowException, OSError) as error:
         raise _damaged(str(path), error) from None
     try:

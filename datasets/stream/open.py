@@ -18,8 +18,9 @@ from mmoe.datasets.sources import files_by_split, one_path
 from mmoe.datasets.splits import refuse_empty
 from mmoe.datasets.stream.parts import RandomParts, WholeParts, count_parts, fit_parts
 from mmoe.datasets.stream.prefetch import prefetch
-from mmoe.datasets.stream.rows import Split, StreamRows
+from mmoe.datasets.stream.rows import StreamRows
 from mmoe.datasets.stream.source import StreamSource
+from mmoe.datasets.stream.split import Split
 from mmoe.datasets.stream.survey import survey
 
 _NAMES = ("train", "validation", "test")

@@ -1,13 +1,15 @@
 """Which rows come when: a function of seed, epoch and sizes alone, so training can go on anywhere.
 
-The pieces (row groups) of a split are permuted and laid end to end; that sequence is cut into
-windows of whole batches, and the rows of each window are permuted. Window w of an epoch needs the
-pieces that overlap it and nothing of its past.
+The pieces (row groups) of a split are permuted; a few at a time are read side by side, in turns.
+That sequence is cut into windows of whole batches, and the rows of each window are permuted. Window
+w of an epoch needs the pieces that overlap it and nothing of its past.
 """
 
 import math
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
@@ -16,14 +18,22 @@ _PIECES, _WINDOW = 1, 2
 
 
 @dataclass(frozen=True)
+class Take:
+    """Rows [start, start + rows) of those of a piece that belong to the split."""
+
+    piece: int
+    start: int
+    rows: int
+
+
+@dataclass(frozen=True)
 class Window:
-    """Rows [start, stop) of the epoch's sequence: `pieces` in order, `skip` rows of the first."""
+    """Rows [start, stop) of the epoch's sequence, and where they are."""
 
     number: int
     start: int
     stop: int
-    pieces: tuple[int, ...]
-    skip: int
+    takes: tuple[Take, ...]
 
 
 def window_rows(buffer_rows: int, batch_size: int) -> int:
@@ -31,18 +41,17 @@ def window_rows(buffer_rows: int, batch_size: int) -> int:
     return math.ceil(buffer_rows / batch_size) * batch_size
 
 
-def piece_order(counts_P: np.ndarray, rows: int, seed: int, epoch: int) -> np.ndarray:
-    """The pieces that have rows, permuted; in file order where one window of `rows` holds all."""
-    pieces = np.flatnonzero(counts_P)
-    if counts_P.sum() <= rows:
-        return pieces
-    return np.random.default_rng([seed, epoch, _PIECES]).permutation(pieces)
-
-
 def windows(
-    counts_P: np.ndarray, rows: int, seed: int, epoch: int, first_row: int = 0
+    counts_P: np.ndarray,
+    rows: int,
+    seed: int,
+    epoch: int,
+    first_row: int = 0,
+    interleave: int = 1,
 ) -> Iterator[Window]:
     """The windows of an epoch, from the one that holds row `first_row` of its sequence.
+
+    Where one window holds everything, its rows come in file order.
 
     Args:
         counts_P: Rows of each piece.
@@ -50,20 +59,44 @@ def windows(
         seed: Of the run.
         epoch: Counted from 0.
         first_row: Rows that are done.
+        interleave: Pieces read side by side.
 
     Example:
-        >>> [window.pieces for window in windows(np.array([3, 0, 3]), 6, seed=0, epoch=0)]
-        [(0, 2)]
+        >>> [window] = windows(np.array([3, 0, 2]), 6, seed=0, epoch=0)
+        >>> window.takes
+        (Take(piece=0, start=0, rows=3), Take(piece=2, start=0, rows=2))
     """
-    order = piece_order(counts_P, rows, seed, epoch)
-    ends = np.cumsum(counts_P[order])
-    total = int(ends[-1]) if len(ends) else 0
-    for number in range(first_row // rows, math.ceil(total / rows)):
-        start, stop = number * rows, min((number + 1) * rows, total)
-        first = int(np.searchsorted(ends, start, side="right"))
-        last = int(np.searchsorted(ends, stop, side="left"))
-        before = int(ends[first - 1]) if first else 0
-        yield Window(number, start, stop, tuple(order[first : last + 1].tolist()), start - before)
+    pieces, total = np.flatnonzero(counts_P), int(counts_P.sum())
+    if total <= rows:
+        turns = _turns(counts_P, pieces, 1, total)
+    else:
+        order = np.random.default_rng([seed, epoch, _PIECES]).permutation(pieces)
+        turns = _turns(counts_P, order, interleave, math.ceil(rows / interleave))
+    start, taken, takes = 0, 0, []
+    for turn in turns:
+        while turn.rows:
+            take = Take(turn.piece, turn.start, min(turn.rows, rows - taken))
+            turn = Take(turn.piece, turn.start + take.rows, turn.rows - take.rows)
+            takes.append(take)
+            taken += take.rows
+            if taken == rows or start + taken == total:
+                if start + rows > first_row:
+                    yield Window(start // rows, start, start + taken, tuple(takes))
+                start, taken, takes = start + taken, 0, []
+
+
+def _turns(counts_P: np.ndarray, order: np.ndarray, interleave: int, rows: int) -> Iterator[Take]:
+    """Round robin over `interleave` pieces; where one ends, the next of the order takes over."""
+    waiting = iter(order.tolist())
+    active = deque((piece, 0) for piece in islice(waiting, interleave))
+    while active:
+        piece, start = active.popleft()
+        stop = min(start + rows, int(counts_P[piece]))
+        yield Take(piece, start, stop - start)
+        if stop < counts_P[piece]:
+            active.append((piece, stop))
+        else:
+            active.extend((piece, 0) for piece in islice(waiting, 1))
 
 
 def row_order(window: Window, seed: int, epoch: int) -> np.ndarray:

@@ -1,7 +1,7 @@
 """One split of a stream: shuffled batches to train on, chunks in file order to evaluate."""
 
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -15,44 +15,11 @@ from mmoe.datasets.labels import encode_labels
 from mmoe.datasets.projection import column_uses
 from mmoe.datasets.rows import find_column
 from mmoe.datasets.stream.order import Window, row_order, window_rows, windows
-from mmoe.datasets.stream.parts import Parts
 from mmoe.datasets.stream.prefetch import prefetch
-from mmoe.datasets.stream.source import StreamSource
+from mmoe.datasets.stream.split import PieceReader, Split
 
 # A window is made while another is trained on; chunks of evaluation are smaller
 _WINDOWS_AHEAD, _CHUNKS_AHEAD = 1, 2
-
-
-@dataclass(frozen=True, kw_only=True)
-class Split:
-    """Rows of a source that belong to one part.
-
-    Attributes:
-        source: The files.
-        parts: Which part a row belongs to.
-        part: The one that is meant.
-        counts_P: Rows of each piece that belong to it.
-    """
-
-    source: StreamSource
-    parts: Parts
-    part: int
-    counts_P: np.ndarray
-
-    def __len__(self) -> int:
-        return int(self.counts_P.sum())
-
-    def tables(self, piece: int, columns: list[str]) -> Iterator[pa.Table]:
-        """The part's rows of one piece, in order, in chunks."""
-        asked = columns
-        if self.parts.column is not None and self.parts.column not in columns:
-            asked = [*columns, self.parts.column]
-        for first, table in self.source.read(self.source.pieces[piece], asked):
-            mine_N = self.parts.of(table, first, table.num_rows) == self.part
-            if mine_N.all():
-                yield table
-            elif mine_N.any():
-                yield table.filter(pa.array(mine_N))
 
 
 class StreamRows:
@@ -101,8 +68,9 @@ class StreamRows:
     def _batches(self, seed: int, epoch: int, size: int, first: int) -> Generator[Batch]:
         rows = window_rows(self.streaming.shuffle_buffer_rows, size)
         counts_P = self.split.counts_P
-        plan = list(windows(counts_P, rows, seed, epoch, first * size))
-        filled = prefetch(map(self._fill, plan), _WINDOWS_AHEAD)
+        interleave = self.streaming.interleave
+        plan = list(windows(counts_P, rows, seed, epoch, first * size, interleave))
+        filled = prefetch(self._fill(plan), _WINDOWS_AHEAD)
         try:
             for window, data in zip(plan, filled, strict=True):
                 order = row_order(window, seed, epoch)
@@ -112,24 +80,19 @@ class StreamRows:
         finally:
             filled.close()
 
-    def _fill(self, window: Window) -> EncodedData:
-        """Reads and encodes a window; one that holds the whole split is kept for every epoch."""
+    def _fill(self, plan: list[Window]) -> Iterator[EncodedData]:
+        """Reads and encodes windows; one that holds the whole split is kept for every epoch."""
         if self._everything is not None:
-            return self._everything
-        need, skip, parts = window.stop - window.start, window.skip, []
-        for piece in window.pieces:
-            for table in self.split.tables(piece, self.columns):
-                rows = table.slice(skip, need)
-                skip = max(skip - table.num_rows, 0)
-                if rows.num_rows:
-                    parts.append(self._encode(rows))
-                    need -= rows.num_rows
-                if not need:
-                    break
-        data = join(parts)
-        if len(data) == len(self):
-            self._everything = data
-        return data
+            yield self._everything
+            return
+        reader = PieceReader(self.split, self.columns)
+        for window in plan:
+            tables = (table for take in window.takes for table in reader.take(take))
+            data = join([self._encode(table) for table in tables])
+            if len(data) == len(self):
+                self._everything = data
+            yield data
+            del data  # not held here while the next is made
 
     def _chunks(self) -> Generator[EncodedData]:
         groups = GroupCodes()

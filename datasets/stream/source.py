@@ -12,7 +12,7 @@ from mmoe.datasets.rows import number_rows
 from mmoe.datasets.text_kind import as_settled
 
 _ENDLESS = 2**62
-_MOVE = (
+MOVE = (
     "it was changed after training began; write a new file under another name instead, then start "
     "anew"
 )
@@ -35,6 +35,12 @@ class Piece:
     rows: int
     first: int
     before: int
+
+    @property
+    def where(self) -> str:
+        """What an error message calls it."""
+        group = "" if self.row_group is None else f": row group {self.row_group}"
+        return f"{self.file}{group}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +90,7 @@ class StreamSource:
                 yield piece.before + done, number_rows(chunk, place, piece.first + done)
                 done += chunk.num_rows
         if done != piece.rows:
-            raise ValueError(f"{_where(piece)} holds {done:,} rows, not {piece.rows:,}: {_MOVE}")
+            raise ValueError(f"{piece.where} holds {done:,} rows, not {piece.rows:,}: {MOVE}")
 
     def _refuse_change(self, file: DataFile) -> None:
         """A file of another size would give other rows, or none."""
@@ -96,7 +102,7 @@ class StreamSource:
                 "--resume, or start anew without it"
             ) from None
         if size != self.sizes[file]:
-            raise ValueError(f"{file}: has {size:,} bytes, not {self.sizes[file]:,}: {_MOVE}")
+            raise ValueError(f"{file}: has {size:,} bytes, not {self.sizes[file]:,}: {MOVE}")
 
     def _typed(self, table: pa.Table, piece: Piece) -> pa.Table:
         for position, name in enumerate(table.column_names):
@@ -109,12 +115,7 @@ class StreamSource:
             except pa.ArrowException as error:
                 reason = " ".join(str(error).split())[:200]
                 raise ValueError(
-                    f"{_where(piece)}: column {name!r} cannot be read as {kind} ({reason}): {_MOVE}"
+                    f"{piece.where}: column {name!r} cannot be read as {kind} ({reason}): {MOVE}"
                 ) from None
             table = table.set_column(position, name, settled)
         return table
-
-
-def _where(piece: Piece) -> str:
-    group = "" if piece.row_group is None else f": row group {piece.row_group}"
-    return f"{piece.file}{group}"

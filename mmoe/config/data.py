@@ -35,8 +35,8 @@ class SplitConfig(Strict):
 class StreamingConfig(Strict):
     """How rows are streamed from files that do not fit into memory.
 
-    Row groups come in an order of their own in every epoch and are mixed in a buffer: rows leave
-    it in random order, and it is filled anew. Reading and encoding go on in the background.
+    Row groups come in another order in every epoch, a few side by side; their rows fill a buffer
+    and leave it in random order. Reading and encoding go on in the background.
     """
 
     shuffle_buffer_rows: int = Field(
@@ -44,6 +44,12 @@ class StreamingConfig(Strict):
         ge=1,
         description="rows mixed with each other (rounded up to whole batches); while they are "
         "trained on, as many are made ready: memory holds the encoded features of both",
+    )
+    interleave: int = Field(
+        default=4,
+        ge=1,
+        description="row groups (or whole files of another kind) read side by side: the more, the "
+        "better rows are mixed that lie far apart, and the more files are open",
     )
     chunk_rows: int = Field(default=16_384, ge=1, description="rows decoded and encoded at a time")
     read_ahead_batches: int = Field(

@@ -108,7 +108,7 @@ def test_a_small_buffer_learns_as_well(train):
     assert streamed.metrics["tasks"]["click"]["rows"] == held.metrics["tasks"]["click"]["rows"]
 
 
-@pytest.mark.parametrize("above, streams", [(0, True), (1, False)])
+@pytest.mark.parametrize(("above", "streams"), [(0, True), (1, False)])
 def test_auto_goes_by_size(train, above, streams):
     class Listens(SilentReporter):
         said = ""

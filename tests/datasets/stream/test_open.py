@@ -1,5 +1,7 @@
 """A stream has the rows, the splits and the encoder of the same files in memory."""
 
+import itertools
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
@@ -60,7 +62,7 @@ def rows_of(data):
     """One tuple for each row, to be compared as multisets."""
     features, labels = data.features, data.labels
     lists = [
-        [tuple(values[a:b].tolist()) for a, b in zip(offsets[:-1], offsets[1:], strict=True)]
+        [tuple(values[a:b].tolist()) for a, b in itertools.pairwise(offsets)]
         for values, offsets in features.lists
     ]
     columns = [features.dense_NF.tolist(), features.ids_NC.tolist(), labels.labels_NT.tolist()]
