@@ -13,7 +13,7 @@ from mmoe.datasets.vocabulary import HashRule, IdMap, Vocabulary
 
 # Values sampled over all bucketed features (16 bytes each), and the least for one of them: then a
 # quantile's rank is off by 0.2 % of the rows (standard deviation)
-_SAMPLES = 1 << 23
+_SAMPLES = 1 << 22
 _SMALLEST_SAMPLE = 1 << 16
 
 

@@ -38,7 +38,11 @@ def read_file(file: DataFile, names: list[str]) -> pa.Table:
 
 
 def iter_file(
-    file: DataFile, names: list[str], rows: int, row_group: int | None = None
+    file: DataFile,
+    names: list[str],
+    rows: int,
+    row_group: int | None = None,
+    folders: dict[str, str | None] | None = None,
 ) -> Iterator[pa.Table]:
     """The same rows in the same order, at most about `rows` at a time (CSV: a block).
 
@@ -47,8 +51,9 @@ def iter_file(
         names: Only these columns.
         rows: Most rows of a table.
         row_group: Only this one; Parquet alone has them.
+        folders: What `folder_columns` said of the file, so that it need not look again.
     """
-    folders = folder_columns(file)
+    folders = folder_columns(file) if folders is None else folders
     own = [name for name in names if name not in folders]
     kind = kind_of(file)
     if kind == "parquet":

@@ -14,8 +14,13 @@ _MAGIC = b"ARROW1"
 
 def ipc_columns(file: DataFile) -> list[str]:
     """Names of the columns; of equal ones the second becomes NAME.1, as in CSV."""
-    with _open(file) as reader:
-        return distinct_names(reader.schema.names)
+    return ipc_schema(file).names
+
+
+def ipc_schema(file: DataFile) -> pa.Schema:
+    """The columns and their types."""
+    with _open(file, None) as (_, schema):
+        return schema
 
 
 def read_ipc(file: DataFile, columns: list[str] | None) -> pa.Table:
@@ -24,27 +29,20 @@ def read_ipc(file: DataFile, columns: list[str] | None) -> pa.Table:
     Raises:
         ValueError: The file is empty, truncated, no Arrow file, or lacks a column.
     """
-    with _open(file) as reader:
-        schema = _projected(file, reader.schema, columns)
-        batches = [_select(batch, schema) for batch in _batches(file, reader)]
-    return pa.Table.from_batches(batches, schema)
+    with _open(file, columns) as (reader, schema):
+        batches = [_renamed(batch, schema) for batch in _batches(file, reader)]
+    table = pa.Table.from_batches(batches, schema)
+    return table if columns is None else table.select(columns)
 
 
 def iter_ipc(file: DataFile, columns: list[str] | None, rows: int) -> Iterator[pa.Table]:
     """The same rows in the same order, at most `rows` at a time; holds one record batch."""
-    with _open(file) as reader:
-        schema = _projected(file, reader.schema, columns)
+    with _open(file, columns) as (reader, schema):
         for batch in _batches(file, reader):
             for start in range(0, batch.num_rows, rows):
-                part = _select(batch.slice(start, rows), schema)
-                yield pa.Table.from_batches([part], schema)
-
-
-def ipc_schema(file: DataFile) -> pa.Schema:
-    """The columns and their types."""
-    with _open(file) as reader:
-        names = distinct_names(reader.schema.names)
-        return pa.schema([f.with_name(n) for f, n in zip(reader.schema, names, strict=True)])
+                part = _renamed(batch.slice(start, rows), schema)
+                table = pa.Table.from_batches([part], schema)
+                yield table if columns is None else table.select(columns)
 
 
 def _batches(file: DataFile, reader: Any) -> Iterator[pa.RecordBatch]:
@@ -63,36 +61,43 @@ def _batches(file: DataFile, reader: Any) -> Iterator[pa.RecordBatch]:
 
 
 @contextmanager
-def _open(file: DataFile) -> Iterator[Any]:
+def _open(file: DataFile, columns: list[str] | None) -> Iterator[tuple[Any, pa.Schema]]:
+    """A reader of the columns asked for, and what it reads, in the file's order."""
     try:
         if file.size() == 0:
             raise ValueError(f"{file}: is empty (0 bytes); expected an Arrow file")
         # A memory map would turn a file that shrinks meanwhile into a crash of the process.
         source = file.open() if is_address(str(file)) else pa.OSFile(str(file))
         is_file = source.read(len(_MAGIC)) == _MAGIC
+        start = pa.ipc.open_file if is_file else pa.ipc.open_stream
         source.seek(0)
-        reader = pa.ipc.open_file(source) if is_file else pa.ipc.open_stream(source)
+        schema = _named(start(source).schema)
+        wanted = _positions(file, schema, columns)
+        source.seek(0)
+        reader = start(source, options=pa.ipc.IpcReadOptions(included_fields=wanted))
     except (pa.ArrowException, OSError) as error:
         raise _damaged(str(file), error) from None
     try:
-        yield reader
+        yield reader, pa.schema([schema.field(position) for position in wanted])
     finally:
         source.close()
 
 
-def _projected(file: DataFile, schema: pa.Schema, columns: list[str] | None) -> pa.Schema:
+def _named(schema: pa.Schema) -> pa.Schema:
     names = distinct_names(schema.names)
+    return pa.schema([f.with_name(name) for f, name in zip(schema, names, strict=True)])
+
+
+def _positions(file: DataFile, schema: pa.Schema, columns: list[str] | None) -> list[int]:
     for column in columns or ():
-        if column not in names:
-            raise MissingColumnError(column, names, str(file))
-    wanted = names if columns is None else columns
-    return pa.schema([schema.field(names.index(name)).with_name(name) for name in wanted])
+        if column not in schema.names:
+            raise MissingColumnError(column, schema.names, str(file))
+    names = schema.names if columns is None else columns
+    return sorted({schema.names.index(name) for name in names})
 
 
-def _select(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    names = distinct_names(batch.schema.names)
-    arrays = [batch.column(names.index(name)) for name in schema.names]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+def _renamed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(batch.columns, schema=schema)
 
 
 def _damaged(where: str, error: Exception) -> ValueError:

@@ -31,14 +31,12 @@ def to_ragged(column: pa.ChunkedArray, feature: ListFeature, *, settle: bool = F
         settle: Give ids cut out of text the type they look like (when fitting).
     """
     if is_list(column.type):
-        lists = column.cast(pa.large_list(column.type.value_type)).combine_chunks()
+        lists = _joined(column.cast(pa.large_list(column.type.value_type)))
     elif is_text(column.type):
-        lists = pc.split_pattern(column, feature.separator).combine_chunks()
+        lists = _joined(pc.split_pattern(column, feature.separator))
         lists = lists.cast(pa.large_list(pa.large_string()))
     else:
         return _single(column)
-    if isinstance(lists, pa.ChunkedArray):
-        lists = pa.concat_arrays(lists.chunks)
     lengths_N = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
     values = plain(pa.chunked_array([lists.flatten()]))
     if is_text(values.type):
@@ -59,6 +57,13 @@ def ids_with_missing(ids_V: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray
     filled = np.insert(ids_V, offsets[:-1][empty], 0)
     lengths_N[empty] = 1
     return filled, np.concatenate([[0], np.cumsum(lengths_N)])
+
+
+def _joined(column: pa.ChunkedArray) -> pa.Array:
+    """One array; that of a column in one chunk is not copied (`combine_chunks` would)."""
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
 
 
 def _keep(

@@ -89,9 +89,10 @@ def test_readme_commands_run(tmp_path):
 
 
 def test_readme_config_is_valid():
-    (text,) = _blocks("yaml")
-    config = config_from_dict(yaml.safe_load(text))
-    assert config_from_dict(yaml.safe_load(dump_config(config))) == config
+    whole, *sections = map(yaml.safe_load, _blocks("yaml"))
+    for raw in (whole, *({**whole, **section} for section in sections)):
+        config = config_from_dict(raw)
+        assert config_from_dict(yaml.safe_load(dump_config(config))) == config
 
 
 def test_readme_tree_is_the_real_one():

@@ -51,6 +51,7 @@ class StreamSource:
         pieces: In file order; none of them is empty.
         schema: The columns that the run uses, of the types that all files' values fit.
         sizes: Bytes of each file when it was looked at.
+        folders: Columns that each file's folders name.
         origin: What the user calls the data.
         chunk_rows: Rows decoded at a time.
     """
@@ -58,6 +59,7 @@ class StreamSource:
     pieces: list[Piece]
     schema: pa.Schema
     sizes: dict[DataFile, int] = field(repr=False)
+    folders: dict[DataFile, dict[str, str | None]] = field(repr=False)
     origin: str
     chunk_rows: int
 
@@ -82,7 +84,8 @@ class StreamSource:
         """
         self._refuse_change(piece.file)
         done = 0
-        for table in iter_file(piece.file, columns, self.chunk_rows, piece.row_group):
+        folders, group = self.folders[piece.file], piece.row_group
+        for table in iter_file(piece.file, columns, self.chunk_rows, group, folders):
             typed = self._typed(plain_columns(table), piece)
             for start in range(0, typed.num_rows, self.chunk_rows):
                 chunk = typed.slice(start, self.chunk_rows)

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from mmoe.datasets.data_file import DataFile
 from mmoe.datasets.files import describe, kind_of, resolve_files
-from mmoe.datasets.formats import file_types, iter_file
+from mmoe.datasets.formats import file_types, folder_columns, iter_file
 from mmoe.datasets.parquet_files import parquet_layout
 from mmoe.datasets.readers import Paths, common_schema
 from mmoe.datasets.rows import MissingColumnError, plain_type
@@ -54,9 +54,13 @@ def survey(
     pieces = _pieces(found)
     if not pieces:
         raise ValueError(f"{origin}: holds no rows, only columns; nothing can be trained on it")
-    sizes = {one.file: one.size for one in found}
     return StreamSource(
-        pieces=pieces, schema=schema, sizes=sizes, origin=origin, chunk_rows=chunk_rows
+        pieces=pieces,
+        schema=schema,
+        sizes={one.file: one.size for one in found},
+        folders={one.file: folder_columns(one.file) for one in found},
+        origin=origin,
+        chunk_rows=chunk_rows,
     )
 
 
@@ -72,11 +76,11 @@ def _look_at(
     size = file.size()
     if kind == "parquet":
         return _Found(file, size, schema, parquet_layout(file)[1], True)
-    folders = [name for name in file.partitions if name in uses]
+    folders = folder_columns(file)
     own = [name for name in uses if name not in folders] or there.names[:1]
     # Of an Arrow file one column is enough to count the rows.
-    rows = 0
-    for table in iter_file(file, own if kind == "csv" else own[:1], chunk_rows):
+    rows, asked = 0, own if kind == "csv" else own[:1]
+    for table in iter_file(file, asked, chunk_rows, folders=folders):
         rows += table.num_rows
         if kind == "csv":
             for name in texts.keys() & set(own):
