@@ -1,6 +1,7 @@
 """From a config to the splits of a stream, and to the encoder fitted on the first of them."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -37,21 +38,27 @@ class StreamSplits:
     test: Split
     origin: str
 
-    def fit(self) -> FeatureEncoder:
+    def fit(self, advance: Callable[[int], None] | None = None) -> FeatureEncoder:
         """One pass over all files: learns from the training rows, checks the others' values.
+
+        Args:
+            advance: Told how many more rows are read.
 
         Raises:
             ValueError: A value does not fit, or a training label has one class only; nothing has
                 been written then.
         """
         fit, check = EncoderFit(self.config, self.origin), TrainableCheck(self.config)
-        for table, trains in prefetch(self._tables(), _CHUNKS_AHEAD):
-            labels = encode_labels(self.config, table, self.origin)
-            if trains:
-                fit.add(table)
-                check.add(labels)
-            else:
-                fit.check(table)
+        with closing(prefetch(self._tables(), _CHUNKS_AHEAD)) as tables:
+            for table, trains in tables:
+                labels = encode_labels(self.config, table, self.origin)
+                if trains:
+                    fit.add(table)
+                    check.add(labels)
+                else:
+                    fit.check(table)
+                if advance is not None:
+                    advance(table.num_rows)
         check.finish(self.origin)
         return FeatureEncoder.of(fit)
 

@@ -68,8 +68,8 @@ def train_run(
     if old is None:
         _refuse_full_directory(out)
     encoder = None if old is None else FeatureEncoder.load(old.vocabulary)
-    with reporter.track(f"reading {config.name}", None, "rows"):
-        prepared = prepare(config, encoder=encoder, splits=splits)
+    with reporter.track(f"reading {config.name}", None, "rows") as tracker:
+        prepared = prepare(config, encoder=encoder, splits=splits, advance=tracker.advance)
     _say_sizes(prepared, reporter)
     state = _training_state(config, prepared)
     run = old or _start(config, prepared, out)

@@ -1,6 +1,6 @@
 """From a config to encoded splits, in memory or streamed."""
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -59,6 +59,7 @@ def prepare(
     *,
     encoder: FeatureEncoder | None = None,
     splits: Splits | None = None,
+    advance: Callable[[int], None] | None = None,
 ) -> PreparedData:
     """Reads, splits and encodes the data of a run.
 
@@ -66,12 +67,13 @@ def prepare(
         config: Of the run.
         encoder: Of an interrupted run; None fits one on the training split.
         splits: Tables that are in memory already.
+        advance: Told how many more rows a stream has read.
 
     Raises:
         ValueError: Anything is wrong with the data; the message names file, column and row.
     """
     if splits is None and wants_stream(config):
-        return _prepare_stream(config, encoder)
+        return _prepare_stream(config, encoder, advance)
     splits = splits or load_splits(config)
     encoder = encoder or FeatureEncoder.fit(config, splits.train, splits.origin)
     train = encode(config, encoder, splits.train, splits.origin, training=True)
@@ -100,10 +102,12 @@ def encode(
     )
 
 
-def _prepare_stream(config: RunConfig, encoder: FeatureEncoder | None) -> PreparedData:
+def _prepare_stream(
+    config: RunConfig, encoder: FeatureEncoder | None, advance: Callable[[int], None] | None
+) -> PreparedData:
     """Fits the encoder in a pass of its own; an interrupted run brings its encoder along."""
     splits = open_stream(config)
-    encoder = encoder or splits.fit()
+    encoder = encoder or splits.fit(advance)
     return PreparedData(
         encoder=encoder,
         train=splits.rows("train", encoder),
