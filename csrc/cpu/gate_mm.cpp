@@ -1,6 +1,6 @@
-// gate_mm: the product that gates decide by, in the type of the sums whatever the rows are in. The
-// rows are widened while they are read: a copy of them in float32 would move more memory than all
-// the rest.
+// gate_mm: the product that gates decide by, in the type of the sums whatever the rows are in. They
+// are widened while they are read: with 330 columns and 16 outputs, a float32 copy of bfloat16 rows
+// took a third of the time of product and gradients.
 
 #include <torch/csrc/stable/library.h>
 

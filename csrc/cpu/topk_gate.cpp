@@ -140,16 +140,6 @@ void backward(const Tensor& grad, const Tensor& logits, const Tensor& visibility
                               });
 }
 
-void check_gate(const Tensor& logits, const Tensor& visibility) {
-  check_dim("logits_BGE", logits, 3);
-  if (!is_float(logits.scalar_type())) fail("logits_BGE: expected float32, bfloat16 or float64");
-  if (logits.size(2) == 0) fail("logits_BGE: expected at least one expert, got none");
-  check_dim("visibility_GE", visibility, 2);
-  if (visibility.scalar_type() != ScalarType::Bool) fail("visibility_GE: expected dtype bool");
-  check_size("visibility_GE", visibility, 0, logits.size(1));
-  check_size("visibility_GE", visibility, 1, logits.size(2));
-}
-
 // A gate that sees fewer experts than it picks would leave picks unused without a word.
 void check_visible(const Tensor& visibility, int64_t k) {
   const auto* visible = static_cast<const bool*>(visibility.const_data_ptr());
@@ -162,7 +152,7 @@ void check_visible(const Tensor& visibility, int64_t k) {
 
 std::tuple<Tensor, Tensor> topk_gate(const Tensor& logits_BGE, const Tensor& visibility_GE,
                                      int64_t k, bool softmax_after) {
-  check_gate(logits_BGE, visibility_GE);
+  check_topk_gate(logits_BGE, visibility_GE);
   if (k < 1) fail("k: expected at least 1 pick per gate, got ", k);
   const Tensor logits = dense(logits_BGE), visibility = dense(visibility_GE);
   check_visible(visibility, k);
@@ -185,15 +175,8 @@ std::tuple<Tensor, Tensor> topk_gate(const Tensor& logits_BGE, const Tensor& vis
 Tensor topk_gate_backward(const Tensor& grad_BGK, const Tensor& logits_BGE,
                           const Tensor& visibility_GE, const Tensor& experts_BGK,
                           bool softmax_after) {
-  check_gate(logits_BGE, visibility_GE);
-  check_dim("experts_BGK", experts_BGK, 3);
-  check_type("experts_BGK", experts_BGK, ScalarType::Int);
-  check_dim("grad_BGK", grad_BGK, 3);
-  check_type("grad_BGK", grad_BGK, accumulate_type(logits_BGE.scalar_type()));
-  for (int64_t dim = 0; dim < 3; ++dim) {
-    if (dim < 2) check_size("experts_BGK", experts_BGK, dim, logits_BGE.size(dim));
-    check_size("grad_BGK", grad_BGK, dim, experts_BGK.size(dim));
-  }
+  check_topk_gate(logits_BGE, visibility_GE);
+  check_topk_gate_grad(grad_BGK, logits_BGE, experts_BGK);
   const Tensor logits = dense(logits_BGE), visibility = dense(visibility_GE);
   const Tensor grad = dense(grad_BGK), experts = dense(experts_BGK);
   check_indices("experts_BGK", "experts", experts, logits.size(2));
