@@ -263,35 +263,15 @@ def test_names_of_gates_and_experts_do_not_matter(case, execution):
     check_close(case, [layer(case.x_BD).out_BGO], [out])
 
 
-class Counts(nn.Module):
-    """A pool that gives rows back, and remembers how many each expert got."""
-
-    output_dim = None
-
-    def __init__(self, num_experts):
-        super().__init__()
-        self.num_experts, self.rows_E = num_experts, []
-
-    def __len__(self):
-        return self.num_experts
-
-    def dense(self, inputs):
-        raise AssertionError("not asked for")
-
-    def grouped(self, rows, offsets_E1):
-        self.rows_E = offsets_E1.diff().tolist()
-        return rows
-
-
 @some
 @given(
     case=cases,
     factor=st.sampled_from([0.1, 0.25, 0.5, 1.0, 1.25, 3.0]),
     priority=st.sampled_from(["position", "choice", "probability"]),
 )
-def test_no_expert_gets_more_than_its_capacity(case, factor, priority):
+def test_no_expert_gets_more_than_its_capacity(counts, case, factor, priority):
     """Each keeps as many as fit, the right ones; the drops are all the others."""
-    pool = Counts(case.E)
+    pool = counts(case.E)
     layer = case.layer("grouped", pool=pool, capacity=Capacity(factor, priority))
 
     result = layer(case.x_BD)

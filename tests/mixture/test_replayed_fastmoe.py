@@ -220,39 +220,19 @@ def test_an_expert_without_rows(rows, execution):
         assert parameter.grad[0].any() == (rows > 0)
 
 
-class Counts(nn.Module):
-    """A pool that gives rows back, and remembers how many each expert got."""
-
-    output_dim = None
-
-    def __init__(self, num_experts):
-        super().__init__()
-        self.num_experts, self.rows_E = num_experts, []
-
-    def __len__(self):
-        return self.num_experts
-
-    def dense(self, inputs):
-        raise AssertionError("not asked for")
-
-    def grouped(self, rows, offsets_E1):
-        self.rows_E = offsets_E1.diff().tolist()
-        return rows
-
-
 @pytest.mark.parametrize(
     ("kind", "rows", "E", "share"),
     [(GShardGate, 16, 4, 0.1), (GShardGate, 16, 4, 1.1)]
     + [(SwitchGate, 4096, E, share) for E in (1, 16) for share in (0.1, 0.8)],
 )
-def test_gates_with_capacity(kind, rows, E, share):
+def test_gates_with_capacity(counts, kind, rows, E, share):
     """No expert gets more than a share of the batch, and what stays keeps its weight.
 
     FastMoE's capacity is a share of the rows for each expert; ours is a factor of the mean load,
     K / E of the rows (test_gshard_gate, test_switch_gate).
     """
     torch.manual_seed(0)
-    gate, pool = kind(D, 1, E), Counts(E)
+    gate, pool = kind(D, 1, E), counts(E)
     capacity = Capacity(share * E / gate.k)
     layer = MultiGateMixture(D, 1, pool, gate=gate, capacity=capacity, execution="grouped")
     x = torch.rand(rows, D)

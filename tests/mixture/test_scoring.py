@@ -95,6 +95,18 @@ def test_experts_do_not_depend_on_the_batch_height(execution):
             assert torch.equal(layer(x[:rows]).out_BGO, expected[:rows])
 
 
+@torch.no_grad()
+def check_rows_alone(pool, x, order):
+    """Of three experts: dense and grouped, in another order and at other heights, the same bits."""
+    dense = torch.stack(pool.dense([x]), 1)
+    assert torch.equal(torch.stack(pool.dense([x[order]]), 1), dense[order])
+    for rows in (1, 2, 3, 6, 100):
+        assert torch.equal(torch.stack(pool.dense([x[-rows:]]), 1), dense[-rows:])
+        offsets = torch.tensor([0, rows, rows, 2 * rows], dtype=torch.int32)
+        both = pool.grouped(torch.cat([x[-rows:], x[:rows]]), offsets)
+        assert torch.equal(both, torch.cat([dense[-rows:, 0], dense[:rows, 2]]))
+
+
 @pytest.mark.parametrize("norm", [None, "layer", "batch"])
 @pytest.mark.parametrize("activation", ["relu", "gelu", "silu", "swiglu"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -104,14 +116,7 @@ def test_activations_and_norms_over_orders_and_heights(activation, norm, dtype):
     for buffer in pool.buffers():
         torch.nn.init.uniform_(buffer, 0.5, 2)
     x, order = 3 * torch.randn(211, 9, dtype=dtype), torch.randperm(211)
-    with torch.no_grad():
-        dense = torch.stack(pool.dense([x]), 1)
-        assert torch.equal(torch.stack(pool.dense([x[order]]), 1), dense[order])
-        for rows in (1, 2, 3, 6, 100):
-            assert torch.equal(torch.stack(pool.dense([x[-rows:]]), 1), dense[-rows:])
-            offsets = torch.tensor([0, rows, rows, 2 * rows], dtype=torch.int32)
-            both = pool.grouped(torch.cat([x[-rows:], x[:rows]]), offsets)
-            assert torch.equal(both, torch.cat([dense[-rows:, 0], dense[:rows, 2]]))
+    check_rows_alone(pool, x, order)
 
 
 @pytest.mark.parametrize("activation", ["relu", "gelu", "silu"])
@@ -138,14 +143,7 @@ def test_modules_over_orders_and_heights(width):
     torch.manual_seed(0)
     pool = ExpertPool(own_modules(width), output_dim=width).eval()
     x, order = torch.randn(211, 330), torch.randperm(211)
-    with torch.no_grad():
-        dense = torch.stack(pool.dense([x]), 1)
-        assert torch.equal(torch.stack(pool.dense([x[order]]), 1), dense[order])
-        for rows in (1, 2, 3, 6, 100):
-            assert torch.equal(torch.stack(pool.dense([x[-rows:]]), 1), dense[-rows:])
-            offsets = torch.tensor([0, rows, rows, 2 * rows], dtype=torch.int32)
-            both = pool.grouped(torch.cat([x[-rows:], x[:rows]]), offsets)
-            assert torch.equal(both, torch.cat([dense[-rows:, 0], dense[:rows, 2]]))
+    check_rows_alone(pool, x, order)
 
 
 def test_modules_of_other_products_are_grouped_in_tiles():

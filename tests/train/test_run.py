@@ -14,7 +14,6 @@ from mmoe.datasets.splits import Splits
 from mmoe.embeddings import torchrec_problem
 from mmoe.score import RunDirectory, load_predictor
 from mmoe.score.checkpoint import CheckpointFolder
-from mmoe.score.console import SilentReporter
 from mmoe.train import train_run
 
 
@@ -35,42 +34,6 @@ def _train(funnel_config, splits, tmp_path):
         return train_run(config, tmp_path / name, splits=splits, resume=resume, reporter=reporter)
 
     return run
-
-
-def _weights(folder: Path) -> dict[str, torch.Tensor]:
-    return CheckpointFolder(folder / "checkpoint").model("latest")
-
-
-def _assert_same(one: Path, two: Path) -> None:
-    mine, theirs = _weights(one), _weights(two)
-    assert mine.keys() == theirs.keys()
-    for name in mine:
-        assert torch.equal(mine[name], theirs[name]), name
-
-
-class _Dies(SilentReporter):
-    """Raises in the middle of an epoch, as a killed process stops there."""
-
-    def __init__(self, after: int) -> None:
-        self.left = after
-
-    def track(self, what, total, unit, *, done=0):
-        outer = self
-
-        class Tracker:
-            def advance(self, amount, note=""):
-                outer.left -= 1
-                if outer.left < 0:
-                    raise KeyboardInterrupt
-
-        class Context:
-            def __enter__(self):
-                return Tracker()
-
-            def __exit__(self, *_):
-                return None
-
-        return Context()
 
 
 def test_files_and_metrics_of_a_run(train):
@@ -104,15 +67,15 @@ def test_files_and_metrics_of_a_run(train):
     assert not [path for path in folder.rglob("*.tmp")]
 
 
-def test_same_seed_same_bits_other_seed_other_bits(train, tmp_path):
+def test_same_seed_same_bits_other_seed_other_bits(train, tmp_path, weights, assert_same):
     train("one"), train("two"), train("three", "seed=4")
-    _assert_same(tmp_path / "one", tmp_path / "two")
-    one, three = _weights(tmp_path / "one"), _weights(tmp_path / "three")
+    assert_same(tmp_path / "one", tmp_path / "two")
+    one, three = weights(tmp_path / "one"), weights(tmp_path / "three")
     assert any(not torch.equal(one[name], three[name]) for name in one)
 
 
 @pytest.mark.parametrize("after", [3, 20, 31])
-def test_resume_continues_bit_identically(train, tmp_path, after):
+def test_resume_continues_bit_identically(train, tmp_path, after, assert_same, dies_after):
     settings = (
         "training.checkpoint_every_steps=5",
         "training.ema_decay=0.9",
@@ -120,10 +83,10 @@ def test_resume_continues_bit_identically(train, tmp_path, after):
     )
     whole = train("whole", *settings)
     with pytest.raises(KeyboardInterrupt):
-        train("broken", *settings, reporter=_Dies(after))
+        train("broken", *settings, reporter=dies_after(after))
     assert not (tmp_path / "broken" / "metrics.json").exists()
     resumed = train("broken", *settings, resume=True)
-    _assert_same(tmp_path / "whole", tmp_path / "broken")
+    assert_same(tmp_path / "whole", tmp_path / "broken")
     assert resumed.metrics["tasks"] == whole.metrics["tasks"]
     mine, theirs = (
         [{k: v for k, v in entry.items() if "second" not in k} for entry in history["epochs"]]
@@ -136,15 +99,15 @@ def test_resume_continues_bit_identically(train, tmp_path, after):
 
 
 @pytest.mark.torchrec
-def test_resume_with_torchrec(train, tmp_path):
+def test_resume_with_torchrec(train, tmp_path, assert_same, dies_after):
     if torchrec_problem():
         pytest.skip(torchrec_problem())
     settings = ("training.checkpoint_every_steps=5", "training.embedding_backend=torchrec")
     train("whole", *settings)
     with pytest.raises(KeyboardInterrupt):
-        train("broken", *settings, reporter=_Dies(17))
+        train("broken", *settings, reporter=dies_after(17))
     train("broken", *settings, resume=True)
-    _assert_same(tmp_path / "whole", tmp_path / "broken")
+    assert_same(tmp_path / "whole", tmp_path / "broken")
 
 
 def test_resume_of_a_finished_run_changes_nothing(train, tmp_path):

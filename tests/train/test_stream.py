@@ -2,11 +2,9 @@
 
 import json
 import threading
-from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-import torch
 
 from mmoe.config import config_from_dict, set_values
 from mmoe.datasets.stream.source import StreamSource
@@ -41,64 +39,29 @@ def _train(funnel_config, folder, tmp_path):
     return run
 
 
-def _weights(folder: Path) -> dict[str, torch.Tensor]:
-    return CheckpointFolder(folder / "checkpoint").model("latest")
-
-
-def _assert_same(one: Path, two: Path) -> None:
-    mine, theirs = _weights(one), _weights(two)
-    assert mine.keys() == theirs.keys()
-    for name in mine:
-        assert torch.equal(mine[name], theirs[name]), name
-
-
 def _no_threads() -> bool:
     return not [t for t in threading.enumerate() if t.name == "mmoe-input"]
 
 
-class _Dies(SilentReporter):
-    """Raises in the middle of an epoch, as a killed process stops there."""
-
-    def __init__(self, after: int) -> None:
-        self.left = after
-
-    def track(self, what, total, unit, *, done=0):
-        outer = self
-
-        class Context:
-            def __enter__(self):
-                return self
-
-            def __exit__(self, *_):
-                return None
-
-            def advance(self, amount, note=""):
-                outer.left -= what.startswith("epoch")
-                if outer.left < 0:
-                    raise KeyboardInterrupt
-
-        return Context()
-
-
 @pytest.mark.parametrize("after", [0, 3, 11, 12, 26, 30])
-def test_resume_continues_bit_identically(train, tmp_path, after):
+def test_resume_continues_bit_identically(train, tmp_path, after, assert_same, dies_after):
     settings = ("training.checkpoint_every_steps=5", "training.optimizer.schedule=cosine")
     whole = train("whole", *settings)
     with pytest.raises(KeyboardInterrupt):
-        train("broken", *settings, reporter=_Dies(after))
+        train("broken", *settings, reporter=dies_after(after))
     assert _no_threads()
     steps = CheckpointFolder(tmp_path / "broken" / "checkpoint")
     assert after < 5 or steps.state(["step"])["step"] > 0
     resumed = train("broken", *settings, resume=True)
-    _assert_same(tmp_path / "whole", tmp_path / "broken")
+    assert_same(tmp_path / "whole", tmp_path / "broken")
     assert resumed.metrics["tasks"] == whole.metrics["tasks"]
     assert _no_threads()
 
 
-def test_a_buffer_for_everything_trains_as_memory_does(train, tmp_path):
+def test_a_buffer_for_everything_trains_as_memory_does(train, tmp_path, assert_same):
     streamed = train("stream", "data.streaming.shuffle_buffer_rows=100000")
     held = train("memory", "data.input=memory")
-    _assert_same(tmp_path / "stream", tmp_path / "memory")
+    assert_same(tmp_path / "stream", tmp_path / "memory")
     assert streamed.metrics["tasks"] == held.metrics["tasks"]
     assert streamed.metrics["validation"] == held.metrics["validation"]
 
@@ -151,7 +114,9 @@ def test_resume_refuses_other_files(train, folder):
     ],
     ids=["gone", "shrinks", "overwritten"],
 )
-def test_files_that_change_while_training(train, folder, tmp_path, monkeypatch, harm, says):
+def test_files_that_change_while_training(
+    train, folder, tmp_path, monkeypatch, harm, says, assert_same
+):
     """After the survey and the fit, while the first epoch goes on; the run can be resumed."""
     path, reads = folder / "part-2.parquet", []
     read = StreamSource.read
@@ -172,7 +137,7 @@ def test_files_that_change_while_training(train, folder, tmp_path, monkeypatch, 
     path.write_bytes(whole)
     train("run", "training.checkpoint_every_steps=1", resume=True)
     train("whole", "training.checkpoint_every_steps=1")
-    _assert_same(tmp_path / "run", tmp_path / "whole")
+    assert_same(tmp_path / "run", tmp_path / "whole")
 
 
 def test_errors_before_training_leave_no_directory(train, folder, tmp_path):
