@@ -85,10 +85,8 @@ def hash_keys(keys: pa.ChunkedArray) -> np.ndarray:
 
 def codes_of(column: pa.ChunkedArray) -> tuple[np.ndarray, int]:
     """Values numbered by first appearance, int64 [N], −1 where missing; and how many there are."""
-    encoded = column.combine_chunks().dictionary_encode()
-    codes_N = pc.fill_null(encoded.indices.cast(pa.int64()), -1).to_numpy(zero_copy_only=False)
-    missing_N = pc.is_null(column, nan_is_null=True).to_numpy()
-    return np.where(missing_N, -1, codes_N), len(encoded.dictionary)
+    values, codes_N = _coded(column)
+    return codes_N, len(values)
 
 
 class GroupCodes:
@@ -99,12 +97,17 @@ class GroupCodes:
 
     def codes(self, column: pa.ChunkedArray) -> np.ndarray:
         """The chunk's values numbered by first appearance in any chunk, −1 where missing."""
-        encoded = column.combine_chunks().dictionary_encode()
-        values = encoded.dictionary.to_pylist()
-        known = [self.known.setdefault(value, len(self.known)) for value in values]
-        found_N = pc.fill_null(encoded.indices.cast(pa.int64()), -1).to_numpy(zero_copy_only=False)
-        missing_N = pc.is_null(column, nan_is_null=True).to_numpy()
-        return np.where(missing_N, -1, np.array([*known, -1], np.int64)[found_N])
+        values, codes_N = _coded(column)
+        known = [self.known.setdefault(value, len(self.known)) for value in values.to_pylist()]
+        return np.array([*known, -1], np.int64)[codes_N]
+
+
+def _coded(column: pa.ChunkedArray) -> tuple[pa.Array, np.ndarray]:
+    """The distinct values and, for every row, the number of its own; −1 where missing."""
+    encoded = column.combine_chunks().dictionary_encode()
+    codes_N = pc.fill_null(encoded.indices.cast(pa.int64()), -1).to_numpy(zero_copy_only=False)
+    missing_N = pc.is_null(column, nan_is_null=True).to_numpy()
+    return encoded.dictionary, np.where(missing_N, -1, codes_N)
 
 
 def refuse_nested(column: pa.ChunkedArray, label: str) -> None:

@@ -4,13 +4,8 @@ python -m benchmarks.train [--only KEY ...] [--seconds S] [--rows N] [--seeds N]
                            [--folder DIR] [--set KEY.PATH=VALUE ...] [--out FILE]
 """
 
-import os
-
-from benchmarks.train.processes import OPENMP_SPINS
+import mmoe  # noqa: F401 - first: it says how OpenMP waits, for this process and all it starts
+from benchmarks.train.program import main
 
 if __name__ == "__main__":
-    # As for the contestants, and before torch is imported: it is read then
-    os.environ.setdefault("GOMP_SPINCOUNT", OPENMP_SPINS)
-    from benchmarks.train.program import main
-
     main()

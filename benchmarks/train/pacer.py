@@ -5,8 +5,23 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol, TextIO
+
+EPOCH = "epoch"  # how the library's progress begins while it trains
+
+
+class Paced(Protocol):
+    """What is told of steps."""
+
+    def started(self) -> None:
+        """Steps begin, or begin again after something that is no training (validation)."""
+        ...
+
+    def stepped(self, rows: int) -> None:
+        """A step over so many rows is done."""
+        ...
 
 
 class Job(Protocol):
@@ -86,6 +101,38 @@ class Pacer:
 class _FirstStep:
     def add(self, rows: int, seconds: float) -> dict[str, Any] | None:
         return {"ready": True}
+
+
+class PacedReporter:
+    """Hands every finished step to the pacer; the library reports each one as progress."""
+
+    def __init__(self, pacer: Paced) -> None:
+        self.pacer = pacer
+
+    def say(self, text: str) -> None:
+        """Nothing."""
+
+    @contextmanager
+    def track(
+        self, what: str, total: int | None, unit: str, *, done: int = 0
+    ) -> Iterator["PacedTracker"]:
+        """Validation and checkpoints lie between two epochs and are not counted."""
+        training = what.startswith(EPOCH)
+        if training:
+            self.pacer.started()
+        yield PacedTracker(self.pacer if training else None)
+
+
+class PacedTracker:
+    """Progress of one epoch, or of something that is not training."""
+
+    def __init__(self, pacer: Paced | None) -> None:
+        self.pacer = pacer
+
+    def advance(self, amount: int, note: str = "") -> None:
+        """A step over `amount` rows is done."""
+        if self.pacer is not None:
+            self.pacer.stepped(amount)
 
 
 def private_stdout() -> TextIO:

@@ -18,9 +18,6 @@ from typing import Any
 from benchmarks.train.spec import Spec
 
 ROOT = Path(__file__).resolve().parents[2]
-# What `mmoe` sets for itself, see `mmoe/cli.py`: for everybody, since barriers that spin on a busy
-# machine cost all of them alike.
-OPENMP_SPINS = "3000"
 READY_SECONDS, ANSWER_SECONDS = 600.0, 300.0
 
 
@@ -105,12 +102,8 @@ def contestants(
 
 
 def environment(threads: int) -> dict[str, str]:
-    """Of every process that is measured."""
-    return {
-        **os.environ,
-        "OMP_NUM_THREADS": str(threads),
-        "GOMP_SPINCOUNT": os.environ.get("GOMP_SPINCOUNT", OPENMP_SPINS),
-    }
+    """Of every process that is measured: ours, with what `import mmoe` has set for OpenMP."""
+    return {**os.environ, "OMP_NUM_THREADS": str(threads)}
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -96,6 +96,8 @@ class ExpertPool(nn.ModuleList):
     """
 
     static_shapes = False
+    # Every expert's tensors are its own.
+    expert_tensors: ClassVar[dict[str, int]] = {}
 
     def __init__(self, experts: Iterable[nn.Module], output_dim: int | None = None) -> None:
         super().__init__(experts)

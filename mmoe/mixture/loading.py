@@ -7,20 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from mmoe.mixture.experts import ExpertPool, Pool
-from mmoe.mixture.gates import (
-    CosineGate,
-    DSelectKGate,
-    FixedGate,
-    GShardGate,
-    NoisyTopKGate,
-    SigmoidGate,
-    SoftmaxGate,
-    StaticGate,
-    SwitchGate,
-    TopKGate,
-)
-from mmoe.mixture.gates.logits import GateLogits
-from mmoe.mixture.mlp_experts import MLPExperts
+from mmoe.mixture.gates import DSelectKGate
 from mmoe.mixture.multi_gate import MultiGateMixture
 
 NewExperts = Literal["fresh", "copy"]
@@ -70,7 +57,8 @@ def load_experts(
     Experts that both have are kept, with their place in the gates (columns of logits, biases);
     everything that does not depend on the number of experts is loaded as it is. A `FixedGate` then
     weighs its experts in proportion to what it held for each, and the sum is 1 again. Of a gate or
-    pool that is not this library's, the dimension of experts is told by its size.
+    pool of your own, the dimension of experts is told by its size, or by `expert_tensors`, such as
+    `{"weights_GE": 1}`: the names of its tensors that have one, and where it stands.
 
     Args:
         layer: A `MultiGateMixture` or `MoE`, changed in place.
@@ -200,13 +188,17 @@ def _check_numbers(layer: nn.Module, sources: Sequence[int | None]) -> None:
 
 
 def expert_dims(layer: nn.Module) -> dict[str, int | None]:
-    """Which dimension of a tensor is that of the experts, for all that this library made.
+    """Which dimension of a tensor is that of the experts, as the modules say themselves.
+
+    A module says it with `expert_tensors`, a dict from the names of its tensors that have such a
+    dimension to its number; its other tensors then have none.
 
     Args:
         layer: A mixture.
 
     Returns:
-        By the tensors' names; None: no dimension, whatever its size. Tensors of others are absent.
+        By the tensors' names; None: no dimension, whatever its size. Tensors that nobody speaks for
+        are absent.
 
     Example:
         >>> from mmoe.mixture import MoE, mlp_experts
@@ -216,43 +208,12 @@ def expert_dims(layer: nn.Module) -> dict[str, int | None]:
         (0, 1)
     """
     result: dict[str, int | None] = {}
-    prefix, pool = _pool_of(layer)
-    if isinstance(pool, MLPExperts | ExpertPool):
-        dim = 0 if isinstance(pool, MLPExperts) else None
-        result |= dict.fromkeys((prefix + name for name in pool.state_dict()), dim)
-    root = prefix.removesuffix("experts.")
-    for name, module in layer.get_submodule(f"{root}gate").named_modules(prefix=f"{root}gate"):
-        if isinstance(module, (DSelectKGate, *_GATES)):
-            result |= dict.fromkeys((f"{name}.{n}" for n in module.state_dict()), None)
-            result |= {f"{name}.{n}": 1 for n in _gate_tensors(module)}
+    for name, module in layer.named_modules():  # owners before what they are made of
+        dims = getattr(module, "expert_tensors", None)
+        if dims is not None:
+            for tensor in module.state_dict():
+                result.setdefault(f"{name}.{tensor}", dims.get(tensor))
     return result
-
-
-_GATES = (
-    CosineGate,
-    FixedGate,
-    GShardGate,
-    NoisyTopKGate,
-    SigmoidGate,
-    SoftmaxGate,
-    StaticGate,
-    SwitchGate,
-    TopKGate,
-)
-
-
-def _gate_tensors(gate: nn.Module) -> list[str]:
-    """The tensors of a gate with a dimension of experts, which is then number 1."""
-    if isinstance(gate, DSelectKGate):
-        return []
-    names = [
-        n for n in ("directions_GEP", "bias_GE", "logits_GE", "weights_GE") if hasattr(gate, n)
-    ]
-    for part in ("logits", "noise"):
-        logits = getattr(gate, part, None)
-        if isinstance(logits, GateLogits):
-            names.append(f"{part}.weights.{len(logits.weights) - 1}")
-    return names
 
 
 def _guess(

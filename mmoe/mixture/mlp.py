@@ -7,7 +7,7 @@ from typing import Literal, get_args
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmoe.mixture.stable import stable_activation, stable_linear
+from mmoe.mixture.stable import activate, stable_linear
 
 Activation = Literal["relu", "gelu", "silu"]
 
@@ -79,9 +79,7 @@ def _activate(x: Tensor, activation: Activation, training: bool) -> Tensor:
     # costs more than the ReLU itself.
     if activation == "relu":
         return F.relu(x, inplace=True)
-    if not training:
-        return stable_activation(x, activation)
-    return F.gelu(x) if activation == "gelu" else F.silu(x)
+    return activate(x, activation, training=training)
 
 
 def _check(input_dim: int, hidden: Sequence[int], activation: str, dropout: float) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from mmoe import ops
 from mmoe.mixture.expert_norm import ExpertBatchNorm, ExpertLayerNorm, ExpertNorm
-from mmoe.mixture.stable import stable_activation
+from mmoe.mixture.stable import activate
 from mmoe.mixture.trees import cast_for_autocast
 
 ExpertActivation = Literal["relu", "gelu", "silu", "swiglu"]
@@ -85,6 +85,11 @@ class MLPExperts(nn.Module):
         self.norm: ExpertNorm | None = norm
         self.dropout = dropout
         self.reset_parameters()
+
+    @property
+    def expert_tensors(self) -> dict[str, int]:
+        """Where tensors have a dimension of experts, for `load_experts`."""
+        return dict.fromkeys(self.state_dict(), 0)
 
     def reset_parameters(self) -> None:
         """Draws new weights from torch's random generator."""
@@ -176,13 +181,8 @@ class MLPExperts(nn.Module):
         """What the product left to do."""
         if self.activation == "swiglu":
             gate, value = y.chunk(2, dim=1)
-            return self._call("silu", gate) * value
-        return self._call(self.activation, y) if self.norms else y
-
-    def _call(self, activation: str, y: Tensor) -> Tensor:
-        if not self.training:
-            return stable_activation(y, activation)
-        return {"relu": F.relu, "gelu": F.gelu, "silu": F.silu}[activation](y)
+            return activate(gate, "silu", training=self.training) * value
+        return activate(y, self.activation, training=self.training) if self.norms else y
 
     def _drop(self, y: Tensor) -> Tensor:
         return F.dropout(y, self.dropout, self.training) if self.dropout else y

@@ -27,6 +27,8 @@ STABLE_WIDTH = 16
 
 HAS_KERNELS = extension_status().built
 
+_TORCHS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu, "silu": F.silu}
+
 
 def stable_sigmoid(x: Tensor) -> Tensor:
     """`1 / (1 + exp(−x))`, whose bits depend on x alone.
@@ -41,6 +43,18 @@ def stable_sigmoid(x: Tensor) -> Tensor:
         return x.sigmoid()
     # Not 1 / (1 + exp(−x)): its gradient is NaN where exp(−x) is infinite.
     return F.logsigmoid(_wide(x)).exp().to(x.dtype)
+
+
+def activate(x: Tensor, activation: str, *, training: bool) -> Tensor:
+    """ReLU, GELU (the exact one) or SiLU: torch's own in training, else `stable_activation`.
+
+    Example:
+        >>> import torch
+        >>> from mmoe.mixture.stable import activate
+        >>> activate(torch.tensor([-1.0, 1.0]), "relu", training=True)
+        tensor([0., 1.])
+    """
+    return _TORCHS[activation](x) if training else stable_activation(x, activation)
 
 
 def stable_activation(x: Tensor, activation: str) -> Tensor:
@@ -59,10 +73,8 @@ def stable_activation(x: Tensor, activation: str) -> Tensor:
         >>> stable_activation(torch.tensor([-1.0, 1.0]), "silu")
         tensor([-0.2689,  0.7311])
     """
-    if activation == "relu":
-        return F.relu(x)
-    if x.device.type != "cpu":
-        return F.gelu(x) if activation == "gelu" else F.silu(x)
+    if activation == "relu" or x.device.type != "cpu":
+        return _TORCHS[activation](x)
     wide = _wide(x)
     if activation == "gelu":
         return (0.5 * wide * (1 + torch.erf(wide * math.sqrt(0.5)))).to(x.dtype)

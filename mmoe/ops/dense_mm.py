@@ -9,7 +9,8 @@ from torch import Tensor
 from mmoe.ops._autograd import register_autograd
 from mmoe.ops._checks import check_device, check_dims, check_float, check_shape
 from mmoe.ops._library import register_fake
-from mmoe.ops.grouped_mm import FusedActivation, check_layer, keeps_z
+from mmoe.ops.grouped_mm import FusedActivation, check_layer
+from mmoe.ops.reference import keeps_z
 
 
 def dense_mm(

@@ -16,6 +16,7 @@ from mmoe.ops._checks import (
     check_shape,
 )
 from mmoe.ops._library import register_fake
+from mmoe.ops.reference import keeps_z
 
 FusedActivation = Literal["none", "relu", "gelu", "silu"]
 
@@ -63,10 +64,7 @@ def grouped_mm(
     check_dims("x_PD", x_PD, "PD")
     check_float("x_PD", x_PD)
     check_layer(x_PD, weight_EDH, bias_EH, activation)
-    if offsets_E1.dim() != 1:
-        raise ValueError(
-            f"offsets_E1: expected 1 dimension [E + 1], got shape {list(offsets_E1.shape)}"
-        )
+    check_dims("offsets_E1", offsets_E1, ["E + 1"])
     check_int32("offsets_E1", offsets_E1)
     check_device("offsets_E1", offsets_E1, x_PD.device, "x_PD")
     check_shape("offsets_E1", offsets_E1, [weight_EDH.shape[0] + 1], "the experts of weight_EDH")
@@ -101,11 +99,6 @@ def check_layer(
             raise ValueError(
                 f"bias_EH: expected dtype {weight_EDH.dtype} as weight_EDH, got {bias_EH.dtype}"
             )
-
-
-def keeps_z(activation: str) -> bool:
-    """Say whether the gradient needs what went into the activation: ReLU's can be told from y."""
-    return activation in ("gelu", "silu")
 
 
 def _fake(

@@ -183,7 +183,7 @@ def _activation_gradient(grad: Tensor, y: Tensor, z: Tensor, activation: str) ->
     return _accumulate(grad.to(dtype))
 
 
-def _keeps_z(activation: str) -> bool:
+def keeps_z(activation: str) -> bool:
     """Say whether the gradient needs what went into the activation: ReLU's can be told from y."""
     return activation in ("gelu", "silu")
 
@@ -225,7 +225,7 @@ def grouped_mm(
     ]
     tail = x_PD.new_zeros(x_PD.shape[0] - bounds[-1], weight_EDH.shape[2])
     y_PH = torch.cat([*(y for y, _ in pairs), tail])
-    if not _keeps_z(activation):
+    if not keeps_z(activation):
         return y_PH, x_PD.new_empty(0)
     return y_PH, torch.cat([*(z for _, z in pairs), tail])
 
@@ -249,7 +249,7 @@ def grouped_mm_backward(
     E, D, H = weight_EDH.shape
     like, bounds = weight_EDH.new_empty(0), offsets_E1.tolist()
     dz_PH = _activation_gradient(
-        grad_PH, y_PH, z_PH if _keeps_z(activation) else grad_PH, activation
+        grad_PH, y_PH, z_PH if keeps_z(activation) else grad_PH, activation
     )
     weight_EDH = weight_EDH.to(x_PD.dtype)
     grad_x = x_PD.new_zeros(x_PD.shape if need_x else 0)
@@ -286,7 +286,7 @@ def dense_mm(
         _layer(x_BD, weight, bias, activation)
         for x_BD, weight, bias in zip(rows, weight_EDH.unbind(0), biases, strict=True)
     ]
-    return [y for y, _ in pairs], [z for _, z in pairs] if _keeps_z(activation) else []
+    return [y for y, _ in pairs], [z for _, z in pairs] if keeps_z(activation) else []
 
 
 def dense_mm_backward(
@@ -307,7 +307,7 @@ def dense_mm_backward(
     grad_weight = weight_EDH.new_zeros((E, D, H) if need_weight else 0)
     grad_bias = weight_EDH.new_zeros((E, H) if need_bias else 0)
     for e in range(E):
-        kept = z[e] if _keeps_z(activation) else grad[e]
+        kept = z[e] if keeps_z(activation) else grad[e]
         dz_BH = _activation_gradient(grad[e], y[e], kept, activation)
         if need_x:
             weight_DH = _accumulate(weight_EDH[e].to(x[0].dtype))
@@ -343,10 +343,9 @@ def gate_mm_backward(
     need_bias: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Give the gradients of `gate_mm`; an empty tensor where one is not needed."""
-    nothing = weight_DN.new_empty(0)
     return (
         (grad_BN @ weight_DN.t()).to(x_BD.dtype) if need_x else x_BD.new_empty(0),
-        x_BD.to(weight_DN.dtype).t() @ grad_BN if need_weight else nothing,
+        x_BD.to(weight_DN.dtype).t() @ grad_BN if need_weight else weight_DN.new_empty(0),
         grad_BN.sum(0) if need_bias else weight_DN.new_empty(0),
     )
 

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.racing.products import ProductRates
 from benchmarks.train import bench as bench_module
 from benchmarks.train import command_races, quality
-from benchmarks.train.bench import Bench, NothingToMeasure
+from benchmarks.train.bench import Bench
 from benchmarks.train.configs import raw_config
 from benchmarks.train.logs import Log, write_log
 from benchmarks.train.targets import TARGETS
@@ -37,7 +37,7 @@ def bench(tmp_path, monkeypatch):
     )
 
 
-def test_the_workloads_are_those_of_the_issue():
+def test_the_workloads_have_the_sizes_that_the_readme_says():
     big, ranker = WORKLOADS["big"], WORKLOADS["ranker"]
     assert sum(big.tables.values()) * 16 == pytest.approx(39.5e6, rel=1e-2)
     per_expert = big.input_dim * HIDDEN[0] + HIDDEN[0] * HIDDEN[1]
@@ -136,8 +136,5 @@ def test_commands(bench, monkeypatch):
     keys = {result.key for result in command_races.startup(bench, "tiny")}
     keys |= {result.key for result in command_races.help_text(bench)}
     monkeypatch.setattr(command_races, "LARGER", 2)
-    try:
-        keys |= {result.key for result in command_races.streaming_memory(bench, "tiny")}
-    except NothingToMeasure as reason:
-        assert "does not stream" in str(reason)  # noqa: PT017 - either is right
+    keys |= {result.key for result in command_races.streaming_memory(bench, "tiny")}
     assert keys <= set(TARGETS)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Unpack
+from typing import ClassVar, Unpack
 
 import torch
 import torch.nn.functional as F
@@ -50,6 +50,7 @@ class CosineGate(nn.Module):
     """
 
     extra_repr = show_settings
+    expert_tensors: ClassVar[dict[str, int]] = {"directions_GEP": 1}
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """DSelect-k gates: a selection that is smooth while it is learned, and sparse in the end."""
 
 from collections.abc import Sequence
-from typing import Unpack
+from typing import ClassVar, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -73,6 +73,7 @@ class DSelectKGate(nn.Module):
     """
 
     extra_repr = show_settings
+    expert_tensors: ClassVar[dict[str, int]] = {}  # its codes spell the experts' numbers
 
     def __init__(
         self,

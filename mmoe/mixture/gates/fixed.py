@@ -1,6 +1,7 @@
 """Fixed gates: constants."""
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +33,8 @@ class FixedGate(nn.Module):
     """
 
     weights_GE: Tensor
+
+    expert_tensors: ClassVar[dict[str, int]] = {"weights_GE": 1}
 
     def __init__(self, weights_GE: Tensor) -> None:
         super().__init__()

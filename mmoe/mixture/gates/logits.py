@@ -62,6 +62,15 @@ class GateLogits(nn.Module):
         self.input_dim, self.num_gates, self.num_experts = input_dim, num_gates, num_experts
         self.reset_parameters()
 
+    @property
+    def expert_tensors(self) -> dict[str, int]:
+        """Where tensors have a dimension of experts, for `load_experts`."""
+        return {
+            f"{name}.{len(self.weights) - 1}": 1
+            for name, layers in (("weights", self.weights), ("biases", self.biases))
+            if len(layers) == len(self.weights)
+        }
+
     def reset_parameters(self) -> None:
         """Draws new weights from torch's random generator."""
         *hidden, last = self.weights

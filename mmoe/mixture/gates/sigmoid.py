@@ -84,6 +84,12 @@ class SigmoidGate(nn.Module):
         self.register_buffer("load_GE", counts_GE, persistent=False)
         self.register_buffer("seen_GE", counts_GE.bool(), persistent=False)
 
+    @property
+    def expert_tensors(self) -> dict[str, int]:
+        """Where tensors have a dimension of experts, for `load_experts`."""
+        own = {f"logits.{name}": dim for name, dim in self.logits.expert_tensors.items()}
+        return {"bias_GE": 1, **own}
+
     def forward(self, inputs: Sequence[Tensor], visibility_GE: Tensor) -> GateOutput:
         """The k visible experts with the largest score and bias, best first."""
         check_sizes((self.logits.num_gates, self.logits.num_experts), inputs, visibility_GE)

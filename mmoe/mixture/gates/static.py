@@ -1,7 +1,7 @@
 """Static gates: learned, but blind."""
 
 from collections.abc import Sequence
-from typing import Unpack
+from typing import ClassVar, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -49,6 +49,7 @@ class StaticGate(nn.Module):
     """
 
     extra_repr = show_settings
+    expert_tensors: ClassVar[dict[str, int]] = {"logits_GE": 1}
 
     def __init__(
         self,
