@@ -1,5 +1,6 @@
 """A log as tensors, ready before the first step: what alternatives are given for nothing."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,7 +30,9 @@ class Tensors:
     labels_BT: Tensor
 
 
-def read_batches(workload: Workload, folder: Path, *, seed: int | None = None) -> list[Tensors]:
+def read_batches(
+    workload: Workload, folder: Path, *, seed: int | Sequence[int] | None = None
+) -> list[Tensors]:
     """Every row once in batches of `BATCH`, the last one shorter; a seed shuffles them."""
     table = pq.read_table(folder)
     order = np.arange(table.num_rows)

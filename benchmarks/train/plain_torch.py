@@ -59,29 +59,31 @@ class Model(nn.Module):
         return torch.cat(logits, dim=1)
 
     @torch.no_grad()
-    def start_alike(self, known: Mapping[str, int]) -> None:
-        """Draws first weights from the distributions that ours start from.
-
-        Where training begins decides what one epoch reaches; it is not what is compared.
+    def start_from(self, network: Mapping[str, Tensor], tables: Mapping[str, Tensor]) -> None:
+        """Takes over the first weights of ours, so that pairs differ in how they are trained alone.
 
         Args:
-            known: Ids of every table that occur in training.
+            network: The dense weights by their names there.
+            tables: A row for each id, [rows, dim], by table.
         """
-        for module in (*self.experts.modules(), *self.towers.modules()):
-            if isinstance(module, nn.Linear):
-                kind = "linear" if module.out_features == 1 else "relu"
-                nn.init.kaiming_normal_(module.weight, nonlinearity=kind)
-                nn.init.zeros_(module.bias)
-        for gate in self.gates:
-            bound = gate.in_features**-0.5
-            nn.init.uniform_(gate.weight, -bound, bound)
+        pool = "levels.0.mixture.experts"
+        for layer, position in enumerate(range(0, 2 * len(HIDDEN), 2)):
+            for number, expert in enumerate(self.experts):
+                weight_DH = network[f"{pool}.weights.{layer}"][number]
+                _copy(expert[position], weight_DH.T, network[f"{pool}.biases.{layer}"][number])
+        weights_GED = network["levels.0.mixture.gate.logits.weights.0"]
+        for gate, weight_ED in zip(self.gates, weights_GED, strict=True):
+            gate.weight.copy_(weight_ED)
+        for number, tower in enumerate(self.towers):
+            for position, name in ((0, "mlp.layers.0"), (2, "logit")):
+                ours = (network[f"towers.{number}.{name}.{kind}"] for kind in ("weight", "bias"))
+                _copy(tower[position], *ours)
         groups = ((self.single, self.columns.single), (self.lists, self.columns.lists))
-        for tables, columns in groups:
+        for module, columns in groups:
             names = dict.fromkeys(column.table_name for column in columns)
-            weights = tables.split_embedding_weights() if tables is not None else ()
+            weights = module.split_embedding_weights() if module is not None else ()
             for name, weight in zip(names, weights, strict=True):
-                bound = known[name] ** -0.5
-                weight.uniform_(-bound, bound)
+                weight.copy_(tables[name])
 
     def dense_parameters(self) -> Iterator[nn.Parameter]:
         """All but the tables, which update themselves in the backward pass."""
@@ -167,6 +169,11 @@ def _tables(columns: Sequence[Ids], pooling: PoolingMode) -> nn.Module:
         bound = len(weight) ** -0.5
         weight.uniform_(-bound, bound)
     return module
+
+
+def _copy(linear: nn.Linear, weight: Tensor, bias: Tensor) -> None:
+    linear.weight.copy_(weight)
+    linear.bias.copy_(bias)
 
 
 def _mlp(width: int, hidden: Sequence[int]) -> nn.Sequential:

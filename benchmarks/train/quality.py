@@ -2,11 +2,14 @@
 
 import shutil
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
+import torch
 from sklearn.metrics import log_loss, roc_auc_score
+from torch import Tensor
 
 from benchmarks.racing.results import Result
 from benchmarks.racing.times import Spread
@@ -15,6 +18,9 @@ from benchmarks.train.bench import Bench, Race
 from benchmarks.train.configs import raw_config
 from benchmarks.train.logs import Log
 
+if TYPE_CHECKING:
+    from mmoe.score import RunDirectory
+
 PRECISION = "bf16"
 Scores = Mapping[str, Mapping[str, float]]  # task → auc and logloss
 
@@ -22,11 +28,11 @@ Scores = Mapping[str, Mapping[str, float]]  # task → auc and logloss
 def gaps(bench: Bench, workload: str = "big") -> list[Result]:
     """AUC and NE after one epoch, paired by seed; the worse of the tasks counts."""
     log = bench.log(workload)
-    held_out, known = read_batches(log.workload, log.test), _known_ids(log)
+    held_out = read_batches(log.workload, log.test)
     details = []
     for seed in range(bench.seeds):
-        ours = _ours(bench, log, seed)
-        theirs = _theirs(log, held_out, known, seed)
+        ours, first = _ours(bench, log, seed)
+        theirs = _theirs(log, held_out, first, seed)
         details.append({"seed": seed, "ours": ours, "theirs": theirs})
         shown = ", ".join(
             f"{task} {ours[task]['auc']:.4f} / {theirs[task]['auc']:.4f}" for task in ours
@@ -55,28 +61,53 @@ def _mean_auc(details: list[dict], side: str, task: str) -> float:
     return float(np.mean([detail[side][task]["auc"] for detail in details]))
 
 
-def _ours(bench: Bench, log: Log, seed: int) -> Scores:
-    """By the library's own report on the test rows."""
+@dataclass(frozen=True)
+class FirstWeights:
+    """Where training starts: the dense weights by name, and a row for each id of every table."""
+
+    network: Mapping[str, Tensor]
+    tables: Mapping[str, Tensor]
+
+
+def _ours(bench: Bench, log: Log, seed: int) -> tuple[Scores, FirstWeights]:
+    """By the library's own report on the test rows; and what it started from."""
     from benchmarks.train.ours import with_overrides
     from mmoe.train import train_run
 
     # As the rival has a row for every id, not a hash that lets ids collide
     raw = raw_config(log, precision=PRECISION, encoding="vocabulary", epochs=1, seed=seed)
-    out = bench.empty_folder()
-    metrics = train_run(with_overrides(raw, bench.overrides), out).metrics["tasks"]
+    config, out = with_overrides(raw, bench.overrides), bench.empty_folder()
+    run = train_run(config, out)
+    metrics, first = run.metrics["tasks"], _first_weights(log, run.directory)
     shutil.rmtree(out)
-    return {
+    scores = {
         task: {"auc": metrics[task]["auc"], "logloss": metrics[task]["logloss"]}
         for task in log.workload.tasks
     }
+    return scores, first
 
 
-def _theirs(log: Log, held_out: list[Tensors], known: Mapping[str, int], seed: int) -> Scores:
+def _first_weights(log: Log, run: "RunDirectory") -> FirstWeights:
+    """Drawn again as the run drew them; an id without a row has that of unseen ids."""
+    from mmoe.datasets.encoder import FeatureEncoder
+    from mmoe.models.build import build_ranker
+
+    config, encoder = run.config(), FeatureEncoder.load(run.vocabulary)
+    torch.manual_seed(config.seed)
+    ranker = build_ranker(config, encoder)
+    tables = {}
+    for name, rows in log.workload.tables.items():
+        rows_R = encoder.ids[name].lookup(pa.chunked_array([np.arange(rows)]), name)
+        tables[name] = ranker.tables.table_weights()[name][torch.from_numpy(rows_R)]
+    return FirstWeights(ranker.network.state_dict(), tables)
+
+
+def _theirs(log: Log, held_out: list[Tensors], first: FirstWeights, seed: int) -> Scores:
     from benchmarks.train.plain_torch import Lookups, PlainTorch
 
     rival = PlainTorch(log.workload, bf16=PRECISION == "bf16", seed=seed)
-    rival.model.start_alike(known)
-    for batch in read_batches(log.workload, log.train, seed=seed):
+    rival.model.start_from(first.network, first.tables)
+    for batch in read_batches(log.workload, log.train, seed=[seed, 0]):  # the order of ours
         rival.step(Lookups(batch))
     predicted_NT = np.concatenate([rival.predict(Lookups(b)).numpy() for b in held_out])
     labels_NT = np.concatenate([batch.labels_BT.numpy() for batch in held_out])
@@ -87,16 +118,6 @@ def _theirs(log: Log, held_out: list[Tensors], known: Mapping[str, int], seed: i
         }
         for t, task in enumerate(log.workload.tasks)
     }
-
-
-def _known_ids(log: Log) -> dict[str, int]:
-    """How many ids of each table occur in training."""
-    seen: dict[str, list[pa.Array]] = {}
-    for column in log.workload.ids:
-        cells = pq.read_table(log.train, columns=[column.column])[column.column].combine_chunks()
-        ids = cells if column.length is None else cells.flatten()
-        seen.setdefault(column.table_name, []).append(ids)
-    return {name: len(pa.chunked_array(parts).unique()) for name, parts in seen.items()}
 
 
 QUALITY_RACES = (Race(("auc_gap", "ne_gap"), gaps),)
