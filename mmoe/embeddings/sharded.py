@@ -68,8 +68,11 @@ class ShardedEmbeddings(nn.Module):
             # FBGEMM refuses an empty batch; the result of no rows is no rows
             return torch.zeros(batch, self.output_dim, device=values.device)
         ids = KeyedJaggedTensor(keys=self.keys, values=values, lengths=lengths_CB)
+        pooled = self.sharded(ids).wait()
+        if not self._means and pooled.keys() == self.keys:
+            return pooled.values()  # no copy, forward or backward
         # By key: the KeyedTensor of a sharded collection lists its keys in shard order
-        by_key = self.sharded(ids).wait().to_dict()
+        by_key = pooled.to_dict()
         columns = [by_key[key] for key in self.keys]
         for c in self._means:
             columns[c] = divide_by_length(columns[c], lengths_CB[c * batch : (c + 1) * batch])
