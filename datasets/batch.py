@@ -18,6 +18,8 @@ class Batch:
         observed_BT: bool; None when scoring.
         weights_BT: float32; None when scoring.
         num_rows: Rows that are not padding.
+        id_weights: float32 [V], the weight of each id, 1 for features without; None where no
+            feature has weights.
     """
 
     dense_BF: torch.Tensor
@@ -27,6 +29,7 @@ class Batch:
     observed_BT: torch.Tensor | None
     weights_BT: torch.Tensor | None
     num_rows: int
+    id_weights: torch.Tensor | None = None
 
     def __len__(self) -> int:
         """B, padding included."""

@@ -19,11 +19,14 @@ class EncodedFeatures:
         ids_NC: int32 (ids are below 2³¹; batches hold int64), row-major, one column for each
             single-id feature.
         lists: For each list feature its ids, int32 [V], and offsets, int64 [N + 1].
+        list_weights: For each list feature the weights of its ids, float32 [V], or None; empty
+            where no feature has weights.
     """
 
     dense_NF: np.ndarray
     ids_NC: np.ndarray
     lists: Sequence[tuple[np.ndarray, np.ndarray]] = ()
+    list_weights: Sequence[np.ndarray | None] = ()
 
     def __len__(self) -> int:
         return len(self.dense_NF)
@@ -88,8 +91,15 @@ class EncodedData:
             (values[offsets[start] : offsets[stop]], offsets[start : stop + 1] - offsets[start])
             for values, offsets in features.lists
         ]
+        list_weights = [
+            None if weights is None else weights[offsets[start] : offsets[stop]]
+            for weights, (_, offsets) in zip(features.list_weights, features.lists, strict=False)
+        ]
         cut = EncodedFeatures(
-            dense_NF=features.dense_NF[start:stop], ids_NC=features.ids_NC[start:stop], lists=lists
+            dense_NF=features.dense_NF[start:stop],
+            ids_NC=features.ids_NC[start:stop],
+            lists=lists,
+            list_weights=list_weights,
         )
         return EncodedData(
             features=cut, labels=None if labels is None else labels.rows(start, stop)
@@ -119,7 +129,7 @@ class EncodedData:
             raise ValueError(
                 f"pad_to: expected at least {len(rows_B)}, the rows given, got {pad_to}"
             )
-        values, lengths = self._ids(rows_B, height)
+        values, lengths, id_weights = self._ids(rows_B, height)
         parts = (None, None, None)
         if self.labels is not None:
             arrays = (self.labels.labels_NT, self.labels.observed_NT, self.labels.weights_NT)
@@ -132,21 +142,28 @@ class EncodedData:
             observed_BT=parts[1],
             weights_BT=parts[2],
             num_rows=len(rows_B),
+            id_weights=None if id_weights is None else torch.from_numpy(id_weights),
         )
 
-    def _ids(self, rows_B: np.ndarray, height: int) -> tuple[np.ndarray, np.ndarray]:
+    def _ids(
+        self, rows_B: np.ndarray, height: int
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """Ids, lengths and, where a feature has them, weights of all features."""
         # Gather rows first (contiguous memory), then turn: the other way round misses the cache.
         single_BC = _gather(self.features.ids_NC, rows_B, height)
         single = single_BC.T.astype(np.int64, order="C").reshape(-1)
         ones = np.ones(single_BC.size, np.int32)
         if not self.features.lists:
-            return single, ones
-        pairs = [
-            gather_ragged(values, offsets, rows_B, height)
-            for values, offsets in self.features.lists
-        ]
-        values = np.concatenate([single, *(values for values, _ in pairs)])
-        return values, np.concatenate([ones, *(lengths for _, lengths in pairs)])
+            return single, ones, None
+        places = [_RaggedRows(offsets, rows_B, height) for _, offsets in self.features.lists]
+        pairs = list(zip(places, self.features.lists, strict=True))
+        values = np.concatenate([single, *(place.ids(values) for place, (values, _) in pairs)])
+        lengths = np.concatenate([ones, *(place.lengths_B for place in places)])
+        if not self.features.list_weights:
+            return values, lengths, None
+        pairs = zip(places, self.features.list_weights, strict=True)
+        weights = [np.ones(single.size, np.float32), *(place.weights(w) for place, w in pairs)]
+        return values, lengths, np.concatenate(weights)
 
 
 def join(parts: list[EncodedData]) -> EncodedData:
@@ -197,11 +214,18 @@ def _join_features(parts: Sequence[EncodedFeatures]) -> EncodedFeatures:
         lengths = np.concatenate([np.diff(offsets) for _, offsets in pairs])
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
         lists.append((np.concatenate([values for values, _ in pairs]), offsets))
+    weights = zip(*(part.list_weights for part in parts), strict=True)
     return EncodedFeatures(
         dense_NF=np.concatenate([part.dense_NF for part in parts]),
         ids_NC=np.concatenate([part.ids_NC for part in parts]),
         lists=lists,
+        list_weights=[_joined_weights(of_feature) for of_feature in weights],
     )
+
+
+def _joined_weights(parts: Sequence[np.ndarray | None]) -> np.ndarray | None:
+    present = [part for part in parts if part is not None]
+    return np.concatenate(present) if present else None
 
 
 def _gather(source_NX: np.ndarray, rows_B: np.ndarray, height: int) -> np.ndarray:
@@ -216,18 +240,34 @@ def _gather(source_NX: np.ndarray, rows_B: np.ndarray, height: int) -> np.ndarra
     return out
 
 
-def gather_ragged(
-    values_V: np.ndarray, offsets: np.ndarray, rows_B: np.ndarray, height: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Lists of the given rows, joined: int64 ids and int32 [height] lengths; padding is missing."""
-    starts_B = offsets[rows_B]
-    lengths_B = offsets[rows_B + 1] - starts_B
-    ends_B = np.cumsum(lengths_B)
-    total = int(ends_B[-1]) if len(ends_B) else 0
-    padding = height - len(rows_B)
-    index = np.repeat(starts_B - (ends_B - lengths_B), lengths_B) + np.arange(total)
-    ids = np.full(total + padding, MISSING, np.int64)
-    ids[:total] = values_V[index]
-    lengths = np.ones(height, np.int32)
-    lengths[: len(rows_B)] = lengths_B
-    return ids, lengths
+class _RaggedRows:
+    """Where the items of the given rows' lists are; rows up to `height` are padding, one item each.
+
+    Attributes:
+        lengths_B: int32 [height].
+    """
+
+    def __init__(self, offsets: np.ndarray, rows_B: np.ndarray, height: int) -> None:
+        starts_B = offsets[rows_B]
+        lengths_B = offsets[rows_B + 1] - starts_B
+        ends_B = np.cumsum(lengths_B)
+        self.total = int(ends_B[-1]) if len(ends_B) else 0
+        self.padding = height - len(rows_B)
+        self.index = np.repeat(starts_B - (ends_B - lengths_B), lengths_B) + np.arange(self.total)
+        self.lengths_B = np.ones(height, np.int32)
+        self.lengths_B[: len(rows_B)] = lengths_B
+
+    def ids(self, values_V: np.ndarray) -> np.ndarray:
+        """The rows' ids, int64; padding is missing."""
+        return self._filled(values_V, MISSING, np.int64)
+
+    def weights(self, weights_V: np.ndarray | None) -> np.ndarray:
+        """The rows' weights, float32; 1 where there are none, and in padding."""
+        if weights_V is None:
+            return np.ones(self.total + self.padding, np.float32)
+        return self._filled(weights_V, 1, np.float32)
+
+    def _filled(self, items_V: np.ndarray, item: int, dtype: type) -> np.ndarray:
+        out = np.full(self.total + self.padding, item, dtype)
+        out[: self.total] = items_V[self.index]
+        return out

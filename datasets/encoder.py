@@ -1,37 +1,48 @@
 """From columns to network inputs: fitted on the training split, stored with the run."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
 from mmoe.config import (
+    CategoricalFeature,
+    CrossFeature,
+    DatetimeFeature,
     FeatureSpec,
+    IdFeature,
     ListFeature,
     NumericFeature,
     RunConfig,
     TableSpec,
 )
 from mmoe.datasets import encoder_files
+from mmoe.datasets.crosses import cross_columns, cross_keys
 from mmoe.datasets.encoded import EncodedFeatures
 from mmoe.datasets.fit_encoder import EncoderFit, id_column, id_label, numbers_of_feature
+from mmoe.datasets.keys import KeyKind
+from mmoe.datasets.moments import local_moments, part_circle, part_ids, part_rows
 from mmoe.datasets.numeric import NumericRule
-from mmoe.datasets.ragged import ids_with_missing, to_ragged
-from mmoe.datasets.vocabulary import IdMap
+from mmoe.datasets.ragged import fill_empty, ids_with_missing
+from mmoe.datasets.vocabulary import UNSEEN, IdMap
+from mmoe.datasets.weighted_lists import list_ids
+
+_WAVES = ("sin", "cos")
 
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureEncoder:
     """Scaling, buckets and ids of every feature.
 
-    Ids are int32: 0 = missing (null, NaN, ""), 1 = not in the vocabulary, 2 and up known ids or
-    buckets. Numbers: (f(x) − mean) / deviation, missing = 0.
+    Ids are int32: 0 = missing (null, NaN, ""), 1 = not in the vocabulary, 2 and up known ids,
+    buckets or parts of a moment. Numbers: (f(x) − mean) / deviation, missing = 0.
 
     Attributes:
         config: The run; its features decide the order of everything below.
         numeric: Feature name → its scaling and buckets.
-        ids: Table name → its vocabulary or hash; bucket tables are not in it.
+        ids: Table name → its vocabulary or hash; tables of buckets and of parts are not in it.
+        crosses: Name of a table of crosses → what the ids of each of their columns are.
 
     Example:
         >>> from mmoe.config import config_from_dict
@@ -49,6 +60,7 @@ class FeatureEncoder:
     config: RunConfig
     numeric: dict[str, NumericRule]
     ids: dict[str, IdMap]
+    crosses: dict[str, tuple[KeyKind, ...]] = field(default_factory=dict)
 
     @classmethod
     def fit(cls, config: RunConfig, train: pa.Table, origin: str) -> "FeatureEncoder":
@@ -73,33 +85,41 @@ class FeatureEncoder:
         Raises:
             ValueError: There was not one row, or a column is no column of ids.
         """
-        numeric, ids = fit.finish()
-        return cls(config=fit.config, numeric=numeric, ids=ids)
+        rules = fit.finish()
+        return cls(config=fit.config, numeric=rules.numeric, ids=rules.ids, crosses=rules.crosses)
 
     @property
     def dense_names(self) -> list[str]:
-        """The numeric features: columns of dense_NF."""
-        return [feature.name for feature in self._numeric_features()]
+        """The numeric features, and the sines and cosines of cyclic ones: columns of dense_NF."""
+        names = []
+        for feature in self.config.features:
+            if isinstance(feature, NumericFeature):
+                names.append(feature.name)
+            elif isinstance(feature, DatetimeFeature) and feature.cyclic:
+                names += [f"{name}_{wave}" for name in feature.derived_names for wave in _WAVES]
+        return names
 
     @property
     def categorical(self) -> list[FeatureSpec]:
-        """Every feature of one id a row, buckets of numbers included: columns of ids_NC."""
+        """Every feature of one id a row, also buckets and parts of moments: columns of ids_NC."""
         specs = []
         for feature in self.config.features:
-            if isinstance(feature, NumericFeature):
-                if feature.buckets:
-                    twin = bucket_name(feature)
-                    specs.append(FeatureSpec(name=twin, table=twin, pooling="sum"))
-            elif not isinstance(feature, ListFeature):
-                table = feature.table or feature.name
-                specs.append(FeatureSpec(name=feature.name, table=table, pooling="sum"))
+            pairs = [(name, name) for name in feature.derived_names]
+            if isinstance(feature, IdFeature) and not isinstance(feature, ListFeature):
+                pairs.append((feature.name, feature.table_name))
+            specs += [FeatureSpec(name=name, table=table, pooling="sum") for name, table in pairs]
         return specs
 
     @property
     def lists(self) -> list[FeatureSpec]:
         """The list features, in the order of EncodedFeatures.lists."""
         return [
-            FeatureSpec(name=f.name, table=f.table or f.name, pooling=f.pooling)
+            FeatureSpec(
+                name=f.name,
+                table=f.table_name,
+                pooling="sum" if f.weighted else f.pooling,  # see FeatureSpec
+                weighted=f.weighted,
+            )
             for f in self._list_features()
         ]
 
@@ -110,15 +130,19 @@ class FeatureEncoder:
         shared = {table.name: table for table in self.config.tables}
         specs: dict[str, TableSpec] = {}
         for feature in self.config.features:
-            if isinstance(feature, NumericFeature):
-                if feature.buckets:
-                    rows = self.numeric[feature.name].num_rows
-                    name = bucket_name(feature)
-                    specs[name] = TableSpec(name=name, num_rows=rows, dim=feature.dim or default)
-                continue
-            name = feature.table or feature.name
-            dim = (shared.get(name) or feature).dim or default
-            specs[name] = TableSpec(name=name, num_rows=self.ids[name].num_rows, dim=dim)
+            if isinstance(feature, IdFeature):
+                name = feature.table_name
+                dim = (shared.get(name) or feature).dim or default
+                sizes = [(name, self.ids[name].num_rows)]
+            elif isinstance(feature, NumericFeature):
+                dim = feature.dim or default
+                sizes = [(n, self.numeric[feature.name].num_rows) for n in feature.derived_names]
+            else:
+                dim = feature.dim or default
+                rows = [part_rows(part) for part in feature.parts]
+                sizes = list(zip(feature.derived_names, rows, strict=True))
+            for name, num_rows in sizes:
+                specs[name] = TableSpec(name=name, num_rows=num_rows, dim=dim)
         return list(specs.values())
 
     def encode(self, table: pa.Table, origin: str) -> EncodedFeatures:
@@ -129,9 +153,10 @@ class FeatureEncoder:
             origin: What the user calls the data; starts error messages.
 
         Raises:
-            ValueError: A column is missing, or a numeric value is no number or infinite.
+            ValueError: A column is missing, or a value does not fit: a number that is none or
+                infinite, a moment that is none, a weight too few.
         """
-        dense, ids, lists = [], [], []
+        dense, ids, lists, weights = [], [], [], []
         for feature in self.config.features:
             if isinstance(feature, NumericFeature):
                 numbers_N = numbers_of_feature(table, feature, origin)
@@ -139,21 +164,30 @@ class FeatureEncoder:
                 dense.append(rule.scale(numbers_N))
                 if feature.buckets:
                     ids.append(rule.bucket(numbers_N))
+            elif isinstance(feature, DatetimeFeature):
+                local_N = local_moments(table, feature, origin)
+                parts = [(part_ids(local_N, part), part) for part in feature.parts]
+                ids += [ids_N for ids_N, _ in parts]
+                if feature.cyclic:
+                    dense += [wave_N for one in parts for wave_N in part_circle(*one)]
+            elif isinstance(feature, CrossFeature):
+                ids.append(self._encode_cross(table, feature, origin))
             elif isinstance(feature, ListFeature):
-                lists.append(self._encode_list(table, feature, origin))
+                values_V, offsets, weights_V = self._encode_list(table, feature, origin)
+                lists.append((values_V, offsets))
+                weights.append(weights_V)
             else:
-                column = id_column(table, feature, origin)
-                label = id_label(feature, origin)
-                ids.append(self.ids[feature.table or feature.name].lookup(column, label))
+                ids.append(self._lookup(id_column(table, feature, origin), feature, origin))
         return EncodedFeatures(
             dense_NF=_stack(dense, table.num_rows, np.float32),
             ids_NC=_stack(ids, table.num_rows, np.int32),
             lists=lists,
+            list_weights=weights if any(w is not None for w in weights) else [],
         )
 
     def save(self, folder: str | Path) -> None:
         """Writes encoder.json and one Parquet file for each vocabulary; no pickle."""
-        encoder_files.save(Path(folder), self.config, self.numeric, self.ids)
+        encoder_files.save(Path(folder), self.config, self.numeric, self.ids, self.crosses)
 
     @classmethod
     def load(cls, folder: str | Path) -> "FeatureEncoder":
@@ -162,28 +196,33 @@ class FeatureEncoder:
         Raises:
             ValueError: The folder holds no complete encoder.
         """
-        config, numeric, ids = encoder_files.load(Path(folder))
-        return cls(config=config, numeric=numeric, ids=ids)
-
-    def _numeric_features(self) -> list[NumericFeature]:
-        return [f for f in self.config.features if isinstance(f, NumericFeature)]
+        config, numeric, ids, crosses = encoder_files.load(Path(folder))
+        return cls(config=config, numeric=numeric, ids=ids, crosses=crosses)
 
     def _list_features(self) -> list[ListFeature]:
         return [f for f in self.config.features if isinstance(f, ListFeature)]
 
+    def _lookup(
+        self, column: pa.ChunkedArray, feature: CategoricalFeature, origin: str
+    ) -> np.ndarray:
+        return self.ids[feature.table_name].lookup(column, id_label(feature, origin))
+
+    def _encode_cross(self, table: pa.Table, feature: CrossFeature, origin: str) -> np.ndarray:
+        cross, name = cross_columns(table, feature, origin), feature.table_name
+        keys, alien_N = cross_keys(cross, self.crosses[name])
+        ids_N = self.ids[name].lookup(keys, cross.labels[0])
+        ids_N[alien_N] = UNSEEN
+        return ids_N
+
     def _encode_list(
         self, table: pa.Table, feature: ListFeature, origin: str
-    ) -> tuple[np.ndarray, np.ndarray]:
-        ragged = to_ragged(id_column(table, feature, origin), feature)
-        id_map = self.ids[feature.table or feature.name]
-        return ids_with_missing(
-            id_map.lookup(ragged.values, id_label(feature, origin)), ragged.offsets
-        )
-
-
-def bucket_name(feature: NumericFeature) -> str:
-    """Name of the feature and table that embed a number's bucket."""
-    return f"{feature.name}__bucket"
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        ragged = list_ids(table, feature, origin)
+        weights_V = ragged.weights
+        if weights_V is not None:
+            weights_V = fill_empty(weights_V, ragged.offsets, 1)
+        ids_V = self._lookup(ragged.values, feature, origin)
+        return *ids_with_missing(ids_V, ragged.offsets), weights_V
 
 
 def _stack(columns: list[np.ndarray], num_rows: int, dtype: type) -> np.ndarray:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mmoe.config import RunConfig, config_from_dict
-from mmoe.datasets.keys import ARROW_TYPES
+from mmoe.datasets.keys import ARROW_TYPES, KeyKind
 from mmoe.datasets.numeric import NumericRule
 from mmoe.datasets.vocabulary import HashRule, IdMap, Vocabulary
 
@@ -18,7 +18,11 @@ _FORMAT = 1
 
 
 def save(
-    folder: Path, config: RunConfig, numeric: dict[str, NumericRule], ids: dict[str, IdMap]
+    folder: Path,
+    config: RunConfig,
+    numeric: dict[str, NumericRule],
+    ids: dict[str, IdMap],
+    crosses: dict[str, tuple[KeyKind, ...]],
 ) -> None:
     """Writes every file under a temporary name first; encoder.json comes last, as the seal."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -36,6 +40,7 @@ def save(
         "config": config.model_dump(mode="json"),
         "numeric": {name: asdict(rule) for name, rule in numeric.items()},
         "tables": tables,
+        "crosses": crosses,
     }
     target = folder / "encoder.json"
     temporary = target.with_suffix(".json.tmp")
@@ -43,7 +48,9 @@ def save(
     temporary.replace(target)
 
 
-def load(folder: Path) -> tuple[RunConfig, dict[str, NumericRule], dict[str, IdMap]]:
+def load(
+    folder: Path,
+) -> tuple[RunConfig, dict[str, NumericRule], dict[str, IdMap], dict[str, tuple[KeyKind, ...]]]:
     """Reads what `save` wrote.
 
     Raises:
@@ -60,13 +67,14 @@ def load(folder: Path) -> tuple[RunConfig, dict[str, NumericRule], dict[str, IdM
             for name, rule in content["numeric"].items()
         }
         ids = {name: _read_table(folder, table) for name, table in content["tables"].items()}
+        crosses = {name: tuple(kinds) for name, kinds in content.get("crosses", {}).items()}
     except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
         reason = " ".join(str(error).split())
         raise ValueError(
             f"{folder}: holds no complete encoder ({reason}); expected the vocabulary folder of a "
             "run that mmoe train wrote"
         ) from None
-    return config, numeric, ids
+    return config, numeric, ids, crosses
 
 
 def _write_parquet(target: Path, vocabulary: Vocabulary) -> None:

@@ -1,20 +1,56 @@
 """Vocabularies, buckets and scaling, learnt from training rows chunk by chunk."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import pyarrow as pa
 
-from mmoe.config import CategoricalFeature, ListFeature, NumericFeature, RunConfig
+from mmoe.config import (
+    CategoricalFeature,
+    CrossFeature,
+    DatetimeFeature,
+    IdFeature,
+    ListFeature,
+    NumericFeature,
+    RunConfig,
+    TableSettings,
+)
 from mmoe.datasets.columns import to_numbers
+from mmoe.datasets.crosses import (
+    CrossCountFit,
+    CrossKindFit,
+    counts_of_keys,
+    cross_columns,
+    kinds_of_counts,
+    widest_columns,
+)
 from mmoe.datasets.fit_ids import CountFit, KindFit, widest
+from mmoe.datasets.keys import KeyKind
+from mmoe.datasets.moments import local_moments
 from mmoe.datasets.numeric import LARGEST_SAMPLE, NumberFit, NumericRule
-from mmoe.datasets.ragged import to_ragged
 from mmoe.datasets.rows import find_column
 from mmoe.datasets.vocabulary import HashRule, IdMap, Vocabulary
+from mmoe.datasets.weighted_lists import list_ids
 
 # Values sampled over all bucketed features (16 bytes each), and the least for one of them: then a
 # quantile's rank is off by 0.2 % of the rows (standard deviation)
 _SAMPLES = 1 << 22
 _SMALLEST_SAMPLE = 1 << 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class FittedRules:
+    """What training rows taught.
+
+    Attributes:
+        numeric: Numeric feature → its scaling and buckets.
+        ids: Table → its vocabulary or hash.
+        crosses: Table of crosses → what the ids of each of their columns are.
+    """
+
+    numeric: dict[str, NumericRule]
+    ids: dict[str, IdMap]
+    crosses: dict[str, tuple[KeyKind, ...]]
 
 
 class EncoderFit:
@@ -34,7 +70,12 @@ class EncoderFit:
         bucketed = sum(f.buckets > 0 for f in numeric)
         sample = min(LARGEST_SAMPLE, max(_SMALLEST_SAMPLE, _SAMPLES // max(bucketed, 1)))
         self.numbers = {f.name: NumberFit(f, sample) for f in numeric}
-        self.ids = {f.name: self._id_fit(f) for f in self._id_features()}
+        self.ids = {
+            f.name: self._id_fit(f) for f in config.features if isinstance(f, CategoricalFeature)
+        }
+        self.crosses = {
+            f.name: self._cross_fit(f) for f in config.features if isinstance(f, CrossFeature)
+        }
 
     def add(self, table: pa.Table) -> None:
         """More training rows.
@@ -47,19 +88,26 @@ class EncoderFit:
             if isinstance(feature, NumericFeature):
                 numbers_N = numbers_of_feature(table, feature, self.origin)
                 self.numbers[feature.name].add(numbers_N)
-                continue
-            column = id_column(table, feature, self.origin)
-            if isinstance(feature, ListFeature):
-                column = to_ragged(column, feature).values
-            self.ids[feature.name].add(column)
+            elif isinstance(feature, CrossFeature):
+                self.crosses[feature.name].add(cross_columns(table, feature, self.origin))
+            elif isinstance(feature, DatetimeFeature):
+                local_moments(table, feature, self.origin)  # nothing to learn; refuses what is none
+            elif isinstance(feature, ListFeature):
+                self.ids[feature.name].add(list_ids(table, feature, self.origin).values)
+            else:
+                self.ids[feature.name].add(id_column(table, feature, self.origin))
 
     def check(self, table: pa.Table) -> None:
-        """Rows that do not train: are their numbers numbers? Better asked now than after hours."""
+        """Rows that do not train: are their values good? Better asked now than after hours."""
         for feature in self.config.features:
             if isinstance(feature, NumericFeature):
                 numbers_of_feature(table, feature, self.origin)
+            elif isinstance(feature, DatetimeFeature):
+                local_moments(table, feature, self.origin)
+            elif isinstance(feature, ListFeature) and feature.weighted:
+                list_ids(table, feature, self.origin)
 
-    def finish(self) -> tuple[dict[str, NumericRule], dict[str, IdMap]]:
+    def finish(self) -> FittedRules:
         """The rules of numbers by feature and those of ids by table.
 
         Raises:
@@ -67,25 +115,34 @@ class EncoderFit:
         """
         if self.rows == 0:
             raise ValueError(f"{self.origin}: there are no training rows to fit the features on")
-        numeric = {name: fit.finish() for name, fit in self.numbers.items()}
-        users: dict[str, list[CategoricalFeature]] = {}
-        for feature in self._id_features():
-            users.setdefault(feature.table or feature.name, []).append(feature)
-        return numeric, {table: self._id_map(table, users[table]) for table in users}
+        rules = FittedRules(
+            numeric={name: fit.finish() for name, fit in self.numbers.items()}, ids={}, crosses={}
+        )
+        users: dict[str, list[IdFeature]] = {}
+        for feature in self.config.features:
+            if isinstance(feature, IdFeature):
+                users.setdefault(feature.table_name, []).append(feature)
+        for table, features in users.items():
+            if isinstance(features[0], CrossFeature):
+                rules.ids[table], rules.crosses[table] = self._cross_map(features)
+            else:
+                rules.ids[table] = self._id_map(features)
+        return rules
 
-    def _id_features(self) -> list[CategoricalFeature]:
-        return [f for f in self.config.features if isinstance(f, CategoricalFeature)]
-
-    def _settings(self, feature: CategoricalFeature):
+    def _settings(self, feature: IdFeature) -> TableSettings:
         shared = {table.name: table for table in self.config.tables}
-        return shared.get(feature.table or feature.name) or feature
+        return shared.get(feature.table_name) or feature
 
     def _id_fit(self, feature: CategoricalFeature) -> CountFit | KindFit:
         hashed = self._settings(feature).encoding == "hash"
         label, settle = id_label(feature, self.origin), isinstance(feature, ListFeature)
         return KindFit(label, settle=settle) if hashed else CountFit(label, settle=settle)
 
-    def _id_map(self, table: str, features: list[CategoricalFeature]) -> IdMap:
+    def _cross_fit(self, feature: CrossFeature) -> CrossCountFit | CrossKindFit:
+        hashed = self._settings(feature).encoding == "hash"
+        return CrossKindFit() if hashed else CrossCountFit()
+
+    def _id_map(self, features: list[IdFeature]) -> IdMap:
         """One table's ids, over all the features that share it."""
         settings = self._settings(features[0])
         fits = [self.ids[feature.name] for feature in features]
@@ -94,6 +151,18 @@ class EncoderFit:
             return HashRule(kind=widest(kinds), size=settings.hash_size)
         counts = [fit.finish() for fit in fits if isinstance(fit, CountFit)]
         return Vocabulary.of(counts, settings.min_count)
+
+    def _cross_map(self, features: list[IdFeature]) -> tuple[IdMap, tuple[KeyKind, ...]]:
+        """One table's ids, over all the crosses that share it: their keys are integers."""
+        settings = self._settings(features[0])
+        fits = [self.crosses[feature.name] for feature in features]
+        if settings.encoding == "hash":
+            kinds = widest_columns([fit.finish() for fit in fits if isinstance(fit, CrossKindFit)])
+            return HashRule(kind="int", size=settings.hash_size), tuple(kinds)
+        parts = [fit.finish() for fit in fits if isinstance(fit, CrossCountFit)]
+        kinds = kinds_of_counts(parts)
+        counts = [counts_of_keys(cross, counted, kinds) for cross, counted in parts]
+        return Vocabulary.of(counts, settings.min_count), tuple(kinds)
 
 
 def id_column(table: pa.Table, feature: CategoricalFeature, origin: str) -> pa.ChunkedArray:

@@ -23,6 +23,39 @@ class Counts:
     label: str  # what the column is called in an error
 
 
+class CountedRows:
+    """Adds up tables of distinct rows and their counts; memory grows with the distinct ones alone.
+
+    Args:
+        names: The columns that tell rows apart; one more, `count`, says how often each was seen.
+    """
+
+    def __init__(self, names: list[str]) -> None:
+        self.names = names
+        self.tables: list[pa.Table] = []
+        self.pending = self.settled = 0
+
+    def add(self, counted: pa.Table) -> None:
+        """More rows."""
+        self.tables.append(counted)
+        self.pending += counted.num_rows
+        if self.pending > max(_PENDING, self.settled):
+            self._merge()
+
+    def finish(self) -> pa.Table:
+        """The counts of all rows."""
+        self._merge()
+        return self.tables[0]
+
+    def _merge(self) -> None:
+        if len(self.tables) > 1:
+            table = pa.concat_tables(self.tables, promote_options="permissive")
+            table = table.group_by(self.names).aggregate([("count", "sum")])
+            table = table.rename_columns({"count_sum": "count"}).select([*self.names, "count"])
+            self.tables = [table.combine_chunks()]
+        self.pending, self.settled = 0, self.tables[0].num_rows
+
+
 class CountFit:
     """Counts the values of one column; memory grows with the distinct ones alone.
 
@@ -33,8 +66,7 @@ class CountFit:
 
     def __init__(self, label: str, *, settle: bool = False) -> None:
         self.label, self.settle = label, settle
-        self.tables: list[pa.Table] = []
-        self.pending = self.settled = 0
+        self.rows = CountedRows(["value"])
 
     def add(self, column: pa.ChunkedArray) -> None:
         """More rows.
@@ -43,29 +75,19 @@ class CountFit:
             ValueError: The column holds lists.
         """
         refuse_nested(column, self.label)
-        counted = pc.value_counts(_countable(column, self.label))
-        table = pa.Table.from_arrays(counted.flatten(), names=["value", "count"])
-        self.tables.append(table)
-        self.pending += table.num_rows
-        if self.pending > max(_PENDING, self.settled):
-            self._merge()
+        present = column.drop_null()
+        if pa.types.is_floating(column.type):
+            present = present.filter(pc.invert(pc.is_nan(present)))
+        counted = pc.value_counts(countable(present, self.label))
+        self.rows.add(pa.Table.from_arrays(counted.flatten(), names=["value", "count"]))
 
     def finish(self) -> Counts:
         """The counts of all rows."""
-        self._merge()
-        [table] = self.tables
+        table = self.rows.finish()
         values = table["value"]
         if self.settle and is_text(values.type):
             values = text.settle(values)
         return Counts(values, table["count"], self.label)
-
-    def _merge(self) -> None:
-        if len(self.tables) > 1:
-            table = pa.concat_tables(self.tables, promote_options="permissive")
-            table = table.group_by("value").aggregate([("count", "sum")])
-            table = table.rename_columns({"count_sum": "count"}).select(["value", "count"])
-            self.tables = [table.combine_chunks()]
-        self.pending, self.settled = 0, self.tables[0].num_rows
 
 
 class KindFit:
@@ -106,13 +128,11 @@ def count_keys(parts: Sequence[Counts]) -> tuple[KeyKind, pa.Table]:
     return kind, table.rename_columns({"count_sum": "count"})
 
 
-def _countable(column: pa.ChunkedArray, label: str) -> pa.ChunkedArray:
-    """Without missing cells, and of a type that Arrow counts."""
+def countable(column: pa.ChunkedArray, label: str) -> pa.ChunkedArray:
+    """Cells, none of them missing, as a type that Arrow counts."""
     kind = column.type
-    column = column.drop_null()
     if pa.types.is_floating(kind):
-        floats = column.cast(pa.float64())
-        return floats.filter(pc.invert(pc.is_nan(floats)))
+        return column.cast(pa.float64())
     if pa.types.is_null(kind):
         return column.cast(pa.int64())
     if pa.types.is_decimal(kind):  # the narrow ones are not counted

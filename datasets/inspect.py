@@ -252,7 +252,9 @@ def _useless(profile: ColumnProfile) -> str | None:
     if profile.unique_per_row:
         return "its value is different in every row"
     if profile.nature == "moment" or time_like(profile):
-        return "a moment in time, which does not come again; derive an hour or an age from it"
+        return (
+            "a moment in time, which does not come again; kind: datetime takes its hour and weekday"
+        )
     if profile.numbers_N is not None and np.isinf(profile.numbers_N).any():
         return "it holds infinity; clip it"
     return None

@@ -99,7 +99,7 @@ def _nature(column: pa.ChunkedArray) -> Nature:
         return "moment"
     if is_text(kind):
         return "moment" if _is_iso(column) else "text"
-    if is_list(kind):
+    if is_list(kind) and not pa.types.is_nested(kind.value_type):
         return "list"
     return "other"
 

@@ -48,7 +48,8 @@ def column_uses(
     """
     uses: dict[str, str] = {}
     for feature in config.features:
-        uses.setdefault(feature.source_column, f"feature {feature.name!r}")
+        for column in feature.source_columns:
+            uses.setdefault(column, f"feature {feature.name!r}")
     if not labels:
         return uses
     known = set(there or ())

@@ -13,50 +13,75 @@ from mmoe.datasets.rows import is_list, is_text, plain
 
 @dataclass(frozen=True)
 class Ragged:
-    """Row n holds `values[offsets[n]:offsets[n + 1]]`."""
+    """Row n holds `values[offsets[n]:offsets[n + 1]]`, with weights beside them if it has any."""
 
     values: pa.ChunkedArray
     offsets: np.ndarray  # int64 [N + 1]
+    weights: np.ndarray | None = None  # float32 [V]
 
 
 def to_ragged(column: pa.ChunkedArray, feature: ListFeature, *, settle: bool = False) -> Ragged:
     """The lists of a column: an Arrow list, text with separators, or one id a row.
 
-    Nulls and empty text inside a list are dropped; then at most `feature.max_length` ids are kept,
-    the first ones.
+    Nulls, NaN and empty text inside a list are dropped; then at most `feature.max_length` ids are
+    kept, the first or the last ones.
 
     Args:
         column: N rows.
-        feature: separator and max_length.
+        feature: separator, max_length and keep.
         settle: Give ids cut out of text the type they look like (when fitting).
     """
-    if is_list(column.type):
-        lists = _joined(column.cast(pa.large_list(column.type.value_type)))
-    elif is_text(column.type):
-        lists = _joined(pc.split_pattern(column, feature.separator))
-        lists = lists.cast(pa.large_list(pa.large_string()))
-    else:
+    if not is_list(column.type) and not is_text(column.type):
         return _single(column)
-    lengths_N = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
-    values = plain(pa.chunked_array([lists.flatten()]))
-    if is_text(values.type):
-        values = pc.utf8_trim_whitespace(values)
-        values = pc.if_else(pc.equal(values, ""), pa.scalar(None, values.type), values)
-    values, lengths_N = _keep(values, lengths_N, feature.max_length)
+    values, lengths_N = split_lists(column, feature.separator)
+    values = blank_items(values)
+    keep_V, lengths_N = kept_items(values, lengths_N, feature)
+    values = values if keep_V is None else values.filter(pa.array(keep_V))
     if settle and is_text(column.type):
         values = text.settle(values)
-    return Ragged(values, np.concatenate([[0], np.cumsum(lengths_N)]).astype(np.int64))
+    return Ragged(values, offsets_of(lengths_N))
+
+
+def split_lists(column: pa.ChunkedArray, separator: str) -> tuple[pa.ChunkedArray, np.ndarray]:
+    """All items of a column of lists or of text with separators, and how many each row has."""
+    if is_list(column.type):
+        lists = _joined(column.cast(pa.large_list(column.type.value_type)))
+    else:
+        lists = _joined(pc.split_pattern(column, separator))
+        lists = lists.cast(pa.large_list(pa.large_string()))
+    lengths_N = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
+    return plain(pa.chunked_array([lists.flatten()])), lengths_N
+
+
+def blank_items(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Items of text without blanks around them; null where they are empty or NaN."""
+    if is_text(values.type):
+        values = pc.utf8_trim_whitespace(values)
+        return pc.if_else(pc.equal(values, ""), pa.scalar(None, values.type), values)
+    if pa.types.is_floating(values.type):
+        is_nan = pc.is_nan(values)
+        if pc.any(is_nan, min_count=0).as_py():
+            return pc.if_else(is_nan, pa.scalar(None, values.type), values)
+    return values
+
+
+def offsets_of(lengths_N: np.ndarray) -> np.ndarray:
+    """Where each row's items begin, and where the last one's end; int64 [N + 1]."""
+    return np.concatenate([[0], np.cumsum(lengths_N)]).astype(np.int64)
 
 
 def ids_with_missing(ids_V: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Gives every empty list the one id 0, the row of missing values."""
-    lengths_N = np.diff(offsets)
-    empty = np.flatnonzero(lengths_N == 0)
-    if len(empty) == 0:
+    filled_V = fill_empty(ids_V, offsets, 0)
+    if filled_V is ids_V:
         return ids_V, offsets
-    filled = np.insert(ids_V, offsets[:-1][empty], 0)
-    lengths_N[empty] = 1
-    return filled, np.concatenate([[0], np.cumsum(lengths_N)])
+    return filled_V, offsets_of(np.maximum(np.diff(offsets), 1))
+
+
+def fill_empty(items_V: np.ndarray, offsets: np.ndarray, item: float) -> np.ndarray:
+    """Gives every empty list one `item`."""
+    empty = np.flatnonzero(np.diff(offsets) == 0)
+    return np.insert(items_V, offsets[:-1][empty], item) if len(empty) else items_V
 
 
 def _joined(column: pa.ChunkedArray) -> pa.Array:
@@ -66,24 +91,28 @@ def _joined(column: pa.ChunkedArray) -> pa.Array:
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
 
 
-def _keep(
-    values: pa.ChunkedArray, lengths_N: np.ndarray, max_length: int | None
-) -> tuple[pa.ChunkedArray, np.ndarray]:
-    """Drops nulls, then what is beyond max_length."""
-    if not values.null_count and (max_length is None or not (lengths_N > max_length).any()):
-        return values, lengths_N
+def kept_items(
+    values: pa.ChunkedArray, lengths_N: np.ndarray, feature: ListFeature
+) -> tuple[np.ndarray | None, np.ndarray]:
+    """Which items stay without nulls and what is beyond max_length (None: all); and how many."""
+    most = feature.max_length
+    if not values.null_count and (most is None or not (lengths_N > most).any()):
+        return None, lengths_N
     keep_V = pc.is_valid(values).to_numpy()
     row_V = np.repeat(np.arange(len(lengths_N)), lengths_N)
     kept_N = np.bincount(row_V[keep_V], minlength=len(lengths_N))
-    if max_length is not None:
+    if most is not None:
         before_N = np.cumsum(kept_N) - kept_N
         position_V = np.cumsum(keep_V) - 1 - before_N[row_V]
-        keep_V &= position_V < max_length
-        kept_N = np.minimum(kept_N, max_length)
-    return values.filter(pa.array(keep_V)), kept_N
+        if feature.keep == "first":
+            keep_V &= position_V < most
+        else:
+            keep_V &= position_V >= (kept_N - most)[row_V]
+        kept_N = np.minimum(kept_N, most)
+    return keep_V, kept_N
 
 
 def _single(column: pa.ChunkedArray) -> Ragged:
     """Numbers instead of lists: lists of one."""
     present_N = pc.is_valid(column).to_numpy()
-    return Ragged(column.drop_null(), np.concatenate([[0], np.cumsum(present_N)]))
+    return Ragged(column.drop_null(), offsets_of(present_N))

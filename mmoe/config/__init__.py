@@ -3,13 +3,17 @@
 from mmoe.config.data import DataConfig, SplitConfig, StreamingConfig
 from mmoe.config.features import (
     CategoricalFeature,
+    CrossFeature,
     FeatureConfig,
+    IdFeature,
     ListFeature,
     NumericFeature,
     TableConfig,
+    TableSettings,
 )
 from mmoe.config.loading import config_from_dict, dump_config, load_config, set_values
 from mmoe.config.model import CapacityConfig, ExpertConfig, GateConfig, ModelConfig, TowerConfig
+from mmoe.config.moments import DatetimeFeature, Part, TimeUnit
 from mmoe.config.run import RunConfig
 from mmoe.config.specs import FeatureSpec, TableSpec
 from mmoe.config.tasks import TaskConfig
@@ -18,22 +22,28 @@ from mmoe.config.training import EmbeddingOptimizerConfig, OptimizerConfig, Trai
 __all__ = [
     "CapacityConfig",
     "CategoricalFeature",
+    "CrossFeature",
     "DataConfig",
+    "DatetimeFeature",
     "EmbeddingOptimizerConfig",
     "ExpertConfig",
     "FeatureConfig",
     "FeatureSpec",
     "GateConfig",
+    "IdFeature",
     "ListFeature",
     "ModelConfig",
     "NumericFeature",
     "OptimizerConfig",
+    "Part",
     "RunConfig",
     "SplitConfig",
     "StreamingConfig",
     "TableConfig",
+    "TableSettings",
     "TableSpec",
     "TaskConfig",
+    "TimeUnit",
     "TowerConfig",
     "TrainingConfig",
     "config_from_dict",

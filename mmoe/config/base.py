@@ -1,6 +1,10 @@
 """The base of every config model: unknown keys are errors, values are frozen."""
 
-from pydantic import BaseModel, ConfigDict
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_\-]*$", max_length=200)]
 
 
 class Strict(BaseModel):

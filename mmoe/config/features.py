@@ -4,9 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from mmoe.config.base import Strict
-
-Name = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_\-]*$", max_length=200)]
+from mmoe.config.base import Name, Strict
+from mmoe.config.moments import DatetimeFeature
 
 
 class TableSettings(Strict):
@@ -74,22 +73,40 @@ class NumericFeature(Strict):
         """The column it is read from."""
         return self.column or self.name
 
+    @property
+    def source_columns(self) -> list[str]:
+        """All columns it is read from."""
+        return [self.source_column]
 
-class CategoricalFeature(TableSettings):
-    """One id (integer or string) a row."""
+    @property
+    def bucket_name(self) -> str:
+        """Name of the feature and table that embed the number's bucket."""
+        return f"{self.name}__bucket"
 
-    kind: Literal["categorical"] = "categorical"
+    @property
+    def derived_names(self) -> list[str]:
+        """Names of further features and tables that it makes."""
+        return [self.bucket_name] if self.buckets else []
+
+
+class IdFeature(TableSettings):
+    """What features have in common that look ids up: a table of their own, or a shared one."""
+
     name: Name
-    column: str | None = None
     table: Name | None = Field(default=None, description="a table of `tables` to share")
 
     @property
-    def source_column(self) -> str:
-        """The column it is read from."""
-        return self.column or self.name
+    def table_name(self) -> str:
+        """The table that is looked up."""
+        return self.table or self.name
+
+    @property
+    def derived_names(self) -> list[str]:
+        """Names of further features and tables that it makes: none."""
+        return []
 
     @model_validator(mode="after")
-    def _settings_belong_to_the_table(self) -> "CategoricalFeature":
+    def _settings_belong_to_the_table(self) -> "IdFeature":
         if self.table is not None:
             inline = [
                 key
@@ -104,19 +121,104 @@ class CategoricalFeature(TableSettings):
         return self
 
 
+class CategoricalFeature(IdFeature):
+    """One id (integer or string) a row."""
+
+    kind: Literal["categorical"] = "categorical"
+    column: str | None = None
+
+    @property
+    def source_column(self) -> str:
+        """The column it is read from."""
+        return self.column or self.name
+
+    @property
+    def source_columns(self) -> list[str]:
+        """All columns it is read from."""
+        return [self.source_column]
+
+
 class ListFeature(CategoricalFeature):
-    """Any number of ids a row, pooled into one embedding."""
+    """Any number of ids a row, pooled into one embedding, with a weight for each if there are.
+
+    Without weights the embedding is Σ e (sum) or Σ e / n (mean); with weights w, none of them
+    negative, Σ w·e or Σ w·e / Σ w, and 0 where all weights are 0.
+    """
 
     kind: Literal["list"] = "list"  # type: ignore[assignment]  # pydantic discriminator
     pooling: Literal["sum", "mean"] = "mean"
     separator: str = Field(
         default="|", min_length=1, description="between ids where the column is text"
     )
-    max_length: int | None = Field(
-        default=None, ge=1, description="keep the first ids of longer lists"
+    max_length: int | None = Field(default=None, ge=1, description="most ids kept of a list")
+    keep: Literal["first", "last"] = Field(
+        default="first", description="which ids of a list that is longer than max_length"
     )
+    weights: str | None = Field(
+        default=None,
+        description="column with a number for each id: lists, or text with the same separator",
+    )
+    weight_separator: str | None = Field(
+        default=None, min_length=1, description="between an id and its weight: `sports:0.7`"
+    )
+
+    @property
+    def weighted(self) -> bool:
+        """Has every id a weight?"""
+        return self.weights is not None or self.weight_separator is not None
+
+    @property
+    def source_columns(self) -> list[str]:
+        """The column of ids, and that of weights."""
+        return [self.source_column, *([self.weights] if self.weights is not None else [])]
+
+    @model_validator(mode="after")
+    def _list_keys_agree(self) -> "ListFeature":
+        if self.keep == "last" and self.max_length is None:
+            raise ValueError(
+                "keep is last, but no list is cut without max_length; say max_length, or remove "
+                "keep"
+            )
+        if self.weights is not None and self.weight_separator is not None:
+            raise ValueError(
+                "weights and weight_separator both say where the weights are; remove one of them"
+            )
+        if self.weights is not None and self.weights == self.source_column:
+            raise ValueError(
+                f"weights names the column of the ids, {self.weights!r}; name the column of "
+                "numbers, or say weight_separator where ids and weights share a column"
+            )
+        if self.weight_separator is not None and self.separator in self.weight_separator:
+            raise ValueError(
+                f"weight_separator {self.weight_separator!r} holds the separator "
+                f"{self.separator!r}, so lists would be cut inside their items; use another"
+            )
+        return self
+
+
+class CrossFeature(IdFeature):
+    """The ids of several columns together as one id: user × hour, ad × position.
+
+    It is missing where one of its columns is. The order of the columns matters.
+    """
+
+    kind: Literal["cross"] = "cross"
+    columns: list[str] = Field(min_length=2, max_length=16, description="two or more")
+
+    @property
+    def source_columns(self) -> list[str]:
+        """All columns it is read from."""
+        return self.columns
+
+    @model_validator(mode="after")
+    def _columns_differ(self) -> "CrossFeature":
+        for column in self.columns:
+            if self.columns.count(column) > 1:
+                raise ValueError(f"columns names {column!r} twice; a cross needs different ones")
+        return self
 
 
 FeatureConfig = Annotated[
-    NumericFeature | CategoricalFeature | ListFeature, Field(discriminator="kind")
+    NumericFeature | CategoricalFeature | ListFeature | CrossFeature | DatetimeFeature,
+    Field(discriminator="kind"),
 ]

@@ -4,7 +4,14 @@ from pydantic import Field, model_validator
 
 from mmoe.config.base import Strict
 from mmoe.config.data import DataConfig
-from mmoe.config.features import FeatureConfig, Name, NumericFeature, TableConfig
+from mmoe.config.features import (
+    CrossFeature,
+    FeatureConfig,
+    IdFeature,
+    Name,
+    NumericFeature,
+    TableConfig,
+)
 from mmoe.config.model import ModelConfig
 from mmoe.config.tasks import TaskConfig
 from mmoe.config.training import TrainingConfig
@@ -30,7 +37,7 @@ class RunConfig(Strict):
         _unique("table", [table.name for table in self.tables])
         shared = {table.name for table in self.tables}
         for feature in self.features:
-            if isinstance(feature, NumericFeature):
+            if not isinstance(feature, IdFeature):
                 continue
             if feature.table is not None and feature.table not in shared:
                 raise ValueError(
@@ -45,15 +52,33 @@ class RunConfig(Strict):
         return self
 
     @model_validator(mode="after")
-    def _bucket_names_are_free(self) -> "RunConfig":
+    def _derived_names_are_free(self) -> "RunConfig":
         taken = {table.name for table in self.tables} | {feature.name for feature in self.features}
         for feature in self.features:
-            buckets = isinstance(feature, NumericFeature) and feature.buckets > 0
-            if buckets and f"{feature.name}__bucket" in taken:
-                raise ValueError(
-                    f"the buckets of feature {feature.name!r} are called {feature.name}__bucket; "
-                    "give the feature or table of that name another name"
-                )
+            what = "buckets" if isinstance(feature, NumericFeature) else "parts"
+            for name in feature.derived_names:
+                if name in taken:
+                    raise ValueError(
+                        f"the {what} of feature {feature.name!r} are called {name}; "
+                        "give the feature or table of that name another name"
+                    )
+                taken.add(name)
+        return self
+
+    @model_validator(mode="after")
+    def _tables_are_of_one_sort(self) -> "RunConfig":
+        """Ids of a cross are pairs, triples, …: never those of a column, or of a longer cross."""
+        users: dict[str, tuple[str, int]] = {}
+        for feature in self.features:
+            if isinstance(feature, IdFeature):
+                width = len(feature.columns) if isinstance(feature, CrossFeature) else 1
+                other, expected = users.setdefault(feature.table_name, (feature.name, width))
+                if width != expected:
+                    raise ValueError(
+                        f"features {other!r} and {feature.name!r} share the table "
+                        f"{feature.table_name!r}, but their ids are made of {expected} and "
+                        f"{width} columns; give one of them another table"
+                    )
         return self
 
     @model_validator(mode="after")

@@ -6,11 +6,18 @@ from typing import Literal
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FeatureSpec:
-    """A feature that looks ids up, after fitting: its table and how its ids are pooled."""
+    """A feature that looks ids up, after fitting: its table and how its ids are pooled.
+
+    Attributes:
+        pooling: Σ e, or Σ e / n over a row's n ids.
+        weighted: Σ w·e with the batch's weights of ids. A weighted mean is such a sum as well: the
+            encoder has divided each row's weights by their sum, so `pooling` is sum.
+    """
 
     name: str
     table: str
     pooling: Literal["sum", "mean"]
+    weighted: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

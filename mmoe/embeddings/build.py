@@ -16,8 +16,13 @@ class EmbeddingBackend(Protocol):
 
     output_dim: int
 
-    def __call__(self, values: Tensor, lengths_CB: Tensor) -> Tensor:
-        """Pooled embeddings x_BD, the features side by side in the order they were given."""
+    def __call__(
+        self, values: Tensor, lengths_CB: Tensor, id_weights: Tensor | None = None
+    ) -> Tensor:
+        """Pooled embeddings x_BD, the features side by side in the order they were given.
+
+        Where a feature is weighted, `id_weights` (float32 [V], parallel to `values`) are needed.
+        """
         ...
 
     def table_weights(self) -> dict[str, Tensor]:

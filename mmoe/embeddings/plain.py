@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmoe.config import EmbeddingOptimizerConfig, FeatureSpec, TableSpec
-from mmoe.embeddings.pooling import divide_by_length
+from mmoe.embeddings.pooling import divide_by_length, feature_weights
 
 
 class RowWiseAdagrad(torch.optim.Optimizer):
@@ -79,24 +79,36 @@ class PlainEmbeddings(nn.Module):
             [{"params": list(self.tables.values())}], lr=optimizer.learning_rate, eps=optimizer.eps
         )
 
-    def forward(self, values: Tensor, lengths_CB: Tensor) -> Tensor:
+    def forward(
+        self, values: Tensor, lengths_CB: Tensor, id_weights: Tensor | None = None
+    ) -> Tensor:
         """See `EmbeddingBackend`.
 
         Args:
             values: Ids of all features, feature-major, int64 [V].
             lengths_CB: Ids per row, feature-major, flat [C·B].
+            id_weights: Of the ids, float32 [V]; those of weighted features count.
 
         Returns:
             x_BD float32.
         """
         batch = lengths_CB.numel() // max(len(self.features), 1)
         lengths = lengths_CB.view(len(self.features), batch)
-        ids = values.split(lengths.sum(dim=1).tolist())
+        counts = lengths.sum(dim=1).tolist()
+        ids = values.split(counts)
+        weights = feature_weights(self.features, counts, id_weights)
         pooled = []
-        for feature, ids_V, lengths_B in zip(self.features, ids, lengths, strict=True):
+        for feature, ids_V, lengths_B, weights_V in zip(
+            self.features, ids, lengths, weights, strict=True
+        ):
             offsets = lengths_B.cumsum(0) - lengths_B
             out = F.embedding_bag(
-                ids_V, self.tables[feature.table], offsets.to(ids_V.dtype), mode="sum", sparse=True
+                ids_V,
+                self.tables[feature.table],
+                offsets.to(ids_V.dtype),
+                mode="sum",
+                sparse=True,
+                per_sample_weights=weights_V,
             )
             pooled.append(divide_by_length(out, lengths_B) if feature.pooling == "mean" else out)
         return torch.cat(pooled, dim=1) if pooled else torch.zeros(batch, 0)

@@ -23,7 +23,7 @@ from torchrec.distributed.planner.types import ParameterConstraints
 from torchrec.distributed.types import ShardingPlan, ShardingType
 
 from mmoe.config import EmbeddingOptimizerConfig, FeatureSpec, TableSpec
-from mmoe.embeddings.pooling import divide_by_length
+from mmoe.embeddings.pooling import divide_by_length, needed_weights
 
 
 class ShardedEmbeddings(nn.Module):
@@ -61,13 +61,20 @@ class ShardedEmbeddings(nn.Module):
             self.sharded = _shard(tables, features, optimizer)
             self._weights = _local_shards(self.sharded.state_dict())
 
-    def forward(self, values: Tensor, lengths_CB: Tensor) -> Tensor:
+    def forward(
+        self, values: Tensor, lengths_CB: Tensor, id_weights: Tensor | None = None
+    ) -> Tensor:
         """See `EmbeddingBackend`."""
         batch = lengths_CB.numel() // max(len(self.keys), 1)
         if not self.keys or batch == 0:
             # FBGEMM refuses an empty batch; the result of no rows is no rows
             return torch.zeros(batch, self.output_dim, device=values.device)
-        ids = KeyedJaggedTensor(keys=self.keys, values=values, lengths=lengths_CB)
+        ids = KeyedJaggedTensor(
+            keys=self.keys,
+            values=values,
+            lengths=lengths_CB,
+            weights=needed_weights(self.features, id_weights),
+        )
         pooled = self.sharded(ids).wait()
         if not self._means and pooled.keys() == self.keys:
             return pooled.values()  # no copy, forward or backward
@@ -119,6 +126,7 @@ def _shard(
             )
             for table in tables
         ],
+        is_weighted=any(feature.weighted for feature in features),
     )
     sharder = EmbeddingBagCollectionSharder(
         fused_params={

@@ -199,7 +199,9 @@ class MultiTaskRanker(BaseEstimator):
         run = RunDirectory.open(path)
         ranker = cls(config=str(run.config_file))
         ranker._take(run.path, run.config(), run.metrics())
-        columns = dict.fromkeys(f.source_column for f in ranker.config_.features)
+        columns = dict.fromkeys(
+            column for feature in ranker.config_.features for column in feature.source_columns
+        )
         ranker.feature_names_in_ = np.asarray(list(columns), dtype=object)
         ranker.n_features_in_ = len(columns)
         return ranker

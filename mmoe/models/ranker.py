@@ -17,7 +17,8 @@ class Ranker(nn.Module):
 
     Args:
         embeddings: `embeddings(values, lengths)` → `x_BD`, with the attribute `output_dim` = D;
-            None, or a D of 0, where no feature has ids.
+            None, or a D of 0, where no feature has ids. Weights of ids are a third argument, given
+            only where there are any.
         network: `network(x_BD, return_gates)` → `NetworkOutput`.
         num_dense: Number of dense features.
 
@@ -46,7 +47,13 @@ class Ranker(nn.Module):
         return cast(EmbeddingBackend, self.embeddings)
 
     def forward(
-        self, dense_BF: Tensor, values: Tensor, lengths: Tensor, return_gates: bool = False
+        self,
+        dense_BF: Tensor,
+        values: Tensor,
+        lengths: Tensor,
+        return_gates: bool = False,
+        *,
+        id_weights: Tensor | None = None,
     ) -> NetworkOutput:
         """Computes every task's logits.
 
@@ -55,6 +62,7 @@ class Ranker(nn.Module):
             values: Ids of all features, feature-major, int64.
             lengths: How many ids each feature has in each row, feature-major, int32.
             return_gates: Also record what the gates did.
+            id_weights: Weights of the ids, float32, where a feature has them.
 
         Returns:
             Logits, auxiliary losses and, if asked for, gate records.
@@ -69,7 +77,8 @@ class Ranker(nn.Module):
         if self.embeddings is None or self.embeddings.output_dim == 0:
             return self.network(dense_BF, return_gates)
         with torch.autocast(dense_BF.device.type, enabled=False):
-            x_BD = self.embeddings(values, lengths)
+            weights = [] if id_weights is None else [id_weights]
+            x_BD = self.embeddings(values, lengths, *weights)
         if self.num_dense:
             x_BD = torch.cat([dense_BF, x_BD], dim=1)
         return self.network(x_BD, return_gates)

@@ -85,7 +85,11 @@ class Predictor:
         # no_grad, not inference_mode: FBGEMM's CPU tables refuse the latter
         with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=self.bf16):
             return self.ranker(
-                batch.dense_BF, batch.values, batch.lengths_CB, return_gates=return_gates
+                batch.dense_BF,
+                batch.values,
+                batch.lengths_CB,
+                return_gates=return_gates,
+                id_weights=batch.id_weights,
             )
 
 

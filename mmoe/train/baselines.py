@@ -12,14 +12,21 @@ from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression, Ridge
 
-from mmoe.config import CategoricalFeature, FeatureConfig, ListFeature, NumericFeature, RunConfig
+from mmoe.config import (
+    CategoricalFeature,
+    CrossFeature,
+    DatetimeFeature,
+    FeatureConfig,
+    NumericFeature,
+    RunConfig,
+)
 from mmoe.datasets.arrow import pc
 from mmoe.datasets.columns import to_numbers
 from mmoe.datasets.encoded import EncodedFeatures
 from mmoe.datasets.encoder import FeatureEncoder
 from mmoe.datasets.labels import encode_labels
 from mmoe.datasets.numeric import NumericRule
-from mmoe.datasets.vocabulary import FIRST_KNOWN, IdMap, Vocabulary
+from mmoe.datasets.vocabulary import FIRST_KNOWN, Vocabulary
 
 # A fit that needs more passes than this gains nothing in AUC (fourth decimal, Census-Income)
 _PASSES = 200
@@ -87,7 +94,8 @@ def boosted_trees(
 ) -> dict[str, BaselinePredictions]:
     """scikit-learn's HistGradientBoosting with learning rate 0.1, a model for each task.
 
-    Ids become their rank among the training ids, a list its length, numbers stay as they are.
+    Ids become their rank among the training ids (those of crosses by how often they were seen), a
+    list its length, numbers and parts of moments stay as they are.
 
     Args:
         config: Features and tasks; model and training play no part.
@@ -166,17 +174,7 @@ def _number_features(config: RunConfig) -> list[NumericFeature]:
     return [feature for feature in config.features if isinstance(feature, NumericFeature)]
 
 
-def _id_features(config: RunConfig) -> list[CategoricalFeature]:
-    """Single ids and lists, without the second life of a column that is a number already."""
-    numbers = {feature.source_column for feature in _number_features(config)}
-    return [
-        feature
-        for feature in config.features
-        if isinstance(feature, CategoricalFeature) and feature.source_column not in numbers
-    ]
-
-
-def _numbers(table: pa.Table, feature: FeatureConfig, origin: str) -> np.ndarray:
+def _numbers(table: pa.Table, feature: NumericFeature, origin: str) -> np.ndarray:
     return to_numbers(table, feature.source_column, origin, f"feature {feature.name!r}")
 
 
@@ -190,16 +188,65 @@ def _scalers(config: RunConfig, train: pa.Table, origin: str) -> dict[str, Numer
     }
 
 
-def _ids(
-    encoder: FeatureEncoder, encoded: EncodedFeatures, feature: CategoricalFeature
-) -> tuple[np.ndarray, np.ndarray, IdMap]:
-    """A feature's ids and the offsets of its rows, in one form for single ids and lists."""
-    id_map = encoder.ids[feature.table or feature.name]
-    if isinstance(feature, ListFeature):
-        position = [spec.name for spec in encoder.lists].index(feature.name)
-        return *encoded.lists[position], id_map
-    position = [spec.name for spec in encoder.categorical].index(feature.name)
-    return encoded.ids_NC[:, position], np.arange(len(encoded) + 1), id_map
+@dataclass(frozen=True, kw_only=True)
+class _Ids:
+    """One looked-up feature of N rows: single ids, lists, and parts of moments in one form.
+
+    Attributes:
+        ids: int32 [V].
+        offsets: int64 [N + 1].
+        num_rows: Ids are below.
+        weights: float [V], 1 where the feature has none.
+        rank: Number of each id in its key's order; None where ids have that order, or none.
+        is_list: Has a row any number of ids?
+    """
+
+    ids: np.ndarray
+    offsets: np.ndarray
+    num_rows: int
+    weights: np.ndarray
+    rank: np.ndarray | None = None
+    is_list: bool = False
+
+
+def _ids(config: RunConfig, encoder: FeatureEncoder, encoded: EncodedFeatures) -> list[_Ids]:
+    """All looked-up features, without the second life of a column that is a number already."""
+    numbers = {feature.source_column for feature in _number_features(config)}
+    chosen: dict[str, FeatureConfig] = {}
+    for feature in config.features:
+        if isinstance(feature, DatetimeFeature):
+            chosen |= dict.fromkeys(feature.derived_names, feature)
+        elif isinstance(feature, CrossFeature) or (
+            isinstance(feature, CategoricalFeature) and feature.source_column not in numbers
+        ):
+            chosen[feature.name] = feature
+    sizes = {table.name: table.num_rows for table in encoder.tables}
+    found = {}
+    for c, spec in enumerate(encoder.categorical):
+        if spec.name in chosen:
+            id_map = encoder.ids.get(spec.table)
+            rank = None
+            if isinstance(id_map, Vocabulary) and spec.table not in encoder.crosses:
+                rank = _rank(id_map)
+            found[spec.name] = _Ids(
+                ids=encoded.ids_NC[:, c],
+                offsets=np.arange(len(encoded) + 1),
+                num_rows=sizes[spec.table],
+                weights=np.ones(len(encoded)),
+                rank=rank,
+            )
+    for position, spec in enumerate(encoder.lists):
+        if spec.name in chosen:
+            ids, offsets = encoded.lists[position]
+            weights = encoded.list_weights[position] if spec.weighted else None
+            found[spec.name] = _Ids(
+                ids=ids,
+                offsets=offsets,
+                num_rows=sizes[spec.table],
+                weights=np.ones(len(ids)) if weights is None else weights.astype(np.float64),
+                is_list=True,
+            )
+    return [found[name] for name in chosen]
 
 
 def _one_hot(
@@ -211,10 +258,8 @@ def _one_hot(
 ) -> sparse.csr_array:
     encoded = encoder.encode(table, origin)
     blocks = [
-        sparse.csr_array(
-            (np.ones(len(ids), np.float64), ids, offsets), shape=(len(encoded), id_map.num_rows)
-        )
-        for ids, offsets, id_map in (_ids(encoder, encoded, f) for f in _id_features(config))
+        sparse.csr_array((one.weights, one.ids, one.offsets), shape=(len(encoded), one.num_rows))
+        for one in _ids(config, encoder, encoded)
     ]
     scaled = [scalers[f.name].scale(_numbers(table, f, origin)) for f in _number_features(config)]
     if scaled:
@@ -227,12 +272,11 @@ def _ordinal(
 ) -> np.ndarray:
     encoded = encoder.encode(table, origin)
     columns = []
-    for feature in _id_features(config):
-        ids, offsets, id_map = _ids(encoder, encoded, feature)
-        if isinstance(feature, ListFeature):
-            columns.append(np.diff(offsets).astype(np.float32))
+    for one in _ids(config, encoder, encoded):
+        if one.is_list:
+            columns.append(np.diff(one.offsets).astype(np.float32))
         else:
-            columns.append(_rank(id_map)[ids] if isinstance(id_map, Vocabulary) else ids)
+            columns.append(one.ids if one.rank is None else one.rank[one.ids])
     columns += [_numbers(table, feature, origin) for feature in _number_features(config)]
     return np.stack(columns, axis=1)
 

@@ -41,7 +41,9 @@ def train_step(
     ranker, training = state.ranker, config.training
     try:
         with torch.autocast("cpu", torch.bfloat16, enabled=training.precision == "bf16"):
-            output = ranker(batch.dense_BF, batch.values, batch.lengths_CB)
+            output = ranker(
+                batch.dense_BF, batch.values, batch.lengths_CB, id_weights=batch.id_weights
+            )
     except ValueError as error:
         # A gate refuses NaN before the loss could show it.
         if "NaN" not in str(error):

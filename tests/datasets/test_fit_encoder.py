@@ -162,7 +162,7 @@ def test_counts_are_added_up_while_they_grow(monkeypatch):
     fit = CountFit("ids")
     for start in range(0, 100, 5):
         fit.add(pa.chunked_array([pa.array(np.arange(start, start + 20) % 40)]))
-        assert len(fit.tables) <= 9
+        assert len(fit.rows.tables) <= 9
     counts = fit.finish()
     assert sum(counts.counts.to_pylist()) == 400
     assert sorted(counts.values.to_pylist()) == list(range(40))
