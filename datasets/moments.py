@@ -156,7 +156,8 @@ class _Reader:
             )
         if pa.types.is_integer(column.type):
             if column.type == pa.uint64():  # beyond int64 is beyond any year
-                column = pc.min_element_wise(column, pa.scalar(2**63 - 1, pa.uint64()))
+                most = pa.scalar(2**63 - 1, pa.uint64())
+                column = pc.min_element_wise(column, most, skip_nulls=False)
             column = column.cast(pa.int64())
             self.refuse_coarser(pc.fill_null(column, 0).to_numpy(), unit)
             return _whole(column, unit, self, _NUMBERS)

@@ -20,8 +20,25 @@ def test_the_values_of_a_list_column_are_not_copied(kind, start):
     np.testing.assert_array_equal(ragged.offsets, np.arange(0, 201 - 2 * start, 2))
 
 
-def test_nulls_inside_lists_are_dropped_and_null_lists_are_empty():
-    lists = pa.chunked_array([[[1, None, 2], None, [], [None]]], pa.list_(pa.int64()))
-    ragged = to_ragged(lists, FEATURE)
-    assert ragged.values.to_pylist() == [1, 2]
-    assert ragged.offsets.tolist() == [0, 2, 2, 2, 2]
+@pytest.mark.parametrize(("keep", "expected"), [("first", [1, 2, 6]), ("last", [4, 5, 6])])
+def test_the_first_or_the_last_of_a_sequence(keep, expected):
+    feature = ListFeature(name="seen", max_length=2, keep=keep)
+    lists = pa.chunked_array([[[1, 2, None, 4, 5], None, [6], []]])
+    ragged = to_ragged(lists, feature)
+    assert ragged.values.to_pylist() == expected
+    assert ragged.offsets.tolist() == [0, 2, 2, 3, 3]
+
+
+@pytest.mark.parametrize(
+    "lists",
+    [
+        [[1, None, 2], None, [], [None], [3]],
+        [[1.0, float("nan"), 2.0], None, [], [float("nan")], [3.0]],
+        ["1||2", None, "", "|", "3"],
+        pa.array([[1, 2], None, [None, None], None, [3, None]], pa.list_(pa.int64(), 2)),
+    ],
+)
+def test_nulls_in_lists_are_dropped_and_rows_stay(lists):
+    ragged = to_ragged(pa.chunked_array([lists]), FEATURE)
+    assert [str(value).removesuffix(".0") for value in ragged.values.to_pylist()] == list("123")
+    assert ragged.offsets.tolist() == [0, 2, 2, 2, 2, 3]

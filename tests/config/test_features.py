@@ -1,0 +1,54 @@
+"""What the config refuses in features, and says about it."""
+
+import pytest
+
+from mmoe.config import config_from_dict
+
+TASKS = [{"name": "click", "label": "click"}]
+CROSS = {"kind": "cross", "name": "x", "columns": ["a", "b"]}
+MOMENT = {"kind": "datetime", "name": "at", "parts": ["hour"]}
+TAGS = {"kind": "list", "name": "tags"}
+
+
+@pytest.mark.parametrize(
+    ("features", "says"),
+    [
+        ([{**CROSS, "columns": ["a"]}], "columns: .*at least 2"),
+        ([{**CROSS, "columns": ["a", "a"]}], "columns names 'a' twice"),
+        ([{**CROSS, "column": "a"}], "column"),
+        ([{**CROSS, "table": "t", "dim": 8}], "'x' uses the shared table 't', so dim must be set"),
+        (
+            [{**CROSS, "table": "t"}, {"kind": "categorical", "name": "a", "table": "t"}],
+            "'x' and 'a' share the table 't', but their ids are made of 2 and 1 columns",
+        ),
+        (
+            [{**CROSS, "table": "t"}, {**CROSS, "name": "y", "table": "t", "columns": list("abc")}],
+            "'x' and 'y' share the table 't', but their ids are made of 2 and 3 columns",
+        ),
+        ([{**MOMENT, "parts": []}], "parts: .*at least 1"),
+        ([{**MOMENT, "parts": ["hour", "hour"]}], "parts names 'hour' twice"),
+        ([{**MOMENT, "parts": ["year"]}], "parts.0: .*'hour'.*got 'year'"),
+        ([{**MOMENT, "unit": "min"}], "unit: .*'ms'.*got 'min'"),
+        ([{**MOMENT, "timezone": "Europe/Berln"}], r"no time zone .*did you mean 'Europe/Berlin'"),
+        ([{**MOMENT, "timezone": "../etc"}], "there is no time zone '../etc'"),
+        (
+            [MOMENT, {"kind": "categorical", "name": "at__hour"}],
+            "the parts of feature 'at' are called at__hour; give",
+        ),
+        ([{**TAGS, "keep": "last"}], "keep is last, but no list is cut without max_length"),
+        ([{**TAGS, "weights": "tags"}], "weights names the column of the ids, 'tags'"),
+        ([{**TAGS, "weights": "w", "weight_separator": ":"}], "both say where the weights are"),
+        ([{**TAGS, "weight_separator": "||"}], r"weight_separator '\|\|' holds the separator"),
+        ([{**TAGS, "weight": "w"}], "did you mean 'weights'"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(features, says):
+    raw = {"features": features, "tasks": TASKS, "tables": [{"name": "t"}]}
+    with pytest.raises(ValueError, match=says):
+        config_from_dict(raw)
+
+
+def test_columns_that_features_read():
+    raw = [CROSS, MOMENT, {**TAGS, "column": "t", "weights": "w"}]
+    features = config_from_dict({"features": raw, "tasks": TASKS}).features
+    assert [feature.source_columns for feature in features] == [["a", "b"], ["at"], ["t", "w"]]
