@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from mmoe.datasets.batch import Batch
-from mmoe.datasets.vocabulary import MISSING
+from mmoe.datasets.ragged import RaggedRows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,7 +155,7 @@ class EncodedData:
         ones = np.ones(single_BC.size, np.int32)
         if not self.features.lists:
             return single, ones, None
-        places = [_RaggedRows(offsets, rows_B, height) for _, offsets in self.features.lists]
+        places = [RaggedRows(offsets, rows_B, height) for _, offsets in self.features.lists]
         pairs = list(zip(places, self.features.lists, strict=True))
         values = np.concatenate([single, *(place.ids(values) for place, (values, _) in pairs)])
         lengths = np.concatenate([ones, *(place.lengths_B for place in places)])
@@ -238,36 +238,3 @@ def _gather(source_NX: np.ndarray, rows_B: np.ndarray, height: int) -> np.ndarra
     out = np.zeros((height, source_NX.shape[1]), source_NX.dtype)
     out[: len(rows_B)] = source_NX.take(rows_B, axis=0)
     return out
-
-
-class _RaggedRows:
-    """Where the items of the given rows' lists are; rows up to `height` are padding, one item each.
-
-    Attributes:
-        lengths_B: int32 [height].
-    """
-
-    def __init__(self, offsets: np.ndarray, rows_B: np.ndarray, height: int) -> None:
-        starts_B = offsets[rows_B]
-        lengths_B = offsets[rows_B + 1] - starts_B
-        ends_B = np.cumsum(lengths_B)
-        self.total = int(ends_B[-1]) if len(ends_B) else 0
-        self.padding = height - len(rows_B)
-        self.index = np.repeat(starts_B - (ends_B - lengths_B), lengths_B) + np.arange(self.total)
-        self.lengths_B = np.ones(height, np.int32)
-        self.lengths_B[: len(rows_B)] = lengths_B
-
-    def ids(self, values_V: np.ndarray) -> np.ndarray:
-        """The rows' ids, int64; padding is missing."""
-        return self._filled(values_V, MISSING, np.int64)
-
-    def weights(self, weights_V: np.ndarray | None) -> np.ndarray:
-        """The rows' weights, float32; 1 where there are none, and in padding."""
-        if weights_V is None:
-            return np.ones(self.total + self.padding, np.float32)
-        return self._filled(weights_V, 1, np.float32)
-
-    def _filled(self, items_V: np.ndarray, item: int, dtype: type) -> np.ndarray:
-        out = np.full(self.total + self.padding, item, dtype)
-        out[: self.total] = items_V[self.index]
-        return out

@@ -22,7 +22,8 @@ from mmoe.datasets.crosses import cross_columns, cross_keys
 from mmoe.datasets.encoded import EncodedFeatures
 from mmoe.datasets.fit_encoder import EncoderFit, id_column, id_label, numbers_of_feature
 from mmoe.datasets.keys import KeyKind
-from mmoe.datasets.moments import local_moments, part_circle, part_ids, part_rows
+from mmoe.datasets.moment_parts import part_circle, part_ids, part_rows
+from mmoe.datasets.moments import local_moments
 from mmoe.datasets.numeric import NumericRule
 from mmoe.datasets.ragged import fill_empty, ids_with_missing
 from mmoe.datasets.vocabulary import UNSEEN, IdMap

@@ -9,6 +9,7 @@ from mmoe.config import ListFeature
 from mmoe.datasets import text
 from mmoe.datasets.arrow import pc
 from mmoe.datasets.rows import is_list, is_text, plain
+from mmoe.datasets.vocabulary import MISSING
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ def offsets_of(lengths_N: np.ndarray) -> np.ndarray:
 
 def ids_with_missing(ids_V: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Gives every empty list the one id 0, the row of missing values."""
-    filled_V = fill_empty(ids_V, offsets, 0)
+    filled_V = fill_empty(ids_V, offsets, MISSING)
     if filled_V is ids_V:
         return ids_V, offsets
     return filled_V, offsets_of(np.maximum(np.diff(offsets), 1))
@@ -116,3 +117,36 @@ def _single(column: pa.ChunkedArray) -> Ragged:
     """Numbers instead of lists: lists of one."""
     present_N = pc.is_valid(column).to_numpy()
     return Ragged(column.drop_null(), offsets_of(present_N))
+
+
+class RaggedRows:
+    """Where the items of the given rows' lists are; rows up to `height` are padding, one item each.
+
+    Attributes:
+        lengths_B: int32 [height].
+    """
+
+    def __init__(self, offsets: np.ndarray, rows_B: np.ndarray, height: int) -> None:
+        starts_B = offsets[rows_B]
+        lengths_B = offsets[rows_B + 1] - starts_B
+        ends_B = np.cumsum(lengths_B)
+        self.total = int(ends_B[-1]) if len(ends_B) else 0
+        self.padding = height - len(rows_B)
+        self.index = np.repeat(starts_B - (ends_B - lengths_B), lengths_B) + np.arange(self.total)
+        self.lengths_B = np.ones(height, np.int32)
+        self.lengths_B[: len(rows_B)] = lengths_B
+
+    def ids(self, values_V: np.ndarray) -> np.ndarray:
+        """The rows' ids, int64; padding is missing."""
+        return self._filled(values_V, MISSING, np.int64)
+
+    def weights(self, weights_V: np.ndarray | None) -> np.ndarray:
+        """The rows' weights, float32; 1 where there are none, and in padding."""
+        if weights_V is None:
+            return np.ones(self.total + self.padding, np.float32)
+        return self._filled(weights_V, 1, np.float32)
+
+    def _filled(self, items_V: np.ndarray, item: int, dtype: type) -> np.ndarray:
+        out = np.full(self.total + self.padding, item, dtype)
+        out[: self.total] = items_V[self.index]
+        return out

@@ -423,3 +423,22 @@ def test_a_time_that_is_not_the_events_is_not_said_to_be_none():
     assert reasons.split.startswith("no column holds each event's time (not 'birth_date'); ")
     assert "no column holds times" not in text
     assert infer(log())[1].split.startswith("no column holds times; rows drawn at random")
+
+
+def test_what_is_deeper_than_a_list_is_left_out_and_moments_have_a_hint():
+    rng = np.random.default_rng(0)
+    times = [f"2024-01-{1 + n % 28:02d}T10:00:00" for n in range(60)]
+    table = pa.table(
+        {
+            "user": rng.integers(0, 5, 60),
+            "deep": [[[n % 3]] for n in range(60)],
+            "born": rng.permutation(times),
+            "shown_at": times,
+            "click": rng.integers(0, 2, 60),
+        }
+    )
+    config, reasons = infer_config(table, ["click"])
+    left_out = dict(reasons.left_out)
+    assert [feature.name for feature in config.features] == ["user"]
+    assert left_out["deep"] == "neither numbers, text, dates nor lists"
+    assert "kind: datetime takes its hour" in " ".join(left_out.values())
