@@ -34,7 +34,8 @@ def _blocks(language: str) -> list[str]:
 def test_docstring_examples(name):
     if name == "mmoe.__main__":
         pytest.skip("importing it runs the command line")
-    if name == "mmoe.embeddings.sharded" and find_spec("torchrec") is None:
+    needs_torchrec = name in ("mmoe.embeddings.admission", "mmoe.embeddings.sharded")
+    if needs_torchrec and find_spec("torchrec") is None:
         pytest.skip("torchrec is not installed")
     module = importlib.import_module(name)
     flags = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS

@@ -15,7 +15,7 @@ from mmoe.config.loading import config_from_dict, dump_config, load_config, set_
 from mmoe.config.model import CapacityConfig, ExpertConfig, GateConfig, ModelConfig, TowerConfig
 from mmoe.config.moments import DatetimeFeature, Part, TimeUnit
 from mmoe.config.run import RunConfig
-from mmoe.config.specs import FeatureSpec, TableSpec
+from mmoe.config.specs import FeatureSpec, ManagedIds, TableSpec
 from mmoe.config.tasks import TaskConfig
 from mmoe.config.training import EmbeddingOptimizerConfig, OptimizerConfig, TrainingConfig
 
@@ -32,6 +32,7 @@ __all__ = [
     "GateConfig",
     "IdFeature",
     "ListFeature",
+    "ManagedIds",
     "ModelConfig",
     "NumericFeature",
     "OptimizerConfig",

@@ -21,9 +21,23 @@ class FeatureSpec:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ManagedIds:
+    """How the ids of a table come and go; the keys of `TableSettings` with encoding managed."""
+
+    rows: int
+    admit_after: int = 1
+    evict: Literal["lfu", "lru", "distance_lfu"] = "distance_lfu"
+    evict_every: int = 100
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class TableSpec:
-    """An embedding table, after fitting: `num_rows` rows of width `dim`."""
+    """An embedding table, after fitting: `num_rows` rows of width `dim`.
+
+    With `managed`, batches carry raw ids, and the embeddings turn them into rows.
+    """
 
     name: str
     num_rows: int
     dim: int
+    managed: ManagedIds | None = None

@@ -1,12 +1,15 @@
 """Features → tables → pooled embeddings. The only package that imports torchrec."""
 
 from mmoe.embeddings.build import EmbeddingBackend, build_embeddings, torchrec_problem
+from mmoe.embeddings.managed import ManagedEmbeddings, managed_ids
 from mmoe.embeddings.plain import PlainEmbeddings, RowWiseAdagrad
 
 __all__ = [
     "EmbeddingBackend",
+    "ManagedEmbeddings",
     "PlainEmbeddings",
     "RowWiseAdagrad",
     "build_embeddings",
+    "managed_ids",
     "torchrec_problem",
 ]

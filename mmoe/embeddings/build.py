@@ -1,14 +1,14 @@
 """Chooses the backend and fills its tables."""
 
-import zlib
 from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Literal, Protocol
 
-import torch
 from torch import Tensor, nn
 
 from mmoe.config import EmbeddingOptimizerConfig, FeatureSpec, TableSpec
+from mmoe.embeddings.initial import fill_tables
+from mmoe.embeddings.managed import ManagedEmbeddings
 
 
 class EmbeddingBackend(Protocol):
@@ -56,7 +56,8 @@ def build_embeddings(
     initialised process group (`mmoe.parallel.ensure_process_group`); `plain` is `nn.EmbeddingBag`;
     `auto` takes torchrec where it is installed. Tables have the same names and, for one `seed`, the
     same initial values either way: uniform in ±1/√rows (Naumov et al. 2019, DLRM), and zeros for
-    rows 0 and 1, which stand for missing and unseen ids.
+    rows 0 and 1, which stand for missing and unseen ids. Tables with managed ids are looked up by
+    raw ids, and need TorchRec whatever the backend.
 
     Args:
         tables: Names, rows and widths; every feature's table must be among them.
@@ -69,7 +70,8 @@ def build_embeddings(
         An `nn.Module` that is an `EmbeddingBackend`.
 
     Raises:
-        ValueError: `backend` is torchrec and it is not installed, or a feature's table is unknown.
+        ValueError: `backend` is torchrec, or a table has managed ids, and it is not installed; or a
+            feature's table is unknown.
     """
     known = {table.name for table in tables}
     for feature in features:
@@ -96,8 +98,8 @@ def build_embeddings(
         from mmoe.embeddings.plain import PlainEmbeddings
 
         module = PlainEmbeddings(tables, features, optimizer)
-    _fill(module.table_weights(), seed)  # type: ignore[operator]  # both backends have it
-    return module
+    fill_tables(module.table_weights(), seed)  # type: ignore[operator]  # both backends have it
+    return _with_managed_ids(module, tables, features, seed)
 
 
 def torchrec_problem() -> str | None:
@@ -108,11 +110,20 @@ def torchrec_problem() -> str | None:
     return None
 
 
-@torch.no_grad()
-def _fill(weights: dict[str, Tensor], seed: int) -> None:
-    """Each table from its own generator, so that adding a table changes no other."""
-    for name, weight in weights.items():
-        generator = torch.Generator().manual_seed(zlib.crc32(f"{seed} {name}".encode()))
-        bound = weight.shape[0] ** -0.5
-        weight.copy_(torch.empty(weight.shape).uniform_(-bound, bound, generator=generator))
-        weight[:2] = 0
+def _with_managed_ids(
+    module: nn.Module, tables: Sequence[TableSpec], features: Sequence[FeatureSpec], seed: int
+) -> nn.Module:
+    """The same module where no table asks for it."""
+    managed = {table.name: table.managed for table in tables if table.managed is not None}
+    if not managed:
+        return module
+    problem = torchrec_problem()
+    if problem:
+        raise ValueError(
+            f"table {next(iter(managed))!r} has encoding managed, which needs TorchRec, but "
+            f"{problem}; install it (see the README) or use encoding hash"
+        )
+    from mmoe.embeddings.admission import IdAdmission  # imports torchrec
+
+    admissions = {name: IdAdmission(name, rules) for name, rules in managed.items()}
+    return ManagedEmbeddings(module, features, admissions, seed)

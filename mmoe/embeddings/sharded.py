@@ -24,6 +24,7 @@ from torchrec.distributed.types import ShardingPlan, ShardingType
 
 from mmoe.config import EmbeddingOptimizerConfig, FeatureSpec, TableSpec
 from mmoe.embeddings.pooling import divide_by_length, needed_weights
+from mmoe.embeddings.quiet import quiet_tracing
 
 
 class ShardedEmbeddings(nn.Module):
@@ -55,8 +56,7 @@ class ShardedEmbeddings(nn.Module):
         self.output_dim = sum(dims[feature.table] for feature in features)
         self.keys = [feature.name for feature in features]
         self._means = [c for c, feature in enumerate(features) if feature.pooling == "mean"]
-        # Warns at the first forward of every process about a check inside torchrec
-        logging.getLogger("torch.fx._symbolic_trace").setLevel(logging.ERROR)
+        quiet_tracing()
         with _quiet():
             self.sharded = _shard(tables, features, optimizer)
             self._weights = _local_shards(self.sharded.state_dict())
