@@ -17,8 +17,9 @@ class EncodedFeatures:
     Attributes:
         dense_NF: float32.
         ids_NC: int32 (ids are below 2³¹; batches hold int64), row-major, one column for each
-            single-id feature.
-        lists: For each list feature its ids, int32 [V], and offsets, int64 [N + 1].
+            single-id feature; int64 where one of them has encoding managed.
+        lists: For each list feature its ids, int32 [V] (int64 with encoding managed), and offsets,
+            int64 [N + 1].
         list_weights: For each list feature the weights of its ids, float32 [V], or None; empty
             where no feature has weights.
     """

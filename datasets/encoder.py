@@ -13,8 +13,10 @@ from mmoe.config import (
     FeatureSpec,
     IdFeature,
     ListFeature,
+    ManagedIds,
     NumericFeature,
     RunConfig,
+    TableSettings,
     TableSpec,
 )
 from mmoe.datasets import encoder_files
@@ -26,7 +28,7 @@ from mmoe.datasets.moment_parts import part_circle, part_ids, part_rows
 from mmoe.datasets.moments import local_moments
 from mmoe.datasets.numeric import NumericRule
 from mmoe.datasets.ragged import fill_empty, ids_with_missing
-from mmoe.datasets.vocabulary import UNSEEN, IdMap
+from mmoe.datasets.vocabulary import UNSEEN, IdMap, ManagedRule
 from mmoe.datasets.weighted_lists import list_ids
 
 _WAVES = ("sin", "cos")
@@ -37,12 +39,14 @@ class FeatureEncoder:
     """Scaling, buckets and ids of every feature.
 
     Ids are int32: 0 = missing (null, NaN, ""), 1 = not in the vocabulary, 2 and up known ids,
-    buckets or parts of a moment. Numbers: (f(x) − mean) / deviation, missing = 0.
+    buckets or parts of a moment; int64 raw ids from 2 up with encoding managed. Numbers:
+    (f(x) − mean) / deviation, missing = 0.
 
     Attributes:
         config: The run; its features decide the order of everything below.
         numeric: Feature name → its scaling and buckets.
-        ids: Table name → its vocabulary or hash; tables of buckets and of parts are not in it.
+        ids: Table name → its vocabulary, hash or rule for raw ids; tables of buckets and of parts
+            are not in it.
         crosses: Name of a table of crosses → what the ids of each of their columns are.
 
     Example:
@@ -133,16 +137,21 @@ class FeatureEncoder:
         for feature in self.config.features:
             if isinstance(feature, IdFeature):
                 name = feature.table_name
-                dim = (shared.get(name) or feature).dim or default
-                sizes = [(name, self.ids[name].num_rows)]
-            elif isinstance(feature, NumericFeature):
-                dim = feature.dim or default
+                settings = shared.get(name) or feature
+                specs[name] = TableSpec(
+                    name=name,
+                    num_rows=self.ids[name].num_rows,
+                    dim=settings.dim or default,
+                    managed=_managed_ids(settings),
+                )
+                continue
+            if isinstance(feature, NumericFeature):
                 sizes = [(n, self.numeric[feature.name].num_rows) for n in feature.derived_names]
             else:
-                dim = feature.dim or default
                 rows = [part_rows(part) for part in feature.parts]
                 sizes = list(zip(feature.derived_names, rows, strict=True))
             for name, num_rows in sizes:
+                dim = feature.dim or default
                 specs[name] = TableSpec(name=name, num_rows=num_rows, dim=dim)
         return list(specs.values())
 
@@ -181,7 +190,7 @@ class FeatureEncoder:
                 ids.append(self._lookup(id_column(table, feature, origin), feature, origin))
         return EncodedFeatures(
             dense_NF=_stack(dense, table.num_rows, np.float32),
-            ids_NC=_stack(ids, table.num_rows, np.int32),
+            ids_NC=_stack(ids, table.num_rows, self._id_type()),
             lists=lists,
             list_weights=weights if any(w is not None for w in weights) else [],
         )
@@ -199,6 +208,11 @@ class FeatureEncoder:
         """
         config, numeric, ids, crosses = encoder_files.load(Path(folder))
         return cls(config=config, numeric=numeric, ids=ids, crosses=crosses)
+
+    def _id_type(self) -> type:
+        """Raw ids need 64 bits; rows of tables do not, and take half the memory."""
+        rules = [self.ids.get(spec.table) for spec in self.categorical]
+        return np.int64 if any(isinstance(rule, ManagedRule) for rule in rules) else np.int32
 
     def _list_features(self) -> list[ListFeature]:
         return [f for f in self.config.features if isinstance(f, ListFeature)]
@@ -224,6 +238,18 @@ class FeatureEncoder:
             weights_V = fill_empty(weights_V, ragged.offsets, 1)
         ids_V = self._lookup(ragged.values, feature, origin)
         return *ids_with_missing(ids_V, ragged.offsets), weights_V
+
+
+def _managed_ids(settings: TableSettings) -> ManagedIds | None:
+    if settings.encoding != "managed":
+        return None
+    assert settings.rows is not None, "the config asks for them"
+    return ManagedIds(
+        rows=settings.rows,
+        admit_after=settings.admit_after,
+        evict=settings.evict,
+        evict_every=settings.evict_every,
+    )
 
 
 def _stack(columns: list[np.ndarray], num_rows: int, dtype: type) -> np.ndarray:

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from mmoe.config import RunConfig, config_from_dict
 from mmoe.datasets.keys import ARROW_TYPES, KeyKind
 from mmoe.datasets.numeric import NumericRule
-from mmoe.datasets.vocabulary import HashRule, IdMap, Vocabulary
+from mmoe.datasets.vocabulary import HashRule, IdMap, ManagedRule, Vocabulary
 
 _FORMAT = 1
 
@@ -28,8 +28,9 @@ def save(
     folder.mkdir(parents=True, exist_ok=True)
     tables: dict[str, Any] = {}
     for number, (name, id_map) in enumerate(ids.items()):
-        if isinstance(id_map, HashRule):
-            tables[name] = {"encoding": "hash", **asdict(id_map)}
+        if not isinstance(id_map, Vocabulary):
+            encoding = "hash" if isinstance(id_map, HashRule) else "managed"
+            tables[name] = {"encoding": encoding, **asdict(id_map)}
             continue
         # The number keeps names apart that differ in case only, for disks that ignore case.
         file = f"{number:03d}-{name}.parquet"
@@ -85,8 +86,9 @@ def _write_parquet(target: Path, vocabulary: Vocabulary) -> None:
 
 
 def _read_table(folder: Path, entry: dict[str, Any]) -> IdMap:
-    if entry["encoding"] == "hash":
-        return HashRule(kind=entry["kind"], size=entry["size"])
+    if entry["encoding"] != "vocabulary":
+        rule = {"hash": HashRule, "managed": ManagedRule}[entry["encoding"]]
+        return rule(kind=entry["kind"], size=entry["size"])
     table = pq.read_table(folder / entry["file"])
     return Vocabulary(
         kind=entry["kind"],

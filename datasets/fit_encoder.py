@@ -29,7 +29,7 @@ from mmoe.datasets.keys import KeyKind
 from mmoe.datasets.moments import local_moments
 from mmoe.datasets.numeric import LARGEST_SAMPLE, NumberFit, NumericRule
 from mmoe.datasets.rows import find_column
-from mmoe.datasets.vocabulary import HashRule, IdMap, Vocabulary
+from mmoe.datasets.vocabulary import HashRule, IdMap, ManagedRule, Vocabulary
 from mmoe.datasets.weighted_lists import list_ids
 
 # Values sampled over all bucketed features (16 bytes each), and the least for one of them: then a
@@ -134,21 +134,20 @@ class EncoderFit:
         return shared.get(feature.table_name) or feature
 
     def _id_fit(self, feature: CategoricalFeature) -> CountFit | KindFit:
-        hashed = self._settings(feature).encoding == "hash"
+        counted = self._settings(feature).encoding == "vocabulary"
         label, settle = id_label(feature, self.origin), isinstance(feature, ListFeature)
-        return KindFit(label, settle=settle) if hashed else CountFit(label, settle=settle)
+        return CountFit(label, settle=settle) if counted else KindFit(label, settle=settle)
 
     def _cross_fit(self, feature: CrossFeature) -> CrossCountFit | CrossKindFit:
-        hashed = self._settings(feature).encoding == "hash"
-        return CrossKindFit() if hashed else CrossCountFit()
+        counted = self._settings(feature).encoding == "vocabulary"
+        return CrossCountFit() if counted else CrossKindFit()
 
     def _id_map(self, features: list[IdFeature]) -> IdMap:
         """One table's ids, over all the features that share it."""
         settings = self._settings(features[0])
         fits = [self.ids[feature.name] for feature in features]
-        if settings.encoding == "hash":
-            kinds = [fit.finish() for fit in fits if isinstance(fit, KindFit)]
-            return HashRule(kind=widest(kinds), size=settings.hash_size)
+        if settings.encoding != "vocabulary":
+            return _rule(settings, widest(fit.finish() for fit in fits if isinstance(fit, KindFit)))
         counts = [fit.finish() for fit in fits if isinstance(fit, CountFit)]
         return Vocabulary.of(counts, settings.min_count)
 
@@ -156,13 +155,21 @@ class EncoderFit:
         """One table's ids, over all the crosses that share it: their keys are integers."""
         settings = self._settings(features[0])
         fits = [self.crosses[feature.name] for feature in features]
-        if settings.encoding == "hash":
+        if settings.encoding != "vocabulary":
             kinds = widest_columns([fit.finish() for fit in fits if isinstance(fit, CrossKindFit)])
-            return HashRule(kind="int", size=settings.hash_size), tuple(kinds)
+            return _rule(settings, "int"), tuple(kinds)
         parts = [fit.finish() for fit in fits if isinstance(fit, CrossCountFit)]
         kinds = kinds_of_counts(parts)
         counts = [counts_of_keys(cross, counted, kinds) for cross, counted in parts]
         return Vocabulary.of(counts, settings.min_count), tuple(kinds)
+
+
+def _rule(settings: TableSettings, kind: KeyKind) -> IdMap:
+    """Of a table whose ids are not counted."""
+    if settings.encoding == "hash":
+        return HashRule(kind=kind, size=settings.hash_size)
+    assert settings.rows is not None, "the config asks for them"
+    return ManagedRule(kind=kind, size=settings.rows)
 
 
 def id_column(table: pa.Table, feature: CategoricalFeature, origin: str) -> pa.ChunkedArray:

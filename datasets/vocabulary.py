@@ -1,4 +1,4 @@
-"""Ids to rows of an embedding table: a vocabulary, or a hash."""
+"""Ids to rows of an embedding table: a vocabulary, a hash, or raw ids that get rows later."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from mmoe.datasets.arrow import pc
 from mmoe.datasets.fit_ids import CountFit, Counts, count_keys
-from mmoe.datasets.keys import ARROW_TYPES, KeyKind, hash_keys, missing_mask, to_keys
+from mmoe.datasets.keys import ARROW_TYPES, KeyKind, hash_keys, missing_mask, raw_ids, to_keys
 
 MISSING = 0  # the row of cells without an id
 UNSEEN = 1  # the row of ids that training did not have, or had too seldom
@@ -103,4 +103,26 @@ class HashRule:
         return ids_N
 
 
-IdMap = Vocabulary | HashRule
+@dataclass(frozen=True, kw_only=True)
+class ManagedRule:
+    """Ids stay what they are; the embeddings give `size` of them a row while training goes on."""
+
+    kind: KeyKind
+    size: int
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the embedding table."""
+        return FIRST_KNOWN + self.size
+
+    def lookup(self, column: pa.ChunkedArray, label: str) -> np.ndarray:
+        """int64 [N]: 0 where missing, 1 where no id of this kind, else the raw id, 2 and up."""
+        keys = to_keys(column, self.kind, label)
+        ids_N = raw_ids(keys, FIRST_KNOWN)
+        if keys.null_count:
+            ids_N[pc.is_null(keys).to_numpy()] = UNSEEN
+            ids_N[missing_mask(column, self.kind)] = MISSING
+        return ids_N
+
+
+IdMap = Vocabulary | HashRule | ManagedRule

@@ -7,20 +7,49 @@ from pydantic import Field, model_validator
 from mmoe.config.base import Name, Strict
 from mmoe.config.moments import DatetimeFeature
 
+# Keys that go with encoding managed, and those that go with the others
+_OF_MANAGED = ("rows", "admit_after", "evict", "evict_every")
+_OF_OTHERS = ("min_count", "hash_size")
+
 
 class TableSettings(Strict):
     """How ids become rows of an embedding table, and how wide the rows are."""
 
-    encoding: Literal["vocabulary", "hash"] = Field(
+    encoding: Literal["vocabulary", "hash", "managed"] = Field(
         default="vocabulary",
         description="vocabulary: the ids seen in training get a row each; "
-        "hash: every id is hashed into hash_size rows",
+        "hash: every id is hashed into hash_size rows; "
+        "managed: ids get one of `rows` rows while training goes on, and lose it when others "
+        "need it more (TorchRec's managed collisions, ZCH)",
     )
     min_count: int = Field(
         default=1, ge=1, description="ids seen less often share the row of unseen ids"
     )
     hash_size: int = Field(
         default=100_000, ge=2, le=2**31 - 8, description="rows, where encoding is hash"
+    )
+    rows: int | None = Field(
+        default=None,
+        ge=2,
+        le=2**31 - 8,
+        description="managed: how many ids own a row at one time",
+    )
+    admit_after: int = Field(
+        default=1,
+        ge=1,
+        description="managed: ids share the row of unseen ids until they were seen so often; of "
+        "those that wait the last `rows` sightings are remembered",
+    )
+    evict: Literal["lfu", "lru", "distance_lfu"] = Field(
+        default="distance_lfu",
+        description="managed: who loses the row to a new id. lfu: the least often seen; lru: the "
+        "longest not seen; distance_lfu: the lowest count / (1 + windows since it was seen)",
+    )
+    evict_every: int = Field(
+        default=100,
+        ge=1,
+        description="managed: steps of a window; at its end rows are given and taken (the first "
+        "windows are shorter: they end after steps 1, 2, 4, 8, …). Its ids are held in memory",
     )
     dim: int | None = Field(
         default=None,
@@ -36,6 +65,23 @@ class TableSettings(Strict):
             raise ValueError(
                 f"min_count is {self.min_count}, but encoding hash counts no ids; remove it, "
                 "or say encoding: vocabulary"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _keys_fit_managed(self) -> "TableSettings":
+        managed = self.encoding == "managed"
+        for key in _OF_OTHERS if managed else _OF_MANAGED:
+            value = getattr(self, key)
+            if value != TableSettings.model_fields[key].default:
+                other = f"use {', '.join(_OF_MANAGED)}" if managed else "say encoding: managed"
+                raise ValueError(
+                    f"{key} is {value}, but encoding {self.encoding} has no use for it; "
+                    f"remove it, or {other}"
+                )
+        if managed and self.rows is None:
+            raise ValueError(
+                "encoding managed needs `rows`: how many ids own a row at one time; add rows: N"
             )
         return self
 

@@ -13,6 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from mmoe.embeddings import EmbeddingBackend, managed_ids
 from mmoe.score.text_files import read_json
 
 
@@ -107,6 +108,13 @@ def copy_into(targets: Mapping[str, Tensor], sources: Mapping[str, Tensor], what
                 f"and {list(target.shape)} in the model; the config was changed after training"
             )
         target.copy_(sources[name])
+
+
+def copy_id_maps(embeddings: EmbeddingBackend, model: Mapping[str, Tensor], what: str) -> None:
+    """Copies the owners of managed rows that belong to the weights of `model`, if there are any."""
+    ids = managed_ids(embeddings)
+    if ids is not None:
+        copy_into(ids.maps(), without_prefix("ids", model), what)
 
 
 def with_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -12,7 +12,7 @@ from mmoe.models.build import build_ranker
 from mmoe.models.network import GateRecord, NetworkOutput
 from mmoe.models.ranker import Ranker
 from mmoe.parallel import ensure_process_group
-from mmoe.score.checkpoint import CheckpointFolder, copy_into, without_prefix
+from mmoe.score.checkpoint import CheckpointFolder, copy_id_maps, copy_into, without_prefix
 from mmoe.score.console import SilentReporter, Tracker
 from mmoe.score.run_directory import RunDirectory
 from mmoe.tasks.predictions import predictions_from_logits
@@ -107,6 +107,7 @@ def load_predictor(run: RunDirectory) -> tuple[Predictor, FeatureEncoder, RunCon
     what = str(run.checkpoint)
     copy_into(ranker.network.state_dict(), without_prefix("network", model), what)
     copy_into(ranker.tables.table_weights(), without_prefix("tables", model), what)
+    copy_id_maps(ranker.tables, model, what)
     return Predictor(ranker, config), encoder, config
 
 

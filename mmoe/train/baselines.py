@@ -26,7 +26,7 @@ from mmoe.datasets.encoded import EncodedFeatures
 from mmoe.datasets.encoder import FeatureEncoder
 from mmoe.datasets.labels import encode_labels
 from mmoe.datasets.numeric import NumericRule
-from mmoe.datasets.vocabulary import FIRST_KNOWN, Vocabulary
+from mmoe.datasets.vocabulary import FIRST_KNOWN, IdMap, ManagedRule, Vocabulary
 
 # A fit that needs more passes than this gains nothing in AUC (fourth decimal, Census-Income)
 _PASSES = 200
@@ -229,7 +229,7 @@ def _ids(config: RunConfig, encoder: FeatureEncoder, encoded: EncodedFeatures) -
             if isinstance(id_map, Vocabulary) and spec.table not in encoder.crosses:
                 rank = _rank(id_map)
             found[spec.name] = _Ids(
-                ids=encoded.ids_NC[:, c],
+                ids=_rows(encoded.ids_NC[:, c], id_map),
                 offsets=np.arange(len(encoded) + 1),
                 num_rows=sizes[spec.table],
                 weights=np.ones(len(encoded)),
@@ -240,13 +240,20 @@ def _ids(config: RunConfig, encoder: FeatureEncoder, encoded: EncodedFeatures) -
             ids, offsets = encoded.lists[position]
             weights = encoded.list_weights[position] if spec.weighted else None
             found[spec.name] = _Ids(
-                ids=ids,
+                ids=_rows(ids, encoder.ids.get(spec.table)),
                 offsets=offsets,
                 num_rows=sizes[spec.table],
                 weights=np.ones(len(ids)) if weights is None else weights.astype(np.float64),
                 is_list=True,
             )
     return [found[name] for name in chosen]
+
+
+def _rows(ids: np.ndarray, id_map: IdMap | None) -> np.ndarray:
+    """Raw ids as rows of the table: by their remainder, since a baseline has no one to ask."""
+    if not isinstance(id_map, ManagedRule):
+        return ids
+    return np.where(ids < FIRST_KNOWN, ids, FIRST_KNOWN + (ids - FIRST_KNOWN) % id_map.size)
 
 
 def _one_hot(

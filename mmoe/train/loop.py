@@ -8,6 +8,7 @@ from typing import Any
 
 from mmoe.config import RunConfig
 from mmoe.datasets.batch import Batch
+from mmoe.embeddings import managed_ids
 from mmoe.score.checkpoint import CheckpointFolder
 from mmoe.score.console import Reporter
 from mmoe.score.predictor import Predictor
@@ -46,6 +47,7 @@ class Trainer:
         self.config, self.state, self.data = config, state, data
         self.run, self.reporter = run, reporter
         self.checkpoints = CheckpointFolder(run.checkpoint)
+        self.ids = managed_ids(state.ranker.embeddings)
         if state.position.train_rows not in (0, len(data.train)):
             raise ValueError(
                 f"{run.path}: was trained on {state.position.train_rows:,} rows, but {data.origin} "
@@ -91,6 +93,8 @@ class Trainer:
             position.loss_sums = [0.0] * len(self.config.tasks)
             position.loss_rows = [0.0] * len(self.config.tasks)
             position.epoch_seconds = 0.0
+            if self.ids is not None:
+                self.ids.restart_counts()
         every = self.config.training.checkpoint_every_steps
         self.state.ranker.train()
         what = f"epoch {position.epoch + 1}/{self.config.training.epochs}"
@@ -157,6 +161,8 @@ class Trainer:
             "monitor": value,
             "best": gain,
         }
+        if self.ids is not None:
+            entry["ids"] = self.ids.summary()
         position.history.append(entry)
         events.epoch(position.step, metrics, rate)
         self._say_epoch(entry, notes if position.epoch == 1 else [])
@@ -183,6 +189,8 @@ class Trainer:
             f"{entry['rows_per_second']:,.0f} rows/s  {_note(entry['loss'])}  "
             f"validation: {', '.join(parts) or 'nothing to compute'}{star}"
         )
+        for table, ids in entry.get("ids", {}).items():
+            self.reporter.say(f"  {_rows_in_use(table, ids)}")
         for note in notes:
             self.reporter.say(f"  note, validation: {note}")
 
@@ -196,6 +204,14 @@ class Trainer:
 
     def _named(self, values: list[Any]) -> dict[str, Any]:
         return dict(zip((task.name for task in self.config.tasks), values, strict=True))
+
+
+def _rows_in_use(table: str, ids: Mapping[str, Any]) -> str:
+    unseen = "no lookups" if ids["unseen"] is None else f"{ids['unseen']:.1%} of lookups unseen"
+    return (
+        f"table {table}: {ids['in_use']:,} of {ids['rows']:,} rows in use, "
+        f"{ids['evicted']:,} evicted, {unseen}"
+    )
 
 
 def _note(losses: Mapping[str, float | None]) -> str:

@@ -7,8 +7,15 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
+from mmoe.embeddings import managed_ids
 from mmoe.models.ranker import Ranker
-from mmoe.score.checkpoint import CheckpointFolder, copy_into, with_prefix, without_prefix
+from mmoe.score.checkpoint import (
+    CheckpointFolder,
+    copy_id_maps,
+    copy_into,
+    with_prefix,
+    without_prefix,
+)
 from mmoe.train.optim import flatten_optimizer, unflatten_optimizer
 
 
@@ -53,6 +60,10 @@ class TrainingState:
         network = self.ranker.network
         training = with_prefix("optimizer", flatten_optimizer(self.optimizer, network))
         training |= with_prefix("accumulators", embeddings.optimizer_state())
+        ids = managed_ids(embeddings)
+        if ids is not None:
+            model |= with_prefix("ids", ids.maps())
+            training |= with_prefix("ids", ids.progress())
         training["random_state"] = torch.get_rng_state()
         if self.average is not None:
             training |= with_prefix("raw", network.state_dict())
@@ -73,6 +84,10 @@ class TrainingState:
         embeddings = self.ranker.tables
         copy_into(embeddings.table_weights(), without_prefix("tables", model), what)
         copy_into(embeddings.optimizer_state(), without_prefix("accumulators", training), what)
+        copy_id_maps(embeddings, model, what)
+        ids = managed_ids(embeddings)
+        if ids is not None:
+            ids.load_progress(without_prefix("ids", training))
         unflatten_optimizer(self.optimizer, network, without_prefix("optimizer", training))
         torch.set_rng_state(training["random_state"])
         self.position = Position(**folder.state(field.name for field in fields(Position)))
@@ -83,3 +98,4 @@ class TrainingState:
         copy_into(self.ranker.network.state_dict(), without_prefix("network", model), what)
         tables: dict[str, Tensor] = self.ranker.tables.table_weights()
         copy_into(tables, without_prefix("tables", model), what)
+        copy_id_maps(self.ranker.tables, model, what)

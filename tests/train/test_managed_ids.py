@@ -1,0 +1,179 @@
+"""Whole runs with managed ids: resumed to the bit, scored as evaluated, old ids evicted."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from mmoe.config import config_from_dict, set_values
+from mmoe.datasets.encoded import EncodedData
+from mmoe.datasets.splits import Splits
+from mmoe.embeddings import managed_ids, torchrec_problem
+from mmoe.score import RunDirectory, load_predictor, score_files
+from mmoe.score.checkpoint import CheckpointFolder
+from mmoe.score.console import SilentReporter
+from mmoe.train import evaluate_run, train_run
+from mmoe.train.baselines import logistic_regression
+
+pytestmark = [
+    pytest.mark.torchrec,
+    pytest.mark.skipif(torchrec_problem() is not None, reason=str(torchrec_problem())),
+]
+
+# 40 users share 25 rows; items and tags share a table that holds them all
+MANAGED = (
+    "features=[{kind: categorical, name: user, encoding: managed, rows: 25, evict: lru, "
+    "evict_every: 1, admit_after: 2}, {kind: categorical, name: item, table: thing}, "
+    "{kind: list, name: tags, table: thing}, {kind: numeric, name: price, buckets: 8, dim: 4}]",
+    "tables=[{name: thing, encoding: managed, rows: 60, evict_every: 4, dim: 8}]",
+    "training.epochs=2",
+    "training.batch_size=64",  # not every user is in every window, so that rows change hands
+)
+
+
+class _Listens(SilentReporter):
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def say(self, text):
+        self.lines.append(text)
+
+
+@pytest.fixture(name="log")
+def _log(funnel_table, tmp_path):
+    (tmp_path / "log").mkdir()
+    for n in range(4):
+        part = funnel_table.slice(n * 1000, 1000)
+        pq.write_table(part, tmp_path / "log" / f"part-{n}.parquet", row_group_size=250)
+    return tmp_path / "log"
+
+
+@pytest.fixture(name="train")
+def _train(funnel_config, log, tmp_path):
+    def run(name: str, *overrides: str, resume: bool = False, reporter=None):
+        config = config_from_dict(
+            set_values(funnel_config, [f"data.path={log}", *MANAGED, *overrides])
+        )
+        return train_run(config, tmp_path / name, resume=resume, reporter=reporter)
+
+    return run
+
+
+def _history(folder) -> list[dict]:
+    epochs = json.loads((folder / "history.json").read_text())["epochs"]
+    return [{k: v for k, v in epoch.items() if "second" not in k} for epoch in epochs]
+
+
+@pytest.mark.parametrize(
+    ("backend", "after"), [("plain", 3), ("plain", 47), ("plain", 51), ("torchrec", 68)]
+)
+def test_resume_continues_bit_identically(train, tmp_path, after, backend, assert_same, dies_after):
+    settings = ("training.checkpoint_every_steps=9", f"training.embedding_backend={backend}")
+    whole = train("whole", *settings)
+    with pytest.raises(KeyboardInterrupt):
+        train("broken", *settings, reporter=dies_after(after))
+    resumed = train("broken", *settings, resume=True)
+    assert_same(tmp_path / "whole", tmp_path / "broken")
+    mine, theirs = (
+        CheckpointFolder(tmp_path / name / "checkpoint").training() for name in ("whole", "broken")
+    )
+    assert mine.keys() == theirs.keys()
+    assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+    assert resumed.metrics["tasks"] == whole.metrics["tasks"]
+    assert _history(tmp_path / "whole") == _history(tmp_path / "broken")
+
+
+def test_a_buffer_for_everything_trains_as_memory_does(train, tmp_path, assert_same):
+    streamed = train("stream", "data.input=stream")
+    held = train("memory", "data.input=memory")
+    assert_same(tmp_path / "stream", tmp_path / "memory")
+    assert streamed.metrics["tasks"] == held.metrics["tasks"]
+    assert _history(tmp_path / "stream") == _history(tmp_path / "memory")
+
+
+def test_scores_equal_evaluation_and_depend_on_no_other_row(train, funnel_table, tmp_path):
+    finished = train("run")
+    run = RunDirectory.open(tmp_path / "run")
+    assert evaluate_run(run)["tasks"] == finished.metrics["tasks"]
+    predictor, encoder, _ = load_predictor(run)
+    expected = predictor.predict(EncodedData(features=encoder.encode(funnel_table, "log")))
+    shuffled = np.random.default_rng(0).permutation(4000)[:1234]
+    pq.write_table(funnel_table.take(shuffled), tmp_path / "some.parquet")
+    score_files(run, tmp_path / "some.parquet", tmp_path / "scores.parquet")
+    scores = pq.read_table(tmp_path / "scores.parquet")
+    np.testing.assert_array_equal(scores["pred_click"].to_numpy(), expected[shuffled, 0])
+    assert finished.metrics["tasks"]["click"]["auc"] > 0.6, "it learns"
+
+
+def test_the_best_weights_come_with_their_own_ids(train, tmp_path):
+    """The best epoch is the first: the ids of later ones must not look up its rows."""
+    train("run", "training.epochs=4", "training.patience=3", "training.monitor=click.logloss",
+          "training.optimizer.learning_rate=0.05")  # fmt: skip
+    folder = CheckpointFolder(tmp_path / "run" / "checkpoint")
+    best, latest = folder.model("best"), folder.model("latest")
+    name = "ids.user._mch_sorted_raw_ids"
+    assert not torch.equal(best[name], latest[name]), "users came and went in between"
+    predictor, *_ = load_predictor(RunDirectory.open(tmp_path / "run"))
+    ids = managed_ids(predictor.ranker.embeddings)
+    assert ids is not None
+    assert torch.equal(ids.maps()["user._mch_sorted_raw_ids"], best[name])
+    assert evaluate_run(RunDirectory.open(tmp_path / "run"))["tasks"] == json.loads(
+        (tmp_path / "run" / "metrics.json").read_text()
+    )["tasks"]  # fmt: skip
+
+
+def test_every_epoch_says_how_full_the_tables_are(train, tmp_path):
+    listener = _Listens()
+    train("run", reporter=listener)
+    said = [line.strip() for line in listener.lines if line.startswith("  table")]
+    first, second = (epoch["ids"] for epoch in _history(tmp_path / "run"))
+    assert first["thing"]["in_use"] == 15 + 15, "all items and tags"
+    assert first["user"]["in_use"] == second["user"]["in_use"] == 25
+    assert second["user"]["evicted"] > first["user"]["evicted"] > 0
+    assert second["thing"] == {"rows": 60, "in_use": 30, "evicted": 0, "unseen": 0.0}
+    assert said[-1] == "table thing: 30 of 60 rows in use, 0 evicted, 0.0% of lookups unseen"
+    assert said[0] == (
+        f"table user: 25 of 25 rows in use, {first['user']['evicted']} evicted, "
+        f"{first['user']['unseen']:.1%} of lookups unseen"
+    )
+
+
+def test_ids_that_come_back_never_again_lose_their_rows(funnel_config, funnel_table, tmp_path):
+    """A log whose users change half-way, read in order: the first ones are gone at the end."""
+    users = funnel_table["user"].to_numpy() + np.repeat([0, 1000], 2000)
+    table = funnel_table.set_column(1, "user", pa.array(users))
+    splits = Splits(train=table, validation=table[3500:], test=table[3500:], origin="log")
+    config = config_from_dict(
+        set_values(funnel_config, [*MANAGED, "features.user.rows=45", "training.epochs=1"])
+    )
+    in_order = lambda self, seed, epoch, size, first=0: (  # noqa: E731
+        self.batch(slice(start, start + size)) for start in range(first * size, len(self), size)
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(EncodedData, "epoch_batches", in_order)
+        run = train_run(config, tmp_path / "run", splits=splits).directory
+    predictor, *_ = load_predictor(run)
+    ids = managed_ids(predictor.ranker.embeddings)
+    assert ids is not None
+    old, new = (torch.arange(40) + start + 2 for start in (0, 1000))
+    owned = ids.admissions["user"].rows_of(new)
+    assert (owned > 1).all() and len(owned.unique()) == 40
+    assert int((ids.admissions["user"].rows_of(old) > 1).sum()) == 5
+
+
+def test_baselines_take_managed_ids(funnel_config, funnel_table):
+    config = config_from_dict(set_values(funnel_config, MANAGED))
+    found = logistic_regression(config, funnel_table[:3000], funnel_table[3000:])["click"]
+    liked = found.labels_N == 1
+    assert found.predictions_N[liked].mean() > found.predictions_N[~liked].mean() + 0.02
+
+
+def test_a_run_without_managed_ids_says_nothing_of_them(train, funnel_config, tmp_path):
+    overrides = [f"{key}={funnel_config[key]}" for key in ("features",)]
+    train("run", *overrides, "tables=[]", "training.epochs=1")
+    assert "ids" not in _history(tmp_path / "run")[0]
+    tensors = CheckpointFolder(tmp_path / "run" / "checkpoint").model("latest")
+    assert not [name for name in tensors if name.startswith("ids.")]
