@@ -42,9 +42,9 @@ class ManagedEmbeddings(nn.Module):
         self.admissions = dict(admissions)
         self.output_dim = self._backend.output_dim
 
-    def forward(self, values: Tensor, lengths_CB: Tensor) -> Tensor:
+    def forward(self, values: Tensor, lengths_CB: Tensor, *others: Tensor | None) -> Tensor:
         """See `EmbeddingBackend`; `values` holds raw ids where the table is managed."""
-        return self.module(self.rows_of(values, lengths_CB), lengths_CB)
+        return self.module(self.rows_of(values, lengths_CB), lengths_CB, *others)
 
     def rows_of(self, values: Tensor, lengths_CB: Tensor) -> Tensor:
         """Rows of the tables, int64 [V]; in training the ids are noted."""
@@ -136,5 +136,10 @@ def managed_ids(embeddings: object) -> ManagedEmbeddings | None:
 
 
 def _table_of(name: str) -> str:
-    """`item` and `item.sum` belong to table item: names of tables hold no such marks."""
+    """The table that a tensor of the optimizer's state belongs to.
+
+    Example:
+        >>> _table_of("item"), _table_of("item/exp_avg"), _table_of("item-2/sum")
+        ('item', 'item', 'item-2')
+    """
     return re.split(r"[^A-Za-z0-9_\-]", name, maxsplit=1)[0]

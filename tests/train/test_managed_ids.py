@@ -68,10 +68,18 @@ def _history(folder) -> list[dict]:
 
 
 @pytest.mark.parametrize(
-    ("backend", "after"), [("plain", 3), ("plain", 47), ("plain", 51), ("torchrec", 68)]
+    ("backend", "after", "more"),
+    [
+        ("plain", 3, ()),
+        ("plain", 51, ()),
+        ("plain", 47, ("data.input=stream", "data.streaming.shuffle_buffer_rows=700")),
+        ("torchrec", 68, ()),
+    ],
 )
-def test_resume_continues_bit_identically(train, tmp_path, after, backend, assert_same, dies_after):
-    settings = ("training.checkpoint_every_steps=9", f"training.embedding_backend={backend}")
+def test_resume_continues_bit_identically(
+    train, tmp_path, after, backend, more, assert_same, dies_after
+):
+    settings = ("training.checkpoint_every_steps=9", f"training.embedding_backend={backend}", *more)
     whole = train("whole", *settings)
     with pytest.raises(KeyboardInterrupt):
         train("broken", *settings, reporter=dies_after(after))
