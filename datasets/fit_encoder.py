@@ -24,12 +24,13 @@ from mmoe.datasets.crosses import (
     kinds_of_counts,
     widest_columns,
 )
-from mmoe.datasets.fit_ids import CountFit, KindFit, widest
+from mmoe.datasets.fit_ids import CountFit, Counts, KindFit, widest
 from mmoe.datasets.keys import KeyKind
 from mmoe.datasets.moments import local_moments
 from mmoe.datasets.numeric import LARGEST_SAMPLE, NumberFit, NumericRule
 from mmoe.datasets.rows import find_column
 from mmoe.datasets.vocabulary import HashRule, IdMap, ManagedRule, Vocabulary
+from mmoe.datasets.vocabulary_size import refuse_too_many
 from mmoe.datasets.weighted_lists import list_ids
 
 # Values sampled over all bucketed features (16 bytes each), and the least for one of them: then a
@@ -149,7 +150,7 @@ class EncoderFit:
         if settings.encoding != "vocabulary":
             return _rule(settings, widest(fit.finish() for fit in fits if isinstance(fit, KindFit)))
         counts = [fit.finish() for fit in fits if isinstance(fit, CountFit)]
-        return Vocabulary.of(counts, settings.min_count)
+        return _vocabulary(counts, settings)
 
     def _cross_map(self, features: list[IdFeature]) -> tuple[IdMap, tuple[KeyKind, ...]]:
         """One table's ids, over all the crosses that share it: their keys are integers."""
@@ -161,7 +162,14 @@ class EncoderFit:
         parts = [fit.finish() for fit in fits if isinstance(fit, CrossCountFit)]
         kinds = kinds_of_counts(parts)
         counts = [counts_of_keys(cross, counted, kinds) for cross, counted in parts]
-        return Vocabulary.of(counts, settings.min_count), tuple(kinds)
+        return _vocabulary(counts, settings), tuple(kinds)
+
+
+def _vocabulary(counts: list[Counts], settings: TableSettings) -> Vocabulary:
+    """Of a table whose ids are counted; it may not outgrow the table."""
+    vocabulary = Vocabulary.of(counts, settings.min_count)
+    refuse_too_many(len(vocabulary.keys), settings, counts[0].label, vocabulary.counts)
+    return vocabulary
 
 
 def _rule(settings: TableSettings, kind: KeyKind) -> IdMap:

@@ -4,6 +4,7 @@ import json
 import re
 import sys
 from datetime import datetime
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,6 +24,13 @@ app = typer.Typer(
 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but the result.")]
 RunDir = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="A folder made by mmoe train.")]
+
+
+class NewExperts(StrEnum):
+    """What becomes of experts that an earlier run did not have."""
+
+    FRESH = "fresh"
+    COPY = "copy"
 
 
 # What typer makes of Ctrl-C
@@ -78,12 +86,13 @@ def _version(
 @app.command()
 def train(
     recipe_or_config: Annotated[
-        str,
+        str | None,
         typer.Argument(
             metavar="RECIPE_OR_CONFIG.yaml",
-            help="A config file, or a recipe: synthetic-funnel, census-income, hillstrom, …",
+            help="A config file, or a recipe: synthetic-funnel, census-income, hillstrom, …; with "
+            "--warm-start or --resume left out: the run's own.",
         ),
-    ],
+    ] = None,
     data: Annotated[str | None, typer.Option(help="Overrides data.path of the config.")] = None,
     out: Annotated[
         Path | None, typer.Option(help="Run directory; left out: runs/NAME-DATE-TIME.")
@@ -97,18 +106,28 @@ def train(
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue an interrupted run in --out.")
     ] = False,
+    warm_start: Annotated[
+        Path | None,
+        typer.Option(metavar="RUN_DIR", help="Begin with this run's weights and vocabulary."),
+    ] = None,
+    new_experts: Annotated[
+        NewExperts, typer.Option(help="Experts that the --warm-start run did not have.")
+    ] = NewExperts.FRESH,
     quiet: Quiet = False,
 ) -> None:
     """Train, evaluate on the test split, and write a run directory."""
     if resume and out is None:
         raise ValueError("--resume needs --out: the directory of the run to continue")
-    config = _config(recipe_or_config, set_ or [])
+    config = _config(recipe_or_config or _own_config(out if resume else None, warm_start), set_)
     if out is None:
         now = datetime.now()
         out = Path("runs") / f"{config.name}-{now:%Y%m%d-%H%M%S}"
-    from mmoe.train import train_run
+    from mmoe.train import WarmStart, train_run
 
-    finished = train_run(config, out, data=data, resume=resume, reporter=_reporter(quiet))
+    start = None if warm_start is None else WarmStart(warm_start, new_experts.value)
+    finished = train_run(
+        config, out, data=data, resume=resume, warm_start=start, reporter=_reporter(quiet)
+    )
     _print_metrics(finished.metrics)
     print(finished.directory.path)
 
@@ -216,10 +235,21 @@ def doctor() -> None:
     sys.exit(diagnose())
 
 
-def _config(recipe_or_config: str, overrides: list[str]) -> "RunConfig":
+def _config(recipe_or_config: str, overrides: list[str] | None) -> "RunConfig":
     from mmoe.datasets.recipes import load_recipe
 
-    return load_recipe(recipe_or_config, overrides)
+    return load_recipe(recipe_or_config, overrides or [])
+
+
+def _own_config(resumed: Path | None, warm_start: Path | None) -> str:
+    """The config of the run that is resumed or continued."""
+    from mmoe.score.run_directory import RunDirectory
+
+    if resumed is not None and RunDirectory(resumed).config_file.exists():
+        return str(RunDirectory(resumed).config_file)
+    if warm_start is not None:
+        return str(RunDirectory.open(warm_start).config_file)
+    raise ValueError("RECIPE_OR_CONFIG.yaml is missing; only --warm-start and --resume know one")
 
 
 def _reporter(quiet: bool) -> Any:

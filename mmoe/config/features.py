@@ -25,6 +25,12 @@ class TableSettings(Strict):
     min_count: int = Field(
         default=1, ge=1, description="ids seen less often share the row of unseen ids"
     )
+    max_rows: int | None = Field(
+        default=None,
+        ge=1,
+        le=2**31 - 8,
+        description="vocabulary: more ids with a row of their own than this are an error",
+    )
     hash_size: int = Field(
         default=100_000, ge=2, le=2**31 - 8, description="rows, where encoding is hash"
     )
@@ -82,6 +88,15 @@ class TableSettings(Strict):
         if managed and self.rows is None:
             raise ValueError(
                 "encoding managed needs `rows`: how many ids own a row at one time; add rows: N"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _only_a_vocabulary_can_outgrow_its_table(self) -> "TableSettings":
+        if self.encoding != "vocabulary" and self.max_rows is not None:
+            raise ValueError(
+                f"max_rows is {self.max_rows:,}, but encoding {self.encoding} has as many rows "
+                "as it is told, whatever comes; remove it, or say encoding: vocabulary"
             )
         return self
 

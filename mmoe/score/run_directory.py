@@ -35,6 +35,11 @@ class RunDirectory:
         return self.path / "curves.json"
 
     @property
+    def warm_start_file(self) -> Path:
+        """What a warm start kept and initialised; absent where there was none."""
+        return self.path / "warm_start.json"
+
+    @property
     def vocabulary(self) -> Path:
         """The fitted transforms."""
         return self.path / "vocabulary"

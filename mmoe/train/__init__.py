@@ -3,5 +3,6 @@
 from mmoe.train.evaluate import evaluate_run
 from mmoe.train.fit import FinishedRun, train_run
 from mmoe.train.prepare import PreparedData, prepare
+from mmoe.train.warm_start import WarmStart
 
-__all__ = ["FinishedRun", "PreparedData", "evaluate_run", "prepare", "train_run"]
+__all__ = ["FinishedRun", "PreparedData", "WarmStart", "evaluate_run", "prepare", "train_run"]

@@ -2,15 +2,18 @@
 
 import platform
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from mmoe.config import RunConfig, dump_config
 from mmoe.datasets.data_file import is_address
+from mmoe.datasets.encoded import EncodedLabels
 from mmoe.datasets.encoder import FeatureEncoder
 from mmoe.datasets.sources import below
 from mmoe.datasets.splits import Splits
@@ -28,6 +31,9 @@ from mmoe.train.memory import keep_freed_memory
 from mmoe.train.optim import build_average, build_optimizer
 from mmoe.train.prepare import PreparedData, prepare
 from mmoe.train.state import Position, TrainingState
+from mmoe.train.warm_start import EarlierRun, WarmStart, WarmStartReport, transfer
+
+TestCallback = Callable[[np.ndarray, EncodedLabels], None]
 
 
 @dataclass(frozen=True)
@@ -45,7 +51,9 @@ def train_run(
     data: str | Path | None = None,
     splits: Splits | None = None,
     resume: bool = False,
+    warm_start: WarmStart | None = None,
     reporter: Reporter | None = None,
+    on_test: TestCallback | None = None,
 ) -> FinishedRun:
     """Trains, evaluates on the test split, and writes the run directory.
 
@@ -55,7 +63,10 @@ def train_run(
         data: Overrides data.path; stored with the run.
         splits: Tables in memory instead of files.
         resume: Continue an interrupted run from its latest checkpoint.
+        warm_start: Begin with the weights and the vocabulary of another run. A resumed run needs it
+            no more.
         reporter: Told of progress.
+        on_test: Given predictions and labels of the test split before metrics.json is written.
 
     Raises:
         ValueError: Config, data or directory cannot be used. Checked before anything is written.
@@ -64,15 +75,33 @@ def train_run(
     keep_freed_memory()
     ensure_process_group()
     config = _with_absolute_paths(config, data)
+    if resume:
+        warm_start = WarmStart.recorded(RunDirectory(out), warm_start)
     old = _interrupted(out, config) if resume else None
-    if old is None:
+    earlier, encoder = None, None
+    if old is not None:
+        encoder = FeatureEncoder.load(old.vocabulary)
+    else:
         _refuse_full_directory(out)
-    encoder = None if old is None else FeatureEncoder.load(old.vocabulary)
+        earlier = None if warm_start is None else EarlierRun.open(warm_start.run)
+    if earlier is not None:
+        earlier.check(config)
     with reporter.track(f"reading {config.name}", None, "rows") as tracker:
-        prepared = prepare(config, encoder=encoder, splits=splits, advance=tracker.advance)
+        prepared = prepare(
+            config,
+            encoder=encoder,
+            earlier=None if earlier is None else earlier.encoder,
+            splits=splits,
+            advance=tracker.advance,
+        )
     _say_sizes(prepared, reporter)
     state = _training_state(config, prepared)
-    run = old or _start(config, prepared, out)
+    report = None
+    if earlier is not None and warm_start is not None:
+        report = transfer(earlier, state, config, prepared.encoder, warm_start.new_experts)
+        for line in report.lines():
+            reporter.say(line)
+    run = old or _start(config, prepared, out, report)
     if old is not None:
         state.restore(CheckpointFolder(run.checkpoint))
         reporter.say(f"resuming after step {state.position.step} of {run.path}")
@@ -85,7 +114,7 @@ def train_run(
             _clear(run)
         raise
     state.restore_best(trainer.checkpoints)
-    return FinishedRun(run, _evaluate(config, state, prepared, run, reporter))
+    return FinishedRun(run, _evaluate(config, state, prepared, run, reporter, on_test))
 
 
 def _with_absolute_paths(config: RunConfig, data: str | Path | None) -> RunConfig:
@@ -141,6 +170,7 @@ def _clear(run: RunDirectory) -> None:
     """Removes what a run left that died before its first checkpoint."""
     for folder in (run.vocabulary, run.checkpoint, run.tensorboard):
         shutil.rmtree(folder, ignore_errors=True)
+    run.warm_start_file.unlink(missing_ok=True)
     run.config_file.unlink(missing_ok=True)
     for stray in run.path.glob(".*.tmp"):
         stray.unlink()
@@ -154,9 +184,13 @@ def _refuse_full_directory(out: Path) -> None:
         RunDirectory.create(out)
 
 
-def _start(config: RunConfig, prepared: PreparedData, out: Path) -> RunDirectory:
+def _start(
+    config: RunConfig, prepared: PreparedData, out: Path, report: WarmStartReport | None
+) -> RunDirectory:
     run = RunDirectory.create(out)
     prepared.encoder.save(run.vocabulary)
+    if report is not None:
+        write_json(run.warm_start_file, report.as_dict())
     write_text(run.config_file, dump_config(config))
     return run
 
@@ -186,6 +220,7 @@ def _evaluate(
     prepared: PreparedData,
     run: RunDirectory,
     reporter: Reporter,
+    on_test: TestCallback | None,
 ) -> dict[str, Any]:
     """Writes curves.json and, last, metrics.json."""
     predictor = Predictor(state.ranker, config)
@@ -211,6 +246,8 @@ def _evaluate(
         "split_seed": config.split_seed,
         "versions": _versions(),
     }
+    if on_test is not None:
+        on_test(predictions_NT, labels)
     write_json(run.curves_file, curves)
     write_json(run.metrics_file, metrics)
     return metrics

@@ -11,6 +11,7 @@ from mmoe.config import RunConfig
 from mmoe.datasets.batch import Batch
 from mmoe.datasets.encoded import EncodedData
 from mmoe.datasets.encoder import FeatureEncoder
+from mmoe.datasets.extend_encoder import extend_encoder
 from mmoe.datasets.labels import encode_labels
 from mmoe.datasets.sources import load_splits
 from mmoe.datasets.splits import Splits
@@ -58,6 +59,7 @@ def prepare(
     config: RunConfig,
     *,
     encoder: FeatureEncoder | None = None,
+    earlier: FeatureEncoder | None = None,
     splits: Splits | None = None,
     advance: Callable[[int], None] | None = None,
 ) -> PreparedData:
@@ -66,6 +68,7 @@ def prepare(
     Args:
         config: Of the run.
         encoder: Of an interrupted run; None fits one on the training split.
+        earlier: Of the run that a new one continues: what is fitted extends it.
         splits: Tables that are in memory already.
         advance: Told how many more rows a stream has read.
 
@@ -73,9 +76,11 @@ def prepare(
         ValueError: Anything is wrong with the data; the message names file, column and row.
     """
     if splits is None and wants_stream(config):
-        return _prepare_stream(config, encoder, advance)
+        return _prepare_stream(config, encoder, earlier, advance)
     splits = splits or load_splits(config)
-    encoder = encoder or FeatureEncoder.fit(config, splits.train, splits.origin)
+    if encoder is None:
+        encoder = FeatureEncoder.fit(config, splits.train, splits.origin)
+        encoder = encoder if earlier is None else extend_encoder(encoder, earlier, splits.origin)
     train = encode(config, encoder, splits.train, splits.origin, training=True)
     return PreparedData(
         encoder=encoder,
@@ -103,11 +108,16 @@ def encode(
 
 
 def _prepare_stream(
-    config: RunConfig, encoder: FeatureEncoder | None, advance: Callable[[int], None] | None
+    config: RunConfig,
+    encoder: FeatureEncoder | None,
+    earlier: FeatureEncoder | None,
+    advance: Callable[[int], None] | None,
 ) -> PreparedData:
     """Fits the encoder in a pass of its own; an interrupted run brings its encoder along."""
     splits = open_stream(config)
-    encoder = encoder or splits.fit(advance)
+    if encoder is None:
+        encoder = splits.fit(advance)
+        encoder = encoder if earlier is None else extend_encoder(encoder, earlier, splits.origin)
     return PreparedData(
         encoder=encoder,
         train=splits.rows("train", encoder),

@@ -1,0 +1,112 @@
+"""Yesterday's encoder and today's rows: known ids keep their rows, new ones come after them."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from mmoe.config import CategoricalFeature, RunConfig, TableConfig
+from mmoe.datasets.arrow import pc
+from mmoe.datasets.encoder import FeatureEncoder
+from mmoe.datasets.fit_encoder import id_label
+from mmoe.datasets.keys import ARROW_TYPES, KeyKind, to_keys, widest
+from mmoe.datasets.vocabulary import HashRule, IdMap, Vocabulary
+from mmoe.datasets.vocabulary_size import refuse_too_many
+
+
+@dataclass(frozen=True)
+class _Use:
+    """Who uses a table, for checks and errors."""
+
+    settings: CategoricalFeature | TableConfig
+    label: str
+
+
+def extend_encoder(today: FeatureEncoder, earlier: FeatureEncoder, origin: str) -> FeatureEncoder:
+    """An encoder that says of known rows what `earlier` said, and knows today's new ids as well.
+
+    Scaling and buckets of features that `earlier` had are kept: other ones would give its weights
+    another meaning. Its ids keep their rows; ids that `today` has on top get the next rows, in
+    today's order. Features and tables that are new are taken from `today`.
+
+    Args:
+        today: Fitted on today's training rows, with today's config.
+        earlier: Of the run that is continued; features of one name have the same settings.
+        origin: What the user calls today's data; starts error messages.
+
+    Raises:
+        ValueError: A hash table's ids are of another kind now, a table has another encoding, or a
+            vocabulary outgrows its max_rows.
+
+    Example:
+        >>> from mmoe.config import config_from_dict
+        >>> config = config_from_dict({
+        ...     "features": [{"kind": "categorical", "name": "item"}],
+        ...     "tasks": [{"name": "click", "label": "click"}]})
+        >>> monday, tuesday = (
+        ...     FeatureEncoder.fit(config, pa.table({"item": items}), "log")
+        ...     for items in (["a", "b", "b"], ["c", "c", "a", "d"]))
+        >>> extend_encoder(tuesday, monday, "log").ids["item"].keys.to_pylist()
+        ['b', 'a', 'c', 'd']
+    """
+    uses = _uses(today.config, origin)
+    numeric = {name: earlier.numeric.get(name, rule) for name, rule in today.numeric.items()}
+    ids = {
+        table: _extended(id_map, earlier.ids[table], uses[table])
+        if table in earlier.ids
+        else id_map
+        for table, id_map in today.ids.items()
+    }
+    return replace(today, numeric=numeric, ids=ids)
+
+
+def _uses(config: RunConfig, origin: str) -> dict[str, _Use]:
+    """For each table its settings, and the first column that reads it."""
+    shared = {table.name: table for table in config.tables}
+    uses: dict[str, _Use] = {}
+    for feature in config.features:
+        if isinstance(feature, CategoricalFeature):
+            table = feature.table or feature.name
+            settings = shared.get(table) or feature
+            uses.setdefault(table, _Use(settings, id_label(feature, origin)))
+    return uses
+
+
+def _extended(today: IdMap, earlier: IdMap, use: _Use) -> IdMap:
+    if type(today) is not type(earlier):
+        raise ValueError(
+            f"{use.label} has another encoding than in the run that is continued; keep that "
+            "encoding, or give the feature another name"
+        )
+    kind = widest([today.kind, earlier.kind])
+    if isinstance(today, Vocabulary) and isinstance(earlier, Vocabulary):
+        return _extended_vocabulary(today, earlier, kind, use)
+    if isinstance(earlier, HashRule) and kind != earlier.kind:
+        raise ValueError(
+            f"{use.label} holds {today.kind} ids, but {earlier.kind} ids in the run that is "
+            f"continued, and they hash differently; write the column as {earlier.kind}, or train "
+            "without --warm-start"
+        )
+    return earlier
+
+
+def _extended_vocabulary(
+    today: Vocabulary, earlier: Vocabulary, kind: KeyKind, use: _Use
+) -> Vocabulary:
+    """Earlier keys, then those of today that are not among them; both as the wider kind."""
+    old_keys, new_keys = (_as_kind(one, kind, use.label) for one in (earlier, today))
+    place_N = pc.index_in(new_keys, old_keys)
+    is_new_N = place_N.is_null().to_numpy(zero_copy_only=False)
+    counts = earlier.counts.copy()
+    known = place_N.drop_null().to_numpy()
+    counts[known] += today.counts[~is_new_N]
+    keys = pa.concat_arrays([old_keys, new_keys.filter(pa.array(is_new_N))])
+    refuse_too_many(len(keys), use.settings, f"{use.label}, with the ids of earlier days,")
+    return Vocabulary(kind=kind, keys=keys, counts=np.concatenate([counts, today.counts[is_new_N]]))
+
+
+def _as_kind(vocabulary: Vocabulary, kind: KeyKind, label: str) -> pa.Array:
+    if vocabulary.kind == kind:
+        return vocabulary.keys
+    keys = to_keys(pa.chunked_array([vocabulary.keys]), kind, label)
+    return keys.combine_chunks().cast(ARROW_TYPES[kind])

@@ -1,0 +1,12 @@
+"""Yesterday's model continued on today's data.
+
+`EarlierRun` reads a run and says whether a config can continue it; `transfer` copies its weights
+and optimizer state into a new state, entry by entry, by the names of features, tasks and experts.
+"""
+
+from mmoe.train.warm_start.choice import WarmStart
+from mmoe.train.warm_start.earlier import EarlierRun
+from mmoe.train.warm_start.report import WarmStartReport
+from mmoe.train.warm_start.transfer import transfer
+
+__all__ = ["EarlierRun", "WarmStart", "WarmStartReport", "transfer"]

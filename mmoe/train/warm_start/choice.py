@@ -1,0 +1,50 @@
+"""Which run a new one continues, as the user asked for it or as the run directory recalls it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from mmoe.score.checkpoint import CheckpointFolder
+from mmoe.score.run_directory import RunDirectory
+from mmoe.score.text_files import read_json
+from mmoe.train.warm_start.sources import NewExperts
+
+
+@dataclass(frozen=True)
+class WarmStart:
+    """Begin with another run's best checkpoint.
+
+    Attributes:
+        run: Its folder.
+        new_experts: `fresh`: experts that it did not have are initialised; `copy`: they begin as
+            copies of its experts (upcycling).
+    """
+
+    run: Path
+    new_experts: NewExperts = "fresh"
+
+    @classmethod
+    def recorded(cls, run: RunDirectory, asked: "WarmStart | None") -> "WarmStart | None":
+        """What a run to be resumed began with.
+
+        Raises:
+            ValueError: It began with something else than what is asked for.
+        """
+        begun = run.config_file.exists() and CheckpointFolder(run.checkpoint).exists()
+        if not run.warm_start_file.exists():
+            if begun and asked is not None:
+                raise ValueError(
+                    f"{run.path}: did not begin with a warm start; resume it without "
+                    "--warm-start, or choose another --out"
+                )
+            return asked
+        content = read_json(run.warm_start_file, ("run", "new_experts"))
+        found = cls(Path(content["run"]), content["new_experts"])
+        if asked is not None and (asked.run.absolute(), asked.new_experts) != (
+            found.run,
+            found.new_experts,
+        ):
+            raise ValueError(
+                f"{run.path}: began with a warm start from {found.run} (new experts: "
+                f"{found.new_experts}); resume it with the same, or choose another --out"
+            )
+        return found

@@ -1,0 +1,170 @@
+"""The run that is continued, and whether a config can continue it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from mmoe.config import CategoricalFeature, NumericFeature, RunConfig
+from mmoe.datasets.encoder import FeatureEncoder
+from mmoe.score.checkpoint import CheckpointFolder
+from mmoe.score.run_directory import RunDirectory
+
+# What may change of a feature or table without giving its weights another meaning. Widths are
+# compared after defaults are filled in; the vocabulary is extended whatever its limits.
+_FREE = frozenset({"name", "column", "separator", "max_length", "min_count", "max_rows", "dim"})
+# What must stay of the model; sizes show in the tensors.
+_MODEL: tuple[tuple[str, ...], ...] = (
+    ("kind",),
+    ("expert", "activation"),
+    ("tower", "activation"),
+)
+
+
+@dataclass(frozen=True)
+class EarlierRun:
+    """A finished or interrupted run: its config, encoder and best checkpoint.
+
+    Attributes:
+        path: Its folder.
+        config: As it was trained.
+        encoder: Fitted on its training rows, and on those of the runs that it continued.
+        folder: Its checkpoints.
+    """
+
+    path: Path
+    config: RunConfig
+    encoder: FeatureEncoder
+    folder: CheckpointFolder
+
+    @classmethod
+    def open(cls, path: str | Path) -> "EarlierRun":
+        """Reads config and encoder; tensors are read by `model` and `training`.
+
+        Raises:
+            ValueError: `path` is no run directory, or is damaged.
+        """
+        run = RunDirectory.open(path)
+        encoder = FeatureEncoder.load(run.vocabulary)
+        return cls(run.path.absolute(), run.config(), encoder, CheckpointFolder(run.checkpoint))
+
+    @property
+    def step(self) -> int:
+        """Of the best checkpoint, which its folder is named by (`step-00000120`)."""
+        return int(self.folder.index()["best"].split("-")[1])
+
+    def model(self) -> dict[str, Tensor]:
+        """Weights that scored best."""
+        return self.folder.model("best")
+
+    def training(self) -> dict[str, Tensor]:
+        """Optimizer state at that step."""
+        return self.folder.training("best")
+
+    def check(self, config: RunConfig) -> None:
+        """Whether `config` can continue this run, as far as the configs tell.
+
+        Features, tasks and experts may have been added or removed; those that stay must mean what
+        they meant.
+
+        Raises:
+            ValueError: Names the run, the first key that differs, and the way out.
+        """
+        for keys in _MODEL:
+            self._same(f"model.{'.'.join(keys)}", _at(self.config, keys), _at(config, keys))
+        for there, here in _pairs(self.config, config, lambda c: c.tasks):
+            self._same(f"tasks.{here.name}.kind", there.kind, here.kind)
+        features = _pairs(self.config, config, lambda c: c.features)
+        if not features:
+            raise ValueError(
+                f"--warm-start {self.path}: shares no feature with this config (there: "
+                f"{_names(self.config.features)}; here: {_names(config.features)}); name another "
+                "run, or train without --warm-start"
+            )
+        for there, here in features:
+            self._same_settings(f"features.{here.name}", there, here)
+        for there, here in _pairs(self.config, config, lambda c: c.tables):
+            self._same_settings(f"tables.{here.name}", there, here)
+        self._same_widths(config)
+
+    def _same_settings(self, where: str, there: Any, here: Any) -> None:
+        self._same(f"{where}.kind", getattr(there, "kind", None), getattr(here, "kind", None))
+        before, now = there.model_dump(), here.model_dump()
+        for key in now:
+            if key not in _FREE:
+                self._same(f"{where}.{key}", before.get(key), now[key])
+
+    def _same_widths(self, config: RunConfig) -> None:
+        before, now = _widths(self.config), _widths(config)
+        for table, width in now.items():
+            self._same(f"dim of table {table!r}", before.get(table, width), width)
+
+    def _same(self, key: str, there: object, here: object) -> None:
+        if there != here:
+            raise ValueError(
+                f"--warm-start {self.path}: {key} is {there!r} there and {here!r} here; keep it "
+                f"as it was{_or_rename(key)}, or train without --warm-start"
+            )
+
+
+def _pairs(
+    there: RunConfig, here: RunConfig, section: Callable[[RunConfig], list[Any]]
+) -> list[tuple[Any, Any]]:
+    """Items of a section that both configs have, by name."""
+    before = {item.name: item for item in section(there)}
+    return [(before[item.name], item) for item in section(here) if item.name in before]
+
+
+def _widths(config: RunConfig) -> dict[str, int]:
+    """Width of every table of ids, and of buckets by their feature, with defaults filled in."""
+    shared = {table.name: table for table in config.tables}
+    default = config.model.embedding_dim
+    widths: dict[str, int] = {}
+    for feature in config.features:
+        if isinstance(feature, NumericFeature) and not feature.buckets:
+            continue
+        table, settings = feature.name, feature
+        if isinstance(feature, CategoricalFeature) and feature.table is not None:
+            table, settings = feature.table, shared[feature.table]
+        widths[table] = getattr(settings, "dim", None) or default
+    return widths
+
+
+def _at(config: RunConfig, keys: tuple[str, ...]) -> Any:
+    value: Any = config.model.model_dump()
+    for key in keys:
+        value = value[key]
+    return value
+
+
+def _names(items: list[Any]) -> str:
+    return ", ".join(item.name for item in items[:8]) + (", …" if len(items) > 8 else "")
+
+
+def _or_rename(key: str) -> str:
+    renamed = {"features": "feature", "tasks": "task", "tables": "table"}.get(key.split(".")[0])
+    return f", or give the {renamed} another name" if renamed else ""
+
+
+def model_difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
+    """The first key of the model section that differs and shows in a tensor's shape, or nothing."""
+    shaping = (
+        ("levels",),
+        ("expert", "hidden"),
+        ("expert", "norm"),
+        ("gate", "kind"),
+        ("gate", "hidden"),
+        ("gate", "k"),
+        ("tower", "hidden"),
+        ("num_experts",),
+    )
+    for keys in shaping:
+        one: Any = there
+        two: Any = here
+        for key in keys:
+            one, two = one.get(key), two.get(key)
+        if one != two:
+            return f"model.{'.'.join(keys)} is {one!r} there and {two!r} here"
+    return ""

@@ -1,0 +1,79 @@
+"""What a warm start kept, grew, initialised and dropped."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+_SHOWN = 8  # names in one line; beyond that their number
+
+
+@dataclass
+class WarmStartReport:
+    """Printed, and stored as warm_start.json; a phrase each.
+
+    Attributes:
+        run: The run that is continued.
+        step: The step of its best checkpoint.
+        new_experts: `fresh` or `copy`.
+        kept: As they were.
+        grown: Kept, with more rows.
+        initialised: New, or kept without their optimizer state.
+        dropped: Of the earlier run, and not here.
+    """
+
+    run: str
+    step: int
+    new_experts: str = "fresh"
+    kept: list[str] = field(default_factory=list)
+    grown: list[str] = field(default_factory=list)
+    initialised: list[str] = field(default_factory=list)
+    dropped: list[str] = field(default_factory=list)
+
+    def compare(self, what: str, now: Sequence[str], before: Sequence[str], note: str = "") -> None:
+        """Names that are in both, only here, only there.
+
+        Example:
+            >>> report = WarmStartReport("runs/monday", 120)
+            >>> report.compare("task", ["click", "like"], ["click", "buy"])
+            >>> report.kept, report.initialised, report.dropped
+            (['task click'], ['task like'], ['task buy'])
+        """
+        kept, new, gone = both(now, before)
+        for names, list_, more in (
+            (kept, self.kept, ""),
+            (new, self.initialised, note),
+            (gone, self.dropped, ""),
+        ):
+            if names:
+                list_.append(listed(what, names) + more)
+
+    def lines(self) -> list[str]:
+        """For people."""
+        parts = (
+            ("kept", self.kept),
+            ("grown", self.grown),
+            ("initialised", self.initialised),
+            ("dropped", self.dropped),
+        )
+        lines = [f"  {name}: {'; '.join(phrases)}" for name, phrases in parts if phrases]
+        return [f"warm start from {self.run}, step {self.step}", *lines]
+
+    def as_dict(self) -> dict[str, Any]:
+        """For warm_start.json."""
+        return asdict(self)
+
+
+def both(now: Sequence[str], before: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
+    """Names in both, in `now` alone, in `before` alone; each in its own order."""
+    return (
+        [name for name in now if name in before],
+        [name for name in now if name not in before],
+        [name for name in before if name not in now],
+    )
+
+
+def listed(what: str, names: Sequence[str]) -> str:
+    """`task click`, `tasks click, buy`, `27 features`."""
+    if len(names) > _SHOWN:
+        return f"{len(names)} {what}s"
+    return f"{what}{'s' if len(names) > 1 else ''} {', '.join(names)}"
