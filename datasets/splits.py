@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from mmoe.config import SplitConfig
 from mmoe.datasets.columns import to_times
+from mmoe.datasets.days import day_parts
 from mmoe.datasets.hashing import mix64
 from mmoe.datasets.keys import KeyKind, hash_keys, key_kind, missing_mask, to_keys
 from mmoe.datasets.rows import find_column
@@ -67,7 +68,7 @@ def split_table(
 
 
 def assign_parts(table: pa.Table, split: SplitConfig, split_seed: int, origin: str) -> np.ndarray:
-    """Which part each row belongs to: int8 [N], 0 = training, 1 = validation, 2 = test.
+    """Which part each row belongs to: int8 [N], 0 = training, 1 = validation, 2 = test, 3 = none.
 
     Args and errors are those of `split_table`.
     """
@@ -77,9 +78,11 @@ def assign_parts(table: pa.Table, split: SplitConfig, split_seed: int, origin: s
         part_N = _hash_parts(table, split, split_seed, origin)
     elif split.by == "time":
         part_N = _time_parts(table, split, origin)
+    elif split.by == "day":
+        part_N = day_parts(table, split, split_seed, origin)
     else:
         raise ValueError(f"{origin}: a split by {split.by} is not cut from one table")
-    refuse_empty(np.bincount(part_N, minlength=3), split, origin)
+    refuse_empty(np.bincount(part_N, minlength=4)[:3], split, origin)
     return part_N
 
 
@@ -188,6 +191,9 @@ def _nearest(sorted_values: np.ndarray, target: float) -> int:
 def _empty_split(name: str, split: SplitConfig, num_rows: int) -> str:
     if split.by == "hash":
         mend = f"column {split.column!r} has too few distinct keys; split by random or raise shares"
+    elif split.by == "day":
+        days = split.test_days if name == "test" else split.train_days
+        mend = f"column {split.column!r} has no rows, or too few, on {', '.join(days or ())}"
     else:
         mend = "give more rows"
     return f"the {name} split is empty, out of {num_rows} rows; {mend}"

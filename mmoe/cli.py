@@ -133,6 +133,52 @@ def train(
 
 
 @app.command()
+def backtest(
+    recipe_or_config: Annotated[str, typer.Argument(metavar="CONFIG.yaml", help="A config file.")],
+    data: Annotated[str | None, typer.Option(help="Overrides data.path of the config.")] = None,
+    column: Annotated[
+        str | None,
+        typer.Option(help="Holds the day: dates, moments (cut at midnight UTC) or whole numbers."),
+    ] = None,
+    days: Annotated[int | None, typer.Option(help="Test the last so many days.")] = None,
+    from_scratch: Annotated[
+        bool, typer.Option("--from-scratch", help="Train anew every day, on all days so far.")
+    ] = False,
+    window: Annotated[
+        int | None,
+        typer.Option(
+            help="Train on the last so many days; left out: all so far, to continue a model: one."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="A folder; left out: runs/NAME-backtest-DATE-TIME.")
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY.PATH=VALUE", help="Change a value; repeats."),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the first unfinished day in --out.")
+    ] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train day d, test day d + 1, walking forward; print every day and the total."""
+    if resume and out is None:
+        raise ValueError("--resume needs --out: the folder of the backtest to continue")
+    config = _config(recipe_or_config, set_)
+    out = out or Path("runs") / f"{config.name}-backtest-{datetime.now():%Y%m%d-%H%M%S}"
+    from rich.console import Console
+
+    from mmoe.train.backtest import BacktestSettings, backtest_table
+    from mmoe.train.backtest import backtest as walk
+
+    settings = BacktestSettings(column=column, days=days, from_scratch=from_scratch, window=window)
+    result = walk(config, out, settings, data=data, resume=resume, reporter=_reporter(quiet))
+    Console(width=200, highlight=False).print(backtest_table(result))
+    print(out)
+
+
+@app.command()
 def evaluate(
     run_dir: RunDir,
     data: Annotated[

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from mmoe.config import RunConfig, SplitConfig
+from mmoe.datasets.days import NO_PART
 from mmoe.datasets.encoder import FeatureEncoder
 from mmoe.datasets.fit_encoder import EncoderFit
 from mmoe.datasets.labels import TrainableCheck, encode_labels
@@ -86,7 +87,8 @@ class StreamSplits:
                 for number, table in first.source.read(piece, columns):
                     part_N = first.parts.of(table, number, table.num_rows)
                     trains_N = (part_N == 0) & (first is self.train)
-                    for rows_N, trains in ((trains_N, True), (~trains_N, False)):
+                    others_N = ~trains_N & (part_N != NO_PART)
+                    for rows_N, trains in ((trains_N, True), (others_N, False)):
                         if rows_N.all():
                             yield table, trains
                         elif rows_N.any():

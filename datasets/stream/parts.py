@@ -1,4 +1,4 @@
-"""Which part a row of a stream belongs to: 0 = training, 1 = validation, 2 = test.
+"""Which part a row of a stream belongs to: 0 = training, 1 = validation, 2 = test, 3 = none.
 
 The same rows as `split_table` puts there, found in bounded memory.
 """
@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from mmoe.config import SplitConfig
 from mmoe.datasets.columns import to_times
+from mmoe.datasets.days import day_parts
 from mmoe.datasets.fit_ids import KindFit
 from mmoe.datasets.hashing import mix64
 from mmoe.datasets.keys import KeyKind
@@ -142,6 +143,25 @@ class TimeParts:
         return time_parts(to_times(table, self.column, self.origin), self.cuts)
 
 
+@dataclass(frozen=True)
+class DayParts:
+    """Some days train, others test."""
+
+    split: SplitConfig
+    seed: int
+    origin: str
+
+    @property
+    def column(self) -> str | None:
+        """The day."""
+        return self.split.column
+
+    def of(self, table: pa.Table | None, first: int, rows: int) -> np.ndarray:
+        """By the days."""
+        assert table is not None
+        return day_parts(table, self.split, self.seed, self.origin, first)
+
+
 def fit_parts(source: StreamSource, split: SplitConfig, seed: int) -> Parts:
     """How `split` cuts the rows of a source."""
     if split.by == "random":
@@ -150,9 +170,11 @@ def fit_parts(source: StreamSource, split: SplitConfig, seed: int) -> Parts:
         return HashParts.fit(source, split, seed)
     if split.by == "time":
         return TimeParts.fit(source, split)
+    if split.by == "day":
+        return DayParts(split, seed, source.origin)
     raise ValueError(
         f"{source.origin}: a split by {split.by} cannot be streamed from one path; split by "
-        "random, hash, time or file, or set data.input: memory"
+        "random, hash, time, day or file, or set data.input: memory"
     )
 
 
@@ -164,9 +186,9 @@ def count_parts(source: StreamSource, parts: Parts) -> np.ndarray:
             for start in range(0, piece.rows, _ROWS):
                 rows = min(_ROWS, piece.rows - start)
                 part_N = parts.of(None, piece.before + start, rows)
-                counts_P3[p] += np.bincount(part_N, minlength=3)
+                counts_P3[p] += np.bincount(part_N, minlength=4)[:3]
         else:
             for first, table in source.read(piece, [parts.column]):
                 part_N = parts.of(table, first, table.num_rows)
-                counts_P3[p] += np.bincount(part_N, minlength=3)
+                counts_P3[p] += np.bincount(part_N, minlength=4)[:3]
     return counts_P3

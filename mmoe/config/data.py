@@ -1,35 +1,54 @@
 """Where the rows come from and how they are split."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from mmoe.config.base import Strict
 
 Paths = str | list[str]
+Day = Annotated[str, BeforeValidator(str)]  # YAML reads 2024-01-31 as a date, 7 as a number
 
 
 class SplitConfig(Strict):
     """Which rows train, which choose the checkpoint, which are reported.
 
     `random` permutes the rows with `split_seed`; `hash` keeps all rows of one key together; `time`
-    trains on the past and tests on the future; `file` reads data.train, data.validation, data.test.
+    trains on the past and tests on the future; `day` trains on some days and tests on others;
+    `file` reads data.train, data.validation, data.test.
     """
 
-    by: Literal["random", "hash", "time", "file"] = "random"
-    column: str | None = Field(default=None, description="the key (hash) or the time (time)")
-    validation: float = Field(default=0.1, gt=0, lt=1, description="share of the rows")
-    test: float = Field(default=0.1, gt=0, lt=1, description="share of the rows")
+    by: Literal["random", "hash", "time", "day", "file"] = "random"
+    column: str | None = Field(default=None, description="the key (hash) or the time (time, day)")
+    validation: float = Field(
+        default=0.1, gt=0, lt=1, description="share of the rows (day: of those of train_days)"
+    )
+    test: float = Field(default=0.1, gt=0, lt=1, description="share of the rows (day: not used)")
+    train_days: list[Day] | None = Field(
+        default=None, description="day: 2024-01-31 (moments are cut at midnight UTC), or numbers"
+    )
+    test_days: list[Day] | None = Field(default=None, description="day: as train_days")
 
     @model_validator(mode="after")
     def _consistent(self) -> "SplitConfig":
-        if self.by in ("hash", "time") and self.column is None:
+        if self.by in ("hash", "time", "day") and self.column is None:
             raise ValueError(f"split by {self.by} needs `column`")
         if self.by in ("random", "file") and self.column is not None:
             raise ValueError(f"split by {self.by} takes no `column`; remove it")
+        self._days_are_given_where_they_count()
         if self.validation + self.test >= 1:
             raise ValueError("validation + test must leave rows to train on (be below 1)")
         return self
+
+    def _days_are_given_where_they_count(self) -> None:
+        for name, days in (("train_days", self.train_days), ("test_days", self.test_days)):
+            if self.by == "day" and not days:
+                raise ValueError(f"split by day needs `{name}`, such as [2024-01-31]")
+            if self.by != "day" and days is not None:
+                raise ValueError(f"split by {self.by} takes no `{name}`; remove it")
+        shared = set(self.train_days or ()) & set(self.test_days or ())
+        if shared:
+            raise ValueError(f"{min(shared)} is among train_days and test_days; choose one")
 
 
 class StreamingConfig(Strict):

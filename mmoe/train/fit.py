@@ -2,7 +2,7 @@
 
 import platform
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -74,7 +74,7 @@ def train_run(
     reporter = reporter or SilentReporter()
     keep_freed_memory()
     ensure_process_group()
-    config = _with_absolute_paths(config, data)
+    config = with_absolute_paths(config, data)
     if resume:
         warm_start = WarmStart.recorded(RunDirectory(out), warm_start)
     old = _interrupted(out, config) if resume else None
@@ -117,7 +117,7 @@ def train_run(
     return FinishedRun(run, _evaluate(config, state, prepared, run, reporter, on_test))
 
 
-def _with_absolute_paths(config: RunConfig, data: str | Path | None) -> RunConfig:
+def with_absolute_paths(config: RunConfig, data: str | Path | None) -> RunConfig:
     """So that the run can be evaluated from any folder; `data` goes where it belongs."""
     section, folder = config.data, None
     found = {name: getattr(section, name) for name in ("path", "train", "validation", "test")}
@@ -147,15 +147,20 @@ def _interrupted(out: Path, config: RunConfig) -> RunDirectory | None:
         return None
     if dump_config(config) != run.config_file.read_text(encoding="utf-8"):
         raise ValueError(
-            f"{out}: was trained with another config ({_first_difference(run.config(), config)}); "
+            f"{out}: was trained with another config ({_difference(run.config(), config)}); "
             f"resume with the same one, or choose another --out"
         )
     return run
 
 
-def _first_difference(old: RunConfig, new: RunConfig) -> str:
-    """The first key whose value differs, for an error message."""
-    pairs: list[tuple[str, Any, Any]] = [("", old.model_dump(), new.model_dump())]
+def _difference(old: RunConfig, new: RunConfig) -> str:
+    difference = first_difference(old.model_dump(), new.model_dump())
+    return difference or "written by another version"
+
+
+def first_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+    """The first key whose value differs, for an error message; nothing where none does."""
+    pairs: list[tuple[str, Any, Any]] = [("", old, new)]
     while pairs:
         path, one, two = pairs.pop(0)
         if isinstance(one, dict) and isinstance(two, dict):
@@ -163,7 +168,7 @@ def _first_difference(old: RunConfig, new: RunConfig) -> str:
             pairs[:0] = [(f"{path}.{key}".lstrip("."), one.get(key), two.get(key)) for key in keys]
         elif one != two:
             return f"{path}: {one!r} there, {two!r} here" if len(repr(one)) < 80 else path
-    return "written by another version"
+    return ""
 
 
 def _clear(run: RunDirectory) -> None:

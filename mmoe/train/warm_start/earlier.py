@@ -74,6 +74,8 @@ class EarlierRun:
         """
         for keys in _MODEL:
             self._same(f"model.{'.'.join(keys)}", _at(self.config, keys), _at(config, keys))
+        if config.model.kind == "ple":
+            self._same("model.levels", self.config.model.levels, config.model.levels)
         for there, here in _pairs(self.config, config, lambda c: c.tasks):
             self._same(f"tasks.{here.name}.kind", there.kind, here.kind)
         features = _pairs(self.config, config, lambda c: c.features)
@@ -151,7 +153,6 @@ def _or_rename(key: str) -> str:
 def model_difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
     """The first key of the model section that differs and shows in a tensor's shape, or nothing."""
     shaping = (
-        ("levels",),
         ("expert", "hidden"),
         ("expert", "norm"),
         ("gate", "kind"),

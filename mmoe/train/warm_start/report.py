@@ -73,7 +73,9 @@ def both(now: Sequence[str], before: Sequence[str]) -> tuple[list[str], list[str
 
 
 def listed(what: str, names: Sequence[str]) -> str:
-    """`task click`, `tasks click, buy`, `27 features`."""
+    """`task click`, `tasks click, buy`, `27 features`, `expert 1, expert 2`."""
     if len(names) > _SHOWN:
         return f"{len(names)} {what}s"
+    if all(what in name for name in names):
+        return ", ".join(names)
     return f"{what}{'s' if len(names) > 1 else ''} {', '.join(names)}"

@@ -229,11 +229,9 @@ def _say_names(
     features, there = ([f.name for f in c.features] for c in (config, earlier.config))
     report.compare("feature", features, there, zero)
     report.compare("task", now.tasks, before.tasks)
-    several = len(now.levels) > 1
-    for number, (level, old) in enumerate(zip(now.levels, before.levels, strict=True), start=1):
-        what = f"level {number} expert" if several else "expert"
-        note = " (copies)" if report.new_experts == "copy" else ""
-        report.compare(what, level.expert_names, old.expert_names, note)
+    # All levels have the same experts
+    note = " (copies, where their owner has others)" if report.new_experts == "copy" else ""
+    report.compare("expert", now.levels[0].expert_names, before.levels[0].expert_names, note)
 
 
 def _copy(targets: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:

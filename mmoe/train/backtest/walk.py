@@ -1,0 +1,139 @@
+"""The walk: one run a day, a file of its predictions, and what they amount to together."""
+
+from pathlib import Path
+from typing import Any
+
+from mmoe.config import RunConfig
+from mmoe.score.console import Reporter, SilentReporter
+from mmoe.score.run_directory import RunDirectory
+from mmoe.score.text_files import read_json, write_json
+from mmoe.train.backtest.plan import BacktestSettings, Step, day_column, plan_steps
+from mmoe.train.backtest.tested import total_metrics, write_tested
+from mmoe.train.fit import first_difference, train_run, with_absolute_paths
+from mmoe.train.warm_start import WarmStart
+
+_PLAN, _RESULT, _TESTED = "plan.json", "backtest.json", "predictions.parquet"
+
+
+def backtest(
+    config: RunConfig,
+    out: Path,
+    settings: BacktestSettings,
+    *,
+    data: str | Path | None = None,
+    resume: bool = False,
+    reporter: Reporter | None = None,
+) -> dict[str, Any]:
+    """Trains day d, tests day d + 1, walking forward; each model continues the one before.
+
+    Args:
+        config: What to train; its split's validation share is drawn from the days trained on.
+        out: Gets a run directory for each day and, last, backtest.json; must be empty or absent,
+            unless `resume`.
+        settings: Which days, and how.
+        data: Overrides data.path.
+        resume: Go on with the first unfinished day; days that have come since are walked too.
+        reporter: Told of progress.
+
+    Returns:
+        What backtest.json holds: for each tested day its metrics by task, and those of all tested
+        rows together.
+
+    Raises:
+        ValueError: Config, data or directory cannot be used; names the day where there is one.
+    """
+    reporter = reporter or SilentReporter()
+    config = with_absolute_paths(config, data)
+    column = day_column(config, settings)
+    if not resume and out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ValueError(
+            f"{out}: exists already; continue it with --resume, or choose another --out"
+        )
+    steps = plan_steps(config, settings)
+    header = {"column": column, **settings.as_dict()}
+    _write_plan(out, config, header, steps)
+    days = []
+    try:
+        for number, step in enumerate(steps):
+            before = steps[number - 1] if number and not settings.from_scratch else None
+            days.append(_run_day(config, column, out, step, before, reporter))
+    except ValueError:
+        _leave_nothing_of_no_day(out)
+        raise
+    tested = [out / step.name / _TESTED for step in steps]
+    total, notes = total_metrics(config, tested)
+    for note in notes:
+        reporter.say(f"note, total: {note}")
+    result = {**header, "days": days, "total": total}
+    write_json(out / _RESULT, result)
+    return result
+
+
+def _write_plan(out: Path, config: RunConfig, header: dict[str, Any], steps: list[Step]) -> None:
+    """Writes plan.json; of a walk that is resumed, checks that it is the same one.
+
+    Raises:
+        ValueError: The walk was begun with another config, other settings or other days.
+    """
+    content = {
+        **header,
+        "steps": [step.as_dict() for step in steps],
+        "config": config.model_dump(mode="json"),
+    }
+    path = out / _PLAN
+    if path.exists():
+        old = read_json(path, content)
+        before = old.pop("steps")
+        now = content["steps"][: len(before)]
+        difference = first_difference(old, {**header, "config": content["config"]})
+        if before != now:
+            difference = difference or "the days that were there are not those that are now"
+        if difference:
+            raise ValueError(
+                f"{out}: was begun otherwise ({difference}); resume with the same settings, or "
+                "choose another --out"
+            )
+    out.mkdir(parents=True, exist_ok=True)
+    write_json(path, content)
+
+
+def _leave_nothing_of_no_day(out: Path) -> None:
+    """A walk that never got through a day must not stand in the mended command's way."""
+    if [path.name for path in out.iterdir()] == [_PLAN]:
+        (out / _PLAN).unlink()
+        out.rmdir()
+
+
+def _run_day(
+    config: RunConfig,
+    column: str,
+    out: Path,
+    step: Step,
+    before: Step | None,
+    reporter: Reporter,
+) -> dict[str, Any]:
+    """One entry of backtest.json; a finished day is read, an unfinished one resumed."""
+    run, tested = RunDirectory(out / step.name), out / step.name / _TESTED
+    if step.gap:
+        reporter.say(
+            f"no rows between {step.train[-1]} and {step.test}: the model of {step.train[-1]} is "
+            f"tested on {step.test}"
+        )
+    if not (run.metrics_file.exists() and tested.exists()):
+        trained = f"{step.train[0]} to {step.train[-1]}" if step.train[1:] else f"{step.train[0]}"
+        reporter.say(f"training on {trained}, testing on {step.test}")
+        day_config = step.config(config, column)
+        try:
+            train_run(
+                day_config,
+                run.path,
+                resume=run.path.exists(),
+                warm_start=None if before is None else WarmStart(out / before.name),
+                reporter=reporter,
+                on_test=lambda predictions_NT, labels: write_tested(
+                    tested, day_config, predictions_NT, labels
+                ),
+            )
+        except ValueError as error:
+            raise ValueError(f"backtest, day {trained} (tested on {step.test}): {error}") from None
+    return {**step.as_dict(), "run": step.name, "tasks": run.metrics()["tasks"]}

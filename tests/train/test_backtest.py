@@ -1,0 +1,299 @@
+"""Walking forward over days: what trains, what is tested, totals, resuming, errors."""
+
+import datetime as dt
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from rich.console import Console
+
+from mmoe.config import SplitConfig, config_from_dict, set_values
+from mmoe.datasets.days import Day, day_parts, days_of
+from mmoe.datasets.splits import split_table
+from mmoe.score import RunDirectory, load_predictor
+from mmoe.tasks.metrics import auc, task_metrics
+from mmoe.train import evaluate_run
+from mmoe.train.backtest import BacktestSettings, backtest, backtest_table, plan_steps
+from mmoe.train.prepare import encode
+
+DAYS = ["2024-01-30", "2024-01-31", "2024-02-01", "2024-02-03"]
+
+
+@pytest.fixture(name="folder")
+def _folder(funnel_table, tmp_path) -> Path:
+    """A partition a day, of 1,000 rows each; 2024-02-02 is not there."""
+    for number, day in enumerate(DAYS):
+        folder = tmp_path / "log" / f"day={day}"
+        folder.mkdir(parents=True)
+        part = funnel_table.slice(number * 1000, 1000)
+        pq.write_table(part, folder / "part-0.parquet", row_group_size=400)
+    return tmp_path / "log"
+
+
+@pytest.fixture(name="config")
+def _config(funnel_config, folder):
+    def make(*overrides: str):
+        settings = [f"data.path={folder}", "training.epochs=1", *overrides]
+        return config_from_dict(set_values(funnel_config, settings))
+
+    return make
+
+
+def test_every_day_but_the_first_is_tested_by_the_model_of_the_day_before(config, tmp_path):
+    result = backtest(config(), tmp_path / "out", BacktestSettings(column="day"))
+    days = [(day["train_days"], day["test_day"]) for day in result["days"]]
+    assert days == [([DAYS[0]], DAYS[1]), ([DAYS[1]], DAYS[2]), ([DAYS[2]], DAYS[3])]
+    assert json.loads((tmp_path / "out" / "backtest.json").read_text()) == result
+    begun = [
+        json.loads((tmp_path / "out" / f"trained-{day}" / "warm_start.json").read_text())["run"]
+        for day in DAYS[1:3]
+    ]
+    assert [Path(path).name for path in begun] == [f"trained-{day}" for day in DAYS[:2]]
+    for day in result["days"]:
+        run = RunDirectory.open(tmp_path / "out" / day["run"])
+        assert evaluate_run(run)["tasks"] == day["tasks"] == run.metrics()["tasks"]
+        assert day["tasks"]["click"]["rows"] == 1000
+
+
+def test_the_total_is_of_all_tested_rows_together(config, folder, tmp_path):
+    result = backtest(config(), tmp_path / "out", BacktestSettings(column="day"))
+    labels, predictions, users = [], [], []
+    for day in result["days"]:
+        predictor, encoder, run_config = load_predictor(RunDirectory(tmp_path / "out" / day["run"]))
+        table = pq.read_table(folder / f"day={day['test_day']}")
+        predictions.append(predictor.predict(encode(run_config, encoder, table, "log"))[:, 0])
+        labels.append(table["click"].to_numpy())
+        users.append(table["user"].to_numpy())
+    one, two, three = map(np.concatenate, (labels, predictions, users))
+    expected, _ = task_metrics("binary", one, two, groups=three)
+    total = result["total"]["click"]
+    assert total["rows"] == 3000
+    for name in ("auc", "gauc", "ne", "calibration"):
+        assert total[name] == pytest.approx(expected[name], abs=1e-12), name
+    assert total["auc"] == pytest.approx(auc(one, two), abs=1e-12)
+    assert total["auc"] != result["days"][0]["tasks"]["click"]["auc"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"from_scratch": True}, ["0", "01", "012"]),
+        ({"from_scratch": True, "window": 2}, ["0", "01", "12"]),
+        ({"window": 2}, ["0", "01", "12"]),
+        ({"days": 1}, ["012"]),
+        ({"days": 2}, ["01", "2"]),
+        ({"days": 2, "window": 1}, ["1", "2"]),
+        ({"days": 2, "from_scratch": True}, ["01", "012"]),
+    ],
+)
+def test_which_days_train(config, settings, expected):
+    steps = plan_steps(config(), BacktestSettings(column="day", **settings))
+    numbers = ["".join(str(DAYS.index(str(day))) for day in step.train) for step in steps]
+    assert numbers == expected
+    assert [len(step.files) for step in steps] == [len(days) + 1 for days in expected]
+    assert steps[-1].gap and str(steps[-1].test) == DAYS[3]
+
+
+def test_from_scratch_begins_anew_every_day(config, tmp_path):
+    settings = BacktestSettings(column="day", from_scratch=True, days=1)
+    backtest(config(), tmp_path / "out", settings)
+    [run] = (tmp_path / "out").glob("trained-*")
+    assert not (run / "warm_start.json").exists()
+    assert RunDirectory(run).metrics()["train"]["rows"] > 2500  # of 3,000: a tenth validates
+
+
+def test_streamed_as_in_memory(config, tmp_path):
+    settings = BacktestSettings(column="day", days=2)
+    held, streamed = (
+        backtest(config(f"data.input={how}"), tmp_path / how, settings)
+        for how in ("memory", "stream")
+    )
+    assert held == streamed
+
+
+def _without_a_walk(folder: Path) -> dict[str, dict]:
+    return {
+        path.parent.name: json.loads(path.read_text())["tasks"]
+        for path in sorted(folder.glob("*/metrics.json"))
+    }
+
+
+@pytest.mark.parametrize("after", [0, 5, 10])
+def test_a_killed_walk_goes_on_with_the_first_unfinished_day(config, tmp_path, after, dies_after):
+    settings = BacktestSettings(column="day")
+    whole = backtest(config(), tmp_path / "whole", settings)
+    with pytest.raises(KeyboardInterrupt):
+        backtest(config(), tmp_path / "broken", settings, reporter=dies_after(after))
+    done = {path: path.stat().st_mtime_ns for path in tmp_path.glob("broken/*/predictions.parquet")}
+    assert len(done) == after // 4  # four steps a day
+    assert backtest(config(), tmp_path / "broken", settings, resume=True) == whole
+    assert all(path.stat().st_mtime_ns == time for path, time in done.items())
+    assert _without_a_walk(tmp_path / "broken") == _without_a_walk(tmp_path / "whole")
+
+
+def test_a_day_that_came_since_is_walked_on_resume(config, folder, funnel_table, tmp_path):
+    settings = BacktestSettings(column="day")
+    before = backtest(config(), tmp_path / "out", settings)
+    new = folder / "day=2024-02-04"
+    new.mkdir()
+    pq.write_table(funnel_table.slice(0, 500), new / "part-0.parquet")
+    after = backtest(config(), tmp_path / "out", settings, resume=True)
+    assert after["days"][:3] == before["days"]
+    assert [day["test_day"] for day in after["days"][3:]] == ["2024-02-04"]
+
+
+def test_another_walk_in_the_same_folder_is_refused(config, tmp_path):
+    settings = BacktestSettings(column="day", days=1)
+    backtest(config(), tmp_path / "out", settings)
+    with pytest.raises(ValueError, match=r"out: exists already; continue it with --resume"):
+        backtest(config(), tmp_path / "out", settings)
+    with pytest.raises(ValueError, match=r"out: was begun otherwise \(config.seed: 3 there, 4 he"):
+        backtest(config("seed=4"), tmp_path / "out", settings, resume=True)
+    with pytest.raises(ValueError, match=r"begun otherwise \(the days that were there are not"):
+        backtest(config(), tmp_path / "out", BacktestSettings(column="day"), resume=True)
+
+
+def test_the_table_fits_into_a_terminal(config, tmp_path):
+    result = backtest(config(), tmp_path / "out", BacktestSettings(column="day", days=2))
+    console = Console(width=200, record=True, file=(tmp_path / "table.txt").open("w"))
+    console.print(backtest_table(result))
+    lines = [line.rstrip() for line in console.export_text().splitlines()]
+    assert max(map(len, lines)) <= 80
+    assert lines[0].split() == [
+        "trained", "tested", "task", "AUC", "GAUC", "NE", "calib.", "rows", "positives",
+    ]  # fmt: skip
+    assert lines[1].split()[:3] == [DAYS[1], DAYS[2], "click"]
+    assert lines[3].split()[:3] == [DAYS[2], DAYS[3], "click"]
+    assert lines[-2].split()[:2] == ["total", "click"]
+    assert len(lines) == 1 + 2 * 3
+
+
+def test_one_day_is_not_enough(config, folder):
+    settings = BacktestSettings(column="day")
+    with pytest.raises(ValueError, match=r"column 'day' holds one day \(2024-01-30\), but a backt"):
+        plan_steps(config(f"data.path={folder}/day={DAYS[0]}"), settings)
+    with pytest.raises(ValueError, match=r"--days: expected at most 3, as .*log holds 4 days from"):
+        plan_steps(config(), BacktestSettings(column="day", days=4))
+    with pytest.raises(ValueError, match=r"--window: expected 1 or more, got 0"):
+        plan_steps(config(), BacktestSettings(column="day", window=0))
+    with pytest.raises(ValueError, match=r"no column 'dey', which backtest --column needs \(did y"):
+        plan_steps(config(), BacktestSettings(column="dey"))
+
+
+def test_the_column_comes_from_a_split_by_time(config, tmp_path):
+    by_time = config("data.split.by=time", "data.split.column=day")
+    assert len(plan_steps(by_time, BacktestSettings())) == 3
+    with pytest.raises(ValueError, match=r"which column holds the day; give --column NAME"):
+        plan_steps(config(), BacktestSettings())
+    with pytest.raises(ValueError, match=r"but data.source is synthetic-funnel; set data.source"):
+        plan_steps(config("data.source=synthetic-funnel"), BacktestSettings(column="day"))
+
+
+def test_a_day_of_one_class_is_named(config, folder, funnel_table, tmp_path):
+    zeros = pa.array(np.zeros(1000, np.int64))
+    part = funnel_table.slice(0, 1000).set_column(6, "buy", zeros)
+    settings = BacktestSettings(column="day")
+    file = folder / f"day={DAYS[3]}" / "part-0.parquet"
+    pq.write_table(part, file)
+    result = backtest(config(), tmp_path / "out", settings)
+    last = result["days"][-1]["tasks"]["buy"]
+    assert last["auc"] is None and last["positives"] == 0
+    assert result["total"]["buy"]["auc"] is not None
+
+    first = folder / f"day={DAYS[0]}" / "part-0.parquet"
+    pq.write_table(part, first)
+    with pytest.raises(
+        ValueError, match=r"backtest, day 2024-01-30 \(tested on 2024-01-31\): .*buy"
+    ):
+        backtest(config(), tmp_path / "none", settings)
+    assert not (tmp_path / "none").exists()
+
+
+UTC = dt.UTC
+
+
+@pytest.mark.parametrize(
+    ("column", "names"),
+    [
+        (pa.array([dt.date(2024, 1, 31), dt.date(1969, 12, 31)]), ["2024-01-31", "1969-12-31"]),
+        (
+            pa.array([dt.datetime(2024, 1, 31, 23, 59, 59), dt.datetime(2024, 2, 1)]),
+            ["2024-01-31", "2024-02-01"],
+        ),
+        (
+            pa.array(
+                [dt.datetime(2024, 1, 31, 23, 30, tzinfo=UTC)], pa.timestamp("ms", "Asia/Tokyo")
+            ),
+            ["2024-01-31"],
+        ),
+        (pa.array(["2024-01-31T10:00:00", "2024-02-01T00:00:00"]), ["2024-01-31", "2024-02-01"]),
+        (pa.array([1706659200, 1706659199]), ["2024-01-31", "2024-01-30"]),
+        (pa.array([1706659200000, 1706659199999]), ["2024-01-31", "2024-01-30"]),
+        (pa.array([20240131, 20240201]), ["20240131", "20240201"]),
+        (pa.array(["7", "12"]), ["7", "12"]),
+        (pa.array([3.0, 4.0]), ["3", "4"]),
+    ],
+)
+def test_days_of_every_kind_of_column(column, names):
+    days_N, dated = days_of(pa.table({"day": column}), "day", "log")
+    assert [str(Day(number, dated)) for number in days_N.tolist()] == names
+    assert [Day.parse(name) for name in names] == [Day(n, dated) for n in days_N.tolist()]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ([1, None], r"log: row 2: column 'day' is empty"),
+        ([1.5, 2.0], r"column 'day' holds numbers with a fraction, expected days"),
+        ([5, 1706659200], r"column 'day' holds 5 as well as 1706659200: days, or moments"),
+        (["Monday"], r"column 'day' .*cannot be ordered in time \(such as 'Monday'\)"),
+    ],
+)
+def test_columns_without_days_are_refused(values, message):
+    with pytest.raises(ValueError, match=message):
+        days_of(pa.table({"day": values}), "day", "log")
+
+
+def test_a_split_by_day_leaves_other_days_out():
+    split = SplitConfig(by="day", column="day", train_days=["1", "2"], test_days=["4"])
+    table = pa.table({"day": np.repeat(np.arange(6), 50), "row": np.arange(300)})
+    train, validation, test = split_table(table, split, 1, "log")
+    assert set(test["day"].to_pylist()) == {4}
+    assert sorted(train["row"].to_pylist() + validation["row"].to_pylist()) == list(range(50, 150))
+    assert 2 <= validation.num_rows <= 20
+    part_N = day_parts(table, split, 1, "log")
+    pieces = [
+        day_parts(table.slice(start, 70), split, 1, "log", start) for start in range(0, 300, 70)
+    ]
+    np.testing.assert_array_equal(np.concatenate(pieces), part_N)
+
+
+@pytest.mark.parametrize(
+    ("split", "message"),
+    [
+        ({"by": "day", "column": "day"}, "split by day needs `train_days`"),
+        ({"by": "random", "test_days": ["1"]}, "split by random takes no `test_days`; remove it"),
+        (
+            {"by": "day", "column": "day", "train_days": [1, 2], "test_days": [2]},
+            "2 is among train_days and test_days; choose one",
+        ),
+    ],
+)
+def test_days_belong_to_a_split_by_day(funnel_config, split, message):
+    with pytest.raises(ValueError, match=message):
+        config_from_dict({**funnel_config, "data": {"split": split}})
+
+
+def test_a_day_without_rows_is_named():
+    table = pa.table({"day": [dt.date(2024, 1, 30)] * 30})
+    kwargs = {"by": "day", "column": "day", "train_days": ["2024-01-30"]}
+    with pytest.raises(ValueError, match=r"the test split is empty, out of 30 rows; column 'day' "
+                       r"has no rows, or too few, on 2024-01-31"):  # fmt: skip
+        split_table(table, SplitConfig(**kwargs, test_days=["2024-01-31"]), 1, "log")
+    with pytest.raises(ValueError, match=r"holds dates, but data\.split names the day 7; write"):
+        split_table(table, SplitConfig(**kwargs, test_days=["7"]), 1, "log")
+    with pytest.raises(ValueError, match="'yesterday' is no day; write 2024-01-31, or a whole"):
+        split_table(table, SplitConfig(**kwargs, test_days=["yesterday"]), 1, "log")

@@ -1,0 +1,423 @@
+"""Yesterday's model on today's data: what is kept to the bit, what grows, what is refused."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from mmoe.config import config_from_dict, set_values
+from mmoe.datasets.encoder import FeatureEncoder
+from mmoe.datasets.extend_encoder import extend_encoder
+from mmoe.datasets.splits import Splits
+from mmoe.embeddings import torchrec_problem
+from mmoe.models import build_network
+from mmoe.parallel import ensure_process_group
+from mmoe.score import RunDirectory, load_predictor
+from mmoe.score.checkpoint import CheckpointFolder
+from mmoe.score.predictor import Predictor
+from mmoe.train import WarmStart, train_run
+from mmoe.train.fit import _training_state
+from mmoe.train.prepare import encode, prepare
+from mmoe.train.warm_start import EarlierRun, transfer
+from mmoe.train.warm_start.sources import NEW, Shape, expert_places, tensor_sources
+
+BACKENDS = [
+    "plain",
+    pytest.param(
+        "torchrec",
+        marks=[
+            pytest.mark.torchrec,
+            pytest.mark.skipif(torchrec_problem() is not None, reason=str(torchrec_problem())),
+        ],
+    ),
+]
+
+
+def _days(table: pa.Table) -> tuple[Splits, Splits]:
+    """Monday with users below 30, Tuesday with all 40."""
+    monday = table.filter(pa.array(table["user"].to_numpy() < 30))
+    parts = [(monday, 0, 1600), (table, 2000, 3600)]
+    return tuple(  # type: ignore[return-value]
+        Splits(
+            train=rows.slice(start, stop - start - 400),
+            validation=rows.slice(stop - 400, 200),
+            test=rows.slice(stop - 200, 200),
+            origin="log",
+        )
+        for rows, start, stop in parts
+    )
+
+
+@pytest.fixture(name="days", scope="module")
+def _days_fixture(funnel_table):
+    return _days(funnel_table)
+
+
+@pytest.fixture(name="raw", scope="module")
+def _raw(funnel_config) -> dict[str, Any]:
+    return set_values(funnel_config, ["training.epochs=2"])
+
+
+@pytest.fixture(name="monday", scope="module")
+def _monday(raw, days, tmp_path_factory) -> Path:
+    """A trained run; read only."""
+    path = tmp_path_factory.mktemp("runs") / "monday"
+    train_run(config_from_dict(raw), path, splits=days[0])
+    return path
+
+
+@pytest.fixture(name="tuesday")
+def _tuesday(raw, days, tmp_path):
+    """Continues a run on Tuesday's rows."""
+
+    def run(name: str, start: Path, *overrides: str, changed: Any = None, copy=False, **options):
+        config = config_from_dict(set_values(changed or raw, overrides))
+        warm = WarmStart(start, "copy" if copy else "fresh")
+        return train_run(config, tmp_path / name, splits=days[1], warm_start=warm, **options)
+
+    return run
+
+
+def _begun(config, start: Path, splits: Splits, new_experts: Any = "fresh"):
+    """The state before the first step, its encoder and the report."""
+    earlier = EarlierRun.open(start)
+    earlier.check(config)
+    prepared = prepare(config, earlier=earlier.encoder, splits=splits)
+    state = _training_state(config, prepared)
+    report = transfer(earlier, state, config, prepared.encoder, new_experts)
+    return state, prepared.encoder, report
+
+
+def _predictions(config, state, encoder, table) -> np.ndarray:
+    state.ranker.network = state.scoring_network
+    return Predictor(state.ranker, config).predict(encode(config, encoder, table, "log"))
+
+
+def _changed(raw: dict[str, Any], **sections: Any) -> dict[str, Any]:
+    """A copy with items added to its lists."""
+    return {**raw, **{key: [*raw[key], *items] for key, items in sections.items()}}
+
+
+def test_before_the_first_step_it_predicts_what_the_earlier_run_did(raw, days, monday):
+    config = config_from_dict(raw)
+    state, encoder, report = _begun(config, monday, days[1])
+    predictor, old_encoder, old_config = load_predictor(RunDirectory.open(monday))
+    table = days[0].test
+    old = predictor.predict(encode(old_config, old_encoder, table, "log"))
+    np.testing.assert_array_equal(_predictions(config, state, encoder, table), old)
+    assert encoder.ids["user"].num_rows > old_encoder.ids["user"].num_rows
+    assert any("table user 32 → 42 rows (+10)" in line for line in report.grown)
+    assert not report.dropped and not report.initialised
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_tables_grow_and_known_rows_keep_weights_and_accumulators(raw, days, monday, backend):
+    ensure_process_group()
+    config = config_from_dict(set_values(raw, [f"training.embedding_backend={backend}"]))
+    state, _, _ = _begun(config, monday, days[1])
+    folder = CheckpointFolder(monday / "checkpoint")
+    old, sums = folder.model("best")["tables.user"], folder.training("best")["accumulators.user"]
+    new = state.ranker.tables.table_weights()["user"]
+    assert torch.equal(new[: len(old)], old)
+    fresh = new[len(old) :]
+    assert fresh.abs().min() > 0 and fresh.abs().max() <= len(new) ** -0.5
+    accumulated = state.ranker.tables.optimizer_state()["user"]
+    assert torch.equal(accumulated[: len(old)], sums) and not accumulated[len(old) :].any()
+
+
+def test_moments_go_on(raw, days, monday):
+    state, _, _ = _begun(config_from_dict(raw), monday, days[1])
+    training = CheckpointFolder(monday / "checkpoint").training("best")
+    for name, parameter in state.ranker.network.named_parameters():
+        for key in ("exp_avg", "exp_avg_sq", "step"):
+            moment = state.optimizer.state[parameter][key]
+            assert torch.equal(moment, training[f"optimizer.{name}/{key}"]), (name, key)
+
+
+def test_a_new_feature_changes_nothing_until_it_is_trained(raw, days, monday):
+    features = [{"kind": "numeric", "name": "row", "buckets": 3, "dim": 4}]
+    # In front, so that columns found by position would be wrong
+    config = config_from_dict({**raw, "features": [*features, *raw["features"]]})
+    state, encoder, report = _begun(config, monday, days[1])
+    predictor, old_encoder, old_config = load_predictor(RunDirectory.open(monday))
+    table = days[0].test
+    old = predictor.predict(encode(old_config, old_encoder, table, "log"))
+    np.testing.assert_allclose(_predictions(config, state, encoder, table), old, atol=1e-6)
+    assert "feature row (read with weights of zero at first)" in report.initialised
+    weight = state.ranker.network.levels[0].mixture.experts.weights[0]
+    moment = state.optimizer.state[weight]["exp_avg_sq"]
+    assert not weight[:, 0].any() and (moment[:, 0] > 0).all()
+
+
+def test_a_new_feature_is_learnt(raw, monday, tuesday):
+    features = [{"kind": "numeric", "name": "row", "buckets": 3, "dim": 4}]
+    finished = tuesday("more", monday, changed=_changed(raw, features=features))
+    model = CheckpointFolder(finished.directory.checkpoint).model("latest")
+    assert model["network.levels.0.mixture.experts.weights.0"][:, 1].abs().min() > 0
+    assert model["tables.row__bucket"].abs().max() > 3**-0.5  # beyond where it began
+
+
+def test_a_removed_feature_and_task_are_named(raw, days, monday):
+    changed = {**raw, "features": raw["features"][:2], "tasks": raw["tasks"][:1]}
+    state, _, report = _begun(config_from_dict(changed), monday, days[1])
+    assert set(report.dropped) == {"tables price__bucket, tags", "features price, tags", "task buy"}
+    assert len(state.ranker.network.towers) == 1
+
+
+def test_a_new_task_gets_a_gate_and_a_tower(raw, days, monday):
+    extra = {"name": "dear", "label": "price > 1"}
+    changed = {**raw, "tasks": [extra, *raw["tasks"]]}  # in front of the others
+    state, encoder, report = _begun(config_from_dict(changed), monday, days[1])
+    predictor, old_encoder, old_config = load_predictor(RunDirectory.open(monday))
+    table = days[0].test
+    old = predictor.predict(encode(old_config, old_encoder, table, "log"))
+    new = _predictions(config_from_dict(changed), state, encoder, table)
+    np.testing.assert_allclose(new[:, 1:], old, atol=1e-6)
+    assert "task dear" in report.initialised
+
+
+@pytest.mark.parametrize("copy", [False, True])
+def test_a_new_expert_is_initialised_or_copied(raw, days, monday, copy):
+    config = config_from_dict(set_values(raw, ["model.num_experts=4"]))
+    state, _, report = _begun(config, monday, days[1], "copy" if copy else "fresh")
+    weight = state.ranker.network.levels[0].mixture.experts.weights[0]
+    old = CheckpointFolder(monday / "checkpoint").model("best")
+    assert torch.equal(weight[:3], old["network.levels.0.mixture.experts.weights.0"])
+    assert torch.equal(weight[3], weight[0]) == copy
+    assert any("expert 4" in phrase for phrase in report.initialised)
+
+
+def test_experts_of_ple_are_found_by_their_owner():
+    now = ["like expert 1", "click expert 1", "click expert 2", "shared expert 1"]
+    before = ["click expert 1", "shared expert 1"]
+    assert expert_places(now, before, "fresh").tolist() == [NEW, 0, NEW, 1]
+    assert expert_places(now, before, "copy").tolist() == [NEW, 0, 0, 1]
+
+
+@pytest.mark.parametrize("kind", ["ple", "cgc", "omoe", "shared_bottom", "single_task"])
+def test_every_model_keeps_the_scores_of_its_tasks_when_one_is_added(raw, days, tmp_path, kind):
+    settings = [f"model.kind={kind}", "training.epochs=1", "training.ema_decay=0.9"]
+    config = config_from_dict(set_values(raw, settings))
+    train_run(config, tmp_path / "old", splits=days[0])
+    changed = _changed(raw, tasks=[{"name": "dear", "label": "price > 1"}])
+    wider = config_from_dict(set_values(changed, settings))
+    state, encoder, _ = _begun(wider, tmp_path / "old", days[1])
+    predictor, old_encoder, _ = load_predictor(RunDirectory.open(tmp_path / "old"))
+    table = days[0].test
+    old = predictor.predict(encode(config, old_encoder, table, "log"))
+    new = _predictions(wider, state, encoder, table)
+    # Ple's shared gate sees all experts, those of the new task too
+    np.testing.assert_allclose(new[:, :2], old, atol=0.05 if kind == "ple" else 1e-6)
+
+
+@pytest.mark.parametrize("gate", ["noisy_top_k", "cosine", "sigmoid", "static", "dselect_k"])
+def test_every_tensor_of_every_gate_has_an_origin(gate):
+    settings = {"kind": gate} | ({} if gate == "static" else {"k": 2})
+    raw = {
+        "features": [{"kind": "numeric", "name": "x"}],
+        "tasks": [{"name": "a", "label": "a"}],
+        "model": {"num_experts": 4, "gate": settings},
+    }
+    model = config_from_dict(raw).model
+    wide, small = build_network(model, 5, ["a", "b"]), build_network(model, 3, ["b"])
+    inputs = ["x0", "x1", "x2", "x3", "x4"]
+    sources = tensor_sources(Shape(wide, ["a", "b"], inputs), Shape(small, ["b"], inputs[2:]))
+    old = small.state_dict()
+    for name, own in wide.state_dict().items():
+        source = sources[name]
+        if source.name is not None:
+            sizes = [
+                old[source.name].shape[dim] if dim in source.places else size
+                for dim, size in enumerate(own.shape)
+            ]
+            assert list(old[source.name].shape) == sizes, name
+    assert sources["towers.1.logit.weight"].name == "towers.0.logit.weight"
+
+
+def test_renumbered_experts_of_dselect_k_are_refused(raw, days, tmp_path):
+    settings = ["model.kind=cgc", "model.gate.kind=dselect_k", "model.gate.k=2"]
+    settings += ["model.shared_experts=2", "training.epochs=1"]
+    train_run(config_from_dict(set_values(raw, settings)), tmp_path / "old", splits=days[0])
+    changed = _changed(raw, tasks=[{"name": "dear", "label": "price > 1"}])
+    config = config_from_dict(set_values(changed, settings))
+    with pytest.raises(ValueError, match=r"old: 'shared expert 1' would get another number, which"):
+        _begun(config, tmp_path / "old", days[1])
+
+
+def test_the_report_is_printed_and_stored(monday, tuesday):
+    finished = tuesday("after", monday)
+    content = json.loads(finished.directory.warm_start_file.read_text())
+    assert content["run"] == str(monday)
+    assert content["grown"] == ["table user 32 → 42 rows (+10)"]
+    assert "tasks click, buy" in content["kept"]
+    again = tuesday("again", monday)
+    assert again.metrics["tasks"] == finished.metrics["tasks"]
+
+
+def test_it_learns_from_both_days(monday, tuesday, raw, days, tmp_path):
+    warm = tuesday("warm", monday, "training.epochs=1")
+    cold = train_run(
+        config_from_dict(set_values(raw, ["training.epochs=1"])), tmp_path / "cold", splits=days[1]
+    )
+    assert warm.metrics["tasks"]["click"]["auc"] > cold.metrics["tasks"]["click"]["auc"]
+
+
+@pytest.mark.parametrize("after", [0, 3, 7])
+def test_a_killed_run_resumes_to_the_same_bits(
+    monday, tuesday, tmp_path, after, dies_after, assert_same
+):
+    setting = "training.checkpoint_every_steps=2"
+    tuesday("whole", monday, setting)
+    start = tmp_path / "start"
+    shutil.copytree(monday, start)
+    with pytest.raises(KeyboardInterrupt):
+        tuesday("broken", start, setting, reporter=dies_after(after))
+    checkpoints = CheckpointFolder(tmp_path / "broken" / "checkpoint")
+    if checkpoints.exists():
+        shutil.rmtree(start)  # is needed no more
+    tuesday("broken", start, setting, resume=True)
+    assert_same(tmp_path / "whole", tmp_path / "broken")
+
+
+def test_a_resumed_run_recalls_what_it_began_with(
+    monday, tuesday, raw, days, tmp_path, dies_after, assert_same
+):
+    tuesday("whole", monday)
+    with pytest.raises(KeyboardInterrupt):
+        tuesday("broken", monday, reporter=dies_after(0))
+    config = config_from_dict(raw)
+    train_run(config, tmp_path / "broken", splits=days[1], resume=True)
+    assert_same(tmp_path / "whole", tmp_path / "broken")
+    with pytest.raises(ValueError, match=r"broken: began with a warm start from .*monday"):
+        tuesday("broken", tmp_path / "other", resume=True)
+    with pytest.raises(ValueError, match=r"monday: did not begin with a warm start; resume it"):
+        train_run(config, monday, splits=days[0], resume=True, warm_start=WarmStart(monday))
+
+
+def test_streamed_as_in_memory(raw, days, monday, tmp_path, assert_same):
+    for name, table in (("train", days[1].train), ("validation", days[1].validation),
+                        ("test", days[1].test)):  # fmt: skip
+        pq.write_table(table, tmp_path / f"{name}.parquet", row_group_size=300)
+    files = [f"data.{name}={tmp_path / name}.parquet" for name in ("train", "validation", "test")]
+    for how in ("memory", "stream"):
+        settings = [*files, "data.split.by=file", f"data.input={how}"]
+        config = config_from_dict(set_values(raw, settings))
+        train_run(config, tmp_path / how, warm_start=WarmStart(monday))
+    assert_same(tmp_path / "memory", tmp_path / "stream")
+
+
+def _encoder(raw, **columns) -> FeatureEncoder:
+    config = config_from_dict(raw)
+    return FeatureEncoder.fit(config, pa.table(columns), "log")
+
+
+def _item(**settings: Any) -> dict[str, Any]:
+    return {
+        "features": [{"kind": "categorical", "name": "item", **settings}],
+        "tasks": [{"name": "click", "label": "click"}],
+    }
+
+
+def test_ids_that_become_text_keep_their_rows():
+    old, new = _encoder(_item(), item=[7, 7, 8]), _encoder(_item(), item=["9", "x", "7", "x"])
+    both = extend_encoder(new, old, "log").ids["item"]
+    assert both.keys.to_pylist() == ["7", "8", "x", "9"]
+    assert both.counts.tolist() == [3, 1, 2, 1]
+    back = extend_encoder(old, new, "log").ids["item"]
+    assert back.keys.to_pylist() == ["x", "7", "9", "8"]
+
+
+def test_min_count_counts_the_new_days_rows():
+    old = _encoder(_item(), item=["a"])
+    new = _encoder(_item(min_count=2), item=["a", "b", "c", "c"])
+    assert extend_encoder(new, old, "log").ids["item"].keys.to_pylist() == ["a", "c"]
+
+
+def test_scaling_and_buckets_are_kept_and_new_numbers_fitted():
+    raw = {**_item(), "features": [{"kind": "numeric", "name": "age", "buckets": 2}]}
+    more = _changed(raw, features=[{"kind": "numeric", "name": "price"}])
+    old = _encoder(raw, age=[1.0, 2.0, 3.0])
+    new = _encoder(more, age=[10.0, 20.0, 30.0], price=[5.0, 6.0, 7.0])
+    both = extend_encoder(new, old, "log")
+    assert both.numeric["age"] == old.numeric["age"]
+    assert both.numeric["price"] == new.numeric["price"]
+
+
+def test_hashed_ids_of_another_kind_are_refused():
+    raw = _item(encoding="hash", hash_size=10)
+    old, new = _encoder(raw, item=[7, 8]), _encoder(raw, item=["x", "y"])
+    with pytest.raises(ValueError, match=r"log: column 'item' \(of feature 'item'\) holds text ids,"
+                       r" but int ids in the run .* they hash differently"):  # fmt: skip
+        extend_encoder(new, old, "log")
+
+
+def test_a_vocabulary_beyond_max_rows_is_refused():
+    with pytest.raises(ValueError, match=r"column 'item' \(of feature 'item'\) has 3 ids that were "
+                       r"seen at least 1 time\(s\), but max_rows is 2; set max_rows: 3 or more, "
+                       r"min_count: 3 \(keeps 1 ids\), or encoding: hash"):  # fmt: skip
+        _encoder(_item(max_rows=2), item=["a", "a", "a", "b", "b", "c", "c"])
+    old = _encoder(_item(max_rows=3), item=["a", "b"])
+    new = _encoder(_item(max_rows=3), item=["c", "d"])
+    with pytest.raises(ValueError, match=r"with the ids of earlier days, has 4 ids, but max_rows "
+                       r"is 3; set max_rows: 4 or more,"):  # fmt: skip
+        extend_encoder(new, old, "log")
+    assert len(_encoder(_item(max_rows=2), item=["a", "b"]).ids["item"].keys) == 2
+    with pytest.raises(ValueError, match="max_rows is 5, but encoding hash has hash_size rows"):
+        config_from_dict(_item(max_rows=5, encoding="hash"))
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("model.kind=omoe", r"model.kind is 'mmoe' there and 'omoe' here; keep it as it was"),
+        ("model.expert.hidden=[16,4]", r"tensor 'levels.0.mixture.experts.weights.1' has shape "
+         r"\[3, 16, 8\] there, but \[3, 16, 4\] is needed here \(model.expert.hidden is \[16, 8\]"),
+        ("model.tower.hidden=[4]", r"model.tower.hidden is \[8\] there and \[4\] here"),
+        ("features.item.dim=4", r"dim of table 'item' is 8 there and 4 here"),
+        ("model.embedding_dim=8", r"dim of table 'user' is 4 there and 8 here"),
+        ("features.price.log=false", r"features.price.log is True there and False here; keep it "
+         r"as it was, or give the feature another name"),
+        ("features.price.buckets=4", r"features.price.buckets is 8 there and 4 here"),
+        ("features.user.encoding=hash", r"features.user.encoding is 'vocabulary' there and 'hash'"),
+        ("features.tags.pooling=sum", r"features.tags.pooling is 'mean' there and 'sum' here"),
+    ],
+)  # fmt: skip
+def test_another_model_is_refused_and_nothing_is_written(
+    monday, tuesday, tmp_path, override, message
+):
+    with pytest.raises(ValueError, match=message):
+        tuesday("refused", monday, override)
+    assert not (tmp_path / "refused").exists()
+
+
+def test_other_features_are_refused(raw, monday, tuesday, tmp_path):
+    changed = {**raw, "features": [{"kind": "numeric", "name": "row"}]}
+    with pytest.raises(ValueError, match=r"monday: shares no feature with this config \(there: "
+                       r"user, item, price, tags; here: row\); name another run"):  # fmt: skip
+        tuesday("refused", monday, changed=changed)
+    with pytest.raises(ValueError, match=r"nothing: there is no such run directory"):
+        tuesday("refused", tmp_path / "nothing")
+    assert not (tmp_path / "refused").exists()
+
+
+def test_without_an_average_it_goes_on_from_the_averaged_weights(raw, days, tmp_path):
+    config = config_from_dict(set_values(raw, ["training.ema_decay=0.9", "training.epochs=1"]))
+    train_run(config, tmp_path / "old", splits=days[0])
+    folder = CheckpointFolder(tmp_path / "old" / "checkpoint")
+    name = "towers.0.logit.weight"
+    averaged, behind = (
+        folder.model("best")[f"network.{name}"],
+        folder.training("best")[f"raw.{name}"],
+    )
+    state, _, _ = _begun(config, tmp_path / "old", days[1])
+    assert torch.equal(state.ranker.network.state_dict()[name], behind)
+    assert torch.equal(state.scoring_network.state_dict()[name], averaged)
+    assert state.average is not None and int(state.average.n_averaged) > 0
+    plain, _, _ = _begun(config_from_dict(raw), tmp_path / "old", days[1])
+    assert torch.equal(plain.ranker.network.state_dict()[name], averaged)
