@@ -123,6 +123,8 @@ def _run_day(
         trained = f"{step.train[0]} to {step.train[-1]}" if step.train[1:] else f"{step.train[0]}"
         reporter.say(f"training on {trained}, testing on {step.test}")
         day_config = step.config(config, column)
+        for stray in run.path.glob(f".{_TESTED}.*.tmp"):
+            stray.unlink()  # of a process that was killed while it wrote
         try:
             train_run(
                 day_config,

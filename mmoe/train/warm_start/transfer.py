@@ -74,9 +74,24 @@ def transfer(
     _start_average(state, scoring, training, sources, earlier, config)
     _say_names(report, now, before, config, earlier)
     _continue_tables(tables, old_tables, report)
-    _continue_accumulators(state, without_prefix("accumulators", training), old_tables, report)
-    _continue_moments(state, without_prefix("optimizer", training), sources, report)
+    accumulators, moments = _usable_state(training, earlier.config, config)
+    _continue_accumulators(state, accumulators, old_tables, report)
+    _continue_moments(state, moments, sources, report)
     return report
+
+
+def _usable_state(
+    training: Mapping[str, Tensor], before: RunConfig, now: RunConfig
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """State of the tables' optimizer and of the dense one; empty where another kind follows."""
+    accumulators, moments = (without_prefix(p, training) for p in ("accumulators", "optimizer"))
+    one, two = before.training, now.training
+    if one.embedding_optimizer.kind != two.embedding_optimizer.kind:
+        accumulators = {}
+    kinds = {one.optimizer.kind, two.optimizer.kind}
+    if len(kinds) > 1 and not kinds <= {"adam", "adamw"}:  # these two have the same moments
+        moments = {}
+    return accumulators, moments
 
 
 def _shape_of(earlier: EarlierRun) -> Shape:
@@ -218,8 +233,8 @@ def _continue_moments(
             for key, moment in moved_moments(own, moments, source).items():
                 flat[f"{name}/{key}"] = moment
     unflatten_optimizer(state.optimizer, network, flat)
-    if flat:
-        report.kept.append("the optimizer's moments")
+    said = report.kept if flat else report.initialised
+    said.append("the optimizer's moments")
 
 
 def _say_names(
