@@ -111,20 +111,25 @@ def train(
         typer.Option(metavar="RUN_DIR", help="Begin with this run's weights and vocabulary."),
     ] = None,
     new_experts: Annotated[
-        NewExperts, typer.Option(help="Experts that the --warm-start run did not have.")
-    ] = NewExperts.FRESH,
+        NewExperts | None,
+        typer.Option(help="Experts that the --warm-start run did not have; left out: fresh."),
+    ] = None,
     quiet: Quiet = False,
 ) -> None:
     """Train, evaluate on the test split, and write a run directory."""
     if resume and out is None:
         raise ValueError("--resume needs --out: the directory of the run to continue")
+    if new_experts is not None and warm_start is None:
+        raise ValueError(f"--new-experts {new_experts.value} needs --warm-start RUN_DIR")
     config = _config(recipe_or_config or _own_config(out if resume else None, warm_start), set_)
     if out is None:
         now = datetime.now()
         out = Path("runs") / f"{config.name}-{now:%Y%m%d-%H%M%S}"
     from mmoe.train import WarmStart, train_run
 
-    start = None if warm_start is None else WarmStart(warm_start, new_experts.value)
+    start = None
+    if warm_start is not None:
+        start = WarmStart(warm_start, (new_experts or NewExperts.FRESH).value)
     finished = train_run(
         config, out, data=data, resume=resume, warm_start=start, reporter=_reporter(quiet)
     )
@@ -167,14 +172,13 @@ def backtest(
         raise ValueError("--resume needs --out: the folder of the backtest to continue")
     config = _config(recipe_or_config, set_)
     out = out or Path("runs") / f"{config.name}-backtest-{datetime.now():%Y%m%d-%H%M%S}"
-    from rich.console import Console
-
-    from mmoe.train.backtest import BacktestSettings, backtest_table
+    from mmoe.score.metrics_table import backtest_table
+    from mmoe.train.backtest import BacktestSettings
     from mmoe.train.backtest import backtest as walk
 
     settings = BacktestSettings(column=column, days=days, from_scratch=from_scratch, window=window)
     result = walk(config, out, settings, data=data, resume=resume, reporter=_reporter(quiet))
-    Console(width=200, highlight=False).print(backtest_table(result))
+    _print_table(backtest_table(result))
     print(out)
 
 
@@ -305,45 +309,16 @@ def _reporter(quiet: bool) -> Any:
 
 
 def _print_metrics(metrics: dict[str, Any]) -> None:
-    """The test split as a table on standard output; `best` is the AUC of the true probabilities."""
+    """The test split as a table on standard output."""
+    from mmoe.score.metrics_table import metrics_table
+
+    _print_table(metrics_table(metrics))
+
+
+def _print_table(table: Any) -> None:
     from rich.console import Console
-    from rich.table import Table
 
-    names = [name for name in _COLUMNS if any(name in task for task in metrics["tasks"].values())]
-    names = [
-        name
-        for name in names
-        if any(task.get(name) is not None for task in metrics["tasks"].values())
-    ]
-    # Ten columns have to fit into a terminal of 80
-    table = Table(title="test split", title_justify="left", box=None, padding=(0, 1, 0, 0))
-    table.add_column("task", no_wrap=True)
-    for name in names:
-        table.add_column(_COLUMNS[name], justify="right", no_wrap=True)
-    for task, values in metrics["tasks"].items():
-        table.add_row(task, *(_cell(values.get(name)) for name in names))
     Console(width=200, highlight=False).print(table)
-
-
-_COLUMNS = {
-    "auc": "AUC",
-    "oracle_auc": "best",
-    "gauc": "GAUC",
-    "logloss": "log-loss",
-    "ne": "NE",
-    "calibration": "calib.",
-    "ece": "ECE",
-    "rmse": "RMSE",
-    "mae": "MAE",
-    "rows": "rows",
-    "positives": "positives",
-}
-
-
-def _cell(value: float | int | None) -> str:
-    if value is None:
-        return "–"
-    return f"{value:,}" if isinstance(value, int) else f"{value:.4f}"
 
 
 if __name__ == "__main__":

@@ -141,6 +141,8 @@ def _interrupted(out: Path, config: RunConfig) -> RunDirectory | None:
     """The run to resume, or None where it had not got as far as a checkpoint."""
     run = RunDirectory(out)
     if not run.config_file.exists():
+        if out.is_dir() and all(_comes_before_the_config(path.name) for path in out.iterdir()):
+            _clear(run)  # of a run that was killed while it began
         return None
     if not CheckpointFolder(run.checkpoint).exists():
         _clear(run)
@@ -169,6 +171,11 @@ def first_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
         elif one != two:
             return f"{path}: {one!r} there, {two!r} here" if len(repr(one)) < 80 else path
     return ""
+
+
+def _comes_before_the_config(name: str) -> bool:
+    """What `_start` writes first."""
+    return name in ("vocabulary", "warm_start.json") or (name[:1] == "." and name.endswith(".tmp"))
 
 
 def _clear(run: RunDirectory) -> None:

@@ -14,9 +14,10 @@ from mmoe.config import SplitConfig, config_from_dict, set_values
 from mmoe.datasets.days import Day, day_parts, days_of
 from mmoe.datasets.splits import split_table
 from mmoe.score import RunDirectory, load_predictor
+from mmoe.score.metrics_table import backtest_table
 from mmoe.tasks.metrics import auc, task_metrics
 from mmoe.train import evaluate_run
-from mmoe.train.backtest import BacktestSettings, backtest, backtest_table, plan_steps
+from mmoe.train.backtest import BacktestSettings, backtest, plan_steps
 from mmoe.train.prepare import encode
 
 DAYS = ["2024-01-30", "2024-01-31", "2024-02-01", "2024-02-03"]
@@ -75,6 +76,30 @@ def test_the_total_is_of_all_tested_rows_together(config, folder, tmp_path):
         assert total[name] == pytest.approx(expected[name], abs=1e-12), name
     assert total["auc"] == pytest.approx(auc(one, two), abs=1e-12)
     assert total["auc"] != result["days"][0]["tasks"]["click"]["auc"]
+
+
+def test_groups_go_on_over_days_and_rows_without_one_join_none(config, folder, tmp_path):
+    user = pa.array([None if n % 5 == 0 else f"u{n % 30}" for n in range(1000)])
+    for day in DAYS:
+        file = folder / f"day={day}" / "part-0.parquet"
+        table = pq.read_table(file, partitioning=None)
+        pq.write_table(table.append_column("who", user), file)
+    result = backtest(
+        config("data.group_column=who"), tmp_path / "out", BacktestSettings(column="day", days=2)
+    )
+    tables = [
+        pq.read_table(tmp_path / "out" / d["run"] / "predictions.parquet") for d in result["days"]
+    ]
+    together = pa.concat_tables(tables)
+    groups = np.array([np.nan if n % 5 == 0 else n % 30 for n in range(1000)] * 2)
+    expected, _ = task_metrics(
+        "binary",
+        together["label_click"].to_numpy(),
+        together["pred_click"].to_numpy(),
+        groups=groups,
+    )
+    assert together["group_hash"].null_count == 400
+    assert result["total"]["click"]["gauc"] == pytest.approx(expected["gauc"], abs=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,9 @@ from mmoe.score.predictor import Predictor
 from mmoe.train import WarmStart, train_run
 from mmoe.train.fit import _training_state
 from mmoe.train.prepare import encode, prepare
-from mmoe.train.warm_start import EarlierRun, transfer
+from mmoe.train.warm_start import EarlierRun, WarmStartReport, transfer
 from mmoe.train.warm_start.sources import NEW, Shape, expert_places, tensor_sources
+from mmoe.train.warm_start.tables import continue_accumulators
 
 BACKENDS = [
     "plain",
@@ -131,8 +132,10 @@ def test_tables_grow_and_known_rows_keep_weights_and_accumulators(raw, days, mon
     assert torch.equal(accumulated[: len(old)], sums) and not accumulated[len(old) :].any()
 
 
-def test_moments_go_on(raw, days, monday):
-    state, _, _ = _begun(config_from_dict(raw), monday, days[1])
+@pytest.mark.parametrize("optimizer", ["adam", "adamw"])
+def test_moments_go_on(raw, days, monday, optimizer):
+    config = config_from_dict(set_values(raw, [f"training.optimizer.kind={optimizer}"]))
+    state, _, _ = _begun(config, monday, days[1])
     training = CheckpointFolder(monday / "checkpoint").training("best")
     for name, parameter in state.ranker.network.named_parameters():
         for key in ("exp_avg", "exp_avg_sq", "step"):
@@ -283,6 +286,26 @@ def test_a_killed_run_resumes_to_the_same_bits(
         shutil.rmtree(start)  # is needed no more
     tuesday("broken", start, setting, resume=True)
     assert_same(tmp_path / "whole", tmp_path / "broken")
+
+
+def test_a_run_killed_while_it_began_is_no_obstacle(monday, tuesday, tmp_path, assert_same):
+    tuesday("whole", monday)
+    broken = tmp_path / "broken"
+    shutil.copytree(monday / "vocabulary", broken / "vocabulary")
+    (broken / ".warm_start.json.7.tmp").write_text("{")
+    tuesday("broken", monday, resume=True)
+    assert_same(tmp_path / "whole", broken)
+
+
+def test_state_of_another_form_begins_anew_and_is_named():
+    report = WarmStartReport("runs/old", 3)
+    states = {"a.m": torch.zeros(4, 2), "a.v": torch.zeros(4), "b.m": torch.zeros(2), "a.step": (
+        torch.zeros(()))}  # fmt: skip
+    old = {"a.m": torch.ones(3, 2), "a.v": torch.ones(3, 2), "a.step": torch.tensor(9.0)}
+    continue_accumulators(states, old, {"a": torch.zeros(3, 2)}, report)
+    assert states["a.m"].tolist() == [[1, 1], [1, 1], [1, 1], [0, 0]]
+    assert not states["a.v"].any() and states["a.step"] == 9
+    assert report.initialised == ["embedding optimizer state of table a.v"]
 
 
 def test_a_resumed_run_recalls_what_it_began_with(

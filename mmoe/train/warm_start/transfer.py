@@ -22,6 +22,7 @@ from mmoe.train.warm_start.sources import (
     input_names,
     tensor_sources,
 )
+from mmoe.train.warm_start.tables import check_tables, continue_accumulators, continue_tables
 
 
 @torch.no_grad()
@@ -68,14 +69,15 @@ def transfer(
     values = _network_values(network, raw or scoring, sources, earlier, config)
     tables = state.ranker.tables.table_weights()
     old_tables = without_prefix("tables", model)
-    _check_tables(tables, old_tables, earlier)
+    check_tables(tables, old_tables, str(earlier.path))
 
     _copy(network.state_dict(), values)
     _start_average(state, scoring, training, sources, earlier, config)
     _say_names(report, now, before, config, earlier)
-    _continue_tables(tables, old_tables, report)
+    continue_tables(tables, old_tables, report)
     accumulators, moments = _usable_state(training, earlier.config, config)
-    _continue_accumulators(state, accumulators, old_tables, report)
+    states = state.ranker.tables.optimizer_state()
+    continue_accumulators(states, accumulators, old_tables, report)
     _continue_moments(state, moments, sources, report)
     return report
 
@@ -146,69 +148,6 @@ def _start_average(
     if "averaged" in training:
         average.n_averaged.copy_(training["averaged"])
         _copy(module.state_dict(), _network_values(module, scoring, sources, earlier, config))
-
-
-def _check_tables(
-    tables: Mapping[str, Tensor], old: Mapping[str, Tensor], earlier: EarlierRun
-) -> None:
-    for name, weight in tables.items():
-        there = old.get(name)
-        if there is None:
-            continue
-        if there.shape[1:] != weight.shape[1:] or len(there) > len(weight):
-            raise ValueError(
-                f"--warm-start {earlier.path}: table {name!r} has {len(there):,} rows of width "
-                f"{there.shape[1]} there, and {len(weight):,} of width {weight.shape[1]} here; "
-                "keep its sizes, give the feature another name, or train without --warm-start"
-            )
-
-
-def _continue_tables(
-    tables: Mapping[str, Tensor], old: Mapping[str, Tensor], report: WarmStartReport
-) -> None:
-    """Known rows are copied; the others keep their fresh values."""
-    same = []
-    for name, weight in tables.items():
-        if name not in old:
-            continue
-        before = len(old[name])
-        weight[:before] = old[name]
-        if before == len(weight):
-            same.append(name)
-        else:
-            report.grown.append(
-                f"table {name} {before:,} → {len(weight):,} rows (+{len(weight) - before:,})"
-            )
-    report.compare("table", [n for n in tables if n in same or n not in old], same)
-    report.compare("table", [], [name for name in old if name not in tables])
-
-
-def _continue_accumulators(
-    state: TrainingState,
-    old: Mapping[str, Tensor],
-    old_tables: Mapping[str, Tensor],
-    report: WarmStartReport,
-) -> None:
-    """State by table, or by `table.name`; what has a row for each of the table's rows grows."""
-    without = []
-    for name, own in state.ranker.tables.optimizer_state().items():
-        table = name.split(".")[0]
-        if table not in old_tables:
-            continue
-        there, rows = old.get(name), len(old_tables[table])
-        if there is not None and there.shape == own.shape:
-            own.copy_(there)
-        elif (
-            there is not None
-            and own.dim()
-            and there.shape[1:] == own.shape[1:]
-            and (len(there) == rows)
-        ):
-            own[:rows] = there
-        else:
-            without.append(name)
-    if without:
-        report.compare("embedding optimizer state of table", without, [])
 
 
 def _continue_moments(

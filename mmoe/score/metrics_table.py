@@ -1,0 +1,77 @@
+"""Metrics as tables for people."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.table import Table
+
+TITLES = {
+    "auc": "AUC",
+    "oracle_auc": "best",
+    "gauc": "GAUC",
+    "logloss": "log-loss",
+    "ne": "NE",
+    "calibration": "calib.",
+    "ece": "ECE",
+    "rmse": "RMSE",
+    "mae": "MAE",
+    "rows": "rows",
+    "positives": "positives",
+}
+_OF_MANY_DAYS = [name for name in TITLES if name not in ("oracle_auc", "logloss", "ece")]
+
+
+def metrics_table(metrics: Mapping[str, Any]) -> Table:
+    """The test split, a line a task; `best` is the AUC of the true probabilities.
+
+    Args:
+        metrics: What metrics.json holds.
+    """
+    names = _with_values(list(TITLES), list(metrics["tasks"].values()))
+    # Ten columns have to fit into a terminal of 80
+    table = Table(title="test split", title_justify="left", box=None, padding=(0, 1, 0, 0))
+    table.add_column("task", no_wrap=True)
+    _add_columns(table, names)
+    for task, values in metrics["tasks"].items():
+        table.add_row(task, *_cells(values, names))
+    return table
+
+
+def backtest_table(result: Mapping[str, Any]) -> Table:
+    """A line a tested day and task, then all tested rows together; fits into a terminal of 80.
+
+    Args:
+        result: What backtest.json holds.
+    """
+    parts = [(day["train_days"][-1], day["test_day"], day["tasks"]) for day in result["days"]]
+    parts.append(("", "total", result["total"]))
+    names = _with_values(_OF_MANY_DAYS, [t for _, _, tasks in parts for t in tasks.values()])
+    table = Table(box=None, padding=(0, 1, 0, 0))
+    for title in ("trained", "tested"):
+        table.add_column(title, no_wrap=True)
+    table.add_column("task", no_wrap=True, max_width=20)
+    _add_columns(table, names)
+    for trained, tested, tasks in parts:
+        for number, (task, values) in enumerate(tasks.items()):
+            labels = ("", "") if number else (trained, tested)
+            table.add_row(*labels, task, *_cells(values, names))
+    return table
+
+
+def _with_values(names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [name for name in names if any(row.get(name) is not None for row in rows)]
+
+
+def _add_columns(table: Table, names: Sequence[str]) -> None:
+    for name in names:
+        table.add_column(TITLES[name], justify="right", no_wrap=True)
+
+
+def _cells(values: Mapping[str, Any], names: Sequence[str]) -> list[str]:
+    return [_cell(values.get(name)) for name in names]
+
+
+def _cell(value: float | int | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4f}"
