@@ -101,7 +101,9 @@ def _extended_vocabulary(
     known = place_N.drop_null().to_numpy()
     counts[known] += today.counts[~is_new_N]
     keys = pa.concat_arrays([old_keys, new_keys.filter(pa.array(is_new_N))])
-    refuse_too_many(len(keys), use.settings, f"{use.label}, with the ids of earlier days,")
+    label = f"{use.label}, with the ids of earlier days,"
+    otherwise = "a higher min_count for today's ids, or train without --warm-start"
+    refuse_too_many(len(keys), use.settings, label, otherwise=otherwise)
     return Vocabulary(kind=kind, keys=keys, counts=np.concatenate([counts, today.counts[is_new_N]]))
 
 

@@ -12,6 +12,7 @@ def refuse_too_many(
     settings: TableSettings,
     label: str,
     counts: np.ndarray | None = None,
+    otherwise: str = "encoding: hash",
 ) -> None:
     """Raises where more ids want a row than `max_rows` (or int32) allows.
 
@@ -20,6 +21,7 @@ def refuse_too_many(
         settings: `max_rows` and `min_count`.
         label: The column, as error messages call it.
         counts: How often each was seen, most frequent first; finds the `min_count` that helps.
+        otherwise: The last way out.
 
     Raises:
         ValueError: They are too many; says how many, and what to change.
@@ -44,5 +46,5 @@ def refuse_too_many(
     raise ValueError(
         f"{label} has {num_ids:,} ids{seen}, but {largest} is {limit:,}; set"
         f"{'' if settings.max_rows is None else f' max_rows: {num_ids:,} or more,'}{help_} or "
-        "encoding: hash"
+        f"{otherwise}"
     )

@@ -200,9 +200,9 @@ def _start(
     config: RunConfig, prepared: PreparedData, out: Path, report: WarmStartReport | None
 ) -> RunDirectory:
     run = RunDirectory.create(out)
-    prepared.encoder.save(run.vocabulary)
-    if report is not None:
+    if report is not None:  # first, so that no --resume can forget it
         write_json(run.warm_start_file, report.as_dict())
+    prepared.encoder.save(run.vocabulary)
     write_text(run.config_file, dump_config(config))
     return run
 

@@ -388,7 +388,7 @@ def test_a_vocabulary_beyond_max_rows_is_refused():
     old = _encoder(_item(max_rows=3), item=["a", "b"])
     new = _encoder(_item(max_rows=3), item=["c", "d"])
     with pytest.raises(ValueError, match=r"with the ids of earlier days, has 4 ids, but max_rows "
-                       r"is 3; set max_rows: 4 or more,"):  # fmt: skip
+                       r"is 3; set max_rows: 4 or more, or a higher min_count"):  # fmt: skip
         extend_encoder(new, old, "log")
     assert len(_encoder(_item(max_rows=2), item=["a", "b"]).ids["item"].keys) == 2
     with pytest.raises(ValueError, match="max_rows is 5, but encoding hash has hash_size rows"):
