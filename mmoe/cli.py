@@ -188,6 +188,14 @@ def evaluate(
     data: Annotated[
         str | None, typer.Option(help="Labelled rows; left out: the run's own test split.")
     ] = None,
+    all_negatives: Annotated[
+        bool,
+        typer.Option(
+            "--all-negatives",
+            help="These rows hold all negatives, though the log of training kept a share "
+            "(negative_sampling_rate).",
+        ),
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON in the form of metrics.json.")
     ] = False,
@@ -197,7 +205,9 @@ def evaluate(
     from mmoe.score import RunDirectory
     from mmoe.train import evaluate_run
 
-    metrics = evaluate_run(RunDirectory.open(run_dir), data, _reporter(quiet))
+    metrics = evaluate_run(
+        RunDirectory.open(run_dir), data, _reporter(quiet), all_negatives=all_negatives
+    )
     if as_json:
         print(json.dumps(metrics, indent=2, allow_nan=False))
     else:

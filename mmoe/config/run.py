@@ -114,6 +114,14 @@ class RunConfig(Strict):
                     "model.kind esmm needs exactly two binary tasks, the second with "
                     "`observed_when:` the first one's name (click, then purchase)"
                 )
+            rate = self.tasks[1].negative_sampling_rate
+            if rate != 1:
+                # Rows with the event would then be missing too, and P(event) be wrong
+                raise ValueError(
+                    f"task {self.tasks[1].name!r}: negative_sampling_rate is {rate}, which "
+                    f"model.kind esmm cannot correct; only negatives of {self.tasks[0].name!r} may "
+                    "be sampled (its product then needs no rate of its own)"
+                )
         return self
 
 

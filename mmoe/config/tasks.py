@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from mmoe.config.base import Strict
 from mmoe.config.features import Name
@@ -24,3 +24,20 @@ class TaskConfig(Strict):
         default=None,
         description="another task, a column or an expression; the label exists where it is true",
     )
+    negative_sampling_rate: float = Field(
+        default=1.0,
+        gt=0,
+        le=1,
+        description="share of this label's negative rows that the log kept, picked at random; "
+        "probabilities and metrics are then those of the full log. A task observed only where this "
+        "label is positive needs none",
+    )
+
+    @model_validator(mode="after")
+    def _only_binary_labels_have_negatives(self) -> "TaskConfig":
+        if self.kind != "binary" and self.negative_sampling_rate != 1:
+            raise ValueError(
+                f"task {self.name!r}: negative_sampling_rate is {self.negative_sampling_rate}, but "
+                f"a {self.kind} label has no negatives; remove it"
+            )
+        return self

@@ -1,5 +1,6 @@
 """From logits to what the user asked for."""
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -10,7 +11,11 @@ from mmoe.mixture.stable import stable_sigmoid
 
 
 def predictions_from_logits(logits_BT: Tensor, tasks: Sequence[TaskConfig]) -> Tensor:
-    """`σ(logit)` for a binary task, the logit itself for a regression.
+    """`σ(logit + ln r)` for a binary task, the logit itself for a regression.
+
+    r is the task's `negative_sampling_rate`: a model trained on a log that kept the share r of the
+    negatives gives `q = σ(logit)`, and among all rows the probability is
+    `p = q / (q + (1 − q) / r)`, which is the same.
 
     Args:
         logits_BT: One column per task.
@@ -30,6 +35,12 @@ def predictions_from_logits(logits_BT: Tensor, tasks: Sequence[TaskConfig]) -> T
         >>> minutes = TaskConfig(name="minutes", label="minutes", kind="regression")
         >>> predictions_from_logits(torch.tensor([[0.0, 3.0]]), [like, minutes]).tolist()
         [[0.5, 3.0]]
+        >>> sampled = TaskConfig(name="like", label="like", negative_sampling_rate=0.1)
+        >>> round(float(predictions_from_logits(torch.tensor([[0.0]]), [sampled])), 4)  # 1 in 11
+        0.0909
+
+    Source: He et al., "Practical lessons from predicting clicks on ads at Facebook" (ADKDD 2014),
+        section 6.3.
     """
     if logits_BT.dim() != 2 or logits_BT.shape[1] != len(tasks):
         raise ValueError(
@@ -37,5 +48,8 @@ def predictions_from_logits(logits_BT: Tensor, tasks: Sequence[TaskConfig]) -> T
             f"{list(logits_BT.shape)}"
         )
     logits_BT = logits_BT.to(torch.promote_types(logits_BT.dtype, torch.float32))
+    rates = [task.negative_sampling_rate for task in tasks]
+    if any(rate != 1 for rate in rates):
+        logits_BT = logits_BT + logits_BT.new_tensor([math.log(rate) for rate in rates])
     binary_T = torch.tensor([task.kind == "binary" for task in tasks], device=logits_BT.device)
     return torch.where(binary_T, stable_sigmoid(logits_BT), logits_BT)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mmoe.config import RunConfig
+from mmoe.config import RunConfig, TaskConfig
 from mmoe.datasets.encoded import EncodedLabels, join_labels
 from mmoe.datasets.encoder import FeatureEncoder
 from mmoe.datasets.sources import load_test
@@ -62,8 +62,14 @@ def metrics_of(
     predictions_NT: np.ndarray,
     labels: EncodedLabels,
     oracle: Mapping[str, np.ndarray] | None = None,
+    *,
+    all_negatives: bool = False,
 ) -> tuple[Metrics, list[str]]:
-    """As `split_metrics`, from predictions that exist already."""
+    """As `split_metrics`, from predictions that exist already.
+
+    Where the log kept the share r of a task's negatives, each counts 1/r times, so that metrics
+    are those of the full log; `all_negatives` says that these rows hold them all.
+    """
     metrics: Metrics = {}
     notes: list[str] = []
     groups_N = labels.groups_N
@@ -75,14 +81,31 @@ def metrics_of(
             labels.labels_NT[:, t],
             predictions_NT[:, t],
             labels.observed_NT[:, t],
-            weights=labels.weights_NT[:, t] if task.weight_column else None,
+            weights=_weights(task, labels, t, all_negatives),
             groups=groups_N,
             oracle=None if oracle is None else oracle.get(task.name),
             name=task.name,
         )
         metrics[task.name] = values
         notes += task_notes
+        if task.negative_sampling_rate != 1 and not all_negatives:
+            times = 1 / task.negative_sampling_rate
+            notes.append(
+                f"{task.name}: each negative counts {times:g} times, as the log keeps "
+                f"{task.negative_sampling_rate:g} of them"
+            )
     return metrics, notes
+
+
+def _weights(
+    task: TaskConfig, labels: EncodedLabels, t: int, all_negatives: bool = False
+) -> np.ndarray | None:
+    """What each row counts in the task's metrics; None = 1."""
+    weights_N = labels.weights_NT[:, t] if task.weight_column else None
+    if task.negative_sampling_rate == 1 or all_negatives:
+        return weights_N
+    each_N = np.where(labels.labels_NT[:, t] > 0.5, 1.0, 1 / task.negative_sampling_rate)
+    return each_N if weights_N is None else weights_N * each_N
 
 
 def split_curves(
@@ -99,7 +122,7 @@ def split_curves(
             labels.labels_NT[:, t],
             predictions_NT[:, t],
             labels.observed_NT[:, t],
-            weights=labels.weights_NT[:, t] if task.weight_column else None,
+            weights=_weights(task, labels, t),
             oracle=None if oracle is None else oracle.get(task.name),
             name=task.name,
         )
@@ -109,7 +132,11 @@ def split_curves(
 
 
 def evaluate_run(
-    run: RunDirectory, data: str | Path | None = None, reporter: Reporter | None = None
+    run: RunDirectory,
+    data: str | Path | None = None,
+    reporter: Reporter | None = None,
+    *,
+    all_negatives: bool = False,
 ) -> dict[str, Any]:
     """Evaluates a run's best model; the result has the form of metrics.json.
 
@@ -118,6 +145,8 @@ def evaluate_run(
         data: Labelled rows; None: the run's own test split. Bundled sources take their folder and
             evaluate on its test split.
         reporter: Told of progress and of what could not be computed.
+        all_negatives: The rows hold all negatives, also where those of training were sampled
+            (`negative_sampling_rate`); False: they were sampled like those.
 
     Raises:
         ValueError: The run or the data cannot be used.
@@ -125,10 +154,15 @@ def evaluate_run(
     reporter = reporter or SilentReporter()
     stored = run.metrics()
     predictor, encoder, config = load_predictor(run)
+    if all_negatives and all(task.negative_sampling_rate == 1 for task in config.tasks):
+        raise ValueError(
+            f"{run.path}: --all-negatives: no task of this run has a negative_sampling_rate, so "
+            "every row counts once already; leave the flag out"
+        )
     rows, oracle = _held_out(config, encoder, data)
     with reporter.track("evaluating", len(rows), "rows") as tracker:
         predictions_NT, labels = predict_rows(predictor, rows, tracker=tracker)
-    metrics, notes = metrics_of(config, predictions_NT, labels, oracle)
+    metrics, notes = metrics_of(config, predictions_NT, labels, oracle, all_negatives=all_negatives)
     for note in notes:
         reporter.say(f"note: {note}")
     return {**stored, "tasks": metrics}
