@@ -143,6 +143,7 @@ class FeatureEncoder:
                     num_rows=self.ids[name].num_rows,
                     dim=settings.dim or default,
                     managed=_managed_ids(settings),
+                    learning_rate=settings.learning_rate,
                 )
                 continue
             if isinstance(feature, NumericFeature):

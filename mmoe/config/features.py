@@ -64,6 +64,12 @@ class TableSettings(Strict):
         multiple_of=4,  # FBGEMM reads rows in vectors of four
         description="embedding width; default model.embedding_dim",
     )
+    learning_rate: float | None = Field(
+        default=None,
+        gt=0,
+        description="of this table; default training.embedding_optimizer.learning_rate. The "
+        "schedule multiplies it too",
+    )
 
     @model_validator(mode="after")
     def _counts_need_a_vocabulary(self) -> "TableSettings":

@@ -35,9 +35,11 @@ class TableSpec:
     """An embedding table, after fitting: `num_rows` rows of width `dim`.
 
     With `managed`, batches carry raw ids, and the embeddings turn them into rows.
+    `learning_rate` is None where the table is trained at the rate of all tables.
     """
 
     name: str
     num_rows: int
     dim: int
     managed: ManagedIds | None = None
+    learning_rate: float | None = None

@@ -1,10 +1,13 @@
 """How the model is trained."""
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from mmoe.config.base import Strict
+
+EmbeddingOptimizerKind = Literal["rowwise_adagrad", "adagrad", "adam", "sgd"]
 
 
 class OptimizerConfig(Strict):
@@ -13,17 +16,83 @@ class OptimizerConfig(Strict):
     kind: Literal["adam", "adamw"] = "adam"
     learning_rate: float = Field(default=1e-3, gt=0)
     weight_decay: float = Field(default=0.0, ge=0)
-    schedule: Literal["constant", "cosine"] = Field(
-        default="constant", description="cosine: both learning rates decay to zero over `epochs`"
+    weight_decay_on: Literal["all", "matrices"] = Field(
+        default="all", description="matrices: biases and the parameters of norms are left alone"
     )
+    schedule: Literal["constant", "linear", "cosine", "inverse_sqrt"] = Field(
+        default="constant",
+        description="what the rates of the dense part and of the tables are multiplied with, step "
+        "by step: linear and cosine fall from 1 to final_rate over `epochs`, inverse_sqrt as "
+        "1 / √step",
+    )
+    warmup_steps: int = Field(
+        default=0, ge=0, description="steps in which both rates first rise, in a straight line"
+    )
+    final_rate: float = Field(
+        default=0.0, ge=0, lt=1, description="share of the rates left at the end: linear, cosine"
+    )
+
+    @model_validator(mode="after")
+    def _only_some_schedules_end(self) -> "OptimizerConfig":
+        if self.final_rate and self.schedule not in ("linear", "cosine"):
+            raise ValueError(
+                f"final_rate is {self.final_rate}, but schedule {self.schedule} does not fall to "
+                "an end; remove it, or set schedule: linear or cosine"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _decay_has_a_size(self) -> "OptimizerConfig":
+        if self.weight_decay_on != "all" and not self.weight_decay:
+            raise ValueError(
+                f"weight_decay_on is {self.weight_decay_on}, but weight_decay is 0; set it too"
+            )
+        return self
 
 
 class EmbeddingOptimizerConfig(Strict):
-    """Optimizer of the tables, fused into the embedding's backward pass."""
+    """Optimizer of the tables. Each step moves the rows that its batch looked up, and no others."""
 
-    kind: Literal["rowwise_adagrad"] = "rowwise_adagrad"
-    learning_rate: float = Field(default=0.05, gt=0)
-    eps: float = Field(default=1e-8, gt=0)
+    kind: EmbeddingOptimizerKind = Field(
+        default="rowwise_adagrad",
+        description="adagrad keeps a number per weight, rowwise_adagrad one per row; adam runs on "
+        "the plain backend alone (FBGEMM has none for the CPU)",
+    )
+    learning_rate: float = Field(
+        default=0.05,
+        gt=0,
+        description="of tables that set none; adam's default is 0.001, sgd has no default",
+    )
+    eps: float = Field(default=1e-8, gt=0, description="added to the root: all kinds but sgd")
+    betas: tuple[float, float] = Field(
+        default=(0.9, 0.999), description="adam: what the two averages keep at each step"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _rate_follows_the_kind(cls, raw: Any) -> Any:
+        if not isinstance(raw, Mapping) or "learning_rate" in raw:
+            return raw
+        if raw.get("kind") == "sgd":
+            raise ValueError(
+                "kind sgd needs a learning_rate: its steps are as small as the gradients of a mean "
+                "over the batch, so the rate that suits grows with batch_size"
+            )
+        return {**raw, "learning_rate": 0.001} if raw.get("kind") == "adam" else raw
+
+    @model_validator(mode="after")
+    def _settings_go_with_the_kind(self) -> "EmbeddingOptimizerConfig":
+        users = {"eps": ("rowwise_adagrad", "adagrad", "adam"), "betas": ("adam",)}
+        for key, kinds in users.items():
+            default = type(self).model_fields[key].default
+            if self.kind not in kinds and getattr(self, key) != default:
+                raise ValueError(
+                    f"{key} is {getattr(self, key)}, but kind {self.kind} has none; remove it, or "
+                    f"set kind: {' or '.join(kinds)}"
+                )
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise ValueError(f"betas is {self.betas}; expected two numbers from 0 to below 1")
+        return self
 
 
 class TrainingConfig(Strict):
@@ -31,6 +100,12 @@ class TrainingConfig(Strict):
 
     epochs: int = Field(default=10, ge=1)
     batch_size: int = Field(default=4096, ge=1)
+    accumulate_batches: int = Field(
+        default=1,
+        ge=1,
+        description="batches to a step: their gradients are added up, so that the step is that of "
+        "one batch so many times as large, while the network runs on batch_size rows at a time",
+    )
     eval_batch_size: int = Field(
         default=4096,
         ge=1,
@@ -55,3 +130,12 @@ class TrainingConfig(Strict):
     ema_decay: float | None = Field(
         default=None, gt=0, lt=1, description="evaluate and keep an average of the dense weights"
     )
+
+    @model_validator(mode="after")
+    def _the_backend_has_the_optimizer(self) -> "TrainingConfig":
+        if self.embedding_backend == "torchrec" and self.embedding_optimizer.kind == "adam":
+            raise ValueError(
+                "embedding_optimizer.kind is adam, which embedding_backend torchrec does not have "
+                "on the CPU; set embedding_backend: plain (or auto), or another kind"
+            )
+        return self

@@ -2,13 +2,12 @@
 
 from mmoe.embeddings.build import EmbeddingBackend, build_embeddings, torchrec_problem
 from mmoe.embeddings.managed import ManagedEmbeddings, managed_ids
-from mmoe.embeddings.plain import PlainEmbeddings, RowWiseAdagrad
+from mmoe.embeddings.plain import PlainEmbeddings
 
 __all__ = [
     "EmbeddingBackend",
     "ManagedEmbeddings",
     "PlainEmbeddings",
-    "RowWiseAdagrad",
     "build_embeddings",
     "managed_ids",
     "torchrec_problem",

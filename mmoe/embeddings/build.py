@@ -30,11 +30,15 @@ class EmbeddingBackend(Protocol):
         ...
 
     def optimizer_state(self) -> dict[str, Tensor]:
-        """Row-wise Adagrad's sum of squared gradients by table, each [rows] (not copies)."""
+        """What a resumed run needs (not copies): by `TABLE/NAME` tensors with a row for each row.
+
+        Row-wise Adagrad: `sum` [rows]; Adagrad: `sum` [rows, dim]; Adam: `exp_avg`, `exp_avg_sq`
+        [rows, dim], and `steps`, int64 [1], of all tables together; SGD: nothing.
+        """
         ...
 
-    def set_learning_rate(self, learning_rate: float) -> None:
-        """For the next backward pass."""
+    def scale_learning_rates(self, factor: float) -> None:
+        """Multiplies every table's rate, as the config has it, for the next backward pass."""
         ...
 
     def step(self) -> None:
@@ -50,11 +54,12 @@ def build_embeddings(
     backend: Literal["auto", "torchrec", "plain"] = "auto",
     seed: int = 0,
 ) -> nn.Module:
-    """Embedding tables for `features`, trained by row-wise Adagrad.
+    """Embedding tables for `features`, trained as `optimizer` says, each at its own rate.
 
     `torchrec` runs on TorchRec's `DistributedModelParallel` and FBGEMM's fused kernels and needs an
     initialised process group (`mmoe.parallel.ensure_process_group`); `plain` is `nn.EmbeddingBag`;
-    `auto` takes torchrec where it is installed. Tables have the same names and, for one `seed`, the
+    `auto` takes torchrec where it is installed and has the optimizer: FBGEMM has no Adam for the
+    CPU, so Adam runs on `plain`. Tables have the same names and, for one `seed`, the
     same initial values either way: uniform in ±1/√rows (Naumov et al. 2019, DLRM), and zeros for
     rows 0 and 1, which stand for missing and unseen ids. Tables with managed ids are looked up by
     raw ids, and need TorchRec whatever the backend.
@@ -62,7 +67,7 @@ def build_embeddings(
     Args:
         tables: Names, rows and widths; every feature's table must be among them.
         features: In the order of the output.
-        optimizer: Learning rate and epsilon.
+        optimizer: Its kind and settings, and the rate of tables that have none of their own.
         backend: See above.
         seed: Of the initial values.
 
@@ -70,8 +75,8 @@ def build_embeddings(
         An `nn.Module` that is an `EmbeddingBackend`.
 
     Raises:
-        ValueError: `backend` is torchrec, or a table has managed ids, and it is not installed; or a
-            feature's table is unknown.
+        ValueError: `backend` is torchrec, or a table has managed ids, and it is not installed; it
+            lacks the optimizer; or a feature's table is unknown.
     """
     known = {table.name for table in tables}
     for feature in features:
@@ -81,7 +86,7 @@ def build_embeddings(
                 f"tables: {sorted(known)}"
             )
     if backend == "auto":
-        backend = "plain" if torchrec_problem() else "torchrec"
+        backend = "plain" if torchrec_problem() or optimizer.kind == "adam" else "torchrec"
     if not features:
         backend = "plain"  # TorchRec refuses a collection without tables
     if backend == "torchrec":

@@ -76,9 +76,9 @@ class ManagedEmbeddings(nn.Module):
         """The backend's."""
         return self._backend.optimizer_state()
 
-    def set_learning_rate(self, learning_rate: float) -> None:
+    def scale_learning_rates(self, factor: float) -> None:
         """For the next step."""
-        self._backend.set_learning_rate(learning_rate)
+        self._backend.scale_learning_rates(factor)
 
     def maps(self) -> dict[str, Tensor]:
         """`TABLE.TENSOR`: who owns which row (not copies); scoring needs them beside the tables."""

@@ -4,6 +4,7 @@ import logging
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -21,19 +22,28 @@ from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.distributed.planner import EmbeddingShardingPlanner, Topology
 from torchrec.distributed.planner.types import ParameterConstraints
 from torchrec.distributed.types import ShardingPlan, ShardingType
+from torchrec.optim.keyed import CombinedOptimizer, KeyedOptimizer
 
 from mmoe.config import EmbeddingOptimizerConfig, FeatureSpec, TableSpec
 from mmoe.embeddings.pooling import divide_by_length, needed_weights
 from mmoe.embeddings.quiet import quiet_tracing
 
+# What FBGEMM has kernels for on the CPU (tried with 1.8: Adam, partial row-wise Adam, LAMB, LARS
+# and the others say "not supported in CPU mode").
+_OPTIMIZERS = {
+    "rowwise_adagrad": EmbOptimType.EXACT_ROWWISE_ADAGRAD,
+    "adagrad": EmbOptimType.EXACT_ADAGRAD,
+    "sgd": EmbOptimType.EXACT_SGD,
+}
+
 
 class ShardedEmbeddings(nn.Module):
-    """Pooled embeddings under TorchRec's planner, with row-wise Adagrad inside the backward pass.
+    """Pooled embeddings under TorchRec's planner, updated inside the backward pass.
 
     Args:
         tables: Rows and widths.
         features: In the order of the output.
-        optimizer: Row-wise Adagrad's settings.
+        optimizer: Its kind, settings and rate.
 
     Raises:
         ValueError: No process group is initialised.
@@ -60,6 +70,9 @@ class ShardedEmbeddings(nn.Module):
         with _quiet():
             self.sharded = _shard(tables, features, optimizer)
             self._weights = _local_shards(self.sharded.state_dict())
+        self._rates = {
+            table.name: table.learning_rate or optimizer.learning_rate for table in tables
+        }
 
     def forward(
         self, values: Tensor, lengths_CB: Tensor, id_weights: Tensor | None = None
@@ -90,20 +103,24 @@ class ShardedEmbeddings(nn.Module):
         return dict(self._weights)
 
     def optimizer_state(self) -> dict[str, Tensor]:
-        """The accumulators by table."""
+        """See `EmbeddingBackend`."""
         with _quiet():
             state = self.sharded.fused_optimizer.state_dict()["state"]
             return {
-                name.split(".")[0]: _local(value).view(-1)
+                f"{name.split('.')[0]}/sum": _flat_rows(_local(value))
                 for by_table in state.values()
                 for name, value in by_table.items()
             }
 
-    def set_learning_rate(self, learning_rate: float) -> None:
+    def scale_learning_rates(self, factor: float) -> None:
         """For the next backward pass."""
-        for group in self.sharded.fused_optimizer.param_groups:
-            group["lr"] = learning_rate  # type: ignore[index]  # a dict, declared a Mapping
-        self.sharded.fused_optimizer.step()  # hands the rate to the kernels; applies nothing
+        optimizer = self.sharded.fused_optimizer
+        for group in _kernel_optimizers(optimizer):
+            # Tables of one kernel have one rate: TorchRec groups them by it
+            table = next(iter(group.params)).split(".")[-2]
+            for settings in group.param_groups:
+                settings["lr"] = self._rates[table] * factor  # type: ignore[index]  # a dict
+        optimizer.step()  # hands the rates to the kernels; applies nothing
 
     def step(self) -> None:
         """Nothing to do: the backward pass has updated the rows."""
@@ -128,9 +145,14 @@ def _shard(
         ],
         is_weighted=any(feature.weighted for feature in features),
     )
+    for table in tables:
+        if table.learning_rate is not None:
+            # Where TorchRec looks for settings of one table; those that agree share a kernel call
+            weight: Any = collection.embedding_bags[table.name].weight
+            weight._optimizer_kwargs = [{"learning_rate": table.learning_rate}]
     sharder = EmbeddingBagCollectionSharder(
         fused_params={
-            "optimizer": EmbOptimType.EXACT_ROWWISE_ADAGRAD,
+            "optimizer": _OPTIMIZERS[optimizer.kind],
             "learning_rate": optimizer.learning_rate,
             "eps": optimizer.eps,
         }
@@ -159,6 +181,20 @@ def _shard(
 def _local_shards(state: dict[str, object]) -> dict[str, Tensor]:
     """`embedding_bags.TABLE.weight` → the local tensor."""
     return {name.split(".")[1]: _local(value) for name, value in state.items()}
+
+
+def _kernel_optimizers(optimizer: KeyedOptimizer) -> Iterator[KeyedOptimizer]:
+    """One for each group of tables that share a kernel call."""
+    if isinstance(optimizer, CombinedOptimizer):
+        for _, inner in optimizer.optimizers:
+            yield from _kernel_optimizers(inner)
+    else:
+        yield optimizer
+
+
+def _flat_rows(state: Tensor) -> Tensor:
+    """One number a row comes as [rows] or [rows, 1], by the version."""
+    return state.view(-1) if state.dim() == 2 and state.shape[1] == 1 else state
 
 
 def _local(value: object) -> Tensor:

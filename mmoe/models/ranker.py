@@ -70,15 +70,28 @@ class Ranker(nn.Module):
         Raises:
             ValueError: Another number of dense features than expected.
         """
+        return self.mix(dense_BF, self.look_up(values, lengths, id_weights), return_gates)
+
+    def look_up(
+        self, values: Tensor, lengths: Tensor, id_weights: Tensor | None = None
+    ) -> Tensor | None:
+        """The embeddings `x_BD`, fp32, or None where no feature has ids."""
+        if self.embeddings is None or self.embeddings.output_dim == 0:
+            return None
+        with torch.autocast(values.device.type, enabled=False):
+            weights = [] if id_weights is None else [id_weights]
+            return self.embeddings(values, lengths, *weights)
+
+    def mix(
+        self, dense_BF: Tensor, x_BD: Tensor | None, return_gates: bool = False
+    ) -> NetworkOutput:
+        """What `forward` does after the lookups."""
         if dense_BF.dim() != 2 or dense_BF.shape[1] != self.num_dense:
             raise ValueError(
                 f"dense_BF: expected shape [rows, {self.num_dense}], got {list(dense_BF.shape)}"
             )
-        if self.embeddings is None or self.embeddings.output_dim == 0:
-            return self.network(dense_BF, return_gates)
-        with torch.autocast(dense_BF.device.type, enabled=False):
-            weights = [] if id_weights is None else [id_weights]
-            x_BD = self.embeddings(values, lengths, *weights)
-        if self.num_dense:
+        if x_BD is None:
+            x_BD = dense_BF
+        elif self.num_dense:
             x_BD = torch.cat([dense_BF, x_BD], dim=1)
         return self.network(x_BD, return_gates)

@@ -32,6 +32,7 @@ def multi_task_loss(
     tasks: Sequence[TaskConfig],
     *,
     entire_space: bool = False,
+    out_of_T: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The weighted sum of the tasks' mean losses, each over the rows where its label exists.
 
@@ -45,6 +46,8 @@ def multi_task_loss(
         weights_BT: Row weights, 0 or more.
         tasks: The tasks, in the order of the columns; `weight` is theirs.
         entire_space: See `entire_space_sums`.
+        out_of_T: Where these rows are a part of several batches: the `observed_weights` of all of
+            them, to divide by. The parts' results then add up to those of one large batch.
 
     Returns:
         The total, and `per_task_T`, each task's mean without its weight, detached.
@@ -69,9 +72,42 @@ def multi_task_loss(
     inputs = (logits_BT, labels_BT, observed_BT, weights_BT)
     sums = entire_space_sums(*inputs, tasks) if entire_space else loss_sums(*inputs, tasks)
     # A task without observed weight has a sum of 0; dividing by 1 keeps it, and its gradient, at 0.
-    means_T = sums.losses_T / torch.where(sums.weights_T > 0, sums.weights_T, 1)
+    whole_T = sums.weights_T if out_of_T is None else out_of_T
+    means_T = sums.losses_T / torch.where(whole_T > 0, whole_T, 1)
     task_weights_T = means_T.new_tensor([task.weight for task in tasks])
     return (task_weights_T * means_T).sum(), means_T.detach()
+
+
+def observed_weights(
+    labels_BT: Tensor, observed_BT: Tensor, weights_BT: Tensor, *, entire_space: bool = False
+) -> Tensor:
+    """Each task's `Σ_b o_bt w_bt`, by which its loss is divided; known before the forward pass.
+
+    Args:
+        labels_BT: As in `multi_task_loss`.
+        observed_BT: Likewise.
+        weights_BT: Likewise.
+        entire_space: See `entire_space_sums`.
+
+    Returns:
+        `weights_T`.
+
+    Example:
+        >>> import torch
+        >>> from mmoe.tasks.losses import observed_weights
+        >>> observed = torch.tensor([[True, False], [True, True]])
+        >>> observed_weights(torch.zeros(2, 2), observed, torch.ones(2, 2))
+        tensor([2., 1.])
+    """
+    if entire_space:
+        observed_BT = _entire_space_observed(labels_BT, observed_BT)
+    return _clean(labels_BT, weights_BT, observed_BT, weights_BT.dtype)[1].sum(0)
+
+
+def _entire_space_observed(labels_BT: Tensor, observed_BT: Tensor) -> Tensor:
+    """Event known; and outcome known: no event, or an observed consequence."""
+    event_B, known_B = labels_BT[:, 0] > 0.5, observed_BT[:, 0]
+    return torch.stack([known_B, known_B & (~event_B | observed_BT[:, 1])], dim=1)
 
 
 def loss_sums(
@@ -133,9 +169,8 @@ def entire_space_sums(
             f"purchase), got {came}"
         )
     logits_BT = _at_least_fp32(logits_BT)
-    event_B, known_B = labels_BT[:, 0] > 0.5, observed_BT[:, 0]
-    outcome_known_B = known_B & (~event_B | observed_BT[:, 1])
-    observed_BT = torch.stack([known_B, outcome_known_B], dim=1)
+    event_B = labels_BT[:, 0] > 0.5
+    observed_BT = _entire_space_observed(labels_BT, observed_BT)
     labels_BT = torch.stack([event_B, event_B & (labels_BT[:, 1] > 0.5)], dim=1)
     labels_BT, weights_BT = _clean(labels_BT, weights_BT, observed_BT, logits_BT.dtype)
 

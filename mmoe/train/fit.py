@@ -26,9 +26,9 @@ from mmoe.score.run_directory import RunDirectory
 from mmoe.score.text_files import write_json, write_text
 from mmoe.tasks.gate_statistics import GateStatistics
 from mmoe.train.evaluate import metrics_of, predict_rows, split_curves, split_metrics
-from mmoe.train.loop import Trainer
+from mmoe.train.loop import Trainer, steps_of
 from mmoe.train.memory import keep_freed_memory
-from mmoe.train.optim import build_average, build_optimizer
+from mmoe.train.optim import build_average, build_optimizer, check_schedule
 from mmoe.train.prepare import PreparedData, prepare
 from mmoe.train.state import Position, TrainingState
 from mmoe.train.warm_start import EarlierRun, WarmStart, WarmStartReport, transfer
@@ -95,6 +95,7 @@ def train_run(
             advance=tracker.advance,
         )
     _say_sizes(prepared, reporter)
+    check_schedule(config.training.optimizer, steps_of(config, len(prepared.train)))
     state = _training_state(config, prepared)
     report = None
     if earlier is not None and warm_start is not None:

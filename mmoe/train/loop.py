@@ -2,21 +2,23 @@
 
 import math
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import ExitStack, closing
+from itertools import islice
 from typing import Any
 
 from mmoe.config import RunConfig
 from mmoe.datasets.batch import Batch
 from mmoe.embeddings import managed_ids
 from mmoe.score.checkpoint import CheckpointFolder
-from mmoe.score.console import Reporter
+from mmoe.score.console import Reporter, Tracker
 from mmoe.score.predictor import Predictor
 from mmoe.score.run_directory import RunDirectory
 from mmoe.score.text_files import write_json
 from mmoe.tasks.metrics import higher_is_better, monitor_value
 from mmoe.train.evaluate import split_metrics
 from mmoe.train.events import EventLog
+from mmoe.train.parts import INPUT, part
 from mmoe.train.prepare import PreparedData
 from mmoe.train.state import TrainingState
 from mmoe.train.step import train_step
@@ -62,7 +64,7 @@ class Trainer:
         state.position.fingerprint = data.fingerprint
         size = config.training.batch_size
         self.batches_per_epoch = math.ceil(len(data.train) / size)
-        self.total_steps = self.batches_per_epoch * config.training.epochs
+        self.total_steps = steps_of(config, len(data.train))
 
     def fit(self) -> None:
         """Trains until the last epoch, or until the monitored metric stops improving."""
@@ -106,22 +108,37 @@ class Trainer:
             start = time.perf_counter()
             # Closed, whatever happens, so that nothing reads on in the background
             batches = stack.enter_context(closing(self._batches()))
-            for batch in batches:
-                result = train_step(self.state, batch, self.config, self.total_steps)
-                position.batch += 1
-                position.step += 1
-                for t, (loss, rows) in enumerate(zip(result.losses, result.rows, strict=True)):
-                    position.loss_sums[t] += loss * rows
-                    position.loss_rows[t] += rows
-                now = time.perf_counter()
-                position.epoch_seconds += now - start
-                position.seconds += now - start
-                start = now
-                events.losses(position.step, self._named(result.losses), result.dropped)
-                tracker.advance(batch.num_rows, _note(self._mean_losses()))
+            while self._step(batches, tracker, events, start):
                 if every and position.step % every == 0 and position.batch < self.batches_per_epoch:
                     self.state.save(self.checkpoints, best=position.best_value is None)
-                    start = time.perf_counter()
+                start = time.perf_counter()
+
+    def _step(
+        self, batches: Iterator[Batch], tracker: Tracker, events: EventLog, start: float
+    ) -> bool:
+        """Trains on the next batches and says so; False where there are none."""
+        position = self.state.position
+        taken = self._take(batches)
+        if not taken:
+            return False
+        result = train_step(self.state, taken, self.config, self.total_steps)
+        position.batch += len(taken)
+        position.step += 1
+        for t, (loss, rows) in enumerate(zip(result.losses, result.rows, strict=True)):
+            position.loss_sums[t] += loss * rows
+            position.loss_rows[t] += rows
+        events.losses(position.step, self._named(result.losses), result.dropped)
+        rows = sum(batch.num_rows for batch in taken)
+        tracker.advance(rows, _note(self._mean_losses()))
+        seconds = time.perf_counter() - start
+        position.epoch_seconds += seconds
+        position.seconds += seconds
+        return True
+
+    def _take(self, batches: Iterator[Batch]) -> list[Batch]:
+        """The batches of the next step; the last step of an epoch may have fewer."""
+        with part(INPUT):
+            return list(islice(batches, self.config.training.accumulate_batches))
 
     def _batches(self) -> Generator[Batch]:
         """The batches of this epoch that are still to do; the order depends on seed and epoch."""
@@ -212,6 +229,12 @@ def _rows_in_use(table: str, ids: Mapping[str, Any]) -> str:
         f"table {table}: {ids['in_use']:,} of {ids['rows']:,} rows in use, "
         f"{ids['evicted']:,} evicted, {unseen}"
     )
+
+
+def steps_of(config: RunConfig, train_rows: int) -> int:
+    """Optimizer steps of all epochs."""
+    batches = math.ceil(train_rows / config.training.batch_size)
+    return math.ceil(batches / config.training.accumulate_batches) * config.training.epochs
 
 
 def _note(losses: Mapping[str, float | None]) -> str:

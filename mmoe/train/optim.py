@@ -1,7 +1,8 @@
-"""Optimizers, the schedule, and the average of the dense weights."""
+"""The dense part's optimizer, the schedule, and the average of the dense weights."""
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,24 +12,85 @@ from mmoe.config import OptimizerConfig
 
 
 def build_optimizer(network: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
-    """Adam, or AdamW (decoupled decay), over the dense parameters, one fused kernel a step."""
+    """Adam, or AdamW (decoupled decay), over the dense parameters, one fused kernel a step.
+
+    Weight decay takes all parameters, or (`weight_decay_on: matrices`) all but biases and norms.
+    """
     kinds = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+    named = list(network.named_parameters())
+    groups: list[dict[str, Any]] = [{"params": [weight for _, weight in named]}]
+    if config.weight_decay_on == "matrices":
+        groups = [
+            {"params": [w for name, w in named if _is_matrix(name, w)]},
+            {"params": [w for name, w in named if not _is_matrix(name, w)], "weight_decay": 0.0},
+        ]
     return kinds[config.kind](
-        network.parameters(),
+        [group for group in groups if group["params"]],
         lr=config.learning_rate,
         weight_decay=config.weight_decay,
         fused=True,
     )
 
 
-def learning_rate_factor(schedule: str, step: int, total_steps: int) -> float:
-    """What both learning rates are multiplied with at `step` (0-based).
+def _is_matrix(name: str, weight: Tensor) -> bool:
+    """By name too: those of a pool of experts have a dimension more than one expert's."""
+    return weight.dim() > 1 and not {"bias", "biases", "norms"} & set(name.split("."))
 
-    constant: 1; cosine: `(1 + cos(π · step / total_steps)) / 2` (Loshchilov & Hutter 2017, SGDR).
+
+def learning_rate_factor(config: OptimizerConfig, step: int, total_steps: int) -> float:
+    """What the rates of the dense part and of all tables are multiplied with at `step`.
+
+    With s the steps done before, W the warm-up's, N all of them, f `final_rate` and
+    `p = (s − W) / (N − W)`, at most 1:
+
+    - warm-up, s < W: `(s + 1) / (W + 1)`, so that step W is the first at the full rate;
+    - constant: 1; linear: `1 − (1 − f) p`; cosine: `f + (1 − f) (1 + cos πp) / 2`;
+    - inverse_sqrt: `√((W + 1) / (s + 1))`.
+
+    Args:
+        config: Names the schedule.
+        step: Optimizer steps done before.
+        total_steps: Of all epochs, were none saved by stopping early.
+
+    Returns:
+        A number from 0 to 1.
+
+    Example:
+        >>> from mmoe.config import OptimizerConfig
+        >>> config = OptimizerConfig(schedule="linear", warmup_steps=3, final_rate=0.5)
+        >>> [learning_rate_factor(config, step, 11) for step in (0, 1, 3, 7, 11)]
+        [0.25, 0.5, 1.0, 0.75, 0.5]
+
+    Source: cosine: Loshchilov & Hutter 2017 (SGDR), equation 5; inverse_sqrt: Vaswani et al. 2017,
+        equation 3, with 1 for its peak.
     """
-    if schedule == "constant":
+    warm = config.warmup_steps
+    if step < warm:
+        return (step + 1) / (warm + 1)
+    if config.schedule == "constant":
         return 1.0
-    return 0.5 * (1.0 + math.cos(math.pi * min(step / max(total_steps, 1), 1.0)))
+    if config.schedule == "inverse_sqrt":
+        return math.sqrt((warm + 1) / (step + 1))
+    progress = min((step - warm) / max(total_steps - warm, 1), 1.0)
+    falling = (
+        1.0 - progress
+        if config.schedule == "linear"
+        else 0.5 * (1.0 + math.cos(math.pi * progress))
+    )
+    return config.final_rate + (1.0 - config.final_rate) * falling
+
+
+def check_schedule(config: OptimizerConfig, total_steps: int) -> None:
+    """Refuses a warm-up that would never end.
+
+    Raises:
+        ValueError: It takes as many steps as training has, or more.
+    """
+    if config.warmup_steps >= total_steps:
+        raise ValueError(
+            f"training.optimizer.warmup_steps is {config.warmup_steps:,}, but training has only "
+            f"{total_steps:,} steps; set fewer, or more epochs"
+        )
 
 
 def build_average(network: nn.Module, decay: float | None) -> AveragedModel | None:
@@ -40,7 +102,7 @@ def build_average(network: nn.Module, decay: float | None) -> AveragedModel | No
 
 def flatten_optimizer(optimizer: torch.optim.Optimizer, network: nn.Module) -> dict[str, Tensor]:
     """The optimizer's moments as plain tensors, `PARAMETER/MOMENT`."""
-    names = [name for name, _ in network.named_parameters()]
+    names = _names(optimizer, network)
     return {
         f"{names[index]}/{key}": torch.as_tensor(value)
         for index, moments in optimizer.state_dict()["state"].items()
@@ -52,7 +114,7 @@ def unflatten_optimizer(
     optimizer: torch.optim.Optimizer, network: nn.Module, tensors: Mapping[str, Tensor]
 ) -> None:
     """Puts back what `flatten_optimizer` took."""
-    names = [name for name, _ in network.named_parameters()]
+    names = _names(optimizer, network)
     state: dict[int, dict[str, Tensor]] = {}
     for full_name, tensor in tensors.items():
         name, _, key = full_name.rpartition("/")
@@ -60,3 +122,9 @@ def unflatten_optimizer(
     content = optimizer.state_dict()
     content["state"] = state
     optimizer.load_state_dict(content)
+
+
+def _names(optimizer: torch.optim.Optimizer, network: nn.Module) -> list[str]:
+    """In the order in which `state_dict` numbers the parameters: group by group."""
+    names = {id(weight): name for name, weight in network.named_parameters()}
+    return [names[id(weight)] for group in optimizer.param_groups for weight in group["params"]]

@@ -1,0 +1,172 @@
+"""Optimizers of tables whose gradients are sparse: only rows that were looked up move."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from mmoe.config import EmbeddingOptimizerConfig
+
+
+class RowUpdate(Protocol):
+    """One rule for every row that a batch looked up, with its gradient added up over the batch."""
+
+    def new_state(self, weight: Tensor) -> dict[str, Tensor]:
+        """Zeros, by name; the first dimension is the table's rows."""
+        ...
+
+    def __call__(
+        self,
+        weight: Tensor,
+        rows_R: Tensor,
+        g_RD: Tensor,
+        state: Mapping[str, Tensor],
+        *,
+        rate: float,
+        step: int,
+    ) -> None:
+        """Moves the rows, in place; `step` counts from 1."""
+        ...
+
+
+@dataclass(frozen=True)
+class Adagrad:
+    r"""`s += g²`, `w -= rate · g / (√s + eps)`; row-wise with one s for a row, of the mean of g².
+
+    Source: Duchi et al. 2011; FBGEMM's EXACT_ADAGRAD and EXACT_ROWWISE_ADAGRAD, which it equals.
+    """
+
+    eps: float
+    rowwise: bool = True
+
+    def new_state(self, weight: Tensor) -> dict[str, Tensor]:
+        """The sums of squares."""
+        return {"sum": torch.zeros(weight.shape[:1] if self.rowwise else weight.shape)}
+
+    def __call__(
+        self,
+        weight: Tensor,
+        rows_R: Tensor,
+        g_RD: Tensor,
+        state: Mapping[str, Tensor],
+        *,
+        rate: float,
+        step: int,
+    ) -> None:
+        """See `RowUpdate`."""
+        squares = g_RD.square().mean(dim=1) if self.rowwise else g_RD.square()
+        total = state["sum"][rows_R] + squares
+        state["sum"][rows_R] = total
+        root = total.sqrt() + self.eps
+        weight.index_add_(0, rows_R, g_RD / (root[:, None] if self.rowwise else root), alpha=-rate)
+
+
+@dataclass(frozen=True)
+class Adam:
+    r"""`m = β₁m + (1−β₁)g`, `v = β₂v + (1−β₂)g²`, `w -= rate · m̂ / (√v̂ + eps)`, on rows looked up.
+
+    `m̂ = m / (1 − β₁ᵗ)` and `v̂ = v / (1 − β₂ᵗ)` with t the steps of training so far, not those in
+    which the row occurred. A row that a batch does not look up keeps its averages as they are.
+
+    Source: Kingma & Ba 2015, algorithm 1; on rows as in FBGEMM's ADAM.
+    """
+
+    betas: tuple[float, float]
+    eps: float
+
+    def new_state(self, weight: Tensor) -> dict[str, Tensor]:
+        """Both averages."""
+        return {name: torch.zeros(weight.shape) for name in ("exp_avg", "exp_avg_sq")}
+
+    def __call__(
+        self,
+        weight: Tensor,
+        rows_R: Tensor,
+        g_RD: Tensor,
+        state: Mapping[str, Tensor],
+        *,
+        rate: float,
+        step: int,
+    ) -> None:
+        """See `RowUpdate`."""
+        moments = []
+        for name, beta, value in zip(state, self.betas, (g_RD, g_RD.square()), strict=True):
+            average = state[name][rows_R].lerp_(value, 1 - beta)
+            state[name][rows_R] = average
+            moments.append(average / (1 - beta**step))
+        mean, square = moments
+        weight.index_add_(0, rows_R, mean / (square.sqrt_() + self.eps), alpha=-rate)
+
+
+@dataclass(frozen=True)
+class Sgd:
+    """`w -= rate · g`; equals FBGEMM's EXACT_SGD."""
+
+    def new_state(self, weight: Tensor) -> dict[str, Tensor]:
+        """Nothing."""
+        return {}
+
+    def __call__(
+        self,
+        weight: Tensor,
+        rows_R: Tensor,
+        g_RD: Tensor,
+        state: Mapping[str, Tensor],
+        *,
+        rate: float,
+        step: int,
+    ) -> None:
+        """See `RowUpdate`."""
+        weight.index_add_(0, rows_R, g_RD, alpha=-rate)
+
+
+def row_update(config: EmbeddingOptimizerConfig) -> RowUpdate:
+    """The rule that a config asks for."""
+    if config.kind == "sgd":
+        return Sgd()
+    if config.kind == "adam":
+        return Adam(config.betas, config.eps)
+    return Adagrad(config.eps, rowwise=config.kind == "rowwise_adagrad")
+
+
+class TableOptimizer:
+    """Applies one rule to every table, each at its own rate.
+
+    Args:
+        tables: Parameters [rows, dim] with sparse gradients, by name.
+        rates: Of each table.
+        update: The rule.
+    """
+
+    def __init__(
+        self, tables: Mapping[str, nn.Parameter], rates: Mapping[str, float], update: RowUpdate
+    ) -> None:
+        self.tables, self.rates, self.update = tables, rates, update
+        self.factor = 1.0
+        self.states = {name: update.new_state(weight) for name, weight in tables.items()}
+        self.steps = torch.zeros(1, dtype=torch.int64)
+
+    def state(self) -> dict[str, Tensor]:
+        """See `EmbeddingBackend.optimizer_state`."""
+        tensors = {
+            f"{table}/{name}": tensor
+            for table, state in self.states.items()
+            for name, tensor in state.items()
+        }
+        return {**tensors, "steps": self.steps} if isinstance(self.update, Adam) else tensors
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Applies and clears the sparse gradients."""
+        self.steps += 1
+        step = int(self.steps)
+        for name, weight in self.tables.items():
+            if weight.grad is None:
+                continue
+            gradient = weight.grad.coalesce()
+            weight.grad = None
+            rows_R, g_RD = gradient.indices()[0], gradient.values()
+            rate = self.rates[name] * self.factor
+            self.update(weight, rows_R, g_RD, self.states[name], rate=rate, step=step)

@@ -1,0 +1,122 @@
+"""Several batches that count as one: the same gradients, the same updates, resumed to the bit."""
+
+import json
+
+import pytest
+import torch
+
+from mmoe.config import config_from_dict, set_values
+from mmoe.datasets.batch import Batch
+from mmoe.datasets.splits import Splits
+from mmoe.embeddings import torchrec_problem
+from mmoe.models.build import build_ranker
+from mmoe.parallel import ensure_process_group
+from mmoe.train import train_run
+from mmoe.train.gradients import forward_backward
+from mmoe.train.prepare import prepare
+
+# Tables move by exactly the gradient; losses of the gates are not linear in the rows
+SETTINGS = (
+    "model.expert.dropout=0",
+    "training.embedding_optimizer.kind=sgd",
+    "training.embedding_optimizer.learning_rate=1",
+)
+
+
+@pytest.fixture(name="splits")
+def _splits(funnel_table):
+    return Splits(
+        train=funnel_table[:3000],
+        validation=funnel_table[3000:3500],
+        test=funnel_table[3500:],
+        origin="log",
+    )
+
+
+@pytest.fixture(name="train")
+def _train(funnel_config, splits, tmp_path):
+    def run(name: str, *overrides: str, resume: bool = False, reporter=None):
+        config = config_from_dict(set_values(funnel_config, overrides))
+        return train_run(config, tmp_path / name, splits=splits, resume=resume, reporter=reporter)
+
+    return run
+
+
+@pytest.fixture(name="gradients")
+def _gradients(funnel_config, splits):
+    """Dense gradients and moved tables after some rows in batches of the sizes given."""
+
+    def compute(sizes, *overrides):
+        config = config_from_dict(set_values(funnel_config, [*SETTINGS, *overrides]))
+        data = prepare(config, splits=splits)
+        torch.manual_seed(0)
+        ranker = build_ranker(config, data.encoder).train()
+        batches: list[Batch] = []
+        start = 100
+        for size in sizes:
+            batches.append(data.train.batch(slice(start, start + size)))  # type: ignore
+            start += size
+        losses = forward_backward(ranker, batches, config)
+        ranker.tables.step()
+        found = {name: weight.grad for name, weight in ranker.network.named_parameters()}
+        return losses, found | ranker.tables.table_weights()
+
+    return compute
+
+
+@pytest.mark.parametrize("backend", ["plain", pytest.param("torchrec", marks=pytest.mark.torchrec)])
+@pytest.mark.parametrize("model", ["mmoe", "esmm"])
+def test_batches_together_have_the_gradient_of_one(gradients, backend, model):
+    if backend == "torchrec":
+        if torchrec_problem():
+            pytest.skip(torchrec_problem())
+        ensure_process_group()
+    settings = (f"model.kind={model}", f"training.embedding_backend={backend}")
+    one, expected = gradients([300], *settings)
+    # Unequal in rows, and in how many of them were clicked
+    several, found = gradients([120, 7, 1, 172], *settings)
+    torch.testing.assert_close(several.losses, one.losses)
+    assert several.rows == pytest.approx(one.rows)
+    assert found.keys() == expected.keys()
+    for name in found:
+        torch.testing.assert_close(found[name], expected[name], rtol=1e-4, atol=1e-6, msg=name)
+
+
+def test_a_run_is_that_of_larger_batches(train, tmp_path):
+    settings = (*SETTINGS, "training.optimizer.learning_rate=1e-4")
+    large = train("large", "training.batch_size=512", *settings)
+    small = train("small", "training.batch_size=128", "training.accumulate_batches=4", *settings)
+    histories = [
+        json.loads((tmp_path / name / "history.json").read_text())["epochs"]
+        for name in ("large", "small")
+    ]
+    # 3,000 rows: five steps of 512 and one of 440, in 24 batches of which the last step has four
+    assert [entry["step"] for entry in histories[1]] == [6, 12, 18]
+    assert [entry["step"] for entry in histories[0]] == [6, 12, 18]
+    for one, two in zip(*histories, strict=True):
+        assert two["loss"] == pytest.approx(one["loss"], rel=1e-4)
+    for task, metrics in large.metrics["tasks"].items():
+        assert small.metrics["tasks"][task]["logloss"] == pytest.approx(
+            metrics["logloss"], rel=1e-3
+        )
+
+
+def test_the_last_step_of_an_epoch_may_have_fewer(train, tmp_path):
+    train("run", "training.accumulate_batches=5", "training.epochs=2")
+    history = json.loads((tmp_path / "run" / "history.json").read_text())["epochs"]
+    assert [entry["step"] for entry in history] == [3, 6], "12 batches: 5, 5 and 2"
+
+
+@pytest.mark.parametrize("after", [1, 4, 7])
+def test_resume_continues_bit_identically(train, tmp_path, after, assert_same, dies_after):
+    settings = (
+        "training.accumulate_batches=5",
+        "training.checkpoint_every_steps=1",
+        "training.embedding_optimizer.kind=adam",
+        "training.embedding_optimizer.learning_rate=0.01",
+    )
+    train("whole", *settings)
+    with pytest.raises(KeyboardInterrupt):
+        train("broken", *settings, reporter=dies_after(after))
+    train("broken", *settings, resume=True)
+    assert_same(tmp_path / "whole", tmp_path / "broken")

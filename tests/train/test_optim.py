@@ -1,0 +1,148 @@
+"""Schedules at exact values, what weight decay takes, and resuming with either."""
+
+import math
+
+import pytest
+import torch
+
+from mmoe.config import ModelConfig, OptimizerConfig, config_from_dict, set_values
+from mmoe.datasets.splits import Splits
+from mmoe.models import build_network
+from mmoe.train import train_run
+from mmoe.train.optim import build_optimizer, learning_rate_factor
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, {0: 1.0, 50: 1.0, 100: 1.0}),
+        ({"warmup_steps": 4}, {0: 0.2, 1: 0.4, 3: 0.8, 4: 1.0, 99: 1.0}),
+        ({"schedule": "linear"}, {0: 1.0, 25: 0.75, 100: 0.0, 120: 0.0}),
+        ({"schedule": "linear", "final_rate": 0.2}, {0: 1.0, 50: 0.6, 100: 0.2}),
+        ({"schedule": "linear", "warmup_steps": 20}, {0: 1 / 21, 20: 1.0, 60: 0.5, 100: 0.0}),
+        ({"schedule": "cosine"}, {0: 1.0, 25: 0.5 + math.sqrt(0.125), 50: 0.5, 100: 0.0}),
+        ({"schedule": "cosine", "final_rate": 0.1, "warmup_steps": 20}, {20: 1.0, 60: 0.55}),
+        ({"schedule": "inverse_sqrt"}, {0: 1.0, 3: 0.5, 99: 0.1}),
+        ({"schedule": "inverse_sqrt", "warmup_steps": 24}, {4: 0.2, 24: 1.0, 99: 0.5}),
+    ],
+    ids=str,
+)
+def test_schedules(settings, expected):
+    config = OptimizerConfig.model_validate(settings)
+    for step, factor in expected.items():
+        assert learning_rate_factor(config, step, 100) == pytest.approx(factor, abs=1e-12), step
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"optimizer": {"final_rate": 0.1}}, "schedule constant does not fall to an end"),
+        ({"optimizer": {"weight_decay_on": "matrices"}}, "weight_decay is 0; set it too"),
+        ({"embedding_optimizer": {"kind": "sgd"}}, "kind sgd needs a learning_rate"),
+        ({"embedding_optimizer": {"betas": [0.9, 0.99]}}, "kind rowwise_adagrad has none"),
+        (
+            {"embedding_optimizer": {"kind": "sgd", "learning_rate": 1, "eps": 1e-4}},
+            "eps is 0.0001, but kind sgd has none",
+        ),
+        ({"embedding_optimizer": {"kind": "adam", "betas": [0.9, 1]}}, "from 0 to below 1"),
+        (
+            {"embedding_optimizer": {"kind": "adam"}, "embedding_backend": "torchrec"},
+            "set embedding_backend: plain",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_settings_that_do_not_go_together(funnel_config, settings, message):
+    raw = {**funnel_config, "training": settings}
+    with pytest.raises(ValueError, match=message):
+        config_from_dict(raw)
+
+
+def test_default_rates_follow_the_kind(funnel_config):
+    def rate(kind):
+        raw = {**funnel_config, "training": {"embedding_optimizer": {"kind": kind}}}
+        return config_from_dict(raw).training.embedding_optimizer.learning_rate
+
+    assert (rate("rowwise_adagrad"), rate("adagrad"), rate("adam")) == (0.05, 0.05, 0.001)
+
+
+def test_a_rate_belongs_to_the_shared_table(funnel_config):
+    raw = set_values(funnel_config, ["features.user.table=t", "features.user.learning_rate=0.1"])
+    raw["tables"] = [{"name": "t"}]
+    with pytest.raises(ValueError, match="learning_rate must be set on that table"):
+        config_from_dict(raw)
+
+
+@pytest.mark.parametrize("kind", ["adam", "adamw"])
+def test_one_fused_kernel_and_decay_of_matrices_alone(kind):
+    model = {"expert": {"hidden": [8, 4], "norm": "layer"}, "tower": {"hidden": [4]}}
+    network = build_network(ModelConfig.model_validate(model), 6, ["a", "b"])
+    config = OptimizerConfig(kind=kind, weight_decay=0.1, weight_decay_on="matrices")
+    optimizer = build_optimizer(network, config)
+    assert all(group["fused"] for group in optimizer.param_groups)
+    names = {id(weight): name for name, weight in network.named_parameters()}
+    decayed, spared = (
+        {names[id(weight)].removeprefix("levels.0.mixture.") for weight in group["params"]}
+        for group in optimizer.param_groups
+    )
+    assert [group["weight_decay"] for group in optimizer.param_groups] == [0.1, 0.0]
+    assert decayed == {
+        "experts.weights.0", "experts.weights.1", "gate.logits.weights.0",
+        "towers.0.mlp.layers.0.weight", "towers.1.mlp.layers.0.weight",
+        "towers.0.logit.weight", "towers.1.logit.weight",
+    }  # fmt: skip
+    assert {"experts.biases.0", "experts.norms.0.weight", "towers.0.logit.bias"} < spared
+    assert len(decayed) + len(spared) == len(names)
+
+
+@pytest.fixture(name="train")
+def _train(funnel_config, funnel_table, tmp_path):
+    splits = Splits(
+        train=funnel_table[:3000],
+        validation=funnel_table[3000:3500],
+        test=funnel_table[3500:],
+        origin="log",
+    )
+
+    def run(name: str, *overrides: str, **keywords):
+        config = config_from_dict(set_values(funnel_config, overrides))
+        return train_run(config, tmp_path / name, splits=splits, **keywords)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ("training.embedding_optimizer.kind=adam", "training.optimizer.schedule=inverse_sqrt"),
+        ("training.embedding_optimizer.kind=adagrad", "training.optimizer.schedule=linear"),
+        ("training.optimizer.weight_decay=0.1", "training.optimizer.weight_decay_on=matrices"),
+    ],
+    ids=lambda settings: settings[0],
+)
+def test_resume_continues_bit_identically(train, tmp_path, settings, assert_same, dies_after):
+    settings = (
+        *settings,
+        "training.checkpoint_every_steps=5",
+        "training.optimizer.warmup_steps=8",
+        "features.item.learning_rate=0.01",
+    )
+    train("whole", *settings)
+    with pytest.raises(KeyboardInterrupt):
+        train("broken", *settings, reporter=dies_after(17))
+    train("broken", *settings, resume=True)
+    assert_same(tmp_path / "whole", tmp_path / "broken")
+
+
+def test_rates_follow_the_schedule_in_both_parts(train, tmp_path, weights):
+    """A schedule whose first rate is tiny leaves both parts almost where they began."""
+    slow = ("training.epochs=1", "training.batch_size=3000", "training.checkpoint_every_steps=1")
+    with pytest.raises(ValueError, match=r"warmup_steps is 1, but training has only 1 steps"):
+        train("refused", *slow, "training.optimizer.warmup_steps=1")
+    assert not (tmp_path / "refused").exists()
+    train("full", "training.epochs=2", "training.batch_size=3000")
+    train("warm", "training.epochs=2", "training.batch_size=3000",
+          "training.optimizer.warmup_steps=1")  # fmt: skip
+    full, warm = weights(tmp_path / "full"), weights(tmp_path / "warm")
+    for name in ("tables.item", "network.towers.0.logit.weight"):
+        assert not torch.equal(full[name], warm[name]), name
