@@ -114,6 +114,12 @@ def train(
         NewExperts | None,
         typer.Option(help="Experts that the --warm-start run did not have; left out: fresh."),
     ] = None,
+    profile: Annotated[
+        bool,
+        typer.Option(
+            "--profile", help="Also say where a step's time goes, and write RUN/profile/."
+        ),
+    ] = False,
     quiet: Quiet = False,
 ) -> None:
     """Train, evaluate on the test split, and write a run directory."""
@@ -131,7 +137,13 @@ def train(
     if warm_start is not None:
         start = WarmStart(warm_start, (new_experts or NewExperts.FRESH).value)
     finished = train_run(
-        config, out, data=data, resume=resume, warm_start=start, reporter=_reporter(quiet)
+        config,
+        out,
+        data=data,
+        resume=resume,
+        warm_start=start,
+        reporter=_reporter(quiet),
+        profile=profile,
     )
     _print_metrics(finished.metrics)
     print(finished.directory.path)

@@ -12,8 +12,8 @@ from benchmarks.train.bench import Bench, Race
 from benchmarks.train.processes import Contestant
 from benchmarks.train.workloads import BATCH, BIG_FLOPS_PER_ROW
 
-PARTS_STEPS, OPERATOR_STEPS = 20, 10
-# What the hooks and the profiler found goes into the details of this key, by precision
+PARTS_STEPS = 20
+# What the profiler found goes into the details of this key, by precision
 PROFILED = "gemm_share_train_big"
 
 
@@ -87,9 +87,7 @@ def _versus(key: str, times: Times, other: str) -> Result:
 
 
 def _profile(found: list[Mapping[str, Any]], running: Mapping[str, Contestant]) -> None:
-    ours = running["mmoe"]
-    found.append(ours.ask("parts", steps=PARTS_STEPS))
-    found.append(ours.ask("operators", steps=OPERATOR_STEPS))
+    found.append(running["mmoe"].ask("parts", steps=PARTS_STEPS))
 
 
 SPEED_RACES = (

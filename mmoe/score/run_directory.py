@@ -54,6 +54,11 @@ class RunDirectory:
         """TensorBoard events."""
         return self.path / "tensorboard"
 
+    @property
+    def profile(self) -> Path:
+        """Where a step's time goes; only with `mmoe train --profile`."""
+        return self.path / "profile"
+
     @classmethod
     def open(cls, path: str | Path) -> "RunDirectory":
         """An existing run.

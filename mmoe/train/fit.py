@@ -54,6 +54,7 @@ def train_run(
     warm_start: WarmStart | None = None,
     reporter: Reporter | None = None,
     on_test: TestCallback | None = None,
+    profile: bool = False,
 ) -> FinishedRun:
     """Trains, evaluates on the test split, and writes the run directory.
 
@@ -67,6 +68,7 @@ def train_run(
             no more.
         reporter: Told of progress.
         on_test: Given predictions and labels of the test split before metrics.json is written.
+        profile: Also record some steps, and write RUN/profile/ (trace, table).
 
     Raises:
         ValueError: Config, data or directory cannot be used. Checked before anything is written.
@@ -106,7 +108,7 @@ def train_run(
     if old is not None:
         state.restore(CheckpointFolder(run.checkpoint))
         reporter.say(f"resuming after step {state.position.step} of {run.path}")
-    trainer = Trainer(config, state, prepared, run, reporter)
+    trainer = Trainer(config, state, prepared, run, reporter, profile=profile)
     try:
         trainer.fit()
     except ValueError:
@@ -181,12 +183,12 @@ def _comes_before_the_config(name: str) -> bool:
 
 def _clear(run: RunDirectory) -> None:
     """Removes what a run left that died before its first checkpoint."""
-    for folder in (run.vocabulary, run.checkpoint, run.tensorboard):
+    for folder in (run.vocabulary, run.checkpoint, run.tensorboard, run.profile):
         shutil.rmtree(folder, ignore_errors=True)
     run.warm_start_file.unlink(missing_ok=True)
     run.config_file.unlink(missing_ok=True)
     for stray in run.path.glob(".*.tmp"):
-        stray.unlink()
+        shutil.rmtree(stray) if stray.is_dir() else stray.unlink()
     if not any(run.path.iterdir()):
         run.path.rmdir()
 

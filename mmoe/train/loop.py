@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Generator, Iterator, Mapping
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, nullcontext
 from itertools import islice
 from typing import Any
 
@@ -18,8 +18,9 @@ from mmoe.score.text_files import write_json
 from mmoe.tasks.metrics import higher_is_better, monitor_value
 from mmoe.train.evaluate import split_metrics
 from mmoe.train.events import EventLog
-from mmoe.train.parts import INPUT, part
+from mmoe.train.parts import INPUT, PAUSE, part
 from mmoe.train.prepare import PreparedData
+from mmoe.train.profiling import TrainingProfile
 from mmoe.train.state import TrainingState
 from mmoe.train.step import train_step
 
@@ -33,6 +34,7 @@ class Trainer:
         data: The encoded splits.
         run: Where checkpoints, history and events go.
         reporter: Told of progress.
+        profile: Record some steps of the first epoch.
 
     Raises:
         ValueError: The restored state comes from other data.
@@ -45,6 +47,8 @@ class Trainer:
         data: PreparedData,
         run: RunDirectory,
         reporter: Reporter,
+        *,
+        profile: bool = False,
     ) -> None:
         self.config, self.state, self.data = config, state, data
         self.run, self.reporter = run, reporter
@@ -65,6 +69,15 @@ class Trainer:
         size = config.training.batch_size
         self.batches_per_epoch = math.ceil(len(data.train) / size)
         self.total_steps = steps_of(config, len(data.train))
+        self.profile = self._new_profile() if profile else None
+
+    def _new_profile(self) -> TrainingProfile | None:
+        if self.state.position.finished:
+            self.reporter.say("--profile: the run has finished, there is no step left to look at")
+            return None
+        left = self.batches_per_epoch - self.state.position.batch
+        steps = math.ceil(left / self.config.training.accumulate_batches)
+        return TrainingProfile(self.run.profile, steps, self.reporter)
 
     def fit(self) -> None:
         """Trains until the last epoch, or until the monitored metric stops improving."""
@@ -72,12 +85,13 @@ class Trainer:
         with EventLog(self.run.tensorboard, position.step) as events:
             while not position.finished:
                 self._epoch(events)
-                self._close_epoch(events)
-                stop = position.epochs_without_gain >= training.patience
-                position.finished = stop or position.epoch >= training.epochs
-                best = position.epochs_without_gain == 0
-                self.state.save(self.checkpoints, best=best)
-                write_json(self.run.history_file, self.history())
+                with part(PAUSE):
+                    self._close_epoch(events)
+                    stop = position.epochs_without_gain >= training.patience
+                    position.finished = stop or position.epoch >= training.epochs
+                    best = position.epochs_without_gain == 0
+                    self.state.save(self.checkpoints, best=best)
+                    write_json(self.run.history_file, self.history())
         write_json(self.run.history_file, self.history())  # a resumed run may have lost it
         if position.epoch < training.epochs:
             self.reporter.say(
@@ -118,21 +132,24 @@ class Trainer:
     ) -> bool:
         """Trains on the next batches and says so; False where there are none."""
         position = self.state.position
-        taken = self._take(batches)
-        if not taken:
-            return False
-        result = train_step(self.state, taken, self.config, self.total_steps)
-        position.batch += len(taken)
-        position.step += 1
-        for t, (loss, rows) in enumerate(zip(result.losses, result.rows, strict=True)):
-            position.loss_sums[t] += loss * rows
-            position.loss_rows[t] += rows
-        events.losses(position.step, self._named(result.losses), result.dropped)
-        rows = sum(batch.num_rows for batch in taken)
-        tracker.advance(rows, _note(self._mean_losses()))
-        seconds = time.perf_counter() - start
-        position.epoch_seconds += seconds
-        position.seconds += seconds
+        with nullcontext() if self.profile is None else self.profile.step():
+            taken = self._take(batches)
+            if not taken:
+                return False
+            result = train_step(self.state, taken, self.config, self.total_steps)
+            position.batch += len(taken)
+            position.step += 1
+            for t, (loss, rows) in enumerate(zip(result.losses, result.rows, strict=True)):
+                position.loss_sums[t] += loss * rows
+                position.loss_rows[t] += rows
+            events.losses(position.step, self._named(result.losses), result.dropped)
+            rows = sum(batch.num_rows for batch in taken)
+            tracker.advance(rows, _note(self._mean_losses()))
+            seconds = time.perf_counter() - start
+            position.epoch_seconds += seconds
+            position.seconds += seconds
+            if self.profile is not None:
+                self.profile.saw(rows)
         return True
 
     def _take(self, batches: Iterator[Batch]) -> list[Batch]:

@@ -5,6 +5,8 @@ from torch.profiler import record_function
 INPUT, EMBEDDINGS, EXPERTS, GATES = "input", "embeddings", "experts", "gates"
 TOWERS, LOSS, BACKWARD, OPTIMIZER = "towers", "loss", "backward", "optimizer"
 STEP, OTHER = "step", "other"
+# Validation and checkpoints: no part of any step
+PAUSE = "between epochs"
 PREFIX = "mmoe: "
 
 

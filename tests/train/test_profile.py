@@ -1,0 +1,115 @@
+"""`--profile`: the same training, a trace, and parts that add up to the step."""
+
+import json
+import time
+
+import pytest
+
+from mmoe.config import config_from_dict, set_values
+from mmoe.datasets.splits import Splits
+from mmoe.score.console import SilentReporter
+from mmoe.train import train_run
+from mmoe.train.parts import BACKWARD, INPUT, PAUSE, PREFIX, part
+from mmoe.train.recorder import StepRecorder
+
+PARTS = ["input", "embeddings", "experts", "gates", "towers", "loss", "optimizer", "other"]
+
+
+class _Listens(SilentReporter):
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+
+@pytest.fixture(name="train")
+def _train(funnel_config, funnel_table, tmp_path):
+    splits = Splits(
+        train=funnel_table[:3000],
+        validation=funnel_table[3000:3500],
+        test=funnel_table[3500:],
+        origin="log",
+    )
+
+    def run(name: str, *overrides: str, **keywords):
+        config = config_from_dict(set_values(funnel_config, ["training.epochs=1", *overrides]))
+        return train_run(config, tmp_path / name, splits=splits, **keywords)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        (),
+        ("model.kind=ple", "model.shared_experts=2", "model.task_experts=1"),
+        ("training.accumulate_batches=2",),
+        pytest.param(("training.embedding_backend=torchrec",), marks=pytest.mark.torchrec),
+    ],
+    ids=str,
+)
+def test_a_profiled_run_trains_alike_and_its_parts_add_up(train, tmp_path, assert_same, settings):
+    settings = ("training.batch_size=64", *settings)
+    train("plain", *settings)
+    reporter = _Listens()
+    train("profiled", *settings, profile=True, reporter=reporter)
+    assert_same(tmp_path / "plain", tmp_path / "profiled")
+    folder = tmp_path / "profiled" / "profile"
+    assert sorted(file.name for file in folder.iterdir()) == [
+        "table.json",
+        "table.txt",
+        "trace.json",
+    ]
+    table = json.loads((folder / "table.json").read_text())
+    assert [part["part"] for part in table["parts"]] == PARTS
+    assert sum(part["ms"] for part in table["parts"]) == pytest.approx(table["step_ms"])
+    times = {part["part"]: part for part in table["parts"]}
+    for name in PARTS:
+        assert times[name]["forward"] > 0, name
+    for name in ("embeddings", "experts", "gates", "towers", "loss"):
+        assert times[name]["backward"] > 0, name
+    # Nothing that belongs to a part is left to `other`
+    assert times["other"]["backward"] < 0.2 * sum(part["backward"] for part in table["parts"])
+    assert {"name", "ms", "calls"} == set(table["operators"][0])
+    text = (folder / "table.txt").read_text()
+    assert text.splitlines() == [line for line in reporter.said if line in text.splitlines()]
+
+
+def test_the_trace_holds_the_steps_that_the_table_is_about(train, tmp_path):
+    train("run", "training.batch_size=64", profile=True)
+    folder = tmp_path / "run" / "profile"
+    events = json.loads((folder / "trace.json").read_text())["traceEvents"]
+    table = json.loads((folder / "table.json").read_text())
+    assert (table["first_step"], table["steps"], table["rows_per_step"]) == (11, 20, 64)
+    names = [event.get("name") for event in events if event.get("ph") == "X"]
+    assert names.count(PREFIX + "step") == names.count(PREFIX + BACKWARD) / 2 == 20
+    steps = [event["dur"] for event in events if event.get("name") == PREFIX + "step"]
+    assert sum(steps) / 20 / 1e3 == pytest.approx(table["step_ms"], rel=1e-3)
+
+
+def test_a_short_epoch_is_profiled_as_far_as_it_goes(train, tmp_path):
+    reporter = _Listens()
+    train("run", profile=True, reporter=reporter)
+    table = json.loads((tmp_path / "run" / "profile" / "table.json").read_text())
+    assert (table["first_step"], table["steps"]) == (5, 8), "12 steps, a third to warm up"
+    assert any("the epoch had only 12 steps left" in line for line in reporter.said)
+    train("one", "training.batch_size=3000", profile=True)
+    table = json.loads((tmp_path / "one" / "profile" / "table.json").read_text())
+    assert (table["steps"], table["step_ms_without_profiler"]) == (1, None)
+
+
+def test_what_lies_between_epochs_is_no_part_of_a_step():
+    """A benchmark's steps last from one report to the next, validation included."""
+    recorder = StepRecorder()
+    start = time.perf_counter()
+    recorder.begin_step()
+    with part(PAUSE), part(INPUT):
+        time.sleep(0.2)
+    with part(INPUT):
+        time.sleep(0.02)
+    recorder.end_step()
+    whole_ms = 1e3 * (time.perf_counter() - start)
+    times = recorder.stop()
+    found = {part.part: part.both for part in times.parts}
+    assert 20 <= found["input"] <= times.step_ms <= whole_ms - 200
