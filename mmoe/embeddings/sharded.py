@@ -25,7 +25,8 @@ from torchrec.distributed.types import ShardingPlan, ShardingType
 from torchrec.optim.keyed import CombinedOptimizer, KeyedOptimizer
 
 from mmoe.config import EmbeddingOptimizerConfig, FeatureSpec, TableSpec
-from mmoe.embeddings.pooling import divide_by_length, needed_weights
+from mmoe.embeddings.arrange import Block, arrange, arrangement
+from mmoe.embeddings.pooling import needed_weights
 from mmoe.embeddings.quiet import quiet_tracing
 
 # What FBGEMM has kernels for on the CPU (tried with 1.8: Adam, partial row-wise Adam, LAMB, LARS
@@ -63,9 +64,10 @@ class ShardedEmbeddings(nn.Module):
             )
         self.features = list(features)
         dims = {table.name: table.dim for table in tables}
-        self.output_dim = sum(dims[feature.table] for feature in features)
+        self._dims = [dims[feature.table] for feature in features]
+        self.output_dim = sum(self._dims)
         self.keys = [feature.name for feature in features]
-        self._means = [c for c, feature in enumerate(features) if feature.pooling == "mean"]
+        self._blocks: list[Block] | None = None
         quiet_tracing()
         with _quiet():
             self.sharded = _shard(tables, features, optimizer)
@@ -89,14 +91,10 @@ class ShardedEmbeddings(nn.Module):
             weights=needed_weights(self.features, id_weights),
         )
         pooled = self.sharded(ids).wait()
-        if not self._means and pooled.keys() == self.keys:
-            return pooled.values()  # no copy, forward or backward
-        # By key: the KeyedTensor of a sharded collection lists its keys in shard order
-        by_key = pooled.to_dict()
-        columns = [by_key[key] for key in self.keys]
-        for c in self._means:
-            columns[c] = divide_by_length(columns[c], lengths_CB[c * batch : (c + 1) * batch])
-        return torch.cat(columns, dim=1)
+        if self._blocks is None:
+            # The KeyedTensor of a sharded collection lists its keys in shard order
+            self._blocks = arrangement(self.features, self._dims, pooled.keys())
+        return arrange(pooled.values(), lengths_CB, self._blocks)
 
     def table_weights(self) -> dict[str, Tensor]:
         """The tables (this rank's shards) by name."""

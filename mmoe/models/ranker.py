@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from mmoe.embeddings import EmbeddingBackend
+from mmoe.models.inputs import join_inputs
 from mmoe.models.network import NetworkOutput
 
 
@@ -90,8 +91,4 @@ class Ranker(nn.Module):
             raise ValueError(
                 f"dense_BF: expected shape [rows, {self.num_dense}], got {list(dense_BF.shape)}"
             )
-        if x_BD is None:
-            x_BD = dense_BF
-        elif self.num_dense:
-            x_BD = torch.cat([dense_BF, x_BD], dim=1)
-        return self.network(x_BD, return_gates)
+        return self.network(dense_BF if x_BD is None else join_inputs(dense_BF, x_BD), return_gates)
