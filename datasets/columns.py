@@ -5,7 +5,7 @@ import pyarrow as pa
 
 from mmoe.datasets import text
 from mmoe.datasets.arrow import pc
-from mmoe.datasets.rows import find_column, is_list, is_text, place
+from mmoe.datasets.rows import cast_column, find_column, is_list, is_text, place
 
 _MICROSECONDS = 1e6
 
@@ -70,7 +70,7 @@ def numbers_of(column: pa.ChunkedArray) -> np.ndarray | None:
 
 def _as_float(column: pa.ChunkedArray) -> np.ndarray:
     # safe=False: integers above 2⁵³ are rounded, which is what float64 means.
-    floats = column.cast(pa.float64(), safe=False)
+    floats = cast_column(column, pa.float64())
     if floats.null_count:
         floats = pc.fill_null(floats, float("nan"))
     return floats.to_numpy()

@@ -146,8 +146,10 @@ def _trim(table: pa.Table) -> pa.Table:
     return table
 
 
-def _explain(path: DataFile, header: _Header, error: Exception) -> ValueError:
+def _explain(path: DataFile, header: _Header, error: Exception) -> Exception:
     """Arrow's message, or the row itself where a row has too many or too few cells."""
+    if isinstance(error, MemoryError):  # Arrow's is an ArrowException as well
+        return MemoryError(f"{path}: {_one_line(error)}")
     # Arrow knows the row on one thread only, and counts the header
     reason = re.sub(r"\bRow #\d+: ", "", _one_line(error))
     if "Expected" in reason and "columns" in reason:

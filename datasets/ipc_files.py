@@ -100,8 +100,10 @@ def _renamed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(batch.columns, schema=schema)
 
 
-def _damaged(where: str, error: Exception) -> ValueError:
+def _damaged(where: str, error: Exception) -> Exception:
     reason = " ".join(str(error).split())
+    if isinstance(error, MemoryError):  # Arrow's is an ArrowException as well
+        return MemoryError(f"{where}: {reason[:200]}")
     return ValueError(
         f"{where}: is truncated or no Arrow file ({reason[:200]}); write or copy it again"
     )

@@ -112,8 +112,10 @@ def _select(table: pa.Table, columns: list[str] | None) -> pa.Table:
     return table if columns is None else table.select(columns)
 
 
-def _damaged(where: str, error: Exception) -> ValueError:
+def _damaged(where: str, error: Exception) -> Exception:
     reason = " ".join(str(error).split())
+    if isinstance(error, MemoryError):  # Arrow's is an ArrowException as well
+        return MemoryError(f"{where}: {reason[:200]}")
     return ValueError(
         f"{where}: is truncated or no Parquet file ({reason[:200]}); write or copy it again"
     )

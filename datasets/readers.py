@@ -7,7 +7,7 @@ import pyarrow as pa
 from mmoe.datasets.data_file import DataFile
 from mmoe.datasets.files import Source, describe, kind_of, resolve_files
 from mmoe.datasets.formats import file_columns, folder_columns, iter_file, read_file
-from mmoe.datasets.rows import is_text, number_rows, plain
+from mmoe.datasets.rows import cast_column, is_text, number_rows, plain
 from mmoe.datasets.text import settle
 
 Paths = Source | Iterable[Source]
@@ -113,9 +113,7 @@ def _concat(files: list[DataFile], tables: list[pa.Table]) -> pa.Table:
     schema = common_schema(files, [table.schema for table in tables])
     for position, field in enumerate(schema):
         tables = [
-            table.set_column(
-                position, field.name, table.column(position).cast(field.type, safe=False)
-            )
+            table.set_column(position, field.name, cast_column(table.column(position), field.type))
             for table in tables
         ]
     return pa.concat_tables(tables)

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 ROW_COLUMN = "__mmoe_row__"  # a row's number over all files, carried through the split
 _FILES_KEY = b"mmoe.files"
+_LONGEST_NAME = 80  # of a column, in an error message
 
 
 def number_rows(table: pa.Table, files: Sequence[tuple[str, int]], first: int = 0) -> pa.Table:
@@ -35,6 +36,19 @@ def place(table: pa.Table, origin: str, index: int) -> str:
             return f"{path}: row {number + 1}"
         number -= num_rows
     return f"{origin}: row {number + 1}"
+
+
+def rows_by_file(table: pa.Table, origin: str) -> list[tuple[str, slice]]:
+    """The files of a whole numbered table and the rows that each gave; else all are `origin`'s."""
+    files = json.loads((table.schema.metadata or {}).get(_FILES_KEY, b"[]"))
+    sizes = [num_rows for _, num_rows in files]
+    if ROW_COLUMN not in table.column_names or sum(sizes) != table.num_rows:
+        return [(origin, slice(0, table.num_rows))]
+    stops = np.cumsum(sizes).tolist()
+    return [
+        (path, slice(stop - num_rows, stop))
+        for (path, num_rows), stop in zip(files, stops, strict=True)
+    ]
 
 
 def visible_columns(table: pa.Table) -> list[str]:
@@ -73,9 +87,11 @@ def missing_column(name: str, there: Iterable[str], origin: str, used_by: str = 
     names = list(there)
     lower = {known.lower(): known for known in reversed(names)}
     close = difflib.get_close_matches(name.lower(), lower, n=1, cutoff=0.6)
-    hint = f" (did you mean {lower[close[0]]!r}?)" if close else ""
+    hint = f" (did you mean {_shortened(lower[close[0]])!r}?)" if close else ""
     used = f", which {used_by} needs" if used_by else ""
-    listed = ", ".join(names[:60]) + (f", … ({len(names)} in all)" if len(names) > 60 else "")
+    listed = ", ".join(map(_shortened, names[:60])) + (
+        f", … ({len(names)} in all)" if len(names) > 60 else ""
+    )
     message = f"{origin}: there is no column {name!r}{used}{hint}; the columns are: {listed}"
     if names and all(_is_number(known) for known in names):
         message += "; they look like data, so the file may lack a header line: add one"
@@ -106,6 +122,22 @@ def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return column
 
 
+def cast_column(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """The column as another type, digits lost where it has no room for them.
+
+    Decimals become the nearest float, as the same number in text does; Arrow's own cast makes
+    0.35 the next one, 0.35000000000000003, which may fall into another bucket.
+
+    Example:
+        >>> prices = pa.chunked_array([pa.array(["0.35"]).cast(pa.decimal128(9, 2))])
+        >>> cast_column(prices, pa.float64()).to_pylist()
+        [0.35]
+    """
+    if pa.types.is_decimal(column.type) and pa.types.is_floating(kind):
+        column = column.cast(pa.string())
+    return column.cast(kind, safe=False)
+
+
 def plain_type(kind: pa.DataType) -> pa.DataType:
     """The type that `plain` gives a column of this type."""
     kind = kind.value_type if isinstance(kind, pa.DictionaryType) else kind
@@ -122,6 +154,11 @@ def is_list(kind: pa.DataType) -> bool:
     return (
         pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
     )
+
+
+def _shortened(name: str) -> str:
+    """What is no file of columns at all may have one long line for a header."""
+    return name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}…"
 
 
 def _is_number(text: str) -> bool:

@@ -11,7 +11,8 @@ from mmoe.datasets.columns import to_times
 from mmoe.datasets.days import day_parts
 from mmoe.datasets.hashing import mix64
 from mmoe.datasets.keys import KeyKind, hash_keys, key_kind, missing_mask, to_keys
-from mmoe.datasets.rows import find_column
+from mmoe.datasets.rows import find_column, rows_by_file
+from mmoe.datasets.time_units import TimeUnits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,6 +150,9 @@ def _time_parts(table: pa.Table, split: SplitConfig, origin: str) -> np.ndarray:
     """The past trains, the future tests; rows of one moment stay together."""
     assert split.column is not None
     times_N = to_times(table, split.column, origin)
+    units = TimeUnits(split.column)
+    for file, rows in rows_by_file(table, origin):
+        units.add(times_N[rows], file)
     moments, counts = np.unique(times_N, return_counts=True)
     cuts = time_cuts(moments, counts, split, origin)
     return time_parts(times_N, cuts)

@@ -8,7 +8,7 @@ import pyarrow as pa
 from mmoe.datasets.data_file import DataFile
 from mmoe.datasets.formats import iter_file
 from mmoe.datasets.readers import plain_columns
-from mmoe.datasets.rows import number_rows
+from mmoe.datasets.rows import cast_column, number_rows
 from mmoe.datasets.text_kind import as_settled
 
 _ENDLESS = 2**62
@@ -114,8 +114,10 @@ class StreamSource:
                 continue
             try:
                 is_text = pa.types.is_large_string(column.type)
-                settled = as_settled(column, kind) if is_text else column.cast(kind, safe=False)
+                settled = as_settled(column, kind) if is_text else cast_column(column, kind)
             except pa.ArrowException as error:
+                if isinstance(error, MemoryError):
+                    raise
                 reason = " ".join(str(error).split())[:200]
                 raise ValueError(
                     f"{piece.where}: column {name!r} cannot be read as {kind} ({reason}): {MOVE}"

@@ -2,11 +2,10 @@
 
 import numpy as np
 
+from mmoe.datasets.time_units import TimeUnits
+
 _MOST = 1 << 20  # distinct moments kept apart; 16 MB
 _LEAST = 1 << 16  # moments that wait before they are added up
-# Whole numbers of this size are seconds, milli-, micro- or nanoseconds since 1970 (1973 to 2286)
-_UNITS = (("seconds", 1e8, 1e10), ("milliseconds", 1e11, 1e13), ("microseconds", 1e14, 1e16),
-          ("nanoseconds", 1e17, 1e19))  # fmt: skip
 _SIGN = np.int64(-(2**63))
 
 
@@ -30,7 +29,7 @@ class TimeFit:
         self.waiting = 0  # moments in them
         self.coarse = 0
         self.real = False
-        self.units: dict[str, str] = {}  # unit → first file that has it
+        self.units = TimeUnits(name)
 
     def add(self, times_N: np.ndarray, file: str) -> None:
         """More rows of `file`: int64 or float64, as `to_times` gives them.
@@ -38,7 +37,7 @@ class TimeFit:
         Raises:
             ValueError: They are in another unit than those of another file.
         """
-        self._refuse_two_units(times_N, file)
+        self.units.add(times_N, file)
         if times_N.dtype.kind == "f":
             self.real = True
             times_N = _ordered_bits(times_N)
@@ -67,20 +66,6 @@ class TimeFit:
                 return
             self.coarse += 1
             moments, counts = self.moments, self.counts
-
-    def _refuse_two_units(self, times_N: np.ndarray, file: str) -> None:
-        if not len(times_N):
-            return
-        lowest, highest = float(times_N.min()), float(times_N.max())
-        for unit, start, stop in _UNITS:
-            if start <= lowest and highest < stop:
-                self.units.setdefault(unit, file)
-        if len(self.units) > 1:
-            (one, there), (two, here) = list(self.units.items())[:2]
-            raise ValueError(
-                f"{here}: column {self.name!r} looks like {two} since 1970, but like {one} in "
-                f"{there}; write the column in one unit"
-            )
 
 
 def _ordered_bits(values: np.ndarray) -> np.ndarray:

@@ -23,6 +23,9 @@ def numbers(values, kind=None):
         ([1.5, float("nan"), None], pa.float32(), [1.5, np.nan, np.nan]),
         ([True, False, None], pa.bool_(), [1, 0, np.nan]),
         ([decimal.Decimal("1.25"), None], pa.decimal128(5, 2), [1.25, np.nan]),
+        # The floats that text gives; Arrow's cast makes 0.35000000000000003 of the first
+        ([decimal.Decimal(x) for x in ("0.35", "0.41", "0.47")], pa.decimal128(20, 2),
+         [0.35, 0.41, 0.47]),
         ([None, None], pa.null(), [np.nan, np.nan]),
         (["1", " 2.5 ", "NA", "", None, "1e3", ".5", "+7", "true"], None,
          [1, 2.5, np.nan, np.nan, np.nan, 1000, 0.5, 7, 1]),

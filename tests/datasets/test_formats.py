@@ -2,6 +2,7 @@
 
 import fsspec
 import pyarrow as pa
+import pyarrow.csv as pacsv
 import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
@@ -96,6 +97,33 @@ def test_addresses(tmp_path):
 def test_addresses_that_lead_nowhere(address, says):
     with pytest.raises(ValueError, match=rf"^{address.replace('*', '.')}: .*{says}"):
         read_table(address)
+
+
+def test_decimals_beside_floats_become_the_nearest_float(tmp_path):
+    prices = pa.array(["0.35", "0.41"])
+    for number, kind in enumerate((pa.float64(), pa.decimal128(9, 2))):
+        pq.write_table(pa.table({"price": prices.cast(kind)}), tmp_path / f"{number}.parquet")
+    assert read_table(tmp_path)["price"].to_pylist() == [0.35, 0.41, 0.35, 0.41]
+
+
+@pytest.mark.parametrize(
+    ("suffix", "write", "reads"),
+    [
+        ("parquet", pq.write_table, (pq.ParquetFile, "read")),
+        ("csv", pacsv.write_csv, (pacsv, "read_csv")),
+        ("arrow", pa.feather.write_feather, (pa.ipc, "open_file")),
+    ],
+)
+def test_a_file_too_large_for_the_memory_is_not_called_damaged(
+    tmp_path, monkeypatch, suffix, write, reads
+):
+    def fails(*_, **__):
+        raise pa.ArrowMemoryError("malloc of size 99 failed")  # an ArrowException as well
+
+    write(pa.table({"x": [1, 2]}), str(tmp_path / f"x.{suffix}"))
+    monkeypatch.setattr(*reads, fails)
+    with pytest.raises(MemoryError, match=rf"x\.{suffix}: malloc of size 99 failed"):
+        read_table(tmp_path)
 
 
 def test_two_units_of_time_are_refused(tmp_path):

@@ -317,3 +317,11 @@ def test_a_line_above_the_header(tmp_path, first, what):
         f"{path}: the first line, {first!r}, is {what}, expected the column names; remove the line"
     )
     assert column_names(write(tmp_path, "b.csv", "#user,price\n1,2\n")) == ["#user", "price"]
+
+
+def test_a_header_that_is_none_does_not_fill_the_screen(tmp_path):
+    path = tmp_path / "log.csv"
+    path.write_bytes(b"X" * 50_000)
+    with pytest.raises(ValueError, match=r"there is no column 'user'.*X…$") as raised:
+        read_table(path, ["user"])
+    assert len(str(raised.value)) < 300

@@ -2,11 +2,13 @@ import datetime
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmoe.config import SplitConfig
+from mmoe.datasets.readers import read_table
 from mmoe.datasets.splits import assign_parts, split_table
 
 
@@ -123,3 +125,18 @@ def test_errors_say_how_to_mend():
 def test_three_rows_make_three_splits():
     parts = split_table(table(x=[1, 2, 3]), SplitConfig(), 1, "log.csv")
     assert [part.num_rows for part in parts] == [1, 1, 1]
+
+
+def test_two_units_of_time_in_two_files_are_refused(tmp_path):
+    start = 1_700_000_000
+    for number, unit in enumerate((1, 1, 1000)):
+        times = [(start + 9 * number + n) * unit for n in range(9)]
+        pq.write_table(table(at=times), tmp_path / f"{number}.parquet")
+    rows = read_table(tmp_path, numbered=True)
+    says = (
+        r"2\.parquet: column 'at' looks like milliseconds since 1970, but like seconds in .*0\.par"
+    )
+    with pytest.raises(ValueError, match=says):
+        split_table(rows, SplitConfig(by="time", column="at"), 1, "log")
+    part = split_table(rows.slice(0, 18), SplitConfig(by="time", column="at"), 1, "log")
+    assert sum(rows.num_rows for rows in part) == 18
