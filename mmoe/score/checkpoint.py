@@ -86,9 +86,11 @@ class CheckpointFolder:
             raise ValueError(f"{path}: cannot be read as a checkpoint: {error}") from None
 
     def _remove_all_but(self, keep: set[str]) -> None:
-        for folder in self.path.iterdir():
-            if folder.is_dir() and folder.name not in keep:
-                shutil.rmtree(folder, ignore_errors=True)
+        for path in self.path.iterdir():
+            if path.is_dir() and path.name not in keep:
+                shutil.rmtree(path, ignore_errors=True)
+            elif path.match(".index.*.tmp"):  # of a process that died just before its move
+                path.unlink(missing_ok=True)
 
 
 @torch.no_grad()

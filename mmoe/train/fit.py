@@ -111,7 +111,7 @@ def train_run(
     trainer = Trainer(config, state, prepared, run, reporter, profile=profile)
     try:
         trainer.fit()
-    except ValueError:
+    except Exception:
         # A run that never got as far as a checkpoint must not stand in the mended command's way
         if not trainer.checkpoints.exists():
             _clear(run)
@@ -143,6 +143,7 @@ def with_absolute_paths(config: RunConfig, data: str | Path | None) -> RunConfig
 def _interrupted(out: Path, config: RunConfig) -> RunDirectory | None:
     """The run to resume, or None where it had not got as far as a checkpoint."""
     run = RunDirectory(out)
+    _remove_strays(run)
     if not run.config_file.exists():
         if out.is_dir() and all(_comes_before_the_config(path.name) for path in out.iterdir()):
             _clear(run)  # of a run that was killed while it began
@@ -178,7 +179,7 @@ def first_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
 
 def _comes_before_the_config(name: str) -> bool:
     """What `_start` writes first."""
-    return name in ("vocabulary", "warm_start.json") or (name[:1] == "." and name.endswith(".tmp"))
+    return name == "warm_start.json" or (name[:1] == "." and name.endswith(".tmp"))
 
 
 def _clear(run: RunDirectory) -> None:
@@ -187,10 +188,17 @@ def _clear(run: RunDirectory) -> None:
         shutil.rmtree(folder, ignore_errors=True)
     run.warm_start_file.unlink(missing_ok=True)
     run.config_file.unlink(missing_ok=True)
-    for stray in run.path.glob(".*.tmp"):
-        shutil.rmtree(stray) if stray.is_dir() else stray.unlink()
+    _remove_strays(run)
     if not any(run.path.iterdir()):
         run.path.rmdir()
+
+
+def _remove_strays(run: RunDirectory) -> None:
+    """Removes files that a killed process had begun and not yet moved to their names."""
+    names = (run.config_file, run.history_file, run.curves_file, run.metrics_file)
+    for path in (*names, run.warm_start_file, run.profile):
+        for stray in run.path.glob(f".{path.name}.*.tmp"):
+            shutil.rmtree(stray) if stray.is_dir() else stray.unlink()
 
 
 def _refuse_full_directory(out: Path) -> None:
@@ -202,11 +210,12 @@ def _refuse_full_directory(out: Path) -> None:
 def _start(
     config: RunConfig, prepared: PreparedData, out: Path, report: WarmStartReport | None
 ) -> RunDirectory:
+    """The config comes early: it is how `--resume` knows that what else is there may go."""
     run = RunDirectory.create(out)
     if report is not None:  # first, so that no --resume can forget it
         write_json(run.warm_start_file, report.as_dict())
-    prepared.encoder.save(run.vocabulary)
     write_text(run.config_file, dump_config(config))
+    prepared.encoder.save(run.vocabulary)
     return run
 
 

@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from mmoe.config import config_from_dict, set_values
+from mmoe.datasets.encoder import FeatureEncoder
 from mmoe.datasets.splits import Splits
 from mmoe.embeddings import torchrec_problem
 from mmoe.score import RunDirectory, load_predictor
@@ -238,6 +239,54 @@ def test_a_failed_start_does_not_stand_in_the_way(train, tmp_path):
               "training.embedding_optimizer.learning_rate=1e30")  # fmt: skip
     assert not (tmp_path / "run").exists()
     assert train("run", "training.epochs=1").metrics["train"]["epochs"] == 1
+
+
+@pytest.mark.parametrize("dies", ["vocabulary", "config"])
+def test_resume_after_a_death_while_the_directory_is_made(train, tmp_path, monkeypatch, dies):
+    """Nothing is trained yet, but files are there, one of them half-written."""
+
+    def half(path: Path, *_: object) -> None:
+        path.mkdir(exist_ok=True)
+        (path / "half").write_text("half")
+        raise KeyboardInterrupt
+
+    def stray(path: Path, text: str) -> None:
+        path.with_name(f".{path.name}.1.tmp").write_text(text[:5])
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        if dies == "vocabulary":
+            patch.setattr(FeatureEncoder, "save", lambda self, path: half(path))
+        else:
+            patch.setattr("mmoe.train.fit.write_text", stray)
+        with pytest.raises(KeyboardInterrupt):
+            train("run", "training.epochs=1")
+    assert any((tmp_path / "run").iterdir())
+    finished = train("run", "training.epochs=1", resume=True)
+    assert finished.metrics["train"]["epochs"] == 1
+    assert not list((tmp_path / "run").rglob("half"))
+    assert not list((tmp_path / "run").rglob(".*"))
+
+
+def test_what_a_killed_process_had_begun_to_write_goes(train, tmp_path, dies_after):
+    """Pointers and JSON that were not moved to their names any more."""
+    with pytest.raises(KeyboardInterrupt):
+        train("run", "training.checkpoint_every_steps=3", reporter=dies_after(7))
+    for stray in (".history.json.1.tmp", "checkpoint/.index.1.tmp"):
+        (tmp_path / "run" / stray).write_text("half")
+    (tmp_path / "run" / ".mine").write_text("kept")
+    train("run", "training.checkpoint_every_steps=3", resume=True)
+    assert [path.name for path in (tmp_path / "run").rglob(".*")] == [".mine"]
+
+
+def test_a_start_that_runs_out_of_memory_does_not_stand_in_the_way(train, tmp_path, monkeypatch):
+    def fails(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("mmoe.train.loop.train_step", fails)
+    with pytest.raises(MemoryError):
+        train("run")
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(
