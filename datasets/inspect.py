@@ -246,7 +246,7 @@ def _useless(profile: ColumnProfile) -> str | None:
     if profile.missing == profile.rows:
         return "empty in every row"
     if profile.nature == "other":
-        return "neither numbers, text, dates nor lists"
+        return "neither numbers, text, dates nor lists of them"
     if profile.nature != "list" and profile.distinct <= 1 and not profile.missing:
         return "the same value in every row"
     if profile.unique_per_row:

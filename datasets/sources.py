@@ -80,7 +80,7 @@ def one_path(config: RunConfig, data: str | Path | None) -> Paths:
     """
     _refuse_unread(config.data)
     paths = data if data is not None else config.data.path
-    if paths is None:
+    if not paths:
         raise ValueError("data.path: is missing; set it, or give --data PATH")
     return paths
 
@@ -95,7 +95,7 @@ def files_by_split(config: RunConfig, folder: str | Path | None) -> dict[str, Pa
     parts: dict[str, Paths] = {
         name: below(folder, paths)
         for name in ("train", "validation", "test")
-        if (paths := getattr(config.data, name)) is not None
+        if (paths := getattr(config.data, name))
     }
     for name in ("train", "test"):
         if name not in parts:

@@ -48,8 +48,25 @@ def main() -> None:
             )
         raise
     except (ValueError, OSError) as error:
-        sys.stderr.write(f"mmoe: error: {' '.join(str(error).split())}\n")
-        sys.exit(2)
+        _say_error(str(error))
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and _NO_MEMORY not in str(error):
+            raise
+        what = str(error) or "an allocation failed"
+        _say_error(
+            f"not enough memory ({what}); stream the rows with --set "
+            "data.input=stream, or make smaller what is large: tables (hash_size, dim), "
+            "batch_size, eval_batch_size, the model or data.streaming.shuffle_buffer_rows"
+        )
+
+
+# What torch's RuntimeError says where an allocation failed
+_NO_MEMORY = "can't allocate memory"
+
+
+def _say_error(text: str) -> None:
+    sys.stderr.write(f"mmoe: error: {' '.join(text.split())}\n")
+    sys.exit(2)
 
 
 def repeat_flags(arguments: list[str]) -> list[str]:
@@ -284,7 +301,7 @@ def init(
     from mmoe.datasets.inspect import infer_config
     from mmoe.datasets.readers import read_table
 
-    table = read_table(data)
+    table = read_table(data, numbered=True)
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", Path(data).name.split(".")[0]).strip("-") or "run"
     name = name if name[0].isalpha() else f"run-{name}"
     config, reasons = infer_config(table, label, name=name, path=data, origin=data)

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
@@ -123,7 +124,32 @@ def test_init_writes_a_config_that_trains(mmoe, funnel_table, tmp_path):
     assert "exists already" in err
 
 
+def test_init_does_not_split_by_a_time_of_two_units(mmoe, log, tmp_path):
+    """Its config would not train."""
+    table = pq.read_table(log).slice(0, 2000)
+    folder = tmp_path / "log"
+    folder.mkdir()
+    for part, unit in enumerate((1, 1000)):
+        seconds = 1_700_000_000 + np.arange(1000) + 1000 * part
+        here = table.slice(1000 * part, 1000)
+        here = here.append_column("timestamp", pa.array(seconds * unit))
+        pq.write_table(here, folder / f"{part}.parquet")
+    config = tmp_path / "config.yaml"
+    code, _, err = mmoe("init", folder, "--label", "click", "--out", config)
+    assert code == 0, err
+    text = config.read_text()
+    assert "by: random" in text
+    assert "1.parquet: column 'timestamp' looks like milliseconds" in " ".join(text.split())
+
+
 BROKEN = {
+    "no paths": (lambda c, p: c["data"].update(path=[]), "data.path: is missing"),
+    "min_count beyond 64 bits": (
+        lambda c, p: c["features"].append(
+            {"kind": "categorical", "name": "x", "column": "item", "min_count": 2**63}
+        ),
+        "min_count: Input should be less than or equal",
+    ),
     "misspelt key": (lambda c, p: c.update(trainnig={}), "unknown key 'trainnig'; did you mean"),
     "missing column": (
         lambda c, p: c["features"].append({"kind": "numeric", "name": "prise"}),
@@ -172,6 +198,35 @@ def test_truncated_parquet(mmoe, config, log, tmp_path):
     whole = log.read_bytes()
     log.write_bytes(whole[: len(whole) // 2])
     _refused(mmoe("train", config, "--data", log, "--out", tmp_path / "run"), "log.parquet")
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (
+            MemoryError("log.parquet: malloc failed"),
+            r"not enough memory \(log.parquet: malloc failed",
+        ),
+        (MemoryError(), r"not enough memory \(an allocation failed\); .*data.input=stream"),
+        (RuntimeError("[enforce fail] can't allocate memory: you tried 9 bytes."), "you tried 9"),
+    ],
+)
+def test_too_little_memory(error, says, mmoe, config, log, tmp_path, monkeypatch):
+    def fails(*_, **__):
+        raise error
+
+    monkeypatch.setattr("mmoe.train.fit.build_ranker", fails)
+    _refused(mmoe("train", config, "--data", log, "--out", tmp_path / "run", "--quiet"), says)
+    assert not (tmp_path / "run").exists()
+
+
+def test_other_errors_of_the_interpreter_stay_what_they_are(mmoe, config, log, monkeypatch):
+    def fails(*_, **__):
+        raise RuntimeError("a fault of ours")
+
+    monkeypatch.setattr("mmoe.train.fit.build_ranker", fails)
+    with pytest.raises(RuntimeError, match="a fault of ours"):
+        mmoe("train", config, "--data", log, "--quiet")
 
 
 def test_other_mistakes(mmoe, config, log, tmp_path):

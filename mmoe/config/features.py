@@ -23,7 +23,10 @@ class TableSettings(Strict):
         "need it more (TorchRec's managed collisions, ZCH)",
     )
     min_count: int = Field(
-        default=1, ge=1, description="ids seen less often share the row of unseen ids"
+        default=1,
+        ge=1,
+        le=2**62,  # rows are counted in 64 bits
+        description="ids seen less often share the row of unseen ids",
     )
     max_rows: int | None = Field(
         default=None,

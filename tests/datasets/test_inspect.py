@@ -89,6 +89,8 @@ def test_what_is_left_out_and_why():
         "endless": np.where(np.arange(ROWS) == 5, np.inf, 1.5 + np.arange(ROWS) % 7),
         "birthday": [datetime.date(1990, 1, 1 + i % 31) for i in range(ROWS)],
         "nested": [{"a": 1}] * ROWS,
+        "nested_list": [[{"a": 1}]] * ROWS,
+        "list_of_lists": [[[1], [2]]] * ROWS,
     }  # fmt: skip
     config, reasons, text = infer(log(**extra))
     why = left_out(reasons)
@@ -103,6 +105,8 @@ def test_what_is_left_out_and_why():
     assert "seems to be known only afterwards" in why["later"]
     assert "it holds infinity" in why["endless"]
     assert "a moment in time" in why["birthday"]
+    for name in ("nested", "nested_list", "list_of_lists"):
+        assert why[name] == "neither numbers, text, dates nor lists of them"
     assert "#   row: its value is different in every row" in text
     assert config.data.split.by == "random"
 
