@@ -8,6 +8,8 @@ from mmoe.datasets.arrow import pc
 from mmoe.datasets.rows import cast_column, find_column, is_list, is_text, place
 
 _MICROSECONDS = 1e6
+# How text says a moment; all rows in one way
+_MOMENT_KINDS = (pa.int64(), pa.timestamp("us"), pa.timestamp("us", "UTC"))
 
 
 def to_numbers(table: pa.Table, name: str, origin: str, used_by: str) -> np.ndarray:
@@ -118,27 +120,41 @@ def to_times(table: pa.Table, name: str, origin: str) -> np.ndarray:
         return column.to_numpy()
     if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
         return column.cast(pa.timestamp("us"), safe=False).cast(pa.int64()).to_numpy()
-    first = column[0].as_py() if len(column) else None
+    where, bad = origin, column[0].as_py() if len(column) else None
     if is_text(column.type):
         moments = parse_moments(column)
         if moments is not None:
             return moments
+        index = _first_without_moment(column)
+        where, bad = place(table, origin, index), column[index].as_py()
     elif pa.types.is_floating(column.type) or pa.types.is_decimal(column.type):
         times_N = to_numbers(table, name, origin, used_by)
         if not np.isnan(times_N).any():
             return times_N
-        first = float("nan")
+        bad = float("nan")
     raise ValueError(
-        f"{origin}: column {name!r} (of {used_by}) cannot be ordered in time (such as {first!r}); "
+        f"{where}: column {name!r} (of {used_by}) cannot be ordered in time (such as {bad!r}); "
         "write ISO 8601 (2024-01-31T12:00:00), seconds or milliseconds, or split by random"
     )
 
 
 def parse_moments(column: pa.ChunkedArray) -> np.ndarray | None:
     """ISO 8601 text, or whole numbers in text → int64 [N] microseconds (or the numbers) or None."""
-    for kind in (pa.int64(), pa.timestamp("us"), pa.timestamp("us", "UTC")):
+    for kind in _MOMENT_KINDS:
         try:
             return column.cast(kind).cast(pa.int64()).to_numpy()
         except pa.ArrowInvalid:
             continue
     return None
+
+
+def _first_without_moment(column: pa.ChunkedArray) -> int:
+    """The first value that is not written as those before it, where `parse_moments` has none."""
+    good, bad = 0, len(column)  # so many are read, so many are not
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        if parse_moments(column.slice(0, middle)) is None:
+            bad = middle
+        else:
+            good = middle
+    return good

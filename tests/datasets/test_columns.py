@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmoe.datasets.columns import to_numbers
+from mmoe.datasets.columns import to_numbers, to_times
 from mmoe.datasets.text import settle, to_integers, to_reals
 
 
@@ -101,3 +101,18 @@ def test_settle_keeps_what_it_cannot_give_back(values, kind):
     assert settled.type == kind
     if kind == pa.large_string():
         assert settled.to_pylist() == values
+
+
+@pytest.mark.parametrize(
+    ("times", "row", "word"),
+    [
+        (["17", "18", "time", "19"], 3, "time"),
+        (["never", "2024-01-31"], 1, "never"),
+        ([*["2024-01-31"] * 9, "31.1.2024"], 10, "31.1.2024"),
+        (["2024-01-31", "17"], 2, "17"),
+    ],
+)
+def test_a_word_among_times_is_named_with_its_row(times, row, word):
+    says = rf"^log.csv: row {row}: column 'at' .* cannot be ordered in time \(such as '{word}'\)"
+    with pytest.raises(ValueError, match=says):
+        to_times(pa.table({"at": times}), "at", "log.csv")
