@@ -1,0 +1,1 @@
+"""What goes wrong in ordinary days: killed jobs, broken inputs, too little memory."""

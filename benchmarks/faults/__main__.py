@@ -1,0 +1,24 @@
+"""Breaks runs and inputs on purpose, prints a table and, last, one JSON line of counts.
+
+python -m benchmarks.faults train [--kills N] [--inputs N] [--seed S] [--only-input NUMBER]
+"""
+
+import argparse
+import sys
+
+from benchmarks.faults import train_program
+
+# Each takes the arguments that follow its name, and returns the exit code
+PROGRAMS = {"train": train_program.main}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.faults")
+    parser.add_argument("what", choices=tuple(PROGRAMS))
+    parser.add_argument("rest", nargs=argparse.REMAINDER, help="see WHAT --help")
+    arguments = parser.parse_args()
+    sys.exit(PROGRAMS[arguments.what](arguments.rest))
+
+
+if __name__ == "__main__":
+    main()

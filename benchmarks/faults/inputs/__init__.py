@@ -1,0 +1,1 @@
+"""Generated broken inputs: each must end in a clear error or in the right answer."""

@@ -1,0 +1,183 @@
+"""Draws cases: number N of a seed is always the same one."""
+
+import random
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import yaml
+
+from benchmarks.faults.inputs.byte_faults import BYTE_FAULTS
+from benchmarks.faults.inputs.changing_faults import changes_while_read
+from benchmarks.faults.inputs.column_faults import COLUMN_FAULTS
+from benchmarks.faults.inputs.config_faults import CONFIG_FAULTS, ConfigDraft
+from benchmarks.faults.inputs.draft import Command, Draft, Expect
+from benchmarks.faults.inputs.id_faults import ID_FAULTS
+from benchmarks.faults.inputs.layout_faults import LAYOUT_FAULTS
+from benchmarks.faults.inputs.number_faults import NUMBER_FAULTS
+from benchmarks.faults.inputs.run_faults import damage_run
+from benchmarks.faults.inputs.workspace import Workspace
+from benchmarks.faults.small_log import small_config, small_log
+
+ROWS = 260
+# Of a hundred cases
+_FAMILIES = {"table": 36, "bytes": 26, "layout": 8, "config": 22, "changing": 4, "run": 4}
+
+
+@dataclass
+class Case:
+    """One broken input.
+
+    Attributes:
+        number: Which one of its seed.
+        fault: What is broken.
+        command: That reads it.
+        expect: What must come of it.
+        arguments: Of `mmoe`.
+        out: What the command writes; must not be there where it failed.
+        draft: The data, where they are what is broken.
+        clean: Its tables before they were broken.
+        around: What goes on while the command runs.
+    """
+
+    number: int
+    fault: str
+    command: Command
+    expect: Expect
+    arguments: list[str]
+    out: Path
+    words: tuple[str, ...] = ()
+    draft: Draft | None = None
+    clean: Sequence[pa.Table] = ()
+    around: Callable[[], AbstractContextManager[Any]] = field(default=nullcontext)
+
+
+def draw_case(seed: int, number: int, space: Workspace, folder: Path) -> Case:
+    """Case `number`; its files go into `folder`."""
+    draw = random.Random(f"inputs {seed} {number}")
+    family = draw.choices(list(_FAMILIES), list(_FAMILIES.values()))[0]
+    if family == "config":
+        return _config_case(number, draw, space, folder)
+    if family == "run":
+        return _run_case(number, draw, space, folder)
+    return _data_case(number, family, draw, space, folder)
+
+
+def _data_case(
+    number: int, family: str, draw: random.Random, space: Workspace, folder: Path
+) -> Case:
+    draft = _new_draft(family, draw, folder)
+    clean, around = list(draft.tables), nullcontext
+    if family == "changing":
+        draft.write()
+        name, (expect, around) = "changes_while_read", changes_while_read(draft)
+    elif family == "table":
+        fault = draw.choice((*COLUMN_FAULTS, *NUMBER_FAULTS, *ID_FAULTS))
+        name, expect = fault.__name__, fault(draft)
+        draft.write()
+    else:
+        fault = draw.choice(BYTE_FAULTS if family == "bytes" else LAYOUT_FAULTS)
+        draft.write()
+        name, expect = fault.__name__, fault(draft)
+    out = (
+        folder
+        / "out"
+        / {"score": "scores.parquet", "init": "config.yaml"}.get(draft.command, "run")
+    )
+    out.parent.mkdir()
+    return Case(
+        number=number,
+        fault=f"{name} ({draft.kind} × {len(draft.tables)}{', streamed' * draft.streams})",
+        command=draft.command,
+        expect=expect,
+        arguments=_arguments(draft, space, folder, out),
+        out=out,
+        words=draft.words(),
+        draft=draft,
+        clean=clean,
+        around=around,
+    )
+
+
+def _new_draft(family: str, draw: random.Random, folder: Path) -> Draft:
+    commands: list[Command] = ["train", "score", "evaluate", "init"]
+    command = draw.choices(commands, [48, 24, 14, 14])[0]
+    split: tuple[str, str] | None = draw.choice([None, None, ("time", "time"), ("hash", "user")])
+    streams = draw.random() < 0.5
+    if family == "changing":
+        command, split, streams = "train", None, True
+    parts = draw.choice([1, 3, 3])
+    table = small_log(ROWS, seed=draw.randrange(5))
+    cuts = [n * ROWS // parts for n in range(parts + 1)]
+    return Draft(
+        draw=draw,
+        command=command,
+        kind=draw.choice(["csv", "parquet", "parquet", "csv.gz"]),
+        tables=[table.slice(a, b - a) for a, b in pairwise(cuts)],
+        split=split,
+        streams=streams,
+        folder=folder,
+    )
+
+
+def _arguments(draft: Draft, space: Workspace, folder: Path, out: Path) -> list[str]:
+    if draft.command == "init":
+        labels = ["--label", "click", "--label", "buy"]
+        return ["init", draft.data, *labels, "--out", str(out)]
+    run = space.run("stream" if draft.streams else "memory")
+    if draft.command == "score":
+        return ["score", str(run), "--input", draft.data, "--output", str(out), "--quiet"]
+    if draft.command == "evaluate":
+        return ["evaluate", str(run), "--data", draft.data, "--json", "--quiet"]
+    config = folder / "config.yaml"
+    raw = data_config(draft.data, draft.split, "stream" if draft.streams else "memory")
+    config.write_text(yaml.safe_dump(raw), encoding="utf-8")
+    return ["train", str(config), "--out", str(out), "--quiet"]
+
+
+def data_config(path: str, split: tuple[str, str] | None, how: str) -> dict[str, Any]:
+    """The config that trains on a case's data."""
+    raw = small_config(path)
+    raw["data"]["input"] = how
+    raw["data"]["streaming"] = {"chunk_rows": 40}
+    if split is not None:
+        raw["data"]["split"] = {"by": split[0], "column": split[1]}
+    return raw
+
+
+def _config_case(number: int, draw: random.Random, space: Workspace, folder: Path) -> Case:
+    raw = small_config(str(space.log))
+    # Small, so that a run whose sizes are odd still ends soon
+    draft = ConfigDraft(draw, raw, space.full_config(raw), folder / "config.yaml")
+    fault = draw.choice(CONFIG_FAULTS)
+    expect = fault(draft)
+    if not draft.path.exists() and fault.__name__ != "no_file":
+        text = yaml.safe_dump(draft.raw, sort_keys=False)
+        draft.path.write_text(text, encoding="utf-8")
+    out = folder / "out" / "run"
+    out.parent.mkdir()
+    overrides = [part for text in draft.overrides for part in ("--set", text)]
+    return Case(
+        number=number,
+        fault=fault.__name__,
+        command="train",
+        expect=expect,
+        arguments=["train", str(draft.path), "--out", str(out), "--quiet", *overrides],
+        out=out,
+    )
+
+
+def _run_case(number: int, draw: random.Random, space: Workspace, folder: Path) -> Case:
+    run = space.copy_run(folder / "run")
+    expect = damage_run(run, draw)
+    command: Command = draw.choice(["evaluate", "score"])
+    out = folder / "out" / "scores.parquet"
+    out.parent.mkdir()
+    arguments = ["evaluate", str(run), "--data", str(space.log), "--json", "--quiet"]
+    if command == "score":
+        arguments = ["score", str(run), "--input", str(space.log), "--output", str(out), "--quiet"]
+    return Case(number, "damaged_run", command, expect, arguments, out, words=(str(run),))

@@ -1,0 +1,133 @@
+"""`benchmarks.faults` in small: that it kills, breaks and judges what it says."""
+
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from benchmarks.faults import memory_limit, train_program
+from benchmarks.faults.inputs.cases import Case, draw_case
+from benchmarks.faults.inputs.draft import error, right
+from benchmarks.faults.inputs.in_process import run_in_process
+from benchmarks.faults.inputs.judge import judge
+from benchmarks.faults.inputs.workspace import Workspace
+from benchmarks.faults.same_end import first_difference, leftovers
+
+KEYS = ["kills", "resumed", "bit_identical", "inputs", "clear_errors", "right_answers",
+        "tracebacks"]  # fmt: skip
+
+
+@pytest.fixture(name="space", scope="module")
+def _space(tmp_path_factory):
+    return Workspace(tmp_path_factory.mktemp("faults") / "space")
+
+
+@pytest.mark.slow
+def test_kills_and_inputs(capsys):
+    arguments = ["--kills", "2", "--inputs", "30", "--jobs", "1", "--real", "1"]
+    code = train_program.main([*arguments, "--no-memory-limit"])
+    out, err = capsys.readouterr()
+    counts = json.loads(out.splitlines()[-1])
+    assert list(counts) == KEYS
+    assert code == 0, err
+    assert counts["kills"] == counts["resumed"] == counts["bit_identical"] == 2
+    assert counts["inputs"] == counts["clear_errors"] + counts["right_answers"] == 30
+    assert counts["tracebacks"] == 0
+
+
+@pytest.mark.slow
+def test_a_limit_of_memory(tmp_path):
+    runs = memory_limit.limited_runs(tmp_path, lambda _: None)
+    assert runs.passed, runs
+    assert runs.decoded > 2 * memory_limit.MORE_BYTES
+
+
+def test_a_number_is_always_the_same_case(space, tmp_path):
+    for number in range(40):
+        drawn = []
+        for again in range(2):
+            folder = tmp_path / f"{number}-{again}"
+            folder.mkdir()
+            case = draw_case(7, number, space, folder)
+            words = [argument.replace(str(folder), "") for argument in case.arguments]
+            files = {p.name: p.read_bytes() for p in folder.rglob("*.csv") if p.is_file()}
+            texts = {name: text for name, text in files.items() if name != "config.yaml"}
+            drawn.append((case.fault, case.expect.outcome, words, texts))
+        assert drawn[0] == drawn[1]
+
+
+def _score(space: Workspace, folder, table: pa.Table, expect) -> Case:
+    data, out = folder / "x.parquet", folder / "out" / "scores.parquet"
+    out.parent.mkdir()
+    pq.write_table(table, data)
+    arguments = ["score", str(space.run("memory")), "--input", str(data), "--output", str(out)]
+    return Case(0, "by hand", "score", expect, [*arguments, "--quiet"], out, words=("x.parquet",))
+
+
+@pytest.mark.parametrize(
+    ("change", "expect", "verdict", "why"),
+    [
+        ("none", right("none"), "right answer", ""),
+        ("none", error("price"), "failure", "should not have"),
+        ("none", right("clean"), "right answer", ""),
+        ("other prices", right("clean"), "failure", "scores differ"),
+        ("words", error("price"), "clear error", ""),
+        ("words", error("item"), "failure", "names none of 'item'"),
+        ("words", right("clean"), "failure", "the rows can be read"),
+    ],
+)
+def test_verdicts(space, tmp_path, change, expect, verdict, why):
+    table = pq.read_table(space.log)
+    place = table.column_names.index("price")
+    if change == "other prices":
+        table = table.set_column(place, "price", pa.array([2.0] * table.num_rows))
+    elif change == "words":
+        table = table.set_column(place, "price", pa.array(["cheap"] * table.num_rows))
+    found = judge(_score(space, tmp_path, table, expect), space, tmp_path)
+    assert (found.verdict, why in found.why) == (verdict, True), found
+
+
+def test_tracebacks_and_hangs_are_seen(space, tmp_path, monkeypatch):
+    def fails(*_, **__):
+        raise RuntimeError("a fault of ours")
+
+    case = _score(space, tmp_path, pq.read_table(space.log), right("clean"))
+    monkeypatch.setattr("mmoe.score.score_files", fails)
+    found = judge(case, space, tmp_path)
+    assert (found.verdict, found.why) == ("traceback", "RuntimeError: a fault of ours")
+
+    def hangs(*_, **__):
+        while True:
+            pass
+
+    monkeypatch.setattr("mmoe.score.score_files", hangs)
+    assert run_in_process(case.arguments, 0.2).code == -2
+
+
+def test_half_written_output_is_seen(space, tmp_path, monkeypatch):
+    case = _score(space, tmp_path, pq.read_table(space.log), error("price"))
+
+    def leaves_half(run, source, output, **_):
+        output.write_bytes(b"half")
+        raise ValueError("x.parquet: price")
+
+    monkeypatch.setattr("mmoe.score.score_files", leaves_half)
+    found = judge(case, space, tmp_path)
+    assert (found.verdict, found.why) == ("failure", "left behind: scores.parquet")
+
+
+def test_runs_that_differ_are_told_apart(space, tmp_path):
+    one, two = space.run("memory"), space.copy_run(tmp_path / "run")
+    assert first_difference(one, two) is None
+    history = json.loads((two / "history.json").read_text())
+    history["epochs"][0]["seconds"] += 1
+    (two / "history.json").write_text(json.dumps(history))
+    assert first_difference(one, two) is None
+    [weights] = (two / "checkpoint").rglob("model.safetensors")
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    assert "model.safetensors" in str(first_difference(one, two))
+    (two / "checkpoint" / ".index.1.tmp").touch()
+    assert leftovers(two) == ["checkpoint/.index.1.tmp"]
