@@ -444,5 +444,5 @@ def test_what_is_deeper_than_a_list_is_left_out_and_moments_have_a_hint():
     config, reasons = infer_config(table, ["click"])
     left_out = dict(reasons.left_out)
     assert [feature.name for feature in config.features] == ["user"]
-    assert left_out["deep"] == "neither numbers, text, dates nor lists"
+    assert left_out["deep"] == "neither numbers, text, dates nor lists of them"
     assert "kind: datetime takes its hour" in " ".join(left_out.values())

@@ -291,8 +291,9 @@ def test_a_killed_run_resumes_to_the_same_bits(
 def test_a_run_killed_while_it_began_is_no_obstacle(monday, tuesday, tmp_path, assert_same):
     tuesday("whole", monday)
     broken = tmp_path / "broken"
-    shutil.copytree(monday / "vocabulary", broken / "vocabulary")
-    (broken / ".warm_start.json.7.tmp").write_text("{")
+    broken.mkdir()
+    shutil.copy(tmp_path / "whole" / "warm_start.json", broken)
+    (broken / ".config.yaml.7.tmp").write_text("{")
     tuesday("broken", monday, resume=True)
     assert_same(tmp_path / "whole", broken)
 
