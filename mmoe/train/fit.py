@@ -74,7 +74,6 @@ def train_run(
         ValueError: Config, data or directory cannot be used. Checked before anything is written.
     """
     reporter = reporter or SilentReporter()
-    keep_freed_memory()
     ensure_process_group()
     config = with_absolute_paths(config, data)
     if resume:
@@ -98,6 +97,7 @@ def train_run(
         )
     _say_sizes(prepared, reporter)
     check_schedule(config.training.optimizer, steps_of(config, len(prepared.train)))
+    keep_freed_memory()  # of steps, not what reading took
     state = _training_state(config, prepared)
     report = None
     if earlier is not None and warm_start is not None:

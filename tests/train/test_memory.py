@@ -15,7 +15,7 @@ if {keep}:
     runpy.run_path({path!r})["keep_freed_memory"]()
 
 def step():
-    return [b"1" * (20 << 20) for _ in range(4)]
+    return [b"1" * (size << 20) for size in (20, 20, 48)]
 
 for _ in range(3):
     step()
