@@ -7,7 +7,10 @@ import numpy as np
 import torch
 
 from mmoe.datasets.batch import Batch
+from mmoe.datasets.prefetch import prefetch
 from mmoe.datasets.ragged import RaggedRows
+
+_BATCHES_AHEAD = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,10 +110,13 @@ class EncodedData:
         )
 
     def epoch_batches(self, seed: int, epoch: int, size: int, first: int = 0) -> Generator[Batch]:
-        """The batches of an epoch from number `first` on; the order depends on seed and epoch."""
+        """The batches of an epoch from number `first` on; the order depends on seed and epoch.
+
+        The next ones are made in the background while one is trained on.
+        """
         order = np.random.default_rng([seed, epoch]).permutation(len(self))
-        for start in range(first * size, len(self), size):
-            yield self.batch(order[start : start + size])
+        starts = range(first * size, len(self), size)
+        yield from prefetch((self.batch(order[s : s + size]) for s in starts), _BATCHES_AHEAD)
 
     def batch(self, rows: np.ndarray | slice, pad_to: int | None = None) -> Batch:
         """The given rows, in that order.

@@ -14,12 +14,12 @@ from mmoe.datasets.days import NO_PART
 from mmoe.datasets.encoder import FeatureEncoder
 from mmoe.datasets.fit_encoder import EncoderFit
 from mmoe.datasets.labels import TrainableCheck, encode_labels
+from mmoe.datasets.prefetch import prefetch
 from mmoe.datasets.projection import column_uses
 from mmoe.datasets.readers import column_names
 from mmoe.datasets.sources import files_by_split, one_path
 from mmoe.datasets.splits import refuse_empty
 from mmoe.datasets.stream.parts import RandomParts, WholeParts, count_parts, fit_parts
-from mmoe.datasets.stream.prefetch import prefetch
 from mmoe.datasets.stream.rows import StreamRows
 from mmoe.datasets.stream.source import StreamSource
 from mmoe.datasets.stream.split import Split

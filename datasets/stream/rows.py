@@ -12,10 +12,10 @@ from mmoe.datasets.encoded import EncodedData, in_chunks, join
 from mmoe.datasets.encoder import FeatureEncoder
 from mmoe.datasets.keys import GroupCodes
 from mmoe.datasets.labels import encode_labels
+from mmoe.datasets.prefetch import prefetch
 from mmoe.datasets.projection import column_uses
 from mmoe.datasets.rows import find_column
 from mmoe.datasets.stream.order import Window, row_order, window_rows, windows
-from mmoe.datasets.stream.prefetch import prefetch
 from mmoe.datasets.stream.split import PieceReader, Split
 
 # A window is made while another is trained on; chunks of evaluation are smaller

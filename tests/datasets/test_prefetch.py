@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from mmoe.datasets.stream.prefetch import prefetch
+from mmoe.datasets.prefetch import prefetch
 
 
 def threads():
