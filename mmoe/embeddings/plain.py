@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmoe.config import EmbeddingOptimizerConfig, FeatureSpec, TableSpec
+from mmoe.embeddings.names import module_name
 from mmoe.embeddings.pooling import divide_by_length, feature_weights
 from mmoe.embeddings.row_updates import TableOptimizer, row_update
 
@@ -28,13 +29,13 @@ class PlainEmbeddings(nn.Module):
     ) -> None:
         super().__init__()
         self.features = list(features)
-        self.tables = nn.ParameterDict(
-            {table.name: nn.Parameter(torch.zeros(table.num_rows, table.dim)) for table in tables}
-        )
+        weights = {t.name: nn.Parameter(torch.zeros(t.num_rows, t.dim)) for t in tables}
+        self.tables = nn.ParameterDict({module_name(name): w for name, w in weights.items()})
+        self._names = list(weights)
         dims = {table.name: table.dim for table in tables}
         self.output_dim = sum(dims[feature.table] for feature in features)
         rates = {table.name: table.learning_rate or optimizer.learning_rate for table in tables}
-        self.optimizer = TableOptimizer(dict(self.tables.items()), rates, row_update(optimizer))
+        self.optimizer = TableOptimizer(weights, rates, row_update(optimizer))
 
     def forward(
         self, values: Tensor, lengths_CB: Tensor, id_weights: Tensor | None = None
@@ -61,7 +62,7 @@ class PlainEmbeddings(nn.Module):
             offsets = lengths_B.cumsum(0) - lengths_B
             out = F.embedding_bag(
                 ids_V,
-                self.tables[feature.table],
+                self.tables[module_name(feature.table)],
                 offsets.to(ids_V.dtype),
                 mode="sum",
                 sparse=True,
@@ -72,7 +73,7 @@ class PlainEmbeddings(nn.Module):
 
     def table_weights(self) -> dict[str, Tensor]:
         """The tables by name."""
-        return {name: weight.data for name, weight in self.tables.items()}
+        return {name: self.tables[module_name(name)].data for name in self._names}
 
     def optimizer_state(self) -> dict[str, Tensor]:
         """See `EmbeddingBackend`."""

@@ -26,6 +26,7 @@ from torchrec.optim.keyed import CombinedOptimizer, KeyedOptimizer
 
 from mmoe.config import EmbeddingOptimizerConfig, FeatureSpec, TableSpec
 from mmoe.embeddings.arrange import Block, arrange, arrangement
+from mmoe.embeddings.names import module_name, table_of_module
 from mmoe.embeddings.pooling import needed_weights
 from mmoe.embeddings.quiet import quiet_tracing
 
@@ -105,7 +106,7 @@ class ShardedEmbeddings(nn.Module):
         with _quiet():
             state = self.sharded.fused_optimizer.state_dict()["state"]
             return {
-                f"{name.split('.')[0]}/sum": _flat_rows(_local(value))
+                f"{table_of_module(name.split('.')[0])}/sum": _flat_rows(_local(value))
                 for by_table in state.values()
                 for name, value in by_table.items()
             }
@@ -115,7 +116,7 @@ class ShardedEmbeddings(nn.Module):
         optimizer = self.sharded.fused_optimizer
         for group in _kernel_optimizers(optimizer):
             # Tables of one kernel have one rate: TorchRec groups them by it
-            table = next(iter(group.params)).split(".")[-2]
+            table = table_of_module(next(iter(group.params)).split(".")[-2])
             for settings in group.param_groups:
                 settings["lr"] = self._rates[table] * factor  # type: ignore[index]  # a dict
         optimizer.step()  # hands the rates to the kernels; applies nothing
@@ -133,7 +134,7 @@ def _shard(
         device=torch.device("meta"),
         tables=[
             EmbeddingBagConfig(
-                name=table.name,
+                name=module_name(table.name),
                 num_embeddings=table.num_rows,
                 embedding_dim=table.dim,
                 feature_names=[f.name for f in features if f.table == table.name],
@@ -146,7 +147,7 @@ def _shard(
     for table in tables:
         if table.learning_rate is not None:
             # Where TorchRec looks for settings of one table; those that agree share a kernel call
-            weight: Any = collection.embedding_bags[table.name].weight
+            weight: Any = collection.embedding_bags[module_name(table.name)].weight
             weight._optimizer_kwargs = [{"learning_rate": table.learning_rate}]
     sharder = EmbeddingBagCollectionSharder(
         fused_params={
@@ -163,7 +164,7 @@ def _shard(
     )
     planner = EmbeddingShardingPlanner(
         topology=Topology(world_size=world, compute_device="cpu"),
-        constraints={table.name: fused for table in tables},
+        constraints={module_name(table.name): fused for table in tables},
     )
     plan = planner.collective_plan(collection, [sharder], dist.group.WORLD)  # type: ignore[arg-type]
     assert isinstance(plan, ShardingPlan)
@@ -177,8 +178,8 @@ def _shard(
 
 
 def _local_shards(state: dict[str, object]) -> dict[str, Tensor]:
-    """`embedding_bags.TABLE.weight` → the local tensor."""
-    return {name.split(".")[1]: _local(value) for name, value in state.items()}
+    """`embedding_bags.table_TABLE.weight` → the local tensor."""
+    return {table_of_module(name.split(".")[1]): _local(value) for name, value in state.items()}
 
 
 def _kernel_optimizers(optimizer: KeyedOptimizer) -> Iterator[KeyedOptimizer]:

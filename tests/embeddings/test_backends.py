@@ -65,6 +65,27 @@ def test_pooling_by_hand(backend):
     assert module.output_dim == 16 + 8 + 4 + 8
 
 
+def test_any_table_and_feature_name_is_good(backend):
+    """Names of methods of torch's containers too."""
+    names = ["items", "keys", "values", "pop", "forward", "training", "weight", "table_items"]
+    tables = [TableSpec(name=name, num_rows=9, dim=4, learning_rate=0.5 + n)
+              for n, name in enumerate(names)]  # fmt: skip
+    features = [FeatureSpec(name=name, table=name, pooling="sum") for name in names]
+    module = build_embeddings(tables, features, optimizer=ADAGRAD, backend=backend, seed=1)
+    weights = module.table_weights()
+    before = {name: weight.clone() for name, weight in weights.items()}
+    assert sorted(weights) == sorted(names)
+    assert sorted(module.optimizer_state()) == sorted(f"{name}/sum" for name in names)
+    module.scale_learning_rates(0.1)
+    out = module(torch.full((len(names),), 3), torch.ones(len(names), dtype=torch.int32))
+    torch.testing.assert_close(out[0], torch.cat([before[name][3] for name in names]))
+    out.sum().backward()
+    module.step()
+    for n, name in enumerate(names):  # the first step of Adagrad is the rate
+        step = before[name][3] - weights[name][3]
+        torch.testing.assert_close(step, torch.full((4,), 0.1 * (0.5 + n)))
+
+
 def test_state_is_live(backend):
     module = build_embeddings(TABLES, FEATURES, optimizer=ADAGRAD, backend=backend, seed=0)
     values, lengths = _batch(9, seed=4)

@@ -70,12 +70,16 @@ def test_backends_train_alike(kind):
 
 @pytest.mark.torchrec
 def test_tables_of_one_rate_share_a_kernel_call():
+    from mmoe.embeddings.names import table_of_module
     from mmoe.embeddings.sharded import _kernel_optimizers
 
     def kernels(tables):
         module = _build("rowwise_adagrad", "torchrec", tables)
         found = _kernel_optimizers(module.sharded.fused_optimizer)
-        return [sorted(name.split(".")[1] for name in kernel.params) for kernel in found]
+        return [
+            sorted(table_of_module(name.split(".")[1]) for name in kernel.params)
+            for kernel in found
+        ]
 
     assert kernels(TABLES) == [["city", "item"], ["hour", "user"]]
     assert kernels([replace(table, learning_rate=None) for table in TABLES]) == [
