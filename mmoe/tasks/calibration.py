@@ -121,8 +121,9 @@ def calibration_bins(
 ) -> list[CalibrationBin]:
     """Rows sorted by prediction and cut into bins of equal frequency (equal weight).
 
-    Rows with the same prediction stay together, in the bin where the middle of them falls, so the
-    order of the rows cannot change the result.
+    Rows with the same prediction stay together, in the bin where the middle of them falls. Rows
+    with weights are added up in an order of their own, since the last bit of a sum of weights can
+    move a tie to the next bin. So the order of the rows cannot change the result.
 
     Example:
         >>> labels, predictions = np.array([0, 1, 1, 1]), np.array([0.1, 0.3, 0.8, 0.8])
@@ -131,9 +132,13 @@ def calibration_bins(
         CalibrationBin(mean_prediction=0.2, mean_label=0.5, rows=2, weight=2.0)
         CalibrationBin(mean_prediction=0.8, mean_label=1.0, rows=2, weight=2.0)
     """
-    weights = np.ones(len(labels)) if weights is None else np.asarray(weights, dtype=np.float64)
-    counted = weights > 0
-    labels, predictions, weights = labels[counted], predictions[counted], weights[counted]
+    if weights is None:
+        weights = np.ones(len(labels))
+    else:
+        weights = np.asarray(weights, dtype=np.float64)
+        order = np.lexsort((weights, labels, predictions))
+        order = order[weights[order] > 0]
+        labels, predictions, weights = labels[order], predictions[order], weights[order]
     if len(labels) == 0:
         return []
     _, inverse = np.unique(predictions, return_inverse=True)

@@ -1,5 +1,7 @@
 """Log-loss, normalised entropy, calibration and ECE."""
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -100,6 +102,16 @@ def test_ece_ignores_the_order_of_rows(rows):
     assert expected_calibration_error(labels, predictions, weights) == pytest.approx(
         expected_calibration_error(labels[order], predictions[order], again), abs=1e-12
     )
+
+
+def test_a_tie_on_the_edge_of_a_bin_ignores_the_order_of_weights():
+    """The middle of 0.5 is 3/4 of the weight, where a bin ends; added up otherwise, a bit less."""
+    weights = np.array([0.1, 0.3, 0.2, 0.3, 0.1])
+    predictions, labels = np.array([0.1, 0.1, 0.1, 0.5, 0.9]), np.array([0, 1, 0, 1, 1])
+    expected = calibration_bins(labels, predictions, weights, bins=4)
+    for order in itertools.permutations(range(5)):
+        o = list(order)
+        assert calibration_bins(labels[o], predictions[o], weights[o], bins=4) == expected
 
 
 def test_ece_of_one_bin_is_the_gap_of_the_means():
