@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from mmoe.config import CategoricalFeature, RunConfig, TableConfig
+from mmoe.config import CategoricalFeature, CrossFeature, IdFeature, RunConfig, TableSettings
 from mmoe.datasets.arrow import pc
 from mmoe.datasets.encoder import FeatureEncoder
 from mmoe.datasets.fit_encoder import id_label
 from mmoe.datasets.keys import ARROW_TYPES, KeyKind, to_keys, widest
-from mmoe.datasets.vocabulary import HashRule, IdMap, Vocabulary
+from mmoe.datasets.vocabulary import HashRule, IdMap, ManagedRule, Vocabulary
 from mmoe.datasets.vocabulary_size import refuse_too_many
 
 
@@ -18,8 +18,9 @@ from mmoe.datasets.vocabulary_size import refuse_too_many
 class _Use:
     """Who uses a table, for checks and errors."""
 
-    settings: CategoricalFeature | TableConfig
+    settings: TableSettings
     label: str
+    columns: tuple[str, ...]  # of a cross, each as it is called in an error
 
 
 def extend_encoder(today: FeatureEncoder, earlier: FeatureEncoder, origin: str) -> FeatureEncoder:
@@ -35,8 +36,8 @@ def extend_encoder(today: FeatureEncoder, earlier: FeatureEncoder, origin: str) 
         origin: What the user calls today's data; starts error messages.
 
     Raises:
-        ValueError: A hash table's ids are of another kind now, a table has another encoding, or a
-            vocabulary outgrows its max_rows.
+        ValueError: Ids that are hashed, managed or crossed are of another kind now, a table has
+            another encoding, or a vocabulary outgrows its max_rows.
 
     Example:
         >>> from mmoe.config import config_from_dict
@@ -57,19 +58,57 @@ def extend_encoder(today: FeatureEncoder, earlier: FeatureEncoder, origin: str) 
         else id_map
         for table, id_map in today.ids.items()
     }
-    return replace(today, numeric=numeric, ids=ids)
+    crosses = {
+        table: _same_kinds(kinds, earlier.crosses[table], today.ids[table], uses[table])
+        if table in earlier.crosses
+        else kinds
+        for table, kinds in today.crosses.items()
+    }
+    return replace(today, numeric=numeric, ids=ids, crosses=crosses)
 
 
 def _uses(config: RunConfig, origin: str) -> dict[str, _Use]:
-    """For each table its settings, and the first column that reads it."""
+    """For each table its settings, and the first feature that reads it."""
     shared = {table.name: table for table in config.tables}
     uses: dict[str, _Use] = {}
     for feature in config.features:
-        if isinstance(feature, CategoricalFeature):
-            table = feature.table or feature.name
-            settings = shared.get(table) or feature
-            uses.setdefault(table, _Use(settings, id_label(feature, origin)))
+        if isinstance(feature, IdFeature):
+            table = feature.table_name
+            uses.setdefault(table, _use(feature, shared.get(table) or feature, origin))
     return uses
+
+
+def _use(feature: IdFeature, settings: TableSettings, origin: str) -> _Use:
+    columns: tuple[str, ...] = ()
+    if isinstance(feature, CrossFeature):
+        label = f"{origin}: cross of {' × '.join(feature.columns)} (feature {feature.name!r})"
+        columns = tuple(
+            f"{origin}: column {column!r} (of feature {feature.name!r})"
+            for column in feature.columns
+        )
+    else:
+        assert isinstance(feature, CategoricalFeature)
+        label = id_label(feature, origin)
+    return _Use(settings, label, columns)
+
+
+def _same_kinds(
+    today: tuple[KeyKind, ...], earlier: tuple[KeyKind, ...], ids: IdMap, use: _Use
+) -> tuple[KeyKind, ...]:
+    """What the ids of a cross's columns are, if they mix as they did.
+
+    Rules that store no key read today's narrower ids as the earlier, wider ones; keys of a
+    vocabulary are mixed already.
+    """
+    counted = isinstance(ids, Vocabulary) and len(ids.keys) > 0
+    for now, before, label in zip(today, earlier, use.columns, strict=True):
+        if (now if counted else widest([now, before])) != before:
+            raise ValueError(
+                f"{label} holds {now} ids, but {before} ids in the run that is continued, and a "
+                f"cross mixes them differently; write the column as {before}, give the feature "
+                "another name, or train without --warm-start"
+            )
+    return earlier
 
 
 def _extended(today: IdMap, earlier: IdMap, use: _Use) -> IdMap:
@@ -81,7 +120,7 @@ def _extended(today: IdMap, earlier: IdMap, use: _Use) -> IdMap:
     kind = widest([today.kind, earlier.kind])
     if isinstance(today, Vocabulary) and isinstance(earlier, Vocabulary):
         return _extended_vocabulary(today, earlier, kind, use)
-    if isinstance(earlier, HashRule) and kind != earlier.kind:
+    if isinstance(earlier, HashRule | ManagedRule) and kind != earlier.kind:
         raise ValueError(
             f"{use.label} holds {today.kind} ids, but {earlier.kind} ids in the run that is "
             f"continued, and they hash differently; write the column as {earlier.kind}, or train "

@@ -2,6 +2,7 @@
 
 from mmoe.embeddings.build import EmbeddingBackend, build_embeddings, torchrec_problem
 from mmoe.embeddings.managed import ManagedEmbeddings, managed_ids
+from mmoe.embeddings.names import table_of_state
 from mmoe.embeddings.plain import PlainEmbeddings
 
 __all__ = [
@@ -10,5 +11,6 @@ __all__ = [
     "PlainEmbeddings",
     "build_embeddings",
     "managed_ids",
+    "table_of_state",
     "torchrec_problem",
 ]

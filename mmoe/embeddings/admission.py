@@ -26,6 +26,7 @@ _POLICIES = {
 # Of TorchRec's state: what a lookup needs, and what decides who comes and goes next
 _MAP = ("_mch_sorted_raw_ids", "_mch_remapped_ids_mapping")
 _RANKS = ("_mch_counts", "_mch_last_access_iter", "_current_iter_tensor")
+_NOBODY = torch.iinfo(torch.int64).max  # TorchRec's id of a free row
 _COUNTERS = ("steps", "learnt_at", "windows", "evicted", "lookups", "unseen")
 
 
@@ -150,6 +151,23 @@ class IdAdmission:
         self.counters = {name: int(tensors[name]) for name in _COUNTERS}
         self.waiting = tensors["waiting"]
         self._window = [tensors["window"]]
+
+    def continue_from(self, owners: Mapping[str, Tensor], progress: Mapping[str, Tensor]) -> None:
+        """As another run's `map` and `progress` have it, for as many rows.
+
+        Where its policy did not keep what this one ranks by, every owner counts as seen once, in
+        the last window.
+        """
+        owned_R = (owners["_mch_sorted_raw_ids"] != _NOBODY).long()
+        assumed = {"_mch_counts": 1, "_mch_last_access_iter": int(progress["_current_iter_tensor"])}
+        for name, mine in self.map().items():
+            mine.copy_(owners[name])
+        ranks = {
+            name: progress[name] if name in progress else owned_R * assumed[name]
+            for name in self._ranks()
+        }
+        self.load_progress({**progress, **ranks})
+        self.counters["evicted"] = 0  # in this run
 
     def _ranks(self) -> dict[str, Tensor]:
         """How often and when owners were seen (not a copy)."""

@@ -1,6 +1,5 @@
 """Embeddings looked up by raw ids: tables whose rows change hands while training goes on."""
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
@@ -9,6 +8,7 @@ from torch import Tensor, nn
 
 from mmoe.config import FeatureSpec
 from mmoe.embeddings.initial import fresh_rows
+from mmoe.embeddings.names import table_of_state
 
 if TYPE_CHECKING:
     from mmoe.embeddings.admission import IdAdmission
@@ -103,10 +103,20 @@ class ManagedEmbeddings(nn.Module):
             ValueError: A tensor is missing or has another shape.
         """
         for table, admission in self.admissions.items():
-            start = f"{table}."
-            admission.load_progress(
-                {n.removeprefix(start): t for n, t in tensors.items() if n.startswith(start)}
-            )
+            admission.load_progress(_of_table(table, tensors))
+
+    def continue_from(
+        self, maps: Mapping[str, Tensor], progress: Mapping[str, Tensor]
+    ) -> list[str]:
+        """Owners as another run's `maps` and `progress` have them, where it has the table.
+
+        Returns:
+            The names of those tables; the owners of others are as they were.
+        """
+        known = [name for name in self.admissions if _of_table(name, maps)]
+        for name in known:
+            self.admissions[name].continue_from(_of_table(name, maps), _of_table(name, progress))
+        return known
 
     def summary(self) -> dict[str, dict[str, int | float | None]]:
         """By table: rows, in_use, evicted, and the unseen share of this epoch's lookups."""
@@ -126,7 +136,7 @@ class ManagedEmbeddings(nn.Module):
         weight = self.table_weights()[table]
         weight[rows_R] = fresh_rows(len(rows_R), weight, f"{self.seed} {table} {window}")
         for name, state in self.optimizer_state().items():
-            if _table_of(name) == table and state.dim() and len(state) == len(weight):
+            if table_of_state(name) == table and state.dim() and len(state) == len(weight):
                 state[rows_R] = 0
 
 
@@ -135,11 +145,6 @@ def managed_ids(embeddings: object) -> ManagedEmbeddings | None:
     return embeddings if isinstance(embeddings, ManagedEmbeddings) else None
 
 
-def _table_of(name: str) -> str:
-    """The table that a tensor of the optimizer's state belongs to.
-
-    Example:
-        >>> _table_of("item"), _table_of("item/exp_avg"), _table_of("item-2/sum")
-        ('item', 'item', 'item-2')
-    """
-    return re.split(r"[^A-Za-z0-9_\-]", name, maxsplit=1)[0]
+def _of_table(table: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    start = f"{table}."
+    return {n.removeprefix(start): t for n, t in tensors.items() if n.startswith(start)}

@@ -123,12 +123,15 @@ def test_tables_grow_and_known_rows_keep_weights_and_accumulators(raw, days, mon
     config = config_from_dict(set_values(raw, [f"training.embedding_backend={backend}"]))
     state, _, _ = _begun(config, monday, days[1])
     folder = CheckpointFolder(monday / "checkpoint")
-    old, sums = folder.model("best")["tables.user"], folder.training("best")["accumulators.user"]
+    old, sums = (
+        folder.model("best")["tables.user"],
+        folder.training("best")["accumulators.user/sum"],
+    )
     new = state.ranker.tables.table_weights()["user"]
     assert torch.equal(new[: len(old)], old)
     fresh = new[len(old) :]
     assert fresh.abs().min() > 0 and fresh.abs().max() <= len(new) ** -0.5
-    accumulated = state.ranker.tables.optimizer_state()["user"]
+    accumulated = state.ranker.tables.optimizer_state()["user/sum"]
     assert torch.equal(accumulated[: len(old)], sums) and not accumulated[len(old) :].any()
 
 
@@ -300,13 +303,13 @@ def test_a_run_killed_while_it_began_is_no_obstacle(monday, tuesday, tmp_path, a
 
 def test_state_of_another_form_begins_anew_and_is_named():
     report = WarmStartReport("runs/old", 3)
-    states = {"a.m": torch.zeros(4, 2), "a.v": torch.zeros(4), "b.m": torch.zeros(2), "a.step": (
-        torch.zeros(()))}  # fmt: skip
-    old = {"a.m": torch.ones(3, 2), "a.v": torch.ones(3, 2), "a.step": torch.tensor(9.0)}
+    states = {"a/m": torch.zeros(4, 2), "a/v": torch.zeros(4), "b/m": torch.zeros(2), "steps": (
+        torch.zeros(1))}  # fmt: skip
+    old = {"a/m": torch.ones(3, 2), "a/v": torch.ones(3, 2), "steps": torch.tensor([9.0])}
     continue_accumulators(states, old, {"a": torch.zeros(3, 2)}, report)
-    assert states["a.m"].tolist() == [[1, 1], [1, 1], [1, 1], [0, 0]]
-    assert not states["a.v"].any() and states["a.step"] == 9
-    assert report.initialised == ["embedding optimizer state of table a.v"]
+    assert states["a/m"].tolist() == [[1, 1], [1, 1], [1, 1], [0, 0]]
+    assert not states["a/v"].any() and states["steps"] == 9
+    assert report.initialised == ["embedding optimizer state of table a"]
 
 
 def test_a_resumed_run_recalls_what_it_began_with(
@@ -392,7 +395,7 @@ def test_a_vocabulary_beyond_max_rows_is_refused():
                        r"is 3; set max_rows: 4 or more, or a higher min_count"):  # fmt: skip
         extend_encoder(new, old, "log")
     assert len(_encoder(_item(max_rows=2), item=["a", "b"]).ids["item"].keys) == 2
-    with pytest.raises(ValueError, match="max_rows is 5, but encoding hash has hash_size rows"):
+    with pytest.raises(ValueError, match="max_rows is 5, but encoding hash has as many rows"):
         config_from_dict(_item(max_rows=5, encoding="hash"))
 
 

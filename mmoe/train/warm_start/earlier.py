@@ -1,20 +1,18 @@
 """The run that is continued, and whether a config can continue it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from mmoe.config import CategoricalFeature, NumericFeature, RunConfig
+from mmoe.config import RunConfig
 from mmoe.datasets.encoder import FeatureEncoder
 from mmoe.score.checkpoint import CheckpointFolder
 from mmoe.score.run_directory import RunDirectory
+from mmoe.train.warm_start.meaning import differences, named_pairs
 
-# What may change of a feature or table without giving its weights another meaning. Widths are
-# compared after defaults are filled in; the vocabulary is extended whatever its limits.
-_FREE = frozenset({"name", "column", "separator", "max_length", "min_count", "max_rows", "dim"})
 # What must stay of the model; sizes show in the tensors.
 _MODEL: tuple[tuple[str, ...], ...] = (
     ("kind",),
@@ -76,32 +74,16 @@ class EarlierRun:
             self._same(f"model.{'.'.join(keys)}", _at(self.config, keys), _at(config, keys))
         if config.model.kind == "ple":
             self._same("model.levels", self.config.model.levels, config.model.levels)
-        for there, here in _pairs(self.config, config, lambda c: c.tasks):
+        for there, here in named_pairs(self.config, config, lambda c: c.tasks):
             self._same(f"tasks.{here.name}.kind", there.kind, here.kind)
-        features = _pairs(self.config, config, lambda c: c.features)
-        if not features:
+        if not named_pairs(self.config, config, lambda c: c.features):
             raise ValueError(
                 f"--warm-start {self.path}: shares no feature with this config (there: "
                 f"{_names(self.config.features)}; here: {_names(config.features)}); name another "
                 "run, or train without --warm-start"
             )
-        for there, here in features:
-            self._same_settings(f"features.{here.name}", there, here)
-        for there, here in _pairs(self.config, config, lambda c: c.tables):
-            self._same_settings(f"tables.{here.name}", there, here)
-        self._same_widths(config)
-
-    def _same_settings(self, where: str, there: Any, here: Any) -> None:
-        self._same(f"{where}.kind", getattr(there, "kind", None), getattr(here, "kind", None))
-        before, now = there.model_dump(), here.model_dump()
-        for key in now:
-            if key not in _FREE:
-                self._same(f"{where}.{key}", before.get(key), now[key])
-
-    def _same_widths(self, config: RunConfig) -> None:
-        before, now = _widths(self.config), _widths(config)
-        for table, width in now.items():
-            self._same(f"dim of table {table!r}", before.get(table, width), width)
+        for key, there, here in differences(self.config, config):
+            self._same(key, there, here)
 
     def _same(self, key: str, there: object, here: object) -> None:
         if there != here:
@@ -109,29 +91,6 @@ class EarlierRun:
                 f"--warm-start {self.path}: {key} is {there!r} there and {here!r} here; keep it "
                 f"as it was{_or_rename(key)}, or train without --warm-start"
             )
-
-
-def _pairs(
-    there: RunConfig, here: RunConfig, section: Callable[[RunConfig], list[Any]]
-) -> list[tuple[Any, Any]]:
-    """Items of a section that both configs have, by name."""
-    before = {item.name: item for item in section(there)}
-    return [(before[item.name], item) for item in section(here) if item.name in before]
-
-
-def _widths(config: RunConfig) -> dict[str, int]:
-    """Width of every table of ids, and of buckets by their feature, with defaults filled in."""
-    shared = {table.name: table for table in config.tables}
-    default = config.model.embedding_dim
-    widths: dict[str, int] = {}
-    for feature in config.features:
-        if isinstance(feature, NumericFeature) and not feature.buckets:
-            continue
-        table, settings = feature.name, feature
-        if isinstance(feature, CategoricalFeature) and feature.table is not None:
-            table, settings = feature.table, shared[feature.table]
-        widths[table] = getattr(settings, "dim", None) or default
-    return widths
 
 
 def _at(config: RunConfig, keys: tuple[str, ...]) -> Any:

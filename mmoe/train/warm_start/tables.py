@@ -1,9 +1,11 @@
-"""Embedding tables of an earlier run, and their optimizer's state, in tables that may be longer."""
+"""Embedding tables of an earlier run, their optimizer's state, and who owns managed rows."""
 
 from collections.abc import Mapping
 
 from torch import Tensor
 
+from mmoe.embeddings import EmbeddingBackend, managed_ids, table_of_state
+from mmoe.score.checkpoint import without_prefix
 from mmoe.train.warm_start.report import WarmStartReport
 
 
@@ -50,21 +52,34 @@ def continue_accumulators(
     old_tables: Mapping[str, Tensor],
     report: WarmStartReport,
 ) -> None:
-    """Optimizer state by table, or by `table.state`; what has an entry a row grows with the rows.
+    """Optimizer state by `TABLE/NAME`, which grows with the rows, and what is of all tables.
 
     New rows keep their fresh state, and so does what the earlier run has not, or in another form.
     """
-    without = []
+    without: dict[str, None] = {}
     for name, own in states.items():
-        table = name.split(".")[0]
-        if table not in old_tables:
+        table, there = table_of_state(name), old.get(name)
+        if table is not None and table not in old_tables:
             continue
-        there, rows = old.get(name), len(old_tables[table])
-        if there is not None and there.shape == own.shape:
-            own.copy_(there)
-        elif there is not None and there.shape == (rows, *own.shape[1:]):
+        rows = len(own) if table is None else len(old_tables[table])
+        if there is not None and there.shape == (rows, *own.shape[1:]):
             own[:rows] = there
-        else:
-            without.append(name)
+        elif table is not None:
+            without[table] = None
     if without:
-        report.compare("embedding optimizer state of table", without, [])
+        report.compare("embedding optimizer state of table", list(without), [])
+
+
+def continue_ids(
+    embeddings: EmbeddingBackend,
+    model: Mapping[str, Tensor],
+    training: Mapping[str, Tensor],
+    report: WarmStartReport,
+) -> None:
+    """Ids that own a row keep it, and what they earned in the eyes of admission and eviction."""
+    ids = managed_ids(embeddings)
+    if ids is None:
+        return
+    owners, progress = (without_prefix("ids", tensors) for tensors in (model, training))
+    kept = ids.continue_from(owners, progress)
+    report.compare("managed ids of table", kept, kept)

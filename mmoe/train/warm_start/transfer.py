@@ -14,6 +14,7 @@ from mmoe.train.optim import unflatten_optimizer
 from mmoe.train.state import TrainingState
 from mmoe.train.warm_start.earlier import EarlierRun, model_difference
 from mmoe.train.warm_start.grow import fits, moved, moved_moments
+from mmoe.train.warm_start.rates import rate_shifts, shift_logits
 from mmoe.train.warm_start.report import WarmStartReport
 from mmoe.train.warm_start.sources import (
     NewExperts,
@@ -22,7 +23,12 @@ from mmoe.train.warm_start.sources import (
     input_names,
     tensor_sources,
 )
-from mmoe.train.warm_start.tables import check_tables, continue_accumulators, continue_tables
+from mmoe.train.warm_start.tables import (
+    check_tables,
+    continue_accumulators,
+    continue_ids,
+    continue_tables,
+)
 
 
 @torch.no_grad()
@@ -35,10 +41,12 @@ def transfer(
 ) -> WarmStartReport:
     """Copies into a fresh state what the earlier run had learnt.
 
-    Tables, their optimizer state, the network, its average and its optimizer's moments start from
-    the best checkpoint. New rows of tables, new gates, experts and towers keep the values that
-    `state` has. Kept gates and experts read new features with weights of zero: at first they
-    compute what they did; the weights' own gradients are not zero, so they learn at once.
+    Tables, their optimizer state, owners of managed rows, the network, its average and its
+    optimizer's moments start from the best checkpoint. New rows of tables, new gates, experts and
+    towers keep the values that `state` has. Kept gates and experts read new features with weights
+    of zero: at first they compute what they did; the weights' own gradients are not zero, so they
+    learn at once. Where a task's negative_sampling_rate changed, its logit is moved so that its
+    probabilities stay.
 
     Args:
         earlier: Passed `check(config)`.
@@ -78,6 +86,7 @@ def transfer(
     accumulators, moments = _usable_state(training, earlier.config, config)
     states = state.ranker.tables.optimizer_state()
     continue_accumulators(states, accumulators, old_tables, report)
+    continue_ids(state.ranker.tables, model, training, report)
     _continue_moments(state, moments, sources, report)
     return report
 
@@ -127,6 +136,7 @@ def _network_values(
                 "sizes, or train without --warm-start"
             )
         values[name] = moved(own, there, source)
+    shift_logits(values, [t.name for t in config.tasks], rate_shifts(earlier.config, config))
     return values
 
 
@@ -183,6 +193,8 @@ def _say_names(
     features, there = ([f.name for f in c.features] for c in (config, earlier.config))
     report.compare("feature", features, there, zero)
     report.compare("task", now.tasks, before.tasks)
+    for task, shift in rate_shifts(earlier.config, config).items():
+        report.kept.append(f"probabilities of {task} (logit {shift:+.3f}: negative_sampling_rate)")
     # All levels have the same experts
     note = " (copies, where their owner has others)" if report.new_experts == "copy" else ""
     report.compare("expert", now.levels[0].expert_names, before.levels[0].expert_names, note)

@@ -1,0 +1,46 @@
+"""Tasks whose log keeps another share of the negatives than it did."""
+
+import math
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from mmoe.config import RunConfig
+from mmoe.train.warm_start.meaning import named_pairs
+
+
+def rate_shifts(before: RunConfig, now: RunConfig) -> dict[str, float]:
+    """By task, what its logit has to move by so that its probabilities stay what they were.
+
+    A logit learnt under the rate r predicts `σ(logit + ln r)`; under the rate r′ it has to be
+    `logit + ln(r / r′)`. Tasks whose rate stayed are left out.
+
+    Source: as `mmoe.tasks.predictions_from_logits`.
+    """
+    pairs = named_pairs(before, now, lambda config: config.tasks)
+    return {
+        here.name: math.log(there.negative_sampling_rate / here.negative_sampling_rate)
+        for there, here in pairs
+        if there.negative_sampling_rate != here.negative_sampling_rate
+    }
+
+
+def shift_logits(
+    values: Mapping[str, Tensor], tasks: list[str], shifts: Mapping[str, float]
+) -> None:
+    """Moves the last biases of the towers, in place.
+
+    Args:
+        values: Tensors of the network by name.
+        tasks: In the order of the towers.
+        shifts: By task.
+
+    Example:
+        >>> import torch
+        >>> values = {"towers.0.logit.bias": torch.zeros(1)}
+        >>> shift_logits(values, ["click"], {"click": 0.5})
+        >>> values["towers.0.logit.bias"]
+        tensor([0.5000])
+    """
+    for task, shift in shifts.items():
+        values[f"towers.{tasks.index(task)}.logit.bias"].add_(shift)
