@@ -1,5 +1,6 @@
 """Fixtures shared by all tests."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -83,3 +84,21 @@ def funnel_config() -> dict[str, Any]:
             "embedding_backend": "plain",
         },
     }
+
+
+@pytest.fixture
+def mmoe(capsys, monkeypatch):
+    """Runs a command in this process: (exit code, standard output, standard error)."""
+    from mmoe import cli
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["mmoe", *map(str, arguments)])
+        try:
+            cli.main()
+            code = 0
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return run

@@ -16,23 +16,6 @@ from mmoe import cli
 from mmoe.ops import ExtensionStatus
 
 
-@pytest.fixture(name="mmoe")
-def _mmoe(capsys, monkeypatch):
-    """Runs a command in this process: (exit code, standard output, standard error)."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["mmoe", *map(str, arguments)])
-        try:
-            cli.main()
-            code = 0
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return run
-
-
 @pytest.fixture(name="log")
 def _log(funnel_table, tmp_path) -> Path:
     path = tmp_path / "log.parquet"

@@ -1,32 +1,12 @@
 """`mmoe train --warm-start` and `mmoe backtest` on the command line."""
 
 import json
-import sys
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
-
-from mmoe import cli
-
-
-@pytest.fixture(name="mmoe")
-def _mmoe(capsys, monkeypatch):
-    """Runs a command in this process: (exit code, standard output, standard error)."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["mmoe", *map(str, arguments)])
-        try:
-            cli.main()
-            code = 0
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return run
 
 
 @pytest.fixture(name="logs")

@@ -7,11 +7,9 @@ import torch
 
 from mmoe.config import config_from_dict, set_values
 from mmoe.datasets.batch import Batch
-from mmoe.datasets.splits import Splits
 from mmoe.embeddings import torchrec_problem
 from mmoe.models.build import build_ranker
 from mmoe.parallel import ensure_process_group
-from mmoe.train import train_run
 from mmoe.train.gradients import forward_backward
 from mmoe.train.prepare import prepare
 
@@ -21,25 +19,6 @@ SETTINGS = (
     "training.embedding_optimizer.kind=sgd",
     "training.embedding_optimizer.learning_rate=1",
 )
-
-
-@pytest.fixture(name="splits")
-def _splits(funnel_table):
-    return Splits(
-        train=funnel_table[:3000],
-        validation=funnel_table[3000:3500],
-        test=funnel_table[3500:],
-        origin="log",
-    )
-
-
-@pytest.fixture(name="train")
-def _train(funnel_config, splits, tmp_path):
-    def run(name: str, *overrides: str, resume: bool = False, reporter=None):
-        config = config_from_dict(set_values(funnel_config, overrides))
-        return train_run(config, tmp_path / name, splits=splits, resume=resume, reporter=reporter)
-
-    return run
 
 
 @pytest.fixture(name="gradients")

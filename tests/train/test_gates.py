@@ -3,29 +3,16 @@
 import pytest
 import torch
 
-from mmoe.config import config_from_dict, set_values
-from mmoe.datasets.splits import Splits
-from mmoe.score.checkpoint import CheckpointFolder
-from mmoe.train import loop, train_run
+from mmoe.train import loop
 
 STEPS_PER_EPOCH = 12  # 3,000 rows in batches of 256
 
 
 @pytest.fixture(name="train")
-def _train(funnel_config, funnel_table, tmp_path):
-    splits = Splits(
-        train=funnel_table[:3000],
-        validation=funnel_table[3000:3500],
-        test=funnel_table[3500:],
-        origin="log",
-    )
-
+def _train(train, weights):
     def run(name: str, *overrides: str, resume: bool = False) -> dict[str, torch.Tensor]:
-        config = config_from_dict(
-            set_values(funnel_config, ["training.checkpoint_every_steps=5", *overrides])
-        )
-        train_run(config, tmp_path / name, splits=splits, resume=resume)
-        return CheckpointFolder(tmp_path / name / "checkpoint").model("latest")
+        finished = train(name, "training.checkpoint_every_steps=5", *overrides, resume=resume)
+        return weights(finished.directory.path)
 
     return run
 

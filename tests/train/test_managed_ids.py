@@ -42,20 +42,11 @@ class _Listens(SilentReporter):
         self.lines.append(text)
 
 
-@pytest.fixture(name="log")
-def _log(funnel_table, tmp_path):
-    (tmp_path / "log").mkdir()
-    for n in range(4):
-        part = funnel_table.slice(n * 1000, 1000)
-        pq.write_table(part, tmp_path / "log" / f"part-{n}.parquet", row_group_size=250)
-    return tmp_path / "log"
-
-
 @pytest.fixture(name="train")
-def _train(funnel_config, log, tmp_path):
+def _train(funnel_config, log_folder, tmp_path):
     def run(name: str, *overrides: str, resume: bool = False, reporter=None):
         config = config_from_dict(
-            set_values(funnel_config, [f"data.path={log}", *MANAGED, *overrides])
+            set_values(funnel_config, [f"data.path={log_folder}", *MANAGED, *overrides])
         )
         return train_run(config, tmp_path / name, resume=resume, reporter=reporter)
 

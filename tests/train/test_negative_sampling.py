@@ -58,35 +58,35 @@ def _full():
     return _full_log(30_000, seed=2)
 
 
-@pytest.fixture(scope="module", name="splits")
-def _splits(full):
+@pytest.fixture(scope="module", name="sampled_splits")
+def _sampled_splits(full):
     train = _sampled(_full_log(60_000, seed=1), seed=3)
     held_out = _sampled(full, seed=4)
     return Splits(train=train, validation=held_out, test=held_out, origin="log")
 
 
 @pytest.fixture(scope="module", name="finished", params=["mmoe", "esmm"])
-def _finished(request, splits, tmp_path_factory):
+def _finished(request, sampled_splits, tmp_path_factory):
     raw = set_values(CONFIG, [f"model.kind={request.param}"])
     out = tmp_path_factory.mktemp("sampled") / "run"
-    return train_run(config_from_dict(raw), out, splits=splits)
+    return train_run(config_from_dict(raw), out, splits=sampled_splits)
 
 
-def test_probabilities_are_those_of_the_full_log(finished, full, splits):
+def test_probabilities_are_those_of_the_full_log(finished, full, sampled_splits):
     predictor, encoder, config = load_predictor(finished.directory)
     predictions_NT = predictor.predict(encode(config, encoder, full, "log"))
     for t, task in enumerate(("click", "buy")):
         known = full[f"p_{task}"].to_numpy()
         assert predictions_NT[:, t].mean() == pytest.approx(known.mean(), rel=0.05)
         assert np.abs(predictions_NT[:, t] - known).mean() < (0.02, 0.05)[t]
-    sampled = splits.test["click"].to_numpy().mean()
+    sampled = sampled_splits.test["click"].to_numpy().mean()
     assert sampled > 3 * full["click"].to_numpy().mean(), "what an uncorrected model would predict"
 
 
-def test_metrics_are_those_of_the_full_log(finished, full, splits, tmp_path):
+def test_metrics_are_those_of_the_full_log(finished, full, sampled_splits, tmp_path):
     """On sampled rows, each negative counting five times, and on all rows as they are."""
     pq.write_table(full, tmp_path / "full.parquet")
-    pq.write_table(splits.test, tmp_path / "sampled.parquet")
+    pq.write_table(sampled_splits.test, tmp_path / "sampled.parquet")
     run = finished.directory
     everything = evaluate_run(run, tmp_path / "full.parquet", all_negatives=True)["tasks"]["click"]
     weighed = evaluate_run(run, tmp_path / "sampled.parquet")["tasks"]["click"]
@@ -101,22 +101,22 @@ def test_metrics_are_those_of_the_full_log(finished, full, splits, tmp_path):
     assert max(abs(b["mean_prediction"] - b["positive_rate"]) for b in curves) < 0.06
 
 
-def test_the_order_of_rows_is_left_alone(finished, splits):
+def test_the_order_of_rows_is_left_alone(finished, sampled_splits):
     """AUC weighs all negatives alike, so that it is that of the rows as they are."""
     config = finished.directory.config()
     predictor, encoder, _ = load_predictor(finished.directory)
-    data = encode(config, encoder, splits.test, "log")
+    data = encode(config, encoder, sampled_splits.test, "log")
     from mmoe.tasks.metrics import auc
 
-    found = auc(splits.test["click"].to_numpy(), predictor.predict(data)[:, 0])
+    found = auc(sampled_splits.test["click"].to_numpy(), predictor.predict(data)[:, 0])
     assert finished.metrics["tasks"]["click"]["auc"] == pytest.approx(found, abs=1e-12)
 
 
-def test_scoring_gives_the_bits_of_evaluation(finished, splits, tmp_path):
-    pq.write_table(splits.test, tmp_path / "rows.parquet")
+def test_scoring_gives_the_bits_of_evaluation(finished, sampled_splits, tmp_path):
+    pq.write_table(sampled_splits.test, tmp_path / "rows.parquet")
     score_files(finished.directory, tmp_path / "rows.parquet", tmp_path / "scores.parquet")
     predictor, encoder, config = load_predictor(finished.directory)
-    expected = predictor.predict(encode(config, encoder, splits.test, "log"))
+    expected = predictor.predict(encode(config, encoder, sampled_splits.test, "log"))
     scores = pq.read_table(tmp_path / "scores.parquet")
     assert np.array_equal(scores["pred_click"].to_numpy(), expected[:, 0])
 
@@ -138,14 +138,7 @@ def test_settings_that_do_not_go_together(overrides, message):
         config_from_dict(set_values(CONFIG, overrides))
 
 
-def test_all_negatives_needs_a_sampled_run(funnel_config, funnel_table, tmp_path):
-    splits = Splits(
-        train=funnel_table[:3000],
-        validation=funnel_table[3000:3500],
-        test=funnel_table[3500:],
-        origin="log",
-    )
-    config = config_from_dict(set_values(funnel_config, ["training.epochs=1"]))
-    train_run(config, tmp_path / "run", splits=splits)
+def test_all_negatives_needs_a_sampled_run(train, tmp_path):
+    train("run", "training.epochs=1")
     with pytest.raises(ValueError, match="no task of this run has a negative_sampling_rate"):
         evaluate_run(RunDirectory.open(tmp_path / "run"), all_negatives=True)

@@ -6,9 +6,7 @@ import pytest
 import torch
 
 from mmoe.config import ModelConfig, OptimizerConfig, config_from_dict, set_values
-from mmoe.datasets.splits import Splits
 from mmoe.models import build_network
-from mmoe.train import train_run
 from mmoe.train.optim import build_optimizer, learning_rate_factor
 
 
@@ -93,22 +91,6 @@ def test_one_fused_kernel_and_decay_of_matrices_alone(kind):
     }  # fmt: skip
     assert {"experts.biases.0", "experts.norms.0.weight", "towers.0.logit.bias"} < spared
     assert len(decayed) + len(spared) == len(names)
-
-
-@pytest.fixture(name="train")
-def _train(funnel_config, funnel_table, tmp_path):
-    splits = Splits(
-        train=funnel_table[:3000],
-        validation=funnel_table[3000:3500],
-        test=funnel_table[3500:],
-        origin="log",
-    )
-
-    def run(name: str, *overrides: str, **keywords):
-        config = config_from_dict(set_values(funnel_config, overrides))
-        return train_run(config, tmp_path / name, splits=splits, **keywords)
-
-    return run
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,7 @@ import time
 
 import pytest
 
-from mmoe.config import config_from_dict, set_values
-from mmoe.datasets.splits import Splits
 from mmoe.score.console import SilentReporter
-from mmoe.train import train_run
 from mmoe.train.parts import BACKWARD, INPUT, PAUSE, PREFIX, part
 from mmoe.train.recorder import StepRecorder
 
@@ -24,17 +21,9 @@ class _Listens(SilentReporter):
 
 
 @pytest.fixture(name="train")
-def _train(funnel_config, funnel_table, tmp_path):
-    splits = Splits(
-        train=funnel_table[:3000],
-        validation=funnel_table[3000:3500],
-        test=funnel_table[3500:],
-        origin="log",
-    )
-
+def _train(train):
     def run(name: str, *overrides: str, **keywords):
-        config = config_from_dict(set_values(funnel_config, ["training.epochs=1", *overrides]))
-        return train_run(config, tmp_path / name, splits=splits, **keywords)
+        return train(name, "training.epochs=1", *overrides, **keywords)
 
     return run
 

@@ -18,25 +18,6 @@ from mmoe.score.checkpoint import CheckpointFolder
 from mmoe.train import train_run
 
 
-@pytest.fixture(name="splits")
-def _splits(funnel_table):
-    return Splits(
-        train=funnel_table[:3000],
-        validation=funnel_table[3000:3500],
-        test=funnel_table[3500:],
-        origin="log",
-    )
-
-
-@pytest.fixture(name="train")
-def _train(funnel_config, splits, tmp_path):
-    def run(name: str, *overrides: str, resume: bool = False, reporter=None):
-        config = config_from_dict(set_values(funnel_config, overrides))
-        return train_run(config, tmp_path / name, splits=splits, resume=resume, reporter=reporter)
-
-    return run
-
-
 def test_files_and_metrics_of_a_run(train):
     finished = train("run")
     folder = finished.directory.path

@@ -3,7 +3,6 @@
 import json
 import threading
 
-import pyarrow.parquet as pq
 import pytest
 
 from mmoe.config import config_from_dict, set_values
@@ -20,19 +19,10 @@ STREAM = (
 )
 
 
-@pytest.fixture(name="folder")
-def _folder(funnel_table, tmp_path):
-    (tmp_path / "log").mkdir()
-    for n in range(4):
-        part = funnel_table.slice(n * 1000, 1000)
-        pq.write_table(part, tmp_path / "log" / f"part-{n}.parquet", row_group_size=250)
-    return tmp_path / "log"
-
-
 @pytest.fixture(name="train")
-def _train(funnel_config, folder, tmp_path):
+def _train(funnel_config, log_folder, tmp_path):
     def run(name: str, *overrides: str, resume: bool = False, reporter=None):
-        settings = [f"data.path={folder}", *STREAM, *overrides]
+        settings = [f"data.path={log_folder}", *STREAM, *overrides]
         config = config_from_dict(set_values(funnel_config, settings))
         return train_run(config, tmp_path / name, resume=resume, reporter=reporter)
 
@@ -87,17 +77,17 @@ def test_auto_goes_by_size(train, above, streams):
     assert ("streamed, " in listener.said) == streams
 
 
-def test_evaluation_streams_too(train, tmp_path, folder):
+def test_evaluation_streams_too(train, tmp_path, log_folder):
     finished = train("run", "training.epochs=1")
     run = RunDirectory.open(tmp_path / "run")
     assert evaluate_run(run)["tasks"] == finished.metrics["tasks"]
-    every = evaluate_run(run, str(folder))["tasks"]["click"]
+    every = evaluate_run(run, str(log_folder))["tasks"]["click"]
     assert every["rows"] == 4000
 
 
-def test_resume_refuses_other_files(train, folder):
+def test_resume_refuses_other_files(train, log_folder):
     train("run", "training.epochs=1")
-    (folder / "part-3.parquet").rename(folder / "part-9.parquet")
+    (log_folder / "part-3.parquet").rename(log_folder / "part-9.parquet")
     with pytest.raises(ValueError, match=r"the files of .* are not those it was trained on"):
         train("run", "training.epochs=1", resume=True)
 
@@ -115,10 +105,10 @@ def test_resume_refuses_other_files(train, folder):
     ids=["gone", "shrinks", "overwritten"],
 )
 def test_files_that_change_while_training(
-    train, folder, tmp_path, monkeypatch, harm, says, assert_same
+    train, log_folder, tmp_path, monkeypatch, harm, says, assert_same
 ):
     """After the survey and the fit, while the first epoch goes on; the run can be resumed."""
-    path, reads = folder / "part-2.parquet", []
+    path, reads = log_folder / "part-2.parquet", []
     read = StreamSource.read
 
     def harmful(self, piece, columns):
@@ -140,8 +130,8 @@ def test_files_that_change_while_training(
     assert_same(tmp_path / "run", tmp_path / "whole")
 
 
-def test_errors_before_training_leave_no_directory(train, folder, tmp_path):
-    (folder / "part-3.parquet").write_bytes(b"")
+def test_errors_before_training_leave_no_directory(train, log_folder, tmp_path):
+    (log_folder / "part-3.parquet").write_bytes(b"")
     with pytest.raises(ValueError, match=r"part-3\.parquet: is empty"):
         train("run")
     assert not (tmp_path / "run").exists()
