@@ -10,6 +10,7 @@ from mmoe.datasets import text
 from mmoe.datasets.arrow import pc
 from mmoe.datasets.parse_moments import DAY_LENGTH, no_moment, parse_iso
 from mmoe.datasets.rows import find_column, is_text, place
+from mmoe.datasets.time_zones import local_micros
 
 # Microseconds are `number * first // second`
 _SCALES: dict[TimeUnit, tuple[int, int]] = {
@@ -54,7 +55,8 @@ def local_moments(table: pa.Table, feature: DatetimeFeature, origin: str) -> pa.
     if pa.types.is_date(kind):
         reader.refuse_unit(str(kind))
         reader.refuse_hours(f"holds {kind}, which has no time of day")
-        return column.cast(pa.timestamp("us"))
+        days = column.cast(pa.date64()).cast(pa.int64())
+        return _whole(days, "ms", reader, _MOMENTS).cast(pa.timestamp("us"))
     if pa.types.is_timestamp(kind):
         reader.refuse_unit(str(kind))
         return reader.local(_whole(column.cast(pa.int64()), kind.unit, reader, _MOMENTS))
@@ -101,7 +103,10 @@ class _Reader:
         """UTC → what the clock of the time zone shows."""
         if self.feature.timezone == "UTC":
             return micros.cast(pa.timestamp("us"))
-        return pc.local_timestamp(micros.cast(pa.timestamp("us", self.feature.timezone)))
+        missing_N = pc.is_null(micros).to_numpy()
+        micros_N = pc.fill_null(micros, 0).to_numpy()
+        local_N = local_micros(micros_N, self.feature.timezone)
+        return pa.chunked_array([pa.array(local_N, pa.timestamp("us"), mask=missing_N)])
 
     def numbers(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
         """Numbers since 1970 → int64 microseconds."""
@@ -120,7 +125,8 @@ class _Reader:
             return _whole(column, unit, self, _NUMBERS)
         reals_N = pc.fill_null(column.cast(pa.float64(), safe=False), float("nan")).to_numpy()
         factor, divisor = _SCALES[unit]
-        micros_N = reals_N * factor / divisor
+        with np.errstate(over="ignore"):  # infinite is refused as well
+            micros_N = reals_N * factor / divisor
         low, high = _micros(_NUMBERS)
         self.refuse_years((micros_N < low) | (micros_N >= high), reals_N, _NUMBERS)
         self.refuse_coarser(reals_N, unit)

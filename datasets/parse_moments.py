@@ -28,13 +28,13 @@ def parse_iso(values: pa.ChunkedArray) -> pa.ChunkedArray:
     """
     if (pc.max(pc.binary_length(values)).as_py() or 0) > _LONGEST_PLAIN:
         values = pc.replace_substring_regex(values, r"(:\d\d)[.,](\d{1,6})\d*", r"\1.\2")
-        values = pc.replace_substring_regex(values, r"\s+(Z|[+-]\d\d(:?\d\d)?)$", r"\1")
     zoned = pc.match_substring_regex(values, _ZONE)
     none = pa.scalar(None, values.type)
     plain = _cast(pc.if_else(zoned, none, values), pa.timestamp("us"))
     if not pc.any(zoned, min_count=0).as_py():
         return plain
-    return pc.coalesce(plain, _cast(pc.if_else(zoned, values, none), pa.timestamp("us", "UTC")))
+    tight = pc.replace_substring_regex(values, r"\s+(Z|[+-]\d\d(:?\d\d)?)$", r"\1")
+    return pc.coalesce(plain, _cast(pc.if_else(zoned, tight, none), pa.timestamp("us", "UTC")))
 
 
 def _cast(values: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:

@@ -70,7 +70,9 @@ class StreamingConfig(Strict):
         description="row groups (or whole files of another kind) read side by side: the more, the "
         "better rows are mixed that lie far apart, and the more files are open",
     )
-    chunk_rows: int = Field(default=16_384, ge=1, description="rows decoded and encoded at a time")
+    chunk_rows: int = Field(
+        default=16_384, ge=1, le=2**31 - 1, description="rows decoded and encoded at a time"
+    )
     read_ahead_batches: int = Field(
         default=4, ge=1, description="batches that wait ready for the training step"
     )

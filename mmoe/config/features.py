@@ -46,6 +46,7 @@ class TableSettings(Strict):
     admit_after: int = Field(
         default=1,
         ge=1,
+        le=2**62,
         description="managed: ids share the row of unseen ids until they were seen so often; of "
         "those that wait the last `rows` sightings are remembered",
     )
@@ -220,7 +221,9 @@ class ListFeature(CategoricalFeature):
     separator: str = Field(
         default="|", min_length=1, description="between ids where the column is text"
     )
-    max_length: int | None = Field(default=None, ge=1, description="most ids kept of a list")
+    max_length: int | None = Field(
+        default=None, ge=1, le=2**31 - 1, description="most ids kept of a list"
+    )
     keep: Literal["first", "last"] = Field(
         default="first", description="which ids of a list that is longer than max_length"
     )

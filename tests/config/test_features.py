@@ -31,6 +31,13 @@ TAGS = {"kind": "list", "name": "tags"}
         ([{**MOMENT, "unit": "min"}], "unit: .*'ms'.*got 'min'"),
         ([{**MOMENT, "timezone": "Europe/Berln"}], r"no time zone .*did you mean 'Europe/Berlin'"),
         ([{**MOMENT, "timezone": "../etc"}], "there is no time zone '../etc'"),
+        ([{**MOMENT, "timezone": "localtime"}], "there is no time zone 'localtime'"),
+        ([{**MOMENT, "timezone": "right/UTC"}], "there is no time zone 'right/UTC'"),
+        ([{**TAGS, "max_length": 2**70}], "max_length: .*less than or equal to 2147483647"),
+        (
+            [{**TAGS, "encoding": "managed", "rows": 9, "admit_after": 2**70}],
+            "admit_after: .*less than or equal to 4611686018427387904",
+        ),
         (
             [MOMENT, {"kind": "categorical", "name": "at__hour"}],
             "the parts of feature 'at' are called at__hour; give",

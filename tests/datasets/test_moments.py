@@ -1,6 +1,7 @@
 """Datetime features: every kind of column, its time zone, and what is no moment."""
 
 import datetime as dt
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pyarrow as pa
@@ -100,11 +101,43 @@ def test_fractions_and_the_years_before_1970_are_rounded_down():
         "2024-08-01T01:59:58,0 +02:00",
         "2024-07-31 13:59:58-1000",
         "2024-07-31 21:59:58-02",
+        "2024-07-31T23:59:58  Z",
     ],
 )
 def test_iso_text_in_whatever_company(text):
     for others in ([], ["2024-01-01 10:00:00"], ["2024-01-01T10:00Z"], ["2024-01-01 10:00", "NaT"]):
         assert local([text, *others])[0] == MOMENT
+
+
+def test_a_blank_before_the_zone_needs_no_longer_cell_beside_it():
+    for others in ([], ["2024-01-01T10:00:00.000Z"]):
+        assert local(["2024-07-31 23:59 Z", *others])[0] == MOMENT.replace(second=0)
+        assert local(["2024-07-31 23 -02", *others])[0] == dt.datetime(2024, 8, 1, 1)
+
+
+@pytest.mark.parametrize(
+    "zone",
+    ["Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Africa/Casablanca", "Asia/Gaza",
+     "Asia/Kathmandu", "Pacific/Apia", "Europe/Dublin", "America/Sao_Paulo"],
+)  # fmt: skip
+def test_clocks_are_those_of_python_in_every_year(zone):
+    """From 2038 on there is a rule for summer time, but no list of its changes any more."""
+    info, rng = ZoneInfo(zone), np.random.default_rng(0)
+    seconds = rng.integers(-2_200_000_000, 7_000_000_000, 2000)
+    berlin = [1711846800, 1729990800, 2531955600, 2550704400]  # to summer time and back
+    for change in berlin:
+        seconds = np.append(seconds, change + np.arange(-2, 3))
+    found = local(pa.array(seconds), unit="s", timezone=zone)
+    expected = [
+        dt.datetime.fromtimestamp(int(second), dt.UTC).astimezone(info).replace(tzinfo=None)
+        for second in seconds
+    ]
+    assert found == expected
+
+
+def test_the_ends_of_time_have_a_clock_as_well():
+    ends = ["0001-01-01T12:00:00", "9999-12-31T12:00:00"]
+    assert [moment.hour for moment in local(ends, timezone="Asia/Kolkata")] == [17, 17]
 
 
 def test_time_zones_shift_moments_but_not_days():
@@ -144,6 +177,9 @@ def test_no_value_needs_no_unit():
         ([SECONDS * 1000, None], {"unit": "ns"}, "row 1: .* in ms between 2000 and 2099"),
         (pa.array([2**64 - 1], pa.uint64()), {"unit": "us"}, "row 1: .* not in the years"),
         (pa.array([2**60], pa.timestamp("s")), {}, "row 1: .* not in the years 1 to 9999"),
+        ([1e305], {"unit": "s"}, r"row 1: .* is 1e\+305 s since 1970, which is not in the years"),
+        (pa.array([0, 2**31 - 1], pa.date32()), {"parts": ["day"]}, "row 2: .*years 1 to 9999"),
+        (pa.array([None, 2**62], pa.date64()), {"parts": ["day"]}, "row 2: .*years 1 to 9999"),
         ([True], {}, "holds bool, expected timestamps, dates, ISO 8601"),
         ([[MOMENT]], {}, "holds list<.*convert the column"),
     ],
