@@ -149,8 +149,15 @@ def widen(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
         return right
     if pa.types.is_timestamp(left) and pa.types.is_timestamp(right):
         return None  # two units or time zones: rather asked than guessed
+    left, right = _beside_decimals(left, right), _beside_decimals(right, left)
     try:
         fields = [pa.schema([("x", left)]), pa.schema([("x", right)])]
         return pa.unify_schemas(fields, promote_options="permissive").field("x").type
     except (pa.ArrowTypeError, pa.ArrowInvalid):
         return None
+
+
+def _beside_decimals(kind: pa.DataType, other: pa.DataType) -> pa.DataType:
+    """Integers as decimals that hold 64 bits of any sign: Arrow itself leaves a digit too few."""
+    whole = pa.types.is_integer(kind) and pa.types.is_decimal(other)
+    return pa.decimal128(20, 0) if whole else kind

@@ -11,6 +11,7 @@ from mmoe.datasets.data_file import DataFile
 from mmoe.datasets.files import resolve_files
 from mmoe.datasets.readers import column_names, iter_tables, read_table
 from mmoe.datasets.rows import visible_columns
+from mmoe.datasets.stream.survey import survey
 
 ROWS = pa.table({"user": [1, 2, 3], "word": ["a", None, "c"], "tags": [[1], [], [2, 3]]})
 
@@ -104,6 +105,23 @@ def test_decimals_beside_floats_become_the_nearest_float(tmp_path):
     for number, kind in enumerate((pa.float64(), pa.decimal128(9, 2))):
         pq.write_table(pa.table({"price": prices.cast(kind)}), tmp_path / f"{number}.parquet")
     assert read_table(tmp_path)["price"].to_pylist() == [0.35, 0.41, 0.35, 0.41]
+
+
+@pytest.mark.parametrize("whole", [pa.int64(), pa.uint64(), pa.int8()])
+@pytest.mark.parametrize("kind", [pa.decimal128(9, 0), pa.decimal128(12, 2), pa.decimal64(9, 2)])
+def test_integers_beside_decimals(tmp_path, whole, kind):
+    """Arrow's common type of int64 and decimal(9, 0) is decimal(18, 0), to which it casts none."""
+    ids = [3, None, 7]
+    for order in ((kind, whole), (whole, kind), (kind, whole, pa.decimal128(20, 5))):
+        for number, one in enumerate(order):
+            pq.write_table(pa.table({"id": pa.array(ids, one)}), tmp_path / f"{number}.parquet")
+        expected = [3, None, 7] * len(order)
+        assert read_table(tmp_path)["id"].to_pylist() == expected
+        source = survey(str(tmp_path), {"id": "feature 'id'"}, chunk_rows=100)
+        tables = [table for piece in source.pieces for _, table in source.read(piece, ["id"])]
+        assert pa.concat_tables(tables)["id"].to_pylist() == expected
+        for path in tmp_path.iterdir():
+            path.unlink()
 
 
 @pytest.mark.parametrize(
