@@ -132,10 +132,10 @@ def widest_columns(found: Sequence[Sequence[KeyKind]]) -> list[KeyKind]:
 
 
 def counts_of_keys(
-    cross: CrossColumns, counts: pa.ChunkedArray, kinds: Sequence[KeyKind]
+    cross: CrossColumns, counts: pa.ChunkedArray, kinds: Sequence[KeyKind], label: str
 ) -> Counts:
-    """Counted ids as counted keys."""
-    return Counts(cross_keys(cross, kinds)[0], counts, cross.labels[0])
+    """Counted ids as counted keys; `label` is what the cross is called in an error."""
+    return Counts(cross_keys(cross, kinds)[0], counts, label)
 
 
 def _complete(cross: CrossColumns) -> CrossColumns:

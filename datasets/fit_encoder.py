@@ -124,8 +124,9 @@ class EncoderFit:
             if isinstance(feature, IdFeature):
                 users.setdefault(feature.table_name, []).append(feature)
         for table, features in users.items():
-            if isinstance(features[0], CrossFeature):
-                rules.ids[table], rules.crosses[table] = self._cross_map(features)
+            crosses = [feature for feature in features if isinstance(feature, CrossFeature)]
+            if crosses:
+                rules.ids[table], rules.crosses[table] = self._cross_map(crosses)
             else:
                 rules.ids[table] = self._id_map(features)
         return rules
@@ -152,7 +153,7 @@ class EncoderFit:
         counts = [fit.finish() for fit in fits if isinstance(fit, CountFit)]
         return _vocabulary(counts, settings)
 
-    def _cross_map(self, features: list[IdFeature]) -> tuple[IdMap, tuple[KeyKind, ...]]:
+    def _cross_map(self, features: list[CrossFeature]) -> tuple[IdMap, tuple[KeyKind, ...]]:
         """One table's ids, over all the crosses that share it: their keys are integers."""
         settings = self._settings(features[0])
         fits = [self.crosses[feature.name] for feature in features]
@@ -161,7 +162,10 @@ class EncoderFit:
             return _rule(settings, "int"), tuple(kinds)
         parts = [fit.finish() for fit in fits if isinstance(fit, CrossCountFit)]
         kinds = kinds_of_counts(parts)
-        counts = [counts_of_keys(cross, counted, kinds) for cross, counted in parts]
+        counts = [
+            counts_of_keys(*part, kinds, cross_label(feature, self.origin))
+            for part, feature in zip(parts, features, strict=True)
+        ]
         return _vocabulary(counts, settings), tuple(kinds)
 
 
@@ -193,3 +197,9 @@ def numbers_of_feature(table: pa.Table, feature: NumericFeature, origin: str) ->
 def id_label(feature: CategoricalFeature, origin: str) -> str:
     """What the feature's column is called in an error."""
     return f"{origin}: column {feature.source_column!r} (of feature {feature.name!r})"
+
+
+def cross_label(feature: CrossFeature, origin: str) -> str:
+    """What the columns of a cross together are called in an error."""
+    names = " × ".join(map(repr, feature.columns))
+    return f"{origin}: cross {names} (of feature {feature.name!r})"

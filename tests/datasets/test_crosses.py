@@ -98,6 +98,11 @@ def test_days_moments_booleans_and_nothing():
     assert ids(empty, {"a": pa.array([], pa.string()), "b": pa.array([], pa.int64())}) == []
 
 
+def test_too_many_pairs_are_not_called_those_of_one_column():
+    with pytest.raises(ValueError, match=r"log.csv: cross 'a' × 'b' \(of feature 'x'\) has 3 ids"):
+        fitted(LOG, {**CROSS, "max_rows": 2})
+
+
 def test_crosses_share_a_table():
     other = {"kind": "cross", "name": "y", "columns": ["c", "b"], "table": "t"}
     train = {"a": [1, 2], "b": ["u", "u"], "c": ["2", "z"]}
