@@ -20,7 +20,7 @@ from torchrec.distributed.embedding_types import EmbeddingComputeKernel
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.distributed.planner import EmbeddingShardingPlanner, Topology
-from torchrec.distributed.planner.types import ParameterConstraints
+from torchrec.distributed.planner.types import ParameterConstraints, PlannerError
 from torchrec.distributed.types import ShardingPlan, ShardingType
 from torchrec.optim.keyed import CombinedOptimizer, KeyedOptimizer
 
@@ -166,7 +166,10 @@ def _shard(
         topology=Topology(world_size=world, compute_device="cpu"),
         constraints={module_name(table.name): fused for table in tables},
     )
-    plan = planner.collective_plan(collection, [sharder], dist.group.WORLD)  # type: ignore[arg-type]
+    try:
+        plan = planner.collective_plan(collection, [sharder], dist.group.WORLD)  # type: ignore[arg-type]
+    except PlannerError as error:
+        raise ValueError(_too_large(tables)) from error
     assert isinstance(plan, ShardingPlan)
     return DistributedModelParallel(
         collection,
@@ -174,6 +177,17 @@ def _shard(
         plan=plan,
         sharders=[sharder],  # type: ignore[list-item]  # invariant list in torchrec's signature
         init_data_parallel=False,
+    )
+
+
+def _too_large(tables: Sequence[TableSpec]) -> str:
+    """Fused and table-wise are always allowed, so a plan lacks nothing but memory."""
+    bytes_of = {table.name: table.num_rows * table.dim * 4 for table in tables}
+    largest = max(bytes_of, key=lambda name: bytes_of[name])
+    return (
+        f"the embedding tables need {sum(bytes_of.values()) / 2**30:,.0f} GiB, which TorchRec's "
+        f"planner cannot place; the largest is {largest!r} ({bytes_of[largest] / 2**30:,.0f} GiB): "
+        "lower its rows, hash_size or dim"
     )
 
 

@@ -121,3 +121,12 @@ def test_unknown_table_is_named():
     stray = FeatureSpec(name="x", table="nowhere", pooling="sum")
     with pytest.raises(ValueError, match="feature 'x' looks up table 'nowhere'; tables:"):
         build_embeddings(TABLES, [stray], optimizer=ADAGRAD, backend="plain")
+
+
+@pytest.mark.torchrec
+@pytest.mark.skipif(torchrec_problem() is not None, reason=str(torchrec_problem()))
+def test_tables_that_no_plan_can_place_are_named():
+    ensure_process_group()
+    tables = [TableSpec(name="item", num_rows=2**31 - 6, dim=64), TABLES[1], TABLES[2]]
+    with pytest.raises(ValueError, match=r"need 512 GiB, .* the largest is 'item' \(512 GiB\)"):
+        build_embeddings(tables, FEATURES, optimizer=ADAGRAD, backend="torchrec")
