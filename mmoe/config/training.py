@@ -99,16 +99,18 @@ class TrainingConfig(Strict):
     """Epochs, batches, optimizers, and what decides which checkpoint is kept."""
 
     epochs: int = Field(default=10, ge=1)
-    batch_size: int = Field(default=4096, ge=1)
+    batch_size: int = Field(default=4096, ge=1, le=2**31 - 1)
     accumulate_batches: int = Field(
         default=1,
         ge=1,
+        le=2**31 - 1,
         description="batches to a step: their gradients are added up, so that the step is that of "
         "one batch so many times as large, while the network runs on batch_size rows at a time",
     )
     eval_batch_size: int = Field(
         default=4096,
         ge=1,
+        le=2**24,  # rows: the last batch is padded to it
         description="fixed height of evaluation and scoring batches (the last is padded)",
     )
     optimizer: OptimizerConfig = OptimizerConfig()
