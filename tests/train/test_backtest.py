@@ -177,8 +177,48 @@ def test_another_walk_in_the_same_folder_is_refused(config, tmp_path):
         backtest(config(), tmp_path / "out", settings)
     with pytest.raises(ValueError, match=r"out: was begun otherwise \(config.seed: 3 there, 4 he"):
         backtest(config("seed=4"), tmp_path / "out", settings, resume=True)
-    with pytest.raises(ValueError, match=r"begun otherwise \(the days that were there are not"):
+    with pytest.raises(
+        ValueError, match=r"it tested 2024-02-03 to 2024-02-03, .*fewer.* --days 1\)"
+    ):
         backtest(config(), tmp_path / "out", BacktestSettings(column="day"), resume=True)
+
+
+def test_resume_says_how_many_days_go_on(config, folder, funnel_table, tmp_path):
+    settings = BacktestSettings(column="day", days=2)
+    before = backtest(config(), tmp_path / "out", settings)
+    new = folder / "day=2024-02-04"
+    new.mkdir()
+    pq.write_table(funnel_table.slice(0, 500), new / "part-0.parquet")
+    with pytest.raises(ValueError, match=r"2024-02-03 to 2024-02-04 is asked .*with --days 3\)"):
+        backtest(config(), tmp_path / "out", settings, resume=True)
+    longer = BacktestSettings(column="day", days=3)
+    after = backtest(config(), tmp_path / "out", longer, resume=True)
+    assert after["days"][:2] == before["days"] and len(after["days"]) == 3
+    (folder / "day=2024-02-02").mkdir()
+    pq.write_table(funnel_table.slice(0, 500), folder / "day=2024-02-02" / "part-0.parquet")
+    with pytest.raises(ValueError, match=r"the data now holds other days or trains on others"):
+        backtest(config(), tmp_path / "out", longer, resume=True)
+
+
+def test_resume_takes_no_folder_of_something_else(config, tmp_path):
+    settings, out = BacktestSettings(column="day", days=1), tmp_path / "out"
+    out.mkdir()
+    (out / "notes.txt").write_text("mine")
+    with pytest.raises(ValueError, match=r"out: holds no backtest to continue \(there is no plan"):
+        backtest(config(), out, settings, resume=True)
+    with pytest.raises(ValueError, match=r"notes.txt: is a file; choose another --out"):
+        backtest(config(), out / "notes.txt", settings, resume=True)
+    assert [path.name for path in out.iterdir()] == ["notes.txt"]
+
+
+def test_what_a_killed_walk_had_begun_to_write_is_removed(config, tmp_path):
+    settings, out = BacktestSettings(column="day", days=1), tmp_path / "out"
+    out.mkdir()
+    (out / ".plan.json.7.tmp").write_text("{")
+    backtest(config(), out, settings, resume=True)
+    (out / ".backtest.json.7.tmp").write_text("{")
+    backtest(config(), out, settings, resume=True)
+    assert not list(out.rglob(".*"))
 
 
 def test_the_table_fits_into_a_terminal(config, tmp_path):
@@ -213,7 +253,7 @@ def test_the_column_comes_from_a_split_by_time(config, tmp_path):
     assert len(plan_steps(by_time, BacktestSettings())) == 3
     with pytest.raises(ValueError, match=r"which column holds the day; give --column NAME"):
         plan_steps(config(), BacktestSettings())
-    with pytest.raises(ValueError, match=r"but data.source is synthetic-funnel; set data.source"):
+    with pytest.raises(ValueError, match=r"but data.source is synthetic-funnel; give --set"):
         plan_steps(config("data.source=synthetic-funnel"), BacktestSettings(column="day"))
 
 

@@ -82,11 +82,15 @@ def day_column(config: RunConfig, settings: BacktestSettings) -> str:
         ValueError: Neither the settings nor the config name one, or rows come from no path.
     """
     data = config.data
-    if data.source != "files" or data.split.by == "file":
-        came = f"data.source is {data.source}" if data.source != "files" else "the split is by file"
+    if data.source != "files":
         raise ValueError(
-            f"backtest reads the days of data.path, but {came}; set data.source: files and "
-            "data.path, or give --set data.split.by=random and --data PATH"
+            f"backtest reads the days of data.path, but data.source is {data.source}; give "
+            "--set data.source=files and --data PATH"
+        )
+    if data.split.by == "file":
+        raise ValueError(
+            "backtest reads the days of data.path, but the split is by file; set data.split.by: "
+            "random and data.path"
         )
     if settings.column is not None:
         return settings.column

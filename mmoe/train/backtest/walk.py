@@ -45,10 +45,7 @@ def backtest(
     reporter = reporter or SilentReporter()
     config = with_absolute_paths(config, data)
     column = day_column(config, settings)
-    if not resume and out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ValueError(
-            f"{out}: exists already; continue it with --resume, or choose another --out"
-        )
+    _check_folder(out, resume)
     steps = plan_steps(config, settings)
     header = {"column": column, **settings.as_dict()}
     _write_plan(out, config, header, steps)
@@ -69,6 +66,25 @@ def backtest(
     return result
 
 
+def _check_folder(out: Path, resume: bool) -> None:
+    """Before anything is read; also removes what a killed process had not yet moved to its name."""
+    if not out.exists():
+        return
+    if not out.is_dir():
+        raise ValueError(f"{out}: is a file; choose another --out, a folder")
+    if resume:
+        for name in (_PLAN, _RESULT):
+            for stray in out.glob(f".{name}.*.tmp"):
+                stray.unlink()
+    if not any(out.iterdir()) or (resume and (out / _PLAN).exists()):
+        return
+    if resume:
+        raise ValueError(
+            f"{out}: holds no backtest to continue (there is no {_PLAN}); choose another --out"
+        )
+    raise ValueError(f"{out}: exists already; continue it with --resume, or choose another --out")
+
+
 def _write_plan(out: Path, config: RunConfig, header: dict[str, Any], steps: list[Step]) -> None:
     """Writes plan.json; of a walk that is resumed, checks that it is the same one.
 
@@ -84,10 +100,9 @@ def _write_plan(out: Path, config: RunConfig, header: dict[str, Any], steps: lis
     if path.exists():
         old = read_json(path, content)
         before = old.pop("steps")
-        now = content["steps"][: len(before)]
         difference = first_difference(old, {**header, "config": content["config"]})
-        if before != now:
-            difference = difference or "the days that were there are not those that are now"
+        if content["steps"][: len(before)] != before:
+            difference = difference or _other_days(before, content["steps"])
         if difference:
             raise ValueError(
                 f"{out}: was begun otherwise ({difference}); resume with the same settings, or "
@@ -95,6 +110,19 @@ def _write_plan(out: Path, config: RunConfig, header: dict[str, Any], steps: lis
             )
     out.mkdir(parents=True, exist_ok=True)
     write_json(path, content)
+
+
+def _other_days(before: list[dict[str, Any]], now: list[dict[str, Any]]) -> str:
+    """How the steps of plan.json and those of today differ; the first ones should be the same."""
+    tested, here = ([step["test_day"] for step in steps] for steps in (before, now))
+    begun, found = f"it tested {tested[0]} to {tested[-1]}", f"{here[0]} to {here[-1]}"
+    if tested[0] in here[1:]:
+        days = f"--days {len(here) - here.index(tested[0])}"
+        return f"{begun}, and {found} is asked for now: it goes on with fewer days, {days}"
+    if here[0] in tested[1:]:
+        days = f"--days {len(here) + tested.index(here[0])}"
+        return f"{begun}, and {found} is asked for now: it goes on with {days}"
+    return f"{begun}, and the data now holds other days or trains on others, {found}"
 
 
 def _leave_nothing_of_no_day(out: Path) -> None:
