@@ -82,11 +82,20 @@ class TrainingProfile:
         text = self._text(times, found)
         write_json(temporary / "table.json", found)
         write_text(temporary / "table.txt", text + "\n")
-        shutil.rmtree(self.folder, ignore_errors=True)  # of an interrupted run that is resumed
-        temporary.rename(self.folder)
+        self._put_in_place(temporary)
         for line in text.splitlines():
             self.reporter.say(line)
         self.reporter.say(f"{self.folder}/trace.json opens in https://ui.perfetto.dev")
+
+    def _put_in_place(self, whole: Path) -> None:
+        """One of an interrupted run that is resumed gives way in one move: never half a folder."""
+        if self.folder.exists():
+            earlier = whole.with_name(f".{self.folder.name}.{os.getpid()}-earlier.tmp")
+            self.folder.rename(earlier)
+            whole.rename(self.folder)
+            shutil.rmtree(earlier)
+        else:
+            whole.rename(self.folder)
 
     def _found(self, times: StepTimes) -> dict[str, Any]:
         rows = statistics.mean(self.rows)

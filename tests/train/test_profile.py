@@ -1,6 +1,7 @@
 """`--profile`: the same training, a trace, and parts that add up to the step."""
 
 import json
+import shutil
 import time
 
 import pytest
@@ -18,6 +19,17 @@ class _Listens(SilentReporter):
 
     def say(self, text: str) -> None:
         self.said.append(text)
+
+
+class _Dies(SilentReporter):
+    """Ends the process, as it were, when something is said."""
+
+    def __init__(self, word: str) -> None:
+        self.word = word
+
+    def say(self, text: str) -> None:
+        if self.word in text:
+            raise KeyboardInterrupt
 
 
 @pytest.fixture(name="train")
@@ -86,6 +98,27 @@ def test_a_short_epoch_is_profiled_as_far_as_it_goes(train, tmp_path):
     train("one", "training.batch_size=3000", profile=True)
     table = json.loads((tmp_path / "one" / "profile" / "table.json").read_text())
     assert (table["steps"], table["step_ms_without_profiler"]) == (1, None)
+
+
+def test_a_profile_gives_way_to_the_next_in_one_move(train, tmp_path, monkeypatch):
+    """Whatever moment the process dies, the folder is a whole one or is not there."""
+    settings = ("training.epochs=2", "training.checkpoint_every_steps=1")
+    with pytest.raises(KeyboardInterrupt):
+        train("run", *settings, profile=True, reporter=_Dies("rows/s while recording"))
+    run, seen = tmp_path / "run", []
+
+    def remove(path, **keywords):
+        if path.name.startswith(".profile"):
+            seen.append(sorted(file.name for file in (run / "profile").iterdir()))
+        rmtree(path, **keywords)
+
+    rmtree = shutil.rmtree
+    monkeypatch.setattr(shutil, "rmtree", remove)
+    first = (run / "profile" / "table.txt").read_text()
+    train("run", *settings, profile=True, resume=True)
+    assert seen == [["table.json", "table.txt", "trace.json"]]
+    assert (run / "profile" / "table.txt").read_text() != first
+    assert not list(run.rglob(".*"))
 
 
 def test_what_lies_between_epochs_is_no_part_of_a_step():
