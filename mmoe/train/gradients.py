@@ -24,7 +24,8 @@ class StepLosses:
     """What the forward passes of a step found.
 
     Attributes:
-        losses: Mean loss of each task over its observed rows.
+        losses: Mean loss of each task over its observed rows; ESMM's second: over all rows whose
+            outcome is known.
         rows: How many rows (weights) that was.
         dropped: Picks that the capacity dropped; None: there is no capacity.
     """
@@ -40,8 +41,8 @@ def forward_backward(ranker: Ranker, batches: Sequence[Batch], config: RunConfig
     All ids are looked up at once, so tables too see one gradient for a row, and an optimizer fused
     into their backward pass moves them once. Every task's loss is divided by the observed weight of
     all batches, which follows from the labels alone. What differs from one large batch is what a
-    model computes across the rows of a batch: balance losses and capacities are those of each
-    batch, the losses averaged by rows.
+    model computes across the rows of a batch: balance losses, capacities and batch norms are those
+    of each batch, the losses averaged by rows.
 
     Raises:
         Diverged: A loss, or a gate's logit, is no finite number. Tables are as they were.
@@ -67,7 +68,7 @@ def forward_backward(ranker: Ranker, batches: Sequence[Batch], config: RunConfig
     if x_ND is not None:
         with part(BACKWARD):
             x_ND.backward(_joined([x_BD.grad for x_BD in parts if x_BD is not None]))
-    return StepLosses(losses_T.tolist(), _rows(batches).tolist(), dropped)
+    return StepLosses(losses_T.tolist(), whole_T.tolist(), dropped)
 
 
 def _forward(ranker: Ranker, batch: Batch, x_BD: Tensor | None, config: RunConfig) -> NetworkOutput:
@@ -82,7 +83,7 @@ def _forward(ranker: Ranker, batch: Batch, x_BD: Tensor | None, config: RunConfi
 
 
 def _loss(
-    output: NetworkOutput, batch: Batch, config: RunConfig, whole_T: Tensor | None, share: float
+    output: NetworkOutput, batch: Batch, config: RunConfig, whole_T: Tensor, share: float
 ) -> tuple[Tensor, Tensor]:
     """The part of a step's loss that this batch is, and that of each task."""
     assert batch.labels_BT is not None and batch.observed_BT is not None
@@ -111,10 +112,8 @@ def _check_finite(loss: Tensor, losses_T: Tensor, config: RunConfig) -> None:
     raise Diverged(f"the loss {whose} is {value}")
 
 
-def _observed_of_all(batches: Sequence[Batch], config: RunConfig) -> Tensor | None:
-    """None where there is one batch, whose own weights are all."""
-    if len(batches) == 1:
-        return None
+def _observed_of_all(batches: Sequence[Batch], config: RunConfig) -> Tensor:
+    """What each task's loss is divided by, `weights_T`."""
     esmm = config.model.kind == "esmm"
     return torch.stack(
         [
@@ -143,15 +142,6 @@ def _by_feature(tensors: Sequence[Tensor], counts: Sequence[list[int]]) -> Tenso
     """Joins feature-major values of several batches: all of the first feature, then the next."""
     parts = [values.split(counted) for values, counted in zip(tensors, counts, strict=True)]
     return torch.cat([part for of_feature in zip(*parts, strict=True) for part in of_feature])
-
-
-def _rows(batches: Sequence[Batch]) -> Tensor:
-    weights = [
-        (b.observed_BT * b.weights_BT).sum(dim=0)
-        for b in batches
-        if b.observed_BT is not None and b.weights_BT is not None
-    ]
-    return torch.stack(weights).sum(dim=0)
 
 
 def _joined(gradients: Sequence[Tensor | None]) -> Tensor:

@@ -56,6 +56,8 @@ def test_batches_together_have_the_gradient_of_one(gradients, backend, model):
     several, found = gradients([120, 7, 1, 172], *settings)
     torch.testing.assert_close(several.losses, one.losses)
     assert several.rows == pytest.approx(one.rows)
+    # ESMM's second loss is over all rows, so that is what its mean over an epoch counts by
+    assert one.rows[0] == 300 and (one.rows[1] == 300) == (model == "esmm")
     assert found.keys() == expected.keys()
     for name in found:
         torch.testing.assert_close(found[name], expected[name], rtol=1e-4, atol=1e-6, msg=name)
