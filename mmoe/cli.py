@@ -73,19 +73,22 @@ def repeat_flags(arguments: list[str]) -> list[str]:
     """`--keep a b` → `--keep a --keep b`, for the options that take several values.
 
     Only where the positional argument comes first, as it does in every help text: otherwise a
-    value could not be told from it.
+    value could not be told from it. KEY.PATH=VALUE can, for `mmoe train --warm-start RUN --set …`.
     """
-    if len(arguments) < 2 or arguments[1].startswith("-"):
-        return arguments
+    comes_first = len(arguments) > 1 and not arguments[1].startswith("-")
     spread: list[str] = []
     flag = ""
     for argument in arguments:
         if argument.startswith("-"):
             flag = argument if argument in _SEVERAL_VALUES else ""
-        elif flag and spread[-1] != flag:
+        elif flag and spread[-1] != flag and (comes_first or _is_setting(flag, argument)):
             spread.append(flag)
         spread.append(argument)
     return spread
+
+
+def _is_setting(flag: str, argument: str) -> bool:
+    return flag == "--set" and re.match(r"[A-Za-z_][\w.]*=", argument) is not None
 
 
 _SEVERAL_VALUES = ("--set", "--keep", "--label")
@@ -338,6 +341,10 @@ def _own_config(resumed: Path | None, warm_start: Path | None) -> str:
         return str(RunDirectory(resumed).config_file)
     if warm_start is not None:
         return str(RunDirectory.open(warm_start).config_file)
+    if resumed is not None:
+        raise ValueError(
+            f"--resume: {resumed} holds no config of a run; give RECIPE_OR_CONFIG.yaml too"
+        )
     raise ValueError("RECIPE_OR_CONFIG.yaml is missing; only --warm-start and --resume know one")
 
 

@@ -242,6 +242,11 @@ def _refused(result: tuple[int, str, str], message: str) -> None:
         ("init d --label x y --out c", "init d --label x --label y --out c"),
         ("score run --output o --input i", "score run --output o --input i"),
         ("doctor", "doctor"),
+        (
+            "train --warm-start r --set a=1 b.c=2 -q",
+            "train --warm-start r --set a=1 --set b.c=2 -q",
+        ),
+        ("train --set a=1 c.yaml --out r", "train --set a=1 c.yaml --out r"),
     ],
 )
 def test_options_of_several_values(given, expected):

@@ -53,6 +53,7 @@ def test_mistakes_are_one_line(mmoe, config, tmp_path):
     out = tmp_path / "out"
     for arguments, message in (
         (("train",), "RECIPE_OR_CONFIG.yaml is missing; only --warm-start and --resume know one"),
+        (("train", "--resume", "--out", out), "out holds no config of a run; give REC"),
         (("train", "--warm-start", tmp_path / "no"), "no: there is no such run directory"),
         (("train", config, "--new-experts", "copy"), "--new-experts copy needs --warm-start RUN"),
         (("backtest", config, "--out", out), "holds the day; give --column NAME, or split by time"),

@@ -28,7 +28,8 @@ def train_step(
     except Diverged as error:
         raise ValueError(
             f"training step {state.position.step + 1}: {error}; lower "
-            f"training.optimizer.learning_rate or set training.gradient_clip"
+            "training.optimizer.learning_rate or that of the tables "
+            "(training.embedding_optimizer.learning_rate), or set training.gradient_clip"
         ) from error
     with part(OPTIMIZER):
         if training.gradient_clip is not None:
