@@ -175,7 +175,10 @@ def backtest(
     data: Annotated[str | None, typer.Option(help="Overrides data.path of the config.")] = None,
     column: Annotated[
         str | None,
-        typer.Option(help="Holds the day: dates, moments (cut at midnight UTC) or whole numbers."),
+        typer.Option(
+            help="Holds the day: dates, moments (cut at midnight UTC) or whole numbers; left out: "
+            "data.split.column."
+        ),
     ] = None,
     days: Annotated[int | None, typer.Option(help="Test the last so many days.")] = None,
     from_scratch: Annotated[
@@ -184,7 +187,7 @@ def backtest(
     window: Annotated[
         int | None,
         typer.Option(
-            help="Train on the last so many days; left out: all so far, to continue a model: one."
+            help="Train on the last so many days; left out: one, or with --from-scratch all so far."
         ),
     ] = None,
     out: Annotated[
@@ -192,7 +195,9 @@ def backtest(
     ] = None,
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY.PATH=VALUE", help="Change a value; repeats."),
+        typer.Option(
+            "--set", metavar="KEY.PATH=VALUE", help="Change a value; takes several, and repeats."
+        ),
     ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the first unfinished day in --out.")
@@ -243,14 +248,14 @@ def evaluate(
     if as_json:
         print(json.dumps(metrics, indent=2, allow_nan=False))
     else:
-        _print_metrics(metrics)
+        _print_metrics(metrics, "test split" if data is None else data)
 
 
 @app.command()
 def score(
     run_dir: RunDir,
     input_: Annotated[
-        str, typer.Option("--input", help="Parquet or CSV: a file, a folder or a glob.")
+        str, typer.Option("--input", help="Parquet, CSV or Arrow: a file, a folder or a glob.")
     ],
     output: Annotated[Path, typer.Option(help="The Parquet file to write.")],
     keep: Annotated[
@@ -293,11 +298,11 @@ def report(
 
 @app.command()
 def init(
-    data: Annotated[str, typer.Argument(metavar="DATA", help="CSV or Parquet with labels.")],
+    data: Annotated[str, typer.Argument(metavar="DATA", help="Parquet, CSV or Arrow with labels.")],
     label: Annotated[list[str], typer.Option(help="A label column; takes several, and repeats.")],
     out: Annotated[Path, typer.Option(help="The config to write.")] = Path("config.yaml"),
 ) -> None:
-    """Look at a file and write a commented config that trains as it is."""
+    """Look at a log and write a commented config that trains as it is."""
     if out.exists():
         raise ValueError(f"--out {out}: exists already; remove it or choose another name")
     from mmoe.datasets.commented_yaml import write_commented_yaml
@@ -354,11 +359,11 @@ def _reporter(quiet: bool) -> Any:
     return SilentReporter() if quiet else ConsoleReporter()
 
 
-def _print_metrics(metrics: dict[str, Any]) -> None:
-    """The test split as a table on standard output."""
+def _print_metrics(metrics: dict[str, Any], title: str = "test split") -> None:
+    """Metrics as a table on standard output."""
     from mmoe.score.metrics_table import metrics_table
 
-    _print_table(metrics_table(metrics))
+    _print_table(metrics_table(metrics, title))
 
 
 def _print_table(table: Any) -> None:

@@ -46,6 +46,8 @@ def test_the_whole_road(mmoe, config, log, tmp_path):
     assert json.loads(out) == stored
 
     code, out, _ = mmoe("evaluate", run, "--data", log)
+    assert str(log) in out
+    assert "test split" not in out
     assert code == 0
     assert "click" in out
     assert "4,000" in out
@@ -260,7 +262,7 @@ def test_help_is_quick_to_import():
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.splitlines()[-1] == "set()"
-    for command in ("train", "evaluate", "score", "report", "init", "doctor"):
+    for command in ("train", "backtest", "evaluate", "score", "report", "init", "doctor"):
         assert command in out.stdout
 
 

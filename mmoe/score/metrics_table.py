@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
+from rich.text import Text
 
 TITLES = {
     "auc": "AUC",
@@ -21,15 +22,21 @@ TITLES = {
 _OF_MANY_DAYS = [name for name in TITLES if name not in ("oracle_auc", "logloss", "ece")]
 
 
-def metrics_table(metrics: Mapping[str, Any]) -> Table:
-    """The test split, a line a task; `best` is the AUC of the true probabilities.
+def metrics_table(metrics: Mapping[str, Any], title: str = "test split") -> Table:
+    """Metrics, a line a task; `best` is the AUC of the true probabilities.
 
     Args:
         metrics: What metrics.json holds.
+        title: Which rows they were measured on.
     """
     names = _with_values(list(TITLES), list(metrics["tasks"].values()))
     # Ten columns have to fit into a terminal of 80
-    table = Table(title="test split", title_justify="left", box=None, padding=(0, 1, 0, 0))
+    table = Table(
+        title=Text(title, no_wrap=True, overflow="ignore"),
+        title_justify="left",
+        box=None,
+        padding=(0, 1, 0, 0),
+    )
     table.add_column("task", no_wrap=True)
     _add_columns(table, names)
     for task, values in metrics["tasks"].items():
