@@ -29,6 +29,11 @@ def load_recipe(name_or_path: str, overrides: Iterable[str] = ()) -> RunConfig:
     if is_path(name_or_path):
         return load_config(name_or_path, overrides)
     names = recipe_names()
+    if "=" in name_or_path:
+        raise ValueError(
+            f"{name_or_path!r} is neither a recipe nor a config file; to change a value, say --set "
+            f"{name_or_path}"
+        )
     if name_or_path not in names:
         close = difflib.get_close_matches(name_or_path, names, n=1)
         hint = f" (did you mean {close[0]!r}?)" if close else ""

@@ -169,6 +169,8 @@ def test_recipes():
         assert config.data.source in source_names()
     with pytest.raises(ValueError, match=r"no recipe 'census-incom' \(did you mean 'census-income"):
         load_recipe("census-incom")
+    with pytest.raises(ValueError, match=r"neither a recipe nor a config file; .* --set seed=7$"):
+        load_recipe("seed=7")
 
 
 def test_config_files(tmp_path):
