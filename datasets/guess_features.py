@@ -91,7 +91,7 @@ def _categorical(profile: ColumnProfile, name: str, column: str | None) -> Guess
         return GuessedFeature(feature, f"{reason}; hashed, as there are so many")
     rare = profile.rows >= _ENOUGH_ROWS and profile.distinct > profile.rows / _ROWS_PER_ID
     feature = CategoricalFeature(name=name, column=column, min_count=_ROWS_PER_ID if rare else 1)
-    shared = f"; those seen less than {_ROWS_PER_ID} times share a row" if rare else ""
+    shared = f"; those seen fewer than {_ROWS_PER_ID} times share a row" if rare else ""
     return GuessedFeature(feature, reason + shared)
 
 

@@ -211,8 +211,8 @@ def _one_class_notes(rows: ObservedRows, values: dict[str, Value], name: str) ->
 
 def _group_note(grouped: GroupedAuc, rows: int, name: str) -> str:
     if grouped.value is None:
-        return f"{name}: gauc not computed: none of {grouped.all_groups} groups has both classes"
+        return f"{name}: gauc not computed: none of {grouped.all_groups:,} groups has both classes"
     return (
-        f"{name}: gauc rests on {grouped.groups} of {grouped.all_groups} groups "
-        f"({grouped.rows} of {rows} rows); the others have one class only"
+        f"{name}: gauc rests on {grouped.groups:,} of {grouped.all_groups:,} groups "
+        f"({grouped.rows:,} of {rows:,} rows); the others have one class only"
     )

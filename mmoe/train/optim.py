@@ -89,7 +89,7 @@ def check_schedule(config: OptimizerConfig, total_steps: int) -> None:
     if config.warmup_steps >= total_steps:
         raise ValueError(
             f"training.optimizer.warmup_steps is {config.warmup_steps:,}, but training has only "
-            f"{total_steps:,} steps; set fewer, or more epochs"
+            f"{total_steps:,} step{'s' * (total_steps != 1)}; set fewer, or more epochs"
         )
 
 

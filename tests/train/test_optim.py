@@ -119,7 +119,7 @@ def test_resume_continues_bit_identically(train, tmp_path, settings, assert_same
 def test_rates_follow_the_schedule_in_both_parts(train, tmp_path, weights):
     """A schedule whose first rate is tiny leaves both parts almost where they began."""
     slow = ("training.epochs=1", "training.batch_size=3000", "training.checkpoint_every_steps=1")
-    with pytest.raises(ValueError, match=r"warmup_steps is 1, but training has only 1 steps"):
+    with pytest.raises(ValueError, match=r"warmup_steps is 1, but training has only 1 step;"):
         train("refused", *slow, "training.optimizer.warmup_steps=1")
     assert not (tmp_path / "refused").exists()
     train("full", "training.epochs=2", "training.batch_size=3000")
