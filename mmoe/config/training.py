@@ -130,7 +130,11 @@ class TrainingConfig(Strict):
         default=None, ge=1, description="also save every so many steps; always saved after an epoch"
     )
     ema_decay: float | None = Field(
-        default=None, gt=0, lt=1, description="evaluate and keep an average of the dense weights"
+        default=None,
+        gt=0,
+        lt=1,
+        description="evaluate and keep an average of the dense weights over some "
+        "1 / (1 - ema_decay) steps; in far fewer it stays near the weights of the first one",
     )
 
     @model_validator(mode="after")

@@ -244,7 +244,7 @@ def _rows_in_use(table: str, ids: Mapping[str, Any]) -> str:
     unseen = "no lookups" if ids["unseen"] is None else f"{ids['unseen']:.1%} of lookups unseen"
     return (
         f"table {table}: {ids['in_use']:,} of {ids['rows']:,} rows in use, "
-        f"{ids['evicted']:,} evicted, {unseen}"
+        f"{ids['evicted']:,} evicted so far, {unseen}"
     )
 
 

@@ -130,9 +130,10 @@ class TrainingProfile:
         lines.append(parts_text(times))
         plain = found["step_ms_without_profiler"]
         without = (
-            "" if plain is None else f"; {plain:.1f} ms a step before it, without the profiler"
+            "" if plain is None else f"; before it, without the profiler, {plain:.1f} ms a step"
         )
-        lines.append(f"{found['rows_per_second']:,.0f} rows/s while recording{without}")
+        speed = f"{times.step_ms:.1f} ms a step ({found['rows_per_second']:,.0f} rows/s)"
+        lines.append(f"{speed} while recording{without}")
         return "\n".join(lines)
 
 

@@ -133,9 +133,9 @@ def test_every_epoch_says_how_full_the_tables_are(train, tmp_path):
     assert first["user"]["in_use"] == second["user"]["in_use"] == 25
     assert second["user"]["evicted"] > first["user"]["evicted"] > 0
     assert second["thing"] == {"rows": 60, "in_use": 30, "evicted": 0, "unseen": 0.0}
-    assert said[-1] == "table thing: 30 of 60 rows in use, 0 evicted, 0.0% of lookups unseen"
+    assert said[-1] == "table thing: 30 of 60 rows in use, 0 evicted so far, 0.0% of lookups unseen"
     assert said[0] == (
-        f"table user: 25 of 25 rows in use, {first['user']['evicted']} evicted, "
+        f"table user: 25 of 25 rows in use, {first['user']['evicted']} evicted so far, "
         f"{first['user']['unseen']:.1%} of lookups unseen"
     )
 
