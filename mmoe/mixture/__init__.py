@@ -28,6 +28,7 @@ from mmoe.mixture.mlp import MLP
 from mmoe.mixture.mlp_experts import MLPExperts, mlp_experts
 from mmoe.mixture.moe import MoE, MoEOutput
 from mmoe.mixture.multi_gate import MixtureOutput, MultiGateMixture
+from mmoe.mixture.no_experts import NoExperts
 from mmoe.mixture.statistics import MixtureStatistics
 
 __all__ = [
@@ -52,6 +53,7 @@ __all__ = [
     "MoE",
     "MoEOutput",
     "MultiGateMixture",
+    "NoExperts",
     "NoisyTopKGate",
     "Pool",
     "SigmoidGate",

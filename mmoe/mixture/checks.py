@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from mmoe.mixture.capacity import Capacity
+from mmoe.mixture.dispatcher import Dispatcher
 from mmoe.mixture.experts import ExpertPool, Pool
 from mmoe.mixture.gates import GateOutput
 from mmoe.mixture.routes import host_is_near
@@ -38,6 +39,17 @@ def check_visibility(
                 f"visibility: no gate sees expert {e}; remove it, or show it to a gate"
             )
     return matrix_GE
+
+
+def check_dispatcher(dispatcher: Dispatcher | None, pool: Pool) -> int:
+    """E, over all ranks; refuses a pool that does not hold the experts of this rank."""
+    here = getattr(dispatcher, "num_local_experts", len(pool))
+    if here != len(pool):
+        raise ValueError(
+            f"experts: expected the {here} experts that the dispatcher places on this rank, got "
+            f"{len(pool)}; take them with pool.part([…])"
+        )
+    return getattr(dispatcher, "num_experts", len(pool))
 
 
 def check_source(name: str, source: Sequence[int] | None, count: int, what: str) -> tuple[int, ...]:

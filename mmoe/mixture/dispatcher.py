@@ -27,6 +27,7 @@ class DispatchPlan:
         expert_source: For each expert, which of the S input sources it reads.
         source_E: `source_places(expert_source)` on the picks' device; None: it is made here.
         routes: The plan of these picks, if it was made already.
+        output_dim: O, what the experts return; None: not known.
     """
 
     experts_BGK: Tensor
@@ -35,10 +36,17 @@ class DispatchPlan:
     expert_source: tuple[int, ...]
     source_E: Tensor | None = None
     routes: ops.RoutePlan | None = None
+    output_dim: int | None = None
 
 
 class Dispatcher(Protocol):
-    """Moves rows to the experts of this rank, and what they return back to the gates."""
+    """Moves rows to the experts of this rank, and what they return back to the gates.
+
+    A dispatcher may also have these attributes, by which a mixture checks what it is given:
+
+    - `num_experts`: E, over all ranks (default: what the mixture's `visibility` says);
+    - `num_local_experts`: e, those of this rank.
+    """
 
     def dispatch(self, sources: Sequence[Tree], plan: DispatchPlan) -> tuple[Tree, Tensor, Any]:
         """Sends rows out.

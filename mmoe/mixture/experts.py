@@ -1,5 +1,6 @@
 """`ExpertPool`: experts of any kind that all gates share, and the two ways to run them."""
 
+import copy
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import ClassVar, Protocol, runtime_checkable
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils import _pytree as pytree
 
+from mmoe.mixture.no_experts import NoExperts, check_numbers
 from mmoe.mixture.routes import host_is_near
 from mmoe.mixture.stable import StableFunctions
 from mmoe.mixture.trees import Tree, join_rows, leaves_of, map_leaves, split_rows
@@ -118,6 +120,27 @@ class ExpertPool(nn.ModuleList):
     def uses_batch(self) -> bool:
         """Whether training looks at the other rows of an expert: a batch normalisation does."""
         return any(isinstance(module, _BatchNorm) for module in self.modules())
+
+    def part(self, experts: Sequence[int]) -> "ExpertPool | NoExperts":
+        """Copies of some of the experts as a pool of their own, as a rank among many holds them.
+
+        Args:
+            experts: Their numbers, in any order; none: `NoExperts`.
+
+        Raises:
+            ValueError: A number outside [0, E).
+
+        Example:
+            >>> import torch
+            >>> from mmoe.mixture import ExpertPool
+            >>> pool = ExpertPool([torch.nn.Linear(4, 2) for _ in range(3)])
+            >>> len(pool.part([2, 0])), len(pool.part([]))
+            (2, 0)
+        """
+        check_numbers(experts, len(self))
+        if not experts:
+            return NoExperts(self.output_dim)
+        return ExpertPool([copy.deepcopy(self[e]) for e in experts], self.output_dim)
 
     def forward(self, inputs: Sequence[Tree]) -> list[Tree]:
         """The same as `dense`."""

@@ -1,5 +1,6 @@
 """`MLPExperts`: a pool of equal MLPs whose weights lie in one tensor per layer."""
 
+import copy
 import math
 from collections.abc import Sequence
 from typing import Literal, get_args
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from mmoe import ops
 from mmoe.mixture.expert_norm import ExpertBatchNorm, ExpertLayerNorm, ExpertNorm
+from mmoe.mixture.no_experts import NoExperts, check_numbers
 from mmoe.mixture.stable import activate
 from mmoe.mixture.trees import cast_for_autocast
 
@@ -85,6 +87,36 @@ class MLPExperts(nn.Module):
         self.norm: ExpertNorm | None = norm
         self.dropout = dropout
         self.reset_parameters()
+
+    def part(self, experts: Sequence[int]) -> "MLPExperts | NoExperts":
+        """Copies of some of the experts as a pool of their own, as a rank among many holds them.
+
+        No random number is drawn. So ranks that make the whole pool from one seed, and then each
+        its part, start with the parameters of one process.
+
+        Args:
+            experts: Their numbers, in any order; none: `NoExperts`.
+
+        Raises:
+            ValueError: A number outside [0, E).
+
+        Example:
+            >>> import torch
+            >>> from mmoe.mixture import mlp_experts
+            >>> pool = mlp_experts(4, 8, [2])
+            >>> part = pool.part([3, 1])
+            >>> torch.equal(part.weights[0], pool.weights[0][[3, 1]])
+            True
+        """
+        check_numbers(experts, len(self))
+        if not experts:
+            return NoExperts(self.output_dim)
+        part, numbers = copy.deepcopy(self), torch.tensor(experts)
+        part.num_experts = len(experts)
+        for tensor in (*part.parameters(), *part.buffers()):
+            # Every tensor of the pool has the experts in front (`expert_tensors`).
+            tensor.data = tensor.data[numbers.to(tensor.device)]
+        return part
 
     @property
     def expert_tensors(self) -> dict[str, int]:

@@ -14,6 +14,7 @@ from mmoe.mixture.checks import (
     as_pool,
     check_capacity,
     check_decision,
+    check_dispatcher,
     check_gate,
     check_inputs,
     check_source,
@@ -88,8 +89,8 @@ class MultiGateMixture(nn.Module):
         execution: `dense`, `grouped`, `padded` (with a capacity; evaluation is then grouped), or
             `auto`: the cheaper one of the first two, call by call (`choose_execution`).
         dispatcher: Moves rows to experts; default: they are all here. Another one always gets
-            grouped execution; then `experts` are this rank's, and `visibility` says how many
-            there are in all.
+            grouped execution; then `experts` are this rank's (`pool.part([…])`), and the
+            dispatcher's `num_experts`, or `visibility`, says how many there are in all.
         capacity: How many rows an expert may compute in a training step; default: what the gate's
             attribute `capacity` says, else any number.
 
@@ -129,11 +130,12 @@ class MultiGateMixture(nn.Module):
         super().__init__()
         pool = as_pool(experts, input_dim)
         self.experts = cast(nn.Module, pool)
-        visibility_GE = check_visibility(visibility, num_gates, len(pool))
+        visibility_GE = check_visibility(visibility, num_gates, check_dispatcher(dispatcher, pool))
         num_experts = visibility_GE.shape[1]
-        if dispatcher is None and num_experts != len(pool):
+        known = len(pool) if dispatcher is None else getattr(dispatcher, "num_experts", num_experts)
+        if num_experts != known:
             raise ValueError(
-                f"visibility: expected {len(pool)} columns, one per expert, got {num_experts}"
+                f"visibility: expected {known} columns, one per expert, got {num_experts}"
             )
         self.input_dim, self.num_gates, self.num_experts = input_dim, num_gates, num_experts
         self.output_dim = pool.output_dim
@@ -245,6 +247,7 @@ class MultiGateMixture(nn.Module):
             expert_source=self.expert_source,
             source_E=self.source_E,
             routes=routes,
+            output_dim=self.output_dim,
         )
         if execution == "padded":
             assert self.capacity is not None and limit is not None and routes is not None

@@ -188,6 +188,6 @@ def make_policy(
         sees_all=all(map(all, visible)),
         k=k,
         share=None if k is None else expected_share(visible, k),
-        parameters=sum(p.numel() for p in parameters) / len(pool),
+        parameters=sum(p.numel() for p in parameters) / max(len(pool), 1),
         widths=(input_dim or 0, pool.output_dim or 0),
     )

@@ -1,0 +1,57 @@
+"""`NoExperts`: the pool of a rank that holds none of the experts."""
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+
+class NoExperts(nn.Module):
+    """A pool of no experts, for a rank among many; only other ranks compute.
+
+    Args:
+        output_dim: O, what the experts of the other ranks return; None: not known.
+
+    Example:
+        >>> import torch
+        >>> from mmoe.mixture import NoExperts
+        >>> pool = NoExperts(output_dim=8)
+        >>> len(pool), pool.grouped(torch.zeros(0, 3), torch.zeros(1).int()).shape
+        (0, torch.Size([0, 8]))
+    """
+
+    static_shapes = True
+
+    def __init__(self, output_dim: int | None) -> None:
+        super().__init__()
+        self.output_dim = output_dim
+
+    def __len__(self) -> int:
+        """0."""
+        return 0
+
+    def dense(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        """No expert, no output."""
+        return []
+
+    def grouped(self, rows: Tensor, offsets_E1: Tensor) -> Tensor:
+        """No rows `x_0D` → no rows `y_0O`, which depend on x as those of other ranks do.
+
+        Args:
+            rows: Without any row.
+            offsets_E1: One entry, 0.
+
+        Raises:
+            ValueError: Rows came, or the output's width is not known.
+        """
+        if len(rows):
+            raise ValueError(f"rows: expected none for a pool without experts, got {len(rows)}")
+        if self.output_dim is None:
+            raise ValueError("output_dim: expected the width that the other ranks return, got None")
+        return rows.sum(1, keepdim=True).expand(0, self.output_dim)
+
+
+def check_numbers(experts: Sequence[int], num_experts: int) -> None:
+    """Refuses numbers that no expert of a pool has."""
+    for expert in experts:
+        if not 0 <= expert < num_experts:
+            raise ValueError(f"experts: expected numbers from 0 to {num_experts - 1}, got {expert}")
