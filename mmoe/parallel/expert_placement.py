@@ -1,0 +1,111 @@
+"""Which rank holds which experts."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertPlacement:
+    """E experts over W ranks: every expert is held by exactly one rank, a rank holds any number.
+
+    Attributes:
+        experts: For each rank its experts, in the order in which it computes them; `()` for a rank
+            that holds none.
+
+    Raises:
+        ValueError: No rank, no expert, or an expert that is missing or held twice.
+
+    Example:
+        >>> from mmoe.parallel import ExpertPlacement
+        >>> placement = ExpertPlacement(((0, 3), (), (1, 2)))
+        >>> placement.num_experts, placement.num_ranks, placement.rank_of(3)
+        (4, 3, 0)
+    """
+
+    experts: tuple[tuple[int, ...], ...]
+
+    def __post_init__(self) -> None:
+        held = sorted(self.order)
+        if not held:
+            raise ValueError(
+                f"experts: expected at least one expert on at least one rank, got {self.experts}"
+            )
+        for before, expert in pairwise(held):
+            if before == expert:
+                ranks = [rank for rank, own in enumerate(self.experts) if expert in own]
+                raise ValueError(
+                    f"experts: expected every expert once, got expert {expert} on rank(s) {ranks}"
+                )
+        missing = sorted(set(range(len(held))).symmetric_difference(held))
+        if missing:
+            raise ValueError(
+                f"experts: expected the numbers 0 to {len(held) - 1} for {len(held)} experts, got "
+                f"{held}"
+            )
+
+    @classmethod
+    def even(cls, num_experts: int, num_ranks: int) -> "ExpertPlacement":
+        """Neighbours together, as evenly as can be: the first E mod W ranks hold one more.
+
+        Args:
+            num_experts: E; may be smaller than W: the last ranks then hold none.
+            num_ranks: W.
+
+        Returns:
+            The placement: rank r holds `⌊E / W⌋ + [r < E mod W]` experts.
+
+        Raises:
+            ValueError: A number below 1.
+
+        Example:
+            >>> from mmoe.parallel import ExpertPlacement
+            >>> ExpertPlacement.even(5, 2).experts
+            ((0, 1, 2), (3, 4))
+            >>> ExpertPlacement.even(2, 3).experts
+            ((0,), (1,), ())
+        """
+        for name, value in (("num_experts", num_experts), ("num_ranks", num_ranks)):
+            if value < 1:
+                raise ValueError(f"{name}: expected 1 or more, got {value}")
+        each, more = divmod(num_experts, num_ranks)
+        bounds = [rank * each + min(rank, more) for rank in range(num_ranks + 1)]
+        return cls(tuple(tuple(range(first, last)) for first, last in pairwise(bounds)))
+
+    @property
+    def num_experts(self) -> int:
+        """E, over all ranks."""
+        return len(self.order)
+
+    @property
+    def num_ranks(self) -> int:
+        """W."""
+        return len(self.experts)
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """All experts, rank by rank."""
+        return tuple(expert for own in self.experts for expert in own)
+
+    def on(self, rank: int) -> tuple[int, ...]:
+        """The experts that a rank holds."""
+        return self.experts[rank]
+
+    def rank_of(self, expert: int) -> int:
+        """The rank that holds an expert."""
+        return self.ranks[expert]
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """For each expert, the rank that holds it."""
+        return self._by_expert([r for r, own in enumerate(self.experts) for _ in own])
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        """For each expert, its number on the rank that holds it."""
+        return self._by_expert([place for own in self.experts for place in range(len(own))])
+
+    def _by_expert(self, values: Sequence[int]) -> tuple[int, ...]:
+        """Values that are given in `order`, by expert."""
+        by_expert = dict(zip(self.order, values, strict=True))
+        return tuple(by_expert[expert] for expert in range(len(by_expert)))
