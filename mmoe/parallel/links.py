@@ -1,0 +1,122 @@
+"""The links between ranks: what goes out over each, and which way the outputs come back.
+
+Over one link the experts' outputs can come back in two ways:
+
+- *pairs*: one row `y[sample, expert]` for each distinct pair; the gates mix where the sample is;
+- *sums*: one row `Σ_k w[k] · y[k]` for each (row, gate), over the picks of experts there; the
+  weights travel out with the picks.
+"""
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, get_args
+
+import torch
+from torch import Tensor
+
+WayBack = Literal["auto", "pairs", "sums"]
+
+
+class Sizes(NamedTuple):
+    """What goes from one rank to another, told before it goes.
+
+    Attributes:
+        rows: Distinct (sample, source) whose source is read by an expert there that was picked.
+        picks: Picks in use of experts there, by all gates.
+        pairs: Distinct (sample, expert there).
+        sums: Distinct (row, gate).
+    """
+
+    rows: int
+    picks: int
+    pairs: int
+    sums: int
+
+
+class WayCosts(NamedTuple):
+    """What both ends of a link know, so that they choose the same way without a further word.
+
+    Attributes:
+        way: What the user asked for.
+        output_dim: O.
+        number_bytes: One number of an output on the wire.
+        weight_bytes: One weight on the wire.
+        exact: Whether outputs travel in the precision that they are mixed in.
+        picks: G and K.
+    """
+
+    way: WayBack
+    output_dim: int
+    number_bytes: int
+    weight_bytes: int
+    exact: bool
+    picks: tuple[int, int]
+
+    def sums_go_back(self, sizes: Sizes, num_experts: int) -> bool:
+        """Whether partial sums come back over a link: they do where that is fewer bytes.
+
+        Where the wire rounds, the two ways differ in their last bits. Then the choice is made from
+        the most that a row can ask for, not from this batch.
+
+        Args:
+            sizes: What went out over the link.
+            num_experts: Of the rank at its other end.
+
+        Example:
+            >>> from mmoe.parallel.links import Sizes, WayCosts
+            >>> costs = WayCosts("auto", 64, 4, weight_bytes=4, exact=True, picks=(2, 8))
+            >>> costs.sums_go_back(Sizes(rows=10, picks=160, pairs=80, sums=20), num_experts=8)
+            True
+        """
+        if self.way != "auto":
+            return self.way == "sums"
+        if not self.exact:
+            gates, k = self.picks
+            return gates < min(gates * k, num_experts)
+        row_bytes = self.output_dim * self.number_bytes
+        with_weights = sizes.sums * row_bytes + sizes.picks * self.weight_bytes
+        return with_weights < sizes.pairs * row_bytes
+
+
+class Links(NamedTuple):
+    """The W links of a rank in one direction.
+
+    Attributes:
+        sizes: What goes out over each.
+        sums: Whether partial sums come back over it; else pairs do.
+    """
+
+    sizes: list[Sizes]
+    sums: list[bool]
+
+    @property
+    def rows(self) -> list[int]:
+        """Rows that go out over each link."""
+        return [size.rows for size in self.sizes]
+
+    @property
+    def picks(self) -> list[int]:
+        """Picks that go out over each link."""
+        return [size.picks for size in self.sizes]
+
+    @property
+    def weights(self) -> list[int]:
+        """Weights that go out with them: only sums need any."""
+        return [s.picks if sums else 0 for s, sums in zip(self.sizes, self.sums, strict=True)]
+
+    @property
+    def back(self) -> list[int]:
+        """Rows that come back over each link."""
+        return [s.sums if sums else s.pairs for s, sums in zip(self.sizes, self.sums, strict=True)]
+
+    def of_rows(self, values_W: Sequence[int], device: torch.device) -> Tensor:
+        """For each row that goes out, the value of its link."""
+        return torch.tensor(values_W, device=device).repeat_interleave(
+            torch.tensor(self.rows, device=device)
+        )
+
+
+def check_way(way: str) -> None:
+    """Refuses a way back that there is not."""
+    if way not in get_args(WayBack):
+        known = ", ".join(get_args(WayBack))
+        raise ValueError(f"way_back: expected one of {known}, got {way!r}")

@@ -1,0 +1,323 @@
+"""One rank of a gloo world that compares experts over ranks with one process; run by the tests.
+
+    python tests/parallel/world.py RANK WORLD_SIZE STORE REPORT
+
+Every rank computes each case twice: with the others, and alone on the batch of all. What it finds
+goes to REPORT, a JSON file: for each case the largest errors, and what was sent.
+"""
+
+import json
+import sys
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from mmoe.mixture import ExpertPool, MLPExperts, MultiGateMixture, SoftmaxGate, TopKGate
+from mmoe.parallel import AllToAllDispatcher, ExpertPlacement
+
+D, G = 16, 3  # experts return the width that they read, so that layers can be stacked
+# Seconds after which a rank that waits for another gives up.
+PATIENCE = 60
+
+
+@dataclass(frozen=True)
+class Case:
+    gate: str = "top-2"
+    num_experts: int = 6
+    rows: tuple[int, ...] = (8, 8, 8, 8)
+    pool: str = "mlp"
+    dtype: str = "float64"
+    way_back: str = "auto"
+    wire_dtype: str | None = None
+    sources: int = 1
+    mixed: bool = False  # experts are dealt out in no order, one rank gets none
+    input_grad: bool = True
+    levels: int = 1
+    autocast: bool = False
+
+
+CASES = {
+    "top-1": Case("top-1"),
+    "top-2": Case(),
+    "top-2, fp32": Case(dtype="float32"),
+    "top-2, bf16 wire": Case(dtype="float32", wire_dtype="bfloat16"),
+    "top-2, pairs": Case(way_back="pairs"),
+    "top-2, sums": Case(way_back="sums"),
+    "dense": Case("dense"),
+    "dense, fp32": Case("dense", dtype="float32"),
+    "dense, pairs": Case("dense", way_back="pairs"),
+    "dense, sums": Case("dense", way_back="sums"),
+    "dense of 14": Case("dense", 14),
+    "dense of 14, pairs": Case("dense", 14, way_back="pairs"),
+    "dense of 14, sums": Case("dense", 14, way_back="sums"),
+    "first two": Case("first two"),
+    "batch norm": Case(pool="batch"),
+    "autocast": Case(dtype="float32", autocast=True),
+    "two levels": Case(levels=2, rows=(5, 0, 3, 9)),
+    "two levels of sources, E < W": Case("dense", 1, levels=2, sources=2, rows=(2, 4, 3, 0)),
+    "modules": Case(pool="modules"),
+    "modules, E < W": Case(pool="modules", num_experts=1, gate="dense"),
+    "E < W": Case("dense", num_experts=1),
+    "uneven experts": Case(num_experts=7),
+    "mixed experts": Case(num_experts=5, mixed=True),
+    "uneven rows": Case(rows=(7, 2, 1, 30)),
+    "a rank without rows": Case(rows=(5, 0, 3, 0)),
+    "one rank with rows": Case("dense", rows=(0, 6, 0, 0)),
+    "no rows": Case(rows=(0, 0, 0, 0)),
+    "sources": Case(sources=3, num_experts=5),
+    "sources, sums": Case(sources=3, num_experts=5, way_back="sums"),
+    "sources, uneven": Case("dense", sources=2, num_experts=4, rows=(3, 0, 5, 1), mixed=True),
+    "inputs without gradient": Case(input_grad=False),
+    "inputs without gradient, E < W": Case("dense", num_experts=1, input_grad=False),
+}
+
+
+class OnlyFirst(torch.nn.Module):
+    """Top-2 gates that never pick an expert beyond the first two."""
+
+    k = 2
+
+    def __init__(self, num_experts):
+        super().__init__()
+        self.gate = TopKGate(D, G, num_experts, k=2)
+
+    def forward(self, inputs, visibility_GE):
+        return self.gate(inputs, visibility_GE & (torch.arange(visibility_GE.shape[1]) < 2))
+
+
+def make_gate(case):
+    torch.manual_seed(0)
+    E = case.num_experts
+    match case.gate:
+        case "dense":
+            gate = SoftmaxGate(D, G, E)
+        case "first two":
+            gate = OnlyFirst(E)
+        case top:
+            gate = TopKGate(D, G, E, k=int(top[-1]))
+    return gate.to(getattr(torch, case.dtype))
+
+
+def make_pool(case):
+    torch.manual_seed(1)
+    if case.pool == "modules":
+        pool = ExpertPool([torch.nn.Linear(D, D) for _ in range(case.num_experts)])
+    else:
+        norm = "batch" if case.pool == "batch" else None
+        pool = MLPExperts(case.num_experts, D, [7, D], activation="gelu", norm=norm)
+        for bias in pool.biases:
+            torch.nn.init.normal_(bias)
+    return pool.to(getattr(torch, case.dtype))
+
+
+def make_placement(case, world_size):
+    if not case.mixed:
+        return ExpertPlacement.even(case.num_experts, world_size)
+    ranks = [[] for _ in range(world_size)]
+    for place, expert in enumerate(reversed(range(case.num_experts))):
+        ranks[1 + place % (world_size - 1)].append(expert)
+    return ExpertPlacement(tuple(map(tuple, ranks)))
+
+
+class Network(torch.nn.Module):
+    """Mixtures on top of each other: a level reads the mean over the gates below."""
+
+    def __init__(self, case, make_dispatcher=None, experts=None):
+        super().__init__()
+        self.case = case
+        self.levels = torch.nn.ModuleList(
+            MultiGateMixture(
+                D,
+                G,
+                make_pool(case) if make_dispatcher is None else make_pool(case).part(experts),
+                gate=make_gate(case),
+                expert_source=[e % case.sources for e in range(case.num_experts)],
+                gate_source=[g % case.sources for g in range(G)],
+                execution="grouped",
+                dispatcher=None if make_dispatcher is None else make_dispatcher(),
+            )
+            for _ in range(case.levels)
+        )
+
+    def forward(self, x):
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.case.autocast):
+            for level in self.levels:
+                out_BGD = level(x if len(x) > 1 else x[0]).out_BGO
+                x = [out_BGD.mean(1)] * len(x)
+        return out_BGD
+
+
+def make_batch(case, rows):
+    """Inputs of all ranks, `[S][rows, D]`, and what the loss multiplies the outputs with."""
+    torch.manual_seed(2)
+    dtype = getattr(torch, case.dtype)
+    x = [torch.randn(rows, D, dtype=dtype) for _ in range(case.sources)]
+    return x, torch.randn(rows, G, D, dtype=dtype)
+
+
+def step(network, x, factors, input_grad):
+    """Outputs, and the gradients of parameters and inputs."""
+    x = [source.clone().requires_grad_(input_grad) for source in x]
+    network.zero_grad(set_to_none=True)
+    out = network(x)
+    (out * factors).sum().backward()
+    return out.detach(), [source.grad for source in x if input_grad]
+
+
+def error(ours, theirs):
+    """The largest difference, over the largest number."""
+    if not theirs.numel():
+        return 0.0 if ours.shape == theirs.shape else float("inf")
+    assert ours.shape == theirs.shape, (ours.shape, theirs.shape)
+    return float((ours - theirs).abs().max() / theirs.abs().max().clamp(min=1))
+
+
+def worst(ours, theirs):
+    return max((error(a, b) for a, b in zip(ours, theirs, strict=True)), default=0.0)
+
+
+def of_experts(network, experts=None):
+    """What belongs to experts, gradients and statistics: of these of a whole pool, or of all."""
+    found = []
+    for level in network.levels:
+        pool = level.experts
+        if isinstance(pool, ExpertPool):
+            found += [p.grad for e in experts or range(len(pool)) for p in pool[e].parameters()]
+        else:
+            of_all = [*(p.grad for p in pool.parameters()), *pool.buffers()]
+            found += of_all if experts is None else [t[list(experts)] for t in of_all]
+    return found
+
+
+def of_gates(network):
+    return [p.grad for level in network.levels for p in level.gate.parameters()]
+
+
+def bound(case, placement, picks_BGK, rank, number_bytes, weight_bytes):
+    """The fewest bytes that this rank can send in a forward pass, told from everybody's picks.
+
+    Sizes; a row for each distinct (sample, source, rank) with its picks; and, for each rank that it
+    computes for, the smaller way back, of which the weights of sums are sent by the other rank.
+    """
+    total, held = 0, {e: r for r, own in enumerate(placement.experts) for e in own}
+
+    def link(there, sender):
+        rows, pairs, sums, picks = set(), set(), set(), 0
+        for b, gates in enumerate(picks_BGK[sender]):
+            for g, gate in enumerate(gates):
+                for e in gate:
+                    if e >= 0 and held[e] == there:
+                        row = (b, e % case.sources)
+                        rows.add(row)
+                        pairs.add((b, e))
+                        sums.add((row, g))
+                        picks += 1
+        ways = {
+            "pairs": (len(pairs) * D * number_bytes, 0),
+            "sums": (len(sums) * D * number_bytes, picks * weight_bytes),
+        }
+        way = case.way_back
+        if way == "auto":
+            way = "sums" if sum(ways["sums"]) < sum(ways["pairs"]) else "pairs"
+        back, weights = ways[way]
+        return len(rows) * D * number_bytes + picks * 4 + weights, back
+
+    for other in range(placement.num_ranks):
+        if other != rank:
+            total += 32 + link(other, rank)[0] + link(rank, other)[1]
+    return total
+
+
+def run(case, rank, world_size):
+    rows = case.rows[:world_size]
+    first = sum(rows[:rank])
+    mine = slice(first, first + rows[rank])
+    x, factors = make_batch(case, sum(rows))
+    own = [source[mine] for source in x], factors[mine], case.input_grad
+    placement = make_placement(case, world_size)
+    experts = placement.on(rank)
+
+    def make_dispatcher():
+        wire_dtype = case.wire_dtype and getattr(torch, case.wire_dtype)
+        return AllToAllDispatcher(placement, wire_dtype=wire_dtype, way_back=case.way_back)
+
+    network = Network(case, make_dispatcher, experts)
+    out, of_inputs = step(network, *own)
+    ours = of_experts(network) if experts else []
+    ours = [tensor.clone() for tensor in ours]
+    gates = of_gates(network)
+    found = {"collectives": network.levels[0].dispatcher.wire.collectives}
+
+    again = step(network, *own)
+    repeated = [again[0], *again[1], *of_gates(network)]
+    found["same_bits"] = all(map(torch.equal, [out, *of_inputs, *gates], repeated))
+
+    single = Network(case)
+    expected, whole = step(single, x, factors, case.input_grad)
+    found["output"] = error(out, expected[mine])
+    found["inputs"] = worst(of_inputs, [grad[mine] for grad in whole])
+    found["experts"] = worst(ours, of_experts(single, experts) if experts else [])
+    # Every rank has the gates, and a share of their gradients.
+    for grad in gates:
+        dist.all_reduce(grad)
+    found["gates"] = worst(gates, of_gates(single))
+    found["scores"] = evaluated(case, network, own[0])
+    if case.levels == 1 and not case.autocast:
+        found["bytes"], found["bound"] = sent(case, network.levels[0], x, placement, rank, rows)
+    return found
+
+
+def evaluated(case, network, x):
+    """Whether scores have the same bits whichever way the outputs come back."""
+    if case.wire_dtype:
+        return True
+    network.eval()
+    outs = []
+    with torch.no_grad():
+        for way in ("pairs", "sums", case.way_back):
+            for level in network.levels:
+                level.dispatcher.way_back = way
+            outs.append(network(x))
+    network.train()
+    return all(torch.equal(outs[0], out) for out in outs)
+
+
+def sent(case, layer, x, placement, rank, rows):
+    """Bytes of one forward pass, and the fewest there can be."""
+    dispatcher, picks = layer.dispatcher, []
+    with torch.no_grad():
+        for batch in zip(*(source.split(list(rows)) for source in x), strict=True):
+            gate_inputs = [batch[s] for s in layer.gate_source]
+            decision = layer.gate(gate_inputs, layer.visibility_GE)
+            experts = decision.experts
+            if experts is None:
+                experts = layer.visible_GV.expand(len(batch[0]), -1, -1)
+            picks.append(experts.tolist())
+        before = dispatcher.wire.bytes_sent
+        own = [source.split(list(rows))[rank] for source in x]
+        layer(own if len(own) > 1 else own[0])
+    wide = 8 if case.dtype == "float64" else 4
+    return dispatcher.wire.bytes_sent - before, bound(
+        case, placement, picks, rank, 2 if case.wire_dtype else wide, wide
+    )
+
+
+def main(rank, world_size, store, report):
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{store}",
+        rank=rank,
+        world_size=world_size,
+        timeout=timedelta(seconds=PATIENCE),
+    )
+    found = {name: run(case, rank, world_size) for name, case in CASES.items()}
+    Path(report).write_text(json.dumps(found))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4])
