@@ -7,6 +7,7 @@ goes to REPORT, a JSON file: for each case the largest errors, and what was sent
 """
 
 import json
+import random
 import sys
 from dataclasses import dataclass
 from datetime import timedelta
@@ -15,7 +16,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from mmoe.mixture import ExpertPool, MLPExperts, MultiGateMixture, SoftmaxGate, TopKGate
+from mmoe.mixture import ExpertPool, GateOutput, MLPExperts, MultiGateMixture, SoftmaxGate, TopKGate
 from mmoe.parallel import AllToAllDispatcher, ExpertPlacement
 
 D, G = 16, 3  # experts return the width that they read, so that layers can be stacked
@@ -35,6 +36,8 @@ class Case:
     sources: int = 1
     mixed: bool = False  # experts are dealt out in no order, one rank gets none
     input_grad: bool = True
+    gate_grad: bool = True
+    sees_all: bool = True  # else gate g does not see expert g
     levels: int = 1
     autocast: bool = False
 
@@ -54,6 +57,10 @@ CASES = {
     "dense of 14, pairs": Case("dense", 14, way_back="pairs"),
     "dense of 14, sums": Case("dense", 14, way_back="sums"),
     "first two": Case("first two"),
+    "any picks": Case("any"),
+    "any picks, sums": Case("any", num_experts=3, way_back="sums"),
+    "visibility": Case(sees_all=False),
+    "visibility, dense": Case("dense", 10, sees_all=False),
     "batch norm": Case(pool="batch"),
     "autocast": Case(dtype="float32", autocast=True),
     "two levels": Case(levels=2, rows=(5, 0, 3, 9)),
@@ -71,8 +78,40 @@ CASES = {
     "sources, sums": Case(sources=3, num_experts=5, way_back="sums"),
     "sources, uneven": Case("dense", sources=2, num_experts=4, rows=(3, 0, 5, 1), mixed=True),
     "inputs without gradient": Case(input_grad=False),
-    "inputs without gradient, E < W": Case("dense", num_experts=1, input_grad=False),
+    # A rank without experts has nothing then that needs a gradient, and yet its part to do.
+    "experts alone, E < W": Case("dense", num_experts=1, input_grad=False, gate_grad=False),
 }
+
+
+def drawn(seed):
+    """A case that nobody thought of."""
+    chance = random.Random(seed)
+    return Case(
+        chance.choice(["any", "any", "top-1", "dense"]),
+        num_experts=chance.randint(1, 9),
+        rows=tuple(chance.choice([0, 1, 2, 5, 20]) for _ in range(4)),
+        way_back=chance.choice(["auto", "auto", "pairs", "sums"]),
+        sources=chance.randint(1, 3),
+        mixed=chance.random() < 0.5,
+        levels=chance.randint(1, 2),
+    )
+
+
+CASES |= {f"drawn {seed}": drawn(seed) for seed in range(24)}
+
+
+class AnyPicks(torch.nn.Module):
+    """Gates whose picks are told by a row's digits: unused ones and repeated ones among them."""
+
+    def __init__(self, num_experts):
+        super().__init__()
+        self.num_experts, self.linear = num_experts, torch.nn.Linear(D, 4)
+
+    def forward(self, inputs, visibility_GE):
+        x_BGD = torch.stack(list(inputs), 1)
+        places_BGK = (x_BGD[:, :, :4].detach() * 1e3).long() + torch.arange(G).unsqueeze(1)
+        experts_BGK = places_BGK % (self.num_experts + 1) - 1
+        return GateOutput(self.linear(x_BGD).sigmoid(), experts_BGK.to(torch.int32))
 
 
 class OnlyFirst(torch.nn.Module):
@@ -96,9 +135,11 @@ def make_gate(case):
             gate = SoftmaxGate(D, G, E)
         case "first two":
             gate = OnlyFirst(E)
+        case "any":
+            gate = AnyPicks(E)
         case top:
             gate = TopKGate(D, G, E, k=int(top[-1]))
-    return gate.to(getattr(torch, case.dtype))
+    return gate.to(getattr(torch, case.dtype)).requires_grad_(case.gate_grad)
 
 
 def make_pool(case):
@@ -134,6 +175,7 @@ class Network(torch.nn.Module):
                 G,
                 make_pool(case) if make_dispatcher is None else make_pool(case).part(experts),
                 gate=make_gate(case),
+                visibility=None if case.sees_all else ~torch.eye(G, case.num_experts).bool(),
                 expert_source=[e % case.sources for e in range(case.num_experts)],
                 gate_source=[g % case.sources for g in range(G)],
                 execution="grouped",
@@ -193,7 +235,8 @@ def of_experts(network, experts=None):
 
 
 def of_gates(network):
-    return [p.grad for level in network.levels for p in level.gate.parameters()]
+    gates = (p for level in network.levels for p in level.gate.parameters())
+    return [p.grad for p in gates if p.requires_grad]
 
 
 def bound(case, placement, picks_BGK, rank, number_bytes, weight_bytes):
