@@ -80,8 +80,8 @@ class AllToAllDispatcher:
     of what every rank has (gates, towers) are each rank's share: add them up over the ranks. Do not
     average them.
 
-    With `wire_dtype` rows, outputs and their gradients are rounded on the way; picks' weights and
-    all sums are not.
+    With `wire_dtype` rows, outputs and the gradients of both are rounded on the way; weights are
+    not, and experts and gates compute in the rows' own dtype.
 
     Args:
         placement: Who holds which expert; the mixture's pool is `pool.part(placement.on(rank))`.
@@ -110,9 +110,9 @@ class AllToAllDispatcher:
         >>> layer(torch.zeros(5, 8)).out_BGO.shape
         torch.Size([5, 2, 3])
 
-    Source: Lepikhin et al., "GShard" (ICLR 2021), section 3.2, for the pair of all-to-alls; He et
-        al., "FastMoE" (arXiv 2103.13262), section 3.2, for sizes that go first. One row for all
-        gates, and the choice of the way back, are this library's.
+    Source: Lepikhin et al., "GShard" (ICLR 2021), for the pair of all-to-alls; He et al., "FastMoE"
+        (arXiv 2103.13262), for sizes that go first. One row for all gates, and the choice of the
+        way back, are this library's.
     """
 
     def __init__(
