@@ -133,8 +133,8 @@ class TrainingConfig(Strict):
         default=None,
         gt=0,
         lt=1,
-        description="evaluate and keep an average of the dense weights over some "
-        "1 / (1 - ema_decay) steps; in far fewer it stays near the weights of the first one",
+        description="evaluate and keep an average of the dense weights, over some "
+        "1 / (1 - ema_decay) steps; in the first ones over fewer",
     )
 
     @model_validator(mode="after")

@@ -156,7 +156,8 @@ class IdAdmission:
         """As another run's `map` and `progress` have it, for as many rows.
 
         Where its policy did not keep what this one ranks by, every owner counts as seen once, in
-        the last window.
+        the last window. Windows are short again at first, so that a short day gives rows to its
+        new ids.
         """
         owned_R = (owners["_mch_sorted_raw_ids"] != _NOBODY).long()
         assumed = {"_mch_counts": 1, "_mch_last_access_iter": int(progress["_current_iter_tensor"])}
@@ -167,7 +168,7 @@ class IdAdmission:
             for name in self._ranks()
         }
         self.load_progress({**progress, **ranks})
-        self.counters["evicted"] = 0  # in this run
+        self.counters |= {"evicted": 0, "steps": 0, "learnt_at": 0}  # of this run
 
     def _ranks(self) -> dict[str, Tensor]:
         """How often and when owners were seen (not a copy)."""

@@ -94,10 +94,22 @@ def check_schedule(config: OptimizerConfig, total_steps: int) -> None:
 
 
 def build_average(network: nn.Module, decay: float | None) -> AveragedModel | None:
-    """An exponential moving average of the dense weights: `a ← decay · a + (1 - decay) · w`."""
+    """An exponential moving average of the dense weights: `a ← d · a + (1 − d) · w`.
+
+    `d = min(decay, (1 + n) / (10 + n))` at step n + 1: a short run would otherwise be scored with
+    weights near those of its first step. With 189 steps and a decay of 0.999 the log-loss of a
+    click was 0.65 instead of 0.49.
+
+    Source: TensorFlow, `tf.train.ExponentialMovingAverage`, for the rising decay.
+    """
     if decay is None:
         return None
-    return AveragedModel(network, multi_avg_fn=get_ema_multi_avg_fn(decay), use_buffers=True)
+
+    def update(averages: Any, weights: Any, averaged: Tensor | int) -> None:
+        n = int(averaged)
+        get_ema_multi_avg_fn(min(decay, (1 + n) / (10 + n)))(averages, weights, averaged)
+
+    return AveragedModel(network, multi_avg_fn=update, use_buffers=True)
 
 
 def flatten_optimizer(optimizer: torch.optim.Optimizer, network: nn.Module) -> dict[str, Tensor]:

@@ -7,7 +7,7 @@ import torch
 
 from mmoe.config import ModelConfig, OptimizerConfig, config_from_dict, set_values
 from mmoe.models import build_network
-from mmoe.train.optim import build_optimizer, learning_rate_factor
+from mmoe.train.optim import build_average, build_optimizer, learning_rate_factor
 
 
 @pytest.mark.parametrize(
@@ -128,3 +128,18 @@ def test_rates_follow_the_schedule_in_both_parts(train, tmp_path, weights):
     full, warm = weights(tmp_path / "full"), weights(tmp_path / "warm")
     for name in ("tables.item", "network.towers.0.logit.weight"):
         assert not torch.equal(full[name], warm[name]), name
+
+
+def test_the_average_of_a_short_run_follows_the_weights():
+    layer = torch.nn.Linear(1, 1, bias=False)
+    average = build_average(layer, 0.999)
+    expected, seen = None, []
+    for n in range(30):
+        torch.nn.init.constant_(layer.weight, float(n))
+        average.update_parameters(layer)
+        # The first step's weights are taken as they are
+        decay = min(0.999, (1 + n) / (10 + n))
+        expected = float(n) if expected is None else decay * expected + (1 - decay) * n
+        seen.append(float(average.module.weight.detach()))
+        assert seen[-1] == pytest.approx(expected, rel=1e-5)
+    assert seen[-1] > 20
