@@ -104,7 +104,7 @@ def test_a_profile_gives_way_to_the_next_in_one_move(train, tmp_path, monkeypatc
     """Whatever moment the process dies, the folder is a whole one or is not there."""
     settings = ("training.epochs=2", "training.checkpoint_every_steps=1")
     with pytest.raises(KeyboardInterrupt):
-        train("run", *settings, profile=True, reporter=_Dies("rows/s while recording"))
+        train("run", *settings, profile=True, reporter=_Dies("opens in https"))
     run, seen = tmp_path / "run", []
 
     def remove(path, **keywords):
