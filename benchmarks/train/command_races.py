@@ -1,11 +1,9 @@
 """The command line: how soon it answers, and how much memory it takes."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -72,36 +70,43 @@ def _write_config(bench: Bench, raw: Mapping[str, Any], overrides: Sequence[str]
 
 def _seconds(bench: Bench, arguments: Sequence[str], module: str) -> float:
     started = time.perf_counter()
-    _run(bench, arguments, module)
+    _run(bench, [sys.executable, "-m", module, *arguments])
     return time.perf_counter() - started
 
 
 def _peak_bytes(bench: Bench, arguments: Sequence[str]) -> int:
-    usage = _run(bench, arguments, MODULE["help"])
-    return usage.ru_maxrss * 1024  # Linux counts in KiB
+    # A new process begins with the peak of the one that started it: here one that did nothing else
+    command = [sys.executable, "-c", _WATCH, sys.executable, "-m", MODULE["help"], *arguments]
+    return int(_run(bench, command)) * 1024  # Linux counts in KiB
 
 
-def _run(bench: Bench, arguments: Sequence[str], module: str) -> Any:
-    """Runs a command to its end; what it used.
+_WATCH = """
+import resource, subprocess, sys
+
+code = subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL).returncode
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
+sys.exit(code)
+"""
+
+
+def _run(bench: Bench, command: Sequence[str]) -> str:
+    """Runs a command to its end; what it printed.
 
     Raises:
         RuntimeError: It failed; the message ends with its last words.
     """
-    with tempfile.TemporaryFile("w+") as said:
-        process = subprocess.Popen(
-            [sys.executable, "-m", module, *arguments],
-            stdout=subprocess.DEVNULL,
-            stderr=said,
-            cwd=ROOT,
-            env=environment(bench.threads),
-        )
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        if process.returncode:
-            said.seek(0)
-            words = said.read().strip().splitlines()[-1:] or ["it said nothing"]
-            raise RuntimeError(f"mmoe {arguments[0]} failed: {words[0]}")
-        return usage
+    finished = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=environment(bench.threads),
+        check=False,
+    )
+    if finished.returncode:
+        words = finished.stderr.strip().splitlines()[-1:] or ["it said nothing"]
+        raise RuntimeError(f"{' '.join(command)} failed: {words[0]}")
+    return finished.stdout
 
 
 def _in_seconds(key: str, seconds: Sequence[float], note: str) -> Result:
