@@ -97,10 +97,7 @@ class HashRule:
         keys = to_keys(column, self.kind, label)
         ids_N = (hash_keys(keys) % np.uint64(self.size)).astype(np.int32)
         ids_N += FIRST_KNOWN
-        if keys.null_count:
-            ids_N[pc.is_null(keys).to_numpy()] = UNSEEN
-            ids_N[missing_mask(column, self.kind)] = MISSING
-        return ids_N
+        return _marked(ids_N, keys, column, self.kind)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,11 +115,17 @@ class ManagedRule:
     def lookup(self, column: pa.ChunkedArray, label: str) -> np.ndarray:
         """int64 [N]: 0 where missing, 1 where no id of this kind, else the raw id, 2 and up."""
         keys = to_keys(column, self.kind, label)
-        ids_N = raw_ids(keys, FIRST_KNOWN)
-        if keys.null_count:
-            ids_N[pc.is_null(keys).to_numpy()] = UNSEEN
-            ids_N[missing_mask(column, self.kind)] = MISSING
-        return ids_N
+        return _marked(raw_ids(keys, FIRST_KNOWN), keys, column, self.kind)
+
+
+def _marked(
+    ids_N: np.ndarray, keys: pa.ChunkedArray, column: pa.ChunkedArray, kind: KeyKind
+) -> np.ndarray:
+    """The ids, in place: 1 where a value is no id of this kind, 0 where it is missing."""
+    if keys.null_count:
+        ids_N[pc.is_null(keys).to_numpy()] = UNSEEN
+        ids_N[missing_mask(column, kind)] = MISSING
+    return ids_N
 
 
 IdMap = Vocabulary | HashRule | ManagedRule

@@ -23,6 +23,12 @@ app = typer.Typer(
 )
 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but the result.")]
+SetValues = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY.PATH=VALUE", help="Change a value; takes several, and repeats."
+    ),
+]
 RunDir = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="A folder made by mmoe train.")]
 
 
@@ -117,12 +123,7 @@ def train(
     out: Annotated[
         Path | None, typer.Option(help="Run directory; left out: runs/NAME-DATE-TIME.")
     ] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="KEY.PATH=VALUE", help="Change a value; takes several, and repeats."
-        ),
-    ] = None,
+    set_: SetValues = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue an interrupted run in --out.")
     ] = False,
@@ -193,12 +194,7 @@ def backtest(
     out: Annotated[
         Path | None, typer.Option(help="A folder; left out: runs/NAME-backtest-DATE-TIME.")
     ] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="KEY.PATH=VALUE", help="Change a value; takes several, and repeats."
-        ),
-    ] = None,
+    set_: SetValues = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the first unfinished day in --out.")
     ] = False,

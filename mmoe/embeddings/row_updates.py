@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -10,22 +10,33 @@ from torch import Tensor, nn
 from mmoe.config import EmbeddingOptimizerConfig
 
 
+class RowGradients(NamedTuple):
+    """The rows of a table that a batch looked up.
+
+    Attributes:
+        weight: The table.
+        rows_R: Numbers of the rows, each once.
+        g_RD: Their gradients, added up over the batch.
+    """
+
+    weight: Tensor
+    rows_R: Tensor
+    g_RD: Tensor
+
+    def move(self, steps_RD: Tensor, rate: float) -> None:
+        """Takes `rate` of a step, in place."""
+        self.weight.index_add_(0, self.rows_R, steps_RD, alpha=-rate)
+
+
 class RowUpdate(Protocol):
-    """One rule for every row that a batch looked up, with its gradient added up over the batch."""
+    """One rule for every row that a batch looked up."""
 
     def new_state(self, weight: Tensor) -> dict[str, Tensor]:
         """Zeros, by name; the first dimension is the table's rows."""
         ...
 
     def __call__(
-        self,
-        weight: Tensor,
-        rows_R: Tensor,
-        g_RD: Tensor,
-        state: Mapping[str, Tensor],
-        *,
-        rate: float,
-        step: int,
+        self, found: RowGradients, state: Mapping[str, Tensor], *, rate: float, step: int
     ) -> None:
         """Moves the rows, in place; `step` counts from 1."""
         ...
@@ -46,21 +57,15 @@ class Adagrad:
         return {"sum": torch.zeros(weight.shape[:1] if self.rowwise else weight.shape)}
 
     def __call__(
-        self,
-        weight: Tensor,
-        rows_R: Tensor,
-        g_RD: Tensor,
-        state: Mapping[str, Tensor],
-        *,
-        rate: float,
-        step: int,
+        self, found: RowGradients, state: Mapping[str, Tensor], *, rate: float, step: int
     ) -> None:
         """See `RowUpdate`."""
+        _, rows_R, g_RD = found
         squares = g_RD.square().mean(dim=1) if self.rowwise else g_RD.square()
         total = state["sum"][rows_R] + squares
         state["sum"][rows_R] = total
         root = total.sqrt() + self.eps
-        weight.index_add_(0, rows_R, g_RD / (root[:, None] if self.rowwise else root), alpha=-rate)
+        found.move(g_RD / (root[:, None] if self.rowwise else root), rate)
 
 
 @dataclass(frozen=True)
@@ -81,23 +86,17 @@ class Adam:
         return {name: torch.zeros(weight.shape) for name in ("exp_avg", "exp_avg_sq")}
 
     def __call__(
-        self,
-        weight: Tensor,
-        rows_R: Tensor,
-        g_RD: Tensor,
-        state: Mapping[str, Tensor],
-        *,
-        rate: float,
-        step: int,
+        self, found: RowGradients, state: Mapping[str, Tensor], *, rate: float, step: int
     ) -> None:
         """See `RowUpdate`."""
+        _, rows_R, g_RD = found
         moments = []
         for name, beta, value in zip(state, self.betas, (g_RD, g_RD.square()), strict=True):
             average = state[name][rows_R].lerp_(value, 1 - beta)
             state[name][rows_R] = average
             moments.append(average / (1 - beta**step))
         mean, square = moments
-        weight.index_add_(0, rows_R, mean / (square.sqrt_() + self.eps), alpha=-rate)
+        found.move(mean / (square.sqrt_() + self.eps), rate)
 
 
 @dataclass(frozen=True)
@@ -109,17 +108,10 @@ class Sgd:
         return {}
 
     def __call__(
-        self,
-        weight: Tensor,
-        rows_R: Tensor,
-        g_RD: Tensor,
-        state: Mapping[str, Tensor],
-        *,
-        rate: float,
-        step: int,
+        self, found: RowGradients, state: Mapping[str, Tensor], *, rate: float, step: int
     ) -> None:
         """See `RowUpdate`."""
-        weight.index_add_(0, rows_R, g_RD, alpha=-rate)
+        found.move(found.g_RD, rate)
 
 
 def row_update(config: EmbeddingOptimizerConfig) -> RowUpdate:
@@ -167,6 +159,6 @@ class TableOptimizer:
                 continue
             gradient = weight.grad.coalesce()
             weight.grad = None
-            rows_R, g_RD = gradient.indices()[0], gradient.values()
+            found = RowGradients(weight, gradient.indices()[0], gradient.values())
             rate = self.rates[name] * self.factor
-            self.update(weight, rows_R, g_RD, self.states[name], rate=rate, step=step)
+            self.update(found, self.states[name], rate=rate, step=step)

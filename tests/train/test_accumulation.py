@@ -7,6 +7,7 @@ import torch
 
 from mmoe.config import config_from_dict, set_values
 from mmoe.datasets.batch import Batch
+from mmoe.datasets.encoded import EncodedData
 from mmoe.embeddings import torchrec_problem
 from mmoe.models.build import build_ranker
 from mmoe.parallel import ensure_process_group
@@ -30,10 +31,11 @@ def _gradients(funnel_config, splits):
         data = prepare(config, splits=splits)
         torch.manual_seed(0)
         ranker = build_ranker(config, data.encoder).train()
+        assert isinstance(data.train, EncodedData)
         batches: list[Batch] = []
         start = 100
         for size in sizes:
-            batches.append(data.train.batch(slice(start, start + size)))  # type: ignore
+            batches.append(data.train.batch(slice(start, start + size)))
             start += size
         losses = forward_backward(ranker, batches, config)
         ranker.tables.step()

@@ -148,9 +148,11 @@ def test_ids_that_come_back_never_again_lose_their_rows(funnel_config, funnel_ta
     config = config_from_dict(
         set_values(funnel_config, [*MANAGED, "features.user.rows=45", "training.epochs=1"])
     )
-    in_order = lambda self, seed, epoch, size, first=0: (  # noqa: E731
-        self.batch(slice(start, start + size)) for start in range(first * size, len(self), size)
-    )
+
+    def in_order(self, seed, epoch, size, first=0):
+        for start in range(first * size, len(self), size):
+            yield self.batch(slice(start, start + size))
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(EncodedData, "epoch_batches", in_order)
         run = train_run(config, tmp_path / "run", splits=splits).directory

@@ -157,8 +157,7 @@ def not_utf8(draft: Draft) -> Expect:
     """One word in another encoding, or the whole file in UTF-16."""
     if draft.draw.random() < 0.3:
         return _csv(draft, lambda t: t.decode().encode("utf-16"), error("UTF"))
-    harm = lambda text: text.replace(b"i1", b"i\xe4", 1)  # noqa: E731
-    return _csv(draft, harm, either("UTF", reference="files"))
+    return _csv(draft, lambda t: t.replace(b"i1", b"i\xe4", 1), either("UTF", reference="files"))
 
 
 def blank_lines(draft: Draft) -> Expect:
