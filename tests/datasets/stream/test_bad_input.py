@@ -47,7 +47,7 @@ def write(folder, *tables):
 
 
 def error_of(config):
-    with pytest.raises(ValueError, match="^.+$") as raised:
+    with pytest.raises(ValueError, match=r"^.+$") as raised:
         open_stream(config).fit()
     assert "\n" not in str(raised.value)
     return str(raised.value)
