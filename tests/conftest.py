@@ -9,10 +9,20 @@ import pyarrow as pa
 import pytest
 import torch
 
+from mmoe.embeddings import torchrec_problem
+
 # One thread: the tests' tensors are too small to share out, and a busy machine would wait for both.
 torch.set_num_threads(1)
 
 ROOT = Path(__file__).resolve().parent.parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What is marked torchrec is skipped where that cannot be used."""
+    problem = torchrec_problem()
+    for item in items if problem else ():
+        if item.get_closest_marker("torchrec"):
+            item.add_marker(pytest.mark.skip(reason=str(problem)))
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,5 @@
 """`benchmarks.train` on a few rows: that it runs, and that what it compares is comparable."""
 
-from importlib.util import find_spec
-
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
@@ -16,8 +14,6 @@ from benchmarks.train.targets import TARGETS
 from benchmarks.train.workloads import BATCH, BIG_FLOPS_PER_ROW, EXPERTS, HIDDEN, TOWER, WORKLOADS
 from benchmarks.train.world import World, zipf_ids
 from mmoe.config import config_from_dict
-
-needs_torchrec = pytest.mark.skipif(find_spec("torchrec") is None, reason="needs torchrec")
 
 
 @pytest.fixture
@@ -89,7 +85,7 @@ def test_every_id_can_occur_and_few_are_popular():
     assert (counts > 0).mean() > 0.9
 
 
-@needs_torchrec
+@pytest.mark.torchrec
 @pytest.mark.slow
 def test_contestants_take_turns(bench):
     specs = {
@@ -111,7 +107,7 @@ def test_contestants_take_turns(bench):
     assert found[0]["operators"]
 
 
-@needs_torchrec
+@pytest.mark.torchrec
 @pytest.mark.slow
 def test_a_contestant_that_dies_says_why(bench):
     specs = {"mmoe": bench.spec("mmoe", "tiny", "fp8")}
@@ -119,7 +115,7 @@ def test_a_contestant_that_dies_says_why(bench):
         bench.race(specs)
 
 
-@needs_torchrec
+@pytest.mark.torchrec
 @pytest.mark.slow
 def test_gaps_of_both_sides(bench):
     results = quality.gaps(bench, "tiny")
@@ -128,7 +124,7 @@ def test_gaps_of_both_sides(bench):
     assert results[0].details[0]["theirs"]["click"]["auc"] > 0.5
 
 
-@needs_torchrec
+@pytest.mark.torchrec
 @pytest.mark.slow
 def test_commands(bench, monkeypatch):
     monkeypatch.setattr(command_races, "STARTS", 1)

@@ -6,13 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmoe.config import EmbeddingOptimizerConfig, FeatureSpec, ManagedIds, TableSpec
-from mmoe.embeddings import ManagedEmbeddings, build_embeddings, managed_ids, torchrec_problem
+from mmoe.embeddings import ManagedEmbeddings, build_embeddings, managed_ids
 from mmoe.parallel import ensure_process_group
 
-pytestmark = [
-    pytest.mark.torchrec,
-    pytest.mark.skipif(torchrec_problem() is not None, reason=str(torchrec_problem())),
-]
+pytestmark = pytest.mark.torchrec
 
 ROWS = 6
 FEATURES = [  # two features share the managed table; `user` is looked up by rows

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from mmoe.config import EmbeddingOptimizerConfig, FeatureSpec, TableSpec
-from mmoe.embeddings import build_embeddings, torchrec_problem
+from mmoe.embeddings import build_embeddings
 from mmoe.parallel import ensure_process_group
 
 TABLES = [
@@ -26,8 +26,6 @@ BATCH = 17
 )
 def _backend(request):
     if request.param == "torchrec":
-        if torchrec_problem():
-            pytest.skip(torchrec_problem())
         ensure_process_group()
     return request.param
 
@@ -67,8 +65,6 @@ def test_weighted_sums_by_hand(backend):
 
 @pytest.mark.torchrec
 def test_backends_train_alike():
-    if torchrec_problem():
-        pytest.skip(torchrec_problem())
     ensure_process_group()
     one, two = _build("torchrec"), _build("plain")
     for step in range(3):

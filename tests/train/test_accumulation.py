@@ -8,7 +8,6 @@ import torch
 from mmoe.config import config_from_dict, set_values
 from mmoe.datasets.batch import Batch
 from mmoe.datasets.encoded import EncodedData
-from mmoe.embeddings import torchrec_problem
 from mmoe.models.build import build_ranker
 from mmoe.parallel import ensure_process_group
 from mmoe.train.gradients import forward_backward
@@ -49,8 +48,6 @@ def _gradients(funnel_config, splits):
 @pytest.mark.parametrize("model", ["mmoe", "esmm"])
 def test_batches_together_have_the_gradient_of_one(gradients, backend, model):
     if backend == "torchrec":
-        if torchrec_problem():
-            pytest.skip(torchrec_problem())
         ensure_process_group()
     settings = (f"model.kind={model}", f"training.embedding_backend={backend}")
     one, expected = gradients([300], *settings)

@@ -16,7 +16,7 @@ import torch
 from mmoe.config import config_from_dict, set_values
 from mmoe.datasets.encoder import FeatureEncoder
 from mmoe.datasets.extend_encoder import extend_encoder
-from mmoe.embeddings import managed_ids, torchrec_problem
+from mmoe.embeddings import managed_ids
 from mmoe.report import write_report
 from mmoe.score import RunDirectory, load_predictor
 from mmoe.score.checkpoint import CheckpointFolder
@@ -29,7 +29,6 @@ from mmoe.train.prepare import encode, prepare
 from mmoe.train.warm_start import EarlierRun, transfer
 
 # Managed ids need it, whatever the backend
-needs_torchrec = pytest.mark.skipif(torchrec_problem() is not None, reason=str(torchrec_problem()))
 DAYS = ["2024-01-01", "2024-01-02", "2024-01-03"]
 TABLES = ("user", "items", "user_item_managed")  # whose ids are managed
 RAW: dict[str, Any] = {
@@ -108,8 +107,6 @@ def _config(log):
 @pytest.fixture(name="monday", scope="module", params=["plain", pytest.param("torchrec")])
 def _monday(request, config, tmp_path_factory):
     """A trained run on each backend (read only), and what else its config says."""
-    if torchrec_problem():
-        pytest.skip(str(torchrec_problem()))
     settings = TORCHREC if request.param == "torchrec" else ()
     path = tmp_path_factory.mktemp(request.param) / "monday"
     return train_run(config(0, *settings), path).directory.path, settings
@@ -220,8 +217,6 @@ def test_streamed_as_in_memory_and_evaluated_and_reported(config, monday, tmp_pa
 
 @pytest.fixture(name="plain_monday", scope="module")
 def _plain_monday(config, tmp_path_factory):
-    if torchrec_problem():
-        pytest.skip(str(torchrec_problem()))
     return train_run(config(0), tmp_path_factory.mktemp("runs") / "monday").directory.path
 
 
@@ -354,7 +349,6 @@ def test_managed_ids_of_another_kind_are_refused():
 
 
 @pytest.mark.torchrec
-@needs_torchrec
 def test_a_backtest_of_esmm_with_managed_ids_crosses_and_sampled_negatives(
     log, tmp_path, assert_same
 ):

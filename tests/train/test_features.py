@@ -11,7 +11,6 @@ import pytest
 from mmoe.config import config_from_dict, set_values
 from mmoe.datasets.readers import read_table
 from mmoe.datasets.stream import open_stream
-from mmoe.embeddings import torchrec_problem
 from mmoe.integrations.sklearn import MultiTaskRanker
 from mmoe.score import RunDirectory, load_predictor, score_files
 from mmoe.train import evaluate_run, train_run
@@ -96,8 +95,6 @@ def test_streamed_as_in_memory(train, tmp_path, assert_same):
 
 @pytest.mark.parametrize("backend", ["plain", pytest.param("torchrec", marks=pytest.mark.torchrec)])
 def test_resumed_to_the_bit(backend, train, tmp_path, assert_same, dies_after):
-    if backend == "torchrec" and torchrec_problem():
-        pytest.skip(torchrec_problem())
     settings = (
         "data.input=stream", "data.streaming.shuffle_buffer_rows=300", "training.epochs=2",
         f"training.embedding_backend={backend}",

@@ -11,17 +11,14 @@ import torch
 from mmoe.config import config_from_dict, set_values
 from mmoe.datasets.encoded import EncodedData
 from mmoe.datasets.splits import Splits
-from mmoe.embeddings import managed_ids, torchrec_problem
+from mmoe.embeddings import managed_ids
 from mmoe.score import RunDirectory, load_predictor, score_files
 from mmoe.score.checkpoint import CheckpointFolder
 from mmoe.score.console import SilentReporter
 from mmoe.train import evaluate_run, train_run
 from mmoe.train.baselines import logistic_regression
 
-pytestmark = [
-    pytest.mark.torchrec,
-    pytest.mark.skipif(torchrec_problem() is not None, reason=str(torchrec_problem())),
-]
+pytestmark = pytest.mark.torchrec
 
 # 40 users share 25 rows; items and tags share a table that holds them all
 MANAGED = (

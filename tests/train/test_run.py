@@ -12,7 +12,6 @@ from safetensors.torch import load_file
 from mmoe.config import config_from_dict, set_values
 from mmoe.datasets.encoder import FeatureEncoder
 from mmoe.datasets.splits import Splits
-from mmoe.embeddings import torchrec_problem
 from mmoe.score import RunDirectory, load_predictor
 from mmoe.score.checkpoint import CheckpointFolder
 from mmoe.train import train_run
@@ -82,8 +81,6 @@ def test_resume_continues_bit_identically(train, tmp_path, after, assert_same, d
 
 @pytest.mark.torchrec
 def test_resume_with_torchrec(train, tmp_path, assert_same, dies_after):
-    if torchrec_problem():
-        pytest.skip(torchrec_problem())
     settings = ("training.checkpoint_every_steps=5", "training.embedding_backend=torchrec")
     train("whole", *settings)
     with pytest.raises(KeyboardInterrupt):

@@ -15,7 +15,6 @@ from mmoe.config import config_from_dict, set_values
 from mmoe.datasets.encoder import FeatureEncoder
 from mmoe.datasets.extend_encoder import extend_encoder
 from mmoe.datasets.splits import Splits
-from mmoe.embeddings import torchrec_problem
 from mmoe.models import build_network
 from mmoe.parallel import ensure_process_group
 from mmoe.score import RunDirectory, load_predictor
@@ -32,10 +31,7 @@ BACKENDS = [
     "plain",
     pytest.param(
         "torchrec",
-        marks=[
-            pytest.mark.torchrec,
-            pytest.mark.skipif(torchrec_problem() is not None, reason=str(torchrec_problem())),
-        ],
+        marks=pytest.mark.torchrec,
     ),
 ]
 
