@@ -13,6 +13,7 @@ from mmoe.config.features import (
     TableConfig,
 )
 from mmoe.config.model import ModelConfig
+from mmoe.config.parallel import ParallelConfig
 from mmoe.config.tasks import TaskConfig
 from mmoe.config.training import TrainingConfig
 
@@ -29,6 +30,7 @@ class RunConfig(Strict):
     tasks: list[TaskConfig] = Field(min_length=1)
     model: ModelConfig = ModelConfig()
     training: TrainingConfig = TrainingConfig()
+    parallel: ParallelConfig = ParallelConfig()
 
     @model_validator(mode="after")
     def _names_agree(self) -> "RunConfig":

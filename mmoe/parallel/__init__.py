@@ -3,7 +3,15 @@
 from mmoe.parallel.all_to_all import AllToAllDispatcher
 from mmoe.parallel.expert_placement import ExpertPlacement
 from mmoe.parallel.links import WayBack
-from mmoe.parallel.process_group import ensure_process_group
+from mmoe.parallel.process_group import ensure_process_group, rank, world_size
 from mmoe.parallel.wire import Wire
 
-__all__ = ["AllToAllDispatcher", "ExpertPlacement", "WayBack", "Wire", "ensure_process_group"]
+__all__ = [
+    "AllToAllDispatcher",
+    "ExpertPlacement",
+    "WayBack",
+    "Wire",
+    "ensure_process_group",
+    "rank",
+    "world_size",
+]

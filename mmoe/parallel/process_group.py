@@ -1,25 +1,63 @@
-"""The process group that sharded embeddings need, on one process too."""
+"""The process group of all ranks, and of one process too: sharded embeddings need one."""
 
 import os
+from datetime import timedelta
 
 import torch.distributed as dist
 
+# What torchrun sets for each process that it starts
+_LAUNCHER = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
-def ensure_process_group() -> None:
-    """Starts a gloo world of one, unless a process group exists already.
+
+def ensure_process_group(timeout_seconds: int = 300) -> None:
+    """Joins the ranks that torchrun started, or starts a gloo world of one; once.
 
     A world of one makes one process run the same code, with the same state names, as many. It
     meets itself in memory (`HashStore`): no port is opened.
 
+    Args:
+        timeout_seconds: After which a rank that waits for another gives up.
+
     Raises:
-        ValueError: The process was launched as one of several (torchrun sets WORLD_SIZE).
+        ValueError: WORLD_SIZE says that there are several processes, but another variable of the
+            launcher is missing or is no number, or the ranks do not find each other.
     """
-    world = os.environ.get("WORLD_SIZE", "1")
-    if world != "1" and not dist.is_initialized():
-        raise ValueError(
-            f"this process is one of {world} (WORLD_SIZE), but mmoe trains and scores on one "
-            "process so far; start it without torchrun"
-        )
-    if not dist.is_initialized():
+    if dist.is_initialized():
+        return
+    patience = timedelta(seconds=timeout_seconds)
+    if os.environ.get("WORLD_SIZE", "1") == "1":
         store = dist.HashStore()  # type: ignore[attr-defined]  # documented, but not in __all__
-        dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+        dist.init_process_group("gloo", store=store, rank=0, world_size=1, timeout=patience)
+        return
+    _check_launcher()
+    try:
+        dist.init_process_group("gloo", timeout=patience)
+    except (RuntimeError, ValueError) as error:
+        address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        raise ValueError(
+            f"rank {os.environ['RANK']} of {os.environ['WORLD_SIZE']}: the ranks cannot meet at "
+            f"{address} ({' '.join(str(error).split())[:200]}); start them with torchrun, with the "
+            "same --nnodes and --rdzv-endpoint on every machine, and a port that is free"
+        ) from error
+
+
+def rank() -> int:
+    """Of this process; 0 where there is no process group."""
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def world_size() -> int:
+    """How many ranks there are; 1 where there is no process group."""
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def _check_launcher() -> None:
+    for name in _LAUNCHER:
+        value = os.environ.get(name)
+        if value is None:
+            raise ValueError(
+                f"WORLD_SIZE is {os.environ['WORLD_SIZE']}, but {name} is not set; start the ranks "
+                "with torchrun, which sets both, or unset WORLD_SIZE to train on one process"
+            )
+        if name != "MASTER_ADDR" and not value.isdigit():
+            raise ValueError(f"{name}: expected a number, as torchrun sets it, got {value!r}")
