@@ -9,6 +9,7 @@ import torch
 from mmoe.datasets.batch import Batch
 from mmoe.datasets.prefetch import prefetch
 from mmoe.datasets.ragged import RaggedRows
+from mmoe.datasets.share import WHOLE, Share
 
 _BATCHES_AHEAD = 2
 
@@ -109,14 +110,18 @@ class EncodedData:
             features=cut, labels=None if labels is None else labels.rows(start, stop)
         )
 
-    def epoch_batches(self, seed: int, epoch: int, size: int, first: int = 0) -> Generator[Batch]:
+    def epoch_batches(
+        self, seed: int, epoch: int, size: int, first: int = 0, share: Share = WHOLE
+    ) -> Generator[Batch]:
         """The batches of an epoch from number `first` on; the order depends on seed and epoch.
 
-        The next ones are made in the background while one is trained on.
+        The next ones are made in the background while one is trained on. `share` is what this rank
+        takes of each; it may be no row.
         """
         order = np.random.default_rng([seed, epoch]).permutation(len(self))
         starts = range(first * size, len(self), size)
-        yield from prefetch((self.batch(order[s : s + size]) for s in starts), _BATCHES_AHEAD)
+        batches = (self.batch(share.of(order[s : s + size])) for s in starts)
+        yield from prefetch(batches, _BATCHES_AHEAD)
 
     def batch(self, rows: np.ndarray | slice, pad_to: int | None = None) -> Batch:
         """The given rows, in that order.

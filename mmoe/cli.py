@@ -1,6 +1,7 @@
 """The command line. Each command imports what it needs, so `mmoe --help` answers at once."""
 
 import json
+import os
 import re
 import sys
 from datetime import datetime
@@ -45,8 +46,12 @@ INTERRUPTED = 130
 
 def main() -> None:
     """Runs a command; an error the user can mend is one line and exit code 2."""
+    if os.environ.get("WORLD_SIZE", "1") != "1":
+        from mmoe.parallel.run_as_rank import run_as_rank
+
+        run_as_rank(_run)
     try:
-        app(args=repeat_flags(sys.argv[1:]))
+        _run()
     except SystemExit as stop:
         if stop.code == INTERRUPTED:
             sys.stderr.write(
@@ -55,15 +60,21 @@ def main() -> None:
         raise
     except (ValueError, OSError) as error:
         _say_error(str(error))
+
+
+def _run() -> None:
+    """Runs the command line; too little memory is an error the user can mend."""
+    try:
+        app(args=repeat_flags(sys.argv[1:]))
     except (MemoryError, RuntimeError) as error:
         if not isinstance(error, MemoryError) and _NO_MEMORY not in str(error):
             raise
         what = str(error) or "an allocation failed"
-        _say_error(
+        raise ValueError(
             f"not enough memory ({what}); stream the rows with --set "
             "data.input=stream, or make smaller what is large: tables (hash_size, dim), "
             "batch_size, eval_batch_size, the model or data.streaming.shuffle_buffer_rows"
-        )
+        ) from error
 
 
 # What torch's RuntimeError says where an allocation failed
@@ -253,13 +264,21 @@ def score(
     input_: Annotated[
         str, typer.Option("--input", help="Parquet, CSV or Arrow: a file, a folder or a glob.")
     ],
-    output: Annotated[Path, typer.Option(help="The Parquet file to write.")],
+    output: Annotated[
+        Path,
+        typer.Option(
+            help="A Parquet file for all rows, or a folder, which gets one for each input file."
+        ),
+    ],
     keep: Annotated[
         list[str] | None,
         typer.Option(metavar="COLUMN", help="Input column to copy; takes several, and repeats."),
     ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace an existing output.")
+    ] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Score only what the output folder has not.")
     ] = False,
     quiet: Quiet = False,
 ) -> None:
@@ -272,6 +291,7 @@ def score(
         output,
         keep=keep or [],
         overwrite=overwrite,
+        resume=resume,
         reporter=_reporter(quiet),
     )
 

@@ -15,6 +15,7 @@ from mmoe.datasets.labels import encode_labels
 from mmoe.datasets.prefetch import prefetch
 from mmoe.datasets.projection import column_uses
 from mmoe.datasets.rows import find_column
+from mmoe.datasets.share import WHOLE, Share
 from mmoe.datasets.stream.order import Window, row_order, window_rows, windows
 from mmoe.datasets.stream.split import PieceReader, Split
 
@@ -53,7 +54,9 @@ class StreamRows:
         size = window_rows(self.streaming.chunk_rows, self.config.training.eval_batch_size)
         return prefetch(in_chunks(self._chunks(), size), _CHUNKS_AHEAD)
 
-    def epoch_batches(self, seed: int, epoch: int, size: int, first: int = 0) -> Generator[Batch]:
+    def epoch_batches(
+        self, seed: int, epoch: int, size: int, first: int = 0, share: Share = WHOLE
+    ) -> Generator[Batch]:
         """The batches of an epoch from number `first` on; made ahead in the background.
 
         Args:
@@ -61,11 +64,14 @@ class StreamRows:
             epoch: Counted from 0.
             size: Rows of a batch; the epoch's last one may have fewer.
             first: Batches that are done.
+            share: What this rank takes of each batch; it may be no row.
         """
-        batches = self._batches(seed, epoch, size, first)
+        batches = self._batches(seed, epoch, size, first, share)
         return prefetch(batches, self.streaming.read_ahead_batches)
 
-    def _batches(self, seed: int, epoch: int, size: int, first: int) -> Generator[Batch]:
+    def _batches(
+        self, seed: int, epoch: int, size: int, first: int, share: Share
+    ) -> Generator[Batch]:
         rows = window_rows(self.streaming.shuffle_buffer_rows, size)
         counts_P = self.split.counts_P
         interleave = self.streaming.interleave
@@ -75,7 +81,7 @@ class StreamRows:
             for window, data in zip(plan, filled, strict=True):
                 order = row_order(window, seed, epoch)
                 for start in range(max(first * size - window.start, 0), len(order), size):
-                    yield data.batch(order[start : start + size])
+                    yield data.batch(share.of(order[start : start + size]))
                 del data  # the next window may take its place
         finally:
             filled.close()

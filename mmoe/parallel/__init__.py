@@ -3,7 +3,8 @@
 from mmoe.parallel.all_to_all import AllToAllDispatcher
 from mmoe.parallel.expert_placement import ExpertPlacement
 from mmoe.parallel.links import WayBack
-from mmoe.parallel.process_group import ensure_process_group, rank, world_size
+from mmoe.parallel.process_group import ensure_process_group, launched_ranks, rank, world_size
+from mmoe.parallel.telling import from_all, from_first
 from mmoe.parallel.wire import Wire
 
 __all__ = [
@@ -12,6 +13,9 @@ __all__ = [
     "WayBack",
     "Wire",
     "ensure_process_group",
+    "from_all",
+    "from_first",
+    "launched_ranks",
     "rank",
     "world_size",
 ]

@@ -7,9 +7,19 @@ import torch.distributed as dist
 
 # What torchrun sets for each process that it starts
 _LAUNCHER = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+# Seconds that a rank waits for another's part of a collective
+PATIENCE = 1800
 
 
-def ensure_process_group(timeout_seconds: int = 300) -> None:
+def launched_ranks() -> int:
+    """How many processes the launcher says there are (`WORLD_SIZE`); needs no torch group."""
+    value = os.environ.get("WORLD_SIZE", "1")
+    if not value.isdigit() or int(value) < 1:
+        raise ValueError(f"WORLD_SIZE: expected a number, as torchrun sets it, got {value!r}")
+    return int(value)
+
+
+def ensure_process_group(timeout_seconds: int = PATIENCE) -> None:
     """Joins the ranks that torchrun started, or starts a gloo world of one; once.
 
     A world of one makes one process run the same code, with the same state names, as many. It
@@ -25,7 +35,7 @@ def ensure_process_group(timeout_seconds: int = 300) -> None:
     if dist.is_initialized():
         return
     patience = timedelta(seconds=timeout_seconds)
-    if os.environ.get("WORLD_SIZE", "1") == "1":
+    if launched_ranks() == 1:
         store = dist.HashStore()  # type: ignore[attr-defined]  # documented, but not in __all__
         dist.init_process_group("gloo", store=store, rank=0, world_size=1, timeout=patience)
         return

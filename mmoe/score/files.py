@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -10,13 +11,16 @@ import pyarrow.parquet as pq
 
 from mmoe.datasets.data_file import DataFile
 from mmoe.datasets.encoded import EncodedData
+from mmoe.datasets.encoder import FeatureEncoder
 from mmoe.datasets.files import resolve_files
 from mmoe.datasets.formats import file_types
 from mmoe.datasets.projection import required_columns
 from mmoe.datasets.readers import column_names, iter_tables, widen
 from mmoe.datasets.rows import is_text, missing_column
-from mmoe.score.console import Reporter, SilentReporter
-from mmoe.score.predictor import load_predictor
+from mmoe.parallel import from_all, launched_ranks, rank
+from mmoe.score.console import Reporter, SilentReporter, Tracker
+from mmoe.score.output_folder import check_parents, is_one_file, plan_folder
+from mmoe.score.predictor import Predictor, load_predictor
 from mmoe.score.run_directory import RunDirectory
 
 # Rows decoded and held at a time: 64k rows of 200 columns are some 100 MB.
@@ -30,18 +34,23 @@ def score_files(
     *,
     keep: Sequence[str] = (),
     overwrite: bool = False,
+    resume: bool = False,
     reporter: Reporter | None = None,
 ) -> int:
-    """Writes one Parquet file with a column `pred_<task>` for each task.
+    """Writes Parquet with a column `pred_<task>` for each task, rows in their order.
 
-    Rows keep their order. The file is written beside its final name and moved there when complete.
+    A name that ends in .parquet (or .pq) is one file for all rows. Any other is a folder, which
+    gets a file for each file that was read, `00000-NAME.parquet`, `00001-NAME.parquet` and so on.
+    Several ranks (torchrun) share these files out. Every file is written beside its final name and
+    moved there when complete.
 
     Args:
         run: A trained run; its best checkpoint scores.
-        source: Parquet or CSV: a file, a folder or a glob.
-        output: The Parquet file to write.
+        source: Parquet, CSV or Arrow: a file, a folder or a glob.
+        output: The Parquet file, or the folder, to write.
         keep: Input columns to copy, in this order, before the predictions.
         overwrite: Replace `output` where it exists.
+        resume: Leave files of the folder alone that an interrupted call has written.
         reporter: Told of progress.
 
     Returns:
@@ -51,27 +60,71 @@ def score_files(
         ValueError: The input lacks a column, the output exists, or a value cannot be used.
     """
     output, reporter = Path(output), reporter or SilentReporter()
-    _check_output(output, overwrite)
+    one_file = is_one_file(output)
+    if one_file:
+        _check_output(output, overwrite, resume)
+    plan = plan_folder(source, output, overwrite=overwrite, resume=resume) if not one_file else []
     predictor, encoder, config = load_predictor(run)
+    if rank() > 0:
+        reporter = SilentReporter()
     tasks = [f"pred_{task.name}" for task in config.tasks]
     _check_kept(keep, tasks, column_names(str(source)), str(source))
-    kept_types = _kept_types(source, keep)
-    needed = [*dict.fromkeys([*required_columns(config, labels=False), *keep])]
-    output.parent.mkdir(parents=True, exist_ok=True)
-    temporary = output.with_name(f".{output.name}.{os.getpid()}.tmp")
-    rows = 0
-    try:
-        with _Writer(temporary) as writer, reporter.track("scoring", None, "rows") as tracker:
-            for table in iter_tables(str(source), needed, ROWS_PER_CHUNK):
-                data = EncodedData(features=encoder.encode(table, str(source)))
-                predictions_NT = predictor.predict(data, tracker=tracker)
-                writer.write(_result(table, kept_types, tasks, predictions_NT))
-                rows += table.num_rows
-        temporary.replace(output)
-    finally:
-        temporary.unlink(missing_ok=True)
+    scorer = _Scorer(
+        predictor,
+        encoder,
+        tasks,
+        kept_types=_kept_types(source, keep),
+        columns=[*dict.fromkeys([*required_columns(config, labels=False), *keep])],
+    )
+    with reporter.track("scoring", None, "rows") as tracker:
+        if one_file:
+            rows = scorer.score(str(source), output, tracker)
+        else:
+            output.mkdir(parents=True, exist_ok=True)
+            rows = sum(scorer.score(file, path, tracker) for file, path in plan)
+            predictor.help_others(scorer.no_rows(resolve_files(str(source))[0]))
+            rows = sum(from_all(rows))
     reporter.say(f"{rows:,} rows scored into {output}")
     return rows
+
+
+@dataclass(frozen=True)
+class _Scorer:
+    """Scores what can be read as tables into one file.
+
+    Attributes:
+        tasks: Names of the predicted columns.
+        kept_types: Of the columns to copy.
+        columns: To read.
+    """
+
+    predictor: Predictor
+    encoder: FeatureEncoder
+    tasks: list[str]
+    kept_types: dict[str, pa.DataType]
+    columns: list[str]
+
+    def score(self, source: str | DataFile, output: Path, tracker: Tracker) -> int:
+        """Returns the number of rows."""
+        output.parent.mkdir(parents=True, exist_ok=True)
+        temporary = output.with_name(f".{output.name}.{os.getpid()}.tmp")
+        rows = 0
+        try:
+            with _Writer(temporary) as writer:
+                for table in iter_tables(source, self.columns, ROWS_PER_CHUNK):
+                    data = EncodedData(features=self.encoder.encode(table, str(source)))
+                    predictions_NT = self.predictor.predict_own(data, tracker=tracker)
+                    writer.write(_result(table, self.kept_types, self.tasks, predictions_NT))
+                    rows += table.num_rows
+            temporary.replace(output)
+        finally:
+            temporary.unlink(missing_ok=True)
+        return rows
+
+    def no_rows(self, file: DataFile) -> EncodedData:
+        """The features of a file, without its rows."""
+        table = next(iter_tables(file, self.columns, 1))
+        return EncodedData(features=self.encoder.encode(table[:0], str(file)))
 
 
 def _kept_types(source: str | Path, keep: Sequence[str]) -> dict[str, pa.DataType]:
@@ -120,16 +173,18 @@ def _result(
     return kept.replace_schema_metadata(None)
 
 
-def _check_output(output: Path, overwrite: bool) -> None:
-    if output.suffix.lower() in (".csv", ".gz", ".tsv", ".txt", ".json"):
+def _check_output(output: Path, overwrite: bool, resume: bool) -> None:
+    if launched_ranks() > 1:
         raise ValueError(
-            f"--output {output}: scores are written as Parquet; end the name in .parquet"
+            f"--output {output}: several ranks write a file for each input file, into a folder: "
+            f"say --output {output.with_suffix('')}"
         )
-    for parent in output.parents:
-        if parent.exists() and not parent.is_dir():
-            raise ValueError(
-                f"--output {output}: {parent} is a file; name a folder that can be made"
-            )
+    if resume:
+        raise ValueError(
+            f"--resume with --output {output}: one file is written whole or not at all; name a "
+            "folder to score file by file"
+        )
+    check_parents(output)
     if output.is_dir():
         raise ValueError(f"--output {output}: is a folder; name a file, such as scores.parquet")
     if output.exists() and not overwrite:

@@ -1,9 +1,11 @@
 """Predictions from a model, in batches of one fixed height."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import torch
+import torch.distributed as dist
 
 from mmoe.config import RunConfig
 from mmoe.datasets.encoded import EncodedData
@@ -11,7 +13,7 @@ from mmoe.datasets.encoder import FeatureEncoder
 from mmoe.models.build import build_ranker
 from mmoe.models.network import GateRecord, NetworkOutput
 from mmoe.models.ranker import Ranker
-from mmoe.parallel import ensure_process_group
+from mmoe.parallel import ensure_process_group, rank, world_size
 from mmoe.score.checkpoint import CheckpointFolder, copy_id_maps, copy_into, without_prefix
 from mmoe.score.console import SilentReporter, Tracker
 from mmoe.score.run_directory import RunDirectory
@@ -50,32 +52,75 @@ class Predictor:
         tracker: Tracker | None = None,
         on_gates: GateCallback | None = None,
     ) -> np.ndarray:
-        """Predictions for every row.
+        """Predictions for every row. Several ranks share the batches out; all get all predictions.
 
         Args:
-            data: N rows; labels are not looked at.
+            data: N rows, the same on every rank; labels are not looked at.
             tracker: Told of every batch.
-            on_gates: Given each batch's gate weights and its count of real rows.
+            on_gates: Given the gate weights of each batch of this rank, and its count of real rows.
 
         Returns:
             predictions_NT float32: probabilities for binary tasks, values for regression.
         """
         tracker = tracker or next(iter(_silent()))
+        starts = range(0, len(data), self.height)
+        ranks, first = world_size(), rank()
+        out_NT = np.zeros((len(data), len(self.tasks)), np.float32)
+        with self._evaluating():
+            for turn in range(0, len(starts), ranks):
+                # Every rank takes a batch in every turn: the last one may have no rows for some
+                start = min((turn + first) * self.height, len(data))
+                self._batch(data, start, out_NT, on_gates)
+                end = min((turn + ranks) * self.height, len(data))
+                tracker.advance(end - turn * self.height)
+        if ranks > 1:
+            dist.all_reduce(torch.from_numpy(out_NT))  # zeros, but for the rank that scored a row
+        return out_NT
+
+    def predict_own(self, data: EncodedData, *, tracker: Tracker | None = None) -> np.ndarray:
+        """As `predict`, but each rank has rows of its own, which it alone gets predictions for.
+
+        Tables and experts may be spread over the ranks, so all take part in every turn: a rank
+        whose rows are done goes on with `help_others`.
+        """
+        tracker = tracker or next(iter(_silent()))
+        out_NT = np.zeros((len(data), len(self.tasks)), np.float32)
+        with self._evaluating():
+            for turn in range(_most_of_all_ranks(-(-len(data) // self.height))):
+                start = min(turn * self.height, len(data))
+                self._batch(data, start, out_NT, None)
+                tracker.advance(min(self.height, len(data) - start))
+        return out_NT
+
+    def help_others(self, empty: EncodedData) -> None:
+        """Takes part in the turns of other ranks until none of them has rows left.
+
+        Args:
+            empty: No rows, but the run's features.
+        """
+        with self._evaluating():
+            while turns := _most_of_all_ranks(0):
+                for _ in range(turns):
+                    self._forward(empty, 0, 0, False)
+
+    @contextmanager
+    def _evaluating(self) -> Iterator[None]:
         was_training = self.ranker.training
         self.ranker.eval()
-        out_NT = np.empty((len(data), len(self.tasks)), np.float32)
         try:
-            for start in range(0, len(data), self.height):
-                stop = min(start + self.height, len(data))
-                output = self._forward(data, start, stop, on_gates is not None)
-                predictions = predictions_from_logits(output.logits_BT, self.tasks)
-                out_NT[start:stop] = predictions[: stop - start].numpy()
-                if on_gates is not None:
-                    on_gates(output.gates, stop - start)
-                tracker.advance(stop - start)
+            yield
         finally:
             self.ranker.train(was_training)
-        return out_NT
+
+    def _batch(
+        self, data: EncodedData, start: int, out_NT: np.ndarray, on_gates: GateCallback | None
+    ) -> None:
+        stop = min(start + self.height, len(data))
+        output = self._forward(data, start, stop, on_gates is not None)
+        predictions = predictions_from_logits(output.logits_BT, self.tasks)
+        out_NT[start:stop] = predictions[: stop - start].numpy()
+        if on_gates is not None and stop > start:
+            on_gates(output.gates, stop - start)
 
     def _forward(
         self, data: EncodedData, start: int, stop: int, return_gates: bool
@@ -109,6 +154,14 @@ def load_predictor(run: RunDirectory) -> tuple[Predictor, FeatureEncoder, RunCon
     copy_into(ranker.tables.table_weights(), without_prefix("tables", model), what)
     copy_id_maps(ranker.tables, model, what)
     return Predictor(ranker, config), encoder, config
+
+
+def _most_of_all_ranks(turns: int) -> int:
+    if world_size() == 1:
+        return turns
+    most = torch.tensor(turns)
+    dist.all_reduce(most, dist.ReduceOp.MAX)
+    return int(most)
 
 
 def _silent() -> list[Tracker]:

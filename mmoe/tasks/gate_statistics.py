@@ -112,6 +112,14 @@ class GateStatistics:
                 )
             _add(sums, weights_BGE.to(torch.float64))
 
+    def add(self, others: "GateStatistics") -> None:
+        """Adds what another one of the same model saw."""
+        for level, theirs in others._levels.items():
+            mine = self._levels.setdefault(level, theirs)
+            if mine is not theirs:
+                for name in ("weight_GE", "share_GE", "entropy_G", "picks", "pairs", "samples"):
+                    setattr(mine, name, getattr(mine, name) + getattr(theirs, name))
+
     def summary(self) -> list[dict[str, Any]]:
         """The statistics as plain lists, one entry a level in ascending order; [] without gates.
 

@@ -12,6 +12,7 @@ from mmoe.datasets.encoded import EncodedLabels, join_labels
 from mmoe.datasets.encoder import FeatureEncoder
 from mmoe.datasets.sources import load_test
 from mmoe.datasets.stream import every_row, open_stream, wants_stream
+from mmoe.parallel import from_first
 from mmoe.score.console import Reporter, SilentReporter, Tracker
 from mmoe.score.predictor import GateCallback, Predictor, load_predictor
 from mmoe.score.run_directory import RunDirectory
@@ -54,7 +55,8 @@ def split_metrics(
     Returns:
         Metrics by task as in metrics.json, and notes on what could not be computed.
     """
-    return metrics_of(config, *predict_rows(predictor, rows), oracle)
+    predictions_NT, labels = predict_rows(predictor, rows)
+    return from_first(lambda: metrics_of(config, predictions_NT, labels, oracle))
 
 
 def metrics_of(
@@ -162,7 +164,9 @@ def evaluate_run(
     rows, oracle = _held_out(config, encoder, data)
     with reporter.track("evaluating", len(rows), "rows") as tracker:
         predictions_NT, labels = predict_rows(predictor, rows, tracker=tracker)
-    metrics, notes = metrics_of(config, predictions_NT, labels, oracle, all_negatives=all_negatives)
+    metrics, notes = from_first(
+        lambda: metrics_of(config, predictions_NT, labels, oracle, all_negatives=all_negatives)
+    )
     for note in notes:
         reporter.say(f"note: {note}")
     return {**stored, "tasks": metrics}

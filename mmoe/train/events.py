@@ -13,14 +13,16 @@ class EventLog:
     """Writes losses while training and metrics after every epoch; a context manager.
 
     Args:
-        folder: Of the event files.
+        folder: Of the event files; None writes nothing (of several ranks only one writes).
         step: Steps done before; points after it from an interrupted run are hidden.
     """
 
-    def __init__(self, folder: Path, step: int) -> None:
-        from torch.utils.tensorboard import SummaryWriter  # half a second to import
+    def __init__(self, folder: Path | None, step: int) -> None:
+        self.writer = None
+        if folder is not None:
+            from torch.utils.tensorboard import SummaryWriter  # half a second to import
 
-        self.writer = SummaryWriter(str(folder), purge_step=step + 1 if step else None)
+            self.writer = SummaryWriter(str(folder), purge_step=step + 1 if step else None)
 
     def __enter__(self) -> "EventLog":
         return self
@@ -31,11 +33,12 @@ class EventLog:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.writer.close()
+        if self.writer is not None:
+            self.writer.close()
 
     def losses(self, step: int, losses: Mapping[str, float], dropped: int | None = None) -> None:
         """Training loss of each task, and picks that the capacity dropped."""
-        if step % STEPS_BETWEEN_POINTS == 0:
+        if self.writer is not None and step % STEPS_BETWEEN_POINTS == 0:
             for task, loss in losses.items():
                 self.writer.add_scalar(f"train/{task}/loss", loss, step)
             if dropped is not None:
@@ -45,6 +48,8 @@ class EventLog:
         self, step: int, metrics: Mapping[str, Mapping[str, Any]], rows_per_second: float
     ) -> None:
         """Validation metrics of each task."""
+        if self.writer is None:
+            return
         self.writer.add_scalar("train/rows_per_second", rows_per_second, step)
         for task, values in metrics.items():
             for name, value in values.items():

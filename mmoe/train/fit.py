@@ -1,8 +1,7 @@
 """A whole run: data, training, evaluation, files."""
 
 import platform
-import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -11,27 +10,32 @@ from typing import Any
 import numpy as np
 import torch
 
-from mmoe.config import RunConfig, dump_config
-from mmoe.datasets.data_file import is_address
+from mmoe.config import RunConfig
 from mmoe.datasets.encoded import EncodedLabels
 from mmoe.datasets.encoder import FeatureEncoder
-from mmoe.datasets.sources import below
 from mmoe.datasets.splits import Splits
 from mmoe.models.build import build_ranker
-from mmoe.parallel import ensure_process_group
+from mmoe.parallel import ensure_process_group, from_all, from_first, rank, world_size
 from mmoe.score.checkpoint import CheckpointFolder
 from mmoe.score.console import Reporter, SilentReporter
 from mmoe.score.predictor import Predictor
 from mmoe.score.run_directory import RunDirectory
-from mmoe.score.text_files import write_json, write_text
+from mmoe.score.text_files import write_json
 from mmoe.tasks.gate_statistics import GateStatistics
 from mmoe.train.evaluate import metrics_of, predict_rows, split_curves, split_metrics
 from mmoe.train.loop import Trainer, steps_of
 from mmoe.train.memory import keep_freed_memory
 from mmoe.train.optim import build_average, build_optimizer, check_schedule
 from mmoe.train.prepare import PreparedData, prepare
+from mmoe.train.run_start import (
+    clear_run,
+    run_to_resume,
+    same_on_all_ranks,
+    start_run,
+    with_absolute_paths,
+)
 from mmoe.train.state import Position, TrainingState
-from mmoe.train.warm_start import EarlierRun, WarmStart, WarmStartReport, transfer
+from mmoe.train.warm_start import EarlierRun, WarmStart, transfer
 
 TestCallback = Callable[[np.ndarray, EncodedLabels], None]
 
@@ -73,17 +77,19 @@ def train_run(
     Raises:
         ValueError: Config, data or directory cannot be used. Checked before anything is written.
     """
+    ensure_process_group(config.parallel.timeout_seconds)
     reporter = reporter or SilentReporter()
-    ensure_process_group()
     config = with_absolute_paths(config, data)
+    out = same_on_all_ranks(config, out)
+    if rank() > 0:
+        reporter = SilentReporter()
     if resume:
         warm_start = WarmStart.recorded(RunDirectory(out), warm_start)
-    old = _interrupted(out, config) if resume else None
+    old = from_first(lambda: run_to_resume(out, config, resume))
     earlier, encoder = None, None
     if old is not None:
         encoder = FeatureEncoder.load(old.vocabulary)
     else:
-        _refuse_full_directory(out)
         earlier = None if warm_start is None else EarlierRun.open(warm_start.run)
     if earlier is not None:
         earlier.check(config)
@@ -104,7 +110,12 @@ def train_run(
         report = transfer(earlier, state, config, prepared.encoder, warm_start.new_experts)
         for line in report.lines():
             reporter.say(line)
-    run = old or _start(config, prepared, out, report)
+    run = old or from_first(lambda: start_run(config, prepared.encoder, out, report))
+    if not run.config_file.exists():
+        raise ValueError(
+            f"rank {rank()} cannot see {out}, which rank 0 has made; all ranks need one folder: "
+            "name one that they share with --out"
+        )
     if old is not None:
         state.restore(CheckpointFolder(run.checkpoint))
         reporter.say(f"resuming after step {state.position.step} of {run.path}")
@@ -113,110 +124,11 @@ def train_run(
         trainer.fit()
     except Exception:
         # A run that never got as far as a checkpoint must not stand in the mended command's way
-        if not trainer.checkpoints.exists():
-            _clear(run)
+        if rank() == 0 and not trainer.checkpoints.exists():
+            clear_run(run)
         raise
     state.restore_best(trainer.checkpoints)
     return FinishedRun(run, _evaluate(config, state, prepared, run, reporter, on_test))
-
-
-def with_absolute_paths(config: RunConfig, data: str | Path | None) -> RunConfig:
-    """So that the run can be evaluated from any folder; `data` goes where it belongs."""
-    section, folder = config.data, None
-    found = {name: getattr(section, name) for name in ("path", "train", "validation", "test")}
-    if data is not None and section.split.by == "file":
-        folder = data  # that holds the three files
-    elif data is not None:
-        found["path"] = str(data)
-
-    def absolute(path: str) -> str:
-        return path if is_address(path) else str(Path(path).absolute())
-
-    update = {}
-    for name, paths in found.items():
-        if paths is not None:
-            paths = below(folder, paths)
-            update[name] = absolute(paths) if isinstance(paths, str) else [*map(absolute, paths)]
-    return config.model_copy(update={"data": section.model_copy(update=update)})
-
-
-def _interrupted(out: Path, config: RunConfig) -> RunDirectory | None:
-    """The run to resume, or None where it had not got as far as a checkpoint."""
-    run = RunDirectory(out)
-    _remove_strays(run)
-    if not run.config_file.exists():
-        if out.is_dir() and all(_comes_before_the_config(path.name) for path in out.iterdir()):
-            _clear(run)  # of a run that was killed while it began
-        return None
-    if not CheckpointFolder(run.checkpoint).exists():
-        _clear(run)
-        return None
-    if dump_config(config) != run.config_file.read_text(encoding="utf-8"):
-        raise ValueError(
-            f"{out}: was trained with another config ({_difference(run.config(), config)}); "
-            f"resume with the same one, or choose another --out"
-        )
-    return run
-
-
-def _difference(old: RunConfig, new: RunConfig) -> str:
-    difference = first_difference(old.model_dump(), new.model_dump())
-    return difference or "written by another version"
-
-
-def first_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    """The first key whose value differs, for an error message; nothing where none does."""
-    pairs: list[tuple[str, Any, Any]] = [("", old, new)]
-    while pairs:
-        path, one, two = pairs.pop(0)
-        if isinstance(one, dict) and isinstance(two, dict):
-            keys = [*one, *(key for key in two if key not in one)]
-            pairs[:0] = [(f"{path}.{key}".lstrip("."), one.get(key), two.get(key)) for key in keys]
-        elif one != two:
-            return f"{path}: {one!r} there, {two!r} here" if len(repr(one)) < 80 else path
-    return ""
-
-
-def _comes_before_the_config(name: str) -> bool:
-    """What `_start` writes first."""
-    return name == "warm_start.json" or (name[:1] == "." and name.endswith(".tmp"))
-
-
-def _clear(run: RunDirectory) -> None:
-    """Removes what a run left that died before its first checkpoint."""
-    for folder in (run.vocabulary, run.checkpoint, run.tensorboard, run.profile):
-        shutil.rmtree(folder, ignore_errors=True)
-    run.warm_start_file.unlink(missing_ok=True)
-    run.config_file.unlink(missing_ok=True)
-    _remove_strays(run)
-    if not any(run.path.iterdir()):
-        run.path.rmdir()
-
-
-def _remove_strays(run: RunDirectory) -> None:
-    """Removes files that a killed process had begun and not yet moved to their names."""
-    names = (run.config_file, run.history_file, run.curves_file, run.metrics_file)
-    for path in (*names, run.warm_start_file, run.profile):
-        for stray in run.path.glob(f".{path.name}.*.tmp"):
-            shutil.rmtree(stray) if stray.is_dir() else stray.unlink()
-
-
-def _refuse_full_directory(out: Path) -> None:
-    """Before the data is read: a full directory is the quickest error to find."""
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        RunDirectory.create(out)
-
-
-def _start(
-    config: RunConfig, prepared: PreparedData, out: Path, report: WarmStartReport | None
-) -> RunDirectory:
-    """The config comes early: it is how `--resume` knows that what else is there may go."""
-    run = RunDirectory.create(out)
-    if report is not None:  # first, so that no --resume can forget it
-        write_json(run.warm_start_file, report.as_dict())
-    write_text(run.config_file, dump_config(config))
-    prepared.encoder.save(run.vocabulary)
-    return run
 
 
 def _training_state(config: RunConfig, prepared: PreparedData) -> TrainingState:
@@ -224,6 +136,8 @@ def _training_state(config: RunConfig, prepared: PreparedData) -> TrainingState:
     ranker = build_ranker(config, prepared.encoder)
     optimizer = build_optimizer(ranker.network, config.training.optimizer)
     average = build_average(ranker.network, config.training.ema_decay)
+    if rank() > 0:
+        torch.manual_seed(config.seed + rank())  # dropout and noise of its own rows
     return TrainingState(ranker, optimizer, average, Position())
 
 
@@ -246,35 +160,53 @@ def _evaluate(
     reporter: Reporter,
     on_test: TestCallback | None,
 ) -> dict[str, Any]:
-    """Writes curves.json and, last, metrics.json."""
+    """Writes curves.json and, last, metrics.json; every rank scores, the first one measures."""
     predictor = Predictor(state.ranker, config)
     validation, _ = split_metrics(config, predictor, prepared.validation)
-    gates, oracle = GateStatistics(), prepared.oracle
+    gates = GateStatistics()
     predictions_NT, labels = predict_rows(predictor, prepared.test, on_gates=gates.update)
-    curves = split_curves(config, predictions_NT, labels, gates, oracle)
-    tasks, notes = metrics_of(config, predictions_NT, labels, oracle)
-    for note in notes:
-        reporter.say(f"note, test: {note}")
-    position = state.position
-    rows = len(prepared.train) * position.epoch
-    metrics = {
-        "tasks": tasks,
-        "validation": validation,
-        "train": {
-            "rows": len(prepared.train),
-            "seconds": position.seconds,
-            "rows_per_second": rows / max(position.seconds, 1e-9),
-            "epochs": position.epoch,
-        },
-        "seed": config.seed,
-        "split_seed": config.split_seed,
-        "versions": _versions(),
+    gates = _of_all_ranks(gates)
+
+    def measure() -> dict[str, Any]:
+        oracle = prepared.oracle
+        tasks, notes = metrics_of(config, predictions_NT, labels, oracle)
+        for note in notes:
+            reporter.say(f"note, test: {note}")
+        metrics = {
+            "tasks": tasks,
+            "validation": validation,
+            "train": _about_training(state.position, len(prepared.train)),
+            "seed": config.seed,
+            "split_seed": config.split_seed,
+            "versions": _versions(),
+        }
+        if on_test is not None:
+            on_test(predictions_NT, labels)
+        curves = split_curves(config, predictions_NT, labels, gates, oracle)
+        write_json(run.curves_file, curves)
+        write_json(run.metrics_file, metrics)
+        return metrics
+
+    return from_first(measure)
+
+
+def _of_all_ranks(gates: GateStatistics) -> GateStatistics:
+    """Of the batches of all ranks, in order of ranks."""
+    total = GateStatistics()
+    for of_rank in from_all(gates):
+        total.add(of_rank)
+    return total
+
+
+def _about_training(position: Position, train_rows: int) -> dict[str, Any]:
+    rows = train_rows * position.epoch
+    return {
+        "rows": train_rows,
+        "seconds": position.seconds,
+        "rows_per_second": rows / max(position.seconds, 1e-9),
+        "epochs": position.epoch,
+        "ranks": world_size(),
     }
-    if on_test is not None:
-        on_test(predictions_NT, labels)
-    write_json(run.curves_file, curves)
-    write_json(run.metrics_file, metrics)
-    return metrics
 
 
 def _versions() -> dict[str, str]:

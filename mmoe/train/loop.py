@@ -9,7 +9,9 @@ from typing import Any
 
 from mmoe.config import RunConfig
 from mmoe.datasets.batch import Batch
+from mmoe.datasets.share import Share
 from mmoe.embeddings import managed_ids
+from mmoe.parallel import rank, world_size
 from mmoe.score.checkpoint import CheckpointFolder
 from mmoe.score.console import Reporter, Tracker
 from mmoe.score.predictor import Predictor
@@ -69,7 +71,7 @@ class Trainer:
         size = config.training.batch_size
         self.batches_per_epoch = math.ceil(len(data.train) / size)
         self.total_steps = steps_of(config, len(data.train))
-        self.profile = self._new_profile() if profile else None
+        self.profile = self._new_profile() if profile and rank() == 0 else None
 
     def _new_profile(self) -> TrainingProfile | None:
         if self.state.position.finished:
@@ -82,7 +84,8 @@ class Trainer:
     def fit(self) -> None:
         """Trains until the last epoch, or until the monitored metric stops improving."""
         position, training = self.state.position, self.config.training
-        with EventLog(self.run.tensorboard, position.step) as events:
+        folder = self.run.tensorboard if rank() == 0 else None
+        with EventLog(folder, position.step) as events:
             while not position.finished:
                 self._epoch(events)
                 with part(PAUSE):
@@ -91,13 +94,17 @@ class Trainer:
                     position.finished = stop or position.epoch >= training.epochs
                     best = position.epochs_without_gain == 0
                     self.state.save(self.checkpoints, best=best)
-                    write_json(self.run.history_file, self.history())
-        write_json(self.run.history_file, self.history())  # a resumed run may have lost it
+                    self._write_history()
+        self._write_history()  # a resumed run may have lost it
         if position.epoch < training.epochs:
             self.reporter.say(
                 f"stopped after epoch {position.epoch}: {training.monitor} did not improve for "
                 f"{training.patience} epoch(s)"
             )
+
+    def _write_history(self) -> None:
+        if rank() == 0:
+            write_json(self.run.history_file, self.history())
 
     def history(self) -> dict[str, Any]:
         """What history.json holds."""
@@ -137,19 +144,21 @@ class Trainer:
             if not taken:
                 return False
             result = train_step(self.state, taken, self.config, self.total_steps)
+            size = self.config.training.batch_size
+            done = position.batch * size
             position.batch += len(taken)
+            step_rows = min(position.batch * size, len(self.data.train)) - done  # of all ranks
             position.step += 1
             for t, (loss, rows) in enumerate(zip(result.losses, result.rows, strict=True)):
                 position.loss_sums[t] += loss * rows
                 position.loss_rows[t] += rows
             events.losses(position.step, self._named(result.losses), result.dropped)
-            rows = sum(batch.num_rows for batch in taken)
-            tracker.advance(rows, _note(self._mean_losses()))
+            tracker.advance(step_rows, _note(self._mean_losses()))
             seconds = time.perf_counter() - start
             position.epoch_seconds += seconds
             position.seconds += seconds
             if self.profile is not None:
-                self.profile.saw(rows)
+                self.profile.saw(step_rows)
         return True
 
     def _take(self, batches: Iterator[Batch]) -> list[Batch]:
@@ -160,7 +169,10 @@ class Trainer:
     def _batches(self) -> Generator[Batch]:
         """The batches of this epoch that are still to do; the order depends on seed and epoch."""
         position, size = self.state.position, self.config.training.batch_size
-        return self.data.train.epoch_batches(self.config.seed, position.epoch, size, position.batch)
+        share = Share(rank(), world_size())
+        return self.data.train.epoch_batches(
+            self.config.seed, position.epoch, size, position.batch, share
+        )
 
     def _close_epoch(self, events: EventLog) -> None:
         """Validates and writes the epoch into the history."""

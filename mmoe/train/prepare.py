@@ -13,6 +13,7 @@ from mmoe.datasets.encoded import EncodedData
 from mmoe.datasets.encoder import FeatureEncoder
 from mmoe.datasets.extend_encoder import extend_encoder
 from mmoe.datasets.labels import encode_labels
+from mmoe.datasets.share import WHOLE, Share
 from mmoe.datasets.sources import load_splits
 from mmoe.datasets.splits import Splits
 from mmoe.datasets.stream import open_stream, wants_stream
@@ -31,8 +32,10 @@ class LabelledRows(Protocol):
 class TrainingRows(LabelledRows, Protocol):
     """Rows to train on: `EncodedData`, or `StreamRows`."""
 
-    def epoch_batches(self, seed: int, epoch: int, size: int, first: int = 0) -> Generator[Batch]:
-        """The batches of an epoch from number `first` on."""
+    def epoch_batches(
+        self, seed: int, epoch: int, size: int, first: int = 0, share: Share = WHOLE
+    ) -> Generator[Batch]:
+        """The batches of an epoch from number `first` on, or a rank's share of them."""
         ...
 
 

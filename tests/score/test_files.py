@@ -206,8 +206,35 @@ def test_an_existing_output_is_left_alone(run, funnel_table, tmp_path):
     assert pq.read_table(out).num_rows == 5
     with pytest.raises(ValueError, match=r"written as Parquet; end the name in .parquet"):
         score_files(run, tmp_path / "log.parquet", tmp_path / "scores.csv")
-    with pytest.raises(ValueError, match=r"is a folder"):
-        score_files(run, tmp_path / "log.parquet", tmp_path)
+    with pytest.raises(ValueError, match=r"holds log.parquet, which no scoring wrote"):
+        score_files(run, tmp_path / "log.parquet", tmp_path, overwrite=True)
+    with pytest.raises(ValueError, match=r"written whole or not at all; name a folder"):
+        score_files(run, tmp_path / "log.parquet", out, resume=True)
+
+
+def test_a_folder_gets_a_file_for_each_input_file(run, expected, funnel_table, tmp_path):
+    for part in range(3):
+        pq.write_table(funnel_table[part * 900 : (part + 1) * 900], tmp_path / f"p{part}.parquet")
+    out = tmp_path / "out" / "scores"
+    source = str(tmp_path / "*.parquet")
+    assert score_files(run, source, out) == 2700
+    names = [f"0000{part}-p{part}.parquet" for part in range(3)]
+    assert sorted(path.name for path in out.iterdir()) == names
+    assert np.array_equal(_scores(out), expected[:2700])
+
+    with pytest.raises(ValueError, match=r"holds scores already; choose another folder, or say"):
+        score_files(run, source, out)
+    kept = (out / names[0]).stat().st_mtime_ns
+    (out / names[1]).unlink()
+    (out / ".00002-p2.parquet.77.tmp").write_text("half")
+    assert score_files(run, source, out, resume=True) == 900
+    assert sorted(path.name for path in out.iterdir()) == names
+    assert (out / names[0]).stat().st_mtime_ns == kept
+    assert score_files(run, source, out, overwrite=True) == 2700
+
+    (tmp_path / "p0.parquet").unlink()
+    with pytest.raises(ValueError, match=r"holds 00000-p0.parquet, which belongs to none"):
+        score_files(run, source, out, resume=True)
 
 
 def test_not_a_run(tmp_path):

@@ -38,7 +38,7 @@ def test_files_and_metrics_of_a_run(train):
             "oracle_auc"} <= set(metrics["tasks"]["click"])  # fmt: skip
     assert metrics["tasks"]["click"]["rows"] == 500
     assert metrics["tasks"]["buy"]["rows"] == metrics["tasks"]["click"]["positives"]
-    assert set(metrics["train"]) == {"rows", "seconds", "rows_per_second", "epochs"}
+    assert set(metrics["train"]) == {"rows", "seconds", "rows_per_second", "epochs", "ranks"}
     assert metrics["tasks"]["click"]["auc"] > 0.6, "it learns"
     history = json.loads((folder / "history.json").read_text())
     losses = [entry["loss"]["click"] for entry in history["epochs"]]

@@ -9,7 +9,8 @@ from mmoe.score.run_directory import RunDirectory
 from mmoe.score.text_files import read_json, write_json
 from mmoe.train.backtest.plan import BacktestSettings, Step, day_column, plan_steps
 from mmoe.train.backtest.tested import total_metrics, write_tested
-from mmoe.train.fit import first_difference, train_run, with_absolute_paths
+from mmoe.train.fit import train_run
+from mmoe.train.run_start import first_difference, with_absolute_paths
 from mmoe.train.warm_start import WarmStart
 
 _PLAN, _RESULT, _TESTED = "plan.json", "backtest.json", "predictions.parquet"

@@ -1,0 +1,31 @@
+"""Which rows of every batch one of several ranks trains on."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Share(NamedTuple):
+    """Rows [B·rank // ranks, B·(rank + 1) // ranks) of every batch of B rows.
+
+    So several ranks together train on the batches of one process; they differ by a row at most.
+
+    Attributes:
+        rank: From 0.
+        ranks: How many share a batch.
+
+    Example:
+        >>> [Share(rank, 3).of(np.arange(5)).tolist() for rank in range(3)]
+        [[0], [1, 2], [3, 4]]
+    """
+
+    rank: int = 0
+    ranks: int = 1
+
+    def of(self, rows_B: np.ndarray) -> np.ndarray:
+        """This rank's part of a batch, in order."""
+        first, last = (len(rows_B) * r // self.ranks for r in (self.rank, self.rank + 1))
+        return rows_B[first:last]
+
+
+WHOLE = Share()

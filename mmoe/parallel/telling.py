@@ -1,0 +1,41 @@
+"""What ranks tell each other beside tensors: rank 0's results, and what each was started with."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import torch.distributed as dist
+
+from mmoe.parallel.process_group import rank, world_size
+
+T = TypeVar("T")
+
+
+def from_first(make: Callable[[], T]) -> T:
+    """What `make` returns on rank 0, on every rank; no other rank calls it.
+
+    Args:
+        make: Returns something that can be pickled. If it raises, rank 0 ends, and the other ranks
+            with it (see `RankWatch`).
+
+    Example:
+        >>> from_first(lambda: 3)
+        3
+    """
+    value = [make() if rank() == 0 else None]
+    if world_size() > 1:
+        dist.broadcast_object_list(value, src=0)
+    return value[0]  # type: ignore[return-value]  # rank 0's
+
+
+def from_all(value: T) -> Sequence[T]:
+    """Every rank's value, in order of ranks, on every rank.
+
+    Example:
+        >>> from_all(3)
+        [3]
+    """
+    if world_size() == 1:
+        return [value]
+    values: list[Any] = [None] * world_size()
+    dist.all_gather_object(values, value)
+    return values

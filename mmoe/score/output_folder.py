@@ -1,0 +1,92 @@
+"""Where scores go: one file for all rows, or a folder with a file for each file that was read."""
+
+import re
+from pathlib import Path
+
+from mmoe.datasets.data_file import DataFile
+from mmoe.datasets.files import resolve_files
+from mmoe.parallel import ensure_process_group, from_first, rank, world_size
+
+_PARQUET = (".parquet", ".pq")
+_OURS = re.compile(r"\d{5}-.*\.parquet")
+_OTHER_FILES = (".csv", ".gz", ".tsv", ".txt", ".json", ".arrow", ".feather", ".ipc")
+
+
+def is_one_file(output: Path) -> bool:
+    """Whether a name means one file; if not, a folder.
+
+    Raises:
+        ValueError: It means a file that is not Parquet.
+    """
+    suffix = output.suffix.lower()
+    if suffix in _OTHER_FILES:
+        raise ValueError(
+            f"--output {output}: scores are written as Parquet; end the name in .parquet, or name "
+            "a folder"
+        )
+    return suffix in _PARQUET
+
+
+def plan_folder(
+    source: str | Path, folder: Path, *, overwrite: bool, resume: bool
+) -> list[tuple[DataFile, Path]]:
+    """The files that this rank scores, and where to: every W-th of them.
+
+    Raises:
+        ValueError: The folder holds something, and neither `overwrite` nor `resume` is said.
+    """
+    ensure_process_group()
+    files = resolve_files(str(source))
+    outputs = [folder / _output_name(number, file) for number, file in enumerate(files)]
+    found = from_first(lambda: _look(folder, outputs, overwrite=overwrite, resume=resume))
+    pairs = list(zip(files, outputs, strict=True))[rank() :: world_size()]
+    return [(file, path) for file, path in pairs if path.name not in found]
+
+
+def check_parents(output: Path) -> None:
+    """Refuses a place below a file."""
+    for parent in output.parents:
+        if parent.exists() and not parent.is_dir():
+            raise ValueError(
+                f"--output {output}: {parent} is a file; name a folder that can be made"
+            )
+
+
+def _output_name(number: int, file: DataFile) -> str:
+    """In the order that the files are read, whatever their folders."""
+    return f"{number:05d}-{file.name.split('.')[0]}.parquet"
+
+
+def _look(folder: Path, outputs: list[Path], *, overwrite: bool, resume: bool) -> set[str]:
+    """Names that are there already and shall stay."""
+    check_parents(folder)
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(
+            f"--output {folder}: is a file; name a folder, or a file that ends in .parquet"
+        )
+    there = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    for stray in [name for name in there if name.startswith(".") and name.endswith(".tmp")]:
+        (folder / stray).unlink()  # of a process that was killed
+        there.discard(stray)
+    foreign = sorted(name for name in there if not _OURS.fullmatch(name))
+    if foreign:
+        raise ValueError(
+            f"--output {folder}: holds {foreign[0]}, which no scoring wrote; name a new folder, or "
+            "a file that ends in .parquet"
+        )
+    if overwrite:
+        for name in there:  # scores of files that are no longer read must not stand by the new ones
+            (folder / name).unlink()
+        return set()
+    if there and not resume:
+        raise ValueError(
+            f"--output {folder}: holds scores already; choose another folder, or say --resume to "
+            "score what is missing, or --overwrite"
+        )
+    unknown = sorted(there - {path.name for path in outputs})
+    if unknown:
+        raise ValueError(
+            f"--output {folder}: holds {unknown[0]}, which belongs to none of the input files; "
+            "resume with the same --input, or choose another folder"
+        )
+    return there
