@@ -112,12 +112,22 @@ _SEVERAL_VALUES = ("--set", "--keep", "--label")
 
 
 @app.callback(invoke_without_command=True)
-def _version(
+def _every_command(
+    context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
 ) -> None:
     if version:
         print(__version__)
         raise typer.Exit
+    command = context.invoked_subcommand
+    if os.environ.get("WORLD_SIZE", "1") != "1" and command not in _ON_RANKS:
+        raise ValueError(
+            f"mmoe {command} runs on one process; start it without torchrun "
+            f"(several ranks: mmoe {', '.join(_ON_RANKS)})"
+        )
+
+
+_ON_RANKS = ("train", "evaluate", "score")
 
 
 @app.command()

@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.faults.inputs.in_process import Ended
@@ -17,7 +17,10 @@ def one_thread() -> dict[str, str]:
 
 
 def start(
-    arguments: Sequence[str | Path], log: Path, module: Sequence[str] = ("mmoe",)
+    arguments: Sequence[str | Path],
+    log: Path,
+    module: Sequence[str] = ("mmoe",),
+    environment: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[bytes]:
     """`python -m mmoe …` on one thread; its standard error goes into the file `log`."""
     with log.open("ab") as stream:
@@ -26,7 +29,7 @@ def start(
             stdout=subprocess.DEVNULL,
             stderr=stream,
             cwd=ROOT,
-            env=one_thread(),
+            env=environment or one_thread(),
         )
 
 

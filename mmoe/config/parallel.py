@@ -20,7 +20,7 @@ class ParallelConfig(Strict):
         default="same", description="what rows travel in to experts of other ranks, and back"
     )
     timeout_seconds: int = Field(
-        default=300,
+        default=1800,
         ge=1,
         le=86_400,
         description="a rank that has waited so long for another ends with an error",

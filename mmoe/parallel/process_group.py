@@ -9,6 +9,8 @@ import torch.distributed as dist
 _LAUNCHER = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 # Seconds that a rank waits for another's part of a collective
 PATIENCE = 1800
+# Seconds in which all ranks have to be there at the start
+_MEETING = 300
 
 
 def launched_ranks() -> int:
@@ -41,7 +43,10 @@ def ensure_process_group(timeout_seconds: int = PATIENCE) -> None:
         return
     _check_launcher()
     try:
-        dist.init_process_group("gloo", timeout=patience)
+        seconds = timedelta(seconds=_MEETING)
+        meeting = dist.rendezvous("env://", timeout=seconds)  # type: ignore[attr-defined]
+        store, rank_, ranks = next(iter(meeting))
+        dist.init_process_group("gloo", store=store, rank=rank_, world_size=ranks, timeout=patience)
     except (RuntimeError, ValueError) as error:
         address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         raise ValueError(

@@ -17,7 +17,7 @@ from torch.distributed import (
 _BEAT, _SILENCE = 0.5, 60.0
 # Seconds that a rank has to end by itself once another has failed
 _GRACE = 20.0
-_FAILURE = "failure"
+_FAILURE, _DONE = "failure", "done"
 
 
 class RankWatch:
@@ -69,11 +69,19 @@ class RankWatch:
             return [0] if self.rank else []  # the store was rank 0's, or the launcher's
         return [r for r in before if before[r] == after[r] and r != self.rank]
 
-    def finish(self) -> None:
-        """This rank's work is done: it is missed no more."""
+    def finish(self, patience: float = 5.0) -> None:
+        """This rank's work is done: it is missed no more.
+
+        Where no launcher holds the store, it is rank 0's, which lets the others finish first.
+        """
         self._ended.set()
+        end = time.monotonic() + patience
         try:
-            self._main.set(f"alive/{self.rank}", "done")
+            self._main.set(f"alive/{self.rank}", _DONE)
+            while self.rank == 0 and "TORCHELASTIC_RUN_ID" not in os.environ:
+                if set(self._signs(self._main).values()) == {_DONE} or time.monotonic() > end:
+                    return
+                time.sleep(0.01)
         except RuntimeError:  # the rank that held the store has finished before
             return
 
@@ -102,9 +110,9 @@ class RankWatch:
     def _silent(self) -> list[int]:
         now, silent = time.monotonic(), []
         for r, sign in self._signs(self._beats).items():
-            if sign not in (self._heard[r][0], "done"):
+            if sign not in (self._heard[r][0], _DONE):
                 self._heard[r] = (sign, now)
-            elif sign != "done" and now - self._heard[r][1] > self.silence:
+            elif sign != _DONE and now - self._heard[r][1] > self.silence:
                 silent.append(r)
         return silent
 

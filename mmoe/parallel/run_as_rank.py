@@ -51,6 +51,7 @@ def run_as_rank(command: Callable[[], None]) -> NoReturn:
         code = _last_words(error, watch)
         sys.stdout.flush()
         sys.stderr.flush()
+        watch.finish()
         os._exit(code)
     dist.destroy_process_group()
     sys.exit(code)

@@ -83,6 +83,11 @@ def train_run(
     out = same_on_all_ranks(config, out)
     if rank() > 0:
         reporter = SilentReporter()
+    if warm_start is not None and world_size() > 1:
+        raise ValueError(
+            "--warm-start runs on one process so far; start it without torchrun, and --resume on "
+            "several ranks after its first checkpoint"
+        )
     if resume:
         warm_start = WarmStart.recorded(RunDirectory(out), warm_start)
     old = from_first(lambda: run_to_resume(out, config, resume))

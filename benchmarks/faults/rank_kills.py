@@ -1,0 +1,212 @@
+"""`kill -9` of one of several ranks at random moments; then all are started again with --resume."""
+
+import json
+import random
+import re
+import socket
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from subprocess import Popen
+
+import pyarrow.parquet as pq
+import yaml
+
+from benchmarks.faults.commands import one_thread, start
+from benchmarks.faults.same_end import without_clock
+from benchmarks.faults.small_log import small_config, small_log
+
+ROWS, FILES, GROUP_ROWS = 3_000, 3, 250
+TRAINING = {
+    "epochs": 3,
+    "batch_size": 32,
+    "checkpoint_every_steps": 7,
+    "ema_decay": 0.9,
+    "optimizer": {"kind": "adamw", "learning_rate": 0.003, "schedule": "cosine"},
+}
+# One kind of each: replicated and spread experts, in memory and streamed
+KINDS = {
+    "replicated, memory": {"experts": "replicated", "input": "memory"},
+    "spread, streamed": {"experts": "spread", "input": "stream"},
+}
+# Seconds in which every survivor has to end; a dead rank breaks its connections at once
+SURVIVORS_SECONDS = 30.0
+TIME_OUT_SECONDS = 300.0
+_LOOK_SECONDS = 0.0005
+_INSIDE_SECONDS = 0.01  # most time between the sign of a checkpoint and the kill
+
+
+@dataclass(frozen=True)
+class Base:
+    """A run that nobody killed."""
+
+    name: str
+    config: Path
+    seconds: float
+    checkpoints: int
+    result: dict[str, object]
+
+
+@dataclass(frozen=True)
+class KilledRank:
+    """One killed rank, and what became of the others and of the run.
+
+    Attributes:
+        survivors_ended: All in time, and those that had begun to train named the dead rank.
+        writing: A checkpoint was being written.
+        resumed: All ranks ended well after --resume.
+        difference: Where the metrics differ from those of the undisturbed run.
+    """
+
+    name: str
+    when: str
+    writing: bool
+    survivors_ended: bool
+    resumed: bool
+    difference: str | None
+
+    @property
+    def same_result(self) -> bool:
+        """As if nobody had been killed."""
+        return self.resumed and self.difference is None
+
+
+def kill_ranks(
+    folder: Path, count: int, ranks: int, seed: int, say: Callable[[str], None]
+) -> list[KilledRank]:
+    """Kills a rank of each of `count` runs."""
+    draw = random.Random(f"ranks {seed}")
+    _write_log(folder / "log")
+    bases = [_undisturbed(folder, name, ranks) for name in KINDS]
+    for base in bases:
+        say(f"undisturbed, {base.name}: {base.seconds:.1f} s, {base.checkpoints} checkpoints")
+    killed = []
+    for number in range(count):
+        base, victim = bases[number % len(bases)], draw.randrange(ranks)
+        run = folder / f"killed-{number}"
+        checkpoint = draw.randint(1, base.checkpoints - 1) if number // 2 % 2 else None
+        after = draw.uniform(0, _INSIDE_SECONDS if checkpoint else 0.97 * base.seconds)
+        killed.append(_kill_one(base, run, ranks, victim, checkpoint, after))
+        one = killed[-1]
+        end = "same result" if one.same_result else f"FAILED: {one.difference}"
+        late = "" if one.survivors_ended else ", SURVIVORS DID NOT END"
+        say(f"kill {number + 1}/{count}  {one.name}: {one.when}{late}: {end}")
+    return killed
+
+
+def _kill_one(
+    base: Base, run: Path, ranks: int, victim: int, checkpoint: int | None, after: float
+) -> KilledRank:
+    processes = start_ranks([*_arguments(base.config, run)], run, ranks)
+    when = f"rank {victim} of {ranks} after {after:.2f} s"
+    if checkpoint is not None:
+        when = f"rank {victim} of {ranks}, {after * 1e3:.1f} ms into checkpoint {checkpoint}"
+        _wait_for_checkpoint(checkpoint, processes, run / "checkpoint")
+    _sleep(after, processes[victim])
+    processes[victim].kill()
+    ended = _end_in_time(processes, SURVIVORS_SECONDS)
+    writing = any((run / "checkpoint").glob(".*.tmp"))
+    again = start_ranks([*_arguments(base.config, run), "--resume"], run, ranks)
+    if not _end_in_time(again, TIME_OUT_SECONDS) or any(process.returncode for process in again):
+        what = f"--resume ended with {[p.returncode for p in again]}, see {run}-0.log"
+        return KilledRank(base.name, when, writing, ended, False, what)
+    found = _result(run)
+    differing = [key for key in base.result if base.result[key] != found[key]]
+    if (run / "checkpoint").exists():
+        differing += [f"left behind: {path.name}" for path in run.rglob(".*")]
+    return KilledRank(base.name, when, writing, ended, True, next(iter(differing), None))
+
+
+def start_ranks(arguments: Sequence[str | Path], run: Path, ranks: int) -> list[Popen[bytes]]:
+    """`python -m mmoe …` on several ranks, without torchrun: no agent ends the survivors."""
+    port = _free_port()
+    return [
+        start(
+            arguments,
+            run.with_name(f"{run.name}-{rank}.log"),
+            environment={
+                **one_thread(),
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank),
+                "WORLD_SIZE": str(ranks),
+                "LOCAL_WORLD_SIZE": str(ranks),
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(port),
+            },
+        )
+        for rank in range(ranks)
+    ]
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def _arguments(config: Path, run: Path) -> list[str | Path]:
+    return ["train", config, "--out", run, "--quiet"]
+
+
+def _end_in_time(processes: Sequence[Popen[bytes]], seconds: float) -> bool:
+    """Whether all end by themselves; those that do not are killed."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and any(process.poll() is None for process in processes):
+        time.sleep(0.01)
+    in_time = all(process.poll() is not None for process in processes)
+    for process in processes:
+        process.kill()
+        process.wait()
+    return in_time
+
+
+def _sleep(seconds: float, process: Popen[bytes]) -> None:
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end and process.poll() is None:
+        time.sleep(min(_LOOK_SECONDS, max(0.0, end - time.perf_counter())))
+
+
+def _wait_for_checkpoint(number: int, processes: Sequence[Popen[bytes]], folder: Path) -> None:
+    """Until the number-th folder of a checkpoint has appeared that is being written."""
+    seen: set[str] = set()
+    while all(process.poll() is None for process in processes):
+        seen |= {path.name for path in folder.glob(".step-*.tmp")}
+        if len(seen) >= number:
+            return
+        time.sleep(_LOOK_SECONDS)
+
+
+def _write_log(data: Path) -> None:
+    data.mkdir()
+    table = small_log(ROWS, seed=1)
+    for n in range(FILES):
+        part = table.slice(n * ROWS // FILES, ROWS // FILES)
+        pq.write_table(part, data / f"part-{n}.parquet", row_group_size=GROUP_ROWS)
+
+
+def _undisturbed(folder: Path, name: str, ranks: int) -> Base:
+    kind = KINDS[name]
+    raw = small_config(str(folder / "log"), **TRAINING)
+    raw["data"] |= {"input": kind["input"], "streaming": {"shuffle_buffer_rows": 400}}
+    raw["parallel"] = {"experts": kind["experts"]}
+    label = re.sub(r"\W+", "-", name)
+    config = folder / f"{label}.yaml"
+    config.write_text(yaml.safe_dump(raw), encoding="utf-8")
+    run = folder / f"whole-{label}"
+    before = time.perf_counter()
+    processes = start_ranks(_arguments(config, run), run, ranks)
+    ended = _end_in_time(processes, TIME_OUT_SECONDS)
+    seconds = time.perf_counter() - before
+    if not ended or any(process.returncode for process in processes):
+        said = run.with_name(f"{run.name}-0.log").read_text(encoding="utf-8")
+        raise RuntimeError(f"the undisturbed run failed: {said.strip()[-2000:]}")
+    steps = -(-int(0.8 * ROWS) // int(str(TRAINING["batch_size"]))) * int(str(TRAINING["epochs"]))
+    checkpoints = steps // int(str(TRAINING["checkpoint_every_steps"]))
+    return Base(name, config, seconds, checkpoints, _result(run))
+
+
+def _result(run: Path) -> dict[str, object]:
+    """What metrics.json and history.json hold, but for the times."""
+    files = ("metrics.json", "history.json")
+    return {f: without_clock(json.loads((run / f).read_text(encoding="utf-8"))) for f in files}

@@ -1,0 +1,69 @@
+"""Starts `python -m mmoe …` as several ranks, the way torchrun does, without its agent."""
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a rank ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def environment(rank: int, ranks: int, port: int, extra: Mapping[str, str] = {}) -> dict[str, str]:
+    return {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        **extra,
+    }
+
+
+def start(arguments: Sequence[str | Path], rank: int, ranks: int, port: int) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-m", "mmoe", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env=environment(rank, ranks, port),
+    )
+
+
+def launch(
+    arguments: Sequence[str | Path],
+    ranks: int,
+    *,
+    only: Mapping[int, Sequence[str]] = {},
+    seconds: float = 120.0,
+) -> list[Ended]:
+    """Runs all ranks to their end; `only` adds arguments for some of them."""
+    port = free_port()
+    processes = [start([*arguments, *only.get(r, ())], r, ranks, port) for r in range(ranks)]
+    try:
+        texts = [process.communicate(timeout=seconds) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    return [Ended(p.returncode, *text) for p, text in zip(processes, texts, strict=True)]

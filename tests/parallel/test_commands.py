@@ -1,0 +1,92 @@
+"""The command line on two ranks: one message where something is wrong, and nobody who waits."""
+
+import os
+import signal
+import time
+
+import pytest
+
+from tests.parallel.launch import free_port, launch, start
+
+CONFIG = """
+name: dense
+data:
+  source: synthetic-funnel
+  options: {rows: 4000, users: 300, items: 100}
+  split: {by: time, column: timestamp}
+tasks:
+  - {name: click, label: click}
+features:
+  - {kind: numeric, name: price, log: true}
+  - {kind: numeric, name: age}
+model: {kind: mmoe, num_experts: 2, expert: {hidden: [8]}, tower: {hidden: [4]}}
+training: {epochs: EPOCHS, batch_size: 100}
+"""
+
+
+@pytest.fixture(name="config")
+def _config(tmp_path):
+    def write(epochs=1):
+        path = tmp_path / "config.yaml"
+        path.write_text(CONFIG.replace("EPOCHS", str(epochs)))
+        return path
+
+    return write
+
+
+def test_configs_that_differ_are_told_apart(config, tmp_path):
+    ended = launch(
+        ["train", config(), "--out", tmp_path / "run"],
+        2,
+        only={1: ["--set", "training.batch_size=50", "model.num_experts=3"]},
+    )
+    assert [rank.code for rank in ended] == [2, 2]
+    (said,) = [rank.err for rank in ended if rank.err]
+    assert "rank 1 was started with another config than rank 0" in said
+    assert "model.num_experts: 2 there, 3 here" in said
+    assert "training.batch_size: 100 there, 50 here" in said
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "nowhere.yaml"], "nowhere.yaml: cannot be read as a config"),
+        (["train", "synthetic-funnel", "--set", "training.epochs=0"], "training.epochs"),
+        (["report", "runs/x"], "mmoe report runs on one process"),
+        (["train", "--wrong"], "No such option: --wrong"),
+    ],
+    ids=["config", "setting", "report", "usage"],
+)
+def test_every_rank_ends_and_one_says_why(arguments, message):
+    ended = launch(arguments, 2)
+    assert [rank.code for rank in ended] == [2, 2]
+    (said,) = [rank.err for rank in ended if rank.err]
+    assert message in said
+    assert "Traceback" not in said
+
+
+def test_a_rank_that_is_killed_is_named(config, tmp_path):
+    arguments = ["train", config(epochs=10_000), "--out", tmp_path / "run"]
+    port = free_port()
+    processes = [start(arguments, rank, 3, port) for rank in range(3)]
+    try:
+        _wait_for(tmp_path / "run" / "history.json")
+        os.kill(processes[1].pid, signal.SIGKILL)
+        before = time.monotonic()
+        for rank in (0, 2):
+            _, said = processes[rank].communicate(timeout=60)
+            assert f"rank {rank}: rank 1 has ended without a word" in said
+            assert "--resume" in said
+            assert processes[rank].returncode == 1
+        assert time.monotonic() - before < 30
+    finally:
+        for process in processes:
+            process.kill()
+
+
+def _wait_for(path):
+    end = time.monotonic() + 90
+    while not path.exists():
+        assert time.monotonic() < end, f"{path} never came"
+        time.sleep(0.05)
