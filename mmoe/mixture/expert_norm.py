@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mmoe.mixture.rank_sums import ONE_RANK, RankSums
 from mmoe.mixture.segments import per_row, segment_sum
 
 ExpertNorm = Literal["layer", "batch"]
@@ -59,6 +60,10 @@ class ExpertBatchNorm(nn.Module):
         eps: ε.
         momentum: Share of the newest batch in the running statistics.
 
+    Attributes:
+        ranks: Sums over the ranks that share a batch, where each has a copy of the experts; then
+            the statistics are those of all ranks' rows. Default: there is one rank.
+
     Example:
         >>> import torch
         >>> from mmoe.mixture.expert_norm import ExpertBatchNorm
@@ -82,6 +87,7 @@ class ExpertBatchNorm(nn.Module):
         self.register_buffer("running_mean", torch.zeros(num_experts, width))
         self.register_buffer("running_var", torch.ones(num_experts, width))
         self.eps, self.momentum = eps, momentum
+        self.ranks: RankSums = ONE_RANK
 
     def forward(self, y_PH: Tensor, offsets_E1: Tensor) -> Tensor:
         """Rows in the order of a plan → the same, normalised, in their dtype."""
@@ -98,10 +104,12 @@ class ExpertBatchNorm(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """This batch's statistics, where there are rows enough; moves the running ones."""
         count_E1 = offsets_E1.diff().unsqueeze(1).to(z_PH.dtype)
+        sum_EH, count_E1 = self.ranks.of_rows(segment_sum(z_PH, offsets_E1), count_E1)
         enough_E1 = count_E1 >= 2
-        batch_mean_EH = segment_sum(z_PH, offsets_E1) / count_E1.clamp(min=1)
+        batch_mean_EH = sum_EH / count_E1.clamp(min=1)
         centred_PH = z_PH - per_row(batch_mean_EH, offsets_E1, z_PH.shape[0])
-        batch_var_EH = segment_sum(centred_PH.square(), offsets_E1) / count_E1.clamp(min=1)
+        (squares_EH,) = self.ranks.of_rows(segment_sum(centred_PH.square(), offsets_E1))
+        batch_var_EH = squares_EH / count_E1.clamp(min=1)
         with torch.no_grad():
             # Running variances are unbiased, as in torch's own layers.
             unbiased_EH = batch_var_EH * count_E1 / (count_E1 - 1).clamp(min=1)

@@ -152,7 +152,9 @@ class DSelectKGate(nn.Module):
         if self.logits is None:
             rows, _ = rows_and_dtype(inputs)
             weights_BGE = weights_BGE.expand(rows, -1, -1)
-            losses = {name: loss * torch.sym_min(rows, 1) for name, loss in losses.items()}
+            (all_rows,) = self.options.ranks.of_losses(rows)
+            some = all_rows > 0 if isinstance(all_rows, Tensor) else torch.sym_min(all_rows, 1)
+            losses = {name: loss * some for name, loss in losses.items()}
         weights_BGE = self.options.drop_weights(weights_BGE, self.training)
         numbers_E = torch.arange(
             visibility_GE.shape[1], dtype=torch.int32, device=weights_BGE.device
@@ -185,16 +187,16 @@ class DSelectKGate(nn.Module):
         if self.entropy_loss:
             logs_BGKC = (reachable_BGKC + ENTROPY_EPSILON).log()
             entropies_BG = -(reachable_BGKC * logs_BGKC).sum((-2, -1))
-            result["entropy_loss"] = self.entropy_loss * mean(entropies_BG)
+            result["entropy_loss"] = self.entropy_loss * mean(entropies_BG, options.ranks)
         if self.code_loss:
             reach_BGK = reachable_BGKC.sum(-1)
             floored_BGK = reach_BGK.clamp(min=LOWEST_REACH)
             below_BGK = (floored_BGK - reach_BGK) / LOWEST_REACH**2
             wasted_BG = (1 / floored_BGK + below_BGK - 1).sum(-1)
-            result["code_loss"] = self.code_loss * mean(wasted_BG)
+            result["code_loss"] = self.code_loss * mean(wasted_BG, options.ranks)
         if options.z_loss:
             all_GK = visibility_GE.new_ones(choice_BGK.shape[1:])
-            result["z_loss"] = options.z_loss * z_loss(choice_BGK, all_GK)
+            result["z_loss"] = options.z_loss * z_loss(choice_BGK, all_GK, options.ranks)
         if options.balance_loss:
             result["balance_loss"] = options.balance(weights_BGE, visibility_GE, None)
         return result

@@ -4,13 +4,16 @@ An even load is the target of all balancing: `u`, where gate g wants the same fr
 experts that it sees, `u[g, e] = 1 / n_g`. With scope `gate` every gate is held to it on its own,
 and the loss is the mean over gates. With scope `all` only the sums over gates count, whose target
 is the mean of the u[g]; then a task may keep to a few experts as long as all tasks together use the
-pool evenly. A batch without rows gives losses of 0.
+pool evenly. A batch without rows gives losses of 0. Where several ranks share a batch, `ranks`
+makes the losses those of all its rows, on every rank.
 """
 
 from typing import Literal
 
 import torch
 from torch import Tensor
+
+from mmoe.mixture.rank_sums import ONE_RANK, RankSums
 
 Scope = Literal["gate", "all"]
 
@@ -63,18 +66,19 @@ def cv_squared(amount_GE: Tensor, visibility_GE: Tensor, scope: Scope) -> Tensor
     return _mean_over_gates(p_GE.square(), visibility_GE, scope) - p_GE.sum(1).square().mean()
 
 
-def z_loss(logits_BGE: Tensor, visibility_GE: Tensor) -> Tensor:
+def z_loss(logits_BGE: Tensor, visibility_GE: Tensor, ranks: RankSums = ONE_RANK) -> Tensor:
     """Keeps logits small: the mean over rows and gates of `(log Σ_e exp(logit_e))²`.
 
     Source: Zoph et al., "ST-MoE" (2022), equation 5; here over visible experts.
     """
     log_sums_BG = logits_BGE.masked_fill(~visibility_GE, -torch.inf).logsumexp(dim=-1)
-    return mean(log_sums_BG.square())
+    return mean(log_sums_BG.square(), ranks)
 
 
-def mean(x: Tensor) -> Tensor:
-    """The mean, or 0 of nothing."""
-    return x.sum() / torch.sym_max(x.numel(), 1)
+def mean(x: Tensor, ranks: RankSums = ONE_RANK) -> Tensor:
+    """The mean over all ranks' numbers, or 0 of nothing."""
+    total, count = ranks.of_losses(x.sum(), x.numel())
+    return total / (count.clamp(min=1) if isinstance(count, Tensor) else torch.sym_max(count, 1))
 
 
 def count_picks(experts_BGK: Tensor, num_experts: int) -> Tensor:

@@ -94,12 +94,14 @@ class NoisyTopKGate(nn.Module):
         losses = self.options.losses(clean_BGE, visibility_GE, experts)
         scope = self.options.balance_scope
         if self.importance_loss:
-            importance_GE = over_experts(weights, experts, visibility_GE.shape[1]).sum(0)
+            weights_BGE = over_experts(weights, experts, visibility_GE.shape[1])
+            (importance_GE,) = self.options.ranks.of_losses(weights_BGE.sum(0))
             cv = cv_squared(importance_GE, visibility_GE, scope)
             losses["importance_loss"] = self.importance_loss * cv
         if self.load_loss:
             noisy_BGE = noisy_BGE.masked_fill(~visibility_GE, -torch.inf)
-            load_GE = selection_probability(clean_BGE, noisy_BGE, scale_BGE, self.k).sum(0)
+            chances_BGE = selection_probability(clean_BGE, noisy_BGE, scale_BGE, self.k)
+            (load_GE,) = self.options.ranks.of_losses(chances_BGE.sum(0))
             losses["load_loss"] = self.load_loss * cv_squared(load_GE, visibility_GE, scope)
         return GateOutput(weights, experts, losses)
 

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from typing import Any, TypedDict, get_args
 
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from mmoe.mixture.gates import losses
 from mmoe.mixture.gates.checks import check_coefficient, check_share
 from mmoe.mixture.gates.losses import Scope
+from mmoe.mixture.rank_sums import ONE_RANK, RankSums
 
 
 class GateOptions(TypedDict, total=False):
@@ -28,6 +29,8 @@ class GateOptions(TypedDict, total=False):
         balance_loss: Coefficient of the loss for uneven loads (`losses.balance`). The load is the
             number of picks where a gate picks, else the weights.
         balance_scope: `gate`: every gate uses its experts evenly. `all`: all gates together do.
+        ranks: Sums over the ranks that share a batch, so that the losses are those of all its rows;
+            default: there is one rank. Dropout and noise are drawn by each rank for its own rows.
 
     Source: Dropout against polarised gates: Zhao et al., "Recommending what video to watch next"
         (RecSys 2019), with a probability of 0.1 there.
@@ -39,6 +42,7 @@ class GateOptions(TypedDict, total=False):
     z_loss: float
     balance_loss: float
     balance_scope: Scope
+    ranks: RankSums
 
 
 @dataclass(kw_only=True, slots=True)
@@ -59,6 +63,7 @@ class GateSettings:
     z_loss: float = 0.0
     balance_loss: float = 0.0
     balance_scope: Scope = "gate"
+    ranks: RankSums = field(default=ONE_RANK, repr=False)
 
     def __post_init__(self) -> None:
         if not 0 < self.temperature < float("inf"):
@@ -107,7 +112,7 @@ class GateSettings:
         """
         result = {}
         if self.z_loss:
-            result["z_loss"] = self.z_loss * losses.z_loss(logits_BGE, visibility_GE)
+            result["z_loss"] = self.z_loss * losses.z_loss(logits_BGE, visibility_GE, self.ranks)
         if self.balance_loss:
             if probabilities_BGE is None:
                 probabilities_BGE = visible_softmax(logits_BGE, visibility_GE)
@@ -118,10 +123,11 @@ class GateSettings:
         self, probabilities_BGE: Tensor, visibility_GE: Tensor, experts_BGK: Tensor | None
     ) -> Tensor:
         """The scaled loss for uneven loads."""
-        importance_GE = probabilities_BGE.sum(0)
-        load_GE = importance_GE
+        amounts = [probabilities_BGE.sum(0)]
         if experts_BGK is not None:
-            load_GE = losses.count_picks(experts_BGK, visibility_GE.shape[1])
+            amounts.append(losses.count_picks(experts_BGK, visibility_GE.shape[1]))
+        importance_GE, *counted = self.ranks.of_losses(*amounts)
+        load_GE = counted[0] if counted else importance_GE
         return self.balance_loss * losses.balance(
             load_GE, importance_GE, visibility_GE, self.balance_scope
         )
@@ -167,7 +173,7 @@ def show_settings(self: nn.Module) -> str:
     options: Any = self.options
     own = {"k": None, **_own_keywords(self)}
     settings = [(name, getattr(self, name, default), default) for name, default in own.items()]
-    settings += [(f.name, getattr(options, f.name), f.default) for f in fields(options)]
+    settings += [(f.name, getattr(options, f.name), f.default) for f in fields(options) if f.repr]
     # An empty list of hidden layers is the default as well, which is a tuple.
     return ", ".join(f"{name}={value}" for name, value, d in settings if value not in (d, []))
 

@@ -25,8 +25,8 @@ class SigmoidGate(nn.Module):
     Training forwards only count picks, in `load_GE`. The bias moves when `update_bias` is called,
     which `update_biases(model)` does for all gates of a model: once after each optimizer step, so
     that all micro-batches of an accumulated gradient, and a forward that activation checkpointing
-    repeats, see the same bias. Several ranks add up their `load_GE` before the call. The bias is
-    saved with the model; counts are not.
+    repeats, see the same bias. Several ranks add up their `load_GE` (`gate_loads`) before the call.
+    The bias is saved with the model; counts are not.
 
     Args:
         input_dim: Width of what the gates read.
@@ -127,6 +127,18 @@ class SigmoidGate(nn.Module):
         if self.bias_GE.dtype.itemsize < bias_GE.dtype.itemsize:
             self.bias_GE = bias_GE.to(self.bias_GE.device)
         return self
+
+
+def gate_loads(model: nn.Module) -> list[Tensor]:
+    """The counts `load_GE` of all `SigmoidGate`s in a model, themselves and not copies.
+
+    Example:
+        >>> from mmoe.mixture import SigmoidGate
+        >>> from mmoe.mixture.gates.sigmoid import gate_loads
+        >>> [load.tolist() for load in gate_loads(SigmoidGate(8, 1, 2, k=1))]
+        [[[0, 0]]]
+    """
+    return [module.load_GE for module in model.modules() if isinstance(module, SigmoidGate)]
 
 
 def update_biases(model: nn.Module) -> None:
