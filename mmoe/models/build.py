@@ -9,11 +9,17 @@ from mmoe.models.ranker import Ranker
 from mmoe.models.registry import build_network
 
 
-def build_ranker(config: RunConfig, encoder: FeatureEncoder) -> Ranker:
+def build_ranker(config: RunConfig, encoder: FeatureEncoder, *, over_ranks: bool = True) -> Ranker:
     """Embeddings, mixture and towers of a run, freshly initialised.
 
-    The dense weights come from torch's global generator (seed it first); the tables from
-    `config.seed`.
+    The dense weights come from torch's global generator (seed it first, alike on all ranks); the
+    tables from `config.seed`.
+
+    Args:
+        config: Of the run.
+        encoder: Knows the features and tables.
+        over_ranks: The ranks of the process group share each batch, as `config.parallel` says;
+            else this process has the whole network for itself.
 
     Raises:
         ValueError: The embedding backend that was asked for is not installed.
@@ -30,5 +36,6 @@ def build_ranker(config: RunConfig, encoder: FeatureEncoder) -> Ranker:
         config.model,
         num_dense + cast(EmbeddingBackend, embeddings).output_dim,
         [task.name for task in config.tasks],
+        config.parallel if over_ranks else None,
     )
     return Ranker(embeddings, network, num_dense)

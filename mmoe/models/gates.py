@@ -15,10 +15,17 @@ from mmoe.mixture import (
     SwitchGate,
     TopKGate,
 )
+from mmoe.mixture.rank_sums import ONE_RANK, RankSums
 
 
-def build_gate(model: ModelConfig, input_dim: int, num_gates: int, num_experts: int) -> nn.Module:
-    """The gates that `model.gate` asks for.
+def build_gate(
+    model: ModelConfig,
+    input_dim: int,
+    num_gates: int,
+    num_experts: int,
+    ranks: RankSums = ONE_RANK,
+) -> nn.Module:
+    """The gates that `model.gate` asks for; their losses are those of all `ranks`' rows.
 
     Example:
         >>> from mmoe.config import ModelConfig
@@ -29,7 +36,7 @@ def build_gate(model: ModelConfig, input_dim: int, num_gates: int, num_experts: 
         ('CosineGate', 3, 0.1)
     """
     gate, sizes = model.gate, (input_dim, num_gates, num_experts)
-    options = _options(gate)
+    options = _options(gate, ranks)
     if gate.kind == "softmax":
         return SoftmaxGate(*sizes, **options)
     if gate.kind == "switch":
@@ -74,13 +81,14 @@ def _gate_with_k(gate: GateConfig, sizes: tuple[int, int, int], options: GateOpt
     return TopKGate(*sizes, k=k, softmax=gate.softmax, **options)
 
 
-def _options(gate: GateConfig) -> GateOptions:
+def _options(gate: GateConfig, ranks: RankSums) -> GateOptions:
     options: GateOptions = {
         "hidden": gate.hidden,
         "temperature": gate.temperature,
         "dropout": gate.dropout,
         "z_loss": gate.z_loss,
         "balance_scope": gate.balance_scope,
+        "ranks": ranks,
     }
     if gate.balance_loss is not None:  # else the gate's own default holds
         options["balance_loss"] = gate.balance_loss

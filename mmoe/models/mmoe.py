@@ -3,27 +3,21 @@
 from collections.abc import Sequence
 
 from mmoe.config.model import ModelConfig
-from mmoe.mixture import MultiGateMixture
-from mmoe.models.gates import build_gate
+from mmoe.models.layout import ONE_PROCESS, Layout
 from mmoe.models.network import Level, MixtureNetwork
-from mmoe.models.parts import build_capacity, build_experts, build_towers, numbered
+from mmoe.models.parts import build_mixture, build_towers, numbered
 
 
-def build_mmoe(model: ModelConfig, input_dim: int, task_names: Sequence[str]) -> MixtureNetwork:
+def build_mmoe(
+    model: ModelConfig, input_dim: int, task_names: Sequence[str], layout: Layout = ONE_PROCESS
+) -> MixtureNetwork:
     """`logit_t = tower_t(Σ_e softmax(W_t x)_e · expert_e(x))`; with `top_k` gates the sparse MMoE.
 
     Source: Ma et al., "Modeling task relationships in multi-task learning with multi-gate
         mixture-of-experts" (KDD 2018), equations 5 to 7.
     """
     num_tasks, num_experts = len(task_names), model.num_experts
-    mixture = MultiGateMixture(
-        input_dim,
-        num_tasks,
-        build_experts(model, input_dim, num_experts),
-        gate=build_gate(model, input_dim, num_tasks, num_experts),
-        capacity=build_capacity(model),
-        execution=model.execution,
-    )
+    mixture = build_mixture(model, layout, input_dim, num_tasks, num_experts)
     return MixtureNetwork(
         [Level(mixture, task_names, numbered("expert", num_experts))],
         build_towers(model, num_tasks),

@@ -3,26 +3,20 @@
 from collections.abc import Sequence
 
 from mmoe.config.model import ModelConfig
-from mmoe.mixture import MultiGateMixture
-from mmoe.models.gates import build_gate
+from mmoe.models.layout import ONE_PROCESS, Layout
 from mmoe.models.network import Level, MixtureNetwork
-from mmoe.models.parts import build_capacity, build_experts, build_towers, numbered
+from mmoe.models.parts import build_mixture, build_towers, numbered
 
 
-def build_omoe(model: ModelConfig, input_dim: int, task_names: Sequence[str]) -> MixtureNetwork:
+def build_omoe(
+    model: ModelConfig, input_dim: int, task_names: Sequence[str], layout: Layout = ONE_PROCESS
+) -> MixtureNetwork:
     """`logit_t = tower_t(Σ_e softmax(W x)_e · expert_e(x))`: MMoE whose tasks share one gate.
 
     Source: Ma et al., "Modeling task relationships in multi-task learning with multi-gate
         mixture-of-experts" (KDD 2018), section 4.1.
     """
-    mixture = MultiGateMixture(
-        input_dim,
-        1,
-        build_experts(model, input_dim, model.num_experts),
-        gate=build_gate(model, input_dim, 1, model.num_experts),
-        capacity=build_capacity(model),
-        execution=model.execution,
-    )
+    mixture = build_mixture(model, layout, input_dim, 1, model.num_experts)
     return MixtureNetwork(
         [Level(mixture, ["all tasks"], numbered("expert", model.num_experts))],
         build_towers(model, len(task_names)),

@@ -6,14 +6,17 @@ import torch
 from torch import Tensor
 
 from mmoe.config.model import ModelConfig
-from mmoe.mixture import MultiGateMixture
-from mmoe.models.gates import build_gate
+from mmoe.models.layout import ONE_PROCESS, Layout
 from mmoe.models.network import Level, MixtureNetwork
-from mmoe.models.parts import build_capacity, build_experts, build_towers, numbered
+from mmoe.models.parts import build_mixture, build_towers, numbered
 
 
 def build_ple(
-    model: ModelConfig, input_dim: int, task_names: Sequence[str], levels: int | None = None
+    model: ModelConfig,
+    input_dim: int,
+    task_names: Sequence[str],
+    layout: Layout = ONE_PROCESS,
+    levels: int | None = None,
 ) -> MixtureNetwork:
     """Progressive layered extraction: `levels` (default `model.levels`) stacked mixtures.
 
@@ -30,7 +33,8 @@ def build_ple(
     stack = []
     for number in range(1, levels + 1):
         width = input_dim if number == 1 else model.expert.hidden[-1]
-        stack.append(_level(model, width, task_names, first=number == 1, last=number == levels))
+        ends = {"first": number == 1, "last": number == levels}
+        stack.append(_level(model, layout, width, task_names, **ends))
     return MixtureNetwork(
         stack,
         build_towers(model, len(task_names)),
@@ -40,23 +44,28 @@ def build_ple(
 
 
 def _level(
-    model: ModelConfig, width: int, task_names: Sequence[str], *, first: bool, last: bool
+    model: ModelConfig,
+    layout: Layout,
+    width: int,
+    task_names: Sequence[str],
+    *,
+    first: bool,
+    last: bool,
 ) -> Level:
     num_tasks = len(task_names)
     # Owner num_tasks stands for "shared", as an expert's and as a gate's.
     owners = [t for t in range(num_tasks) for _ in range(model.task_experts)]
     owners += [num_tasks] * model.shared_experts
     gates = list(range(num_tasks)) if last else list(range(num_tasks + 1))
-    mixture = MultiGateMixture(
+    mixture = build_mixture(
+        model,
+        layout,
         width,
         len(gates),
-        build_experts(model, width, len(owners)),
-        gate=build_gate(model, width, len(gates), len(owners)),
+        len(owners),
         visibility=_visibility(owners, gates, num_tasks),
         expert_source=None if first else owners,
         gate_source=None if first else gates,
-        capacity=build_capacity(model),
-        execution=model.execution,
     )
     expert_names = [
         name for task in task_names for name in numbered(f"{task} expert", model.task_experts)

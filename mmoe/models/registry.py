@@ -3,8 +3,10 @@
 from collections.abc import Callable, Sequence
 
 from mmoe.config.model import ModelConfig
+from mmoe.config.parallel import ParallelConfig
 from mmoe.models.cgc import build_cgc
 from mmoe.models.esmm import build_esmm
+from mmoe.models.layout import Layout, choose_layout
 from mmoe.models.mmoe import build_mmoe
 from mmoe.models.network import MixtureNetwork
 from mmoe.models.omoe import build_omoe
@@ -12,16 +14,28 @@ from mmoe.models.ple import build_ple
 from mmoe.models.shared_bottom import build_shared_bottom
 from mmoe.models.single_task import build_single_task
 
-Builder = Callable[[ModelConfig, int, Sequence[str]], MixtureNetwork]
+Builder = Callable[[ModelConfig, int, Sequence[str], Layout], MixtureNetwork]
 
 
-def build_network(model: ModelConfig, input_dim: int, task_names: Sequence[str]) -> MixtureNetwork:
+def build_network(
+    model: ModelConfig,
+    input_dim: int,
+    task_names: Sequence[str],
+    parallel: ParallelConfig | None = None,
+) -> MixtureNetwork:
     """Builds the network that `model.kind` names; weights come from torch's random generator.
+
+    Over several ranks that seed it alike they are those of one process: each rank builds the
+    network with all gates and towers, and all experts or its part of them. Gates' losses, and
+    batch norms, are then those of all ranks' rows; capacities, and the noise of gates and dropout,
+    are each rank's own.
 
     Args:
         model: The `model` section of a config.
         input_dim: Width of x, dense features and embeddings together.
         task_names: The tasks, in the order of the logits' columns.
+        parallel: The `parallel` section, where the ranks of the process group share each batch;
+            None: this process is on its own, whatever ranks there are.
 
     Returns:
         `network(x_BD, return_gates=False)` → `NetworkOutput`.
@@ -44,7 +58,8 @@ def build_network(model: ModelConfig, input_dim: int, task_names: Sequence[str])
         raise ValueError(
             f"input_dim: expected 1 or more, got {input_dim}; a model needs at least one feature"
         )
-    return _builder(model.kind)(model, input_dim, task_names)
+    layout = choose_layout(model, parallel)
+    return _builder(model.kind)(model, input_dim, task_names, layout)
 
 
 def _builder(kind: str) -> Builder:

@@ -1,21 +1,35 @@
-"""Many ranks: process groups, who holds which experts, and how rows reach them and come back."""
+"""Many ranks: process groups, who holds which experts, how rows reach them, and sums over ranks."""
 
+from mmoe.parallel.all_reduce_sums import AllReduceSums
 from mmoe.parallel.all_to_all import AllToAllDispatcher
 from mmoe.parallel.expert_placement import ExpertPlacement
+from mmoe.parallel.expert_shards import (
+    expert_shards,
+    replicated_parameters,
+    spread_parameters,
+)
+from mmoe.parallel.gradient_sum import GradientSum
 from mmoe.parallel.links import WayBack
 from mmoe.parallel.process_group import ensure_process_group, launched_ranks, rank, world_size
 from mmoe.parallel.telling import from_all, from_first
+from mmoe.parallel.shards import Shard
 from mmoe.parallel.wire import Wire
 
 __all__ = [
+    "AllReduceSums",
     "AllToAllDispatcher",
     "ExpertPlacement",
+    "GradientSum",
+    "Shard",
     "WayBack",
     "Wire",
     "ensure_process_group",
     "from_all",
     "from_first",
     "launched_ranks",
+    "expert_shards",
     "rank",
+    "replicated_parameters",
+    "spread_parameters",
     "world_size",
 ]

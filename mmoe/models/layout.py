@@ -1,0 +1,77 @@
+"""`Layout`: how a network lies over ranks."""
+
+from dataclasses import dataclass
+
+import torch
+
+from mmoe.config.model import ModelConfig
+from mmoe.config.parallel import ParallelConfig
+from mmoe.mixture.rank_sums import ONE_RANK, RankSums
+from mmoe.parallel import AllReduceSums, rank, world_size
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """Who holds what of a network; towers and gates are on every rank.
+
+    Attributes:
+        world_size: W.
+        rank: Of this process.
+        spread: Each expert is on one rank, of every level's pool as evenly as can be
+            (`ExpertPlacement.even`); else every rank has all experts.
+        wire_dtype: What rows travel in to spread experts; None: their own type.
+        sums: By which gates' losses, and batch norms, see the rows of all ranks.
+    """
+
+    world_size: int = 1
+    rank: int = 0
+    spread: bool = False
+    wire_dtype: torch.dtype | None = None
+    sums: RankSums = ONE_RANK
+
+
+ONE_PROCESS = Layout()
+
+
+def choose_layout(model: ModelConfig, parallel: ParallelConfig | None) -> Layout:
+    """The layout over the ranks of the process group; on one rank, or none, it is one process's.
+
+    Args:
+        model: Its gates decide what `experts: auto` means.
+        parallel: None: this process is on its own, whatever ranks there are.
+
+    Example:
+        >>> from mmoe.config import ModelConfig
+        >>> from mmoe.config.parallel import ParallelConfig
+        >>> from mmoe.models.layout import choose_layout
+        >>> choose_layout(ModelConfig(), ParallelConfig()).world_size
+        1
+    """
+    if parallel is None or world_size() == 1:
+        return ONE_PROCESS
+    return Layout(
+        world_size=world_size(),
+        rank=rank(),
+        spread=experts_are_spread(model, parallel),
+        wire_dtype=torch.bfloat16 if parallel.wire_precision == "bf16" else None,
+        sums=AllReduceSums(),
+    )
+
+
+def experts_are_spread(model: ModelConfig, parallel: ParallelConfig) -> bool:
+    """Whether each rank of several holds some of the experts.
+
+    With `experts: auto` they are where the gates pick. Where every gate reads every expert, each
+    row would travel to every rank; adding up gradients sends less, but for very large experts.
+
+    Example:
+        >>> from mmoe.config import ModelConfig
+        >>> from mmoe.config.parallel import ParallelConfig
+        >>> sparse = ModelConfig(gate={"kind": "top_k", "k": 2})
+        >>> [experts_are_spread(m, ParallelConfig()) for m in (ModelConfig(), sparse)]
+        [False, True]
+    """
+    if parallel.experts != "auto":
+        return parallel.experts == "spread"
+    picks = model.kind not in ("shared_bottom", "single_task") and model.gate.picks is not None
+    return picks and model.execution in ("auto", "grouped")

@@ -1,0 +1,112 @@
+"""Which of a network's tensors are pieces: those of experts that are spread over ranks."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+
+from torch import Tensor, nn
+
+from mmoe.mixture import MultiGateMixture
+from mmoe.parallel.all_to_all import AllToAllDispatcher
+from mmoe.parallel.expert_placement import ExpertPlacement
+from mmoe.parallel.shards import Shard
+
+
+def spread_parameters(network: nn.Module) -> list[nn.Parameter]:
+    """The parameters of experts that only this rank holds; every rank has the others.
+
+    Example:
+        >>> from mmoe.mixture import MultiGateMixture, mlp_experts
+        >>> from mmoe.parallel import spread_parameters
+        >>> spread_parameters(MultiGateMixture(8, 2, mlp_experts(4, 8, [3])))
+        []
+    """
+    return [
+        weight
+        for _, mixture, _ in _spread_mixtures(network)
+        for weight in mixture.experts.parameters()
+    ]
+
+
+def replicated_parameters(network: nn.Module) -> list[nn.Parameter]:
+    """The parameters that every rank has, in the order of the network's.
+
+    Example:
+        >>> from mmoe.mixture import MultiGateMixture, mlp_experts
+        >>> from mmoe.parallel import replicated_parameters
+        >>> len(replicated_parameters(MultiGateMixture(8, 2, mlp_experts(4, 8, [3]))))
+        3
+    """
+    spread = {id(weight) for weight in spread_parameters(network)}
+    return [weight for weight in network.parameters() if id(weight) not in spread]
+
+
+def expert_shards(
+    network: nn.Module, tensors: Mapping[str, Tensor]
+) -> dict[str, Tensor | list[Shard]]:
+    """Tells of every tensor whether each rank has it, or this one has pieces of it.
+
+    Experts lie along the first dimension. A run of neighbours is one piece: `shape` is that of all
+    E experts, `offsets` begins with the number of the run's first expert. A rank without experts
+    has none of their names.
+
+    Args:
+        network: The network, or a copy of it such as its average.
+        tensors: By the names of `network.state_dict()`; or, for an optimizer's moments, by
+            `NAME/MOMENT`, of which those with one number for all experts (`step`) are no pieces.
+
+    Returns:
+        By the same names: the tensor itself where every rank has it, else this rank's pieces,
+        which are views.
+
+    Example:
+        >>> from mmoe.mixture import MultiGateMixture, mlp_experts
+        >>> from mmoe.parallel import (
+        ...     AllToAllDispatcher,
+        ...     ExpertPlacement,
+        ...     ensure_process_group,
+        ...     expert_shards,
+        ... )
+        >>> ensure_process_group()
+        >>> placement = ExpertPlacement.even(num_experts=4, num_ranks=1)
+        >>> layer = MultiGateMixture(
+        ...     8, 2, mlp_experts(4, 8, [3]), dispatcher=AllToAllDispatcher(placement)
+        ... )
+        >>> described = expert_shards(layer, layer.state_dict())
+        >>> [(shard.shape, shard.offsets) for shard in described["experts.weights.0"]]
+        [((4, 8, 3), (0, 0, 0))]
+    """
+    held: dict[str, tuple[ExpertPlacement, Sequence[int]]] = {}
+    for prefix, mixture, dispatcher in _spread_mixtures(network):
+        own = dispatcher.placement.on(dispatcher.wire.rank)
+        for name in mixture.experts.state_dict():
+            held[f"{prefix}experts.{name}"] = dispatcher.placement, own
+    found: dict[str, Tensor | list[Shard]] = {}
+    for full_name, tensor in tensors.items():
+        name = full_name.partition("/")[0]
+        if name in held and tensor.dim():
+            placement, own = held[name]
+            found[full_name] = _pieces(tensor, own, placement.num_experts)
+        else:
+            found[full_name] = tensor
+    return found
+
+
+def _pieces(tensor: Tensor, own: Sequence[int], num_experts: int) -> list[Shard]:
+    assert len(tensor) == len(own), "every tensor of a pool has the experts in front"
+    starts = [0, *(i for i, (a, b) in enumerate(pairwise(own), start=1) if b != a + 1), len(own)]
+    shape = (num_experts, *tensor.shape[1:])
+    rest = (0,) * (tensor.dim() - 1)
+    return [
+        Shard(tensor[start:stop], shape, (own[start], *rest)) for start, stop in pairwise(starts)
+    ]
+
+
+def _spread_mixtures(
+    network: nn.Module,
+) -> Iterator[tuple[str, MultiGateMixture, AllToAllDispatcher]]:
+    """The mixtures whose experts lie on several ranks, and the prefix of their tensors' names."""
+    for name, module in network.named_modules():
+        if isinstance(module, MultiGateMixture):
+            dispatcher = module.dispatcher
+            if isinstance(dispatcher, AllToAllDispatcher):
+                yield f"{name}." if name else "", module, dispatcher
