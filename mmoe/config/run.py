@@ -108,6 +108,15 @@ class RunConfig(Strict):
         return self
 
     @model_validator(mode="after")
+    def _spread_experts_run_grouped(self) -> "RunConfig":
+        if self.parallel.experts == "spread" and self.model.execution in ("dense", "padded"):
+            raise ValueError(
+                f"parallel.experts is spread, but model.execution {self.model.execution} runs "
+                "every expert on every rank; set execution: auto, or experts: replicated"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _esmm_needs_a_funnel(self) -> "RunConfig":
         if self.model.kind == "esmm":
             funnel = len(self.tasks) == 2 and self.tasks[1].observed_when == self.tasks[0].name

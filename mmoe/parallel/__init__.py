@@ -5,6 +5,7 @@ from mmoe.parallel.all_to_all import AllToAllDispatcher
 from mmoe.parallel.expert_placement import ExpertPlacement
 from mmoe.parallel.expert_shards import (
     expert_shards,
+    is_spread,
     replicated_parameters,
     spread_parameters,
 )
@@ -28,6 +29,7 @@ __all__ = [
     "from_first",
     "launched_ranks",
     "expert_shards",
+    "is_spread",
     "rank",
     "replicated_parameters",
     "spread_parameters",

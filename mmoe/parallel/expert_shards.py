@@ -11,6 +11,18 @@ from mmoe.parallel.expert_placement import ExpertPlacement
 from mmoe.parallel.shards import Shard
 
 
+def is_spread(network: nn.Module) -> bool:
+    """Whether experts lie on several ranks, this one or others.
+
+    Example:
+        >>> from mmoe.mixture import MultiGateMixture, mlp_experts
+        >>> from mmoe.parallel import is_spread
+        >>> is_spread(MultiGateMixture(8, 2, mlp_experts(4, 8, [3])))
+        False
+    """
+    return any(True for _ in _spread_mixtures(network))
+
+
 def spread_parameters(network: nn.Module) -> list[nn.Parameter]:
     """The parameters of experts that only this rank holds; every rank has the others.
 

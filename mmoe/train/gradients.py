@@ -13,6 +13,7 @@ from mmoe.models.network import NetworkOutput
 from mmoe.models.ranker import Ranker
 from mmoe.tasks.losses import multi_task_loss, observed_weights
 from mmoe.train.parts import BACKWARD, LOSS, part
+from mmoe.train.ranks import ONE_PROCESS, StepRanks
 
 
 class Diverged(ValueError):
@@ -35,7 +36,12 @@ class StepLosses:
     dropped: int | None = None
 
 
-def forward_backward(ranker: Ranker, batches: Sequence[Batch], config: RunConfig) -> StepLosses:
+def forward_backward(
+    ranker: Ranker,
+    batches: Sequence[Batch],
+    config: RunConfig,
+    ranks: StepRanks = ONE_PROCESS,
+) -> StepLosses:
     """Adds the gradients of `batches` together as if they were one batch, one forward at a time.
 
     All ids are looked up at once, so tables too see one gradient for a row, and an optimizer fused
@@ -44,31 +50,95 @@ def forward_backward(ranker: Ranker, batches: Sequence[Batch], config: RunConfig
     model computes across the rows of a batch: balance losses, capacities and batch norms are those
     of each batch, the losses averaged by rows.
 
+    Over ranks each has its rows of every batch, or none: all call this with as many batches, and
+    all get the losses of all rows. Balance losses and batch norms are then those of all ranks' rows
+    of a batch, capacities those of each rank's.
+
     Raises:
-        Diverged: A loss, or a gate's logit, is no finite number. Tables are as they were.
+        Diverged: A loss, or a gate's logit, is no finite number; on any rank: all of them raise it.
+            Tables are as they were.
     """
     x_ND = ranker.look_up(*_all_ids(batches))
     parts: list[Tensor | None] = [None] * len(batches)
     if x_ND is not None:
         # Leaves: the tables' backward pass runs once, when all gradients are there
         parts = [x.requires_grad_() for x in x_ND.detach().split([len(b) for b in batches])]
-    whole_T = _observed_of_all(batches, config)
-    rows = sum(batch.num_rows for batch in batches)
-    losses_T, dropped = torch.zeros(len(config.tasks)), None
-    for batch, x_BD in zip(batches, parts, strict=True):
-        output = _forward(ranker, batch, x_BD, config)
+    read = [*parts, *(batch.dense_BF for batch in batches)]
+    if not all(map(len, batches)):
+        read += ranker.network.parameters()  # a rank without rows would not notice
+    whole_T, shares_N = _of_all_ranks(batches, read, config, ranks)
+    found, outcome = _Found(), None
+    for number, (batch, x_BD) in enumerate(zip(batches, parts, strict=True), start=1):
+        output, last = _forward(ranker, batch, x_BD, config), number == len(batches)
         with part(LOSS):
-            loss, per_task_T = _loss(output, batch, config, whole_T, batch.num_rows / rows)
-            _check_finite(loss, per_task_T, config)
-            losses_T += per_task_T
-        if output.dropped is not None:
-            dropped = (dropped or 0) + int(output.dropped)
+            loss, per_task_T = _loss(output, batch, config, whole_T, shares_N[number - 1])
+            found.add(loss, per_task_T, output.dropped)
         with part(BACKWARD):
-            loss.backward()
-    if x_ND is not None:
-        with part(BACKWARD):
+            outcome = ranks.begin_outcome(found.amounts()) if last else None
+            with ranks.adding_gradients(last):
+                loss.backward()
+    assert outcome is not None, "a step has a batch"
+    with part(BACKWARD):
+        amounts = outcome().tolist()
+        try:
+            _check_finite(amounts, config)
+        except Diverged:
+            ranks.wait()  # all ranks see it, and leave nothing under way
+            raise
+        if x_ND is not None:
             x_ND.backward(_joined([x_BD.grad for x_BD in parts if x_BD is not None]))
-    return StepLosses(losses_T.tolist(), whole_T.tolist(), dropped)
+        ranks.wait()
+    dropped = None if found.dropped is None else int(amounts[-1])
+    return StepLosses(amounts[: len(config.tasks)], whole_T.tolist(), dropped)
+
+
+@dataclass
+class _Found:
+    """What the forward passes of a step found on this rank; nothing is read on the host."""
+
+    losses_T: Tensor | None = None
+    total: Tensor | None = None
+    dropped: Tensor | None = None
+
+    def add(self, loss: Tensor, losses_T: Tensor, dropped: Tensor | None) -> None:
+        """What one forward pass found."""
+        self.losses_T = losses_T if self.losses_T is None else self.losses_T + losses_T
+        self.total = loss.detach() if self.total is None else self.total + loss.detach()
+        if dropped is not None:
+            self.dropped = dropped if self.dropped is None else self.dropped + dropped
+
+    def amounts(self) -> Tensor:
+        """The losses of the T tasks, the whole loss, and the dropped picks, in float64."""
+        assert self.losses_T is not None and self.total is not None
+        dropped = self.total.new_zeros(()) if self.dropped is None else self.dropped
+        return torch.cat(
+            [self.losses_T.double(), torch.stack([self.total.double(), dropped.double()])]
+        )
+
+
+def _of_all_ranks(
+    batches: Sequence[Batch],
+    read: Sequence[Tensor | None],
+    config: RunConfig,
+    ranks: StepRanks,
+) -> tuple[Tensor, list[float]]:
+    """What each task's loss is divided by, `weights_T`, and each batch's share of all rows.
+
+    A rank of several that reads what is not finite says so here: its gates would refuse it in the
+    middle of the forward pass, and leave the others waiting.
+    """
+    whole_T = _observed_of_all(batches, config)
+    rows_N = [float(batch.num_rows) for batch in batches]
+    if not ranks.alone:
+        wrong = [~x.detach().isfinite().all() for x in read if x is not None]
+        rows = torch.tensor(rows_N, dtype=torch.float64, device=whole_T.device)
+        wrong_1 = torch.stack(wrong).sum().view(1).to(rows)
+        sums = ranks.add_up(torch.cat([whole_T.double(), rows, wrong_1]))
+        whole_T = sums[: len(whole_T)].to(whole_T.dtype)
+        *rows_N, not_finite = sums[len(whole_T) :].tolist()
+        if not_finite:
+            raise Diverged("the loss cannot be computed: an embedding, a number or a weight is NaN")
+    return whole_T, [rows / max(sum(rows_N), 1) for rows in rows_N]
 
 
 def _forward(ranker: Ranker, batch: Batch, x_BD: Tensor | None, config: RunConfig) -> NetworkOutput:
@@ -102,11 +172,12 @@ def _loss(
     return total, losses_T
 
 
-def _check_finite(loss: Tensor, losses_T: Tensor, config: RunConfig) -> None:
-    value = float(loss.detach())
+def _check_finite(amounts: Sequence[float], config: RunConfig) -> None:
+    """Refuses a step by what `_Found.amounts` found, the tasks' losses and that of all."""
+    value = amounts[len(config.tasks)]
     if math.isfinite(value):
         return
-    pairs = zip(config.tasks, losses_T.tolist(), strict=True)
+    pairs = zip(config.tasks, amounts, strict=False)
     names = [task.name for task, loss in pairs if not math.isfinite(loss)]
     whose = f"of task {', '.join(names)}" if names else "(an auxiliary loss)"
     raise Diverged(f"the loss {whose} is {value}")
@@ -126,6 +197,8 @@ def _observed_of_all(batches: Sequence[Batch], config: RunConfig) -> Tensor:
 
 def _all_ids(batches: Sequence[Batch]) -> tuple[Tensor, Tensor, Tensor | None]:
     """Ids, lengths and weights of ids of one batch made of all, feature-major."""
+    # One without rows does not tell how many features there are
+    batches = [batch for batch in batches if len(batch)] or batches[:1]
     if len(batches) == 1:
         return batches[0].values, batches[0].lengths_CB, batches[0].id_weights
     lengths = [batch.lengths_CB.view(-1, len(batch)) for batch in batches]

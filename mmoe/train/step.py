@@ -2,29 +2,43 @@
 
 from collections.abc import Sequence
 
-from torch import nn
-
 from mmoe.config import RunConfig
 from mmoe.datasets.batch import Batch
 from mmoe.mixture import update_biases
 from mmoe.train.gradients import Diverged, StepLosses, forward_backward
 from mmoe.train.optim import learning_rate_factor
 from mmoe.train.parts import OPTIMIZER, part
+from mmoe.train.ranks import ONE_PROCESS, StepRanks
 from mmoe.train.state import TrainingState
 
 
 def train_step(
-    state: TrainingState, batches: Sequence[Batch], config: RunConfig, total_steps: int
+    state: TrainingState,
+    batches: Sequence[Batch],
+    config: RunConfig,
+    total_steps: int,
+    ranks: StepRanks = ONE_PROCESS,
 ) -> StepLosses:
     """Forward and backward of every batch, then one update.
 
+    Args:
+        state: What is trained.
+        batches: This rank's rows of the step's batches.
+        config: Of the run.
+        total_steps: Of all epochs, for the schedule.
+        ranks: The ranks that share the batches, each of which calls this with as many; default:
+            there are no others.
+
+    Returns:
+        The losses over all ranks' rows.
+
     Raises:
-        ValueError: The loss is not finite; names the step and the task.
+        ValueError: The loss is not finite, on any rank; names the step and the task.
     """
     _set_learning_rates(state, config, total_steps)
     ranker, training = state.ranker, config.training
     try:
-        losses = forward_backward(ranker, batches, config)
+        losses = forward_backward(ranker, batches, config, ranks)
     except Diverged as error:
         raise ValueError(
             f"training step {state.position.step + 1}: {error}; lower "
@@ -33,7 +47,7 @@ def train_step(
         ) from error
     with part(OPTIMIZER):
         if training.gradient_clip is not None:
-            nn.utils.clip_grad_norm_(ranker.network.parameters(), training.gradient_clip)
+            ranks.clip(ranker.network, training.gradient_clip)
         state.optimizer.step()
         state.optimizer.zero_grad()
         update_biases(ranker.network)

@@ -1,0 +1,128 @@
+"""What a training step settles with the other ranks; on one process, nothing."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from datetime import timedelta
+from typing import cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.utils import clip_grad_norm_, clip_grads_with_norm_, get_total_norm
+
+from mmoe.mixture.gates.sigmoid import gate_loads
+from mmoe.parallel import (
+    GradientSum,
+    is_spread,
+    replicated_parameters,
+    spread_parameters,
+    world_size,
+)
+
+
+class StepRanks:
+    """The ranks that share every batch of a training run.
+
+    The loss is `L = Σ_r L_r`, the sum of what each rank calls `backward` on. So gradients of what
+    every rank has are added up; those of spread experts are complete where they are held. Sums
+    travel in a process group of their own: nothing else that ranks exchange at that time (rows of
+    experts, of tables) waits for them, or could change places with them.
+
+    Example:
+        >>> import torch
+        >>> from mmoe.train.ranks import ONE_PROCESS
+        >>> ONE_PROCESS.add_up(torch.tensor([2.0]))
+        tensor([2.])
+    """
+
+    def __init__(self) -> None:
+        self.group: dist.ProcessGroup | None = None
+        self.gradients: GradientSum | None = None
+        self.network: nn.Module | None = None
+
+    @classmethod
+    def of(cls, network: nn.Module, timeout_seconds: int = 300) -> "StepRanks":
+        """All ranks of the process group, which call this together; or this process alone.
+
+        Args:
+            network: What is trained, built by each rank as its part of one network.
+            timeout_seconds: After which a rank that waits for another gives up.
+        """
+        ranks = cls()
+        if world_size() > 1:
+            patience = timedelta(seconds=timeout_seconds)
+            ranks.group = cast(dist.ProcessGroup, dist.new_group(timeout=patience))
+            ranks.gradients = GradientSum(replicated_parameters(network), ranks.group)
+            ranks.network = network
+        return ranks
+
+    @property
+    def alone(self) -> bool:
+        """Whether there are no others."""
+        return self.group is None
+
+    def add_up(self, amounts_N: Tensor) -> Tensor:
+        """The sums over ranks, which it waits for.
+
+        Args:
+            amounts_N: As many on every rank; float64 where the sums must be exact.
+        """
+        if not self.alone:
+            amounts_N = amounts_N.clone()
+            dist.all_reduce(amounts_N, group=self.group)
+        return amounts_N
+
+    def begin_outcome(self, amounts_N: Tensor) -> Callable[[], Tensor]:
+        """Begins to add up what the forward passes found.
+
+        The picks that gates count for their biases (`SigmoidGate`) travel in the same message.
+
+        Args:
+            amounts_N: float64, as many on every rank.
+
+        Returns:
+            Waits for the sums, of which each rank has the same bits, and returns them.
+        """
+        if self.network is None:
+            return lambda: amounts_N
+        loads = gate_loads(self.network)
+        flat = torch.cat([amounts_N, *(load_GE.flatten().double() for load_GE in loads)])
+        work = dist.all_reduce(flat, group=self.group, async_op=True)
+
+        def finish() -> Tensor:
+            assert work is not None
+            work.wait()
+            sums_N, *counts = flat.split([len(amounts_N), *(load.numel() for load in loads)])
+            for load_GE, count in zip(loads, counts, strict=True):
+                load_GE.copy_(count.view_as(load_GE))
+            return sums_N
+
+        return finish
+
+    def adding_gradients(self, last: bool) -> AbstractContextManager[None]:
+        """A backward pass; the gradients of the last one of a step leave as soon as they are there.
+
+        Args:
+            last: Whether it is the step's last one.
+        """
+        return self.gradients.in_flight() if self.gradients and last else nullcontext()
+
+    def wait(self) -> None:
+        """Waits until the gradients of the step are those of all ranks."""
+        if self.gradients is not None:
+            self.gradients.wait()
+
+    def clip(self, network: nn.Module, max_norm: float) -> None:
+        """Shortens the dense gradients to an L2 norm of at most `max_norm`, over all ranks."""
+        if self.alone or not is_spread(network):
+            clip_grad_norm_(network.parameters(), max_norm)
+            return
+        mine, others = (
+            get_total_norm([w.grad for w in weights if w.grad is not None])
+            for weights in (spread_parameters(network), replicated_parameters(network))
+        )
+        squares = self.add_up(mine.double().square().view(1))[0] + others.double().square()
+        clip_grads_with_norm_(network.parameters(), max_norm, squares.sqrt().to(others.dtype))
+
+
+ONE_PROCESS = StepRanks()
