@@ -70,6 +70,9 @@ def expert_shards(
         By the same names: the tensor itself where every rank has it, else this rank's pieces,
         which are views.
 
+    Raises:
+        ValueError: A pool whose tensors do not have the experts in front.
+
     Example:
         >>> from mmoe.mixture import MultiGateMixture, mlp_experts
         >>> from mmoe.parallel import (
@@ -90,6 +93,7 @@ def expert_shards(
     held: dict[str, tuple[ExpertPlacement, Sequence[int]]] = {}
     for prefix, mixture, dispatcher in _spread_mixtures(network):
         own = dispatcher.placement.on(dispatcher.wire.rank)
+        _check_pool(mixture.experts)
         for name in mixture.experts.state_dict():
             held[f"{prefix}experts.{name}"] = dispatcher.placement, own
     found: dict[str, Tensor | list[Shard]] = {}
@@ -101,6 +105,16 @@ def expert_shards(
         else:
             found[full_name] = tensor
     return found
+
+
+def _check_pool(pool: nn.Module) -> None:
+    dims: dict[str, int] = getattr(pool, "expert_tensors", {})
+    for name in pool.state_dict():
+        if dims.get(name) != 0:
+            raise ValueError(
+                "experts: expected a pool that says along which dimension its experts lie, the "
+                f"first (expert_tensors, as MLPExperts), got a {type(pool).__name__} with {name!r}"
+            )
 
 
 def _pieces(tensor: Tensor, own: Sequence[int], num_experts: int) -> list[Shard]:

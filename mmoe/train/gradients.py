@@ -137,7 +137,9 @@ def _of_all_ranks(
         whole_T = sums[: len(whole_T)].to(whole_T.dtype)
         *rows_N, not_finite = sums[len(whole_T) :].tolist()
         if not_finite:
-            raise Diverged("the loss cannot be computed: an embedding, a number or a weight is NaN")
+            raise Diverged(
+                "the loss cannot be computed: an embedding, a number or a weight is NaN or infinite"
+            )
     return whole_T, [rows / max(sum(rows_N), 1) for rows in rows_N]
 
 
