@@ -1,0 +1,380 @@
+"""One rank of a gloo world that trains networks over ranks, and on its own; run by the tests.
+
+    python tests/parallel/dense_world.py RANK WORLD_SIZE STORE REPORT
+
+Every rank takes some training steps of each case twice: with the others, on its rows, and alone, on
+the rows of all. What it finds goes to REPORT, a JSON file: for each case the largest errors.
+"""
+
+import json
+import sys
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from unittest.mock import patch
+
+import torch
+import torch.distributed as dist
+
+from mmoe.config import RunConfig
+from mmoe.datasets.batch import Batch
+from mmoe.models import Ranker, build_network
+from mmoe.parallel import Shard, expert_shards, replicated_parameters
+from mmoe.train.optim import build_average, build_optimizer, flatten_optimizer
+from mmoe.train.ranks import ONE_PROCESS, StepRanks
+from mmoe.train.state import Position, TrainingState
+from mmoe.train.step import train_step
+
+D, F, STEPS = 10, 3, 3
+TASKS = ("click", "buy")
+# Seconds after which a rank that waits for another gives up.
+PATIENCE = 60
+
+TOP_1 = {"kind": "top_k", "k": 1}
+TOP_2 = {"kind": "top_k", "k": 2}
+GROUPED = {"execution": "grouped"}
+BALANCED = {"balance_loss": 0.5, "z_loss": 0.1}
+
+
+@dataclass(frozen=True)
+class Case:
+    gate: dict = field(default_factory=dict)
+    experts: str = "replicated"
+    model: dict = field(default_factory=dict)
+    training: dict = field(default_factory=dict)
+    dtype: str = "float64"
+    # For each batch of a step, how many rows each rank has.
+    rows: tuple[tuple[int, ...], ...] = ((6, 6, 6, 6),)
+    no_chance: bool = False  # noise is 0, and every chance is taken alike
+    twice: bool = False  # train again, and compare the bits
+    on_two: bool = True  # run it on two ranks as well
+
+
+CASES = {
+    f"{model}, {name}, {experts}": Case(gate, experts, {"kind": model})
+    for model in ("mmoe", "ple")
+    for name, gate in (("dense", {}), ("top-1", TOP_1), ("top-2", TOP_2))
+    for experts in ("replicated", "spread")
+}
+CASES |= {
+    f"{name}, fp32": Case(**vars(case) | {"dtype": "float32", "twice": "top-2" in name})
+    for name, case in CASES.items()
+    if "top-1" not in name
+}
+EMPTY, SOME_EMPTY = ((0, 7, 3, 1),), ((3, 7, 0, 1),)
+CASES |= {
+    **{
+        f"{kind}, {experts}": Case({}, experts, {"kind": kind}, on_two=False)
+        for kind in ("omoe", "cgc", "shared_bottom", "single_task", "esmm")
+        for experts in ("replicated", "spread")
+    },
+    **{
+        f"balanced {kind}, {experts}": Case(
+            {"kind": kind, "balance_scope": scope, **BALANCED},
+            experts,
+            rows=SOME_EMPTY,
+            no_chance=True,
+            on_two=False,
+        )
+        for kind, scope, experts in (
+            ("softmax", "gate", "replicated"),
+            ("softmax", "all", "spread"),
+            ("top_k", "gate", "replicated"),
+            ("top_k", "all", "spread"),
+            ("noisy_top_k", "gate", "replicated"),
+            ("noisy_top_k", "all", "spread"),
+            ("switch", "gate", "spread"),
+            ("gshard", "gate", "spread"),
+            ("cosine", "gate", "spread"),
+            ("sigmoid", "gate", "replicated"),
+            ("sigmoid", "all", "spread"),
+            ("dselect_k", "gate", "replicated"),
+            ("dselect_k", "gate", "spread"),
+            ("static", "gate", "replicated"),
+        )
+    },
+    "balanced static dselect_k": Case(
+        {"kind": "dselect_k", "per_sample": False, **BALANCED}, rows=SOME_EMPTY
+    ),
+    "balanced levels": Case(TOP_2 | BALANCED, "spread", {"kind": "ple"}, rows=SOME_EMPTY),
+    "auto": Case(TOP_2, "auto"),
+    "E < W": Case({}, "spread", {"num_experts": 1}, {"gradient_clip": 0.05}),
+    "E < W, PLE": Case({}, "spread", {"kind": "cgc", "task_experts": 1, "shared_experts": 1}),
+    "uneven experts": Case(TOP_2, "spread", {"num_experts": 7}),
+    "uneven rows": Case(TOP_2, "spread", rows=((1, 12, 5, 2),)),
+    "uneven rows, replicated": Case(TOP_2, rows=((1, 12, 5, 2),)),
+    "empty rank": Case(TOP_2, "spread", rows=EMPTY),
+    "empty rank, PLE, replicated": Case({}, model={"kind": "ple"}, rows=EMPTY),
+    "one rank with rows": Case({}, "spread", {"kind": "ple"}, rows=((0, 9, 0, 0),)),
+    "batches together": Case(
+        TOP_2 | BALANCED, "spread", rows=((4, 4, 4, 4), (0, 3, 1, 0)), twice=True
+    ),
+    "batches together, replicated": Case(BALANCED, rows=((4, 4, 4, 4), (5, 0, 1, 0))),
+    "batch norm": Case(TOP_2, "spread", {"expert": {"norm": "batch", "hidden": [8, 6]}}),
+    "batch norm, replicated": Case(
+        TOP_2, model={"expert": {"norm": "batch", "hidden": [8, 6]}}, rows=SOME_EMPTY
+    ),
+    "batch norm, dense": Case(model={"expert": {"norm": "batch", "hidden": [8, 6]}}),
+    "layer norm": Case(TOP_2, "spread", {"expert": {"norm": "layer", "hidden": [8, 6]}}),
+    "bf16": Case(TOP_2, "spread", GROUPED, {"precision": "bf16"}, dtype="float32"),
+    "bf16, replicated": Case({}, training={"precision": "bf16"}, dtype="float32"),
+}
+
+
+def make_config(case):
+    expert = {"hidden": [8, 6], "activation": "gelu"}
+    model = {"expert": expert, "gate": case.gate, "num_experts": 6, **case.model}
+    training = {
+        "optimizer": {"kind": "adamw", "weight_decay": 0.1, "learning_rate": 0.01},
+        "gradient_clip": 0.2,
+        "ema_decay": 0.9,
+        **case.training,
+    }
+    tasks = [{"name": name, "label": name} for name in TASKS]
+    if case.model.get("kind") == "esmm":
+        tasks[1]["observed_when"] = TASKS[0]
+    return RunConfig.model_validate(
+        {
+            "features": [{"name": "x", "kind": "numeric"}],
+            "tasks": tasks,
+            "model": model,
+            "training": training,
+            "parallel": {"experts": case.experts},
+        }
+    )
+
+
+class Rows(torch.nn.Module):
+    """Stands for the tables: every row of the batch has an embedding of its own."""
+
+    output_dim = D - F
+
+    def __init__(self, rows, dtype):
+        super().__init__()
+        self.rows_ND = torch.nn.Parameter(torch.randn(rows, D - F, dtype=dtype))
+
+    def forward(self, values, lengths):
+        return self.rows_ND[values]
+
+    def step(self):
+        pass
+
+
+def make_state(case, config, rows, over_ranks):
+    torch.manual_seed(0)
+    dtype = getattr(torch, case.dtype)
+    network = build_network(config.model, D, TASKS, config.parallel if over_ranks else None)
+    network = network.to(dtype)
+    torch.manual_seed(1)
+    ranker = Ranker(Rows(rows, dtype), network, F).train()
+    optimizer = build_optimizer(network, config.training.optimizer)
+    for group in optimizer.param_groups:
+        # With the usual 1e-8 Adam makes a whole step of a gradient that is nothing but rounding
+        group["eps"] = 1e-3
+    average = build_average(network, config.training.ema_decay)
+    return TrainingState(ranker, optimizer, average, Position())
+
+
+def make_batch(case, step, first, rows):
+    """Rows of a step: those from `first` on, all different."""
+    chance = torch.Generator().manual_seed(step)
+    count, dtype = sum(map(sum, case.rows)), getattr(torch, case.dtype)
+    dense_NF = torch.randn(count, F, generator=chance, dtype=dtype)
+    labels_NT = torch.randint(0, 2, (count, len(TASKS)), generator=chance).float()
+    observed_NT = torch.rand(count, len(TASKS), generator=chance) < 0.7
+    # Sums of these are exact in float32, in which one process adds them up
+    weights_NT = torch.randint(1, 9, (count, len(TASKS)), generator=chance) / 4
+    mine = slice(first, first + rows)
+    return Batch(
+        dense_BF=dense_NF[mine].clone(),
+        values=torch.arange(first, first + rows),
+        lengths_CB=torch.ones(rows, dtype=torch.int32),
+        labels_BT=labels_NT[mine],
+        observed_BT=observed_NT[mine],
+        weights_BT=weights_NT[mine],
+        num_rows=rows,
+    )
+
+
+def make_batches(case, step, rank):
+    """The step's batches: this rank's rows of them, or all (None)."""
+    batches, first = [], 0
+    for rows in case.rows:
+        before = 0 if rank is None else sum(rows[:rank])
+        batches.append(
+            make_batch(case, step, first + before, sum(rows) if rank is None else rows[rank])
+        )
+        first += sum(rows)
+    return batches
+
+
+def train(case, config, rank, ranks=None):
+    """Some steps; the state, the losses of each step, and the inputs' gradients of the last."""
+    rows = sum(map(sum, case.rows))
+    state = make_state(case, config, rows, over_ranks=rank is not None)
+    ranks = ONE_PROCESS if rank is None else StepRanks.of(state.ranker.network, PATIENCE)
+    found = []
+    for step in range(STEPS):
+        state.ranker.tables.rows_ND.grad = None
+        found.append(train_step(state, make_batches(case, step, rank), config, 100, ranks))
+    return state, found, state.ranker.tables.rows_ND.grad
+
+
+def error(ours, theirs):
+    """The largest difference, over the largest number, or over 0.001 where all are smaller."""
+    assert ours.shape == theirs.shape, (ours.shape, theirs.shape)
+    if not theirs.numel():
+        return 0.0
+    return float((ours.double() - theirs).abs().max() / theirs.abs().max().clamp(min=1e-3))
+
+
+def of_single(described, theirs):
+    """This rank's pieces beside the same ones of one process."""
+    for name, value in described.items():
+        for shard in value if isinstance(value, list) else [Shard(value, value.shape, ())]:
+            assert tuple(theirs[name].shape) == tuple(shard.shape), name
+            first = shard.offsets[0] if shard.offsets else None
+            whole = theirs[name]
+            same = whole if first is None else whole[first : first + len(shard.tensor)]
+            yield name, shard.tensor, same.double()
+
+
+def worst(network, tensors, theirs):
+    pairs = of_single(expert_shards(network, tensors), theirs)
+    return max((error(ours, same) for _, ours, same in pairs), default=0.0)
+
+
+def held(network, world_size):
+    """Whether the pieces of all ranks are the whole network."""
+    described = expert_shards(network, network.state_dict())
+    pieces = [shard for value in described.values() if isinstance(value, list) for shard in value]
+    sizes = torch.tensor([sum(shard.tensor.numel() for shard in pieces)])
+    dist.all_reduce(sizes)
+    # Rank 0 holds an expert of every pool
+    shapes = {name: v[0].shape for name, v in described.items() if isinstance(v, list) and v}
+    whole = torch.tensor([sum(torch.Size(shape).numel() for shape in shapes.values())])
+    dist.broadcast(whole, 0)
+    return bool((sizes == whole).all())
+
+
+def alike(network):
+    """Whether what every rank has is the same on all of them, to the bit."""
+    same = True
+    for weight in replicated_parameters(network):
+        most, least = weight.detach().clone(), weight.detach().clone()
+        dist.all_reduce(most, dist.ReduceOp.MAX)
+        dist.all_reduce(least, dist.ReduceOp.MIN)
+        same &= torch.equal(most, least)
+    return same
+
+
+def repeated(again, weights, found, grads):
+    """Whether training a second time gave the same bits."""
+    state, found_again, grads_again = again
+    found_weights = list(state.ranker.network.state_dict().values())
+    same = grads is None or torch.equal(grads, grads_again)
+    return same and found == found_again and all(map(torch.equal, weights, found_weights))
+
+
+def outputs(case, state, rank):
+    state.ranker.eval()
+    batches = make_batches(case, STEPS, rank)
+    with torch.no_grad():
+        return torch.cat(
+            [state.ranker(b.dense_BF, b.values, b.lengths_CB).logits_BT for b in batches]
+        )
+
+
+def run(case, rank, world_size):
+    case = Case(**vars(case) | {"rows": tuple(rows[:world_size] for rows in case.rows)})
+    config = make_config(case)
+    with ExitStack() as stack:
+        if case.no_chance:
+            stack.enter_context(patch("torch.randn_like", torch.zeros_like))
+            stack.enter_context(patch("torch.rand_like", lambda x: torch.full_like(x, 0.6)))
+        state, found, grads = train(case, config, rank)
+        weights = [weight.clone() for weight in state.ranker.network.state_dict().values()]
+        repeats = not case.twice or repeated(train(case, config, rank), weights, found, grads)
+        single, expected, whole = train(case, config, None)
+        mine = torch.cat([b.values for b in make_batches(case, STEPS, rank)])
+        ours, theirs = outputs(case, state, rank), outputs(case, single, None)
+    network, alone = state.ranker.network, single.ranker.network
+    moments = flatten_optimizer(state.optimizer, network)
+    return {
+        "losses": max(
+            error(torch.tensor(a.losses + a.rows), torch.tensor(b.losses + b.rows))
+            for a, b in zip(found, expected, strict=True)
+        ),
+        "inputs": 0.0 if grads is None else error(grads[mine], whole[mine]),
+        "outputs": error(ours, theirs[mine]),
+        "weights": worst(network, network.state_dict(), alone.state_dict()),
+        "average": worst(
+            network, state.average.module.state_dict(), single.average.module.state_dict()
+        ),
+        "moments": worst(network, moments, flatten_optimizer(single.optimizer, alone)),
+        "repeats": repeats,
+        "alike": alike(network),
+        "held": held(network, world_size),
+        "spread": any(
+            isinstance(v, list) for v in expert_shards(network, network.state_dict()).values()
+        ),
+    }
+
+
+def diverges(rank, world_size, spoil):
+    """What every rank says where one of them gets a loss that is no number."""
+    rows = (4,) * (world_size - 1) + (0,) if spoil is spoil_weights else (4,) * world_size
+    case = Case(TOP_2, "spread", rows=(rows,))
+    config = make_config(case)
+    state = make_state(case, config, sum(rows), over_ranks=True)
+    ranks = StepRanks.of(state.ranker.network, PATIENCE)
+    (batch,) = make_batches(case, 0, rank)
+    before = state.ranker.tables.rows_ND.detach().clone()
+    if rank == 0 or spoil is spoil_weights:
+        spoil(state.ranker, batch)
+        before = state.ranker.tables.rows_ND.detach().clone()
+    try:
+        train_step(state, [batch], config, 100, ranks)
+    except ValueError as raised:
+        assert torch.equal(before.nan_to_num(7), state.ranker.tables.rows_ND.nan_to_num(7))
+        return str(raised)
+    return "nothing"
+
+
+def spoil_label(ranker, batch):
+    batch.labels_BT[0, 0], batch.observed_BT[0, 0] = torch.nan, True
+
+
+def spoil_embedding(ranker, batch):
+    ranker.tables.rows_ND.data[batch.values[0], 0] = torch.inf
+
+
+def spoil_weights(ranker, batch):
+    """On every rank, as one bad step leaves them; the last rank has no rows."""
+    ranker.network.levels[0].mixture.gate.logits.weights[0].data[0, 0, 0] = torch.nan
+
+
+def main(rank, world_size, store, report):
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{store}",
+        rank=rank,
+        world_size=world_size,
+        timeout=timedelta(seconds=PATIENCE),
+    )
+    # One group for the sums of all cases: to make one takes longer than to train
+    group = dist.new_group(timeout=timedelta(seconds=PATIENCE))
+    dist.new_group = lambda **_: group
+    cases = {name: case for name, case in CASES.items() if world_size > 2 or case.on_two}
+    found = {name: run(case, rank, world_size) for name, case in cases.items()}
+    said = [
+        diverges(rank, world_size, spoil) for spoil in (spoil_label, spoil_embedding, spoil_weights)
+    ]
+    Path(report).write_text(json.dumps({"cases": found, "diverged": said}))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4])

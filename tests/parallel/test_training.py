@@ -1,0 +1,66 @@
+"""Training over ranks equals one process: worlds of 2 and 4 gloo ranks.
+
+The ranks run `dense_world.py`, all cases in one world, and report what they found.
+"""
+
+import pytest
+
+# A world that hangs is ended after so many seconds.
+PATIENCE = 280
+
+
+@pytest.fixture(scope="module", params=[2, 4], ids=lambda ranks: f"{ranks} ranks")
+def world(request, run_ranks):
+    """What every rank found: `[rank]["cases"][case][key]`."""
+    return run_ranks("dense_world.py", request.param, PATIENCE)
+
+
+@pytest.fixture
+def cases(world):
+    """`[rank][case][key]`."""
+    return [rank["cases"] for rank in world]
+
+
+def tolerance(case):
+    if "bf16" in case:
+        return 3e-2
+    return 2e-6 if "fp32" in case else 1e-12
+
+
+@pytest.mark.parametrize("what", ["losses", "outputs", "inputs", "weights", "average", "moments"])
+def test_ranks_equal_one_process(cases, what):
+    """After three steps; errors relative to the largest number, on the rank where they are most."""
+    worst = {case: max(rank[case][what] for rank in cases) for case in cases[0]}
+    assert {case: error for case, error in worst.items() if not error <= tolerance(case)} == {}
+
+
+def test_training_repeats_to_the_bit(cases):
+    assert [case for rank in cases for case in rank if not rank[case]["repeats"]] == []
+
+
+def test_what_every_rank_has_is_the_same_to_the_bit(cases):
+    assert [case for rank in cases for case in rank if not rank[case]["alike"]] == []
+
+
+def test_the_pieces_of_all_ranks_are_the_whole(cases):
+    assert [case for rank in cases for case in rank if not rank[case]["held"]] == []
+
+
+def test_experts_are_spread_where_it_was_asked(cases):
+    """Rank 0 holds an expert of every pool; `auto` spreads those of gates that pick."""
+    for case, found in cases[0].items():
+        if "replicated" in case:
+            assert not found["spread"], case
+        elif "spread" in case or case == "auto":
+            assert found["spread"], case
+
+
+def test_a_loss_that_is_no_number_ends_the_step_on_every_rank(world):
+    assert all(rank["diverged"] == world[0]["diverged"] for rank in world)
+    label, embedding, weight = world[0]["diverged"]
+    assert label.startswith("training step 1: the loss of task click is nan; lower")
+    for said in (embedding, weight):
+        assert said.startswith(
+            "training step 1: the loss cannot be computed: an embedding, a number or a weight is "
+            "NaN or infinite; lower"
+        )
