@@ -1,0 +1,80 @@
+"""Who holds what of a network over ranks; that it then trains as one process is tested there."""
+
+import pytest
+import torch
+
+from mmoe.config import ModelConfig, config_from_dict
+from mmoe.config.parallel import ParallelConfig
+from mmoe.mixture import NoExperts
+from mmoe.models import layout as layouts
+from mmoe.models.layout import ONE_PROCESS, Layout, choose_layout, experts_are_spread
+from mmoe.models.parts import build_mixture
+from mmoe.parallel import ensure_process_group
+
+TOP_K = {"kind": "top_k", "k": 2}
+
+
+@pytest.mark.parametrize(
+    ("model", "spread"),
+    [
+        ({}, False),
+        ({"gate": TOP_K}, True),
+        ({"gate": {"kind": "static"}}, False),
+        ({"gate": TOP_K, "execution": "grouped"}, True),
+        ({"gate": TOP_K, "execution": "dense"}, False),
+        ({"gate": TOP_K, "execution": "padded", "capacity": {}}, False),
+        # These have a fixed gate, whatever the section says
+        ({"gate": {"kind": "switch"}, "kind": "shared_bottom"}, False),
+        ({"gate": {"kind": "switch"}, "kind": "single_task"}, False),
+    ],
+)
+def test_auto_spreads_the_experts_of_gates_that_pick(model, spread):
+    model = ModelConfig.model_validate(model)
+    assert experts_are_spread(model, ParallelConfig()) == spread
+    assert experts_are_spread(model, ParallelConfig(experts="spread"))
+    assert not experts_are_spread(model, ParallelConfig(experts="replicated"))
+
+
+def test_one_rank_needs_no_layout(monkeypatch):
+    model, spread = ModelConfig(), ParallelConfig(experts="spread", wire_precision="bf16")
+    assert choose_layout(model, spread) is ONE_PROCESS
+    monkeypatch.setattr(layouts, "world_size", lambda: 4)
+    assert choose_layout(model, None) is ONE_PROCESS
+    chosen = choose_layout(model, spread)
+    assert (chosen.world_size, chosen.spread, chosen.wire_dtype) == (4, True, torch.bfloat16)
+
+
+def test_every_rank_draws_the_whole_pool_and_keeps_its_part(monkeypatch):
+    ensure_process_group()
+    monkeypatch.setattr("mmoe.parallel.wire.dist.get_world_size", lambda group=None: 3)
+    model = ModelConfig.model_validate({"gate": TOP_K, "expert": {"hidden": [5, 3]}})
+
+    def build(layout):
+        torch.manual_seed(0)
+        return build_mixture(model, layout, 6, num_gates=2, num_experts=2)
+
+    whole = build(ONE_PROCESS)
+    parts = []
+    for rank in range(3):
+        monkeypatch.setattr("mmoe.parallel.wire.dist.get_rank", lambda group=None, rank=rank: rank)
+        parts.append(build(Layout(world_size=3, rank=rank, spread=True)))
+    for e, part in enumerate(parts[:2]):
+        for name, tensor in part.experts.state_dict().items():
+            assert torch.equal(tensor, whole.experts.state_dict()[name][e : e + 1]), name
+    assert isinstance(parts[2].experts, NoExperts)
+    for part in parts:
+        for name, tensor in part.gate.state_dict().items():
+            assert torch.equal(tensor, whole.gate.state_dict()[name]), name
+
+
+@pytest.mark.parametrize("execution", ["dense", "padded"])
+def test_spread_experts_run_grouped(execution):
+    with pytest.raises(ValueError, match=rf"experts is spread, but .* {execution} runs"):
+        config_from_dict(
+            {
+                "features": [{"kind": "numeric", "name": "age"}],
+                "tasks": [{"name": "click", "label": "click"}],
+                "model": {"gate": TOP_K, "execution": execution, "capacity": {}},
+                "parallel": {"experts": "spread"},
+            }
+        )
