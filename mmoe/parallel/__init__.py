@@ -12,8 +12,8 @@ from mmoe.parallel.expert_shards import (
 from mmoe.parallel.gradient_sum import GradientSum
 from mmoe.parallel.links import WayBack
 from mmoe.parallel.process_group import ensure_process_group, launched_ranks, rank, world_size
-from mmoe.parallel.telling import from_all, from_first
 from mmoe.parallel.shards import Shard
+from mmoe.parallel.telling import from_all, from_first
 from mmoe.parallel.wire import Wire
 
 __all__ = [
@@ -25,11 +25,11 @@ __all__ = [
     "WayBack",
     "Wire",
     "ensure_process_group",
+    "expert_shards",
     "from_all",
     "from_first",
-    "launched_ranks",
-    "expert_shards",
     "is_spread",
+    "launched_ranks",
     "rank",
     "replicated_parameters",
     "spread_parameters",
