@@ -1,6 +1,6 @@
 """One batch, ready for the network."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import torch
 
@@ -34,3 +34,39 @@ class Batch:
     def __len__(self) -> int:
         """B, padding included."""
         return self.dense_BF.shape[0]
+
+    def to(self, device: torch.device) -> "Batch":
+        """The same rows on another device; this batch itself where it is there already.
+
+        To a GPU they go through pinned memory, and the host does not wait until they are there.
+
+        Example:
+            >>> none = torch.empty(0, dtype=torch.int64)
+            >>> batch = Batch(
+            ...     dense_BF=torch.zeros(2, 3), values=none, lengths_CB=none.int(),
+            ...     labels_BT=None, observed_BT=None, weights_BT=None, num_rows=2)
+            >>> batch.to(torch.device("cpu")) is batch, batch.to(torch.device("meta")).values.device
+            (True, device(type='meta'))
+        """
+        if self.dense_BF.device == device:
+            return self
+        tensors = {field.name: getattr(self, field.name) for field in fields(self)}
+        moved = {
+            name: _moved(tensor, device)
+            for name, tensor in tensors.items()
+            if isinstance(tensor, torch.Tensor)
+        }
+        return replace(self, **moved)
+
+    def record_stream(self, stream: torch.cuda.Stream) -> None:
+        """Keeps the memory until `stream`, which reads it, has done what it was told so far."""
+        for field in fields(self):
+            tensor = getattr(self, field.name)
+            if isinstance(tensor, torch.Tensor):
+                tensor.record_stream(stream)
+
+
+def _moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    if device.type == "cuda" and tensor.device.type == "cpu":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)

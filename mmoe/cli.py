@@ -33,6 +33,19 @@ SetValues = Annotated[
 RunDir = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="A folder made by mmoe train.")]
 
 
+class Device(StrEnum):
+    """What computes."""
+
+    AUTO = "auto"
+    CPU = "cpu"
+    CUDA = "cuda"
+
+
+OnDevice = Annotated[
+    Device, typer.Option(help="auto: a GPU where there is one; whatever the run was trained on.")
+]
+
+
 class NewExperts(StrEnum):
     """What becomes of experts that an earlier run did not have."""
 
@@ -67,7 +80,7 @@ def _run() -> None:
     try:
         app(args=repeat_flags(sys.argv[1:]))
     except (MemoryError, RuntimeError) as error:
-        if not isinstance(error, MemoryError) and _NO_MEMORY not in str(error):
+        if not isinstance(error, MemoryError) and not any(t in str(error) for t in _NO_MEMORY):
             raise
         what = str(error) or "an allocation failed"
         raise ValueError(
@@ -78,7 +91,7 @@ def _run() -> None:
 
 
 # What torch's RuntimeError says where an allocation failed
-_NO_MEMORY = "can't allocate memory"
+_NO_MEMORY = ("can't allocate memory", "CUDA out of memory")
 
 
 def _say_error(text: str) -> None:
@@ -162,6 +175,10 @@ def train(
             "--profile", help="Also say where a step's time goes, and write RUN/profile/."
         ),
     ] = False,
+    device: Annotated[
+        Device | None,
+        typer.Option(help="Overrides training.device; not stored, so --resume may change it."),
+    ] = None,
     quiet: Quiet = False,
 ) -> None:
     """Train, evaluate on the test split, and write a run directory."""
@@ -186,6 +203,7 @@ def train(
         warm_start=start,
         reporter=_reporter(quiet),
         profile=profile,
+        device=None if device is None else device.value,
     )
     _print_metrics(finished.metrics)
     print(finished.directory.path)
@@ -253,6 +271,7 @@ def evaluate(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON in the form of metrics.json.")
     ] = False,
+    device: OnDevice = Device.AUTO,
     quiet: Quiet = False,
 ) -> None:
     """Evaluate a run's best model."""
@@ -260,7 +279,11 @@ def evaluate(
     from mmoe.train import evaluate_run
 
     metrics = evaluate_run(
-        RunDirectory.open(run_dir), data, _reporter(quiet), all_negatives=all_negatives
+        RunDirectory.open(run_dir),
+        data,
+        _reporter(quiet),
+        all_negatives=all_negatives,
+        device=device.value,
     )
     if as_json:
         print(json.dumps(metrics, indent=2, allow_nan=False))
@@ -290,6 +313,7 @@ def score(
     resume: Annotated[
         bool, typer.Option("--resume", help="Score only what the output folder has not.")
     ] = False,
+    device: OnDevice = Device.AUTO,
     quiet: Quiet = False,
 ) -> None:
     """Score rows: one column pred_TASK for each task, row order kept."""
@@ -303,6 +327,7 @@ def score(
         overwrite=overwrite,
         resume=resume,
         reporter=_reporter(quiet),
+        device=device.value,
     )
 
 

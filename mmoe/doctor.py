@@ -48,6 +48,7 @@ def diagnose() -> int:
         _extension(),
         _cuda(),
         _torchrec(),
+        _device(),
     ]
     table = Table(title="mmoe doctor", title_justify="left")
     for column in ("", "what", "found", "what to do"):
@@ -102,6 +103,27 @@ def _cuda() -> Finding:
     if torch.cuda.is_available():
         return Finding("CUDA", f"{torch.version.cuda}, {torch.cuda.get_device_name()}", True)
     return Finding("CUDA", "no device", False, needed=False, mend="mmoe runs on the CPU")
+
+
+def _device() -> Finding:
+    """What `mmoe train` would use, and how its tables and operators would run there."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # other lines say it
+        from mmoe.embeddings import torchrec_problem
+        from mmoe.models.device import describe_device, resolve_device
+        from mmoe.ops import extension_status
+
+        device = resolve_device()
+        problem = torchrec_problem(device)
+        kernels = extension_status()
+    tables = "plain (no fbgemm-gpu for it)" if problem else "torchrec"
+    found = f"{describe_device(device)}, embedding_backend {tables}"
+    mend = []
+    if device.type == "cuda" and problem is not None:
+        mend.append(f"faster tables: {problem}; install fbgemm-gpu for CUDA (see the README)")
+    if device.type == "cuda" and not kernels.cuda:
+        mend.append("faster operators: MMOE_BUILD=cuda, see the README")
+    return Finding("device: auto", found, not mend, needed=False, mend="; ".join(mend))
 
 
 def _torchrec() -> Finding:

@@ -18,7 +18,12 @@ from mmoe.config.parallel import ParallelConfig
 from mmoe.config.run import RunConfig
 from mmoe.config.specs import FeatureSpec, ManagedIds, TableSpec
 from mmoe.config.tasks import TaskConfig
-from mmoe.config.training import EmbeddingOptimizerConfig, OptimizerConfig, TrainingConfig
+from mmoe.config.training import (
+    DeviceKind,
+    EmbeddingOptimizerConfig,
+    OptimizerConfig,
+    TrainingConfig,
+)
 
 __all__ = [
     "CapacityConfig",
@@ -26,6 +31,7 @@ __all__ = [
     "CrossFeature",
     "DataConfig",
     "DatetimeFeature",
+    "DeviceKind",
     "EmbeddingOptimizerConfig",
     "ExpertConfig",
     "FeatureConfig",

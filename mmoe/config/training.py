@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 from mmoe.config.base import Strict
 
 EmbeddingOptimizerKind = Literal["rowwise_adagrad", "adagrad", "adam", "sgd"]
+DeviceKind = Literal["auto", "cpu", "cuda"]
 
 
 class OptimizerConfig(Strict):
@@ -116,6 +117,11 @@ class TrainingConfig(Strict):
     optimizer: OptimizerConfig = OptimizerConfig()
     embedding_optimizer: EmbeddingOptimizerConfig = EmbeddingOptimizerConfig()
     embedding_backend: Literal["auto", "torchrec", "plain"] = "auto"
+    device: DeviceKind = Field(
+        default="auto",
+        description="auto: a GPU where torch sees one (with embedding_backend torchrec: and FBGEMM "
+        "has kernels for it), else the CPU; --device says otherwise for one command",
+    )
     gradient_clip: float | None = Field(
         default=None, gt=0, description="L2 norm of the dense gradients"
     )

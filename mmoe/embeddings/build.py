@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Literal, Protocol
 
+import torch
 from torch import Tensor, nn
 
 from mmoe.config import EmbeddingOptimizerConfig, FeatureSpec, TableSpec
@@ -53,30 +54,32 @@ def build_embeddings(
     optimizer: EmbeddingOptimizerConfig,
     backend: Literal["auto", "torchrec", "plain"] = "auto",
     seed: int = 0,
+    device: torch.device | None = None,
 ) -> nn.Module:
     """Embedding tables for `features`, trained as `optimizer` says, each at its own rate.
 
     `torchrec` runs on TorchRec's `DistributedModelParallel` and FBGEMM's fused kernels and needs an
     initialised process group (`mmoe.parallel.ensure_process_group`); `plain` is `nn.EmbeddingBag`;
-    `auto` takes torchrec where it is installed and has the optimizer: FBGEMM has no Adam for the
-    CPU, so Adam runs on `plain`. Tables have the same names and, for one `seed`, the
-    same initial values either way: uniform in ±1/√rows (Naumov et al. 2019, DLRM), and zeros for
-    rows 0 and 1, which stand for missing and unseen ids. Tables with managed ids are looked up by
-    raw ids, and need TorchRec whatever the backend.
+    `auto` takes torchrec where it is installed, has kernels for the device, and has the optimizer:
+    FBGEMM has no Adam for the CPU, so Adam runs on `plain`. Tables have the same names and, for one
+    `seed`, the same initial values either way: uniform in ±1/√rows (Naumov et al. 2019, DLRM), and
+    zeros for rows 0 and 1, which stand for missing and unseen ids. Tables with managed ids are
+    looked up by raw ids, and need TorchRec whatever the backend.
 
     Args:
         tables: Names, rows and widths; every feature's table must be among them.
         features: In the order of the output.
         optimizer: Its kind and settings, and the rate of tables that have none of their own.
         backend: See above.
-        seed: Of the initial values.
+        seed: Of the initial values, which are drawn on the CPU: the same on every device.
+        device: Of the tables; default: the CPU.
 
     Returns:
         An `nn.Module` that is an `EmbeddingBackend`.
 
     Raises:
         ValueError: `backend` is torchrec, or a table has managed ids, and it is not installed; it
-            lacks the optimizer; or a feature's table is unknown.
+            lacks the optimizer or kernels for the device; or a feature's table is unknown.
     """
     known = {table.name for table in tables}
     for feature in features:
@@ -86,11 +89,12 @@ def build_embeddings(
                 f"tables: {sorted(known)}"
             )
     if backend == "auto":
-        backend = "plain" if torchrec_problem() or optimizer.kind == "adam" else "torchrec"
+        unusable = optimizer.kind == "adam" or torchrec_problem(device)
+        backend = "plain" if unusable else "torchrec"
     if not features:
         backend = "plain"  # TorchRec refuses a collection without tables
     if backend == "torchrec":
-        problem = torchrec_problem()
+        problem = torchrec_problem(device)
         if problem:
             raise ValueError(
                 f"training.embedding_backend is torchrec, but {problem}; "
@@ -98,21 +102,29 @@ def build_embeddings(
             )
         from mmoe.embeddings.sharded import ShardedEmbeddings  # seconds to import: only when used
 
-        module: nn.Module = ShardedEmbeddings(tables, features, optimizer)
+        module: nn.Module = ShardedEmbeddings(tables, features, optimizer, device)
     else:
         from mmoe.embeddings.plain import PlainEmbeddings
 
-        module = PlainEmbeddings(tables, features, optimizer)
+        module = PlainEmbeddings(tables, features, optimizer, device)
     fill_tables(module.table_weights(), seed)  # type: ignore[operator]  # both backends have it
     return _with_managed_ids(module, tables, features, seed)
 
 
-def torchrec_problem() -> str | None:
-    """Why the torchrec backend cannot be used here, or None."""
+def torchrec_problem(device: torch.device | None = None) -> str | None:
+    """Why the torchrec backend cannot be used here, for tables on `device` (the CPU), or None."""
     for package in ("torchrec", "fbgemm_gpu"):
         if find_spec(package) is None:
             return f"{package} is not installed"
+    if device is not None and device.type == "cuda" and not _fbgemm_has_cuda():
+        return "the installed fbgemm_gpu is a build for the CPU (fbgemm-gpu-cpu), without CUDA"
     return None
+
+
+def _fbgemm_has_cuda() -> bool:
+    import fbgemm_gpu  # seconds: only where there is a GPU to ask for
+
+    return getattr(fbgemm_gpu, "__variant__", "cpu") not in ("cpu", "docs")
 
 
 def _with_managed_ids(

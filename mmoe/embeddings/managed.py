@@ -47,9 +47,12 @@ class ManagedEmbeddings(nn.Module):
         return self.module(self.rows_of(values, lengths_CB), lengths_CB, *others)
 
     def rows_of(self, values: Tensor, lengths_CB: Tensor) -> Tensor:
-        """Rows of the tables, int64 [V]; in training the ids are noted."""
+        """Rows of the tables, int64 [V]; in training the ids are noted.
+
+        Ids are looked up on the CPU, where their owners are, wherever the tables are.
+        """
         lengths = lengths_CB.view(len(self.features), -1).sum(dim=1).tolist()
-        parts = list(values.split(lengths))
+        parts = list(values.cpu().split(lengths))
         for c, feature in enumerate(self.features):
             admission = self.admissions.get(feature.table)
             if admission is None:
@@ -58,7 +61,7 @@ class ManagedEmbeddings(nn.Module):
             if self.training:
                 admission.note(ids_V)
                 admission.count(parts[c])
-        return torch.cat(parts)
+        return torch.cat(parts).to(values.device)
 
     def step(self) -> None:
         """Applies the gradients, then lets rows change hands: never between lookup and gradient."""
@@ -134,7 +137,9 @@ class ManagedEmbeddings(nn.Module):
     @torch.no_grad()
     def _start_afresh(self, table: str, rows_R: Tensor, window: int) -> None:
         weight = self.table_weights()[table]
-        weight[rows_R] = fresh_rows(len(rows_R), weight, f"{self.seed} {table} {window}")
+        fresh = fresh_rows(len(rows_R), weight, f"{self.seed} {table} {window}")
+        rows_R = rows_R.to(weight.device)
+        weight[rows_R] = fresh.to(weight.device)
         for name, state in self.optimizer_state().items():
             if table_of_state(name) == table and state.dim() and len(state) == len(weight):
                 state[rows_R] = 0

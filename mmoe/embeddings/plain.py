@@ -19,6 +19,7 @@ class PlainEmbeddings(nn.Module):
         tables: Rows and widths.
         features: In the order of the output.
         optimizer: Its kind, settings and rate.
+        device: Of the tables; default: the CPU.
     """
 
     def __init__(
@@ -26,10 +27,14 @@ class PlainEmbeddings(nn.Module):
         tables: Sequence[TableSpec],
         features: Sequence[FeatureSpec],
         optimizer: EmbeddingOptimizerConfig,
+        device: torch.device | None = None,
     ) -> None:
         super().__init__()
         self.features = list(features)
-        weights = {t.name: nn.Parameter(torch.zeros(t.num_rows, t.dim)) for t in tables}
+        weights = {
+            table.name: nn.Parameter(torch.zeros(table.num_rows, table.dim, device=device))
+            for table in tables
+        }
         self.tables = nn.ParameterDict({module_name(name): w for name, w in weights.items()})
         self._names = list(weights)
         dims = {table.name: table.dim for table in tables}
@@ -52,7 +57,7 @@ class PlainEmbeddings(nn.Module):
         """
         batch = lengths_CB.numel() // max(len(self.features), 1)
         lengths = lengths_CB.view(len(self.features), batch)
-        counts = lengths.sum(dim=1).tolist()
+        counts = lengths.sum(dim=1).tolist()  # a GPU is waited for here
         ids = values.split(counts)
         weights = feature_weights(self.features, counts, id_weights)
         pooled = []
@@ -69,7 +74,9 @@ class PlainEmbeddings(nn.Module):
                 per_sample_weights=weights_V,
             )
             pooled.append(divide_by_length(out, lengths_B) if feature.pooling == "mean" else out)
-        return torch.cat(pooled, dim=1) if pooled else torch.zeros(batch, 0)
+        if not pooled:
+            return torch.zeros(batch, 0, device=values.device)
+        return torch.cat(pooled, dim=1)
 
     def table_weights(self) -> dict[str, Tensor]:
         """The tables by name."""

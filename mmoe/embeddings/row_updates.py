@@ -32,7 +32,7 @@ class RowUpdate(Protocol):
     """One rule for every row that a batch looked up."""
 
     def new_state(self, weight: Tensor) -> dict[str, Tensor]:
-        """Zeros, by name; the first dimension is the table's rows."""
+        """Zeros on the table's device, by name; the first dimension is the table's rows."""
         ...
 
     def __call__(
@@ -54,7 +54,8 @@ class Adagrad:
 
     def new_state(self, weight: Tensor) -> dict[str, Tensor]:
         """The sums of squares."""
-        return {"sum": torch.zeros(weight.shape[:1] if self.rowwise else weight.shape)}
+        shape = weight.shape[:1] if self.rowwise else weight.shape
+        return {"sum": torch.zeros(shape, device=weight.device)}
 
     def __call__(
         self, found: RowGradients, state: Mapping[str, Tensor], *, rate: float, step: int
@@ -83,7 +84,8 @@ class Adam:
 
     def new_state(self, weight: Tensor) -> dict[str, Tensor]:
         """Both averages."""
-        return {name: torch.zeros(weight.shape) for name in ("exp_avg", "exp_avg_sq")}
+        names = ("exp_avg", "exp_avg_sq")
+        return {name: torch.zeros(weight.shape, device=weight.device) for name in names}
 
     def __call__(
         self, found: RowGradients, state: Mapping[str, Tensor], *, rate: float, step: int
@@ -138,7 +140,7 @@ class TableOptimizer:
         self.tables, self.rates, self.update = tables, rates, update
         self.factor = 1.0
         self.states = {name: update.new_state(weight) for name, weight in tables.items()}
-        self.steps = torch.zeros(1, dtype=torch.int64)
+        self.steps = torch.zeros(1, dtype=torch.int64)  # on the CPU, where it is read
 
     def state(self) -> dict[str, Tensor]:
         """See `EmbeddingBackend.optimizer_state`."""

@@ -46,6 +46,7 @@ class ShardedEmbeddings(nn.Module):
         tables: Rows and widths.
         features: In the order of the output.
         optimizer: Its kind, settings and rate.
+        device: Of the tables; default: the CPU.
 
     Raises:
         ValueError: No process group is initialised.
@@ -56,6 +57,7 @@ class ShardedEmbeddings(nn.Module):
         tables: Sequence[TableSpec],
         features: Sequence[FeatureSpec],
         optimizer: EmbeddingOptimizerConfig,
+        device: torch.device | None = None,
     ) -> None:
         super().__init__()
         if not dist.is_initialized():
@@ -71,7 +73,7 @@ class ShardedEmbeddings(nn.Module):
         self._blocks: list[Block] | None = None
         quiet_tracing()
         with _quiet():
-            self.sharded = _shard(tables, features, optimizer)
+            self.sharded = _shard(tables, features, optimizer, device or torch.device("cpu"))
             self._weights = _local_shards(self.sharded.state_dict())
         self._rates = {
             table.name: table.learning_rate or optimizer.learning_rate for table in tables
@@ -129,6 +131,7 @@ def _shard(
     tables: Sequence[TableSpec],
     features: Sequence[FeatureSpec],
     optimizer: EmbeddingOptimizerConfig,
+    device: torch.device,
 ) -> DistributedModelParallel:
     collection = EmbeddingBagCollection(
         device=torch.device("meta"),
@@ -163,7 +166,7 @@ def _shard(
         compute_kernels=[EmbeddingComputeKernel.FUSED.value],
     )
     planner = EmbeddingShardingPlanner(
-        topology=Topology(world_size=world, compute_device="cpu"),
+        topology=Topology(world_size=world, compute_device=device.type),
         constraints={module_name(table.name): fused for table in tables},
     )
     try:
@@ -173,7 +176,7 @@ def _shard(
     assert isinstance(plan, ShardingPlan)
     return DistributedModelParallel(
         collection,
-        device=torch.device("cpu"),
+        device=device,
         plan=plan,
         sharders=[sharder],  # type: ignore[list-item]  # invariant list in torchrec's signature
         init_data_parallel=False,

@@ -2,6 +2,8 @@
 
 from typing import cast
 
+import torch
+
 from mmoe.config import RunConfig
 from mmoe.datasets.encoder import FeatureEncoder
 from mmoe.embeddings import EmbeddingBackend, build_embeddings
@@ -9,15 +11,22 @@ from mmoe.models.ranker import Ranker
 from mmoe.models.registry import build_network
 
 
-def build_ranker(config: RunConfig, encoder: FeatureEncoder, *, over_ranks: bool = True) -> Ranker:
+def build_ranker(
+    config: RunConfig,
+    encoder: FeatureEncoder,
+    device: torch.device | None = None,
+    *,
+    over_ranks: bool = True,
+) -> Ranker:
     """Embeddings, mixture and towers of a run, freshly initialised.
 
     The dense weights come from torch's global generator (seed it first, alike on all ranks); the
-    tables from `config.seed`.
+    tables from `config.seed`. Both are drawn on the CPU, so they are the same on every device.
 
     Args:
         config: Of the run.
         encoder: Knows the features and tables.
+        device: Default: the CPU (`mmoe.models.device.resolve_device` finds it).
         over_ranks: The ranks of the process group share each batch, as `config.parallel` says;
             else this process has the whole network for itself.
 
@@ -30,6 +39,7 @@ def build_ranker(config: RunConfig, encoder: FeatureEncoder, *, over_ranks: bool
         optimizer=config.training.embedding_optimizer,
         backend=config.training.embedding_backend,
         seed=config.seed,
+        device=device,
     )
     num_dense = len(encoder.dense_names)
     network = build_network(
@@ -38,4 +48,4 @@ def build_ranker(config: RunConfig, encoder: FeatureEncoder, *, over_ranks: bool
         [task.name for task in config.tasks],
         config.parallel if over_ranks else None,
     )
-    return Ranker(embeddings, network, num_dense)
+    return Ranker(embeddings, network.to(device), num_dense)

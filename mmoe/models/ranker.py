@@ -47,6 +47,11 @@ class Ranker(nn.Module):
         assert self.embeddings is not None, "this ranker was built without embeddings"
         return cast(EmbeddingBackend, self.embeddings)
 
+    @property
+    def device(self) -> torch.device:
+        """Where it computes; batches have to be there."""
+        return next(self.network.parameters()).device
+
     def forward(
         self,
         dense_BF: Tensor,

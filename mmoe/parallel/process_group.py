@@ -3,6 +3,7 @@
 import os
 from datetime import timedelta
 
+import torch
 import torch.distributed as dist
 
 # What torchrun sets for each process that it starts
@@ -21,32 +22,50 @@ def launched_ranks() -> int:
     return int(value)
 
 
-def ensure_process_group(timeout_seconds: int = PATIENCE) -> None:
-    """Joins the ranks that torchrun started, or starts a gloo world of one; once.
+def ensure_process_group(
+    timeout_seconds: int = PATIENCE, device: torch.device | None = None
+) -> None:
+    """Joins the ranks that torchrun started, or starts a world of one; once.
 
     A world of one makes one process run the same code, with the same state names, as many. It
-    meets itself in memory (`HashStore`): no port is opened.
+    meets itself in memory (`HashStore`): no port is opened. Tensors on the CPU travel by gloo,
+    those on a GPU by NCCL.
 
     Args:
         timeout_seconds: After which a rank that waits for another gives up.
+        device: Of this rank, which becomes the current one of CUDA; default: the CPU.
 
     Raises:
         ValueError: WORLD_SIZE says that there are several processes, but another variable of the
-            launcher is missing or is no number, or the ranks do not find each other.
+            launcher is missing or is no number, or the ranks do not find each other; several are to
+            use GPUs, and there is no NCCL for it.
     """
-    if dist.is_initialized():
-        return
+    device = device or torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
     patience = timedelta(seconds=timeout_seconds)
+    if dist.is_initialized():
+        _set_patience(patience)
+    else:
+        _join(patience)
+    _check_backend(device)
+
+
+def _join(patience: timedelta) -> None:
+    # With NCCL wherever there is a GPU: a run on it may follow one on the CPU
+    backend = _backend(cuda=torch.cuda.is_available())
     if launched_ranks() == 1:
         store = dist.HashStore()  # type: ignore[attr-defined]  # documented, but not in __all__
-        dist.init_process_group("gloo", store=store, rank=0, world_size=1, timeout=patience)
+        dist.init_process_group(backend, store=store, rank=0, world_size=1, timeout=patience)
         return
     _check_launcher()
     try:
         seconds = timedelta(seconds=_MEETING)
         meeting = dist.rendezvous("env://", timeout=seconds)  # type: ignore[attr-defined]
         store, rank_, ranks = next(iter(meeting))
-        dist.init_process_group("gloo", store=store, rank=rank_, world_size=ranks, timeout=patience)
+        dist.init_process_group(
+            backend, store=store, rank=rank_, world_size=ranks, timeout=patience
+        )
     except (RuntimeError, ValueError) as error:
         address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         raise ValueError(
@@ -64,6 +83,26 @@ def rank() -> int:
 def world_size() -> int:
     """How many ranks there are; 1 where there is no process group."""
     return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def _backend(*, cuda: bool) -> str:
+    """Of both kinds of tensors; numbers and errors of the host keep to gloo."""
+    return "cpu:gloo,cuda:nccl" if cuda and dist.is_nccl_available() else "gloo"
+
+
+def _set_patience(patience: timedelta) -> None:
+    """Of a group that exists: the command line joins the ranks before it has read the config."""
+    if world_size() > 1:
+        dist.distributed_c10d._set_pg_timeout(patience)
+
+
+def _check_backend(device: torch.device) -> None:
+    """Several ranks cannot share tensors of GPUs over gloo: it lacks most of what is needed."""
+    if device.type == "cuda" and world_size() > 1 and "nccl" not in str(dist.get_backend_config()):
+        raise ValueError(
+            f"device {device}: this process group has no NCCL ({dist.get_backend_config()}); start "
+            "it with ensure_process_group(device=…) on a torch with NCCL, or use device cpu"
+        )
 
 
 def _check_launcher() -> None:

@@ -43,7 +43,7 @@ class CheckpointFolder:
         temporary = self.path / f".{name}.{os.getpid()}.tmp"
         temporary.mkdir(parents=True)
         for file, tensors in (("model", model), ("training", training)):
-            whole = {key: tensor.detach().contiguous() for key, tensor in tensors.items()}
+            whole = {key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}
             save_file(whole, temporary / f"{file}.safetensors")
         (temporary / "state.json").write_text(json.dumps(state, allow_nan=False), encoding="utf-8")
         _flush(temporary)

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from mmoe.config import DeviceKind
 from mmoe.datasets.data_file import DataFile
 from mmoe.datasets.encoded import EncodedData
 from mmoe.datasets.encoder import FeatureEncoder
@@ -36,6 +37,7 @@ def score_files(
     overwrite: bool = False,
     resume: bool = False,
     reporter: Reporter | None = None,
+    device: DeviceKind = "auto",
 ) -> int:
     """Writes Parquet with a column `pred_<task>` for each task, rows in their order.
 
@@ -52,19 +54,21 @@ def score_files(
         overwrite: Replace `output` where it exists.
         resume: Leave files of the folder alone that an interrupted call has written.
         reporter: Told of progress.
+        device: To score on; auto: a GPU where there is one.
 
     Returns:
         The number of rows written.
 
     Raises:
-        ValueError: The input lacks a column, the output exists, or a value cannot be used.
+        ValueError: The input lacks a column, the output exists, a value cannot be used, or there is
+            no such device.
     """
     output, reporter = Path(output), reporter or SilentReporter()
     one_file = is_one_file(output)
     if one_file:
         _check_output(output, overwrite, resume)
     plan = plan_folder(source, output, overwrite=overwrite, resume=resume) if not one_file else []
-    predictor, encoder, config = load_predictor(run)
+    predictor, encoder, config = load_predictor(run, device)
     if rank() > 0:
         reporter = SilentReporter()
     tasks = [f"pred_{task.name}" for task in config.tasks]

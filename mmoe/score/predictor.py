@@ -7,10 +7,11 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from mmoe.config import RunConfig
+from mmoe.config import DeviceKind, RunConfig
 from mmoe.datasets.encoded import EncodedData
 from mmoe.datasets.encoder import FeatureEncoder
 from mmoe.models.build import build_ranker
+from mmoe.models.device import resolve_device
 from mmoe.models.network import GateRecord, NetworkOutput
 from mmoe.models.ranker import Ranker
 from mmoe.parallel import ensure_process_group, rank, world_size
@@ -35,7 +36,7 @@ class Predictor:
     split its sums differently; scores then agree within 1e-6 (one and two threads: no difference).
 
     Args:
-        ranker: The model.
+        ranker: The model, on the device that scores.
         config: Its config: tasks, batch height, precision.
     """
 
@@ -118,7 +119,7 @@ class Predictor:
         stop = min(start + self.height, len(data))
         output = self._forward(data, start, stop, on_gates is not None)
         predictions = predictions_from_logits(output.logits_BT, self.tasks)
-        out_NT[start:stop] = predictions[: stop - start].numpy()
+        out_NT[start:stop] = predictions[: stop - start].cpu().numpy()
         if on_gates is not None and stop > start:
             on_gates(output.gates, stop - start)
 
@@ -126,9 +127,10 @@ class Predictor:
         self, data: EncodedData, start: int, stop: int, return_gates: bool
     ) -> NetworkOutput:
         padded = -(-self.height // ROWS_PER_TILE) * ROWS_PER_TILE
-        batch = data.batch(slice(start, stop), pad_to=padded)
+        device = self.ranker.device
+        batch = data.batch(slice(start, stop), pad_to=padded).to(device)
         # no_grad, not inference_mode: FBGEMM's CPU tables refuse the latter
-        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=self.bf16):
+        with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=self.bf16):
             return self.ranker(
                 batch.dense_BF,
                 batch.values,
@@ -138,16 +140,24 @@ class Predictor:
             )
 
 
-def load_predictor(run: RunDirectory) -> tuple[Predictor, FeatureEncoder, RunConfig]:
+def load_predictor(
+    run: RunDirectory, device: DeviceKind = "auto"
+) -> tuple[Predictor, FeatureEncoder, RunConfig]:
     """The best model of a run, ready to score.
 
+    Args:
+        run: A trained run.
+        device: To score on, whatever the run was trained on; see `resolve_device`.
+
     Raises:
-        ValueError: The checkpoint and the config do not fit each other, or cannot be read.
+        ValueError: The checkpoint and the config do not fit each other, or cannot be read; or there
+            is no such device.
     """
     config = run.config()
     encoder = FeatureEncoder.load(run.vocabulary)
-    ensure_process_group()
-    ranker = build_ranker(config, encoder)
+    place = resolve_device(device, config.training.embedding_backend)
+    ensure_process_group(device=place)
+    ranker = build_ranker(config, encoder, place)
     model = CheckpointFolder(run.checkpoint).model("best")
     what = str(run.checkpoint)
     copy_into(ranker.network.state_dict(), without_prefix("network", model), what)

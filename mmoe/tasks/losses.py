@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mmoe.config.tasks import TaskConfig
+from mmoe.tasks.constants import constants
 
 
 class LossSums(NamedTuple):
@@ -74,7 +75,7 @@ def multi_task_loss(
     # A task without observed weight has a sum of 0; dividing by 1 keeps it, and its gradient, at 0.
     whole_T = sums.weights_T if out_of_T is None else out_of_T
     means_T = sums.losses_T / torch.where(whole_T > 0, whole_T, 1)
-    task_weights_T = means_T.new_tensor([task.weight for task in tasks])
+    task_weights_T = constants([task.weight for task in tasks], means_T)
     return (task_weights_T * means_T).sum(), means_T.detach()
 
 

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from mmoe.config.tasks import TaskConfig
 from mmoe.mixture.stable import stable_sigmoid
+from mmoe.tasks.constants import constants
 
 
 def predictions_from_logits(logits_BT: Tensor, tasks: Sequence[TaskConfig]) -> Tensor:
@@ -50,6 +51,6 @@ def predictions_from_logits(logits_BT: Tensor, tasks: Sequence[TaskConfig]) -> T
     logits_BT = logits_BT.to(torch.promote_types(logits_BT.dtype, torch.float32))
     rates = [task.negative_sampling_rate for task in tasks]
     if any(rate != 1 for rate in rates):
-        logits_BT = logits_BT + logits_BT.new_tensor([math.log(rate) for rate in rates])
-    binary_T = torch.tensor([task.kind == "binary" for task in tasks], device=logits_BT.device)
+        logits_BT = logits_BT + constants([math.log(rate) for rate in rates], logits_BT)
+    binary_T = constants([task.kind == "binary" for task in tasks], logits_BT).bool()
     return torch.where(binary_T, stable_sigmoid(logits_BT), logits_BT)

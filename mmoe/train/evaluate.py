@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mmoe.config import RunConfig, TaskConfig
+from mmoe.config import DeviceKind, RunConfig, TaskConfig
 from mmoe.datasets.encoded import EncodedLabels, join_labels
 from mmoe.datasets.encoder import FeatureEncoder
 from mmoe.datasets.sources import load_test
@@ -139,6 +139,7 @@ def evaluate_run(
     reporter: Reporter | None = None,
     *,
     all_negatives: bool = False,
+    device: DeviceKind = "auto",
 ) -> dict[str, Any]:
     """Evaluates a run's best model; the result has the form of metrics.json.
 
@@ -149,13 +150,14 @@ def evaluate_run(
         reporter: Told of progress and of what could not be computed.
         all_negatives: The rows hold all negatives, also where those of training were sampled
             (`negative_sampling_rate`); False: they were sampled like those.
+        device: To compute on; auto: a GPU where there is one.
 
     Raises:
-        ValueError: The run or the data cannot be used.
+        ValueError: The run, the data or the device cannot be used.
     """
     reporter = reporter or SilentReporter()
     stored = run.metrics()
-    predictor, encoder, config = load_predictor(run)
+    predictor, encoder, config = load_predictor(run, device)
     if all_negatives and all(task.negative_sampling_rate == 1 for task in config.tasks):
         raise ValueError(
             f"{run.path}: --all-negatives: no task of this run has a negative_sampling_rate, so "

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from mmoe.config import RunConfig
+from mmoe.config import DeviceKind, RunConfig
 from mmoe.datasets.encoded import EncodedLabels
 from mmoe.datasets.encoder import FeatureEncoder
 from mmoe.datasets.splits import Splits
 from mmoe.models.build import build_ranker
+from mmoe.models.device import describe_device, resolve_device
 from mmoe.parallel import ensure_process_group, from_all, from_first, rank, world_size
 from mmoe.score.checkpoint import CheckpointFolder
 from mmoe.score.console import Reporter, SilentReporter
@@ -59,6 +60,7 @@ def train_run(
     reporter: Reporter | None = None,
     on_test: TestCallback | None = None,
     profile: bool = False,
+    device: DeviceKind | None = None,
 ) -> FinishedRun:
     """Trains, evaluates on the test split, and writes the run directory.
 
@@ -73,12 +75,14 @@ def train_run(
         reporter: Told of progress.
         on_test: Given predictions and labels of the test split before metrics.json is written.
         profile: Also record some steps, and write RUN/profile/ (trace, table).
+        device: Overrides training.device, for this call alone: it is not stored with the run.
 
     Raises:
         ValueError: Config, data or directory cannot be used. Checked before anything is written.
     """
-    ensure_process_group(config.parallel.timeout_seconds)
     reporter = reporter or SilentReporter()
+    place = resolve_device(device or config.training.device, config.training.embedding_backend)
+    ensure_process_group(config.parallel.timeout_seconds, place)
     config = with_absolute_paths(config, data)
     out = same_on_all_ranks(config, out)
     if rank() > 0:
@@ -106,10 +110,10 @@ def train_run(
             splits=splits,
             advance=tracker.advance,
         )
-    _say_sizes(prepared, reporter)
+    _say_sizes(prepared, place, reporter)
     check_schedule(config.training.optimizer, steps_of(config, len(prepared.train)))
     keep_freed_memory()  # of steps, not what reading took
-    state = _training_state(config, prepared)
+    state = _training_state(config, prepared, place)
     report = None
     if earlier is not None and warm_start is not None:
         report = transfer(earlier, state, config, prepared.encoder, warm_start.new_experts)
@@ -122,8 +126,10 @@ def train_run(
             "name one that they share with --out"
         )
     if old is not None:
-        state.restore(CheckpointFolder(run.checkpoint))
+        note = state.restore(CheckpointFolder(run.checkpoint))
         reporter.say(f"resuming after step {state.position.step} of {run.path}")
+        if note is not None:
+            reporter.say(note)
     trainer = Trainer(config, state, prepared, run, reporter, profile=profile)
     try:
         trainer.fit()
@@ -136,9 +142,11 @@ def train_run(
     return FinishedRun(run, _evaluate(config, state, prepared, run, reporter, on_test))
 
 
-def _training_state(config: RunConfig, prepared: PreparedData) -> TrainingState:
+def _training_state(
+    config: RunConfig, prepared: PreparedData, device: torch.device
+) -> TrainingState:
     torch.manual_seed(config.seed)
-    ranker = build_ranker(config, prepared.encoder)
+    ranker = build_ranker(config, prepared.encoder, device)
     optimizer = build_optimizer(ranker.network, config.training.optimizer)
     average = build_average(ranker.network, config.training.ema_decay)
     if rank() > 0:
@@ -146,7 +154,7 @@ def _training_state(config: RunConfig, prepared: PreparedData) -> TrainingState:
     return TrainingState(ranker, optimizer, average, Position())
 
 
-def _say_sizes(prepared: PreparedData, reporter: Reporter) -> None:
+def _say_sizes(prepared: PreparedData, device: torch.device, reporter: Reporter) -> None:
     tables = prepared.encoder.tables
     parameters = sum(table.num_rows * table.dim for table in tables)
     how = "streamed, " if prepared.streamed else ""
@@ -155,6 +163,8 @@ def _say_sizes(prepared: PreparedData, reporter: Reporter) -> None:
         f"{len(prepared.validation):,} to validate, {len(prepared.test):,} to test; "
         f"{len(tables)} tables with {parameters:,} embedding parameters"
     )
+    if device.type != "cpu":
+        reporter.say(f"training on {describe_device(device)}")
 
 
 def _evaluate(

@@ -55,8 +55,8 @@ def forward_backward(
     of a batch, capacities those of each rank's.
 
     Raises:
-        Diverged: A loss, or a gate's logit, is no finite number; on any rank: all of them raise it.
-            Tables are as they were.
+        Diverged: A loss, or (on the CPU) a gate's logit, is no finite number; on any rank: all of
+            them raise it. Tables are as they were.
     """
     x_ND = ranker.look_up(*_all_ids(batches))
     parts: list[Tensor | None] = [None] * len(batches)
@@ -79,7 +79,9 @@ def forward_backward(
                 loss.backward()
     assert outcome is not None, "a step has a batch"
     with part(BACKWARD):
-        amounts = outcome().tolist()
+        # One look at all that the host wants to know: on a GPU each look is a wait
+        values = torch.cat([outcome(), whole_T.double()]).tolist()
+        amounts, weights = values[: -len(whole_T)], values[-len(whole_T) :]
         try:
             _check_finite(amounts, config)
         except Diverged:
@@ -89,7 +91,7 @@ def forward_backward(
             x_ND.backward(_joined([x_BD.grad for x_BD in parts if x_BD is not None]))
         ranks.wait()
     dropped = None if found.dropped is None else int(amounts[-1])
-    return StepLosses(amounts[: len(config.tasks)], whole_T.tolist(), dropped)
+    return StepLosses(amounts[: len(config.tasks)], weights, dropped)
 
 
 @dataclass
@@ -145,7 +147,8 @@ def _of_all_ranks(
 
 def _forward(ranker: Ranker, batch: Batch, x_BD: Tensor | None, config: RunConfig) -> NetworkOutput:
     try:
-        with torch.autocast("cpu", torch.bfloat16, enabled=config.training.precision == "bf16"):
+        narrow = config.training.precision == "bf16"
+        with torch.autocast(ranker.device.type, torch.bfloat16, enabled=narrow):
             return ranker.mix(batch.dense_BF, x_BD)
     except ValueError as error:
         # A gate refuses NaN before the loss could show it.

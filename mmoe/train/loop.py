@@ -20,6 +20,7 @@ from mmoe.score.text_files import write_json
 from mmoe.tasks.metrics import higher_is_better, monitor_value
 from mmoe.train.evaluate import split_metrics
 from mmoe.train.events import EventLog
+from mmoe.train.on_device import on_device
 from mmoe.train.parts import INPUT, PAUSE, part
 from mmoe.train.prepare import PreparedData
 from mmoe.train.profiling import TrainingProfile
@@ -170,9 +171,10 @@ class Trainer:
         """The batches of this epoch that are still to do; the order depends on seed and epoch."""
         position, size = self.state.position, self.config.training.batch_size
         share = Share(rank(), world_size())
-        return self.data.train.epoch_batches(
+        batches = self.data.train.epoch_batches(
             self.config.seed, position.epoch, size, position.batch, share
         )
+        return on_device(batches, self.state.ranker.device)
 
     def _close_epoch(self, events: EventLog) -> None:
         """Validates and writes the epoch into the history."""

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from mmoe.config import RunConfig, dump_config
+from mmoe.config import DeviceKind, RunConfig, dump_config
 from mmoe.datasets.data_file import is_address
 from mmoe.datasets.encoder import FeatureEncoder
 from mmoe.datasets.sources import below
@@ -98,14 +98,21 @@ def _interrupted(out: Path, config: RunConfig) -> RunDirectory | None:
     if not CheckpointFolder(run.checkpoint).exists():
         clear_run(run)
         return None
-    if dump_config(config) != run.config_file.read_text(encoding="utf-8"):
-        difference = first_difference(run.config().model_dump(), config.model_dump())
+    # A run may go on on another device
+    here = _on(config, run.config().training.device)
+    if dump_config(here) != run.config_file.read_text(encoding="utf-8"):
+        difference = first_difference(run.config().model_dump(), here.model_dump())
         difference = difference or "written by another version"
         raise ValueError(
             f"{out}: was trained with another config ({difference}); "
             f"resume with the same one, or choose another --out"
         )
     return run
+
+
+def _on(config: RunConfig, device: DeviceKind) -> RunConfig:
+    training = config.training.model_copy(update={"device": device})
+    return config.model_copy(update={"training": training})
 
 
 def _comes_before_the_config(name: str) -> bool:

@@ -17,6 +17,7 @@ from mmoe.score.checkpoint import (
     without_prefix,
 )
 from mmoe.train.optim import flatten_optimizer, unflatten_optimizer
+from mmoe.train.random_state import random_states, restore_random_states
 
 
 @dataclass
@@ -64,14 +65,18 @@ class TrainingState:
         if ids is not None:
             model |= with_prefix("ids", ids.maps())
             training |= with_prefix("ids", ids.progress())
-        training["random_state"] = torch.get_rng_state()
+        training |= random_states(self.ranker.device)
         if self.average is not None:
             training |= with_prefix("raw", network.state_dict())
             training["averaged"] = self.average.n_averaged
         folder.save(self.position.step, model, training, asdict(self.position), best=best)
 
-    def restore(self, folder: CheckpointFolder) -> None:
-        """Continues from the latest checkpoint."""
+    def restore(self, folder: CheckpointFolder) -> str | None:
+        """Continues from the latest checkpoint, of whatever device.
+
+        Returns:
+            A line for the user where the run was on another kind of device.
+        """
         model, training = folder.model("latest"), folder.training()
         what, network = str(folder.path), self.ranker.network
         scoring = without_prefix("network", model)
@@ -89,8 +94,8 @@ class TrainingState:
         if ids is not None:
             ids.load_progress(without_prefix("ids", training))
         unflatten_optimizer(self.optimizer, network, without_prefix("optimizer", training))
-        torch.set_rng_state(training["random_state"])
         self.position = Position(**folder.state(field.name for field in fields(Position)))
+        return restore_random_states(training, self.ranker.device)
 
     def restore_best(self, folder: CheckpointFolder) -> None:
         """Puts the best checkpoint's weights into the ranker, for evaluation."""

@@ -31,7 +31,7 @@ def moved(own: Tensor, old: Tensor, source: TensorSource, new_input: float = 0.0
 
     Args:
         own: Values of entries that are new.
-        old: The earlier tensor; `fits`.
+        old: The earlier tensor, on the CPU; `fits`.
         source: Where the entries stood.
         new_input: Value of kept gates and experts for new inputs.
 
@@ -44,7 +44,7 @@ def moved(own: Tensor, old: Tensor, source: TensorSource, new_input: float = 0.0
         return old.clone()
     places = {dim: source.places.get(dim, np.arange(size)) for dim, size in enumerate(own.shape)}
     kept = {dim: np.flatnonzero(place != NEW) for dim, place in places.items()}
-    result = own.detach().clone().numpy()
+    result = own.detach().cpu().clone().numpy()
     if source.input_dim is not None:
         everything = {**kept, source.input_dim: np.arange(own.shape[source.input_dim])}
         result[np.ix_(*everything.values())] = new_input
