@@ -116,7 +116,7 @@ def _device() -> Finding:
         device = resolve_device()
         problem = torchrec_problem(device)
         kernels = extension_status()
-    tables = "plain (no fbgemm-gpu for it)" if problem else "torchrec"
+    tables = "plain" if problem else "torchrec"
     found = f"{describe_device(device)}, embedding_backend {tables}"
     mend = []
     if device.type == "cuda" and problem is not None:

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 import pytest
+import torch
 import yaml
 
 from mmoe import cli
@@ -271,6 +272,30 @@ def test_doctor(mmoe):
     assert code == 0
     assert "torch" in out
     assert "C++ extension" in out
+
+
+def test_doctor_says_what_training_would_run_on(mmoe, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    _, out, _ = mmoe("doctor")
+    assert "device: auto" in out
+    monkeypatch.setattr("mmoe.models.device.resolve_device", lambda: torch.device("cuda", 0))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA H100")
+    monkeypatch.setattr("mmoe.embeddings.torchrec_problem", lambda _=None: "fbgemm is for the CPU")
+    code, out, _ = mmoe("doctor")
+    assert code == 0
+    assert "cuda:0 (NVIDIA H100), embedding_backend plain" in out
+    assert "faster tables: fbgemm is for the CPU; install fbgemm-gpu for CUDA" in out
+
+
+def test_a_device_that_is_not_there_is_one_line(mmoe, monkeypatch, tmp_path):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    command = ("train", "synthetic-funnel", "--out", tmp_path / "run")
+    for asked in (("--device", "cuda"), ("--set", "training.device=cuda")):
+        code, _, err = mmoe(*command, *asked)
+        assert code == 2
+        assert "device is cuda, but" in err and "--device cpu on the command line" in err
+        assert err.count("\n") == 1
+    assert not (tmp_path / "run").exists()
 
 
 def test_doctor_says_what_works_slowly(mmoe, monkeypatch):

@@ -80,7 +80,8 @@ class Trainer:
             return None
         left = self.batches_per_epoch - self.state.position.batch
         steps = math.ceil(left / self.config.training.accumulate_batches)
-        return TrainingProfile(self.run.profile, steps, self.reporter)
+        cuda = self.state.ranker.device.type == "cuda"
+        return TrainingProfile(self.run.profile, steps, self.reporter, cuda=cuda)
 
     def fit(self) -> None:
         """Trains until the last epoch, or until the monitored metric stops improving."""

@@ -32,10 +32,14 @@ class TrainingProfile:
         folder: RUN/profile; made, or replaced, when the steps are done.
         steps_left: Of the epoch. Where they are fewer than 30, a third of them are the warm-up.
         reporter: Given the table.
+        cuda: The steps run on a GPU. Times are then the host's: a part is the time in which it
+            queues work, and the wait for all of it is in `loss`, where the losses are read.
     """
 
-    def __init__(self, folder: Path, steps_left: int, reporter: Reporter) -> None:
-        self.folder, self.reporter = folder, reporter
+    def __init__(
+        self, folder: Path, steps_left: int, reporter: Reporter, *, cuda: bool = False
+    ) -> None:
+        self.folder, self.reporter, self.cuda = folder, reporter, cuda
         self.steps_left = steps_left
         self.first = min(WARM_UP, steps_left // 3)
         self.count = min(RECORDED, steps_left - self.first)
@@ -48,7 +52,7 @@ class TrainingProfile:
     def step(self) -> Generator[None]:
         """Encloses one step, from reading its rows to the last line said about it."""
         if self.done == self.first and self.count:
-            self.recorder = StepRecorder()
+            self.recorder = StepRecorder(cuda=self.cuda)
         start = time.perf_counter()
         if self.recorder is not None:
             self.recorder.begin_step()
@@ -126,6 +130,11 @@ class TrainingProfile:
             lines.append(
                 f"(the epoch had only {self.steps_left} steps left; {WARM_UP + RECORDED} or more "
                 "give a steadier picture)"
+            )
+        if self.cuda:
+            lines.append(
+                "(times of the host, which queues the GPU's work and waits for it in `loss`; the "
+                "kernels' own are in trace.json)"
             )
         lines.append(parts_text(times))
         plain = found["step_ms_without_profiler"]

@@ -17,6 +17,9 @@ from mmoe.train.step_times import StepTimes, step_times
 class StepRecorder:
     """Records whatever steps run between its construction and `stop`; changes no result.
 
+    Args:
+        cuda: Also record a GPU's kernels, for the trace.
+
     Example:
         >>> import torch
         >>> recorder = StepRecorder()
@@ -28,13 +31,14 @@ class StepRecorder:
         1
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, cuda: bool = False) -> None:
         self.open: list[tuple[nn.Module, record_function]] = []
         self.gates: set[int] = set()
         self.step: record_function | None = None
         # Left alone it writes two lines of its own to standard error
         os.environ.setdefault("KINETO_LOG_LEVEL", "6")
-        self.profile = profile(activities=[ProfilerActivity.CPU])
+        activities = [ProfilerActivity.CPU, *[ProfilerActivity.CUDA] * cuda]
+        self.profile = profile(activities=activities)
         self.profile.__enter__()
         self.handles: list[Any] = [
             hooks.register_module_forward_pre_hook(self._before),

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from torch.autograd import DeviceType
 from torch.autograd.profiler_util import FunctionEvent
 
 from mmoe.train.parts import (
@@ -77,9 +78,9 @@ def step_times(events: Sequence[FunctionEvent]) -> StepTimes:
     the profiler gives it, and with it the time since the node before.
 
     Args:
-        events: `torch.profiler.profile.events()`.
+        events: `torch.profiler.profile.events()`; those of a GPU are left out.
     """
-    events = _without_pauses(events)
+    events = _without_pauses([e for e in events if e.device_type == DeviceType.CPU])
     markers = [event for event in events if event.name.startswith(PREFIX)]
     thread = next(marker.thread for marker in markers if _name(marker) == STEP)
     markers = sorted((m for m in markers if m.thread == thread), key=_order)

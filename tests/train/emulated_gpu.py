@@ -81,7 +81,8 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any], waits: list[str] | None =
     to_cpu = torch.device(kwargs.get("device") or GPU) == _CPU
     if there and name not in _COPIES:
         own = func.namespace == "mmoe"
-        left = [t for t in here if own or (t.dim() and name not in _INDEXING)]
+        indices = _indices(name, args)
+        left = [t for t in here if (own or t.dim()) and not any(t is index for index in indices)]
         if left:
             raise AssertionError(f"{func}: tensors on both devices, {[t.shape for t in left]}")
         waits += [f"{name} by the CPU"] * any(t.dim() for t in here)
@@ -98,6 +99,11 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any], waits: list[str] | None =
     if name in ("copy_", "_foreach_copy_") and not isinstance(args[0], OnGPU | list):
         return args[0]
     return pytree.tree_map_only(Tensor, lambda t: OnGPU(t, waits), result)
+
+
+def _indices(name: str, args: Any) -> list[Tensor]:
+    indexed = name in _INDEXING and isinstance(args[0], OnGPU)
+    return [index for index in args[1] if index is not None] if indexed else []
 
 
 def _inner(tree: Any) -> Any:

@@ -4,13 +4,19 @@ On an emulated GPU (see `emulated_gpu.py`) steps and scores equal the CPU's, and
 the device once a step. The same on a real one is in test_cuda.py.
 """
 
+from contextlib import contextmanager
+
+import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
 
 from mmoe.config import config_from_dict, set_values
+from mmoe.score import RunDirectory, load_predictor
 from mmoe.score.checkpoint import CheckpointFolder
 from mmoe.score.predictor import Predictor
 from mmoe.tasks.gate_statistics import GateStatistics
+from mmoe.train import WarmStart, evaluate_run
 from mmoe.train.fit import _training_state
 from mmoe.train.prepare import prepare
 from mmoe.train.step import train_step
@@ -61,6 +67,29 @@ def prepared(funnel_config, splits):
         return config, prepare(config, splits=splits)
 
     return make
+
+
+@pytest.fixture
+def on_gpu(monkeypatch):
+    """Whole runs go to the emulated GPU while this is entered."""
+
+    @contextmanager
+    def enter():
+        with emulated_gpu(monkeypatch), monkeypatch.context() as patch:
+            patch.setattr("mmoe.train.fit.resolve_device", lambda *_: GPU)
+            patch.setattr("mmoe.train.loop.on_device", moved)
+            yield
+
+    return enter
+
+
+def moved(batches, device):
+    """As `on_device`, whose streams only CUDA has."""
+    try:
+        for batch in batches:
+            yield batch.to(device)
+    finally:
+        batches.close()
 
 
 def take_steps(config, data, state, steps=3):
@@ -142,3 +171,71 @@ def test_and_once_a_table_with_the_plain_backend(prepared, monkeypatch):
 
     tables = len(data.encoder.tables)
     assert waits == ["tolist", "tolist", *["_coalesce"] * tables]
+
+
+LONG = (
+    "training.epochs=2",
+    "training.batch_size=500",
+    "model.expert.dropout=0",
+    "training.checkpoint_every_steps=3",
+)
+
+
+def near(one, other):
+    """Two runs' metrics, but for the last digits."""
+    for task, values in other.items():
+        for name, value in values.items():
+            assert one[task][name] == pytest.approx(value, abs=1e-4), (task, name)
+
+
+def test_a_run_trained_on_one_device_is_evaluated_and_resumed_on_another(
+    train, on_gpu, dies_after, splits, tmp_path, assert_same
+):
+    cpu = train("cpu", *LONG)
+    with on_gpu():
+        gpu = train("gpu", *LONG)
+        with pytest.raises(KeyboardInterrupt):
+            train("resumed", *LONG, reporter=dies_after(7))
+        train("resumed", *LONG, resume=True)
+        with pytest.raises(KeyboardInterrupt):
+            train("moved", *LONG, reporter=dies_after(7))
+    moved_back = train("moved", *LONG, resume=True)
+
+    assert_same(tmp_path / "gpu", tmp_path / "resumed")
+    near(gpu.metrics["tasks"], cpu.metrics["tasks"])
+    near(moved_back.metrics["tasks"], cpu.metrics["tasks"])
+    pq.write_table(splits.test, tmp_path / "test.parquet")
+    test = evaluate_run(RunDirectory.open(tmp_path / "gpu"), tmp_path / "test.parquet")
+    near(test["tasks"], gpu.metrics["tasks"])
+
+
+def test_a_warm_start_on_another_device_is_that_of_the_cpu(train, on_gpu, tmp_path):
+    train("monday", *LONG)
+    more = (*LONG, "model.num_experts=5", "training.ema_decay=0.9", "training.epochs=1")
+    cpu = train("cpu", *more, warm_start=WarmStart(tmp_path / "monday", "copy"))
+
+    with on_gpu():
+        gpu = train("gpu", *more, warm_start=WarmStart(tmp_path / "monday", "copy"))
+
+    near(gpu.metrics["tasks"], cpu.metrics["tasks"])
+
+
+@pytest.mark.torchrec
+def test_managed_ids_get_rows_of_tables_on_another_device(train, on_gpu, tmp_path, weights):
+    managed = (
+        "features=[{kind: categorical, name: user, encoding: managed, rows: 20, evict: lru, "
+        "evict_every: 2}, {kind: numeric, name: price, log: true}]",
+        *LONG,
+    )
+    cpu = train("cpu", *managed)
+
+    with on_gpu():
+        gpu = train("gpu", *managed)
+
+    near(gpu.metrics["tasks"], cpu.metrics["tasks"])
+    mine, theirs = weights(tmp_path / "gpu"), weights(tmp_path / "cpu")
+    owners = [name for name in theirs if name.startswith("ids.")]
+    assert owners and all(torch.equal(mine[name], theirs[name]) for name in owners)
+    predictor, encoder, _ = load_predictor(RunDirectory.open(tmp_path / "gpu"))
+    assert np.isfinite(predictor.ranker.tables.table_weights()["user"].numpy()).all()
+    assert encoder.tables[0].managed is not None
