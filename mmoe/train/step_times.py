@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch.autograd import DeviceType
 from torch.autograd.profiler_util import FunctionEvent
 
 from mmoe.train.parts import (
@@ -80,7 +79,7 @@ def step_times(events: Sequence[FunctionEvent]) -> StepTimes:
     Args:
         events: `torch.profiler.profile.events()`; those of a GPU are left out.
     """
-    events = _without_pauses([e for e in events if e.device_type == DeviceType.CPU])
+    events = _without_pauses([e for e in events if e.device_type.name == "CPU"])
     markers = [event for event in events if event.name.startswith(PREFIX)]
     thread = next(marker.thread for marker in markers if _name(marker) == STEP)
     markers = sorted((m for m in markers if m.thread == thread), key=_order)

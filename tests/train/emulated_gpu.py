@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 GPU = torch.device("meta")
 _CPU = torch.device("cpu")
 _COPIES = ("_to_copy", "copy_", "_foreach_copy_")
-# A tensor on the CPU may say which rows of one on a GPU are meant; it is copied there, and waited for
+# A tensor on the CPU may say which rows of one on a GPU are meant: it is copied there, a wait
 _INDEXING = ("index", "index_put_", "_index_put_impl_")
 # What comes out has a size that the host has to know
 _SIZED_BY_VALUES = ("nonzero", "_unique2", "unique_dim", "_coalesce", "masked_select")
