@@ -10,6 +10,7 @@ import torch
 from mmoe.config import config_from_dict, set_values
 from mmoe.datasets.encoded import EncodedData
 from mmoe.embeddings import torchrec_problem
+from mmoe.parallel import ensure_process_group
 from mmoe.score import RunDirectory, load_predictor, score_files
 from mmoe.train.fit import _training_state
 from mmoe.train.on_device import on_device
@@ -41,6 +42,7 @@ def steps(funnel_config, splits):
     """Losses of ten steps on a device, and the state after them."""
 
     def run(device, *overrides):
+        ensure_process_group(device=device)
         config = config_from_dict(set_values(funnel_config, [*DRY, *overrides]))
         data = prepare(config, splits=splits)
         state = _training_state(config, data, device)
