@@ -4,7 +4,62 @@ from typing import Literal
 
 from pydantic import Field
 
-from mmoe.config.base import Strict
+from mmoe.config.base import Name, Strict
+
+Sharding = Literal[
+    "auto",
+    "table_wise",
+    "row_wise",
+    "column_wise",
+    "table_row_wise",
+    "table_column_wise",
+    "grid",
+    "data_parallel",
+]
+Kernel = Literal["auto", "fused", "uvm", "uvm_caching"]
+Precision = Literal["fp32", "fp16"]
+
+
+class TablePlacement(Strict):
+    """Where the rows of a table are; a key that is left out has the value of all tables."""
+
+    sharding: Sharding | None = Field(
+        default=None,
+        description="table_wise: whole on one rank; row_wise: rows over all ranks; column_wise, "
+        "table_column_wise: columns over ranks; table_row_wise: rows over the ranks of one "
+        "machine; grid: columns over machines, rows over the ranks of each; data_parallel: whole "
+        "on every rank; auto: TorchRec's planner picks. Row-wise Adagrad has one number for a "
+        "whole row, so its tables are never cut by columns",
+    )
+    kernel: Kernel | None = Field(
+        default=None,
+        description="fused: rows in the memory of the device; uvm: in that of the machine, read "
+        "by the GPU; uvm_caching: the same, with a cache on the GPU; auto: fused, or where there "
+        "are GPUs what the planner picks",
+    )
+    precision: Precision | None = Field(
+        default=None, description="of the stored rows; their optimizer's state is fp32"
+    )
+    columns: int | None = Field(
+        default=None,
+        ge=4,
+        multiple_of=4,  # FBGEMM reads rows in vectors of four
+        description="width of a piece where a table is cut by columns; default: an even part",
+    )
+
+    def over(self, other: "TablePlacement") -> "TablePlacement":
+        """These keys, and those of `other` where they are left out.
+
+        Example:
+            >>> rows = TablePlacement(sharding="row_wise")
+            >>> rows.over(TablePlacement(sharding="auto", precision="fp16")).precision
+            'fp16'
+        """
+        return other.model_copy(update=self.model_dump(exclude_none=True))
+
+
+# What a table has that says nothing, in a config that says nothing of all tables
+_USUAL = TablePlacement(sharding="auto", kernel="auto", precision="fp32")
 
 
 class ParallelConfig(Strict):
@@ -25,3 +80,21 @@ class ParallelConfig(Strict):
         le=86_400,
         description="a rank that has waited so long for another ends with an error",
     )
+    tables: TablePlacement = Field(
+        default=TablePlacement(),
+        description="where the embedding tables are, unless per_table says",
+    )
+    per_table: dict[Name, TablePlacement] = Field(
+        default_factory=dict, description="tables that are placed otherwise, by name"
+    )
+    memory_gib: float | None = Field(
+        default=None,
+        gt=0,
+        description="what the tables of one rank, with their optimizer's state and what a batch "
+        "looks up, may take; default: the memory of the device, or that of the machine divided by "
+        "its ranks",
+    )
+
+    def placement(self, table: str) -> TablePlacement:
+        """Of one table; no key is left out but `columns`."""
+        return self.per_table.get(table, TablePlacement()).over(self.tables).over(_USUAL)

@@ -1,5 +1,7 @@
 """One run: data, features, tasks, model, training."""
 
+from difflib import get_close_matches
+
 from pydantic import Field, model_validator
 
 from mmoe.config.base import Strict
@@ -65,6 +67,22 @@ class RunConfig(Strict):
                         "give the feature or table of that name another name"
                     )
                 taken.add(name)
+        return self
+
+    @model_validator(mode="after")
+    def _placed_tables_exist(self) -> "RunConfig":
+        known: set[str] = set()
+        for feature in self.features:
+            known |= {feature.table_name} if isinstance(feature, IdFeature) else set()
+            known |= set(feature.derived_names)
+        for name in self.parallel.per_table:
+            if name not in known:
+                close = get_close_matches(name, known, n=1)
+                hint = f"did you mean {close[0]!r}?" if close else f"there: {sorted(known)}"
+                raise ValueError(
+                    f"parallel.per_table names {name!r}, but no feature looks up such a table; "
+                    + hint
+                )
         return self
 
     @model_validator(mode="after")
