@@ -2,14 +2,16 @@
 
 from collections.abc import Sequence
 from importlib.util import find_spec
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
-from mmoe.config import EmbeddingOptimizerConfig, FeatureSpec, TableSpec
+from mmoe.config import EmbeddingOptimizerConfig, FeatureSpec, ParallelConfig, TableSpec
 from mmoe.embeddings.initial import fill_tables
 from mmoe.embeddings.managed import ManagedEmbeddings
+from mmoe.embeddings.shards import Sharded
 
 
 class EmbeddingBackend(Protocol):
@@ -30,11 +32,31 @@ class EmbeddingBackend(Protocol):
         """The tables themselves (not copies) by name, each [rows, dim] float32."""
         ...
 
+    def table_shards(self) -> dict[str, Sharded]:
+        """The tables (not copies) by name: whole where every rank has it, else its pieces here.
+
+        A rank may hold none of a table, or several pieces of it.
+        """
+        ...
+
     def optimizer_state(self) -> dict[str, Tensor]:
         """What a resumed run needs (not copies): by `TABLE/NAME` tensors with a row for each row.
 
         Row-wise Adagrad: `sum` [rows]; Adagrad: `sum` [rows, dim]; Adam: `exp_avg`, `exp_avg_sq`
         [rows, dim], and `steps`, int64 [1], of all tables together; SGD: nothing.
+        """
+        ...
+
+    def optimizer_shards(self) -> dict[str, Sharded]:
+        """The tensors of `optimizer_state`, as `table_shards` gives the tables."""
+        ...
+
+    def plan_summary(self) -> list[dict[str, Any]]:
+        """Which rank holds what, one entry a table, for JSON; empty where one process holds all.
+
+        Each has `table`, `rows`, `dim`, `sharding`, `kernel`, `precision`, and `pieces`: for each
+        piece its `rank`, `rows` and `columns` (first, and one past the last), and `bytes`,
+        optimizer's state included. `mmoe.embeddings.plan_table` makes a table of it to print.
         """
         ...
 
@@ -55,6 +77,7 @@ def build_embeddings(
     backend: Literal["auto", "torchrec", "plain"] = "auto",
     seed: int = 0,
     device: torch.device | None = None,
+    parallel: ParallelConfig | None = None,
 ) -> nn.Module:
     """Embedding tables for `features`, trained as `optimizer` says, each at its own rate.
 
@@ -73,6 +96,7 @@ def build_embeddings(
         backend: See above.
         seed: Of the initial values, which are drawn on the CPU: the same on every device.
         device: Of the tables; default: the CPU.
+        parallel: Which rank holds what, where there are several.
 
     Returns:
         An `nn.Module` that is an `EmbeddingBackend`.
@@ -102,13 +126,30 @@ def build_embeddings(
             )
         from mmoe.embeddings.sharded import ShardedEmbeddings  # seconds to import: only when used
 
-        module: nn.Module = ShardedEmbeddings(tables, features, optimizer, device)
+        module: nn.Module = ShardedEmbeddings(tables, features, optimizer, parallel, device)
     else:
+        _check_plain(optimizer, features)
         from mmoe.embeddings.plain import PlainEmbeddings
 
         module = PlainEmbeddings(tables, features, optimizer, device)
-    fill_tables(module.table_weights(), seed)  # type: ignore[operator]  # both backends have it
+    fill_tables(module.table_shards(), seed)  # type: ignore[operator]  # both backends have it
     return _with_managed_ids(module, tables, features, seed)
+
+
+def _check_plain(optimizer: EmbeddingOptimizerConfig, features: Sequence[FeatureSpec]) -> None:
+    """Tables of one process are trained by its own batches alone."""
+    ranks = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+    if ranks == 1 or not features:
+        return
+    why = torchrec_problem() or (
+        "FBGEMM has no Adam for the CPU" if optimizer.kind == "adam" else "the config asks for it"
+    )
+    raise ValueError(
+        f"{ranks} ranks need embedding tables on TorchRec, but these would be on the plain backend "
+        f"({why}); install torchrec and fbgemm_gpu (see the README), say "
+        "training.embedding_backend: torchrec and an embedding_optimizer other than adam, or start "
+        "one process"
+    )
 
 
 def torchrec_problem(device: torch.device | None = None) -> str | None:

@@ -6,21 +6,53 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from mmoe.embeddings.shards import Shard, Sharded, pieces
+
+# Numbers drawn at a time (16 MiB): a table is never held whole beside its pieces
+_DRAWN = 2**22
+
 
 @torch.no_grad()
-def fill_tables(weights: Mapping[str, Tensor], seed: int) -> None:
-    """Each table from its own generator, so that adding a table changes no other."""
-    for name, weight in weights.items():
-        weight.copy_(_uniform(weight.shape, weight.shape[0], f"{seed} {name}"))
-        weight[:2] = 0
+def fill_tables(tables: Mapping[str, Sharded], seed: int) -> None:
+    """Each table from its own generator, so that adding a table changes no other.
+
+    A piece of a table gets the numbers that it has in the whole one, however it is cut.
+    """
+    for name, table in tables.items():
+        shards = pieces(table)
+        if shards:
+            _fill(shards, f"{seed} {name}")
 
 
-def fresh_rows(count: int, weight: Tensor, key: str) -> Tensor:
-    """`count` rows as `fill_tables` makes them for the table `weight`; another key, other rows."""
-    return _uniform(torch.Size((count, weight.shape[1])), weight.shape[0], key)
+def fresh_rows(count: int, shape: tuple[int, ...], key: str) -> Tensor:
+    """`count` rows as `fill_tables` makes them for a table [rows, dim]; another key, other rows."""
+    generator, bound = _source(shape[0], key)
+    return torch.empty(count, shape[1]).uniform_(-bound, bound, generator=generator)
 
 
-def _uniform(shape: torch.Size, rows: int, key: str) -> Tensor:
-    generator = torch.Generator().manual_seed(zlib.crc32(key.encode()))
-    bound = rows**-0.5
-    return torch.empty(shape).uniform_(-bound, bound, generator=generator)
+def _fill(shards: list[Shard], key: str) -> None:
+    rows, dim = shards[0].shape
+    generator, bound = _source(rows, key)
+    last = max(shard.region[0].stop for shard in shards)
+    height = max(2, _DRAWN // dim)  # the first block has both rows that are zeros
+    for start in range(0, last, height):
+        # Blocks of one generator, drawn one after another, are the table drawn at once
+        block_HD = torch.empty(min(height, rows - start), dim)
+        block_HD.uniform_(-bound, bound, generator=generator)
+        if start == 0:
+            block_HD[:2] = 0  # of missing and unseen ids
+        for shard in shards:
+            _copy_rows(block_HD, start, shard)
+
+
+def _copy_rows(block_HD: Tensor, start: int, shard: Shard) -> None:
+    """The part of rows [start, start + H) of the whole that belongs to a piece."""
+    rows, columns = shard.region
+    first, end = max(start, rows.start), min(start + len(block_HD), rows.stop)
+    if first < end:
+        found = block_HD[first - start : end - start, columns]
+        shard.tensor[first - rows.start : end - rows.start] = found
+
+
+def _source(rows: int, key: str) -> tuple[torch.Generator, float]:
+    return torch.Generator().manual_seed(zlib.crc32(key.encode())), rows**-0.5

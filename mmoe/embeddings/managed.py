@@ -1,14 +1,16 @@
 """Embeddings looked up by raw ids: tables whose rows change hands while training goes on."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from mmoe.config import FeatureSpec
+from mmoe.embeddings.gather import gather_ids
 from mmoe.embeddings.initial import fresh_rows
 from mmoe.embeddings.names import table_of_state
+from mmoe.embeddings.shards import Sharded, pieces, rows_held
 
 if TYPE_CHECKING:
     from mmoe.embeddings.admission import IdAdmission
@@ -20,7 +22,8 @@ class ManagedEmbeddings(nn.Module):
 
     While training, every batch's ids are noted, and `step` gives rows away at the end of a window:
     a row with a new owner gets fresh values and zeros in the optimizer's state. In evaluation
-    nothing is noted, so a row's score never depends on its batch mates.
+    nothing is noted, so a row's score never depends on its batch mates. Where there are several
+    ranks, each notes the ids of all, so that everywhere the same ids own the same rows.
 
     Args:
         backend: Holds the tables; an `EmbeddingBackend`.
@@ -47,21 +50,29 @@ class ManagedEmbeddings(nn.Module):
         return self.module(self.rows_of(values, lengths_CB), lengths_CB, *others)
 
     def rows_of(self, values: Tensor, lengths_CB: Tensor) -> Tensor:
-        """Rows of the tables, int64 [V]; in training the ids are noted.
+        """Rows of the tables, int64 [V]; in training the ids of all ranks are noted.
 
         Ids are looked up on the CPU, where their owners are, wherever the tables are.
         """
-        lengths = lengths_CB.view(len(self.features), -1).sum(dim=1).tolist()
+        features = len(self.features)
+        lengths = lengths_CB.view(features, lengths_CB.numel() // features).sum(dim=1).tolist()
         parts = list(values.cpu().split(lengths))
-        for c, feature in enumerate(self.features):
-            admission = self.admissions.get(feature.table)
-            if admission is None:
-                continue
-            ids_V, parts[c] = parts[c], admission.rows_of(parts[c])
-            if self.training:
-                admission.note(ids_V)
-                admission.count(parts[c])
+        managed = [c for c, f in enumerate(self.features) if f.table in self.admissions]
+        ids = [parts[c] for c in managed]
+        for c in managed:
+            parts[c] = self.admissions[self.features[c].table].rows_of(parts[c])
+        if self.training:
+            self._note(managed, ids, [parts[c] for c in managed])
         return torch.cat(parts).to(values.device)
+
+    def _note(self, managed: list[int], ids: list[Tensor], rows: list[Tensor]) -> None:
+        """Feature by feature, rank after rank: as one process would meet the rows of all ranks."""
+        everywhere = gather_ids([*ids, *rows])
+        found = zip(everywhere[: len(ids)], everywhere[len(ids) :], strict=True)
+        for c, (ids_V, rows_V) in zip(managed, found, strict=True):
+            admission = self.admissions[self.features[c].table]
+            admission.note(ids_V)
+            admission.count(rows_V)
 
     def step(self) -> None:
         """Applies the gradients, then lets rows change hands: never between lookup and gradient."""
@@ -78,6 +89,18 @@ class ManagedEmbeddings(nn.Module):
     def optimizer_state(self) -> dict[str, Tensor]:
         """The backend's."""
         return self._backend.optimizer_state()
+
+    def table_shards(self) -> dict[str, Sharded]:
+        """The backend's."""
+        return self._backend.table_shards()
+
+    def optimizer_shards(self) -> dict[str, Sharded]:
+        """The backend's."""
+        return self._backend.optimizer_shards()
+
+    def plan_summary(self) -> list[dict[str, Any]]:
+        """The backend's."""
+        return self._backend.plan_summary()
 
     def scale_learning_rates(self, factor: float) -> None:
         """For the next step."""
@@ -136,13 +159,15 @@ class ManagedEmbeddings(nn.Module):
 
     @torch.no_grad()
     def _start_afresh(self, table: str, rows_R: Tensor, window: int) -> None:
-        weight = self.table_weights()[table]
-        fresh = fresh_rows(len(rows_R), weight, f"{self.seed} {table} {window}")
-        rows_R = rows_R.to(weight.device)
-        weight[rows_R] = fresh.to(weight.device)
-        for name, state in self.optimizer_state().items():
-            if table_of_state(name) == table and state.dim() and len(state) == len(weight):
-                state[rows_R] = 0
+        for shard, own_S, chosen_S in rows_held(pieces(self.table_shards()[table]), rows_R):
+            fresh_RD = fresh_rows(len(rows_R), shard.shape, f"{self.seed} {table} {window}")
+            shard.tensor[own_S.to(shard.tensor.device)] = fresh_RD[chosen_S, shard.region[1]].to(
+                shard.tensor
+            )
+        for name, state in self.optimizer_shards().items():
+            if table_of_state(name) == table:
+                for shard, own_S, _ in rows_held(pieces(state), rows_R):
+                    shard.tensor[own_S.to(shard.tensor.device)] = 0
 
 
 def managed_ids(embeddings: object) -> ManagedEmbeddings | None:

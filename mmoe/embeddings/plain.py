@@ -1,6 +1,7 @@
 """Embeddings on plain PyTorch, for machines where torchrec cannot be installed."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -10,6 +11,7 @@ from mmoe.config import EmbeddingOptimizerConfig, FeatureSpec, TableSpec
 from mmoe.embeddings.names import module_name
 from mmoe.embeddings.pooling import divide_by_length, feature_weights
 from mmoe.embeddings.row_updates import TableOptimizer, row_update
+from mmoe.embeddings.shards import Sharded
 
 
 class PlainEmbeddings(nn.Module):
@@ -82,9 +84,21 @@ class PlainEmbeddings(nn.Module):
         """The tables by name."""
         return {name: self.tables[module_name(name)].data for name in self._names}
 
+    def table_shards(self) -> dict[str, Sharded]:
+        """See `EmbeddingBackend`: all of them whole."""
+        return dict(self.table_weights())
+
     def optimizer_state(self) -> dict[str, Tensor]:
         """See `EmbeddingBackend`."""
         return self.optimizer.state()
+
+    def optimizer_shards(self) -> dict[str, Sharded]:
+        """See `EmbeddingBackend`."""
+        return dict(self.optimizer_state())
+
+    def plan_summary(self) -> list[dict[str, Any]]:
+        """Nothing: one process holds all."""
+        return []
 
     def scale_learning_rates(self, factor: float) -> None:
         """For the next step."""

@@ -153,14 +153,25 @@ class TableOptimizer:
 
     @torch.no_grad()
     def step(self) -> None:
-        """Applies and clears the sparse gradients."""
+        """Applies and clears the gradients; rows without any, or with zeros, stay as they are."""
         self.steps += 1
         step = int(self.steps)
+        # All at once: tables of one TorchRec kernel are parts of one tensor, gradients included
+        gradients = {name: weight.grad for name, weight in self.tables.items()}
         for name, weight in self.tables.items():
-            if weight.grad is None:
-                continue
-            gradient = weight.grad.coalesce()
             weight.grad = None
-            found = RowGradients(weight, gradient.indices()[0], gradient.values())
+            gradient = gradients[name]
+            if gradient is None:
+                continue
+            found = RowGradients(weight.data, *_moved_rows(gradient))
             rate = self.rates[name] * self.factor
             self.update(found, self.states[name], rate=rate, step=step)
+
+
+def _moved_rows(gradient: Tensor) -> tuple[Tensor, Tensor]:
+    """Numbers of the rows that have a gradient, each once, and their gradients."""
+    if gradient.is_sparse:
+        gradient = gradient.coalesce()
+        return gradient.indices()[0], gradient.values()
+    rows_R = gradient.any(dim=1).nonzero().view(-1)
+    return rows_R, gradient[rows_R]

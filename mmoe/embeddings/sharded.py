@@ -4,7 +4,7 @@ import logging
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -16,19 +16,21 @@ from torchrec import (
     KeyedJaggedTensor,
     PoolingType,
 )
-from torchrec.distributed.embedding_types import EmbeddingComputeKernel
-from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.comm_ops import set_gradient_division
 from torchrec.distributed.model_parallel import DistributedModelParallel
-from torchrec.distributed.planner import EmbeddingShardingPlanner, Topology
-from torchrec.distributed.planner.types import ParameterConstraints, PlannerError
-from torchrec.distributed.types import ShardingPlan, ShardingType
+from torchrec.modules.embedding_configs import DataType
 from torchrec.optim.keyed import CombinedOptimizer, KeyedOptimizer
 
-from mmoe.config import EmbeddingOptimizerConfig, FeatureSpec, TableSpec
+from mmoe.config import EmbeddingOptimizerConfig, FeatureSpec, ParallelConfig, TableSpec
 from mmoe.embeddings.arrange import Block, arrange, arrangement
 from mmoe.embeddings.names import module_name, table_of_module
+from mmoe.embeddings.plan_summary import plan_rows
+from mmoe.embeddings.planning import World, plan_tables
 from mmoe.embeddings.pooling import needed_weights
 from mmoe.embeddings.quiet import quiet_tracing
+from mmoe.embeddings.replicas import Replicas
+from mmoe.embeddings.sharder import TableSharder
+from mmoe.embeddings.shards import Shard, Sharded, held_whole
 
 # What FBGEMM has kernels for on the CPU (tried with 1.8: Adam, partial row-wise Adam, LAMB, LARS
 # and the others say "not supported in CPU mode").
@@ -37,19 +39,26 @@ _OPTIMIZERS = {
     "adagrad": EmbOptimType.EXACT_ADAGRAD,
     "sgd": EmbOptimType.EXACT_SGD,
 }
+_PRECISIONS = {"fp32": DataType.FP32, "fp16": DataType.FP16}
 
 
 class ShardedEmbeddings(nn.Module):
     """Pooled embeddings under TorchRec's planner, updated inside the backward pass.
 
+    All ranks make it, call it and run its backward pass together, each with its own batch: of any
+    height, 0 included. The loss is the sum of what the ranks call `backward` on; every row moves
+    as if one process had looked up the batches of all, one under another.
+
     Args:
         tables: Rows and widths.
         features: In the order of the output.
         optimizer: Its kind, settings and rate.
-        device: Of the tables; default: the CPU.
+        parallel: Where the tables are. One rank holds them all.
+        device: Of the tables and the batches; default: the CPU.
 
     Raises:
-        ValueError: No process group is initialised.
+        ValueError: No process group is initialised; on every rank alike: the tables cannot be
+            placed as the config says, or the ranks have not the memory.
     """
 
     def __init__(
@@ -57,6 +66,7 @@ class ShardedEmbeddings(nn.Module):
         tables: Sequence[TableSpec],
         features: Sequence[FeatureSpec],
         optimizer: EmbeddingOptimizerConfig,
+        parallel: ParallelConfig | None = None,
         device: torch.device | None = None,
     ) -> None:
         super().__init__()
@@ -66,55 +76,83 @@ class ShardedEmbeddings(nn.Module):
                 "call mmoe.parallel.ensure_process_group() first"
             )
         self.features = list(features)
+        self.tables, self.optimizer = list(tables), optimizer
+        self.parallel = parallel or ParallelConfig()
         dims = {table.name: table.dim for table in tables}
         self._dims = [dims[feature.table] for feature in features]
         self.output_dim = sum(self._dims)
         self.keys = [feature.name for feature in features]
         self._blocks: list[Block] | None = None
-        quiet_tracing()
-        with _quiet():
-            self.sharded = _shard(tables, features, optimizer, device or torch.device("cpu"))
-            self._weights = _local_shards(self.sharded.state_dict())
         self._rates = {
             table.name: table.learning_rate or optimizer.learning_rate for table in tables
         }
+        quiet_tracing()
+        set_gradient_division(False)  # the loss is the ranks' sum, not their mean
+        with _quiet():
+            self.sharded = self._shard(device or torch.device("cpu"))
+            self._shards = {
+                table_of_module(name.split(".")[1]): _held(value)
+                for name, value in self.sharded.state_dict().items()
+            }
+        self._replicas = Replicas(cast(Any, self.sharded.module), self._rates, optimizer)
 
     def forward(
         self, values: Tensor, lengths_CB: Tensor, id_weights: Tensor | None = None
     ) -> Tensor:
         """See `EmbeddingBackend`."""
         batch = lengths_CB.numel() // max(len(self.keys), 1)
-        if not self.keys or batch == 0:
-            # FBGEMM refuses an empty batch; the result of no rows is no rows
-            return torch.zeros(batch, self.output_dim, device=values.device)
-        ids = KeyedJaggedTensor(
-            keys=self.keys,
-            values=values,
-            lengths=lengths_CB,
-            weights=needed_weights(self.features, id_weights),
-        )
+        weights = needed_weights(self.features, id_weights)
+        if batch == 0:
+            if dist.get_world_size() == 1:
+                # FBGEMM refuses an empty batch; the result of no rows is no rows
+                return torch.zeros(0, self.output_dim, device=values.device)
+            # This rank's rows of tables are asked for all the same, so it looks up one empty row
+            lengths_CB = lengths_CB.new_zeros(len(self.keys))
+        ids = KeyedJaggedTensor(keys=self.keys, values=values, lengths=lengths_CB, weights=weights)
         pooled = self.sharded(ids).wait()
         if self._blocks is None:
             # The KeyedTensor of a sharded collection lists its keys in shard order
             self._blocks = arrangement(self.features, self._dims, pooled.keys())
-        return arrange(pooled.values(), lengths_CB, self._blocks)
+        return arrange(pooled.values(), lengths_CB, self._blocks)[:batch]
 
     def table_weights(self) -> dict[str, Tensor]:
-        """The tables (this rank's shards) by name."""
-        return dict(self._weights)
+        """The tables by name, where this process holds all of them whole.
+
+        Raises:
+            ValueError: One of them is spread over ranks.
+        """
+        return held_whole(self._shards)
+
+    def table_shards(self) -> dict[str, Sharded]:
+        """See `EmbeddingBackend`."""
+        return dict(self._shards)
 
     def optimizer_state(self) -> dict[str, Tensor]:
+        """See `EmbeddingBackend`.
+
+        Raises:
+            ValueError: A table is spread over ranks.
+        """
+        return held_whole(self.optimizer_shards())
+
+    def optimizer_shards(self) -> dict[str, Sharded]:
         """See `EmbeddingBackend`."""
+        if self.optimizer.kind == "sgd":
+            return {}
         with _quiet():
             state = self.sharded.fused_optimizer.state_dict()["state"]
-            return {
-                f"{table_of_module(name.split('.')[0])}/sum": _flat_rows(_local(value))
+            found: dict[str, Sharded] = {
+                f"{table_of_module(name.split('.')[0])}/sum": _held(value)
                 for by_table in state.values()
                 for name, value in by_table.items()
             }
+        found |= self._replicas.state()
+        # A rank that holds no piece of a table has none of its state
+        return {name: found.get(name, []) for name in (f"{table}/sum" for table in self._shards)}
 
     def scale_learning_rates(self, factor: float) -> None:
         """For the next backward pass."""
+        self._replicas.scale_learning_rates(factor)
         optimizer = self.sharded.fused_optimizer
         for group in _kernel_optimizers(optimizer):
             # Tables of one kernel have one rate: TorchRec groups them by it
@@ -124,15 +162,43 @@ class ShardedEmbeddings(nn.Module):
         optimizer.step()  # hands the rates to the kernels; applies nothing
 
     def step(self) -> None:
-        """Nothing to do: the backward pass has updated the rows."""
+        """Moves tables of which every rank has a copy; the backward pass has moved the others."""
+        self._replicas.step()
+
+    def plan_summary(self) -> list[dict[str, Any]]:
+        """Who holds what, one entry a table; the same on every rank."""
+        (plan,) = self.sharded.plan.plan.values()
+        return plan_rows(
+            self.tables,
+            cast(Any, plan),
+            self.optimizer,
+            self.parallel,
+            dist.get_world_size(),
+        )
+
+    def _shard(self, device: torch.device) -> DistributedModelParallel:
+        collection = _collection(self.tables, self.features, self.parallel)
+        sharder = TableSharder(
+            fused_params={
+                "optimizer": _OPTIMIZERS[self.optimizer.kind],
+                "learning_rate": self.optimizer.learning_rate,
+                "eps": self.optimizer.eps,
+            }
+        )
+        world = World.of_this_process(self.parallel, device)
+        plan = plan_tables(collection, sharder, self.tables, self.optimizer, self.parallel, world)
+        return DistributedModelParallel(
+            collection,
+            device=device,
+            plan=plan,
+            sharders=[sharder],  # type: ignore[list-item]  # invariant list in its signature
+            init_data_parallel=False,
+        )
 
 
-def _shard(
-    tables: Sequence[TableSpec],
-    features: Sequence[FeatureSpec],
-    optimizer: EmbeddingOptimizerConfig,
-    device: torch.device,
-) -> DistributedModelParallel:
+def _collection(
+    tables: Sequence[TableSpec], features: Sequence[FeatureSpec], parallel: ParallelConfig
+) -> EmbeddingBagCollection:
     collection = EmbeddingBagCollection(
         device=torch.device("meta"),
         tables=[
@@ -142,6 +208,7 @@ def _shard(
                 embedding_dim=table.dim,
                 feature_names=[f.name for f in features if f.table == table.name],
                 pooling=PoolingType.SUM,
+                data_type=_PRECISIONS[parallel.placement(table.name).precision or "fp32"],
             )
             for table in tables
         ],
@@ -152,51 +219,7 @@ def _shard(
             # Where TorchRec looks for settings of one table; those that agree share a kernel call
             weight: Any = collection.embedding_bags[module_name(table.name)].weight
             weight._optimizer_kwargs = [{"learning_rate": table.learning_rate}]
-    sharder = EmbeddingBagCollectionSharder(
-        fused_params={
-            "optimizer": _OPTIMIZERS[optimizer.kind],
-            "learning_rate": optimizer.learning_rate,
-            "eps": optimizer.eps,
-        }
-    )
-    world = dist.get_world_size()
-    # Left alone, the planner replicates small tables without a fused optimizer
-    fused = ParameterConstraints(
-        sharding_types=[ShardingType.TABLE_WISE.value],
-        compute_kernels=[EmbeddingComputeKernel.FUSED.value],
-    )
-    planner = EmbeddingShardingPlanner(
-        topology=Topology(world_size=world, compute_device=device.type),
-        constraints={module_name(table.name): fused for table in tables},
-    )
-    try:
-        plan = planner.collective_plan(collection, [sharder], dist.group.WORLD)  # type: ignore[arg-type]
-    except PlannerError as error:
-        raise ValueError(_too_large(tables)) from error
-    assert isinstance(plan, ShardingPlan)
-    return DistributedModelParallel(
-        collection,
-        device=device,
-        plan=plan,
-        sharders=[sharder],  # type: ignore[list-item]  # invariant list in torchrec's signature
-        init_data_parallel=False,
-    )
-
-
-def _too_large(tables: Sequence[TableSpec]) -> str:
-    """Fused and table-wise are always allowed, so a plan lacks nothing but memory."""
-    bytes_of = {table.name: table.num_rows * table.dim * 4 for table in tables}
-    largest = max(bytes_of, key=lambda name: bytes_of[name])
-    return (
-        f"the embedding tables need {sum(bytes_of.values()) / 2**30:,.0f} GiB, which TorchRec's "
-        f"planner cannot place; the largest is {largest!r} ({bytes_of[largest] / 2**30:,.0f} GiB): "
-        "lower its rows, hash_size or dim"
-    )
-
-
-def _local_shards(state: dict[str, object]) -> dict[str, Tensor]:
-    """`embedding_bags.table_TABLE.weight` → the local tensor."""
-    return {table_of_module(name.split(".")[1]): _local(value) for name, value in state.items()}
+    return collection
 
 
 def _kernel_optimizers(optimizer: KeyedOptimizer) -> Iterator[KeyedOptimizer]:
@@ -204,8 +227,22 @@ def _kernel_optimizers(optimizer: KeyedOptimizer) -> Iterator[KeyedOptimizer]:
     if isinstance(optimizer, CombinedOptimizer):
         for _, inner in optimizer.optimizers:
             yield from _kernel_optimizers(inner)
-    else:
+    elif optimizer.params:
         yield optimizer
+
+
+def _held(value: object) -> Sharded:
+    """The tensor where every rank has it whole, else this rank's pieces of it."""
+    if isinstance(value, Tensor) and not hasattr(value, "local_shards"):
+        return _flat_rows(value)
+    sharded: Any = value  # a ShardedTensor
+    local = [
+        Shard(_flat_rows(s.tensor), tuple(sharded.size()), tuple(s.metadata.shard_offsets))
+        for s in sharded.local_shards()
+    ]
+    if dist.get_world_size() == 1 and len(local) == 1:
+        return local[0].tensor
+    return [_of_flat(shard) for shard in local]
 
 
 def _flat_rows(state: Tensor) -> Tensor:
@@ -213,23 +250,23 @@ def _flat_rows(state: Tensor) -> Tensor:
     return state.view(-1) if state.dim() == 2 and state.shape[1] == 1 else state
 
 
-def _local(value: object) -> Tensor:
-    if isinstance(value, Tensor) and not hasattr(value, "local_shards"):
-        return value
-    shards = value.local_shards()  # type: ignore[attr-defined]  # a ShardedTensor
-    assert len(shards) == 1, "one rank holds each table whole"
-    return shards[0].tensor
+def _of_flat(shard: Shard) -> Shard:
+    """As many dimensions in its description as it has."""
+    dims = shard.tensor.dim()
+    return Shard(shard.tensor, shard.shape[:dims], shard.offsets[:dims])
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
     """TorchRec's planner warns about estimates and deprecations a user can do nothing about."""
-    logger = logging.getLogger("torchrec")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
+    loggers = [logging.getLogger("torchrec"), logging.getLogger()]  # it uses the root's as well
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
             yield
     finally:
-        logger.setLevel(level)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

@@ -40,6 +40,7 @@ def build_ranker(
         backend=config.training.embedding_backend,
         seed=config.seed,
         device=device,
+        parallel=config.parallel,
     )
     num_dense = len(encoder.dense_names)
     network = build_network(

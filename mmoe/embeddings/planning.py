@@ -1,0 +1,297 @@
+"""Which rank holds which rows: TorchRec's planner, and what it is allowed to do."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torchrec import EmbeddingBagCollection
+from torchrec.distributed.embedding_types import EmbeddingComputeKernel
+from torchrec.distributed.planner import EmbeddingShardingPlanner, Topology
+from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
+from torchrec.distributed.planner.types import ParameterConstraints, PlannerError
+from torchrec.distributed.types import ShardingPlan, ShardingType
+
+from mmoe.config import EmbeddingOptimizerConfig, ParallelConfig, TablePlacement, TableSpec
+from mmoe.embeddings.names import module_name
+from mmoe.embeddings.sharder import TableSharder
+
+SHARDINGS = {
+    "table_wise": ShardingType.TABLE_WISE,
+    "row_wise": ShardingType.ROW_WISE,
+    "column_wise": ShardingType.COLUMN_WISE,
+    "table_column_wise": ShardingType.TABLE_COLUMN_WISE,
+    "table_row_wise": ShardingType.TABLE_ROW_WISE,
+    "grid": ShardingType.GRID_SHARD,
+    "data_parallel": ShardingType.DATA_PARALLEL,
+}
+BY_COLUMNS = ("column_wise", "table_column_wise", "grid")
+BY_ROWS = ("row_wise", "table_row_wise", "grid")
+KERNELS = {
+    "fused": EmbeddingComputeKernel.FUSED,
+    "uvm": EmbeddingComputeKernel.FUSED_UVM,
+    "uvm_caching": EmbeddingComputeKernel.FUSED_UVM_CACHING,
+}
+# Numbers that the optimizer keeps, for a row and for each number of it; 4 bytes each
+_STATE = {"rowwise_adagrad": (1, 0), "adagrad": (0, 1), "sgd": (0, 0), "adam": (0, 2)}
+_WIDTH = {"fp32": 4, "fp16": 2}
+
+
+@dataclass(frozen=True)
+class World:
+    """The ranks, as the planner sees them.
+
+    Attributes:
+        ranks: How many.
+        local_ranks: How many share a machine.
+        memory: Bytes that the tables of one rank may take.
+        device: cpu or cuda.
+    """
+
+    ranks: int
+    local_ranks: int
+    memory: int
+    device: str
+
+    @classmethod
+    def of_this_process(cls, parallel: ParallelConfig, device: torch.device) -> "World":
+        """All ranks call it; the one with the least memory counts for all."""
+        ranks = dist.get_world_size()
+        local = _local_ranks(ranks)
+        asked = parallel.memory_gib
+        memory = int(asked * 2**30) if asked is not None else _memory(device, local)
+        least = torch.tensor(memory, device=device)
+        if ranks > 1:
+            dist.all_reduce(least, dist.ReduceOp.MIN)
+        return cls(ranks, local, int(least), device.type)
+
+
+def plan_tables(
+    collection: EmbeddingBagCollection,
+    sharder: TableSharder,
+    tables: Sequence[TableSpec],
+    optimizer: EmbeddingOptimizerConfig,
+    parallel: ParallelConfig,
+    world: World,
+) -> ShardingPlan:
+    """The plan, the same on every rank.
+
+    Raises:
+        ValueError: On every rank alike: a table's placement cannot be had, or the ranks have not
+            the memory.
+    """
+    constraints = {
+        module_name(table.name): _constraints(table, optimizer, parallel, world) for table in tables
+    }
+    planner = EmbeddingShardingPlanner(
+        topology=Topology(
+            world_size=world.ranks,
+            local_world_size=world.local_ranks,
+            compute_device=world.device,
+            ddr_cap=world.memory if world.device == "cpu" else None,
+            hbm_cap=world.memory if world.device != "cpu" else None,
+        ),
+        storage_reservation=FixedPercentageStorageReservation(percentage=0.0),
+        constraints=constraints,
+    )
+    # The first rank plans for all, and says so where it cannot: the others would wait for ever
+    found: list[ShardingPlan | str | None] = [None]
+    if dist.get_rank() == 0:
+        try:
+            found[0] = planner.plan(collection, [sharder])  # type: ignore[list-item]  # invariant
+        except PlannerError:
+            found[0] = _too_large(tables, optimizer, parallel, world)
+    if world.ranks > 1:
+        dist.broadcast_object_list(found, src=0)
+    plan = found[0]
+    if isinstance(plan, str):
+        raise ValueError(plan)
+    assert isinstance(plan, ShardingPlan)
+    return plan
+
+
+def piece_bytes(
+    rows: int, columns: int, optimizer: EmbeddingOptimizerConfig, precision: str
+) -> int:
+    """Of rows of a table, with the optimizer's state.
+
+    Example:
+        >>> piece_bytes(1000, 16, EmbeddingOptimizerConfig(kind="rowwise_adagrad"), "fp32")
+        68000
+    """
+    by_row, by_number = _STATE[optimizer.kind]
+    return rows * (columns * (_WIDTH[precision] + 4 * by_number) + 4 * by_row)
+
+
+def _constraints(
+    table: TableSpec,
+    optimizer: EmbeddingOptimizerConfig,
+    parallel: ParallelConfig,
+    world: World,
+) -> ParameterConstraints:
+    placement = parallel.placement(table.name)
+    kernel = placement.kernel or "auto"
+    if kernel in ("uvm", "uvm_caching") and world.device == "cpu":
+        raise ValueError(
+            f"table {table.name!r}: parallel says kernel {kernel}, which keeps rows in the memory "
+            "of the machine for a GPU, but this run is on the CPU; say kernel: fused"
+        )
+    shardings = _allowed(table, parallel, optimizer, world)
+    kernels = [KERNELS[name].value for name in (KERNELS if kernel == "auto" else [kernel])]
+    if world.device == "cpu" or (world.ranks == 1 and kernel == "auto"):
+        kernels = [EmbeddingComputeKernel.FUSED.value]
+    if shardings == ["data_parallel"]:
+        kernels = [EmbeddingComputeKernel.DENSE.value]
+    return ParameterConstraints(
+        sharding_types=[SHARDINGS[name].value for name in shardings],
+        compute_kernels=kernels,
+        min_partition=placement.columns or _even_columns(table.dim, world.ranks),
+        stochastic_rounding=False,  # the same seed has to give the same rows
+    )
+
+
+def _allowed(
+    table: TableSpec,
+    parallel: ParallelConfig,
+    optimizer: EmbeddingOptimizerConfig,
+    world: World,
+) -> list[str]:
+    """Shardings among which the planner may choose."""
+    asked = parallel.placement(table.name).sharding or "auto"
+    if world.ranks == 1:
+        return ["table_wise"]
+    too_few = [name for name in BY_ROWS if not _fills(table.num_rows, _cuts(name, world))]
+    if asked == "auto":
+        by_columns = optimizer.kind != "rowwise_adagrad"
+        # Copies of small tables train the same, but by a second, unfused optimizer
+        return [
+            name
+            for name in SHARDINGS
+            if name not in ("data_parallel", *too_few) and (by_columns or name not in BY_COLUMNS)
+        ]
+    _check_optimizer(table, asked, optimizer)
+    if asked not in too_few:
+        return [asked]
+    if asked == parallel.per_table.get(table.name, TablePlacement()).sharding:
+        raise ValueError(
+            f"table {table.name!r}: parallel says sharding {asked}, but its {table.num_rows} rows "
+            f"are too few to give all of {_cuts(asked, world)} ranks some; say sharding: table_wise"
+        )
+    return ["table_wise"]  # what all tables are asked for is not for the smallest
+
+
+def _cuts(sharding: str, world: World) -> int:
+    return world.ranks if sharding == "row_wise" else world.local_ranks
+
+
+def _fills(rows: int, ranks: int) -> bool:
+    """Has every rank rows, where each takes the same number, rounded up? FBGEMM wants some.
+
+    Example:
+        >>> _fills(10, 4), _fills(9, 4)  # 3 + 3 + 3 + 1 and 3 + 3 + 3 + 0
+        (True, False)
+    """
+    return -(-rows // ranks) * (ranks - 1) < rows
+
+
+def _check_optimizer(table: TableSpec, sharding: str, optimizer: EmbeddingOptimizerConfig) -> None:
+    start = f"table {table.name!r}: parallel says sharding {sharding}, but "
+    if sharding in BY_COLUMNS and optimizer.kind == "rowwise_adagrad":
+        raise ValueError(
+            start + "rowwise_adagrad has one number for a whole row, and the parts of a row would "
+            "each have their own, which is another optimizer; say sharding: row_wise, or "
+            "training.embedding_optimizer.kind: adagrad"
+        )
+    if sharding == "data_parallel" and optimizer.kind == "adam":
+        raise ValueError(
+            start + "copies of a table are trained by rowwise_adagrad, adagrad or sgd alone; say "
+            "sharding: table_wise, or another training.embedding_optimizer.kind"
+        )
+
+
+def _even_columns(dim: int, ranks: int) -> int:
+    """The widest piece that divides the columns over all ranks, or else the narrowest there is.
+
+    Example:
+        >>> _even_columns(64, 4), _even_columns(12, 2), _even_columns(8, 4)
+        (16, 4, 4)
+    """
+    widths = [width for width in range(4, dim + 1, 4) if dim % width == 0]
+    return max((width for width in widths if dim // width >= ranks), default=4)
+
+
+def _local_ranks(ranks: int) -> int:
+    """Ranks on this machine, as TorchRec counts them: what torchrun says, or all."""
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", ranks))
+    return local if 0 < local <= ranks and ranks % local == 0 else ranks
+
+
+def _memory(device: torch.device, local_ranks: int) -> int:
+    """Bytes of a GPU, or of this rank's part of the machine."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_properties(device).total_memory
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // local_ranks
+    except (ValueError, OSError, AttributeError):  # neither Linux nor macOS
+        return 128 * 2**30 // local_ranks  # what TorchRec assumes
+
+
+def _too_large(
+    tables: Sequence[TableSpec],
+    optimizer: EmbeddingOptimizerConfig,
+    parallel: ParallelConfig,
+    world: World,
+) -> str:
+    """What is missing where: in all ranks together, or on the one with the largest piece."""
+    needs = {table.name: _need(table, optimizer, parallel, world) for table in tables}
+    total = sum(all_bytes for all_bytes, _ in needs.values())
+    largest = max(needs, key=lambda name: needs[name][0])
+    ranks = "the one rank" if world.ranks == 1 else f"each of {world.ranks} ranks"
+    have = f"{ranks} may use {_gib(world.memory)} (parallel.memory_gib)"
+    missing = total - world.ranks * world.memory
+    mend = "lower rows, hash_size or dim of tables, or start more ranks"
+    if missing > 0:
+        return (
+            f"the embedding tables need {_gib(total)} with their optimizer's state, and {have}: "
+            f"{_gib(missing)} are missing; the largest table is {largest!r} "
+            f"({_gib(needs[largest][0])}): {mend}"
+        )
+    widest = max(needs, key=lambda name: needs[name][1])
+    piece = needs[widest][1]
+    sharding = parallel.placement(widest).sharding
+    if piece > world.memory:
+        return (
+            f"table {widest!r} with sharding {sharding} puts {_gib(piece)} on one rank, and "
+            f"{have}: {_gib(piece - world.memory)} are missing there; say sharding: row_wise, or "
+            f"{mend}"
+        )
+    return (
+        f"the embedding tables need {_gib(total)} with their optimizer's state; {have}, but no "
+        f"division found leaves room for what a batch looks up as well; the largest piece is one "
+        f"of {widest!r} ({_gib(piece)}): say sharding: row_wise for large tables, or {mend}"
+    )
+
+
+def _need(
+    table: TableSpec, optimizer: EmbeddingOptimizerConfig, parallel: ParallelConfig, world: World
+) -> tuple[int, int]:
+    """Bytes of a table on all ranks together, and of its largest piece."""
+    placement = parallel.placement(table.name)
+    precision = placement.precision or "fp32"
+    whole = piece_bytes(table.num_rows, table.dim, optimizer, precision)
+    columns = placement.columns or _even_columns(table.dim, world.ranks)
+    parts: Mapping[str, int] = {
+        "row_wise": world.ranks,
+        "table_row_wise": world.local_ranks,
+        "column_wise": table.dim // columns,
+        "table_column_wise": table.dim // columns,
+        "grid": world.local_ranks * (table.dim // columns),
+        "auto": world.ranks,
+    }
+    copies = world.ranks if placement.sharding == "data_parallel" else 1
+    return whole * copies, -(-whole // parts.get(placement.sharding or "auto", 1))
+
+
+def _gib(count: int) -> str:
+    return f"{count / 2**30:,.1f} GiB" if count >= 2**30 / 10 else f"{count / 2**20:,.1f} MiB"
