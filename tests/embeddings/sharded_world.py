@@ -1,0 +1,285 @@
+"""One rank of a gloo world that compares tables over ranks with one process; run by the tests.
+
+    python tests/embeddings/sharded_world.py RANK WORLD_SIZE STORE REPORT
+
+Every rank trains each case with the others, on its own rows, and alone on those of all, on the
+plain backend. What it finds goes to REPORT, a JSON file: for each case the largest errors.
+"""
+
+import json
+import os
+import sys
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+
+from mmoe.config import (
+    EmbeddingOptimizerConfig,
+    FeatureSpec,
+    ManagedIds,
+    ParallelConfig,
+    TableSpec,
+)
+from mmoe.embeddings import ManagedEmbeddings, PlainEmbeddings, build_embeddings
+from mmoe.embeddings.admission import IdAdmission
+from mmoe.embeddings.initial import fill_tables
+from mmoe.embeddings.shards import pieces
+
+# Seconds after which a rank that waits for another gives up.
+PATIENCE = 60
+SEED = 3
+TABLES = [
+    TableSpec(name="item", num_rows=101, dim=16),
+    TableSpec(name="user", num_rows=50, dim=8, learning_rate=0.01),
+    TableSpec(name="city", num_rows=31, dim=32, learning_rate=0.3),
+    TableSpec(name="hour", num_rows=9, dim=8, learning_rate=0.01),
+]
+FEATURES = [  # not in the order of the tables; `item` is shared
+    FeatureSpec(name="city", table="city", pooling="sum"),
+    FeatureSpec(name="history", table="item", pooling="mean"),
+    FeatureSpec(name="user", table="user", pooling="mean"),
+    FeatureSpec(name="tags", table="item", pooling="sum", weighted=True),
+    FeatureSpec(name="hour", table="hour", pooling="sum"),
+]
+UNWEIGHTED = [feature for feature in FEATURES if not feature.weighted]
+# Rows of each rank, step by step: even, uneven, ranks without any, none at all
+HEIGHTS = ((6, 6, 6, 6), (7, 2, 1, 12), (0, 5, 0, 3), (0, 0, 0, 0), (3, 0, 4, 0))
+FACTORS = (1.0, 0.3, 2.0, 1.0, 0.5)
+BY_COLUMNS = ("column_wise", "table_column_wise", "grid")
+SHARDINGS = ("auto", "table_wise", "row_wise", "table_row_wise", "data_parallel", *BY_COLUMNS)
+
+
+@dataclass(frozen=True)
+class Case:
+    parallel: dict[str, Any]
+    optimizer: str = "rowwise_adagrad"
+    weighted: bool = True
+    managed: ManagedIds | None = None  # the ids of items, which then come and go
+
+
+def all_tables(**keys):
+    return {"tables": keys}
+
+
+CASES = {
+    f"{sharding}, {optimizer}": Case(all_tables(sharding=sharding), optimizer)
+    for sharding in SHARDINGS
+    for optimizer in ("rowwise_adagrad", "adagrad")
+    if sharding not in BY_COLUMNS or optimizer != "rowwise_adagrad"
+}
+CASES |= {
+    f"{sharding}, sgd, unweighted": Case(all_tables(sharding=sharding), "sgd", weighted=False)
+    for sharding in SHARDINGS
+}
+CASES |= {
+    "one of each": Case(
+        {
+            "tables": {"sharding": "table_wise"},
+            "per_table": {
+                "item": {"sharding": "row_wise"},
+                "city": {"sharding": "column_wise"},
+                "hour": {"sharding": "data_parallel"},
+            },
+        },
+        "adagrad",
+    ),
+    "narrow pieces, adagrad": Case(all_tables(sharding="column_wise", columns=4), "adagrad"),
+    "fp16": Case(all_tables(sharding="row_wise", precision="fp16")),
+    "fp16, whole": Case(all_tables(sharding="table_wise", precision="fp16"), "sgd"),
+}
+CASES |= {
+    f"managed, {sharding}": Case(
+        all_tables(sharding=sharding),
+        "adagrad",
+        managed=ManagedIds(rows=12, evict=evict, evict_every=1),
+    )
+    for sharding, evict in (("row_wise", "lru"), ("column_wise", "lfu"), ("data_parallel", "lru"))
+}
+
+
+REFUSED = {
+    "columns of row-wise Adagrad": Case(all_tables(sharding="grid")),
+    "too few rows": Case({"per_table": {"city": {"sharding": "row_wise"}}}),
+    "kernel": Case(all_tables(kernel="uvm_caching")),
+    "memory": Case({"memory_gib": 10}),
+    "memory of one rank": Case({"memory_gib": 40, "tables": {"sharding": "table_wise"}}, "sgd"),
+}
+
+
+def batch_of_all(step, features, heights):
+    """Ids, lengths [C, B] and weights of all ranks' rows."""
+    generator = torch.Generator().manual_seed(step)
+    lengths_CB = torch.randint(0, 4, (len(features), sum(heights)), generator=generator).int()
+    rows = {table.name: table.num_rows for table in TABLES}
+    ids = [
+        torch.randint(0, rows[feature.table], (int(lengths_B.sum()),), generator=generator)
+        for feature, lengths_B in zip(features, lengths_CB, strict=True)
+    ]
+    weights = [
+        torch.rand(len(ids_V), generator=generator) if feature.weighted else torch.ones(len(ids_V))
+        for feature, ids_V in zip(features, ids, strict=True)
+    ]
+    return torch.cat(ids), lengths_CB, torch.cat(weights)
+
+
+def part(batch, heights, rank):
+    """The rows of one rank."""
+    values, lengths_CB, weights = batch
+    first = sum(heights[:rank])
+    own = torch.zeros(lengths_CB.shape[1], dtype=torch.bool)
+    own[first : first + heights[rank]] = True
+    chosen = torch.repeat_interleave(own.repeat(len(lengths_CB)), lengths_CB.flatten())
+    return values[chosen], lengths_CB[:, own].flatten(), weights[chosen]
+
+
+def train(module, features, ranks, rank=None):
+    """Outputs of all steps; `rank` None: of all ranks' rows, by one process."""
+    outputs = []
+    for step, (heights, factor) in enumerate(zip(HEIGHTS, FACTORS, strict=True)):
+        heights = heights[:ranks]
+        batch = batch_of_all(step, features, heights)
+        generator = torch.Generator().manual_seed(100 + step)
+        direction = torch.randn(sum(heights), module.output_dim, generator=generator)
+        values, lengths_CB, weights = batch[0], batch[1].flatten(), batch[2]
+        if rank is not None:
+            values, lengths_CB, weights = part(batch, heights, rank)
+            first = sum(heights[:rank])
+            direction = direction[first : first + heights[rank]]
+        module.scale_learning_rates(factor)
+        out = module(values, lengths_CB, weights)
+        (out * direction).sum().backward()
+        module.step()
+        outputs.append(out.detach())
+    return outputs
+
+
+def rows_of(outputs, ranks, rank):
+    for heights, out in zip(HEIGHTS, outputs, strict=True):
+        first = sum(heights[:ranks][:rank])
+        yield out[first : first + heights[rank]]
+
+
+def worst(pairs):
+    """Largest error, relative where numbers are above 1."""
+    return max(
+        (float(((a - b).abs() / b.abs().clamp(min=1)).max()) for a, b in pairs if a.numel()),
+        default=0.0,
+    )
+
+
+def shard_errors(mine, theirs):
+    """Of this rank's pieces; NaN where names or shapes differ."""
+    if mine.keys() != theirs.keys():
+        return float("nan")
+    return worst(
+        (piece.tensor, theirs[name][piece.region])
+        for name, value in mine.items()
+        for piece in pieces(value)
+    )
+
+
+def covered(shards):
+    """Numbers that all ranks hold of each table, and that they should."""
+    found = {}
+    for name, value in shards.items():
+        held = sum(piece.tensor.numel() for piece in pieces(value))
+        if isinstance(value, torch.Tensor):
+            held = held if dist.get_rank() == 0 else 0
+        count = torch.tensor(held)
+        dist.all_reduce(count)
+        found[name] = int(count)
+    return found
+
+
+def build(case, tables, features):
+    return build_embeddings(
+        tables,
+        features,
+        optimizer=optimizer_of(case),
+        backend="torchrec",
+        seed=SEED,
+        parallel=ParallelConfig.model_validate(case.parallel),
+    )
+
+
+def optimizer_of(case):
+    settings = {"kind": case.optimizer, "learning_rate": 0.1}
+    return EmbeddingOptimizerConfig.model_validate(settings)
+
+
+def refusal(case):
+    item, user, city, hour = TABLES
+    tables = [replace(item, num_rows=10**9), user, replace(city, num_rows=1), hour]
+    try:
+        build(case, tables, FEATURES)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def compare(case, ranks, rank):
+    features = FEATURES if case.weighted else UNWEIGHTED
+    tables = TABLES
+    if case.managed:
+        item = replace(TABLES[0], num_rows=case.managed.rows + 2, managed=case.managed)
+        tables = [item, *TABLES[1:]]
+
+    one = PlainEmbeddings(tables, features, optimizer_of(case))
+    fill_tables(one.table_shards(), SEED)
+    many, again = (build(case, tables, features) for _ in range(2))
+    if case.managed:
+        one = ManagedEmbeddings(one, features, {"item": IdAdmission("item", case.managed)}, SEED)
+    initial = shard_errors(many.table_shards(), one.table_weights())
+    with mock.patch("mmoe.embeddings.managed.gather_ids", list):  # it has the ids of all ranks
+        of_one = train(one, features, ranks)
+    of_many, repeated = (train(module, features, ranks, rank) for module in (many, again))
+    same = all(map(torch.equal, of_many, repeated)) and all(
+        torch.equal(mine.tensor, other.tensor)
+        for take in ("table_shards", "optimizer_shards")
+        for name, value in getattr(many, take)().items()
+        for mine, other in zip(pieces(value), pieces(getattr(again, take)()[name]), strict=True)
+    )
+    return {
+        "initial": initial,
+        "outputs": worst(zip(of_many, rows_of(of_one, ranks, rank), strict=True)),
+        "tables": shard_errors(many.table_shards(), one.table_weights()),
+        "state": shard_errors(many.optimizer_shards(), one.optimizer_state()),
+        "covered": covered(many.table_shards())
+        == {name: table.numel() for name, table in one.table_weights().items()},
+        "same_bits": same,
+        "owners": not case.managed or owners(many) == owners(one),
+        "plan": many.plan_summary(),
+    }
+
+
+def owners(module):
+    """Who owns which row, and all that decides who comes next."""
+    found = {**module.maps(), **module.progress()}
+    return {name: tensor.tolist() for name, tensor in found.items()}
+
+
+def main():
+    rank, ranks, store, report = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
+    torch.set_num_threads(1)
+    # Two machines of two ranks, where there are four
+    os.environ["LOCAL_WORLD_SIZE"] = "2"
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{store}",
+        rank=rank,
+        world_size=ranks,
+        timeout=timedelta(seconds=PATIENCE),
+    )
+    found = {name: compare(case, ranks, rank) for name, case in CASES.items()}
+    refused = {name: refusal(case) for name, case in REFUSED.items()}
+    Path(report).write_text(json.dumps({"cases": found, "refused": refused}))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
