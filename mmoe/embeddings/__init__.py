@@ -5,7 +5,7 @@ from mmoe.embeddings.managed import ManagedEmbeddings, managed_ids
 from mmoe.embeddings.names import table_of_state
 from mmoe.embeddings.plain import PlainEmbeddings
 from mmoe.embeddings.plan_table import plan_table
-from mmoe.embeddings.shards import Shard, Sharded, pieces
+from mmoe.parallel.shards import Shard, Sharded, pieces
 
 __all__ = [
     "EmbeddingBackend",

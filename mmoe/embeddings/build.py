@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from mmoe.config import EmbeddingOptimizerConfig, FeatureSpec, ParallelConfig, TableSpec
 from mmoe.embeddings.initial import fill_tables
 from mmoe.embeddings.managed import ManagedEmbeddings
-from mmoe.embeddings.shards import Sharded
+from mmoe.parallel.shards import Sharded
 
 
 class EmbeddingBackend(Protocol):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from mmoe.embeddings.shards import Shard, Sharded, pieces
+from mmoe.parallel.shards import Shard, Sharded, pieces
 
 # Numbers drawn at a time (16 MiB): a table is never held whole beside its pieces
 _DRAWN = 2**22

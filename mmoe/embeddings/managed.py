@@ -10,7 +10,7 @@ from mmoe.config import FeatureSpec
 from mmoe.embeddings.gather import gather_ids
 from mmoe.embeddings.initial import fresh_rows
 from mmoe.embeddings.names import table_of_state
-from mmoe.embeddings.shards import Sharded, pieces, rows_held
+from mmoe.parallel.shards import Sharded, pieces, rows_held
 
 if TYPE_CHECKING:
     from mmoe.embeddings.admission import IdAdmission

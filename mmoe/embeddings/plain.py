@@ -11,7 +11,7 @@ from mmoe.config import EmbeddingOptimizerConfig, FeatureSpec, TableSpec
 from mmoe.embeddings.names import module_name
 from mmoe.embeddings.pooling import divide_by_length, feature_weights
 from mmoe.embeddings.row_updates import TableOptimizer, row_update
-from mmoe.embeddings.shards import Sharded
+from mmoe.parallel.shards import Sharded
 
 
 class PlainEmbeddings(nn.Module):

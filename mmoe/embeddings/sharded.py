@@ -30,7 +30,7 @@ from mmoe.embeddings.pooling import needed_weights
 from mmoe.embeddings.quiet import quiet_tracing
 from mmoe.embeddings.replicas import Replicas
 from mmoe.embeddings.sharder import TableSharder
-from mmoe.embeddings.shards import Shard, Sharded, held_whole
+from mmoe.parallel.shards import Shard, Sharded, held_whole
 
 # What FBGEMM has kernels for on the CPU (tried with 1.8: Adam, partial row-wise Adam, LAMB, LARS
 # and the others say "not supported in CPU mode").

@@ -1,6 +1,7 @@
-"""`Shard`: a piece of a tensor that lies on several ranks."""
+"""Pieces of tensors that several ranks hold together."""
 
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple, TypeAlias
 
 from torch import Tensor
 
@@ -17,3 +18,60 @@ class Shard(NamedTuple):
     tensor: Tensor
     shape: tuple[int, ...]
     offsets: tuple[int, ...]
+
+    @property
+    def region(self) -> tuple[slice, ...]:
+        """What the piece is of the whole.
+
+        Example:
+            >>> import torch
+            >>> whole = torch.arange(12).view(4, 3)
+            >>> whole[Shard(torch.zeros(2, 3), (4, 3), (2, 0)).region].tolist()
+            [[6, 7, 8], [9, 10, 11]]
+        """
+        return tuple(
+            slice(start, start + size)
+            for start, size in zip(self.offsets, self.tensor.shape, strict=True)
+        )
+
+
+# A tensor that every rank holds whole, or this rank's pieces (there may be none)
+Sharded: TypeAlias = Tensor | list[Shard]
+
+
+def pieces(value: Sharded) -> list[Shard]:
+    """What this rank holds; a whole tensor is one piece."""
+    if isinstance(value, Tensor):
+        return [Shard(value, tuple(value.shape), (0,) * value.dim())]
+    return value
+
+
+def held_whole(tensors: Mapping[str, Sharded]) -> dict[str, Tensor]:
+    """The tensors, where this process holds all of them.
+
+    Raises:
+        ValueError: One of them is in pieces.
+    """
+    for name, value in tensors.items():
+        if not isinstance(value, Tensor):
+            raise ValueError(
+                f"{name!r} is spread over ranks, and this one has a part of it; take the pieces "
+                "from table_shards() and optimizer_shards()"
+            )
+    return {name: value for name, value in tensors.items() if isinstance(value, Tensor)}
+
+
+def rows_held(shards: Iterable[Shard], rows_R: Tensor) -> Iterator[tuple[Shard, Tensor, Tensor]]:
+    """Which of some rows of the whole each piece has.
+
+    Args:
+        shards: Pieces of one tensor.
+        rows_R: Numbers of rows of the whole.
+
+    Yields:
+        The piece, those of its own rows [S], and which of the R they are [S].
+    """
+    for shard in shards:
+        own_R = rows_R - shard.offsets[0]
+        chosen_S = ((own_R >= 0) & (own_R < len(shard.tensor))).nonzero().view(-1)
+        yield shard, own_R[chosen_S], chosen_S

@@ -28,7 +28,7 @@ from mmoe.config import (
 from mmoe.embeddings import ManagedEmbeddings, PlainEmbeddings, build_embeddings
 from mmoe.embeddings.admission import IdAdmission
 from mmoe.embeddings.initial import fill_tables
-from mmoe.embeddings.shards import pieces
+from mmoe.parallel.shards import pieces
 
 # Seconds after which a rank that waits for another gives up.
 PATIENCE = 60

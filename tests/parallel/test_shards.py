@@ -8,7 +8,7 @@ from mmoe.config import ParallelConfig, TablePlacement, config_from_dict, dump_c
 from mmoe.embeddings import Shard, pieces, plan_table
 from mmoe.embeddings.gather import gather_ids
 from mmoe.embeddings.initial import fill_tables, fresh_rows
-from mmoe.embeddings.shards import held_whole, rows_held
+from mmoe.parallel.shards import held_whole, rows_held
 
 
 def cut(shape):
