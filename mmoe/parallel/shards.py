@@ -1,6 +1,6 @@
 """Pieces of tensors that several ranks hold together."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from torch import Tensor
@@ -37,13 +37,14 @@ class Shard(NamedTuple):
 
 # A tensor that every rank holds whole, or this rank's pieces (there may be none)
 Sharded: TypeAlias = Tensor | list[Shard]
+TensorMap: TypeAlias = Mapping[str, Tensor | Sequence[Shard]]
 
 
-def pieces(value: Sharded) -> list[Shard]:
+def pieces(value: Tensor | Sequence[Shard]) -> list[Shard]:
     """What this rank holds; a whole tensor is one piece."""
     if isinstance(value, Tensor):
         return [Shard(value, tuple(value.shape), (0,) * value.dim())]
-    return value
+    return list(value)
 
 
 def held_whole(tensors: Mapping[str, Sharded]) -> dict[str, Tensor]:
@@ -75,3 +76,37 @@ def rows_held(shards: Iterable[Shard], rows_R: Tensor) -> Iterator[tuple[Shard, 
         own_R = rows_R - shard.offsets[0]
         chosen_S = ((own_R >= 0) & (own_R < len(shard.tensor))).nonzero().view(-1)
         yield shard, own_R[chosen_S], chosen_S
+
+
+def cut_like(tensor: Tensor, shards: Sequence[Shard]) -> list[Shard]:
+    """Cuts a tensor as another one of its shape is cut, such as a moment as its parameter.
+
+    Args:
+        tensor: What this rank holds: the pieces one after another along dimension 0.
+        shards: Of the other one, in that order; their `tensor`s give the heights.
+
+    Returns:
+        Views of `tensor`.
+
+    Example:
+        >>> import torch
+        >>> weight = torch.zeros(3, 4)
+        >>> experts = [Shard(weight[:1], (9, 4), (0, 0)), Shard(weight[1:], (9, 4), (5, 0))]
+        >>> [tuple(piece.tensor.shape) for piece in cut_like(torch.ones(3, 4), experts)]
+        [(1, 4), (2, 4)]
+    """
+    heights = [len(shard.tensor) for shard in shards]
+    return [
+        Shard(view, shard.shape, shard.offsets)
+        for view, shard in zip(tensor.split(heights), shards, strict=True)
+    ]
+
+
+def cut_all(
+    tensors: Mapping[str, Tensor], layout: Mapping[str, Sequence[Shard]]
+) -> dict[str, Tensor | list[Shard]]:
+    """`cut_like` for those tensors that are in a layout; others are as they were."""
+    return {
+        name: cut_like(tensor, layout[name]) if name in layout else tensor
+        for name, tensor in tensors.items()
+    }
