@@ -135,6 +135,14 @@ class TrainingConfig(Strict):
     checkpoint_every_steps: int | None = Field(
         default=None, ge=1, description="also save every so many steps; always saved after an epoch"
     )
+    keep_checkpoints: int = Field(
+        default=1, ge=1, le=10_000, description="how many of the latest stay, beside the best"
+    )
+    checkpoint_in_background: bool = Field(
+        default=True,
+        description="write while training goes on, from a copy in memory of weights and optimizer "
+        "state; false: training waits, and needs no copy",
+    )
     ema_decay: float | None = Field(
         default=None,
         gt=0,

@@ -23,7 +23,7 @@ def launched_ranks() -> int:
 
 
 def ensure_process_group(
-    timeout_seconds: int = PATIENCE, device: torch.device | None = None
+    timeout_seconds: int | None = None, device: torch.device | None = None
 ) -> None:
     """Joins the ranks that torchrun started, or starts a world of one; once.
 
@@ -32,7 +32,8 @@ def ensure_process_group(
     those on a GPU by NCCL.
 
     Args:
-        timeout_seconds: After which a rank that waits for another gives up.
+        timeout_seconds: After which a rank that waits for another gives up; default: what the
+            group has, or half an hour.
         device: Of this rank, which becomes the current one of CUDA; default: the CPU.
 
     Raises:
@@ -43,11 +44,10 @@ def ensure_process_group(
     device = device or torch.device("cpu")
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    patience = timedelta(seconds=timeout_seconds)
-    if dist.is_initialized():
-        _set_patience(patience)
-    else:
-        _join(patience)
+    if not dist.is_initialized():
+        _join(timedelta(seconds=timeout_seconds or PATIENCE))
+    elif timeout_seconds is not None:
+        _set_patience(timedelta(seconds=timeout_seconds))
     _check_backend(device)
 
 

@@ -6,86 +6,115 @@ import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from mmoe.embeddings import EmbeddingBackend, managed_ids
+from mmoe.score.stored_tensors import StoredTensors
 from mmoe.score.text_files import read_json
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class CheckpointFolder:
     """`step-00000120/{model.safetensors, training.safetensors, state.json}` and index.json.
 
-    index.json names the latest and the best step. It is replaced in one move after a step's folder
-    is complete, so whatever moment the process dies, it names a whole checkpoint.
+    Where several ranks hold pieces, each writes its own: `model-00001-of-00004.safetensors`.
+    index.json names the latest step, the best and those that are kept beside them. It is replaced
+    in one move after a step's folder is complete, so whatever moment the process dies, it names a
+    whole checkpoint. `CheckpointSaver` writes; everything here but `begin`, `publish` and
+    `remove_strays` only reads.
     """
 
     path: Path
-
-    def save(
-        self,
-        step: int,
-        model: Mapping[str, Tensor],
-        training: Mapping[str, Tensor],
-        state: Mapping[str, Any],
-        *,
-        best: bool,
-    ) -> None:
-        """Writes a checkpoint, points to it, removes those nobody points to."""
-        index = self.index() if self.exists() else {}
-        # A step can be saved twice (mid-epoch, then as the epoch's end): never in the same folder
-        name = _free_name(self.path, f"step-{step:08d}")
-        temporary = self.path / f".{name}.{os.getpid()}.tmp"
-        temporary.mkdir(parents=True)
-        for file, tensors in (("model", model), ("training", training)):
-            whole = {key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}
-            save_file(whole, temporary / f"{file}.safetensors")
-        (temporary / "state.json").write_text(json.dumps(state, allow_nan=False), encoding="utf-8")
-        _flush(temporary)
-        temporary.rename(self.path / name)
-        index = {"latest": name, "best": name if best else index.get("best", name)}
-        pointer = self.path / f".index.{os.getpid()}.tmp"
-        pointer.write_text(json.dumps(index), encoding="utf-8")
-        _flush(pointer)
-        pointer.replace(self.path / "index.json")
-        self._remove_all_but(set(index.values()))
 
     def exists(self) -> bool:
         """Whether a whole checkpoint is there."""
         return (self.path / "index.json").exists()
 
-    def index(self) -> dict[str, str]:
-        """`{"latest": folder, "best": folder}`."""
+    def index(self) -> dict[str, Any]:
+        """`{"latest": folder, "best": folder, "kept": [folder, …]}`, the oldest first."""
         return read_json(self.path / "index.json", ("latest", "best"))
 
+    def step(self, which: str) -> Path:
+        """The folder of the `latest` or `best` checkpoint, or of one named as index.json does.
+
+        Raises:
+            ValueError: There is no such checkpoint.
+        """
+        index = self.index()
+        names = _named(index)
+        if which not in ("latest", "best", *names):
+            raise ValueError(
+                f"{self.path}: there is no checkpoint {which!r}; there are latest, best, "
+                f"{', '.join(names)}"
+            )
+        return self.path / index.get(which, which)
+
+    def tensors(self, which: str, part: str) -> StoredTensors:
+        """`model` or `training` of a checkpoint, to be read piece by piece.
+
+        Raises:
+            ValueError: A file is missing or damaged.
+        """
+        return StoredTensors(self.step(which), part)
+
     def model(self, which: str) -> dict[str, Tensor]:
-        """The weights of the `latest` or the `best` checkpoint."""
-        return self._tensors(which, "model")
+        """The weights of the `latest` or the `best` checkpoint, all of them whole."""
+        return self.tensors(which, "model").whole()
 
     def training(self, which: str = "latest") -> dict[str, Tensor]:
         """Optimizer moments, random states and, with an average, the raw weights."""
-        return self._tensors(which, "training")
+        return self.tensors(which, "training").whole()
 
     def state(self, keys: Iterable[str]) -> dict[str, Any]:
         """Position and history of the latest checkpoint, exactly `keys`."""
-        path = self.path / self.index()["latest"] / "state.json"
         keys = list(keys)
-        state = read_json(path, keys)
+        state = read_json(self.step("latest") / "state.json", keys)
         return {key: state[key] for key in keys}
 
-    def _tensors(self, which: str, file: str) -> dict[str, Tensor]:
-        path = self.path / self.index()[which] / f"{file}.safetensors"
-        try:
-            return load_file(path)
-        except (OSError, SafetensorError) as error:
-            raise ValueError(f"{path}: cannot be read as a checkpoint: {error}") from None
+    def begin(self, step: int) -> Path:
+        """A new temporary folder for the files of a step."""
+        # A step can be saved twice (mid-epoch, then as the epoch's end): never in the same folder
+        name = _free_name(self.path, f"step-{step:08d}")
+        temporary = self.path / f".{name}.{os.getpid()}.tmp"
+        temporary.mkdir(parents=True)
+        return temporary
 
-    def _remove_all_but(self, keep: set[str]) -> None:
+    def publish(self, temporary: Path, state: str, *, best: bool, keep: int) -> None:
+        """Gives a folder, whose tensors are on the disk, its name, and points to it.
+
+        Args:
+            temporary: From `begin`.
+            state: Content of state.json.
+            best: Point to it as the best; the first one always is.
+            keep: How many of the latest are kept; others go, but for the best.
+        """
+        index = self.index() if self.exists() else {}
+        (temporary / "state.json").write_text(state, encoding="utf-8")
+        flush(temporary / "state.json")
+        flush(temporary)
+        name = temporary.name.split(".")[1]
+        temporary.rename(self.path / name)
+        flush(self.path)
+        kept = index.get("kept", [index["latest"]] if index else [])
+        index = {
+            "latest": name,
+            "best": name if best else index.get("best", name),
+            "kept": [*kept, name][-keep:],
+        }
+        pointer = self.path / f".index.{os.getpid()}.tmp"
+        pointer.write_text(json.dumps(index), encoding="utf-8")
+        flush(pointer)
+        pointer.replace(self.path / "index.json")
+        self._remove_all_but(_named(index))
+
+    def remove_strays(self) -> None:
+        """Removes what a process had begun to write when it died."""
+        self._remove_all_but(_named(self.index()))
+
+    def _remove_all_but(self, keep: Iterable[str]) -> None:
         for path in self.path.iterdir():
             if path.is_dir() and path.name not in keep:
                 shutil.rmtree(path, ignore_errors=True)
@@ -93,33 +122,7 @@ class CheckpointFolder:
                 path.unlink(missing_ok=True)
 
 
-@torch.no_grad()
-def copy_into(targets: Mapping[str, Tensor], sources: Mapping[str, Tensor], what: str) -> None:
-    """Copies tensors by name, in place.
-
-    Raises:
-        ValueError: A name is missing or a shape differs.
-    """
-    missing = sorted(targets.keys() - sources.keys())
-    if missing:
-        raise ValueError(f"{what}: the checkpoint has no tensor {missing[0]!r}")
-    for name, target in targets.items():
-        if target.shape != sources[name].shape:
-            raise ValueError(
-                f"{what}: tensor {name!r} has shape {list(sources[name].shape)} in the checkpoint "
-                f"and {list(target.shape)} in the model; the config was changed after training"
-            )
-        target.copy_(sources[name])
-
-
-def copy_id_maps(embeddings: EmbeddingBackend, model: Mapping[str, Tensor], what: str) -> None:
-    """Copies the owners of managed rows that belong to the weights of `model`, if there are any."""
-    ids = managed_ids(embeddings)
-    if ids is not None:
-        copy_into(ids.maps(), without_prefix("ids", model), what)
-
-
-def with_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def with_prefix(prefix: str, tensors: Mapping[str, T]) -> dict[str, T]:
     """`{"weight": w}` → `{"network.weight": w}`."""
     return {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}
 
@@ -135,11 +138,22 @@ def _free_name(folder: Path, name: str) -> str:
     return next(name for name in names if not (folder / name).exists())
 
 
-def _flush(path: Path) -> None:
-    """Asks the disk to keep what was written before its name appears."""
-    for part in [*path.iterdir(), path] if path.is_dir() else [path]:
-        descriptor = os.open(part, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+def _named(index: Mapping[str, Any]) -> list[str]:
+    """The folders that an index points to, each once, in the order they were written."""
+    if not index:
+        return []
+    return sorted({index["latest"], index["best"], *index.get("kept", ())}, key=_order)
+
+
+def _order(name: str) -> tuple[int, ...]:
+    """`step-00000005-1` comes after `step-00000005`, before `step-00000010`."""
+    return tuple(map(int, name.split("-")[1:]))
+
+
+def flush(path: Path) -> None:
+    """Asks the disk to keep what was written before something points to it."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

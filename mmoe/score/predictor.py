@@ -15,9 +15,10 @@ from mmoe.models.device import resolve_device
 from mmoe.models.network import GateRecord, NetworkOutput
 from mmoe.models.ranker import Ranker
 from mmoe.parallel import ensure_process_group, rank, world_size
-from mmoe.score.checkpoint import CheckpointFolder, copy_id_maps, copy_into, without_prefix
+from mmoe.score.checkpoint import CheckpointFolder
 from mmoe.score.console import SilentReporter, Tracker
 from mmoe.score.run_directory import RunDirectory
+from mmoe.score.weights import load_weights
 from mmoe.tasks.predictions import predictions_from_logits
 
 # Matrix products treat the rows beyond the last whole tile of their kernel differently; with whole
@@ -156,13 +157,9 @@ def load_predictor(
     config = run.config()
     encoder = FeatureEncoder.load(run.vocabulary)
     place = resolve_device(device, config.training.embedding_backend)
-    ensure_process_group(device=place)
+    ensure_process_group(config.parallel.timeout_seconds, place)
     ranker = build_ranker(config, encoder, place)
-    model = CheckpointFolder(run.checkpoint).model("best")
-    what = str(run.checkpoint)
-    copy_into(ranker.network.state_dict(), without_prefix("network", model), what)
-    copy_into(ranker.tables.table_weights(), without_prefix("tables", model), what)
-    copy_id_maps(ranker.tables, model, what)
+    load_weights(ranker, CheckpointFolder(run.checkpoint).tensors("best", "model"))
     return Predictor(ranker, config), encoder, config
 
 

@@ -126,7 +126,7 @@ def train_run(
             "name one that they share with --out"
         )
     if old is not None:
-        note = state.restore(CheckpointFolder(run.checkpoint))
+        note = state.restore(CheckpointFolder(run.checkpoint), seed=config.seed)
         reporter.say(f"resuming after step {state.position.step} of {run.path}")
         if note is not None:
             reporter.say(note)
@@ -135,10 +135,10 @@ def train_run(
         trainer.fit()
     except Exception:
         # A run that never got as far as a checkpoint must not stand in the mended command's way
-        if rank() == 0 and not trainer.checkpoints.exists():
+        if rank() == 0 and not trainer.checkpoints.folder.exists():
             clear_run(run)
         raise
-    state.restore_best(trainer.checkpoints)
+    state.restore_best(trainer.checkpoints.folder)
     return FinishedRun(run, _evaluate(config, state, prepared, run, reporter, on_test))
 
 

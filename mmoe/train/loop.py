@@ -16,6 +16,7 @@ from mmoe.score.checkpoint import CheckpointFolder
 from mmoe.score.console import Reporter, Tracker
 from mmoe.score.predictor import Predictor
 from mmoe.score.run_directory import RunDirectory
+from mmoe.score.saving import CheckpointSaver
 from mmoe.score.text_files import write_json
 from mmoe.tasks.metrics import higher_is_better, monitor_value
 from mmoe.train.evaluate import split_metrics
@@ -55,7 +56,11 @@ class Trainer:
     ) -> None:
         self.config, self.state, self.data = config, state, data
         self.run, self.reporter = run, reporter
-        self.checkpoints = CheckpointFolder(run.checkpoint)
+        self.checkpoints = CheckpointSaver(
+            CheckpointFolder(run.checkpoint),
+            keep=config.training.keep_checkpoints,
+            background=config.training.checkpoint_in_background,
+        )
         self.ids = managed_ids(state.ranker.embeddings)
         if state.position.train_rows not in (0, len(data.train)):
             raise ValueError(
@@ -87,7 +92,8 @@ class Trainer:
         """Trains until the last epoch, or until the monitored metric stops improving."""
         position, training = self.state.position, self.config.training
         folder = self.run.tensorboard if rank() == 0 else None
-        with EventLog(folder, position.step) as events:
+        # Left when the last checkpoint is written
+        with EventLog(folder, position.step) as events, self.checkpoints:
             while not position.finished:
                 self._epoch(events)
                 with part(PAUSE):

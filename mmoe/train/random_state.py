@@ -5,6 +5,10 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from mmoe.parallel import rank, world_size
+from mmoe.parallel.shards import Shard
+from mmoe.score.stored_tensors import StoredTensors
+
 
 def random_states(device: torch.device) -> dict[str, Tensor]:
     """The CPU's state and, for a run on a GPU, that of its device."""
@@ -40,3 +44,36 @@ def restore_random_states(saved: Mapping[str, Tensor], device: torch.device) -> 
     if before == "cuda":
         torch.cuda.set_rng_state(saved["cuda_random_state"], device)
     return None
+
+
+def own_random_states(device: torch.device) -> dict[str, list[Shard]]:
+    """`random_states` as this rank's rows of tables that have a row for each rank."""
+    return {
+        name: [Shard(state[None], (world_size(), len(state)), (rank(), 0))]
+        for name, state in random_states(device).items()
+    }
+
+
+def load_random_states(training: StoredTensors, device: torch.device, seed: int) -> str | None:
+    """Puts back this rank's rows; from another number of ranks it starts from seed + rank.
+
+    Returns:
+        As `restore_random_states`.
+    """
+    names = [name for name in ("random_state", "cuda_random_state") if name in training.names()]
+    found = {name: _own_row(training, name) for name in names}
+    rows = {name: row for name, row in found.items() if row is not None}
+    note = restore_random_states({**random_states(torch.device("cpu")), **rows}, device)
+    if len(rows) < len(names):
+        torch.manual_seed(seed + rank())
+    return note
+
+
+def _own_row(training: StoredTensors, name: str) -> Tensor | None:
+    """None where another number of ranks wrote them."""
+    shape = training.shape(name)
+    if len(shape) != 2 or shape[0] != world_size():
+        return None
+    state = torch.empty(shape[1], dtype=torch.uint8)
+    training.load({name: [Shard(state[None], (shape[0], shape[1]), (rank(), 0))]}, all_names=False)
+    return state

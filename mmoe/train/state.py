@@ -1,5 +1,6 @@
 """Where training stands, and how it is saved and restored."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
@@ -9,15 +10,14 @@ from torch.optim.swa_utils import AveragedModel
 
 from mmoe.embeddings import managed_ids
 from mmoe.models.ranker import Ranker
-from mmoe.score.checkpoint import (
-    CheckpointFolder,
-    copy_id_maps,
-    copy_into,
-    with_prefix,
-    without_prefix,
-)
+from mmoe.parallel import rank, world_size
+from mmoe.parallel.shards import Shard, TensorMap, cut_all, cut_like, pieces
+from mmoe.score.checkpoint import CheckpointFolder, with_prefix
+from mmoe.score.saving import CheckpointSaver
+from mmoe.score.stored_tensors import StoredTensors
+from mmoe.score.weights import load_id_maps, load_network, load_weights
 from mmoe.train.optim import flatten_optimizer, unflatten_optimizer
-from mmoe.train.random_state import random_states, restore_random_states
+from mmoe.train.random_state import load_random_states, own_random_states
 
 
 @dataclass
@@ -41,66 +41,113 @@ class Position:
 
 @dataclass
 class TrainingState:
-    """All that a resumed run needs to go on as if it had never stopped."""
+    """All that a resumed run needs to go on as if it had never stopped.
+
+    Attributes:
+        ranker: Network and tables.
+        optimizer: Of the network.
+        average: Of the network's weights, where there is one.
+        position: How far training has come.
+        layout: How tensors of the network are cut that this rank holds pieces of, by their names
+            in its `state_dict`.
+    """
 
     ranker: Ranker
     optimizer: torch.optim.Optimizer
     average: AveragedModel | None
     position: Position
+    layout: Mapping[str, Sequence[Shard]] = field(default_factory=dict)
 
     @property
     def scoring_network(self) -> nn.Module:
         """The network that is evaluated: the average where there is one."""
         return self.ranker.network if self.average is None else self.average.module
 
-    def save(self, folder: CheckpointFolder, *, best: bool) -> None:
-        """Writes a checkpoint. model.safetensors is what scores; the rest is for resuming."""
-        embeddings = self.ranker.tables
-        model = with_prefix("network", self.scoring_network.state_dict())
-        model |= with_prefix("tables", embeddings.table_weights())
-        network = self.ranker.network
-        training = with_prefix("optimizer", flatten_optimizer(self.optimizer, network))
-        training |= with_prefix("accumulators", embeddings.optimizer_state())
+    def save(self, checkpoints: CheckpointSaver, *, best: bool) -> None:
+        """Writes a checkpoint; all ranks together.
+
+        `model` is what scores, `training` what resuming needs beside it.
+        """
+        embeddings, network = self.ranker.tables, self.ranker.network
+        model: dict[str, Tensor | Sequence[Shard]] = {
+            **with_prefix("network", cut_all(self.scoring_network.state_dict(), self.layout)),
+            **with_prefix("tables", embeddings.table_shards()),
+        }
+        training: dict[str, Tensor | Sequence[Shard]] = {
+            **with_prefix("optimizer", self._moments()),
+            **with_prefix("accumulators", embeddings.optimizer_shards()),
+            **own_random_states(self.ranker.device),
+        }
         ids = managed_ids(embeddings)
         if ids is not None:
             model |= with_prefix("ids", ids.maps())
             training |= with_prefix("ids", ids.progress())
-        training |= random_states(self.ranker.device)
         if self.average is not None:
-            training |= with_prefix("raw", network.state_dict())
+            training |= with_prefix("raw", cut_all(network.state_dict(), self.layout))
             training["averaged"] = self.average.n_averaged
-        folder.save(self.position.step, model, training, asdict(self.position), best=best)
+        step = self.position.step
+        checkpoints.save(step, model, training, asdict(self.position), best=best)
 
-    def restore(self, folder: CheckpointFolder) -> str | None:
-        """Continues from the latest checkpoint, of whatever device.
+    def restore(self, folder: CheckpointFolder, *, seed: int = 0) -> str | None:
+        """Continues from the latest checkpoint, whatever device or number of ranks wrote it.
+
+        With the same number every rank goes on with its random numbers (dropout, noise of gates);
+        with another they start from seed + rank.
 
         Returns:
             A line for the user where the run was on another kind of device.
         """
-        model, training = folder.model("latest"), folder.training()
-        what, network = str(folder.path), self.ranker.network
-        scoring = without_prefix("network", model)
-        if self.average is None:
-            copy_into(network.state_dict(), scoring, what)
-        else:
-            copy_into(self.average.module.state_dict(), scoring, what)
-            self.average.n_averaged.copy_(training["averaged"])
-            copy_into(network.state_dict(), without_prefix("raw", training), what)
-        embeddings = self.ranker.tables
-        copy_into(embeddings.table_weights(), without_prefix("tables", model), what)
-        copy_into(embeddings.optimizer_state(), without_prefix("accumulators", training), what)
-        copy_id_maps(embeddings, model, what)
+        model, training = folder.tensors("latest", "model"), folder.tensors("latest", "training")
+        network, embeddings = self.ranker.network, self.ranker.tables
+        load_network(self.scoring_network, model, "network", self.layout)
+        if self.average is not None:
+            load_network(network, training, "raw", self.layout)
+            training.load({"averaged": self.average.n_averaged}, all_names=False)
+        one = world_size() == 1
+        model.load(embeddings.table_shards(), "tables", all_names=one)
+        training.load(embeddings.optimizer_shards(), "accumulators", all_names=one)
+        load_id_maps(embeddings, model)
         ids = managed_ids(embeddings)
         if ids is not None:
-            ids.load_progress(without_prefix("ids", training))
-        unflatten_optimizer(self.optimizer, network, without_prefix("optimizer", training))
+            ids.load_progress(training.whole("ids"))
+        unflatten_optimizer(self.optimizer, network, self._stored_moments(training))
         self.position = Position(**folder.state(field.name for field in fields(Position)))
-        return restore_random_states(training, self.ranker.device)
+        if rank() == 0:
+            folder.remove_strays()
+        return load_random_states(training, self.ranker.device, seed)
 
     def restore_best(self, folder: CheckpointFolder) -> None:
         """Puts the best checkpoint's weights into the ranker, for evaluation."""
-        model, what = folder.model("best"), str(folder.path)
-        copy_into(self.ranker.network.state_dict(), without_prefix("network", model), what)
-        tables: dict[str, Tensor] = self.ranker.tables.table_weights()
-        copy_into(tables, without_prefix("tables", model), what)
-        copy_id_maps(self.ranker.tables, model, what)
+        load_weights(self.ranker, folder.tensors("best", "model"), self.layout)
+
+    def _moments(self) -> TensorMap:
+        """Of every parameter, by `PARAMETER/MOMENT`."""
+        return self._cut(flatten_optimizer(self.optimizer, self.ranker.network))
+
+    def _stored_moments(self, training: StoredTensors) -> dict[str, Tensor]:
+        """Those of a checkpoint that this rank needs."""
+        mine = dict(self.ranker.network.named_parameters())
+        moments = {}
+        for name in training.names("optimizer"):
+            parameter = mine.get(_parameter(name))
+            if parameter is not None:
+                shape = training.shape(f"optimizer.{name}")
+                if shape and _parameter(name) in self.layout:
+                    shape = parameter.shape  # of this rank's pieces
+                moments[name] = torch.empty(shape, dtype=training.dtype(f"optimizer.{name}"))
+        training.load(self._cut(moments), "optimizer", all_names=world_size() == 1)
+        return moments
+
+    def _cut(self, moments: Mapping[str, Tensor]) -> TensorMap:
+        """As the parameters are. Counts of steps are the same on all ranks that have the pieces."""
+        cut: dict[str, Tensor | Sequence[Shard]] = dict(moments)
+        for name, moment in moments.items():
+            shards = self.layout.get(_parameter(name))
+            if shards is not None:
+                cut[name] = cut_like(moment, shards) if moment.dim() else pieces(moment)
+        return cut
+
+
+def _parameter(name: str) -> str:
+    """`weight/exp_avg` → `weight`."""
+    return name.rpartition("/")[0]

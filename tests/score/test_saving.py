@@ -1,0 +1,129 @@
+"""Checkpoints of one process: in the background, at once, kept, and when they cannot be written."""
+
+import json
+import threading
+
+import pytest
+import torch
+
+from mmoe.score import step_writer
+from mmoe.score.checkpoint import CheckpointFolder
+from mmoe.score.saving import CheckpointSaver
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return CheckpointFolder(tmp_path / "checkpoint")
+
+
+def save(saver, step, *, best=False):
+    tensors = {"weight": torch.full((3,), float(step))}
+    saver.save(step, tensors, tensors, {"step": step}, best=best)
+
+
+def steps(folder):
+    return sorted(path.name for path in folder.path.glob("*step*"))
+
+
+@pytest.mark.parametrize("background", [True, False])
+def test_the_best_and_the_latest_are_kept(folder, background):
+    with CheckpointSaver(folder, keep=2, background=background) as saver:
+        for step in range(1, 6):
+            save(saver, step, best=step == 2)
+    assert steps(folder) == ["step-00000002", "step-00000004", "step-00000005"]
+    assert folder.model("best")["weight"][0] == 2
+    assert folder.model("latest")["weight"][0] == 5
+    assert folder.model("step-00000004")["weight"][0] == 4
+    with pytest.raises(ValueError, match=r"no checkpoint 'step-1'; there are latest, best, step-0"):
+        folder.model("step-1")
+
+
+def test_fewer_are_kept_when_a_run_goes_on_with_another_setting(folder):
+    for keep in (3, 1):
+        with CheckpointSaver(folder, keep=keep) as saver:
+            for step in range(1, 4):
+                save(saver, step + 10 // keep, best=step == 1)
+    assert len(steps(folder)) == 2
+
+
+def test_training_goes_on_while_files_are_written(folder, monkeypatch):
+    """What changes meanwhile is not saved; the next save waits for the files."""
+    may_write, write = threading.Event(), step_writer.save_file
+
+    def slow(*arguments):
+        assert may_write.wait(60)
+        write(*arguments)
+
+    monkeypatch.setattr(step_writer, "save_file", slow)
+    weight = torch.full((4,), 2.0)
+    with CheckpointSaver(folder, keep=2) as saver:
+        saver.save(2, {"weight": weight}, {}, {}, best=True)
+        weight.fill_(3.0)
+        assert not folder.exists()
+        may_write.set()
+        saver.save(3, {"weight": weight}, {}, {}, best=False)
+        weight.zero_()
+        assert folder.exists()
+    assert folder.model("best")["weight"].tolist() == [2.0] * 4
+    assert folder.model("latest")["weight"].tolist() == [3.0] * 4
+
+
+def disk_full(*_):
+    raise OSError(28, "No space left on device")
+
+
+def test_a_failure_is_told_at_the_next_save(folder, monkeypatch):
+    with CheckpointSaver(folder) as saver:
+        save(saver, 1)
+        saver.wait()
+        with monkeypatch.context() as patch:
+            patch.setattr(step_writer, "save_file", disk_full)
+            save(saver, 2)
+            with pytest.raises(
+                OSError, match=r"the checkpoint of step 2: cannot be written: .*No s"
+            ):
+                save(saver, 3)
+        save(saver, 4)
+    assert steps(folder) == ["step-00000001", "step-00000004"], "nothing is left of the others"
+
+
+def test_a_failure_is_told_at_the_end(folder, monkeypatch):
+    monkeypatch.setattr(step_writer, "save_file", disk_full)
+
+    def train():
+        with CheckpointSaver(folder) as saver:
+            save(saver, 1)
+
+    with pytest.raises(OSError, match=r"the checkpoint of step 1: cannot be written: .*No space"):
+        train()
+    assert steps(folder) == []
+
+
+def test_another_error_is_not_hidden_by_it(folder, monkeypatch):
+    monkeypatch.setattr(step_writer, "save_file", disk_full)
+
+    def train():
+        with CheckpointSaver(folder) as saver:
+            save(saver, 1)
+            raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        train()
+
+
+def test_numbers_that_json_has_not_are_refused_before_anything_is_written(folder):
+    with CheckpointSaver(folder) as saver, pytest.raises(ValueError, match="JSON"):
+        saver.save(1, {}, {}, {"loss": float("nan")}, best=True)
+    assert not folder.path.exists()
+
+
+def test_an_index_without_kept_ones_is_read(folder):
+    """As earlier versions wrote it."""
+    with CheckpointSaver(folder) as saver:
+        save(saver, 1, best=True)
+    index = folder.index()
+    del index["kept"]
+    (folder.path / "index.json").write_text(json.dumps(index))
+    with CheckpointSaver(folder, keep=2) as saver:
+        save(saver, 2)
+    assert folder.index()["kept"] == ["step-00000001", "step-00000002"]
