@@ -332,6 +332,25 @@ def score(
 
 
 @app.command()
+def unshard(
+    run_dir: RunDir,
+    output: Annotated[Path, typer.Option(help="The safetensors file to write.")],
+    which: Annotated[
+        str, typer.Option(help="best, latest, or a folder in RUN_DIR/checkpoint.")
+    ] = "best",
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace an existing output.")
+    ] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Join a model that many ranks wrote into one safetensors file."""
+    from mmoe.score import RunDirectory
+    from mmoe.score.unshard import unshard as join
+
+    join(RunDirectory.open(run_dir), output, which, overwrite=overwrite, reporter=_reporter(quiet))
+
+
+@app.command()
 def report(
     run_dir: RunDir,
     output: Annotated[

@@ -263,7 +263,16 @@ def test_help_is_quick_to_import():
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.splitlines()[-1] == "set()"
-    for command in ("train", "backtest", "evaluate", "score", "report", "init", "doctor"):
+    for command in (
+        "train",
+        "backtest",
+        "evaluate",
+        "score",
+        "unshard",
+        "report",
+        "init",
+        "doctor",
+    ):
         assert command in out.stdout
 
 

@@ -20,9 +20,10 @@ from mmoe.datasets.readers import column_names, iter_tables, widen
 from mmoe.datasets.rows import is_text, missing_column
 from mmoe.parallel import from_all, launched_ranks, rank
 from mmoe.score.console import Reporter, SilentReporter, Tracker
-from mmoe.score.output_folder import check_parents, is_one_file, plan_folder
+from mmoe.score.output_folder import is_one_file, plan_folder
 from mmoe.score.predictor import Predictor, load_predictor
 from mmoe.score.run_directory import RunDirectory
+from mmoe.score.text_files import check_new_file
 
 # Rows decoded and held at a time: 64k rows of 200 columns are some 100 MB.
 ROWS_PER_CHUNK = 65_536
@@ -188,13 +189,7 @@ def _check_output(output: Path, overwrite: bool, resume: bool) -> None:
             f"--resume with --output {output}: one file is written whole or not at all; name a "
             "folder to score file by file"
         )
-    check_parents(output)
-    if output.is_dir():
-        raise ValueError(f"--output {output}: is a folder; name a file, such as scores.parquet")
-    if output.exists() and not overwrite:
-        raise ValueError(
-            f"--output {output}: exists already; remove it, choose another name, or say --overwrite"
-        )
+    check_new_file(output, "scores.parquet", overwrite)
 
 
 def _check_kept(

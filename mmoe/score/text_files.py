@@ -1,4 +1,4 @@
-"""Small text files: never half-written, and read with errors that name them."""
+"""Small text files: never half-written, read with errors that name them; and new files' names."""
 
 import json
 import os
@@ -36,3 +36,22 @@ def write_text(path: Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
+
+
+def check_new_file(output: Path, example: str, overwrite: bool) -> None:
+    """Whether a command's `--output` can be made.
+
+    Raises:
+        ValueError: It is a folder, below a file, or exists without `overwrite`.
+    """
+    for parent in output.parents:
+        if parent.exists() and not parent.is_dir():
+            raise ValueError(
+                f"--output {output}: {parent} is a file; name a folder that can be made"
+            )
+    if output.is_dir():
+        raise ValueError(f"--output {output}: is a folder; name a file, such as {example}")
+    if output.exists() and not overwrite:
+        raise ValueError(
+            f"--output {output}: exists already; remove it, choose another name, or say --overwrite"
+        )

@@ -35,15 +35,19 @@ def restore_random_states(saved: Mapping[str, Tensor], device: torch.device) -> 
         True
     """
     torch.set_rng_state(saved["random_state"])
-    before = "cuda" if "cuda_random_state" in saved else "cpu"
-    if before != device.type:
-        return (
-            f"note: trained on {before} so far, on {device.type} from here on; sums round and "
-            "dropout draws differently there, so it will not end with an undisturbed run's bits"
-        )
-    if before == "cuda":
+    note = _note("cuda" if "cuda_random_state" in saved else "cpu", device)
+    if note is None and device.type == "cuda":
         torch.cuda.set_rng_state(saved["cuda_random_state"], device)
-    return None
+    return note
+
+
+def _note(before: str, device: torch.device) -> str | None:
+    if before == device.type:
+        return None
+    return (
+        f"note: trained on {before} so far, on {device.type} from here on; sums round and "
+        "dropout draws differently there, so it will not end with an undisturbed run's bits"
+    )
 
 
 def own_random_states(device: torch.device) -> dict[str, list[Shard]]:
@@ -63,10 +67,10 @@ def load_random_states(training: StoredTensors, device: torch.device, seed: int)
     names = [name for name in ("random_state", "cuda_random_state") if name in training.names()]
     found = {name: _own_row(training, name) for name in names}
     rows = {name: row for name, row in found.items() if row is not None}
-    note = restore_random_states({**random_states(torch.device("cpu")), **rows}, device)
-    if len(rows) < len(names):
-        torch.manual_seed(seed + rank())
-    return note
+    if len(rows) == len(names):
+        return restore_random_states(rows, device)
+    torch.manual_seed(seed + rank())
+    return _note("cuda" if len(names) == 2 else "cpu", device)
 
 
 def _own_row(training: StoredTensors, name: str) -> Tensor | None:

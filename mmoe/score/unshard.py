@@ -1,0 +1,109 @@
+"""`mmoe unshard`: one plain safetensors file out of what many ranks wrote."""
+
+import json
+import math
+import os
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import save
+from torch import Tensor
+
+from mmoe.score.checkpoint import CheckpointFolder
+from mmoe.score.console import Reporter, SilentReporter
+from mmoe.score.run_directory import RunDirectory
+from mmoe.score.stored_tensors import StoredTensors
+from mmoe.score.text_files import check_new_file
+
+# Of a safetensors file: the header's length in bytes comes first, as a little-endian number
+_LENGTH_BYTES = 8
+
+
+def unshard(
+    run: RunDirectory,
+    output: str | Path,
+    which: str = "best",
+    *,
+    overwrite: bool = False,
+    reporter: Reporter | None = None,
+) -> None:
+    """Writes a run's model as one safetensors file, tensor by tensor, on one CPU.
+
+    `mmoe score` and `mmoe evaluate` read what many ranks wrote as it is; this is for other
+    programs. The file is written through the system's page cache, not held in memory, and gets its
+    name when it is complete.
+
+    Args:
+        run: Trained on any number of ranks.
+        output: The file.
+        which: `best`, `latest`, or a folder that index.json names.
+        overwrite: Replace `output` where it exists.
+        reporter: Told of progress.
+
+    Raises:
+        ValueError: The output exists or is no name for such a file, or the checkpoint is damaged.
+    """
+    output, reporter = Path(output), reporter or SilentReporter()
+    _check_output(output, overwrite)
+    stored = CheckpointFolder(run.checkpoint).tensors(which, "model")
+    # Wide types first, so that every tensor begins at a multiple of its own width
+    names = sorted(stored.names(), key=lambda name: (-stored.dtype(name).itemsize, name))
+    header, sizes = _header(stored, names)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    temporary = output.with_name(f".{output.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(header)
+            file.truncate(len(header) + sum(sizes))
+        with reporter.track("joining", sum(sizes) >> 20, "MiB") as tracker:
+            done = 0
+            for name, size in zip(names, sizes, strict=True):
+                _fill(temporary, len(header) + done, size, stored, name)
+                tracker.advance(((done + size) >> 20) - (done >> 20))
+                done += size
+        temporary.replace(output)
+    finally:
+        temporary.unlink(missing_ok=True)
+    reporter.say(f"{len(names):,} tensors, {sum(sizes):,} bytes, joined into {output}")
+
+
+def _header(stored: StoredTensors, names: list[str]) -> tuple[bytes, list[int]]:
+    """What comes before the numbers, and how many bytes of numbers each tensor has."""
+    entries: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    sizes: list[int] = []
+    for name in names:
+        shape, dtype = stored.shape(name), stored.dtype(name)
+        begin = sum(sizes)
+        sizes.append(dtype.itemsize * math.prod(shape))
+        entries[name] = {
+            "dtype": _safetensors_dtype(dtype),
+            "shape": list(shape),
+            "data_offsets": [begin, begin + sizes[-1]],
+        }
+    text = json.dumps(entries).encode()
+    text += b" " * (-len(text) % _LENGTH_BYTES)
+    return len(text).to_bytes(_LENGTH_BYTES, "little") + text, sizes
+
+
+def _safetensors_dtype(dtype: torch.dtype) -> str:
+    """`torch.bfloat16` → `BF16`, as the library says it."""
+    written = save({"x": torch.empty(0, dtype=dtype)})
+    length = int.from_bytes(written[:_LENGTH_BYTES], "little")
+    return json.loads(written[_LENGTH_BYTES : _LENGTH_BYTES + length])["x"]["dtype"]
+
+
+def _fill(path: Path, begin: int, size: int, stored: StoredTensors, name: str) -> None:
+    """Reads one tensor into its place in the file."""
+    if size == 0:
+        return
+    mapped = np.memmap(path, np.uint8, "r+", offset=begin, shape=(size,))
+    target: Tensor = torch.from_numpy(mapped).view(stored.dtype(name)).view(stored.shape(name))
+    stored.load({name: target}, all_names=False)
+    mapped.flush()
+
+
+def _check_output(output: Path, overwrite: bool) -> None:
+    if output.suffix != ".safetensors":
+        raise ValueError(f"--output {output}: end the name in .safetensors")
+    check_new_file(output, "model.safetensors", overwrite)
