@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load_file
+from mmoe.score.checkpoint import CheckpointFolder
 
 # What a clock says differs from run to run; versions stand in metrics.json as well.
 _CLOCK = frozenset({"seconds", "rows_per_second", "epoch_seconds"})
@@ -48,15 +48,9 @@ def without_clock(node: Any) -> Any:
     return [without_clock(value) for value in node] if isinstance(node, list) else node
 
 
-def _index(checkpoint: Path) -> dict[str, str]:
-    return json.loads((checkpoint / "index.json").read_text(encoding="utf-8"))
-
-
 def _differs_in_tensors(one: Path, two: Path) -> str | None:
-    index, other = _index(one), _index(two)
     for which, file in (("latest", "model"), ("latest", "training"), ("best", "model")):
-        mine = load_file(one / index[which] / f"{file}.safetensors")
-        theirs = load_file(two / other[which] / f"{file}.safetensors")
+        mine, theirs = (CheckpointFolder(path).tensors(which, file).whole() for path in (one, two))
         if mine.keys() != theirs.keys():
             return f"{which} {file}.safetensors: names of tensors"
         for name, tensor in mine.items():
@@ -68,7 +62,7 @@ def _differs_in_tensors(one: Path, two: Path) -> str | None:
 
 def _state_difference(one: Path, two: Path) -> str | None:
     return _differs_in_json(
-        one / _index(one)["latest"] / "state.json", two / _index(two)["latest"] / "state.json"
+        *(CheckpointFolder(path).step("latest") / "state.json" for path in (one, two))
     )
 
 
