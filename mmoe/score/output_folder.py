@@ -6,6 +6,7 @@ from pathlib import Path
 from mmoe.datasets.data_file import DataFile
 from mmoe.datasets.files import resolve_files
 from mmoe.parallel import ensure_process_group, from_first, rank, world_size
+from mmoe.score.text_files import check_parents
 
 _PARQUET = (".parquet", ".pq")
 _OURS = re.compile(r"\d{5}-.*\.parquet")
@@ -41,15 +42,6 @@ def plan_folder(
     found = from_first(lambda: _look(folder, outputs, overwrite=overwrite, resume=resume))
     pairs = list(zip(files, outputs, strict=True))[rank() :: world_size()]
     return [(file, path) for file, path in pairs if path.name not in found]
-
-
-def check_parents(output: Path) -> None:
-    """Refuses a place below a file."""
-    for parent in output.parents:
-        if parent.exists() and not parent.is_dir():
-            raise ValueError(
-                f"--output {output}: {parent} is a file; name a folder that can be made"
-            )
 
 
 def _output_name(number: int, file: DataFile) -> str:

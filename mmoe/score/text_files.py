@@ -44,14 +44,19 @@ def check_new_file(output: Path, example: str, overwrite: bool) -> None:
     Raises:
         ValueError: It is a folder, below a file, or exists without `overwrite`.
     """
-    for parent in output.parents:
-        if parent.exists() and not parent.is_dir():
-            raise ValueError(
-                f"--output {output}: {parent} is a file; name a folder that can be made"
-            )
+    check_parents(output)
     if output.is_dir():
         raise ValueError(f"--output {output}: is a folder; name a file, such as {example}")
     if output.exists() and not overwrite:
         raise ValueError(
             f"--output {output}: exists already; remove it, choose another name, or say --overwrite"
         )
+
+
+def check_parents(output: Path) -> None:
+    """Refuses a place below a file."""
+    for parent in output.parents:
+        if parent.exists() and not parent.is_dir():
+            raise ValueError(
+                f"--output {output}: {parent} is a file; name a folder that can be made"
+            )
