@@ -7,6 +7,7 @@ from mmoe.parallel.expert_shards import (
     expert_shards,
     is_spread,
     replicated_parameters,
+    spread_layout,
     spread_parameters,
 )
 from mmoe.parallel.gradient_sum import GradientSum
@@ -32,6 +33,7 @@ __all__ = [
     "launched_ranks",
     "rank",
     "replicated_parameters",
+    "spread_layout",
     "spread_parameters",
     "world_size",
 ]

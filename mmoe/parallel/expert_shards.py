@@ -107,6 +107,19 @@ def expert_shards(
     return found
 
 
+def spread_layout(network: nn.Module) -> dict[str, list[Shard]]:
+    """How the tensors of spread experts are cut, by their names in `state_dict`.
+
+    Example:
+        >>> from mmoe.mixture import MultiGateMixture, mlp_experts
+        >>> from mmoe.parallel import spread_layout
+        >>> spread_layout(MultiGateMixture(8, 2, mlp_experts(4, 8, [3])))
+        {}
+    """
+    described = expert_shards(network, network.state_dict())
+    return {name: value for name, value in described.items() if isinstance(value, list)}
+
+
 def _check_pool(pool: nn.Module) -> None:
     dims: dict[str, int] = getattr(pool, "expert_tensors", {})
     for name in pool.state_dict():

@@ -14,7 +14,7 @@ from mmoe.models.build import build_ranker
 from mmoe.models.device import resolve_device
 from mmoe.models.network import GateRecord, NetworkOutput
 from mmoe.models.ranker import Ranker
-from mmoe.parallel import ensure_process_group, rank, world_size
+from mmoe.parallel import ensure_process_group, rank, spread_layout, world_size
 from mmoe.score.checkpoint import CheckpointFolder
 from mmoe.score.console import SilentReporter, Tracker
 from mmoe.score.run_directory import RunDirectory
@@ -159,7 +159,8 @@ def load_predictor(
     place = resolve_device(device, config.training.embedding_backend)
     ensure_process_group(config.parallel.timeout_seconds, place)
     ranker = build_ranker(config, encoder, place)
-    load_weights(ranker, CheckpointFolder(run.checkpoint).tensors("best", "model"))
+    stored = CheckpointFolder(run.checkpoint).tensors("best", "model")
+    load_weights(ranker, stored, spread_layout(ranker.network))
     return Predictor(ranker, config), encoder, config
 
 

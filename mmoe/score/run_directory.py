@@ -40,6 +40,11 @@ class RunDirectory:
         return self.path / "warm_start.json"
 
     @property
+    def plan_file(self) -> Path:
+        """Which rank holds which tables; only of runs on several ranks."""
+        return self.path / "plan.json"
+
+    @property
     def vocabulary(self) -> Path:
         """The fitted transforms."""
         return self.path / "vocabulary"

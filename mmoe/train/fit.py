@@ -16,7 +16,14 @@ from mmoe.datasets.encoder import FeatureEncoder
 from mmoe.datasets.splits import Splits
 from mmoe.models.build import build_ranker
 from mmoe.models.device import describe_device, resolve_device
-from mmoe.parallel import ensure_process_group, from_all, from_first, rank, world_size
+from mmoe.parallel import (
+    ensure_process_group,
+    from_all,
+    from_first,
+    rank,
+    spread_layout,
+    world_size,
+)
 from mmoe.score.checkpoint import CheckpointFolder
 from mmoe.score.console import Reporter, SilentReporter
 from mmoe.score.predictor import Predictor
@@ -27,6 +34,7 @@ from mmoe.train.evaluate import metrics_of, predict_rows, split_curves, split_me
 from mmoe.train.loop import Trainer, steps_of
 from mmoe.train.memory import keep_freed_memory
 from mmoe.train.optim import build_average, build_optimizer, check_schedule
+from mmoe.train.plan import say_plan
 from mmoe.train.prepare import PreparedData, prepare
 from mmoe.train.run_start import (
     clear_run,
@@ -130,6 +138,7 @@ def train_run(
         reporter.say(f"resuming after step {state.position.step} of {run.path}")
         if note is not None:
             reporter.say(note)
+    say_plan(state.ranker, run, reporter)
     trainer = Trainer(config, state, prepared, run, reporter, profile=profile)
     try:
         trainer.fit()
@@ -151,7 +160,7 @@ def _training_state(
     average = build_average(ranker.network, config.training.ema_decay)
     if rank() > 0:
         torch.manual_seed(config.seed + rank())  # dropout and noise of its own rows
-    return TrainingState(ranker, optimizer, average, Position())
+    return TrainingState(ranker, optimizer, average, Position(), spread_layout(ranker.network))
 
 
 def _say_sizes(prepared: PreparedData, device: torch.device, reporter: Reporter) -> None:

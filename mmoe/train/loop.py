@@ -25,6 +25,7 @@ from mmoe.train.on_device import on_device
 from mmoe.train.parts import INPUT, PAUSE, part
 from mmoe.train.prepare import PreparedData
 from mmoe.train.profiling import TrainingProfile
+from mmoe.train.ranks import StepRanks
 from mmoe.train.state import TrainingState
 from mmoe.train.step import train_step
 
@@ -77,6 +78,7 @@ class Trainer:
         size = config.training.batch_size
         self.batches_per_epoch = math.ceil(len(data.train) / size)
         self.total_steps = steps_of(config, len(data.train))
+        self.ranks = StepRanks.of(state.ranker.network, config.parallel.timeout_seconds)
         self.profile = self._new_profile() if profile and rank() == 0 else None
 
     def _new_profile(self) -> TrainingProfile | None:
@@ -151,7 +153,7 @@ class Trainer:
             taken = self._take(batches)
             if not taken:
                 return False
-            result = train_step(self.state, taken, self.config, self.total_steps)
+            result = train_step(self.state, taken, self.config, self.total_steps, self.ranks)
             size = self.config.training.batch_size
             done = position.batch * size
             position.batch += len(taken)

@@ -125,6 +125,7 @@ def clear_run(run: RunDirectory) -> None:
     for folder in (run.vocabulary, run.checkpoint, run.tensorboard, run.profile):
         shutil.rmtree(folder, ignore_errors=True)
     run.warm_start_file.unlink(missing_ok=True)
+    run.plan_file.unlink(missing_ok=True)
     run.config_file.unlink(missing_ok=True)
     _remove_strays(run)
     if not any(run.path.iterdir()):
@@ -134,7 +135,7 @@ def clear_run(run: RunDirectory) -> None:
 def _remove_strays(run: RunDirectory) -> None:
     """Removes files that a killed process had begun and not yet moved to their names."""
     names = (run.config_file, run.history_file, run.curves_file, run.metrics_file)
-    for path in (*names, run.warm_start_file, run.profile):
+    for path in (*names, run.warm_start_file, run.plan_file, run.profile):
         for stray in run.path.glob(f".{path.name}.*.tmp"):
             shutil.rmtree(stray) if stray.is_dir() else stray.unlink()
 

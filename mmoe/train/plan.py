@@ -1,0 +1,31 @@
+"""Who holds what, said and written down at the start of a run on several ranks."""
+
+import io
+
+from rich.console import Console
+
+from mmoe.embeddings import plan_table
+from mmoe.models.ranker import Ranker
+from mmoe.parallel import is_spread, rank, world_size
+from mmoe.score.console import Reporter
+from mmoe.score.run_directory import RunDirectory
+from mmoe.score.text_files import write_json
+
+
+def say_plan(ranker: Ranker, run: RunDirectory, reporter: Reporter) -> None:
+    """A line about experts, a table about tables, and plan.json; on one rank nothing."""
+    if world_size() == 1:
+        return
+    experts = "spread" if is_spread(ranker.network) else "replicated"
+    tables = ranker.tables.plan_summary()
+    reporter.say(
+        f"{world_size()} ranks: gates and towers on every one, experts {experts}, "
+        "each batch shared out"
+    )
+    if tables:
+        text = io.StringIO()
+        Console(file=text, width=140).print(plan_table(tables))
+        for line in text.getvalue().rstrip().splitlines():
+            reporter.say(line.rstrip())
+    if rank() == 0:
+        write_json(run.plan_file, {"ranks": world_size(), "experts": experts, "tables": tables})
