@@ -33,15 +33,17 @@ def build_ranker(
     Raises:
         ValueError: The embedding backend that was asked for is not installed.
     """
-    embeddings = build_embeddings(
-        encoder.tables,
-        [*encoder.categorical, *encoder.lists],
-        optimizer=config.training.embedding_optimizer,
-        backend=config.training.embedding_backend,
-        seed=config.seed,
-        device=device,
-        parallel=config.parallel,
-    )
+    # Backends differ in how many numbers they draw themselves, which the network must not feel
+    with torch.random.fork_rng(devices=[]):
+        embeddings = build_embeddings(
+            encoder.tables,
+            [*encoder.categorical, *encoder.lists],
+            optimizer=config.training.embedding_optimizer,
+            backend=config.training.embedding_backend,
+            seed=config.seed,
+            device=device,
+            parallel=config.parallel,
+        )
     num_dense = len(encoder.dense_names)
     network = build_network(
         config.model,
