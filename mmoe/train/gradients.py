@@ -219,7 +219,8 @@ def _all_ids(batches: Sequence[Batch]) -> tuple[Tensor, Tensor, Tensor | None]:
 def _by_feature(tensors: Sequence[Tensor], counts: Sequence[list[int]]) -> Tensor:
     """Joins feature-major values of several batches: all of the first feature, then the next."""
     parts = [values.split(counted) for values, counted in zip(tensors, counts, strict=True)]
-    return torch.cat([part for of_feature in zip(*parts, strict=True) for part in of_feature])
+    ordered = [part for of_feature in zip(*parts, strict=True) for part in of_feature]
+    return torch.cat(ordered) if ordered else tensors[0]  # no feature has ids
 
 
 def _joined(gradients: Sequence[Tensor | None]) -> Tensor:

@@ -18,6 +18,7 @@ from mmoe.parallel import (
     spread_parameters,
     world_size,
 )
+from mmoe.parallel.process_group import PATIENCE
 
 
 class StepRanks:
@@ -41,7 +42,7 @@ class StepRanks:
         self.network: nn.Module | None = None
 
     @classmethod
-    def of(cls, network: nn.Module, timeout_seconds: int = 300) -> "StepRanks":
+    def of(cls, network: nn.Module, timeout_seconds: int = PATIENCE) -> "StepRanks":
         """All ranks of the process group, which call this together; or this process alone.
 
         Args:

@@ -81,6 +81,13 @@ def test_a_run_is_that_of_larger_batches(train, tmp_path):
         )
 
 
+def test_batches_without_ids_go_together(train, funnel_config):
+    names = [f["name"] for f in funnel_config["features"] if f["kind"] == "numeric"]
+    funnel_config["features"] = [f for f in funnel_config["features"] if f["name"] in names]
+    result = train("run", "training.accumulate_batches=4", "training.epochs=1")
+    assert set(result.metrics["tasks"]) == {task["name"] for task in funnel_config["tasks"]}
+
+
 def test_the_last_step_of_an_epoch_may_have_fewer(train, tmp_path):
     train("run", "training.accumulate_batches=5", "training.epochs=2")
     history = json.loads((tmp_path / "run" / "history.json").read_text())["epochs"]
