@@ -4,11 +4,6 @@ The ranks run `world.py`, all cases in one world, and report what they found.
 """
 
 import copy
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -17,36 +12,14 @@ from torch import nn
 from mmoe.mixture import ExpertPool, GateOutput, MultiGateMixture, mlp_experts
 from mmoe.parallel import AllToAllDispatcher, ExpertPlacement, ensure_process_group
 
-WORLD = Path(__file__).with_name("world.py")
 # A world that hangs is ended after so many seconds.
 PATIENCE = 200
 
 
 @pytest.fixture(scope="module", params=[2, 4], ids=lambda ranks: f"{ranks} ranks")
-def world(request, tmp_path_factory, repository):
+def world(request, run_ranks):
     """What every rank found: `[rank][case][key]`."""
-    folder = tmp_path_factory.mktemp("world")
-    reports = [folder / f"{rank}.json" for rank in range(request.param)]
-    environment = {**os.environ, "PYTHONPATH": str(repository), "OMP_NUM_THREADS": "1"}
-    ranks = [
-        subprocess.Popen(
-            [
-                *(sys.executable, "-W", "error:::mmoe", str(WORLD)),
-                *(str(rank), str(request.param), str(folder / "store"), str(report)),
-            ],
-            env=environment,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank, report in enumerate(reports)
-    ]
-    try:
-        errors = [rank.communicate(timeout=PATIENCE)[1] for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    assert [rank.returncode for rank in ranks] == [0] * len(ranks), "\n".join(errors)
-    return [json.loads(report.read_text()) for report in reports]
+    return run_ranks("world.py", request.param, PATIENCE)
 
 
 def tolerance(case):
