@@ -4,8 +4,16 @@
 and each split (`StreamRows`) gives shuffled batches or, for evaluation, chunks in file order.
 """
 
+from mmoe.datasets.stream.lanes import describe_lanes
 from mmoe.datasets.stream.open import StreamSplits, every_row, open_stream
 from mmoe.datasets.stream.rows import StreamRows
 from mmoe.datasets.stream.size import wants_stream
 
-__all__ = ["StreamRows", "StreamSplits", "every_row", "open_stream", "wants_stream"]
+__all__ = [
+    "StreamRows",
+    "StreamSplits",
+    "describe_lanes",
+    "every_row",
+    "open_stream",
+    "wants_stream",
+]

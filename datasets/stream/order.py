@@ -2,19 +2,22 @@
 
 The pieces (row groups) of a split are permuted; a few at a time are read side by side, in turns.
 That sequence is cut into windows of whole batches, and the rows of each window are permuted. Window
-w of an epoch needs the pieces that overlap it and nothing of its past.
+w of an epoch needs the pieces that overlap it and nothing of its past. With several lanes the
+permuted pieces are cut into as many equal parts first, and each of them is such a sequence.
 """
 
 import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
 
+from mmoe.datasets.stream.lanes import WHOLE_EPOCH, Lane
+
 # Added to (seed, epoch) they make generators of their own; zeros at the end would make none.
-_PIECES, _WINDOW = 1, 2
+_PIECES, _WINDOW, _LANE = 1, 2, 3
 
 
 @dataclass(frozen=True)
@@ -25,15 +28,31 @@ class Take:
     start: int
     rows: int
 
+    def cut(self, rows: int) -> tuple["Take", "Take"]:
+        """The first rows, at most so many, and the others."""
+        rows = min(rows, self.rows)
+        return (
+            Take(self.piece, self.start, rows),
+            Take(self.piece, self.start + rows, self.rows - rows),
+        )
+
 
 @dataclass(frozen=True)
 class Window:
-    """Rows [start, stop) of the epoch's sequence, and where they are."""
+    """Rows [start, stop) of the epoch, and where those of one lane are."""
 
     number: int
     start: int
     stop: int
     takes: tuple[Take, ...]
+    lane: Lane = WHOLE_EPOCH
+
+    def __len__(self) -> int:
+        return sum(take.rows for take in self.takes)
+
+    def rows_before(self, row: int) -> int:
+        """How many of this window's rows come before row `row` of the epoch."""
+        return self.lane.rows_before(row) - self.lane.rows_before(self.start)
 
 
 def window_rows(buffer_rows: int, batch_size: int) -> int:
@@ -48,58 +67,87 @@ def windows(
     epoch: int,
     first_row: int = 0,
     interleave: int = 1,
+    lane: Lane = WHOLE_EPOCH,
 ) -> Iterator[Window]:
-    """The windows of an epoch, from the one that holds row `first_row` of its sequence.
+    """The windows of an epoch, from the one that holds row `first_row`.
 
     Where one window holds everything, its rows come in file order.
 
     Args:
         counts_P: Rows of each piece.
-        rows: Of a window.
+        rows: Of a window, over all lanes.
         seed: Of the run.
         epoch: Counted from 0.
-        first_row: Rows that are done.
-        interleave: Pieces read side by side.
+        first_row: Rows that are done, over all lanes.
+        interleave: Pieces read side by side, over all lanes.
+        lane: Whose part of each window is meant; it may be no row.
 
     Example:
         >>> [window] = windows(np.array([3, 0, 2]), 6, seed=0, epoch=0)
         >>> window.takes
         (Take(piece=0, start=0, rows=3), Take(piece=2, start=0, rows=2))
+        >>> [window] = windows(np.array([3, 0, 2]), 6, seed=0, epoch=0, lane=Lane(1, 2))
+        >>> window.takes
+        (Take(piece=2, start=0, rows=2),)
     """
-    pieces, total = np.flatnonzero(counts_P), int(counts_P.sum())
+    order, total = np.flatnonzero(counts_P), int(counts_P.sum())
+    interleave = math.ceil(interleave / lane.lanes)
     if total <= rows:
-        turns = _turns(counts_P, pieces, 1, total)
+        interleave = 1
     else:
-        order = np.random.default_rng([seed, epoch, _PIECES]).permutation(pieces)
-        turns = _turns(counts_P, order, interleave, math.ceil(rows / interleave))
-    start, taken, takes = 0, 0, []
-    for turn in turns:
-        while turn.rows:
-            take = Take(turn.piece, turn.start, min(turn.rows, rows - taken))
-            turn = Take(turn.piece, turn.start + take.rows, turn.rows - take.rows)
-            takes.append(take)
-            taken += take.rows
-            if taken == rows or start + taken == total:
-                if start + rows > first_row:
-                    yield Window(start // rows, start, start + taken, tuple(takes))
-                start, taken, takes = start + taken, 0, []
+        order = np.random.default_rng([seed, epoch, _PIECES]).permutation(order)
+    per_turn = math.ceil(rows / lane.lanes / interleave)
+    turns = _turns(_of_lane(counts_P, order, lane), interleave, per_turn)
+    starts = range(0, total, rows)
+    stops = [min(start + rows, total) for start in starts]
+    sizes = [lane.rows_before(b) - lane.rows_before(a) for a, b in zip(starts, stops, strict=True)]
+    for number, takes in enumerate(_cut(turns, sizes)):
+        if starts[number] + rows > first_row:
+            yield Window(number, starts[number], stops[number], takes, lane)
 
 
-def _turns(counts_P: np.ndarray, order: np.ndarray, interleave: int, rows: int) -> Iterator[Take]:
+def _of_lane(counts_P: np.ndarray, order: np.ndarray, lane: Lane) -> Iterator[Take]:
+    """The lane's part of the pieces in order; a piece at a boundary is in two lanes."""
+    ends = np.cumsum(counts_P[order])  # in the sequence of all pieces
+    total = int(counts_P.sum())
+    first = lane.first_row(total)
+    stop = first + lane.rows_before(total)
+    if first == stop:
+        return
+    mine = slice(np.searchsorted(ends, first, "right"), np.searchsorted(ends, stop) + 1)
+    for piece, end in zip(order[mine].tolist(), ends[mine].tolist(), strict=True):
+        begin = end - int(counts_P[piece])
+        start = max(begin, first)
+        yield Take(piece, start - begin, min(end, stop) - start)
+
+
+def _turns(parts: Iterable[Take], interleave: int, rows: int) -> Iterator[Take]:
     """Round robin over `interleave` pieces; where one ends, the next of the order takes over."""
-    waiting = iter(order.tolist())
-    active = deque((piece, 0) for piece in islice(waiting, interleave))
+    waiting = iter(parts)
+    active = deque(islice(waiting, interleave))
     while active:
-        piece, start = active.popleft()
-        stop = min(start + rows, int(counts_P[piece]))
-        yield Take(piece, start, stop - start)
-        if stop < counts_P[piece]:
-            active.append((piece, stop))
-        else:
-            active.extend((piece, 0) for piece in islice(waiting, 1))
+        turn, rest = active.popleft().cut(rows)
+        yield turn
+        active.extend([rest] if rest.rows else islice(waiting, 1))
+
+
+def _cut(turns: Iterator[Take], sizes: Sequence[int]) -> Iterator[tuple[Take, ...]]:
+    """The turns, in groups of so many rows."""
+    rest = Take(0, 0, 0)
+    for size in sizes:
+        takes = []
+        while size:
+            take, rest = (rest if rest.rows else next(turns)).cut(size)
+            takes.append(take)
+            size -= take.rows
+        yield tuple(takes)
 
 
 def row_order(window: Window, seed: int, epoch: int) -> np.ndarray:
     """The permutation of a window's rows; for the first window that of a split in memory."""
-    entropy = [seed, epoch, _WINDOW, window.number] if window.number else [seed, epoch]
-    return np.random.default_rng(entropy).permutation(window.stop - window.start)
+    entropy = [seed, epoch]
+    if window.lane.lanes > 1:
+        entropy += [_LANE, window.lane.number, window.number]
+    elif window.number:
+        entropy += [_WINDOW, window.number]
+    return np.random.default_rng(entropy).permutation(len(window))

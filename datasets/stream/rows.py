@@ -1,6 +1,6 @@
 """One split of a stream: shuffled batches to train on, chunks in file order to evaluate."""
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -16,11 +16,15 @@ from mmoe.datasets.prefetch import prefetch
 from mmoe.datasets.projection import column_uses
 from mmoe.datasets.rows import find_column
 from mmoe.datasets.share import WHOLE, Share
+from mmoe.datasets.stream.lanes import Lane, LanesOfRank
 from mmoe.datasets.stream.order import Window, row_order, window_rows, windows
 from mmoe.datasets.stream.split import PieceReader, Split
 
 # A window is made while another is trained on; chunks of evaluation are smaller
 _WINDOWS_AHEAD, _CHUNKS_AHEAD = 1, 2
+
+Windows = tuple[Window, ...]
+"""What each of a rank's lanes gives to one window."""
 
 
 class StreamRows:
@@ -43,7 +47,8 @@ class StreamRows:
             update={"data": config.data.model_copy(update={"group_column": None})}
         )
         self.columns = list(column_uses(self.config, split.source.schema.names))
-        self._everything: EncodedData | None = None  # where one window holds the whole split
+        # Where one window holds the whole split: what these lanes hold of it
+        self._everything: tuple[Sequence[Lane], EncodedData] | None = None
 
     def __len__(self) -> int:
         return len(self.split)
@@ -73,30 +78,47 @@ class StreamRows:
         self, seed: int, epoch: int, size: int, first: int, share: Share
     ) -> Generator[Batch]:
         rows = window_rows(self.streaming.shuffle_buffer_rows, size)
-        counts_P = self.split.counts_P
-        interleave = self.streaming.interleave
-        plan = list(windows(counts_P, rows, seed, epoch, first * size, interleave))
-        filled = prefetch(self._fill(plan), _WINDOWS_AHEAD)
+        lanes, share = LanesOfRank.of(share, self.streaming.lanes)
+        plan = self._plan(rows, seed, epoch, first * size, lanes)
+        filled = prefetch(self._fill(plan, lanes), _WINDOWS_AHEAD)
         try:
-            for window, data in zip(plan, filled, strict=True):
-                order = row_order(window, seed, epoch)
-                for start in range(max(first * size - window.start, 0), len(order), size):
-                    yield data.batch(share.of(order[start : start + size]))
+            for parts, data in zip(plan, filled, strict=True):
+                orders = [row_order(window, seed, epoch) for window in parts]
+                begin, stop = parts[0].start, parts[0].stop
+                for start in range(max(first * size, begin), stop, size):
+                    end = min(start + size, stop)
+                    yield data.batch(_rows_of_batch(parts, orders, start, end, share))
                 del data  # the next window may take its place
         finally:
             filled.close()
 
-    def _fill(self, plan: list[Window]) -> Iterator[EncodedData]:
+    def _plan(
+        self, rows: int, seed: int, epoch: int, first_row: int, lanes: Sequence[Lane]
+    ) -> list[Windows]:
+        """The windows from the one that holds `first_row` on, and what each lane gives to them."""
+        counts_P, interleave = self.split.counts_P, self.streaming.interleave
+        of_lanes = [
+            windows(counts_P, rows, seed, epoch, first_row, interleave, lane) for lane in lanes
+        ]
+        return list(zip(*of_lanes, strict=True))
+
+    def _fill(self, plan: list[Windows], lanes: Sequence[Lane]) -> Iterator[EncodedData]:
         """Reads and encodes windows; one that holds the whole split is kept for every epoch."""
-        if self._everything is not None:
-            yield self._everything
+        if self._everything is not None and self._everything[0] == lanes:
+            yield self._everything[1]
             return
-        reader = PieceReader(self.split, self.columns)
-        for window in plan:
-            tables = (table for take in window.takes for table in reader.take(take))
-            data = join([self._encode(table) for table in tables])
-            if len(data) == len(self):
-                self._everything = data
+        # One for each lane: two of them may read one piece, at different places
+        readers = [PieceReader(self.split, self.columns) for _ in lanes]
+        for parts in plan:
+            tables = (
+                table
+                for window, reader in zip(parts, readers, strict=True)
+                for take in window.takes
+                for table in reader.take(take)
+            )
+            data = join([self._encode(table) for table in tables] or [self._no_rows()])
+            if parts[0].stop - parts[0].start == len(self):
+                self._everything = lanes, data
             yield data
             del data  # not held here while the next is made
 
@@ -114,9 +136,26 @@ class StreamRows:
                     data = replace(data, labels=labels)
                 yield data
 
+    def _no_rows(self) -> EncodedData:
+        """Where a split has fewer rows than lanes."""
+        schema = self.split.source.schema
+        return self._encode(schema.empty_table().select(self.columns))
+
     def _encode(self, table: pa.Table) -> EncodedData:
         origin = self.split.source.origin
         return EncodedData(
             features=self.encoder.encode(table, origin),
             labels=encode_labels(self.config, table, origin),
         )
+
+
+def _rows_of_batch(
+    parts: Windows, orders: Sequence[np.ndarray], start: int, stop: int, share: Share
+) -> np.ndarray:
+    """Where rows [start, stop) of the epoch are among those of the lanes' windows."""
+    before, rows = 0, []
+    for window, order in zip(parts, orders, strict=True):
+        rows_B = order[window.rows_before(start) : window.rows_before(stop)]
+        rows.append(before + share.of(rows_B))
+        before += len(order)
+    return np.concatenate(rows)

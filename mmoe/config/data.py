@@ -76,6 +76,15 @@ class StreamingConfig(Strict):
     read_ahead_batches: int = Field(
         default=4, ge=1, description="batches that wait ready for the training step"
     )
+    lanes: int = Field(
+        default=1,
+        ge=1,
+        le=4096,
+        description="parts that an epoch's rows are cut into, each read apart, with its part of "
+        "buffer and interleave: as many ranks (torchrun) or fewer read their own ones; more read "
+        "the same rows. Batches depend on this number, never on that of the ranks; rows are those "
+        "in memory with 1 alone. Row groups should be many more: two lanes may decode one",
+    )
     above_mb: int = Field(
         default=2048,
         ge=0,

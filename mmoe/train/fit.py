@@ -14,6 +14,7 @@ from mmoe.config import DeviceKind, RunConfig
 from mmoe.datasets.encoded import EncodedLabels
 from mmoe.datasets.encoder import FeatureEncoder
 from mmoe.datasets.splits import Splits
+from mmoe.datasets.stream import describe_lanes
 from mmoe.models.build import build_ranker
 from mmoe.models.device import describe_device, resolve_device
 from mmoe.parallel import (
@@ -119,6 +120,8 @@ def train_run(
             advance=tracker.advance,
         )
     _say_sizes(prepared, place, reporter)
+    if prepared.streamed:
+        _say_lanes(config, reporter)
     check_schedule(config.training.optimizer, steps_of(config, len(prepared.train)))
     keep_freed_memory()  # of steps, not what reading took
     state = _training_state(config, prepared, place)
@@ -174,6 +177,12 @@ def _say_sizes(prepared: PreparedData, device: torch.device, reporter: Reporter)
     )
     if device.type != "cpu":
         reporter.say(f"training on {describe_device(device)}")
+
+
+def _say_lanes(config: RunConfig, reporter: Reporter) -> None:
+    text = describe_lanes(config.data.streaming.lanes, world_size())
+    if text is not None:
+        reporter.say(text)
 
 
 def _evaluate(

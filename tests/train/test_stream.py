@@ -48,6 +48,17 @@ def test_resume_continues_bit_identically(train, tmp_path, after, assert_same, d
     assert _no_threads()
 
 
+def test_a_run_in_lanes_goes_on_in_as_many(train, tmp_path, assert_same, dies_after):
+    settings = ("training.checkpoint_every_steps=5", "training.epochs=2")
+    train("whole", *settings, "data.streaming.lanes=3")
+    with pytest.raises(KeyboardInterrupt):
+        train("broken", *settings, "data.streaming.lanes=3", reporter=dies_after(7))
+    with pytest.raises(ValueError, match=r"data\.streaming\.lanes: 3 there, 4 here"):
+        train("broken", *settings, "data.streaming.lanes=4", resume=True)
+    train("broken", *settings, "data.streaming.lanes=3", resume=True)
+    assert_same(tmp_path / "whole", tmp_path / "broken")
+
+
 def test_a_buffer_for_everything_trains_as_memory_does(train, tmp_path, assert_same):
     streamed = train("stream", "data.streaming.shuffle_buffer_rows=100000")
     held = train("memory", "data.input=memory")

@@ -29,7 +29,7 @@ def _folder(tmp_path_factory):
     return folder
 
 
-def peaks(folder, files, **split):
+def peaks(folder, files, split, lanes=1):
     """Most bytes of NumPy and of Arrow over the survey, the fit, an epoch and an evaluation."""
     features = [{"kind": "numeric", "name": f"x{i}"} for i in range(8)]
     config = config_from_dict(
@@ -38,7 +38,7 @@ def peaks(folder, files, **split):
                 "path": str(folder / files),
                 "input": "stream",
                 "split": split,
-                "streaming": {"shuffle_buffer_rows": 4_000, "chunk_rows": 2_000},
+                "streaming": {"shuffle_buffer_rows": 4_000, "chunk_rows": 2_000, "lanes": lanes},
             },
             "features": [*features, {"kind": "list", "name": "tags"}],
             "tasks": [{"name": "click", "label": "click"}],
@@ -61,14 +61,18 @@ def peaks(folder, files, **split):
     return peak / MEGABYTE, arrow / MEGABYTE
 
 
-@pytest.mark.parametrize("split", [{}, {"by": "time", "column": "x0"}], ids=["random", "time"])
-def test_twenty_times_the_rows_take_no_more_memory(folder, split, monkeypatch):
+@pytest.mark.parametrize(
+    "settings",
+    [({},), ({"by": "time", "column": "x0"},), ({}, 3)],
+    ids=["random", "time", "lanes"],
+)
+def test_twenty_times_the_rows_take_no_more_memory(folder, settings, monkeypatch):
     # Row numbers hashed, and moments kept apart, at a time: constants, here small against the rows
     for module, name in (("ranks", "_ROWS"), ("parts", "_ROWS"), ("times", "_LEAST")):
         monkeypatch.setattr(f"mmoe.datasets.stream.{module}.{name}", 4_000)
     monkeypatch.setattr("mmoe.datasets.stream.times._MOST", 8_000)
-    peaks(folder, "00.parquet", **split)  # what is imported and cached once
-    small, small_arrow = peaks(folder, "00.parquet", **split)
-    large, large_arrow = peaks(folder, "*.parquet", **split)
+    peaks(folder, "00.parquet", *settings)  # what is imported and cached once
+    small, small_arrow = peaks(folder, "00.parquet", *settings)
+    large, large_arrow = peaks(folder, "*.parquet", *settings)
     assert large < small * 1.2 + 1
     assert large_arrow < small_arrow * 1.2 + 1
