@@ -85,9 +85,10 @@ class EncodedData:
     def __len__(self) -> int:
         return len(self.features)
 
-    def chunks(self) -> Generator["EncodedData"]:
-        """All rows at once; a stream has many chunks."""
-        yield self
+    def chunks(self, first: int = 0, stop: int | None = None) -> Generator["EncodedData"]:
+        """Rows [first, stop) at once; a stream has many chunks."""
+        stop = len(self) if stop is None else stop
+        yield self if (first, stop) == (0, len(self)) else self.rows(first, stop)
 
     def rows(self, start: int, stop: int) -> "EncodedData":
         """Rows [start, stop), not copied."""

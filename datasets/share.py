@@ -27,5 +27,16 @@ class Share(NamedTuple):
         first, last = (len(rows_B) * r // self.ranks for r in (self.rank, self.rank + 1))
         return rows_B[first:last]
 
+    def span(self, total: int, unit: int = 1) -> tuple[int, int]:
+        """First and end of this rank's rows of `total`: whole units, but for the last of all.
+
+        Example:
+            >>> [Share(rank, 2).span(50, unit=16) for rank in (0, 1)]
+            [(0, 32), (32, 50)]
+        """
+        units = -(-total // unit)
+        first, stop = (units * r // self.ranks * unit for r in (self.rank, self.rank + 1))
+        return min(first, total), min(stop, total)
+
 
 WHOLE = Share()

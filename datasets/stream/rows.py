@@ -53,11 +53,16 @@ class StreamRows:
     def __len__(self) -> int:
         return len(self.split)
 
-    def chunks(self) -> Generator[EncodedData]:
-        """The rows in file order, with labels and groups, encoded ahead in the background."""
+    def chunks(self, first: int = 0, stop: int | None = None) -> Generator[EncodedData]:
+        """Rows [first, stop) in file order, with labels and groups, encoded in the background.
+
+        Of the rows before them the group column alone is read: groups are numbered over all rows.
+        One chunk comes at least, which may hold no row.
+        """
         # Whole batches of the fixed height that predictions are made in
         size = window_rows(self.streaming.chunk_rows, self.config.training.eval_batch_size)
-        return prefetch(in_chunks(self._chunks(), size), _CHUNKS_AHEAD)
+        parts = self._chunks(first, len(self) if stop is None else stop)
+        return prefetch(in_chunks(parts, size), _CHUNKS_AHEAD)
 
     def epoch_batches(
         self, seed: int, epoch: int, size: int, first: int = 0, share: Share = WHOLE
@@ -122,22 +127,41 @@ class StreamRows:
             yield data
             del data  # not held here while the next is made
 
-    def _chunks(self) -> Generator[EncodedData]:
-        groups = GroupCodes()
-        columns = list(dict.fromkeys([*self.columns, *([self.group] if self.group else [])]))
-        origin = self.split.source.origin
+    def _chunks(self, first: int, stop: int) -> Generator[EncodedData]:
+        if first >= stop:
+            yield _grouped(self._no_rows(), None if self.group is None else np.zeros(0, np.int64))
+            return
+        groups, origin = GroupCodes(), self.split.source.origin
+        for at, table in self._tables(first, stop):
+            mine = slice(max(first - at, 0), stop - at)
+            groups_N = None
+            if self.group is not None:
+                column = find_column(table, self.group, origin, "data.group_column")
+                groups_N = groups.codes(column)[mine]
+            if table[mine].num_rows:
+                yield _grouped(self._encode(table[mine]), groups_N)
+
+    def _tables(self, first: int, stop: int) -> Iterator[tuple[int, pa.Table]]:
+        """The pieces with rows [first, stop), in tables with the number of each one's first row.
+
+        Where rows have groups, those of the pieces before come too, with that column alone.
+        """
+        alone = [] if self.group is None else [self.group]
+        columns = list(dict.fromkeys([*self.columns, *alone]))
+        at = 0
         for piece in np.flatnonzero(self.split.counts_P):
-            for table in self.split.tables(int(piece), columns):
-                data = self._encode(table)
-                if self.group is not None:
-                    column = find_column(table, self.group, origin, "data.group_column")
-                    assert data.labels is not None
-                    labels = replace(data.labels, groups_N=groups.codes(column))
-                    data = replace(data, labels=labels)
-                yield data
+            end = at + int(self.split.counts_P[piece])
+            asked = alone if end <= first else columns
+            if asked and at < stop:
+                for table in self.split.tables(int(piece), asked):
+                    if at >= stop:
+                        return
+                    yield at, table
+                    at += table.num_rows
+            at = end
 
     def _no_rows(self) -> EncodedData:
-        """Where a split has fewer rows than lanes."""
+        """Of a rank whose part of the rows is empty."""
         schema = self.split.source.schema
         return self._encode(schema.empty_table().select(self.columns))
 
@@ -147,6 +171,11 @@ class StreamRows:
             features=self.encoder.encode(table, origin),
             labels=encode_labels(self.config, table, origin),
         )
+
+
+def _grouped(data: EncodedData, groups_N: np.ndarray | None) -> EncodedData:
+    assert data.labels is not None
+    return replace(data, labels=replace(data.labels, groups_N=groups_N))
 
 
 def _rows_of_batch(

@@ -27,6 +27,20 @@ def from_first(make: Callable[[], T]) -> T:
     return value[0]  # type: ignore[return-value]  # rank 0's
 
 
+def to_first(value: T) -> Sequence[T]:
+    """Every rank's value, in order of ranks, on rank 0; on the other ranks their own alone.
+
+    Example:
+        >>> to_first(3)
+        [3]
+    """
+    if world_size() == 1:
+        return [value]
+    values: list[Any] | None = [None] * world_size() if rank() == 0 else None
+    dist.gather_object(value, values)
+    return [value] if values is None else values
+
+
 def from_all(value: T) -> Sequence[T]:
     """Every rank's value, in order of ranks, on every rank.
 

@@ -79,7 +79,13 @@ class Predictor:
             dist.all_reduce(torch.from_numpy(out_NT))  # zeros, but for the rank that scored a row
         return out_NT
 
-    def predict_own(self, data: EncodedData, *, tracker: Tracker | None = None) -> np.ndarray:
+    def predict_own(
+        self,
+        data: EncodedData,
+        *,
+        tracker: Tracker | None = None,
+        on_gates: GateCallback | None = None,
+    ) -> np.ndarray:
         """As `predict`, but each rank has rows of its own, which it alone gets predictions for.
 
         Tables and experts may be spread over the ranks, so all take part in every turn: a rank
@@ -90,7 +96,7 @@ class Predictor:
         with self._evaluating():
             for turn in range(_most_of_all_ranks(-(-len(data) // self.height))):
                 start = min(turn * self.height, len(data))
-                self._batch(data, start, out_NT, None)
+                self._batch(data, start, out_NT, on_gates)
                 tracker.advance(min(self.height, len(data) - start))
         return out_NT
 

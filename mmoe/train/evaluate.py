@@ -10,9 +10,10 @@ import numpy as np
 from mmoe.config import DeviceKind, RunConfig, TaskConfig
 from mmoe.datasets.encoded import EncodedLabels, join_labels
 from mmoe.datasets.encoder import FeatureEncoder
+from mmoe.datasets.share import Share
 from mmoe.datasets.sources import load_test
 from mmoe.datasets.stream import every_row, open_stream, wants_stream
-from mmoe.parallel import from_first
+from mmoe.parallel import from_first, rank, to_first, world_size
 from mmoe.score.console import Reporter, SilentReporter, Tracker
 from mmoe.score.predictor import GateCallback, Predictor, load_predictor
 from mmoe.score.run_directory import RunDirectory
@@ -31,14 +32,34 @@ def predict_rows(
     tracker: Tracker | None = None,
     on_gates: GateCallback | None = None,
 ) -> tuple[np.ndarray, EncodedLabels]:
-    """Predictions and labels of all rows; of the features one chunk is in memory at a time."""
+    """Predictions and labels of all rows; of the features one chunk is in memory at a time.
+
+    Several ranks read and score a part each. Rank 0 gets all rows, in order; the others get theirs.
+    """
     predictions: list[np.ndarray] = []
     labels: list[EncodedLabels] = []
-    with closing(rows.chunks()) as chunks:  # whatever happens, nothing is read on
+    chunk = None
+    with closing(
+        rows.chunks(*_own_span(predictor, rows))
+    ) as chunks:  # in any case nothing reads on
         for chunk in chunks:
             assert chunk.labels is not None, "these rows carry labels"
-            predictions.append(predictor.predict(chunk, tracker=tracker, on_gates=on_gates))
+            predictions.append(predictor.predict_own(chunk, tracker=tracker, on_gates=on_gates))
             labels.append(chunk.labels)
+    assert chunk is not None, "one comes at least"
+    predictor.help_others(chunk.rows(0, 0))
+    of_ranks = to_first(_joined(predictions, labels))
+    return _joined(*map(list, zip(*of_ranks, strict=True)))
+
+
+def _own_span(predictor: Predictor, rows: LabelledRows) -> tuple[int, int]:
+    """The rows that this rank scores: whole batches, so that none differs from those of one."""
+    return Share(rank(), world_size()).span(len(rows), predictor.height)
+
+
+def _joined(
+    predictions: list[np.ndarray], labels: list[EncodedLabels]
+) -> tuple[np.ndarray, EncodedLabels]:
     if len(labels) == 1:
         return predictions[0], labels[0]
     return np.concatenate(predictions), join_labels(labels)
@@ -164,7 +185,8 @@ def evaluate_run(
             "every row counts once already; leave the flag out"
         )
     rows, oracle = _held_out(config, encoder, data)
-    with reporter.track("evaluating", len(rows), "rows") as tracker:
+    first, stop = _own_span(predictor, rows)
+    with reporter.track("evaluating", stop - first, "rows") as tracker:
         predictions_NT, labels = predict_rows(predictor, rows, tracker=tracker)
     metrics, notes = from_first(
         lambda: metrics_of(config, predictions_NT, labels, oracle, all_negatives=all_negatives)

@@ -24,8 +24,8 @@ class LabelledRows(Protocol):
 
     def __len__(self) -> int: ...
 
-    def chunks(self) -> Generator[EncodedData]:
-        """All rows, in order."""
+    def chunks(self, first: int = 0, stop: int | None = None) -> Generator[EncodedData]:
+        """Rows [first, stop) in order; one chunk at least, which may hold no row."""
         ...
 
 

@@ -12,8 +12,10 @@ from mmoe.config import config_from_dict, set_values
 from mmoe.datasets.encoded import join
 from mmoe.datasets.encoder import FeatureEncoder
 from mmoe.datasets.labels import encode_labels
+from mmoe.datasets.share import Share
 from mmoe.datasets.sources import load_splits
 from mmoe.datasets.stream import open_stream
+from mmoe.datasets.stream.source import StreamSource
 
 SPLITS = {
     "random": {},
@@ -105,6 +107,46 @@ def test_every_split_is_that_of_memory(log, funnel_config, tmp_path, split):
 @pytest.mark.parametrize("kind", ["csv", "arrow"])
 def test_every_kind_of_file(log, funnel_config, tmp_path, kind):
     assert_streams_as_memory(configured(funnel_config, write(log, tmp_path, kind)))
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5, 60])
+def test_chunks_of_ranks_are_those_of_one(log, funnel_config, tmp_path, ranks):
+    """Codes of groups included, which rest on the rows of the ranks before."""
+    raw = {**funnel_config, "training": {**funnel_config["training"], "eval_batch_size": 16}}
+    splits = open_stream(configured(raw, write(log, tmp_path), chunk_rows=40))
+    rows = splits.rows("test", splits.fit())
+    whole = list(rows.chunks())
+    parts = []
+    for rank in range(ranks):
+        first, stop = Share(rank, ranks).span(len(rows), 16)
+        chunks = list(rows.chunks(first, stop))
+        assert sum(map(len, chunks)) == stop - first
+        assert len(chunks) >= 1
+        assert all(len(chunk) <= 48 for chunk in chunks)
+        parts += chunks
+    assert_same(join(parts), join(whole))
+
+
+def test_chunks_of_a_rank_leave_other_row_groups_alone(log, funnel_config, tmp_path, monkeypatch):
+    splits = open_stream(configured(funnel_config, write(log, tmp_path)))
+    rows = splits.rows("test", splits.fit())
+    found, read = [], StreamSource.read
+
+    def counted(self, piece, columns):
+        found.append((self.pieces.index(piece), columns))
+        yield from read(self, piece, columns)
+
+    monkeypatch.setattr(StreamSource, "read", counted)
+    assert sum(map(len, rows.chunks(200, 250))) == 50
+    whole = [piece for piece, columns in found if columns != ["user"]]
+    assert [piece for piece, columns in found if columns == ["user"]] == list(range(whole[0]))
+    assert whole[0] > 3 and len(whole) <= 4 and whole[-1] < 13
+    found.clear()
+    assert [len(chunk) for chunk in rows.chunks(300, 300)] == [0]
+    assert found == [], "no rows, nothing to read"
+    rows.group = None
+    assert sum(map(len, rows.chunks(200, 250))) == 50
+    assert [piece for piece, _ in found] == whole
 
 
 def test_addresses_and_globs(log, funnel_config, tmp_path):
