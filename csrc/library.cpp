@@ -2,8 +2,8 @@
 // and autograd are attached in Python (mmoe/ops/), next to the public wrappers.
 //
 // Shapes: B samples, G gates, E experts, K picks of a gate, O output width, R routed pairs,
-// P = B * min(G * K, E), D and H widths in and out of a layer. The contracts are written out in
-// mmoe/ops/reference.py.
+// P = B * min(G * K, E), D and H widths in and out of a layer; beside them those of exchange.h. The
+// contracts are written out in mmoe/ops/reference.py and mmoe/ops/exchange_reference.py.
 
 #include <Python.h>
 #include <torch/csrc/stable/library.h>
@@ -44,6 +44,41 @@ STABLE_TORCH_LIBRARY(mmoe, m) {
   m.def(
       "gate_mm_backward(Tensor grad_BN, Tensor x_BD, Tensor weight_DN, bool need_x,"
       " bool need_weight, bool need_bias) -> (Tensor, Tensor, Tensor)");
+  m.def(
+      "outbound_plan(Tensor experts_BGK, Tensor homes_E3, int num_ranks, int num_sources)"
+      " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)");
+  m.def(
+      "pack_rows(Tensor[] sources, Tensor weights_BGK, Tensor rows_M, Tensor entries_Q,"
+      " Tensor codes_Q, Tensor links_WL, ScalarType wire, int num_bytes) -> Tensor");
+  m.def(
+      "pack_rows_backward(Tensor message, Tensor rows_M, Tensor rows_BGK, Tensor entries_Q,"
+      " Tensor links_WL, int num_sources, int width, ScalarType dtype, ScalarType wire)"
+      " -> (Tensor, Tensor)");
+  m.def(
+      "decode_picks(Tensor message, Tensor links_WL, int num_rows, int num_picks, int num_gates,"
+      " int k, int num_experts, int width, ScalarType dtype, ScalarType wire)"
+      " -> (Tensor, Tensor, Tensor)");
+  m.def(
+      "unpack_rows(Tensor message, Tensor rows_R, Tensor links_WL, int width, ScalarType dtype,"
+      " ScalarType wire) -> Tensor");
+  m.def(
+      "unpack_rows_backward(Tensor grad_RD, Tensor grad_weights_NGK, Tensor slots_NGK,"
+      " Tensor places_Q, Tensor links_WL, ScalarType wire, int num_bytes) -> Tensor");
+  m.def(
+      "return_plan(Tensor rows_R, Tensor offsets_E1, Tensor slots_NGK, Tensor links_WL)"
+      " -> (Tensor, Tensor)");
+  m.def(
+      "pack_returns(Tensor y_RO, Tensor weights_NGK, Tensor back_R, Tensor back_NG,"
+      " Tensor slots_NGK, int num_rows, ScalarType wire) -> Tensor");
+  m.def(
+      "pack_returns_backward(Tensor grad_ZO, Tensor y_RO, Tensor weights_NGK, Tensor back_R,"
+      " Tensor back_NG, Tensor slots_NGK) -> (Tensor, Tensor)");
+  m.def(
+      "mix_returns(Tensor back_ZO, Tensor weights_BGK, Tensor rows_BGK, Tensor pairs_BGK,"
+      " Tensor sums_BGK, Tensor links_WL, ScalarType dtype) -> Tensor");
+  m.def(
+      "mix_returns_backward(Tensor grad_BGO, Tensor back_ZO, Tensor weights_BGK, Tensor rows_BGK,"
+      " Tensor pairs_BGK, Tensor sums_BGK, Tensor links_WL) -> (Tensor, Tensor)");
 }
 
 // Importing mmoe._C runs the registrations above; the module itself is empty.

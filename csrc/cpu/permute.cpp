@@ -7,6 +7,7 @@
 
 #include <atomic>
 
+#include "distinct.h"
 #include "indices.h"
 #include "memory.h"
 #include "rows.h"
@@ -21,26 +22,6 @@ struct Scatter {
   T* out;
   int64_t B, N, D, stride;  // N picks of a sample; stride in elements
 };
-
-// Writes the distinct pairs of one sample in increasing order; returns how many.
-inline int64_t distinct_pairs(const int32_t* slots, int64_t N, int32_t* pairs) {
-  constexpr int64_t few = 32;  // up to here insertion beats std::sort
-  int64_t used = 0;
-  for (int64_t i = 0; i < N; ++i) {
-    if (slots[i] < 0) continue;
-    int64_t at = used;
-    if (N <= few) {
-      while (at > 0 && pairs[at - 1] > slots[i]) --at;
-      if (at > 0 && pairs[at - 1] == slots[i]) continue;
-      std::copy_backward(pairs + at, pairs + used, pairs + used + 1);
-    }
-    pairs[at] = slots[i];
-    ++used;
-  }
-  if (N <= few) return used;
-  std::sort(pairs, pairs + used);
-  return std::unique(pairs, pairs + used) - pairs;
-}
 
 }  // namespace mmoe::permutation
 

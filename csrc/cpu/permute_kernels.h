@@ -5,7 +5,6 @@
 namespace mmoe::MMOE_ISA {
 namespace {
 
-using permutation::distinct_pairs;
 using permutation::Scatter;
 
 // Neighbouring numbers of a row, as many as are added at once.
@@ -91,7 +90,7 @@ void scatter_rows(const Scatter<T>& d, int64_t begin, int64_t end, int32_t* pair
       if (d.slots[i] < 0) continue;
       prefetch_row(reinterpret_cast<const char*>(d.y + d.slots[i] * d.stride), bytes);
     }
-    const int64_t count = distinct_pairs(d.slots + b * d.N, d.N, pairs);
+    const int64_t count = distinct(d.slots + b * d.N, d.N, pairs);
     for (int64_t i = 0; i < count; ++i) from[i] = d.y + pairs[i] * d.stride;
     add_rows_any(from, count, d.D, d.out + b * d.D);
   }

@@ -1,6 +1,9 @@
 """Operators of the mixture: pick, plan the routes, gather, compute, combine for all gates at once.
 
-Every operator has a specification in `mmoe.ops.reference` and a CPU and a CUDA kernel in the
+Those of an exchange between ranks are `outbound_plan`, `pack_rows`, `decode_picks`, `unpack_rows`,
+`return_plan`, `pack_returns` and `mix_returns`, in this order; `mmoe.parallel` puts them together.
+
+Every operator has a specification in `mmoe.ops.reference` or `exchange_reference`, and a CPU and a CUDA kernel in the
 extension `mmoe._C` (`gate_mm` is torch's own product on a GPU), and works under `torch.compile`,
 `torch.export`, `no_grad` and `inference_mode`. Autocast leaves them alone: outputs have the dtype
 of the expert outputs, sums are taken in float32.
@@ -11,9 +14,19 @@ without an error, and `torch.func.grad` and `torch.vmap`, which raise.
 from mmoe.ops._library import ExtensionStatus, extension_status
 from mmoe.ops.dense_combine import dense_combine
 from mmoe.ops.dense_mm import dense_mm
+from mmoe.ops.exchange_returns import mix_returns, pack_returns
+from mmoe.ops.exchange_rows import (
+    RowsFormat,
+    pack_rows,
+    pack_rows_backward,
+    unpack_rows,
+    unpack_rows_backward,
+)
 from mmoe.ops.gate_mm import gate_mm
 from mmoe.ops.gated_combine import gated_combine
 from mmoe.ops.grouped_mm import FusedActivation, grouped_mm
+from mmoe.ops.inbound_plan import InboundPicks, ReturnPlan, decode_picks, return_plan
+from mmoe.ops.outbound_plan import OutboundPlan, outbound_plan
 from mmoe.ops.permute import permute, unpermute
 from mmoe.ops.route_plan import RoutePlan, route_plan
 from mmoe.ops.topk_gate import topk_gate
@@ -21,15 +34,28 @@ from mmoe.ops.topk_gate import topk_gate
 __all__ = [
     "ExtensionStatus",
     "FusedActivation",
+    "InboundPicks",
+    "OutboundPlan",
+    "ReturnPlan",
     "RoutePlan",
+    "RowsFormat",
+    "decode_picks",
     "dense_combine",
     "dense_mm",
     "extension_status",
     "gate_mm",
     "gated_combine",
     "grouped_mm",
+    "mix_returns",
+    "outbound_plan",
+    "pack_returns",
+    "pack_rows",
+    "pack_rows_backward",
     "permute",
+    "return_plan",
     "route_plan",
     "topk_gate",
+    "unpack_rows",
+    "unpack_rows_backward",
     "unpermute",
 ]

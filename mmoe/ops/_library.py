@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.library import Library
 
-from mmoe.ops import reference
+from mmoe.ops import exchange_reference, reference
 from mmoe.ops._checks import check_device
 
 # The same text as in csrc/library.cpp; a test compares the two.
@@ -60,6 +60,50 @@ SCHEMAS = {
     "gate_mm_backward": (
         "(Tensor grad_BN, Tensor x_BD, Tensor weight_DN, bool need_x, bool need_weight,"
         " bool need_bias) -> (Tensor, Tensor, Tensor)"
+    ),
+    "outbound_plan": (
+        "(Tensor experts_BGK, Tensor homes_E3, int num_ranks, int num_sources)"
+        " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
+    ),
+    "pack_rows": (
+        "(Tensor[] sources, Tensor weights_BGK, Tensor rows_M, Tensor entries_Q, Tensor codes_Q,"
+        " Tensor links_WL, ScalarType wire, int num_bytes) -> Tensor"
+    ),
+    "pack_rows_backward": (
+        "(Tensor message, Tensor rows_M, Tensor rows_BGK, Tensor entries_Q, Tensor links_WL,"
+        " int num_sources, int width, ScalarType dtype, ScalarType wire) -> (Tensor, Tensor)"
+    ),
+    "decode_picks": (
+        "(Tensor message, Tensor links_WL, int num_rows, int num_picks, int num_gates, int k,"
+        " int num_experts, int width, ScalarType dtype, ScalarType wire)"
+        " -> (Tensor, Tensor, Tensor)"
+    ),
+    "unpack_rows": (
+        "(Tensor message, Tensor rows_R, Tensor links_WL, int width, ScalarType dtype,"
+        " ScalarType wire) -> Tensor"
+    ),
+    "unpack_rows_backward": (
+        "(Tensor grad_RD, Tensor grad_weights_NGK, Tensor slots_NGK, Tensor places_Q,"
+        " Tensor links_WL, ScalarType wire, int num_bytes) -> Tensor"
+    ),
+    "return_plan": (
+        "(Tensor rows_R, Tensor offsets_E1, Tensor slots_NGK, Tensor links_WL) -> (Tensor, Tensor)"
+    ),
+    "pack_returns": (
+        "(Tensor y_RO, Tensor weights_NGK, Tensor back_R, Tensor back_NG, Tensor slots_NGK,"
+        " int num_rows, ScalarType wire) -> Tensor"
+    ),
+    "pack_returns_backward": (
+        "(Tensor grad_ZO, Tensor y_RO, Tensor weights_NGK, Tensor back_R, Tensor back_NG,"
+        " Tensor slots_NGK) -> (Tensor, Tensor)"
+    ),
+    "mix_returns": (
+        "(Tensor back_ZO, Tensor weights_BGK, Tensor rows_BGK, Tensor pairs_BGK, Tensor sums_BGK,"
+        " Tensor links_WL, ScalarType dtype) -> Tensor"
+    ),
+    "mix_returns_backward": (
+        "(Tensor grad_BGO, Tensor back_ZO, Tensor weights_BGK, Tensor rows_BGK, Tensor pairs_BGK,"
+        " Tensor sums_BGK, Tensor links_WL) -> (Tensor, Tensor)"
     ),
 }
 
@@ -128,6 +172,12 @@ def _without_autocast(function: Callable[..., Any]) -> Callable[..., Any]:
     return kernel
 
 
+def reference_of(name: str) -> Callable[..., Any]:
+    """Find an operator's specification."""
+    own = exchange_reference if hasattr(exchange_reference, name) else reference
+    return getattr(own, name)
+
+
 def _open_library() -> Library:
     problem = _load_extension()
     # DEF would clash with the extension's own block, so Python always adds a fragment.
@@ -144,7 +194,7 @@ def _open_library() -> Library:
             library.define(name + schema)
     for name in SCHEMAS:
         # A kernel for a backend (CPU, CUDA) is preferred over this one.
-        library.impl(name, _without_autocast(getattr(reference, name)), "CompositeExplicitAutograd")
+        library.impl(name, _without_autocast(reference_of(name)), "CompositeExplicitAutograd")
     return library
 
 

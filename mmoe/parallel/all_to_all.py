@@ -1,6 +1,7 @@
-"""`AllToAllDispatcher`: experts spread over ranks, in plain `torch.distributed`.
+"""`AllToAllDispatcher`: experts spread over ranks, by `torch.distributed`.
 
-Written to be read: it is the specification of what faster dispatchers do.
+Plans, packing and mixing are operators of `mmoe.ops`; `mmoe.ops.exchange_reference` says in plain
+PyTorch what each of them does.
 """
 
 from collections.abc import Sequence
@@ -12,38 +13,31 @@ from torch import Tensor
 
 from mmoe import ops
 from mmoe.mixture import DispatchPlan
-from mmoe.mixture.routes import plan_routes, routes_by_source
-from mmoe.mixture.trees import Tree, gather_rows, stack_sources
+from mmoe.mixture.dispatcher import source_places
+from mmoe.mixture.trees import Tree
+from mmoe.ops._checks import FLOAT_DTYPES, accumulate_dtype
 from mmoe.parallel.expert_placement import ExpertPlacement
 from mmoe.parallel.links import Links, Sizes, WayBack, WayCosts, check_way
-from mmoe.parallel.outbound import Outbound, decode, plan_outbound
-from mmoe.parallel.returns import mix_returned, pack_returns
+from mmoe.parallel.rows import Arrived, Crossing, send_rows
 from mmoe.parallel.wire import Wire
+
+# Codes of picks are int32.
+CODES = 2**31
 
 
 class Handle(NamedTuple):
     """What `combine` needs of a batch.
 
     Attributes:
-        out: What this rank sent.
-        ours: Its links to the ranks that compute for it.
-        theirs: The links of the ranks that it computes for.
-        routes: The plan of the picks that came.
-        picks_NGK: Those picks.
-        weights_NGK: Their weights where sums go back, else 0.
+        crossing: The plan of what this rank sent, and the links in both directions.
+        arrived: What came, and its plan.
         weights_BGK: The weights of this rank's own samples.
-        dtype: Of this rank's rows.
         output_dim: O.
     """
 
-    out: Outbound
-    ours: Links
-    theirs: Links
-    routes: ops.RoutePlan
-    picks_NGK: Tensor
-    weights_NGK: Tensor
+    crossing: Crossing
+    arrived: Arrived
     weights_BGK: Tensor
-    dtype: torch.dtype
     output_dim: int
 
 
@@ -86,7 +80,8 @@ class AllToAllDispatcher:
     Args:
         placement: Who holds which expert; the mixture's pool is `pool.part(placement.on(rank))`.
         group: The ranks; default: all.
-        wire_dtype: What rows travel in, such as `torch.bfloat16`; default: their own dtype.
+        wire_dtype: What rows travel in, such as `torch.bfloat16`; default: their own dtype, which
+            they also keep where that is narrower.
         way_back: `auto`, or always `pairs` or `sums`. The result has the same bits either way
             unless the wire rounds, where `auto` does not look at the batch.
 
@@ -129,8 +124,11 @@ class AllToAllDispatcher:
                 f"placement: expected one for {self.wire.world_size} rank(s), as the group has, "
                 f"got one for {placement.num_ranks}"
             )
-        if wire_dtype is not None and not wire_dtype.is_floating_point:
-            raise ValueError(f"wire_dtype: expected a floating point type, got {wire_dtype}")
+        if wire_dtype is not None and wire_dtype not in FLOAT_DTYPES:
+            known = ", ".join(map(str, FLOAT_DTYPES))
+            raise ValueError(
+                f"wire_dtype: expected a floating point type of {known}, got {wire_dtype}"
+            )
         check_way(way_back)
         self.placement, self.wire_dtype = placement, wire_dtype
         self.way_back: WayBack = way_back
@@ -165,32 +163,28 @@ class AllToAllDispatcher:
             ValueError: Inputs that are no tensors, experts whose output is no tensor of a known
                 width, or picks of another number of experts.
         """
-        wide, costs = self._check(sources, plan)
-        weights_BGK = plan.weights_BGK.to(torch.float64 if wide == torch.float64 else torch.float32)
-        out = plan_outbound(plan, self.placement)
-        ours, theirs = self._links(out, costs)
-        with_weight_Q = torch.tensor(ours.sums, device=out.ranks_Q.device)[out.ranks_Q]
-        weights_Q = weights_BGK.flatten().index_select(0, out.entries_Q[with_weight_Q])
-        x_ND = _rows_to_send(sources, plan, out, sum(ours.rows)).to(self.wire_dtype or wide)
-        x_ND, codes_Q, weights_Q = self.wire.exchange(
-            [x_ND, out.codes_Q, weights_Q],
-            [ours.rows, ours.picks, ours.weights],
-            [theirs.rows, theirs.picks, theirs.weights],
+        rows, costs = self._check(sources, plan)
+        weights_BGK = plan.weights_BGK.to(accumulate_dtype(rows.dtype))
+        read = sorted(set(plan.expert_source))
+        out = ops.outbound_plan(
+            plan.experts_BGK,
+            self._homes(plan.expert_source, plan.experts_BGK.device),
+            self.wire.world_size,
+            len(read),
         )
-        picks_NGK = decode(codes_Q, x_ND.shape[0], self.num_local_experts, costs.picks)
-        routes = _plan_picks(picks_NGK, self.num_local_experts, theirs)
-        handle = Handle(
+        ours, theirs = self._links(out.sizes_W4, costs)
+        crossing = Crossing(
+            wire=self.wire,
             out=out,
             ours=ours,
             theirs=theirs,
-            routes=routes,
-            picks_NGK=picks_NGK,
-            weights_NGK=_place_weights(weights_Q, picks_NGK, theirs),
-            weights_BGK=weights_BGK,
-            dtype=wide,
-            output_dim=costs.output_dim,
+            rows=rows,
+            gates=costs.picks,
+            num_experts=self.num_local_experts,
         )
-        return gather_rows(x_ND.to(wide), routes), routes.offsets_E1, handle
+        arrived = send_rows(crossing, weights_BGK, [sources[s] for s in read])
+        handle = Handle(crossing, arrived, weights_BGK, costs.output_dim)
+        return arrived.x_RD, arrived.routes.offsets_E1, handle
 
     def combine(self, y: Tree, handle: Handle) -> Tensor:
         """Sends the outputs back, and mixes what came for each gate.
@@ -205,19 +199,35 @@ class AllToAllDispatcher:
         Raises:
             ValueError: Outputs that are no `[R, O]` tensor.
         """
-        expected = [handle.routes.rows_P.shape[0], handle.output_dim]
+        (crossing, arrived, weights_BGK, output_dim), rows = handle, handle.crossing.rows
+        expected = [arrived.x_RD.shape[0], output_dim]
         if not isinstance(y, Tensor) or list(y.shape) != expected:
             got = list(y.shape) if isinstance(y, Tensor) else f"a {type(y).__name__}"
             raise ValueError(f"experts: expected outputs of shape {expected}, got {got}")
-        ours, theirs = handle.ours, handle.theirs
-        back_TO = pack_returns(
-            y.to(handle.dtype), handle.routes, handle.picks_NGK, handle.weights_NGK, theirs
+        ours, theirs, slots_NGK = crossing.ours, crossing.theirs, arrived.routes.slots_BGK
+        back_ZO = ops.pack_returns(
+            y.to(rows.dtype),
+            arrived.weights_NGK,
+            ops.return_plan(arrived.routes, theirs.table(y.device)),
+            slots_NGK,
+            sum(theirs.back),
+            rows.wire,
         )
-        back_TO = back_TO.to(self.wire_dtype or handle.dtype)
-        (back_TO,) = self.wire.exchange([back_TO], [theirs.back], [ours.back])
-        return mix_returned(back_TO.to(handle.dtype), handle.weights_BGK, handle.out, ours)
+        back_ZO = self.wire.exchange(back_ZO, theirs.back, ours.back)
+        return ops.mix_returns(back_ZO, weights_BGK, crossing.out, ours.table(y.device), rows.dtype)
 
-    def _check(self, sources: Sequence[Tree], plan: DispatchPlan) -> tuple[torch.dtype, WayCosts]:
+    def _homes(self, expert_source: tuple[int, ...], device: torch.device) -> Tensor:
+        """`homes_E3`, for each expert its rank, its number there, and the source it reads."""
+        columns = (
+            self.placement.ranks,
+            self.placement.places,
+            source_places(expert_source).tolist(),
+        )
+        return torch.tensor(columns, dtype=torch.int32).t().contiguous().to(device)
+
+    def _check(
+        self, sources: Sequence[Tree], plan: DispatchPlan
+    ) -> tuple[ops.RowsFormat, WayCosts]:
         """Fails on all ranks alike, before anything is sent: one alone would leave them waiting."""
         if plan.num_experts != self.num_experts:
             raise ValueError(
@@ -236,20 +246,30 @@ class AllToAllDispatcher:
                 "experts: expected an output_dim, which tells how wide the rows are that come "
                 "back, got None; pass ExpertPool(…, output_dim=…)"
             )
-        wide, wire = read[0].dtype, self.wire_dtype or read[0].dtype
-        return wide, WayCosts(
+        G, K = plan.experts_BGK.shape[1:]
+        most = max(map(len, self.placement.experts))
+        if G * K * most > CODES:
+            raise ValueError(
+                f"experts_BGK: expected {G} gates × {K} picks × {most} experts of a rank to fit in "
+                "int32 codes; spread the experts over more ranks"
+            )
+        width, dtype = read[0].shape[1], read[0].dtype
+        # A wider wire would carry the same numbers in more bytes.
+        narrows = self.wire_dtype is not None and self.wire_dtype.itemsize < dtype.itemsize
+        rows = ops.RowsFormat(width, dtype, self.wire_dtype if narrows else dtype)
+        return rows, WayCosts(
             way=self.way_back,
             output_dim=plan.output_dim,
-            number_bytes=wire.itemsize,
-            weight_bytes=8 if wide == torch.float64 else 4,
-            exact=wire == wide,
-            picks=(plan.experts_BGK.shape[1], plan.experts_BGK.shape[2]),
+            number_bytes=rows.wire.itemsize,
+            weight_bytes=accumulate_dtype(dtype).itemsize,
+            exact=rows.wire == dtype,
+            picks=(G, K),
         )
 
-    def _links(self, out: Outbound, costs: WayCosts) -> tuple[Links, Links]:
+    def _links(self, sizes_W4: Tensor, costs: WayCosts) -> tuple[Links, Links]:
         """Exchanges the sizes: the links of this rank, and those of the ranks it computes for."""
-        ours = [Sizes(*row) for row in out.sizes_W4.tolist()]
-        theirs = [Sizes(*row) for row in self.wire.exchange_sizes(out.sizes_W4)]
+        ours = [Sizes(*row) for row in sizes_W4.tolist()]
+        theirs = [Sizes(*row) for row in self.wire.exchange_sizes(sizes_W4)]
         held = [len(own) for own in self.placement.experts]
         here = self.num_local_experts
         return (
@@ -260,39 +280,9 @@ class AllToAllDispatcher:
 
 def _kind(x: Tree) -> tuple[int, torch.dtype] | None:
     """What the sources must agree in; None: cannot travel."""
-    rows = isinstance(x, Tensor) and x.dim() == 2 and x.is_floating_point()
+    rows = isinstance(x, Tensor) and x.dim() == 2 and x.dtype in FLOAT_DTYPES
     return (x.shape[1], x.dtype) if rows else None
 
 
 def _describe(x: Tree) -> str:
     return f"{list(x.shape)} of {x.dtype}" if isinstance(x, Tensor) else f"a {type(x).__name__}"
-
-
-def _rows_to_send(
-    sources: Sequence[Tensor], plan: DispatchPlan, out: Outbound, rows: int
-) -> Tensor:
-    """`x_ND`, rank by rank; its gradient adds up what came back for a sample in a fixed order."""
-    read = sorted(set(plan.expert_source))
-    routes = out.rows._replace(rows_P=out.rows.rows_P[:rows])
-    lanes = routes.offsets_E1.shape[0] - 1
-    source_C = torch.arange(lanes, dtype=torch.int32, device=routes.rows_P.device) % len(read)
-    if len(read) > 1:
-        routes = routes_by_source(routes, out.lanes_BGK, source_C, len(read))
-    return gather_rows(stack_sources([sources[s] for s in read]), routes)
-
-
-def _plan_picks(picks_NGK: Tensor, num_experts: int, theirs: Links) -> ops.RoutePlan:
-    """The plan of the picks that came; a rank without experts gets no picks."""
-    routes = plan_routes(picks_NGK, max(num_experts, 1))
-    pairs = sum(size.pairs for size in theirs.sizes)
-    return routes._replace(
-        rows_P=routes.rows_P[:pairs], offsets_E1=routes.offsets_E1[: num_experts + 1]
-    )
-
-
-def _place_weights(weights_Q: Tensor, picks_NGK: Tensor, theirs: Links) -> Tensor:
-    """`weights_NGK` of the picks that came: weights travel in the order of their picks."""
-    sums_N = theirs.of_rows(theirs.sums, picks_NGK.device)
-    places_Q = ((picks_NGK >= 0) & sums_N.view(-1, 1, 1)).flatten().nonzero().squeeze(1)
-    flat = weights_Q.new_zeros(picks_NGK.numel()).index_copy(0, places_Q, weights_Q)
-    return flat.view(picks_NGK.shape)

@@ -7,7 +7,8 @@ Over one link the experts' outputs can come back in two ways:
   weights travel out with the picks.
 """
 
-from collections.abc import Sequence
+from itertools import accumulate
+from operator import add
 from typing import Literal, NamedTuple, get_args
 
 import torch
@@ -108,11 +109,19 @@ class Links(NamedTuple):
         """Rows that come back over each link."""
         return [s.sums if sums else s.pairs for s, sums in zip(self.sizes, self.sums, strict=True)]
 
-    def of_rows(self, values_W: Sequence[int], device: torch.device) -> Tensor:
-        """For each row that goes out, the value of its link."""
-        return torch.tensor(values_W, device=device).repeat_interleave(
-            torch.tensor(self.rows, device=device)
+    def table(self, device: torch.device) -> Tensor:
+        """`links_WL`, as the operators read it: where each rank's share starts, and the totals."""
+        of_ranks = zip(
+            self.rows,
+            self.picks,
+            self.weights,
+            [size.pairs for size in self.sizes],
+            [size.sums for size in self.sizes],
+            self.back,
+            strict=True,
         )
+        starts = accumulate(of_ranks, lambda a, b: tuple(map(add, a, b)), initial=(0,) * 6)
+        return torch.tensor(list(starts), device=device)
 
 
 def check_way(way: str) -> None:

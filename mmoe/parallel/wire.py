@@ -1,4 +1,4 @@
-"""`Wire`: one all-to-all that carries several tensors, and counts the bytes that leave the rank."""
+"""`Wire`: all-to-alls of rows, and how many bytes leave the rank by them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,15 +6,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 
 class Wire:
-    """Sends rows of tensors to every rank of a group.
-
-    Tensors travel as bytes, several of them in one message per rank:
-
-        to rank 0              to rank 1              …
-        [rows][picks][weights] [rows][picks][weights]
+    """Sends rows of a tensor to every rank of a group.
 
     Args:
         group: The ranks; default: all.
@@ -32,7 +28,7 @@ class Wire:
         >>> from mmoe.parallel import Wire, ensure_process_group
         >>> ensure_process_group()
         >>> wire = Wire()
-        >>> wire.exchange([torch.tensor([[1.0], [2.0]])], send=[[2]], receive=[[2]])[0].tolist()
+        >>> wire.exchange(torch.tensor([[1.0], [2.0]]), send=[2], receive=[2]).tolist()
         [[1.0], [2.0]]
         >>> wire.bytes_sent
         0
@@ -49,97 +45,53 @@ class Wire:
 
     def exchange_sizes(self, sizes_WN: Tensor) -> list[list[int]]:
         """Tells each rank its row of numbers; returns the row that each rank has for this one."""
-        received = self._all_to_all(sizes_WN, [1] * self.world_size, [1] * self.world_size)
-        return received.tolist()
+        each = [1] * self.world_size
+        return self.send_rows(sizes_WN, each, each).tolist()
 
-    def exchange(
-        self,
-        tensors: Sequence[Tensor],
-        send: Sequence[Sequence[int]],
-        receive: Sequence[Sequence[int]],
-    ) -> list[Tensor]:
-        """Sends the rows of several tensors, in one all-to-all.
+    def exchange(self, rows: Tensor, send: Sequence[int], receive: Sequence[int]) -> Tensor:
+        """Sends rows, and their gradients back.
 
         Args:
-            tensors: Each with the rows for rank 0 first, then those for rank 1, …
-            send: For each tensor, how many rows go to each rank, W numbers.
-            receive: For each tensor, how many rows come from each rank.
+            rows: Those for rank 0 first, then those for rank 1, …
+            send: How many rows go to each rank.
+            receive: How many rows come from each rank.
 
         Returns:
-            For each tensor the rows that came, those of rank 0 first. Their gradients travel back
-            the same way, in one all-to-all as well. Where gradients are enabled, every result asks
-            for one, so that all ranks take part in all exchanges of the backward pass, a rank whose
-            inputs need no gradient too.
+            The rows that came, those of rank 0 first. Where gradients are enabled, they ask for
+            one, so that all ranks take part in the exchange of the backward pass, a rank whose
+            rows need no gradient too.
         """
         # Without it a rank where nothing needs a gradient would leave the others waiting.
-        anchor = torch.zeros((), device=tensors[0].device, requires_grad=True)
-        return list(_Exchange.apply(self, send, receive, anchor, *tensors))
+        anchor = torch.zeros((), device=rows.device, requires_grad=True)
+        return _Exchange.apply(self, send, receive, anchor, rows)
 
-    def send_bytes(
-        self,
-        tensors: Sequence[Tensor],
-        send: Sequence[Sequence[int]],
-        receive: Sequence[Sequence[int]],
-    ) -> list[Tensor]:
-        """`exchange` without gradients."""
-        widths = [tensor.element_size() * _numbers_per_row(tensor) for tensor in tensors]
-        pieces = [
-            tensor.contiguous().view(-1).view(torch.uint8).split([n * width for n in rows])
-            for tensor, rows, width in zip(tensors, send, widths, strict=True)
-        ]
-        message = torch.cat([piece for rank in zip(*pieces, strict=True) for piece in rank])
-        came = [[n * w for n in rows] for rows, w in zip(receive, widths, strict=True)]
-        received = self._all_to_all(
-            message,
-            [sum(len(piece) for piece in rank) for rank in zip(*pieces, strict=True)],
-            [sum(rank) for rank in zip(*came, strict=True)],
-        )
-        parts = received.split([size for rank in zip(*came, strict=True) for size in rank])
-        count = len(tensors)
-        return [
-            # cat copies, so that every tensor starts where its numbers may.
-            torch.cat(parts[i::count]).view(tensor.dtype).view(sum(receive[i]), *tensor.shape[1:])
-            for i, tensor in enumerate(tensors)
-        ]
-
-    def _all_to_all(self, rows: Tensor, send: list[int], receive: list[int]) -> Tensor:
-        """The one place where anything is sent."""
+    def send_rows(self, rows: Tensor, send: Sequence[int], receive: Sequence[int]) -> Tensor:
+        """`exchange` without gradients: the one place where anything is sent."""
+        rows = rows.contiguous()
         received = rows.new_empty(sum(receive), *rows.shape[1:])
-        dist.all_to_all_single(received, rows, receive, send, group=self.group)
+        dist.all_to_all_single(received, rows, list(receive), list(send), group=self.group)
         away = sum(send) - send[self.rank]
-        self.bytes_sent += away * _numbers_per_row(rows) * rows.element_size()
+        self.bytes_sent += away * rows.shape[1:].numel() * rows.element_size()
         self.collectives += 1
         return received
 
 
 class _Exchange(torch.autograd.Function):
-    """The gradient of what came from a rank goes back to that rank; integers have none."""
+    """The gradient of what came from a rank goes back to that rank."""
 
     @staticmethod
     def forward(
         ctx: Any,
         wire: Wire,
-        send: Sequence[Sequence[int]],
-        receive: Sequence[Sequence[int]],
+        send: Sequence[int],
+        receive: Sequence[int],
         anchor: Tensor,
-        *tensors: Tensor,
-    ) -> tuple[Tensor, ...]:
-        ctx.wire = wire
-        ctx.floating = [tensor.is_floating_point() for tensor in tensors]
-        ctx.send = [rows for rows, real in zip(send, ctx.floating, strict=True) if real]
-        ctx.receive = [rows for rows, real in zip(receive, ctx.floating, strict=True) if real]
-        received = wire.send_bytes(tensors, send, receive)
-        ctx.mark_non_differentiable(
-            *(tensor for tensor, real in zip(received, ctx.floating, strict=True) if not real)
-        )
-        return tuple(received)
+        rows: Tensor,
+    ) -> Tensor:
+        ctx.wire, ctx.send, ctx.receive = wire, send, receive
+        return wire.send_rows(rows, send, receive)
 
     @staticmethod
-    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Any, ...]:
-        floating = [grad for grad, real in zip(grad_outputs, ctx.floating, strict=True) if real]
-        back = iter(ctx.wire.exchange(floating, ctx.receive, ctx.send))
-        return None, None, None, None, *(next(back) if real else None for real in ctx.floating)
-
-
-def _numbers_per_row(tensor: Tensor) -> int:
-    return tensor.shape[1:].numel()
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        return None, None, None, None, ctx.wire.send_rows(grad, ctx.receive, ctx.send)

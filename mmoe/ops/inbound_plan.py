@@ -1,0 +1,130 @@
+"""`decode_picks` and `return_plan`: what came from other ranks, and where its outputs go back."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from mmoe.ops._checks import accumulate_dtype
+from mmoe.ops._library import register_fake
+from mmoe.ops.exchange_rows import RowsFormat
+from mmoe.ops.route_plan import RoutePlan
+
+
+class InboundPicks(NamedTuple):
+    """The picks that came with the rows of a message.
+
+    Attributes:
+        picks_NGK: Experts by their number here, int32; −1 = picked none here.
+        weights_NGK: Their weights; 0 where none came.
+        places_Q: Each pick that came, as a place in the flattened picks, int32.
+    """
+
+    picks_NGK: Tensor
+    weights_NGK: Tensor
+    places_Q: Tensor
+
+
+def decode_picks(
+    message: Tensor,
+    links_WL: Tensor,
+    rows_format: RowsFormat,
+    *,
+    sizes: tuple[int, int],
+    gates: tuple[int, int],
+    num_experts: int,
+) -> InboundPicks:
+    """Read the codes and weights of a message.
+
+    Args:
+        message: uint8, from `pack_rows` of all ranks.
+        links_WL: The links that it came over.
+        rows_format: What its rows are.
+        sizes: How many rows and picks came, N and Q.
+        gates: G and K.
+        num_experts: e, held here; may be 0.
+
+    Raises:
+        ValueError: On a message of another size, or (CPU) codes that no `outbound_plan` wrote.
+
+    Example:
+        >>> import torch
+        >>> from mmoe.ops.exchange_rows import RowsFormat
+        >>> from mmoe.ops.inbound_plan import decode_picks
+        >>> codes_Q = torch.tensor([-1, 5, -4], dtype=torch.int32)
+        >>> links_WL = torch.tensor([[0] * 6, [2, 3, 0, 3, 3, 3]])
+        >>> narrow = RowsFormat(0, torch.float32, torch.float32)
+        >>> came = decode_picks(
+        ...     codes_Q.view(torch.uint8), links_WL, narrow, sizes=(2, 3), gates=(2, 2), num_experts=2
+        ... )
+        >>> came.picks_NGK.tolist()
+        [[[0, -1], [1, -1]], [[-1, 1], [-1, -1]]]
+    """
+    return InboundPicks(
+        *torch.ops.mmoe.decode_picks(message, links_WL, *sizes, *gates, num_experts, *rows_format)
+    )
+
+
+class ReturnPlan(NamedTuple):
+    """Where on the way back each output lies, int32; −1 = it does not go back like this.
+
+    Attributes:
+        back_R: Of each pair.
+        back_NG: Of each partial sum, one for a row and a gate.
+    """
+
+    back_R: Tensor
+    back_NG: Tensor
+
+
+def return_plan(routes: RoutePlan, links_WL: Tensor) -> ReturnPlan:
+    """Number what goes back, rank by rank: pairs by (expert, row), or sums by (row, gate).
+
+    Args:
+        routes: The plan of the picks that came, cut at its last pair.
+        links_WL: The links that they came over.
+
+    Raises:
+        ValueError: On shapes and dtypes that do not fit, or (CPU) links of another batch.
+
+    Example:
+        >>> import torch
+        >>> from mmoe.ops import route_plan
+        >>> from mmoe.ops.inbound_plan import return_plan
+        >>> routes = route_plan(torch.tensor([[[0, 1]], [[1, -1]]], dtype=torch.int32), 2)
+        >>> links_WL = torch.tensor([[0] * 6, [1, 2, 0, 2, 1, 2], [2, 3, 1, 3, 2, 3]])
+        >>> back_R, back_NG = return_plan(routes._replace(rows_P=routes.rows_P[:3]), links_WL)
+        >>> back_R.tolist(), back_NG.tolist()  # row 0 goes back as two pairs, row 1 as a sum
+        ([0, 1, -1], [[-1], [2]])
+    """
+    return ReturnPlan(*torch.ops.mmoe.return_plan(*routes, links_WL))
+
+
+def _fake_decode(
+    message: Tensor,
+    links_WL: Tensor,
+    num_rows: int,
+    num_picks: int,
+    num_gates: int,
+    k: int,
+    num_experts: int,
+    width: int,
+    dtype: torch.dtype,
+    wire: torch.dtype,
+) -> tuple[Tensor, Tensor, Tensor]:
+    shape = (num_rows, num_gates, k)
+    return (
+        message.new_empty(shape, dtype=torch.int32),
+        message.new_empty(shape, dtype=accumulate_dtype(dtype)),
+        message.new_empty(num_picks, dtype=torch.int32),
+    )
+
+
+def _fake_return(
+    rows_R: Tensor, offsets_E1: Tensor, slots_NGK: Tensor, links_WL: Tensor
+) -> tuple[Tensor, Tensor]:
+    return rows_R.new_empty(rows_R.shape), rows_R.new_empty(slots_NGK.shape[:2])
+
+
+register_fake("decode_picks", _fake_decode)
+register_fake("return_plan", _fake_return)

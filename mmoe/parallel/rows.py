@@ -1,0 +1,132 @@
+"""Rows on their way to the experts, and their gradients on the way back."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from mmoe import ops
+from mmoe.mixture.routes import plan_routes
+from mmoe.parallel.links import Links
+from mmoe.parallel.wire import Wire
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Crossing:
+    """What both ends of an exchange of rows go by.
+
+    Attributes:
+        wire: What carries them.
+        out: The plan of what this rank sends.
+        ours: Its links to the ranks that compute for it.
+        theirs: The links of the ranks that it computes for.
+        rows: What the rows are.
+        gates: G and K.
+        num_experts: e, held here.
+    """
+
+    wire: Wire
+    out: ops.OutboundPlan
+    ours: Links
+    theirs: Links
+    rows: ops.RowsFormat
+    gates: tuple[int, int]
+    num_experts: int
+
+    def message_bytes(self, links: Links, code_bytes: int) -> list[int]:
+        """The bytes of each rank's message: rows, codes of picks, weights."""
+        row = self.rows.width * self.rows.wire.itemsize
+        weight = 8 if self.rows.dtype == torch.float64 else 4
+        sizes = zip(links.rows, links.picks, links.weights, strict=True)
+        return [rows * row + picks * code_bytes + w * weight for rows, picks, w in sizes]
+
+
+class Arrived(NamedTuple):
+    """What came from all ranks, sorted by expert.
+
+    Attributes:
+        x_RD: The rows.
+        weights_NGK: The weights that came with them; 0 where none did.
+        routes: The plan of the picks that came.
+        places_Q: Each pick that came, as a place in the flattened picks.
+    """
+
+    x_RD: Tensor
+    weights_NGK: Tensor
+    routes: ops.RoutePlan
+    places_Q: Tensor
+
+
+def send_rows(crossing: Crossing, weights_BGK: Tensor, sources: Sequence[Tensor]) -> Arrived:
+    """Sends each row once to each rank that has an expert for it, and sorts what comes.
+
+    Where gradients are enabled, what came always asks for one, so that all ranks take part in the
+    exchange of the backward pass, a rank whose inputs need no gradient too.
+
+    Args:
+        crossing: Sizes and plans.
+        weights_BGK: Of the picks; sent where sums come back.
+        sources: S tensors `x_BD`.
+
+    Returns:
+        What came.
+    """
+    # Without it a rank where nothing needs a gradient would leave the others waiting.
+    anchor = torch.zeros((), device=weights_BGK.device, requires_grad=True)
+    x_RD, weights_NGK, places_Q, *routes = _SendRows.apply(crossing, anchor, weights_BGK, *sources)
+    return Arrived(x_RD, weights_NGK, ops.RoutePlan(*routes), places_Q)
+
+
+class _SendRows(torch.autograd.Function):
+    """Pack, exchange, unpack; and the same backwards."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, crossing: Crossing, anchor: Tensor, weights_BGK: Tensor, *sources: Tensor
+    ) -> tuple[Tensor, ...]:
+        c, device = crossing, weights_BGK.device
+        ours_WL, theirs_WL = c.ours.table(device), c.theirs.table(device)
+        send, receive = c.message_bytes(c.ours, 4), c.message_bytes(c.theirs, 4)
+        message = ops.pack_rows(sources, weights_BGK, c.out, ours_WL, c.rows.wire, sum(send))
+        message = c.wire.send_rows(message, send, receive)
+        picks_NGK, weights_NGK, places_Q = ops.decode_picks(
+            message,
+            theirs_WL,
+            c.rows,
+            sizes=(sum(c.theirs.rows), sum(c.theirs.picks)),
+            gates=c.gates,
+            num_experts=c.num_experts,
+        )
+        routes = _plan_picks(picks_NGK, c.num_experts, c.theirs)
+        x_RD = ops.unpack_rows(message, routes.rows_P, theirs_WL, c.rows)
+        ctx.crossing, ctx.num_sources = crossing, len(sources)
+        ctx.save_for_backward(ours_WL, theirs_WL, places_Q, routes.slots_BGK)
+        ctx.mark_non_differentiable(places_Q, *routes)
+        return x_RD, weights_NGK, places_Q, *routes
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_RD: Tensor, grad_weights_NGK: Tensor, *_: Any) -> tuple[Any, ...]:
+        c: Crossing = ctx.crossing
+        ours_WL, theirs_WL, places_Q, slots_NGK = ctx.saved_tensors
+        send, receive = c.message_bytes(c.theirs, 0), c.message_bytes(c.ours, 0)
+        message = ops.unpack_rows_backward(
+            grad_RD, grad_weights_NGK, slots_NGK, places_Q, theirs_WL, c.rows.wire, sum(send)
+        )
+        message = c.wire.send_rows(message, send, receive)
+        grad_BSD, grad_weights_BGK = ops.pack_rows_backward(
+            message, c.out, ours_WL, ctx.num_sources, c.rows
+        )
+        return None, None, grad_weights_BGK, *grad_BSD.unbind(1)
+
+
+def _plan_picks(picks_NGK: Tensor, num_experts: int, theirs: Links) -> ops.RoutePlan:
+    """The plan of the picks that came; a rank without experts gets no picks."""
+    routes = plan_routes(picks_NGK, max(num_experts, 1))
+    pairs = sum(size.pairs for size in theirs.sizes)
+    return routes._replace(
+        rows_P=routes.rows_P[:pairs], offsets_E1=routes.offsets_E1[: num_experts + 1]
+    )
