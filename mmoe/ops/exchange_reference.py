@@ -15,6 +15,7 @@ The functions that read a message read `links_WL` back from a GPU; the kernels d
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -105,7 +106,7 @@ def _numbers(pieces: Sequence[Tensor], dtype: torch.dtype, *shape: int) -> Tenso
 def _join(links_WL: Tensor, rows_ND: Tensor, codes_Q: Tensor | None, weights_Q: Tensor) -> Tensor:
     """Put a message together from all rows, all picks' codes and all picks' weights."""
     bounds, pieces = links_WL.tolist(), []
-    for own, ends in zip(bounds, bounds[1:], strict=False):
+    for own, ends in pairwise(bounds):
         pieces.append(_bytes(rows_ND[own[ROWS] : ends[ROWS]]))
         if codes_Q is not None:
             pieces.append(_bytes(codes_Q[own[PICKS] : ends[PICKS]]))
@@ -124,13 +125,13 @@ def _split(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Take a message apart: rows, codes (of so many bytes each), and weights, 0 where none came."""
     bounds, sizes = links_WL.tolist(), []
-    for own, ends in zip(bounds, bounds[1:], strict=False):
+    for own, ends in pairwise(bounds):
         sizes.append((ends[ROWS] - own[ROWS]) * width * wire.itemsize)
         sizes.append((ends[PICKS] - own[PICKS]) * codes)
         sizes.append((ends[WEIGHTS] - own[WEIGHTS]) * weight.itemsize)
     parts = message.split(sizes)
     weights = []
-    for part, own, ends in zip(parts[2::3], bounds, bounds[1:], strict=False):
+    for part, (own, ends) in zip(parts[2::3], pairwise(bounds), strict=True):
         came = ends[WEIGHTS] > own[WEIGHTS]
         none = part.new_zeros((ends[PICKS] - own[PICKS]) * weight.itemsize)
         weights.append(part if came else none)

@@ -51,11 +51,11 @@ def decode_picks(
         >>> import torch
         >>> from mmoe.ops.exchange_rows import RowsFormat
         >>> from mmoe.ops.inbound_plan import decode_picks
-        >>> codes_Q = torch.tensor([-1, 5, -4], dtype=torch.int32)
+        >>> message = torch.tensor([-1, 5, -4], dtype=torch.int32).view(torch.uint8)
         >>> links_WL = torch.tensor([[0] * 6, [2, 3, 0, 3, 3, 3]])
-        >>> narrow = RowsFormat(0, torch.float32, torch.float32)
+        >>> rows = RowsFormat(0, torch.float32, torch.float32)
         >>> came = decode_picks(
-        ...     codes_Q.view(torch.uint8), links_WL, narrow, sizes=(2, 3), gates=(2, 2), num_experts=2
+        ...     message, links_WL, rows, sizes=(2, 3), gates=(2, 2), num_experts=2
         ... )
         >>> came.picks_NGK.tolist()
         [[[0, -1], [1, -1]], [[-1, 1], [-1, -1]]]
