@@ -79,15 +79,6 @@ void write_block(const Outbound& d, int64_t begin, int64_t end, Counts next, con
               });
 }
 
-// Turns the counts of one kind, [blocks] at a distance of `step`, into each block's first number.
-void assign_starts(int32_t* counts, int64_t blocks, int64_t step, int32_t& next) {
-  for (int64_t block = 0; block < blocks; ++block) {
-    const int32_t count = counts[block * step];
-    counts[block * step] = next;
-    next += count;
-  }
-}
-
 // Checks the table of experts, and numbers them rank by rank.
 void read_homes(const Tensor& homes_E3, Outbound& d) {
   const auto* homes = static_cast<const int32_t*>(homes_E3.const_data_ptr());
@@ -117,77 +108,110 @@ void read_homes(const Tensor& homes_E3, Outbound& d) {
   }
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> outbound_plan(
-    const Tensor& experts_BGK, const Tensor& homes_E3, int64_t num_ranks, int64_t num_sources) {
-  const int64_t M = exchange::check_outbound_plan(experts_BGK, homes_E3, num_ranks, num_sources);
-  const Tensor input = dense(experts_BGK);
-  Outbound d = {static_cast<const int32_t*>(input.const_data_ptr()),
-                input.size(0),
-                input.size(1),
-                input.size(2),
-                homes_E3.size(0),
-                num_ranks,
-                num_sources,
-                {},
-                {},
-                {},
-                {}};
-  read_homes(dense(homes_E3), d);
+// Blocks of samples, and what is counted for each of them.
+class Blocks {
+ public:
+  explicit Blocks(const Outbound& d) : d_(d), kinds_(3 * d.lanes() + d.E) {
+    // A block pays for its bookkeeping, so it gets at least that many picks.
+    rows_ = std::max<int64_t>(1, std::max<int64_t>(4096, 4 * kinds_) / d.picks());
+    blocks_ = (d.B + rows_ - 1) / rows_;
+    counts_.resize(blocks_ * kinds_, 0);
+  }
+
+  // Calls run(first sample, last sample, counts) for every block, in parallel.
+  template <typename Run>
+  void each(const Run& run) {
+    torch::stable::parallel_for(0, blocks_, 1, [&](int64_t first, int64_t last) {
+      for (int64_t block = first; block < last; ++block) {
+        const int64_t begin = block * rows_;
+        Counts own(counts_.data() + block * kinds_, d_.lanes());
+        run(begin, std::min(d_.B, begin + rows_), own);
+      }
+    });
+  }
+
+  // Turns the counts of one kind into each block's first number; returns how many there are.
+  int32_t assign_starts(int64_t kind, int32_t& next) {
+    const int32_t first = next;
+    for (int64_t block = 0; block < blocks_; ++block) {
+      const int32_t count = counts_[block * kinds_ + kind];
+      counts_[block * kinds_ + kind] = next;
+      next += count;
+    }
+    return next - first;
+  }
+
+ private:
+  const Outbound& d_;
+  int64_t kinds_, rows_, blocks_;
+  std::vector<int32_t> counts_;
+};
+
+// Numbers all that was counted; writes how much of it belongs to each rank. Returns how many rows
+// and picks there are.
+std::pair<int32_t, int32_t> number_all(const Outbound& d, Blocks& blocks, int64_t* sizes) {
+  constexpr int64_t column[] = {0, 1, 3};  // rows, picks, sums
+  std::fill(sizes, sizes + 4 * d.W, 0);
+  int32_t totals[4] = {};
+  for (int64_t kind = 0; kind < 3; ++kind) {
+    for (int64_t c = 0; c < d.lanes(); ++c) {
+      const int32_t count = blocks.assign_starts(kind * d.lanes() + c, totals[kind]);
+      sizes[c / d.S * 4 + column[kind]] += count;
+    }
+  }
+  std::vector<int64_t> rank_of(d.E);  // of the experts in the order of the ranks
+  for (int64_t e = 0; e < d.E; ++e) rank_of[d.order[e]] = d.lane[e] / d.S;
+  for (int64_t o = 0; o < d.E; ++o) {
+    sizes[rank_of[o] * 4 + 2] += blocks.assign_starts(3 * d.lanes() + o, totals[3]);
+  }
+  return {totals[0], totals[1]};
+}
+
+Outbound describe(const Tensor& experts, const Tensor& homes, int64_t W, int64_t S) {
+  Outbound d = {};
+  d.experts = static_cast<const int32_t*>(experts.const_data_ptr());
+  d.B = experts.size(0);
+  d.G = experts.size(1);
+  d.K = experts.size(2);
+  d.E = homes.size(0);
+  d.W = W;
+  d.S = S;
+  read_homes(homes, d);
   for (int64_t i = 0; i < d.B * d.picks(); ++i) {
     if (d.experts[i] < -1 || d.experts[i] >= d.E) {
       fail("experts_BGK: expected experts in [0, ", d.E, ") or -1, got ", d.experts[i]);
     }
   }
-  const int64_t C = d.lanes(), kinds = 3 * C + d.E, Q = d.B * d.picks();
-  const Tensor rows_M = empty(input, {M}, ScalarType::Int);
-  const Tensor entries_Q = empty(input, {Q}, ScalarType::Int);
-  const Tensor codes_Q = empty(input, {Q}, ScalarType::Int);
-  const Tensor sizes_W4 = empty(input, {num_ranks, 4}, ScalarType::Long);
-  std::vector<Tensor> slots;
-  for (int i = 0; i < 3; ++i) slots.push_back(empty(input, {d.B, d.G, d.K}, ScalarType::Int));
-  const auto data = [](const Tensor& t) { return static_cast<int32_t*>(t.mutable_data_ptr()); };
-  const Written out = {data(rows_M),   data(entries_Q), data(codes_Q),
-                       data(slots[0]), data(slots[1]),  data(slots[2])};
+  return d;
+}
 
-  // A block pays for its bookkeeping, so it gets at least that many picks.
-  const int64_t block_picks = std::max<int64_t>(4096, 4 * kinds);
-  const int64_t block_rows = std::max<int64_t>(1, block_picks / d.picks());
-  const int64_t blocks = (d.B + block_rows - 1) / block_rows;
-  std::vector<int32_t> counts(blocks * kinds, 0);
-  const auto each_block = [&](const auto& run) {
-    torch::stable::parallel_for(0, blocks, 1, [&](int64_t first, int64_t last) {
-      for (int64_t block = first; block < last; ++block) {
-        const int64_t begin = block * block_rows;
-        run(begin, std::min(d.B, begin + block_rows), Counts(counts.data() + block * kinds, C));
-      }
-    });
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> outbound_plan(
+    const Tensor& experts_BGK, const Tensor& homes_E3, int64_t num_ranks, int64_t num_sources) {
+  const int64_t M = exchange::check_outbound_plan(experts_BGK, homes_E3, num_ranks, num_sources);
+  const Tensor input = dense(experts_BGK), homes = dense(homes_E3);
+  const Outbound d = describe(input, homes, num_ranks, num_sources);
+  const int64_t Q = d.B * d.picks();
+  const auto indices = [&](std::initializer_list<int64_t> sizes) {
+    return empty(input, sizes, ScalarType::Int);
   };
-  each_block([&](int64_t begin, int64_t end, Counts own) { count_block(d, begin, end, own); });
+  const auto data = [](const Tensor& t) { return static_cast<int32_t*>(t.mutable_data_ptr()); };
+  const Tensor rows_M = indices({M}), entries_Q = indices({Q}), codes_Q = indices({Q});
+  const Tensor rows_BGK = indices({d.B, d.G, d.K}), pairs_BGK = indices({d.B, d.G, d.K});
+  const Tensor sums_BGK = indices({d.B, d.G, d.K});
+  const Tensor sizes_W4 = empty(input, {num_ranks, 4}, ScalarType::Long);
+  const Written out = {data(rows_M),   data(entries_Q), data(codes_Q),
+                       data(rows_BGK), data(pairs_BGK), data(sums_BGK)};
 
-  // Where each rank's rows, picks, pairs and sums end.
-  auto* sizes = static_cast<int64_t*>(sizes_W4.mutable_data_ptr());
-  int32_t totals[4] = {};  // rows, picks, sums, pairs
-  for (int kind = 0; kind < 3; ++kind) {
-    for (int64_t c = 0; c < C; ++c) {
-      const int32_t before = totals[kind];
-      assign_starts(counts.data() + kind * C + c, blocks, kinds, totals[kind]);
-      int64_t& size = sizes[c / d.S * 4 + (kind == 2 ? 3 : kind)];
-      size = (c % d.S == 0 ? 0 : size) + totals[kind] - before;
-    }
-  }
-  std::vector<int64_t> rank_of_order(d.E);
-  for (int64_t e = 0; e < d.E; ++e) rank_of_order[d.order[e]] = d.lane[e] / d.S;
-  for (int64_t w = 0; w < d.W; ++w) sizes[w * 4 + 2] = 0;
-  for (int64_t o = 0; o < d.E; ++o) {
-    const int32_t before = totals[3];
-    assign_starts(counts.data() + 3 * C + o, blocks, kinds, totals[3]);
-    sizes[rank_of_order[o] * 4 + 2] += totals[3] - before;
-  }
-  each_block([&](int64_t begin, int64_t end, Counts own) { write_block(d, begin, end, own, out); });
-  std::fill(out.rows + totals[0], out.rows + M, -1);
-  std::fill(out.entries + totals[1], out.entries + Q, -1);
-  std::fill(out.codes + totals[1], out.codes + Q, 0);
-  return {rows_M, entries_Q, codes_Q, slots[0], slots[1], slots[2], sizes_W4};
+  Blocks blocks(d);
+  blocks.each([&](int64_t begin, int64_t end, Counts own) { count_block(d, begin, end, own); });
+  const auto [rows, picks] =
+      number_all(d, blocks, static_cast<int64_t*>(sizes_W4.mutable_data_ptr()));
+  blocks.each(
+      [&](int64_t begin, int64_t end, Counts own) { write_block(d, begin, end, own, out); });
+  std::fill(out.rows + rows, out.rows + M, -1);
+  std::fill(out.entries + picks, out.entries + Q, -1);
+  std::fill(out.codes + picks, out.codes + Q, 0);
+  return {rows_M, entries_Q, codes_Q, rows_BGK, pairs_BGK, sums_BGK, sizes_W4};
 }
 
 }  // namespace

@@ -34,7 +34,7 @@ __device__ void copy_row(const From* from, To* to, int64_t width) {
 struct Returns {
   const int32_t *back_of_pair, *back_of_sum, *slots;
   int64_t N, G, K, R, Z, O;
-  int64_t picks() const { return G * K; }
+  __device__ int64_t picks() const { return G * K; }
 };
 
 template <typename T, typename N>
@@ -130,7 +130,7 @@ template <typename T, typename N>
 __global__ void sums_backward(Returns d, const N* grad, const T* y, const sum_t<T>* weights,
                               T* grad_y, sum_t<T>* grad_weights) {
   using S = sum_t<T>;
-  const int64_t n = exchange::warp_number(), picks = d.G * d.K;
+  const int64_t n = exchange::warp_number(), picks = d.picks();
   if (n >= d.N) return;
   const int32_t* slots = d.slots + n * picks;
   const auto grad_of = [&](int64_t i) {

@@ -78,7 +78,9 @@ Tensor pack_rows(const std::vector<Tensor>& sources, const Tensor& weights_BGK,
                 {"codes_Q", &codes_Q},
                 {"links_WL", &links_WL}});
   check_device(weights_BGK, "weights_BGK", "sources", sources);
-  if (sources.size() > kMostSources) fail("sources: expected at most ", kMostSources, " tensors");
+  if (sources.size() > kMostSources) {
+    fail("sources: expected at most ", kMostSources, " tensors on a GPU, got ", sources.size());
+  }
   const Launch launch(weights_BGK);
   const Tensor rows = dense(rows_M), entries = dense(entries_Q), codes = dense(codes_Q);
   const Tensor weights = dense(weights_BGK), table = dense(links_WL);

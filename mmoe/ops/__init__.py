@@ -3,10 +3,10 @@
 Those of an exchange between ranks are `outbound_plan`, `pack_rows`, `decode_picks`, `unpack_rows`,
 `return_plan`, `pack_returns` and `mix_returns`, in this order; `mmoe.parallel` puts them together.
 
-Every operator has a specification in `mmoe.ops.reference` or `exchange_reference`, and a CPU and a CUDA kernel in the
-extension `mmoe._C` (`gate_mm` is torch's own product on a GPU), and works under `torch.compile`,
-`torch.export`, `no_grad` and `inference_mode`. Autocast leaves them alone: outputs have the dtype
-of the expert outputs, sums are taken in float32.
+Every operator has a specification in `mmoe.ops.reference` or `exchange_reference`, and a CPU and a
+CUDA kernel in the extension `mmoe._C` (`gate_mm` is torch's own product on a GPU), and works under
+`torch.compile`, `torch.export`, `no_grad` and `inference_mode`. Autocast leaves them alone: outputs
+have the dtype of the expert outputs, sums are taken in float32.
 Not supported, as PyTorch lacks them for custom operators: forward-mode AD, whose tangents are lost
 without an error, and `torch.func.grad` and `torch.vmap`, which raise.
 """

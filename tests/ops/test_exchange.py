@@ -77,6 +77,51 @@ def test_every_operator_is_its_reference(world, name):
             assert near(actual, wanted), (name, rank)
 
 
+def test_the_reference_alone_goes_the_whole_way(world):
+    """What a machine without the extension computes, all steps of it."""
+    alone = World(world.case, exchange_reference)
+    for rank in range(world.case.W):
+        for actual, wanted in zip(
+            [
+                *exchange_reference.mix_returns_backward(*alone.mixed_backward(rank)),
+                exchange_reference.mix_returns(*alone.mixed(rank)),
+                *exchange_reference.pack_rows_backward(*alone.packed_backward(rank)),
+            ],
+            [
+                *torch.ops.mmoe.mix_returns_backward(*world.mixed_backward(rank)),
+                torch.ops.mmoe.mix_returns(*world.mixed(rank)),
+                *torch.ops.mmoe.pack_rows_backward(*world.packed_backward(rank)),
+            ],
+            strict=True,
+        ):
+            assert near(actual, wanted)
+
+
+def on_gpu(value):
+    if isinstance(value, torch.Tensor):
+        return value.cuda()
+    return [on_gpu(part) for part in value] if isinstance(value, list) else value
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["outbound_plan", *STEPS])
+def test_cuda_is_the_cpu(world, name):
+    for rank in range(world.case.W):
+        if name == "outbound_plan":
+            experts = world.experts[rank]
+            arguments = (experts, world.case.homes_E3(), world.case.W, world.case.S)
+        else:
+            arguments = getattr(world, STEPS[name])(rank)
+        operator = getattr(torch.ops.mmoe, name)
+        expected = results(operator(*arguments))
+        found = [tensor.cpu() for tensor in results(operator(*map(on_gpu, arguments)))]
+        if name == "unpack_rows_backward":
+            kind = (arguments[4], world.case.D, world.case.sent_as, world.case.wide, 0)
+            found, expected = (exchange_reference._split(m[0], *kind) for m in (found, expected))
+        for actual, wanted in zip(found, expected, strict=True):
+            assert near(actual, wanted), (name, rank)
+
+
 def plain(world, rank):
     """The plan by loops over ranks, samples, gates and picks."""
     case, home = world.case, world.case.homes_E3().tolist()
