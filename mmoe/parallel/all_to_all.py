@@ -254,9 +254,9 @@ class AllToAllDispatcher:
                 "int32 codes; spread the experts over more ranks"
             )
         width, dtype = read[0].shape[1], read[0].dtype
+        wire = self.wire_dtype or dtype
         # A wider wire would carry the same numbers in more bytes.
-        narrows = self.wire_dtype is not None and self.wire_dtype.itemsize < dtype.itemsize
-        rows = ops.RowsFormat(width, dtype, self.wire_dtype if narrows else dtype)
+        rows = ops.RowsFormat(width, dtype, wire if wire.itemsize < dtype.itemsize else dtype)
         return rows, WayCosts(
             way=self.way_back,
             output_dim=plan.output_dim,

@@ -109,8 +109,9 @@ class _SendRows(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_RD: Tensor, grad_weights_NGK: Tensor, *_: Any) -> tuple[Any, ...]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:  # pyright: ignore
         c: Crossing = ctx.crossing
+        grad_RD, grad_weights_NGK, *_ = grads
         ours_WL, theirs_WL, places_Q, slots_NGK = ctx.saved_tensors
         send, receive = c.message_bytes(c.theirs, 0), c.message_bytes(c.ours, 0)
         message = ops.unpack_rows_backward(
