@@ -118,7 +118,7 @@ class _Scorer:
             with _Writer(temporary) as writer:
                 for table in iter_tables(source, self.columns, ROWS_PER_CHUNK):
                     data = EncodedData(features=self.encoder.encode(table, str(source)))
-                    predictions_NT = self.predictor.predict_own(data, tracker=tracker)
+                    predictions_NT = self.predictor.predict(data, tracker=tracker)
                     writer.write(_result(table, self.kept_types, self.tasks, predictions_NT))
                     rows += table.num_rows
             temporary.replace(output)

@@ -14,7 +14,7 @@ from mmoe.models.build import build_ranker
 from mmoe.models.device import resolve_device
 from mmoe.models.network import GateRecord, NetworkOutput
 from mmoe.models.ranker import Ranker
-from mmoe.parallel import ensure_process_group, rank, spread_layout, world_size
+from mmoe.parallel import ensure_process_group, spread_layout, world_size
 from mmoe.score.checkpoint import CheckpointFolder
 from mmoe.score.console import SilentReporter, Tracker
 from mmoe.score.run_directory import RunDirectory
@@ -54,42 +54,19 @@ class Predictor:
         tracker: Tracker | None = None,
         on_gates: GateCallback | None = None,
     ) -> np.ndarray:
-        """Predictions for every row. Several ranks share the batches out; all get all predictions.
+        """Predictions for every row.
+
+        Of several ranks each has rows of its own, and alone gets predictions for them. Tables and
+        experts may be spread over the ranks, so all take part in every turn: a rank whose rows are
+        done goes on with `help_others`.
 
         Args:
-            data: N rows, the same on every rank; labels are not looked at.
+            data: N rows; labels are not looked at.
             tracker: Told of every batch.
-            on_gates: Given the gate weights of each batch of this rank, and its count of real rows.
+            on_gates: Given each batch's gate weights and its count of real rows.
 
         Returns:
             predictions_NT float32: probabilities for binary tasks, values for regression.
-        """
-        tracker = tracker or next(iter(_silent()))
-        starts = range(0, len(data), self.height)
-        ranks, first = world_size(), rank()
-        out_NT = np.zeros((len(data), len(self.tasks)), np.float32)
-        with self._evaluating():
-            for turn in range(0, len(starts), ranks):
-                # Every rank takes a batch in every turn: the last one may have no rows for some
-                start = min((turn + first) * self.height, len(data))
-                self._batch(data, start, out_NT, on_gates)
-                end = min((turn + ranks) * self.height, len(data))
-                tracker.advance(end - turn * self.height)
-        if ranks > 1:
-            dist.all_reduce(torch.from_numpy(out_NT))  # zeros, but for the rank that scored a row
-        return out_NT
-
-    def predict_own(
-        self,
-        data: EncodedData,
-        *,
-        tracker: Tracker | None = None,
-        on_gates: GateCallback | None = None,
-    ) -> np.ndarray:
-        """As `predict`, but each rank has rows of its own, which it alone gets predictions for.
-
-        Tables and experts may be spread over the ranks, so all take part in every turn: a rank
-        whose rows are done goes on with `help_others`.
         """
         tracker = tracker or next(iter(_silent()))
         out_NT = np.zeros((len(data), len(self.tasks)), np.float32)

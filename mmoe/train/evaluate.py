@@ -44,7 +44,7 @@ def predict_rows(
     ) as chunks:  # in any case nothing reads on
         for chunk in chunks:
             assert chunk.labels is not None, "these rows carry labels"
-            predictions.append(predictor.predict_own(chunk, tracker=tracker, on_gates=on_gates))
+            predictions.append(predictor.predict(chunk, tracker=tracker, on_gates=on_gates))
             labels.append(chunk.labels)
     assert chunk is not None, "one comes at least"
     predictor.help_others(chunk.rows(0, 0))
