@@ -1,4 +1,4 @@
-"""What every race gets, and what a race is."""
+"""What every race gets."""
 
 import itertools
 import time
@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.racing.products import ProductRates
-from benchmarks.racing.results import Result
 from benchmarks.racing.times import Times, rotated
 from benchmarks.train.logs import Log, write_log
 from benchmarks.train.processes import Contestant, contestants
@@ -19,10 +18,6 @@ FEWEST_ROUNDS, WANTED_ROUNDS, MOST_ROUNDS = 5, 8, 60
 SETTLING_STEPS = 4
 PILOT_STEPS = 2
 ROUNDS_BETWEEN_RATES = 5
-
-
-class NothingToMeasure(Exception):
-    """Why a key has no value here, which is no failure (a package or a feature is not there)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,15 +119,8 @@ class Bench:
         return {name: max(PILOT_STEPS, int(count * share)) for name, count in steps.items()}
 
 
-@dataclass(frozen=True)
-class Race:
-    """One race and the keys that come out of it."""
-
-    keys: tuple[str, ...]
-    run: Callable[[Bench], list[Result]]
-
-
 def _window(contestant: Contestant, steps: int) -> float:
     settle = min(SETTLING_STEPS, steps)
-    answer = contestant.ask("run", rows=steps * BATCH, settle=settle * BATCH)
-    return answer["seconds"] / answer["rows"] * BATCH
+    answers = contestant.ask_all("run", rows=steps * BATCH, settle=settle * BATCH)
+    # Ranks share every batch: a step is done when the last of them is
+    return max(answer["seconds"] for answer in answers) / answers[0]["rows"] * BATCH

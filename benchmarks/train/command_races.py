@@ -9,12 +9,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.racing.races import Race
+from benchmarks.racing.ranks import ROOT, environment
 from benchmarks.racing.results import Result
 from benchmarks.racing.times import Spread
-from benchmarks.train.bench import Bench, Race
+from benchmarks.train.bench import Bench
 from benchmarks.train.configs import raw_config
 from benchmarks.train.ours import with_overrides
-from benchmarks.train.processes import ROOT, environment
 
 STARTS, HELPS = 5, 15
 # The larger data set, in rows of the smaller one

@@ -2,9 +2,10 @@
 
 import subprocess
 
+from benchmarks.racing.races import NothingToMeasure, Race
+from benchmarks.racing.ranks import ROOT
 from benchmarks.racing.results import Result, speedup
-from benchmarks.train.bench import Bench, NothingToMeasure, Race
-from benchmarks.train.processes import ROOT
+from benchmarks.train.bench import Bench
 from benchmarks.train.speed_races import rows_per_second
 
 # `make bench-peers` makes it

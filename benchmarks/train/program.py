@@ -15,8 +15,9 @@ from rich.console import Console
 from benchmarks.racing.last_line import gflops, print_json, print_rates
 from benchmarks.racing.machine import processor
 from benchmarks.racing.products import ProductRates
+from benchmarks.racing.races import Race, run_races
 from benchmarks.racing.results import Result, in_order, missed, print_table
-from benchmarks.train.bench import Bench, NothingToMeasure, Race
+from benchmarks.train.bench import Bench
 from benchmarks.train.command_races import COMMAND_RACES
 from benchmarks.train.peer_races import PEER_RACES
 from benchmarks.train.quality import QUALITY_RACES
@@ -25,7 +26,7 @@ from benchmarks.train.step_tables import print_step_tables
 from benchmarks.train.targets import TARGETS
 from mmoe.ops import extension_status
 
-RACES: tuple[Race, ...] = (*SPEED_RACES, *PEER_RACES, *QUALITY_RACES, *COMMAND_RACES)
+RACES: tuple[Race[Bench], ...] = (*SPEED_RACES, *PEER_RACES, *QUALITY_RACES, *COMMAND_RACES)
 
 
 def main() -> None:
@@ -75,21 +76,7 @@ def _run(
     bench: Bench, wanted: Sequence[str]
 ) -> tuple[list[Result], dict[str, str], dict[str, str]]:
     """Results in the order of the table, and why other keys have none: failed, skipped."""
-    races = [race for race in RACES if set(race.keys) & set(wanted)]
-    results: list[Result] = []
-    failed: dict[str, str] = {}
-    skipped: dict[str, str] = {}
-    for number, race in enumerate(races, start=1):
-        bench.say(f"{number}/{len(races)} {', '.join(race.keys)}")
-        try:
-            results += race.run(bench)
-        except NothingToMeasure as reason:
-            bench.say(f"skipped: {reason}")
-            skipped |= dict.fromkeys(race.keys, str(reason))
-        # What one race cannot do must not cost all the others.
-        except (ValueError, RuntimeError, OSError) as error:
-            bench.say(f"FAILED: {error}")
-            failed |= dict.fromkeys(race.keys, str(error))
+    results, failed, skipped = run_races(RACES, bench, wanted, bench.say)
     limit = bench.rates.limit
     finished = [r.as_share_of(limit(r.product_rate)) if r.product_rate else r for r in results]
     return in_order(finished, TARGETS), failed, skipped

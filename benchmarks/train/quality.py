@@ -11,10 +11,11 @@ import torch
 from sklearn.metrics import log_loss, roc_auc_score
 from torch import Tensor
 
+from benchmarks.racing.races import Race
 from benchmarks.racing.results import Result
 from benchmarks.racing.times import Spread
 from benchmarks.train.batches import Tensors, read_batches
-from benchmarks.train.bench import Bench, Race
+from benchmarks.train.bench import Bench
 from benchmarks.train.configs import raw_config
 from benchmarks.train.logs import Log
 

@@ -20,7 +20,8 @@ class Spec:
         folder: Of its log.
         rows: Of its log.
         precision: fp32 or bf16.
-        threads: Of torch.
+        threads: Of torch, in each process.
+        ranks: Processes that train together.
         onednn: fp32 products through oneDNN.
         out: An empty folder for what it writes.
         overrides: `key.path=value` for our config.
@@ -34,6 +35,7 @@ class Spec:
     precision: str
     threads: int
     out: str
+    ranks: int = 1
     onednn: bool = False
     overrides: tuple[str, ...] = ()
     steps: int = 0

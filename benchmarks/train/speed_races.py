@@ -6,9 +6,10 @@ from functools import partial
 from typing import Any
 
 from benchmarks.racing.onednn import onednn_is_exact
+from benchmarks.racing.races import Race
 from benchmarks.racing.results import Result, speedup
 from benchmarks.racing.times import Spread, Times
-from benchmarks.train.bench import Bench, Race
+from benchmarks.train.bench import Bench
 from benchmarks.train.processes import Contestant
 from benchmarks.train.workloads import BATCH, BIG_FLOPS_PER_ROW
 

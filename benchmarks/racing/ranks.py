@@ -1,0 +1,173 @@
+"""Processes that answer commands: one, or the ranks of one world, which get the same commands."""
+
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+READY_SECONDS, ANSWER_SECONDS = 600.0, 300.0
+# The first rank that dies takes the others with it: then all of them can say why
+LAST_WORDS_SECONDS = 5.0
+
+
+class Ranks:
+    """Starts `python -m module argument` once for each rank, as `torchrun` would.
+
+    Each process has its own allocator, threads and caches of compiled products, as it would in real
+    life. It answers every command, and its own start, with one line of JSON.
+
+    Args:
+        name: In messages.
+        module: What is run.
+        argument: Its only argument.
+        ranks: How many; one has no world, and no launcher's variables.
+        threads: Of each.
+        python: The interpreter; None: this one.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        module: str,
+        argument: str,
+        *,
+        ranks: int = 1,
+        threads: int = 1,
+        python: str | None = None,
+    ) -> None:
+        self.name = name
+        port = _free_port() if ranks > 1 else 0
+        self.logs = [tempfile.TemporaryFile("w+") for _ in range(ranks)]  # noqa: SIM115 - closed with the processes
+        self.processes = [
+            subprocess.Popen(
+                [python or sys.executable, "-m", module, argument],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                cwd=ROOT,
+                env=environment(threads) | _launched(rank, ranks, port),
+            )
+            for rank, log in enumerate(self.logs)
+        ]
+
+    def wait_until_ready(self) -> None:
+        """Until each has said so."""
+        self._answers(READY_SECONDS)
+
+    def ask(self, do: str, **values: Any) -> dict[str, Any]:
+        """The answer of the first rank to a command that all of them get."""
+        return self.ask_all(do, **values)[0]
+
+    def ask_all(
+        self, do: str, *, within: float = ANSWER_SECONDS, **values: Any
+    ) -> list[dict[str, Any]]:
+        """Sends a command to every rank and waits for all answers.
+
+        Args:
+            do: The command.
+            within: Seconds until the answers have to be there.
+            values: Of the command.
+
+        Raises:
+            RuntimeError: A process died or took too long; the message ends with its last words.
+        """
+        command = json.dumps({"do": do, **values}).encode() + b"\n"
+        for rank, process in enumerate(self.processes):
+            assert process.stdin is not None
+            try:
+                process.stdin.write(command)
+                process.stdin.flush()
+            except BrokenPipeError:
+                raise self._died(rank) from None
+        return self._answers(within)
+
+    def close(self) -> None:
+        """Ends the processes."""
+        for process in self.processes:
+            process.kill()
+        for process, log in zip(self.processes, self.logs, strict=True):
+            process.wait()
+            for pipe in (process.stdin, process.stdout, log):
+                if pipe is not None:
+                    with _ignoring_broken_pipe():
+                        pipe.close()
+
+    def _answers(self, seconds: float) -> list[dict[str, Any]]:
+        waiting = {p.stdout: rank for rank, p in enumerate(self.processes) if p.stdout is not None}
+        answers: dict[int, dict[str, Any]] = {}
+        deadline = time.monotonic() + seconds
+        while waiting:
+            # An answer is one line, and only one is ever under way: nothing is left in a buffer
+            left = max(0.0, deadline - time.monotonic())
+            ready = select.select(list(waiting), [], [], left)[0]
+            if not ready:
+                late = sorted(waiting.values())
+                raise self._failure(f"did not answer within {seconds:.0f} s", late)
+            for stream in ready:
+                line = stream.readline()
+                rank = waiting.pop(stream)
+                if not line:
+                    raise self._died(rank)
+                answers[rank] = json.loads(line)
+        return [answers[rank] for rank in range(len(self.processes))]
+
+    def _died(self, first: int) -> RuntimeError:
+        deadline = time.monotonic() + LAST_WORDS_SECONDS
+        while time.monotonic() < deadline and any(p.poll() is None for p in self.processes):
+            time.sleep(0.1)
+        ended = {r for r, process in enumerate(self.processes) if process.poll() is not None}
+        return self._failure("has died", sorted({first, *ended}))
+
+    def _failure(self, what: str, ranks: list[int]) -> RuntimeError:
+        words = [self._last_words(rank) for rank in ranks]
+        if len(self.processes) > 1:
+            words = [f"rank {rank}: {said}" for rank, said in zip(ranks, words, strict=True)]
+        return RuntimeError(f"{self.name} {what}: {'; '.join(words)}")
+
+    def _last_words(self, rank: int) -> str:
+        log = self.logs[rank]
+        log.flush()
+        log.seek(0)
+        return (log.read().strip().splitlines()[-1:] or ["it said nothing"])[0]
+
+
+def environment(threads: int) -> dict[str, str]:
+    """Of every process that is measured: ours, with what `import mmoe` has set for OpenMP."""
+    return {**os.environ, "OMP_NUM_THREADS": str(threads)}
+
+
+def _launched(rank: int, ranks: int, port: int) -> dict[str, str]:
+    """What torchrun sets."""
+    if ranks == 1:
+        return {}
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@contextmanager
+def _ignoring_broken_pipe() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        return
