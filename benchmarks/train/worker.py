@@ -18,10 +18,11 @@ def main() -> None:
     spec = Spec.from_json(sys.argv[1])
     torch.set_num_threads(spec.threads)
     if spec.kind == "mmoe":
+        from benchmarks.parallel import collectives
+        from benchmarks.train import step_parts
         from benchmarks.train.ours import run_ours
-        from benchmarks.train.step_parts import JOBS
 
-        run_ours(spec, Pacer(JOBS, answers))
+        run_ours(spec, Pacer({**step_parts.JOBS, **collectives.JOBS}, answers))
     elif spec.kind == "plain":
         _run_plain(spec, Pacer({}, answers))
     else:

@@ -1,0 +1,129 @@
+"""`benchmarks.parallel` in small: that it runs, and that it counts what it says."""
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from benchmarks.parallel import layer_races
+from benchmarks.parallel.bound import count_link
+from benchmarks.parallel.collectives import CollectiveSteps
+from benchmarks.parallel.costs import collective_costs
+from benchmarks.parallel.layer_races import layer_growth, layer_ranks, t_dispatches, wire_bytes
+from benchmarks.parallel.tables import print_wire
+from benchmarks.parallel.targets import TARGETS
+from benchmarks.parallel.traffic import Traffic
+from benchmarks.racing import clock
+from benchmarks.racing.products import ProductRates
+from benchmarks.train import bench as bench_module
+from benchmarks.train.bench import Bench
+from benchmarks.train.workloads import BATCH
+from mmoe.parallel import ensure_process_group
+
+
+@pytest.fixture
+def bench(tmp_path, monkeypatch):
+    monkeypatch.setattr(ProductRates, "measure", lambda self: None)
+    monkeypatch.setattr(bench_module, "FEWEST_ROUNDS", 2)
+    return Bench(
+        folder=tmp_path / "logs",
+        runs=tmp_path,
+        rows=2 * BATCH,
+        seconds=0.0,
+        seeds=1,
+        threads=1,
+        overrides=(),
+        rates=ProductRates("cpu"),
+        say=lambda _: None,
+    )
+
+
+def test_what_a_link_has_to_carry():
+    # Experts 2 and 3 are on the other rank; two gates, top-2
+    picks_BGK = torch.tensor(
+        [
+            [[0, 2], [2, 3]],  # both are asked for, 2 twice: 3 picks, 2 pairs, 2 sums
+            [[0, 1], [1, 0]],  # nobody there
+            [[3, 2], [0, 1]],  # by one gate: 2 picks, 2 pairs, 1 sum
+        ]
+    )
+    link = count_link(picks_BGK, 2, 4)
+    assert (link.rows, link.picks, link.pairs, link.sums) == (2, 5, 4, 3)
+    # Sums come back (3 · 100 + 5 weights < 4 · 100); gradients of all but the picks come again
+    assert link.bytes(row_bytes=10, output_bytes=100) == 2 * (20 + 320) + 20
+    assert link.bytes(row_bytes=10, output_bytes=4) == 2 * (20 + 16) + 20
+
+
+@pytest.mark.slow
+def test_layers_over_ranks(bench, monkeypatch, capsys):
+    monkeypatch.setattr(layer_races, "FOUR_GATES_ROWS", (16, 8))
+    monkeypatch.setattr(layer_races, "FOUR_GATES", {**layer_races.FOUR_GATES, "E": 4})
+    monkeypatch.setattr(layer_races, "GROWING", {**layer_races.GROWING, "B": 16})
+    sent, *rest = wire_bytes(bench, rows=24)
+    assert not rest
+    assert sent.key in TARGETS
+    for row in sent.details:
+        assert row["told"] == row["counted"] >= row["bound"] > 0
+        assert row["per_gate"] > 0.9
+    print_wire([sent])
+    assert "top-2 of 64, correlated" in capsys.readouterr().out
+    results = [*t_dispatches(bench), layer_growth(bench)]
+    assert [result.key for result in results] == [
+        "vs_t_dispatches",
+        "vs_t_dispatches_8_rows",
+        "weak_scaling_layer",
+    ]
+    assert all(result.spread.count == clock.FEWEST_ROUNDS for result in results)
+
+
+@pytest.mark.slow
+def test_a_rank_that_dies_is_named():
+    with (
+        layer_ranks() as ranks,
+        pytest.raises(RuntimeError, match=r"layers over ranks has died: rank 0: .*'sleep'"),
+    ):
+        ranks.ask_all("sleep")
+
+
+def test_waiting_and_the_wire():
+    def log(issued, stood, ended):
+        found = {"owner": "rows", "key": "0:1", "bytes": 2_000_000}
+        return {"steps": 2, "found": [{**found, "issued": issued, "stood": stood, "ended": ended}]}
+
+    # The first rank waits from 1.0 until the second one comes at 1.3, which waits for nobody
+    (row,) = collective_costs([log(1.0, 1.0, 1.4), log(1.3, 1.3, 1.4)])
+    assert (row["owner"], row["calls"], row["mb"]) == ("rows", 0.5, 1.0)
+    assert row["waiting"] == pytest.approx(300 / 4)
+    assert row["wire"] == pytest.approx(200 / 4)
+    # What goes on behind other work costs nothing
+    (row,) = collective_costs([log(1.0, 1.5, 1.5), log(1.3, 1.6, 1.7)])
+    assert row["waiting"] == 0
+    assert row["wire"] == pytest.approx(100 / 4)
+
+
+def test_collectives_are_logged_while_asked_for():
+    ensure_process_group()
+    plain = dist.all_reduce
+    log = CollectiveSteps(steps=2)
+    dist.all_reduce(torch.ones(3))
+    assert log.add(1, 0.5) is None
+    work = dist.all_reduce(torch.ones(5, dtype=torch.float64), async_op=True)
+    assert work is not None
+    work.wait()
+    answer = log.add(1, 0.5)
+    assert dist.all_reduce is plain
+    assert answer is not None
+    assert answer["step_ms"] == 500
+    assert [found["bytes"] for found in answer["found"]] == [12, 40]
+    assert len({found["key"] for found in answer["found"]}) == 2
+    for found in answer["found"]:
+        assert found["issued"] <= found["stood"] < found["ended"]
+
+
+def test_what_cannot_be_counted_is_refused():
+    ensure_process_group()
+    with Traffic() as traffic:
+        received = torch.empty(4)
+        dist.all_to_all_single(received, torch.ones(4), [4], [4])
+        assert traffic.bytes == 0  # to itself
+        with pytest.raises(ValueError, match="got c10d::allreduce_"):
+            dist.all_reduce(received)
