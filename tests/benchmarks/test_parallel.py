@@ -1,15 +1,17 @@
 """`benchmarks.parallel` in small: that it runs, and that it counts what it says."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.distributed as dist
 
-from benchmarks.parallel import layer_races
+from benchmarks.parallel import layer_races, step_races
 from benchmarks.parallel.bound import count_link
 from benchmarks.parallel.collectives import CollectiveSteps
 from benchmarks.parallel.costs import collective_costs
 from benchmarks.parallel.layer_races import layer_growth, layer_ranks, t_dispatches, wire_bytes
-from benchmarks.parallel.tables import print_wire
+from benchmarks.parallel.tables import print_costs, print_wire
 from benchmarks.parallel.targets import TARGETS
 from benchmarks.parallel.traffic import Traffic
 from benchmarks.racing import clock
@@ -82,6 +84,29 @@ def test_a_rank_that_dies_is_named():
         pytest.raises(RuntimeError, match=r"layers over ranks has died: rank 0: .*'sleep'"),
     ):
         ranks.ask_all("sleep")
+
+
+@pytest.mark.torchrec
+@pytest.mark.slow
+def test_whole_steps_over_ranks(bench, monkeypatch, capsys):
+    monkeypatch.setattr(step_races, "LOOKED_AT", 2)
+    bench = replace(bench, rows=32 * BATCH)  # all steps are of one epoch
+    results = step_races.efficiency(bench, "tiny", precision="fp32")
+    assert [result.key for result in results] == [
+        "two_rank_efficiency_fp32",
+        "two_rank_efficiency_fp32_replicated",
+        "two_rank_efficiency_fp32_spread_bf16_wire",
+    ]
+    print_costs(results)
+    printed = capsys.readouterr().out
+    (costs,) = results[0].details
+    owners = {row["owner"] for row in costs["collectives"]}
+    assert {"rows of experts", "rows of tables", "sums of gradients"} <= owners
+    assert "others" not in owners
+    assert all(owner in printed for owner in owners)
+    assert all(row["waiting"] >= 0 and row["wire"] >= 0 for row in costs["collectives"])
+    for row in costs["parts"]:
+        assert len(row["ranks"]) == 2
 
 
 def test_waiting_and_the_wire():
