@@ -83,7 +83,8 @@ class AllToAllDispatcher:
         wire_dtype: What rows travel in, such as `torch.bfloat16`; default: their own dtype, which
             they also keep where that is narrower.
         way_back: `auto`, or always `pairs` or `sums`. The result has the same bits either way
-            unless the wire rounds, where `auto` does not look at the batch.
+            unless the wire rounds, where `auto` looks at the batch while gradients are enabled
+            only.
 
     Raises:
         ValueError: No process group, a placement for another number of ranks, or a setting that
@@ -262,7 +263,7 @@ class AllToAllDispatcher:
             output_dim=plan.output_dim,
             number_bytes=rows.wire.itemsize,
             weight_bytes=accumulate_dtype(dtype).itemsize,
-            exact=rows.wire == dtype,
+            by_batch=rows.wire == dtype or torch.is_grad_enabled(),
             picks=(G, K),
         )
 

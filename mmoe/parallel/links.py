@@ -41,7 +41,7 @@ class WayCosts(NamedTuple):
         output_dim: O.
         number_bytes: One number of an output on the wire.
         weight_bytes: One weight on the wire.
-        exact: Whether outputs travel in the precision that they are mixed in.
+        by_batch: Whether the choice may follow from the batch.
         picks: G and K.
     """
 
@@ -49,14 +49,14 @@ class WayCosts(NamedTuple):
     output_dim: int
     number_bytes: int
     weight_bytes: int
-    exact: bool
+    by_batch: bool
     picks: tuple[int, int]
 
     def sums_go_back(self, sizes: Sizes, num_experts: int) -> bool:
         """Whether partial sums come back over a link: they do where that is fewer bytes.
 
-        Where the wire rounds, the two ways differ in their last bits. Then the choice is made from
-        the most that a row can ask for, not from this batch.
+        Where the wire rounds, the two ways differ in their last bits, and scores must not depend on
+        what else is in the batch. Then the choice is made from the most that a row can ask for.
 
         Args:
             sizes: What went out over the link.
@@ -64,13 +64,13 @@ class WayCosts(NamedTuple):
 
         Example:
             >>> from mmoe.parallel.links import Sizes, WayCosts
-            >>> costs = WayCosts("auto", 64, 4, weight_bytes=4, exact=True, picks=(2, 8))
+            >>> costs = WayCosts("auto", 64, 4, weight_bytes=4, by_batch=True, picks=(2, 8))
             >>> costs.sums_go_back(Sizes(rows=10, picks=160, pairs=80, sums=20), num_experts=8)
             True
         """
         if self.way != "auto":
             return self.way == "sums"
-        if not self.exact:
+        if not self.by_batch:
             gates, k = self.picks
             return gates < min(gates * k, num_experts)
         row_bytes = self.output_dim * self.number_bytes

@@ -47,6 +47,8 @@ CASES = {
     "top-2": Case(),
     "top-2, fp32": Case(dtype="float32"),
     "top-2, bf16 wire": Case(dtype="float32", wire_dtype="bfloat16"),
+    # The most that a row can ask for is more sums than what this one asks for is pairs
+    "first two, bf16 wire": Case("first two", 12, dtype="float32", wire_dtype="bfloat16"),
     "top-2, pairs": Case(way_back="pairs"),
     "top-2, sums": Case(way_back="sums"),
     "dense": Case("dense"),
@@ -339,9 +341,9 @@ def sent(case, layer, x, placement, rank, rows):
             if experts is None:
                 experts = layer.visible_GV.expand(len(batch[0]), -1, -1)
             picks.append(experts.tolist())
-        before = dispatcher.wire.bytes_sent
-        own = [source.split(list(rows))[rank] for source in x]
-        layer(own if len(own) > 1 else own[0])
+    before = dispatcher.wire.bytes_sent
+    own = [source.split(list(rows))[rank] for source in x]
+    layer(own if len(own) > 1 else own[0])
     wide = 8 if case.dtype == "float64" else 4
     return dispatcher.wire.bytes_sent - before, bound(
         case, placement, picks, rank, 2 if case.wire_dtype else wide, wide
