@@ -60,6 +60,8 @@ INTERRUPTED = 130
 def main() -> None:
     """Runs a command; an error the user can mend is one line and exit code 2."""
     if os.environ.get("WORLD_SIZE", "1") != "1":
+        # Of a store that went with its rank c10d prints a stack trace; ours is the line that helps
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
         from mmoe.parallel.run_as_rank import run_as_rank
 
         run_as_rank(_run)

@@ -40,24 +40,28 @@ class RankWatch:
         self._main, self._beats = _connect(), _connect()  # a waiting client blocks its thread
         self._count = 0
         self._heard = {r: ("0", time.monotonic()) for r in range(self.world_size)}
+        self._known: str | None = None  # "RANK: what it said", of the first that failed
         self._ended = threading.Event()
         self._beat()
         threading.Thread(target=self._run, name="mmoe-ranks", daemon=True).start()
 
     def failed(self, text: str) -> bool:
         """Tells all ranks why this one ends; whether it is the first that does."""
-        mine = f"{self.rank}:{text}"
+        mine = f"{self.rank}: {text}"
         try:
-            return self._main.compare_set(_FAILURE, "", mine).decode() == mine
+            self._known = self._main.compare_set(_FAILURE, "", mine).decode()
         except RuntimeError:  # the store is gone, and nobody is left to be told
-            return True
+            return self._known is None
+        return self._known == mine
 
     def failure(self) -> str | None:
         """What the first rank that failed said of it, if one has."""
         try:
-            return self._main.get(_FAILURE).decode() if self._main.check([_FAILURE]) else None
+            if self._known is None and self._main.check([_FAILURE]):
+                self._known = self._main.get(_FAILURE).decode()
         except RuntimeError:
-            return None
+            pass  # what this rank has heard before is all there is
+        return None if self._known is None else self._known.partition(": ")[2]
 
     def gone(self, patience: float = 3 * _BEAT) -> list[int]:
         """The ranks that give no sign of life for so many seconds."""
@@ -91,17 +95,18 @@ class RankWatch:
             try:
                 self._beat()
                 silent = self._silent()
-                failed = self._beats.check([_FAILURE])
+                if self._known is None and self._beats.check([_FAILURE]):
+                    self._known = self._beats.get(_FAILURE).decode()
             except RuntimeError:
-                silent, failed = [0], False
+                silent = [0]
             if self._ended.is_set():
                 return
-            if silent:
-                self._end(f"rank {silent[0]} gives no sign of life any more")
-            if failed:
+            if self._known is not None:
                 failed_at = failed_at or time.monotonic()
                 if time.monotonic() - failed_at > _GRACE:
                     self._end("another rank has failed")
+            elif silent:
+                self._end(f"rank {silent[0]} gives no sign of life any more")
 
     def _beat(self) -> None:
         self._count += 1

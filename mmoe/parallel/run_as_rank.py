@@ -16,6 +16,8 @@ from mmoe.parallel.rank_watch import RankWatch
 
 # Exit codes: what the user can mend, and everything else
 _MENDABLE, _FAILED = 2, 1
+# What a rank says of others that are gone
+_GONE = "gone: "
 
 
 class _Terminated(BaseException):
@@ -74,14 +76,18 @@ def _run_quietly(command: Callable[[], None]) -> int:
 def _last_words(error: BaseException, watch: RankWatch) -> int:
     """Says what there is to say; returns the exit code."""
     mendable = isinstance(error, ValueError | OSError)
-    if not mendable and watch.failure() is None and (gone := watch.gone()):
-        which = ", ".join(map(str, gone))
+    if not mendable and watch.failure() is None:
+        gone = watch.gone()
+        if gone:
+            watch.failed(f"{_GONE}{', '.join(map(str, gone))}")
+    said = watch.failure()
+    if said is not None and said.startswith(_GONE):
         _say(
-            f"rank {watch.rank}: rank {which} has ended without a word (killed, or its machine is "
-            "gone); start the ranks again with --resume"
+            f"rank {watch.rank}: rank {said.removeprefix(_GONE)} has ended without a word (killed, "
+            "or its machine is gone); start the ranks again with --resume"
         )
         return _FAILED
-    if watch.failure() is None and watch.failed(str(error)):
+    if said is None and watch.failed(str(error)):
         if mendable:
             _say(str(error))
         else:
