@@ -48,7 +48,9 @@ class Dispatcher(Protocol):
     - `num_local_experts`: e, those of this rank.
     """
 
-    def dispatch(self, sources: Sequence[Tree], plan: DispatchPlan) -> tuple[Tree, Tensor, Any]:
+    def dispatch(
+        self, sources: Sequence[Tree], plan: DispatchPlan
+    ) -> tuple[Tree, Tensor | None, Any]:
         """Sends rows out.
 
         Args:
@@ -57,7 +59,8 @@ class Dispatcher(Protocol):
 
         Returns:
             `rows_RD`, the rows that this rank's e experts compute, expert-major; `offsets_e1`,
-            where each expert's rows start, int32; a handle for `combine`.
+            where each expert's rows start, int32; a handle for `combine`. Offsets of None: every
+            expert computes all of the rows, which then come once.
         """
         ...
 

@@ -55,6 +55,8 @@ def run_grouped(
     """Each expert on the rows that some gate picked it for."""
     rows, offsets_E1, handle = dispatcher.dispatch(sources, plan)
     extra, record = _record(pool, statistics and isinstance(dispatcher, LocalDispatcher))
+    if offsets_E1 is None:
+        return Run(dispatcher.combine(join_rows(pool.dense([rows])), handle), None)
     y = pool.grouped(rows, offsets_E1, **extra)
     share_E = None if record is None else dead_share(record, offsets_E1)
     return Run(dispatcher.combine(y, handle), share_E)

@@ -150,7 +150,7 @@ class AllToAllDispatcher:
 
     def dispatch(
         self, sources: Sequence[Tree], plan: DispatchPlan
-    ) -> tuple[Tensor, Tensor, Handle]:
+    ) -> tuple[Tensor, Tensor | None, Handle]:
         """Sends this rank's rows out, and sorts what came by expert.
 
         Args:
@@ -158,7 +158,8 @@ class AllToAllDispatcher:
             plan: The picks of all E experts.
 
         Returns:
-            `rows_RD` and `offsets_e1` of the e experts here, and the handle.
+            `rows_RD` and `offsets_e1` of the e experts here, and the handle. Where every expert
+            here computes every row: `rows_ND` and None.
 
         Raises:
             ValueError: Inputs that are no tensors, experts whose output is no tensor of a known
@@ -185,7 +186,7 @@ class AllToAllDispatcher:
         )
         arrived = send_rows(crossing, weights_BGK, [sources[s] for s in read])
         handle = Handle(crossing, arrived, weights_BGK, costs.output_dim)
-        return arrived.x_RD, arrived.routes.offsets_E1, handle
+        return arrived.x_RD, None if arrived.every_row else arrived.routes.offsets_E1, handle
 
     def combine(self, y: Tree, handle: Handle) -> Tensor:
         """Sends the outputs back, and mixes what came for each gate.
@@ -201,7 +202,7 @@ class AllToAllDispatcher:
             ValueError: Outputs that are no `[R, O]` tensor.
         """
         (crossing, arrived, weights_BGK, output_dim), rows = handle, handle.crossing.rows
-        expected = [arrived.x_RD.shape[0], output_dim]
+        expected = [arrived.routes.rows_P.shape[0], output_dim]
         if not isinstance(y, Tensor) or list(y.shape) != expected:
             got = list(y.shape) if isinstance(y, Tensor) else f"a {type(y).__name__}"
             raise ValueError(f"experts: expected outputs of shape {expected}, got {got}")

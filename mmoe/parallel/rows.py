@@ -48,7 +48,7 @@ class Arrived(NamedTuple):
     """What came from all ranks, sorted by expert.
 
     Attributes:
-        x_RD: The rows.
+        x_RD: The rows; each of them once, `x_ND`, where every expert here computes all of them.
         weights_NGK: The weights that came with them; 0 where none did.
         routes: The plan of the picks that came.
         places_Q: Each pick that came, as a place in the flattened picks.
@@ -58,6 +58,7 @@ class Arrived(NamedTuple):
     weights_NGK: Tensor
     routes: ops.RoutePlan
     places_Q: Tensor
+    every_row: bool
 
 
 def send_rows(crossing: Crossing, weights_BGK: Tensor, sources: Sequence[Tensor]) -> Arrived:
@@ -77,7 +78,8 @@ def send_rows(crossing: Crossing, weights_BGK: Tensor, sources: Sequence[Tensor]
     # Without it a rank where nothing needs a gradient would leave the others waiting.
     anchor = torch.zeros((), device=weights_BGK.device, requires_grad=True)
     x_RD, weights_NGK, places_Q, *routes = _SendRows.apply(crossing, anchor, weights_BGK, *sources)
-    return Arrived(x_RD, weights_NGK, ops.RoutePlan(*routes), places_Q)
+    routes = ops.RoutePlan(*routes)
+    return Arrived(x_RD, weights_NGK, routes, places_Q, _every_row(crossing))
 
 
 class _SendRows(torch.autograd.Function):
@@ -101,9 +103,12 @@ class _SendRows(torch.autograd.Function):
             num_experts=c.num_experts,
         )
         routes = _plan_picks(picks_NGK, c.num_experts, c.theirs)
-        x_RD = ops.unpack_rows(message, routes.rows_P, theirs_WL, c.rows)
+        rows_R, slots_NGK = routes.rows_P, routes.slots_BGK
+        if _every_row(c):
+            rows_R, slots_NGK = _each_once(routes.slots_BGK)
+        x_RD = ops.unpack_rows(message, rows_R, theirs_WL, c.rows)
         ctx.crossing, ctx.num_sources = crossing, len(sources)
-        ctx.save_for_backward(ours_WL, theirs_WL, places_Q, routes.slots_BGK)
+        ctx.save_for_backward(ours_WL, theirs_WL, places_Q, slots_NGK)
         ctx.mark_non_differentiable(places_Q, *routes)
         return x_RD, weights_NGK, places_Q, *routes
 
@@ -131,3 +136,20 @@ def _plan_picks(picks_NGK: Tensor, num_experts: int, theirs: Links) -> ops.Route
     return routes._replace(
         rows_P=routes.rows_P[:pairs], offsets_E1=routes.offsets_E1[: num_experts + 1]
     )
+
+
+def _every_row(crossing: Crossing) -> bool:
+    """Whether each expert here was picked for all rows that came: with gates that see all experts.
+
+    Then the experts read the rows as they lie, instead of a copy for each expert.
+    """
+    rows, pairs = sum(crossing.theirs.rows), sum(size.pairs for size in crossing.theirs.sizes)
+    return crossing.num_experts > 1 and 0 < rows * crossing.num_experts == pairs
+
+
+def _each_once(slots_NGK: Tensor) -> tuple[Tensor, Tensor]:
+    """The rows in their order, and slots by which each row's gradient is its own."""
+    rows_N = torch.arange(slots_NGK.shape[0], dtype=torch.int32, device=slots_NGK.device)
+    own_NGK = torch.full_like(slots_NGK, -1)
+    own_NGK[:, 0, 0] = rows_N
+    return rows_N, own_NGK
