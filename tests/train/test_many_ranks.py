@@ -1,0 +1,153 @@
+"""Whole runs on several ranks: the numbers of one process, whatever their number and history."""
+
+import json
+import os
+import signal
+import time
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from mmoe.score import RunDirectory, load_predictor
+from tests.parallel.launch import free_port, launch, start
+
+pytestmark = pytest.mark.torchrec
+
+ROWS = 4_000
+
+
+@pytest.fixture(scope="module", name="folder")
+def _folder(funnel_config, funnel_table, tmp_path_factory):
+    """`log/` in row groups, and one config for each way to read it and to hold the experts."""
+    folder = tmp_path_factory.mktemp("ranks")
+    (folder / "log").mkdir()
+    for part in range(4):
+        rows = funnel_table[part * ROWS // 4 : (part + 1) * ROWS // 4]
+        pq.write_table(rows, folder / "log" / f"part-{part}.parquet", row_group_size=250)
+    for name, experts, gate in (
+        ("spread", "spread", {"kind": "top_k", "k": 2, "balance_loss": 0.01}),
+        ("replicated", "replicated", {"kind": "softmax"}),
+    ):
+        raw = json.loads(json.dumps(funnel_config))
+        raw["data"] = {
+            "path": str(folder / "log"),
+            "split": {"by": "random"},
+            "group_column": "user",
+            "input": "stream",
+            "streaming": {"shuffle_buffer_rows": 600, "lanes": 3},
+        }
+        raw["model"] |= {
+            "gate": gate,
+            "expert": {"hidden": [16, 8]},
+        }  # no dropout: ranks draw alone
+        raw["training"] |= {
+            "embedding_backend": "torchrec",
+            "epochs": 2,
+            "batch_size": 150,
+            "checkpoint_every_steps": 6,
+            "ema_decay": 0.9,
+            "gradient_clip": 1.0,
+        }
+        raw["parallel"] = {"experts": experts}
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(raw))
+    return folder
+
+
+def _train(folder, name, out, ranks, *more):
+    ended = launch(["train", folder / f"{name}.yaml", "--out", folder / out, *more], ranks)
+    assert [rank.code for rank in ended] == [0] * ranks, ended[0].err
+    return json.loads((folder / out / "metrics.json").read_text())
+
+
+@pytest.fixture(scope="module", name="one", params=["spread", "replicated"])
+def _one(request, folder):
+    """A run of one process."""
+    name = request.param
+    return name, _train(folder, name, f"{name}-1", 1)
+
+
+def _close(metrics, others, within):
+    for task, values in metrics["tasks"].items():
+        for key in ("auc", "gauc", "ne"):
+            assert others["tasks"][task][key] == pytest.approx(values[key], abs=within)
+
+
+def test_two_ranks_train_as_one_process(folder, one):
+    name, metrics = one
+    two = _train(folder, name, f"{name}-2", 2)
+    _close(metrics, two, 1e-4)
+    assert two["train"]["ranks"] == 2
+    plan = json.loads((folder / f"{name}-2" / "plan.json").read_text())
+    assert plan["experts"] == name
+    losses = [
+        [
+            epoch["loss"]
+            for epoch in json.loads((folder / run / "history.json").read_text())["epochs"]
+        ]
+        for run in (f"{name}-1", f"{name}-2")
+    ]
+    for ours, theirs in zip(*losses, strict=True):
+        assert theirs == pytest.approx(ours, abs=1e-5)
+
+
+def test_what_four_ranks_saved_goes_on_on_any_number(folder, one, funnel_table):
+    """Killed on 4 ranks in the second epoch; finished on 3, scored on 1: as if never stopped."""
+    name, metrics = one
+    run = folder / f"{name}-4"
+    port = free_port()
+    arguments = ["train", folder / f"{name}.yaml", "--out", run]
+    ranks = [start(arguments, rank, 4, port) for rank in range(4)]
+    _wait_for(run / "history.json")
+    for rank in ranks:
+        os.kill(rank.pid, signal.SIGKILL)
+        rank.wait()
+    assert len(list(run.glob("checkpoint/*/model-*-of-*.safetensors"))) >= 2
+    _close(metrics, _train(folder, name, f"{name}-4", 3, "--resume"), 1e-4)
+    whole, loaded = (
+        _scores(RunDirectory.open(folder / f"{name}-{ranks}"), funnel_table) for ranks in (1, 4)
+    )
+    assert np.abs(whole - loaded).max() < 1e-3
+
+
+def test_scores_and_metrics_are_those_of_one_process(folder, one):
+    name, metrics = one
+    run = folder / f"{name}-1"
+    ended = launch(["evaluate", run, "--json"], 3)
+    assert [rank.code for rank in ended] == [0] * 3, ended[0].err
+    found = json.loads(ended[0].out)["tasks"]
+    if name == "replicated":
+        assert found == metrics["tasks"]
+    for task, values in metrics["tasks"].items():  # spread experts: mixed rank by rank
+        assert found[task] == pytest.approx(values, abs=1e-6)
+    for out, ranks in (("alone", 1), ("together", 3)):
+        source = folder / "log"
+        ended = launch(
+            ["score", run, "--input", source, "--output", folder / f"{name}-{out}"], ranks
+        )
+        assert [rank.code for rank in ended] == [0] * ranks, ended[0].err
+    alone, together = (
+        {path.name: pq.read_table(path) for path in (folder / f"{name}-{out}").iterdir()}
+        for out in ("alone", "together")
+    )
+    assert alone.keys() == together.keys()
+    assert len(alone) == 4
+    for file, table in alone.items():
+        for column in table.column_names:
+            found, expected = together[file][column].to_numpy(), table[column].to_numpy()
+            assert np.abs(found - expected).max() < 1e-6
+
+
+def _scores(run, table):
+    from mmoe.datasets.encoded import EncodedData
+
+    predictor, encoder, _ = load_predictor(run)
+    return predictor.predict(EncodedData(features=encoder.encode(table, "log")))
+
+
+def _wait_for(path):
+    end = time.monotonic() + 120
+    while not path.exists():
+        assert time.monotonic() < end, f"{path} never came"
+        time.sleep(0.02)
