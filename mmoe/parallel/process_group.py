@@ -5,6 +5,7 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # not in __all__
 
 # What torchrun sets for each process that it starts
 _LAUNCHER = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
@@ -63,6 +64,7 @@ def _join(patience: timedelta) -> None:
         seconds = timedelta(seconds=_MEETING)
         meeting = dist.rendezvous("env://", timeout=seconds)  # type: ignore[attr-defined]
         store, rank_, ranks = next(iter(meeting))
+        store = PrefixStore(attempt_prefix(), store)
         dist.init_process_group(
             backend, store=store, rank=rank_, world_size=ranks, timeout=patience
         )
@@ -73,6 +75,14 @@ def _join(patience: timedelta) -> None:
             f"{address} ({' '.join(str(error).split())[:200]}); start them with torchrun, with the "
             "same --nnodes and --rdzv-endpoint on every machine, and a port that is free"
         ) from error
+
+
+def attempt_prefix() -> str:
+    """Of keys in the launcher's store: ranks that are started again find none of those before.
+
+    torchrun keeps one store for all restarts; in it lie the addresses of processes that are gone.
+    """
+    return f"mmoe/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
 
 
 def rank() -> int:

@@ -1,12 +1,16 @@
 """The command line on two ranks: one message where something is wrong, and nobody who waits."""
 
+import json
 import os
 import signal
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 
-from tests.parallel.launch import free_port, launch, start
+from tests.parallel.launch import ROOT, free_port, launch, start
 
 CONFIG = """
 name: dense
@@ -90,3 +94,25 @@ def _wait_for(path):
     while not path.exists():
         assert time.monotonic() < end, f"{path} never came"
         time.sleep(0.05)
+
+
+def test_torchrun_starts_dead_ranks_again_and_the_run_goes_on(config, tmp_path):
+    run, log = tmp_path / "run", tmp_path / "log"
+    torchrun = ["-m", "torch.distributed.run", "--nproc-per-node=2", "--max-restarts=1"]
+    command = ["-m", "mmoe", "train", config(epochs=40), "--out", run]
+    with log.open("w") as stream:
+        agent = subprocess.Popen(
+            [sys.executable, *torchrun, *map(str, command), "--set", "training.patience=40"],
+            stdout=stream, stderr=stream, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
+        try:
+            _wait_for(run / "history.json")
+            ranks = Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text().split()
+            os.kill(int(ranks[-1]), signal.SIGKILL)
+            assert agent.wait(180) == 0, log.read_text()[-3000:]
+        finally:
+            agent.kill()
+    said = log.read_text()
+    assert "has ended without a word" in said
+    assert "resuming after step" in said
+    assert json.loads((run / "metrics.json").read_text())["train"]["epochs"] == 40
