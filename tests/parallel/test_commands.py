@@ -106,7 +106,7 @@ def test_torchrun_starts_dead_ranks_again_and_the_run_goes_on(config, tmp_path):
             stdout=stream, stderr=stream, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"},
         )  # fmt: skip
         try:
-            _wait_for(run / "history.json")
+            _wait_for(run / "checkpoint" / "index.json")
             ranks = Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text().split()
             os.kill(int(ranks[-1]), signal.SIGKILL)
             assert agent.wait(180) == 0, log.read_text()[-3000:]
