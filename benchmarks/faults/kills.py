@@ -126,11 +126,7 @@ def _undisturbed(folder: Path, name: str) -> Undisturbed:
     """Trains once to warm the caches and to compare with, and once to be measured."""
     data = folder / "log"
     if not data.exists():
-        data.mkdir()
-        table = small_log(ROWS, seed=1)
-        for n in range(FILES):
-            part = table.slice(n * ROWS // FILES, ROWS // FILES)
-            pq.write_table(part, data / f"part-{n}.parquet", row_group_size=GROUP_ROWS)
+        write_log(data)
     raw = small_config(str(data), **TRAINING)
     raw["data"] |= {"input": name, "streaming": STREAMING}
     config = folder / f"{name}.yaml"
@@ -153,3 +149,12 @@ def _undisturbed(folder: Path, name: str) -> Undisturbed:
     steps = -(-int(0.8 * ROWS) // int(TRAINING["batch_size"])) * int(TRAINING["epochs"])
     checkpoints = steps // int(TRAINING["checkpoint_every_steps"])
     return Undisturbed(name, config, run, seconds, operations, checkpoints)
+
+
+def write_log(folder: Path) -> None:
+    """The small log as files of several row groups."""
+    folder.mkdir()
+    table = small_log(ROWS, seed=1)
+    for n in range(FILES):
+        part = table.slice(n * ROWS // FILES, ROWS // FILES)
+        pq.write_table(part, folder / f"part-{n}.parquet", row_group_size=GROUP_ROWS)

@@ -3,28 +3,20 @@
 import json
 import random
 import re
-import socket
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from subprocess import Popen
 
-import pyarrow.parquet as pq
 import yaml
 
 from benchmarks.faults.commands import one_thread, start
+from benchmarks.faults.kills import ROWS, TIME_OUT_SECONDS, TRAINING, write_log
 from benchmarks.faults.same_end import without_clock
-from benchmarks.faults.small_log import small_config, small_log
+from benchmarks.faults.small_log import small_config
+from benchmarks.racing.ranks import free_port, launched
 
-ROWS, FILES, GROUP_ROWS = 3_000, 3, 250
-TRAINING = {
-    "epochs": 3,
-    "batch_size": 32,
-    "checkpoint_every_steps": 7,
-    "ema_decay": 0.9,
-    "optimizer": {"kind": "adamw", "learning_rate": 0.003, "schedule": "cosine"},
-}
 # One kind of each: replicated and spread experts, in memory and streamed
 KINDS = {
     "replicated, memory": {"experts": "replicated", "input": "memory"},
@@ -32,7 +24,6 @@ KINDS = {
 }
 # Seconds in which every survivor has to end; a dead rank breaks its connections at once
 SURVIVORS_SECONDS = 30.0
-TIME_OUT_SECONDS = 300.0
 _LOOK_SECONDS = 0.0005
 _INSIDE_SECONDS = 0.01  # most time between the sign of a checkpoint and the kill
 
@@ -77,7 +68,7 @@ def kill_ranks(
 ) -> list[KilledRank]:
     """Kills a rank of each of `count` runs."""
     draw = random.Random(f"ranks {seed}")
-    _write_log(folder / "log")
+    write_log(folder / "log")
     bases = [_undisturbed(folder, name, ranks) for name in KINDS]
     for base in bases:
         say(f"undisturbed, {base.name}: {base.seconds:.1f} s, {base.checkpoints} checkpoints")
@@ -120,29 +111,15 @@ def _kill_one(
 
 def start_ranks(arguments: Sequence[str | Path], run: Path, ranks: int) -> list[Popen[bytes]]:
     """`python -m mmoe …` on several ranks, without torchrun: no agent ends the survivors."""
-    port = _free_port()
+    port = free_port()
     return [
         start(
             arguments,
             run.with_name(f"{run.name}-{rank}.log"),
-            environment={
-                **one_thread(),
-                "RANK": str(rank),
-                "LOCAL_RANK": str(rank),
-                "WORLD_SIZE": str(ranks),
-                "LOCAL_WORLD_SIZE": str(ranks),
-                "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": str(port),
-            },
+            environment={**one_thread(), **launched(rank, ranks, port)},
         )
         for rank in range(ranks)
     ]
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def _arguments(config: Path, run: Path) -> list[str | Path]:
@@ -175,14 +152,6 @@ def _wait_for_checkpoint(number: int, processes: Sequence[Popen[bytes]], folder:
         if len(seen) >= number:
             return
         time.sleep(_LOOK_SECONDS)
-
-
-def _write_log(data: Path) -> None:
-    data.mkdir()
-    table = small_log(ROWS, seed=1)
-    for n in range(FILES):
-        part = table.slice(n * ROWS // FILES, ROWS // FILES)
-        pq.write_table(part, data / f"part-{n}.parquet", row_group_size=GROUP_ROWS)
 
 
 def _undisturbed(folder: Path, name: str, ranks: int) -> Base:

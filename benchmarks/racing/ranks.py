@@ -45,7 +45,7 @@ class Ranks:
         python: str | None = None,
     ) -> None:
         self.name = name
-        port = _free_port() if ranks > 1 else 0
+        port = free_port() if ranks > 1 else 0
         self.logs = [tempfile.TemporaryFile("w+") for _ in range(ranks)]  # noqa: SIM115 - closed with the processes
         self.processes = [
             subprocess.Popen(
@@ -54,7 +54,7 @@ class Ranks:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 cwd=ROOT,
-                env=environment(threads) | _launched(rank, ranks, port),
+                env=environment(threads) | launched(rank, ranks, port),
             )
             for rank, log in enumerate(self.logs)
         ]
@@ -145,8 +145,8 @@ def environment(threads: int) -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": str(threads)}
 
 
-def _launched(rank: int, ranks: int, port: int) -> dict[str, str]:
-    """What torchrun sets."""
+def launched(rank: int, ranks: int, port: int) -> dict[str, str]:
+    """What torchrun sets for a rank."""
     if ranks == 1:
         return {}
     return {
@@ -159,7 +159,8 @@ def _launched(rank: int, ranks: int, port: int) -> dict[str, str]:
     }
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Where ranks of this machine can meet."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]

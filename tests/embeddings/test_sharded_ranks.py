@@ -3,16 +3,10 @@
 The ranks run `sharded_world.py`, all cases in one world, and report what they found.
 """
 
-import json
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-WORLD = Path(__file__).with_name("sharded_world.py")
 # A world that hangs is ended after so many seconds.
 PATIENCE = 250
 
@@ -20,31 +14,9 @@ pytestmark = pytest.mark.torchrec
 
 
 @pytest.fixture(scope="module", params=[2, 4], ids=lambda ranks: f"{ranks} ranks")
-def reports(request, tmp_path_factory, repository):
+def reports(request, run_ranks):
     """What every rank found."""
-    folder = tmp_path_factory.mktemp("world")
-    files = [folder / f"{rank}.json" for rank in range(request.param)]
-    environment = {**os.environ, "PYTHONPATH": str(repository), "OMP_NUM_THREADS": "1"}
-    ranks = [
-        subprocess.Popen(
-            [
-                *(sys.executable, "-W", "error:::mmoe", str(WORLD)),
-                *(str(rank), str(request.param), str(folder / "store"), str(file)),
-            ],
-            env=environment,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank, file in enumerate(files)
-    ]
-    try:
-        errors = [rank.communicate(timeout=PATIENCE)[1] for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    assert [rank.returncode for rank in ranks] == [0] * len(ranks), "\n".join(errors)
-    assert not any("WARNING:" in error for error in errors), errors[0]
-    return [json.loads(file.read_text()) for file in files]
+    return run_ranks("embeddings/sharded_world.py", request.param, PATIENCE)
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ PATIENCE = 200
 @pytest.fixture(scope="module", params=[2, 4], ids=lambda ranks: f"{ranks} ranks")
 def world(request, run_ranks):
     """What every rank found: `[rank][case][key]`."""
-    return run_ranks("world.py", request.param, PATIENCE)
+    return run_ranks("parallel/world.py", request.param, PATIENCE)
 
 
 def tolerance(case):

@@ -12,7 +12,7 @@ PATIENCE = 280
 @pytest.fixture(scope="module", params=[2, 4], ids=lambda ranks: f"{ranks} ranks")
 def world(request, run_ranks):
     """What every rank found: `[rank]["cases"][case][key]`."""
-    return run_ranks("dense_world.py", request.param, PATIENCE)
+    return run_ranks("parallel/dense_world.py", request.param, PATIENCE)
 
 
 @pytest.fixture
