@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.faults.inputs.in_process import Ended
@@ -20,7 +20,6 @@ def start(
     arguments: Sequence[str | Path],
     log: Path,
     module: Sequence[str] = ("mmoe",),
-    environment: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[bytes]:
     """`python -m mmoe …` on one thread; its standard error goes into the file `log`."""
     with log.open("ab") as stream:
@@ -29,7 +28,7 @@ def start(
             stdout=subprocess.DEVNULL,
             stderr=stream,
             cwd=ROOT,
-            env=environment or one_thread(),
+            env=one_thread(),
         )
 
 

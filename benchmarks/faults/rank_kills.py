@@ -1,29 +1,31 @@
 """`kill -9` of one of several ranks at random moments; then all are started again with --resume."""
 
 import json
+import os
 import random
 import re
+import signal
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from subprocess import Popen
 
 import yaml
 
-from benchmarks.faults.commands import one_thread, start
+from benchmarks.faults.commands import start
 from benchmarks.faults.kills import ROWS, TIME_OUT_SECONDS, TRAINING, write_log
 from benchmarks.faults.same_end import without_clock
 from benchmarks.faults.small_log import small_config
-from benchmarks.racing.ranks import free_port, launched
+from benchmarks.racing.ranks import free_port
 
 # One kind of each: replicated and spread experts, in memory and streamed
 KINDS = {
     "replicated, memory": {"experts": "replicated", "input": "memory"},
     "spread, streamed": {"experts": "spread", "input": "stream"},
 }
-# Seconds in which every survivor has to end; a dead rank breaks its connections at once
-SURVIVORS_SECONDS = 30.0
+# Seconds in which every survivor has to end; after 30 torchrun kills what has not
+SURVIVORS_SECONDS = 25.0
 _LOOK_SECONDS = 0.0005
 _INSIDE_SECONDS = 0.01  # most time between the sign of a checkpoint and the kill
 
@@ -44,7 +46,7 @@ class KilledRank:
     """One killed rank, and what became of the others and of the run.
 
     Attributes:
-        survivors_ended: All in time, and those that had begun to train named the dead rank.
+        survivors_ended: All in time.
         writing: A checkpoint was being written.
         resumed: All ranks ended well after --resume.
         difference: Where the metrics differ from those of the undisturbed run.
@@ -89,65 +91,84 @@ def kill_ranks(
 def _kill_one(
     base: Base, run: Path, ranks: int, victim: int, checkpoint: int | None, after: float
 ) -> KilledRank:
-    processes = start_ranks([*_arguments(base.config, run)], run, ranks)
+    launched = Launched(_arguments(base.config, run), run, ranks)
     when = f"rank {victim} of {ranks} after {after:.2f} s"
     if checkpoint is not None:
         when = f"rank {victim} of {ranks}, {after * 1e3:.1f} ms into checkpoint {checkpoint}"
-        _wait_for_checkpoint(checkpoint, processes, run / "checkpoint")
-    _sleep(after, processes[victim])
-    processes[victim].kill()
-    ended = _end_in_time(processes, SURVIVORS_SECONDS)
+        _wait_for_checkpoint(checkpoint, launched, run / "checkpoint")
+    launched.kill(victim, after)
+    ended = launched.end_in_time(SURVIVORS_SECONDS)
     writing = any((run / "checkpoint").glob(".*.tmp"))
-    again = start_ranks([*_arguments(base.config, run), "--resume"], run, ranks)
-    if not _end_in_time(again, TIME_OUT_SECONDS) or any(process.returncode for process in again):
-        what = f"--resume ended with {[p.returncode for p in again]}, see {run}-0.log"
+    again = Launched([*_arguments(base.config, run), "--resume"], run, ranks)
+    if not again.end_in_time(TIME_OUT_SECONDS) or again.agent.returncode:
+        what = f"--resume ended with {again.agent.returncode}, see {again.log}"
         return KilledRank(base.name, when, writing, ended, False, what)
     found = _result(run)
     differing = [key for key in base.result if base.result[key] != found[key]]
-    if (run / "checkpoint").exists():
-        differing += [f"left behind: {path.name}" for path in run.rglob(".*")]
+    differing += [f"left behind: {path.name}" for path in run.rglob(".*")]
     return KilledRank(base.name, when, writing, ended, True, next(iter(differing), None))
 
 
-def start_ranks(arguments: Sequence[str | Path], run: Path, ranks: int) -> list[Popen[bytes]]:
-    """`python -m mmoe …` on several ranks, without torchrun: no agent ends the survivors."""
-    port = free_port()
-    return [
-        start(
-            arguments,
-            run.with_name(f"{run.name}-{rank}.log"),
-            environment={**one_thread(), **launched(rank, ranks, port)},
+class Launched:
+    """`torchrun … -m mmoe …`: the ranks, and the agent that started them.
+
+    Args:
+        arguments: Of mmoe.
+        run: Beside it the log is written.
+        ranks: How many.
+    """
+
+    def __init__(self, arguments: Sequence[str | Path], run: Path, ranks: int) -> None:
+        self.log = run.with_name(f"{run.name}.log")
+        torchrun = ["--nproc-per-node", str(ranks), "--master-port", str(free_port())]
+        self.agent = start(
+            [*torchrun, "-m", "mmoe", *arguments], self.log, ("torch.distributed.run",)
         )
-        for rank in range(ranks)
-    ]
+        self.pids: list[int] = []
+        while len(self.pids) < ranks and self.agent.poll() is None:
+            self.pids = _children(self.agent.pid)
+            time.sleep(_LOOK_SECONDS)
+
+    def kill(self, victim: int, after: float) -> None:
+        """`kill -9` of a rank, after so many seconds, unless all is over by then."""
+        end = time.perf_counter() + after
+        while time.perf_counter() < end and self.agent.poll() is None:
+            time.sleep(min(_LOOK_SECONDS, max(0.0, end - time.perf_counter())))
+        if self.agent.poll() is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pids[victim], signal.SIGKILL)
+
+    def end_in_time(self, seconds: float) -> bool:
+        """Whether all end by themselves; what does not is killed."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and self.agent.poll() is None:
+            time.sleep(0.01)
+        in_time = self.agent.poll() is not None
+        for pid in [] if in_time else self.pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.agent.kill()
+        self.agent.wait()
+        return in_time
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        return [
+            int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        ]
+    except OSError:
+        return []
 
 
 def _arguments(config: Path, run: Path) -> list[str | Path]:
     return ["train", config, "--out", run, "--quiet"]
 
 
-def _end_in_time(processes: Sequence[Popen[bytes]], seconds: float) -> bool:
-    """Whether all end by themselves; those that do not are killed."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end and any(process.poll() is None for process in processes):
-        time.sleep(0.01)
-    in_time = all(process.poll() is not None for process in processes)
-    for process in processes:
-        process.kill()
-        process.wait()
-    return in_time
-
-
-def _sleep(seconds: float, process: Popen[bytes]) -> None:
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end and process.poll() is None:
-        time.sleep(min(_LOOK_SECONDS, max(0.0, end - time.perf_counter())))
-
-
-def _wait_for_checkpoint(number: int, processes: Sequence[Popen[bytes]], folder: Path) -> None:
+def _wait_for_checkpoint(number: int, launched: Launched, folder: Path) -> None:
     """Until the number-th folder of a checkpoint has appeared that is being written."""
     seen: set[str] = set()
-    while all(process.poll() is None for process in processes):
+    while launched.agent.poll() is None:
         seen |= {path.name for path in folder.glob(".step-*.tmp")}
         if len(seen) >= number:
             return
@@ -164,11 +185,11 @@ def _undisturbed(folder: Path, name: str, ranks: int) -> Base:
     config.write_text(yaml.safe_dump(raw), encoding="utf-8")
     run = folder / f"whole-{label}"
     before = time.perf_counter()
-    processes = start_ranks(_arguments(config, run), run, ranks)
-    ended = _end_in_time(processes, TIME_OUT_SECONDS)
+    launched = Launched(_arguments(config, run), run, ranks)
+    ended = launched.end_in_time(TIME_OUT_SECONDS)
     seconds = time.perf_counter() - before
-    if not ended or any(process.returncode for process in processes):
-        said = run.with_name(f"{run.name}-0.log").read_text(encoding="utf-8")
+    if not ended or launched.agent.returncode:
+        said = launched.log.read_text(encoding="utf-8")
         raise RuntimeError(f"the undisturbed run failed: {said.strip()[-2000:]}")
     steps = -(-int(0.8 * ROWS) // int(str(TRAINING["batch_size"]))) * int(str(TRAINING["epochs"]))
     checkpoints = steps // int(str(TRAINING["checkpoint_every_steps"]))

@@ -54,7 +54,7 @@ class Ranks:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 cwd=ROOT,
-                env=environment(threads) | launched(rank, ranks, port),
+                env=environment(threads) | _launched(rank, ranks, port),
             )
             for rank, log in enumerate(self.logs)
         ]
@@ -145,7 +145,7 @@ def environment(threads: int) -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": str(threads)}
 
 
-def launched(rank: int, ranks: int, port: int) -> dict[str, str]:
+def _launched(rank: int, ranks: int, port: int) -> dict[str, str]:
     """What torchrun sets for a rank."""
     if ranks == 1:
         return {}
