@@ -1,6 +1,7 @@
 """From columns to network inputs: fitted on the training split, stored with the run."""
 
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +29,7 @@ from mmoe.datasets.moment_parts import part_circle, part_ids, part_rows
 from mmoe.datasets.moments import local_moments
 from mmoe.datasets.numeric import NumericRule
 from mmoe.datasets.ragged import fill_empty, ids_with_missing
-from mmoe.datasets.vocabulary import UNSEEN, IdMap, ManagedRule
+from mmoe.datasets.vocabulary import UNSEEN, IdMap, ManagedRule, Vocabulary
 from mmoe.datasets.weighted_lists import list_ids
 
 _WAVES = ("sin", "cos")
@@ -92,6 +93,20 @@ class FeatureEncoder:
         """
         rules = fit.finish()
         return cls(config=fit.config, numeric=rules.numeric, ids=rules.ids, crosses=rules.crosses)
+
+    def fingerprint(self) -> str:
+        """Tells encoders of different rows apart, cheaply: not all keys are looked at.
+
+        By ids alone: of numbers the last bits may differ from machine to machine.
+        """
+        digest = sha256(repr(self.crosses).encode())
+        for name, id_map in self.ids.items():
+            if isinstance(id_map, Vocabulary):
+                digest.update(f"{name} {id_map.kind} {id_map.keys[:1000].to_pylist()}".encode())
+                digest.update(np.ascontiguousarray(id_map.counts))
+            else:
+                digest.update(f"{name} {id_map}".encode())
+        return digest.hexdigest()[:16]
 
     @property
     def dense_names(self) -> list[str]:

@@ -60,11 +60,11 @@ INTERRUPTED = 130
 def main() -> None:
     """Runs a command; an error the user can mend is one line and exit code 2."""
     if os.environ.get("WORLD_SIZE", "1") != "1":
-        # Of a store that went with its rank c10d prints a stack trace; ours is the line that helps
+        # Where a rank ends, torch's C++ tells the others so with stack traces; we do in one line
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
         from mmoe.parallel.run_as_rank import run_as_rank
 
-        run_as_rank(_run)
+        run_as_rank(_run_on_ranks, _asked())
     try:
         _run()
     except SystemExit as stop:
@@ -77,10 +77,31 @@ def main() -> None:
         _say_error(str(error))
 
 
-def _run() -> None:
+def _asked() -> list[str]:
+    """What all ranks have to be started with. Those that train compare their configs, by key."""
+    arguments = sys.argv[1:]
+    trains = arguments[:1] == ["train"] and "--help" not in arguments
+    return arguments[:1] if trains else arguments
+
+
+def _run_on_ranks() -> None:
+    """As `_run`, but what is wrong with the command line, and Ctrl-C, are exceptions too."""
+    try:
+        code = _run(standalone_mode=False)
+    except _USAGE_ERROR as error:
+        raise ValueError(error.format_message()) from None
+    if code == INTERRUPTED:
+        raise KeyboardInterrupt
+
+
+# Typer has no name for it: it is click's, or since 0.26 typer's own
+_USAGE_ERROR: Any = typer.BadParameter.__base__
+
+
+def _run(*, standalone_mode: bool = True) -> Any:
     """Runs the command line; too little memory is an error the user can mend."""
     try:
-        app(args=repeat_flags(sys.argv[1:]))
+        return app(args=repeat_flags(sys.argv[1:]), standalone_mode=standalone_mode)
     except (MemoryError, RuntimeError) as error:
         if not isinstance(error, MemoryError) and not any(t in str(error) for t in _NO_MEMORY):
             raise

@@ -4,6 +4,7 @@ import os
 import sys
 import threading
 import time
+from contextlib import suppress
 from datetime import timedelta
 from typing import NoReturn
 
@@ -13,12 +14,11 @@ from torch.distributed import (
     TCPStore,  # type: ignore[attr-defined]
 )
 
-from mmoe.parallel.process_group import attempt_prefix
-
 # Seconds between two signs of life, and without one until a rank counts as gone
 _BEAT, _SILENCE = 0.5, 60.0
-# Seconds that a rank has to end by itself once another has failed
-_GRACE = 20.0
+# Seconds that a rank has to end by itself once another has failed; or the one that holds the store
+# for all, and lingers for so long that they can read there why
+_GRACE, _GRACE_OF_HOST, _LINGER = 20.0, 2.0, 5.0
 _FAILURE, _DONE = "failure", "done"
 
 
@@ -27,7 +27,9 @@ class RankWatch:
 
     A rank that dies breaks its connections, so those that wait for it get an error at once, and
     look here for who it was. One that is silent (its machine is gone or stopped) is noticed after
-    60 seconds by the watch's own thread, which then ends this process: no collective can keep it.
+    60 seconds by the watch's own threads, which then end this process: no collective can keep it.
+    Seconds are counted in looks, so that ranks that were all stopped for a while (a laptop's lid, a
+    scheduler's pause) go on together.
 
     Args:
         silence: Seconds without a sign of life until a rank counts as gone.
@@ -41,29 +43,27 @@ class RankWatch:
         self.silence = silence
         self._main, self._beats = _connect(), _connect()  # a waiting client blocks its thread
         self._count = 0
-        self._heard = {r: ("0", time.monotonic()) for r in range(self.world_size)}
-        self._known: str | None = None  # "RANK: what it said", of the first that failed
-        self._ended = threading.Event()
+        # Of each rank its last sign, and looks since it came
+        self._heard: dict[int, tuple[str, int]] = dict.fromkeys(range(self.world_size), ("0", 0))
+        self._ended, self._left = threading.Event(), threading.Event()
         self._beat()
-        threading.Thread(target=self._run, name="mmoe-ranks", daemon=True).start()
+        for run in (self._run, self._run_beside):
+            threading.Thread(target=run, name="mmoe-ranks", daemon=True).start()
 
     def failed(self, text: str) -> bool:
         """Tells all ranks why this one ends; whether it is the first that does."""
-        mine = f"{self.rank}: {text}"
+        mine = f"{self.rank}:{text}"
         try:
-            self._known = self._main.compare_set(_FAILURE, "", mine).decode()
+            return self._main.compare_set(_FAILURE, "", mine).decode() == mine
         except RuntimeError:  # the store is gone, and nobody is left to be told
-            return self._known is None
-        return self._known == mine
+            return True
 
     def failure(self) -> str | None:
         """What the first rank that failed said of it, if one has."""
         try:
-            if self._known is None and self._main.check([_FAILURE]):
-                self._known = self._main.get(_FAILURE).decode()
+            return self._main.get(_FAILURE).decode() if self._main.check([_FAILURE]) else None
         except RuntimeError:
-            pass  # what this rank has heard before is all there is
-        return None if self._known is None else self._known.partition(": ")[2]
+            return None
 
     def gone(self, patience: float = 3 * _BEAT) -> list[int]:
         """The ranks that give no sign of life for so many seconds."""
@@ -73,9 +73,9 @@ class RankWatch:
             after = self._signs(self._main)
         except RuntimeError:
             return [0] if self.rank else []  # the store was rank 0's, or the launcher's
-        return [r for r in before if before[r] == after[r] and r != self.rank]
+        return [r for r in before if before[r] == after[r] != _DONE and r != self.rank]
 
-    def finish(self, patience: float = 5.0) -> None:
+    def finish(self, patience: float = _LINGER) -> None:
         """This rank's work is done: it is missed no more.
 
         Where no launcher holds the store, it is rank 0's, which lets the others finish first.
@@ -84,12 +84,14 @@ class RankWatch:
         end = time.monotonic() + patience
         try:
             self._main.set(f"alive/{self.rank}", _DONE)
-            while self.rank == 0 and "TORCHELASTIC_RUN_ID" not in os.environ:
+            while self.rank == 0 and _rank_0_is_host():
                 if set(self._signs(self._main).values()) == {_DONE} or time.monotonic() > end:
                     return
                 time.sleep(0.01)
         except RuntimeError:  # the rank that held the store has finished before
             return
+        finally:
+            self._left.set()
 
     def _run(self) -> None:
         failed_at = None
@@ -97,31 +99,36 @@ class RankWatch:
             try:
                 self._beat()
                 silent = self._silent()
-                if self._known is None and self._beats.check([_FAILURE]):
-                    self._known = self._beats.get(_FAILURE).decode()
+                failed = self._beats.check([_FAILURE]) and self._beats.get(_FAILURE).decode()
             except RuntimeError:
-                silent = [0]
+                silent, failed = [0], ""
             if self._ended.is_set():
                 return
-            if self._known is not None:
-                failed_at = failed_at or time.monotonic()
-                if time.monotonic() - failed_at > _GRACE:
-                    self._end("another rank has failed")
-            elif silent:
+            if silent:
                 self._end(f"rank {silent[0]} gives no sign of life any more")
+            if failed:
+                failed_at = failed_at or time.monotonic()
+                of_host = failed.startswith("0:") and _rank_0_is_host()
+                if time.monotonic() - failed_at > (_GRACE_OF_HOST if of_host else _GRACE):
+                    self._leave()
+
+    def _run_beside(self) -> None:
+        """Ends this process where a store that neither answers nor breaks keeps `_run` waiting."""
+        count, looks = self._count, 0
+        while not self._left.wait(_BEAT):
+            count, looks = self._count, looks + 1 if count == self._count else 0
+            if looks * _BEAT > self.silence:
+                self._end("rank 0, or what started the ranks, gives no sign of life any more")
 
     def _beat(self) -> None:
         self._count += 1
         self._beats.set(f"alive/{self.rank}", str(self._count))
 
     def _silent(self) -> list[int]:
-        now, silent = time.monotonic(), []
         for r, sign in self._signs(self._beats).items():
-            if sign not in (self._heard[r][0], _DONE):
-                self._heard[r] = (sign, now)
-            elif sign != _DONE and now - self._heard[r][1] > self.silence:
-                silent.append(r)
-        return silent
+            last, looks = self._heard[r]
+            self._heard[r] = (sign, looks + 1 if sign == last != _DONE else 0)
+        return [r for r, (_, looks) in self._heard.items() if looks * _BEAT > self.silence]
 
     def _signs(self, store: Store) -> dict[int, str]:
         keys = {r: f"alive/{r}" for r in range(self.world_size)}
@@ -129,12 +136,23 @@ class RankWatch:
         values = store.multi_get(list(there.values()))
         return {r: value.decode() for r, value in zip(there, values, strict=True)}
 
+    def _leave(self) -> NoReturn:
+        """Ends this process; why has been said by another."""
+        with suppress(RuntimeError):
+            self._beats.set(f"alive/{self.rank}", _DONE)
+        os._exit(1)
+
     def _end(self, why: str) -> NoReturn:
         sys.stderr.write(
             f"mmoe: error: rank {self.rank}: {why}; start the ranks again with --resume\n"
         )
         sys.stderr.flush()
         os._exit(1)
+
+
+def _rank_0_is_host() -> bool:
+    """Whether no launcher holds the store that the ranks met at."""
+    return "TORCHELASTIC_RUN_ID" not in os.environ
 
 
 def _connect() -> Store:
@@ -146,4 +164,5 @@ def _connect() -> Store:
         wait_for_workers=False,
         timeout=timedelta(seconds=30),
     )
-    return PrefixStore(f"{attempt_prefix()}/ranks", store)
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return PrefixStore(f"mmoe/ranks/{attempt}", store)

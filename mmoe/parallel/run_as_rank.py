@@ -2,10 +2,11 @@
 
 import io
 import os
+import shlex
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from typing import NoReturn
 
@@ -13,18 +14,17 @@ import torch.distributed as dist
 
 from mmoe.parallel.process_group import ensure_process_group, rank
 from mmoe.parallel.rank_watch import RankWatch
+from mmoe.parallel.telling import from_all
 
-# Exit codes: what the user can mend, and everything else
-_MENDABLE, _FAILED = 2, 1
-# What a rank says of others that are gone
-_GONE = "gone: "
+# Exit codes: what the user can mend, everything else, and Ctrl-C
+_MENDABLE, _FAILED, _INTERRUPTED = 2, 1, 130
 
 
 class _Terminated(BaseException):
     """The launcher ends this process: another one has failed."""
 
 
-def run_as_rank(command: Callable[[], None]) -> NoReturn:
+def run_as_rank(command: Callable[[], None], asked: Sequence[str]) -> NoReturn:
     """Runs a command on every rank that torchrun started, and ends the process.
 
     Rank 0 alone prints. The first rank that fails says why; the others end silently. Where a rank
@@ -32,67 +32,91 @@ def run_as_rank(command: Callable[[], None]) -> NoReturn:
 
     Args:
         command: Raises ValueError or OSError for what the user can mend.
+        asked: What this rank was started to do; has to be the same on all of them.
 
     Raises:
         SystemExit: Always.
     """
+    interrupt = signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing to lose while they meet
     try:
         ensure_process_group()
         watch = RankWatch()
     except ValueError as error:
         _say(str(error))
         sys.exit(_MENDABLE)
+    signal.signal(signal.SIGINT, interrupt)
     signal.signal(signal.SIGTERM, _terminate)
     try:
-        code = _run_quietly(command)
+        _check_same_command(asked)
+        _run_quietly(command)
         dist.barrier()  # rank 0 may hold the store
         watch.finish()
     except BaseException as error:
         # Nothing may stop the last words, nor any destructor that waits for another rank
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         code = _last_words(error, watch)
         sys.stdout.flush()
         sys.stderr.flush()
         watch.finish()
         os._exit(code)
     dist.destroy_process_group()
-    sys.exit(code)
+    sys.exit(0)
 
 
-def _run_quietly(command: Callable[[], None]) -> int:
-    """The exit code; a usage error is one on every rank."""
-    try:
-        if rank() == 0:
-            command()
-        else:
-            nowhere = io.StringIO()
-            with redirect_stdout(nowhere), redirect_stderr(nowhere):
-                command()
-    except SystemExit as stop:
-        return stop.code if isinstance(stop.code, int) else _FAILED
-    return 0
+def _check_same_command(asked: Sequence[str]) -> None:
+    """Ranks that do different things would wait for each other for ever."""
+    first, *others = from_all(list(asked))
+    for r, other in enumerate(others, start=1):
+        if other != first:
+            raise ValueError(
+                f"rank {r} was started with another command than rank 0: {shlex.join(other)!r} "
+                f"instead of {shlex.join(first)!r}; start all ranks with the same command"
+            )
+
+
+def _run_quietly(command: Callable[[], None]) -> None:
+    if rank() == 0:
+        command()
+        return
+    nowhere = io.StringIO()
+    with redirect_stdout(nowhere), redirect_stderr(nowhere):
+        command()
 
 
 def _last_words(error: BaseException, watch: RankWatch) -> int:
     """Says what there is to say; returns the exit code."""
-    mendable = isinstance(error, ValueError | OSError)
-    if not mendable and watch.failure() is None:
-        gone = watch.gone()
-        if gone:
-            watch.failed(f"{_GONE}{', '.join(map(str, gone))}")
-    said = watch.failure()
-    if said is not None and said.startswith(_GONE):
+    code, text = _what_to_say(error, watch.rank)
+    known = watch.failure() is not None
+    if code == _FAILED and not known and (gone := watch.gone()):
+        which = ", ".join(map(str, gone))
         _say(
-            f"rank {watch.rank}: rank {said.removeprefix(_GONE)} has ended without a word (killed, "
-            "or its machine is gone); start the ranks again with --resume"
+            f"rank {watch.rank}: rank {which} has ended without a word (killed, or its machine is "
+            "gone); start the ranks again with --resume"
         )
-        return _FAILED
-    if said is None and watch.failed(str(error)):
-        if mendable:
-            _say(str(error))
+    elif not known and watch.failed(text or str(error)):
+        if text is not None:
+            _say(text)
         else:
             traceback.print_exception(error, file=sys.__stderr__)
-    return _MENDABLE if mendable else _FAILED
+    return code
+
+
+def _what_to_say(error: BaseException, rank: int) -> tuple[int, str | None]:
+    """The exit code, and one line; None: only a traceback helps."""
+    if isinstance(error, ValueError | OSError):
+        return _MENDABLE, str(error)
+    if isinstance(error, KeyboardInterrupt):
+        return _INTERRUPTED, (
+            f"rank {rank} was interrupted; the same command with --resume goes on from what was "
+            "saved"
+        )
+    if isinstance(error, _Terminated):
+        return (
+            _FAILED,
+            f"rank {rank} was told to end (SIGTERM); start the ranks again with --resume",
+        )
+    return _FAILED, None
 
 
 def _say(text: str) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from mmoe.datasets.data_file import DataFile
 from mmoe.datasets.files import resolve_files
-from mmoe.parallel import ensure_process_group, from_first, rank, world_size
+from mmoe.parallel import ensure_process_group, from_all, from_first, rank, world_size
 from mmoe.score.text_files import check_parents
 
 _PARQUET = (".parquet", ".pq")
@@ -34,14 +34,27 @@ def plan_folder(
     """The files that this rank scores, and where to: every W-th of them.
 
     Raises:
-        ValueError: The folder holds something, and neither `overwrite` nor `resume` is said.
+        ValueError: The folder holds something, and neither `overwrite` nor `resume` is said; or
+            ranks find different files.
     """
     ensure_process_group()
     files = resolve_files(str(source))
     outputs = [folder / _output_name(number, file) for number, file in enumerate(files)]
+    _check_same_files([file.name for file in files], str(source))
     found = from_first(lambda: _look(folder, outputs, overwrite=overwrite, resume=resume))
     pairs = list(zip(files, outputs, strict=True))[rank() :: world_size()]
     return [(file, path) for file, path in pairs if path.name not in found]
+
+
+def _check_same_files(names: list[str], source: str) -> None:
+    """They are dealt out by their numbers."""
+    first, *others = from_all(names)
+    for r, other in enumerate(others, start=1):
+        if other != first:
+            raise ValueError(
+                f"--input {source}: rank {r} finds other files there than rank 0 ({len(other)} "
+                f"and {len(first)}); name a folder on a file system that all ranks share"
+            )
 
 
 def _output_name(number: int, file: DataFile) -> str:

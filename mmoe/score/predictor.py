@@ -70,6 +70,8 @@ class Predictor:
         """
         tracker = tracker or next(iter(_silent()))
         out_NT = np.zeros((len(data), len(self.tasks)), np.float32)
+        if not len(data):
+            return out_NT  # no turn: one without rows tells the others that all are done
         with self._evaluating():
             for turn in range(_most_of_all_ranks(-(-len(data) // self.height))):
                 start = min(turn * self.height, len(data))

@@ -13,7 +13,7 @@ from mmoe.datasets.encoder import FeatureEncoder
 from mmoe.datasets.share import Share
 from mmoe.datasets.sources import load_test
 from mmoe.datasets.stream import every_row, open_stream, wants_stream
-from mmoe.parallel import from_first, rank, to_first, world_size
+from mmoe.parallel import from_all, from_first, rank, to_first, world_size
 from mmoe.score.console import Reporter, SilentReporter, Tracker
 from mmoe.score.predictor import GateCallback, Predictor, load_predictor
 from mmoe.score.run_directory import RunDirectory
@@ -185,6 +185,7 @@ def evaluate_run(
             "every row counts once already; leave the flag out"
         )
     rows, oracle = _held_out(config, encoder, data)
+    _check_same_rows(len(rows))
     first, stop = _own_span(predictor, rows)
     with reporter.track("evaluating", stop - first, "rows") as tracker:
         predictions_NT, labels = predict_rows(predictor, rows, tracker=tracker)
@@ -194,6 +195,17 @@ def evaluate_run(
     for note in notes:
         reporter.say(f"note: {note}")
     return {**stored, "tasks": metrics}
+
+
+def _check_same_rows(count: int) -> None:
+    """They are shared out by their numbers."""
+    first, *others = from_all(count)
+    for r, other in enumerate(others, start=1):
+        if other != first:
+            raise ValueError(
+                f"rank {r} has read {other:,} rows to evaluate on, rank 0 {first:,}; give all "
+                "ranks the same files, on a file system that they share"
+            )
 
 
 def _held_out(

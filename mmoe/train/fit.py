@@ -38,8 +38,10 @@ from mmoe.train.optim import build_average, build_optimizer, check_schedule
 from mmoe.train.plan import say_plan
 from mmoe.train.prepare import PreparedData, prepare
 from mmoe.train.run_start import (
+    all_see,
     clear_run,
     run_to_resume,
+    same_data_on_all_ranks,
     same_on_all_ranks,
     start_run,
     with_absolute_paths,
@@ -104,6 +106,8 @@ def train_run(
     if resume:
         warm_start = WarmStart.recorded(RunDirectory(out), warm_start)
     old = from_first(lambda: run_to_resume(out, config, resume))
+    if old is not None:
+        all_see(old)
     earlier, encoder = None, None
     if old is not None:
         encoder = FeatureEncoder.load(old.vocabulary)
@@ -119,6 +123,7 @@ def train_run(
             splits=splits,
             advance=tracker.advance,
         )
+    same_data_on_all_ranks(prepared)
     _say_sizes(prepared, place, reporter)
     if prepared.streamed:
         _say_lanes(config, reporter)
@@ -131,11 +136,12 @@ def train_run(
         for line in report.lines():
             reporter.say(line)
     run = old or from_first(lambda: start_run(config, prepared.encoder, out, report))
-    if not run.config_file.exists():
-        raise ValueError(
-            f"rank {rank()} cannot see {out}, which rank 0 has made; all ranks need one folder: "
-            "name one that they share with --out"
-        )
+    try:
+        all_see(run)
+    except ValueError:
+        if old is None and rank() == 0:
+            clear_run(run)
+        raise
     if old is not None:
         note = state.restore(CheckpointFolder(run.checkpoint), seed=config.seed)
         reporter.say(f"resuming after step {state.position.step} of {run.path}")

@@ -4,15 +4,18 @@ import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 from mmoe.config import DeviceKind, RunConfig, dump_config
 from mmoe.datasets.data_file import is_address
+from mmoe.datasets.encoded import EncodedData
 from mmoe.datasets.encoder import FeatureEncoder
 from mmoe.datasets.sources import below
 from mmoe.parallel import from_all
 from mmoe.score.checkpoint import CheckpointFolder
 from mmoe.score.run_directory import RunDirectory
 from mmoe.score.text_files import write_json, write_text
+from mmoe.train.prepare import PreparedData
 from mmoe.train.warm_start import WarmStartReport
 
 _KEYS_SHOWN = 5
@@ -56,6 +59,45 @@ def same_on_all_ranks(config: RunConfig, out: Path) -> Path:
                 "here); start all ranks with the same command and the same file"
             )
     return Path(folder)
+
+
+def same_data_on_all_ranks(prepared: PreparedData) -> None:
+    """Compares what the ranks have read: they share batches by the numbers of rows.
+
+    Raises:
+        ValueError: A rank has read something else; the same text on every rank.
+    """
+    splits = (prepared.train, prepared.validation, prepared.test)
+    labels = prepared.train.labels if isinstance(prepared.train, EncodedData) else None
+    seen = {
+        "rows of train, validation and test": [len(rows) for rows in splits],
+        "files": prepared.fingerprint,
+        "ids": prepared.encoder.fingerprint(),
+        "labels": 0 if labels is None else crc32(labels.labels_NT.tobytes()),
+    }
+    first, *others = from_all(seen)
+    for r, other in enumerate(others, start=1):
+        what = next((what for what in first if other[what] != first[what]), None)
+        if what is not None:
+            shown = f" ({other[what]} and {first[what]})" if isinstance(first[what], list) else ""
+            raise ValueError(
+                f"{prepared.origin}: rank {r} has read other data than rank 0: the {what} "
+                f"differ{shown}; give all ranks the same files, on a file system that they share"
+            )
+
+
+def all_see(run: RunDirectory) -> None:
+    """Checks that all ranks have one folder.
+
+    Raises:
+        ValueError: A rank has not; the same text on every rank.
+    """
+    blind = [r for r, sees in enumerate(from_all(run.config_file.exists())) if not sees]
+    if blind:
+        raise ValueError(
+            f"rank {blind[0]} cannot see {run.path}, which rank 0 has made; all ranks need one "
+            "folder: name one that they share with --out"
+        )
 
 
 def first_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
