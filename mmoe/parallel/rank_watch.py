@@ -20,6 +20,10 @@ _BEAT, _SILENCE = 0.5, 60.0
 # for all, and lingers for so long that they can read there why
 _GRACE, _GRACE_OF_HOST, _LINGER = 20.0, 2.0, 5.0
 _FAILURE, _DONE = "failure", "done"
+# What is said of a rank that could not say it itself; by each of the others
+_GONE = (
+    "has ended without a word (killed, or its machine is gone); start the ranks again with --resume"
+)
 
 
 class RankWatch:
@@ -75,6 +79,19 @@ class RankWatch:
             return [0] if self.rank else []  # the store was rank 0's, or the launcher's
         return [r for r in before if before[r] == after[r] != _DONE and r != self.rank]
 
+    def lost(self) -> str | None:
+        """Which ranks have died without a word, in a sentence, if some have.
+
+        Tells the other ranks too: those that wait for this one would not notice.
+        """
+        failure = self.failure()
+        if failure is not None:
+            return failure.partition(":")[2] if failure.endswith(_GONE) else None
+        gone = ", ".join(map(str, self.gone()))
+        if gone:
+            self.failed(f"rank {gone} {_GONE}")
+        return f"rank {gone} {_GONE}" if gone else None
+
     def finish(self, patience: float = _LINGER) -> None:
         """This rank's work is done: it is missed no more.
 
@@ -110,7 +127,7 @@ class RankWatch:
                 failed_at = failed_at or time.monotonic()
                 of_host = failed.startswith("0:") and _rank_0_is_host()
                 if time.monotonic() - failed_at > (_GRACE_OF_HOST if of_host else _GRACE):
-                    self._leave()
+                    self._leave(failed.partition(":")[2])
 
     def _run_beside(self) -> None:
         """Ends this process where a store that neither answers nor breaks keeps `_run` waiting."""
@@ -136,18 +153,22 @@ class RankWatch:
         values = store.multi_get(list(there.values()))
         return {r: value.decode() for r, value in zip(there, values, strict=True)}
 
-    def _leave(self) -> NoReturn:
-        """Ends this process; why has been said by another."""
+    def _leave(self, failed: str) -> NoReturn:
+        """Ends this process; why has been said by another, but for what each says."""
         with suppress(RuntimeError):
             self._beats.set(f"alive/{self.rank}", _DONE)
+        if failed.endswith(_GONE):
+            self._say(failed)
         os._exit(1)
 
     def _end(self, why: str) -> NoReturn:
-        sys.stderr.write(
-            f"mmoe: error: rank {self.rank}: {why}; start the ranks again with --resume\n"
-        )
-        sys.stderr.flush()
+        self._say(f"{why}; start the ranks again with --resume")
         os._exit(1)
+
+    def _say(self, text: str) -> None:
+        stream = sys.__stderr__ or sys.stderr  # that of all ranks but the first leads nowhere
+        stream.write(f"mmoe: error: rank {self.rank}: {text}\n")
+        stream.flush()
 
 
 def _rank_0_is_host() -> bool:

@@ -87,14 +87,10 @@ def _run_quietly(command: Callable[[], None]) -> None:
 def _last_words(error: BaseException, watch: RankWatch) -> int:
     """Says what there is to say; returns the exit code."""
     code, text = _what_to_say(error, watch.rank)
-    known = watch.failure() is not None
-    if code == _FAILED and not known and (gone := watch.gone()):
-        which = ", ".join(map(str, gone))
-        _say(
-            f"rank {watch.rank}: rank {which} has ended without a word (killed, or its machine is "
-            "gone); start the ranks again with --resume"
-        )
-    elif not known and watch.failed(text or str(error)):
+    lost = watch.lost() if code == _FAILED else None
+    if lost is not None:
+        _say(f"rank {watch.rank}: {lost}")
+    elif watch.failure() is None and watch.failed(text or str(error)):
         if text is not None:
             _say(text)
         else:

@@ -26,6 +26,7 @@ def test_metrics_of_three_ranks_are_those_of_one(
         "data.streaming.chunk_rows=50",
         f"training.eval_batch_size={height}",
         "training.epochs=1",
+        "training.embedding_backend=torchrec",
     ]
     run = tmp_path / "run"
     train_run(config_from_dict(set_values(funnel_config, settings)), run)

@@ -1,0 +1,204 @@
+"""Ranks that do not go on together all end: no endless wait, one line, no traceback."""
+
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+
+import pyarrow.parquet as pq
+import pytest
+
+from mmoe.config import config_from_dict, set_values
+from mmoe.datasets.encoder import FeatureEncoder
+from mmoe.score import RunDirectory, output_folder
+from mmoe.train import evaluate, run_start, train_run
+from mmoe.train.prepare import prepare
+from tests.parallel.launch import ROOT, environment, free_port, launch, start
+from tests.parallel.test_commands import CONFIG, _wait_for
+
+# Without its watch a rank would wait for half an hour
+PATIENCE = 60
+
+
+@pytest.mark.parametrize(
+    ("arguments", "only", "message"),
+    [
+        (["train", "x.yaml"], {1: ["--wrong"]}, "No such option: --wrong"),
+        (["train", "x.yaml"], {0: ["--wrong"]}, "No such option: --wrong"),
+        (
+            ["train", "synthetic-funnel"],
+            {1: ["--help"]},
+            "rank 1 was started with another command than rank 0: 'train synthetic-funnel --help'",
+        ),
+        (
+            ["evaluate"],
+            {0: ["runs/a"], 1: ["runs/b"]},
+            "rank 1 was started with another command than rank 0: 'evaluate runs/b' instead of "
+            "'evaluate runs/a'",
+        ),
+    ],
+    ids=["option of rank 1", "option of rank 0", "help", "command"],
+)
+def test_command_lines_that_differ(arguments, only, message):
+    ended = launch(arguments, 2, only=only, seconds=PATIENCE)
+    (said,) = [rank.err for rank in ended if rank.err]
+    assert said.startswith("mmoe: error: ")
+    assert message in said
+    assert len(said.splitlines()) == 1
+    assert 2 in [rank.code for rank in ended]
+    assert all(rank.code in (1, 2) for rank in ended)
+
+
+@pytest.mark.parametrize(
+    ("sent", "code", "message"),
+    [
+        (signal.SIGINT, 130, "rank 1 was interrupted; the same command with --resume goes on"),
+        (signal.SIGTERM, 1, "rank 1 was told to end (SIGTERM); start the ranks again with --resu"),
+    ],
+    ids=["SIGINT", "SIGTERM"],
+)
+def test_a_signal_to_one_rank_ends_all(tmp_path, sent, code, message):
+    config = tmp_path / "config.yaml"
+    config.write_text(CONFIG.replace("EPOCHS", "10000"))
+    with _started(["train", config, "--quiet", "--out", tmp_path / "run"], 2) as processes:
+        _wait_for(tmp_path / "run" / "history.json")
+        processes[1].send_signal(sent)
+        errors = [process.communicate(timeout=PATIENCE)[1] for process in processes]
+    assert errors[0] == ""
+    assert errors[1].startswith(f"mmoe: error: {message}")
+    assert len(errors[1].splitlines()) == 1
+    assert [process.returncode for process in processes] == [1, code]
+
+
+_WATCHING = """
+import io, os, sys, time
+from mmoe.parallel import ensure_process_group
+from mmoe.parallel.rank_watch import RankWatch
+ensure_process_group()
+RankWatch(silence=2.0)
+sys.stderr = io.StringIO()  # as that of all ranks but the first
+print("watching", flush=True)
+time.sleep(100)
+"""
+
+
+def test_a_frozen_rank_0_is_noticed_though_it_holds_the_store():
+    """Its sockets stay open, and whoever asks it something gets no answer."""
+    port = free_port()
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", _WATCHING],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            env=environment(rank, 2, port),
+        )
+        for rank in range(2)
+    ]
+    try:
+        for process in processes:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "watching\n"
+        processes[0].send_signal(signal.SIGSTOP)
+        _, said = processes[1].communicate(timeout=PATIENCE)
+        assert "mmoe: error: rank 1: rank 0" in said
+        assert "gives no sign of life any more; start the ranks again with --resume" in said
+        assert processes[1].returncode == 1
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+
+
+def test_an_empty_file_does_not_stop_the_ranks(funnel_table, funnel_config, tmp_path):
+    """Rank 0 has it, and rank 1 nothing, or rows."""
+    run, log = tmp_path / "run", tmp_path / "log"
+    log.mkdir()
+    table = funnel_table.slice(0, 1000)
+    pq.write_table(table, tmp_path / "train.parquet")
+    settings = [
+        f"data.path={tmp_path / 'train.parquet'}",
+        "training.epochs=1",
+        "training.embedding_backend=torchrec",
+    ]
+    train_run(config_from_dict(set_values(funnel_config, settings)), run)
+    for number, rows in enumerate((0, 5, 7)):
+        pq.write_table(table.slice(0, rows), log / f"{number}.parquet")
+    for source, rows in ((log / "0.parquet", [0]), (log, [0, 5, 7])):
+        out = tmp_path / f"scores-{len(rows)}"
+        ended = launch(["score", run, "--input", source, "--output", out], 2, seconds=PATIENCE)
+        assert [rank.code for rank in ended] == [0, 0], ended[0].err
+        assert [pq.read_table(path).num_rows for path in sorted(out.iterdir())] == rows
+
+
+# What a second rank would tell
+
+
+def _second_rank_tells(monkeypatch, module, change):
+    monkeypatch.setattr(module, "from_all", lambda value: [value, change(value)])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"rows of train, validation and test": [1, 2, 3]},
+            r"rank 1 has read other data than rank 0: the rows of train, validation and test "
+            r"differ \(\[1, 2, 3\] and \[3200, 400, 400\]\); give all ranks the same files",
+        ),
+        ({"ids": "x"}, "rank 1 has read other data than rank 0: the ids differ; give all"),
+        ({"labels": 1}, "rank 1 has read other data than rank 0: the labels differ; give all"),
+    ],
+    ids=["rows", "ids", "labels"],
+)
+def test_ranks_that_read_other_rows_are_told(
+    monkeypatch, funnel_table, funnel_config, tmp_path, change, message
+):
+    pq.write_table(funnel_table, tmp_path / "log.parquet")
+    config = set_values(funnel_config, [f"data.path={tmp_path / 'log.parquet'}"])
+    prepared = prepare(config_from_dict(config))
+    run_start.same_data_on_all_ranks(prepared)
+    _second_rank_tells(monkeypatch, run_start, lambda seen: seen | change)
+    with pytest.raises(ValueError, match=message):
+        run_start.same_data_on_all_ranks(prepared)
+
+
+def test_other_ids_are_another_fingerprint(funnel_table, funnel_config):
+    config = config_from_dict(funnel_config)
+    one, same, other = (
+        FeatureEncoder.fit(config, table, "log").fingerprint()
+        for table in (funnel_table[:500], funnel_table[:500], funnel_table[500:1000])
+    )
+    assert one == same != other
+
+
+def test_a_folder_that_a_rank_cannot_see(monkeypatch, tmp_path):
+    _second_rank_tells(monkeypatch, run_start, lambda sees: not sees)
+    (tmp_path / "config.yaml").touch()
+    with pytest.raises(ValueError, match=r"rank 1 cannot see .*, which rank 0 has made"):
+        run_start.all_see(RunDirectory(tmp_path))
+
+
+def test_ranks_that_find_other_files_to_score(monkeypatch, tmp_path):
+    (tmp_path / "a.csv").write_text("x\n1\n")
+    _second_rank_tells(monkeypatch, output_folder, lambda names: [*names, "b.csv"])
+    with pytest.raises(ValueError, match=r"rank 1 finds other files there than rank 0 \(2 and 1\)"):
+        output_folder.plan_folder(tmp_path, tmp_path / "out", overwrite=False, resume=False)
+
+
+def test_ranks_that_evaluate_other_rows(monkeypatch):
+    _second_rank_tells(monkeypatch, evaluate, lambda count: count - 1)
+    with pytest.raises(ValueError, match="rank 1 has read 9 rows to evaluate on, rank 0 10; give"):
+        evaluate._check_same_rows(10)
+
+
+@contextmanager
+def _started(arguments, ranks):
+    port = free_port()
+    processes = [start(arguments, rank, ranks, port) for rank in range(ranks)]
+    try:
+        yield processes
+    finally:
+        for process in processes:
+            process.kill()
