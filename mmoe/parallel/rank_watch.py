@@ -1,6 +1,7 @@
 """`RankWatch`: no rank waits for one that is gone, and the one that failed is named."""
 
 import os
+import re
 import sys
 import threading
 import time
@@ -86,7 +87,10 @@ class RankWatch:
         """
         failure = self.failure()
         if failure is not None:
-            return failure.partition(":")[2] if failure.endswith(_GONE) else None
+            told = failure.partition(":")[2]
+            named = re.findall(r"\d+", told.removesuffix(_GONE))
+            # One that was stopped for a while may be back, and is none of the others
+            return told if told.endswith(_GONE) and str(self.rank) not in named else None
         gone = ", ".join(map(str, self.gone()))
         if gone:
             self.failed(f"rank {gone} {_GONE}")

@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import shlex
 import signal
 import sys
@@ -111,6 +112,11 @@ def _what_to_say(error: BaseException, rank: int) -> tuple[int, str | None]:
         return (
             _FAILED,
             f"rank {rank} was told to end (SIGTERM); start the ranks again with --resume",
+        )
+    if isinstance(error, RuntimeError) and re.search("timed? ?out", str(error), re.IGNORECASE):
+        return _FAILED, (
+            f"rank {rank} has waited for another one longer than parallel.timeout_seconds; raise "
+            "it where a step takes so long, and start the ranks again with --resume"
         )
     return _FAILED, None
 

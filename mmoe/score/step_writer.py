@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Size, Tensor
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
@@ -122,11 +123,11 @@ class StepWriter(HuggingFaceStorageWriter):
             }
             # Where all tensors are whole there is nothing to say
             notes = {"DCP_SHARDING_INFO": json.dumps(offsets), "DCP_VERSION": "1.0"}
-            save_file(
-                tensors,
-                folder / name,
-                {"format": "pt", **(notes if any(map(_is_piece, items)) else {})},
-            )
+            notes = {"format": "pt", **(notes if any(map(_is_piece, items)) else {})}
+            try:
+                save_file(tensors, folder / name, notes)
+            except SafetensorError as error:  # what it makes of a full disk
+                raise OSError(str(error)) from error
             flush(folder / name)
         written: Future[list[WriteResult]] = Future()
         written.set_result([])

@@ -166,9 +166,10 @@ def clear_run(run: RunDirectory) -> None:
     """Removes what a run left that died before its first checkpoint."""
     for folder in (run.vocabulary, run.checkpoint, run.tensorboard, run.profile):
         shutil.rmtree(folder, ignore_errors=True)
-    # The history is written while the first checkpoint still is; the config is what tells a run
-    for path in (run.history_file, run.warm_start_file, run.plan_file, run.config_file):
-        path.unlink(missing_ok=True)
+    run.warm_start_file.unlink(missing_ok=True)
+    run.plan_file.unlink(missing_ok=True)
+    run.history_file.unlink(missing_ok=True)  # written while the first checkpoint was under way
+    run.config_file.unlink(missing_ok=True)
     _remove_strays(run)
     if not any(run.path.iterdir()):
         run.path.rmdir()

@@ -10,6 +10,8 @@ import pytest
 
 from mmoe.config import config_from_dict, set_values
 from mmoe.datasets.encoder import FeatureEncoder
+from mmoe.parallel import run_as_rank
+from mmoe.parallel.rank_watch import RankWatch
 from mmoe.score import RunDirectory, output_folder
 from mmoe.train import evaluate, run_start, train_run
 from mmoe.train.prepare import prepare
@@ -109,6 +111,33 @@ def test_a_frozen_rank_0_is_noticed_though_it_holds_the_store():
         for process in processes:
             process.kill()
             process.communicate()
+
+
+def test_who_names_a_lost_rank(monkeypatch):
+    """All others do, not the lost one itself, should it come back."""
+    said = "rank 1, 12 has ended without a word (killed, or its machine is gone); start the ranks"
+    said += " again with --resume"
+    monkeypatch.setattr(RankWatch, "failure", lambda self: f"0:{said}")
+    watch = object.__new__(RankWatch)
+    for watch.rank, lost in ((2, said), (12, None), (1, None), (0, said)):
+        assert watch.lost() == lost
+
+
+def test_a_rank_that_has_waited_too_long():
+    error = RuntimeError("[gloo/…/unbound_buffer.cc:78] Timed out waiting 3000ms for recv")
+    code, said = run_as_rank._what_to_say(error, 2)
+    assert code == 1
+    assert said is not None
+    assert said.startswith("rank 2 has waited for another one longer than parallel.timeout_seconds")
+
+
+def test_what_a_run_left_without_a_checkpoint_goes(tmp_path):
+    """With its history, which is written while the first checkpoint is under way."""
+    run = RunDirectory.create(tmp_path / "run")
+    for path in (run.config_file, run.plan_file, run.history_file):
+        path.touch()
+    run_start.clear_run(run)
+    assert not run.path.exists()
 
 
 def test_an_empty_file_does_not_stop_the_ranks(funnel_table, funnel_config, tmp_path):

@@ -5,6 +5,7 @@ import threading
 
 import pytest
 import torch
+from safetensors import SafetensorError
 
 from mmoe.score import step_writer
 from mmoe.score.checkpoint import CheckpointFolder
@@ -69,7 +70,8 @@ def test_training_goes_on_while_files_are_written(folder, monkeypatch):
 
 
 def disk_full(*_):
-    raise OSError(28, "No space left on device")
+    text = "Error while serializing: I/O error: No space left on device (os error 28)"
+    raise SafetensorError(text)
 
 
 def test_a_failure_is_told_at_the_next_save(folder, monkeypatch):
