@@ -12,7 +12,7 @@ _LAUNCHER = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 # Seconds that a rank waits for another's part of a collective
 PATIENCE = 1800
 # Seconds in which all ranks have to be there at the start
-_MEETING = 300
+MEETING = 300
 
 
 def launched_ranks() -> int:
@@ -61,7 +61,7 @@ def _join(patience: timedelta) -> None:
         return
     _check_launcher()
     try:
-        seconds = timedelta(seconds=_MEETING)
+        seconds = timedelta(seconds=MEETING)
         meeting = dist.rendezvous("env://", timeout=seconds)  # type: ignore[attr-defined]
         store, rank_, ranks = next(iter(meeting))
         store = PrefixStore(attempt_prefix(), store)
@@ -125,3 +125,8 @@ def _check_launcher() -> None:
             )
         if name != "MASTER_ADDR" and not value.isdigit():
             raise ValueError(f"{name}: expected a number, as torchrun sets it, got {value!r}")
+    if int(os.environ["RANK"]) >= int(os.environ["WORLD_SIZE"]):
+        raise ValueError(
+            f"RANK is {os.environ['RANK']}, but WORLD_SIZE {os.environ['WORLD_SIZE']}: ranks are "
+            "counted from 0; start them with torchrun, which sets both"
+        )

@@ -6,6 +6,7 @@ import re
 import shlex
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
@@ -13,12 +14,15 @@ from typing import NoReturn
 
 import torch.distributed as dist
 
-from mmoe.parallel.process_group import ensure_process_group, rank
+from mmoe.parallel.process_group import MEETING, ensure_process_group, rank
 from mmoe.parallel.rank_watch import RankWatch
 from mmoe.parallel.telling import from_all
 
 # Exit codes: what the user can mend, everything else, and Ctrl-C
 _MENDABLE, _FAILED, _INTERRUPTED = 2, 1, 130
+
+# After torch should have given up by itself
+_SECONDS_MORE = 15.0
 
 
 class _Terminated(BaseException):
@@ -39,12 +43,16 @@ def run_as_rank(command: Callable[[], None], asked: Sequence[str]) -> NoReturn:
         SystemExit: Always.
     """
     interrupt = signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing to lose while they meet
+    patience = threading.Timer(MEETING + _SECONDS_MORE, _give_up)
+    patience.daemon = True
+    patience.start()
     try:
         ensure_process_group()
         watch = RankWatch()
     except ValueError as error:
         _say(str(error))
         sys.exit(_MENDABLE)
+    patience.cancel()
     signal.signal(signal.SIGINT, interrupt)
     signal.signal(signal.SIGTERM, _terminate)
     try:
@@ -63,6 +71,16 @@ def run_as_rank(command: Callable[[], None], asked: Sequence[str]) -> NoReturn:
         os._exit(code)
     dist.destroy_process_group()
     sys.exit(0)
+
+
+def _give_up() -> None:
+    """Torch waits on, whatever its time-out, where another program holds the port."""
+    where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+    _say(
+        f"rank {os.environ['RANK']} of {os.environ['WORLD_SIZE']}: the ranks cannot meet at {where}"
+        ": no rank answers there; start them again, with a port that is free"
+    )
+    os._exit(_MENDABLE)
 
 
 def _check_same_command(asked: Sequence[str]) -> None:
