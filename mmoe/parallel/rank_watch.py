@@ -15,6 +15,8 @@ from torch.distributed import (
     TCPStore,  # type: ignore[attr-defined]
 )
 
+from mmoe.parallel.process_group import attempt_prefix
+
 # Seconds between two signs of life, and without one until a rank counts as gone
 _BEAT, _SILENCE = 0.5, 60.0
 # Seconds that a rank has to end by itself once another has failed; or the one that holds the store
@@ -189,5 +191,4 @@ def _connect() -> Store:
         wait_for_workers=False,
         timeout=timedelta(seconds=30),
     )
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    return PrefixStore(f"mmoe/ranks/{attempt}", store)
+    return PrefixStore(f"{attempt_prefix()}/ranks", store)
