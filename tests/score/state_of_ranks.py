@@ -61,7 +61,12 @@ def make_state(rank, ranks, step):
         steps = {f"{name}/step": torch.tensor(float(step)) for name in own}
         unflatten_optimizer(optimizer, network, {**moments, **steps})
     return TrainingState(
-        ranker=cast(Any, SimpleNamespace(network=network, tables=Tables(first, last, step))),
+        ranker=cast(
+            Any,
+            SimpleNamespace(
+                network=network, tables=Tables(first, last, step), device=torch.device("cpu")
+            ),
+        ),
         optimizer=optimizer,
         average=average,
         position=Position(step=step),
@@ -84,10 +89,10 @@ class Tables:
         self.sums = numbers("sums", (9,), salt)[first:last].clone()
         self.first = first
 
-    def table_weights(self):
+    def table_shards(self):
         return {"item": [Shard(self.table, (9, 2), (self.first, 0))]}
 
-    def optimizer_state(self):
+    def optimizer_shards(self):
         return {"item/sum": [Shard(self.sums, (9,), (self.first,))]}
 
 
