@@ -15,6 +15,7 @@ from mmoe.config import config_from_dict, set_values
 from mmoe.score import RunDirectory, load_predictor
 from mmoe.score.checkpoint import CheckpointFolder
 from mmoe.score.predictor import Predictor
+from mmoe.score.saving import CheckpointSaver
 from mmoe.tasks.gate_statistics import GateStatistics
 from mmoe.train import WarmStart, evaluate_run
 from mmoe.train.fit import _training_state
@@ -115,7 +116,8 @@ def scores(config, data, state):
 def saved(state, folder):
     """The tensors of a checkpoint."""
     checkpoints = CheckpointFolder(folder)
-    state.save(checkpoints, best=True)
+    with CheckpointSaver(checkpoints) as saver:
+        state.save(saver, best=True)
     return {**checkpoints.model("latest"), **checkpoints.training()}
 
 
