@@ -161,7 +161,7 @@ def train_run(
 
 
 def _training_state(
-    config: RunConfig, prepared: PreparedData, device: torch.device
+    config: RunConfig, prepared: PreparedData, device: torch.device | None = None
 ) -> TrainingState:
     torch.manual_seed(config.seed)
     ranker = build_ranker(config, prepared.encoder, device)

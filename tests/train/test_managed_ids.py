@@ -146,7 +146,7 @@ def test_ids_that_come_back_never_again_lose_their_rows(funnel_config, funnel_ta
         set_values(funnel_config, [*MANAGED, "features.user.rows=45", "training.epochs=1"])
     )
 
-    def in_order(self, seed, epoch, size, first=0):
+    def in_order(self, seed, epoch, size, first=0, share=None):
         for start in range(first * size, len(self), size):
             yield self.batch(slice(start, start + size))
 
