@@ -207,10 +207,13 @@ def train(
     """Train, evaluate on the test split, and write a run directory."""
     if resume and out is None:
         raise ValueError("--resume needs --out: the directory of the run to continue")
-    if out is None and os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0":
-        raise ValueError("torchrun --max-restarts needs --out: the run that a restart continues")
-    # Ranks that torchrun starts again go on where the last checkpoint is
-    resume = resume or os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
+    if os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0":
+        if out is None:
+            raise ValueError("torchrun --max-restarts needs --out: the run that restarts continue")
+        from mmoe.parallel.restarts import begun_before
+
+        # Ranks that torchrun starts again go on where the last checkpoint is
+        resume = begun_before(out) or resume
     if new_experts is not None and warm_start is None:
         raise ValueError(f"--new-experts {new_experts.value} needs --warm-start RUN_DIR")
     config = _config(recipe_or_config or _own_config(out if resume else None, warm_start), set_)

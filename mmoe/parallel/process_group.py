@@ -5,7 +5,9 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # not in __all__
+from torch.distributed import Store  # type: ignore[attr-defined]  # not in its __all__
+
+from mmoe.parallel.meeting import store_of_this_start
 
 # What torchrun sets for each process that it starts
 _LAUNCHER = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
@@ -13,6 +15,8 @@ _LAUNCHER = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 PATIENCE = 1800
 # Seconds in which all ranks have to be there at the start
 MEETING = 300
+# Where the ranks met
+_met: Store | None = None
 
 
 def launched_ranks() -> int:
@@ -53,6 +57,7 @@ def ensure_process_group(
 
 
 def _join(patience: timedelta) -> None:
+    global _met
     # With NCCL wherever there is a GPU: a run on it may follow one on the CPU
     backend = _backend(cuda=torch.cuda.is_available())
     if launched_ranks() == 1:
@@ -64,10 +69,8 @@ def _join(patience: timedelta) -> None:
         seconds = timedelta(seconds=MEETING)
         meeting = dist.rendezvous("env://", timeout=seconds)  # type: ignore[attr-defined]
         store, rank_, ranks = next(iter(meeting))
-        store = PrefixStore(attempt_prefix(), store)
-        dist.init_process_group(
-            backend, store=store, rank=rank_, world_size=ranks, timeout=patience
-        )
+        _met = store_of_this_start(store, rank_, ranks, MEETING)
+        dist.init_process_group(backend, store=_met, rank=rank_, world_size=ranks, timeout=patience)
     except (RuntimeError, ValueError) as error:
         address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         raise ValueError(
@@ -77,12 +80,15 @@ def _join(patience: timedelta) -> None:
         ) from error
 
 
-def attempt_prefix() -> str:
-    """Of keys in the launcher's store: ranks that are started again find none of those before.
+def meeting_place() -> Store:
+    """A connection of its own to the store at which the ranks of this start met.
 
-    torchrun keeps one store for all restarts; in it lie the addresses of processes that are gone.
+    Raises:
+        RuntimeError: The store cannot be reached, or there are not several ranks.
     """
-    return f"mmoe/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+    if _met is None:
+        raise RuntimeError("no launcher has started several ranks")
+    return _met.clone()  # pyright: ignore[reportAttributeAccessIssue]  # not in its stubs
 
 
 def rank() -> int:

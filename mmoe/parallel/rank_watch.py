@@ -9,13 +9,9 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import NoReturn
 
-from torch.distributed import (
-    PrefixStore,  # type: ignore[attr-defined]  # documented, but not in __all__
-    Store,  # type: ignore[attr-defined]
-    TCPStore,  # type: ignore[attr-defined]
-)
+from torch.distributed import Store  # type: ignore[attr-defined]  # not in its __all__
 
-from mmoe.parallel.process_group import attempt_prefix
+from mmoe.parallel.process_group import meeting_place
 
 # Seconds between two signs of life, and without one until a rank counts as gone
 _BEAT, _SILENCE = 0.5, 60.0
@@ -183,12 +179,6 @@ def _rank_0_is_host() -> bool:
 
 
 def _connect() -> Store:
-    """The launcher's store; a restart of the ranks begins with an empty one."""
-    store = TCPStore(
-        os.environ["MASTER_ADDR"],
-        int(os.environ["MASTER_PORT"]),
-        is_master=False,
-        wait_for_workers=False,
-        timeout=timedelta(seconds=30),
-    )
-    return PrefixStore(f"{attempt_prefix()}/ranks", store)
+    store = meeting_place()
+    store.set_timeout(timedelta(seconds=30))
+    return store

@@ -1,15 +1,18 @@
 """A command as one of several ranks: one message where it fails, and no endless wait."""
 
 import io
+import json
 import os
 import re
 import shlex
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Sequence
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout, suppress
+from pathlib import Path
 from typing import NoReturn
 
 import torch.distributed as dist
@@ -117,6 +120,7 @@ def _last_words(error: BaseException, watch: RankWatch) -> int:
             _say(text)
         else:
             traceback.print_exception(error, file=sys.__stderr__)
+            _tell_torchrun("".join(traceback.format_exception_only(error)).strip())
     return code
 
 
@@ -143,9 +147,21 @@ def _what_to_say(error: BaseException, rank: int) -> tuple[int, str | None]:
 
 
 def _say(text: str) -> None:
+    line = f"mmoe: error: {' '.join(text.split())}"
     stream = sys.__stderr__ or sys.stderr
-    stream.write(f"mmoe: error: {' '.join(text.split())}\n")
+    stream.write(f"{line}\n")
     stream.flush()
+    _tell_torchrun(line)
+
+
+def _tell_torchrun(line: str) -> None:
+    """For the summary that torchrun ends with, some forty lines below what the rank wrote."""
+    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if path is None:
+        return
+    with suppress(OSError), Path(path).open("w") as file:
+        message = {"message": line, "extraInfo": {"timestamp": int(time.time())}}
+        json.dump({"message": message}, file)
 
 
 def _terminate(*_: object) -> NoReturn:

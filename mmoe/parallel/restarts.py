@@ -1,0 +1,36 @@
+"""Which run a restart of the ranks goes on with."""
+
+import os
+from pathlib import Path
+
+from torch.distributed import TCPStore  # type: ignore[attr-defined]  # not in its __all__
+
+from mmoe.parallel.telling import from_all, from_first
+
+
+def begun_before(out: Path) -> bool:
+    """Whether an earlier start of these ranks, by the same torchrun, began the run in `out`.
+
+    A folder that was there before torchrun came is none of theirs. All ranks call it, and all get
+    the answer of rank 0.
+
+    Args:
+        out: The run directory, which exists from the moment the run is begun.
+    """
+    if os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") == "0":
+        return False
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":  # the store ends with its ranks
+        return any(from_all(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"))
+    return from_first(lambda: _begun(out))
+
+
+def _begun(out: Path) -> bool:
+    key = f"mmoe/begun/{out.resolve()}"
+    store = TCPStore(
+        os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), wait_for_workers=False
+    )
+    if store.check([key]):
+        return out.exists() and any(out.iterdir())
+    if not out.exists() or not any(out.iterdir()):
+        store.set(key, "")
+    return False
