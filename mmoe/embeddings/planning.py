@@ -28,6 +28,8 @@ SHARDINGS = {
 }
 BY_COLUMNS = ("column_wise", "table_column_wise", "grid")
 BY_ROWS = ("row_wise", "table_row_wise", "grid")
+# To row_wise and column_wise
+_EQUAL_ON_ONE_MACHINE = ("table_row_wise", "table_column_wise", "grid")
 KERNELS = {
     "fused": EmbeddingComputeKernel.FUSED,
     "uvm": EmbeddingComputeKernel.FUSED_UVM,
@@ -205,12 +207,15 @@ def _allowed(
         return ["table_wise"]
     too_few = [name for name in BY_ROWS if not _fills(table.num_rows, _cuts(name, world))]
     if asked == "auto":
+        # The planner takes either of equals: the same config would not always be the same plan
+        equal = _EQUAL_ON_ONE_MACHINE if world.local_ranks == world.ranks else ()
         by_columns = optimizer.kind != "rowwise_adagrad"
         # Copies of small tables train the same, but by a second, unfused optimizer
         return [
             name
             for name in SHARDINGS
-            if name not in ("data_parallel", *too_few) and (by_columns or name not in BY_COLUMNS)
+            if name not in ("data_parallel", *equal, *too_few)
+            and (by_columns or name not in BY_COLUMNS)
         ]
     _check_optimizer(table, asked, optimizer)
     if asked not in too_few:
