@@ -298,6 +298,8 @@ def _too_large(
     have = f"{ranks} may use {_gib(world.memory)} (parallel.memory_gib)"
     missing = total - world.ranks * world.memory
     mend = "lower rows, hash_size or dim of tables, or start more ranks"
+    if parallel.memory_gib is not None:
+        mend = f"raise parallel.memory_gib, {mend}"
     if missing > 0:
         return (
             f"the embedding tables need {_gib(total)} with their optimizer's state, and {have}: "

@@ -110,7 +110,7 @@ def test_a_rank_may_hold_nothing_or_several_pieces(world):
             "memory",
             r"the embedding tables need 63.3 GiB with their optimizer's state, and each of \d "
             r"ranks may use 10.0 GiB \(parallel.memory_gib\): (43|23).3 GiB are missing; the "
-            r"largest table is 'item' \(63.3 GiB\): lower rows",
+            r"largest table is 'item' \(63.3 GiB\): raise parallel.memory_gib, lower rows",
         ),
         (
             "memory of one rank",
