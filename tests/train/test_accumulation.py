@@ -82,9 +82,10 @@ def test_a_run_is_that_of_larger_batches(train, tmp_path):
 
 
 def test_batches_without_ids_go_together(train, funnel_config):
-    names = [f["name"] for f in funnel_config["features"] if f["kind"] == "numeric"]
-    funnel_config["features"] = [f for f in funnel_config["features"] if f["name"] in names]
-    result = train("run", "training.accumulate_batches=4", "training.epochs=1")
+    numeric = [feature for feature in funnel_config["features"] if feature["kind"] == "numeric"]
+    result = train(
+        "run", f"features={numeric}", "training.accumulate_batches=4", "training.epochs=1"
+    )
     assert set(result.metrics["tasks"]) == {task["name"] for task in funnel_config["tasks"]}
 
 
