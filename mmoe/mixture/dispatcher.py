@@ -4,7 +4,7 @@ A dispatcher holds no parameters, so it is no module. The mixture hands it the r
 all gates; whether the experts are here or on other ranks is the dispatcher's business alone.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -39,13 +39,20 @@ class DispatchPlan:
     output_dim: int | None = None
 
 
+# Runs this rank's experts on what `Dispatcher.dispatch` returns, rows and offsets: `y_RO`.
+Compute = Callable[[Tree, Tensor | None], Tree]
+
+
 class Dispatcher(Protocol):
     """Moves rows to the experts of this rank, and what they return back to the gates.
 
     A dispatcher may also have these attributes, by which a mixture checks what it is given:
 
     - `num_experts`: E, over all ranks (default: what the mixture's `visibility` says);
-    - `num_local_experts`: e, those of this rank.
+    - `num_local_experts`: e, those of this rank;
+    - `run(sources, plan, compute)`: returns what `combine` would, and calls the experts itself, as
+      often as it likes: work on some rows may go on while others travel. It is used where an
+      expert's result for a row does not depend on other rows.
     """
 
     def dispatch(
@@ -81,7 +88,9 @@ def source_places(expert_source: Sequence[int]) -> Tensor:
     return torch.tensor([read.index(source) for source in expert_source], dtype=torch.int32)
 
 
-class _LocalHandle(NamedTuple):
+class LocalHandle(NamedTuple):
+    """What `LocalDispatcher.combine` needs of a batch."""
+
     slots_BGK: Tensor
     weights_BGK: Tensor
 
@@ -108,12 +117,12 @@ class LocalDispatcher:
 
     def dispatch(
         self, sources: Sequence[Tree], plan: DispatchPlan
-    ) -> tuple[Tree, Tensor, _LocalHandle]:
+    ) -> tuple[Tree, Tensor, LocalHandle]:
         """Gathers every distinct (sample, expert) pair once, however many gates picked it."""
         routes = plan.routes
         if routes is None:
             routes = plan_routes(plan.experts_BGK, plan.num_experts)
-        handle = _LocalHandle(routes.slots_BGK, plan.weights_BGK)
+        handle = LocalHandle(routes.slots_BGK, plan.weights_BGK)
         read = sorted(set(plan.expert_source))
         if len(read) == 1:
             return gather_rows(sources[read[0]], routes), routes.offsets_E1, handle
@@ -124,6 +133,6 @@ class LocalDispatcher:
         rows = gather_rows(stack_sources([sources[s] for s in read]), by_source)
         return rows, routes.offsets_E1, handle
 
-    def combine(self, y: Tree, handle: _LocalHandle) -> Tree:
+    def combine(self, y: Tree, handle: LocalHandle) -> Tree:
         """Adds up what each gate asked for."""
         return mix_grouped(y, handle.slots_BGK, handle.weights_BGK)

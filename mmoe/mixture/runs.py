@@ -53,13 +53,23 @@ def run_grouped(
     statistics: bool,
 ) -> Run:
     """Each expert on the rows that some gate picked it for."""
-    rows, offsets_E1, handle = dispatcher.dispatch(sources, plan)
     extra, record = _record(pool, statistics and isinstance(dispatcher, LocalDispatcher))
-    if offsets_E1 is None:
-        return Run(dispatcher.combine(join_rows(pool.dense([rows])), handle), None)
-    y = pool.grouped(rows, offsets_E1, **extra)
-    share_E = None if record is None else dead_share(record, offsets_E1)
-    return Run(dispatcher.combine(y, handle), share_E)
+
+    def compute(rows: Tree, offsets_E1: Tensor | None) -> Tree:
+        if offsets_E1 is None:
+            return join_rows(pool.dense([rows]))
+        return pool.grouped(rows, offsets_E1, **extra)
+
+    run = getattr(dispatcher, "run", None)
+    if run is not None and not getattr(pool, "uses_batch", False):
+        return Run(run(sources, plan, compute), None)
+    rows, offsets_E1, handle = dispatcher.dispatch(sources, plan)
+    out_BGO = dispatcher.combine(compute(rows, offsets_E1), handle)
+    share_E = None
+    if record is not None:
+        assert offsets_E1 is not None, "the local dispatcher tells where each expert's rows are"
+        share_E = dead_share(record, offsets_E1)
+    return Run(out_BGO, share_E)
 
 
 def run_padded(

@@ -4,7 +4,7 @@ Plans, packing and mixing are operators of `mmoe.ops`; `mmoe.ops.exchange_refere
 PyTorch what each of them does.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -13,16 +13,19 @@ from torch import Tensor
 
 from mmoe import ops
 from mmoe.mixture import DispatchPlan
-from mmoe.mixture.dispatcher import source_places
+from mmoe.mixture.dispatcher import Compute, source_places
 from mmoe.mixture.trees import Tree
 from mmoe.ops._checks import FLOAT_DTYPES, accumulate_dtype
 from mmoe.parallel.expert_placement import ExpertPlacement
 from mmoe.parallel.links import Links, Sizes, WayBack, WayCosts, check_way
-from mmoe.parallel.rows import Arrived, Crossing, send_rows
+from mmoe.parallel.own_rows import own_parts, split_plan
+from mmoe.parallel.rows import Arrived, Crossing, begin_rows
 from mmoe.parallel.wire import Wire
 
 # Codes of picks are int32.
 CODES = 2**31
+# Below it, three small products cost more than what they hide (two cores, `benchmarks.parallel`).
+OVERLAP_ROWS = 1024
 
 
 class Handle(NamedTuple):
@@ -82,6 +85,8 @@ class AllToAllDispatcher:
         group: The ranks; default: all.
         wire_dtype: What rows travel in, such as `torch.bfloat16`; default: their own dtype, which
             they also keep where that is narrower.
+        overlap_rows: In training, the rows of this rank for one of its experts from which on they
+            are computed while those of others travel (`run`).
         way_back: `auto`, or always `pairs` or `sums`. The result has the same bits either way
             unless the wire rounds, where `auto` looks at the batch while gradients are enabled
             only.
@@ -117,6 +122,7 @@ class AllToAllDispatcher:
         *,
         group: dist.ProcessGroup | None = None,
         wire_dtype: torch.dtype | None = None,
+        overlap_rows: int = OVERLAP_ROWS,
         way_back: WayBack = "auto",
     ) -> None:
         self.wire = Wire(group)
@@ -132,6 +138,7 @@ class AllToAllDispatcher:
             )
         check_way(way_back)
         self.placement, self.wire_dtype = placement, wire_dtype
+        self.overlap_rows = overlap_rows
         self.way_back: WayBack = way_back
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "AllToAllDispatcher":
@@ -165,27 +172,8 @@ class AllToAllDispatcher:
             ValueError: Inputs that are no tensors, experts whose output is no tensor of a known
                 width, or picks of another number of experts.
         """
-        rows, costs = self._check(sources, plan)
-        weights_BGK = plan.weights_BGK.to(accumulate_dtype(rows.dtype))
-        read = sorted(set(plan.expert_source))
-        out = ops.outbound_plan(
-            plan.experts_BGK,
-            self._homes(plan.expert_source, plan.experts_BGK.device),
-            self.wire.world_size,
-            len(read),
-        )
-        ours, theirs = self._links(out.sizes_W4, costs)
-        crossing = Crossing(
-            wire=self.wire,
-            out=out,
-            ours=ours,
-            theirs=theirs,
-            rows=rows,
-            gates=costs.picks,
-            num_experts=self.num_local_experts,
-        )
-        arrived = send_rows(crossing, weights_BGK, [sources[s] for s in read])
-        handle = Handle(crossing, arrived, weights_BGK, costs.output_dim)
+        handle = self._begin(sources, plan)()()
+        arrived = handle.arrived
         return arrived.x_RD, None if arrived.every_row else arrived.routes.offsets_E1, handle
 
     def combine(self, y: Tree, handle: Handle) -> Tensor:
@@ -201,6 +189,86 @@ class AllToAllDispatcher:
         Raises:
             ValueError: Outputs that are no `[R, O]` tensor.
         """
+        return self._begin_combine(y, handle)()
+
+    def run(self, sources: Sequence[Tree], plan: DispatchPlan, compute: Compute) -> Tensor:
+        """`dispatch`, the experts, and `combine`; what is under way and what is computed overlap.
+
+        Where there is enough to compute, this rank's experts run on its own rows in three parts,
+        one each while sizes, rows and outputs of other ranks travel:
+
+            sizes ───▶ rows ───▶                outputs ───▶
+            own rows   own rows  others' rows   own rows      mix
+
+        and backwards the same. Then own rows are not rounded as those on the wire are.
+
+        Args:
+            sources: S tensors `x_BD` of one width.
+            plan: The picks of all E experts.
+            compute: Runs the experts on what `dispatch` returns.
+
+        Returns:
+            `out_BGO` in the dtype of the rows.
+
+        Raises:
+            ValueError: See `dispatch` and `combine`.
+        """
+        if not self._overlaps(plan):
+            rows, offsets_E1, handle = self.dispatch(sources, plan)
+            return self.combine(compute(rows, offsets_E1), handle)
+        away, own = split_plan(plan, self.placement, self.wire.rank)
+        depart = self._begin(sources, away)
+        parts = own_parts(sources, own, compute)
+        mixed = [next(parts)]
+        arrive = depart()
+        mixed.append(next(parts))
+        handle = arrive()
+        arrived = handle.arrived
+        y = compute(arrived.x_RD, None if arrived.every_row else arrived.routes.offsets_E1)
+        finish = self._begin_combine(y, handle)
+        mixed.append(next(parts))
+        return torch.cat(mixed) + finish()
+
+    def _overlaps(self, plan: DispatchPlan) -> bool:
+        """Each rank is free to: what it sends, and when, is the same but for its own rows."""
+        if self.wire.world_size == 1 or not self.num_local_experts or not torch.is_grad_enabled():
+            return False
+        B, G, K = plan.experts_BGK.shape
+        return B * min(G * K, self.num_experts) >= self.overlap_rows * self.num_experts
+
+    def _begin(
+        self, sources: Sequence[Tree], plan: DispatchPlan
+    ) -> Callable[[], Callable[[], Handle]]:
+        """Begins to exchange sizes; what is returned sends the rows, what that returns waits."""
+        rows, costs = self._check(sources, plan)
+        weights_BGK = plan.weights_BGK.to(accumulate_dtype(rows.dtype))
+        read = sorted(set(plan.expert_source))
+        out = ops.outbound_plan(
+            plan.experts_BGK,
+            self._homes(plan.expert_source, plan.experts_BGK.device),
+            self.wire.world_size,
+            len(read),
+        )
+        flight = self.wire.begin_sizes(out.sizes_W4)
+
+        def depart() -> Callable[[], Handle]:
+            ours, theirs = self._links(out.sizes_W4.tolist(), flight.wait().tolist(), costs)
+            crossing = Crossing(
+                wire=self.wire,
+                out=out,
+                ours=ours,
+                theirs=theirs,
+                rows=rows,
+                gates=costs.picks,
+                num_experts=self.num_local_experts,
+            )
+            arrive = begin_rows(crossing, weights_BGK, [sources[s] for s in read])
+            return lambda: Handle(crossing, arrive(), weights_BGK, costs.output_dim)
+
+        return depart
+
+    def _begin_combine(self, y: Tree, handle: Handle) -> Callable[[], Tensor]:
+        """Begins to send the outputs back; what is returned waits for what comes, and mixes."""
         (crossing, arrived, weights_BGK, output_dim), rows = handle, handle.crossing.rows
         expected = [arrived.routes.rows_P.shape[0], output_dim]
         if not isinstance(y, Tensor) or list(y.shape) != expected:
@@ -215,8 +283,9 @@ class AllToAllDispatcher:
             sum(theirs.back),
             rows.wire,
         )
-        back_ZO = self.wire.exchange(back_ZO, theirs.back, ours.back)
-        return ops.mix_returns(back_ZO, weights_BGK, crossing.out, ours.table(y.device), rows.dtype)
+        arrive = self.wire.begin_exchange(back_ZO, theirs.back, ours.back)
+        links_WL = ours.table(y.device)
+        return lambda: ops.mix_returns(arrive(), weights_BGK, crossing.out, links_WL, rows.dtype)
 
     def _homes(self, expert_source: tuple[int, ...], device: torch.device) -> Tensor:
         """`homes_E3`, for each expert its rank, its number there, and the source it reads."""
@@ -268,10 +337,12 @@ class AllToAllDispatcher:
             picks=(G, K),
         )
 
-    def _links(self, sizes_W4: Tensor, costs: WayCosts) -> tuple[Links, Links]:
-        """Exchanges the sizes: the links of this rank, and those of the ranks it computes for."""
-        ours = [Sizes(*row) for row in sizes_W4.tolist()]
-        theirs = [Sizes(*row) for row in self.wire.exchange_sizes(sizes_W4)]
+    def _links(
+        self, ours_W4: list[list[int]], theirs_W4: list[list[int]], costs: WayCosts
+    ) -> tuple[Links, Links]:
+        """The links of this rank, and those of the ranks it computes for, from their sizes."""
+        ours = [Sizes(*row) for row in ours_W4]
+        theirs = [Sizes(*row) for row in theirs_W4]
         held = [len(own) for own in self.placement.experts]
         here = self.num_local_experts
         return (

@@ -1,15 +1,15 @@
 """Rows on their way to the experts, and their gradients on the way back."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from mmoe import ops
 from mmoe.mixture.routes import plan_routes
+from mmoe.parallel.journey import set_out
 from mmoe.parallel.links import Links
 from mmoe.parallel.wire import Wire
 
@@ -61,11 +61,10 @@ class Arrived(NamedTuple):
     every_row: bool
 
 
-def send_rows(crossing: Crossing, weights_BGK: Tensor, sources: Sequence[Tensor]) -> Arrived:
-    """Sends each row once to each rank that has an expert for it, and sorts what comes.
-
-    Where gradients are enabled, what came always asks for one, so that all ranks take part in the
-    exchange of the backward pass, a rank whose inputs need no gradient too.
+def begin_rows(
+    crossing: Crossing, weights_BGK: Tensor, sources: Sequence[Tensor]
+) -> Callable[[], Arrived]:
+    """Sends each row once to each rank that has an expert for it.
 
     Args:
         crossing: Sizes and plans.
@@ -73,60 +72,71 @@ def send_rows(crossing: Crossing, weights_BGK: Tensor, sources: Sequence[Tensor]
         sources: S tensors `x_BD`.
 
     Returns:
-        What came.
+        Waits for what comes, and sorts it.
     """
-    # Without it a rank where nothing needs a gradient would leave the others waiting.
-    anchor = torch.zeros((), device=weights_BGK.device, requires_grad=True)
-    x_RD, weights_NGK, places_Q, *routes = _SendRows.apply(crossing, anchor, weights_BGK, *sources)
-    routes = ops.RoutePlan(*routes)
-    return Arrived(x_RD, weights_NGK, routes, places_Q, _every_row(crossing))
+    arrive = set_out(_Rows(crossing), weights_BGK, *sources)
+
+    def finish() -> Arrived:
+        x_RD, weights_NGK, places_Q, *routes = arrive()
+        routes = ops.RoutePlan(*routes)
+        return Arrived(x_RD, weights_NGK, routes, places_Q, _every_row(crossing))
+
+    return finish
 
 
-class _SendRows(torch.autograd.Function):
-    """Pack, exchange, unpack; and the same backwards."""
+class _Rows:
+    """Pack, exchange, unpack; and the same backwards: a `Journey`."""
 
-    @staticmethod
-    def forward(
-        ctx: Any, crossing: Crossing, anchor: Tensor, weights_BGK: Tensor, *sources: Tensor
-    ) -> tuple[Tensor, ...]:
-        c, device = crossing, weights_BGK.device
-        ours_WL, theirs_WL = c.ours.table(device), c.theirs.table(device)
+    def __init__(self, crossing: Crossing) -> None:
+        self.crossing = crossing
+
+    def depart(self, tensors: tuple[Tensor, ...]) -> None:
+        weights_BGK, *sources = tensors
+        c, device = self.crossing, weights_BGK.device
+        self.num_sources = len(sources)
+        self.ours_WL, self.theirs_WL = c.ours.table(device), c.theirs.table(device)
         send, receive = c.message_bytes(c.ours, 4), c.message_bytes(c.theirs, 4)
-        message = ops.pack_rows(sources, weights_BGK, c.out, ours_WL, c.rows.wire, sum(send))
-        message = c.wire.send_rows(message, send, receive)
-        picks_NGK, weights_NGK, places_Q = ops.decode_picks(
+        message = ops.pack_rows(sources, weights_BGK, c.out, self.ours_WL, c.rows.wire, sum(send))
+        self.flight = c.wire.begin_rows(message, send, receive)
+
+    def arrive(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        c, message = self.crossing, self.flight.wait()
+        picks_NGK, weights_NGK, self.places_Q = ops.decode_picks(
             message,
-            theirs_WL,
+            self.theirs_WL,
             c.rows,
             sizes=(sum(c.theirs.rows), sum(c.theirs.picks)),
             gates=c.gates,
             num_experts=c.num_experts,
         )
         routes = _plan_picks(picks_NGK, c.num_experts, c.theirs)
-        rows_R, slots_NGK = routes.rows_P, routes.slots_BGK
+        rows_R, self.slots_NGK = routes.rows_P, routes.slots_BGK
         if _every_row(c):
-            rows_R, slots_NGK = _each_once(routes.slots_BGK)
-        x_RD = ops.unpack_rows(message, rows_R, theirs_WL, c.rows)
-        ctx.crossing, ctx.num_sources = crossing, len(sources)
-        ctx.save_for_backward(ours_WL, theirs_WL, places_Q, slots_NGK)
-        ctx.mark_non_differentiable(places_Q, *routes)
-        return x_RD, weights_NGK, places_Q, *routes
+            rows_R, self.slots_NGK = _each_once(routes.slots_BGK)
+        x_RD = ops.unpack_rows(message, rows_R, self.theirs_WL, c.rows)
+        return (x_RD, weights_NGK), (self.places_Q, *routes)
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:  # pyright: ignore
-        c: Crossing = ctx.crossing
-        grad_RD, grad_weights_NGK, *_ = grads
-        ours_WL, theirs_WL, places_Q, slots_NGK = ctx.saved_tensors
+    def depart_back(self, grads: tuple[Tensor, ...]) -> None:
+        grad_RD, grad_weights_NGK = grads
+        c = self.crossing
         send, receive = c.message_bytes(c.theirs, 0), c.message_bytes(c.ours, 0)
         message = ops.unpack_rows_backward(
-            grad_RD, grad_weights_NGK, slots_NGK, places_Q, theirs_WL, c.rows.wire, sum(send)
+            grad_RD,
+            grad_weights_NGK,
+            self.slots_NGK,
+            self.places_Q,
+            self.theirs_WL,
+            c.rows.wire,
+            sum(send),
         )
-        message = c.wire.send_rows(message, send, receive)
+        self.flight = c.wire.begin_rows(message, send, receive)
+
+    def arrive_back(self) -> tuple[Tensor | None, ...]:
+        c = self.crossing
         grad_BSD, grad_weights_BGK = ops.pack_rows_backward(
-            message, c.out, ours_WL, ctx.num_sources, c.rows
+            self.flight.wait(), c.out, self.ours_WL, self.num_sources, c.rows
         )
-        return None, None, grad_weights_BGK, *grad_BSD.unbind(1)
+        return grad_weights_BGK, *grad_BSD.unbind(1)
 
 
 def _plan_picks(picks_NGK: Tensor, num_experts: int, theirs: Links) -> ops.RoutePlan:

@@ -1,12 +1,11 @@
 """`Wire`: all-to-alls of rows, and how many bytes leave the rank by them."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+
+from mmoe.parallel.journey import set_out
 
 
 class Wire:
@@ -43,10 +42,10 @@ class Wire:
         self.rank, self.world_size = dist.get_rank(group), dist.get_world_size(group)
         self.bytes_sent = self.collectives = 0
 
-    def exchange_sizes(self, sizes_WN: Tensor) -> list[list[int]]:
-        """Tells each rank its row of numbers; returns the row that each rank has for this one."""
+    def begin_sizes(self, sizes_WN: Tensor) -> "Flight":
+        """Begins to tell each rank its row of numbers; what arrives is each rank's row for this."""
         each = [1] * self.world_size
-        return self.send_rows(sizes_WN, each, each).tolist()
+        return self.begin_rows(sizes_WN, each, each)
 
     def exchange(self, rows: Tensor, send: Sequence[int], receive: Sequence[int]) -> Tensor:
         """Sends rows, and their gradients back.
@@ -61,37 +60,65 @@ class Wire:
             one, so that all ranks take part in the exchange of the backward pass, a rank whose
             rows need no gradient too.
         """
-        # Without it a rank where nothing needs a gradient would leave the others waiting.
-        anchor = torch.zeros((), device=rows.device, requires_grad=True)
-        return _Exchange.apply(self, send, receive, anchor, rows)
+        return self.begin_exchange(rows, send, receive)()
 
-    def send_rows(self, rows: Tensor, send: Sequence[int], receive: Sequence[int]) -> Tensor:
-        """`exchange` without gradients: the one place where anything is sent."""
+    def begin_exchange(
+        self, rows: Tensor, send: Sequence[int], receive: Sequence[int]
+    ) -> Callable[[], Tensor]:
+        """`exchange`; what is returned waits for the rows."""
+        arrive = set_out(_There(self, send, receive), rows)
+        return lambda: arrive()[0]
+
+    def begin_rows(self, rows: Tensor, send: Sequence[int], receive: Sequence[int]) -> "Flight":
+        """`begin_exchange` without gradients: the one place where anything is sent."""
         rows = rows.contiguous()
         received = rows.new_empty(sum(receive), *rows.shape[1:])
-        dist.all_to_all_single(received, rows, list(receive), list(send), group=self.group)
+        work = dist.all_to_all_single(
+            received, rows, list(receive), list(send), group=self.group, async_op=True
+        )
+        assert work is not None, "this process is one of the group"
         away = sum(send) - send[self.rank]
         self.bytes_sent += away * rows.shape[1:].numel() * rows.element_size()
         self.collectives += 1
+        return Flight(work, rows, received)
+
+
+class Flight:
+    """Rows under way.
+
+    Args:
+        work: Of the collective.
+        sent: Kept until they are gone.
+        received: Where those of other ranks arrive.
+    """
+
+    def __init__(self, work: dist.Work, sent: Tensor, received: Tensor) -> None:
+        self._work, self._sent, self._received = work, sent, received
+
+    def wait(self) -> Tensor:
+        """What came; once."""
+        self._work.wait()
+        received = self._received
+        del self._sent, self._received
         return received
 
 
-class _Exchange(torch.autograd.Function):
-    """The gradient of what came from a rank goes back to that rank."""
+class _There:
+    """Rows, and their gradients: a `Journey`."""
 
-    @staticmethod
-    def forward(
-        ctx: Any,
-        wire: Wire,
-        send: Sequence[int],
-        receive: Sequence[int],
-        anchor: Tensor,
-        rows: Tensor,
-    ) -> Tensor:
-        ctx.wire, ctx.send, ctx.receive = wire, send, receive
-        return wire.send_rows(rows, send, receive)
+    def __init__(self, wire: Wire, send: Sequence[int], receive: Sequence[int]) -> None:
+        self.wire, self.send, self.receive = wire, send, receive
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # pyright: ignore
-        return None, None, None, None, ctx.wire.send_rows(grad, ctx.receive, ctx.send)
+    def depart(self, tensors: tuple[Tensor, ...]) -> None:
+        (rows,) = tensors
+        self.flight = self.wire.begin_rows(rows, self.send, self.receive)
+
+    def arrive(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        return (self.flight.wait(),), ()
+
+    def depart_back(self, grads: tuple[Tensor, ...]) -> None:
+        (grad,) = grads
+        self.flight = self.wire.begin_rows(grad, self.receive, self.send)
+
+    def arrive_back(self) -> tuple[Tensor | None, ...]:
+        return (self.flight.wait(),)

@@ -9,15 +9,17 @@ goes to REPORT, a JSON file: for each case the largest errors, and what was sent
 import json
 import random
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
+from unittest import mock
 
 import torch
 import torch.distributed as dist
 
 from mmoe.mixture import ExpertPool, GateOutput, MLPExperts, MultiGateMixture, SoftmaxGate, TopKGate
 from mmoe.parallel import AllToAllDispatcher, ExpertPlacement
+from mmoe.parallel.wire import Flight
 
 D, G = 16, 3  # experts return the width that they read, so that layers can be stacked
 # Seconds after which a rank that waits for another gives up.
@@ -40,6 +42,7 @@ class Case:
     sees_all: bool = True  # else gate g does not see expert g
     levels: int = 1
     autocast: bool = False
+    overlap: bool = False  # own rows are computed while others travel
 
 
 CASES = {
@@ -100,6 +103,7 @@ def drawn(seed):
 
 
 CASES |= {f"drawn {seed}": drawn(seed) for seed in range(24)}
+CASES |= {f"{name}, overlapped": replace(case, overlap=True) for name, case in CASES.items()}
 
 
 class AnyPicks(torch.nn.Module):
@@ -287,7 +291,12 @@ def run(case, rank, world_size):
 
     def make_dispatcher():
         wire_dtype = case.wire_dtype and getattr(torch, case.wire_dtype)
-        return AllToAllDispatcher(placement, wire_dtype=wire_dtype, way_back=case.way_back)
+        return AllToAllDispatcher(
+            placement,
+            wire_dtype=wire_dtype,
+            overlap_rows=0 if case.overlap else 10**6,
+            way_back=case.way_back,
+        )
 
     network = Network(case, make_dispatcher, experts)
     out, of_inputs = step(network, *own)
@@ -310,9 +319,41 @@ def run(case, rank, world_size):
         dist.all_reduce(grad)
     found["gates"] = worst(gates, of_gates(single))
     found["scores"] = evaluated(case, network, own[0])
+    if case == CASES.get("dense of 14, overlapped"):
+        found["order"] = order(network, *own)
     if case.levels == 1 and not case.autocast:
         found["bytes"], found["bound"] = sent(case, network.levels[0], x, placement, rank, rows)
     return found
+
+
+def order(network, x, factors, input_grad):
+    """What a step sends, waits for and computes, in turn; by the rows of whom."""
+    seen, dispatcher = [], network.levels[0].dispatcher
+    begin, wait, experts = dispatcher.wire.begin_rows, Flight.wait, network.levels[0].experts.dense
+
+    def sends(*args):
+        seen.append("send")
+        return begin(*args)
+
+    def waits(flight):
+        seen.append("wait")
+        return wait(flight)
+
+    def computes(inputs):
+        # A third of a rank's own rows are fewer than all rows of another
+        whose = "theirs" if len(inputs[0]) > len(factors) // 3 + 1 else "own"
+        seen.append(whose)
+        y = experts(inputs)
+        y[0].register_hook(lambda _: seen.append(whose))
+        return y
+
+    with (
+        mock.patch.object(dispatcher.wire, "begin_rows", sends),
+        mock.patch.object(Flight, "wait", waits),
+        mock.patch.object(network.levels[0].experts, "dense", computes),
+    ):
+        step(network, x, factors, input_grad)
+    return seen
 
 
 def evaluated(case, network, x):

@@ -1,0 +1,88 @@
+"""The rows that a rank computes for itself, while those of other ranks are on their way."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from mmoe.mixture import DispatchPlan, LocalDispatcher
+from mmoe.mixture.dispatcher import Compute, LocalHandle
+from mmoe.mixture.routes import plan_routes
+from mmoe.mixture.trees import Tree
+from mmoe.ops import RoutePlan
+from mmoe.parallel.expert_placement import ExpertPlacement
+
+PARTS = 3  # while sizes, rows and outputs travel
+
+
+def split_plan(
+    plan: DispatchPlan, placement: ExpertPlacement, rank: int
+) -> tuple[DispatchPlan, DispatchPlan]:
+    """The picks of other ranks' experts, and those of this rank's by their numbers here.
+
+    Example:
+        >>> import torch
+        >>> from mmoe.mixture import DispatchPlan
+        >>> from mmoe.parallel import ExpertPlacement
+        >>> from mmoe.parallel.own_rows import split_plan
+        >>> plan = DispatchPlan(
+        ...     experts_BGK=torch.tensor([[[0, 2, -1, 3]]], dtype=torch.int32),
+        ...     weights_BGK=torch.ones(1, 1, 4),
+        ...     num_experts=4,
+        ...     expert_source=(0, 0, 0, 0),
+        ... )
+        >>> away, own = split_plan(plan, ExpertPlacement.even(4, 2), rank=1)
+        >>> away.experts_BGK.tolist(), own.experts_BGK.tolist()
+        ([[[0, -1, -1, -1]]], [[[-1, 0, -1, 1]]])
+    """
+    held, device = placement.on(rank), plan.experts_BGK.device
+    # One entry more than experts: what an unused pick, −1, reads
+    numbers_E1 = torch.full((plan.num_experts + 1,), -1, dtype=torch.int32)
+    numbers_E1[list(held)] = torch.arange(len(held), dtype=torch.int32)
+    own_BGK = numbers_E1.to(device)[plan.experts_BGK.long()]
+    away = replace(plan, experts_BGK=plan.experts_BGK.masked_fill(own_BGK >= 0, -1), routes=None)
+    own = replace(
+        plan,
+        experts_BGK=own_BGK,
+        num_experts=len(held),
+        expert_source=tuple(plan.expert_source[e] for e in held),
+        source_E=None,
+        routes=None,
+    )
+    return away, own
+
+
+def own_parts(sources: Sequence[Tree], own: DispatchPlan, compute: Compute) -> Iterator[Tensor]:
+    """The parts of `out_BGO` that the experts here give, for a third of the rows at a time.
+
+    Args:
+        sources: S tensors `x_BD`.
+        own: Picks of the experts here.
+        compute: Runs the experts.
+    """
+    rows = own.experts_BGK.shape[0]
+    for part in range(PARTS):
+        at = slice(rows * part // PARTS, rows * (part + 1) // PARTS)
+        picked = replace(own, experts_BGK=own.experts_BGK[at], weights_BGK=own.weights_BGK[at])
+        yield _mix([source[at] for source in sources], picked, compute)
+
+
+def _mix(sources: Sequence[Tree], plan: DispatchPlan, compute: Compute) -> Tensor:
+    dispatcher = LocalDispatcher()
+    routes = plan_routes(plan.experts_BGK, plan.num_experts)
+    if _every_row(plan, routes):
+        # The experts read the rows as they lie, as what comes from other ranks
+        return dispatcher.combine(
+            compute(sources[plan.expert_source[0]], None),
+            LocalHandle(routes.slots_BGK, plan.weights_BGK),
+        )
+    rows, offsets_E1, handle = dispatcher.dispatch(sources, replace(plan, routes=routes))
+    return dispatcher.combine(compute(rows, offsets_E1), handle)
+
+
+def _every_row(plan: DispatchPlan, routes: RoutePlan) -> bool:
+    """Whether each of several experts was picked for all rows; not asked of a GPU, which waits."""
+    offsets_E1, pairs = routes.offsets_E1, len(plan.experts_BGK) * plan.num_experts
+    one_source = len(set(plan.expert_source)) == 1 < plan.num_experts
+    return one_source and offsets_E1.device.type == "cpu" and 0 < pairs == int(offsets_E1[-1])
