@@ -222,11 +222,11 @@ def train(case, config, rank, ranks=None):
 
 
 def error(ours, theirs):
-    """The largest difference, over the largest number, or over 0.001 where all are smaller."""
+    """The length of the difference over that of the vector, or over 0.001 where it is shorter."""
     assert ours.shape == theirs.shape, (ours.shape, theirs.shape)
     if not theirs.numel():
         return 0.0
-    return float((ours.double() - theirs).abs().max() / theirs.abs().max().clamp(min=1e-3))
+    return float((ours.double() - theirs).norm() / theirs.double().norm().clamp(min=1e-3))
 
 
 def of_single(described, theirs):

@@ -24,12 +24,12 @@ def cases(world):
 def tolerance(case):
     if "bf16" in case:
         return 3e-2
-    return 2e-6 if "fp32" in case else 1e-12
+    return 1e-6 if "fp32" in case else 1e-12
 
 
 @pytest.mark.parametrize("what", ["losses", "outputs", "inputs", "weights", "average", "moments"])
 def test_ranks_equal_one_process(cases, what):
-    """After three steps; errors relative to the largest number, on the rank where they are most."""
+    """After three steps; errors relative to the length, on the rank where they are most."""
     # What bf16 rounds differently moves a pick now and then, and the gradients with it
     compared = [case for case in cases[0] if "bf16" not in case or what in ("losses", "outputs")]
     worst = {case: max(rank[case][what] for rank in cases) for case in compared}
