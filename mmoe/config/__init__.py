@@ -14,7 +14,7 @@ from mmoe.config.features import (
 from mmoe.config.loading import config_from_dict, dump_config, load_config, set_values
 from mmoe.config.model import CapacityConfig, ExpertConfig, GateConfig, ModelConfig, TowerConfig
 from mmoe.config.moments import DatetimeFeature, Part, TimeUnit
-from mmoe.config.parallel import ParallelConfig, TablePlacement
+from mmoe.config.parallel import ParallelConfig, ScoringPrecision, TablePlacement
 from mmoe.config.run import RunConfig
 from mmoe.config.specs import FeatureSpec, ManagedIds, TableSpec
 from mmoe.config.tasks import TaskConfig
@@ -46,6 +46,7 @@ __all__ = [
     "ParallelConfig",
     "Part",
     "RunConfig",
+    "ScoringPrecision",
     "SplitConfig",
     "StreamingConfig",
     "TableConfig",

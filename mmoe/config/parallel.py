@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from mmoe.config.base import Name, Strict
 
@@ -18,6 +18,8 @@ Sharding = Literal[
 ]
 Kernel = Literal["auto", "fused", "uvm", "uvm_caching"]
 Precision = Literal["fp32", "fp16"]
+# Of tables that are only looked up (`--table-precision`)
+ScoringPrecision = Literal["fp16", "int8"]
 
 
 class TablePlacement(Strict):
@@ -46,6 +48,16 @@ class TablePlacement(Strict):
         multiple_of=4,  # FBGEMM reads rows in vectors of four
         description="width of a piece where a table is cut by columns; default: an even part",
     )
+
+    @field_validator("precision", mode="before")
+    @classmethod
+    def _trainable(cls, precision: object) -> object:
+        if precision == "int8":
+            raise ValueError(
+                "int8 rows cannot be trained (FBGEMM has no gradient for them); train in fp32 or "
+                "fp16, and evaluate and score with --table-precision int8"
+            )
+        return precision
 
     def over(self, other: "TablePlacement") -> "TablePlacement":
         """These keys, and those of `other` where they are left out.

@@ -49,6 +49,11 @@ def test_round_trip():
             _with(features=[{"kind": "list", "name": "tags", "seperator": ","}]),
             "did you mean 'separator'?",
         ),
+        (
+            _with(parallel={"per_table": {"a": {"precision": "int8"}}}),
+            "parallel.per_table.a.precision: int8 rows cannot be trained .*--table-precision int8",
+        ),
+        (_with(parallel={"tables": {"precision": "int4"}}), "precision: .*'fp16'.*got 'int4'"),
         (_with(training={"epochs": "many"}), "training.epochs: .*valid integer.*got 'many'"),
         (_with(model={"kind": "moe"}), "model.kind: .*'mmoe'.*got 'moe'"),
         (_with(model={"embedding_dim": 6}), "model.embedding_dim: .*multiple of 4, got 6"),
