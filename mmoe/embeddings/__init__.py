@@ -1,22 +1,36 @@
 """Features → tables → pooled embeddings. The only package that imports torchrec."""
 
-from mmoe.embeddings.build import EmbeddingBackend, build_embeddings, torchrec_problem
+from mmoe.embeddings.build import (
+    EmbeddingBackend,
+    build_embeddings,
+    build_scoring_embeddings,
+    torchrec_problem,
+)
 from mmoe.embeddings.managed import ManagedEmbeddings, managed_ids
 from mmoe.embeddings.names import table_of_state
 from mmoe.embeddings.plain import PlainEmbeddings
 from mmoe.embeddings.plan_table import plan_table
+from mmoe.embeddings.scoring import (
+    ScoringEmbeddings,
+    memory_of_tables,
+    scoring_embeddings,
+)
 from mmoe.parallel.shards import Shard, Sharded, pieces
 
 __all__ = [
     "EmbeddingBackend",
     "ManagedEmbeddings",
     "PlainEmbeddings",
+    "ScoringEmbeddings",
     "Shard",
     "Sharded",
     "build_embeddings",
+    "build_scoring_embeddings",
     "managed_ids",
+    "memory_of_tables",
     "pieces",
     "plan_table",
+    "scoring_embeddings",
     "table_of_state",
     "torchrec_problem",
 ]

@@ -8,9 +8,16 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from mmoe.config import EmbeddingOptimizerConfig, FeatureSpec, ParallelConfig, TableSpec
+from mmoe.config import (
+    EmbeddingOptimizerConfig,
+    FeatureSpec,
+    ParallelConfig,
+    ScoringPrecision,
+    TableSpec,
+)
 from mmoe.embeddings.initial import fill_tables
 from mmoe.embeddings.managed import ManagedEmbeddings
+from mmoe.embeddings.scoring import ScoringEmbeddings
 from mmoe.parallel.shards import Sharded
 
 
@@ -105,13 +112,7 @@ def build_embeddings(
         ValueError: `backend` is torchrec, or a table has managed ids, and it is not installed; it
             lacks the optimizer or kernels for the device; or a feature's table is unknown.
     """
-    known = {table.name for table in tables}
-    for feature in features:
-        if feature.table not in known:
-            raise ValueError(
-                f"feature {feature.name!r} looks up table {feature.table!r}; "
-                f"tables: {sorted(known)}"
-            )
+    _check_tables(tables, features)
     if backend == "auto":
         unusable = optimizer.kind == "adam" or torchrec_problem(device)
         backend = "plain" if unusable else "torchrec"
@@ -134,6 +135,36 @@ def build_embeddings(
         module = PlainEmbeddings(tables, features, optimizer, device)
     fill_tables(module.table_shards(), seed)  # type: ignore[operator]  # both backends have it
     return _with_managed_ids(module, tables, features, seed)
+
+
+def build_scoring_embeddings(
+    tables: Sequence[TableSpec], features: Sequence[FeatureSpec], precision: ScoringPrecision
+) -> nn.Module:
+    """Tables to evaluate and score with, in fewer bits; see `ScoringEmbeddings`.
+
+    They hold nothing yet. Tables with managed ids are looked up by raw ids.
+
+    Args:
+        tables: Names, rows and widths; every feature's table must be among them.
+        features: In the order of the output.
+        precision: Of the stored rows.
+
+    Raises:
+        ValueError: A feature's table is unknown, or one has managed ids, and TorchRec is not
+            installed.
+    """
+    _check_tables(tables, features)
+    return _with_managed_ids(ScoringEmbeddings(tables, features, precision), tables, features, 0)
+
+
+def _check_tables(tables: Sequence[TableSpec], features: Sequence[FeatureSpec]) -> None:
+    known = {table.name for table in tables}
+    for feature in features:
+        if feature.table not in known:
+            raise ValueError(
+                f"feature {feature.name!r} looks up table {feature.table!r}; "
+                f"tables: {sorted(known)}"
+            )
 
 
 def _check_plain(optimizer: EmbeddingOptimizerConfig, features: Sequence[FeatureSpec]) -> None:

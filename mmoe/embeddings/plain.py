@@ -8,8 +8,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmoe.config import EmbeddingOptimizerConfig, FeatureSpec, TableSpec
+from mmoe.embeddings.bags import split_bags
 from mmoe.embeddings.names import module_name
-from mmoe.embeddings.pooling import divide_by_length, feature_weights
+from mmoe.embeddings.pooling import divide_by_length
 from mmoe.embeddings.row_updates import TableOptimizer, row_update
 from mmoe.parallel.shards import Sharded
 
@@ -57,27 +58,21 @@ class PlainEmbeddings(nn.Module):
         Returns:
             x_BD float32.
         """
-        batch = lengths_CB.numel() // max(len(self.features), 1)
-        lengths = lengths_CB.view(len(self.features), batch)
-        counts = lengths.sum(dim=1).tolist()  # a GPU is waited for here
-        ids = values.split(counts)
-        weights = feature_weights(self.features, counts, id_weights)
+        bags = split_bags(self.features, values, lengths_CB, id_weights)  # a GPU is waited for here
         pooled = []
-        for feature, ids_V, lengths_B, weights_V in zip(
-            self.features, ids, lengths, weights, strict=True
-        ):
+        for feature, (ids_V, lengths_B, weights_V) in zip(self.features, bags, strict=True):
             offsets = lengths_B.cumsum(0) - lengths_B
             out = F.embedding_bag(
                 ids_V,
                 self.tables[module_name(feature.table)],
-                offsets.to(ids_V.dtype),
+                offsets,
                 mode="sum",
                 sparse=True,
                 per_sample_weights=weights_V,
             )
             pooled.append(divide_by_length(out, lengths_B) if feature.pooling == "mean" else out)
         if not pooled:
-            return torch.zeros(batch, 0, device=values.device)
+            return torch.zeros(len(lengths_CB), 0, device=values.device)
         return torch.cat(pooled, dim=1)
 
     def table_weights(self) -> dict[str, Tensor]:

@@ -1,0 +1,62 @@
+"""The ids of a batch, feature by feature."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from mmoe.config import FeatureSpec
+from mmoe.embeddings.pooling import feature_weights
+
+
+class Bags(NamedTuple):
+    """The ids of one feature, row after row.
+
+    Attributes:
+        ids_V: int64.
+        lengths_B: Ids of each row, int64.
+        weights_V: Of the ids, float32; None: all are 1.
+    """
+
+    ids_V: Tensor
+    lengths_B: Tensor
+    weights_V: Tensor | None
+
+    def within(self, rows: range) -> "Bags":
+        """Only the ids that are in `rows`, counted from its first; as many bags, some emptier.
+
+        Example:
+            >>> import torch
+            >>> bags = Bags(torch.tensor([7, 2, 8]), torch.tensor([2, 0, 1]), None)
+            >>> bags.within(range(7, 9)).ids_V.tolist(), bags.within(range(7, 9)).lengths_B.tolist()
+            ([0, 1], [1, 0, 1])
+        """
+        kept_V = (self.ids_V >= rows.start) & (self.ids_V < rows.stop)
+        kept_before = F.pad(kept_V.cumsum(0), (1, 0))
+        ends_B = self.lengths_B.cumsum(0)
+        return Bags(
+            self.ids_V[kept_V] - rows.start,
+            kept_before[ends_B] - kept_before[ends_B - self.lengths_B],
+            None if self.weights_V is None else self.weights_V[kept_V],
+        )
+
+
+def split_bags(
+    features: Sequence[FeatureSpec],
+    values: Tensor,
+    lengths_CB: Tensor,
+    id_weights: Tensor | None,
+) -> list[Bags]:
+    """A batch as embeddings get it (see `EmbeddingBackend`), by feature.
+
+    Raises:
+        ValueError: A feature is weighted, and no weights came.
+    """
+    lengths = lengths_CB.long().view(len(features), lengths_CB.numel() // max(len(features), 1))
+    counts = lengths.sum(dim=1).tolist()
+    weights = feature_weights(features, counts, id_weights)
+    return [
+        Bags(*of_feature)
+        for of_feature in zip(values.long().split(counts), lengths, weights, strict=True)
+    ]

@@ -1,0 +1,132 @@
+"""Rows of a table that is only looked up, stored in fewer bits than it was trained in."""
+
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from mmoe.config import ScoringPrecision
+
+_SCALE_AND_BIAS = 8  # bytes at the end of an int8 row: two fp32
+
+
+class NarrowRows(Protocol):
+    """What a precision has to offer; sums are fp32."""
+
+    stored: Tensor
+
+    def fill(self, start: int, block_HD: Tensor) -> Tensor:
+        """Stores fp32 rows as rows `start`, `start + 1`, …
+
+        Returns:
+            `fits_H`: False where a row has a number that is not finite, or not in this precision.
+        """
+        ...
+
+    def pool(self, ids_V: Tensor, lengths_B: Tensor, weights_V: Tensor | None) -> Tensor:
+        """`sums_BD`: Σ e, or Σ w·e, over each bag's ids; zeros where it has none.
+
+        Args:
+            ids_V: int64, bag after bag.
+            lengths_B: Ids of each bag.
+            weights_V: float32.
+        """
+        ...
+
+
+class Int8Rows:
+    """`e ≈ scale · q + bias`, with q in 0 … 255, and a scale and a bias in fp32 for each row.
+
+    `bias = min(e)`, `scale = (max(e) - min(e)) / 255`, so that a number is off by no more
+    than half a scale (and 1e-8, which torch adds to a row's range so that none divides by zero).
+    FBGEMM's own inference tables keep scale and bias in fp16, which below 6e-5 has few bits left:
+    too few for rows of large tables, which begin within ±1/√rows.
+
+    Args:
+        rows, dim: Of the table.
+
+    Example:
+        >>> import torch
+        >>> rows = Int8Rows(2, 4)
+        >>> rows.fill(0, torch.tensor([[0.0, 0.0, 0.0, 0.0], [0.0, 25.5, 5.1, 10.2]]))
+        tensor([True, True])
+        >>> rows.pool(torch.tensor([1, 1]), torch.tensor([0, 2]), None)
+        tensor([[ 0.0000,  0.0000,  0.0000,  0.0000],
+                [ 0.0000, 51.0000, 10.2000, 20.4000]])
+
+    Source: Guan et al. 2019, Post-Training 4-bit Quantization on Embedding Tables ("ASYM");
+    torch's `quantized::embedding_bag_byte` operators, which are FBGEMM's kernels.
+    """
+
+    def __init__(self, rows: int, dim: int) -> None:
+        self.stored = torch.empty(rows, row_bytes(dim, "int8"), dtype=torch.uint8)
+
+    def fill(self, start: int, block_HD: Tensor) -> Tensor:
+        """See `NarrowRows`."""
+        packed_HP = torch.ops.quantized.embedding_bag_byte_prepack(block_HD)
+        self.stored[start : start + len(block_HD)] = packed_HP
+        tails_H8 = packed_HP[:, -_SCALE_AND_BIAS:].clone(memory_format=torch.contiguous_format)
+        scales_H2 = tails_H8.view(torch.float32)
+        return block_HD.isfinite().all(dim=1) & scales_H2.isfinite().all(dim=1)
+
+    def pool(self, ids_V: Tensor, lengths_B: Tensor, weights_V: Tensor | None) -> Tensor:
+        """See `NarrowRows`."""
+        return torch.ops.quantized.embedding_bag_byte_rowwise_offsets(
+            self.stored,
+            ids_V,
+            _bounds(lengths_B),
+            mode=0,  # sum
+            per_sample_weights=weights_V,
+            include_last_offset=True,
+        )
+
+
+class Fp16Rows:
+    """Every number rounded to fp16; sums are taken in fp32.
+
+    Args:
+        rows, dim: Of the table.
+    """
+
+    def __init__(self, rows: int, dim: int) -> None:
+        self.stored = torch.empty(rows, dim, dtype=torch.float16)
+
+    def fill(self, start: int, block_HD: Tensor) -> Tensor:
+        """See `NarrowRows`."""
+        block16_HD = block_HD.to(torch.float16)
+        self.stored[start : start + len(block_HD)] = block16_HD
+        return block16_HD.isfinite().all(dim=1)
+
+    def pool(self, ids_V: Tensor, lengths_B: Tensor, weights_V: Tensor | None) -> Tensor:
+        """See `NarrowRows`."""
+        # A bag of fp16 rows is summed into fp16; so its rows are widened first
+        rows_VD = self.stored[ids_V].float()
+        return F.embedding_bag(
+            torch.arange(len(ids_V)),
+            rows_VD if len(ids_V) else rows_VD.new_zeros(1, rows_VD.shape[1]),
+            _bounds(lengths_B),
+            mode="sum",
+            per_sample_weights=weights_V,
+            include_last_offset=True,
+        )
+
+
+def narrow_rows(rows: int, dim: int, precision: ScoringPrecision) -> NarrowRows:
+    """Room for so many rows; not filled."""
+    return Int8Rows(rows, dim) if precision == "int8" else Fp16Rows(rows, dim)
+
+
+def row_bytes(dim: int, precision: str) -> int:
+    """Of one row.
+
+    Example:
+        >>> row_bytes(64, "fp32"), row_bytes(64, "fp16"), row_bytes(64, "int8")
+        (256, 128, 72)
+    """
+    return dim + _SCALE_AND_BIAS if precision == "int8" else dim * {"fp16": 2, "fp32": 4}[precision]
+
+
+def _bounds(lengths_B: Tensor) -> Tensor:
+    """Where each bag begins, and where the last one ends, [B + 1]."""
+    return F.pad(lengths_B.to(torch.int64).cumsum(0), (1, 0))

@@ -1,0 +1,135 @@
+"""Embeddings that are only looked up: tables in fewer bits, to evaluate and score with."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from mmoe.config import FeatureSpec, ScoringPrecision, TableSpec
+from mmoe.embeddings.bags import Bags, split_bags
+from mmoe.embeddings.managed import managed_ids
+from mmoe.embeddings.narrow_rows import narrow_rows, row_bytes
+from mmoe.embeddings.pool_over_ranks import pool_over_ranks
+from mmoe.embeddings.pooling import divide_by_length
+from mmoe.embeddings.spread_tables import spread_tables
+from mmoe.parallel import rank, world_size
+
+
+class ScoringEmbeddings(nn.Module):
+    """Pooled embeddings of tables in int8 or fp16, in the memory of the machine.
+
+    The tables lie on the CPU, whatever the device of the batch: torch has the kernels there, with
+    TorchRec and without it. Several ranks share the tables out (`spread_tables`); they call it
+    together, each with its own rows of any number, 0 included. A bag whose ids lie on several ranks
+    is added up in the order of the ranks.
+
+    Args:
+        tables: Rows and widths. They hold nothing until they are filled.
+        features: In the order of the output.
+        precision: Of the stored rows.
+    """
+
+    def __init__(
+        self,
+        tables: Sequence[TableSpec],
+        features: Sequence[FeatureSpec],
+        precision: ScoringPrecision,
+    ) -> None:
+        super().__init__()
+        self.features, self.precision = list(features), precision
+        self.shapes = {table.name: (table.num_rows, table.dim) for table in tables}
+        self.output_dim = sum(self.shapes[feature.table][1] for feature in features)
+        self._spread = spread_tables(tables, world_size(), precision)
+        self.held = {name: of_ranks[rank()] for name, of_ranks in self._spread.items()}
+        self._rows = {
+            table.name: narrow_rows(len(self.held[table.name]), table.dim, precision)
+            for table in tables
+        }
+
+    def fill(self, table: str, start: int, block_HD: Tensor) -> None:
+        """Stores rows `start`, `start + 1`, … of a table, of those that this rank holds.
+
+        Args:
+            table: Its name.
+            start: Counted in the whole table.
+            block_HD: As trained, fp32.
+
+        Raises:
+            ValueError: A number is not finite, or does not fit the precision.
+        """
+        fits_H = self._rows[table].fill(start - self.held[table].start, block_HD)
+        if not bool(fits_H.all()):
+            row = start + int((~fits_H).nonzero()[0])
+            raise ValueError(
+                f"table {table!r}: row {row} holds a number that cannot be stored in "
+                f"{self.precision}; score with the tables as they were trained"
+            )
+
+    def forward(
+        self, values: Tensor, lengths_CB: Tensor, id_weights: Tensor | None = None
+    ) -> Tensor:
+        """See `EmbeddingBackend`; x_BD is fp32, on the device of `values`."""
+        if not self.features:
+            return torch.zeros(len(lengths_CB), 0, device=values.device)
+        weights = None if id_weights is None else id_weights.cpu()
+        bags = split_bags(self.features, values.cpu(), lengths_CB.cpu(), weights)
+        pooled = [
+            divide_by_length(sums_BD, of_feature.lengths_B)
+            if feature.pooling == "mean"
+            else sums_BD
+            for feature, of_feature, sums_BD in zip(
+                self.features, bags, self._sums(bags), strict=True
+            )
+        ]
+        return torch.cat(pooled, dim=1).to(values.device)
+
+    def _sums(self, bags: Sequence[Bags]) -> list[Tensor]:
+        """`sums_BD` of each feature."""
+        if world_size() == 1:
+            return [self._pool(c, of_feature) for c, of_feature in enumerate(bags)]
+        held = [self._spread[feature.table] for feature in self.features]
+        dims = [self.shapes[feature.table][1] for feature in self.features]
+        return pool_over_ranks(bags, held, dims, self._pool)
+
+    def _pool(self, feature: int, bags: Bags) -> Tensor:
+        return self._rows[self.features[feature].table].pool(*bags)
+
+
+def scoring_embeddings(embeddings: object) -> ScoringEmbeddings | None:
+    """The tables that have to be filled, if these are tables to score with."""
+    ids = managed_ids(embeddings)
+    module = embeddings if ids is None else ids.module
+    return module if isinstance(module, ScoringEmbeddings) else None
+
+
+def memory_of_tables(tables: Sequence[TableSpec], precision: ScoringPrecision) -> str:
+    """What tables take, for people.
+
+    Example:
+        >>> from mmoe.config import TableSpec
+        >>> memory_of_tables([TableSpec(name="item", num_rows=2_000_000, dim=16)], "int8")
+        'tables: 32.0M parameters in int8, 45.8 MiB (122.1 MiB in fp32)'
+    """
+    count = sum(table.num_rows * table.dim for table in tables)
+    narrow, wide = (
+        sum(table.num_rows * row_bytes(table.dim, p) for table in tables)
+        for p in (precision, "fp32")
+    )
+    return (
+        f"tables: {_short(count)} parameters in {precision}, {_size(narrow)} "
+        f"({_size(wide)} in fp32)"
+    )
+
+
+def _short(count: int) -> str:
+    for one, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if count >= one:
+            return f"{count / one:,.1f}{letter}"
+    return str(count)
+
+
+def _size(count: int) -> str:
+    for one, unit in ((2**30, "GiB"), (2**20, "MiB")):
+        if count >= one:
+            return f"{count / one:,.1f} {unit}"
+    return f"{count / 2**10:,.1f} KiB"

@@ -1,0 +1,129 @@
+"""One rank of a gloo world that shares out tables to score with; run by test_scoring_ranks.py.
+
+    python tests/embeddings/scoring_world.py RANK WORLD_SIZE STORE REPORT
+
+Every rank looks its own rows up with the others, and alone those of all. What it finds goes to
+REPORT, a JSON file.
+"""
+
+import json
+import sys
+from datetime import timedelta
+from pathlib import Path
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+
+from mmoe.config import FeatureSpec, TableSpec
+from mmoe.embeddings import ScoringEmbeddings
+
+# Seconds after which a rank that waits for another gives up.
+PATIENCE = 60
+# `item` is more than a rank's share: it is cut, and its bags are added up from several ranks
+CUT = [
+    TableSpec(name="item", num_rows=2000, dim=16),
+    TableSpec(name="user", num_rows=50, dim=8),
+    TableSpec(name="city", num_rows=31, dim=3),
+]
+# No table is: all stay whole
+WHOLE = [TableSpec(name=name, num_rows=200, dim=8) for name in ("item", "user", "city", "hour")]
+FEATURES = [  # not in the order of the tables; `item` is shared
+    FeatureSpec(name="city", table="city", pooling="sum"),
+    FeatureSpec(name="history", table="item", pooling="mean"),
+    FeatureSpec(name="user", table="user", pooling="mean"),
+    FeatureSpec(name="tags", table="item", pooling="sum", weighted=True),
+]
+HOUR = FeatureSpec(name="hour", table="hour", pooling="sum", weighted=True)
+# Rows of each rank, step by step: even, uneven, ranks without any, none at all
+HEIGHTS = ((6, 6, 6), (7, 2, 1), (0, 5, 0), (0, 0, 0), (3, 0, 4))
+CASES = {
+    f"{name}, {precision}": (tables, features, precision)
+    for name, tables, features in (
+        ("cut", CUT, FEATURES),
+        ("whole", WHOLE, [*FEATURES, HOUR]),
+        ("unweighted", CUT, [f for f in FEATURES if not f.weighted]),
+        ("one feature", CUT[:1], FEATURES[1:2]),
+    )
+    for precision in ("int8", "fp16")
+}
+
+
+def filled(tables, features, precision):
+    module = ScoringEmbeddings(tables, features, precision)
+    for table in tables:
+        generator = torch.Generator().manual_seed(table.num_rows + table.dim)
+        weight_RD = torch.randn(table.num_rows, table.dim, generator=generator)
+        held = module.held[table.name]
+        module.fill(table.name, held.start, weight_RD[held.start : held.stop])
+    return module
+
+
+def rows_of(step, rank, tables, features):
+    """One rank's ids, numbers of ids and weights of each feature."""
+    generator = torch.Generator().manual_seed(10 * step + rank)
+    rows = {table.name: table.num_rows for table in tables}
+    found = []
+    for feature in features:
+        lengths_B = torch.randint(0, 4, (HEIGHTS[step][rank],), generator=generator).int()
+        count = int(lengths_B.sum())
+        ids_V = torch.randint(0, rows[feature.table], (count,), generator=generator)
+        found.append((ids_V, lengths_B, torch.rand(count, generator=generator)))
+    return found
+
+
+def joined(of_ranks):
+    """The batch of some ranks' rows, feature-major: ids, numbers of ids, weights."""
+    by_feature = zip(*of_ranks, strict=True)
+    together = [[torch.cat(parts) for parts in zip(*f, strict=True)] for f in by_feature]
+    return [torch.cat(parts) for parts in zip(*together, strict=True)]
+
+
+def of_one_process(case, batch):
+    module = "mmoe.embeddings.scoring"
+    with (
+        mock.patch(f"{module}.world_size", return_value=1),
+        mock.patch(f"{module}.rank", return_value=0),
+    ):
+        return filled(*case)(*batch)
+
+
+def compare(case, ranks, rank):
+    tables, features, _ = case
+    module = filled(*case)
+    errors, bits, repeats = [0.0], [], []
+    for step, heights in enumerate(HEIGHTS):
+        batches = [rows_of(step, r, tables, features) for r in range(ranks)]
+        own = joined(batches[rank : rank + 1])
+        mine = module(*own)
+        first = sum(heights[:rank])
+        alone = of_one_process(case, joined(batches))[first : first + heights[rank]]
+        errors += (mine - alone).abs().flatten().tolist()
+        bits.append(mine.equal(alone))
+        repeats.append(module(*own).equal(mine))
+    return {
+        "error": max(errors),
+        "same_bits": all(bits),
+        "repeats": all(repeats),
+        "held": {name: [rows.start, rows.stop] for name, rows in module.held.items()},
+    }
+
+
+def main():
+    rank, ranks, store, report = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{store}",
+        rank=rank,
+        world_size=ranks,
+        timeout=timedelta(seconds=PATIENCE),
+    )
+    with torch.no_grad():
+        found = {name: compare(case, ranks, rank) for name, case in CASES.items()}
+    Path(report).write_text(json.dumps(found))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
