@@ -46,6 +46,19 @@ OnDevice = Annotated[
 ]
 
 
+class TablePrecision(StrEnum):
+    """What tables that are only looked up hold."""
+
+    FP16 = "fp16"
+    INT8 = "int8"
+
+
+InPrecision = Annotated[
+    TablePrecision | None,
+    typer.Option(help="Tables in fewer bits, and so less memory; left out: as they were trained."),
+]
+
+
 class NewExperts(StrEnum):
     """What becomes of experts that an earlier run did not have."""
 
@@ -302,6 +315,7 @@ def evaluate(
         bool, typer.Option("--json", help="Print JSON in the form of metrics.json.")
     ] = False,
     device: OnDevice = Device.AUTO,
+    table_precision: InPrecision = None,
     quiet: Quiet = False,
 ) -> None:
     """Evaluate a run's best model."""
@@ -314,6 +328,7 @@ def evaluate(
         _reporter(quiet),
         all_negatives=all_negatives,
         device=device.value,
+        table_precision=None if table_precision is None else table_precision.value,
     )
     if as_json:
         print(json.dumps(metrics, indent=2, allow_nan=False))
@@ -344,6 +359,7 @@ def score(
         bool, typer.Option("--resume", help="Score only what the output folder has not.")
     ] = False,
     device: OnDevice = Device.AUTO,
+    table_precision: InPrecision = None,
     quiet: Quiet = False,
 ) -> None:
     """Score rows: one column pred_TASK for each task, row order kept."""
@@ -358,6 +374,7 @@ def score(
         resume=resume,
         reporter=_reporter(quiet),
         device=device.value,
+        table_precision=None if table_precision is None else table_precision.value,
     )
 
 

@@ -3,10 +3,11 @@
 from typing import cast
 
 import torch
+from torch import nn
 
-from mmoe.config import RunConfig
+from mmoe.config import RunConfig, ScoringPrecision
 from mmoe.datasets.encoder import FeatureEncoder
-from mmoe.embeddings import EmbeddingBackend, build_embeddings
+from mmoe.embeddings import EmbeddingBackend, build_embeddings, build_scoring_embeddings
 from mmoe.models.ranker import Ranker
 from mmoe.models.registry import build_network
 
@@ -17,6 +18,7 @@ def build_ranker(
     device: torch.device | None = None,
     *,
     over_ranks: bool = True,
+    table_precision: ScoringPrecision | None = None,
 ) -> Ranker:
     """Embeddings, mixture and towers of a run, freshly initialised.
 
@@ -29,21 +31,15 @@ def build_ranker(
         device: Default: the CPU (`mmoe.models.device.resolve_device` finds it).
         over_ranks: The ranks of the process group share each batch, as `config.parallel` says;
             else this process has the whole network for itself.
+        table_precision: Of tables that are only looked up, and hold nothing yet; None: tables as
+            `config` trains them.
 
     Raises:
         ValueError: The embedding backend that was asked for is not installed.
     """
     # Backends differ in how many numbers they draw themselves, which the network must not feel
     with torch.random.fork_rng(devices=[]):
-        embeddings = build_embeddings(
-            encoder.tables,
-            [*encoder.categorical, *encoder.lists],
-            optimizer=config.training.embedding_optimizer,
-            backend=config.training.embedding_backend,
-            seed=config.seed,
-            device=device,
-            parallel=config.parallel,
-        )
+        embeddings = _build_tables(config, encoder, device, table_precision)
     num_dense = len(encoder.dense_names)
     network = build_network(
         config.model,
@@ -52,3 +48,23 @@ def build_ranker(
         config.parallel if over_ranks else None,
     )
     return Ranker(embeddings, network.to(device), num_dense)
+
+
+def _build_tables(
+    config: RunConfig,
+    encoder: FeatureEncoder,
+    device: torch.device | None,
+    precision: ScoringPrecision | None,
+) -> nn.Module:
+    features = [*encoder.categorical, *encoder.lists]
+    if precision is not None:
+        return build_scoring_embeddings(encoder.tables, features, precision)
+    return build_embeddings(
+        encoder.tables,
+        features,
+        optimizer=config.training.embedding_optimizer,
+        backend=config.training.embedding_backend,
+        seed=config.seed,
+        device=device,
+        parallel=config.parallel,
+    )

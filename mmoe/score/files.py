@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mmoe.config import DeviceKind
+from mmoe.config import DeviceKind, ScoringPrecision
 from mmoe.datasets.data_file import DataFile
 from mmoe.datasets.encoded import EncodedData
 from mmoe.datasets.encoder import FeatureEncoder
@@ -18,6 +18,7 @@ from mmoe.datasets.formats import file_types
 from mmoe.datasets.projection import required_columns
 from mmoe.datasets.readers import column_names, iter_tables, widen
 from mmoe.datasets.rows import is_text, missing_column
+from mmoe.embeddings import memory_of_tables
 from mmoe.parallel import from_all, launched_ranks, rank
 from mmoe.score.console import Reporter, SilentReporter, Tracker
 from mmoe.score.output_folder import is_one_file, plan_folder
@@ -39,6 +40,7 @@ def score_files(
     resume: bool = False,
     reporter: Reporter | None = None,
     device: DeviceKind = "auto",
+    table_precision: ScoringPrecision | None = None,
 ) -> int:
     """Writes Parquet with a column `pred_<task>` for each task, rows in their order.
 
@@ -56,6 +58,7 @@ def score_files(
         resume: Leave files of the folder alone that an interrupted call has written.
         reporter: Told of progress.
         device: To score on; auto: a GPU where there is one.
+        table_precision: int8 or fp16: tables in fewer bits; None: as they were trained.
 
     Returns:
         The number of rows written.
@@ -69,9 +72,11 @@ def score_files(
     if one_file:
         _check_output(output, overwrite, resume)
     plan = plan_folder(source, output, overwrite=overwrite, resume=resume) if not one_file else []
-    predictor, encoder, config = load_predictor(run, device)
+    predictor, encoder, config = load_predictor(run, device, table_precision=table_precision)
     if rank() > 0:
         reporter = SilentReporter()
+    if table_precision is not None:
+        reporter.say(memory_of_tables(encoder.tables, table_precision))
     tasks = [f"pred_{task.name}" for task in config.tasks]
     _check_kept(keep, tasks, column_names(str(source)), str(source))
     scorer = _Scorer(

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from mmoe.config import DeviceKind, RunConfig
+from mmoe.config import DeviceKind, RunConfig, ScoringPrecision
 from mmoe.datasets.encoded import EncodedData
 from mmoe.datasets.encoder import FeatureEncoder
 from mmoe.models.build import build_ranker
@@ -127,23 +127,30 @@ class Predictor:
 
 
 def load_predictor(
-    run: RunDirectory, device: DeviceKind = "auto"
+    run: RunDirectory,
+    device: DeviceKind = "auto",
+    *,
+    table_precision: ScoringPrecision | None = None,
 ) -> tuple[Predictor, FeatureEncoder, RunConfig]:
     """The best model of a run, ready to score.
 
     Args:
         run: A trained run.
         device: To score on, whatever the run was trained on; see `resolve_device`.
+        table_precision: int8 or fp16: tables in fewer bits, filled block by block from the
+            checkpoint, on the CPU whatever the device; None: as they were trained.
 
     Raises:
-        ValueError: The checkpoint and the config do not fit each other, or cannot be read; or there
-            is no such device.
+        ValueError: The checkpoint and the config do not fit each other, or cannot be read; there is
+            no such device; or a table holds numbers that the precision cannot.
     """
     config = run.config()
     encoder = FeatureEncoder.load(run.vocabulary)
-    place = resolve_device(device, config.training.embedding_backend)
+    # Tables to score with lie on the CPU: they need no FBGEMM with CUDA
+    backend = config.training.embedding_backend if table_precision is None else "plain"
+    place = resolve_device(device, backend)
     ensure_process_group(config.parallel.timeout_seconds, place)
-    ranker = build_ranker(config, encoder, place)
+    ranker = build_ranker(config, encoder, place, table_precision=table_precision)
     stored = CheckpointFolder(run.checkpoint).tensors("best", "model")
     load_weights(ranker, stored, spread_layout(ranker.network))
     return Predictor(ranker, config), encoder, config

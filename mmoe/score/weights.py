@@ -2,9 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 
+import torch
 from torch import nn
 
-from mmoe.embeddings import EmbeddingBackend, managed_ids
+from mmoe.embeddings import (
+    EmbeddingBackend,
+    ScoringEmbeddings,
+    managed_ids,
+    scoring_embeddings,
+)
 from mmoe.models.ranker import Ranker
 from mmoe.parallel import world_size
 from mmoe.parallel.shards import Shard, cut_all
@@ -25,7 +31,11 @@ def load_weights(
         ValueError: A name is missing on one side, or a shape differs.
     """
     load_network(ranker.network, model, "network", layout)
-    model.load(ranker.tables.table_shards(), "tables", all_names=world_size() == 1)
+    tables = scoring_embeddings(ranker.embeddings)
+    if tables is None:
+        model.load(ranker.tables.table_shards(), "tables", all_names=world_size() == 1)
+    else:
+        _fill(tables, model)
     load_id_maps(ranker.tables, model)
 
 
@@ -50,3 +60,24 @@ def load_id_maps(embeddings: EmbeddingBackend, model: StoredTensors) -> None:
     ids = managed_ids(embeddings)
     if ids is not None:
         model.load(ids.maps(), "ids")
+
+
+# fp32 numbers of a table held beside it while it is filled (64 MiB)
+_BLOCK = 2**24
+
+
+def _fill(tables: ScoringEmbeddings, model: StoredTensors) -> None:
+    """Block by block, so that no table is ever held as it was trained."""
+    empty = {
+        name: [Shard(torch.empty(0, dim), (rows, dim), (0, 0))]
+        for name, (rows, dim) in tables.shapes.items()
+    }
+    model.load(empty, "tables")  # names and shapes of all, on every rank alike
+    for name, (rows, dim) in tables.shapes.items():
+        held = tables.held[name]
+        height = max(_BLOCK // dim, 1)
+        for start in range(held.start, held.stop, height):
+            block_HD = torch.empty(min(height, held.stop - start), dim)
+            block = Shard(block_HD, (rows, dim), (start, 0))
+            model.load({name: [block]}, "tables", all_names=False)
+            tables.fill(name, start, block_HD)

@@ -1,18 +1,19 @@
 """Metrics of a model on labelled rows."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mmoe.config import DeviceKind, RunConfig, TaskConfig
+from mmoe.config import DeviceKind, RunConfig, ScoringPrecision, TaskConfig
 from mmoe.datasets.encoded import EncodedLabels, join_labels
 from mmoe.datasets.encoder import FeatureEncoder
 from mmoe.datasets.share import Share
 from mmoe.datasets.sources import load_test
 from mmoe.datasets.stream import every_row, open_stream, wants_stream
+from mmoe.embeddings import memory_of_tables
 from mmoe.parallel import from_all, from_first, rank, to_first, world_size
 from mmoe.score.console import Reporter, SilentReporter, Tracker
 from mmoe.score.predictor import GateCallback, Predictor, load_predictor
@@ -161,6 +162,7 @@ def evaluate_run(
     *,
     all_negatives: bool = False,
     device: DeviceKind = "auto",
+    table_precision: ScoringPrecision | None = None,
 ) -> dict[str, Any]:
     """Evaluates a run's best model; the result has the form of metrics.json.
 
@@ -172,18 +174,22 @@ def evaluate_run(
         all_negatives: The rows hold all negatives, also where those of training were sampled
             (`negative_sampling_rate`); False: they were sampled like those.
         device: To compute on; auto: a GPU where there is one.
+        table_precision: int8 or fp16: tables in fewer bits, and a word on what that changes; None:
+            as they were trained.
 
     Raises:
         ValueError: The run, the data or the device cannot be used.
     """
     reporter = reporter or SilentReporter()
     stored = run.metrics()
-    predictor, encoder, config = load_predictor(run, device)
+    predictor, encoder, config = load_predictor(run, device, table_precision=table_precision)
     if all_negatives and all(task.negative_sampling_rate == 1 for task in config.tasks):
         raise ValueError(
             f"{run.path}: --all-negatives: no task of this run has a negative_sampling_rate, so "
             "every row counts once already; leave the flag out"
         )
+    if table_precision is not None:
+        reporter.say(memory_of_tables(encoder.tables, table_precision))
     rows, oracle = _held_out(config, encoder, data)
     _check_same_rows(len(rows))
     first, stop = _own_span(predictor, rows)
@@ -194,7 +200,24 @@ def evaluate_run(
     )
     for note in notes:
         reporter.say(f"note: {note}")
+    if table_precision is not None and data is None and not all_negatives:
+        for line in _cost_of_precision(stored["tasks"], metrics, table_precision):
+            reporter.say(line)
     return {**stored, "tasks": metrics}
+
+
+def _cost_of_precision(
+    trained: Mapping[str, Mapping[str, Any]], metrics: Metrics, precision: str
+) -> Iterator[str]:
+    """What narrower tables change on the test split, task by task."""
+    for task, values in metrics.items():
+        for name in ("auc", "rmse"):
+            now, before = values.get(name), trained.get(task, {}).get(name)
+            if now is not None and before is not None:
+                yield (
+                    f"{task}: {name.upper()} {now:.5f} with tables in {precision}, {before:.5f} "
+                    f"as trained ({now - before:+.5f})"
+                )
 
 
 def _check_same_rows(count: int) -> None:

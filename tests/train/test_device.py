@@ -211,6 +211,19 @@ def test_a_run_trained_on_one_device_is_evaluated_and_resumed_on_another(
     near(test["tasks"], gpu.metrics["tasks"])
 
 
+@pytest.mark.parametrize("precision", ["int8", "fp16"])
+def test_narrow_tables_are_looked_up_for_another_device(
+    train, on_gpu, splits, tmp_path, monkeypatch, precision
+):
+    train("run", *LONG)
+    pq.write_table(splits.test, tmp_path / "test.parquet")
+    run, log = RunDirectory.open(tmp_path / "run"), tmp_path / "test.parquet"
+    cpu = evaluate_run(run, log, table_precision=precision)
+    with on_gpu():
+        monkeypatch.setattr("mmoe.score.predictor.resolve_device", lambda *_: GPU)
+        near(evaluate_run(run, log, table_precision=precision)["tasks"], cpu["tasks"])
+
+
 def test_a_warm_start_on_another_device_is_that_of_the_cpu(train, on_gpu, tmp_path):
     train("monday", *LONG)
     more = (*LONG, "model.num_experts=5", "training.ema_decay=0.9", "training.epochs=1")
