@@ -14,6 +14,7 @@ from mmoe.models.ranker import Ranker
 from mmoe.tasks.losses import multi_task_loss, observed_weights
 from mmoe.train.parts import BACKWARD, LOSS, part
 from mmoe.train.ranks import ONE_PROCESS, StepRanks
+from mmoe.train.step_batches import StepBatches
 
 
 class Diverged(ValueError):
@@ -58,7 +59,22 @@ def forward_backward(
         Diverged: A loss, or (on the CPU) a gate's logit, is no finite number; on any rank: all of
             them raise it. Tables are as they were.
     """
-    x_ND = ranker.look_up(*_all_ids(batches))
+    return forward(ranker, StepBatches.of(batches), config, ranks).backward()
+
+
+def forward(
+    ranker: Ranker, step: StepBatches, config: RunConfig, ranks: StepRanks = ONE_PROCESS
+) -> "HalfStep":
+    """The first half of `forward_backward`, up to the loss of the last batch.
+
+    Batches before it have their backward pass here too: the network's activations are those of one
+    batch, however many a step has.
+
+    Raises:
+        Diverged: As there.
+    """
+    batches = step.batches
+    x_ND = ranker.look_up(*step.ids)
     parts: list[Tensor | None] = [None] * len(batches)
     if x_ND is not None:
         # Leaves: the tables' backward pass runs once, when all gradients are there
@@ -67,31 +83,65 @@ def forward_backward(
     if not all(map(len, batches)):
         read += ranker.network.parameters()  # a rank without rows would not notice
     whole_T, shares_N = _of_all_ranks(batches, read, config, ranks)
-    found, outcome = _Found(), None
-    for number, (batch, x_BD) in enumerate(zip(batches, parts, strict=True), start=1):
-        output, last = _forward(ranker, batch, x_BD, config), number == len(batches)
-        with part(LOSS):
-            loss, per_task_T = _loss(output, batch, config, whole_T, shares_N[number - 1])
-            found.add(loss, per_task_T, output.dropped)
-        with part(BACKWARD):
-            outcome = ranks.begin_outcome(found.amounts()) if last else None
-            with ranks.adding_gradients(last):
+    found, loss = _Found(), None
+    for batch, x_BD, share in zip(batches, parts, shares_N, strict=True):
+        if loss is not None:
+            with part(BACKWARD):
                 loss.backward()
-    assert outcome is not None, "a step has a batch"
-    with part(BACKWARD):
-        # One look at all that the host wants to know: on a GPU each look is a wait
-        values = torch.cat([outcome(), whole_T.double()]).tolist()
-        amounts, weights = values[: -len(whole_T)], values[-len(whole_T) :]
-        try:
-            _check_finite(amounts, config)
-        except Diverged:
-            ranks.wait()  # all ranks see it, and leave nothing under way
-            raise
-        if x_ND is not None:
-            x_ND.backward(_joined([x_BD.grad for x_BD in parts if x_BD is not None]))
-        ranks.wait()
-    dropped = None if found.dropped is None else int(amounts[-1])
-    return StepLosses(amounts[: len(config.tasks)], weights, dropped)
+        output = _forward(ranker, batch, x_BD, config)
+        with part(LOSS):
+            loss, per_task_T = _loss(output, batch, config, whole_T, share)
+            found.add(loss, per_task_T, output.dropped)
+    assert loss is not None, "a step has a batch"
+    return HalfStep(loss, x_ND, [x for x in parts if x is not None], whole_T, found, config, ranks)
+
+
+@dataclass(frozen=True)
+class HalfStep:
+    """What the second half of `forward_backward` needs of the first.
+
+    Attributes:
+        loss: Of the last batch.
+        x_ND: What was looked up for all batches; None where no feature has ids.
+        parts: The same by batch, as the network read it; leaves of the graph.
+        whole_T: What each task's loss was divided by.
+        found: Sums over the batches.
+        config: Of the run.
+        ranks: The ranks that share the batches.
+    """
+
+    loss: Tensor
+    x_ND: Tensor | None
+    parts: Sequence[Tensor]
+    whole_T: Tensor
+    found: "_Found"
+    config: RunConfig
+    ranks: StepRanks
+
+    def backward(self) -> StepLosses:
+        """The backward passes of the last batch and of the tables.
+
+        Raises:
+            Diverged: See `forward_backward`.
+        """
+        with part(BACKWARD):
+            outcome = self.ranks.begin_outcome(self.found.amounts())
+            with self.ranks.adding_gradients():
+                self.loss.backward()
+            # One look at all that the host wants to know: on a GPU each look is a wait
+            values = torch.cat([outcome(), self.whole_T.double()]).tolist()
+            tasks = len(self.whole_T)
+            amounts, weights = values[:-tasks], values[-tasks:]
+            try:
+                _check_finite(amounts, self.config)
+            except Diverged:
+                self.ranks.wait()  # all ranks see it, and leave nothing under way
+                raise
+            if self.x_ND is not None:
+                self.x_ND.backward(_joined([x_BD.grad for x_BD in self.parts]))
+            self.ranks.wait()
+        dropped = None if self.found.dropped is None else int(amounts[-1])
+        return StepLosses(amounts[:tasks], weights, dropped)
 
 
 @dataclass
@@ -198,29 +248,6 @@ def _observed_of_all(batches: Sequence[Batch], config: RunConfig) -> Tensor:
             if b.labels_BT is not None and b.observed_BT is not None and b.weights_BT is not None
         ]
     ).sum(0)
-
-
-def _all_ids(batches: Sequence[Batch]) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Ids, lengths and weights of ids of one batch made of all, feature-major."""
-    # One without rows does not tell how many features there are
-    batches = [batch for batch in batches if len(batch)] or batches[:1]
-    if len(batches) == 1:
-        return batches[0].values, batches[0].lengths_CB, batches[0].id_weights
-    lengths = [batch.lengths_CB.view(-1, len(batch)) for batch in batches]
-    counts = [lengths_CB.sum(dim=1).tolist() for lengths_CB in lengths]
-    weights = [batch.id_weights for batch in batches if batch.id_weights is not None]
-    return (
-        _by_feature([batch.values for batch in batches], counts),
-        torch.cat(lengths, dim=1).flatten(),
-        _by_feature(weights, counts) if weights else None,
-    )
-
-
-def _by_feature(tensors: Sequence[Tensor], counts: Sequence[list[int]]) -> Tensor:
-    """Joins feature-major values of several batches: all of the first feature, then the next."""
-    parts = [values.split(counted) for values, counted in zip(tensors, counts, strict=True)]
-    ordered = [part for of_feature in zip(*parts, strict=True) for part in of_feature]
-    return torch.cat(ordered) if ordered else tensors[0]  # no feature has ids
 
 
 def _joined(gradients: Sequence[Tensor | None]) -> Tensor:

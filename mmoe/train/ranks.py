@@ -100,13 +100,9 @@ class StepRanks:
 
         return finish
 
-    def adding_gradients(self, last: bool) -> AbstractContextManager[None]:
-        """A backward pass; the gradients of the last one of a step leave as soon as they are there.
-
-        Args:
-            last: Whether it is the step's last one.
-        """
-        return self.gradients.in_flight() if self.gradients and last else nullcontext()
+    def adding_gradients(self) -> AbstractContextManager[None]:
+        """The last backward pass of a step, whose gradients leave as soon as they are there."""
+        return nullcontext() if self.gradients is None else self.gradients.in_flight()
 
     def wait(self) -> None:
         """Waits until the gradients of the step are those of all ranks."""

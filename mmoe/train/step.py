@@ -1,6 +1,7 @@
 """One optimizer step."""
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 
 from mmoe.config import RunConfig
 from mmoe.datasets.batch import Batch
@@ -35,16 +36,29 @@ def train_step(
     Raises:
         ValueError: The loss is not finite, on any rank; names the step and the task.
     """
-    _set_learning_rates(state, config, total_steps)
-    ranker, training = state.ranker, config.training
+    set_learning_rates(state, config, total_steps)
+    with naming_the_step(state):
+        losses = forward_backward(state.ranker, batches, config, ranks)
+    update(state, config, ranks)
+    return losses
+
+
+@contextmanager
+def naming_the_step(state: TrainingState) -> Generator[None]:
+    """Says which step diverged, and what to do."""
     try:
-        losses = forward_backward(ranker, batches, config, ranks)
+        yield
     except Diverged as error:
         raise ValueError(
             f"training step {state.position.step + 1}: {error}; lower "
             "training.optimizer.learning_rate or that of the tables "
             "(training.embedding_optimizer.learning_rate), or set training.gradient_clip"
         ) from error
+
+
+def update(state: TrainingState, config: RunConfig, ranks: StepRanks = ONE_PROCESS) -> None:
+    """Moves the weights by the gradients that are there, and clears these."""
+    ranker, training = state.ranker, config.training
     with part(OPTIMIZER):
         if training.gradient_clip is not None:
             ranks.clip(ranker.network, training.gradient_clip)
@@ -54,10 +68,10 @@ def train_step(
         ranker.tables.step()
         if state.average is not None:
             state.average.update_parameters(ranker.network)
-    return losses
 
 
-def _set_learning_rates(state: TrainingState, config: RunConfig, total_steps: int) -> None:
+def set_learning_rates(state: TrainingState, config: RunConfig, total_steps: int) -> None:
+    """Those that the schedule has for the next step."""
     optimizer = config.training.optimizer
     if optimizer.schedule == "constant" and not optimizer.warmup_steps:
         return  # set once, when the optimizers were built
