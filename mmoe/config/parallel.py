@@ -1,8 +1,8 @@
 """How a run is spread over ranks. One process ignores all of it."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import BeforeValidator, Field, field_validator
 
 from mmoe.config.base import Name, Strict
 
@@ -20,6 +20,13 @@ Kernel = Literal["auto", "fused", "uvm", "uvm_caching"]
 Precision = Literal["fp32", "fp16"]
 # Of tables that are only looked up (`--table-precision`)
 ScoringPrecision = Literal["fp16", "int8"]
+
+
+def _word(value: object) -> object:
+    return "off" if value is False else value  # YAML reads a bare `off` as false
+
+
+Pipeline = Annotated[Literal["auto", "off"], BeforeValidator(_word)]
 
 
 class TablePlacement(Strict):
@@ -85,6 +92,13 @@ class ParallelConfig(Strict):
     )
     wire_precision: Literal["same", "bf16"] = Field(
         default="same", description="what rows travel in to experts of other ranks, and back"
+    )
+    pipeline: Pipeline = Field(
+        default="auto",
+        description="auto: the ids of the next step leave for the ranks that hold their rows while "
+        "this one is trained on (TorchRec's TrainPipelineSparseDist), the same to the bit; not on "
+        "one process, and not with managed ids, whose rows may change hands between two steps. "
+        "off: ids leave when their step begins",
     )
     timeout_seconds: int = Field(
         default=1800,

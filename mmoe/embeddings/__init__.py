@@ -15,6 +15,7 @@ from mmoe.embeddings.scoring import (
     memory_of_tables,
     scoring_embeddings,
 )
+from mmoe.embeddings.step_phases import StepIds, StepPhases
 from mmoe.parallel.shards import Shard, Sharded, pieces
 
 __all__ = [
@@ -24,6 +25,8 @@ __all__ = [
     "ScoringEmbeddings",
     "Shard",
     "Sharded",
+    "StepIds",
+    "StepPhases",
     "build_embeddings",
     "build_scoring_embeddings",
     "managed_ids",

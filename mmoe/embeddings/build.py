@@ -1,8 +1,8 @@
 """Chooses the backend and fills its tables."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import torch
 import torch.distributed as dist
@@ -18,7 +18,11 @@ from mmoe.config import (
 from mmoe.embeddings.initial import fill_tables
 from mmoe.embeddings.managed import ManagedEmbeddings
 from mmoe.embeddings.scoring import ScoringEmbeddings
+from mmoe.embeddings.step_phases import HalfT, ResultT, StepPhases, StepT
 from mmoe.parallel.shards import Sharded
+
+if TYPE_CHECKING:
+    from mmoe.embeddings.ids_ahead import IdsAhead
 
 
 class EmbeddingBackend(Protocol):
@@ -73,6 +77,17 @@ class EmbeddingBackend(Protocol):
 
     def step(self) -> None:
         """Applies the gradients where the backward pass has not done it already."""
+        ...
+
+    def ids_ahead(
+        self, steps: Iterator[StepT], phases: StepPhases[StepT, HalfT, ResultT]
+    ) -> "IdsAhead[StepT, HalfT, ResultT] | None":
+        """Trains on `steps` with the ids of the next one under way; to be closed.
+
+        None where that cannot be: on one process, which sends none; on the plain backend; for
+        managed ids, whose rows may change hands at the end of a step; or if
+        `parallel.pipeline` is off.
+        """
         ...
 
 

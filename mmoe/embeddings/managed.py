@@ -106,6 +106,9 @@ class ManagedEmbeddings(nn.Module):
         """For the next step."""
         self._backend.scale_learning_rates(factor)
 
+    def ids_ahead(self, steps: object, phases: object) -> None:
+        """None: which row an id has is known when the step before it is over."""
+
     def maps(self) -> dict[str, Tensor]:
         """`TABLE.TENSOR`: who owns which row (not copies); scoring needs them beside the tables."""
         return {

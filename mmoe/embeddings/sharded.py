@@ -23,6 +23,7 @@ from torchrec.optim.keyed import CombinedOptimizer, KeyedOptimizer
 
 from mmoe.config import EmbeddingOptimizerConfig, FeatureSpec, ParallelConfig, TableSpec
 from mmoe.embeddings.arrange import Block, arrange, arrangement
+from mmoe.embeddings.ids_ahead import IdsAhead
 from mmoe.embeddings.names import module_name, table_of_module
 from mmoe.embeddings.plan_summary import plan_rows
 from mmoe.embeddings.planning import World, plan_tables
@@ -30,6 +31,7 @@ from mmoe.embeddings.pooling import needed_weights
 from mmoe.embeddings.quiet import quiet_tracing
 from mmoe.embeddings.replicas import Replicas
 from mmoe.embeddings.sharder import TableSharder
+from mmoe.embeddings.step_phases import HalfT, ResultT, StepPhases, StepT
 from mmoe.parallel.shards import Shard, Sharded, held_whole
 
 # What FBGEMM has kernels for on the CPU (tried with 1.8: Adam, partial row-wise Adam, LAMB, LARS
@@ -101,19 +103,38 @@ class ShardedEmbeddings(nn.Module):
     ) -> Tensor:
         """See `EmbeddingBackend`."""
         batch = lengths_CB.numel() // max(len(self.keys), 1)
-        weights = needed_weights(self.features, id_weights)
-        if batch == 0:
-            if dist.get_world_size() == 1:
-                # FBGEMM refuses an empty batch; the result of no rows is no rows
-                return torch.zeros(0, self.output_dim, device=values.device)
-            # This rank's rows of tables are asked for all the same, so it looks up one empty row
-            lengths_CB = lengths_CB.new_zeros(len(self.keys))
-        ids = KeyedJaggedTensor(keys=self.keys, values=values, lengths=lengths_CB, weights=weights)
+        if batch == 0 and dist.get_world_size() == 1:
+            # FBGEMM refuses an empty batch; the result of no rows is no rows
+            return torch.zeros(0, self.output_dim, device=values.device)
+        ids = self._ids(values, lengths_CB, id_weights)
         pooled = self.sharded(ids).wait()
         if self._blocks is None:
             # The KeyedTensor of a sharded collection lists its keys in shard order
             self._blocks = arrangement(self.features, self._dims, pooled.keys())
-        return arrange(pooled.values(), lengths_CB, self._blocks)[:batch]
+        return arrange(pooled.values(), ids.lengths(), self._blocks)[:batch]
+
+    def _ids(
+        self, values: Tensor, lengths_CB: Tensor, id_weights: Tensor | None = None
+    ) -> KeyedJaggedTensor:
+        weights = needed_weights(self.features, id_weights)
+        if lengths_CB.numel() == 0:
+            # Other ranks wait for what this one asks for, so it looks up one empty row
+            lengths_CB = lengths_CB.new_zeros(len(self.keys))
+        return KeyedJaggedTensor(keys=self.keys, values=values, lengths=lengths_CB, weights=weights)
+
+    def ids_ahead(
+        self, steps: Iterator[StepT], phases: StepPhases[StepT, HalfT, ResultT]
+    ) -> IdsAhead[StepT, HalfT, ResultT] | None:
+        """See `EmbeddingBackend`."""
+        if self.parallel.pipeline == "off" or dist.get_world_size() == 1:
+            return None
+        return IdsAhead(
+            cast(Any, self.sharded.module),
+            lambda step: self._ids(*step.ids),
+            steps,
+            phases,
+            self.sharded.device,
+        )
 
     def table_weights(self) -> dict[str, Tensor]:
         """The tables by name, where this process holds all of them whole.

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, nullcontext
 from itertools import islice
 from typing import Any
@@ -19,6 +19,7 @@ from mmoe.score.run_directory import RunDirectory
 from mmoe.score.saving import CheckpointSaver
 from mmoe.score.text_files import write_json
 from mmoe.tasks.metrics import higher_is_better, monitor_value
+from mmoe.train.ahead import Trained, ids_ahead
 from mmoe.train.evaluate import split_metrics
 from mmoe.train.events import EventLog
 from mmoe.train.on_device import on_device
@@ -139,24 +140,25 @@ class Trainer:
             start = time.perf_counter()
             # Closed, whatever happens, so that nothing reads on in the background
             batches = stack.enter_context(closing(self._batches()))
-            while self._step(batches, tracker, events, start):
+            steps = stack.enter_context(closing(self._trained(self._taken(batches))))
+            while self._step(steps, tracker, events, start):
                 if every and position.step % every == 0 and position.batch < self.batches_per_epoch:
                     self.state.save(self.checkpoints, best=position.best_value is None)
                 start = time.perf_counter()
 
     def _step(
-        self, batches: Iterator[Batch], tracker: Tracker, events: EventLog, start: float
+        self, steps: Iterator[Trained], tracker: Tracker, events: EventLog, start: float
     ) -> bool:
         """Trains on the next batches and says so; False where there are none."""
         position = self.state.position
         with nullcontext() if self.profile is None else self.profile.step():
-            taken = self._take(batches)
-            if not taken:
+            trained = next(steps, None)
+            if trained is None:
                 return False
-            result = train_step(self.state, taken, self.config, self.total_steps, self.ranks)
+            batches, result = trained
             size = self.config.training.batch_size
             done = position.batch * size
-            position.batch += len(taken)
+            position.batch += batches
             step_rows = min(position.batch * size, len(self.data.train)) - done  # of all ranks
             position.step += 1
             for t, (loss, rows) in enumerate(zip(result.losses, result.rows, strict=True)):
@@ -171,10 +173,26 @@ class Trainer:
                 self.profile.saw(step_rows)
         return True
 
-    def _take(self, batches: Iterator[Batch]) -> list[Batch]:
-        """The batches of the next step; the last step of an epoch may have fewer."""
-        with part(INPUT):
-            return list(islice(batches, self.config.training.accumulate_batches))
+    def _trained(self, batches: Iterator[Sequence[Batch]]) -> Generator[Trained]:
+        """Trains step by step: how many batches each had, and its losses."""
+        how = self.config, self.total_steps, self.ranks
+        ahead = ids_ahead(self.state, batches, *how)
+        if ahead is None:
+            for taken in batches:
+                yield len(taken), train_step(self.state, taken, *how)
+            return
+        with closing(ahead):
+            while (trained := ahead.step()) is not None:
+                yield trained
+
+    def _taken(self, batches: Iterator[Batch]) -> Generator[list[Batch]]:
+        """The batches of each step; the last step of an epoch may have fewer."""
+        while True:
+            with part(INPUT):
+                taken = list(islice(batches, self.config.training.accumulate_batches))
+            if not taken:
+                return
+            yield taken
 
     def _batches(self) -> Generator[Batch]:
         """The batches of this epoch that are still to do; the order depends on seed and epoch."""
