@@ -128,6 +128,7 @@ class HalfStep:
             outcome = self.ranks.begin_outcome(self.found.amounts())
             with self.ranks.adding_gradients():
                 self.loss.backward()
+        with part(BACKWARD):
             # One look at all that the host wants to know: on a GPU each look is a wait
             values = torch.cat([outcome(), self.whole_T.double()]).tolist()
             tasks = len(self.whole_T)

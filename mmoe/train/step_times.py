@@ -24,6 +24,8 @@ from mmoe.train.parts import (
 
 # How autograd's engine calls each node of the graph
 _NODE = "autograd::engine::evaluate_function: "
+# How TorchRec marks what it does: around operators, none itself
+_MARK = "## "
 _ORDER = (INPUT, EMBEDDINGS, EXPERTS, GATES, TOWERS, LOSS, OPTIMIZER, OTHER)
 _MICRO = 1e-3  # milliseconds
 
@@ -170,7 +172,7 @@ def _operators(
 ) -> list[dict[str, Any]]:
     spent: dict[str, list[float]] = defaultdict(list)
     for event in events:
-        if not event.name.startswith((PREFIX, _NODE)):
+        if not event.name.startswith((PREFIX, _NODE, _MARK)):
             spent[event.name].append(event.self_cpu_time_total)
     slowest = sorted(spent.items(), key=lambda item: -sum(item[1]))[:shown]
     return [

@@ -5,6 +5,8 @@ import shutil
 import time
 
 import pytest
+import torch
+from torch.profiler import record_function
 
 from mmoe.score.console import SilentReporter
 from mmoe.train.parts import BACKWARD, INPUT, PAUSE, PREFIX, part
@@ -135,3 +137,15 @@ def test_what_lies_between_epochs_is_no_part_of_a_step():
     times = recorder.stop()
     found = {part.part: part.both for part in times.parts}
     assert 20 <= found["input"] <= times.step_ms <= whole_ms - 200
+
+
+def test_what_encloses_operators_is_none():
+    """TorchRec's pipeline marks every step's phases, each with a name of its own."""
+    recorder = StepRecorder()
+    recorder.begin_step()
+    with record_function("## forward 7 ##"):
+        torch.ones(3).sum()
+    recorder.end_step()
+    names = {operator["name"] for operator in recorder.stop().operators}
+    assert "aten::sum" in names
+    assert not any("forward 7" in name for name in names)
