@@ -4,8 +4,11 @@ Two ranks run `ahead_world.py`, all cases in one world, and report what they fou
 """
 
 import pytest
+import torch
 
 from mmoe.config import ParallelConfig
+from mmoe.datasets.batch import Batch
+from mmoe.train.step_batches import StepBatches
 
 # A world that hangs is ended after so many seconds.
 PATIENCE = 200
@@ -60,6 +63,40 @@ def test_whole_runs_end_with_the_same_bits(reports):
         assert runs["off"]
         assert runs["resumed"]
         assert runs["history"]
+
+
+def _batch(rows):
+    return Batch(
+        dense_BF=torch.zeros(rows, 2),
+        values=torch.arange(2 * rows),
+        lengths_CB=torch.ones(2 * rows, dtype=torch.int32),
+        labels_BT=torch.zeros(rows, 1),
+        observed_BT=torch.ones(rows, 1, dtype=torch.bool),
+        weights_BT=torch.ones(rows, 1),
+        num_rows=rows,
+        id_weights=torch.ones(2 * rows),
+    )
+
+
+@pytest.mark.torchrec
+def test_what_a_step_reads_is_kept_for_the_streams_that_read_it(monkeypatch):
+    """On a GPU ids leave on a stream of their own."""
+    from torchrec import KeyedJaggedTensor
+
+    from mmoe.embeddings.ids_ahead import _Sent
+
+    kept = []
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, _: kept.append(self))
+    batches = [_batch(3), _batch(2)]
+    step = StepBatches.of(batches)
+    values, lengths, weights = step.ids
+    ids = KeyedJaggedTensor(["a", "b"], values, weights, lengths)
+    sent = _Sent(step, ids)
+    assert sent.to(torch.device("cpu"), non_blocking=True) is sent
+    sent.record_stream(None)
+    addresses = {tensor.data_ptr() for tensor in kept}
+    read = [tensor for batch in batches for tensor in (batch.dense_BF, batch.labels_BT)]
+    assert {tensor.data_ptr() for tensor in (*read, values, lengths, weights)} <= addresses
 
 
 @pytest.mark.parametrize(("given", "word"), [(False, "off"), ("off", "off"), ("auto", "auto")])
