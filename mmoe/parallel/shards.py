@@ -78,6 +78,26 @@ def rows_held(shards: Iterable[Shard], rows_R: Tensor) -> Iterator[tuple[Shard, 
         yield shard, own_R[chosen_S], chosen_S
 
 
+def first_rows(value: Tensor | Sequence[Shard], rows: int) -> list[Shard]:
+    """The first rows of a tensor, as pieces (views) of one that ends after them.
+
+    Args:
+        value: The tensor, or this rank's pieces of it.
+        rows: How many of the whole, at most all.
+
+    Example:
+        >>> import torch
+        >>> table = [Shard(torch.zeros(3, 4), (6, 4), (3, 0))]
+        >>> [(len(piece.tensor), piece.shape, piece.offsets) for piece in first_rows(table, 5)]
+        [(2, (5, 4), (3, 0))]
+    """
+    return [
+        Shard(shard.tensor[: rows - shard.offsets[0]], (rows, *shard.shape[1:]), shard.offsets)
+        for shard in pieces(value)
+        if shard.offsets[0] < rows
+    ]
+
+
 def cut_like(tensor: Tensor, shards: Sequence[Shard]) -> list[Shard]:
     """Cuts a tensor as another one of its shape is cut, such as a moment as its parameter.
 

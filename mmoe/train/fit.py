@@ -43,6 +43,7 @@ from mmoe.train.run_start import (
     run_to_resume,
     same_data_on_all_ranks,
     same_on_all_ranks,
+    same_warm_start_on_all_ranks,
     start_run,
     with_absolute_paths,
 )
@@ -95,16 +96,12 @@ def train_run(
     place = resolve_device(device or config.training.device, config.training.embedding_backend)
     ensure_process_group(config.parallel.timeout_seconds, place)
     config = with_absolute_paths(config, data)
-    out = same_on_all_ranks(config, out)
+    asked = {} if warm_start is None else warm_start.options()
+    out = same_on_all_ranks(config, out, {"--resume": resume, **asked})
     if rank() > 0:
         reporter = SilentReporter()
-    if warm_start is not None and world_size() > 1:
-        raise ValueError(
-            "--warm-start runs on one process so far; start it without torchrun, and --resume on "
-            "several ranks after its first checkpoint"
-        )
     if resume:
-        warm_start = WarmStart.recorded(RunDirectory(out), warm_start)
+        warm_start = from_first(lambda: WarmStart.recorded(RunDirectory(out), warm_start))
     old = from_first(lambda: run_to_resume(out, config, resume))
     if old is not None:
         all_see(old)
@@ -133,6 +130,7 @@ def train_run(
     report = None
     if earlier is not None and warm_start is not None:
         report = transfer(earlier, state, config, prepared.encoder, warm_start.new_experts)
+        same_warm_start_on_all_ranks(report)  # before anything is written
         for line in report.lines():
             reporter.say(line)
     run = old or from_first(lambda: start_run(config, prepared.encoder, out, report))

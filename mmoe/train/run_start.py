@@ -41,13 +41,18 @@ def with_absolute_paths(config: RunConfig, data: str | Path | None) -> RunConfig
     return config.model_copy(update={"data": section.model_copy(update=update)})
 
 
-def same_on_all_ranks(config: RunConfig, out: Path) -> Path:
+def same_on_all_ranks(config: RunConfig, out: Path, options: Mapping[str, Any]) -> Path:
     """Compares what the ranks were started with; the folder is rank 0's, which may hold a time.
 
+    Args:
+        config: Of this rank.
+        out: The folder to write.
+        options: What else was asked for, by the names of the command line.
+
     Raises:
-        ValueError: The config of a rank is another; the same text on every rank.
+        ValueError: The config or an option of a rank is another; the same text on every rank.
     """
-    started = from_all((config.model_dump(mode="json"), str(out)))
+    started = from_all(({**config.model_dump(mode="json"), **options}, str(out)))
     first, folder = started[0]
     for r, (config_of_rank, _) in enumerate(started):
         found = [*differences(first, config_of_rank)]
@@ -83,6 +88,22 @@ def same_data_on_all_ranks(prepared: PreparedData) -> None:
             raise ValueError(
                 f"{prepared.origin}: rank {r} has read other data than rank 0: the {what} "
                 f"differ{shown}; give all ranks the same files, on a file system that they share"
+            )
+
+
+def same_warm_start_on_all_ranks(report: WarmStartReport) -> None:
+    """Waits until every rank has taken over what it holds, and compares what they found.
+
+    Raises:
+        ValueError: A rank has read another checkpoint; the same text on every rank.
+    """
+    first, *others = from_all(report.as_dict())
+    for r, other in enumerate(others, start=1):
+        if other != first:
+            raise ValueError(
+                f"--warm-start {report.run}: rank {r} has read another checkpoint there than rank "
+                f"0 ({first_difference(first, other)}; rank 0's is called there, rank {r}'s here); "
+                "let that run finish first, and give all ranks one folder that they share"
             )
 
 

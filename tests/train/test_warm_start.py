@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from mmoe.config import config_from_dict, set_values
 from mmoe.datasets.encoder import FeatureEncoder
@@ -20,11 +21,13 @@ from mmoe.parallel import ensure_process_group
 from mmoe.score import RunDirectory, load_predictor
 from mmoe.score.checkpoint import CheckpointFolder
 from mmoe.score.predictor import Predictor
+from mmoe.score.stored_tensors import StoredTensors
 from mmoe.train import WarmStart, train_run
 from mmoe.train.fit import _training_state
 from mmoe.train.prepare import encode, prepare
 from mmoe.train.warm_start import EarlierRun, WarmStartReport, transfer
 from mmoe.train.warm_start.sources import NEW, Shape, expert_places, tensor_sources
+from mmoe.train.warm_start.stored import Stored
 from mmoe.train.warm_start.tables import continue_accumulators
 
 BACKENDS = [
@@ -297,12 +300,20 @@ def test_a_run_killed_while_it_began_is_no_obstacle(monday, tuesday, tmp_path, a
     assert_same(tmp_path / "whole", broken)
 
 
-def test_state_of_another_form_begins_anew_and_is_named():
+def _stored(folder: Path, prefix: str, tensors: dict[str, torch.Tensor]) -> Stored:
+    """As a checkpoint has them."""
+    named = {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}
+    save_file(named, folder / f"{prefix}.safetensors")
+    return Stored.of(StoredTensors(folder, prefix), prefix)
+
+
+def test_state_of_another_form_begins_anew_and_is_named(tmp_path):
     report = WarmStartReport("runs/old", 3)
     states = {"a/m": torch.zeros(4, 2), "a/v": torch.zeros(4), "b/m": torch.zeros(2), "steps": (
         torch.zeros(1))}  # fmt: skip
     old = {"a/m": torch.ones(3, 2), "a/v": torch.ones(3, 2), "steps": torch.tensor([9.0])}
-    continue_accumulators(states, old, {"a": torch.zeros(3, 2)}, report)
+    old_tables = _stored(tmp_path, "tables", {"a": torch.zeros(3, 2)})
+    continue_accumulators(states, _stored(tmp_path, "state", old), old_tables, report)
     assert states["a/m"].tolist() == [[1, 1], [1, 1], [1, 1], [0, 0]]
     assert not states["a/v"].any() and states["steps"] == 9
     assert report.initialised == ["embedding optimizer state of table a"]

@@ -22,6 +22,10 @@ class WarmStart:
     run: Path
     new_experts: NewExperts = "fresh"
 
+    def options(self) -> dict[str, str]:
+        """As the command line calls them, for errors."""
+        return {"--warm-start": str(self.run.absolute()), "--new-experts": self.new_experts}
+
     @classmethod
     def recorded(cls, run: RunDirectory, asked: "WarmStart | None") -> "WarmStart | None":
         """What a run to be resumed began with.

@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from mmoe.config import RunConfig
 from mmoe.datasets.encoder import FeatureEncoder
 from mmoe.score.checkpoint import CheckpointFolder
 from mmoe.score.run_directory import RunDirectory
+from mmoe.score.stored_tensors import StoredTensors
 from mmoe.train.warm_start.meaning import differences, named_pairs
 
 # What must stay of the model; sizes show in the tensors.
@@ -30,12 +29,14 @@ class EarlierRun:
         config: As it was trained.
         encoder: Fitted on its training rows, and on those of the runs that it continued.
         folder: Its checkpoints.
+        best: Name of the best one, when it was opened.
     """
 
     path: Path
     config: RunConfig
     encoder: FeatureEncoder
     folder: CheckpointFolder
+    best: str
 
     @classmethod
     def open(cls, path: str | Path) -> "EarlierRun":
@@ -46,20 +47,21 @@ class EarlierRun:
         """
         run = RunDirectory.open(path)
         encoder = FeatureEncoder.load(run.vocabulary)
-        return cls(run.path.absolute(), run.config(), encoder, CheckpointFolder(run.checkpoint))
+        folder = CheckpointFolder(run.checkpoint)
+        return cls(run.path.absolute(), run.config(), encoder, folder, folder.index()["best"])
 
     @property
     def step(self) -> int:
         """Of the best checkpoint, which its folder is named by (`step-00000120`)."""
-        return int(self.folder.index()["best"].split("-")[1])
+        return int(self.best.split("-")[1])
 
-    def model(self) -> dict[str, Tensor]:
+    def model(self) -> StoredTensors:
         """Weights that scored best."""
-        return self.folder.model("best")
+        return self.folder.tensors(self.best, "model")
 
-    def training(self) -> dict[str, Tensor]:
+    def training(self) -> StoredTensors:
         """Optimizer state at that step."""
-        return self.folder.training("best")
+        return self.folder.tensors(self.best, "training")
 
     def check(self, config: RunConfig) -> None:
         """Whether `config` can continue this run, as far as the configs tell.

@@ -1,6 +1,6 @@
 """Tensors of an earlier run, put into tensors with more entries, fewer, or other places."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -13,11 +13,11 @@ from mmoe.train.warm_start.sources import NEW, TensorSource
 _SECOND_MOMENTS = ("exp_avg_sq", "max_exp_avg_sq")
 
 
-def fits(own: Tensor, old: Tensor, source: TensorSource) -> bool:
-    """Whether the tensors differ in the mapped dimensions alone, and no place is beyond `old`."""
-    if own.dim() != old.dim():
+def fits(own: Sequence[int], old: Sequence[int], source: TensorSource) -> bool:
+    """Whether two shapes differ in the mapped dimensions alone, and no place is beyond `old`."""
+    if len(own) != len(old):
         return False
-    for dim, (size, old_size) in enumerate(zip(own.shape, old.shape, strict=True)):
+    for dim, (size, old_size) in enumerate(zip(own, old, strict=True)):
         places = source.places.get(dim)
         if places is None and size != old_size:
             return False

@@ -4,8 +4,8 @@ Tensors have dimensions of gates, of experts and of inputs. Entries are told by 
 gate, `shared expert 2`, the feature of an input column), never by position.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -16,6 +16,7 @@ from mmoe.mixture import DSelectKGate, FixedGate, MLPExperts
 from mmoe.mixture.gates.logits import GateLogits
 from mmoe.mixture.loading import expert_dims
 from mmoe.models.network import Level, MixtureNetwork
+from mmoe.parallel.shards import Shard
 
 NewExperts = Literal["fresh", "copy"]
 NEW = -1  # the place of an entry that the earlier network did not have
@@ -95,6 +96,33 @@ def tensor_sources(
                 places = {**sources[f"{prefix}.{name}"].places, dim: columns}
                 sources[f"{prefix}.{name}"] = TensorSource(f"{prefix}.{name}", places, dim)
     return {name: sources[name] for name in sources.keys() - _constants(now.network)}
+
+
+def own_sources(
+    sources: Mapping[str, TensorSource], layout: Mapping[str, Sequence[Shard]]
+) -> dict[str, TensorSource]:
+    """The sources of what this rank holds, where tensors of experts lie in pieces over ranks.
+
+    Args:
+        sources: Of the whole tensors.
+        layout: This rank's pieces, along the dimension of experts, the first one.
+
+    Example:
+        >>> import torch
+        >>> source = TensorSource("w", {0: np.array([2, 0, NEW])})
+        >>> layout = {"w": [Shard(torch.zeros(2, 4), (3, 4), (1, 0))]}
+        >>> own_sources({"w": source}, layout)["w"].places[0].tolist()
+        [0, -1]
+    """
+    own = dict(sources)
+    for name, shards in layout.items():
+        if name in own:
+            experts = np.concatenate(
+                [np.arange(s.region[0].start, s.region[0].stop) for s in shards]
+            )
+            places = own[name].places
+            own[name] = replace(own[name], places={**places, 0: places[0][experts]})
+    return own
 
 
 def places_of(now: Sequence[str], before: Sequence[str]) -> np.ndarray:

@@ -1,85 +1,100 @@
 """Embedding tables of an earlier run, their optimizer's state, and who owns managed rows."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from torch import Tensor
-
+from mmoe.config import TableSpec
 from mmoe.embeddings import EmbeddingBackend, managed_ids, table_of_state
-from mmoe.score.checkpoint import without_prefix
+from mmoe.parallel.shards import Shard, Sharded, first_rows, pieces
+from mmoe.score.stored_tensors import StoredTensors
 from mmoe.train.warm_start.report import WarmStartReport
+from mmoe.train.warm_start.stored import Stored
 
 
-def check_tables(tables: Mapping[str, Tensor], old: Mapping[str, Tensor], run: str) -> None:
+def check_tables(tables: Sequence[TableSpec], old: Stored, run: str) -> None:
     """Whether every table that both have can take the earlier rows.
 
     Raises:
         ValueError: It has another width, or fewer rows.
     """
-    for name, weight in tables.items():
-        there = old.get(name)
+    for table in tables:
+        there = old.shape(table.name)
         if there is None:
             continue
-        if there.shape[1:] != weight.shape[1:] or len(there) > len(weight):
+        rows, dim = there
+        if dim != table.dim or rows > table.num_rows:
             raise ValueError(
-                f"--warm-start {run}: table {name!r} has {len(there):,} rows of width "
-                f"{there.shape[1]} there, and {len(weight):,} of width {weight.shape[1]} here; "
+                f"--warm-start {run}: table {table.name!r} has {rows:,} rows of width "
+                f"{dim} there, and {table.num_rows:,} of width {table.dim} here; "
                 "keep its sizes, give the feature another name, or train without --warm-start"
             )
 
 
 def continue_tables(
-    tables: Mapping[str, Tensor], old: Mapping[str, Tensor], report: WarmStartReport
+    tables: Sequence[TableSpec],
+    shards: Mapping[str, Sharded],
+    old: Stored,
+    report: WarmStartReport,
 ) -> None:
-    """Known rows are copied; the others keep their fresh values."""
-    same = []
-    for name, weight in tables.items():
-        if name not in old:
+    """Known rows are read into this rank's pieces; the others keep their fresh values.
+
+    Args:
+        tables: All of them; the report is the same on every rank.
+        shards: What this rank holds of them.
+        old: Those of the earlier run; passed `check_tables`.
+        report: Told of them.
+    """
+    same, known = [], {}
+    for table in tables:
+        there = old.shape(table.name)
+        if there is None:
             continue
-        before = len(old[name])
-        weight[:before] = old[name]
-        if before == len(weight):
-            same.append(name)
+        known[table.name] = first_rows(shards[table.name], there[0])
+        more = table.num_rows - there[0]
+        if more:
+            size = f"{there[0]:,} → {table.num_rows:,} rows (+{more:,})"
+            report.grown.append(f"table {table.name} {size}")
         else:
-            more = len(weight) - before
-            report.grown.append(f"table {name} {before:,} → {len(weight):,} rows (+{more:,})")
-    report.compare("table", [n for n in tables if n in same or n not in old], same)
-    report.compare("table", [], [name for name in old if name not in tables])
+            same.append(table.name)
+    old.load(known)
+    names = [table.name for table in tables]
+    report.compare("table", [n for n in names if n in same or n not in old.names], same)
+    report.compare("table", [], [name for name in old.names if name not in names])
 
 
 def continue_accumulators(
-    states: Mapping[str, Tensor],
-    old: Mapping[str, Tensor],
-    old_tables: Mapping[str, Tensor],
-    report: WarmStartReport,
+    states: Mapping[str, Sharded], old: Stored, old_tables: Stored, report: WarmStartReport
 ) -> None:
     """Optimizer state by `TABLE/NAME`, which grows with the rows, and what is of all tables.
 
     New rows keep their fresh state, and so does what the earlier run has not, or in another form.
     """
     without: dict[str, None] = {}
-    for name, own in states.items():
-        table, there = table_of_state(name), old.get(name)
-        if table is not None and table not in old_tables:
+    known: dict[str, list[Shard]] = {}
+    for name, state in states.items():
+        table, there = table_of_state(name), old.shape(name)
+        if table is not None and table not in old_tables.names:
             continue
-        rows = len(own) if table is None else len(old_tables[table])
-        if there is not None and there.shape == (rows, *own.shape[1:]):
-            own[:rows] = there
+        rows = None if table is None else old_tables.shape(table)
+        own = pieces(state) if rows is None else first_rows(state, rows[0])
+        # Kinds and widths are those of the earlier run, so ranks without a piece agree
+        if there is not None and all(piece.shape == there for piece in own):
+            known[name] = own
         elif table is not None:
             without[table] = None
+    old.load(known)
     if without:
         report.compare("embedding optimizer state of table", list(without), [])
 
 
 def continue_ids(
     embeddings: EmbeddingBackend,
-    model: Mapping[str, Tensor],
-    training: Mapping[str, Tensor],
+    model: StoredTensors,
+    training: StoredTensors,
     report: WarmStartReport,
 ) -> None:
     """Ids that own a row keep it, and what they earned in the eyes of admission and eviction."""
     ids = managed_ids(embeddings)
     if ids is None:
         return
-    owners, progress = (without_prefix("ids", tensors) for tensors in (model, training))
-    kept = ids.continue_from(owners, progress)
+    kept = ids.continue_from(model.whole("ids"), training.whole("ids"))
     report.compare("managed ids of table", kept, kept)

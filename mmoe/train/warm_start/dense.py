@@ -1,0 +1,99 @@
+"""The network of an earlier run and its moments, brought into this rank's part of a new one."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from mmoe.config import RunConfig
+from mmoe.parallel.shards import Shard
+from mmoe.train.warm_start.earlier import EarlierRun, model_difference
+from mmoe.train.warm_start.grow import fits, moved, moved_moments
+from mmoe.train.warm_start.rates import rate_shifts, shift_logits
+from mmoe.train.warm_start.sources import TensorSource, own_sources
+from mmoe.train.warm_start.stored import Stored
+
+
+@dataclass(frozen=True)
+class DenseTransfer:
+    """What becomes of every tensor of a network.
+
+    One earlier tensor is in memory at a time. Of experts that are spread over ranks a rank takes
+    its own out of it.
+
+    Attributes:
+        sources: Of the whole tensors.
+        layout: This rank's pieces of those that lie on several ranks.
+        earlier: Where they come from.
+        config: Of the new run.
+    """
+
+    sources: Mapping[str, TensorSource]
+    layout: Mapping[str, Sequence[Shard]]
+    earlier: EarlierRun
+    config: RunConfig
+
+    def check(self, network: nn.Module, old: Stored) -> None:
+        """Whether every tensor that has an origin can take it; of whole tensors, pieces or not.
+
+        Raises:
+            ValueError: It is not there, or has another shape.
+        """
+        for name, own in network.state_dict().items():
+            origin = self._origin(name)
+            if origin is None:
+                continue
+            shape, there = self._whole_shape(name, own), old.shape(origin)
+            if there is None or not fits(shape, there, self.sources[name]):
+                what = "does not exist" if there is None else f"has shape {list(there)}"
+                before, now = self.earlier.config.model, self.config.model
+                key = model_difference(before.model_dump(), now.model_dump())
+                raise ValueError(
+                    f"--warm-start {self.earlier.path}: tensor {origin!r} {what} there, but "
+                    f"{list(shape)} is needed here{f' ({key})' if key else ''}; keep the model's "
+                    "sizes, or train without --warm-start"
+                )
+
+    def copy(self, network: nn.Module, old: Stored) -> None:
+        """Fills every tensor that has an origin; what is new in it keeps its value.
+
+        Args:
+            network: This rank's part; passed `check`.
+            old: The earlier network.
+        """
+        tensors, mine = network.state_dict(), own_sources(self.sources, self.layout)
+        for name, own in tensors.items():
+            origin = self._origin(name)
+            if origin is not None:
+                own.copy_(moved(own, old.read(origin), mine[name]))
+        tasks = [task.name for task in self.config.tasks]
+        shift_logits(tensors, tasks, rate_shifts(self.earlier.config, self.config))
+
+    def moments(self, network: nn.Module, old: Stored) -> dict[str, Tensor]:
+        """The dense optimizer's, by `PARAMETER/MOMENT`, of every parameter that has an origin."""
+        mine = own_sources(self.sources, self.layout)
+        by_parameter: dict[str, dict[str, str]] = {}
+        for full_name in old.names:
+            name, _, key = full_name.rpartition("/")
+            by_parameter.setdefault(name, {})[key] = full_name
+        flat = {}
+        for name, own in network.named_parameters():
+            names = by_parameter.get(self._origin(name) or "", {})
+            shapes = [old.shape(full_name) or () for full_name in names.values()]
+            whole = self._whole_shape(name, own)
+            if names and all(
+                not shape or fits(whole, shape, self.sources[name]) for shape in shapes
+            ):
+                found = {key: old.read(full_name) for key, full_name in names.items()}
+                for key, moment in moved_moments(own, found, mine[name]).items():
+                    flat[f"{name}/{key}"] = moment
+        return flat
+
+    def _origin(self, name: str) -> str | None:
+        """The tensor that it was."""
+        source = self.sources.get(name)
+        return None if source is None else source.name
+
+    def _whole_shape(self, name: str, own: Tensor) -> tuple[int, ...]:
+        """Of the tensor that this rank may hold pieces of."""
+        return self.layout[name][0].shape if name in self.layout else tuple(own.shape)
