@@ -176,7 +176,25 @@ def _every_command(
         )
 
 
-_ON_RANKS = ("train", "evaluate", "score")
+_ON_RANKS = ("train", "backtest", "evaluate", "score")
+
+
+def _resumes(out: Path | None, resume: bool, what: str) -> bool:
+    """Whether to go on with what is in `out`: asked for, or begun by these ranks before a restart.
+
+    Raises:
+        ValueError: There is no `out` to go on in.
+    """
+    if resume and out is None:
+        raise ValueError(f"--resume needs --out: the {what} to continue")
+    if os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") == "0":
+        return resume
+    if out is None:
+        raise ValueError(f"torchrun --max-restarts needs --out: the {what} that restarts continue")
+    from mmoe.parallel.restarts import begun_before
+
+    # Ranks that torchrun starts again go on where the last checkpoint is
+    return begun_before(out) or resume
 
 
 @app.command()
@@ -218,15 +236,7 @@ def train(
     quiet: Quiet = False,
 ) -> None:
     """Train, evaluate on the test split, and write a run directory."""
-    if resume and out is None:
-        raise ValueError("--resume needs --out: the directory of the run to continue")
-    if os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0":
-        if out is None:
-            raise ValueError("torchrun --max-restarts needs --out: the run that restarts continue")
-        from mmoe.parallel.restarts import begun_before
-
-        # Ranks that torchrun starts again go on where the last checkpoint is
-        resume = begun_before(out) or resume
+    resume = _resumes(out, resume, "directory of the run")
     if new_experts is not None and warm_start is None:
         raise ValueError(f"--new-experts {new_experts.value} needs --warm-start RUN_DIR")
     config = _config(recipe_or_config or _own_config(out if resume else None, warm_start), set_)
@@ -283,8 +293,7 @@ def backtest(
     quiet: Quiet = False,
 ) -> None:
     """Train day d, test day d + 1, walking forward; print every day and the total."""
-    if resume and out is None:
-        raise ValueError("--resume needs --out: the folder of the backtest to continue")
+    resume = _resumes(out, resume, "folder of the backtest")
     config = _config(recipe_or_config, set_)
     out = out or Path("runs") / f"{config.name}-backtest-{datetime.now():%Y%m%d-%H%M%S}"
     from mmoe.score.metrics_table import backtest_table

@@ -1,7 +1,8 @@
 """What ranks tell each other beside tensors: rank 0's results, and what each was started with."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from datetime import timedelta
+from typing import Any, TypeVar, cast
 
 import torch.distributed as dist
 
@@ -9,21 +10,31 @@ from mmoe.parallel.process_group import rank, world_size
 
 T = TypeVar("T")
 
+# For work whose time depends on the data; a rank that is gone is noticed all the same
+_VERY_LONG = timedelta(days=365)
 
-def from_first(make: Callable[[], T]) -> T:
+
+def from_first(make: Callable[[], T], *, takes_long: bool = False) -> T:
     """What `make` returns on rank 0, on every rank; no other rank calls it.
 
     Args:
         make: Returns something that can be pickled. If it raises, rank 0 ends, and the other ranks
             with it (see `RankWatch`).
+        takes_long: The others wait as long as it takes, not `parallel.timeout_seconds`.
 
     Example:
         >>> from_first(lambda: 3)
         3
     """
+    if world_size() == 1:
+        return make()
+    group = None
+    if takes_long:
+        group = cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=_VERY_LONG))
     value = [make() if rank() == 0 else None]
-    if world_size() > 1:
-        dist.broadcast_object_list(value, src=0)
+    dist.broadcast_object_list(value, src=0, group=group)
+    if group is not None:
+        dist.destroy_process_group(group)
     return value[0]  # type: ignore[return-value]  # rank 0's
 
 

@@ -106,6 +106,7 @@ class Trainer:
                     best = position.epochs_without_gain == 0
                     self.state.save(self.checkpoints, best=best)
                     self._write_history()
+        self.ranks.close()
         self._write_history()  # a resumed run may have lost it
         if position.epoch < training.epochs:
             self.reporter.say(

@@ -57,6 +57,11 @@ class StepRanks:
             ranks.network = network
         return ranks
 
+    def close(self) -> None:
+        """No step follows; a process that trains again takes another group."""
+        if self.group is not None:
+            dist.destroy_process_group(self.group)
+
     @property
     def alone(self) -> bool:
         """Whether there are no others."""

@@ -1,7 +1,7 @@
 """Which days a backtest trains on and tests, and which files hold them."""
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,10 @@ class BacktestSettings:
     def as_dict(self) -> dict[str, Any]:
         """For backtest.json; `days` is not among it: a walk may be made longer."""
         return {"from_scratch": self.from_scratch, "window": self.window}
+
+    def options(self) -> dict[str, Any]:
+        """As the command line calls them, for errors."""
+        return {f"--{name.replace('_', '-')}": value for name, value in asdict(self).items()}
 
 
 @dataclass(frozen=True, kw_only=True)

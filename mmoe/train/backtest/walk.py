@@ -4,13 +4,14 @@ from pathlib import Path
 from typing import Any
 
 from mmoe.config import RunConfig
+from mmoe.parallel import ensure_process_group, from_first, rank
 from mmoe.score.console import Reporter, SilentReporter
 from mmoe.score.run_directory import RunDirectory
 from mmoe.score.text_files import read_json, write_json
 from mmoe.train.backtest.plan import BacktestSettings, Step, day_column, plan_steps
 from mmoe.train.backtest.tested import total_metrics, write_tested
 from mmoe.train.fit import train_run
-from mmoe.train.run_start import first_difference, with_absolute_paths
+from mmoe.train.run_start import first_difference, same_on_all_ranks, with_absolute_paths
 from mmoe.train.warm_start import WarmStart
 
 _PLAN, _RESULT, _TESTED = "plan.json", "backtest.json", "predictions.parquet"
@@ -26,6 +27,8 @@ def backtest(
     reporter: Reporter | None = None,
 ) -> dict[str, Any]:
     """Trains day d, tests day d + 1, walking forward; each model continues the one before.
+
+    Several ranks train every day together; rank 0 lays out the walk, and writes.
 
     Args:
         config: What to train; its split's validation share is drawn from the days trained on.
@@ -44,27 +47,47 @@ def backtest(
         ValueError: Config, data or directory cannot be used; names the day where there is one.
     """
     reporter = reporter or SilentReporter()
+    ensure_process_group(config.parallel.timeout_seconds)
     config = with_absolute_paths(config, data)
+    out = same_on_all_ranks(config, out, {"--resume": resume, **settings.options()})
+    if rank() > 0:
+        reporter = SilentReporter()
     column = day_column(config, settings)
-    _check_folder(out, resume)
-    steps = plan_steps(config, settings)
     header = {"column": column, **settings.as_dict()}
-    _write_plan(out, config, header, steps)
+    steps = from_first(lambda: _begin(config, out, settings, header, resume), takes_long=True)
     days = []
     try:
         for number, step in enumerate(steps):
             before = steps[number - 1] if number and not settings.from_scratch else None
             days.append(_run_day(config, column, out, step, before, reporter))
-    except ValueError:
-        _leave_nothing_of_no_day(out)
+    except Exception:
+        if rank() == 0:
+            _leave_nothing_of_no_day(out)
         raise
-    tested = [out / step.name / _TESTED for step in steps]
-    total, notes = total_metrics(config, tested)
-    for note in notes:
-        reporter.say(f"note, total: {note}")
-    result = {**header, "days": days, "total": total}
-    write_json(out / _RESULT, result)
-    return result
+
+    def finish() -> dict[str, Any]:
+        total, notes = total_metrics(config, [out / step.name / _TESTED for step in steps])
+        for note in notes:
+            reporter.say(f"note, total: {note}")
+        result = {**header, "days": days, "total": total}
+        write_json(out / _RESULT, result)
+        return result
+
+    return from_first(finish)
+
+
+def _begin(
+    config: RunConfig,
+    out: Path,
+    settings: BacktestSettings,
+    header: dict[str, Any],
+    resume: bool,
+) -> list[Step]:
+    """Looks at the folder and the days, and writes plan.json."""
+    _check_folder(out, resume)
+    steps = plan_steps(config, settings)
+    _write_plan(out, config, header, steps)
+    return steps
 
 
 def _check_folder(out: Path, resume: bool) -> None:
@@ -148,17 +171,16 @@ def _run_day(
             f"no rows between {step.train[-1]} and {step.test}: the model of {step.train[-1]} is "
             f"tested on {step.test}"
         )
-    if not (run.metrics_file.exists() and tested.exists()):
+    finished, begun = from_first(lambda: _standing(run, tested))
+    if not finished:
         trained = f"{step.train[0]} to {step.train[-1]}" if step.train[1:] else f"{step.train[0]}"
         reporter.say(f"training on {trained}, testing on {step.test}")
         day_config = step.config(config, column)
-        for stray in run.path.glob(f".{_TESTED}.*.tmp"):
-            stray.unlink()  # of a process that was killed while it wrote
         try:
             train_run(
                 day_config,
                 run.path,
-                resume=run.path.exists(),
+                resume=begun,
                 warm_start=None if before is None else WarmStart(out / before.name),
                 reporter=reporter,
                 on_test=lambda predictions_NT, labels: write_tested(
@@ -167,4 +189,14 @@ def _run_day(
             )
         except ValueError as error:
             raise ValueError(f"backtest, day {trained} (tested on {step.test}): {error}") from None
-    return {**step.as_dict(), "run": step.name, "tasks": run.metrics()["tasks"]}
+    tasks = from_first(lambda: run.metrics()["tasks"])
+    return {**step.as_dict(), "run": step.name, "tasks": tasks}
+
+
+def _standing(run: RunDirectory, tested: Path) -> tuple[bool, bool]:
+    """Whether a day is finished, and whether it has begun."""
+    finished = run.metrics_file.exists() and tested.exists()
+    if not finished:
+        for stray in run.path.glob(f".{_TESTED}.*.tmp"):
+            stray.unlink()  # of a process that was killed while it wrote
+    return finished, run.path.exists()
