@@ -60,7 +60,7 @@ def backtest(
         for number, step in enumerate(steps):
             before = steps[number - 1] if number and not settings.from_scratch else None
             days.append(_run_day(config, column, out, step, before, reporter))
-    except Exception:
+    except BaseException:  # the launcher's too, where another rank has failed
         if rank() == 0:
             _leave_nothing_of_no_day(out)
         raise

@@ -1,0 +1,135 @@
+"""One rank of a gloo world that continues yesterday's model; run by test_every_day_ranks.py.
+
+    FOLDER=… python tests/train/every_day_world.py RANK WORLD_SIZE STORE REPORT
+
+FOLDER holds the configs. What the ranks make goes there too: runs, and for each case the state
+before the first step as a checkpoint.
+"""
+
+import json
+import os
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from mmoe.config import config_from_dict, load_config, set_values
+from mmoe.parallel import rank
+from mmoe.score.checkpoint import CheckpointFolder
+from mmoe.score.predictor import Predictor
+from mmoe.score.saving import CheckpointSaver
+from mmoe.train import WarmStart, loop, train_run
+from mmoe.train.backtest import BacktestSettings, backtest
+from mmoe.train.evaluate import predict_rows
+from mmoe.train.fit import _training_state
+from mmoe.train.prepare import prepare
+from mmoe.train.warm_start import EarlierRun, transfer
+
+# Seconds after which a rank that waits for another gives up
+PATIENCE = 60
+
+WIDER = {
+    "features": [{"kind": "numeric", "name": "row", "buckets": 3, "dim": 4}],
+    "tasks": [{"name": "dear", "label": "price > 1"}],
+}
+BY_ROWS = "parallel.tables.sharding=row_wise"
+# By name: settings, whether features and tasks are added (in front), and what new experts are
+CASES = {
+    "as it was": ([BY_ROWS], False, "fresh"),
+    "wider, spread": (["parallel.experts=spread", "model.num_experts=5", BY_ROWS], True, "fresh"),
+    "copies, spread": (
+        ["parallel.experts=spread", "model.num_experts=5", "parallel.tables.sharding=table_wise"],
+        False,
+        "copy",
+    ),
+    "one expert, spread": (
+        ["parallel.experts=spread", "model.num_experts=1", "model.gate.k=1",
+         "parallel.tables.sharding=data_parallel"], True, "fresh"),
+    "half precision": (["parallel.tables.precision=fp16"], True, "fresh"),
+}  # fmt: skip
+
+
+def changed(config, settings, wider=False):
+    raw = config.model_dump(mode="json", exclude_none=True)
+    if wider:
+        raw |= {section: [*new, *raw[section]] for section, new in WIDER.items()}
+    return config_from_dict(set_values(raw, settings))
+
+
+def begun(name, config, monday, folder):
+    """Saves the state before the first step; the report, and rank 0's predictions of all ranks."""
+    settings, wider, new_experts = CASES[name]
+    config = changed(config, settings, wider)
+    earlier = EarlierRun.open(monday)
+    earlier.check(config)
+    prepared = prepare(config, earlier=earlier.encoder)
+    state = _training_state(config, prepared)
+    report = transfer(earlier, state, config, prepared.encoder, new_experts)
+    with CheckpointSaver(CheckpointFolder(folder), background=False) as saver:
+        state.save(saver, best=True)
+    state.ranker.network = state.scoring_network
+    predictions_NT, _ = predict_rows(Predictor(state.ranker, config), prepared.test)
+    return report.as_dict(), predictions_NT
+
+
+class StoppedAfter:
+    """Ends training after so many steps, on every rank alike."""
+
+    def __init__(self, steps):
+        self.left, self.step = steps, loop.train_step
+
+    def __enter__(self):
+        loop.train_step = self
+
+    def __exit__(self, kind, *_):
+        loop.train_step = self.step
+        return kind is KeyboardInterrupt
+
+    def __call__(self, *arguments):
+        self.left -= 1
+        if self.left < 0:
+            raise KeyboardInterrupt
+        return self.step(*arguments)
+
+
+def main(folder):
+    monday, tuesday = (load_config(folder / f"{day}.yaml") for day in ("monday", "tuesday"))
+    train_run(monday, folder / "monday-2")
+    reports = {}
+    for name in CASES:
+        out = folder / f"{name}-2"
+        reports[name], predictions_NT = begun(name, tuesday, folder / "monday-2", out)
+        if rank() == 0:
+            np.save(out / "predictions.npy", predictions_NT)
+    warm = WarmStart(folder / "monday-2")
+    train_run(tuesday, folder / "tuesday-2", warm_start=warm)
+    with StoppedAfter(8):
+        train_run(tuesday, folder / "stopped-2", warm_start=warm)
+    try:
+        mixed = WarmStart(warm.run, "copy" if rank() else "fresh")
+        train_run(tuesday, folder / "mixed", warm_start=mixed)
+    except ValueError as error:  # on every rank
+        reports["mixed"] = str(error)
+    days = load_config(folder / "days.yaml")
+    settings = BacktestSettings(column="day", days=2)
+    with StoppedAfter(10):
+        backtest(days, folder / "days-2", settings)
+    reports["stopped at"] = sorted(path.name for path in (folder / "days-2").iterdir())
+    reports["backtest"] = backtest(days, folder / "days-2", settings, resume=True)
+    return reports
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{sys.argv[3]}",
+        rank=int(sys.argv[1]),
+        world_size=int(sys.argv[2]),
+        timeout=timedelta(seconds=PATIENCE),
+    )
+    Path(sys.argv[4]).write_text(json.dumps(main(Path(os.environ["FOLDER"]))))
+    dist.destroy_process_group()
