@@ -66,6 +66,16 @@ class DataFile:
         filesystem.invalidate_cache(filesystem._parent(path))  # a listing may be old
         return int(filesystem.size(path))
 
+    def tail(self, count: int) -> bytes:
+        """The last bytes; all of them, where there are fewer.
+
+        Raises:
+            OSError: It is not there.
+        """
+        with self.open() as file:
+            file.seek(max(self.size() - count, 0))
+            return file.read()
+
 
 def is_address(path: str) -> bool:
     """Does fsspec have to resolve it?"""

@@ -17,6 +17,7 @@ from mmoe.datasets.share import WHOLE, Share
 from mmoe.datasets.sources import load_splits
 from mmoe.datasets.splits import Splits
 from mmoe.datasets.stream import open_stream, wants_stream
+from mmoe.parallel import from_first, world_size
 
 
 class LabelledRows(Protocol):
@@ -46,6 +47,7 @@ class PreparedData:
     Attributes:
         streamed: The splits are read while they are used.
         fingerprint: Of the files, where they are streamed; a resumed run needs the same.
+        content: Of the streamed files' bytes, by which several ranks compare what they read.
     """
 
     encoder: FeatureEncoder
@@ -56,6 +58,7 @@ class PreparedData:
     origin: str
     streamed: bool = False
     fingerprint: str = ""
+    content: str = ""
 
 
 def prepare(
@@ -78,7 +81,8 @@ def prepare(
     Raises:
         ValueError: Anything is wrong with the data; the message names file, column and row.
     """
-    if splits is None and wants_stream(config):
+    # Ranks that see other files must not part here: what they have read is compared later
+    if splits is None and from_first(lambda: wants_stream(config)):
         return _prepare_stream(config, encoder, earlier, advance)
     splits = splits or load_splits(config)
     if encoder is None:
@@ -116,11 +120,18 @@ def _prepare_stream(
     earlier: FeatureEncoder | None,
     advance: Callable[[int], None] | None,
 ) -> PreparedData:
-    """Fits the encoder in a pass of its own; an interrupted run brings its encoder along."""
+    """Fits the encoder in a pass of its own; an interrupted run brings its encoder along.
+
+    Of several ranks the first one fits it for all.
+    """
     splits = open_stream(config)
+
+    def fit() -> FeatureEncoder:
+        fitted = splits.fit(advance)
+        return fitted if earlier is None else extend_encoder(fitted, earlier, splits.origin)
+
     if encoder is None:
-        encoder = splits.fit(advance)
-        encoder = encoder if earlier is None else extend_encoder(encoder, earlier, splits.origin)
+        encoder = from_first(fit, takes_long=True)
     return PreparedData(
         encoder=encoder,
         train=splits.rows("train", encoder),
@@ -130,4 +141,5 @@ def _prepare_stream(
         origin=splits.origin,
         streamed=True,
         fingerprint=splits.fingerprint(),
+        content=splits.content() if world_size() > 1 else "",
     )

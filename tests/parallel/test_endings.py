@@ -178,8 +178,12 @@ def _second_rank_tells(monkeypatch, module, change):
         ),
         ({"ids": "x"}, "rank 1 has read other data than rank 0: the ids differ; give all"),
         ({"labels": 1}, "rank 1 has read other data than rank 0: the labels differ; give all"),
+        (
+            {"sizes or last bytes of the files": "x"},
+            "rank 1 has read other data than rank 0: the sizes or last bytes of the files differ",
+        ),
     ],
-    ids=["rows", "ids", "labels"],
+    ids=["rows", "ids", "labels", "bytes"],
 )
 def test_ranks_that_read_other_rows_are_told(
     monkeypatch, funnel_table, funnel_config, tmp_path, change, message

@@ -17,7 +17,8 @@ import torch
 import torch.distributed as dist
 
 from mmoe.config import config_from_dict, load_config, set_values
-from mmoe.parallel import rank
+from mmoe.datasets.stream import StreamSplits
+from mmoe.parallel import from_all, rank
 from mmoe.score.checkpoint import CheckpointFolder
 from mmoe.score.predictor import Predictor
 from mmoe.score.saving import CheckpointSaver
@@ -95,10 +96,28 @@ class StoppedAfter:
         return self.step(*arguments)
 
 
+class FitsCounted:
+    """How often this rank reads a stream to fit its encoder."""
+
+    count, fit = 0, StreamSplits.fit
+
+    def __enter__(self):
+        def fit(splits, advance=None):
+            self.count += 1
+            return FitsCounted.fit(splits, advance)
+
+        StreamSplits.fit = fit
+        return self
+
+    def __exit__(self, *_):
+        StreamSplits.fit = FitsCounted.fit
+
+
 def main(folder):
     monday, tuesday = (load_config(folder / f"{day}.yaml") for day in ("monday", "tuesday"))
-    train_run(monday, folder / "monday-2")
-    reports = {}
+    with FitsCounted() as fits:
+        train_run(monday, folder / "monday-2")
+    reports = {"fits": from_all(fits.count)}
     for name in CASES:
         out = folder / f"{name}-2"
         reports[name], predictions_NT = begun(name, tuesday, folder / "monday-2", out)

@@ -93,6 +93,10 @@ def test_before_the_first_step_ranks_hold_what_one_process_holds(folder, reports
     np.testing.assert_allclose(found_NT, predictions_NT, atol=1e-6)
 
 
+def test_the_first_rank_reads_a_stream_to_fit_the_encoder_of_all(reports):
+    assert reports["fits"] == [1, 0]
+
+
 def test_losses_and_metrics_are_those_of_one_process(folder, reports):
     warm = WarmStart(folder / "monday-2")
     train_run(load_config(folder / "tuesday.yaml"), folder / "tuesday-1", warm_start=warm)
