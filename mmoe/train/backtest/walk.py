@@ -73,7 +73,7 @@ def backtest(
         write_json(out / _RESULT, result)
         return result
 
-    return from_first(finish)
+    return from_first(finish, takes_long=True)
 
 
 def _begin(
