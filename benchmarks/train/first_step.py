@@ -7,6 +7,7 @@ import os
 import sys
 
 import mmoe.cli
+import mmoe.commands
 from benchmarks.train.pacer import PacedReporter
 
 
@@ -22,6 +23,6 @@ class FirstStep:
 
 
 if __name__ == "__main__":
-    mmoe.cli._reporter = lambda quiet: PacedReporter(FirstStep())
+    mmoe.commands._reporter = lambda quiet: PacedReporter(FirstStep())
     mmoe.cli.main()
     sys.exit("training ended without a step")

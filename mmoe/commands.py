@@ -1,0 +1,404 @@
+"""The commands. Each imports what it needs, so `mmoe --help` answers at once."""
+
+import json
+import os
+import re
+import sys
+from datetime import datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mmoe import __version__
+
+if TYPE_CHECKING:
+    from mmoe.config import RunConfig
+
+app = typer.Typer(
+    help="Multi-task ranking with Multi-gate Mixture-of-Experts.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but the result.")]
+SetValues = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY.PATH=VALUE", help="Change a value; takes several, and repeats."
+    ),
+]
+RunDir = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="A folder made by mmoe train.")]
+
+
+class Device(StrEnum):
+    """What computes."""
+
+    AUTO = "auto"
+    CPU = "cpu"
+    CUDA = "cuda"
+
+
+OnDevice = Annotated[
+    Device, typer.Option(help="auto: a GPU where there is one; whatever the run was trained on.")
+]
+
+
+class TablePrecision(StrEnum):
+    """What tables that are only looked up hold."""
+
+    FP16 = "fp16"
+    INT8 = "int8"
+
+
+InPrecision = Annotated[
+    TablePrecision | None,
+    typer.Option(help="Tables in fewer bits, and so less memory; left out: as they were trained."),
+]
+
+
+class NewExperts(StrEnum):
+    """What becomes of experts that an earlier run did not have."""
+
+    FRESH = "fresh"
+    COPY = "copy"
+
+
+@app.callback(invoke_without_command=True)
+def _every_command(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
+) -> None:
+    if version:
+        print(__version__)
+        raise typer.Exit
+    command = context.invoked_subcommand
+    if os.environ.get("WORLD_SIZE", "1") != "1" and command not in _ON_RANKS:
+        raise ValueError(
+            f"mmoe {command} runs on one process; start it without torchrun "
+            f"(several ranks: mmoe {', '.join(_ON_RANKS)})"
+        )
+
+
+_ON_RANKS = ("train", "backtest", "evaluate", "score")
+
+
+def _resumes(out: Path | None, resume: bool, what: str) -> bool:
+    """Whether to go on with what is in `out`: asked for, or begun by these ranks before a restart.
+
+    Raises:
+        ValueError: There is no `out` to go on in.
+    """
+    if resume and out is None:
+        raise ValueError(f"--resume needs --out: the {what} to continue")
+    if os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") == "0":
+        return resume
+    if out is None:
+        raise ValueError(f"torchrun --max-restarts needs --out: the {what} that restarts continue")
+    from mmoe.parallel.restarts import begun_before
+
+    # Ranks that torchrun starts again go on where the last checkpoint is
+    return begun_before(out) or resume
+
+
+@app.command()
+def train(
+    recipe_or_config: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="RECIPE_OR_CONFIG.yaml",
+            help="A config file, or a recipe: synthetic-funnel, census-income, hillstrom, …; with "
+            "--warm-start or --resume left out: the run's own.",
+        ),
+    ] = None,
+    data: Annotated[str | None, typer.Option(help="Overrides data.path of the config.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Run directory; left out: runs/NAME-DATE-TIME.")
+    ] = None,
+    set_: SetValues = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue an interrupted run in --out.")
+    ] = False,
+    warm_start: Annotated[
+        Path | None,
+        typer.Option(metavar="RUN_DIR", help="Begin with this run's weights and vocabulary."),
+    ] = None,
+    new_experts: Annotated[
+        NewExperts | None,
+        typer.Option(help="Experts that the --warm-start run did not have; left out: fresh."),
+    ] = None,
+    profile: Annotated[
+        bool,
+        typer.Option(
+            "--profile", help="Also say where a step's time goes, and write RUN/profile/."
+        ),
+    ] = False,
+    device: Annotated[
+        Device | None,
+        typer.Option(help="Overrides training.device; not stored, so --resume may change it."),
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Train, evaluate on the test split, and write a run directory."""
+    resume = _resumes(out, resume, "directory of the run")
+    if new_experts is not None and warm_start is None:
+        raise ValueError(f"--new-experts {new_experts.value} needs --warm-start RUN_DIR")
+    config = _config(recipe_or_config or _own_config(out if resume else None, warm_start), set_)
+    if out is None:
+        now = datetime.now()
+        out = Path("runs") / f"{config.name}-{now:%Y%m%d-%H%M%S}"
+    from mmoe.train import WarmStart, train_run
+
+    start = None
+    if warm_start is not None:
+        start = WarmStart(warm_start, (new_experts or NewExperts.FRESH).value)
+    finished = train_run(
+        config,
+        out,
+        data=data,
+        resume=resume,
+        warm_start=start,
+        reporter=_reporter(quiet),
+        profile=profile,
+        device=None if device is None else device.value,
+    )
+    _print_metrics(finished.metrics)
+    print(finished.directory.path)
+
+
+@app.command()
+def backtest(
+    recipe_or_config: Annotated[str, typer.Argument(metavar="CONFIG.yaml", help="A config file.")],
+    data: Annotated[str | None, typer.Option(help="Overrides data.path of the config.")] = None,
+    column: Annotated[
+        str | None,
+        typer.Option(
+            help="Holds the day: dates, moments (cut at midnight UTC) or whole numbers; left out: "
+            "data.split.column."
+        ),
+    ] = None,
+    days: Annotated[int | None, typer.Option(help="Test the last so many days.")] = None,
+    from_scratch: Annotated[
+        bool, typer.Option("--from-scratch", help="Train anew every day, on all days so far.")
+    ] = False,
+    window: Annotated[
+        int | None,
+        typer.Option(
+            help="Train on the last so many days; left out: one, or with --from-scratch all so far."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="A folder; left out: runs/NAME-backtest-DATE-TIME.")
+    ] = None,
+    set_: SetValues = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the first unfinished day in --out.")
+    ] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train day d, test day d + 1, walking forward; print every day and the total."""
+    resume = _resumes(out, resume, "folder of the backtest")
+    config = _config(recipe_or_config, set_)
+    out = out or Path("runs") / f"{config.name}-backtest-{datetime.now():%Y%m%d-%H%M%S}"
+    from mmoe.score.metrics_table import backtest_table
+    from mmoe.train.backtest import BacktestSettings
+    from mmoe.train.backtest import backtest as walk
+
+    settings = BacktestSettings(column=column, days=days, from_scratch=from_scratch, window=window)
+    result = walk(config, out, settings, data=data, resume=resume, reporter=_reporter(quiet))
+    _print_table(backtest_table(result))
+    print(out)
+
+
+@app.command()
+def evaluate(
+    run_dir: RunDir,
+    data: Annotated[
+        str | None, typer.Option(help="Labelled rows; left out: the run's own test split.")
+    ] = None,
+    all_negatives: Annotated[
+        bool,
+        typer.Option(
+            "--all-negatives",
+            help="These rows hold all negatives, though the log of training kept a share "
+            "(negative_sampling_rate).",
+        ),
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON in the form of metrics.json.")
+    ] = False,
+    device: OnDevice = Device.AUTO,
+    table_precision: InPrecision = None,
+    quiet: Quiet = False,
+) -> None:
+    """Evaluate a run's best model."""
+    from mmoe.score import RunDirectory
+    from mmoe.train import evaluate_run
+
+    metrics = evaluate_run(
+        RunDirectory.open(run_dir),
+        data,
+        _reporter(quiet),
+        all_negatives=all_negatives,
+        device=device.value,
+        table_precision=None if table_precision is None else table_precision.value,
+    )
+    if as_json:
+        print(json.dumps(metrics, indent=2, allow_nan=False))
+    else:
+        _print_metrics(metrics, "test split" if data is None else data)
+
+
+@app.command()
+def score(
+    run_dir: RunDir,
+    input_: Annotated[
+        str, typer.Option("--input", help="Parquet, CSV or Arrow: a file, a folder or a glob.")
+    ],
+    output: Annotated[
+        Path,
+        typer.Option(
+            help="A Parquet file for all rows, or a folder, which gets one for each input file."
+        ),
+    ],
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMN", help="Input column to copy; takes several, and repeats."),
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace an existing output.")
+    ] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Score only what the output folder has not.")
+    ] = False,
+    device: OnDevice = Device.AUTO,
+    table_precision: InPrecision = None,
+    quiet: Quiet = False,
+) -> None:
+    """Score rows: one column pred_TASK for each task, row order kept."""
+    from mmoe.score import RunDirectory, score_files
+
+    score_files(
+        RunDirectory.open(run_dir),
+        input_,
+        output,
+        keep=keep or [],
+        overwrite=overwrite,
+        resume=resume,
+        reporter=_reporter(quiet),
+        device=device.value,
+        table_precision=None if table_precision is None else table_precision.value,
+    )
+
+
+@app.command()
+def unshard(
+    run_dir: RunDir,
+    output: Annotated[Path, typer.Option(help="The safetensors file to write.")],
+    which: Annotated[
+        str, typer.Option(help="best, latest, or a folder in RUN_DIR/checkpoint.")
+    ] = "best",
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace an existing output.")
+    ] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Join a model that many ranks wrote into one safetensors file."""
+    from mmoe.score import RunDirectory
+    from mmoe.score.unshard import unshard as join
+
+    join(RunDirectory.open(run_dir), output, which, overwrite=overwrite, reporter=_reporter(quiet))
+
+
+@app.command()
+def report(
+    run_dir: RunDir,
+    output: Annotated[
+        Path | None, typer.Option(help="HTML file; left out: RUN_DIR/report.html, replaced.")
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace an existing output.")
+    ] = False,
+) -> None:
+    """Draw a run: one HTML page that needs no network."""
+    from mmoe.report import write_report
+
+    print(write_report(run_dir, output, overwrite=overwrite))
+
+
+@app.command()
+def init(
+    data: Annotated[str, typer.Argument(metavar="DATA", help="Parquet, CSV or Arrow with labels.")],
+    label: Annotated[list[str], typer.Option(help="A label column; takes several, and repeats.")],
+    out: Annotated[Path, typer.Option(help="The config to write.")] = Path("config.yaml"),
+) -> None:
+    """Look at a log and write a commented config that trains as it is."""
+    if out.exists():
+        raise ValueError(f"--out {out}: exists already; remove it or choose another name")
+    from mmoe.datasets.commented_yaml import write_commented_yaml
+    from mmoe.datasets.inspect import infer_config
+    from mmoe.datasets.readers import read_table
+
+    table = read_table(data, numbered=True)
+    name = re.sub(r"[^A-Za-z0-9_-]+", "-", Path(data).name.split(".")[0]).strip("-") or "run"
+    name = name if name[0].isalpha() else f"run-{name}"
+    config, reasons = infer_config(table, label, name=name, path=data, origin=data)
+    write_commented_yaml(out, config, reasons)
+    print(f"{out}: {len(config.features)} features, {len(config.tasks)} tasks")
+    for task in config.tasks:
+        print(f"  task {task.name}: {task.kind}")
+    for task, event in reasons.consequences.items():
+        print(f"  {task} happens only after {event}: see the comment on observed_when in {out}")
+    for column, reason in reasons.left_out:
+        print(f"  left out {column!r}: {reason}")
+    print(f"next: mmoe train {out}")
+
+
+@app.command()
+def doctor() -> None:
+    """Show versions and what is missing; exit code 1 where something needed is broken."""
+    from mmoe.doctor import diagnose
+
+    sys.exit(diagnose())
+
+
+def _config(recipe_or_config: str, overrides: list[str] | None) -> "RunConfig":
+    from mmoe.datasets.recipes import load_recipe
+
+    return load_recipe(recipe_or_config, overrides or [])
+
+
+def _own_config(resumed: Path | None, warm_start: Path | None) -> str:
+    """The config of the run that is resumed or continued."""
+    from mmoe.score.run_directory import RunDirectory
+
+    if resumed is not None and RunDirectory(resumed).config_file.exists():
+        return str(RunDirectory(resumed).config_file)
+    if warm_start is not None:
+        return str(RunDirectory.open(warm_start).config_file)
+    if resumed is not None:
+        raise ValueError(
+            f"--resume: {resumed} holds no config of a run; give RECIPE_OR_CONFIG.yaml too"
+        )
+    raise ValueError("RECIPE_OR_CONFIG.yaml is missing; only --warm-start and --resume know one")
+
+
+def _reporter(quiet: bool) -> Any:
+    from mmoe.score.console import ConsoleReporter, SilentReporter
+
+    return SilentReporter() if quiet else ConsoleReporter()
+
+
+def _print_metrics(metrics: dict[str, Any], title: str = "test split") -> None:
+    """Metrics as a table on standard output."""
+    from mmoe.score.metrics_table import metrics_table
+
+    _print_table(metrics_table(metrics, title))
+
+
+def _print_table(table: Any) -> None:
+    from rich.console import Console
+
+    Console(width=200, highlight=False).print(table)
