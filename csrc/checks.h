@@ -60,6 +60,8 @@ inline std::string type_name(ScalarType type) {
       return "torch.int64";
     case ScalarType::Bool:
       return "torch.bool";
+    case ScalarType::Byte:
+      return "torch.uint8";
     default:
       return "number " + std::to_string(static_cast<int>(type));
   }

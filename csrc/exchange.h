@@ -80,14 +80,16 @@ inline int64_t bytes_of(ScalarType type) {
   return type == ScalarType::BFloat16 ? 2 : 4;
 }
 
-// Rows travel in their own dtype or in a narrower one.
-inline void check_wire(ScalarType dtype, ScalarType wire) {
+// Rows travel in their own dtype or in a narrower one. The names are those of the arguments that
+// have the two.
+inline void check_wire(ScalarType dtype, ScalarType wire, const char* rows = "dtype",
+                       const char* sent = "wire") {
   if (!is_float(dtype)) {
-    fail("dtype: expected one of torch.float32, torch.bfloat16, torch.float64, got ",
+    fail(rows, ": expected one of torch.float32, torch.bfloat16, torch.float64, got ",
          type_name(dtype));
   }
   if (is_float(wire) && bytes_of(wire) <= bytes_of(dtype)) return;
-  fail("wire: expected ", type_name(dtype), " as the rows have, or a narrower one of ",
+  fail(sent, ": expected ", type_name(dtype), " as the rows have, or a narrower one of ",
        "torch.float32 and torch.bfloat16, got ", type_name(wire));
 }
 
@@ -103,8 +105,11 @@ inline void check_picks(const char* name, const Tensor& picks, const Tensor& lik
 }
 
 inline void check_sizes(int64_t sources, int64_t width) {
-  if (sources < 1) fail("num_sources: expected 1 or more, got ", sources);
-  if (width < 0) fail("width: expected 0 or more, got ", width);
+  constexpr int64_t most = std::numeric_limits<int32_t>::max();
+  if (sources < 1 || sources > most) {
+    fail("num_sources: expected 1 to ", most, ", got ", sources);
+  }
+  if (width < 0 || width > most) fail("width: expected 0 to ", most, ", got ", width);
 }
 
 inline void check_index(const char* name, const Tensor& index) {
@@ -138,7 +143,7 @@ inline void check_unpack_rows_backward(const Tensor& grad, const Tensor& grad_we
                                        const Tensor& slots, const Tensor& places,
                                        const Tensor& links, ScalarType wire) {
   check_dim("grad_RD", grad, 2);
-  check_wire(grad.scalar_type(), wire);
+  check_wire(grad.scalar_type(), wire, "grad_RD");
   check_picks("slots_NGK", slots, slots);
   check_dim("grad_weights_NGK", grad_weights, 3);
   check_type("grad_weights_NGK", grad_weights, accumulate_type(grad.scalar_type()));
@@ -151,9 +156,10 @@ inline void check_unpack_rows_backward(const Tensor& grad, const Tensor& grad_we
 
 inline void check_decode_picks(const Tensor& message, const Tensor& links, int64_t rows,
                                int64_t picks, int64_t G, int64_t K, int64_t num_experts,
-                               ScalarType dtype, ScalarType wire) {
+                               int64_t width, ScalarType dtype, ScalarType wire) {
   constexpr int64_t most = std::numeric_limits<int32_t>::max();
   check_message(message);
+  check_sizes(1, width);
   check_wire(dtype, wire);
   check_links(links);
   if (rows < 0 || picks < 0 || picks > most) {
@@ -187,21 +193,22 @@ inline void check_pack_returns(const Tensor& y, const Tensor& weights, const Ten
   check_dim("back_NG", back_NG, 2);
   check_type("back_NG", back_NG, ScalarType::Int);
   for (int64_t dim = 0; dim < 2; ++dim) check_size("back_NG", back_NG, dim, slots.size(dim));
-  if (rows < 0) fail("num_rows: expected 0 or more, got ", rows);
+  constexpr int64_t most = std::numeric_limits<int32_t>::max();
+  if (rows < 0 || rows > most) fail("num_rows: expected 0 to ", most, ", got ", rows);
 }
 
 // Rows that travel, beside rows that they become or came from.
 inline void check_rows(const char* name, const Tensor& rows, const Tensor& like) {
   check_dim(name, rows, 2);
-  check_wire(like.scalar_type(), rows.scalar_type());
+  check_wire(like.scalar_type(), rows.scalar_type(), "dtype", name);
   check_size(name, rows, 1, like.size(1));
 }
 
 inline void check_mix_returns(const Tensor& back, const Tensor& weights, const Tensor& rows,
                               const Tensor& pairs, const Tensor& sums, const Tensor& links,
-                              ScalarType dtype) {
+                              ScalarType dtype, const char* rows_dtype = "dtype") {
   check_dim("back_ZO", back, 2);
-  check_wire(dtype, back.scalar_type());
+  check_wire(dtype, back.scalar_type(), rows_dtype, "back_ZO");
   check_picks("rows_BGK", rows, rows);
   check_picks("pairs_BGK", pairs, rows);
   check_picks("sums_BGK", sums, rows);
@@ -218,11 +225,14 @@ inline int64_t check_outbound_plan(const Tensor& experts, const Tensor& homes, i
   check_dim("homes_E3", homes, 2);
   check_type("homes_E3", homes, ScalarType::Int);
   check_size("homes_E3", homes, 1, 3);
+  if (homes.size(0) < 1) fail("homes_E3: expected at least one expert, got none");
   check_route_plan(experts, homes.size(0));
   const int64_t B = experts.size(0), picks = experts.size(1) * experts.size(2);
-  if (ranks < 1 || ranks > most) fail("num_ranks: expected 1 to ", most, ", got ", ranks);
-  if (sources < 1 || sources > most / ranks) {
-    fail("num_sources: expected 1 to ", most / ranks, ", got ", sources);
+  // Something is counted for each (rank, source): no more than memory surely holds
+  constexpr int64_t lanes = 1 << 20;
+  if (ranks < 1 || ranks > lanes) fail("num_ranks: expected 1 to ", lanes, ", got ", ranks);
+  if (sources < 1 || sources > lanes / ranks) {
+    fail("num_sources: expected 1 to ", lanes / ranks, ", got ", sources);
   }
   if (picks < 1) fail("experts_BGK: expected at least one gate and one pick, got none");
   if (B > 0 && std::max(picks, sources) > most / B) {

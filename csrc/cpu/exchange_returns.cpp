@@ -115,14 +115,25 @@ void differentiate_uses(const int32_t* of_pick, int64_t count, int32_t number, U
   run(uses, width);
 }
 
+// Refuses a pick whose output went back neither as a pair nor in a sum: it has no gradient.
+void check_went_back(const Returns& d) {
+  for (int64_t i = 0; i < d.N * d.picks(); ++i) {
+    if (d.slots[i] < 0 || d.back_of_pair[d.slots[i]] >= 0 || d.back_of_sum[i / d.K] >= 0) continue;
+    fail("back_NG: expected a row for a sum, got -1 for sum ", i / d.K, ", whose pair ", d.slots[i],
+         " does not go back by itself");
+  }
+}
+
 std::tuple<Tensor, Tensor> pack_returns_backward(const Tensor& grad_ZO, const Tensor& y_RO,
                                                  const Tensor& weights_NGK, const Tensor& back_R,
                                                  const Tensor& back_NG, const Tensor& slots_NGK) {
+  check_dim("grad_ZO", grad_ZO, 2);
   exchange::check_pack_returns(y_RO, weights_NGK, back_R, back_NG, slots_NGK, grad_ZO.size(0));
   exchange::check_rows("grad_ZO", grad_ZO, y_RO);
   const Tensor y = dense(y_RO), weights = dense(weights_NGK), slots = dense(slots_NGK);
   const Tensor pairs = dense(back_R), sums = dense(back_NG), grad = dense(grad_ZO);
   const Returns d = describe(y, pairs, sums, slots, grad.size(0));
+  check_went_back(d);
   const Tensor grad_y = fresh(y, {d.R, d.O}, y.scalar_type());
   const Tensor grad_weights = empty(weights, {d.N, d.G, d.K}, weights.scalar_type());
   exchange::for_types(y.scalar_type(), grad.scalar_type(), [&](auto type, auto sent) {
@@ -153,7 +164,7 @@ std::tuple<Tensor, Tensor> pack_returns_backward(const Tensor& grad_ZO, const Te
           const int32_t p = room.found[c];
           if (d.back_of_pair[p] >= 0) continue;
           const auto grad_of = [&](int64_t i) {
-            const int64_t z = std::max(0, d.back_of_sum[n * d.G + i / d.K]);
+            const int64_t z = d.back_of_sum[n * d.G + i / d.K];
             return std::pair(from + z * d.O, data<S>(weights)[first + i]);
           };
           differentiate_uses<T, N, S>(d.slots + first, d.picks(), p,
@@ -263,7 +274,8 @@ std::tuple<Tensor, Tensor> mix_returns_backward(const Tensor& grad_BGO, const Te
                                                 const Tensor& pairs_BGK, const Tensor& sums_BGK,
                                                 const Tensor& links_WL) {
   const ScalarType dtype = grad_BGO.scalar_type();
-  exchange::check_mix_returns(back_ZO, weights_BGK, rows_BGK, pairs_BGK, sums_BGK, links_WL, dtype);
+  exchange::check_mix_returns(back_ZO, weights_BGK, rows_BGK, pairs_BGK, sums_BGK, links_WL, dtype,
+                              "grad_BGO");
   check_grad(grad_BGO, rows_BGK.size(0), rows_BGK.size(1), back_ZO.size(1), dtype);
   const Tensor back = dense(back_ZO), weights = dense(weights_BGK), rows = dense(rows_BGK);
   const Tensor pairs = dense(pairs_BGK), sums = dense(sums_BGK), table = dense(links_WL);

@@ -64,6 +64,15 @@ void write_codes(const Layout& layout, const int32_t* codes, char* message) {
   }
 }
 
+// Refuses a row that travels and is none.
+void check_named(const Tensor& rows, int64_t count) {
+  for (int64_t n = 0; n < count; ++n) {
+    if (numbers(rows)[n] >= 0) continue;
+    fail("rows_M: expected a row for each of the ", count, " that travel by links_WL, got -1 for ",
+         "number ", n);
+  }
+}
+
 Tensor pack_rows(const std::vector<Tensor>& sources, const Tensor& weights_BGK,
                  const Tensor& rows_M, const Tensor& entries_Q, const Tensor& codes_Q,
                  const Tensor& links_WL, ScalarType wire, int64_t num_bytes) {
@@ -80,6 +89,7 @@ Tensor pack_rows(const std::vector<Tensor>& sources, const Tensor& weights_BGK,
   exchange::check_bytes(layout, num_bytes);
   check_indices("rows_M", "rows", rows, B * S);
   check_indices("entries_Q", "entries", entries, weights.numel());
+  check_named(rows, layout.links.first(layout.links.W, exchange::kRows));
   std::vector<Tensor> packed;
   for (const Tensor& source : sources) packed.push_back(packed_rows(source));
   const Tensor message = fresh(weights, {num_bytes}, ScalarType::Byte);
@@ -90,7 +100,7 @@ Tensor pack_rows(const std::vector<Tensor>& sources, const Tensor& weights_BGK,
     const auto copy = MMOE_BEST(copy_row<typename Row<T>::sum_t, T, N>);
     parallel_for(0, static_cast<int64_t>(to.size()), grain(D), [&](int64_t begin, int64_t end) {
       for (int64_t n = begin; n < end; ++n) {
-        const int64_t row = std::max(0, numbers(rows)[n]);  // -1 names no row: nothing is lost
+        const int64_t row = numbers(rows)[n];
         const Tensor& x = packed[row % S];
         copy(static_cast<const T*>(x.const_data_ptr()) + row / S * x.stride(0),
              reinterpret_cast<N*>(to[n]), D);

@@ -51,15 +51,17 @@ inline Links read_links(const Tensor& links) {
   return {static_cast<const int64_t*>(links.const_data_ptr()), links.size(0) - 1};
 }
 
-// Refuses a table that does not rise from 0, whose numbers would lead out of the tensors.
+// Refuses a table that does not rise from 0, whose numbers would lead out of the tensors. All that
+// they count has int32 numbers.
 inline void check_rising(const Links& links) {
+  constexpr int64_t most = std::numeric_limits<int32_t>::max();
   for (int64_t column = 0; column < kColumns; ++column) {
     int64_t before = 0;
     for (int64_t w = 0; w <= links.W; ++w) {
       const int64_t at = links.first(w, static_cast<Column>(column));
-      if (at < before || (w == 0 && at != 0)) {
-        fail("links_WL: expected numbers that rise from 0, got ", at, " after ", before,
-             " in column ", column);
+      if (at < before || at > most || (w == 0 && at != 0)) {
+        fail("links_WL: expected numbers that rise from 0 to at most ", most, ", got ", at,
+             " after ", before, " in column ", column);
       }
       before = at;
     }
@@ -78,6 +80,12 @@ inline void check_total(const Links& links, Column column, const char* name, int
 }
 
 inline void check_bytes(const Layout& layout, int64_t bytes) {
+  const int64_t rows = layout.links.first(layout.links.W, kRows);
+  // What the rows alone need might not fit in int64
+  if (rows > 0 && layout.row_bytes > std::max<int64_t>(0, bytes) / rows) {
+    fail("message: expected ", rows, " rows of ", layout.row_bytes, " bytes by links_WL, got ",
+         bytes, " bytes in all");
+  }
   const int64_t needed = layout.begin(layout.links.W);
   if (bytes != needed) fail("message: expected ", needed, " bytes by links_WL, got ", bytes);
 }

@@ -105,6 +105,10 @@ void read_homes(const Tensor& homes_E3, Outbound& d) {
     d.order.push_back(on_rank[rank] + place);
     d.place.push_back(place);
     d.held.push_back(held);
+    if (held > std::numeric_limits<int32_t>::max() / d.picks()) {
+      fail("experts_BGK: the codes of ", d.picks(), " picks times the ", held, " experts of rank ",
+           rank, " do not fit in int32");
+    }
   }
 }
 

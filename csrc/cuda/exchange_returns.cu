@@ -162,6 +162,7 @@ __global__ void sums_backward(Returns d, const N* grad, const T* y, const sum_t<
 std::tuple<Tensor, Tensor> pack_returns_backward(const Tensor& grad_ZO, const Tensor& y_RO,
                                                  const Tensor& weights_NGK, const Tensor& back_R,
                                                  const Tensor& back_NG, const Tensor& slots_NGK) {
+  check_dim("grad_ZO", grad_ZO, 2);
   exchange::check_pack_returns(y_RO, weights_NGK, back_R, back_NG, slots_NGK, grad_ZO.size(0));
   exchange::check_rows("grad_ZO", grad_ZO, y_RO);
   check_device(y_RO, "y_RO",
@@ -351,7 +352,8 @@ std::tuple<Tensor, Tensor> mix_returns_backward(const Tensor& grad_BGO, const Te
                                                 const Tensor& pairs_BGK, const Tensor& sums_BGK,
                                                 const Tensor& links_WL) {
   const ScalarType dtype = grad_BGO.scalar_type();
-  exchange::check_mix_returns(back_ZO, weights_BGK, rows_BGK, pairs_BGK, sums_BGK, links_WL, dtype);
+  exchange::check_mix_returns(back_ZO, weights_BGK, rows_BGK, pairs_BGK, sums_BGK, links_WL, dtype,
+                              "grad_BGO");
   check_grad(grad_BGO, rows_BGK.size(0), rows_BGK.size(1), back_ZO.size(1), dtype);
   check_mix_devices(back_ZO, weights_BGK, rows_BGK, pairs_BGK, sums_BGK, links_WL);
   check_device(back_ZO, "back_ZO", {{"grad_BGO", &grad_BGO}});

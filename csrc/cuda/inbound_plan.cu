@@ -66,7 +66,8 @@ std::tuple<Tensor, Tensor, Tensor> decode_picks(const Tensor& message, const Ten
                                                 int64_t rows, int64_t picks, int64_t G, int64_t K,
                                                 int64_t num_experts, int64_t width,
                                                 ScalarType dtype, ScalarType wire) {
-  exchange::check_decode_picks(message, links_WL, rows, picks, G, K, num_experts, dtype, wire);
+  exchange::check_decode_picks(message, links_WL, rows, picks, G, K, num_experts, width, dtype,
+                               wire);
   check_device(message, "message", {{"links_WL", &links_WL}});
   const Launch launch(message);
   const cudaStream_t stream = launch.stream();

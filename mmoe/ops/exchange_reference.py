@@ -95,7 +95,8 @@ def _begins(values_Q: Tensor) -> Tensor:
 
 
 def _bytes(tensor: Tensor) -> Tensor:
-    return tensor.contiguous().view(-1).view(torch.uint8)
+    # A copy: contiguous() keeps a single number's stride, which view does not take
+    return tensor.flatten().clone(memory_format=torch.contiguous_format).view(torch.uint8)
 
 
 def _numbers(pieces: Sequence[Tensor], dtype: torch.dtype, *shape: int) -> Tensor:

@@ -151,6 +151,10 @@ class World:
             for a, b in pairwise(links.tolist())
         ]  # fmt: skip
 
+    def planning(self, rank):
+        """Arguments of outbound_plan."""
+        return self.experts[rank], self.case.homes_E3(), self.case.W, self.case.S
+
     def packed(self, rank):
         """Arguments of pack_rows."""
         plan, links = self.plans[rank], self.ours[rank]
