@@ -24,10 +24,19 @@ def load_config(path: str | Path, overrides: Iterable[str] = ()) -> RunConfig:
             names the file, the key and, for an unknown key, the nearest valid one.
     """
     path = Path(path)
+    if path.is_dir():
+        inside = path / "config.yaml"
+        mend = f"say {inside}" if inside.is_file() else "name a YAML file"
+        raise ValueError(f"{path}: is a folder, not a config; {mend}")
+    if not path.exists():
+        raise ValueError(f"{path}: no such file; name a config in YAML (mmoe init writes one)")
     try:
         raw = yaml.load(path.read_text(encoding="utf-8"), Loader=_UniqueKeys)  # a SafeLoader
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: cannot be read as a config: {error}") from None
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise ValueError(f"{path}: cannot be read as a config: {why}") from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: cannot be read as a config: it is not UTF-8 text") from error
     except yaml.YAMLError as error:
         raise ValueError(f"{path}: is not valid YAML: {_one_line(error)}") from None
     except RecursionError:

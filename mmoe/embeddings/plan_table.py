@@ -6,12 +6,14 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from mmoe.embeddings.byte_size import byte_size
+
 # Ranks that have a column of their own
 _SHOWN = 8
 
 
 def plan_table(summary: Sequence[Mapping[str, Any]]) -> Table:
-    """What `EmbeddingBackend.plan_summary` gives, to print: MiB of each table on each rank."""
+    """What `EmbeddingBackend.plan_summary` gives, to print: of each table what each rank holds."""
     shown = Table(title="who holds the embedding tables", box=SIMPLE_HEAD, title_justify="left")
     for name in ("table", "sharding", "kernel", "precision"):
         shown.add_column(name)
@@ -19,7 +21,7 @@ def plan_table(summary: Sequence[Mapping[str, Any]]) -> Table:
     ranks = 1 + max((p["rank"] for entry in summary for p in entry["pieces"]), default=0)
     columns = [f"rank {rank}" for rank in range(ranks)] if ranks <= _SHOWN else ["least", "most"]
     for name in columns:
-        shown.add_column(f"{name} MiB", justify="right")
+        shown.add_column(name, justify="right")
     total = [0] * ranks
     for entry in summary:
         held = [0] * ranks
@@ -36,4 +38,4 @@ def plan_table(summary: Sequence[Mapping[str, Any]]) -> Table:
 
 def _amounts(held: Sequence[int]) -> list[str]:
     shown = held if len(held) <= _SHOWN else [min(held), max(held)]
-    return [f"{count / 2**20:,.1f}" if count else "" for count in shown]
+    return [byte_size(count) if count else "" for count in shown]

@@ -14,6 +14,7 @@ from torchrec.distributed.planner.types import ParameterConstraints, PlannerErro
 from torchrec.distributed.types import ShardingPlan, ShardingType
 
 from mmoe.config import EmbeddingOptimizerConfig, ParallelConfig, TablePlacement, TableSpec
+from mmoe.embeddings.byte_size import byte_size
 from mmoe.embeddings.names import module_name
 from mmoe.embeddings.sharder import TableSharder
 
@@ -295,30 +296,30 @@ def _too_large(
     total = sum(all_bytes for all_bytes, _ in needs.values())
     largest = max(needs, key=lambda name: needs[name][0])
     ranks = "the one rank" if world.ranks == 1 else f"each of {world.ranks} ranks"
-    have = f"{ranks} may use {_gib(world.memory)} (parallel.memory_gib)"
+    have = f"{ranks} may use {byte_size(world.memory)} (parallel.memory_gib)"
     missing = total - world.ranks * world.memory
     mend = "lower rows, hash_size or dim of tables, or start more ranks"
     if parallel.memory_gib is not None:
         mend = f"raise parallel.memory_gib, {mend}"
     if missing > 0:
         return (
-            f"the embedding tables need {_gib(total)} with their optimizer's state, and {have}: "
-            f"{_gib(missing)} are missing; the largest table is {largest!r} "
-            f"({_gib(needs[largest][0])}): {mend}"
+            f"the embedding tables need {byte_size(total)} with their optimizer's state, and "
+            f"{have}: {byte_size(missing)} are missing; the largest table is {largest!r} "
+            f"({byte_size(needs[largest][0])}): {mend}"
         )
     widest = max(needs, key=lambda name: needs[name][1])
     piece = needs[widest][1]
     sharding = parallel.placement(widest).sharding
     if piece > world.memory:
         return (
-            f"table {widest!r} with sharding {sharding} puts {_gib(piece)} on one rank, and "
-            f"{have}: {_gib(piece - world.memory)} are missing there; say sharding: row_wise, or "
-            f"{mend}"
+            f"table {widest!r} with sharding {sharding} puts {byte_size(piece)} on one rank, and "
+            f"{have}: {byte_size(piece - world.memory)} are missing there; say sharding: row_wise, "
+            f"or {mend}"
         )
     return (
-        f"the embedding tables need {_gib(total)} with their optimizer's state; {have}, but no "
-        f"division found leaves room for what a batch looks up as well; the largest piece is one "
-        f"of {widest!r} ({_gib(piece)}): say sharding: row_wise for large tables, or {mend}"
+        f"the embedding tables need {byte_size(total)} with their optimizer's state; {have}, but "
+        f"no division found leaves room for what a batch looks up as well; the largest piece is "
+        f"one of {widest!r} ({byte_size(piece)}): say sharding: row_wise for large tables, or {mend}"
     )
 
 
@@ -340,7 +341,3 @@ def _need(
     }
     copies = world.ranks if placement.sharding == "data_parallel" else 1
     return whole * copies, -(-whole // parts.get(placement.sharding or "auto", 1))
-
-
-def _gib(count: int) -> str:
-    return f"{count / 2**30:,.1f} GiB" if count >= 2**30 / 10 else f"{count / 2**20:,.1f} MiB"

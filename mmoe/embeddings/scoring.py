@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from mmoe.config import FeatureSpec, ScoringPrecision, TableSpec
 from mmoe.embeddings.bags import Bags, split_bags
+from mmoe.embeddings.byte_size import byte_size
 from mmoe.embeddings.managed import managed_ids
 from mmoe.embeddings.narrow_rows import narrow_rows, row_bytes
 from mmoe.embeddings.pool_over_ranks import pool_over_ranks
@@ -116,8 +117,8 @@ def memory_of_tables(tables: Sequence[TableSpec], precision: ScoringPrecision) -
         for p in (precision, "fp32")
     )
     return (
-        f"tables: {_short(count)} parameters in {precision}, {_size(narrow)} "
-        f"({_size(wide)} in fp32)"
+        f"tables: {_short(count)} parameters in {precision}, {byte_size(narrow)} "
+        f"({byte_size(wide)} in fp32)"
     )
 
 
@@ -126,10 +127,3 @@ def _short(count: int) -> str:
         if count >= one:
             return f"{count / one:,.1f}{letter}"
     return str(count)
-
-
-def _size(count: int) -> str:
-    for one, unit in ((2**30, "GiB"), (2**20, "MiB")):
-        if count >= one:
-            return f"{count / one:,.1f} {unit}"
-    return f"{count / 2**10:,.1f} KiB"

@@ -21,7 +21,7 @@ from mmoe.datasets.rows import is_text, missing_column
 from mmoe.embeddings import memory_of_tables
 from mmoe.parallel import from_all, launched_ranks, rank
 from mmoe.score.console import Reporter, SilentReporter, Tracker
-from mmoe.score.output_folder import is_one_file, plan_folder
+from mmoe.score.output_folder import FolderPlan, is_one_file, plan_folder
 from mmoe.score.predictor import Predictor, load_predictor
 from mmoe.score.run_directory import RunDirectory
 from mmoe.score.text_files import check_new_file
@@ -71,7 +71,9 @@ def score_files(
     one_file = is_one_file(output)
     if one_file:
         _check_output(output, overwrite, resume)
-    plan = plan_folder(source, output, overwrite=overwrite, resume=resume) if not one_file else []
+        plan = FolderPlan([], 0, 0)
+    else:
+        plan = plan_folder(source, output, overwrite=overwrite, resume=resume)
     predictor, encoder, config = load_predictor(run, device, table_precision=table_precision)
     if rank() > 0:
         reporter = SilentReporter()
@@ -91,11 +93,21 @@ def score_files(
             rows = scorer.score(str(source), output, tracker)
         else:
             output.mkdir(parents=True, exist_ok=True)
-            rows = sum(scorer.score(file, path, tracker) for file, path in plan)
+            rows = sum(scorer.score(file, path, tracker) for file, path in plan.mine)
             predictor.help_others(scorer.no_rows(resolve_files(str(source))[0]))
             rows = sum(from_all(rows))
-    reporter.say(f"{rows:,} rows scored into {output}")
+    reporter.say(_summary(rows, output, plan))
     return rows
+
+
+def _summary(rows: int, output: Path, plan: FolderPlan) -> str:
+    scored = f"{rows:,} rows scored into {output}"
+    if not plan.there:
+        return scored
+    files = f"{plan.there:,} of {plan.files:,} files"
+    if plan.there == plan.files:
+        return f"nothing left to score: {files} were in {output} already"
+    return f"{scored}; {files} were there already"
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Where scores go: one file for all rows, or a folder with a file for each file that was read."""
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
 from mmoe.datasets.data_file import DataFile
@@ -11,6 +12,21 @@ from mmoe.score.text_files import check_parents
 _PARQUET = (".parquet", ".pq")
 _OURS = re.compile(r"\d{5}-.*\.parquet")
 _OTHER_FILES = (".csv", ".gz", ".tsv", ".txt", ".json", ".arrow", ".feather", ".ipc")
+
+
+@dataclass(frozen=True)
+class FolderPlan:
+    """What is to be done for a folder.
+
+    Attributes:
+        mine: The files that this rank scores, and where to.
+        there: How many files of all ranks need not be scored: the folder has their scores.
+        files: How many there are.
+    """
+
+    mine: list[tuple[DataFile, Path]]
+    there: int
+    files: int
 
 
 def is_one_file(output: Path) -> bool:
@@ -28,10 +44,8 @@ def is_one_file(output: Path) -> bool:
     return suffix in _PARQUET
 
 
-def plan_folder(
-    source: str | Path, folder: Path, *, overwrite: bool, resume: bool
-) -> list[tuple[DataFile, Path]]:
-    """The files that this rank scores, and where to: every W-th of them.
+def plan_folder(source: str | Path, folder: Path, *, overwrite: bool, resume: bool) -> FolderPlan:
+    """Which files this rank scores, and where to: every W-th of them.
 
     Raises:
         ValueError: The folder holds something, and neither `overwrite` nor `resume` is said; or
@@ -43,7 +57,8 @@ def plan_folder(
     _check_same_files([file.name for file in files], str(source))
     found = from_first(lambda: _look(folder, outputs, overwrite=overwrite, resume=resume))
     pairs = list(zip(files, outputs, strict=True))[rank() :: world_size()]
-    return [(file, path) for file, path in pairs if path.name not in found]
+    mine = [(file, path) for file, path in pairs if path.name not in found]
+    return FolderPlan(mine, there=len(found), files=len(files))
 
 
 def _check_same_files(names: list[str], source: str) -> None:

@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
+from mmoe.embeddings.byte_size import byte_size
 from mmoe.score.checkpoint import CheckpointFolder
 from mmoe.score.console import Reporter, SilentReporter
 from mmoe.score.run_directory import RunDirectory
@@ -65,7 +66,7 @@ def unshard(
         temporary.replace(output)
     finally:
         temporary.unlink(missing_ok=True)
-    reporter.say(f"{len(names):,} tensors, {sum(sizes):,} bytes, joined into {output}")
+    reporter.say(f"{len(names):,} tensors, {byte_size(sum(sizes))}, joined into {output}")
 
 
 def _header(stored: StoredTensors, names: list[str]) -> tuple[bytes, list[int]]:

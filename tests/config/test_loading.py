@@ -130,7 +130,7 @@ def test_broken_files(tmp_path, text, message):
 
 
 def test_missing_file(tmp_path):
-    with pytest.raises(ValueError, match=r"none.yaml: cannot be read"):
+    with pytest.raises(ValueError, match=r"none.yaml: no such file"):
         load_config(tmp_path / "none.yaml")
 
 

@@ -180,5 +180,15 @@ def test_config_files(tmp_path):
     text = "features: [{kind: numeric, name: x}]\ntasks: [{name: t, label: y}]\n"
     (tmp_path / "run.yaml").write_text(text)
     assert load_recipe(str(tmp_path / "run.yaml"), ["name=mine"]).name == "mine"
-    with pytest.raises(ValueError, match="cannot be read as a config"):
+    with pytest.raises(ValueError, match=r"other.yaml: no such file; name a config in YAML"):
         load_recipe(str(tmp_path / "other.yaml"))
+    with pytest.raises(ValueError, match=r"is a folder, not a config; name a YAML file$"):
+        load_recipe(f"{tmp_path}/")
+    (tmp_path / "config.yaml").write_text(text)
+    with pytest.raises(ValueError, match=r"is a folder, not a config; say .*/config.yaml$"):
+        load_recipe(str(tmp_path))
+    (tmp_path / "latin.yaml").write_bytes(b"name: caf\xe9\n")
+    with pytest.raises(
+        ValueError, match=r"latin.yaml: cannot be read as a config: it is not UTF-8"
+    ):
+        load_recipe(str(tmp_path / "latin.yaml"))

@@ -94,11 +94,14 @@ def test_the_plan_is_printed():
     console = Console(width=100, record=True, file=None)
     with console.capture() as shown:
         console.print(plan_table([entry]))
-    assert (
-        "item    row_wise   fused    fp32          100 × 16          2.0          2.0"
-        in " ".join([shown.get()])
+    assert "item    row_wise   fused    fp32          100 × 16   2.0 MiB   2.0 MiB" in " ".join(
+        [shown.get()]
     )
+    small = {**entry, "pieces": [piece | {"rank": 0, "bytes": 51_200}]}
+    with console.capture() as shown:
+        console.print(plan_table([small]))
+    assert "50.0 KiB" in shown.get()
     many = {**entry, "pieces": [piece | {"rank": rank} for rank in range(20)]}
     with console.capture() as shown:
         console.print(plan_table([many]))
-    assert "least MiB" in shown.get() and "rank 3" not in shown.get()
+    assert "least" in shown.get() and "rank 3" not in shown.get()

@@ -13,6 +13,7 @@ from mmoe.datasets.encoded import EncodedData
 from mmoe.datasets.splits import Splits
 from mmoe.embeddings import torchrec_problem
 from mmoe.score import RunDirectory, load_predictor, score_files
+from mmoe.score.console import SilentReporter
 from mmoe.train import evaluate_run, train_run
 
 TASKS = ["pred_click", "pred_buy"]
@@ -212,6 +213,16 @@ def test_an_existing_output_is_left_alone(run, funnel_table, tmp_path):
         score_files(run, tmp_path / "log.parquet", out, resume=True)
 
 
+class Told(SilentReporter):
+    """Keeps what is said."""
+
+    def __init__(self):
+        self.said = []
+
+    def say(self, text):
+        self.said.append(text)
+
+
 def test_a_folder_gets_a_file_for_each_input_file(run, expected, funnel_table, tmp_path):
     for part in range(3):
         pq.write_table(funnel_table[part * 900 : (part + 1) * 900], tmp_path / f"p{part}.parquet")
@@ -227,7 +238,11 @@ def test_a_folder_gets_a_file_for_each_input_file(run, expected, funnel_table, t
     kept = (out / names[0]).stat().st_mtime_ns
     (out / names[1]).unlink()
     (out / ".00002-p2.parquet.77.tmp").write_text("half")
-    assert score_files(run, source, out, resume=True) == 900
+    told = Told()
+    assert score_files(run, source, out, resume=True, reporter=told) == 900
+    assert told.said == [f"900 rows scored into {out}; 2 of 3 files were there already"]
+    assert score_files(run, source, out, resume=True, reporter=told) == 0
+    assert told.said[1] == f"nothing left to score: 3 of 3 files were in {out} already"
     assert sorted(path.name for path in out.iterdir()) == names
     assert (out / names[0]).stat().st_mtime_ns == kept
     assert score_files(run, source, out, overwrite=True) == 2700
