@@ -319,7 +319,8 @@ def _too_large(
     return (
         f"the embedding tables need {byte_size(total)} with their optimizer's state; {have}, but "
         f"no division found leaves room for what a batch looks up as well; the largest piece is "
-        f"one of {widest!r} ({byte_size(piece)}): say sharding: row_wise for large tables, or {mend}"
+        f"one of {widest!r} ({byte_size(piece)}): say sharding: row_wise for large tables, or "
+        f"{mend}"
     )
 
 

@@ -18,6 +18,8 @@ _BEAT, _SILENCE = 0.5, 60.0
 # Seconds that a rank has to end by itself once another has failed; or the one that holds the store
 # for all, and lingers for so long that they can read there why
 _GRACE, _GRACE_OF_HOST, _LINGER = 20.0, 2.0, 5.0
+# What is wrong for all of them, the ranks find within about as long of each other
+_PATIENCE = 1.0
 _FAILURE, _DONE = "failure", "done"
 # What is said of a rank that could not say it itself; by each of the others
 _GONE = (
@@ -57,9 +59,22 @@ class RankWatch:
         """Tells all ranks why this one ends; whether it is the first that does."""
         mine = f"{self.rank}:{text}"
         try:
-            return self._main.compare_set(_FAILURE, "", mine).decode() == mine
+            first = self._main.compare_set(_FAILURE, "", mine).decode() == mine
+            if not first:
+                self._main.set(f"{_FAILURE}/{self.rank}", text)
         except RuntimeError:  # the store is gone, and nobody is left to be told
             return True
+        return first
+
+    def fails_alone(self, text: str, patience: float = _PATIENCE) -> bool:
+        """Whether rank 0 does not fail with the same words, within so many seconds."""
+        if self.rank == 0:
+            return False
+        key = f"{_FAILURE}/0"
+        with suppress(RuntimeError):  # the store is gone, and with it rank 0's words
+            self._main.wait([key], timedelta(seconds=patience))
+            return self._main.get(key).decode() != text
+        return True
 
     def failure(self) -> str | None:
         """What the first rank that failed said of it, if one has."""

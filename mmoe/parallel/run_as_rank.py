@@ -35,8 +35,9 @@ class _Terminated(BaseException):
 def run_as_rank(command: Callable[[], None], asked: Sequence[str]) -> NoReturn:
     """Runs a command on every rank that torchrun started, and ends the process.
 
-    Rank 0 alone prints. The first rank that fails says why; the others end silently. Where a rank
-    has died without a word (`kill -9`, a lost machine), each of the others names it.
+    Rank 0 alone prints. The first rank that fails says why, and its number where rank 0 does not
+    fail of the same; the others end silently. Where a rank has died without a word (`kill -9`, a
+    lost machine), each of the others names it.
 
     Args:
         command: Raises ValueError or OSError for what the user can mend.
@@ -115,13 +116,22 @@ def _last_words(error: BaseException, watch: RankWatch) -> int:
     lost = watch.lost() if code == _FAILED else None
     if lost is not None:
         _say(f"rank {watch.rank}: {lost}")
-    elif watch.failure() is None and watch.failed(text or str(error)):
+    elif watch.failed(text or str(error)):
+        whose = _whose(text or str(error), watch)
         if text is not None:
-            _say(text)
+            _say(whose + text)
         else:
             traceback.print_exception(error, file=sys.__stderr__)
-            _tell_torchrun("".join(traceback.format_exception_only(error)).strip())
+            last = "".join(traceback.format_exception_only(error)).strip()
+            _tell_torchrun(whose + last)
     return code
+
+
+def _whose(text: str, watch: RankWatch) -> str:
+    """The rank whose error it is, where it is not that of all and does not begin with one."""
+    if text.startswith("rank ") or not watch.fails_alone(text):
+        return ""
+    return f"rank {watch.rank}: "
 
 
 def _what_to_say(error: BaseException, rank: int) -> tuple[int, str | None]:

@@ -55,7 +55,7 @@ def test_configs_that_differ_are_told_apart(config, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["train", "nowhere.yaml"], "nowhere.yaml: cannot be read as a config"),
+        (["train", "nowhere.yaml"], "nowhere.yaml: no such file"),
         (["train", "synthetic-funnel", "--set", "training.epochs=0"], "training.epochs"),
         (["report", "runs/x"], "mmoe report runs on one process"),
         (["train", "--wrong"], "No such option: --wrong"),
@@ -68,6 +68,19 @@ def test_every_rank_ends_and_one_says_why(arguments, message):
     (said,) = [rank.err for rank in ended if rank.err]
     assert message in said
     assert "Traceback" not in said
+    assert "rank 1: " not in said  # it is not that rank's own
+
+
+def test_an_error_of_one_rank_names_it():
+    arguments = ["train", "synthetic-funnel"]
+    ended = launch(arguments, 2, only={1: ["--set", "training.epochs=0"]})
+    (said,) = [rank.err for rank in ended if rank.err]
+    assert said.startswith("mmoe: error: rank 1: synthetic-funnel: training.epochs: ")
+    assert ended[1].code == 2
+    ended = launch(arguments, 2, only={0: ["--set", "training.epochs=0"]})
+    (said,) = [rank.err for rank in ended if rank.err]
+    assert said.startswith("mmoe: error: synthetic-funnel: training.epochs: ")
+    assert ended[0].code == 2
 
 
 def test_a_rank_that_is_killed_is_named(config, tmp_path):
