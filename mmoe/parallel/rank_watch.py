@@ -19,7 +19,7 @@ _BEAT, _SILENCE = 0.5, 60.0
 # for all, and lingers for so long that they can read there why
 _GRACE, _GRACE_OF_HOST, _LINGER = 20.0, 2.0, 5.0
 # What is wrong for all of them, the ranks find within about as long of each other
-_PATIENCE = 1.0
+_PATIENCE = 5.0
 _FAILURE, _DONE = "failure", "done"
 # What is said of a rank that could not say it itself; by each of the others
 _GONE = (

@@ -25,8 +25,8 @@ PATIENCE = 60
 @pytest.mark.parametrize(
     ("arguments", "only", "message"),
     [
-        (["train", "x.yaml"], {1: ["--wrong"]}, "No such option: --wrong"),
-        (["train", "x.yaml"], {0: ["--wrong"]}, "No such option: --wrong"),
+        (["train", "synthetic-funnel"], {1: ["--wrong"]}, "No such option: --wrong"),
+        (["train", "synthetic-funnel"], {0: ["--wrong"]}, "No such option: --wrong"),
         (
             ["train", "synthetic-funnel"],
             {1: ["--help"]},

@@ -1,12 +1,15 @@
 """Ranks that torchrun starts again: they meet, and go on with nothing but a run of their own."""
 
+import json
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch.distributed as dist
 
+from mmoe.parallel import run_as_rank
 from mmoe.parallel.meeting import store_of_this_start
 from mmoe.parallel.restarts import begun_before
 from tests.parallel.launch import ROOT
@@ -60,6 +63,17 @@ def test_a_restart_leaves_alone_what_was_there_before(tmp_path):
     (tmp_path / "config.yaml").touch()
     assert not begun_before(tmp_path)
     assert not begun_before(tmp_path)
+
+
+def test_torchrun_takes_what_was_said_for_the_root_cause(monkeypatch, tmp_path, capfd):
+    """It compares whole seconds; ranks that end for lack of this one write nothing."""
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))
+    before = int(time.time())
+    run_as_rank._say("rank 1: no\nsuch file")
+    assert capfd.readouterr().err == "mmoe: error: rank 1: no such file\n"
+    told = json.loads((tmp_path / "error.json").read_text())["message"]
+    assert told["message"] == "mmoe: error: rank 1: no such file"
+    assert before - 1 <= told["extraInfo"]["timestamp"] < time.time() - 1
 
 
 def test_torchrun_repeats_an_error_and_ends_with_it(tmp_path):
