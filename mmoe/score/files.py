@@ -100,6 +100,17 @@ def score_files(
     return rows
 
 
+def _name(temporary: Path, output: Path) -> None:
+    """Another call, begun meanwhile, takes what is half-written for that of a dead one."""
+    try:
+        temporary.replace(output)
+    except FileNotFoundError:
+        raise ValueError(
+            f"{output}: was removed while it was written; if another mmoe score writes into "
+            f"{output.parent}, let it end first, and then say --resume"
+        ) from None
+
+
 def _summary(rows: int, output: Path, plan: FolderPlan) -> str:
     scored = f"{rows:,} rows scored into {output}"
     if not plan.there:
@@ -138,7 +149,7 @@ class _Scorer:
                     predictions_NT = self.predictor.predict(data, tracker=tracker)
                     writer.write(_result(table, self.kept_types, self.tasks, predictions_NT))
                     rows += table.num_rows
-            temporary.replace(output)
+            _name(temporary, output)
         finally:
             temporary.unlink(missing_ok=True)
         return rows

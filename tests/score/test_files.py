@@ -1,6 +1,7 @@
 """Scoring files: the same numbers as evaluation, whatever the layout; nothing half-written."""
 
 import shutil
+from contextlib import contextmanager
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +13,7 @@ from mmoe.config import config_from_dict
 from mmoe.datasets.encoded import EncodedData
 from mmoe.datasets.splits import Splits
 from mmoe.embeddings import torchrec_problem
-from mmoe.score import RunDirectory, load_predictor, score_files
+from mmoe.score import RunDirectory, files, load_predictor, score_files
 from mmoe.score.console import SilentReporter
 from mmoe.train import evaluate_run, train_run
 
@@ -250,6 +251,32 @@ def test_a_folder_gets_a_file_for_each_input_file(run, expected, funnel_table, t
     (tmp_path / "p0.parquet").unlink()
     with pytest.raises(ValueError, match=r"holds 00000-p0.parquet, which belongs to none"):
         score_files(run, source, out, resume=True)
+
+
+class Sweeping(Told):
+    """Removes half-written files, as the start of another scoring does."""
+
+    def __init__(self, folder):
+        super().__init__()
+        self.folder = folder
+
+    @contextmanager
+    def track(self, what, total, unit, *, done=0):
+        yield self
+
+    def advance(self, amount, note=""):
+        for stray in self.folder.glob(".*.tmp"):
+            stray.unlink()
+
+
+def test_two_scorings_into_one_folder(run, funnel_table, tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "ROWS_PER_CHUNK", 300)
+    for part in range(2):
+        pq.write_table(funnel_table[part * 900 : (part + 1) * 900], tmp_path / f"p{part}.parquet")
+    out = tmp_path / "scores"
+    with pytest.raises(ValueError, match=r"was removed while it was written; if another mmoe scor"):
+        score_files(run, tmp_path / "*.parquet", out, reporter=Sweeping(out))
+    assert list(out.iterdir()) == []
 
 
 def test_not_a_run(tmp_path):
