@@ -68,7 +68,7 @@ def _exchange(
     ]
     lengths = [_joined([b.lengths_B for b in of], torch.int64) for of in requests]
     sizes = [[height, len(i), len(w)] for i, w in zip(ids, weights, strict=True)]
-    told = wire.begin_sizes(torch.tensor(sizes)).wait().tolist()
+    told = wire.exchange_sizes(torch.tensor(sizes))
     heights, counts, weight_counts = zip(*told, strict=True)
     of_lengths = _send(wire, lengths, [rows * len(weighted) for rows in heights])
     of_ids, of_weights = _send(wire, ids, counts), _send(wire, weights, weight_counts)

@@ -18,13 +18,13 @@ from mmoe.mixture.trees import Tree
 from mmoe.ops._checks import FLOAT_DTYPES, accumulate_dtype
 from mmoe.parallel.expert_placement import ExpertPlacement
 from mmoe.parallel.links import Links, Sizes, WayBack, WayCosts, check_way
-from mmoe.parallel.own_rows import own_parts, split_plan
+from mmoe.parallel.own_rows import own_halves, split_plan
 from mmoe.parallel.rows import Arrived, Crossing, begin_rows
 from mmoe.parallel.wire import Wire
 
 # Codes of picks are int32.
 CODES = 2**31
-# Below it, three small products cost more than what they hide (two cores, `benchmarks.parallel`).
+# Below it, small products cost more than what they hide.
 OVERLAP_ROWS = 1024
 
 
@@ -172,7 +172,7 @@ class AllToAllDispatcher:
             ValueError: Inputs that are no tensors, experts whose output is no tensor of a known
                 width, or picks of another number of experts.
         """
-        handle = self._begin(sources, plan)()()
+        handle = self._begin(sources, plan)()
         arrived = handle.arrived
         return arrived.x_RD, None if arrived.every_row else arrived.routes.offsets_E1, handle
 
@@ -194,11 +194,11 @@ class AllToAllDispatcher:
     def run(self, sources: Sequence[Tree], plan: DispatchPlan, compute: Compute) -> Tensor:
         """`dispatch`, the experts, and `combine`; what is under way and what is computed overlap.
 
-        Where there is enough to compute, this rank's experts run on its own rows in three parts,
-        one each while sizes, rows and outputs of other ranks travel:
+        Where there is enough to compute, this rank's experts run on one half of its own rows while
+        rows travel, and on the other half while outputs do:
 
-            sizes ───▶ rows ───▶                outputs ───▶
-            own rows   own rows  others' rows   own rows      mix
+            sizes   rows ───────▶                      outputs ────▶
+                    half of own rows   others' rows    half of own rows   mix
 
         and backwards the same. Then own rows are not rounded as those on the wire are.
 
@@ -217,17 +217,14 @@ class AllToAllDispatcher:
             rows, offsets_E1, handle = self.dispatch(sources, plan)
             return self.combine(compute(rows, offsets_E1), handle)
         away, own = split_plan(plan, self.placement, self.wire.rank)
-        depart = self._begin(sources, away)
-        parts = own_parts(sources, own, compute)
-        mixed = [next(parts)]
-        arrive = depart()
-        mixed.append(next(parts))
+        arrive = self._begin(sources, away)
+        halves = own_halves(sources, own, compute)
+        first_BGO = next(halves)
         handle = arrive()
         arrived = handle.arrived
         y = compute(arrived.x_RD, None if arrived.every_row else arrived.routes.offsets_E1)
         finish = self._begin_combine(y, handle)
-        mixed.append(next(parts))
-        return torch.cat(mixed) + finish()
+        return torch.cat([first_BGO, *halves]) + finish()
 
     def _overlaps(self, plan: DispatchPlan) -> bool:
         """Each rank is free to: what it sends, and when, is the same but for its own rows."""
@@ -236,10 +233,8 @@ class AllToAllDispatcher:
         B, G, K = plan.experts_BGK.shape
         return B * min(G * K, self.num_experts) >= self.overlap_rows * self.num_experts
 
-    def _begin(
-        self, sources: Sequence[Tree], plan: DispatchPlan
-    ) -> Callable[[], Callable[[], Handle]]:
-        """Begins to exchange sizes; what is returned sends the rows, what that returns waits."""
+    def _begin(self, sources: Sequence[Tree], plan: DispatchPlan) -> Callable[[], Handle]:
+        """Exchanges sizes and begins to send the rows; what is returned waits for those to come."""
         rows, costs = self._check(sources, plan)
         weights_BGK = plan.weights_BGK.to(accumulate_dtype(rows.dtype))
         read = sorted(set(plan.expert_source))
@@ -249,23 +244,18 @@ class AllToAllDispatcher:
             self.wire.world_size,
             len(read),
         )
-        flight = self.wire.begin_sizes(out.sizes_W4)
-
-        def depart() -> Callable[[], Handle]:
-            ours, theirs = self._links(out.sizes_W4.tolist(), flight.wait().tolist(), costs)
-            crossing = Crossing(
-                wire=self.wire,
-                out=out,
-                ours=ours,
-                theirs=theirs,
-                rows=rows,
-                gates=costs.picks,
-                num_experts=self.num_local_experts,
-            )
-            arrive = begin_rows(crossing, weights_BGK, [sources[s] for s in read])
-            return lambda: Handle(crossing, arrive(), weights_BGK, costs.output_dim)
-
-        return depart
+        ours, theirs = self._links(out.sizes_W4, costs)
+        crossing = Crossing(
+            wire=self.wire,
+            out=out,
+            ours=ours,
+            theirs=theirs,
+            rows=rows,
+            gates=costs.picks,
+            num_experts=self.num_local_experts,
+        )
+        arrive = begin_rows(crossing, weights_BGK, [sources[s] for s in read])
+        return lambda: Handle(crossing, arrive(), weights_BGK, costs.output_dim)
 
     def _begin_combine(self, y: Tree, handle: Handle) -> Callable[[], Tensor]:
         """Begins to send the outputs back; what is returned waits for what comes, and mixes."""
@@ -337,12 +327,10 @@ class AllToAllDispatcher:
             picks=(G, K),
         )
 
-    def _links(
-        self, ours_W4: list[list[int]], theirs_W4: list[list[int]], costs: WayCosts
-    ) -> tuple[Links, Links]:
-        """The links of this rank, and those of the ranks it computes for, from their sizes."""
-        ours = [Sizes(*row) for row in ours_W4]
-        theirs = [Sizes(*row) for row in theirs_W4]
+    def _links(self, sizes_W4: Tensor, costs: WayCosts) -> tuple[Links, Links]:
+        """Exchanges the sizes: the links of this rank, and those of the ranks it computes for."""
+        ours = [Sizes(*row) for row in sizes_W4.tolist()]
+        theirs = [Sizes(*row) for row in self.wire.exchange_sizes(sizes_W4)]
         held = [len(own) for own in self.placement.experts]
         here = self.num_local_experts
         return (

@@ -13,8 +13,6 @@ from mmoe.mixture.trees import Tree
 from mmoe.ops import RoutePlan
 from mmoe.parallel.expert_placement import ExpertPlacement
 
-PARTS = 3  # while sizes, rows and outputs travel
-
 
 def split_plan(
     plan: DispatchPlan, placement: ExpertPlacement, rank: int
@@ -53,17 +51,16 @@ def split_plan(
     return away, own
 
 
-def own_parts(sources: Sequence[Tree], own: DispatchPlan, compute: Compute) -> Iterator[Tensor]:
-    """The parts of `out_BGO` that the experts here give, for a third of the rows at a time.
+def own_halves(sources: Sequence[Tree], own: DispatchPlan, compute: Compute) -> Iterator[Tensor]:
+    """What the experts here give to `out_BGO`: for the first half of the rows, then for the rest.
 
     Args:
         sources: S tensors `x_BD`.
         own: Picks of the experts here.
         compute: Runs the experts.
     """
-    rows = own.experts_BGK.shape[0]
-    for part in range(PARTS):
-        at = slice(rows * part // PARTS, rows * (part + 1) // PARTS)
+    half = own.experts_BGK.shape[0] // 2
+    for at in (slice(half), slice(half, None)):
         picked = replace(own, experts_BGK=own.experts_BGK[at], weights_BGK=own.weights_BGK[at])
         yield _mix([source[at] for source in sources], picked, compute)
 

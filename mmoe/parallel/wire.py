@@ -42,10 +42,10 @@ class Wire:
         self.rank, self.world_size = dist.get_rank(group), dist.get_world_size(group)
         self.bytes_sent = self.collectives = 0
 
-    def begin_sizes(self, sizes_WN: Tensor) -> "Flight":
-        """Begins to tell each rank its row of numbers; what arrives is each rank's row for this."""
+    def exchange_sizes(self, sizes_WN: Tensor) -> list[list[int]]:
+        """Tells each rank its row of numbers; returns the row that each rank has for this one."""
         each = [1] * self.world_size
-        return self.begin_rows(sizes_WN, each, each)
+        return self.begin_rows(sizes_WN, each, each).wait().tolist()
 
     def exchange(self, rows: Tensor, send: Sequence[int], receive: Sequence[int]) -> Tensor:
         """Sends rows, and their gradients back.

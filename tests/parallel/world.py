@@ -340,8 +340,8 @@ def order(network, x, factors, input_grad):
         return wait(flight)
 
     def computes(inputs):
-        # A third of a rank's own rows are fewer than all rows of another
-        whose = "theirs" if len(inputs[0]) > len(factors) // 3 + 1 else "own"
+        # Half of a rank's own rows are fewer than all rows of another
+        whose = "theirs" if len(inputs[0]) > len(factors) // 2 + 1 else "own"
         seen.append(whose)
         y = experts(inputs)
         y[0].register_hook(lambda _: seen.append(whose))
