@@ -20,6 +20,16 @@ enum Column : int64_t { kRows, kPicks, kWeights, kPairs, kSums, kBack, kColumns 
 
 constexpr int64_t kCodeBytes = 4;
 
+template <typename T>
+const T* data(const Tensor& t) {
+  return static_cast<const T*>(t.const_data_ptr());
+}
+template <typename T>
+T* writable(const Tensor& t) {
+  return static_cast<T*>(t.mutable_data_ptr());
+}
+inline const int32_t* numbers(const Tensor& t) { return data<int32_t>(t); }
+
 struct Links {
   const int64_t* table;
   int64_t W;

@@ -14,21 +14,15 @@ namespace mmoe {
 namespace {
 
 using exchange::Links;
+using exchange::data;
+using exchange::numbers;
+using exchange::writable;
 using exchange::Step;
 using exchange::Uses;
 using torch::stable::parallel_for;
 
 constexpr int64_t kVector = 64;  // bytes, the widest
 
-const int32_t* numbers(const Tensor& t) { return static_cast<const int32_t*>(t.const_data_ptr()); }
-template <typename T>
-const T* data(const Tensor& t) {
-  return static_cast<const T*>(t.const_data_ptr());
-}
-template <typename T>
-T* writable(const Tensor& t) {
-  return static_cast<T*>(t.mutable_data_ptr());
-}
 
 // Room for the uses of one row.
 template <typename G, typename S>

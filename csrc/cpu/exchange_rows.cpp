@@ -17,9 +17,9 @@ namespace {
 
 using exchange::Layout;
 using exchange::Links;
+using exchange::numbers;
 using torch::stable::parallel_for;
 
-const int32_t* numbers(const Tensor& t) { return static_cast<const int32_t*>(t.const_data_ptr()); }
 char* bytes(const Tensor& t) { return static_cast<char*>(t.mutable_data_ptr()); }
 
 Tensor packed_rows(const Tensor& rows) {

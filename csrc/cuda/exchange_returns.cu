@@ -11,17 +11,11 @@ namespace mmoe {
 namespace {
 
 using exchange::Links;
+using exchange::data;
+using exchange::numbers;
+using exchange::writable;
 
-const int32_t* numbers(const Tensor& t) { return static_cast<const int32_t*>(t.const_data_ptr()); }
 unsigned warps(int64_t rows) { return blocks_for(rows * kWarp); }
-template <typename T>
-const T* data(const Tensor& t) {
-  return static_cast<const T*>(t.const_data_ptr());
-}
-template <typename T>
-T* writable(const Tensor& t) {
-  return static_cast<T*>(t.mutable_data_ptr());
-}
 
 template <typename From, typename To>
 __device__ void copy_row(const From* from, To* to, int64_t width) {

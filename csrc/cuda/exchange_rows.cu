@@ -12,6 +12,7 @@ namespace {
 
 using exchange::Layout;
 using exchange::Links;
+using exchange::numbers;
 
 constexpr int kMostSources = 64;
 
@@ -20,7 +21,6 @@ struct Sources {
   int64_t count, B;
 };
 
-const int32_t* numbers(const Tensor& t) { return static_cast<const int32_t*>(t.const_data_ptr()); }
 char* bytes(const Tensor& t) { return static_cast<char*>(t.mutable_data_ptr()); }
 unsigned warps(int64_t rows) { return blocks_for(rows * kWarp); }
 

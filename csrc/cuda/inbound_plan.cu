@@ -14,14 +14,14 @@ namespace {
 
 using exchange::Layout;
 using exchange::Links;
+using exchange::numbers;
+using exchange::writable;
 
-const int32_t* numbers(const Tensor& t) { return static_cast<const int32_t*>(t.const_data_ptr()); }
-int32_t* writable(const Tensor& t) { return static_cast<int32_t*>(t.mutable_data_ptr()); }
 
 // Sums counts[0 .. number) up, each number before it.
 void scan(const Tensor& counts, int64_t number, cudaStream_t stream) {
   size_t bytes = 0;
-  int32_t* at = writable(counts);
+  int32_t* at = writable<int32_t>(counts);
   STD_CUDA_CHECK(cub::DeviceScan::ExclusiveSum(nullptr, bytes, at, at, number, stream));
   const Tensor room = empty(counts, {static_cast<int64_t>(bytes)}, ScalarType::Byte);
   STD_CUDA_CHECK(
@@ -85,14 +85,14 @@ std::tuple<Tensor, Tensor, Tensor> decode_picks(const Tensor& message, const Ten
   if (picks == 0) return {picks_NGK, weights_NGK, places_Q};
   const auto* bytes = static_cast<const char*>(from.const_data_ptr());
   const Tensor before = empty(from, {picks + 1}, ScalarType::Int);
-  mark_rows<<<blocks_for(picks + 1), kThreads, 0, stream>>>(layout, bytes, picks, writable(before));
+  mark_rows<<<blocks_for(picks + 1), kThreads, 0, stream>>>(layout, bytes, picks, writable<int32_t>(before));
   STD_CUDA_KERNEL_LAUNCH_CHECK();
   scan(before, picks + 1, stream);
   for_type(sums, [&](auto type) {
     using S = sum_t<decltype(type)>;
     place_picks<S><<<blocks_for(picks), kThreads, 0, stream>>>(
         layout, bytes, numbers(before), picks, rows, G * K, std::max<int64_t>(1, num_experts),
-        writable(picks_NGK), static_cast<S*>(weights_NGK.mutable_data_ptr()), writable(places_Q));
+        writable<int32_t>(picks_NGK), static_cast<S*>(weights_NGK.mutable_data_ptr()), writable<int32_t>(places_Q));
   });
   STD_CUDA_KERNEL_LAUNCH_CHECK();
   return {picks_NGK, weights_NGK, places_Q};
@@ -184,21 +184,21 @@ std::tuple<Tensor, Tensor> return_plan(const Tensor& rows_R, const Tensor& offse
   if (R > 0 && d.E > 0) {
     const int64_t count = d.links.W * d.E;
     const Tensor before = empty(rows, {count + 1}, ScalarType::Int);
-    count_pairs<<<blocks_for(count + 1), kThreads, 0, stream>>>(d, writable(before));
+    count_pairs<<<blocks_for(count + 1), kThreads, 0, stream>>>(d, writable<int32_t>(before));
     STD_CUDA_KERNEL_LAUNCH_CHECK();
     scan(before, count + 1, stream);
     number_pairs<<<blocks_for(count * kWarp), kThreads, 0, stream>>>(d, numbers(before),
-                                                                     writable(back_R));
+                                                                     writable<int32_t>(back_R));
     STD_CUDA_KERNEL_LAUNCH_CHECK();
   }
   if (N * G > 0) {
     const Tensor before = empty(rows, {N * G + 1}, ScalarType::Int);
     count_sums<<<blocks_for(N * G + 1), kThreads, 0, stream>>>(d.links, numbers(slots), N, G, K,
-                                                               writable(before));
+                                                               writable<int32_t>(before));
     STD_CUDA_KERNEL_LAUNCH_CHECK();
     scan(before, N * G + 1, stream);
     number_sums<<<blocks_for(N * G), kThreads, 0, stream>>>(d.links, numbers(before), N, G,
-                                                            writable(back_NG));
+                                                            writable<int32_t>(back_NG));
     STD_CUDA_KERNEL_LAUNCH_CHECK();
   }
   return {back_R, back_NG};
