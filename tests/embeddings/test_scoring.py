@@ -197,7 +197,7 @@ def test_managed_ids_are_looked_up_by_their_owners():
 
 
 def test_what_tables_take():
-    assert memory_of_tables([], "int8") == "tables: 0 parameters in int8, 0.0 KiB (0.0 KiB in fp32)"
+    assert memory_of_tables([], "int8") == "tables: 0 parameters in int8, 0 bytes (0 bytes in fp32)"
     large = [TableSpec(name="a", num_rows=10**9, dim=64)]
     assert memory_of_tables(large, "fp16") == (
         "tables: 64.0B parameters in fp16, 119.2 GiB (238.4 GiB in fp32)"
