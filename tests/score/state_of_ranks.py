@@ -60,11 +60,12 @@ def make_state(rank, ranks, step):
         moments = {f"{name}/{key}": part(name, len(key)) for name in own for key in MOMENTS}
         steps = {f"{name}/step": torch.tensor(float(step)) for name in own}
         unflatten_optimizer(optimizer, network, {**moments, **steps})
+    tables = Tables(first, last, step)
     return TrainingState(
         ranker=cast(
             Any,
             SimpleNamespace(
-                network=network, tables=Tables(first, last, step), device=torch.device("cpu")
+                network=network, tables=tables, embeddings=tables, device=torch.device("cpu")
             ),
         ),
         optimizer=optimizer,
