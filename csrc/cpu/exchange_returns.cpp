@@ -13,16 +13,15 @@
 namespace mmoe {
 namespace {
 
-using exchange::Links;
 using exchange::data;
+using exchange::Links;
 using exchange::numbers;
-using exchange::writable;
 using exchange::Step;
 using exchange::Uses;
+using exchange::writable;
 using torch::stable::parallel_for;
 
 constexpr int64_t kVector = 64;  // bytes, the widest
-
 
 // Room for the uses of one row.
 template <typename G, typename S>

@@ -10,8 +10,8 @@
 namespace mmoe {
 namespace {
 
-using exchange::Links;
 using exchange::data;
+using exchange::Links;
 using exchange::numbers;
 using exchange::writable;
 

@@ -17,7 +17,6 @@ using exchange::Links;
 using exchange::numbers;
 using exchange::writable;
 
-
 // Sums counts[0 .. number) up, each number before it.
 void scan(const Tensor& counts, int64_t number, cudaStream_t stream) {
   size_t bytes = 0;
@@ -85,14 +84,16 @@ std::tuple<Tensor, Tensor, Tensor> decode_picks(const Tensor& message, const Ten
   if (picks == 0) return {picks_NGK, weights_NGK, places_Q};
   const auto* bytes = static_cast<const char*>(from.const_data_ptr());
   const Tensor before = empty(from, {picks + 1}, ScalarType::Int);
-  mark_rows<<<blocks_for(picks + 1), kThreads, 0, stream>>>(layout, bytes, picks, writable<int32_t>(before));
+  mark_rows<<<blocks_for(picks + 1), kThreads, 0, stream>>>(layout, bytes, picks,
+                                                            writable<int32_t>(before));
   STD_CUDA_KERNEL_LAUNCH_CHECK();
   scan(before, picks + 1, stream);
   for_type(sums, [&](auto type) {
     using S = sum_t<decltype(type)>;
     place_picks<S><<<blocks_for(picks), kThreads, 0, stream>>>(
         layout, bytes, numbers(before), picks, rows, G * K, std::max<int64_t>(1, num_experts),
-        writable<int32_t>(picks_NGK), static_cast<S*>(weights_NGK.mutable_data_ptr()), writable<int32_t>(places_Q));
+        writable<int32_t>(picks_NGK), static_cast<S*>(weights_NGK.mutable_data_ptr()),
+        writable<int32_t>(places_Q));
   });
   STD_CUDA_KERNEL_LAUNCH_CHECK();
   return {picks_NGK, weights_NGK, places_Q};
