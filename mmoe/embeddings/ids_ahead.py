@@ -52,10 +52,17 @@ class IdsAhead(TrainPipelineSparseDist, Generic[StepT, HalfT, ResultT]):
         self._result: ResultT | None = None
 
     def step(self) -> ResultT | None:
-        """Trains on the next step: what its backward pass returned, or None where there is none."""
+        """Trains on the next step: what its backward pass returned, or None where there is none.
+
+        Raises:
+            RuntimeError: A phase of the step raised StopIteration, as from a generator.
+        """
         try:
             self.progress(self._ahead)
-        except StopIteration:
+        except StopIteration as error:
+            if self.batches:
+                # Not TorchRec's: taken for it, it would end the epoch on this rank alone
+                raise RuntimeError("a training step raised StopIteration") from error
             return None
         result, self._result = self._result, None
         return result

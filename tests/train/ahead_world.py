@@ -256,6 +256,23 @@ def diverges(rank):
     return {**found, "as_before": same(before, bits(state)), "rows": len(x_BD)}
 
 
+def stops_iterating():
+    """A step that raises what says elsewhere that there are no more; the error, and its cause."""
+    config = config_of(CASES["whole tables"])
+    state = make_state(config)
+    ranks = StepRanks.of(state.ranker.network, PATIENCE)
+    batches = (make_batches(step, dist.get_rank()) for step in range(len(STEPS)))
+    with mock.patch.object(ahead, "update", side_effect=StopIteration):
+        steps = ids_ahead(state, batches, config, 9, ranks)
+    assert steps is not None
+    with closing(steps):
+        try:
+            steps.step()
+        except RuntimeError as error:
+            return str(error), type(error.__cause__).__name__
+    return None
+
+
 def not_with_managed_ids(rank):
     rules = ManagedIds(rows=12, evict="lru", evict_every=1)
     tables = [replace(TABLES[0], num_rows=14, managed=rules), *TABLES[1:]]
@@ -377,6 +394,7 @@ def main():
     found = {
         "cases": {name: compare(case, rank) for name, case in CASES.items()},
         "diverged": diverges(rank),
+        "stopped": stops_iterating(),
         "not_managed": not_with_managed_ids(rank),
         "runs": whole_runs(Path(report).parent / "runs", rank),
     }

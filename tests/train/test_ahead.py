@@ -50,6 +50,12 @@ def test_all_ranks_end_where_one_diverges(reports):
 
 
 @pytest.mark.torchrec
+def test_an_error_of_a_step_is_no_end_of_the_epoch(reports):
+    told = ["a training step raised StopIteration", "StopIteration"]
+    assert [report["stopped"] for report in reports] == [told, told]
+
+
+@pytest.mark.torchrec
 def test_managed_ids_do_not_leave_ahead(reports):
     assert all(report["not_managed"] for report in reports)
 
