@@ -29,8 +29,9 @@ def _begun(out: Path) -> bool:
     store = TCPStore(
         os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), wait_for_workers=False
     )
+    taken = out.exists() and (not out.is_dir() or any(out.iterdir()))
     if store.check([key]):
-        return out.exists() and any(out.iterdir())
-    if not out.exists() or not any(out.iterdir()):
+        return taken
+    if not taken:
         store.set(key, "")
     return False

@@ -65,6 +65,13 @@ def test_a_restart_leaves_alone_what_was_there_before(tmp_path):
     assert not begun_before(tmp_path)
 
 
+@pytest.mark.usefixtures("torchrun")
+def test_a_file_is_no_run_of_anybody(tmp_path):
+    """What is wrong with it is said where it is refused."""
+    (tmp_path / "run").touch()
+    assert not begun_before(tmp_path / "run")
+
+
 def test_torchrun_takes_what_was_said_for_the_root_cause(monkeypatch, tmp_path, capfd):
     """It compares whole seconds; ranks that end for lack of this one write nothing."""
     monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))
