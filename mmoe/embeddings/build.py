@@ -165,8 +165,8 @@ def build_scoring_embeddings(
         precision: Of the stored rows.
 
     Raises:
-        ValueError: A feature's table is unknown, or one has managed ids, and TorchRec is not
-            installed.
+        ValueError: There is no such precision, a feature's table is unknown, or one has managed
+            ids, and TorchRec is not installed.
     """
     _check_tables(tables, features)
     return _with_managed_ids(ScoringEmbeddings(tables, features, precision), tables, features, 0)

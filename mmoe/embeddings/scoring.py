@@ -1,6 +1,7 @@
 """Embeddings that are only looked up: tables in fewer bits, to evaluate and score with."""
 
 from collections.abc import Sequence
+from typing import get_args
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +29,9 @@ class ScoringEmbeddings(nn.Module):
         tables: Rows and widths. They hold nothing until they are filled.
         features: In the order of the output.
         precision: Of the stored rows.
+
+    Raises:
+        ValueError: There is no such precision.
     """
 
     def __init__(
@@ -37,6 +41,12 @@ class ScoringEmbeddings(nn.Module):
         precision: ScoringPrecision,
     ) -> None:
         super().__init__()
+        if precision not in get_args(ScoringPrecision):
+            known = " or ".join(get_args(ScoringPrecision))
+            raise ValueError(
+                f"table_precision: expected {known}, or None for tables as they were trained, "
+                f"got {precision!r}"
+            )
         self.features, self.precision = list(features), precision
         self.shapes = {table.name: (table.num_rows, table.dim) for table in tables}
         self.output_dim = sum(self.shapes[feature.table][1] for feature in features)

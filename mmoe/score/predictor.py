@@ -142,7 +142,7 @@ def load_predictor(
 
     Raises:
         ValueError: The checkpoint and the config do not fit each other, or cannot be read; there is
-            no such device; or a table holds numbers that the precision cannot.
+            no such device or precision; or a table holds numbers that the precision cannot.
     """
     config = run.config()
     encoder = FeatureEncoder.load(run.vocabulary)

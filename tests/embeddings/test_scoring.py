@@ -180,6 +180,13 @@ def test_an_unknown_table_is_named():
 
 
 @pytest.mark.torchrec
+@pytest.mark.parametrize("precision", ["fp32", "int4"])
+def test_an_unknown_precision_is_named(precision):
+    """Also one that tables are trained in: narrower ones must not stand in for it."""
+    with pytest.raises(ValueError, match=f"expected fp16 or int8, or None .*, got '{precision}'"):
+        build_scoring_embeddings(TABLES, FEATURES, precision)
+
+
 def test_managed_ids_are_looked_up_by_their_owners():
     tables = [TableSpec(name="item", num_rows=6, dim=4, managed=ManagedIds(rows=4, evict_every=1))]
     features = [FeatureSpec(name="item", table="item", pooling="sum")]
