@@ -85,8 +85,9 @@ class AllToAllDispatcher:
         group: The ranks; default: all.
         wire_dtype: What rows travel in, such as `torch.bfloat16`; default: their own dtype, which
             they also keep where that is narrower.
-        overlap_rows: In training, the rows of this rank for one of its experts from which on they
-            are computed while those of others travel (`run`).
+        overlap_rows: In training, this rank's own rows are computed while those of others travel
+            (`run`) where its batch has so many rows, or more, for each of the E experts on
+            average, every pick counted as another expert's.
         way_back: `auto`, or always `pairs` or `sums`. The result has the same bits either way
             unless the wire rounds, where `auto` looks at the batch while gradients are enabled
             only.
