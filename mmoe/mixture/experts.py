@@ -30,7 +30,8 @@ class Pool(Protocol):
     - `static_shapes`: True where `grouped` never reads `offsets_E1` on the host, so that it can run
       inside `torch.compile` and on a GPU without waiting for it (default: False);
     - `uses_batch`: True where, in training, an expert's result for a row depends on which other
-      rows it got (default: False). Such a pool is never run dense for gates that pick.
+      rows it got (default: False). Such a pool is never run dense for gates that pick, and over
+      ranks it gets all of its rows at once; others may get them in parts.
     """
 
     output_dim: int | None
