@@ -214,9 +214,10 @@ def _cost_of_precision(
         for name in ("auc", "rmse"):
             now, before = values.get(name), trained.get(task, {}).get(name)
             if now is not None and before is not None:
+                change = round(now - before, 5) + 0.0  # -0.0 + 0.0 is 0.0, printed without a minus
                 yield (
                     f"{task}: {name.upper()} {now:.5f} with tables in {precision}, {before:.5f} "
-                    f"as trained ({now - before:+.5f})"
+                    f"as trained ({change:+.5f})"
                 )
 
 

@@ -15,6 +15,7 @@ from mmoe.datasets.splits import Splits
 from mmoe.embeddings import scoring_embeddings, torchrec_problem
 from mmoe.score import RunDirectory, load_predictor, score_files, weights
 from mmoe.train import evaluate_run, train_run
+from mmoe.train.evaluate import _cost_of_precision
 from tests.parallel.launch import launch
 
 TASKS = ["pred_click", "pred_buy"]
@@ -153,6 +154,11 @@ def test_evaluation_of_the_test_split_compares_with_the_run(mmoe, tmp_path):
     for task, metrics in RunDirectory.open(tmp_path / "run").metrics()["tasks"].items():
         assert f"{task}: AUC 0." in err
         assert f" with tables in fp16, {metrics['auc']:.5f} as trained (" in err
+
+
+def test_a_change_too_small_to_print_has_no_minus():
+    lines = _cost_of_precision({"click": {"auc": 0.7}}, {"click": {"auc": 0.7 - 1e-9}}, "fp16")
+    assert [*lines] == ["click: AUC 0.70000 with tables in fp16, 0.70000 as trained (+0.00000)"]
 
 
 @pytest.mark.parametrize("run", ["torchrec"], indirect=True)
