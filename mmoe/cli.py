@@ -62,11 +62,21 @@ def _run(*, standalone_mode: bool = True) -> Any:
         if not isinstance(error, MemoryError) and not any(t in str(error) for t in _NO_MEMORY):
             raise
         what = str(error) or "an allocation failed"
+        scores = sys.argv[1:2] in (["evaluate"], ["score"])  # a trained model, and no --set
         raise ValueError(
-            f"not enough memory ({what}); stream the rows with --set "
-            "data.input=stream, or make smaller what is large: tables (hash_size, dim), "
-            "batch_size, eval_batch_size, the model or data.streaming.shuffle_buffer_rows"
+            f"not enough memory ({what}); {_SMALLER_SCORING if scores else _SMALLER_TRAINING}"
         ) from error
+
+
+_SMALLER_TRAINING = (
+    "stream the rows with --set data.input=stream, or make smaller what is large: tables "
+    "(hash_size, dim), batch_size, eval_batch_size, the model or "
+    "data.streaming.shuffle_buffer_rows"
+)
+_SMALLER_SCORING = (
+    "hold the tables in fewer bytes with --table-precision int8, share them out among ranks "
+    "(torchrun), or take fewer rows at a time"
+)
 
 
 # What torch's RuntimeError says where an allocation failed

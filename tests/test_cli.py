@@ -206,6 +206,20 @@ def test_too_little_memory(error, says, mmoe, config, log, tmp_path, monkeypatch
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [("evaluate", []), ("score", ["--input", "log.parquet", "--output", "scores.parquet"])],
+)
+def test_too_little_memory_for_a_trained_model(command, options, mmoe, tmp_path, monkeypatch):
+    def fails(*_, **__):
+        raise MemoryError
+
+    monkeypatch.setattr("mmoe.score.RunDirectory.open", fails)
+    result = mmoe(command, tmp_path, *options)
+    _refused(result, r"not enough memory .*--table-precision int8")
+    assert "--set" not in result[2]  # they have none
+
+
 def test_other_errors_of_the_interpreter_stay_what_they_are(mmoe, config, log, monkeypatch):
     def fails(*_, **__):
         raise RuntimeError("a fault of ours")
