@@ -50,6 +50,7 @@ bench: setup
 	$(BIN)/python -m benchmarks.train
 	$(BIN)/python -m benchmarks.parallel
 	$(BIN)/python -m benchmarks.faults train
+	$(BIN)/python -m benchmarks.faults ranks
 
 # What benchmarks.train compares with, in an environment of its own
 bench-peers:
