@@ -278,6 +278,7 @@ def score(
     quiet: Quiet = False,
 ) -> None:
     """Score rows: one column pred_TASK for each task, row order kept."""
+    resume = _resumes(output, resume, "folder of the scores")
     from mmoe.score import RunDirectory, score_files
 
     score_files(

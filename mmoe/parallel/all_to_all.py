@@ -175,7 +175,7 @@ class AllToAllDispatcher:
         """
         handle = self._begin(sources, plan)()
         arrived = handle.arrived
-        return arrived.x_RD, None if arrived.every_row else arrived.routes.offsets_E1, handle
+        return arrived.x_RD, arrived.offsets_E1, handle
 
     def combine(self, y: Tree, handle: Handle) -> Tensor:
         """Sends the outputs back, and mixes what came for each gate.
@@ -223,7 +223,7 @@ class AllToAllDispatcher:
         first_BGO = next(halves)
         handle = arrive()
         arrived = handle.arrived
-        y = compute(arrived.x_RD, None if arrived.every_row else arrived.routes.offsets_E1)
+        y = compute(arrived.x_RD, arrived.offsets_E1)
         finish = self._begin_combine(y, handle)
         return torch.cat([first_BGO, *halves]) + finish()
 

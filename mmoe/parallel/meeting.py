@@ -11,7 +11,7 @@ from datetime import timedelta
 
 from torch.distributed import (
     PrefixStore,  # type: ignore[attr-defined]  # documented, but not in __all__
-    Store,  # type: ignore[attr-defined]
+    Store,  # type: ignore[attr-defined]  # likewise
 )
 
 # Seconds between two looks of rank 0 at who has come

@@ -1,6 +1,7 @@
 """The process group of all ranks, and of one process too: sharded embeddings need one."""
 
 import os
+import time
 from datetime import timedelta
 
 import torch
@@ -65,19 +66,26 @@ def _join(patience: timedelta) -> None:
         dist.init_process_group(backend, store=store, rank=0, world_size=1, timeout=patience)
         return
     _check_launcher()
+    end = time.monotonic() + MEETING
     try:
         seconds = timedelta(seconds=MEETING)
         meeting = dist.rendezvous("env://", timeout=seconds)  # type: ignore[attr-defined]
         store, rank_, ranks = next(iter(meeting))
-        _met = store_of_this_start(store, rank_, ranks, MEETING)
+        _met = store_of_this_start(store, rank_, ranks, max(end - time.monotonic(), 1))
         dist.init_process_group(backend, store=_met, rank=rank_, world_size=ranks, timeout=patience)
     except (RuntimeError, ValueError) as error:
-        address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-        raise ValueError(
-            f"rank {os.environ['RANK']} of {os.environ['WORLD_SIZE']}: the ranks cannot meet at "
-            f"{address} ({' '.join(str(error).split())[:200]}); start them with torchrun, with the "
-            "same --nnodes and --rdzv-endpoint on every machine, and a port that is free"
-        ) from error
+        raise ValueError(cannot_meet(" ".join(str(error).split())[:200])) from error
+
+
+def cannot_meet(why: str) -> str:
+    """What a rank says that the others are not there for."""
+    variables = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    rank_, ranks, host, port = (os.environ[name] for name in variables)
+    return (
+        f"rank {rank_} of {ranks}: the ranks cannot meet at {host}:{port} ({why}); start them with "
+        "torchrun, with the same --nnodes and --rdzv-endpoint on every machine, and a port that is "
+        "free"
+    )
 
 
 def meeting_place() -> Store:

@@ -9,16 +9,14 @@ from mmoe.parallel.telling import from_all, from_first
 
 
 def begun_before(out: Path) -> bool:
-    """Whether an earlier start of these ranks, by the same torchrun, began the run in `out`.
+    """Whether an earlier start of these ranks, by the same torchrun, began what is in `out`.
 
     A folder that was there before torchrun came is none of theirs. All ranks call it, and all get
     the answer of rank 0.
 
     Args:
-        out: The run directory, which exists from the moment the run is begun.
+        out: A folder, which holds something from the moment that the work is begun.
     """
-    if os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") == "0":
-        return False
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":  # the store ends with its ranks
         return any(from_all(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"))
     return from_first(lambda: _begun(out))

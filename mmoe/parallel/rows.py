@@ -60,6 +60,11 @@ class Arrived(NamedTuple):
     places_Q: Tensor
     every_row: bool
 
+    @property
+    def offsets_E1(self) -> Tensor | None:
+        """Where each expert's rows start; None where every expert computes all of them."""
+        return None if self.every_row else self.routes.offsets_E1
+
 
 def begin_rows(
     crossing: Crossing, weights_BGK: Tensor, sources: Sequence[Tensor]

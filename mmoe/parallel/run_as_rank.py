@@ -17,7 +17,7 @@ from typing import NoReturn
 
 import torch.distributed as dist
 
-from mmoe.parallel.process_group import MEETING, ensure_process_group, rank
+from mmoe.parallel.process_group import MEETING, cannot_meet, ensure_process_group, rank
 from mmoe.parallel.rank_watch import RankWatch
 from mmoe.parallel.telling import from_all
 
@@ -82,11 +82,7 @@ def run_as_rank(command: Callable[[], None], asked: Sequence[str]) -> NoReturn:
 
 def _give_up() -> None:
     """Torch waits on, whatever its time-out, where another program holds the port."""
-    where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-    _say(
-        f"rank {os.environ['RANK']} of {os.environ['WORLD_SIZE']}: the ranks cannot meet at {where}"
-        ": no rank answers there; start them again, with a port that is free"
-    )
+    _say(cannot_meet("no rank answers there"))
     os._exit(_MENDABLE)
 
 

@@ -27,7 +27,7 @@ class Wire:
         >>> from mmoe.parallel import Wire, ensure_process_group
         >>> ensure_process_group()
         >>> wire = Wire()
-        >>> wire.exchange(torch.tensor([[1.0], [2.0]]), send=[2], receive=[2]).tolist()
+        >>> wire.begin_exchange(torch.tensor([[1.0], [2.0]]), send=[2], receive=[2])().tolist()
         [[1.0], [2.0]]
         >>> wire.bytes_sent
         0
@@ -47,8 +47,10 @@ class Wire:
         each = [1] * self.world_size
         return self.begin_rows(sizes_WN, each, each).wait().tolist()
 
-    def exchange(self, rows: Tensor, send: Sequence[int], receive: Sequence[int]) -> Tensor:
-        """Sends rows, and their gradients back.
+    def begin_exchange(
+        self, rows: Tensor, send: Sequence[int], receive: Sequence[int]
+    ) -> Callable[[], Tensor]:
+        """Begins to send rows, and in the backward pass their gradients back.
 
         Args:
             rows: Those for rank 0 first, then those for rank 1, …
@@ -56,16 +58,10 @@ class Wire:
             receive: How many rows come from each rank.
 
         Returns:
-            The rows that came, those of rank 0 first. Where gradients are enabled, they ask for
-            one, so that all ranks take part in the exchange of the backward pass, a rank whose
-            rows need no gradient too.
+            Waits for the rows that come, those of rank 0 first. Where gradients are enabled, they
+            ask for one, so that all ranks take part in the exchange of the backward pass, a rank
+            whose rows need no gradient too.
         """
-        return self.begin_exchange(rows, send, receive)()
-
-    def begin_exchange(
-        self, rows: Tensor, send: Sequence[int], receive: Sequence[int]
-    ) -> Callable[[], Tensor]:
-        """`exchange`; what is returned waits for the rows."""
         arrive = set_out(_There(self, send, receive), rows)
         return lambda: arrive()[0]
 

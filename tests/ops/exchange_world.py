@@ -256,3 +256,18 @@ class World:
         back, weights, *slots, links, dtype = self.mixed(rank)
         shape = (*weights.shape[:2], self.case.O)
         return self.case.random(*shape, seed=90 + rank).to(dtype), back, weights, *slots, links
+
+
+# Each operator after outbound_plan, and where a world has its arguments.
+STEPS = {
+    "pack_rows": "packed",
+    "decode_picks": "decoding",
+    "unpack_rows": "unpacked",
+    "unpack_rows_backward": "unpacked_backward",
+    "pack_rows_backward": "packed_backward",
+    "return_plan": "returning",
+    "pack_returns": "returns",
+    "pack_returns_backward": "returns_backward",
+    "mix_returns": "mixed",
+    "mix_returns_backward": "mixed_backward",
+}

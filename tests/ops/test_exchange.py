@@ -1,37 +1,15 @@
 """The operators of an exchange between ranks against their reference, step by step."""
 
-import importlib.util
-from pathlib import Path
-
 import pytest
 import torch
 from torch.library import opcheck
 
 from mmoe.ops import exchange_reference, extension_status
-
-spec = importlib.util.spec_from_file_location(
-    "exchange_world", Path(__file__).with_name("exchange_world.py")
-)
-exchange_world = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(exchange_world)
-Case, World, CASES = exchange_world.Case, exchange_world.World, exchange_world.CASES
+from tests.ops.exchange_world import CASES, STEPS, Case, World
 
 needs_kernels = pytest.mark.skipif(
     not extension_status().built, reason="plain PyTorch leaves these checks to the wrapper"
 )
-# Each operator, and where a world has its arguments.
-STEPS = {
-    "pack_rows": "packed",
-    "decode_picks": "decoding",
-    "unpack_rows": "unpacked",
-    "unpack_rows_backward": "unpacked_backward",
-    "pack_rows_backward": "packed_backward",
-    "return_plan": "returning",
-    "pack_returns": "returns",
-    "pack_returns_backward": "returns_backward",
-    "mix_returns": "mixed",
-    "mix_returns_backward": "mixed_backward",
-}
 
 
 @pytest.fixture(params=CASES, ids=lambda case: case.name.replace(" ", "-"))

@@ -15,25 +15,14 @@ from hypothesis import strategies as st
 
 from mmoe.ops import exchange_reference, extension_status
 from tests.ops.damage import FLOATS, Damage, flat
+from tests.ops.exchange_world import STEPS as LATER
 from tests.ops.exchange_world import Case, World
 
 pytestmark = pytest.mark.skipif(
     not extension_status().built, reason="plain PyTorch looks at fewer values"
 )
 
-STEPS = {
-    "outbound_plan": "planning",
-    "pack_rows": "packed",
-    "decode_picks": "decoding",
-    "unpack_rows": "unpacked",
-    "unpack_rows_backward": "unpacked_backward",
-    "pack_rows_backward": "packed_backward",
-    "return_plan": "returning",
-    "pack_returns": "returns",
-    "pack_returns_backward": "returns_backward",
-    "mix_returns": "mixed",
-    "mix_returns_backward": "mixed_backward",
-}
+STEPS = {"outbound_plan": "planning", **LATER}
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 4e-2, torch.float64: 1e-10}
 
 

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from mmoe.config import config_from_dict
 from mmoe.datasets.encoded import EncodedData
 from mmoe.datasets.splits import Splits
-from mmoe.embeddings import scoring_embeddings, torchrec_problem
+from mmoe.embeddings import scoring_embeddings
 from mmoe.score import RunDirectory, load_predictor, score_files, weights
 from mmoe.train import evaluate_run, train_run
 from mmoe.train.evaluate import _cost_of_precision
@@ -21,14 +21,16 @@ from tests.parallel.launch import launch
 TASKS = ["pred_click", "pred_buy"]
 
 
-@pytest.fixture(scope="module", name="run", params=["plain", "torchrec"])
+@pytest.fixture(
+    scope="module",
+    name="run",
+    params=["plain", pytest.param("torchrec", marks=pytest.mark.torchrec)],
+)
 def _run(request, funnel_config, funnel_table, tmp_path_factory):
     """On TorchRec users come and go, and items are trained in fp16."""
     raw = {**funnel_config, "training": {**funnel_config["training"]}}
     raw["training"]["embedding_backend"] = request.param
     if request.param == "torchrec":
-        if torchrec_problem():
-            pytest.skip(torchrec_problem())
         user = {"kind": "categorical", "name": "user", "table": "user"}
         raw["features"] = [user, *funnel_config["features"][1:]]
         raw["tables"] = [{"name": "user", "encoding": "managed", "rows": 30, "evict_every": 5}]
