@@ -111,7 +111,9 @@ class ShardedEmbeddings(nn.Module):
         if self._blocks is None:
             # The KeyedTensor of a sharded collection lists its keys in shard order
             self._blocks = arrangement(self.features, self._dims, pooled.keys())
-        return arrange(pooled.values(), ids.lengths(), self._blocks)[:batch]
+        x_BD = arrange(pooled.values(), ids.lengths(), self._blocks)
+        # A slice of all rows would cost the backward pass a tensor of zeros and a copy
+        return x_BD if len(x_BD) == batch else x_BD[:batch]
 
     def _ids(
         self, values: Tensor, lengths_CB: Tensor, id_weights: Tensor | None = None

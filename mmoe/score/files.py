@@ -24,6 +24,7 @@ from mmoe.score.console import Reporter, SilentReporter, Tracker
 from mmoe.score.output_folder import FolderPlan, is_one_file, plan_folder
 from mmoe.score.predictor import Predictor, load_predictor
 from mmoe.score.run_directory import RunDirectory
+from mmoe.score.scored_by import ScoredBy, as_metadata, scored_by
 from mmoe.score.text_files import check_new_file
 
 # Rows decoded and held at a time: 64k rows of 200 columns are some 100 MB.
@@ -47,7 +48,7 @@ def score_files(
     A name that ends in .parquet (or .pq) is one file for all rows. Any other is a folder, which
     gets a file for each file that was read, `00000-NAME.parquet`, `00001-NAME.parquet` and so on.
     Several ranks (torchrun) share these files out. Every file is written beside its final name and
-    moved there when complete.
+    moved there when complete, and holds a note of what scored it (metadata `mmoe.scored_by`).
 
     Args:
         run: A trained run; its best checkpoint scores.
@@ -64,16 +65,16 @@ def score_files(
         The number of rows written.
 
     Raises:
-        ValueError: The input lacks a column, the output exists, a value cannot be used, or there is
-            no such device.
+        ValueError: The input lacks a column, the output exists, another model or precision has
+            scored what is to be resumed, a value cannot be used, or there is no such device.
     """
     output, reporter = Path(output), reporter or SilentReporter()
-    one_file = is_one_file(output)
+    one_file, by = is_one_file(output), scored_by(run, table_precision, keep)
     if one_file:
         _check_output(output, overwrite, resume)
         plan = FolderPlan([], 0, 0)
     else:
-        plan = plan_folder(source, output, overwrite=overwrite, resume=resume)
+        plan = plan_folder(source, output, by, overwrite=overwrite, resume=resume)
     predictor, encoder, config = load_predictor(run, device, table_precision=table_precision)
     if rank() > 0:
         reporter = SilentReporter()
@@ -85,6 +86,7 @@ def score_files(
         predictor,
         encoder,
         tasks,
+        by,
         kept_types=_kept_types(source, keep),
         columns=[*dict.fromkeys([*required_columns(config, labels=False), *keep])],
     )
@@ -127,6 +129,7 @@ class _Scorer:
 
     Attributes:
         tasks: Names of the predicted columns.
+        by: Written into the file.
         kept_types: Of the columns to copy.
         columns: To read.
     """
@@ -134,6 +137,7 @@ class _Scorer:
     predictor: Predictor
     encoder: FeatureEncoder
     tasks: list[str]
+    by: ScoredBy
     kept_types: dict[str, pa.DataType]
     columns: list[str]
 
@@ -147,7 +151,8 @@ class _Scorer:
                 for table in iter_tables(source, self.columns, ROWS_PER_CHUNK):
                     data = EncodedData(features=self.encoder.encode(table, str(source)))
                     predictions_NT = self.predictor.predict(data, tracker=tracker)
-                    writer.write(_result(table, self.kept_types, self.tasks, predictions_NT))
+                    result = _result(table, self.kept_types, self.tasks, predictions_NT)
+                    writer.write(result.replace_schema_metadata(as_metadata(self.by)))
                     rows += table.num_rows
             _name(temporary, output)
         finally:
@@ -203,7 +208,7 @@ def _result(
             kept = kept.set_column(i, name, kept.column(i).cast(kind, safe=False))
     for t, name in enumerate(tasks):
         kept = kept.append_column(name, pa.array(predictions_NT[:, t], pa.float32()))
-    return kept.replace_schema_metadata(None)
+    return kept
 
 
 def _check_output(output: Path, overwrite: bool, resume: bool) -> None:

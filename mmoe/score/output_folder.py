@@ -7,6 +7,7 @@ from pathlib import Path
 from mmoe.datasets.data_file import DataFile
 from mmoe.datasets.files import resolve_files
 from mmoe.parallel import ensure_process_group, from_all, from_first, rank, world_size
+from mmoe.score.scored_by import ScoredBy, check_scored_by
 from mmoe.score.text_files import check_parents
 
 _PARQUET = (".parquet", ".pq")
@@ -44,18 +45,27 @@ def is_one_file(output: Path) -> bool:
     return suffix in _PARQUET
 
 
-def plan_folder(source: str | Path, folder: Path, *, overwrite: bool, resume: bool) -> FolderPlan:
+def plan_folder(
+    source: str | Path, folder: Path, by: ScoredBy, *, overwrite: bool, resume: bool
+) -> FolderPlan:
     """Which files this rank scores, and where to: every W-th of them.
 
+    Args:
+        source: Files to score.
+        folder: For the scores.
+        by: What scores them, and must have scored what is there.
+        overwrite: Remove what is there.
+        resume: Leave it alone.
+
     Raises:
-        ValueError: The folder holds something, and neither `overwrite` nor `resume` is said; or
-            ranks find different files.
+        ValueError: The folder holds something, and neither `overwrite` nor `resume` is said, or
+            something else has scored it; or ranks find different files.
     """
     ensure_process_group()
     files = resolve_files(str(source))
     outputs = [folder / _output_name(number, file) for number, file in enumerate(files)]
     _check_same_files([file.name for file in files], str(source))
-    found = from_first(lambda: _look(folder, outputs, overwrite=overwrite, resume=resume))
+    found = from_first(lambda: _look(folder, outputs, by, overwrite=overwrite, resume=resume))
     pairs = list(zip(files, outputs, strict=True))[rank() :: world_size()]
     mine = [(file, path) for file, path in pairs if path.name not in found]
     return FolderPlan(mine, there=len(found), files=len(files))
@@ -77,7 +87,9 @@ def _output_name(number: int, file: DataFile) -> str:
     return f"{number:05d}-{file.name.split('.')[0]}.parquet"
 
 
-def _look(folder: Path, outputs: list[Path], *, overwrite: bool, resume: bool) -> set[str]:
+def _look(
+    folder: Path, outputs: list[Path], by: ScoredBy, *, overwrite: bool, resume: bool
+) -> set[str]:
     """Names that are there already and shall stay."""
     check_parents(folder)
     if folder.exists() and not folder.is_dir():
@@ -109,4 +121,6 @@ def _look(folder: Path, outputs: list[Path], *, overwrite: bool, resume: bool) -
             f"--output {folder}: holds {unknown[0]}, which belongs to none of the input files; "
             "resume with the same --input, or choose another folder"
         )
+    for name in sorted(there):
+        check_scored_by(folder / name, by)
     return there

@@ -253,6 +253,32 @@ def test_a_folder_gets_a_file_for_each_input_file(run, expected, funnel_table, t
         score_files(run, source, out, resume=True)
 
 
+def test_a_folder_is_resumed_by_what_began_it_alone(run, funnel_table, tmp_path):
+    pq.write_table(funnel_table[:20], tmp_path / "log.parquet")
+    out, source = tmp_path / "out", tmp_path / "log.parquet"
+    score_files(run, source, out, keep=["user"])
+    assert score_files(run, source, out, keep=["user"], resume=True) == 0
+
+    with pytest.raises(ValueError, match=r"scored with --keep user, and now --keep is none"):
+        score_files(run, source, out, resume=True)
+    with pytest.raises(ValueError, match=r"--table-precision none, and now .* is int8; resume as"):
+        score_files(run, source, out, keep=["user"], resume=True, table_precision="int8")
+    again = RunDirectory(tmp_path / "again")
+    shutil.copytree(run.path, again.path)
+    for state in again.checkpoint.glob("step-*/state.json"):
+        state.write_text(state.read_text() + " ")  # as if trained once more
+    with pytest.raises(ValueError, match=r"scored with the model step-.*, and now the model is"):
+        score_files(again, source, out, keep=["user"], resume=True)
+
+    file = next(out.iterdir())
+    pq.write_table(pq.read_table(file).replace_schema_metadata(None), file)
+    with pytest.raises(ValueError, match=r"was scored by another version of mmoe, and now"):
+        score_files(run, source, out, keep=["user"], resume=True)
+    file.write_text("not Parquet")
+    with pytest.raises(ValueError, match=r"cannot be read \(.*\); remove it, so that it is scored"):
+        score_files(run, source, out, keep=["user"], resume=True)
+
+
 class Sweeping(Told):
     """Removes half-written files, as the start of another scoring does."""
 

@@ -1,0 +1,62 @@
+"""What scored a file, written into it: a folder of scores is resumed by the same alone."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from mmoe.config import ScoringPrecision
+from mmoe.score.checkpoint import CheckpointFolder
+from mmoe.score.run_directory import RunDirectory
+
+KEY = b"mmoe.scored_by"  # of the metadata of a Parquet file
+# Names of what scores, as people are told them
+ScoredBy = Mapping[str, str]
+
+
+def scored_by(
+    run: RunDirectory, table_precision: ScoringPrecision | None, keep: Sequence[str]
+) -> ScoredBy:
+    """The model of a run, and all else that the scores and columns of a file depend on.
+
+    Raises:
+        ValueError: The run has no checkpoint.
+    """
+    step = CheckpointFolder(run.checkpoint).step("best")
+    digest = hashlib.sha256()
+    for file in (run.config_file, step / "state.json"):
+        digest.update(file.read_bytes())
+    return {
+        "the model": f"{step.name} {digest.hexdigest()[:16]}",
+        "--table-precision": table_precision or "none",
+        "--keep": ", ".join(keep) or "none",
+    }
+
+
+def as_metadata(by: ScoredBy) -> dict[bytes, bytes]:
+    """For the schema of a Parquet file."""
+    return {KEY: json.dumps(by).encode()}
+
+
+def check_scored_by(file: Path, by: ScoredBy) -> None:
+    """Refuses a file with scores of something else.
+
+    Raises:
+        ValueError: Says what differs.
+    """
+    try:
+        found = json.loads((pq.read_schema(file).metadata or {}).get(KEY, b"{}"))
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"--resume: {file} cannot be read ({str(error).splitlines()[0]}); remove it, so that "
+            "it is scored again"
+        ) from error
+    for name, now in by.items():
+        if found.get(name) != now:
+            then = f"with {name} {found[name]}" if name in found else "by another version of mmoe"
+            raise ValueError(
+                f"--resume: {file} was scored {then}, and now {name} is {now}; resume as it was "
+                "begun, say --overwrite to score all files anew, or name another folder"
+            )
