@@ -61,8 +61,8 @@ class TablePlacement(Strict):
     def _trainable(cls, precision: object) -> object:
         if precision == "int8":
             raise ValueError(
-                "int8 rows cannot be trained (FBGEMM has no gradient for them); train in fp32 or "
-                "fp16, and evaluate and score with --table-precision int8"
+                "int8 rows cannot be trained (FBGEMM's CPU kernels have no gradient for them); "
+                "train in fp32 or fp16, and evaluate and score with --table-precision int8"
             )
         return precision
 

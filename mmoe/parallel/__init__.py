@@ -14,7 +14,7 @@ from mmoe.parallel.gradient_sum import GradientSum
 from mmoe.parallel.links import WayBack
 from mmoe.parallel.process_group import ensure_process_group, launched_ranks, rank, world_size
 from mmoe.parallel.shards import Shard
-from mmoe.parallel.telling import from_all, from_first, to_first
+from mmoe.parallel.telling import first_other, from_all, from_first, to_first
 from mmoe.parallel.wire import Wire
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "Wire",
     "ensure_process_group",
     "expert_shards",
+    "first_other",
     "from_all",
     "from_first",
     "is_spread",

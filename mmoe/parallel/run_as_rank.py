@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 from mmoe.parallel.process_group import MEETING, cannot_meet, ensure_process_group, rank
 from mmoe.parallel.rank_watch import RankWatch
-from mmoe.parallel.telling import from_all
+from mmoe.parallel.telling import first_other
 
 # Exit codes: what the user can mend, everything else, and Ctrl-C
 _MENDABLE, _FAILED, _INTERRUPTED = 2, 1, 130
@@ -88,13 +88,13 @@ def _give_up() -> None:
 
 def _check_same_command(asked: Sequence[str]) -> None:
     """Ranks that do different things would wait for each other for ever."""
-    first, *others = from_all(list(asked))
-    for r, other in enumerate(others, start=1):
-        if other != first:
-            raise ValueError(
-                f"rank {r} was started with another command than rank 0: {shlex.join(other)!r} "
-                f"instead of {shlex.join(first)!r}; start all ranks with the same command"
-            )
+    found = first_other(list(asked))
+    if found is not None:
+        r, other, first = found
+        raise ValueError(
+            f"rank {r} was started with another command than rank 0: {shlex.join(other)!r} "
+            f"instead of {shlex.join(first)!r}; start all ranks with the same command"
+        )
 
 
 def _run_quietly(command: Callable[[], None]) -> None:

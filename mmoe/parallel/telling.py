@@ -64,3 +64,17 @@ def from_all(value: T) -> Sequence[T]:
     values: list[Any] = [None] * world_size()
     dist.all_gather_object(values, value)
     return values
+
+
+def first_other(value: T) -> tuple[int, T, T] | None:
+    """The first rank whose value is not rank 0's, its value, and rank 0's; None: all have the same.
+
+    Every rank gets the same answer, so that all raise the same error.
+
+    Example:
+        >>> print(first_other(3))
+        None
+    """
+    first, *others = from_all(value)
+    differ = ((r, other, first) for r, other in enumerate(others, start=1) if other != first)
+    return next(differ, None)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from mmoe.datasets.data_file import DataFile
 from mmoe.datasets.files import resolve_files
-from mmoe.parallel import ensure_process_group, from_all, from_first, rank, world_size
+from mmoe.parallel import ensure_process_group, first_other, from_first, rank, world_size
 from mmoe.score.scored_by import ScoredBy, check_scored_by
 from mmoe.score.text_files import check_parents
 
@@ -73,13 +73,13 @@ def plan_folder(
 
 def _check_same_files(names: list[str], source: str) -> None:
     """They are dealt out by their numbers."""
-    first, *others = from_all(names)
-    for r, other in enumerate(others, start=1):
-        if other != first:
-            raise ValueError(
-                f"--input {source}: rank {r} finds other files there than rank 0 ({len(other)} "
-                f"and {len(first)}); name a folder on a file system that all ranks share"
-            )
+    found = first_other(names)
+    if found is not None:
+        r, other, first = found
+        raise ValueError(
+            f"--input {source}: rank {r} finds other files there than rank 0 ({len(other)} "
+            f"and {len(first)}); name a folder on a file system that all ranks share"
+        )
 
 
 def _output_name(number: int, file: DataFile) -> str:

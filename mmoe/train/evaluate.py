@@ -14,7 +14,7 @@ from mmoe.datasets.share import Share
 from mmoe.datasets.sources import load_test
 from mmoe.datasets.stream import every_row, open_stream, wants_stream
 from mmoe.embeddings import memory_of_tables
-from mmoe.parallel import from_all, from_first, rank, to_first, world_size
+from mmoe.parallel import first_other, from_first, rank, to_first, world_size
 from mmoe.score.console import Reporter, SilentReporter, Tracker
 from mmoe.score.predictor import GateCallback, Predictor, load_predictor
 from mmoe.score.run_directory import RunDirectory
@@ -223,13 +223,13 @@ def _cost_of_precision(
 
 def _check_same_rows(count: int) -> None:
     """They are shared out by their numbers."""
-    first, *others = from_all(count)
-    for r, other in enumerate(others, start=1):
-        if other != first:
-            raise ValueError(
-                f"rank {r} has read {other:,} rows to evaluate on, rank 0 {first:,}; give all "
-                "ranks the same files, on a file system that they share"
-            )
+    found = first_other(count)
+    if found is not None:
+        r, other, first = found
+        raise ValueError(
+            f"rank {r} has read {other:,} rows to evaluate on, rank 0 {first:,}; give all "
+            "ranks the same files, on a file system that they share"
+        )
 
 
 def _held_out(

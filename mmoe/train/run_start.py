@@ -11,7 +11,7 @@ from mmoe.datasets.data_file import is_address
 from mmoe.datasets.encoded import EncodedData
 from mmoe.datasets.encoder import FeatureEncoder
 from mmoe.datasets.sources import below
-from mmoe.parallel import from_all
+from mmoe.parallel import first_other, from_all
 from mmoe.score.checkpoint import CheckpointFolder
 from mmoe.score.run_directory import RunDirectory
 from mmoe.score.text_files import write_json, write_text
@@ -81,15 +81,15 @@ def same_data_on_all_ranks(prepared: PreparedData) -> None:
         "ids": prepared.encoder.fingerprint(),
         "labels": 0 if labels is None else crc32(labels.labels_NT.tobytes()),
     }
-    first, *others = from_all(seen)
-    for r, other in enumerate(others, start=1):
-        what = next((what for what in first if other[what] != first[what]), None)
-        if what is not None:
-            shown = f" ({other[what]} and {first[what]})" if isinstance(first[what], list) else ""
-            raise ValueError(
-                f"{prepared.origin}: rank {r} has read other data than rank 0: the {what} "
-                f"differ{shown}; give all ranks the same files, on a file system that they share"
-            )
+    found = first_other(seen)
+    if found is not None:
+        r, other, first = found
+        what = next(what for what in first if other[what] != first[what])
+        shown = f" ({other[what]} and {first[what]})" if isinstance(first[what], list) else ""
+        raise ValueError(
+            f"{prepared.origin}: rank {r} has read other data than rank 0: the {what} "
+            f"differ{shown}; give all ranks the same files, on a file system that they share"
+        )
 
 
 def same_warm_start_on_all_ranks(report: WarmStartReport) -> None:
@@ -98,14 +98,14 @@ def same_warm_start_on_all_ranks(report: WarmStartReport) -> None:
     Raises:
         ValueError: A rank has read another checkpoint; the same text on every rank.
     """
-    first, *others = from_all(report.as_dict())
-    for r, other in enumerate(others, start=1):
-        if other != first:
-            raise ValueError(
-                f"--warm-start {report.run}: rank {r} has read another checkpoint there than rank "
-                f"0 ({first_difference(first, other)}; rank 0's is called there, rank {r}'s here); "
-                "let that run finish first, and give all ranks one folder that they share"
-            )
+    found = first_other(report.as_dict())
+    if found is not None:
+        r, other, first = found
+        raise ValueError(
+            f"--warm-start {report.run}: rank {r} has read another checkpoint there than rank "
+            f"0 ({first_difference(first, other)}; rank 0's is called there, rank {r}'s here); "
+            "let that run finish first, and give all ranks one folder that they share"
+        )
 
 
 def all_see(run: RunDirectory) -> None:

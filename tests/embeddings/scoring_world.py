@@ -8,7 +8,6 @@ REPORT, a JSON file.
 
 import json
 import sys
-from datetime import timedelta
 from pathlib import Path
 from unittest import mock
 
@@ -17,9 +16,8 @@ import torch.distributed as dist
 
 from mmoe.config import FeatureSpec, TableSpec
 from mmoe.embeddings import ScoringEmbeddings
+from tests.parallel.joining import join_world
 
-# Seconds after which a rank that waits for another gives up.
-PATIENCE = 60
 # `item` is more than a rank's share: it is cut, and its bags are added up from several ranks
 CUT = [
     TableSpec(name="item", num_rows=2000, dim=16),
@@ -111,14 +109,7 @@ def compare(case, ranks, rank):
 
 def main():
     rank, ranks, store, report = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
-    torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo",
-        init_method=f"file://{store}",
-        rank=rank,
-        world_size=ranks,
-        timeout=timedelta(seconds=PATIENCE),
-    )
+    join_world(rank, ranks, store)
     with torch.no_grad():
         found = {name: compare(case, ranks, rank) for name, case in CASES.items()}
     Path(report).write_text(json.dumps(found))

@@ -10,7 +10,6 @@ import json
 import os
 import sys
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -29,9 +28,8 @@ from mmoe.embeddings import ManagedEmbeddings, PlainEmbeddings, build_embeddings
 from mmoe.embeddings.admission import IdAdmission
 from mmoe.embeddings.initial import fill_tables
 from mmoe.parallel.shards import pieces
+from tests.parallel.joining import join_world
 
-# Seconds after which a rank that waits for another gives up.
-PATIENCE = 60
 SEED = 3
 TABLES = [
     TableSpec(name="item", num_rows=101, dim=16),
@@ -265,16 +263,9 @@ def owners(module):
 
 def main():
     rank, ranks, store, report = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
-    torch.set_num_threads(1)
     # Two machines of two ranks, where there are four
     os.environ["LOCAL_WORLD_SIZE"] = "2"
-    dist.init_process_group(
-        "gloo",
-        init_method=f"file://{store}",
-        rank=rank,
-        world_size=ranks,
-        timeout=timedelta(seconds=PATIENCE),
-    )
+    join_world(rank, ranks, store)
     found = {name: compare(case, ranks, rank) for name, case in CASES.items()}
     refused = {name: refusal(case) for name, case in REFUSED.items()}
     Path(report).write_text(json.dumps({"cases": found, "refused": refused}))

@@ -25,11 +25,10 @@ from mmoe.train.optim import build_average, build_optimizer, flatten_optimizer
 from mmoe.train.ranks import ONE_PROCESS, StepRanks
 from mmoe.train.state import Position, TrainingState
 from mmoe.train.step import train_step
+from tests.parallel.joining import PATIENCE, join_world
 
 D, F, STEPS = 10, 3, 3
 TASKS = ("click", "buy")
-# Seconds after which a rank that waits for another gives up.
-PATIENCE = 60
 
 TOP_1 = {"kind": "top_k", "k": 1}
 TOP_2 = {"kind": "top_k", "k": 2}
@@ -356,14 +355,7 @@ def spoil_weights(ranker, batch):
 
 
 def main(rank, world_size, store, report):
-    torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo",
-        init_method=f"file://{store}",
-        rank=rank,
-        world_size=world_size,
-        timeout=timedelta(seconds=PATIENCE),
-    )
+    join_world(rank, world_size, store)
     # One group for the sums of all cases: to make one takes longer than to train
     group = dist.new_group(timeout=timedelta(seconds=PATIENCE))
     dist.new_group = lambda **_: group

@@ -10,11 +10,12 @@ import pytest
 
 from mmoe.config import config_from_dict, set_values
 from mmoe.datasets.encoder import FeatureEncoder
-from mmoe.parallel import run_as_rank
+from mmoe.parallel import first_other, run_as_rank, telling
 from mmoe.parallel.rank_watch import RankWatch
 from mmoe.score import RunDirectory, output_folder
 from mmoe.train import evaluate, run_start, train_run
 from mmoe.train.prepare import prepare
+from mmoe.train.warm_start import WarmStartReport
 from tests.parallel.launch import ROOT, environment, free_port, launch, start
 from tests.parallel.test_commands import CONFIG, _wait_for
 
@@ -164,8 +165,21 @@ def test_an_empty_file_does_not_stop_the_ranks(funnel_table, funnel_config, tmp_
 # What a second rank would tell
 
 
-def _second_rank_tells(monkeypatch, module, change):
-    monkeypatch.setattr(module, "from_all", lambda value: [value, change(value)])
+def _second_rank_tells(monkeypatch, change):
+    for module in (telling, run_start):  # where `first_other` and `all_see` look it up
+        monkeypatch.setattr(module, "from_all", lambda value: [value, change(value)])
+
+
+def test_the_first_rank_that_differs(monkeypatch):
+    for of_ranks, found in (
+        ("a", None),
+        ("aaa", None),
+        ("aaba", (2, "b", "a")),
+        ("aabc", (2, "b", "a")),
+        ("abb", (1, "b", "a")),
+    ):
+        monkeypatch.setattr(telling, "from_all", lambda value, of_ranks=of_ranks: of_ranks)
+        assert first_other("a") == found
 
 
 @pytest.mark.parametrize(
@@ -192,7 +206,7 @@ def test_ranks_that_read_other_rows_are_told(
     config = set_values(funnel_config, [f"data.path={tmp_path / 'log.parquet'}"])
     prepared = prepare(config_from_dict(config))
     run_start.same_data_on_all_ranks(prepared)
-    _second_rank_tells(monkeypatch, run_start, lambda seen: seen | change)
+    _second_rank_tells(monkeypatch, lambda seen: seen | change)
     with pytest.raises(ValueError, match=message):
         run_start.same_data_on_all_ranks(prepared)
 
@@ -207,21 +221,31 @@ def test_other_ids_are_another_fingerprint(funnel_table, funnel_config):
 
 
 def test_a_folder_that_a_rank_cannot_see(monkeypatch, tmp_path):
-    _second_rank_tells(monkeypatch, run_start, lambda sees: not sees)
+    _second_rank_tells(monkeypatch, lambda sees: not sees)
     (tmp_path / "config.yaml").touch()
     with pytest.raises(ValueError, match=r"rank 1 cannot see .*, which rank 0 has made"):
         run_start.all_see(RunDirectory(tmp_path))
 
 
+def test_ranks_that_continue_another_checkpoint(monkeypatch):
+    _second_rank_tells(monkeypatch, lambda report: report | {"step": 60})
+    with pytest.raises(
+        ValueError,
+        match=r"--warm-start runs/monday: rank 1 has read another checkpoint there than rank 0 "
+        r"\(step: 120 there, 60 here; rank 0's is called there, rank 1's here\); let that run",
+    ):
+        run_start.same_warm_start_on_all_ranks(WarmStartReport("runs/monday", 120))
+
+
 def test_ranks_that_find_other_files_to_score(monkeypatch, tmp_path):
     (tmp_path / "a.csv").write_text("x\n1\n")
-    _second_rank_tells(monkeypatch, output_folder, lambda names: [*names, "b.csv"])
+    _second_rank_tells(monkeypatch, lambda names: [*names, "b.csv"])
     with pytest.raises(ValueError, match=r"rank 1 finds other files there than rank 0 \(2 and 1\)"):
         output_folder.plan_folder(tmp_path, tmp_path / "out", {}, overwrite=False, resume=False)
 
 
 def test_ranks_that_evaluate_other_rows(monkeypatch):
-    _second_rank_tells(monkeypatch, evaluate, lambda count: count - 1)
+    _second_rank_tells(monkeypatch, lambda count: count - 1)
     with pytest.raises(ValueError, match="rank 1 has read 9 rows to evaluate on, rank 0 10; give"):
         evaluate._check_same_rows(10)
 

@@ -10,7 +10,6 @@ import json
 import random
 import sys
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from pathlib import Path
 from unittest import mock
 
@@ -20,10 +19,9 @@ import torch.distributed as dist
 from mmoe.mixture import ExpertPool, GateOutput, MLPExperts, MultiGateMixture, SoftmaxGate, TopKGate
 from mmoe.parallel import AllToAllDispatcher, ExpertPlacement
 from mmoe.parallel.wire import Flight
+from tests.parallel.joining import join_world
 
 D, G = 16, 3  # experts return the width that they read, so that layers can be stacked
-# Seconds after which a rank that waits for another gives up.
-PATIENCE = 60
 
 
 @dataclass(frozen=True)
@@ -392,14 +390,7 @@ def sent(case, layer, x, placement, rank, rows):
 
 
 def main(rank, world_size, store, report):
-    torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo",
-        init_method=f"file://{store}",
-        rank=rank,
-        world_size=world_size,
-        timeout=timedelta(seconds=PATIENCE),
-    )
+    join_world(rank, world_size, store)
     found = {name: run(case, rank, world_size) for name, case in CASES.items()}
     Path(report).write_text(json.dumps(found))
     dist.destroy_process_group()

@@ -13,7 +13,6 @@ import shutil
 import signal
 import sys
 from contextlib import contextmanager
-from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -23,9 +22,8 @@ from mmoe.parallel.shards import Shard
 from mmoe.score import step_writer
 from mmoe.score.checkpoint import CheckpointFolder
 from mmoe.score.saving import CheckpointSaver
+from tests.parallel.joining import PATIENCE, join_world
 
-# Seconds after which a rank that waits for another gives up.
-PATIENCE = 60
 # For each tensor the boxes of each of four ranks: (offsets, sizes).
 CUTS = {
     "rows": [[], [((0, 0), (3, 6))], [((3, 0), (0, 6)), ((3, 0), (3, 6))], [((6, 0), (4, 6))]],
@@ -183,13 +181,7 @@ def killed_at_every_operation(path):
 
 def rank_of_world(action, path, rank, world_size, checkpoint):
     """Joins the others, acts, and writes what it found."""
-    dist.init_process_group(
-        "gloo",
-        init_method=f"file://{path}/store",
-        rank=rank,
-        world_size=world_size,
-        timeout=timedelta(seconds=PATIENCE),
-    )
+    join_world(rank, world_size, path / "store")
     found = action(CheckpointFolder(checkpoint), rank)
     (path / f"{rank}.json").write_text(json.dumps(found))
 

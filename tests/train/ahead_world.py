@@ -12,7 +12,6 @@ import os
 import sys
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -37,9 +36,8 @@ from mmoe.train.ranks import StepRanks
 from mmoe.train.state import Position, TrainingState
 from mmoe.train.step import train_step
 from tests.embeddings.sharded_world import FEATURES, TABLES, batch_of_all, part
+from tests.parallel.joining import PATIENCE, join_world
 
-# Seconds after which a rank that waits for another gives up.
-PATIENCE = 60
 F, TASKS = 3, ("click", "buy")
 # Rows of each rank in each batch of each step: even, uneven, a rank without any, none at all
 STEPS = (
@@ -382,15 +380,8 @@ def history(run):
 
 def main():
     rank, ranks, store, report = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
-    torch.set_num_threads(1)
     os.environ["LOCAL_WORLD_SIZE"] = str(ranks)
-    dist.init_process_group(
-        "gloo",
-        init_method=f"file://{store}",
-        rank=rank,
-        world_size=ranks,
-        timeout=timedelta(seconds=PATIENCE),
-    )
+    join_world(rank, ranks, store)
     found = {
         "cases": {name: compare(case, rank) for name, case in CASES.items()},
         "diverged": diverges(rank),

@@ -9,11 +9,9 @@ before the first step as a checkpoint.
 import json
 import os
 import sys
-from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
-import torch
 import torch.distributed as dist
 
 from mmoe.config import config_from_dict, load_config, set_values
@@ -28,9 +26,7 @@ from mmoe.train.evaluate import predict_rows
 from mmoe.train.fit import _training_state
 from mmoe.train.prepare import prepare
 from mmoe.train.warm_start import EarlierRun, transfer
-
-# Seconds after which a rank that waits for another gives up
-PATIENCE = 60
+from tests.parallel.joining import join_world
 
 WIDER = {
     "features": [{"kind": "numeric", "name": "row", "buckets": 3, "dim": 4}],
@@ -142,13 +138,6 @@ def main(folder):
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo",
-        init_method=f"file://{sys.argv[3]}",
-        rank=int(sys.argv[1]),
-        world_size=int(sys.argv[2]),
-        timeout=timedelta(seconds=PATIENCE),
-    )
+    join_world(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
     Path(sys.argv[4]).write_text(json.dumps(main(Path(os.environ["FOLDER"]))))
     dist.destroy_process_group()
