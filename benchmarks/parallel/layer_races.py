@@ -13,9 +13,10 @@ from benchmarks.racing.times import Spread, Times
 from benchmarks.train.bench import Bench
 
 RANKS = 2
-# The layer of `vs_t_layers_*` in benchmarks.mixture; rows of each rank, the first for the key
+# The layer of `vs_t_layers_*` in benchmarks.mixture; rows of each rank, the first for the key, with
+# which both ranks together have the 4,096 of other keys
 FOUR_GATES = {"D": 256, "hidden": (512, 256), "E": 64, "G": 4, "k": 2}
-FOUR_GATES_ROWS = (4096, 1024)
+FOUR_GATES_ROWS = (2048, 4096, 1024)
 CORRELATED = 0.8
 GROWING = {"D": 330, "hidden": (256, 128), "E": 8, "G": 2, "k": 2, "B": 4096}
 # Seconds beside those of the race itself: checks, warm-up, one round that has begun

@@ -101,7 +101,7 @@ class Bench:
         started = time.perf_counter()
         for turn in range(MOST_ROUNDS):
             for name in rotated(list(running), turn):
-                seconds[name].append(_window(running[name], steps[name]))
+                seconds[name].append(window(running[name], steps[name]))
             if turn + 1 >= FEWEST_ROUNDS and time.perf_counter() - started > self.seconds:
                 break
             if turn % ROUNDS_BETWEEN_RATES == 0:
@@ -112,14 +112,15 @@ class Bench:
         """Steps of a window: fewer where the race would be over before it had enough rounds."""
         steps = {n: c.spec.steps or c.spec.sizes.steps for n, c in running.items()}
         one_round = sum(
-            _window(contestant, PILOT_STEPS) * (steps[name] + SETTLING_STEPS)
+            window(contestant, PILOT_STEPS) * (steps[name] + SETTLING_STEPS)
             for name, contestant in running.items()
         )
         share = min(1.0, self.seconds / WANTED_ROUNDS / max(one_round, 1e-9))
         return {name: max(PILOT_STEPS, int(count * share)) for name, count in steps.items()}
 
 
-def _window(contestant: Contestant, steps: int) -> float:
+def window(contestant: Contestant, steps: int) -> float:
+    """Seconds of a batch of `BATCH` rows, of which every rank is done."""
     settle = min(SETTLING_STEPS, steps)
     answers = contestant.ask_all("run", rows=steps * BATCH, settle=settle * BATCH)
     # Ranks share every batch: a step is done when the last of them is

@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import Store  # type: ignore[attr-defined]  # not in its __all__
 
+from mmoe.parallel.cores import bind_to_own_cores
 from mmoe.parallel.meeting import store_of_this_start
 
 # What torchrun sets for each process that it starts
@@ -35,7 +36,8 @@ def ensure_process_group(
 
     A world of one makes one process run the same code, with the same state names, as many. It
     meets itself in memory (`HashStore`): no port is opened. Tensors on the CPU travel by gloo,
-    those on a GPU by NCCL.
+    those on a GPU by NCCL. Ranks without GPUs keep to their share of the machine's cores (see
+    `bind_to_own_cores`).
 
     Args:
         timeout_seconds: After which a rank that waits for another gives up; default: what the
@@ -66,6 +68,8 @@ def _join(patience: timedelta) -> None:
         dist.init_process_group(backend, store=store, rank=0, world_size=1, timeout=patience)
         return
     _check_launcher()
+    if not torch.cuda.is_available():
+        bind_to_own_cores()  # before there are threads of gloo's
     end = time.monotonic() + MEETING
     try:
         seconds = timedelta(seconds=MEETING)
