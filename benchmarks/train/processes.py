@@ -1,4 +1,4 @@
-"""Contestants as processes of their own, of which one runs at a time.
+"""Contestants as processes of their own, of which, in a race, one runs at a time.
 
 Each has its own allocator, threads and caches of compiled products, as it would in real life; all
 others wait for their next command meanwhile. One that trains over several ranks is as many

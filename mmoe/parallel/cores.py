@@ -1,63 +1,95 @@
 """The ranks of a machine keep to cores of their own."""
 
+import json
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from contextlib import suppress
 from pathlib import Path
+
+from torch.distributed import Store  # type: ignore[attr-defined]  # not in its __all__
 
 # Set to 0, ranks run wherever the system puts them
 SWITCH = "MMOE_BIND_CORES"
+_OFF = ("0", "false", "no", "off")
 
 
-def bind_to_own_cores() -> None:
+def bind_to_own_cores(store: Store, rank: int) -> None:
     """Keeps this rank, with all its threads, on its share of the machine's cores.
 
     Left to the system, a rank that is woken up where another computes shares a core with it until
-    the next look at the loads. On two cores, two ranks trained `big` 3 to 5 % faster when bound
-    (see benchmarks/README.md). Nothing happens where there are fewer cores than ranks, where the
-    launcher has bound its ranks already (`torchrun --numa-binding`, Slurm, `numactl` for each), on
-    systems without affinities, or if `MMOE_BIND_CORES=0`.
+    the next look at the loads. On two cores, two ranks trained `big` 2 to 6 % faster when bound
+    (see benchmarks/README.md). The cores are shared out if all ranks of the machine may use the
+    same ones. So nothing happens where ranks are bound already (`torchrun --numa-binding`, Slurm,
+    `numactl` for each), where there are fewer cores than ranks, on systems without affinities, or
+    if any of the ranks has `MMOE_BIND_CORES=0`.
 
-    Example:
-        >>> from mmoe.parallel.cores import bind_to_own_cores
-        >>> bind_to_own_cores()  # one process: nothing
+    Args:
+        store: At which all ranks have met; each of them calls this.
+        rank: Of this one.
     """
-    ranks, place = os.environ.get("LOCAL_WORLD_SIZE", ""), os.environ.get("LOCAL_RANK", "")
-    if not (ranks.isdigit() and place.isdigit()) or os.environ.get(SWITCH) == "0":
+    place, ranks = (_number(f"LOCAL_{name}") for name in ("RANK", "WORLD_SIZE"))
+    cores = _may_use()
+    store.set(f"cores/{rank}", json.dumps(cores))  # by each, or another would wait for it
+    if ranks < 2 or place >= ranks or not cores:
         return
-    if int(ranks) < 2 or not hasattr(os, "sched_setaffinity"):
+    first = rank - place
+    if first < 0 or first + ranks > _number("WORLD_SIZE"):
         return
-    try:
-        cores = os.sched_getaffinity(0)
-        if cores != os.sched_getaffinity(os.getppid()):
-            return  # bound, each rank by itself
-        own = share_of_cores(cores, int(ranks), int(place))
-        for thread in Path("/proc/self/task").iterdir():
-            os.sched_setaffinity(int(thread.name), own or cores)
-    except OSError:
-        return  # not allowed here, or a thread has just ended: as the system likes
+    others = (store.get(f"cores/{other}") for other in range(first, first + ranks))
+    if all(json.loads(found) == cores for found in others):
+        _bind(share_of_cores(cores, ranks, place))
 
 
-def share_of_cores(cores: Collection[int], ranks: int, place: int) -> list[int]:
-    """The cores of one of `ranks` ranks; none where there are too few.
+def share_of_cores(cpus: Collection[int], ranks: int, place: int) -> list[int]:
+    """The processors of one of `ranks` ranks; none where there are too few.
 
-    Neighbours stay together: threads of one core, cores of one socket.
+    Neighbours stay together: threads of one core, where there are as many cores as ranks, and cores
+    of one socket.
 
     Example:
         >>> from mmoe.parallel.cores import share_of_cores
-        >>> [len(share_of_cores(range(5), ranks=2, place=place)) for place in (0, 1)]
-        [2, 3]
+        >>> share_of_cores([7], ranks=2, place=1)
+        []
     """
-    if len(cores) < ranks:
+    cores: dict[tuple[int, int], list[int]] = {}
+    for cpu in sorted(cpus):
+        cores.setdefault(_core_of(cpu), []).append(cpu)
+    near = [cores[core] for core in sorted(cores)]
+    if len(near) < ranks:
+        near = [[cpu] for core in near for cpu in core]
+    if len(near) < ranks:
         return []
-    near = sorted(cores, key=_where)
-    return near[len(near) * place // ranks : len(near) * (place + 1) // ranks]
+    share = near[len(near) * place // ranks : len(near) * (place + 1) // ranks]
+    return [cpu for core in share for cpu in core]
 
 
-def _where(cpu: int) -> tuple[int, int, int]:
-    """Socket, core, and number of a thread of the processor."""
+def _may_use() -> list[int]:
+    """The processors that this rank may run on; none: it is not to be bound."""
+    if os.environ.get(SWITCH, "").lower() in _OFF or not hasattr(os, "sched_getaffinity"):
+        return []
+    return sorted(os.sched_getaffinity(0))
+
+
+def _bind(cpus: Iterable[int]) -> None:
+    cpus = set(cpus)
+    threads = Path("/proc/self/task")
+    if not cpus or not threads.is_dir():
+        return
+    for thread in threads.iterdir():
+        with suppress(ProcessLookupError, PermissionError):  # it has ended, or we may not
+            os.sched_setaffinity(int(thread.name), cpus)
+
+
+def _core_of(cpu: int) -> tuple[int, int]:
+    """Socket and core of a processor; where nothing tells, it is a core of its own."""
     folder = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology")
     try:
         socket, core = (folder / name for name in ("physical_package_id", "core_id"))
-        return int(socket.read_text()), int(core.read_text()), cpu
+        return int(socket.read_text()), int(core.read_text())
     except (OSError, ValueError):
-        return 0, 0, cpu
+        return 0, cpu
+
+
+def _number(name: str) -> int:
+    value = os.environ.get(name, "")
+    return int(value) if value.isdigit() else 0

@@ -68,14 +68,14 @@ def _join(patience: timedelta) -> None:
         dist.init_process_group(backend, store=store, rank=0, world_size=1, timeout=patience)
         return
     _check_launcher()
-    if not torch.cuda.is_available():
-        bind_to_own_cores()  # before there are threads of gloo's
     end = time.monotonic() + MEETING
     try:
         seconds = timedelta(seconds=MEETING)
         meeting = dist.rendezvous("env://", timeout=seconds)  # type: ignore[attr-defined]
         store, rank_, ranks = next(iter(meeting))
         _met = store_of_this_start(store, rank_, ranks, max(end - time.monotonic(), 1))
+        if backend == "gloo":
+            bind_to_own_cores(_met, rank_)  # before gloo has threads
         dist.init_process_group(backend, store=_met, rank=rank_, world_size=ranks, timeout=patience)
     except (RuntimeError, ValueError) as error:
         raise ValueError(cannot_meet(" ".join(str(error).split())[:200])) from error

@@ -76,6 +76,10 @@ def score_files(
     else:
         plan = plan_folder(source, output, by, overwrite=overwrite, resume=resume)
     predictor, encoder, config = load_predictor(run, device, table_precision=table_precision)
+    if scored_by(run, table_precision, keep) != by:
+        raise ValueError(
+            f"{run.path}: was trained while it was read; score again when that is over"
+        )
     if rank() > 0:
         reporter = SilentReporter()
     if table_precision is not None:

@@ -65,6 +65,7 @@ def plan_folder(
     files = resolve_files(str(source))
     outputs = [folder / _output_name(number, file) for number, file in enumerate(files)]
     _check_same_files([file.name for file in files], str(source))
+    _check_same_model(by)
     found = from_first(lambda: _look(folder, outputs, by, overwrite=overwrite, resume=resume))
     pairs = list(zip(files, outputs, strict=True))[rank() :: world_size()]
     mine = [(file, path) for file, path in pairs if path.name not in found]
@@ -79,6 +80,17 @@ def _check_same_files(names: list[str], source: str) -> None:
         raise ValueError(
             f"--input {source}: rank {r} finds other files there than rank 0 ({len(other)} "
             f"and {len(first)}); name a folder on a file system that all ranks share"
+        )
+
+
+def _check_same_model(by: ScoredBy) -> None:
+    """Each rank reads the run itself."""
+    if differs := first_other(dict(by)):
+        other, theirs, ours = differs
+        name = next(name for name in ours if theirs.get(name) != ours[name])
+        raise ValueError(
+            f"rank {other} would score with {name} {theirs.get(name)}, rank 0 with {ours[name]}; "
+            "name a run on a file system that all ranks share, and train no more into it"
         )
 
 

@@ -5,6 +5,7 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mmoe.config import ScoringPrecision
@@ -47,16 +48,22 @@ def check_scored_by(file: Path, by: ScoredBy) -> None:
         ValueError: Says what differs.
     """
     try:
-        found = json.loads((pq.read_schema(file).metadata or {}).get(KEY, b"{}"))
-    except (OSError, ValueError) as error:
+        note = (pq.read_schema(file).metadata or {}).get(KEY)
+        found = json.loads(note or b"null")
+    except (OSError, ValueError, pa.ArrowException) as error:
         raise ValueError(
             f"--resume: {file} cannot be read ({str(error).splitlines()[0]}); remove it, so that "
             "it is scored again"
         ) from error
+    if not isinstance(found, dict):
+        raise ValueError(
+            f"--resume: {file} holds no note of what scored it; say --overwrite to score all files "
+            "anew, or name another folder"
+        )
     for name, now in by.items():
         if found.get(name) != now:
-            then = f"with {name} {found[name]}" if name in found else "by another version of mmoe"
             raise ValueError(
-                f"--resume: {file} was scored {then}, and now {name} is {now}; resume as it was "
-                "begun, say --overwrite to score all files anew, or name another folder"
+                f"--resume: {file} was scored with {name} {found.get(name)}, and now {name} is "
+                f"{now}; resume as it was begun, say --overwrite to score all files anew, or name "
+                "another folder"
             )

@@ -5,33 +5,35 @@ import os
 import subprocess
 import sys
 from itertools import chain
+from pathlib import Path
 
 import pytest
+import torch.distributed as dist
 
 from mmoe.parallel import cores
-from mmoe.parallel.cores import SWITCH, share_of_cores
+from mmoe.parallel.cores import SWITCH, bind_to_own_cores, share_of_cores
 
 CORES = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
-needs_two_cores = pytest.mark.skipif(
-    len(CORES) < 2, reason="one core, or a system without affinity"
-)
 # Of all threads, one of which is older than the binding
 PROGRAM = """
 import json, os, threading
-waiting = threading.Event()
-threading.Thread(target=waiting.wait, daemon=True).start()
-if {bound}:
-    os.sched_setaffinity(0, {{min(os.sched_getaffinity(0))}})
-from mmoe.parallel.cores import bind_to_own_cores
-bind_to_own_cores()
-print(json.dumps([sorted(os.sched_getaffinity(int(t))) for t in os.listdir("/proc/self/task")]))
+import torch.distributed as dist
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+from mmoe.parallel import ensure_process_group, from_all
+ensure_process_group(60)
+mine = [sorted(os.sched_getaffinity(int(t))) for t in os.listdir("/proc/self/task")]
+everyone = from_all(mine)
+if os.environ["RANK"] == "0":
+    print(json.dumps(everyone))
+dist.barrier()
+dist.destroy_process_group()
 """
 
 
-@pytest.fixture(autouse=True, name="flat")
-def _flat(monkeypatch):
-    """A machine whose processors have one thread each, unless a test says otherwise."""
-    monkeypatch.setattr(cores, "_where", lambda cpu: (0, cpu, cpu))
+@pytest.fixture(autouse=True, name="topology")
+def _topology(monkeypatch):
+    """Processors that are cores of their own, unless a test says otherwise."""
+    monkeypatch.setattr(cores, "_core_of", lambda cpu: (0, cpu))
 
 
 @pytest.mark.parametrize("count", range(1, 12))
@@ -48,9 +50,15 @@ def test_every_core_is_one_ranks_alone(count, ranks):
 
 def test_threads_of_a_core_and_cores_of_a_socket_stay_together(monkeypatch):
     # Two sockets of two cores of two threads, numbered as Linux does: first threads first
-    monkeypatch.setattr(cores, "_where", lambda cpu: (cpu % 4 // 2, cpu % 2, cpu))
+    monkeypatch.setattr(cores, "_core_of", lambda cpu: (cpu % 4 // 2, cpu % 2))
     assert share_of_cores(range(8), 2, 0) == [0, 4, 1, 5]
     assert share_of_cores(range(8), 4, 3) == [3, 7]
+    assert [share_of_cores(range(8), 3, place) for place in range(3)] == [
+        [0, 4],
+        [1, 5],
+        [2, 6, 3, 7],
+    ]
+    assert share_of_cores(range(8), 5, 4) == [3, 7]  # more ranks than cores: threads
 
 
 def test_a_machine_that_tells_nothing_of_its_processors(monkeypatch):
@@ -58,28 +66,51 @@ def test_a_machine_that_tells_nothing_of_its_processors(monkeypatch):
     assert share_of_cores([10**6, 10**6 + 1], 2, 1) == [10**6 + 1]
 
 
-@needs_two_cores
-def test_a_rank_is_bound_with_all_its_threads():
-    shares = [_bound(place) for place in (0, 1)]
-    for threads in shares:
-        assert len(threads) >= 2 and all(found == threads[0] for found in threads)
-    first, second = (set(threads[0]) for threads in shares)
-    assert not first & second and first | second == CORES
+@pytest.mark.parametrize(
+    ("change", "bound"),
+    [
+        ({}, {4, 5, 6, 7}),
+        ({SWITCH: "off"}, None),
+        ({"other": [0, 1, 2, 3]}, None),  # bound by its launcher
+        ({"other": []}, None),  # not to be bound
+        ({"LOCAL_WORLD_SIZE": "1"}, None),
+        ({"LOCAL_WORLD_SIZE": ""}, None),
+        ({"LOCAL_WORLD_SIZE": "9"}, None),  # more than there are
+        ({"LOCAL_RANK": "5"}, None),
+    ],
+)
+def test_which_ranks_are_bound(change, bound, monkeypatch):
+    settings = {"LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": "1", "WORLD_SIZE": "4", **change}
+    other = settings.pop("other", list(range(8)))
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    found = []
+    monkeypatch.setattr(
+        os, "sched_setaffinity", lambda _, cpus: found.append(set(cpus)), raising=False
+    )
+    store = dist.HashStore()
+    store.set("cores/2", json.dumps(other))  # the first rank of the second machine
+    bind_to_own_cores(store, rank=3)
+    assert all(cpus == bound for cpus in found)
+    assert bool(found) == (bound is not None and Path("/proc/self/task").is_dir())
+    assert store.get("cores/3") == json.dumps([] if SWITCH in change else list(range(8))).encode()
 
 
-@needs_two_cores
-def test_ranks_that_are_bound_already_or_may_not_be_stay_where_they_are():
-    mine = [min(CORES)]
-    assert mine in _bound(1, bound=True)
-    for settings in ({SWITCH: "0"}, {"LOCAL_WORLD_SIZE": "1"}, {"LOCAL_WORLD_SIZE": "9999"}):
-        assert all(set(found) == CORES for found in _bound(0, **settings))
-
-
-def _bound(place, bound=False, **settings):
-    """The cores of every thread of a rank of two."""
-    ours = {"LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": str(place), **settings}
-    env = {name: value for name, value in os.environ.items() if name != SWITCH} | ours
-    code = PROGRAM.format(bound=bound)
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, timeout=120)
+@pytest.mark.skipif(len(CORES) < 2, reason="one core, or a system without affinity")
+@pytest.mark.parametrize("switch", ["1", "0"])
+def test_ranks_of_torchrun_are_bound_with_all_their_threads(switch, tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", program]
+    env = {**os.environ, SWITCH: switch}
+    done = subprocess.run(command, env=env, capture_output=True, timeout=180)
     assert done.returncode == 0, done.stderr.decode()
-    return json.loads(done.stdout)
+    ranks = json.loads(done.stdout)
+    for threads in ranks:
+        assert len(threads) >= 2 and all(found == threads[0] for found in threads)
+    first, second = (set(threads[0]) for threads in ranks)
+    if switch == "0":
+        assert first == second == CORES
+    else:
+        assert first and second and not first & second and first | second == CORES

@@ -244,6 +244,16 @@ def test_ranks_that_find_other_files_to_score(monkeypatch, tmp_path):
         output_folder.plan_folder(tmp_path, tmp_path / "out", {}, overwrite=False, resume=False)
 
 
+def test_ranks_that_score_with_other_models(monkeypatch, tmp_path):
+    (tmp_path / "a.csv").write_text("x\n1\n")
+    _second_rank_tells(monkeypatch, lambda told: told | {"the model": "b"} if told == by else told)
+    by = {"the model": "a", "--keep": "none"}
+    with pytest.raises(
+        ValueError, match="rank 1 would score with the model b, rank 0 with a; name"
+    ):
+        output_folder.plan_folder(tmp_path, tmp_path / "out", by, overwrite=False, resume=False)
+
+
 def test_ranks_that_evaluate_other_rows(monkeypatch):
     _second_rank_tells(monkeypatch, lambda count: count - 1)
     with pytest.raises(ValueError, match="rank 1 has read 9 rows to evaluate on, rank 0 10; give"):

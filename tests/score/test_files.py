@@ -15,6 +15,7 @@ from mmoe.datasets.splits import Splits
 from mmoe.embeddings import torchrec_problem
 from mmoe.score import RunDirectory, files, load_predictor, score_files
 from mmoe.score.console import SilentReporter
+from mmoe.score.scored_by import KEY
 from mmoe.train import evaluate_run, train_run
 
 TASKS = ["pred_click", "pred_buy"]
@@ -270,13 +271,36 @@ def test_a_folder_is_resumed_by_what_began_it_alone(run, funnel_table, tmp_path)
     with pytest.raises(ValueError, match=r"scored with the model step-.*, and now the model is"):
         score_files(again, source, out, keep=["user"], resume=True)
 
-    file = next(out.iterdir())
-    pq.write_table(pq.read_table(file).replace_schema_metadata(None), file)
-    with pytest.raises(ValueError, match=r"was scored by another version of mmoe, and now"):
+    file, rows = next(out.iterdir()), pq.read_table(next(out.iterdir()))
+    for note in ({}, *({KEY: text} for text in (b"[]", b"null", b'"x"'))):
+        pq.write_table(rows.replace_schema_metadata(note), file)
+        with pytest.raises(ValueError, match=r"holds no note of what scored it; say --overwrite"):
+            score_files(run, source, out, keep=["user"], resume=True)
+    pq.write_table(rows.replace_schema_metadata({KEY: b"{"}), file)
+    with pytest.raises(ValueError, match=r"cannot be read \(.*\); remove it"):
         score_files(run, source, out, keep=["user"], resume=True)
     file.write_text("not Parquet")
     with pytest.raises(ValueError, match=r"cannot be read \(.*\); remove it, so that it is scored"):
         score_files(run, source, out, keep=["user"], resume=True)
+
+
+def test_a_run_that_changes_while_it_is_read_is_not_scored(
+    run, funnel_table, tmp_path, monkeypatch
+):
+    pq.write_table(funnel_table[:20], tmp_path / "log.parquet")
+    again = RunDirectory(tmp_path / "again")
+    shutil.copytree(run.path, again.path)
+    loaded = files.load_predictor
+
+    def load_and_train(*arguments, **named):
+        for state in again.checkpoint.glob("step-*/state.json"):
+            state.write_text(state.read_text() + " ")
+        return loaded(*arguments, **named)
+
+    monkeypatch.setattr(files, "load_predictor", load_and_train)
+    with pytest.raises(ValueError, match=r"again: was trained while it was read; score again"):
+        score_files(again, tmp_path / "log.parquet", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 class Sweeping(Told):
