@@ -5,7 +5,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 NATIVE := $(shell find csrc -type f 2>/dev/null)
 
-.PHONY: setup demo test lint typecheck cuda-check gpu-check sanitize notebooks bench bench-peers clean
+# A worker for each core; tests of ranks on one of them, begun first (tests/conftest.py)
+PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadgroup --no-loadscope-reorder
+
+.PHONY: setup demo test test-all lint typecheck cuda-check gpu-check sanitize notebooks bench bench-peers clean
 
 setup: $(STAMP)
 
@@ -18,7 +21,11 @@ demo: setup
 	$(BIN)/python -m benchmarks.demo --out demo
 
 test: setup
-	$(BIN)/python -m pytest
+	$(PYTEST)
+
+# With every member of the operators' grids, and what takes longest
+test-all: setup
+	$(PYTEST) --all
 
 lint: setup
 	$(BIN)/ruff format --check .

@@ -2,8 +2,8 @@
 
 import json
 import os
-import subprocess
 import sys
+from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,8 @@ import pytest
 import torch
 
 from mmoe.embeddings import torchrec_problem
+from tests.forked import Forked
+from tests.thinning import covering
 
 # One thread: the tests' tensors are too small to share out, and a busy machine would wait for both.
 torch.set_num_threads(1)
@@ -20,12 +22,92 @@ torch.set_num_threads(1)
 ROOT = Path(__file__).resolve().parent.parent
 
 
+# Tests that start ranks, kill processes or wait for a time-out; `make test` runs them one by one
+RANKS = pytest.mark.xdist_group("ranks")
+# Where a test is tried on a whole grid of cases, types and settings
+GRIDS = ("tests/ops/", "tests/mixture/")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """What `make test-all` asks for."""
+    parser.addoption(
+        "--all",
+        action="store_true",
+        help="also what is marked slow, and every member of the grids of tests/ops and "
+        "tests/mixture (left out: each value of each parameter once at least)",
+    )
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What is marked torchrec is skipped where that cannot be used."""
+    """What is marked torchrec is skipped where that cannot be used; a file stays on one worker."""
     problem = torchrec_problem()
-    for item in items if problem else ():
-        if item.get_closest_marker("torchrec"):
+    for item in items:
+        if problem and item.get_closest_marker("torchrec"):
             item.add_marker(pytest.mark.skip(reason=str(problem)))
+        if not item.get_closest_marker("xdist_group"):
+            item.add_marker(pytest.mark.xdist_group(_group(item)))
+    # What takes longest begins first. The sort is stable: a file's tests keep their order
+    items.sort(key=lambda item: item.get_closest_marker("xdist_group") != RANKS.mark)
+
+
+def _group(item: pytest.Item) -> str:
+    """Of the tests that one worker runs: a file's, whose fixtures are made once; and all of ranks.
+
+    Ranks wait for each other, some with a limit on their time: no other worlds beside them.
+    """
+    file = item.nodeid.split("::")[0]
+    starts_ranks = file.startswith("tests/parallel/") or "run_ranks" in _fixtures(item)
+    return "ranks" if starts_ranks else file
+
+
+def _fixtures(item: pytest.Item) -> Sequence[str]:
+    return item.fixturenames if isinstance(item, pytest.Function) else ()
+
+
+def _values(item: pytest.Item) -> tuple[Hashable, ...]:
+    """What each parametrisation has set: a mark its arguments together, a fixture its own.
+
+    A value is known by its identity, which all members of a grid share: some cannot be compared.
+    """
+    values = {name: id(value) for name, value in item.callspec.params.items()}
+    together: list[tuple[str, ...]] = []
+    for mark in item.iter_markers("parametrize"):
+        names = mark.args[0]
+        names = names.split(",") if isinstance(names, str) else names
+        together.append(tuple(name.strip() for name in names))
+    set_by_marks = {name for names in together for name in names}
+    alone = [(name,) for name in values if name not in set_by_marks]
+    return tuple(tuple(values[name] for name in names) for names in [*together, *alone])
+
+
+class _Short:
+    """Leaves out what is slow and members of grids, after all that the command line leaves out."""
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(
+        self, config: pytest.Config, items: list[pytest.Item]
+    ) -> None:
+        left_out = {item for item in items if item.get_closest_marker("slow")}
+        if left_out == set(items):
+            return  # asked for by name
+        grids: dict[tuple, list[pytest.Item]] = {}
+        for item in items:
+            if isinstance(item, pytest.Function) and hasattr(item, "callspec"):
+                gpu = item.get_closest_marker("gpu") is not None
+                grids.setdefault((item.parent, item.originalname, gpu), []).append(item)
+        for grid in grids.values():
+            if grid[0].nodeid.startswith(GRIDS):
+                kept = covering([_values(item) for item in grid])
+                left_out.update(set(grid) - {grid[place] for place in kept})
+        if left_out:
+            config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+            items[:] = [item for item in items if item not in left_out]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """A short run, unless told otherwise."""
+    if not config.getoption("--all"):
+        config.pluginmanager.register(_Short())
 
 
 @pytest.fixture(scope="session")
@@ -118,7 +200,7 @@ def mmoe(capsys, monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def run_ranks(tmp_path_factory, repository):
+def run_ranks(tmp_path_factory):
     """`run_ranks(script, ranks, patience)` → what each rank wrote into its report.
 
     The script, a path below tests/, gets RANK WORLD_SIZE STORE REPORT; a world that hangs is ended
@@ -128,17 +210,14 @@ def run_ranks(tmp_path_factory, repository):
     def run(script: str, num_ranks: int, patience: float) -> list:
         folder = tmp_path_factory.mktemp("world")
         reports = [folder / f"{rank}.json" for rank in range(num_ranks)]
-        path = Path(__file__).parent / script
-        environment = {**os.environ, "PYTHONPATH": str(repository), "OMP_NUM_THREADS": "1"}
+        path = str(Path(__file__).parent / script)
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         ranks = [
-            subprocess.Popen(
-                [
-                    *(sys.executable, "-W", "error:::mmoe", str(path)),
-                    *(str(rank), str(num_ranks), str(folder / "store"), str(report)),
-                ],
-                env=environment,
-                stderr=subprocess.PIPE,
-                text=True,
+            Forked(
+                [path, str(rank), str(num_ranks), str(folder / "store"), str(report)],
+                environment=environment,
+                number=rank,
+                errors_of=["mmoe"],
             )
             for rank, report in enumerate(reports)
         ]

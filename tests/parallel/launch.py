@@ -2,13 +2,11 @@
 
 import os
 import socket
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.forked import Forked
 
 
 @dataclass(frozen=True)
@@ -40,15 +38,12 @@ def environment(rank: int, ranks: int, port: int, extra: Mapping[str, str] = {})
     }
 
 
-def start(arguments: Sequence[str | Path], rank: int, ranks: int, port: int) -> subprocess.Popen:
-    return subprocess.Popen(
-        [sys.executable, "-m", "mmoe", *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-        env=environment(rank, ranks, port),
-    )
+def start(arguments: Sequence[str | Path], rank: int, ranks: int, port: int) -> Forked:
+    return start_program(["-m", "mmoe", *map(str, arguments)], rank, ranks, port)
+
+
+def start_program(program: Sequence[str], rank: int, ranks: int, port: int) -> Forked:
+    return Forked(program, environment=environment(rank, ranks, port), number=rank)
 
 
 def launch(

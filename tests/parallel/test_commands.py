@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.parallel.launch import ROOT, free_port, launch, start
+from tests.forked import ROOT
+from tests.parallel.launch import free_port, launch, start
 
 CONFIG = """
 name: dense

@@ -1,8 +1,6 @@
 """Ranks that do not go on together all end: no endless wait, one line, no traceback."""
 
 import signal
-import subprocess
-import sys
 from contextlib import contextmanager
 
 import pyarrow.parquet as pq
@@ -16,7 +14,7 @@ from mmoe.score import RunDirectory, output_folder
 from mmoe.train import evaluate, run_start, train_run
 from mmoe.train.prepare import prepare
 from mmoe.train.warm_start import WarmStartReport
-from tests.parallel.launch import ROOT, environment, free_port, launch, start
+from tests.parallel.launch import free_port, launch, start, start_program
 from tests.parallel.test_commands import CONFIG, _wait_for
 
 # Without its watch a rank would wait for half an hour
@@ -88,21 +86,10 @@ time.sleep(100)
 def test_a_frozen_rank_0_is_noticed_though_it_holds_the_store():
     """Its sockets stay open, and whoever asks it something gets no answer."""
     port = free_port()
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", _WATCHING],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-            env=environment(rank, 2, port),
-        )
-        for rank in range(2)
-    ]
+    processes = [start_program(["-c", _WATCHING], rank, 2, port) for rank in range(2)]
     try:
         for process in processes:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "watching\n"
+            process.wait_for("watching")
         processes[0].send_signal(signal.SIGSTOP)
         _, said = processes[1].communicate(timeout=PATIENCE)
         assert "mmoe: error: rank 1: rank 0" in said

@@ -1,10 +1,11 @@
 """A world of one, and launchers that do not say where the ranks meet."""
 
+import os
 import socket
-import subprocess
-import sys
+from collections.abc import Mapping
 
-from tests.parallel.launch import ROOT, environment
+from tests.forked import Forked
+from tests.parallel.launch import environment
 
 CODE = """
 import os, sys
@@ -20,32 +21,24 @@ except ValueError as error:
 """
 
 
-def _run(world: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", CODE, world], capture_output=True, text=True, check=True
-    )
-    return done.stdout.strip()
+def _run(*program: str, environment: Mapping[str, str] = os.environ) -> tuple[int, str, str]:
+    started = Forked(["-c", *program], environment=environment, number=0)
+    out, err = started.communicate(60)
+    return started.wait(), out, err
 
 
 def test_one_process_is_a_gloo_world_of_one():
-    assert _run("1") == "1 gloo"
+    assert _run(CODE, "1") == (0, "1 gloo\n", "")
 
 
 def test_several_processes_need_a_launcher():
-    assert "WORLD_SIZE is 2, but RANK is not set" in _run("2")
+    assert "WORLD_SIZE is 2, but RANK is not set" in _run(CODE, "2")[1]
 
 
 def test_ranks_are_counted_from_0():
     code = CODE.replace('os.environ["WORLD_SIZE"] = sys.argv[1]', "")
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=ROOT,
-        env=environment(2, 2, 1),
-    )
-    assert "RANK is 2, but WORLD_SIZE 2: ranks are counted from 0" in done.stdout
+    _, out, _ = _run(code, environment=environment(2, 2, 1))
+    assert "RANK is 2, but WORLD_SIZE 2: ranks are counted from 0" in out
 
 
 _MEETS = """
@@ -60,15 +53,8 @@ def test_another_program_on_the_port_does_not_keep_a_rank_waiting():
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        done = subprocess.run(
-            [sys.executable, "-c", _MEETS],
-            capture_output=True,
-            text=True,
-            cwd=ROOT,
-            env=environment(1, 2, port),
-            timeout=60,
-        )
-    assert done.returncode == 2
+        code, _, err = _run(_MEETS, environment=environment(1, 2, port))
+    assert code == 2
     where = f"127.0.0.1:{port}"
-    assert done.stderr.startswith(f"mmoe: error: rank 1 of 2: the ranks cannot meet at {where}")
-    assert len(done.stderr.splitlines()) == 1
+    assert err.startswith(f"mmoe: error: rank 1 of 2: the ranks cannot meet at {where}")
+    assert len(err.splitlines()) == 1

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from mmoe.parallel import run_as_rank
 from mmoe.parallel.meeting import store_of_this_start
 from mmoe.parallel.restarts import begun_before
-from tests.parallel.launch import ROOT
+from tests.forked import ROOT
 
 
 def _meet(store, ranks):

@@ -1,8 +1,6 @@
 """Whole runs on several ranks: the numbers of one process, whatever their number and history."""
 
 import json
-import os
-import signal
 import time
 
 import numpy as np
@@ -13,7 +11,7 @@ import yaml
 from mmoe.score import RunDirectory, load_predictor
 from tests.parallel.launch import free_port, launch, start
 
-pytestmark = pytest.mark.torchrec
+pytestmark = [pytest.mark.torchrec, pytest.mark.xdist_group("ranks")]
 
 ROWS = 4_000
 
@@ -101,7 +99,7 @@ def test_what_four_ranks_saved_goes_on_on_any_number(folder, one, funnel_table):
     ranks = [start(arguments, rank, 4, port) for rank in range(4)]
     _wait_for(run / "history.json")
     for rank in ranks:
-        os.kill(rank.pid, signal.SIGKILL)
+        rank.kill()
         rank.wait()
     assert len(list(run.glob("checkpoint/*/model-*-of-*.safetensors"))) >= 2
     _close(metrics, _train(folder, name, f"{name}-4", 3, "--resume"), 1e-4)
