@@ -352,8 +352,8 @@ def _launch() -> str:
     """Names the launcher, if it starts ranks again."""
     if os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") == "0":
         return ""
-    parts = (os.environ.get(name, "") for name in ("TORCHELASTIC_RUN_ID", "MASTER_PORT"))
-    return "/".join(parts)
+    name = os.environ.get("TORCHELASTIC_RUN_ID", "none")
+    return name if name != "none" else f"port {os.environ.get('MASTER_PORT')}"
 
 
 def _forget_in_child() -> None:

@@ -37,7 +37,7 @@ from mmoe.train.memory import keep_freed_memory
 from mmoe.train.optim import build_average, build_optimizer, check_schedule
 from mmoe.train.plan import say_plan
 from mmoe.train.prepare import PreparedData, prepare
-from mmoe.train.run_claim import Interrupted, RunClaim
+from mmoe.train.run_claim import RunClaim
 from mmoe.train.run_start import (
     all_see,
     same_data_on_all_ranks,
@@ -89,7 +89,8 @@ def train_run(
         on_test: Given predictions and labels of the test split before metrics.json is written.
         profile: Also record some steps, and write RUN/profile/ (trace, table).
         device: Overrides training.device, for this call alone: it is not stored with the run.
-        numbered: Where `out` exists, take the first of out-2, out-3, … that does not.
+        numbered: Where `out` exists, take the first of out-2, out-3, … that does not; nothing is
+            resumed then.
 
     Raises:
         ValueError: Config, data or directory cannot be used. Checked before anything is written.
@@ -97,24 +98,31 @@ def train_run(
         Interrupted: A KeyboardInterrupt that knows the directory, once there is one.
     """
     reporter = reporter or SilentReporter()
-    with RunClaim(reporter.say) as claim:
-        try:
-            return _train(
-                claim, config, out, data, splits, resume, warm_start, reporter, on_test, profile,
-                device, numbered,
-            )  # fmt: skip
-        except KeyboardInterrupt as stop:
-            if claim.run is None:
-                raise
-            raise Interrupted(
-                claim.run.path, CheckpointFolder(claim.run.checkpoint).exists()
-            ) from stop
+    place = resolve_device(device or config.training.device, config.training.embedding_backend)
+    ensure_process_group(config.parallel.timeout_seconds, place)
+    with RunClaim(reporter.say) as claim, claim.telling_of_interruption():
+        return _train(
+            config,
+            out,
+            place,
+            claim,
+            data=data,
+            splits=splits,
+            resume=resume,
+            warm_start=warm_start,
+            reporter=reporter,
+            on_test=on_test,
+            profile=profile,
+            numbered=numbered,
+        )
 
 
 def _train(
-    claim: RunClaim,
     config: RunConfig,
     out: Path,
+    place: torch.device,
+    claim: RunClaim,
+    *,
     data: str | Path | None,
     splits: Splits | None,
     resume: bool,
@@ -122,11 +130,9 @@ def _train(
     reporter: Reporter,
     on_test: TestCallback | None,
     profile: bool,
-    device: DeviceKind | None,
     numbered: bool,
 ) -> FinishedRun:
-    place = resolve_device(device or config.training.device, config.training.embedding_backend)
-    ensure_process_group(config.parallel.timeout_seconds, place)
+    """`train_run` in a folder that it holds the claim to."""
     config = with_absolute_paths(config, data)
     asked = {} if warm_start is None else warm_start.options()
     out = same_on_all_ranks(config, out, {"--resume": resume, **asked})
@@ -166,9 +172,7 @@ def _train(
         same_warm_start_on_all_ranks(report)  # before anything is written
         for line in report.lines():
             reporter.say(line)
-    run = old or from_first(
-        lambda: claim.start(config, prepared.encoder, out, report, numbered=numbered)
-    )
+    run = old or from_first(lambda: claim.start(config, prepared, out, report, numbered=numbered))
     claim.run = run
     try:
         all_see(run)

@@ -1,12 +1,12 @@
 """The folder of a run: written into by one process at a time, cleared of its own files alone."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 
 from mmoe.config import DeviceKind, RunConfig, dump_config
-from mmoe.datasets.encoder import FeatureEncoder
 from mmoe.score import own_files
 from mmoe.score.checkpoint import CheckpointFolder
 from mmoe.score.folder_claim import (
@@ -21,6 +21,7 @@ from mmoe.score.folder_claim import (
 from mmoe.score.run_directory import RunDirectory
 from mmoe.score.text_files import write_json, write_text
 from mmoe.tasks.diverged import Diverged
+from mmoe.train.prepare import PreparedData
 from mmoe.train.run_start import first_difference
 from mmoe.train.warm_start import WarmStartReport
 
@@ -47,6 +48,17 @@ class RunClaim(FolderClaim):
     def __init__(self, say: Callable[[str], None] = lambda _: None) -> None:
         super().__init__("run", say)
         self.run: RunDirectory | None = None  # on every rank, once it is known
+
+    @contextmanager
+    def telling_of_interruption(self) -> Generator[None]:
+        """What a Ctrl-C leaves to go on with is said by its exception."""
+        try:
+            yield
+        except KeyboardInterrupt as stop:
+            if self.run is None:
+                raise
+            saved = CheckpointFolder(self.run.checkpoint).exists()
+            raise Interrupted(self.run.path, saved) from stop
 
     def find(self, out: Path, config: RunConfig, resume: bool) -> RunDirectory | None:
         """The interrupted run in `out`, locked; None: a new one can begin there.
@@ -78,7 +90,7 @@ class RunClaim(FolderClaim):
     def start(
         self,
         config: RunConfig,
-        encoder: FeatureEncoder,
+        prepared: PreparedData,
         out: Path,
         report: WarmStartReport | None,
         *,
@@ -94,7 +106,7 @@ class RunClaim(FolderClaim):
         if report is not None:  # early, so that no --resume can forget it
             write_json(run.warm_start_file, report.as_dict())
         write_text(run.config_file, text)
-        encoder.save(run.vocabulary)
+        prepared.encoder.save(run.vocabulary)
         return run
 
     def give_up(self, run: RunDirectory) -> None:
@@ -107,6 +119,11 @@ class RunClaim(FolderClaim):
 
     def told_of_the_end(self, run: RunDirectory, error: Exception) -> Exception:
         """The error that ended training; of one that would come again, with what helps instead."""
+        if isinstance(error, OSError):
+            try:
+                self.check()
+            except ValueError as gone:  # and so nothing could be written there
+                return gone
         if not isinstance(error, Diverged) or not CheckpointFolder(run.checkpoint).exists():
             return error
         self.remember(str(error))

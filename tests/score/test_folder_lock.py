@@ -153,7 +153,7 @@ def test_a_restart_of_the_same_ranks_waits_for_its_dying(tmp_path, monkeypatch):
     threading.Timer(0.3, dying.release).start()
     FolderLock.take(tmp_path).release()
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "another")
-    live = replace(dying.holder, launch="job/")
+    live = replace(dying.holder, launch="job")
     held = FolderLock.take(tmp_path)
     (tmp_path / LOCK).write_text(json.dumps(asdict(live)))
     with pytest.raises(FolderInUse):
