@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from mmoe.commands import app
+from mmoe.commands import Stopped, app
 
 # What typer makes of Ctrl-C
 INTERRUPTED = 130
@@ -25,10 +25,11 @@ def main() -> None:
         _run()
     except SystemExit as stop:
         if stop.code == INTERRUPTED:
-            sys.stderr.write(
-                "mmoe: interrupted; the same command with --resume goes on from what was saved\n"
-            )
+            sys.stderr.write("mmoe: interrupted\n")
         raise
+    except Stopped as stop:
+        sys.stderr.write(f"mmoe: interrupted; {stop}\n")
+        sys.exit(INTERRUPTED)
     except (ValueError, OSError) as error:
         _say_error(str(error))
 
@@ -46,6 +47,8 @@ def _run_on_ranks() -> None:
         code = _run(standalone_mode=False)
     except _USAGE_ERROR as error:
         raise ValueError(error.format_message()) from None
+    except Stopped as stop:
+        raise KeyboardInterrupt(str(stop)) from None
     if code == INTERRUPTED:
         raise KeyboardInterrupt
 

@@ -3,7 +3,10 @@
 import json
 import os
 import re
+import shlex
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
@@ -103,6 +106,43 @@ def _resumes(out: Path | None, resume: bool, what: str) -> bool:
     return begun_before(out) or resume
 
 
+class Stopped(Exception):
+    """Ctrl-C, where the same command can go on; says how."""
+
+
+@contextmanager
+def _advising_resume(output: Path | None = None) -> Generator[None]:
+    """Says after Ctrl-C how to go on: with the folder that was written into, or with `output`.
+
+    Raises:
+        Stopped: There is something to go on with.
+    """
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        folder = getattr(stop, "folder", output)
+        if folder is None or not folder.is_dir():
+            raise
+        goes_on = "goes on from what was saved" if getattr(stop, "saved", True) else "begins again"
+        raise Stopped(f"{_same_command(folder)} {goes_on}") from None
+
+
+def _same_command(folder: Path) -> str:
+    """With --resume, as it has to be written."""
+    given = sys.argv[1:]
+    more = [] if "--resume" in given else ["--resume"]
+    if not any(word.partition("=")[0] in ("--out", "--output") for word in given):
+        more = ["--out", str(folder), *more]
+    if os.environ.get("WORLD_SIZE", "1") != "1":  # the launcher is part of it
+        return f"the same command with {shlex.join(more) or '--resume'}"
+    return f"`{shlex.join(['mmoe', *given, *more])}`"
+
+
+def _by_time(name: str) -> Path:
+    """The default --out: two that are begun within one second get different ones (`numbered`)."""
+    return Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
+
+
 @app.command()
 def train(
     recipe_or_config: Annotated[
@@ -146,24 +186,23 @@ def train(
     if new_experts is not None and warm_start is None:
         raise ValueError(f"--new-experts {new_experts.value} needs --warm-start RUN_DIR")
     config = _config(recipe_or_config or _own_config(out if resume else None, warm_start), set_)
-    if out is None:
-        now = datetime.now()
-        out = Path("runs") / f"{config.name}-{now:%Y%m%d-%H%M%S}"
     from mmoe.train import WarmStart, train_run
 
     start = None
     if warm_start is not None:
         start = WarmStart(warm_start, (new_experts or NewExperts.FRESH).value)
-    finished = train_run(
-        config,
-        out,
-        data=data,
-        resume=resume,
-        warm_start=start,
-        reporter=_reporter(quiet),
-        profile=profile,
-        device=None if device is None else device.value,
-    )
+    with _advising_resume():
+        finished = train_run(
+            config,
+            out or _by_time(config.name),
+            data=data,
+            resume=resume,
+            warm_start=start,
+            reporter=_reporter(quiet),
+            profile=profile,
+            device=None if device is None else device.value,
+            numbered=out is None,
+        )
     _print_metrics(finished.metrics)
     print(finished.directory.path)
 
@@ -201,15 +240,25 @@ def backtest(
     """Train day d, test day d + 1, walking forward; print every day and the total."""
     resume = _resumes(out, resume, "folder of the backtest")
     config = _config(recipe_or_config, set_)
-    out = out or Path("runs") / f"{config.name}-backtest-{datetime.now():%Y%m%d-%H%M%S}"
     from mmoe.score.metrics_table import backtest_table
     from mmoe.train.backtest import BacktestSettings
     from mmoe.train.backtest import backtest as walk
 
     settings = BacktestSettings(column=column, days=days, from_scratch=from_scratch, window=window)
-    result = walk(config, out, settings, data=data, resume=resume, reporter=_reporter(quiet))
+    folders: list[Path] = []
+    with _advising_resume():
+        result = walk(
+            config,
+            out or _by_time(f"{config.name}-backtest"),
+            settings,
+            data=data,
+            resume=resume,
+            reporter=_reporter(quiet),
+            numbered=out is None,
+            on_folder=folders.append,
+        )
     _print_table(backtest_table(result))
-    print(out)
+    print(folders[0])
 
 
 @app.command()
@@ -281,17 +330,18 @@ def score(
     resume = _resumes(output, resume, "folder of the scores")
     from mmoe.score import RunDirectory, score_files
 
-    score_files(
-        RunDirectory.open(run_dir),
-        input_,
-        output,
-        keep=keep or [],
-        overwrite=overwrite,
-        resume=resume,
-        reporter=_reporter(quiet),
-        device=device.value,
-        table_precision=None if table_precision is None else table_precision.value,
-    )
+    with _advising_resume(output):
+        score_files(
+            RunDirectory.open(run_dir),
+            input_,
+            output,
+            keep=keep or [],
+            overwrite=overwrite,
+            resume=resume,
+            reporter=_reporter(quiet),
+            device=device.value,
+            table_precision=None if table_precision is None else table_precision.value,
+        )
 
 
 @app.command()

@@ -78,7 +78,7 @@ def test_backtest_prints_days_and_a_total(mmoe, config, tmp_path):
     assert lines[5].split()[:2] == ["total", "click"]
     assert lines[-1] == str(out)
     assert sorted(path.name for path in out.iterdir()) == [
-        "backtest.json", "plan.json", "trained-2", "trained-3",
+        "backtest.json", "mmoe.json", "plan.json", "trained-2", "trained-3",
     ]  # fmt: skip
     code, again, err = mmoe(*walk, "--resume")
     assert code == 0 and again == printed

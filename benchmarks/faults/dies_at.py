@@ -1,7 +1,7 @@
 """`python -m benchmarks.faults.dies_at N RUN_DIR train …`: mmoe, killed at a file operation.
 
-The process sends itself SIGKILL just before the N-th time that it opens, makes, renames or removes
-something below RUN_DIR. With N = 0 it lives, and prints how often it did.
+The process sends itself SIGKILL just before the N-th time that it opens, makes, links, renames or
+removes something below RUN_DIR. With N = 0 it lives, and prints how often it did.
 """
 
 import os
@@ -10,7 +10,7 @@ import signal
 import sys
 from typing import Any
 
-_OPERATIONS = frozenset({"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir"})
+_OPERATIONS = frozenset({"open", "os.mkdir", "os.link", "os.rename", "os.remove", "os.rmdir"})
 
 
 def main() -> None:

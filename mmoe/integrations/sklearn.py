@@ -130,9 +130,12 @@ class MultiTaskRanker(BaseEstimator):
         )  # rows are shuffled before they are checked
         train, validation = _hold_out(table, self.validation, config.split_seed)
         splits = Splits(train=train, validation=validation, test=validation, origin="X")
-        folder = self._new_folder()
+        # scikit-learn fits an estimator and its clones again and again: each fit gets a folder
+        folder = self._temporary_folder() if self.run_dir is None else Path(self.run_dir)
         reporter = ConsoleReporter() if self.verbose else SilentReporter()
-        finished = train_run(config, folder, splits=splits, reporter=reporter)
+        finished = train_run(
+            config, folder, splits=splits, reporter=reporter, numbered=self.run_dir is not None
+        )
         self._take(finished.directory.path, config, finished.metrics)
         self.n_features_in_ = features.shape[1]
         self.feature_names_in_ = np.asarray(features.columns, dtype=object)
@@ -242,14 +245,6 @@ class MultiTaskRanker(BaseEstimator):
                 f"config: expected a RunConfig, a mapping or a YAML file, got {self.config!r}"
             )
         return config_from_dict(_assign(raw, overrides), origin="MultiTaskRanker")
-
-    def _new_folder(self) -> Path:
-        if self.run_dir is None:
-            return self._temporary_folder()
-        # scikit-learn fits an estimator and its clones again and again: each fit gets a folder
-        folder = Path(self.run_dir)
-        folders = [folder, *(folder.with_name(f"{folder.name}-{n}") for n in range(2, 100_000))]
-        return next(folder for folder in folders if not folder.exists())
 
     def _temporary_folder(self) -> Path:
         folder = tempfile.mkdtemp(prefix="mmoe-")

@@ -135,10 +135,8 @@ def _what_to_say(error: BaseException, rank: int) -> tuple[int, str | None]:
     if isinstance(error, ValueError | OSError):
         return _MENDABLE, str(error)
     if isinstance(error, KeyboardInterrupt):
-        return _INTERRUPTED, (
-            f"rank {rank} was interrupted; the same command with --resume goes on from what was "
-            "saved"
-        )
+        advice = f"; {error}" if str(error) else ""
+        return _INTERRUPTED, f"rank {rank} was interrupted{advice}"
     if isinstance(error, _Terminated):
         return (
             _FAILED,

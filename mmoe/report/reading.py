@@ -54,6 +54,12 @@ def _read_json(folder: Path, name: str, expected: dict[str, type]) -> dict[str, 
     path = folder / name
     again = f"`mmoe train {folder / 'config.yaml'} --out {folder} --resume`"
     if not path.is_file():
+        diverged = _diverged(folder)
+        if diverged is not None:
+            raise ValueError(
+                f"{path}: is missing, because training diverged ({diverged}); train with another "
+                "--out"
+            )
         raise ValueError(f"{path}: is missing, so the run is not finished; finish it with {again}")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -69,3 +75,11 @@ def _read_json(folder: Path, name: str, expected: dict[str, type]) -> dict[str, 
             wanted = "a mapping" if kind is dict else "a list"
             raise ValueError(f"{path}: `{key}` must be {wanted} of mappings; write it with {again}")
     return content
+
+
+def _diverged(folder: Path) -> str | None:
+    """What the run's mark says of an end that a --resume would only come to again."""
+    try:
+        return json.loads((folder / "mmoe.json").read_text(encoding="utf-8"))["diverged"]
+    except (OSError, ValueError, TypeError, KeyError):
+        return None

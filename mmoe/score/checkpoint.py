@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,14 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
+from mmoe.score.own_files import (
+    STEP_FILE,
+    STEP_FOLDER,
+    STEP_NAME,
+    STRAY_POINTER,
+    matching,
+    remove_files,
+)
 from mmoe.score.stored_tensors import StoredTensors
 from mmoe.score.text_files import read_json
 
@@ -79,7 +86,8 @@ class CheckpointFolder:
         # A step can be saved twice (mid-epoch, then as the epoch's end): never in the same folder
         name = _free_name(self.path, f"step-{step:08d}")
         temporary = self.path / f".{name}.{os.getpid()}.tmp"
-        temporary.mkdir(parents=True)
+        self.path.mkdir(exist_ok=True)  # not its parents: a run that was removed is not begun anew
+        temporary.mkdir()
         return temporary
 
     def publish(self, temporary: Path, state: str, *, best: bool, keep: int) -> None:
@@ -114,12 +122,42 @@ class CheckpointFolder:
         """Removes what a process had begun to write when it died."""
         self._remove_all_but(_named(self.index()))
 
+    def whole_steps(self) -> list[str]:
+        """Folders of steps that have their names, index.json or not; the oldest first."""
+        found = matching(self.path, STEP_NAME)
+        return sorted((path.name for path in found if matching(path, STEP_FILE)), key=_order)
+
+    def index_of(self, steps: list[str]) -> dict[str, Any] | None:
+        """What index.json said, as far as these folders tell; None: not which is the best.
+
+        The latest knows the best value so far. A folder that was the best when it was written has
+        that value, and no epoch without gain after it.
+        """
+        try:
+            states = {name: read_json(self.path / name / "state.json") for name in steps}
+            latest = steps[-1]
+            wanted = states[latest]["best_value"]
+            best = [
+                name
+                for name in steps
+                if states[name]["epochs_without_gain"] == 0 and _is_best(states[name], wanted)
+            ]
+        except (ValueError, KeyError):
+            return None
+        return {"latest": latest, "best": best[-1], "kept": steps} if best else None
+
     def _remove_all_but(self, keep: Iterable[str]) -> None:
-        for path in self.path.iterdir():
-            if path.is_dir() and path.name not in keep:
-                shutil.rmtree(path, ignore_errors=True)
-            elif path.match(".index.*.tmp"):  # of a process that died just before its move
-                path.unlink(missing_ok=True)
+        for path in matching(self.path, STEP_FOLDER):
+            if path.name not in keep:
+                remove_files(path, STEP_FILE)
+        for path in matching(self.path, STRAY_POINTER):  # of a process that died before its move
+            path.unlink(missing_ok=True)
+
+
+def _is_best(state: Mapping[str, Any], best_value: float | None) -> bool:
+    """Whether a checkpoint was the best when it was written, and its value still is."""
+    at_the_end_of_an_epoch = state["batch"] == 0
+    return state["best_value"] == best_value and (at_the_end_of_an_epoch or best_value is None)
 
 
 def with_prefix(prefix: str, tensors: Mapping[str, T]) -> dict[str, T]:

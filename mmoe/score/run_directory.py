@@ -5,12 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from mmoe.config import RunConfig, load_config
+from mmoe.score.folder_claim import FolderMark
 from mmoe.score.text_files import read_json
 
 
 @dataclass(frozen=True)
 class RunDirectory:
-    """The files of one run. `open` checks that a folder is a run; `create` makes a new one."""
+    """The files of one run. `open` checks that a folder is one; a `FolderClaim` makes new ones."""
 
     path: Path
 
@@ -82,21 +83,6 @@ class RunDirectory:
                 )
         return run
 
-    @classmethod
-    def create(cls, path: str | Path) -> "RunDirectory":
-        """A new, empty run.
-
-        Raises:
-            ValueError: `path` exists and holds something.
-        """
-        run = cls(Path(path))
-        if run.path.exists() and (not run.path.is_dir() or any(run.path.iterdir())):
-            raise ValueError(
-                f"{path}: exists already; continue it with --resume, or choose another --out"
-            )
-        run.path.mkdir(parents=True, exist_ok=True)
-        return run
-
     def config(self) -> RunConfig:
         """The config the run was trained with."""
         return load_config(self.config_file)
@@ -108,6 +94,12 @@ class RunDirectory:
             ValueError: The run has not finished.
         """
         if not self.metrics_file.exists():
+            mark = FolderMark.read(self.path)
+            if mark is not None and mark.diverged is not None:
+                raise ValueError(
+                    f"{self.path}: the run has no metrics.json, because training diverged "
+                    f"({mark.diverged}); train with another --out"
+                )
             raise ValueError(
                 f"{self.path}: the run has no metrics.json, so its training was interrupted; "
                 f"finish it with `mmoe train … --out {self.path} --resume`"

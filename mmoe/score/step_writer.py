@@ -1,7 +1,6 @@
 """How `torch.distributed.checkpoint` writes one checkpoint: safetensors and JSON, no pickle."""
 
 import json
-import shutil
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -30,6 +29,7 @@ from torch.futures import Future
 
 from mmoe.parallel.shards import Shard
 from mmoe.score.checkpoint import CheckpointFolder, flush
+from mmoe.score.own_files import STEP_FILE, remove_files
 from mmoe.score.stored_tensors import file_name
 
 
@@ -141,7 +141,7 @@ class StepWriter(HuggingFaceStorageWriter):
     def give_up(self) -> None:
         """Removes what was written."""
         if self.temporary is not None:
-            shutil.rmtree(self.temporary, ignore_errors=True)
+            remove_files(self.temporary, STEP_FILE)
 
 
 def _write_item(name: str, shard: Shard) -> WriteItem:

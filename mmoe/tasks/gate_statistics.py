@@ -7,6 +7,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from mmoe.tasks.diverged import WHAT_TO_CHANGE, Diverged
+
 
 class GateRecordLike(Protocol):
     """What a network returns of the gates of one level."""
@@ -166,9 +168,9 @@ def _add(sums: _LevelSums, weights_BGE: Tensor) -> None:
 def _summarise(level: int, sums: _LevelSums) -> dict[str, Any]:
     # entr() of a negative number is −inf, so this catches negative weights as well.
     if not bool(torch.isfinite(sums.weight_GE).all() and torch.isfinite(sums.entropy_G).all()):
-        raise ValueError(
-            f"level {level}: a gate weight is NaN, infinite or negative; training diverged: lower "
-            f"training.optimizer.learning_rate or set training.gradient_clip"
+        raise Diverged(
+            f"level {level}: a gate weight is NaN, infinite or negative; training diverged: "
+            f"{WHAT_TO_CHANGE}"
         )
     share_GE = sums.share_GE / sums.samples
     share_GE = share_GE / share_GE.sum(dim=1, keepdim=True).clamp_min(

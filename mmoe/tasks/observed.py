@@ -5,6 +5,8 @@ from typing import Literal
 
 import numpy as np
 
+from mmoe.tasks.diverged import WHAT_TO_CHANGE, Diverged
+
 Kind = Literal["binary", "regression"]
 
 
@@ -97,10 +99,9 @@ def _check_predictions(kind: Kind, predictions: np.ndarray, name: str) -> None:
     # Unobserved rows too: a model that gives NaN anywhere is broken, whether or not it is measured.
     row = _first(~np.isfinite(predictions))
     if row is not None:
-        raise ValueError(
+        raise Diverged(
             f"task {name!r}, row {row} (counted from 0): the prediction is {predictions[row]}, "
-            f"expected a finite number; training diverged: lower training.optimizer.learning_rate "
-            f"or set training.gradient_clip"
+            f"expected a finite number; training diverged: {WHAT_TO_CHANGE}"
         )
     row = _first((predictions < 0) | (predictions > 1)) if kind == "binary" else None
     if row is not None:

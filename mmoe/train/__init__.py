@@ -3,6 +3,15 @@
 from mmoe.train.evaluate import evaluate_run
 from mmoe.train.fit import FinishedRun, train_run
 from mmoe.train.prepare import PreparedData, prepare
+from mmoe.train.run_claim import Interrupted
 from mmoe.train.warm_start import WarmStart
 
-__all__ = ["FinishedRun", "PreparedData", "WarmStart", "evaluate_run", "prepare", "train_run"]
+__all__ = [
+    "FinishedRun",
+    "Interrupted",
+    "PreparedData",
+    "WarmStart",
+    "evaluate_run",
+    "prepare",
+    "train_run",
+]

@@ -1,28 +1,52 @@
 """TensorBoard events."""
 
+import os
+import socket
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
-# One training point every so many steps keeps event files small.
-STEPS_BETWEEN_POINTS = 10
+# One training point every so many steps keeps event files small; seconds until a point is on disk
+STEPS_BETWEEN_POINTS, _FLUSH_SECONDS = 10, 30.0
 
 
 class EventLog:
     """Writes losses while training and metrics after every epoch; a context manager.
 
+    Written here and now, not by a thread as torch's `SummaryWriter` does: what is wrong with the
+    file (a full disk) is then an error of the run, where that thread would die with a traceback.
+
     Args:
         folder: Of the event files; None writes nothing (of several ranks only one writes).
         step: Steps done before; points after it from an interrupted run are hidden.
+
+    Raises:
+        OSError: The file cannot be written; names it.
     """
 
     def __init__(self, folder: Path | None, step: int) -> None:
-        self.writer = None
-        if folder is not None:
-            from torch.utils.tensorboard import SummaryWriter  # half a second to import
+        self.folder, self.file, self.records = folder, None, None
+        self.flushed = time.monotonic()
+        if folder is None:
+            return
+        # Half a second to import all three
+        from tensorboard.compat.proto import event_pb2
+        from tensorboard.summary.writer.record_writer import RecordWriter
 
-            self.writer = SummaryWriter(str(folder), purge_step=step + 1 if step else None)
+        folder.mkdir(exist_ok=True)
+        name = f"events.out.tfevents.{time.time():010.0f}.{socket.gethostname()}.{os.getpid()}"
+        self.file = (folder / f"{name}.{time.monotonic_ns()}").open("xb")
+        self.records = RecordWriter(self.file)
+        from torch.utils.tensorboard.summary import scalar
+
+        self.scalar, self.events = scalar, cast(Any, event_pb2)  # made by protobuf: no types
+        self._write(file_version="brain.Event:2")
+        if step:
+            start = self.events.SessionLog(status=self.events.SessionLog.START)
+            self._write(step=step + 1, session_log=start)
+        self._flush()
 
     def __enter__(self) -> "EventLog":
         return self
@@ -33,26 +57,56 @@ class EventLog:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self.writer is not None:
-            self.writer.close()
+        if self.file is None:
+            return
+        try:
+            self.file.close()
+        except OSError as failed:
+            if kind is None:
+                raise self._named(failed) from failed
 
     def losses(self, step: int, losses: Mapping[str, float], dropped: int | None = None) -> None:
         """Training loss of each task, and picks that the capacity dropped."""
-        if self.writer is not None and step % STEPS_BETWEEN_POINTS == 0:
-            for task, loss in losses.items():
-                self.writer.add_scalar(f"train/{task}/loss", loss, step)
-            if dropped is not None:
-                self.writer.add_scalar("train/dropped_picks", dropped, step)
+        if self.file is None or step % STEPS_BETWEEN_POINTS:
+            return
+        for task, loss in losses.items():
+            self._scalar(f"train/{task}/loss", loss, step)
+        if dropped is not None:
+            self._scalar("train/dropped_picks", dropped, step)
+        if time.monotonic() - self.flushed > _FLUSH_SECONDS:
+            self._flush()
 
     def epoch(
         self, step: int, metrics: Mapping[str, Mapping[str, Any]], rows_per_second: float
     ) -> None:
         """Validation metrics of each task."""
-        if self.writer is None:
+        if self.file is None:
             return
-        self.writer.add_scalar("train/rows_per_second", rows_per_second, step)
+        self._scalar("train/rows_per_second", rows_per_second, step)
         for task, values in metrics.items():
             for name, value in values.items():
                 if isinstance(value, int | float):
-                    self.writer.add_scalar(f"validation/{task}/{name}", value, step)
-        self.writer.flush()
+                    self._scalar(f"validation/{task}/{name}", value, step)
+        self._flush()
+
+    def _scalar(self, tag: str, value: float, step: int) -> None:
+        self._write(step=step, summary=self.scalar(tag, value))
+
+    def _write(self, **fields: Any) -> None:
+        assert self.records is not None
+        event = self.events.Event(wall_time=time.time(), **fields)
+        try:
+            self.records.write(event.SerializeToString())
+        except OSError as error:
+            raise self._named(error) from error
+
+    def _flush(self) -> None:
+        assert self.file is not None
+        self.flushed = time.monotonic()
+        try:
+            self.file.flush()
+        except OSError as error:
+            raise self._named(error) from error
+
+    def _named(self, error: OSError) -> OSError:
+        return OSError(f"{self.folder}: TensorBoard's events cannot be written: {error}")

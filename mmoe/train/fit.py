@@ -37,14 +37,12 @@ from mmoe.train.memory import keep_freed_memory
 from mmoe.train.optim import build_average, build_optimizer, check_schedule
 from mmoe.train.plan import say_plan
 from mmoe.train.prepare import PreparedData, prepare
+from mmoe.train.run_claim import RunClaim
 from mmoe.train.run_start import (
     all_see,
-    clear_run,
-    run_to_resume,
     same_data_on_all_ranks,
     same_on_all_ranks,
     same_warm_start_on_all_ranks,
-    start_run,
     with_absolute_paths,
 )
 from mmoe.train.state import Position, TrainingState
@@ -73,8 +71,11 @@ def train_run(
     on_test: TestCallback | None = None,
     profile: bool = False,
     device: DeviceKind | None = None,
+    numbered: bool = False,
 ) -> FinishedRun:
     """Trains, evaluates on the test split, and writes the run directory.
+
+    The directory is made by one process and locked while it trains there (see `RunClaim`).
 
     Args:
         config: What to train on what.
@@ -88,13 +89,50 @@ def train_run(
         on_test: Given predictions and labels of the test split before metrics.json is written.
         profile: Also record some steps, and write RUN/profile/ (trace, table).
         device: Overrides training.device, for this call alone: it is not stored with the run.
+        numbered: Where `out` exists, take the first of out-2, out-3, … that does not; nothing is
+            resumed then.
 
     Raises:
         ValueError: Config, data or directory cannot be used. Checked before anything is written.
+            Or training diverged, or the directory was removed while it went on.
+        Interrupted: A KeyboardInterrupt that knows the directory, once there is one.
     """
     reporter = reporter or SilentReporter()
     place = resolve_device(device or config.training.device, config.training.embedding_backend)
     ensure_process_group(config.parallel.timeout_seconds, place)
+    with RunClaim(reporter.say) as claim, claim.telling_of_interruption():
+        return _train(
+            config,
+            out,
+            place,
+            claim,
+            data=data,
+            splits=splits,
+            resume=resume,
+            warm_start=warm_start,
+            reporter=reporter,
+            on_test=on_test,
+            profile=profile,
+            numbered=numbered,
+        )
+
+
+def _train(
+    config: RunConfig,
+    out: Path,
+    place: torch.device,
+    claim: RunClaim,
+    *,
+    data: str | Path | None,
+    splits: Splits | None,
+    resume: bool,
+    warm_start: WarmStart | None,
+    reporter: Reporter,
+    on_test: TestCallback | None,
+    profile: bool,
+    numbered: bool,
+) -> FinishedRun:
+    """`train_run` in a folder that it holds the claim to."""
     config = with_absolute_paths(config, data)
     asked = {} if warm_start is None else warm_start.options()
     out = same_on_all_ranks(config, out, {"--resume": resume, **asked})
@@ -102,7 +140,8 @@ def train_run(
         reporter = SilentReporter()
     if resume:
         warm_start = from_first(lambda: WarmStart.recorded(RunDirectory(out), warm_start))
-    old = from_first(lambda: run_to_resume(out, config, resume))
+    old = from_first(lambda: None if numbered else claim.find(out, config, resume))
+    claim.run = old
     if old is not None:
         all_see(old)
     earlier, encoder = None, None
@@ -133,12 +172,12 @@ def train_run(
         same_warm_start_on_all_ranks(report)  # before anything is written
         for line in report.lines():
             reporter.say(line)
-    run = old or from_first(lambda: start_run(config, prepared.encoder, out, report))
+    run = old or from_first(lambda: claim.start(config, prepared, out, report, numbered=numbered))
+    claim.run = run
     try:
         all_see(run)
     except ValueError:
-        if old is None and rank() == 0:
-            clear_run(run)
+        claim.give_up(run)
         raise
     if old is not None:
         note = state.restore(CheckpointFolder(run.checkpoint), seed=config.seed)
@@ -146,15 +185,18 @@ def train_run(
         if note is not None:
             reporter.say(note)
     say_plan(state.ranker, run, reporter)
-    trainer = Trainer(config, state, prepared, run, reporter, profile=profile)
+    trainer = Trainer(config, state, prepared, run, reporter, profile=profile, check=claim.check)
     try:
         trainer.fit()
-    except Exception:
+    except Exception as error:
         # A run that never got as far as a checkpoint must not stand in the mended command's way
-        if rank() == 0 and not trainer.checkpoints.folder.exists():
-            clear_run(run)
-        raise
+        claim.give_up(run)
+        told = claim.told_of_the_end(run, error)
+        if told is error:
+            raise
+        raise told from error
     state.restore_best(trainer.checkpoints.folder)
+    claim.check()
     return FinishedRun(run, _evaluate(config, state, prepared, run, reporter, on_test))
 
 

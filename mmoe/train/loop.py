@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, nullcontext
 from itertools import islice
 from typing import Any
@@ -41,6 +41,8 @@ class Trainer:
         run: Where checkpoints, history and events go.
         reporter: Told of progress.
         profile: Record some steps of the first epoch.
+        check: Raises where the run's folder is no longer this process's; with `look=False` by what
+            is known already.
 
     Raises:
         ValueError: The restored state comes from other data.
@@ -55,7 +57,9 @@ class Trainer:
         reporter: Reporter,
         *,
         profile: bool = False,
+        check: Callable[..., None] = lambda **_: None,
     ) -> None:
+        self.check = check
         self.config, self.state, self.data = config, state, data
         self.run, self.reporter = run, reporter
         self.checkpoints = CheckpointSaver(
@@ -104,7 +108,7 @@ class Trainer:
                     stop = position.epochs_without_gain >= training.patience
                     position.finished = stop or position.epoch >= training.epochs
                     best = position.epochs_without_gain == 0
-                    self.state.save(self.checkpoints, best=best)
+                    self._save(best=best)
                     self._write_history()
         self.ranks.close()
         self._write_history()  # a resumed run may have lost it
@@ -113,6 +117,10 @@ class Trainer:
                 f"stopped after epoch {position.epoch}: {training.monitor} did not improve for "
                 f"{training.patience} epoch(s)"
             )
+
+    def _save(self, *, best: bool) -> None:
+        self.check()
+        self.state.save(self.checkpoints, best=best)
 
     def _write_history(self) -> None:
         if rank() == 0:
@@ -144,7 +152,7 @@ class Trainer:
             steps = stack.enter_context(closing(self._trained(self._taken(batches))))
             while self._step(steps, tracker, events, start):
                 if every and position.step % every == 0 and position.batch < self.batches_per_epoch:
-                    self.state.save(self.checkpoints, best=position.best_value is None)
+                    self._save(best=position.best_value is None)
                 start = time.perf_counter()
 
     def _step(
@@ -156,6 +164,7 @@ class Trainer:
             trained = next(steps, None)
             if trained is None:
                 return False
+            self.check(look=False)
             batches, result = trained
             size = self.config.training.batch_size
             done = position.batch * size

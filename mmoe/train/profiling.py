@@ -1,7 +1,6 @@
 """`mmoe train --profile`: which steps are recorded, and what is written about them."""
 
 import os
-import shutil
 import statistics
 import time
 from collections.abc import Generator
@@ -16,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from mmoe.score.console import Reporter
+from mmoe.score.own_files import PROFILE_FILE, STRAY_PROFILE, remove_files, remove_folders
 from mmoe.score.text_files import write_json, write_text
 from mmoe.train.recorder import StepRecorder
 from mmoe.train.step_times import StepTimes
@@ -77,8 +77,8 @@ class TrainingProfile:
             self.rows.append(rows)
 
     def _write(self, recorder: StepRecorder) -> None:
-        for stray in self.folder.parent.glob(f".{self.folder.name}.*.tmp"):
-            shutil.rmtree(stray)  # its process was killed here
+        # Of a process that was killed here
+        remove_folders(self.folder.parent, STRAY_PROFILE, PROFILE_FILE)
         temporary = self.folder.with_name(f".{self.folder.name}.{os.getpid()}.tmp")
         temporary.mkdir()
         times = recorder.stop(temporary / "trace.json")
@@ -97,7 +97,11 @@ class TrainingProfile:
             earlier = whole.with_name(f".{self.folder.name}.{os.getpid()}-earlier.tmp")
             self.folder.rename(earlier)
             whole.rename(self.folder)
-            shutil.rmtree(earlier)
+            remove_files(earlier, PROFILE_FILE)
+            if earlier.exists():  # with files that somebody else put there
+                for path in earlier.iterdir():
+                    path.rename(self.folder / path.name)
+                earlier.rmdir()
         else:
             whole.rename(self.folder)
 

@@ -1,20 +1,16 @@
-"""How a run begins or goes on: one config for all ranks, and the folder it is kept in."""
+"""How a run begins or goes on on all ranks: one config, one data set, one folder."""
 
-import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from zlib import crc32
 
-from mmoe.config import DeviceKind, RunConfig, dump_config
+from mmoe.config import RunConfig
 from mmoe.datasets.data_file import is_address
 from mmoe.datasets.encoded import EncodedData
-from mmoe.datasets.encoder import FeatureEncoder
 from mmoe.datasets.sources import below
 from mmoe.parallel import first_other, from_all
-from mmoe.score.checkpoint import CheckpointFolder
 from mmoe.score.run_directory import RunDirectory
-from mmoe.score.text_files import write_json, write_text
 from mmoe.train.prepare import PreparedData
 from mmoe.train.warm_start import WarmStartReport
 
@@ -137,87 +133,3 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]
             pairs[:0] = [(f"{path}.{key}".lstrip("."), one.get(key), two.get(key)) for key in keys]
         elif one != two:
             yield f"{path}: {one!r} there, {two!r} here" if len(repr(one)) < 80 else path
-
-
-def run_to_resume(out: Path, config: RunConfig, resume: bool) -> RunDirectory | None:
-    """The interrupted run in `out`; None: a new one can begin there.
-
-    Raises:
-        ValueError: `out` holds something else.
-    """
-    old = _interrupted(out, config) if resume else None
-    if old is None:
-        _refuse_full_directory(out)
-    return old
-
-
-def _interrupted(out: Path, config: RunConfig) -> RunDirectory | None:
-    """The run to resume, or None where it had not got as far as a checkpoint."""
-    run = RunDirectory(out)
-    _remove_strays(run)
-    if not run.config_file.exists():
-        if out.is_dir() and all(_comes_before_the_config(path.name) for path in out.iterdir()):
-            clear_run(run)  # of a run that was killed while it began
-        return None
-    if not CheckpointFolder(run.checkpoint).exists():
-        clear_run(run)
-        return None
-    # A run may go on on another device
-    here = _on(config, run.config().training.device)
-    if dump_config(here) != run.config_file.read_text(encoding="utf-8"):
-        difference = first_difference(run.config().model_dump(), here.model_dump())
-        difference = difference or "written by another version"
-        raise ValueError(
-            f"{out}: was trained with another config ({difference}); "
-            f"resume with the same one, or choose another --out"
-        )
-    return run
-
-
-def _on(config: RunConfig, device: DeviceKind) -> RunConfig:
-    training = config.training.model_copy(update={"device": device})
-    return config.model_copy(update={"training": training})
-
-
-def _comes_before_the_config(name: str) -> bool:
-    """What `_start` writes first."""
-    return name == "warm_start.json" or (name[:1] == "." and name.endswith(".tmp"))
-
-
-def clear_run(run: RunDirectory) -> None:
-    """Removes what a run left that died before its first checkpoint."""
-    for folder in (run.vocabulary, run.checkpoint, run.tensorboard, run.profile):
-        shutil.rmtree(folder, ignore_errors=True)
-    run.warm_start_file.unlink(missing_ok=True)
-    run.plan_file.unlink(missing_ok=True)
-    run.history_file.unlink(missing_ok=True)  # written while the first checkpoint was under way
-    run.config_file.unlink(missing_ok=True)
-    _remove_strays(run)
-    if not any(run.path.iterdir()):
-        run.path.rmdir()
-
-
-def _remove_strays(run: RunDirectory) -> None:
-    """Removes files that a killed process had begun and not yet moved to their names."""
-    names = (run.config_file, run.history_file, run.curves_file, run.metrics_file)
-    for path in (*names, run.warm_start_file, run.plan_file, run.profile):
-        for stray in run.path.glob(f".{path.name}.*.tmp"):
-            shutil.rmtree(stray) if stray.is_dir() else stray.unlink()
-
-
-def _refuse_full_directory(out: Path) -> None:
-    """Before the data is read: a full directory is the quickest error to find."""
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        RunDirectory.create(out)
-
-
-def start_run(
-    config: RunConfig, encoder: FeatureEncoder, out: Path, report: WarmStartReport | None
-) -> RunDirectory:
-    """The config comes early: it is how `--resume` knows that what else is there may go."""
-    run = RunDirectory.create(out)
-    if report is not None:  # first, so that no --resume can forget it
-        write_json(run.warm_start_file, report.as_dict())
-    write_text(run.config_file, dump_config(config))
-    encoder.save(run.vocabulary)
-    return run

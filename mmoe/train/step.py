@@ -6,7 +6,8 @@ from contextlib import contextmanager
 from mmoe.config import RunConfig
 from mmoe.datasets.batch import Batch
 from mmoe.mixture import update_biases
-from mmoe.train.gradients import Diverged, StepLosses, forward_backward
+from mmoe.tasks.diverged import WHAT_TO_CHANGE, Diverged
+from mmoe.train.gradients import StepLosses, forward_backward
 from mmoe.train.optim import learning_rate_factor
 from mmoe.train.parts import OPTIMIZER, part
 from mmoe.train.ranks import ONE_PROCESS, StepRanks
@@ -34,7 +35,7 @@ def train_step(
         The losses over all ranks' rows.
 
     Raises:
-        ValueError: The loss is not finite, on any rank; names the step and the task.
+        Diverged: The loss is not finite, on any rank; names the step and the task.
     """
     set_learning_rates(state, config, total_steps)
     with naming_the_step(state):
@@ -49,10 +50,8 @@ def naming_the_step(state: TrainingState) -> Generator[None]:
     try:
         yield
     except Diverged as error:
-        raise ValueError(
-            f"training step {state.position.step + 1}: {error}; lower "
-            "training.optimizer.learning_rate or that of the tables "
-            "(training.embedding_optimizer.learning_rate), or set training.gradient_clip"
+        raise Diverged(
+            f"training step {state.position.step + 1}: {error}; {WHAT_TO_CHANGE}"
         ) from error
 
 

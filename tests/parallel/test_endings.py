@@ -13,6 +13,7 @@ from mmoe.parallel.rank_watch import RankWatch
 from mmoe.score import RunDirectory, output_folder
 from mmoe.train import evaluate, run_start, train_run
 from mmoe.train.prepare import prepare
+from mmoe.train.run_claim import RunClaim
 from mmoe.train.warm_start import WarmStartReport
 from tests.parallel.launch import free_port, launch, start, start_program
 from tests.parallel.test_commands import CONFIG, _wait_for
@@ -121,10 +122,12 @@ def test_a_rank_that_has_waited_too_long():
 
 def test_what_a_run_left_without_a_checkpoint_goes(tmp_path):
     """With its history, which is written while the first checkpoint is under way."""
-    run = RunDirectory.create(tmp_path / "run")
-    for path in (run.config_file, run.plan_file, run.history_file):
-        path.touch()
-    run_start.clear_run(run)
+    run = RunDirectory(tmp_path / "run")
+    with RunClaim() as claim:
+        claim.create(run.path)
+        for path in (run.config_file, run.plan_file, run.history_file):
+            path.touch()
+        claim.give_up(run)
     assert not run.path.exists()
 
 

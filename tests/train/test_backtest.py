@@ -13,10 +13,11 @@ from rich.console import Console
 from mmoe.config import SplitConfig, config_from_dict, set_values
 from mmoe.datasets.days import Day, day_parts, days_of
 from mmoe.datasets.splits import split_table
-from mmoe.score import RunDirectory, load_predictor
+from mmoe.score import RunDirectory, folder_lock, load_predictor
+from mmoe.score.folder_claim import FolderClaim
 from mmoe.score.metrics_table import backtest_table
 from mmoe.tasks.metrics import auc, task_metrics
-from mmoe.train import evaluate_run
+from mmoe.train import Interrupted, evaluate_run
 from mmoe.train.backtest import BacktestSettings, backtest, plan_steps
 from mmoe.train.prepare import encode
 
@@ -362,3 +363,38 @@ def test_a_day_without_rows_is_named():
         split_table(table, SplitConfig(**kwargs, test_days=["7"]), 1, "log")
     with pytest.raises(ValueError, match="'yesterday' is no day; write 2024-01-31, or a whole"):
         split_table(table, SplitConfig(**kwargs, test_days=["yesterday"]), 1, "log")
+
+
+def test_a_walk_that_another_process_makes_is_left_alone(config, tmp_path, monkeypatch):
+    monkeypatch.setattr(folder_lock, "_MOMENT", 0.0)
+    settings, out = BacktestSettings(column="day", days=1), tmp_path / "out"
+    with FolderClaim("backtest") as live:
+        live.create(out)
+        for resume, message in ((True, "trains into it already"), (False, "exists already")):
+            with pytest.raises(ValueError, match=message):
+                backtest(config(), out, settings, resume=resume)
+        assert sorted(path.name for path in out.iterdir()) == ["mmoe.json", "mmoe.lock"]
+    backtest(config(), out, settings, resume=True)
+    assert not (out / "mmoe.lock").exists()
+
+
+def test_a_walk_knows_its_folder_when_it_is_interrupted(config, tmp_path, dies_after):
+    settings, out = BacktestSettings(column="day", days=1), tmp_path / "out"
+    out.mkdir()
+    with pytest.raises(Interrupted) as stopped:
+        backtest(config(), out, settings, reporter=dies_after(1), numbered=True)
+    assert stopped.value.folder == tmp_path / "out-2"
+    assert not list(out.iterdir())
+
+
+def test_a_walk_that_failed_leaves_what_was_there(config, tmp_path):
+    settings, out = BacktestSettings(column="day", days=1), tmp_path / "out"
+    out.mkdir()
+    with pytest.raises(ValueError, match=r"backtest, day .*diverge|backtest, day .*the loss"):
+        backtest(config("training.optimizer.learning_rate=1e30"), out, settings)
+    assert not list(out.iterdir()), "the folder is not the walk's own"
+    for name in ("notes.txt", ".plan.json.mine.tmp"):
+        (out / name).write_text("mine")
+    with pytest.raises(ValueError, match=r"out: holds no backtest to continue"):
+        backtest(config(), out, settings, resume=True)
+    assert len(list(out.iterdir())) == 2

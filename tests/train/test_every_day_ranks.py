@@ -136,7 +136,7 @@ def test_ranks_with_other_options_are_told_so(folder, reports):
 
 
 def test_a_backtest_stopped_and_resumed_is_that_of_one_process(folder, reports):
-    assert reports["stopped at"] == ["plan.json", "trained-0", "trained-1"]
+    assert reports["stopped at"] == ["mmoe.json", "plan.json", "trained-0", "trained-1"]
     settings = BacktestSettings(column="day", days=2)
     one = backtest(load_config(folder / "days.yaml"), folder / "days-1", settings)
     two = reports["backtest"]

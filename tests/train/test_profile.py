@@ -1,7 +1,6 @@
 """`--profile`: the same training, a trace, and parts that add up to the step."""
 
 import json
-import shutil
 import time
 
 import pytest
@@ -9,6 +8,8 @@ import torch
 from torch.profiler import record_function
 
 from mmoe.score.console import SilentReporter
+from mmoe.score.own_files import remove_files
+from mmoe.train import profiling
 from mmoe.train.parts import BACKWARD, INPUT, PAUSE, PREFIX, part
 from mmoe.train.recorder import StepRecorder
 
@@ -109,13 +110,12 @@ def test_a_profile_gives_way_to_the_next_in_one_move(train, tmp_path, monkeypatc
         train("run", *settings, profile=True, reporter=_Dies("opens in https"))
     run, seen = tmp_path / "run", []
 
-    def remove(path, **keywords):
+    def remove(path, own):
         if path.name.startswith(".profile"):
             seen.append(sorted(file.name for file in (run / "profile").iterdir()))
-        rmtree(path, **keywords)
+        remove_files(path, own)
 
-    rmtree = shutil.rmtree
-    monkeypatch.setattr(shutil, "rmtree", remove)
+    monkeypatch.setattr(profiling, "remove_files", remove)
     first = (run / "profile" / "table.txt").read_text()
     train("run", *settings, profile=True, resume=True)
     assert seen == [["table.json", "table.txt", "trace.json"]]

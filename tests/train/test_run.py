@@ -26,6 +26,7 @@ def test_files_and_metrics_of_a_run(train):
         "curves.json",
         "history.json",
         "metrics.json",
+        "mmoe.json",
         "tensorboard",
         "vocabulary",
     ]
@@ -225,7 +226,7 @@ def test_resume_after_a_death_while_the_directory_is_made(train, tmp_path, monke
 
     def half(path: Path, *_: object) -> None:
         path.mkdir(exist_ok=True)
-        (path / "half").write_text("half")
+        (path / "000-user.tmp").write_text("half")
         raise KeyboardInterrupt
 
     def stray(path: Path, text: str) -> None:
@@ -236,13 +237,13 @@ def test_resume_after_a_death_while_the_directory_is_made(train, tmp_path, monke
         if dies == "vocabulary":
             patch.setattr(FeatureEncoder, "save", lambda self, path: half(path))
         else:
-            patch.setattr("mmoe.train.run_start.write_text", stray)
+            patch.setattr("mmoe.train.run_claim.write_text", stray)
         with pytest.raises(KeyboardInterrupt):
             train("run", "training.epochs=1")
     assert any((tmp_path / "run").iterdir())
     finished = train("run", "training.epochs=1", resume=True)
     assert finished.metrics["train"]["epochs"] == 1
-    assert not list((tmp_path / "run").rglob("half"))
+    assert not list((tmp_path / "run").rglob("000-user.tmp"))
     assert not list((tmp_path / "run").rglob(".*"))
 
 

@@ -16,6 +16,7 @@ from benchmarks.faults.inputs.changing_faults import changes_while_read
 from benchmarks.faults.inputs.column_faults import COLUMN_FAULTS
 from benchmarks.faults.inputs.config_faults import CONFIG_FAULTS, ConfigDraft
 from benchmarks.faults.inputs.draft import Command, Draft, Expect
+from benchmarks.faults.inputs.folder_faults import FolderDraft, draw_folder
 from benchmarks.faults.inputs.id_faults import ID_FAULTS
 from benchmarks.faults.inputs.layout_faults import LAYOUT_FAULTS
 from benchmarks.faults.inputs.number_faults import NUMBER_FAULTS
@@ -24,8 +25,16 @@ from benchmarks.faults.inputs.workspace import Workspace
 from benchmarks.faults.small_log import small_config, small_log
 
 ROWS = 260
-# Of a hundred cases
-_FAMILIES = {"table": 36, "bytes": 26, "layout": 8, "config": 22, "changing": 4, "run": 4}
+# How often each is drawn
+_FAMILIES = {
+    "table": 36,
+    "bytes": 26,
+    "layout": 8,
+    "config": 22,
+    "changing": 4,
+    "run": 4,
+    "folder": 6,
+}
 
 
 @dataclass
@@ -42,6 +51,7 @@ class Case:
         draft: The data, where they are what is broken.
         clean: Its tables before they were broken.
         around: What goes on while the command runs.
+        resumed: The folder that it is told to go on in, where there is one.
     """
 
     number: int
@@ -54,6 +64,7 @@ class Case:
     draft: Draft | None = None
     clean: Sequence[pa.Table] = ()
     around: Callable[[], AbstractContextManager[Any]] = field(default=nullcontext)
+    resumed: FolderDraft | None = None
 
 
 def draw_case(seed: int, number: int, space: Workspace, folder: Path) -> Case:
@@ -64,6 +75,8 @@ def draw_case(seed: int, number: int, space: Workspace, folder: Path) -> Case:
         return _config_case(number, draw, space, folder)
     if family == "run":
         return _run_case(number, draw, space, folder)
+    if family == "folder":
+        return _folder_case(number, draw, space, folder)
     return _data_case(number, family, draw, space, folder)
 
 
@@ -181,3 +194,22 @@ def _run_case(number: int, draw: random.Random, space: Workspace, folder: Path) 
     if command == "score":
         arguments = ["score", str(run), "--input", str(space.log), "--output", str(out), "--quiet"]
     return Case(number, "damaged_run", command, expect, arguments, out, words=(str(run),))
+
+
+def _folder_case(number: int, draw: random.Random, space: Workspace, folder: Path) -> Case:
+    draft = FolderDraft(draw, space.copy_run(folder / "run"))
+    fault, expect = draw_folder(draft)
+    out = folder / "out" / "nothing"
+    out.parent.mkdir()
+    arguments = ["train", str(space.folder / "memory.yaml"), "--out", str(draft.run), "--resume"]
+    return Case(
+        number=number,
+        fault=fault,
+        command="train",
+        expect=expect,
+        arguments=[*arguments, "--quiet"],
+        out=out,
+        words=(str(draft.run),),
+        around=draft.around or nullcontext,
+        resumed=draft,
+    )

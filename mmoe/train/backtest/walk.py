@@ -1,16 +1,28 @@
 """The walk: one run a day, a file of its predictions, and what they amount to together."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from mmoe.config import RunConfig
 from mmoe.parallel import ensure_process_group, from_first, rank
 from mmoe.score.console import Reporter, SilentReporter
+from mmoe.score.folder_claim import (
+    MARK,
+    FolderClaim,
+    FolderMark,
+    contents,
+    exists_already,
+    holds_nothing,
+    remove_stray_files,
+)
+from mmoe.score.folder_lock import LOCK
 from mmoe.score.run_directory import RunDirectory
 from mmoe.score.text_files import read_json, write_json
 from mmoe.train.backtest.plan import BacktestSettings, Step, day_column, plan_steps
 from mmoe.train.backtest.tested import total_metrics, write_tested
 from mmoe.train.fit import train_run
+from mmoe.train.run_claim import Interrupted
 from mmoe.train.run_start import first_difference, same_on_all_ranks, with_absolute_paths
 from mmoe.train.warm_start import WarmStart
 
@@ -25,6 +37,8 @@ def backtest(
     data: str | Path | None = None,
     resume: bool = False,
     reporter: Reporter | None = None,
+    numbered: bool = False,
+    on_folder: Callable[[Path], None] = lambda _: None,
 ) -> dict[str, Any]:
     """Trains day d, tests day d + 1, walking forward; each model continues the one before.
 
@@ -38,6 +52,8 @@ def backtest(
         data: Overrides data.path.
         resume: Go on with the first unfinished day; days that have come since are walked too.
         reporter: Told of progress.
+        numbered: Where `out` exists, take the first of out-2, out-3, … that does not.
+        on_folder: Given the folder, once it is known.
 
     Returns:
         What backtest.json holds: for each tested day its metrics by task, and those of all tested
@@ -45,8 +61,24 @@ def backtest(
 
     Raises:
         ValueError: Config, data or directory cannot be used; names the day where there is one.
+        Interrupted: A KeyboardInterrupt that knows the folder, once there is one.
     """
     reporter = reporter or SilentReporter()
+    with FolderClaim("backtest", reporter.say) as claim:
+        return _walk(claim, config, out, settings, data, resume, reporter, numbered, on_folder)
+
+
+def _walk(
+    claim: FolderClaim,
+    config: RunConfig,
+    out: Path,
+    settings: BacktestSettings,
+    data: str | Path | None,
+    resume: bool,
+    reporter: Reporter,
+    numbered: bool,
+    on_folder: Callable[[Path], None],
+) -> dict[str, Any]:
     ensure_process_group(config.parallel.timeout_seconds)
     config = with_absolute_paths(config, data)
     out = same_on_all_ranks(config, out, {"--resume": resume, **settings.options()})
@@ -54,15 +86,22 @@ def backtest(
         reporter = SilentReporter()
     column = day_column(config, settings)
     header = {"column": column, **settings.as_dict()}
-    steps = from_first(lambda: _begin(config, out, settings, header, resume), takes_long=True)
+    steps, out = from_first(
+        lambda: _begin(claim, config, out, settings, header, resume, numbered), takes_long=True
+    )
+    on_folder(out)
     days = []
     try:
         for number, step in enumerate(steps):
             before = steps[number - 1] if number and not settings.from_scratch else None
             days.append(_run_day(config, column, out, step, before, reporter))
+    except KeyboardInterrupt as stop:
+        _leave_nothing_of_no_day(claim, out)
+        if not out.exists():
+            raise
+        raise Interrupted(out, saved=True) from stop
     except BaseException:  # the launcher's too, where another rank has failed
-        if rank() == 0:
-            _leave_nothing_of_no_day(out)
+        _leave_nothing_of_no_day(claim, out)
         raise
 
     def finish() -> dict[str, Any]:
@@ -70,6 +109,7 @@ def backtest(
         for note in notes:
             reporter.say(f"note, total: {note}")
         result = {**header, "days": days, "total": total}
+        claim.check()
         write_json(out / _RESULT, result)
         return result
 
@@ -77,36 +117,42 @@ def backtest(
 
 
 def _begin(
+    claim: FolderClaim,
     config: RunConfig,
     out: Path,
     settings: BacktestSettings,
     header: dict[str, Any],
     resume: bool,
-) -> list[Step]:
-    """Looks at the folder and the days, and writes plan.json."""
-    _check_folder(out, resume)
+    numbered: bool,
+) -> tuple[list[Step], Path]:
+    """Looks at the folder and the days, and writes plan.json; the steps, and the folder it took."""
+    if not numbered:
+        _check_folder(claim, out, resume)
     steps = plan_steps(config, settings)
+    if claim.lock is None:
+        out = claim.create(out, numbered=numbered)
     _write_plan(out, config, header, steps)
-    return steps
+    return steps, out
 
 
-def _check_folder(out: Path, resume: bool) -> None:
-    """Before anything is read; also removes what a killed process had not yet moved to its name."""
-    if not out.exists():
+def _check_folder(claim: FolderClaim, out: Path, resume: bool) -> None:
+    """Before anything is read; locks a walk that is resumed."""
+    if not out.exists() or holds_nothing(out):
         return
     if not out.is_dir():
         raise ValueError(f"{out}: is a file; choose another --out, a folder")
-    if resume:
-        for name in (_PLAN, _RESULT):
-            for stray in out.glob(f".{name}.*.tmp"):
-                stray.unlink()
-    if not any(out.iterdir()) or (resume and (out / _PLAN).exists()):
-        return
-    if resume:
+    if not resume:
+        raise exists_already(out)
+    mark = FolderMark.read(out)
+    if mark is None and not (out / _PLAN).exists():
         raise ValueError(
-            f"{out}: holds no backtest to continue (there is no {_PLAN}); choose another --out"
+            f"{out}: holds no backtest to continue (there is no {_PLAN} and no {MARK}, but "
+            f"{contents(out)}); choose another --out"
         )
-    raise ValueError(f"{out}: exists already; continue it with --resume, or choose another --out")
+    if mark is not None and mark.kind != "backtest":
+        raise ValueError(f"{out}: is the folder of a {mark.kind}; choose another --out")
+    claim.hold(out)
+    remove_stray_files(out)
 
 
 def _write_plan(out: Path, config: RunConfig, header: dict[str, Any], steps: list[Step]) -> None:
@@ -132,7 +178,6 @@ def _write_plan(out: Path, config: RunConfig, header: dict[str, Any], steps: lis
                 f"{out}: was begun otherwise ({difference}); resume with the same settings, or "
                 "choose another --out"
             )
-    out.mkdir(parents=True, exist_ok=True)
     write_json(path, content)
 
 
@@ -149,11 +194,14 @@ def _other_days(before: list[dict[str, Any]], now: list[dict[str, Any]]) -> str:
     return f"{begun}, and the data now holds other days or trains on others, {found}"
 
 
-def _leave_nothing_of_no_day(out: Path) -> None:
+def _leave_nothing_of_no_day(claim: FolderClaim, out: Path) -> None:
     """A walk that never got through a day must not stand in the mended command's way."""
-    if [path.name for path in out.iterdir()] == [_PLAN]:
-        (out / _PLAN).unlink()
-        out.rmdir()
+    if claim.lock is None or claim.mark is None or not claim.lock.is_mine():
+        return  # another rank than the first, or no folder any more
+    others = {path.name for path in out.iterdir()} - {_PLAN, MARK, LOCK}
+    if not others:
+        (out / _PLAN).unlink(missing_ok=True)
+        claim.withdraw()
 
 
 def _run_day(
@@ -196,7 +244,4 @@ def _run_day(
 def _standing(run: RunDirectory, tested: Path) -> tuple[bool, bool]:
     """Whether a day is finished, and whether it has begun."""
     finished = run.metrics_file.exists() and tested.exists()
-    if not finished:
-        for stray in run.path.glob(f".{_TESTED}.*.tmp"):
-            stray.unlink()  # of a process that was killed while it wrote
     return finished, run.path.exists()

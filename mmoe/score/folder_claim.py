@@ -1,0 +1,246 @@
+"""A folder that one process writes into: made once, marked as its own, locked while it works."""
+
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Literal, Self
+
+from mmoe.score.folder_lock import FolderInUse, FolderLock, is_lock_file, remove_stray_locks
+from mmoe.score.own_files import STRAY_FILE, matching
+from mmoe.score.text_files import read_json, write_json
+
+MARK = "mmoe.json"
+Kind = Literal["run", "backtest"]
+_FORMAT = 1
+_KEYS = ("mmoe", "format", "made_folder", "config_sha256", "diverged", "id")
+_NOTE = "made by mmoe, which knows the folder by it and removes nothing in folders without it"
+# Names that a run or a walk whose own is taken goes through: runs/funnel, runs/funnel-2, …
+_NAMES = 100_000
+
+
+class FolderExists(ValueError):
+    """The folder holds something already."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FolderMark:
+    """What mmoe.json says.
+
+    Attributes:
+        kind: Of the folder.
+        made_folder: The folder was made for it, and may go with it.
+        config_sha256: Of the config.yaml that the run wrote.
+        diverged: How training ended, where it did so for ever.
+        id: Of this run, and of no other.
+    """
+
+    kind: Kind
+    made_folder: bool = False
+    config_sha256: str = ""
+    diverged: str | None = None
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    @classmethod
+    def read(cls, folder: Path) -> "FolderMark | None":
+        """The mark of a folder; None: it has none.
+
+        Raises:
+            ValueError: It is damaged, or of a later version.
+        """
+        path = folder / MARK
+        if not path.exists():
+            return None
+        try:
+            content = read_json(path, _KEYS)
+            if content["format"] > _FORMAT:
+                raise ValueError(f"format {content['format']}, this version knows {_FORMAT}")
+            diverged = content["diverged"]
+            return cls(
+                kind=_kind(content["mmoe"]),
+                made_folder=content["made_folder"] is True,
+                config_sha256=str(content["config_sha256"]),
+                diverged=None if diverged is None else str(diverged),
+                id=str(content["id"]),
+            )
+        except (ValueError, TypeError) as error:
+            reason = str(error).removeprefix(f"{path}: ").removesuffix("; train again")
+            raise ValueError(
+                f"{path}: cannot be relied on ({reason}), so nobody can tell what in this folder "
+                f"is mmoe's; remove {MARK} to go on with its checkpoint as it is, or choose "
+                "another --out"
+            ) from None
+
+    def write(self, folder: Path) -> None:
+        """Writes the mark; whole or not at all."""
+        content = asdict(self)
+        head = {"mmoe": content.pop("kind"), "format": _FORMAT, "note": _NOTE}
+        write_json(folder / MARK, {**head, **content})
+
+
+def _kind(value: object) -> Kind:
+    if value not in ("run", "backtest"):
+        raise ValueError(f"expected run or backtest, got {value!r}")
+    return value
+
+
+class FolderClaim:
+    """A folder that this process has made, or goes on with; a context, at whose end it is free.
+
+    Args:
+        kind: What the folder is for.
+        say: Told of a wait for another process.
+    """
+
+    def __init__(self, kind: Kind, say: Callable[[str], None] = lambda _: None) -> None:
+        self.kind: Kind = kind
+        self.say = say
+        self.lock: FolderLock | None = None
+        self.mark: FolderMark | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def create(self, out: Path, *, config_sha256: str = "", numbered: bool = False) -> Path:
+        """Makes a folder, or takes an empty one: of many processes at once, for one of them.
+
+        Args:
+            out: The folder.
+            config_sha256: For its mark.
+            numbered: Where it exists, take the first of out-2, out-3, … that does not.
+
+        Returns:
+            The folder.
+
+        Raises:
+            FolderExists: It holds something.
+        """
+        for path in _names(out) if numbered else [out]:
+            try:
+                made = self._make(path, new=numbered)
+            except FolderExists:
+                if not numbered:
+                    raise
+                continue
+            mark = FolderMark(kind=self.kind, made_folder=made, config_sha256=config_sha256)
+            mark.write(path)
+            self.mark = mark
+            remove_stray_files(path)
+            assert self.lock is not None, "it was made under its lock"
+            remove_stray_locks(self.lock)
+            return path
+        raise FolderExists(f"{out}: exists already, and so do {_NAMES:,} more; choose another name")
+
+    def hold(self, folder: Path) -> None:
+        """Locks a folder that is there.
+
+        Raises:
+            FolderInUse: Another process holds it.
+        """
+        self.lock = FolderLock.take(folder, self.say)
+        remove_stray_locks(self.lock)
+        self.mark = FolderMark.read(folder)
+
+    def check(self, *, look: bool = True) -> None:
+        """Whether the folder is still this process's; see `FolderLock.check`."""
+        if self.lock is not None:
+            self.lock.check(look=look)
+
+    def remember(self, diverged: str) -> None:
+        """Writes into the mark how training ended for ever."""
+        if self.mark is not None and self.lock is not None and self.lock.is_mine():
+            self.mark = replace(self.mark, diverged=diverged)
+            self.mark.write(self.lock.folder)
+
+    def release(self) -> None:
+        """Lets others write there."""
+        if self.lock is not None:
+            self.lock.release()
+            self.lock = None
+
+    def withdraw(self) -> None:
+        """Takes mark, lock and, where it was made for them and is empty, the folder away."""
+        if self.lock is None or self.mark is None or not self.lock.is_mine():
+            return
+        folder = self.lock.folder
+        (folder / MARK).unlink(missing_ok=True)
+        remove_stray_files(folder)
+        self.release()
+        if self.mark.made_folder:
+            with suppress(OSError):  # it holds something else
+                folder.rmdir()
+
+    def _make(self, path: Path, *, new: bool) -> bool:
+        """Locks a new or an empty folder; whether it was made."""
+        if self.lock is not None and self.lock.folder == path:
+            return self.mark is not None and self.mark.made_folder
+        path.parent.mkdir(parents=True, exist_ok=True)
+        while True:
+            made = _mkdir(path)
+            if not made and (new or not holds_nothing(path)):
+                raise exists_already(path)
+            try:
+                self.lock = FolderLock.take(path, self.say)
+            except FileNotFoundError:  # one that failed there has taken it away
+                continue
+            except FolderInUse:
+                raise exists_already(path) from None
+            except OSError:
+                if made:
+                    with suppress(OSError):
+                        path.rmdir()
+                raise
+            if holds_nothing(path):
+                return made
+            self.release()  # another has been there in between
+            raise exists_already(path)
+
+
+def holds_nothing(folder: Path) -> bool:
+    """Whether a folder is empty, but for the lock of a process that died before it made anything.
+
+    False where it is no folder.
+    """
+    if not folder.is_dir():
+        return False
+    own = {path.name for path in matching(folder, STRAY_FILE)}
+    return all(is_lock_file(path.name) or path.name in own for path in folder.iterdir())
+
+
+def exists_already(path: Path) -> FolderExists:
+    """The refusal of a folder that holds something."""
+    return FolderExists(
+        f"{path}: exists already; continue it with --resume, or choose another --out"
+    )
+
+
+def remove_stray_files(folder: Path) -> None:
+    """Removes small files that a killed process had begun and not yet moved to their names."""
+    for path in matching(folder, STRAY_FILE):
+        if path.is_file():
+            path.unlink(missing_ok=True)
+
+
+def contents(folder: Path, shown: int = 5) -> str:
+    """The first names in a folder, for a message."""
+    names = sorted(path.name for path in folder.iterdir())
+    more = f" and {len(names) - shown} more" if len(names) > shown else ""
+    return ", ".join(names[:shown]) + more
+
+
+def _names(out: Path) -> Iterator[Path]:
+    yield out
+    for number in range(2, _NAMES):
+        yield out.with_name(f"{out.name}-{number}")
+
+
+def _mkdir(path: Path) -> bool:
+    try:
+        path.mkdir()
+    except FileExistsError:
+        return False
+    return True

@@ -1,0 +1,222 @@
+"""One process writes into a folder: locks of the living, the dead, and those on other machines."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from mmoe.score import folder_lock
+from mmoe.score.folder_claim import FolderClaim, FolderExists
+from mmoe.score.folder_lock import LOCK, FolderInUse, FolderLock, Holder
+
+
+@pytest.fixture(name="hurried")
+def _hurried(monkeypatch):
+    """A watch that takes a moment, and beats that come within it."""
+    for name, seconds in (("_BEAT", 0.02), ("_SILENCE", 0.2), ("_MOMENT", 0.0), ("_LOOK", 0.01)):
+        monkeypatch.setattr(folder_lock, name, seconds)
+
+
+def _foreign(folder, *, age=0.0):
+    """A lock of another machine, whose last sign of life is so many seconds old."""
+    holder = replace(Holder.here(), host="elsewhere", machine="another boot", pid=7)
+    path = folder / LOCK
+    path.write_text(json.dumps(asdict(holder)))
+    then = path.stat().st_mtime - age
+    os.utime(path, (then, then))
+    return path
+
+
+def test_a_lock_is_there_while_it_is_held(tmp_path):
+    lock = FolderLock.take(tmp_path)
+    lock.check()
+    assert [path.name for path in tmp_path.iterdir()] == [LOCK]
+    with pytest.raises(FolderInUse, match=r"this process trains into it already"):
+        FolderLock.take(tmp_path)
+    lock.check()
+    lock.release()
+    assert not list(tmp_path.iterdir())
+
+
+_HOLDS = """
+import pathlib, sys, time
+sys.path.append(sys.argv[2])  # the file alone: no torch
+from folder_lock import FolderLock
+lock = FolderLock.take(pathlib.Path(sys.argv[1]))
+print("held", flush=True)
+time.sleep(100)
+"""
+
+
+@pytest.mark.xdist_group("ranks")
+def test_a_living_process_is_named_and_a_killed_one_is_followed(tmp_path):
+    process = subprocess.Popen(
+        [sys.executable, "-c", _HOLDS, str(tmp_path), str(Path(folder_lock.__file__).parent)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        with pytest.raises(FolderInUse, match=rf"process {process.pid} on .* \(since 20.* UTC\) t"):
+            FolderLock.take(tmp_path)
+    finally:
+        process.kill()
+        process.communicate()
+    left = Holder.parse((tmp_path / LOCK).read_text())
+    assert left is not None and left.pid == process.pid
+    FolderLock.take(tmp_path).release()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.usefixtures("hurried")
+def test_a_sign_of_life_on_another_machine_is_seen(tmp_path):
+    path, said = _foreign(tmp_path), []
+    threading.Timer(0.05, os.utime, (path,)).start()
+    with pytest.raises(
+        FolderInUse, match=r"process 7 on elsewhere \(since .* trains into it; wait"
+    ):
+        FolderLock.take(tmp_path, said.append)
+    assert [line.partition(";")[2] for line in said] == [" waiting up to 0 s for a sign of life"]
+    assert [path.name for path in tmp_path.iterdir()] == [LOCK]
+
+
+@pytest.mark.usefixtures("hurried")
+def test_a_silent_machine_is_followed(tmp_path):
+    _foreign(tmp_path)
+    FolderLock.take(tmp_path).release()
+
+
+@pytest.mark.usefixtures("hurried")
+def test_without_locks_of_the_system_signs_of_life_decide(tmp_path, monkeypatch):
+    monkeypatch.setattr(folder_lock, "fcntl", None)
+    lock = FolderLock.take(tmp_path)
+    with pytest.raises(FolderInUse, match=r"this process trains"):
+        FolderLock.take(tmp_path)
+    lock._ended.set()  # as if it had been killed
+    FolderLock.take(tmp_path).release()
+
+
+def test_a_lock_that_is_long_dead_is_taken_over_at_once(tmp_path):
+    _foreign(tmp_path, age=folder_lock._LONG_DEAD + 60)
+    said = []
+    FolderLock.take(tmp_path, said.append).release()
+    assert said == []
+
+
+@pytest.mark.usefixtures("hurried")
+@pytest.mark.parametrize("content", [b"", b'{"id": "a', b"\xff\x00", b"[]"])
+def test_a_damaged_lock_names_nobody_and_is_taken_over(tmp_path, content):
+    (tmp_path / LOCK).write_bytes(content)
+    FolderLock.take(tmp_path).release()
+
+
+@pytest.mark.usefixtures("hurried")
+def test_file_systems_without_links(tmp_path, monkeypatch):
+    def fails(*_):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(folder_lock.os, "link", fails)
+    lock = FolderLock.take(tmp_path)
+    with pytest.raises(FolderInUse):
+        FolderLock.take(tmp_path)
+    lock.release()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.usefixtures("hurried")
+def test_who_was_taken_for_dead_notices(tmp_path):
+    lock = FolderLock.take(tmp_path)
+    other = _foreign(tmp_path)
+    with pytest.raises(ValueError, match=r"no longer this process's .*: process 7 on elsewhere"):
+        lock.check()
+    lock.release()
+    assert other.exists(), "it is not ours to remove"
+    other.unlink()
+    with pytest.raises(ValueError, match=rf"{LOCK} was removed"):
+        lock.check()
+    tmp_path.rmdir()
+    with pytest.raises(ValueError, match=r"the folder is gone, removed or moved away"):
+        lock.check()
+
+
+def test_a_restart_of_the_same_ranks_waits_for_its_dying(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "3")
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "job")
+    monkeypatch.setattr(folder_lock, "_MOMENT", 0.0)
+    dying = FolderLock.take(tmp_path)
+    threading.Timer(0.3, dying.release).start()
+    FolderLock.take(tmp_path).release()
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "another")
+    live = replace(dying.holder, launch="job")
+    held = FolderLock.take(tmp_path)
+    (tmp_path / LOCK).write_text(json.dumps(asdict(live)))
+    with pytest.raises(FolderInUse):
+        FolderLock.take(tmp_path)
+    held.release()
+
+
+def test_a_forked_child_does_not_hold_its_parents_lock(tmp_path):
+    lock = FolderLock.take(tmp_path)
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:  # lives on
+        os.close(write)
+        os.read(read, 1)
+        os._exit(0)
+    os.close(lock._descriptor)  # as where the parent is killed
+    lock._descriptor = None
+    FolderLock.take(tmp_path).release()
+    os.close(write)
+    os.close(read)
+    os.waitpid(child, 0)
+
+
+@pytest.mark.parametrize("exists", [False, True], ids=["no folder", "an empty folder"])
+def test_of_many_that_make_a_folder_exactly_one_does(tmp_path, exists, monkeypatch):
+    monkeypatch.setattr(folder_lock, "_MOMENT", 0.0)
+    for attempt in range(15):
+        out, start = tmp_path / f"{attempt}", threading.Barrier(4)
+        made, refused = [], []
+        if exists:
+            out.mkdir()
+
+        def make(out=out, start=start, made=made, refused=refused):
+            claim = FolderClaim("run")
+            start.wait()
+            try:
+                claim.create(out)
+                made.append(claim)
+            except FolderExists as error:
+                refused.append(str(error))
+
+        _together(make, 4)
+        assert (len(made), len(refused)) == (1, 3)
+        assert all(text.startswith(f"{out}: exists already") for text in refused)
+        assert sorted(path.name for path in out.iterdir()) == ["mmoe.json", LOCK]
+        assert json.loads((out / "mmoe.json").read_text())["id"] == made[0].mark.id
+        made[0].release()
+
+
+def test_numbered_folders_are_all_different(tmp_path):
+    claims = [FolderClaim("run") for _ in range(6)]
+    folders = []
+    left = iter(claims)
+    _together(lambda: folders.append(next(left).create(tmp_path / "a", numbered=True)), 6)
+    assert sorted(folder.name for folder in folders) == ["a", "a-2", "a-3", "a-4", "a-5", "a-6"]
+    for claim in claims:
+        claim.withdraw()
+    assert not list(tmp_path.iterdir())
+
+
+def _together(work, count):
+    threads = [threading.Thread(target=work) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()

@@ -1,0 +1,383 @@
+"""The folder of a run: nothing of anybody else's is removed, one process at a time writes there."""
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from subprocess import PIPE
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from mmoe.config import config_from_dict, set_values
+from mmoe.score import RunDirectory, folder_lock
+from mmoe.score.checkpoint import CheckpointFolder
+from mmoe.score.console import SilentReporter
+from mmoe.score.folder_claim import FolderClaim
+from mmoe.train import Interrupted, train_run
+from mmoe.train.backtest import BacktestSettings, backtest
+
+SHORT = ("training.epochs=1", "training.batch_size=1024", "tasks.click.weight=1.0")
+
+
+def _tree(folder: Path) -> dict[str, str]:
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in files
+    }
+
+
+@pytest.fixture(name="quick")
+def _quick(monkeypatch):
+    """No wait for another process that may be about to end."""
+    monkeypatch.setattr(folder_lock, "_MOMENT", 0.0)
+
+
+@pytest.fixture(scope="module")
+def finished(funnel_config, funnel_table, tmp_path_factory):
+    """A run of several checkpoints, to be copied."""
+    from mmoe.datasets.splits import Splits
+
+    table = funnel_table
+    splits = Splits(train=table[:3000], validation=table[3000:3500], test=table[3500:], origin="l")
+    overrides = [*SHORT, "training.epochs=2", "training.keep_checkpoints=9"]
+    overrides.append("training.checkpoint_every_steps=1")
+    config = config_from_dict(set_values(funnel_config, overrides))
+    run = tmp_path_factory.mktemp("finished") / "run"
+    train_run(config, run, splits=splits)
+    return run, config, splits
+
+
+@pytest.fixture(name="copied")
+def _copied(finished, tmp_path):
+    """A copy of that run, and a function that resumes it."""
+    run, config, splits = finished
+    copy = Path(shutil.copytree(run, tmp_path / "run"))
+
+    def resume(**keywords):
+        return train_run(config, copy, splits=splits, resume=True, **keywords)
+
+    return copy, resume
+
+
+@pytest.mark.parametrize("holds", ["config.yaml", "checkpoint", "tensorboard", "a history"])
+def test_a_projects_folder_is_no_dead_run(holds, train, tmp_path):
+    out = tmp_path / "project"
+    (out / "checkpoint").mkdir(parents=True)
+    (out / "config.yaml").write_text("mine: true")
+    if holds == "checkpoint":
+        (out / "checkpoint" / "model.pt").write_text("weights of somebody")
+    if holds == "tensorboard":
+        (out / "tensorboard").mkdir()
+        (out / "tensorboard" / "events.out.tfevents.1").write_text("mine")
+    if holds == "a history":
+        (out / "history.json").write_text("{}")
+    before = _tree(out)
+    with pytest.raises(ValueError, match=r"project: holds checkpoint, config.yaml.* but no mmoe\."):
+        train("project", *SHORT, resume=True)
+    assert _tree(out) == before
+    assert (out / "checkpoint").is_dir()
+
+
+def test_a_lost_index_of_a_run_without_a_mark_names_its_checkpoints(copied):
+    run, resume = copied
+    (run / "checkpoint" / "index.json").unlink()
+    (run / "mmoe.json").unlink()
+    before = _tree(run)
+    with pytest.raises(ValueError, match=r"checkpoint/ holds step-00000001, step-00000002, .*no i"):
+        resume()
+    assert _tree(run) == before
+
+
+def test_a_lost_index_is_made_anew_from_what_the_checkpoints_say(copied, finished, assert_same):
+    run, resume = copied
+    index = run / "checkpoint" / "index.json"
+    before = json.loads(index.read_text())
+    index.unlink()
+    resume()
+    after = json.loads(index.read_text())
+    assert (after["latest"], after["best"]) == (before["latest"], before["best"])
+    assert_same(run, finished[0])
+
+
+def test_a_lost_index_that_the_checkpoints_do_not_tell_is_refused(copied):
+    run, resume = copied
+    folder = CheckpointFolder(run / "checkpoint")
+    folder.step("best").joinpath("state.json").unlink()
+    (folder.path / "index.json").unlink()
+    before = _tree(run)
+    with pytest.raises(ValueError, match=r"holds step-00000001, .*index.json, which names the lat"):
+        resume()
+    assert _tree(run) == before
+
+
+def test_a_run_of_a_version_that_made_no_marks_goes_on(copied):
+    run, resume = copied
+    (run / "mmoe.json").unlink()
+    resume()
+
+
+@pytest.mark.parametrize("content", ["", '{"mmoe": "run"', "[1]", '{"mmoe": "run", "format": 9}'])
+def test_a_damaged_mark_is_refused(copied, content):
+    run, resume = copied
+    (run / "mmoe.json").write_text(content)
+    before = _tree(run)
+    with pytest.raises(ValueError, match=r"mmoe.json: cannot be relied on \(.*; remove mmoe.js"):
+        resume()
+    assert _tree(run) == before
+
+
+def test_a_live_run_is_not_gone_on_with(copied, quick):
+    run, resume = copied
+    with FolderClaim("run") as live:
+        live.hold(run)
+        before = _tree(run)
+        with pytest.raises(ValueError, match=r"run: this process trains into it already"):
+            resume()
+        assert _tree(run) == before
+        RunDirectory.open(run).metrics()
+    resume()
+
+
+def test_a_live_run_without_a_checkpoint_is_not_cleared(train, tmp_path, quick):
+    """Its folder has a config and nothing to resume: once it counted as dead."""
+    refused: list[str] = []
+
+    class Second(SilentReporter):
+        def track(self, what, total, unit, *, done=0):
+            if what.startswith("epoch") and not refused:
+                before = _tree(tmp_path / "run")
+                with pytest.raises(ValueError, match=r"trains into it already") as error:
+                    train("run", *SHORT, resume=True)
+                refused.append(str(error.value))
+                assert _tree(tmp_path / "run") == before
+            return super().track(what, total, unit, done=done)
+
+    train("run", *SHORT, reporter=Second())
+    assert refused
+
+
+def _dead_before_its_first_checkpoint(train, tmp_path, dies_after) -> Path:
+    with pytest.raises(Interrupted) as stopped:
+        train("run", *SHORT, reporter=dies_after(0))
+    assert (stopped.value.folder, stopped.value.saved) == (tmp_path / "run", False)
+    return tmp_path / "run"
+
+
+def test_files_of_others_in_a_dead_run_stay(train, tmp_path, dies_after):
+    run = _dead_before_its_first_checkpoint(train, tmp_path, dies_after)
+    mine = ["notes.txt", "checkpoint/my.pt", "tensorboard/plot.png", "vocabulary/list.txt",
+            "checkpoint/step-00000001/why.txt", "step.yaml", ".mine"]  # fmt: skip
+    for name in mine:
+        (run / name).parent.mkdir(parents=True, exist_ok=True)
+        (run / name).write_text(f"mine: {name}")
+    before = _tree(run)
+    train("run", *SHORT, resume=True)
+    after = _tree(run)
+    assert {name: after[name] for name in mine} == {name: before[name] for name in mine}
+
+
+def test_a_config_that_was_changed_in_a_dead_run_stays(train, tmp_path, dies_after):
+    run = _dead_before_its_first_checkpoint(train, tmp_path, dies_after)
+    with (run / "config.yaml").open("a") as file:
+        file.write("# my comment\n")
+    before = _tree(run)
+    with pytest.raises(ValueError, match=r"config.yaml: was changed since the run wrote it, and t"):
+        train("run", *SHORT, resume=True)
+    assert _tree(run) == before
+
+
+def test_files_of_others_among_checkpoints_stay(copied):
+    run, resume = copied
+    (run / "checkpoint" / "backup").mkdir()
+    (run / "checkpoint" / "backup" / "weights").write_text("mine")
+    stray = run / "checkpoint" / "step-00000099"
+    stray.mkdir()
+    (stray / "state.json").write_text("{}")
+    (run / "checkpoint" / ".step-00000100.7.tmp").mkdir()
+    resume()
+    assert (run / "checkpoint" / "backup" / "weights").read_text() == "mine"
+    assert not stray.exists()
+    assert not list((run / "checkpoint").glob(".*"))
+
+
+@pytest.mark.parametrize("dies", ["mkdir", "lock", "mark"])
+def test_a_death_while_the_folder_is_made(train, tmp_path, dies):
+    run = tmp_path / "run"
+    run.mkdir()
+    if dies != "mkdir":
+        holder = folder_lock.Holder.here()
+        (run / "mmoe.lock").write_text(json.dumps({**vars(holder), "pid": 7}))
+        (run / f".mmoe.lock.{holder.id}.tmp").write_text("")
+    if dies == "mark":
+        (run / ".mmoe.json.7.tmp").write_text('{"mmoe"')
+    train("run", *SHORT, resume=dies == "mark")
+    assert not list(run.glob(".*"))
+    assert not (run / "mmoe.lock").exists()
+
+
+def test_a_run_whose_folder_is_removed_ends(train, tmp_path, capsys, monkeypatch):
+    broken: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", broken.append)
+
+    class Removes(SilentReporter):
+        def say(self, message):
+            if message.startswith("epoch 1/"):
+                shutil.rmtree(tmp_path / "run")
+
+    with pytest.raises(ValueError, match=r"run: the folder is gone, removed or moved away while"):
+        train("run", "training.epochs=3", "training.batch_size=1024", reporter=Removes())
+    assert not (tmp_path / "run").exists(), "it is not begun anew"
+    assert not broken
+
+
+def test_a_full_disk_under_tensorboard_is_one_error(train, tmp_path, monkeypatch):
+    broken: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", broken.append)
+    opened = Path.open
+
+    def on_a_full_disk(path, *arguments, **keywords):
+        if "tfevents" in path.name:
+            return opened(Path("/dev/full"), "wb")
+        return opened(path, *arguments, **keywords)
+
+    monkeypatch.setattr(Path, "open", on_a_full_disk)
+    with pytest.raises(OSError, match=r"tensorboard: TensorBoard's events cannot be written: .*28"):
+        train("run", *SHORT)
+    assert not broken
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_file_in_the_place_of_tensorboards_folder_is_one_error(copied, finished):
+    run, resume = copied
+    shutil.rmtree(run / "tensorboard")
+    (run / "tensorboard").write_text("mine")
+    with pytest.raises(OSError, match=r"File exists: .*tensorboard"):
+        resume()
+    assert (run / "tensorboard").read_text() == "mine"
+
+
+def test_tensorboard_reads_what_was_written(finished):
+    events = EventAccumulator(str(finished[0] / "tensorboard"))
+    events.Reload()
+    tags = events.Tags()["scalars"]
+    assert {"train/rows_per_second", "validation/click/auc"} <= set(tags)
+    assert [point.step for point in events.Scalars("validation/click/auc")] == [3, 6]
+
+
+def test_a_run_that_diverged_advises_no_resume(train, tmp_path, monkeypatch, mmoe):
+    from mmoe.tasks.diverged import Diverged
+    from mmoe.train import loop
+
+    step = loop.train_step
+
+    def diverges(state, *rest):
+        if state.position.step == 4:
+            raise Diverged(
+                "training step 5: the loss is nan; lower training.optimizer.learning_rate"
+            )
+        return step(state, *rest)
+
+    monkeypatch.setattr(loop, "train_step", diverges)
+    settings = ("training.epochs=3", "training.batch_size=1024")
+    with pytest.raises(
+        ValueError, match=r"step 5: .*; with another --out, for a --resume of .* would diverge ag"
+    ):
+        train("run", *settings)
+    with pytest.raises(
+        ValueError, match=r"because training diverged \(training step 5: .*other --o"
+    ):
+        RunDirectory.open(tmp_path / "run").metrics()
+    code, _, err = mmoe("report", tmp_path / "run")
+    assert code == 2
+    assert "diverged" in err and "--resume" not in err
+
+
+def test_files_of_others_in_a_profile_stay(train, tmp_path, dies_after):
+    settings = ("training.epochs=1", "training.checkpoint_every_steps=3")
+    with pytest.raises(KeyboardInterrupt):
+        train("run", *settings, profile=True, reporter=dies_after(11))
+    profile = tmp_path / "run" / "profile"
+    profile.mkdir(exist_ok=True)
+    (profile / "notes.txt").write_text("mine")
+    train("run", *settings, profile=True, resume=True)
+    assert (profile / "notes.txt").read_text() == "mine"
+    assert (profile / "table.txt").exists()
+    assert not list((tmp_path / "run").rglob(".*"))
+
+
+def test_a_backtest_folder_is_refused_as_a_run_and_a_run_as_a_backtest(copied, finished, tmp_path):
+    run, _ = copied
+    _, config, splits = finished
+    with FolderClaim("backtest") as claim:
+        claim.create(tmp_path / "days")
+    with pytest.raises(
+        ValueError, match=r"days: is the folder of a backtest; choose another --out"
+    ):
+        train_run(config, tmp_path / "days", splits=splits, resume=True)
+    data = config.data.model_copy(update={"path": "log.parquet"})
+    with_data, settings = config.model_copy(update={"data": data}), BacktestSettings(column="day")
+    with pytest.raises(ValueError, match=r"run: is the folder of a run; choose another --out"):
+        backtest(with_data, run, settings, resume=True)
+
+
+def test_runs_without_a_name_of_their_own_get_different_folders(finished, tmp_path, quick):
+    _, config, splits = finished
+    one_epoch = config.training.model_copy(update={"epochs": 1, "checkpoint_every_steps": 0})
+    config = config.model_copy(update={"training": one_epoch})
+    runs = [train_run(config, tmp_path / "auto", splits=splits, numbered=True) for _ in range(2)]
+    assert [run.directory.path.name for run in runs] == ["auto", "auto-2"]
+
+
+_STARTS = """
+import sys
+from pathlib import Path
+from subprocess import PIPE
+from mmoe.score.folder_claim import FolderClaim, FolderExists
+with FolderClaim("run") as claim:
+    print("ready", flush=True)
+    for line in sys.stdin:
+        try:
+            claim.create(Path(line.strip()))
+            print("made", flush=True)
+        except FolderExists as error:
+            print(error, flush=True)
+        sys.stdin.readline()
+        claim.release()
+        print("free", flush=True)
+"""
+
+
+@pytest.mark.xdist_group("ranks")
+def test_of_two_processes_that_make_a_folder_exactly_one_does(tmp_path):
+    both = [
+        subprocess.Popen([sys.executable, "-c", _STARTS], text=True, stdin=PIPE, stdout=PIPE)
+        for _ in range(2)
+    ]
+
+    def tell(line: str) -> list[str]:
+        for process in both:
+            assert process.stdin is not None
+            process.stdin.write(f"{line}\n")
+            process.stdin.flush()
+        return said()
+
+    def said() -> list[str]:
+        return [process.stdout.readline().strip() for process in both if process.stdout]
+
+    try:
+        assert said() == ["ready", "ready"]
+        for attempt in range(20):
+            out = tmp_path / f"{attempt}"
+            answers = sorted(tell(str(out)))
+            assert [answers[0][: len(f"{out}: exists")], answers[1]] == [f"{out}: exists", "made"]
+            assert sorted(path.name for path in out.iterdir()) == ["mmoe.json", "mmoe.lock"]
+            assert tell("go on") == ["free", "free"]
+    finally:
+        for process in both:
+            process.kill()
+            process.communicate()
