@@ -1,4 +1,5 @@
 import datetime
+import random
 
 import numpy as np
 import pyarrow as pa
@@ -42,6 +43,15 @@ def run(expression):
         ("a / b", [2.0, NONE, NONE, NONE]),
         ("a / b >= 1", [True, NONE, NONE, NONE]),
         ("-a", [-1, -2, NONE, -4]),
+        ("-flag", [-1, 0, NONE, -1]),
+        ("+flag", [1, 0, NONE, 1]),
+        ("-(a > 1) + 1", [1.0, 0.0, NONE, 0.0]),
+        ("--flag == flag", [True, True, NONE, True]),
+        (f"a < {'9' * 4000}", [True, True, NONE, True]),
+        (f"a + {'9' * 4000}", [NONE, NONE, NONE, NONE]),
+        ("+".join(["a"] * 1200), [1200.0, 2400.0, NONE, 4800.0]),
+        (" | ".join(["(a == 1)"] * 900), [True, False, NONE, False]),
+        (" or ".join(["a == 1"] * 1000), [True, False, NONE, False]),
         ("2 ** a // 3 % 2", [0.0, 1.0, NONE, 1.0]),
         ("1 < a < 4", [False, True, NONE, False]),
         ("a == 1 or a == 4", [True, False, NONE, True]),
@@ -139,6 +149,52 @@ def test_anything_else_is_refused(expression):
 def test_what_is_no_expression(expression):
     with pytest.raises(ValueError, match="is no column and no expression"):
         run(expression)
+
+
+@pytest.mark.parametrize(
+    "expression", ["**".join(["a"] * 1200), "not " * 700 + "flag", "-" * 700 + "a"]
+)
+def test_what_is_nested_too_deeply_is_refused(expression):
+    with pytest.raises(ValueError, match="nested too deeply; take out") as caught:
+        run(expression)
+    assert len(str(caught.value)) < 500
+
+
+def test_messages_show_the_start_of_a_long_expression():
+    with pytest.raises(ValueError, match="is no column and no expression") as caught:
+        run("9" * 9000)
+    assert len(str(caught.value)) < 600
+    with pytest.raises(ValueError, match=r"'`watch ms` is None' is not allowed|write =="):
+        run("`watch ms` is None")
+
+
+def _drawn(draw, depth):
+    """A random expression, most often one that makes little sense."""
+    if depth == 0:
+        return draw.choice(["a", "b", "flag", "word", "digits", "`watch ms`", "when", "kind", "0",
+                            "1e400", "'x'", "True", str(10**400), "tags", "(1, 'x')"])  # fmt: skip
+    left, right = (_drawn(draw, depth - 1) for _ in range(2))
+    two = draw.choice(["+", "-", "*", "/", "//", "%", "**", "==", "<", ">=", "and", "or", "&",
+                       "|", "in", "not in", "is"])  # fmt: skip
+    name = draw.choice(["log", "abs", "exp", "is_missing", "round", "sqrt"])
+    return draw.choice([f"({left}) {two} ({right})", f"-({left})", f"not ({left})", f"~({left})",
+                        f"{name}({left})", f"({left}) {two} {right}"])  # fmt: skip
+
+
+def _refused(expression, table):
+    try:
+        assert len(evaluate(expression, table, "log.csv", "task 't'").missing) == 4
+    except ValueError:
+        return True
+    return False
+
+
+@pytest.mark.filterwarnings("error")  # NumPy warns of what it then makes something of
+def test_any_expression_has_values_or_is_refused():
+    draw = random.Random(0)
+    table = TABLE.append_column("tags", pa.array([[1], [2], None, []]))
+    refused = sum(_refused(_drawn(draw, draw.randint(1, 3)), table) for _ in range(1000))
+    assert 200 < refused < 950
 
 
 def test_enormous_powers_are_cheap():
