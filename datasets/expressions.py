@@ -12,7 +12,8 @@ import pyarrow as pa
 from mmoe.datasets.arrow import pc
 from mmoe.datasets.columns import numbers_of, to_numbers
 from mmoe.datasets.formula import parse, quote, shown
-from mmoe.datasets.rows import find_column, is_text, place
+from mmoe.datasets.plain import is_text
+from mmoe.datasets.rows import find_column, place
 from mmoe.datasets.text import blank_to_null
 
 _FUNCTIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {

@@ -9,7 +9,7 @@ from mmoe.config import RunConfig, TaskConfig
 from mmoe.datasets.columns import to_numbers
 from mmoe.datasets.encoded import EncodedLabels
 from mmoe.datasets.expressions import Values, evaluate_label
-from mmoe.datasets.keys import codes_of
+from mmoe.datasets.keys import codes_of, refuse_nested
 from mmoe.datasets.rows import find_column, place
 
 
@@ -100,6 +100,7 @@ class TrainableCheck:
                 raise ValueError(
                     f"{origin}: task {task.name!r} has no observed label among {self.rows} "
                     f"training rows; check its label {task.label!r} and observed_when"
+                    + (f" {task.observed_when!r}" if task.observed_when else "")
                 )
             if task.kind == "binary" and self.lowest_T[t] == self.highest_T[t]:
                 raise ValueError(
@@ -230,8 +231,18 @@ def _groups(config: RunConfig, table: pa.Table, origin: str) -> np.ndarray | Non
     """Codes by first appearance, −1 where the key is missing."""
     if config.data.group_column is None:
         return None
-    column = find_column(table, config.data.group_column, origin, "data.group_column")
-    return codes_of(column)[0]
+    return codes_of(find_groups(table, config.data.group_column, origin))[0]
+
+
+def find_groups(table: pa.Table, name: str, origin: str) -> pa.ChunkedArray:
+    """The column by which rows belong together.
+
+    Raises:
+        ValueError: It is not there, or holds what is no id.
+    """
+    column = find_column(table, name, origin, "data.group_column")
+    refuse_nested(column, f"{origin}: column {name!r} (of data.group_column)")
+    return column
 
 
 def _first(mask_N: np.ndarray) -> int:
