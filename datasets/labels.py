@@ -9,6 +9,7 @@ from mmoe.config import RunConfig, TaskConfig
 from mmoe.datasets.columns import to_numbers
 from mmoe.datasets.encoded import EncodedLabels
 from mmoe.datasets.expressions import Values, evaluate_label
+from mmoe.datasets.formula import shown
 from mmoe.datasets.keys import codes_of, refuse_nested
 from mmoe.datasets.rows import find_column, place
 
@@ -99,14 +100,14 @@ class TrainableCheck:
             if not observed:
                 raise ValueError(
                     f"{origin}: task {task.name!r} has no observed label among {self.rows} "
-                    f"training rows; check its label {task.label!r} and observed_when"
-                    + (f" {task.observed_when!r}" if task.observed_when else "")
+                    f"training rows; check its label {shown(task.label)} and observed_when"
+                    + (f" {shown(task.observed_when)}" if task.observed_when else "")
                 )
             if task.kind == "binary" and self.lowest_T[t] == self.highest_T[t]:
                 raise ValueError(
                     f"{origin}: task {task.name!r} has one class only: all {observed} observed "
-                    f"training labels ({task.label!r}) are {self.lowest_T[t]:g}, expected both 0 "
-                    "and 1; check the label and the split, or remove the task"
+                    f"training labels ({shown(task.label)}) are {self.lowest_T[t]:g}, expected "
+                    "both 0 and 1; check the label and the split, or remove the task"
                 )
 
 
@@ -159,14 +160,14 @@ def _own_label(task: TaskConfig, table: pa.Table, origin: str) -> _Label:
     if values.is_text:
         raise ValueError(
             f"{place(table, origin, _first(~values.missing))}: {used_by} is a regression, but its "
-            f"label {task.label!r} is text; expected numbers"
+            f"label {shown(task.label)} is text; expected numbers"
         )
     numbers_N = values.data.astype(np.float64)
     infinite_N = ~np.isfinite(numbers_N) & ~values.missing
     if infinite_N.any():
         index = _first(infinite_N)
         raise ValueError(
-            f"{place(table, origin, index)}: label {task.label!r} of {used_by} is "
+            f"{place(table, origin, index)}: label {shown(task.label)} of {used_by} is "
             f"{numbers_N[index]}, expected a finite number; leave the cell empty or clip it"
         )
     # Losses are computed in float32; a label beyond its range would become infinite there.
@@ -174,7 +175,7 @@ def _own_label(task: TaskConfig, table: pa.Table, origin: str) -> _Label:
     if large_N.any():
         index = _first(large_N)
         raise ValueError(
-            f"{place(table, origin, index)}: label {task.label!r} of {used_by} is "
+            f"{place(table, origin, index)}: label {shown(task.label)} of {used_by} is "
             f"{numbers_N[index]:g}, beyond float32; rescale it, such as log1p(`{task.label}`)"
         )
     return _Label(numbers_N, ~values.missing)

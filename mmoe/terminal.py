@@ -1,6 +1,7 @@
 """What goes out to a terminal: nothing that steers it, and nothing that it cannot show."""
 
 import codecs
+import io
 import sys
 import unicodedata
 
@@ -39,7 +40,7 @@ def readable(text: str, keep: str = "") -> str:
 def show_what_can_be_shown() -> None:
     """From now on a character that a stream has no code for is replaced, not an error."""
     for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
+        if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors=_HANDLER)
 
 

@@ -7,8 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.faults.inputs.expression_faults import draw_expression
+from mmoe.config import config_from_dict
 from mmoe.datasets.expressions import evaluate
 from mmoe.datasets.formula import columns_of, quote
+from mmoe.datasets.projection import required_columns
 
 TABLE = pa.table(
     {
@@ -25,6 +28,7 @@ TABLE = pa.table(
     }
 )
 NONE = None
+NAMES = ["a", "b", "flag", "word", "digits", "`watch ms`", "when", "kind", "tags"]
 
 
 def run(expression):
@@ -161,24 +165,13 @@ def test_what_is_nested_too_deeply_is_refused(expression):
 
 
 def test_messages_show_the_start_of_a_long_expression():
-    with pytest.raises(ValueError, match="is no column and no expression") as caught:
+    with pytest.raises(
+        ValueError, match=r"is no column.*\(a number has too many digits\)"
+    ) as caught:
         run("9" * 9000)
     assert len(str(caught.value)) < 600
     with pytest.raises(ValueError, match=r"'`watch ms` is None' is not allowed|write =="):
         run("`watch ms` is None")
-
-
-def _drawn(draw, depth):
-    """A random expression, most often one that makes little sense."""
-    if depth == 0:
-        return draw.choice(["a", "b", "flag", "word", "digits", "`watch ms`", "when", "kind", "0",
-                            "1e400", "'x'", "True", str(10**400), "tags", "(1, 'x')"])  # fmt: skip
-    left, right = (_drawn(draw, depth - 1) for _ in range(2))
-    two = draw.choice(["+", "-", "*", "/", "//", "%", "**", "==", "<", ">=", "and", "or", "&",
-                       "|", "in", "not in", "is"])  # fmt: skip
-    name = draw.choice(["log", "abs", "exp", "is_missing", "round", "sqrt"])
-    return draw.choice([f"({left}) {two} ({right})", f"-({left})", f"not ({left})", f"~({left})",
-                        f"{name}({left})", f"({left}) {two} {right}"])  # fmt: skip
 
 
 def _refused(expression, table):
@@ -193,7 +186,9 @@ def _refused(expression, table):
 def test_any_expression_has_values_or_is_refused():
     draw = random.Random(0)
     table = TABLE.append_column("tags", pa.array([[1], [2], None, []]))
-    refused = sum(_refused(_drawn(draw, draw.randint(1, 3)), table) for _ in range(1000))
+    refused = sum(
+        _refused(draw_expression(draw, NAMES, draw.randint(1, 3)), table) for _ in range(1000)
+    )
     assert 200 < refused < 950
 
 
@@ -212,6 +207,13 @@ def test_errors_name_the_cell():
         run("c > 3")
     with pytest.raises(ValueError, match=r"'b' is 0.5, but and, or, not need true or false"):
         run("flag and b")
+
+
+def test_what_is_no_expression_is_said_of_its_task():
+    task = {"name": "late", "label": "click", "observed_when": "click >"}
+    raw = {"features": [{"kind": "numeric", "name": "a"}], "tasks": [task]}
+    with pytest.raises(ValueError, match=r"^observed_when of task 'late': 'click >' is no column"):
+        required_columns(config_from_dict(raw))
 
 
 def test_columns_of():

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,8 @@ import pyarrow.parquet as pq
 import yaml
 
 from benchmarks.faults.inputs.arrow_types import ARROW_TYPES, column_of
-from benchmarks.faults.inputs.draft import Command, Expect, either
+from benchmarks.faults.inputs.draft import Command, Drawn, either
+from benchmarks.faults.inputs.workspace import Workspace
 from benchmarks.faults.small_log import small_config, small_log
 
 ODD = "odd"  # the column
@@ -72,7 +73,6 @@ class TypeCase:
     Attributes:
         folder: Where its files go.
         streams: Instead of reading into memory.
-        commands: Those that see the column in this role.
     """
 
     draw: random.Random
@@ -80,14 +80,6 @@ class TypeCase:
     role: str
     folder: Path
     streams: bool = False
-    written: list[Path] = field(default_factory=list)
-
-    @property
-    def commands(self) -> tuple[Command, ...]:
-        """Those that can be asked about the column."""
-        if self.role == "unread":
-            return ("train", "score", "init")
-        return ("train",)
 
     def write_log(self) -> str:
         """The small log with the column, as Arrow or, where it can be written so, Parquet."""
@@ -124,19 +116,29 @@ class TypeCase:
         return raw
 
 
-def draw_type_case(draw: random.Random, folder: Path) -> TypeCase:
+def type_fault(draw: random.Random, space: Workspace, folder: Path) -> Drawn:
     """Any type in any role."""
     kind, role = draw.choice(list(ARROW_TYPES)), draw.choice(list(ROLES))
-    return TypeCase(draw, kind, role, folder, streams=draw.random() < 0.5)
-
-
-def expectation(case: TypeCase) -> Expect:
-    """An error that names the column, or an answer."""
-    return either() if case.role == "unread" else either(ODD, reference="none")
-
-
-def write_config(case: TypeCase, data: str) -> Path:
-    """The config as a file."""
-    path = case.folder / "config.yaml"
-    path.write_text(yaml.safe_dump(case.config(data)), encoding="utf-8")
-    return path
+    case = TypeCase(draw, kind, role, folder, streams=draw.random() < 0.5)
+    data = case.write_log()
+    kept = role == "unread" and draw.random() < 0.7
+    commands: list[Command] = ["score", "init"] if kept else ["train"]
+    command = draw.choice(commands)
+    out = folder / "out" / {"score": "scores.parquet", "init": "config.yaml"}.get(command, "run")
+    if command == "score":
+        run = space.run("stream" if case.streams else "memory")
+        arguments = ["score", str(run), "--input", data, "--output", str(out), "--keep", ODD]
+    elif command == "init":
+        arguments = ["init", data, "--label", "click", "--label", "buy", "--out", str(out)]
+    else:
+        config = folder / "config.yaml"
+        config.write_text(yaml.safe_dump(case.config(data)), encoding="utf-8")
+        arguments = ["train", str(config), "--out", str(out)]
+    return Drawn(
+        fault=f"arrow_type ({kind} as {role}{', streamed' * case.streams})",
+        command=command,
+        expect=either((ODD, "one class only"), reference="none"),
+        arguments=[*arguments, *(["--quiet"] if command != "init" else [])],
+        out=out,
+        words=(Path(data).name,),
+    )
