@@ -5,7 +5,8 @@ import pyarrow as pa
 
 from mmoe.datasets import text
 from mmoe.datasets.arrow import pc
-from mmoe.datasets.rows import cast_column, find_column, is_list, is_text, place
+from mmoe.datasets.plain import is_list, is_text
+from mmoe.datasets.rows import cast_column, find_column, place
 
 _MICROSECONDS = 1e6
 # How text says a moment; all rows in one way

@@ -70,9 +70,26 @@ def _open(path: DataFile) -> pa.NativeFile:
 
 
 def _read_header(path: DataFile) -> _Header:
+    """Looks at the start of the file; further where the header does not end there."""
+    num_bytes = _HEADER_BYTES
+    while True:
+        header, is_whole = _header_within(path, num_bytes)
+        if is_whole:
+            return header
+        num_bytes *= 2
+        if num_bytes > _BLOCK_BYTES:
+            raise ValueError(
+                f"{path}: the header line is longer than {_BLOCK_BYTES >> 20} MiB, expected the "
+                f"names of the columns (it begins with {header.names[0][:60]!r}); if it is one "
+                "quoted cell, mend its quotes"
+            )
+
+
+def _header_within(path: DataFile, num_bytes: int) -> tuple[_Header, bool]:
+    """The header as the first bytes have it, and whether it ends among them."""
     try:
         with _open(path) as stream:
-            start = stream.read(_HEADER_BYTES)
+            start = stream.read(num_bytes)
     except (pa.ArrowException, OSError, EOFError) as error:
         raise ValueError(f"{path}: cannot be read ({_one_line(error)}); copy it again") from None
     if not start.strip():
@@ -91,7 +108,8 @@ def _read_header(path: DataFile) -> _Header:
     delimiter = max(_DELIMITERS, key=lambda d: (first_line.count(d), -_DELIMITERS.index(d)))
     if delimiter == "|" and any(d in first_line for d in _DELIMITERS[:3]):
         delimiter = max(_DELIMITERS[:3], key=first_line.count)
-    rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True)
+    left = io.StringIO(text, newline="")
+    rows = csv.reader(left, delimiter=delimiter, skipinitialspace=True)
     try:
         row = next(row for row in rows if row and (len(row) > 1 or row[0].strip()))
     except (csv.Error, StopIteration) as error:
@@ -99,7 +117,8 @@ def _read_header(path: DataFile) -> _Header:
             f"{path}: the header line cannot be read ({_one_line(error) or 'no name in it'}); "
             "mend its quotes"
         ) from None
-    return _Header(distinct_names([name.strip() for name in row]), delimiter, blank_lines)
+    header = _Header(distinct_names([name.strip() for name in row]), delimiter, blank_lines)
+    return header, len(start) < num_bytes or left.tell() < len(text)
 
 
 def _refuse_preamble(path: DataFile, first: str, second: str) -> None:

@@ -10,7 +10,8 @@ import pyarrow as pa
 from mmoe.config import SplitConfig
 from mmoe.datasets.columns import to_times
 from mmoe.datasets.hashing import mix64
-from mmoe.datasets.rows import find_column, is_text
+from mmoe.datasets.plain import is_text
+from mmoe.datasets.rows import find_column
 
 _DAY = 86_400_000_000  # microseconds
 _EPOCH = date(1970, 1, 1).toordinal()

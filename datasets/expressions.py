@@ -1,6 +1,7 @@
 """Label expressions such as `watch_ms / duration_ms >= 0.9`, on whole columns, without `eval`."""
 
 import ast
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -10,8 +11,9 @@ import pyarrow as pa
 
 from mmoe.datasets.arrow import pc
 from mmoe.datasets.columns import numbers_of, to_numbers
-from mmoe.datasets.formula import parse, quote
-from mmoe.datasets.rows import find_column, is_text, place
+from mmoe.datasets.formula import parse, quote, shown
+from mmoe.datasets.plain import is_text
+from mmoe.datasets.rows import find_column, place
 from mmoe.datasets.text import blank_to_null
 
 _FUNCTIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
@@ -95,7 +97,13 @@ def evaluate(expression: str, table: pa.Table, origin: str, used_by: str) -> Val
     """
     tree, columns = parse(expression)
     evaluator = _Evaluator(table, columns, origin, used_by, expression)
-    values = evaluator.visit(tree)
+    try:
+        values = evaluator.visit(tree)
+    except RecursionError:
+        raise evaluator.error(
+            "it is nested too deeply; take out brackets or operators, or compute it as a column "
+            "of the log"
+        ) from None
     shape = (table.num_rows,)
     missing = np.broadcast_to(values.missing, shape).copy()
     if isinstance(values.data, str):
@@ -133,18 +141,24 @@ class _Evaluator:
 
     def error(self, problem: str) -> ValueError:
         """An error that names the expression and who uses it."""
-        return ValueError(f"{self.origin}: {self.used_by}, {self.expression!r}: {problem}")
+        return ValueError(f"{self.origin}: {self.used_by}, {shown(self.expression)}: {problem}")
 
     def visit(self, node: ast.expr) -> Values:
         """Evaluates one node."""
         method = getattr(self, f"_{type(node).__name__.lower()}", None)
         if method is None:
-            written = ast.unparse(node)
             raise self.error(
-                f"{written!r} is not allowed; use columns, numbers, text, arithmetic, "
-                "comparisons, in, and, or, not"
+                f"{shown(self._written(node))} is not allowed; use columns, numbers, text, "
+                "arithmetic, comparisons, in, and, or, not"
             )
         return method(node)
+
+    def _written(self, node: ast.expr) -> str:
+        """A part of the expression as the user wrote it."""
+        text = ast.unparse(node)
+        for name, column in self.columns.items():
+            text = text if name == column else text.replace(name, quote(column))
+        return text
 
     def _name(self, node: ast.Name) -> Values:
         name = self.columns[node.id]
@@ -169,10 +183,12 @@ class _Evaluator:
             return Values(value, np.array(False))
         if isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63:
             return Values(np.array(value, np.int64), np.array(False))
-        if isinstance(value, bool | int | float):
-            return Values(
-                np.array(value if isinstance(value, bool) else float(value)), np.array(False)
-            )
+        if isinstance(value, bool):
+            return Values(np.array(value), np.array(False))
+        if isinstance(value, int | float):
+            # What float64 has no room for is infinite, as 1e400 is: any number compares right
+            beyond = value > sys.float_info.max
+            return Values(np.array(np.inf if beyond else float(value)), np.array(False))
         raise self.error(f"{value!r} is not allowed; use numbers and text")
 
     def _boolop(self, node: ast.BoolOp) -> Values:
@@ -188,26 +204,36 @@ class _Evaluator:
             value = self._flag(node.operand)
             return Values(~value.data, value.missing)
         value = self._number(node.operand)
-        return Values(-value.data if isinstance(node.op, ast.USub) else value.data, value.missing)
+        data = value.data.astype(np.int64) if value.is_flag else value.data
+        return Values(-data if isinstance(node.op, ast.USub) else data, value.missing)
 
     def _binop(self, node: ast.BinOp) -> Values:
-        if isinstance(node.op, ast.BitAnd | ast.BitOr):
-            return self._bit_op(node)
-        if type(node.op) not in _ARITHMETIC:
+        """Sums of many terms are trees as deep as they have terms: walked in a loop."""
+        chain = [node]
+        while isinstance(chain[-1].left, ast.BinOp):
+            chain.append(chain[-1].left)
+        value = self.visit(chain[-1].left)
+        for link in reversed(chain):
+            right = self.visit(link.right)
+            is_bit = isinstance(link.op, ast.BitAnd | ast.BitOr)
+            value = (self._bit_op if is_bit else self._arithmetic)(link.op, value, right)
+        return value
+
+    def _arithmetic(self, operator: ast.operator, left: Values, right: Values) -> Values:
+        if type(operator) not in _ARITHMETIC:
             raise self.error("only + - * / // % ** are known")
-        left, right = self._number(node.left), self._number(node.right)
+        left, right = self._as_number(left), self._as_number(right)
         with np.errstate(all="ignore"):
-            data = _ARITHMETIC[type(node.op)](_float(left.data), _float(right.data))
+            data = _ARITHMETIC[type(operator)](_float(left.data), _float(right.data))
         return _finite(data, left.missing | right.missing)
 
-    def _bit_op(self, node: ast.BinOp) -> Values:
+    def _bit_op(self, operator: ast.operator, left: Values, right: Values) -> Values:
         """& and | of pandas: only between comparisons, since they bind tighter than `>`."""
-        left, right = self.visit(node.left), self.visit(node.right)
         if not (left.is_flag and right.is_flag):
             raise self.error(
                 "& and | join comparisons in brackets: (a > 1) & (b < 2); or write a > 1 and b < 2"
             )
-        combine = np.logical_and if isinstance(node.op, ast.BitAnd) else np.logical_or
+        combine = np.logical_and if isinstance(operator, ast.BitAnd) else np.logical_or
         return Values(combine(left.data, right.data), left.missing | right.missing)
 
     def _compare(self, node: ast.Compare) -> Values:
@@ -245,11 +271,11 @@ class _Evaluator:
         return found
 
     def _call(self, node: ast.Call) -> Values:
-        name = node.func.id if isinstance(node.func, ast.Name) else ast.unparse(node.func)
+        name = node.func.id if isinstance(node.func, ast.Name) else ""
         if len(node.args) != 1 or node.keywords or name not in {*_FUNCTIONS, "is_missing"}:
             known = ", ".join(sorted([*_FUNCTIONS, "is_missing"]))
             raise self.error(
-                f"{ast.unparse(node)!r} is not allowed; functions, of one value: {known}"
+                f"{shown(self._written(node))} is not allowed; functions, of one value: {known}"
             )
         if name == "is_missing":
             missing = self.visit(node.args[0]).missing
@@ -278,7 +304,7 @@ class _Evaluator:
             raise ValueError(
                 f"{place(self.table, self.origin, index)}: column {value.source!r} is "
                 f"{value.data[index].as_py()!r}, but {self.used_by} uses it as a number in "
-                f"{self.expression!r}; compare it with text: {value.source} == '...'"
+                f"{shown(self.expression)}; compare it with text: {value.source} == '...'"
             )
         return Values(numbers, value.missing | np.isnan(numbers), value.source)
 
@@ -290,9 +316,10 @@ class _Evaluator:
         other = ~np.isin(value.data, (0, 1)) & ~value.missing
         if other.any():
             came = np.broadcast_to(value.data, other.shape)[other][0]
+            written = self._written(node)
             raise self.error(
-                f"{ast.unparse(node)!r} is {came:g}, but and, or, not need true or false; "
-                f"compare it, such as {ast.unparse(node)} > 0"
+                f"{shown(written)} is {came:g}, but and, or, not need true or false; "
+                f"compare it, such as {shown(written)[1:-1]} > 0"
             )
         return Values(value.data == 1, value.missing, value.source)
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 from mmoe.datasets import text
 from mmoe.datasets.arrow import pc
 from mmoe.datasets.keys import ARROW_TYPES, KeyKind, key_kind, refuse_nested, to_keys, widest
-from mmoe.datasets.rows import is_text
+from mmoe.datasets.plain import is_text
 from mmoe.datasets.text_kind import TextKind
 
 _PENDING = 1 << 18  # rows of counts that wait to be added up

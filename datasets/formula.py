@@ -6,6 +6,7 @@ import re
 
 _QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`((?:[^`]|``)+)`")
 _PLACEHOLDER = "__column_{}__"
+_SHOWN = 200  # characters, in a message
 _LONGEST = 10_000  # characters; nesting deeper than Python's parser takes is refused by it
 
 
@@ -33,15 +34,26 @@ def parse(expression: str) -> tuple[ast.expr, dict[str, str]]:
         tree = ast.parse(_QUOTED.sub(_replace, expression).strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         reason = getattr(error, "msg", None) or str(error)
+        reason = "a number has too many digits" if "digits)" in reason else reason
         raise ValueError(
-            f"{expression!r} is no column and no expression ({reason}); write a column's name, or "
-            "such as watch_ms / duration_ms >= 0.9; names with spaces stand in `backticks`"
+            f"{shown(expression)} is no column and no expression ({reason}); write a column's "
+            "name, or such as watch_ms / duration_ms >= 0.9; names with spaces stand in `backticks`"
         ) from None
     called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
     names = [
         node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and id(node) not in called
     ]
     return tree, {name: quoted.get(name, name) for name in dict.fromkeys(names)}
+
+
+def shown(expression: str) -> str:
+    """The expression in quotes as a message shows it: the start of a long one.
+
+    Example:
+        >>> shown("click"), len(shown("1 + " * 1000))
+        ("'click'", 202)
+    """
+    return repr(expression if len(expression) <= _SHOWN else f"{expression[: _SHOWN - 1]}…")
 
 
 def columns_of(expression: str) -> list[str]:

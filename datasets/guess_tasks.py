@@ -9,8 +9,9 @@ from mmoe.config import TaskConfig
 from mmoe.datasets.arrow import pc
 from mmoe.datasets.expressions import evaluate, evaluate_label
 from mmoe.datasets.formula import columns_of, quote
+from mmoe.datasets.plain import plain
 from mmoe.datasets.profile import profile_column
-from mmoe.datasets.rows import missing_column, place, plain, visible_columns
+from mmoe.datasets.rows import missing_column, place, visible_columns
 from mmoe.datasets.text import settle
 
 _POSITIVE_WORDS = (
@@ -55,8 +56,10 @@ def guess_task(table: pa.Table, label: str, name: str, origin: str) -> GuessedTa
     if pa.types.is_decimal(column.type) or pa.types.is_floating(column.type):
         column = _as_floats(column)
         table = table.set_column(table.column_names.index(label), label, column)
-    values = pc.unique(column.drop_null())
     where = f"{origin}: label column {label!r}"
+    if pa.types.is_nested(column.type) or pa.types.is_interval(column.type):
+        raise ValueError(f"{where} {_expected(column)}")
+    values = pc.unique(column.drop_null())
     if len(values) == 0:
         raise ValueError(f"{where} is empty; expected 0 and 1, two values, or numbers")
     if len(values) == 1:
@@ -83,7 +86,11 @@ def guess_task(table: pa.Table, label: str, name: str, origin: str) -> GuessedTa
         if profile.nature == "integer":
             _refuse_stray(table, label, profile.numbers_N, origin)
         return _regression(table, label, name, profile.numbers_N, origin)
-    raise ValueError(f"{where} holds {column.type}, expected 0 and 1, two values, or numbers")
+    raise ValueError(f"{where} {_expected(column)}")
+
+
+def _expected(column: pa.ChunkedArray) -> str:
+    return f"holds {column.type}, expected 0 and 1, two values, or numbers"
 
 
 def consequence_notes(tasks: list[GuessedTask]) -> dict[str, str]:

@@ -10,7 +10,7 @@ from mmoe.datasets import text
 from mmoe.datasets.arrow import pc
 from mmoe.datasets.hashing import hash_text, mix64
 from mmoe.datasets.key_text import decimals_to_text, moments_to_text, same_moments
-from mmoe.datasets.rows import is_text
+from mmoe.datasets.plain import is_text
 
 KeyKind = Literal["int", "float", "text"]
 
@@ -133,8 +133,8 @@ def _coded(column: pa.ChunkedArray) -> tuple[pa.Array, np.ndarray]:
 
 
 def refuse_nested(column: pa.ChunkedArray, label: str) -> None:
-    """Lists and structs are no ids."""
-    if pa.types.is_nested(column.type):
+    """Lists and structs are no ids, nor are intervals of months, days and nanoseconds."""
+    if pa.types.is_nested(column.type) or pa.types.is_interval(column.type):
         raise ValueError(
             f"{label} holds {column.type}, expected ids; make it a list feature or convert it"
         )

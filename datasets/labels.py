@@ -9,7 +9,8 @@ from mmoe.config import RunConfig, TaskConfig
 from mmoe.datasets.columns import to_numbers
 from mmoe.datasets.encoded import EncodedLabels
 from mmoe.datasets.expressions import Values, evaluate_label
-from mmoe.datasets.keys import codes_of
+from mmoe.datasets.formula import shown
+from mmoe.datasets.keys import codes_of, refuse_nested
 from mmoe.datasets.rows import find_column, place
 
 
@@ -99,13 +100,14 @@ class TrainableCheck:
             if not observed:
                 raise ValueError(
                     f"{origin}: task {task.name!r} has no observed label among {self.rows} "
-                    f"training rows; check its label {task.label!r} and observed_when"
+                    f"training rows; check its label {shown(task.label)} and observed_when"
+                    + (f" {shown(task.observed_when)}" if task.observed_when else "")
                 )
             if task.kind == "binary" and self.lowest_T[t] == self.highest_T[t]:
                 raise ValueError(
                     f"{origin}: task {task.name!r} has one class only: all {observed} observed "
-                    f"training labels ({task.label!r}) are {self.lowest_T[t]:g}, expected both 0 "
-                    "and 1; check the label and the split, or remove the task"
+                    f"training labels ({shown(task.label)}) are {self.lowest_T[t]:g}, expected "
+                    "both 0 and 1; check the label and the split, or remove the task"
                 )
 
 
@@ -158,14 +160,14 @@ def _own_label(task: TaskConfig, table: pa.Table, origin: str) -> _Label:
     if values.is_text:
         raise ValueError(
             f"{place(table, origin, _first(~values.missing))}: {used_by} is a regression, but its "
-            f"label {task.label!r} is text; expected numbers"
+            f"label {shown(task.label)} is text; expected numbers"
         )
     numbers_N = values.data.astype(np.float64)
     infinite_N = ~np.isfinite(numbers_N) & ~values.missing
     if infinite_N.any():
         index = _first(infinite_N)
         raise ValueError(
-            f"{place(table, origin, index)}: label {task.label!r} of {used_by} is "
+            f"{place(table, origin, index)}: label {shown(task.label)} of {used_by} is "
             f"{numbers_N[index]}, expected a finite number; leave the cell empty or clip it"
         )
     # Losses are computed in float32; a label beyond its range would become infinite there.
@@ -173,7 +175,7 @@ def _own_label(task: TaskConfig, table: pa.Table, origin: str) -> _Label:
     if large_N.any():
         index = _first(large_N)
         raise ValueError(
-            f"{place(table, origin, index)}: label {task.label!r} of {used_by} is "
+            f"{place(table, origin, index)}: label {shown(task.label)} of {used_by} is "
             f"{numbers_N[index]:g}, beyond float32; rescale it, such as log1p(`{task.label}`)"
         )
     return _Label(numbers_N, ~values.missing)
@@ -230,8 +232,18 @@ def _groups(config: RunConfig, table: pa.Table, origin: str) -> np.ndarray | Non
     """Codes by first appearance, −1 where the key is missing."""
     if config.data.group_column is None:
         return None
-    column = find_column(table, config.data.group_column, origin, "data.group_column")
-    return codes_of(column)[0]
+    return codes_of(find_groups(table, config.data.group_column, origin))[0]
+
+
+def find_groups(table: pa.Table, name: str, origin: str) -> pa.ChunkedArray:
+    """The column by which rows belong together.
+
+    Raises:
+        ValueError: It is not there, or holds what is no id.
+    """
+    column = find_column(table, name, origin, "data.group_column")
+    refuse_nested(column, f"{origin}: column {name!r} (of data.group_column)")
+    return column
 
 
 def _first(mask_N: np.ndarray) -> int:

@@ -7,8 +7,8 @@ from mmoe.datasets.arrow import pc
 from mmoe.datasets.guess_tasks import GuessedTask
 from mmoe.datasets.hashing import mix64
 from mmoe.datasets.keys import codes_of
+from mmoe.datasets.plain import plain
 from mmoe.datasets.profile import ColumnProfile
-from mmoe.datasets.rows import plain
 
 _LOOKED_AT = 200_000  # rows on which a column is tried against a label
 TOO_GOOD = 0.99  # single-feature AUC

@@ -9,7 +9,8 @@ from mmoe.config import DatetimeFeature, Part, TimeUnit
 from mmoe.datasets import text
 from mmoe.datasets.arrow import pc
 from mmoe.datasets.parse_moments import DAY_LENGTH, no_moment, parse_iso
-from mmoe.datasets.rows import find_column, is_text, place
+from mmoe.datasets.plain import is_text
+from mmoe.datasets.rows import find_column, place
 from mmoe.datasets.time_zones import local_micros
 
 # Microseconds are `number * first // second`

@@ -31,7 +31,7 @@ def read_parquet(path: DataFile, columns: list[str] | None) -> pa.Table:
         try:
             table = file.read(columns=wanted)
         except (pa.ArrowException, OSError) as error:
-            raise _damaged(str(path), error) from None
+            raise _damaged(str(path), error, file.schema_arrow) from None
     return _select(table, columns)
 
 
@@ -54,7 +54,7 @@ def iter_parquet(
             for batch in file.iter_batches(batch_size=rows, row_groups=groups, columns=wanted):
                 yield _select(pa.Table.from_batches([batch]), columns)
         except (pa.ArrowException, OSError, IndexError) as error:
-            raise _damaged(f"{path}{where}", error) from None
+            raise _damaged(f"{path}{where}", error, file.schema_arrow) from None
 
 
 def parquet_layout(path: DataFile) -> tuple[pa.Schema, list[int]]:
@@ -112,10 +112,21 @@ def _select(table: pa.Table, columns: list[str] | None) -> pa.Table:
     return table if columns is None else table.select(columns)
 
 
-def _damaged(where: str, error: Exception) -> Exception:
+def _nested(schema: pa.Schema | None) -> str:
+    """Which columns that may be."""
+    names = [field.name for field in schema or () if pa.types.is_nested(field.type)]
+    return f"what is nested in other ways than plain lists: {', '.join(names)}" if names else "it"
+
+
+def _damaged(where: str, error: Exception, schema: pa.Schema | None = None) -> Exception:
     reason = " ".join(str(error).split())
     if isinstance(error, MemoryError):  # Arrow's is an ArrowException as well
         return MemoryError(f"{where}: {reason[:200]}")
+    if isinstance(error, pa.ArrowNotImplementedError):
+        return ValueError(
+            f"{where}: Arrow cannot read a column as it is stored ({reason[:200]}); "
+            f"leave out {_nested(schema)}, or write it in another way"
+        )
     return ValueError(
         f"{where}: is truncated or no Parquet file ({reason[:200]}); write or copy it again"
     )

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from mmoe.datasets.arrow import pc
 from mmoe.datasets.columns import numbers_of, parse_moments
-from mmoe.datasets.rows import is_list, is_text, plain
+from mmoe.datasets.plain import is_list, is_text, plain
 from mmoe.datasets.text import settle
 
 Nature = Literal["integer", "real", "boolean", "text", "list", "moment", "other"]
@@ -113,6 +113,8 @@ def _is_iso(column: pa.ChunkedArray) -> bool:
 
 
 def _distinct(column: pa.ChunkedArray) -> int:
+    if pa.types.is_null(column.type):
+        return 0
     if pa.types.is_floating(column.type):
         column = pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
     return int(pc.count_distinct(column, mode="only_valid").as_py())

@@ -55,10 +55,10 @@ def column_uses(
     known = set(there or ())
     tasks = {task.name for task in config.tasks}
     for task in config.tasks:
-        found = _columns(task.label, known)
+        found = _columns(task.label, known, f"task {task.name!r}")
         found += [task.weight_column] if task.weight_column is not None else []
         if task.observed_when is not None and task.observed_when not in tasks:
-            found += _columns(task.observed_when, known)
+            found += _columns(task.observed_when, known, f"observed_when of task {task.name!r}")
         for column in found:
             uses.setdefault(column, f"task {task.name!r}")
     if config.data.group_column:
@@ -68,5 +68,8 @@ def column_uses(
     return uses
 
 
-def _columns(text: str, there: set[str]) -> list[str]:
-    return [text] if text in there else list(columns_of(text))
+def _columns(text: str, there: set[str], used_by: str) -> list[str]:
+    try:
+        return [text] if text in there else list(columns_of(text))
+    except ValueError as error:
+        raise ValueError(f"{used_by}: {error}") from None

@@ -8,7 +8,7 @@ import pyarrow as pa
 from mmoe.config import ListFeature
 from mmoe.datasets import text
 from mmoe.datasets.arrow import pc
-from mmoe.datasets.rows import is_list, is_text, plain
+from mmoe.datasets.plain import is_list, is_text, plain
 from mmoe.datasets.vocabulary import MISSING
 
 

@@ -7,7 +7,8 @@ import pyarrow as pa
 from mmoe.datasets.data_file import DataFile
 from mmoe.datasets.files import Source, describe, kind_of, resolve_files
 from mmoe.datasets.formats import file_columns, folder_columns, iter_file, read_file
-from mmoe.datasets.rows import cast_column, is_text, number_rows, plain
+from mmoe.datasets.plain import is_text, plain
+from mmoe.datasets.rows import cast_column, number_rows
 from mmoe.datasets.text import settle
 
 Paths = Source | Iterable[Source]

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import pyarrow as pa
 
+from mmoe.datasets.plain import plain
+
 ROW_COLUMN = "__mmoe_row__"  # a row's number over all files, carried through the split
 _FILES_KEY = b"mmoe.files"
 _LONGEST_NAME = 80  # of a column, in an error message
@@ -101,25 +103,19 @@ def missing_column(name: str, there: Iterable[str], origin: str, used_by: str = 
 def distinct_names(names: list[str]) -> list[str]:
     """Unnamed columns get a name, equal names a number: a, a.1, a.2 as in pandas."""
     taken: set[str] = set()
+    last: dict[str, int] = {}  # numbers up to these are taken
     result = []
     for position, name in enumerate(names):
         base = name or f"unnamed_{position}"
-        candidate, number = base, 0
+        number = last.get(base, 0)
+        candidate = f"{base}.{number}" if number else base
         while candidate in taken:
             number += 1
             candidate = f"{base}.{number}"
+        last[base] = number
         taken.add(candidate)
         result.append(candidate)
     return result
-
-
-def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Dictionary-encoded values decoded, all text as large_string (no limit of 2 GB)."""
-    if isinstance(column.type, pa.DictionaryType):
-        column = column.cast(column.type.value_type)
-    if is_text(column.type) and column.type != pa.large_string():
-        column = column.cast(pa.large_string())
-    return column
 
 
 def cast_column(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
@@ -136,24 +132,6 @@ def cast_column(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
     if pa.types.is_decimal(column.type) and pa.types.is_floating(kind):
         column = column.cast(pa.string())
     return column.cast(kind, safe=False)
-
-
-def plain_type(kind: pa.DataType) -> pa.DataType:
-    """The type that `plain` gives a column of this type."""
-    kind = kind.value_type if isinstance(kind, pa.DictionaryType) else kind
-    return pa.large_string() if is_text(kind) else kind
-
-
-def is_text(kind: pa.DataType) -> bool:
-    """Is it a type of strings?"""
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or kind == pa.string_view()
-
-
-def is_list(kind: pa.DataType) -> bool:
-    """Is it a type of lists?"""
-    return (
-        pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-    )
 
 
 def _shortened(name: str) -> str:

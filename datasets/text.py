@@ -3,7 +3,7 @@
 import pyarrow as pa
 
 from mmoe.datasets.arrow import pc
-from mmoe.datasets.rows import is_text
+from mmoe.datasets.plain import is_text
 
 # What pandas and Spark write for a missing number. In a column of words these stay words.
 MISSING_WORDS = (

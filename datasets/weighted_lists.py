@@ -7,6 +7,7 @@ from mmoe.config import ListFeature
 from mmoe.datasets import text
 from mmoe.datasets.arrow import pc
 from mmoe.datasets.columns import numbers_of
+from mmoe.datasets.plain import is_list, is_text
 from mmoe.datasets.ragged import (
     Ragged,
     blank_items,
@@ -15,7 +16,7 @@ from mmoe.datasets.ragged import (
     split_lists,
     to_ragged,
 )
-from mmoe.datasets.rows import find_column, is_list, is_text, place
+from mmoe.datasets.rows import find_column, place
 
 _LARGEST = 1e9  # float32 products of this and ordinary embeddings stay finite
 

@@ -8,6 +8,7 @@ from typing import Any
 import typer
 
 from mmoe.commands import Stopped, app
+from mmoe.terminal import readable, show_what_can_be_shown
 
 # What typer makes of Ctrl-C
 INTERRUPTED = 130
@@ -15,6 +16,7 @@ INTERRUPTED = 130
 
 def main() -> None:
     """Runs a command; an error the user can mend is one line and exit code 2."""
+    show_what_can_be_shown()
     if os.environ.get("WORLD_SIZE", "1") != "1":
         # Where a rank ends, torch's C++ tells the others so with stack traces; we do in one line
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
@@ -87,7 +89,7 @@ _NO_MEMORY = ("can't allocate memory", "CUDA out of memory")
 
 
 def _say_error(text: str) -> None:
-    sys.stderr.write(f"mmoe: error: {' '.join(text.split())}\n")
+    sys.stderr.write(f"mmoe: error: {readable(' '.join(text.split()))}\n")
     sys.exit(2)
 
 

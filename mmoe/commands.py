@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mmoe import __version__
+from mmoe.terminal import readable
 
 if TYPE_CHECKING:
     from mmoe.config import RunConfig
@@ -204,7 +205,7 @@ def train(
             numbered=out is None,
         )
     _print_metrics(finished.metrics)
-    print(finished.directory.path)
+    _say(finished.directory.path)
 
 
 @app.command()
@@ -258,7 +259,7 @@ def backtest(
             on_folder=folders.append,
         )
     _print_table(backtest_table(result))
-    print(folders[0])
+    _say(folders[0])
 
 
 @app.command()
@@ -376,7 +377,7 @@ def report(
     """Draw a run: one HTML page that needs no network."""
     from mmoe.report import write_report
 
-    print(write_report(run_dir, output, overwrite=overwrite))
+    _say(write_report(run_dir, output, overwrite=overwrite))
 
 
 @app.command()
@@ -397,14 +398,14 @@ def init(
     name = name if name[0].isalpha() else f"run-{name}"
     config, reasons = infer_config(table, label, name=name, path=data, origin=data)
     write_commented_yaml(out, config, reasons)
-    print(f"{out}: {len(config.features)} features, {len(config.tasks)} tasks")
+    _say(f"{out}: {len(config.features)} features, {len(config.tasks)} tasks")
     for task in config.tasks:
-        print(f"  task {task.name}: {task.kind}")
+        _say(f"  task {task.name}: {task.kind}")
     for task, event in reasons.consequences.items():
-        print(f"  {task} happens only after {event}: see the comment on observed_when in {out}")
+        _say(f"  {task} happens only after {event}: see the comment on observed_when in {out}")
     for column, reason in reasons.left_out:
-        print(f"  left out {column!r}: {reason}")
-    print(f"next: mmoe train {out}")
+        _say(f"  left out {column!r}: {reason}")
+    _say(f"next: mmoe train {out}")
 
 
 @app.command()
@@ -450,6 +451,11 @@ def _print_metrics(metrics: dict[str, Any], title: str = "test split") -> None:
 
 
 def _print_table(table: Any) -> None:
-    from rich.console import Console
+    from mmoe.score.console import Terminal
 
-    Console(width=200, highlight=False).print(table)
+    Terminal(width=200, highlight=False).print(table)
+
+
+def _say(line: object) -> None:
+    """A line on standard output; names in it come from data that anybody may have written."""
+    print(readable(str(line)))

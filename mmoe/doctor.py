@@ -8,10 +8,10 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
 from mmoe import __version__
+from mmoe.score.console import Terminal
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def diagnose() -> int:
             "[green]ok[/]" if finding.good else "[red]no[/]" if finding.needed else "[yellow]–[/]"
         )
         table.add_row(mark, finding.what, finding.found, "" if finding.good else finding.mend)
-    console = Console(highlight=False)
+    console = Terminal(highlight=False)
     console.print(table)
     broken = [finding.what for finding in findings if finding.needed and not finding.good]
     console.print(_summary(findings, broken))

@@ -85,8 +85,16 @@ struct Layer {
   }
 };
 
+// Of a contiguous tensor. Its rows lie a width apart, whatever its stride says: that of a dimension
+// of size 1 is arbitrary in PyTorch (`weight_EHD.transpose(1, 2)` with D = 1 says 1).
 Table table(const Tensor& tensor) {
-  return {tensor.const_data_ptr(), tensor.stride(tensor.dim() - 2)};
+  return {tensor.const_data_ptr(), tensor.size(tensor.dim() - 1)};
+}
+
+// May PyTorch's kernel read these contiguous rows as they are? It checks the stride of a single row.
+bool library_reads(const Tensor& rows) {
+  const int64_t width = rows.size(1);
+  return width == whole_packs(width) && rows.stride(0) == width && aligned(rows.const_data_ptr());
 }
 
 // PyTorch's grouped product; its offsets lack the 0 in front.
@@ -99,9 +107,8 @@ Tensor library_product(const Tensor& a, const Tensor& b, const Layer& layer) {
 
 // Rows as the library reads them.
 Tensor library_rows(const Tensor& rows, cudaStream_t stream) {
-  const int64_t width = rows.size(1);
-  if (width == whole_packs(width) && aligned(rows.const_data_ptr())) return rows;
-  return pad_to_bf16(rows, rows.size(0), whole_packs(width), stream);
+  if (library_reads(rows)) return rows;
+  return pad_to_bf16(rows, rows.size(0), whole_packs(rows.size(1)), stream);
 }
 
 // Where the product's rows are as wide as the result's, the result is finished in place.
@@ -142,8 +149,7 @@ Tensor differentiate_layer(const Layer& layer, const Tensor& grad, const Tensor&
                            const Tensor* grad_bias, bool need_products, cudaStream_t stream) {
   const bool is_linear = layer.activation == Activation::none;
   const int64_t width = layer.library ? whole_packs(layer.H) : layer.H;
-  const bool reuse =
-      is_linear && width == layer.H && (!layer.library || aligned(grad.const_data_ptr()));
+  const bool reuse = is_linear && (!layer.library || library_reads(grad));
   const bool writes = need_products && !reuse;
   const Tensor dz = writes ? empty(grad, {layer.P, width}, layer.type()) : grad;
   if (!writes && grad_bias == nullptr) return dz;

@@ -15,7 +15,8 @@ from mmoe.datasets.days import day_parts
 from mmoe.datasets.fit_ids import KindFit
 from mmoe.datasets.hashing import mix64
 from mmoe.datasets.keys import KeyKind
-from mmoe.datasets.rows import find_column, is_text
+from mmoe.datasets.plain import is_text
+from mmoe.datasets.rows import find_column
 from mmoe.datasets.splits import hash_parts, split_sizes, time_cuts, time_parts
 from mmoe.datasets.stream.ranks import smallest_hashes
 from mmoe.datasets.stream.source import StreamSource

@@ -11,10 +11,9 @@ from mmoe.datasets.batch import Batch
 from mmoe.datasets.encoded import EncodedData, in_chunks, join
 from mmoe.datasets.encoder import FeatureEncoder
 from mmoe.datasets.keys import GroupCodes
-from mmoe.datasets.labels import encode_labels
+from mmoe.datasets.labels import encode_labels, find_groups
 from mmoe.datasets.prefetch import prefetch
 from mmoe.datasets.projection import column_uses
-from mmoe.datasets.rows import find_column
 from mmoe.datasets.share import WHOLE, Share
 from mmoe.datasets.stream.lanes import Lane, LanesOfRank
 from mmoe.datasets.stream.order import Window, row_order, window_rows, windows
@@ -47,6 +46,8 @@ class StreamRows:
             update={"data": config.data.model_copy(update={"group_column": None})}
         )
         self.columns = list(column_uses(self.config, split.source.schema.names))
+        if self.group is not None:  # read in evaluation, but refused before training
+            find_groups(split.source.schema.empty_table(), self.group, split.source.origin)
         # Where one window holds the whole split: what these lanes hold of it
         self._everything: tuple[Sequence[Lane], EncodedData] | None = None
 
@@ -136,8 +137,7 @@ class StreamRows:
             mine = slice(max(first - at, 0), stop - at)
             groups_N = None
             if self.group is not None:
-                column = find_column(table, self.group, origin, "data.group_column")
-                groups_N = groups.codes(column)[mine]
+                groups_N = groups.codes(find_groups(table, self.group, origin))[mine]
             if table[mine].num_rows:
                 yield _grouped(self._encode(table[mine]), groups_N)
 

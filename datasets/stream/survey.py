@@ -13,8 +13,9 @@ from mmoe.datasets.data_file import DataFile
 from mmoe.datasets.files import describe, kind_of, resolve_files
 from mmoe.datasets.formats import file_types, folder_columns, iter_file
 from mmoe.datasets.parquet_files import parquet_layout
+from mmoe.datasets.plain import plain_type
 from mmoe.datasets.readers import Paths, common_schema
-from mmoe.datasets.rows import MissingColumnError, plain_type
+from mmoe.datasets.rows import MissingColumnError
 from mmoe.datasets.stream.source import Piece, StreamSource
 from mmoe.datasets.text_kind import TextKind
 

@@ -4,7 +4,7 @@ import difflib
 import io
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Annotated, Any, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -51,15 +51,38 @@ def load_config(path: str | Path, overrides: Iterable[str] = ()) -> RunConfig:
 
 
 class _UniqueKeys(yaml.SafeLoader):
-    """Refuses a key that is given twice, of which YAML would silently keep the last."""
+    """Refuses a key that is given twice, of which YAML would silently keep the last.
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        for key in keys:
-            if isinstance(key, str) and keys.count(key) > 1:
+    A key that `<<` merges in may be given again: so it is overridden.
+    """
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        # Here rather than in the constructor, where merged keys stand beside the section's own
+        node = super().compose_mapping_node(anchor)
+        assert node is not None
+        seen: set[tuple[str, str]] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and (key.tag, key.value) in seen:
+                mend = "; merge several with <<: [*a, *b]" if key.tag == _MERGE else ""
                 line = node.start_mark.line + 1
-                raise yaml.YAMLError(f"key {key!r} is given twice in the section from line {line}")
-        return super().construct_mapping(node, deep)
+                raise yaml.YAMLError(
+                    f"key {key.value!r} is given twice in the section from line {line}{mend}"
+                )
+            seen.add((key.tag, str(key.value)))
+        return node
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        super().flatten_mapping(node)
+        # What is merged comes first, so the last of equal keys is the one that holds; the others
+        # go at once, or merges of merges would double what they hold
+        last = {
+            (key.tag, key.value) if isinstance(key, yaml.ScalarNode) else id(key): (key, value)
+            for key, value in node.value
+        }
+        node.value = list(last.values())
+
+
+_MERGE = "tag:yaml.org,2002:merge"
 
 
 def config_from_dict(raw: Mapping[str, Any], origin: str = "config") -> RunConfig:
@@ -138,7 +161,7 @@ def _copy(node: Any) -> Any:
 
 def _explain(error: ValidationError) -> str:
     """The first problem in one line: the key's path, what was expected, what came."""
-    problem = error.errors(include_url=False)[0]
+    problem = _first_problem(error)
     where = ".".join(str(part) for part in problem["loc"])
     if problem["type"] == "extra_forbidden":
         return _unknown_key(problem["loc"])
@@ -153,6 +176,14 @@ def _explain(error: ValidationError) -> str:
     return f"{where}: {message}, got {came if len(came) < 80 else came[:77] + '...'}"
 
 
+def _first_problem(error: ValidationError) -> Any:
+    """Where a key is missing, the unknown one beside it: it may be that one, misspelt."""
+    first, *others = error.errors(include_url=False)
+    section = first["loc"][:-1]
+    beside = (p for p in others if p["type"] == "extra_forbidden" and p["loc"][:-1] == section)
+    return next(beside, first) if first["type"] == "missing" else first
+
+
 def _unknown_key(location: tuple[int | str, ...]) -> str:
     *parents, key = location
     known = _known_keys(RunConfig, tuple(parents))
@@ -162,22 +193,35 @@ def _unknown_key(location: tuple[int | str, ...]) -> str:
     return f"{where}: unknown key {key!r}{hint}"
 
 
-def _known_keys(model: Any, parents: tuple[int | str, ...]) -> list[str]:
+def _known_keys(model: type[BaseModel], parents: tuple[int | str, ...]) -> list[str]:
     """Keys of the section at `parents`, found by walking the annotations."""
-    sections = [model]
+    places: list[Any] = [model]
     for part in parents:
-        if isinstance(part, int):
-            continue  # a list index: the section is the list's item, reached with the list
-        if part in ("numeric", "categorical", "list") and len(sections) > 1:
-            sections = [s for s in sections if s.model_fields["kind"].default == part]
-            continue
-        sections = [
-            found
-            for section in sections
-            if part in section.model_fields
-            for found in _models_in(section.model_fields[part].annotation)
-        ]
+        places = [inside for place in places for inside in _inside(place, part)]
+    sections = [section for place in places for section in _models_in(place)]
     return sorted({key for section in sections for key in section.model_fields})
+
+
+def _inside(annotation: Any, part: int | str) -> list[Any]:
+    """What an annotation holds at one part of pydantic's location of an error.
+
+    A part is a key, a position, or the kind by which a union tells its models apart.
+    """
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        field = annotation.model_fields.get(str(part))
+        return [] if field is None else [Annotated[field.annotation, field]]
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        plain, *notes = arguments
+        told_by = next((n.discriminator for n in notes if getattr(n, "discriminator", None)), None)
+        if told_by is None:
+            return _inside(plain, part)
+        return [m for m in _models_in(plain) if m.model_fields[told_by].default == part]
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return [arguments[1]]
+    if isinstance(origin, type) and issubclass(origin, list | tuple):
+        return [argument for argument in arguments if argument is not ...]
+    return [inside for argument in arguments for inside in _inside(argument, part)]
 
 
 def _models_in(annotation: Any) -> list[type[BaseModel]]:

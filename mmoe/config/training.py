@@ -74,6 +74,8 @@ class EmbeddingOptimizerConfig(Strict):
     def _rate_follows_the_kind(cls, raw: Any) -> Any:
         if not isinstance(raw, Mapping) or "learning_rate" in raw:
             return raw
+        if set(raw) - set(cls.model_fields):
+            return raw  # refused by name; one of them may be the rate, misspelt
         if raw.get("kind") == "sgd":
             raise ValueError(
                 "kind sgd needs a learning_rate: its steps are as small as the gradients of a mean "

@@ -12,6 +12,7 @@ from typing import NoReturn
 from torch.distributed import Store  # type: ignore[attr-defined]  # not in its __all__
 
 from mmoe.parallel.process_group import meeting_place
+from mmoe.terminal import readable
 
 # Seconds between two signs of life, and without one until a rank counts as gone
 _BEAT, _SILENCE = 0.5, 60.0
@@ -184,7 +185,7 @@ class RankWatch:
 
     def _say(self, text: str) -> None:
         stream = sys.__stderr__ or sys.stderr  # that of all ranks but the first leads nowhere
-        stream.write(f"mmoe: error: rank {self.rank}: {text}\n")
+        stream.write(f"mmoe: error: rank {self.rank}: {readable(text)}\n")
         stream.flush()
 
 

@@ -20,6 +20,7 @@ import torch.distributed as dist
 from mmoe.parallel.process_group import MEETING, cannot_meet, ensure_process_group, rank
 from mmoe.parallel.rank_watch import RankWatch
 from mmoe.parallel.telling import first_other
+from mmoe.terminal import readable
 
 # Exit codes: what the user can mend, everything else, and Ctrl-C
 _MENDABLE, _FAILED, _INTERRUPTED = 2, 1, 130
@@ -151,7 +152,7 @@ def _what_to_say(error: BaseException, rank: int) -> tuple[int, str | None]:
 
 
 def _say(text: str) -> None:
-    line = f"mmoe: error: {' '.join(text.split())}"
+    line = f"mmoe: error: {readable(' '.join(text.split()))}"
     stream = sys.__stderr__ or sys.stderr
     stream.write(f"{line}\n")
     stream.flush()

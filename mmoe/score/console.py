@@ -1,11 +1,11 @@
 """What a person sees while something runs: a bar on a terminal, plain lines elsewhere."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import (
     BarColumn,
     Progress,
@@ -13,10 +13,25 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
+from rich.segment import Segment
 from rich.table import Column
+
+from mmoe.terminal import readable
 
 # Plain lines come this often; a log of an hour stays readable.
 SECONDS_BETWEEN_LINES = 10.0
+
+
+class Terminal(Console):
+    """A console on which no text can steer the terminal: all that rich draws goes through here."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """As in rich; what is no style or control of rich's own is made readable."""
+        for segment in super().render(renderable, options):
+            text, style, control = segment
+            yield segment if control else Segment(readable(text, keep="\n"), style)
 
 
 class Reporter(Protocol):
@@ -58,11 +73,11 @@ class ConsoleReporter:
     """Writes to standard error, so that standard output holds results alone."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self.console = console or Console(stderr=True, highlight=False)
+        self.console = console or Terminal(stderr=True, highlight=False)
 
     def say(self, text: str) -> None:
         """One line that stays, above a running bar; never wrapped, so that logs can be searched."""
-        self.console.print(text, markup=False, soft_wrap=True)
+        self.console.print(readable(text), markup=False, soft_wrap=True)
 
     @contextmanager
     def track(self, what: str, total: int | None, unit: str, *, done: int = 0) -> Iterator[Tracker]:

@@ -15,9 +15,10 @@ from mmoe.datasets.encoded import EncodedData
 from mmoe.datasets.encoder import FeatureEncoder
 from mmoe.datasets.files import resolve_files
 from mmoe.datasets.formats import file_types
+from mmoe.datasets.plain import is_text, plain_type
 from mmoe.datasets.projection import required_columns
 from mmoe.datasets.readers import column_names, iter_tables, widen
-from mmoe.datasets.rows import is_text, missing_column
+from mmoe.datasets.rows import missing_column
 from mmoe.embeddings import memory_of_tables
 from mmoe.parallel import from_all, launched_ranks, rank
 from mmoe.score.console import Reporter, SilentReporter, Tracker
@@ -179,7 +180,7 @@ def _kept_types(source: str | Path, keep: Sequence[str]) -> dict[str, pa.DataTyp
     for file in resolve_files(str(source)):
         schema = file_types(file)
         for name in keep:
-            here = _plain_type(schema, name)
+            here = _kept_type(schema, name)
             there = types.setdefault(name, here)
             known = [kind for kind in (there, here) if not pa.types.is_null(kind)]
             mixed = len({pa.types.is_boolean(kind) for kind in known}) > 1  # would make true 1.0
@@ -191,13 +192,35 @@ def _kept_types(source: str | Path, keep: Sequence[str]) -> dict[str, pa.DataTyp
                 )
             types[name] = both
             first.setdefault(name, file)
+    for name, kind in types.items():
+        _refuse_unwritable(name, kind, first[name])
     return types
 
 
-def _plain_type(schema: pa.Schema, name: str) -> pa.DataType:
+def _kept_type(schema: pa.Schema, name: str) -> pa.DataType:
+    """The type that the column came in, if what is read (plain values) can be cast back to it."""
     kind = schema.field(name).type
     kind = kind.value_type if isinstance(kind, pa.DictionaryType) else kind
-    return pa.string() if is_text(kind) else kind
+    plain = plain_type(kind)
+    if is_text(kind):
+        return pa.string()
+    if pa.types.is_nested(kind):
+        return plain
+    try:
+        pa.chunked_array([], plain).cast(kind)
+    except pa.ArrowException:
+        return plain
+    return kind
+
+
+def _refuse_unwritable(name: str, kind: pa.DataType, file: DataFile) -> None:
+    try:
+        pq.ParquetWriter(pa.BufferOutputStream(), pa.schema([(name, kind)])).close()
+    except pa.ArrowNotImplementedError:
+        raise ValueError(
+            f"{file}: column {name!r}, to be kept, holds {kind}, which Parquet cannot store; do "
+            "not --keep it"
+        ) from None
 
 
 def _result(

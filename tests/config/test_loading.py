@@ -120,6 +120,9 @@ def test_bad_overrides(override, message):
         ("a: [1,\n", "is not valid YAML"),
         ("seed: 1\nseed: 2\n", "key 'seed' is given twice"),
         ("features: &a [*a]\n", "contains itself|recursive"),
+        ("a: &a {x: 1}\nb: {<<: *a, x: 2, x: 3}\n", "key 'x' is given twice .* line 2"),
+        ("a: &a {x: 1}\nb:\n  <<: *a\n  <<: *a\n", r"twice .*merge several with <<: \[\*a, \*b\]"),
+        ("a: 1\nb: {<<: 3}\n", "is not valid YAML: .*expected a mapping"),
     ],
 )
 def test_broken_files(tmp_path, text, message):
@@ -128,6 +131,31 @@ def test_broken_files(tmp_path, text, message):
     with pytest.raises(ValueError, match=message) as caught:
         load_config(path)
     assert str(path) in str(caught.value)
+
+
+def test_merged_keys_may_be_overridden(tmp_path):
+    path = tmp_path / "merged.yaml"
+    path.write_text(
+        """
+features:
+  - &id {kind: categorical, name: user, min_count: 3, dim: 8}
+  - &seldom {<<: *id, name: item, min_count: 9}
+  - {<<: [*seldom, *id], name: shop}
+  - {name: place, <<: *seldom, dim: 4}
+tasks: [{name: click, label: click}]
+"""
+    )
+    found = [(f.name, f.min_count, f.dim) for f in load_config(path).features]
+    assert found == [("user", 3, 8), ("item", 9, 8), ("shop", 9, 8), ("place", 9, 4)]
+
+
+def test_merges_of_merges_do_not_double(tmp_path):
+    lines = ["m0: &m0 {a: 1, b: 2}"]
+    lines += [f"m{n}: &m{n} {{<<: [*m{n - 1}, *m{n - 1}]}}" for n in range(1, 60)]
+    path = tmp_path / "doubling.yaml"
+    path.write_text("\n".join(lines))
+    with pytest.raises(ValueError, match="unknown key"):
+        load_config(path)
 
 
 def test_missing_file(tmp_path):

@@ -1,4 +1,5 @@
 import datetime
+import random
 
 import numpy as np
 import pyarrow as pa
@@ -6,8 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.faults.inputs.expression_faults import draw_expression
+from mmoe.config import config_from_dict
 from mmoe.datasets.expressions import evaluate
 from mmoe.datasets.formula import columns_of, quote
+from mmoe.datasets.projection import required_columns
 
 TABLE = pa.table(
     {
@@ -24,6 +28,7 @@ TABLE = pa.table(
     }
 )
 NONE = None
+NAMES = ["a", "b", "flag", "word", "digits", "`watch ms`", "when", "kind", "tags"]
 
 
 def run(expression):
@@ -42,6 +47,15 @@ def run(expression):
         ("a / b", [2.0, NONE, NONE, NONE]),
         ("a / b >= 1", [True, NONE, NONE, NONE]),
         ("-a", [-1, -2, NONE, -4]),
+        ("-flag", [-1, 0, NONE, -1]),
+        ("+flag", [1, 0, NONE, 1]),
+        ("-(a > 1) + 1", [1.0, 0.0, NONE, 0.0]),
+        ("--flag == flag", [True, True, NONE, True]),
+        (f"a < {'9' * 4000}", [True, True, NONE, True]),
+        (f"a + {'9' * 4000}", [NONE, NONE, NONE, NONE]),
+        ("+".join(["a"] * 1200), [1200.0, 2400.0, NONE, 4800.0]),
+        (" | ".join(["(a == 1)"] * 900), [True, False, NONE, False]),
+        (" or ".join(["a == 1"] * 1000), [True, False, NONE, False]),
         ("2 ** a // 3 % 2", [0.0, 1.0, NONE, 1.0]),
         ("1 < a < 4", [False, True, NONE, False]),
         ("a == 1 or a == 4", [True, False, NONE, True]),
@@ -141,6 +155,43 @@ def test_what_is_no_expression(expression):
         run(expression)
 
 
+@pytest.mark.parametrize(
+    "expression", ["**".join(["a"] * 1200), "not " * 700 + "flag", "-" * 700 + "a"]
+)
+def test_what_is_nested_too_deeply_is_refused(expression):
+    with pytest.raises(ValueError, match="nested too deeply; take out") as caught:
+        run(expression)
+    assert len(str(caught.value)) < 500
+
+
+def test_messages_show_the_start_of_a_long_expression():
+    with pytest.raises(
+        ValueError, match=r"is no column.*\(a number has too many digits\)"
+    ) as caught:
+        run("9" * 9000)
+    assert len(str(caught.value)) < 600
+    with pytest.raises(ValueError, match=r"'`watch ms` is None' is not allowed|write =="):
+        run("`watch ms` is None")
+
+
+def _refused(expression, table):
+    try:
+        assert len(evaluate(expression, table, "log.csv", "task 't'").missing) == 4
+    except ValueError:
+        return True
+    return False
+
+
+@pytest.mark.filterwarnings("error")  # NumPy warns of what it then makes something of
+def test_any_expression_has_values_or_is_refused():
+    draw = random.Random(0)
+    table = TABLE.append_column("tags", pa.array([[1], [2], None, []]))
+    refused = sum(
+        _refused(draw_expression(draw, NAMES, draw.randint(1, 3)), table) for _ in range(1000)
+    )
+    assert 200 < refused < 950
+
+
 def test_enormous_powers_are_cheap():
     assert run("a < 9 ** 9 ** 9") == [None] * 4
 
@@ -156,6 +207,13 @@ def test_errors_name_the_cell():
         run("c > 3")
     with pytest.raises(ValueError, match=r"'b' is 0.5, but and, or, not need true or false"):
         run("flag and b")
+
+
+def test_what_is_no_expression_is_said_of_its_task():
+    task = {"name": "late", "label": "click", "observed_when": "click >"}
+    raw = {"features": [{"kind": "numeric", "name": "a"}], "tasks": [task]}
+    with pytest.raises(ValueError, match=r"^observed_when of task 'late': 'click >' is no column"):
+        required_columns(config_from_dict(raw))
 
 
 def test_columns_of():

@@ -325,3 +325,19 @@ def test_a_header_that_is_none_does_not_fill_the_screen(tmp_path):
     with pytest.raises(ValueError, match=r"there is no column 'user'.*X…$") as raised:
         read_table(path, ["user"])
     assert len(str(raised.value)) < 300
+
+
+def test_a_csv_header_of_over_a_megabyte_is_read(tmp_path):
+    names = [f"column {n:0100d}" for n in range(12_000)]
+    path = tmp_path / "wide.csv"
+    path.write_text(",".join(names) + "\n" + ",".join("1" for _ in names) + "\n")
+    assert column_names(path) == names
+    table = read_table(path, [names[0], names[-1]])
+    assert table.to_pylist() == [{names[0]: 1, names[-1]: 1}]
+
+
+def test_a_csv_header_without_an_end_is_called_so(tmp_path):
+    path = tmp_path / "endless.csv"
+    path.write_text("a," + f"{'b' * 1000}," * 9_000)
+    with pytest.raises(ValueError, match=r"header line is longer than 8 MiB.*begins with 'a'"):
+        read_table(path)

@@ -162,3 +162,11 @@ def test_unfitted(frames):
 
     with pytest.raises(NotFittedError):
         MultiTaskRanker().predict_proba(frames[0])
+
+
+def test_a_column_of_none_alone_is_left_out(frames):
+    X, y = frames
+    X = X[["user", "price"]][:400].assign(nothing=None)
+    with pytest.warns(UserWarning, match="'nothing': empty in every row"):
+        ranker = MultiTaskRanker(epochs=1, settings=SMALL).fit(X, y[["click"]][:400])
+    assert ranker.predict_proba(X).shape == (400, 1)

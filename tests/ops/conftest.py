@@ -7,6 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.ops.thin_layers import THIN_LAYERS
+
 
 @dataclass(frozen=True)
 class Case:
@@ -101,6 +103,16 @@ def usual() -> Case:
 @pytest.fixture
 def large() -> Case:
     return CASES[-1]
+
+
+@pytest.fixture(params=THIN_LAYERS, ids=lambda name: name.replace(" ", "-"))
+def thin_layer(request: pytest.FixtureRequest) -> list[Tensor]:
+    """x_PD, offsets_E1, weight_EDH, bias_EH, grad_PH with dimensions of size 1."""
+    sizes, D, H = THIN_LAYERS[request.param]
+    generator = torch.Generator().manual_seed(len(sizes) + D)
+    shapes = ((sum(sizes), D), (len(sizes), D, H), (len(sizes), H), (sum(sizes), H))
+    x_PD, weight_EDH, bias_EH, grad_PH = (torch.randn(s, generator=generator) for s in shapes)
+    return [x_PD, torch.tensor([0, *sizes]).cumsum(0).int(), weight_EDH, bias_EH, grad_PH]
 
 
 @pytest.fixture

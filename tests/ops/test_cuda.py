@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from mmoe import ops
+from tests.ops.thin_layers import restrided
 
 pytestmark = pytest.mark.gpu
 if not torch.cuda.is_available():  # one line in the report instead of a thousand
@@ -164,6 +165,25 @@ def test_grouped_mm(case, dtypes, near, activation, D):
     assert not actual[0][pairs:].any()
     again = backward(*on_gpu(*arguments), activation, True, True, True)
     assert all(torch.equal(a, b) for a, b in zip(actual, again, strict=True))
+
+
+@pytest.mark.parametrize("activation", ["none", "gelu"])
+def test_grouped_mm_reads_no_strides_of_size_1(thin_layer, dtypes, near, activation):
+    types = (dtypes[0], torch.int32, dtypes[1], dtypes[1], dtypes[0])
+    plain = [tensor.to(dtype) for tensor, dtype in zip(thin_layer, types, strict=True)]
+    op, backward = torch.ops.mmoe.grouped_mm, torch.ops.mmoe.grouped_mm_backward
+    *arguments, grad_PH = [restrided(tensor) for tensor in on_gpu(*plain)]
+
+    y_PH, z_PH = op(*arguments, activation)
+
+    *inputs, grad = plain
+    y, z = op(*inputs, activation)
+    near(y_PH, y, dtypes[0])
+    near(z_PH, z, dtypes[0])
+    needs = (activation, True, True, True)
+    actual = backward(grad_PH, *arguments[:3], restrided(y.cuda()), restrided(z.cuda()), *needs)
+    for ours, theirs in zip(actual, backward(grad, *inputs[:3], y, z, *needs), strict=True):
+        near(ours, theirs, dtypes[0])
 
 
 @pytest.mark.parametrize(

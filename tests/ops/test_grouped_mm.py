@@ -3,6 +3,7 @@ import torch
 from torch.library import opcheck
 
 from mmoe.ops import extension_status, grouped_mm, reference
+from tests.ops.thin_layers import restrided
 
 needs_kernels = pytest.mark.skipif(
     not extension_status().built, reason="plain PyTorch does not look at the offsets' values"
@@ -181,6 +182,40 @@ def test_views_are_read_right(near):
     )
     for gradient, wanted in zip(actual, expected, strict=True):
         assert torch.equal(gradient, wanted)
+
+
+def both_ways(tensors, activation):
+    """What the operator and its gradient give."""
+    x_PD, offsets_E1, weight_EDH, bias_EH, grad_PH = tensors
+    y_PH, z_PH = torch.ops.mmoe.grouped_mm(x_PD, offsets_E1, weight_EDH, bias_EH, activation)
+    back = torch.ops.mmoe.grouped_mm_backward(
+        grad_PH, x_PD, offsets_E1, weight_EDH, y_PH, z_PH, activation, True, True, True
+    )
+    return [y_PH, z_PH, *back]
+
+
+@pytest.mark.parametrize("activation", ["none", "gelu"])
+def test_strides_of_dimensions_of_size_1_are_not_read(thin_layer, dtypes, activation):
+    rows, weights = dtypes
+    types = (rows, torch.int32, weights, weights, rows)
+    plain = [tensor.to(dtype) for tensor, dtype in zip(thin_layer, types, strict=True)]
+
+    found = both_ways([restrided(tensor) for tensor in plain], activation)
+
+    assert all(map(torch.equal, found, both_ways(plain, activation)))
+
+
+def test_a_weight_made_by_transposing_is_read_right(near):
+    weight_EH1 = torch.randn(3, 24, 1, generator=torch.Generator().manual_seed(0))
+    weight_E1H = weight_EH1.transpose(1, 2)
+    assert weight_E1H.is_contiguous()
+    assert weight_E1H.stride() == (24, 1, 1)
+    x_P1, offsets_E1 = torch.arange(5.0).view(5, 1), torch.tensor([0, 2, 3, 5], dtype=torch.int32)
+
+    y_PH = grouped_mm(x_P1, offsets_E1, weight_E1H)
+
+    experts = torch.tensor([0, 0, 1, 2, 2])
+    near(y_PH, x_P1 * weight_EH1[experts, :, 0], torch.float32)
 
 
 @needs_kernels

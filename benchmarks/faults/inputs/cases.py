@@ -16,11 +16,13 @@ from benchmarks.faults.inputs.changing_faults import changes_while_read
 from benchmarks.faults.inputs.column_faults import COLUMN_FAULTS
 from benchmarks.faults.inputs.config_faults import CONFIG_FAULTS, ConfigDraft
 from benchmarks.faults.inputs.draft import Command, Draft, Expect
+from benchmarks.faults.inputs.expression_faults import expression_fault
 from benchmarks.faults.inputs.folder_faults import FolderDraft, draw_folder
 from benchmarks.faults.inputs.id_faults import ID_FAULTS
 from benchmarks.faults.inputs.layout_faults import LAYOUT_FAULTS
 from benchmarks.faults.inputs.number_faults import NUMBER_FAULTS
 from benchmarks.faults.inputs.run_faults import damage_run
+from benchmarks.faults.inputs.type_faults import type_fault
 from benchmarks.faults.inputs.workspace import Workspace
 from benchmarks.faults.small_log import small_config, small_log
 
@@ -34,7 +36,11 @@ _FAMILIES = {
     "changing": 4,
     "run": 4,
     "folder": 6,
+    "type": 10,
+    "expression": 5,
 }
+# Those that draw a whole case themselves
+_DRAWN = {"type": type_fault, "expression": expression_fault}
 
 
 @dataclass
@@ -77,6 +83,9 @@ def draw_case(seed: int, number: int, space: Workspace, folder: Path) -> Case:
         return _run_case(number, draw, space, folder)
     if family == "folder":
         return _folder_case(number, draw, space, folder)
+    if family in _DRAWN:
+        (folder / "out").mkdir()
+        return Case(number, **vars(_DRAWN[family](draw, space, folder)))
     return _data_case(number, family, draw, space, folder)
 
 

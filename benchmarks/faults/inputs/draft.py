@@ -37,6 +37,21 @@ class Expect:
     reference: Reference = "tables"
 
 
+@dataclass(frozen=True)
+class Drawn:
+    """A case that needs no draft: what is broken, and the command that meets it.
+
+    Attributes: as in `Case`.
+    """
+
+    fault: str
+    command: Command
+    expect: Expect
+    arguments: list[str]
+    out: Path
+    words: tuple[str, ...] = ()
+
+
 def error(*names: str | tuple[str, ...]) -> Expect:
     """A clear error that holds each of the words (one of each group)."""
     return Expect("error", tuple((n,) if isinstance(n, str) else n for n in names))

@@ -1,0 +1,65 @@
+"""What goes out to a terminal: nothing that steers it, and nothing that it cannot show."""
+
+import codecs
+import io
+import sys
+import unicodedata
+
+# Controls, what turns the direction of text, halves of characters, line and paragraph separators
+_UNSEEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+_ASCII = {
+    "–": "-", "—": "-", "−": "-", "…": "...", "·": "*", "•": "*", "×": "x", "±": "+-", "→": "->",
+    "≤": "<=", "≥": ">=", "≈": "~", "‘": "'", "’": "'", "“": '"', "”": '"', "─": "-", "━": "-",
+    "═": "-", "╌": "-", "│": "|", "┃": "|", "║": "|",
+}  # fmt: skip
+_BOXES, _BLOCKS = range(0x2500, 0x2580), range(0x2580, 0x25A0)
+
+
+def readable(text: str, keep: str = "") -> str:
+    r"""The text with what would steer a terminal written out: escape sequences, line breaks.
+
+    Names of columns, files and the like come from data that anybody may have written.
+
+    Args:
+        text: What is to be shown.
+        keep: Characters that stay, such as "\n" in a whole table.
+
+    Example:
+        >>> print(readable("price\x1b[31m\n"), readable("a\u202eb"))
+        price\x1b[31m\n a\u202eb
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        character if character in keep or unicodedata.category(character) not in _UNSEEN
+        else character.encode("unicode_escape").decode("ascii")
+        for character in text
+    )  # fmt: skip
+
+
+def show_what_can_be_shown() -> None:
+    """From now on a character that a stream has no code for is replaced, not an error."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=_HANDLER)
+
+
+def _replaced(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    text = "".join(map(_as_ascii, error.object[error.start : error.end]))
+    return text, error.end
+
+
+def _as_ascii(character: str) -> str:
+    if character in _ASCII:
+        return _ASCII[character]
+    if ord(character) in _BOXES:
+        return "+"
+    if ord(character) in _BLOCKS:
+        return "#"
+    return character.encode("unicode_escape").decode("ascii")
+
+
+_HANDLER = "mmoe.shown"
+codecs.register_error(_HANDLER, _replaced)
