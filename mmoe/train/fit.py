@@ -36,7 +36,8 @@ from mmoe.train.loop import Trainer, steps_of
 from mmoe.train.memory import keep_freed_memory
 from mmoe.train.optim import build_average, build_optimizer, check_schedule
 from mmoe.train.plan import say_plan
-from mmoe.train.prepare import PreparedData, prepare
+from mmoe.train.prepare import PreparedData, prepare, refuse_change
+from mmoe.train.run_data import ResumedData, changed_since
 from mmoe.train.run_start import (
     all_see,
     clear_run,
@@ -73,6 +74,7 @@ def train_run(
     on_test: TestCallback | None = None,
     profile: bool = False,
     device: DeviceKind | None = None,
+    changed_data: bool = False,
 ) -> FinishedRun:
     """Trains, evaluates on the test split, and writes the run directory.
 
@@ -88,6 +90,8 @@ def train_run(
         on_test: Given predictions and labels of the test split before metrics.json is written.
         profile: Also record some steps, and write RUN/profile/ (trace, table).
         device: Overrides training.device, for this call alone: it is not stored with the run.
+        changed_data: Resume also where the rows are no longer those that the run began with; the
+            interrupted epoch begins again.
 
     Raises:
         ValueError: Config, data or directory cannot be used. Checked before anything is written.
@@ -97,7 +101,8 @@ def train_run(
     ensure_process_group(config.parallel.timeout_seconds, place)
     config = with_absolute_paths(config, data)
     asked = {} if warm_start is None else warm_start.options()
-    out = same_on_all_ranks(config, out, {"--resume": resume, **asked})
+    asked = {"--resume": resume, "--changed-data": changed_data, **asked}
+    out = same_on_all_ranks(config, out, asked)
     if rank() > 0:
         reporter = SilentReporter()
     if resume:
@@ -112,6 +117,7 @@ def train_run(
         earlier = None if warm_start is None else EarlierRun.open(warm_start.run)
     if earlier is not None:
         earlier.check(config)
+    resumed = ResumedData(old, changed_data, reporter)
     with reporter.track(f"reading {config.name}", None, "rows") as tracker:
         prepared = prepare(
             config,
@@ -119,6 +125,7 @@ def train_run(
             earlier=None if earlier is None else earlier.encoder,
             splits=splits,
             advance=tracker.advance,
+            check=resumed.check,
         )
     same_data_on_all_ranks(prepared)
     _say_sizes(prepared, place, reporter)
@@ -133,7 +140,7 @@ def train_run(
         same_warm_start_on_all_ranks(report)  # before anything is written
         for line in report.lines():
             reporter.say(line)
-    run = old or from_first(lambda: start_run(config, prepared.encoder, out, report))
+    run = old or from_first(lambda: start_run(config, prepared, out, report))
     try:
         all_see(run)
     except ValueError:
@@ -145,6 +152,7 @@ def train_run(
         reporter.say(f"resuming after step {state.position.step} of {run.path}")
         if note is not None:
             reporter.say(note)
+        resumed.take_in(state.position)
     say_plan(state.ranker, run, reporter)
     trainer = Trainer(config, state, prepared, run, reporter, profile=profile)
     try:
@@ -154,6 +162,8 @@ def train_run(
         if rank() == 0 and not trainer.checkpoints.folder.exists():
             clear_run(run)
         raise
+    if prepared.streamed:
+        from_first(lambda: refuse_change(config, prepared.data))
     state.restore_best(trainer.checkpoints.folder)
     return FinishedRun(run, _evaluate(config, state, prepared, run, reporter, on_test))
 
@@ -217,6 +227,9 @@ def _evaluate(
             "split_seed": config.split_seed,
             "versions": _versions(),
         }
+        changes = changed_since(run)
+        if changes:
+            metrics["data_changed"] = changes
         if on_test is not None:
             on_test(predictions_NT, labels)
         curves = split_curves(config, predictions_NT, labels, gates, oracle)

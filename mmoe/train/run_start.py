@@ -9,13 +9,13 @@ from zlib import crc32
 from mmoe.config import DeviceKind, RunConfig, dump_config
 from mmoe.datasets.data_file import is_address
 from mmoe.datasets.encoded import EncodedData
-from mmoe.datasets.encoder import FeatureEncoder
 from mmoe.datasets.sources import below
 from mmoe.parallel import first_other, from_all
 from mmoe.score.checkpoint import CheckpointFolder
 from mmoe.score.run_directory import RunDirectory
 from mmoe.score.text_files import write_json, write_text
 from mmoe.train.prepare import PreparedData
+from mmoe.train.run_data import RunData
 from mmoe.train.warm_start import WarmStartReport
 
 _KEYS_SHOWN = 5
@@ -77,7 +77,7 @@ def same_data_on_all_ranks(prepared: PreparedData) -> None:
     seen = {
         "rows of train, validation and test": [len(rows) for rows in splits],
         "files": prepared.fingerprint,
-        "sizes or last bytes of the files": prepared.content,
+        "sizes or content of the files": prepared.data.digest(),
         "ids": prepared.encoder.fingerprint(),
         "labels": 0 if labels is None else crc32(labels.labels_NT.tobytes()),
     }
@@ -189,6 +189,7 @@ def clear_run(run: RunDirectory) -> None:
     for folder in (run.vocabulary, run.checkpoint, run.tensorboard, run.profile):
         shutil.rmtree(folder, ignore_errors=True)
     run.warm_start_file.unlink(missing_ok=True)
+    run.data_file.unlink(missing_ok=True)
     run.plan_file.unlink(missing_ok=True)
     run.history_file.unlink(missing_ok=True)  # written while the first checkpoint was under way
     run.config_file.unlink(missing_ok=True)
@@ -199,7 +200,7 @@ def clear_run(run: RunDirectory) -> None:
 
 def _remove_strays(run: RunDirectory) -> None:
     """Removes files that a killed process had begun and not yet moved to their names."""
-    names = (run.config_file, run.history_file, run.curves_file, run.metrics_file)
+    names = (run.config_file, run.data_file, run.history_file, run.curves_file, run.metrics_file)
     for path in (*names, run.warm_start_file, run.plan_file, run.profile):
         for stray in run.path.glob(f".{path.name}.*.tmp"):
             shutil.rmtree(stray) if stray.is_dir() else stray.unlink()
@@ -212,12 +213,13 @@ def _refuse_full_directory(out: Path) -> None:
 
 
 def start_run(
-    config: RunConfig, encoder: FeatureEncoder, out: Path, report: WarmStartReport | None
+    config: RunConfig, prepared: PreparedData, out: Path, report: WarmStartReport | None
 ) -> RunDirectory:
     """The config comes early: it is how `--resume` knows that what else is there may go."""
     run = RunDirectory.create(out)
     if report is not None:  # first, so that no --resume can forget it
         write_json(run.warm_start_file, report.as_dict())
     write_text(run.config_file, dump_config(config))
-    encoder.save(run.vocabulary)
+    RunData(data=prepared.data).save(run)
+    prepared.encoder.save(run.vocabulary)
     return run

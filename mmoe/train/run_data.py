@@ -1,0 +1,227 @@
+"""What a run's rows came from, kept in its folder; and what is said where they are others now."""
+
+from collections.abc import Sequence
+
+from pydantic import Field, ValidationError
+
+from mmoe.config import RunConfig
+from mmoe.config.base import Strict
+from mmoe.datasets.changed_data import data_changes, same_rows, shown
+from mmoe.datasets.fingerprint import DataPrint, RowsPrint
+from mmoe.parallel import from_first
+from mmoe.score.console import Reporter
+from mmoe.score.run_directory import RunDirectory
+from mmoe.score.text_files import write_json
+from mmoe.train.state import Position
+
+
+class RunData(Strict):
+    """What data.json holds.
+
+    Attributes:
+        data: What the rows come from.
+        earlier: What they came from before a resume that was asked to take changed data.
+    """
+
+    data: DataPrint
+    earlier: list[DataPrint] = Field(default_factory=list)
+
+    @classmethod
+    def read(cls, run: RunDirectory) -> "RunData | None":
+        """Of a run; None: an earlier version trained it.
+
+        Raises:
+            ValueError: The file is damaged.
+        """
+        if not run.data_file.exists():
+            return None
+        try:
+            return cls.model_validate_json(run.data_file.read_bytes())
+        except (OSError, ValidationError) as error:
+            reason = str(error).splitlines()[0]
+            raise ValueError(
+                f"{run.data_file}: is damaged ({reason}); remove it, and nobody can tell any more "
+                "whether the data has changed, or train again"
+            ) from None
+
+    def save(self, run: RunDirectory) -> None:
+        """Writes data.json."""
+        write_json(run.data_file, self.model_dump(mode="json"))
+
+    def trained_on(self) -> list[DataPrint]:
+        """All that the run has read rows from, the first one first."""
+        return [*self.earlier, self.data]
+
+    def changes(self, now: DataPrint | None = None) -> list[str]:
+        """In what the rows that it was trained on, at any time, differ from those of today."""
+        now = now or self.data
+        differ = (data_changes(one, now) for one in self.trained_on() if not same_rows(one, now))
+        return next(differ, [])
+
+
+def check_resumed(run: RunDirectory, now: DataPrint, *, allowed: bool) -> RunData | None:
+    """Compares the data with what an interrupted run began with.
+
+    Args:
+        run: To be resumed.
+        now: What there is to read.
+        allowed: The rows may be others.
+
+    Returns:
+        What the run shall remember, where that changes.
+
+    Raises:
+        ValueError: The data has changed; says what, and the ways out.
+    """
+    remembered = RunData.read(run)
+    changes = data_changes(remembered.data, now) if remembered is not None else []
+    if remembered is None or not changes:
+        return None
+    if not allowed:
+        mend = (
+            "give the files their names back"
+            if same_rows(remembered.data, now)
+            else "its splits would hold other rows, and test rows may have been trained on: bring "
+            "back what was there, start anew in another folder"
+        )
+        go_on = "--changed-data" if now.kind == "files" else "changed_data=True"
+        raise ValueError(
+            f"{run.path}: the data has changed since the run began{_where(now)}: "
+            f"{shown(changes)}: {mend}, or say {go_on} to go on"
+        )
+    return RunData(data=now, earlier=remembered.trained_on())
+
+
+class ResumedData:
+    """Sees to it that an interrupted run goes on with the rows that it began with.
+
+    Args:
+        run: That is resumed; None: a new one, of which nothing is asked.
+        allowed: The rows may be others.
+        reporter: Told where they are.
+    """
+
+    def __init__(self, run: RunDirectory | None, allowed: bool, reporter: Reporter) -> None:
+        self.run, self.allowed, self.reporter = run, allowed, reporter
+        self.update: RunData | None = None
+
+    def check(self, now: DataPrint) -> None:
+        """Before anything is read; all ranks together.
+
+        Raises:
+            ValueError: As `check_resumed`.
+        """
+        run = self.run
+        if run is None:
+            return
+        self.update = from_first(lambda: check_resumed(run, now, allowed=self.allowed))
+        if self.update is not None:
+            self.reporter.say(
+                f"the data has changed since the run began{_where(now)}: "
+                f"{shown(self.update.changes())}; the interrupted epoch begins again, and test "
+                "rows may have been trained on"
+            )
+        elif not run.data_file.exists():
+            self.reporter.say(_forgotten(run))
+
+    def take_in(self, position: Position) -> None:
+        """Writes down what has changed, and lets training go on with it."""
+        run, update = self.run, self.update
+        if run is None or not self.allowed:
+            return
+        position.train_rows, position.fingerprint = 0, ""  # not to be compared
+        if update is not None:
+            position.batch = 0
+            from_first(lambda: update.save(run))
+
+
+def changed_since(run: RunDirectory) -> list[str]:
+    """What had changed when a run was resumed, as metrics.json says it."""
+    remembered = RunData.read(run)
+    return [] if remembered is None else remembered.changes()
+
+
+def said_of_own_split(
+    run: RunDirectory, config: RunConfig, now: DataPrint
+) -> tuple[list[str], str | None]:
+    """What has changed since a run was trained whose own test split is evaluated again.
+
+    Returns:
+        The changes, and a line for the user.
+    """
+    remembered = RunData.read(run)
+    if remembered is None:
+        return [], _forgotten(run)
+    if config.data.split.by == "file" and all(
+        same_rows(one, now, "test") for one in remembered.trained_on()
+    ):
+        return [], None  # the other parts are not evaluated on
+    changes = remembered.changes(now)
+    if not changes:
+        return [], None
+    return changes, (
+        f"{_consequence(config, remembered, now)} (the data has changed since training"
+        f"{_where(now)}: {shown(changes)})"
+    )
+
+
+def said_of_other_rows(run: RunDirectory, config: RunConfig, now: DataPrint) -> str | None:
+    """A line for the user where rows are evaluated on that the run was trained on."""
+    remembered = RunData.read(run)
+    if remembered is None:
+        return None
+    names = _trained_on(config, remembered, now.rows)
+    if not names:
+        return None
+    return (
+        f"note: the run was trained on rows of {shown(names)}, so these metrics are better than "
+        "those of new rows; leave --data out to evaluate on its test split alone"
+    )
+
+
+def _consequence(config: RunConfig, remembered: RunData, now: DataPrint) -> str:
+    """What a changed test split means: it depends on what rows are split by."""
+    split = config.data.split.by if config.data.source in ("files", "synthetic-funnel") else ""
+    leak = (
+        "test rows may have been trained on, and these metrics be too good: evaluate on rows that "
+        "came later (--data PATH), or train anew"
+    )
+    if split == "time":
+        return f"warning: the cut between past and future may have moved, so {leak}"
+    if split == "file" and (names := _trained_on(config, remembered, now.parts.get("test", []))):
+        return f"warning: the run was trained on rows of {shown(names)}, so {leak}"
+    if split in ("hash", "day", "file"):
+        why = {
+            "hash": ", as rows are split by key (rows without one: by number)",
+            "day": ", as days are split",
+            "file": "",
+        }[split]
+        return (
+            "note: the test split holds other rows than the one of metrics.json, though none that "
+            f"were trained on{why}"
+        )
+    return f"warning: rows are split by their number, so {leak}"
+
+
+def _trained_on(config: RunConfig, remembered: RunData, rows: Sequence[RowsPrint]) -> list[str]:
+    """Names of those files that held rows to train on, whatever they were called then."""
+    parts = ("train",) if config.data.split.by == "file" else None
+    seen = {
+        (one.size, one.digest)
+        for data in remembered.trained_on()
+        for part, prints in data.parts.items()
+        if data.kind == "files" and (parts is None or part in parts)
+        for one in prints
+    }
+    return [one.name for one in rows if (one.size, one.digest) in seen]
+
+
+def _forgotten(run: RunDirectory) -> str:
+    return (
+        f"note: {run.path} does not remember its data, as an earlier version began it, so nobody "
+        "can tell whether that has changed"
+    )
+
+
+def _where(now: DataPrint) -> str:
+    return f" in {now.folder}" if now.folder else ""
