@@ -206,6 +206,7 @@ def backtest(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the first unfinished day in --out.")
     ] = False,
+    changed_data: ChangedData = False,
     quiet: Quiet = False,
 ) -> None:
     """Train day d, test day d + 1, walking forward; print every day and the total."""
@@ -217,7 +218,8 @@ def backtest(
     from mmoe.train.backtest import backtest as walk
 
     settings = BacktestSettings(column=column, days=days, from_scratch=from_scratch, window=window)
-    result = walk(config, out, settings, data=data, resume=resume, reporter=_reporter(quiet))
+    how = {"resume": resume, "changed_data": changed_data, "reporter": _reporter(quiet)}
+    result = walk(config, out, settings, data=data, **how)
     _print_table(backtest_table(result))
     print(out)
 

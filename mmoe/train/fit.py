@@ -117,7 +117,7 @@ def train_run(
         earlier = None if warm_start is None else EarlierRun.open(warm_start.run)
     if earlier is not None:
         earlier.check(config)
-    resumed = ResumedData(old, changed_data, reporter)
+    resumed = ResumedData(old, config, changed_data, reporter)
     with reporter.track(f"reading {config.name}", None, "rows") as tracker:
         prepared = prepare(
             config,

@@ -14,6 +14,8 @@ from mmoe.score.run_directory import RunDirectory
 from mmoe.score.text_files import write_json
 from mmoe.train.state import Position
 
+_LEAK = "test rows may have been trained on"
+
 
 class RunData(Strict):
     """What data.json holds.
@@ -97,12 +99,15 @@ class ResumedData:
 
     Args:
         run: That is resumed; None: a new one, of which nothing is asked.
+        config: Of the run.
         allowed: The rows may be others.
         reporter: Told where they are.
     """
 
-    def __init__(self, run: RunDirectory | None, allowed: bool, reporter: Reporter) -> None:
-        self.run, self.allowed, self.reporter = run, allowed, reporter
+    def __init__(
+        self, run: RunDirectory | None, config: RunConfig, allowed: bool, reporter: Reporter
+    ) -> None:
+        self.run, self.config, self.allowed, self.reporter = run, config, allowed, reporter
         self.update: RunData | None = None
 
     def check(self, now: DataPrint) -> None:
@@ -118,8 +123,9 @@ class ResumedData:
         if self.update is not None:
             self.reporter.say(
                 f"the data has changed since the run began{_where(now)}: "
-                f"{shown(self.update.changes())}; the interrupted epoch begins again, and test "
-                "rows may have been trained on"
+                f"{shown(self.update.changes())}; the interrupted epoch begins again"
+                + f", and {_LEAK}"
+                * _goes_by_number(self.config)
             )
         elif not run.data_file.exists():
             self.reporter.say(_forgotten(run))
@@ -181,16 +187,16 @@ def said_of_other_rows(run: RunDirectory, config: RunConfig, now: DataPrint) -> 
 
 def _consequence(config: RunConfig, remembered: RunData, now: DataPrint) -> str:
     """What a changed test split means: it depends on what rows are split by."""
-    split = config.data.split.by if config.data.source in ("files", "synthetic-funnel") else ""
+    split = config.data.split.by
     leak = (
-        "test rows may have been trained on, and these metrics be too good: evaluate on rows that "
-        "came later (--data PATH), or train anew"
+        f"{_LEAK}, and these metrics be too good: evaluate on rows that came later (--data PATH), "
+        "or train anew"
     )
-    if split == "time":
+    if split == "time" and _goes_by_number(config):
         return f"warning: the cut between past and future may have moved, so {leak}"
     if split == "file" and (names := _trained_on(config, remembered, now.parts.get("test", []))):
         return f"warning: the run was trained on rows of {shown(names)}, so {leak}"
-    if split in ("hash", "day", "file"):
+    if not _goes_by_number(config):
         why = {
             "hash": ", as rows are split by key (rows without one: by number)",
             "day": ", as days are split",
@@ -201,6 +207,14 @@ def _consequence(config: RunConfig, remembered: RunData, now: DataPrint) -> str:
             f"were trained on{why}"
         )
     return f"warning: rows are split by their number, so {leak}"
+
+
+def _goes_by_number(config: RunConfig) -> bool:
+    """Whether other rows before it, or more rows in all, may move a row to another split."""
+    return config.data.split.by in ("random", "time") or config.data.source not in (
+        "files",
+        "synthetic-funnel",
+    )
 
 
 def _trained_on(config: RunConfig, remembered: RunData, rows: Sequence[RowsPrint]) -> list[str]:

@@ -1,5 +1,6 @@
 """The walk: one run a day, a file of its predictions, and what they amount to together."""
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from mmoe.score.console import Reporter, SilentReporter
 from mmoe.score.run_directory import RunDirectory
 from mmoe.score.text_files import read_json, write_json
 from mmoe.train.backtest.plan import BacktestSettings, Step, day_column, plan_steps
+from mmoe.train.backtest.same_days import days_that_grew
 from mmoe.train.backtest.tested import total_metrics, write_tested
 from mmoe.train.fit import train_run
 from mmoe.train.run_start import first_difference, same_on_all_ranks, with_absolute_paths
@@ -25,6 +27,7 @@ def backtest(
     data: str | Path | None = None,
     resume: bool = False,
     reporter: Reporter | None = None,
+    changed_data: bool = False,
 ) -> dict[str, Any]:
     """Trains day d, tests day d + 1, walking forward; each model continues the one before.
 
@@ -38,6 +41,8 @@ def backtest(
         data: Overrides data.path.
         resume: Go on with the first unfinished day; days that have come since are walked too.
         reporter: Told of progress.
+        changed_data: Resume also where files of days that were begun have changed; what is
+            finished stays as it is.
 
     Returns:
         What backtest.json holds: for each tested day its metrics by task, and those of all tested
@@ -49,17 +54,22 @@ def backtest(
     reporter = reporter or SilentReporter()
     ensure_process_group(config.parallel.timeout_seconds)
     config = with_absolute_paths(config, data)
-    out = same_on_all_ranks(config, out, {"--resume": resume, **settings.options()})
+    out = same_on_all_ranks(
+        config, out, {"--resume": resume, "--changed-data": changed_data, **settings.options()}
+    )
     if rank() > 0:
         reporter = SilentReporter()
     column = day_column(config, settings)
     header = {"column": column, **settings.as_dict()}
-    steps = from_first(lambda: _begin(config, out, settings, header, resume), takes_long=True)
+    steps, changed = from_first(
+        lambda: _begin(config, out, settings, header, resume, changed_data), takes_long=True
+    )
     days = []
     try:
         for number, step in enumerate(steps):
             before = steps[number - 1] if number and not settings.from_scratch else None
-            days.append(_run_day(config, column, out, step, before, reporter))
+            grew = step.name in changed
+            days.append(_run_day(config, column, out, step, before, reporter, grew))
     except BaseException:  # the launcher's too, where another rank has failed
         if rank() == 0:
             _leave_nothing_of_no_day(out)
@@ -82,12 +92,16 @@ def _begin(
     settings: BacktestSettings,
     header: dict[str, Any],
     resume: bool,
-) -> list[Step]:
-    """Looks at the folder and the days, and writes plan.json."""
+    changed_data: bool,
+) -> tuple[list[Step], Collection[str]]:
+    """Looks at the folder and the days, and writes plan.json; the steps, and which have changed."""
     _check_folder(out, resume)
     steps = plan_steps(config, settings)
-    _write_plan(out, config, header, steps)
-    return steps
+    known = _check_plan(out, config, header, steps)
+    changed = days_that_grew(out, steps, known, allowed=changed_data)
+    out.mkdir(parents=True, exist_ok=True)
+    write_json(out / _PLAN, _plan(config, header, steps))
+    return steps, changed
 
 
 def _check_folder(out: Path, resume: bool) -> None:
@@ -109,31 +123,35 @@ def _check_folder(out: Path, resume: bool) -> None:
     raise ValueError(f"{out}: exists already; continue it with --resume, or choose another --out")
 
 
-def _write_plan(out: Path, config: RunConfig, header: dict[str, Any], steps: list[Step]) -> None:
-    """Writes plan.json; of a walk that is resumed, checks that it is the same one.
-
-    Raises:
-        ValueError: The walk was begun with another config, other settings or other days.
-    """
-    content = {
+def _plan(config: RunConfig, header: dict[str, Any], steps: list[Step]) -> dict[str, Any]:
+    """What plan.json holds."""
+    return {
         **header,
         "steps": [step.as_dict() for step in steps],
         "config": config.model_dump(mode="json"),
     }
-    path = out / _PLAN
-    if path.exists():
-        old = read_json(path, content)
-        before = old.pop("steps")
-        difference = first_difference(old, {**header, "config": content["config"]})
-        if content["steps"][: len(before)] != before:
-            difference = difference or _other_days(before, content["steps"])
-        if difference:
-            raise ValueError(
-                f"{out}: was begun otherwise ({difference}); resume with the same settings, or "
-                "choose another --out"
-            )
-    out.mkdir(parents=True, exist_ok=True)
-    write_json(path, content)
+
+
+def _check_plan(out: Path, config: RunConfig, header: dict[str, Any], steps: list[Step]) -> int:
+    """How many of the steps a walk that is resumed had before.
+
+    Raises:
+        ValueError: The walk was begun with another config, other settings or other days.
+    """
+    if not (out / _PLAN).exists():
+        return 0
+    content = _plan(config, header, steps)
+    old = read_json(out / _PLAN, content)
+    before = old.pop("steps")
+    difference = first_difference(old, {**header, "config": content["config"]})
+    if content["steps"][: len(before)] != before:
+        difference = difference or _other_days(before, content["steps"])
+    if difference:
+        raise ValueError(
+            f"{out}: was begun otherwise ({difference}); resume with the same settings, or "
+            "choose another --out"
+        )
+    return len(before)
 
 
 def _other_days(before: list[dict[str, Any]], now: list[dict[str, Any]]) -> str:
@@ -163,8 +181,12 @@ def _run_day(
     step: Step,
     before: Step | None,
     reporter: Reporter,
+    changed: bool,
 ) -> dict[str, Any]:
-    """One entry of backtest.json; a finished day is read, an unfinished one resumed."""
+    """One entry of backtest.json; a finished day is read, an unfinished one resumed.
+
+    Its data may have changed since it was begun; `changed` says that this was looked at.
+    """
     run, tested = RunDirectory(out / step.name), out / step.name / _TESTED
     if step.gap:
         reporter.say(
@@ -181,6 +203,7 @@ def _run_day(
                 day_config,
                 run.path,
                 resume=begun,
+                changed_data=changed,
                 warm_start=None if before is None else WarmStart(out / before.name),
                 reporter=reporter,
                 on_test=lambda predictions_NT, labels: write_tested(
