@@ -76,9 +76,11 @@ def _of_files(before: Sequence[RowsPrint], now: Sequence[RowsPrint]) -> list[str
     same_files = {one.name for one in before} == {two.name for two in now}
     if moved and same_files and Counter(map(_content, before)) == Counter(map(_content, now)):
         held = {_content(one): one.name for one in before}
-        two = moved[0][1]
-        return [f"{two.name} now holds what {held[_content(two)]} held, so the rows come in "
-                "another order"]  # fmt: skip
+        one, two = moved[0]
+        change = f"{two.name} now holds what {held[_content(two)]} held"
+        if held[_content(two)] == two.name:
+            change = f"{two.name} now comes where {one.name} came"
+        return [f"{change}, so the rows come in another order"]
     old, renamed = _old_files(before, now)
     new = [
         (place, f"{two.name} was added")

@@ -114,12 +114,14 @@ class ResumedData:
         """Before anything is read; all ranks together.
 
         Raises:
-            ValueError: As `check_resumed`.
+            ValueError: As `check_resumed`; the same text on every rank.
         """
         run = self.run
         if run is None:
             return
-        self.update = from_first(lambda: check_resumed(run, now, allowed=self.allowed))
+        self.update, refusal = from_first(lambda: _checked(run, now, self.allowed))
+        if refusal is not None:
+            raise ValueError(refusal)
         if self.update is not None:
             self.reporter.say(
                 f"the data has changed since the run began{_where(now)}: "
@@ -139,6 +141,14 @@ class ResumedData:
         if update is not None:
             position.batch = 0
             from_first(lambda: update.save(run))
+
+
+def _checked(run: RunDirectory, now: DataPrint, allowed: bool) -> tuple[RunData | None, str | None]:
+    """As `check_resumed`; an error's text is returned, for all ranks to raise."""
+    try:
+        return check_resumed(run, now, allowed=allowed), None
+    except ValueError as error:
+        return None, str(error)
 
 
 def changed_since(run: RunDirectory) -> list[str]:

@@ -17,6 +17,7 @@ from mmoe.datasets.splits import Splits
 from mmoe.score import RunDirectory
 from mmoe.score.console import SilentReporter
 from mmoe.train import evaluate_run, train_run
+from tests.parallel.launch import launch
 
 FILES, ROWS = 4, 150
 
@@ -360,3 +361,14 @@ def test_a_damaged_memory_is_named(config, tmp_path, content):
     with pytest.raises(ValueError, match=r"data\.json: is damaged \(.*\); remove it") as raised:
         evaluate_run(RunDirectory.open(tmp_path / "run"))
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.xdist_group("ranks")
+def test_all_ranks_refuse_together(runs, log, tmp_path):
+    dead = shutil.copytree(runs / "dead-memory", tmp_path / "dead")
+    _rotate(log)
+    ended = launch(["train", "--resume", "--out", dead], 2)
+    assert [rank.code for rank in ended] == [2, 2]
+    (said,) = [rank.err for rank in ended if rank.err]
+    assert "dead: the data has changed since the run began" in said
+    assert "part-0.parquet was removed" in said

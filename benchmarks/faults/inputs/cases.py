@@ -19,13 +19,22 @@ from benchmarks.faults.inputs.draft import Command, Draft, Expect
 from benchmarks.faults.inputs.id_faults import ID_FAULTS
 from benchmarks.faults.inputs.layout_faults import LAYOUT_FAULTS
 from benchmarks.faults.inputs.number_faults import NUMBER_FAULTS
+from benchmarks.faults.inputs.rotated_faults import rotated_log
 from benchmarks.faults.inputs.run_faults import damage_run
 from benchmarks.faults.inputs.workspace import Workspace
 from benchmarks.faults.small_log import small_config, small_log
 
 ROWS = 260
 # Of a hundred cases
-_FAMILIES = {"table": 36, "bytes": 26, "layout": 8, "config": 22, "changing": 4, "run": 4}
+_FAMILIES = {
+    "table": 36,
+    "bytes": 26,
+    "layout": 8,
+    "config": 22,
+    "changing": 4,
+    "run": 4,
+    "rotated": 4,
+}
 
 
 @dataclass
@@ -64,6 +73,10 @@ def draw_case(seed: int, number: int, space: Workspace, folder: Path) -> Case:
         return _config_case(number, draw, space, folder)
     if family == "run":
         return _run_case(number, draw, space, folder)
+    if family == "rotated":
+        name, expect, arguments, run = rotated_log(draw, space, folder)
+        command: Command = "train" if arguments[0] == "train" else "evaluate"
+        return Case(number, name, command, expect, arguments, run, words=(str(run),))
     return _data_case(number, family, draw, space, folder)
 
 
