@@ -23,10 +23,12 @@ class RunData(Strict):
     Attributes:
         data: What the rows come from.
         earlier: What they came from before a resume that was asked to take changed data.
+        since: Step of the checkpoint that the last such resume went on from.
     """
 
     data: DataPrint
     earlier: list[DataPrint] = Field(default_factory=list)
+    since: int | None = None
 
     @classmethod
     def read(cls, run: RunDirectory) -> "RunData | None":
@@ -61,7 +63,9 @@ class RunData(Strict):
         return next(differ, [])
 
 
-def check_resumed(run: RunDirectory, now: DataPrint, *, allowed: bool) -> RunData | None:
+def check_resumed(
+    run: RunDirectory, now: DataPrint, *, allowed: bool
+) -> tuple[RunData | None, bool]:
     """Compares the data with what an interrupted run began with.
 
     Args:
@@ -70,7 +74,7 @@ def check_resumed(run: RunDirectory, now: DataPrint, *, allowed: bool) -> RunDat
         allowed: The rows may be others.
 
     Returns:
-        What the run shall remember, where that changes.
+        What the run shall remember from now on, and whether that changes.
 
     Raises:
         ValueError: The data has changed; says what, and the ways out.
@@ -78,7 +82,7 @@ def check_resumed(run: RunDirectory, now: DataPrint, *, allowed: bool) -> RunDat
     remembered = RunData.read(run)
     changes = data_changes(remembered.data, now) if remembered is not None else []
     if remembered is None or not changes:
-        return None
+        return remembered, False
     if not allowed:
         mend = (
             "give the files their names back"
@@ -91,7 +95,7 @@ def check_resumed(run: RunDirectory, now: DataPrint, *, allowed: bool) -> RunDat
             f"{run.path}: the data has changed since the run began{_where(now)}: "
             f"{shown(changes)}: {mend}, or say {go_on} to go on"
         )
-    return RunData(data=now, earlier=remembered.trained_on())
+    return RunData(data=now, earlier=remembered.trained_on()), True
 
 
 class ResumedData:
@@ -108,7 +112,8 @@ class ResumedData:
         self, run: RunDirectory | None, config: RunConfig, allowed: bool, reporter: Reporter
     ) -> None:
         self.run, self.config, self.allowed, self.reporter = run, config, allowed, reporter
-        self.update: RunData | None = None
+        self.remembered: RunData | None = None
+        self.changes = False
 
     def check(self, now: DataPrint) -> None:
         """Before anything is read; all ranks together.
@@ -119,36 +124,42 @@ class ResumedData:
         run = self.run
         if run is None:
             return
-        self.update, refusal = from_first(lambda: _checked(run, now, self.allowed))
+        found, refusal = from_first(lambda: _checked(run, now, self.allowed))
         if refusal is not None:
             raise ValueError(refusal)
-        if self.update is not None:
+        self.remembered, self.changes = found
+        if self.remembered is None:
+            self.reporter.say(_forgotten(run))
+        elif self.changes:
+            leak = f", and {_LEAK}" if _goes_by_number(self.config) else ""
             self.reporter.say(
                 f"the data has changed since the run began{_where(now)}: "
-                f"{shown(self.update.changes())}; the interrupted epoch begins again"
-                + f", and {_LEAK}"
-                * _goes_by_number(self.config)
+                f"{shown(self.remembered.changes())}; the interrupted epoch begins again{leak}"
             )
-        elif not run.data_file.exists():
-            self.reporter.say(_forgotten(run))
 
     def take_in(self, position: Position) -> None:
         """Writes down what has changed, and lets training go on with it."""
-        run, update = self.run, self.update
-        if run is None or not self.allowed:
+        run, remembered = self.run, self.remembered
+        # A process may have died after it took other data in, and before its first checkpoint
+        again = remembered is not None and remembered.since == position.step
+        if run is None or not (self.allowed or again):
             return
         position.train_rows, position.fingerprint = 0, ""  # not to be compared
-        if update is not None:
+        if self.changes or again:
             position.batch = 0
+        if remembered is not None and self.changes:
+            update = remembered.model_copy(update={"since": position.step})
             from_first(lambda: update.save(run))
 
 
-def _checked(run: RunDirectory, now: DataPrint, allowed: bool) -> tuple[RunData | None, str | None]:
+def _checked(
+    run: RunDirectory, now: DataPrint, allowed: bool
+) -> tuple[tuple[RunData | None, bool], str | None]:
     """As `check_resumed`; an error's text is returned, for all ranks to raise."""
     try:
         return check_resumed(run, now, allowed=allowed), None
     except ValueError as error:
-        return None, str(error)
+        return (None, False), str(error)
 
 
 def changed_since(run: RunDirectory) -> list[str]:
