@@ -22,8 +22,8 @@ from mmoe.score.run_directory import RunDirectory
 from mmoe.tasks.curves import task_curves
 from mmoe.tasks.gate_statistics import GateStatistics
 from mmoe.tasks.metrics import task_metrics
+from mmoe.train.data_words import said_of_other_rows, said_of_own_split
 from mmoe.train.prepare import LabelledRows, encode
-from mmoe.train.run_data import said_of_other_rows, said_of_own_split
 
 Metrics = dict[str, dict[str, Any]]
 

@@ -31,13 +31,14 @@ from mmoe.score.predictor import Predictor
 from mmoe.score.run_directory import RunDirectory
 from mmoe.score.text_files import write_json
 from mmoe.tasks.gate_statistics import GateStatistics
+from mmoe.train.data_words import said_of_continued
 from mmoe.train.evaluate import metrics_of, predict_rows, split_curves, split_metrics
 from mmoe.train.loop import Trainer, steps_of
 from mmoe.train.memory import keep_freed_memory
 from mmoe.train.optim import build_average, build_optimizer, check_schedule
 from mmoe.train.plan import say_plan
 from mmoe.train.prepare import PreparedData, prepare, refuse_change
-from mmoe.train.run_data import ResumedData, changed_since
+from mmoe.train.run_data import ResumedData, RunData, changed_since
 from mmoe.train.run_start import (
     all_see,
     clear_run,
@@ -147,6 +148,8 @@ def train_run(
         if old is None and rank() == 0:
             clear_run(run)
         raise
+    if report is not None:
+        _say_continued(config, run, reporter)
     if old is not None:
         note = state.restore(CheckpointFolder(run.checkpoint), seed=config.seed)
         reporter.say(f"resuming after step {state.position.step} of {run.path}")
@@ -191,6 +194,14 @@ def _say_sizes(prepared: PreparedData, device: torch.device, reporter: Reporter)
     )
     if device.type != "cpu":
         reporter.say(f"training on {describe_device(device)}")
+
+
+def _say_continued(config: RunConfig, run: RunDirectory, reporter: Reporter) -> None:
+    """Where test rows may have been trained on by the run of a warm start."""
+    remembered = from_first(lambda: RunData.read(run))
+    line = None if remembered is None else said_of_continued(remembered, config)
+    if line is not None:
+        reporter.say(line)
 
 
 def _say_lanes(config: RunConfig, reporter: Reporter) -> None:

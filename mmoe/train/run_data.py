@@ -1,20 +1,18 @@
 """What a run's rows came from, kept in its folder; and what is said where they are others now."""
 
-from collections.abc import Sequence
-
 from pydantic import Field, ValidationError
 
 from mmoe.config import RunConfig
 from mmoe.config.base import Strict
 from mmoe.datasets.changed_data import data_changes, same_rows, shown
-from mmoe.datasets.fingerprint import DataPrint, RowsPrint
+from mmoe.datasets.fingerprint import DataPrint
 from mmoe.parallel import from_first
 from mmoe.score.console import Reporter
 from mmoe.score.run_directory import RunDirectory
 from mmoe.score.text_files import write_json
 from mmoe.train.state import Position
 
-_LEAK = "test rows may have been trained on"
+LEAK = "test rows may have been trained on"
 
 
 class RunData(Strict):
@@ -23,11 +21,14 @@ class RunData(Strict):
     Attributes:
         data: What the rows come from.
         earlier: What they came from before a resume that was asked to take changed data.
+        continued: What the runs of a warm start were trained on, as far as test rows of this one
+            may be among it.
         since: Step of the checkpoint that the last such resume went on from.
     """
 
     data: DataPrint
     earlier: list[DataPrint] = Field(default_factory=list)
+    continued: list[DataPrint] = Field(default_factory=list)
     since: int | None = None
 
     @classmethod
@@ -92,10 +93,11 @@ def check_resumed(
         )
         go_on = "--changed-data" if now.kind == "files" else "changed_data=True"
         raise ValueError(
-            f"{run.path}: the data has changed since the run began{_where(now)}: "
+            f"{run.path}: the data has changed since the run began{where(now)}: "
             f"{shown(changes)}: {mend}, or say {go_on} to go on"
         )
-    return RunData(data=now, earlier=remembered.trained_on()), True
+    update = {"data": now, "earlier": remembered.trained_on()}
+    return remembered.model_copy(update=update), True
 
 
 class ResumedData:
@@ -129,11 +131,11 @@ class ResumedData:
             raise ValueError(refusal)
         self.remembered, self.changes = found
         if self.remembered is None:
-            self.reporter.say(_forgotten(run))
+            self.reporter.say(forgotten(run))
         elif self.changes:
-            leak = f", and {_LEAK}" if _goes_by_number(self.config) else ""
+            leak = f", and {LEAK}" if goes_by_number(self.config) else ""
             self.reporter.say(
-                f"the data has changed since the run began{_where(now)}: "
+                f"the data has changed since the run began{where(now)}: "
                 f"{shown(self.remembered.changes())}; the interrupted epoch begins again{leak}"
             )
 
@@ -168,95 +170,22 @@ def changed_since(run: RunDirectory) -> list[str]:
     return [] if remembered is None else remembered.changes()
 
 
-def said_of_own_split(
-    run: RunDirectory, config: RunConfig, now: DataPrint
-) -> tuple[list[str], str | None]:
-    """What has changed since a run was trained whose own test split is evaluated again.
-
-    Returns:
-        The changes, and a line for the user.
-    """
-    remembered = RunData.read(run)
-    if remembered is None:
-        return [], _forgotten(run)
-    if config.data.split.by == "file" and all(
-        same_rows(one, now, "test") for one in remembered.trained_on()
-    ):
-        return [], None  # the other parts are not evaluated on
-    changes = remembered.changes(now)
-    if not changes:
-        return [], None
-    return changes, (
-        f"{_consequence(config, remembered, now)} (the data has changed since training"
-        f"{_where(now)}: {shown(changes)})"
-    )
-
-
-def said_of_other_rows(run: RunDirectory, config: RunConfig, now: DataPrint) -> str | None:
-    """A line for the user where rows are evaluated on that the run was trained on."""
-    remembered = RunData.read(run)
-    if remembered is None:
-        return None
-    names = _trained_on(config, remembered, now.rows)
-    if not names:
-        return None
-    return (
-        f"note: the run was trained on rows of {shown(names)}, so these metrics are better than "
-        "those of new rows; leave --data out to evaluate on its test split alone"
-    )
-
-
-def _consequence(config: RunConfig, remembered: RunData, now: DataPrint) -> str:
-    """What a changed test split means: it depends on what rows are split by."""
-    split = config.data.split.by
-    leak = (
-        f"{_LEAK}, and these metrics be too good: evaluate on rows that came later (--data PATH), "
-        "or train anew"
-    )
-    if split == "time" and _goes_by_number(config):
-        return f"warning: the cut between past and future may have moved, so {leak}"
-    if split == "file" and (names := _trained_on(config, remembered, now.parts.get("test", []))):
-        return f"warning: the run was trained on rows of {shown(names)}, so {leak}"
-    if not _goes_by_number(config):
-        why = {
-            "hash": ", as rows are split by key (rows without one: by number)",
-            "day": ", as days are split",
-            "file": "",
-        }[split]
-        return (
-            "note: the test split holds other rows than the one of metrics.json, though none that "
-            f"were trained on{why}"
-        )
-    return f"warning: rows are split by their number, so {leak}"
-
-
-def _goes_by_number(config: RunConfig) -> bool:
-    """Whether other rows before it, or more rows in all, may move a row to another split."""
+def goes_by_number(config: RunConfig) -> bool:
+    """Whether other rows before a row, or more rows in all, may move it to another split."""
     return config.data.split.by in ("random", "time") or config.data.source not in (
         "files",
         "synthetic-funnel",
     )
 
 
-def _trained_on(config: RunConfig, remembered: RunData, rows: Sequence[RowsPrint]) -> list[str]:
-    """Names of those files that held rows to train on, whatever they were called then."""
-    parts = ("train",) if config.data.split.by == "file" else None
-    seen = {
-        (one.size, one.digest)
-        for data in remembered.trained_on()
-        for part, prints in data.parts.items()
-        if data.kind == "files" and (parts is None or part in parts)
-        for one in prints
-    }
-    return [one.name for one in rows if (one.size, one.digest) in seen]
-
-
-def _forgotten(run: RunDirectory) -> str:
+def forgotten(run: RunDirectory) -> str:
+    """What is said of a run without data.json."""
     return (
         f"note: {run.path} does not remember its data, as an earlier version began it, so nobody "
         "can tell whether that has changed"
     )
 
 
-def _where(now: DataPrint) -> str:
+def where(now: DataPrint) -> str:
+    """The folder of the data, for a sentence."""
     return f" in {now.folder}" if now.folder else ""

@@ -14,6 +14,7 @@ from mmoe.parallel import first_other, from_all
 from mmoe.score.checkpoint import CheckpointFolder
 from mmoe.score.run_directory import RunDirectory
 from mmoe.score.text_files import write_json, write_text
+from mmoe.train.data_words import continued_data
 from mmoe.train.prepare import PreparedData
 from mmoe.train.run_data import RunData
 from mmoe.train.warm_start import WarmStartReport
@@ -220,6 +221,8 @@ def start_run(
     if report is not None:  # first, so that no --resume can forget it
         write_json(run.warm_start_file, report.as_dict())
     write_text(run.config_file, dump_config(config))
-    RunData(data=prepared.data).save(run)
+    earlier = None if report is None else RunDirectory(Path(report.run))
+    continued = [] if earlier is None else continued_data(earlier, config, prepared.data)
+    RunData(data=prepared.data, continued=continued).save(run)
     prepared.encoder.save(run.vocabulary)
     return run

@@ -16,7 +16,7 @@ from mmoe.datasets import synthetic
 from mmoe.datasets.splits import Splits
 from mmoe.score import RunDirectory
 from mmoe.score.console import SilentReporter
-from mmoe.train import evaluate_run, train_run
+from mmoe.train import WarmStart, evaluate_run, train_run
 from tests.parallel.launch import launch
 
 FILES, ROWS = 4, 150
@@ -379,3 +379,22 @@ def test_all_ranks_refuse_together(runs, log, tmp_path):
     (said,) = [rank.err for rank in ended if rank.err]
     assert "dead: the data has changed since the run began" in said
     assert "part-0.parquet was removed" in said
+
+
+@pytest.mark.parametrize("split", [{}, {"by": "time", "column": "day"}], ids=["random", "time"])
+def test_a_warm_start_on_a_log_that_grew(config, log, tmp_path, split):
+    """Another split of the same files tests rows that the earlier run was trained on."""
+    first, start = tmp_path / "first", WarmStart(tmp_path / "first")
+    train_run(config(split), first)
+    same, grown, new = _Listens(), _Listens(), _Listens()
+    train_run(config(split), tmp_path / "same", warm_start=start, reporter=same)
+    for seed in (8, 9):
+        pq.write_table(_noise(seed), tmp_path / f"new-{seed}.parquet")
+    alone = config(split, path=str(tmp_path / "new-*.parquet"))
+    train_run(alone, tmp_path / "new", warm_start=start, reporter=new)
+    _add(log)
+    train_run(config(split), tmp_path / "grown", warm_start=start, reporter=grown)
+    assert not any("trained on rows of" in line for line in (*same.said, *new.said))
+    words = "the run of the warm start was trained on rows of part-0.parquet, part-1.parquet, "
+    assert any(words in line for line in grown.said) == (not split)
+    assert (words in _evaluated(tmp_path / "grown")[1]) == (not split)
