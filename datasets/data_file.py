@@ -1,6 +1,7 @@
 """One file of rows: where it lies, and what its folders' names say about its rows."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ import fsspec
 
 _PARTITION = re.compile(r"([A-Za-z_][A-Za-z0-9_\-]*)=(.*)")
 _GLOB = re.compile(r"[*?\[]")
+# What object stores call it; an ETag is one too, of the content as it was uploaded
+_CHECKSUMS = ("md5Hash", "content_md5", "ETag", "etag")
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"  # what Hive and Spark call the folder of nulls
 
 
@@ -32,6 +35,13 @@ class DataFile:
     def name(self) -> str:
         """The last part of the address."""
         return self.address.rstrip("/").rpartition("/")[2]
+
+    @property
+    def absolute(self) -> str:
+        """The whole address, with slashes."""
+        if is_address(self.address):
+            return self.address
+        return Path(self.address).absolute().as_posix()
 
     @property
     def partitions(self) -> dict[str, str | None]:
@@ -66,15 +76,33 @@ class DataFile:
         filesystem.invalidate_cache(filesystem._parent(path))  # a listing may be old
         return int(filesystem.size(path))
 
-    def tail(self, count: int) -> bytes:
-        """The last bytes; all of them, where there are fewer.
+    def ranges(self, spans: Sequence[tuple[int, int]]) -> list[bytes]:
+        """The bytes of each span, from the first one up to, not including, the second.
 
         Raises:
             OSError: It is not there.
         """
+        if is_address(self.address):
+            filesystem, path = fsspec.url_to_fs(self.address)
+            return [bytes(filesystem.cat_file(path, start, stop)) for start, stop in spans]
+        found = []
         with self.open() as file:
-            file.seek(max(self.size() - count, 0))
-            return file.read()
+            for start, stop in spans:
+                file.seek(start)
+                found.append(file.read(stop - start))
+        return found
+
+    def checksum(self) -> bytes | None:
+        """Of the content, where the file system keeps one; local ones do not.
+
+        Raises:
+            OSError: It is not there.
+        """
+        if not is_address(self.address):
+            return None
+        filesystem, path = fsspec.url_to_fs(self.address)
+        about = filesystem.info(path)
+        return next((f"{key} {about[key]}".encode() for key in _CHECKSUMS if about.get(key)), None)
 
 
 def is_address(path: str) -> bool:

@@ -60,6 +60,11 @@ def load(config: RunConfig, data: Path | None) -> Splits:
     return Splits(train=train, validation=validation, test=test, oracle=None, origin=str(path))
 
 
+def files(config: RunConfig, data: Path | None) -> dict[str, list[Path]]:
+    """What `load` reads, with its arguments and errors."""
+    return {"all": [_path(config, data)]}
+
+
 def _path(config: RunConfig, data: Path | None) -> Path:
     if data is None and isinstance(config.data.path, str):
         data = Path(config.data.path)

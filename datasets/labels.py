@@ -73,12 +73,15 @@ def encode_labels(
 class TrainableCheck:
     """Whether labels, seen chunk by chunk, can be trained on.
 
-    A loss needs observed labels; AUC and log-loss need both classes.
+    A loss needs observed labels, one of which counts; AUC and log-loss need both classes.
     """
 
     def __init__(self, config: RunConfig) -> None:
         self.tasks = config.tasks
+        # ESMM learns a purchase's probability from rows too where its own label is not observed
+        self.entire_space = config.model.kind == "esmm"
         self.rows = 0
+        self.heaviest_T = np.zeros(len(self.tasks), np.float32)
         self.observed_T = np.zeros(len(self.tasks), np.int64)
         self.lowest_T = np.full(len(self.tasks), np.inf)
         self.highest_T = np.full(len(self.tasks), -np.inf)
@@ -87,14 +90,17 @@ class TrainableCheck:
         """More training rows."""
         self.rows += len(labels)
         for t in range(len(self.tasks)):
-            values = labels.labels_NT[labels.observed_NT[:, t], t]
+            observed_N = labels.observed_NT[:, t]
+            weights = labels.weights_NT[observed_N | self.entire_space, t]
+            self.heaviest_T[t] = max(self.heaviest_T[t], weights.max(initial=0))
+            values = labels.labels_NT[observed_N, t]
             if len(values):
                 self.observed_T[t] += len(values)
                 self.lowest_T[t] = min(self.lowest_T[t], values.min())
                 self.highest_T[t] = max(self.highest_T[t], values.max())
 
     def finish(self, origin: str) -> None:
-        """Raises ValueError where a task has no label, or one class only."""
+        """Raises ValueError where a task has no label, no row that counts, or one class only."""
         for t, task in enumerate(self.tasks):
             observed = int(self.observed_T[t])
             if not observed:
@@ -102,6 +108,12 @@ class TrainableCheck:
                     f"{origin}: task {task.name!r} has no observed label among {self.rows} "
                     f"training rows; check its label {shown(task.label)} and observed_when"
                     + (f" {shown(task.observed_when)}" if task.observed_when else "")
+                )
+            if not self.heaviest_T[t]:
+                raise ValueError(
+                    f"{origin}: column {task.weight_column!r} (weight_column of task "
+                    f"{task.name!r}) is 0 on all {observed} training rows with a label, so "
+                    "nothing would be learnt; check the column, or remove weight_column or the task"
                 )
             if task.kind == "binary" and self.lowest_T[t] == self.highest_T[t]:
                 raise ValueError(

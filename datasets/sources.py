@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,9 +21,9 @@ from mmoe.datasets.splits import Splits, split_table
 # Imported only when asked for, so that one source's needs are not everybody's.
 _BUNDLED = MappingProxyType(
     {
-        "synthetic-funnel": "mmoe.datasets.synthetic:load",
-        "census-income": "mmoe.datasets.census_income:load",
-        "hillstrom": "mmoe.datasets.hillstrom:load",
+        "synthetic-funnel": "mmoe.datasets.synthetic",
+        "census-income": "mmoe.datasets.census_income",
+        "hillstrom": "mmoe.datasets.hillstrom",
     }
 )
 
@@ -61,7 +62,8 @@ def load_splits(config: RunConfig, data: str | Path | None = None) -> Splits:
             is missing, or the rows cannot be read or split.
     """
     if config.data.source != "files":
-        return _bundled(config.data.source)(config, None if data is None else Path(data))
+        load = _bundled(config.data.source, "load")
+        return load(config, None if data is None else Path(data))
     if config.data.split.by == "file":
         return _by_file(config, data)
     paths = one_path(config, data)
@@ -70,6 +72,29 @@ def load_splits(config: RunConfig, data: str | Path | None = None) -> Splits:
     table = _with_rows(_read(paths, uses), origin)
     train, validation, test = split_table(table, config.data.split, config.split_seed, origin)
     return Splits(train=train, validation=validation, test=test, origin=origin)
+
+
+def source_paths(config: RunConfig, data: str | Path | None = None) -> dict[str, Paths]:
+    """The files that a run's rows come from, by part; none where rows are generated.
+
+    Args:
+        config: Of the run.
+        data: As for `load_splits`.
+
+    Raises:
+        ValueError: The source is not known, no path is given, or a setting would not be read.
+    """
+    if config.data.source != "files":
+        files = _bundled(config.data.source, "files")
+        return files(config, None if data is None else Path(data))
+    if config.data.split.by == "file":
+        return files_by_split(config, data)
+    return {"all": one_path(config, data)}
+
+
+def generated_splits(config: RunConfig, data: str | Path | None = None) -> Splits | None:
+    """The splits of a run whose rows are in no file; None: they are."""
+    return None if source_paths(config, data) else load_splits(config, data)
 
 
 def one_path(config: RunConfig, data: str | Path | None) -> Paths:
@@ -137,11 +162,11 @@ def load_test(config: RunConfig, data: str | Path | None = None) -> HeldOut:
     return HeldOut(table=_with_rows(table, origin), oracle=None, origin=origin)
 
 
-def _bundled(name: str) -> Callable[[RunConfig, Path | None], Splits]:
+def _bundled(name: str, function: str) -> Callable[[RunConfig, Path | None], Any]:
+    """`load` makes the splits, `files` names what it reads, by part."""
     if name not in _BUNDLED:
         raise ValueError(f"data.source: expected one of {', '.join(source_names())}, got {name!r}")
-    module, _, function = _BUNDLED[name].partition(":")
-    return getattr(import_module(module), function)
+    return getattr(import_module(_BUNDLED[name]), function)
 
 
 def _by_file(config: RunConfig, folder: str | Path | None) -> Splits:

@@ -145,6 +145,11 @@ def load(config: RunConfig, data: Path | None) -> Splits:
     )
 
 
+def files(config: RunConfig, data: Path | None) -> dict[str, list[Path]]:
+    """None: there is nothing to read."""
+    return {}
+
+
 def _truths(config: RunConfig, log: FunnelLog) -> dict[str, np.ndarray]:
     """The true probability of each task whose label the generator knows, [N]."""
     clicks = {task.name for task in config.tasks if task.label == "click"}

@@ -70,6 +70,14 @@ class NewExperts(StrEnum):
     COPY = "copy"
 
 
+ChangedData = Annotated[
+    bool,
+    typer.Option(
+        "--changed-data", help="With --resume: go on also where files have changed since."
+    ),
+]
+
+
 @app.callback(invoke_without_command=True)
 def _every_command(
     context: typer.Context,
@@ -180,6 +188,7 @@ def train(
         Device | None,
         typer.Option(help="Overrides training.device; not stored, so --resume may change it."),
     ] = None,
+    changed_data: ChangedData = False,
     quiet: Quiet = False,
 ) -> None:
     """Train, evaluate on the test split, and write a run directory."""
@@ -203,6 +212,7 @@ def train(
             profile=profile,
             device=None if device is None else device.value,
             numbered=out is None,
+            changed_data=changed_data,
         )
     _print_metrics(finished.metrics)
     _say(finished.directory.path)
@@ -236,6 +246,7 @@ def backtest(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the first unfinished day in --out.")
     ] = False,
+    changed_data: ChangedData = False,
     quiet: Quiet = False,
 ) -> None:
     """Train day d, test day d + 1, walking forward; print every day and the total."""
@@ -256,6 +267,7 @@ def backtest(
             resume=resume,
             reporter=_reporter(quiet),
             numbered=out is None,
+            changed_data=changed_data,
             on_folder=folders.append,
         )
     _print_table(backtest_table(result))
@@ -279,6 +291,14 @@ def evaluate(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON in the form of metrics.json.")
     ] = False,
+    changed_data: Annotated[
+        bool,
+        typer.Option(
+            "--changed-data",
+            help="It is known that files have changed since training: do not warn that rows of "
+            "the test split may have been trained on.",
+        ),
+    ] = False,
     device: OnDevice = Device.AUTO,
     table_precision: InPrecision = None,
     quiet: Quiet = False,
@@ -294,11 +314,14 @@ def evaluate(
         all_negatives=all_negatives,
         device=device.value,
         table_precision=None if table_precision is None else table_precision.value,
+        changed_data=changed_data,
     )
     if as_json:
         print(json.dumps(metrics, indent=2, allow_nan=False))
     else:
-        _print_metrics(metrics, "test split" if data is None else data)
+        title = "test split" if data is None else data
+        changed = "data_changed" in metrics and not changed_data
+        _print_metrics(metrics, title + ", its data changed since training" * changed)
 
 
 @app.command()

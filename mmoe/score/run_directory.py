@@ -41,6 +41,11 @@ class RunDirectory:
         return self.path / "warm_start.json"
 
     @property
+    def data_file(self) -> Path:
+        """What the rows came from, so that other rows are noticed; of older runs absent."""
+        return self.path / "data.json"
+
+    @property
     def plan_file(self) -> Path:
         """Which rank holds which tables; only of runs on several ranks."""
         return self.path / "plan.json"

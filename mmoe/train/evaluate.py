@@ -10,8 +10,9 @@ import numpy as np
 from mmoe.config import DeviceKind, RunConfig, ScoringPrecision, TaskConfig
 from mmoe.datasets.encoded import EncodedLabels, join_labels
 from mmoe.datasets.encoder import FeatureEncoder
+from mmoe.datasets.fingerprint import DataPrint, print_data, print_files, print_tables
 from mmoe.datasets.share import Share
-from mmoe.datasets.sources import load_test
+from mmoe.datasets.sources import generated_splits, load_test
 from mmoe.datasets.stream import every_row, open_stream, wants_stream
 from mmoe.embeddings import memory_of_tables
 from mmoe.parallel import first_other, from_first, rank, to_first, world_size
@@ -21,6 +22,7 @@ from mmoe.score.run_directory import RunDirectory
 from mmoe.tasks.curves import task_curves
 from mmoe.tasks.gate_statistics import GateStatistics
 from mmoe.tasks.metrics import task_metrics
+from mmoe.train.data_words import said_of_other_rows, said_of_own_split
 from mmoe.train.prepare import LabelledRows, encode
 
 Metrics = dict[str, dict[str, Any]]
@@ -163,6 +165,7 @@ def evaluate_run(
     all_negatives: bool = False,
     device: DeviceKind = "auto",
     table_precision: ScoringPrecision | None = None,
+    changed_data: bool = False,
 ) -> dict[str, Any]:
     """Evaluates a run's best model; the result has the form of metrics.json.
 
@@ -176,6 +179,11 @@ def evaluate_run(
         device: To compute on; auto: a GPU where there is one.
         table_precision: int8 or fp16: tables in fewer bits, and a word on what that changes; None:
             as they were trained.
+        changed_data: It is known that the data has changed since training: no word about it.
+
+    Returns:
+        As metrics.json; with `data_changed`, where the test split is the run's own and its data is
+        not what it was.
 
     Raises:
         ValueError: The run, the data or the device cannot be used.
@@ -190,7 +198,8 @@ def evaluate_run(
         )
     if table_precision is not None:
         reporter.say(memory_of_tables(encoder.tables, table_precision))
-    rows, oracle = _held_out(config, encoder, data)
+    rows, oracle, seen = _held_out(config, encoder, data)
+    changes = _compare(run, config, seen, data, reporter, silent=changed_data)
     _check_same_rows(len(rows))
     first, stop = _own_span(predictor, rows)
     with reporter.track("evaluating", stop - first, "rows") as tracker:
@@ -203,7 +212,27 @@ def evaluate_run(
     if table_precision is not None and data is None and not all_negatives:
         for line in _cost_of_precision(stored["tasks"], metrics, table_precision):
             reporter.say(line)
-    return {**stored, "tasks": metrics}
+    stored.pop("data_changed", None)
+    return {**stored, "tasks": metrics, **({"data_changed": changes} if changes else {})}
+
+
+def _compare(
+    run: RunDirectory,
+    config: RunConfig,
+    seen: DataPrint,
+    data: str | Path | None,
+    reporter: Reporter,
+    *,
+    silent: bool,
+) -> list[str]:
+    """Says what has changed since training where that matters; returns it for the result."""
+    if _is_own_split(config, data):
+        changes, line = from_first(lambda: said_of_own_split(run, config, seen))
+    else:
+        changes, line = [], from_first(lambda: said_of_other_rows(run, config, seen))
+    if line is not None and not silent:
+        reporter.say(line)
+    return changes
 
 
 def _cost_of_precision(
@@ -232,16 +261,30 @@ def _check_same_rows(count: int) -> None:
         )
 
 
+def _is_own_split(config: RunConfig, data: str | Path | None) -> bool:
+    """Of a bundled source `data` is the folder of its raw files, which are split again."""
+    return data is None or config.data.source != "files"
+
+
 def _held_out(
     config: RunConfig, encoder: FeatureEncoder, data: str | Path | None
-) -> tuple[LabelledRows, dict[str, np.ndarray] | None]:
-    """The rows to evaluate on; streamed where those of training were."""
+) -> tuple[LabelledRows, dict[str, np.ndarray] | None, DataPrint]:
+    """The rows to evaluate on, and what they came from; streamed where those of training were."""
+    if not _is_own_split(config, data):
+        assert data is not None, "it would be the own split"
+        seen = from_first(lambda: print_files({"all": data}))
+    else:
+        splits = generated_splits(config, data)
+        if splits is not None:
+            rows = encode(config, encoder, splits.test, splits.origin)
+            return rows, splits.oracle, print_tables(splits)
+        seen = from_first(lambda: print_data(config, data=data))
     if wants_stream(config, data):
         rows = (
             open_stream(config).rows("test", encoder)
             if data is None
             else every_row(config, encoder, data)
         )
-        return rows, None
+        return rows, None, seen
     held_out = load_test(config, data)
-    return encode(config, encoder, held_out.table, held_out.origin), held_out.oracle
+    return encode(config, encoder, held_out.table, held_out.origin), held_out.oracle, seen

@@ -31,13 +31,15 @@ from mmoe.score.predictor import Predictor
 from mmoe.score.run_directory import RunDirectory
 from mmoe.score.text_files import write_json
 from mmoe.tasks.gate_statistics import GateStatistics
+from mmoe.train.data_words import said_of_continued
 from mmoe.train.evaluate import metrics_of, predict_rows, split_curves, split_metrics
 from mmoe.train.loop import Trainer, steps_of
 from mmoe.train.memory import keep_freed_memory
 from mmoe.train.optim import build_average, build_optimizer, check_schedule
 from mmoe.train.plan import say_plan
-from mmoe.train.prepare import PreparedData, prepare
+from mmoe.train.prepare import PreparedData, prepare, refuse_change
 from mmoe.train.run_claim import RunClaim
+from mmoe.train.run_data import ResumedData, RunData, changed_since
 from mmoe.train.run_start import (
     all_see,
     same_data_on_all_ranks,
@@ -72,6 +74,7 @@ def train_run(
     profile: bool = False,
     device: DeviceKind | None = None,
     numbered: bool = False,
+    changed_data: bool = False,
 ) -> FinishedRun:
     """Trains, evaluates on the test split, and writes the run directory.
 
@@ -91,6 +94,8 @@ def train_run(
         device: Overrides training.device, for this call alone: it is not stored with the run.
         numbered: Where `out` exists, take the first of out-2, out-3, … that does not; nothing is
             resumed then.
+        changed_data: Resume also where the rows are no longer those that the run began with; the
+            interrupted epoch begins again.
 
     Raises:
         ValueError: Config, data or directory cannot be used. Checked before anything is written.
@@ -114,6 +119,7 @@ def train_run(
             on_test=on_test,
             profile=profile,
             numbered=numbered,
+            changed_data=changed_data,
         )
 
 
@@ -131,11 +137,13 @@ def _train(
     on_test: TestCallback | None,
     profile: bool,
     numbered: bool,
+    changed_data: bool,
 ) -> FinishedRun:
     """`train_run` in a folder that it holds the claim to."""
     config = with_absolute_paths(config, data)
     asked = {} if warm_start is None else warm_start.options()
-    out = same_on_all_ranks(config, out, {"--resume": resume, **asked})
+    asked = {"--resume": resume, "--changed-data": changed_data, **asked}
+    out = same_on_all_ranks(config, out, asked)
     if rank() > 0:
         reporter = SilentReporter()
     if resume:
@@ -151,6 +159,7 @@ def _train(
         earlier = None if warm_start is None else EarlierRun.open(warm_start.run)
     if earlier is not None:
         earlier.check(config)
+    resumed = ResumedData(old, config, changed_data, reporter)
     with reporter.track(f"reading {config.name}", None, "rows") as tracker:
         prepared = prepare(
             config,
@@ -158,6 +167,7 @@ def _train(
             earlier=None if earlier is None else earlier.encoder,
             splits=splits,
             advance=tracker.advance,
+            check=resumed.check,
         )
     same_data_on_all_ranks(prepared)
     _say_sizes(prepared, place, reporter)
@@ -179,11 +189,14 @@ def _train(
     except ValueError:
         claim.give_up(run)
         raise
+    if report is not None:
+        _say_continued(config, run, reporter)
     if old is not None:
         note = state.restore(CheckpointFolder(run.checkpoint), seed=config.seed)
         reporter.say(f"resuming after step {state.position.step} of {run.path}")
         if note is not None:
             reporter.say(note)
+        resumed.take_in(state.position)
     say_plan(state.ranker, run, reporter)
     trainer = Trainer(config, state, prepared, run, reporter, profile=profile, check=claim.check)
     try:
@@ -195,6 +208,8 @@ def _train(
         if told is error:
             raise
         raise told from error
+    if prepared.streamed:
+        from_first(lambda: refuse_change(config, prepared.data))
     state.restore_best(trainer.checkpoints.folder)
     claim.check()
     return FinishedRun(run, _evaluate(config, state, prepared, run, reporter, on_test))
@@ -223,6 +238,14 @@ def _say_sizes(prepared: PreparedData, device: torch.device, reporter: Reporter)
     )
     if device.type != "cpu":
         reporter.say(f"training on {describe_device(device)}")
+
+
+def _say_continued(config: RunConfig, run: RunDirectory, reporter: Reporter) -> None:
+    """Where test rows may have been trained on by the run of a warm start."""
+    remembered = from_first(lambda: RunData.read(run))
+    line = None if remembered is None else said_of_continued(remembered, config)
+    if line is not None:
+        reporter.say(line)
 
 
 def _say_lanes(config: RunConfig, reporter: Reporter) -> None:
@@ -259,6 +282,9 @@ def _evaluate(
             "split_seed": config.split_seed,
             "versions": _versions(),
         }
+        changes = changed_since(run)
+        if changes:
+            metrics["data_changed"] = changes
         if on_test is not None:
             on_test(predictions_NT, labels)
         curves = split_curves(config, predictions_NT, labels, gates, oracle)

@@ -9,15 +9,17 @@ import pyarrow as pa
 
 from mmoe.config import RunConfig
 from mmoe.datasets.batch import Batch
+from mmoe.datasets.changed_data import data_changes, shown
 from mmoe.datasets.encoded import EncodedData
 from mmoe.datasets.encoder import FeatureEncoder
 from mmoe.datasets.extend_encoder import extend_encoder
+from mmoe.datasets.fingerprint import DataPrint, print_data
 from mmoe.datasets.labels import encode_labels
 from mmoe.datasets.share import WHOLE, Share
-from mmoe.datasets.sources import load_splits
+from mmoe.datasets.sources import generated_splits, load_splits
 from mmoe.datasets.splits import Splits
 from mmoe.datasets.stream import open_stream, wants_stream
-from mmoe.parallel import from_first, world_size
+from mmoe.parallel import from_first
 
 
 class LabelledRows(Protocol):
@@ -45,9 +47,9 @@ class PreparedData:
     """The three splits, and the encoder that was fitted on the first.
 
     Attributes:
+        data: What the rows came from, as it was before and after it was read.
         streamed: The splits are read while they are used.
-        fingerprint: Of the files, where they are streamed; a resumed run needs the same.
-        content: Of the streamed files' bytes, by which several ranks compare what they read.
+        fingerprint: Of the files and row groups, where they are streamed: the order of rows.
     """
 
     encoder: FeatureEncoder
@@ -56,9 +58,9 @@ class PreparedData:
     test: LabelledRows
     oracle: dict[str, np.ndarray] | None
     origin: str
+    data: DataPrint
     streamed: bool = False
     fingerprint: str = ""
-    content: str = ""
 
 
 def prepare(
@@ -68,6 +70,7 @@ def prepare(
     earlier: FeatureEncoder | None = None,
     splits: Splits | None = None,
     advance: Callable[[int], None] | None = None,
+    check: Callable[[DataPrint], None] | None = None,
 ) -> PreparedData:
     """Reads, splits and encodes the data of a run.
 
@@ -77,14 +80,23 @@ def prepare(
         earlier: Of the run that a new one continues: what is fitted extends it.
         splits: Tables that are in memory already.
         advance: Told how many more rows a stream has read.
+        check: Given what the rows come from, before they are read; on every rank.
 
     Raises:
-        ValueError: Anything is wrong with the data; the message names file, column and row.
+        ValueError: Anything is wrong with the data, or it changes while it is read; the message
+            names file, column and row.
     """
+    if splits is None:
+        splits = generated_splits(config)
+    data = print_data(config, splits)
+    if check is not None:
+        check(data)
     # Ranks that see other files must not part here: what they have read is compared later
     if splits is None and from_first(lambda: wants_stream(config)):
-        return _prepare_stream(config, encoder, earlier, advance)
-    splits = splits or load_splits(config)
+        return _prepare_stream(config, data, encoder, earlier, advance)
+    if splits is None:
+        splits = load_splits(config)
+        refuse_change(config, data)
     if encoder is None:
         encoder = FeatureEncoder.fit(config, splits.train, splits.origin)
         encoder = encoder if earlier is None else extend_encoder(encoder, earlier, splits.origin)
@@ -96,7 +108,24 @@ def prepare(
         test=encode(config, encoder, splits.test, splits.origin),
         oracle=splits.oracle,
         origin=splits.origin,
+        data=data,
     )
+
+
+def refuse_change(config: RunConfig, data: DataPrint) -> None:
+    """Whether the files are still what they were before they were read.
+
+    Raises:
+        ValueError: One is not; then nobody knows which rows have been read.
+    """
+    if data.kind == "tables":
+        return
+    changes = data_changes(data, print_data(config))
+    if changes:
+        raise ValueError(
+            f"{data.folder}: {shown(changes)} while it was read; let what writes there end first, "
+            "and start again"
+        )
 
 
 def encode(
@@ -116,6 +145,7 @@ def encode(
 
 def _prepare_stream(
     config: RunConfig,
+    data: DataPrint,
     encoder: FeatureEncoder | None,
     earlier: FeatureEncoder | None,
     advance: Callable[[int], None] | None,
@@ -132,6 +162,7 @@ def _prepare_stream(
 
     if encoder is None:
         encoder = from_first(fit, takes_long=True)
+    refuse_change(config, data)
     return PreparedData(
         encoder=encoder,
         train=splits.rows("train", encoder),
@@ -139,7 +170,7 @@ def _prepare_stream(
         test=splits.rows("test", encoder),
         oracle=None,
         origin=splits.origin,
+        data=data,
         streamed=True,
         fingerprint=splits.fingerprint(),
-        content=splits.content() if world_size() > 1 else "",
     )

@@ -21,7 +21,9 @@ from mmoe.score.folder_claim import (
 from mmoe.score.run_directory import RunDirectory
 from mmoe.score.text_files import write_json, write_text
 from mmoe.tasks.diverged import Diverged
+from mmoe.train.data_words import continued_data
 from mmoe.train.prepare import PreparedData
+from mmoe.train.run_data import RunData
 from mmoe.train.run_start import first_difference
 from mmoe.train.warm_start import WarmStartReport
 
@@ -106,6 +108,9 @@ class RunClaim(FolderClaim):
         if report is not None:  # early, so that no --resume can forget it
             write_json(run.warm_start_file, report.as_dict())
         write_text(run.config_file, text)
+        earlier = None if report is None else RunDirectory(Path(report.run))
+        continued = [] if earlier is None else continued_data(earlier, config, prepared.data)
+        RunData(data=prepared.data, continued=continued).save(run)
         prepared.encoder.save(run.vocabulary)
         return run
 

@@ -73,7 +73,7 @@ def same_data_on_all_ranks(prepared: PreparedData) -> None:
     seen = {
         "rows of train, validation and test": [len(rows) for rows in splits],
         "files": prepared.fingerprint,
-        "sizes or last bytes of the files": prepared.content,
+        "sizes or content of the files": prepared.data.digest(),
         "ids": prepared.encoder.fingerprint(),
         "labels": 0 if labels is None else crc32(labels.labels_NT.tobytes()),
     }

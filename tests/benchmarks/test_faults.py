@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.faults import memory_limit, train_program
 from benchmarks.faults.inputs.cases import Case, draw_case
-from benchmarks.faults.inputs.draft import error, right
+from benchmarks.faults.inputs.draft import complains, error, right
 from benchmarks.faults.inputs.in_process import run_in_process
 from benchmarks.faults.inputs.judge import judge
 from benchmarks.faults.inputs.workspace import Workspace
@@ -70,6 +70,7 @@ def _score(space: Workspace, folder, table: pa.Table, expect) -> Case:
     [
         ("none", right("none"), "right answer", ""),
         ("none", error("price"), "failure", "should not have"),
+        ("none", complains("other rows"), "failure", "did not say 'other rows'"),
         ("none", right("clean"), "right answer", ""),
         ("other prices", right("clean"), "failure", "scores differ"),
         ("words", error("price"), "clear error", ""),

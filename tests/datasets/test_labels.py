@@ -206,6 +206,18 @@ def test_one_class_is_an_error_in_training_only():
         encode(config, training=True, y=pa.array([None, None], pa.int64()))
 
 
+def test_rows_of_which_none_counts_train_nothing():
+    config = configured({"label": "y", "weight_column": "w"}, {"label": "y"})
+    with pytest.raises(ValueError, match="so nothing would be learnt") as caught:
+        encode(config, training=True, y=[0, 1, None], w=[0, 1e-60, 2])
+    assert str(caught.value) == (
+        "log.csv: column 'w' (weight_column of task 't') is 0 on all 2 training rows with a label, "
+        "so nothing would be learnt; check the column, or remove weight_column or the task"
+    )
+    encode(config, training=True, y=[0, 1, None], w=[0, 0.1, 2])
+    encode(config, y=[0, 1, None], w=[0, 0, 0])  # rows that are not trained on
+
+
 def test_required_columns():
     config = configured(
         {"label": "a / b > 1", "weight_column": "w", "observed_when": "`c d` == 1"},

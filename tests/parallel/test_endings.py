@@ -183,8 +183,8 @@ def test_the_first_rank_that_differs(monkeypatch):
         ({"ids": "x"}, "rank 1 has read other data than rank 0: the ids differ; give all"),
         ({"labels": 1}, "rank 1 has read other data than rank 0: the labels differ; give all"),
         (
-            {"sizes or last bytes of the files": "x"},
-            "rank 1 has read other data than rank 0: the sizes or last bytes of the files differ",
+            {"sizes or content of the files": "x"},
+            "rank 1 has read other data than rank 0: the sizes or content of the files differ",
         ),
     ],
     ids=["rows", "ids", "labels", "bytes"],

@@ -2,6 +2,7 @@
 
 import datetime as dt
 import json
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -169,6 +170,34 @@ def test_a_day_that_came_since_is_walked_on_resume(config, folder, funnel_table,
     after = backtest(config(), tmp_path / "out", settings, resume=True)
     assert after["days"][:3] == before["days"]
     assert [day["test_day"] for day in after["days"][3:]] == ["2024-02-04"]
+
+
+def test_a_day_that_has_changed_since_is_named(config, folder, funnel_table, tmp_path):
+    settings, keywords = BacktestSettings(column="day"), {"resume": True}
+    before = backtest(config(), tmp_path / "out", settings)
+    pq.write_table(funnel_table.slice(0, 500), folder / f"day={DAYS[1]}" / "part-0.parquet")
+    with pytest.raises(
+        ValueError,
+        match=r"out: the data of 2024-01-30 to 2024-01-31 has changed since trained-2024-01-30 was "
+        r"begun, in .*log: day=2024-01-31/part-0\.parquet was changed .*--changed-data",
+    ):
+        backtest(config(), tmp_path / "out", settings, **keywords)
+    keywords["changed_data"] = True
+    assert backtest(config(), tmp_path / "out", settings, **keywords) == before, "all is finished"
+
+
+@pytest.mark.parametrize("after", [5, 100])
+def test_a_log_in_one_file_takes_in_days(config, folder, tmp_path, after, dies_after):
+    """The killed walk goes on, and so does one that had finished; nothing old is done again."""
+    log, settings = tmp_path / "log.parquet", BacktestSettings(column="day")
+    whole = pq.read_table(folder)
+    whole = whole.set_column(whole.column_names.index("day"), "day", whole["day"].cast(pa.string()))
+    pq.write_table(whole.slice(0, 3000), log)
+    with suppress(KeyboardInterrupt):
+        backtest(config(f"data.path={log}"), tmp_path / "out", settings, reporter=dies_after(after))
+    pq.write_table(whole, log)
+    result = backtest(config(f"data.path={log}"), tmp_path / "out", settings, resume=True)
+    assert [day["test_day"] for day in result["days"]] == DAYS[1:]
 
 
 def test_another_walk_in_the_same_folder_is_refused(config, tmp_path):

@@ -24,6 +24,7 @@ def test_files_and_metrics_of_a_run(train):
         "checkpoint",
         "config.yaml",
         "curves.json",
+        "data.json",
         "history.json",
         "metrics.json",
         "mmoe.json",
@@ -112,6 +113,11 @@ def test_resume_notices_other_data(train, funnel_config, funnel_table, tmp_path)
         origin="log",
     )
     config = config_from_dict(set_values(funnel_config, ["training.epochs=1"]))
+    with pytest.raises(
+        ValueError, match=r"other rows \(3,000 then, 2,000 now\).*changed_data=True"
+    ):
+        train_run(config, tmp_path / "run", splits=other, resume=True)
+    (tmp_path / "run" / "data.json").unlink()  # as of an earlier version
     with pytest.raises(ValueError, match=r"was trained on 3,000 rows, but log now has 2,000"):
         train_run(config, tmp_path / "run", splits=other, resume=True)
 

@@ -96,9 +96,12 @@ def test_evaluation_streams_too(train, tmp_path, log_folder):
     assert every["rows"] == 4000
 
 
-def test_resume_refuses_other_files(train, log_folder):
+def test_resume_refuses_other_files(train, log_folder, tmp_path):
     train("run", "training.epochs=1")
     (log_folder / "part-3.parquet").rename(log_folder / "part-9.parquet")
+    with pytest.raises(ValueError, match=r"part-3\.parquet was renamed to part-9\.parquet: give"):
+        train("run", "training.epochs=1", resume=True)
+    (tmp_path / "run" / "data.json").unlink()  # as of an earlier version
     with pytest.raises(ValueError, match=r"the files of .* are not those it was trained on"):
         train("run", "training.epochs=1", resume=True)
 

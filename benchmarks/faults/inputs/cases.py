@@ -21,6 +21,7 @@ from benchmarks.faults.inputs.folder_faults import FolderDraft, draw_folder
 from benchmarks.faults.inputs.id_faults import ID_FAULTS
 from benchmarks.faults.inputs.layout_faults import LAYOUT_FAULTS
 from benchmarks.faults.inputs.number_faults import NUMBER_FAULTS
+from benchmarks.faults.inputs.rotated_faults import rotated_log
 from benchmarks.faults.inputs.run_faults import damage_run
 from benchmarks.faults.inputs.type_faults import type_fault
 from benchmarks.faults.inputs.workspace import Workspace
@@ -36,6 +37,7 @@ _FAMILIES = {
     "changing": 4,
     "run": 4,
     "folder": 6,
+    "rotated": 4,
     "type": 10,
     "expression": 5,
 }
@@ -86,6 +88,10 @@ def draw_case(seed: int, number: int, space: Workspace, folder: Path) -> Case:
     if family in _DRAWN:
         (folder / "out").mkdir()
         return Case(number, **vars(_DRAWN[family](draw, space, folder)))
+    if family == "rotated":
+        name, expect, arguments, run = rotated_log(draw, space, folder)
+        command: Command = "train" if arguments[0] == "train" else "evaluate"
+        return Case(number, name, command, expect, arguments, run, words=(str(run),))
     return _data_case(number, family, draw, space, folder)
 
 

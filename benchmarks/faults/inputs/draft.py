@@ -30,11 +30,13 @@ class Expect:
         outcome: `either`: an error that is clear, or the right answer.
         names: Each a group of words of which the error must hold one.
         reference: What a right answer equals.
+        complaint: What a command that succeeds must say beside it; nothing: it must be silent.
     """
 
     outcome: Outcome
     names: tuple[tuple[str, ...], ...] = ()
     reference: Reference = "tables"
+    complaint: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,11 @@ def error(*names: str | tuple[str, ...]) -> Expect:
 def right(reference: Reference = "tables") -> Expect:
     """The answer of the reference."""
     return Expect("right", reference=reference)
+
+
+def complains(*words: str) -> Expect:
+    """An answer, and a line that holds each of the words."""
+    return Expect("right", reference="none", complaint=words)
 
 
 def either(*names: str | tuple[str, ...], reference: Reference = "tables") -> Expect:

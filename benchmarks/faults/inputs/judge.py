@@ -61,8 +61,11 @@ def _verdict(case: Case, ended: Ended, space: Workspace, folder: Path) -> tuple[
     if ended.code == 0:
         if case.expect.outcome == "error":
             return "failure", "it succeeded, but should not have"
-        if ended.stderr.strip():
+        if ended.stderr.strip() and not case.expect.complaint:
             return "failure", "it succeeded, but complained"
+        unsaid = [words for words in case.expect.complaint if words not in ended.stderr]
+        if unsaid:
+            return "failure", f"it succeeded, but did not say {unsaid[0]!r}"
         why = wrong_answer(case, ended, space, folder)
         return ("failure", why) if why else ("right answer", "")
     if case.expect.outcome == "right":

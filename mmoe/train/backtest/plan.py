@@ -44,11 +44,19 @@ class BacktestSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One model: the days it trains on, the day it is tested on, the files that hold them."""
+    """One model: the days it trains on, the day it is tested on, the files that hold them.
+
+    Attributes:
+        train: In order.
+        test: The day after them, or the next one that has rows.
+        files: That hold any of these days, in the order of the data set.
+        test_files: That hold the tested one.
+    """
 
     train: tuple[Day, ...]
     test: Day
     files: tuple[str, ...]
+    test_files: tuple[str, ...]
 
     @property
     def name(self) -> str:
@@ -140,7 +148,8 @@ def plan_steps(config: RunConfig, settings: BacktestSettings) -> list[Step]:
         train, test = days[max(0, place - window) : place], days[place]
         mine = {file: None for day in [*train, test] for file in files[day]}
         in_order = [file for file in _all(files) if file in mine]
-        steps.append(Step(train=tuple(train), test=test, files=tuple(in_order)))
+        tested = tuple(files[test])
+        steps.append(Step(train=tuple(train), test=test, files=tuple(in_order), test_files=tested))
     return steps
 
 

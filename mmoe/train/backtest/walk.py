@@ -1,6 +1,7 @@
 """The walk: one run a day, a file of its predictions, and what they amount to together."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from mmoe.score.folder_lock import LOCK
 from mmoe.score.run_directory import RunDirectory
 from mmoe.score.text_files import read_json, write_json
 from mmoe.train.backtest.plan import BacktestSettings, Step, day_column, plan_steps
+from mmoe.train.backtest.same_days import days_that_grew
 from mmoe.train.backtest.tested import total_metrics, write_tested
 from mmoe.train.fit import train_run
 from mmoe.train.run_claim import Interrupted
@@ -27,6 +29,17 @@ from mmoe.train.run_start import first_difference, same_on_all_ranks, with_absol
 from mmoe.train.warm_start import WarmStart
 
 _PLAN, _RESULT, _TESTED = "plan.json", "backtest.json", "predictions.parquet"
+
+
+@dataclass(frozen=True)
+class _Start:
+    """How a walk was asked for; see `backtest`."""
+
+    out: Path
+    data: str | Path | None
+    resume: bool
+    numbered: bool
+    changed_data: bool
 
 
 def backtest(
@@ -39,6 +52,7 @@ def backtest(
     reporter: Reporter | None = None,
     numbered: bool = False,
     on_folder: Callable[[Path], None] = lambda _: None,
+    changed_data: bool = False,
 ) -> dict[str, Any]:
     """Trains day d, tests day d + 1, walking forward; each model continues the one before.
 
@@ -54,6 +68,8 @@ def backtest(
         reporter: Told of progress.
         numbered: Where `out` exists, take the first of out-2, out-3, … that does not.
         on_folder: Given the folder, once it is known.
+        changed_data: Resume also where files of days that were begun have changed; what is
+            finished stays as it is.
 
     Returns:
         What backtest.json holds: for each tested day its metrics by task, and those of all tested
@@ -65,36 +81,37 @@ def backtest(
     """
     reporter = reporter or SilentReporter()
     with FolderClaim("backtest", reporter.say) as claim:
-        return _walk(claim, config, out, settings, data, resume, reporter, numbered, on_folder)
+        start = _Start(out, data, resume, numbered, changed_data)
+        return _walk(claim, config, start, settings, reporter, on_folder)
 
 
 def _walk(
     claim: FolderClaim,
     config: RunConfig,
-    out: Path,
+    start: _Start,
     settings: BacktestSettings,
-    data: str | Path | None,
-    resume: bool,
     reporter: Reporter,
-    numbered: bool,
     on_folder: Callable[[Path], None],
 ) -> dict[str, Any]:
     ensure_process_group(config.parallel.timeout_seconds)
-    config = with_absolute_paths(config, data)
-    out = same_on_all_ranks(config, out, {"--resume": resume, **settings.options()})
+    config = with_absolute_paths(config, start.data)
+    options = {"--resume": start.resume, "--changed-data": start.changed_data}
+    out = same_on_all_ranks(config, start.out, {**options, **settings.options()})
+    start = replace(start, out=out)
     if rank() > 0:
         reporter = SilentReporter()
     column = day_column(config, settings)
     header = {"column": column, **settings.as_dict()}
-    steps, out = from_first(
-        lambda: _begin(claim, config, out, settings, header, resume, numbered), takes_long=True
+    steps, out, changed = from_first(
+        lambda: _begin(claim, config, start, settings, header), takes_long=True
     )
     on_folder(out)
     days = []
     try:
         for number, step in enumerate(steps):
             before = steps[number - 1] if number and not settings.from_scratch else None
-            days.append(_run_day(config, column, out, step, before, reporter))
+            grew = step.name in changed
+            days.append(_run_day(config, column, out, step, before, reporter, grew))
     except KeyboardInterrupt as stop:
         _leave_nothing_of_no_day(claim, out)
         if not out.exists():
@@ -119,20 +136,27 @@ def _walk(
 def _begin(
     claim: FolderClaim,
     config: RunConfig,
-    out: Path,
+    start: _Start,
     settings: BacktestSettings,
     header: dict[str, Any],
-    resume: bool,
-    numbered: bool,
-) -> tuple[list[Step], Path]:
-    """Looks at the folder and the days, and writes plan.json; the steps, and the folder it took."""
-    if not numbered:
-        _check_folder(claim, out, resume)
+) -> tuple[list[Step], Path, Collection[str]]:
+    """Looks at the folder and the days, and writes plan.json.
+
+    Returns:
+        The steps, the folder that the walk took, and the names of days whose data has grown.
+    """
+    out = start.out
+    if not start.numbered:
+        _check_folder(claim, out, start.resume)
     steps = plan_steps(config, settings)
+    changed: Collection[str] = ()
     if claim.lock is None:
-        out = claim.create(out, numbered=numbered)
-    _write_plan(out, config, header, steps)
-    return steps, out
+        out = claim.create(out, numbered=start.numbered)
+    else:
+        known = _check_plan(out, config, header, steps)
+        changed = days_that_grew(out, steps, known, allowed=start.changed_data)
+    write_json(out / _PLAN, _plan(config, header, steps))
+    return steps, out, changed
 
 
 def _check_folder(claim: FolderClaim, out: Path, resume: bool) -> None:
@@ -155,30 +179,35 @@ def _check_folder(claim: FolderClaim, out: Path, resume: bool) -> None:
     remove_stray_files(out)
 
 
-def _write_plan(out: Path, config: RunConfig, header: dict[str, Any], steps: list[Step]) -> None:
-    """Writes plan.json; of a walk that is resumed, checks that it is the same one.
-
-    Raises:
-        ValueError: The walk was begun with another config, other settings or other days.
-    """
-    content = {
+def _plan(config: RunConfig, header: dict[str, Any], steps: list[Step]) -> dict[str, Any]:
+    """What plan.json holds."""
+    return {
         **header,
         "steps": [step.as_dict() for step in steps],
         "config": config.model_dump(mode="json"),
     }
-    path = out / _PLAN
-    if path.exists():
-        old = read_json(path, content)
-        before = old.pop("steps")
-        difference = first_difference(old, {**header, "config": content["config"]})
-        if content["steps"][: len(before)] != before:
-            difference = difference or _other_days(before, content["steps"])
-        if difference:
-            raise ValueError(
-                f"{out}: was begun otherwise ({difference}); resume with the same settings, or "
-                "choose another --out"
-            )
-    write_json(path, content)
+
+
+def _check_plan(out: Path, config: RunConfig, header: dict[str, Any], steps: list[Step]) -> int:
+    """How many of the steps a walk that is resumed had before.
+
+    Raises:
+        ValueError: The walk was begun with another config, other settings or other days.
+    """
+    if not (out / _PLAN).exists():
+        return 0
+    content = _plan(config, header, steps)
+    old = read_json(out / _PLAN, content)
+    before = old.pop("steps")
+    difference = first_difference(old, {**header, "config": content["config"]})
+    if content["steps"][: len(before)] != before:
+        difference = difference or _other_days(before, content["steps"])
+    if difference:
+        raise ValueError(
+            f"{out}: was begun otherwise ({difference}); resume with the same settings, or "
+            "choose another --out"
+        )
+    return len(before)
 
 
 def _other_days(before: list[dict[str, Any]], now: list[dict[str, Any]]) -> str:
@@ -211,8 +240,12 @@ def _run_day(
     step: Step,
     before: Step | None,
     reporter: Reporter,
+    changed: bool,
 ) -> dict[str, Any]:
-    """One entry of backtest.json; a finished day is read, an unfinished one resumed."""
+    """One entry of backtest.json; a finished day is read, an unfinished one resumed.
+
+    Its data may have changed since it was begun; `changed` says that this was looked at.
+    """
     run, tested = RunDirectory(out / step.name), out / step.name / _TESTED
     if step.gap:
         reporter.say(
@@ -229,6 +262,7 @@ def _run_day(
                 day_config,
                 run.path,
                 resume=begun,
+                changed_data=changed,
                 warm_start=None if before is None else WarmStart(out / before.name),
                 reporter=reporter,
                 on_test=lambda predictions_NT, labels: write_tested(
