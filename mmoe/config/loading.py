@@ -9,6 +9,7 @@ from typing import Any, get_args
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from mmoe.config.bounded_yaml import BoundedLoader, RepeatsTooMuchError
 from mmoe.config.run import RunConfig
 
 
@@ -37,6 +38,8 @@ def load_config(path: str | Path, overrides: Iterable[str] = ()) -> RunConfig:
         raise ValueError(f"{path}: cannot be read as a config: {why}") from None
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: cannot be read as a config: it is not UTF-8 text") from error
+    except RepeatsTooMuchError as error:
+        raise ValueError(f"{path}: cannot be read as a config: {error}") from None
     except yaml.YAMLError as error:
         raise ValueError(f"{path}: is not valid YAML: {_one_line(error)}") from None
     except RecursionError:
@@ -50,7 +53,7 @@ def load_config(path: str | Path, overrides: Iterable[str] = ()) -> RunConfig:
     return config_from_dict(raw, origin=str(path))
 
 
-class _UniqueKeys(yaml.SafeLoader):
+class _UniqueKeys(BoundedLoader):
     """Refuses a key that is given twice, of which YAML would silently keep the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -90,7 +93,7 @@ def set_values(raw: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, An
                 f"--set {override!r}: expected key.path=value, such as training.epochs=3"
             )
         try:
-            value = yaml.safe_load(text)
+            value = yaml.load(text, Loader=BoundedLoader)  # a SafeLoader
         except yaml.YAMLError as error:
             raise ValueError(f"--set {override!r}: bad value: {_one_line(error)}") from None
         _assign(result, key.strip().split("."), value, override)
