@@ -8,7 +8,15 @@ import pyarrow as pa
 
 from mmoe.datasets import text
 from mmoe.datasets.arrow import pc
-from mmoe.datasets.keys import ARROW_TYPES, KeyKind, key_kind, refuse_nested, to_keys, widest
+from mmoe.datasets.keys import (
+    ARROW_TYPES,
+    KeyKind,
+    key_kind,
+    refuse_nested,
+    refuse_rounding,
+    to_keys,
+    widest,
+)
 from mmoe.datasets.rows import is_text
 from mmoe.datasets.text_kind import TextKind
 
@@ -120,6 +128,7 @@ def count_keys(parts: Sequence[Counts]) -> tuple[KeyKind, pa.Table]:
     kind = widest(key_kind(part.values, part.label) for part in parts)
     tables = []
     for part in parts:
+        refuse_rounding(part.values, kind, part.label)
         keys = to_keys(part.values, kind, part.label)
         table = pa.table({"key": keys.cast(ARROW_TYPES[kind]), "count": part.counts})
         tables.append(table.filter(pc.is_valid(table["key"])))

@@ -6,10 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 
 from mmoe.datasets import key_index
+from mmoe.datasets.arrow import pc
 from mmoe.datasets.fit_ids import Counts
 from mmoe.datasets.key_index import KeyIndex
 from mmoe.datasets.vocabulary import Vocabulary
