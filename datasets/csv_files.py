@@ -147,7 +147,12 @@ def _options(path: DataFile, header: _Header, columns: list[str] | None) -> dict
             skip_rows_after_names=1,
             block_size=_BLOCK_BYTES,
         ),
-        "parse_options": pacsv.ParseOptions(delimiter=header.delimiter, newlines_in_values=True),
+        "parse_options": pacsv.ParseOptions(
+            delimiter=header.delimiter,
+            newlines_in_values=True,
+            # Of one column it is a row whose cell is empty
+            ignore_empty_lines=len(header.names) > 1,
+        ),
         "convert_options": pacsv.ConvertOptions(
             column_types={name: pa.large_string() for name in header.names},
             include_columns=list(columns) if columns is not None else None,
@@ -191,10 +196,10 @@ def _ragged_row(path: DataFile, width: int, delimiter: str) -> tuple[int, int] |
         lines = io.TextIOWrapper(stream, encoding="utf-8", errors="replace", newline="")
         rows = csv.reader(lines, delimiter=delimiter)
         try:
-            filled = (row for row in rows if row)
-            next(row for row in filled if len(row) > 1 or row[0].strip())  # the header
-            for number, row in enumerate(filled, start=1):
-                if len(row) != width:
+            next(row for row in rows if len(row) > 1 or (row and row[0].strip()))  # the header
+            counted = (row for row in rows if row or width == 1)
+            for number, row in enumerate(counted, start=1):
+                if row and len(row) != width:
                     return number, len(row)
         except (csv.Error, StopIteration):
             return None

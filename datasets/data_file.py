@@ -70,11 +70,21 @@ class DataFile:
         Raises:
             OSError: It is not there.
         """
+        return self.state()[0]
+
+    def state(self) -> tuple[int, object]:
+        """Bytes, and what else changes when the file is written anew (time, inode, tag).
+
+        Raises:
+            OSError: It is not there.
+        """
         if not is_address(self.address):
-            return Path(self.address).stat().st_size
+            found = Path(self.address).stat()
+            return found.st_size, (found.st_mtime_ns, found.st_ino)
         filesystem, path = fsspec.url_to_fs(self.address)
         filesystem.invalidate_cache(filesystem._parent(path))  # a listing may be old
-        return int(filesystem.size(path))
+        info = filesystem.info(path)
+        return int(info["size"]), str(sorted(info.items(), key=str))
 
     def ranges(self, spans: Sequence[tuple[int, int]]) -> list[bytes]:
         """The bytes of each span, from the first one up to, not including, the second.

@@ -3,11 +3,20 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 
 from mmoe.datasets import text
 from mmoe.datasets.arrow import pc
-from mmoe.datasets.keys import ARROW_TYPES, KeyKind, key_kind, refuse_nested, to_keys, widest
+from mmoe.datasets.keys import (
+    ARROW_TYPES,
+    KeyKind,
+    key_kind,
+    refuse_nested,
+    refuse_rounding,
+    to_keys,
+    widest,
+)
 from mmoe.datasets.plain import is_text
 from mmoe.datasets.text_kind import TextKind
 
@@ -50,9 +59,7 @@ class CountedRows:
     def _merge(self) -> None:
         if len(self.tables) > 1:
             table = pa.concat_tables(self.tables, promote_options="permissive")
-            table = table.group_by(self.names).aggregate([("count", "sum")])
-            table = table.rename_columns({"count_sum": "count"}).select([*self.names, "count"])
-            self.tables = [table.combine_chunks()]
+            self.tables = [add_up(table, self.names).combine_chunks()]
         self.pending, self.settled = 0, self.tables[0].num_rows
 
 
@@ -121,11 +128,23 @@ def count_keys(parts: Sequence[Counts]) -> tuple[KeyKind, pa.Table]:
     kind = widest(key_kind(part.values, part.label) for part in parts)
     tables = []
     for part in parts:
+        refuse_rounding(part.values, kind, part.label)
         keys = to_keys(part.values, kind, part.label)
         table = pa.table({"key": keys.cast(ARROW_TYPES[kind]), "count": part.counts})
         tables.append(table.filter(pc.is_valid(table["key"])))
-    table = pa.concat_tables(tables).group_by("key").aggregate([("count", "sum")])
-    return kind, table.rename_columns({"count_sum": "count"})
+    return kind, add_up(pa.concat_tables(tables), ["key"])
+
+
+def add_up(counted: pa.Table, names: list[str]) -> pa.Table:
+    """Each distinct row of the columns `names`, none of them null, with the sum of its counts."""
+    if len(names) > 1:
+        table = counted.group_by(names).aggregate([("count", "sum")])
+        return table.rename_columns({"count_sum": "count"}).select([*names, "count"])
+    # What Arrow does for one column alone takes a quarter of the time for text
+    coded = counted[names[0]].combine_chunks().dictionary_encode()
+    sums = np.zeros(len(coded.dictionary), np.int64)
+    np.add.at(sums, coded.indices.to_numpy(), counted["count"].to_numpy())
+    return pa.table({names[0]: coded.dictionary, "count": sums})
 
 
 def countable(column: pa.ChunkedArray, label: str) -> pa.ChunkedArray:

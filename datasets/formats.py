@@ -8,7 +8,13 @@ from mmoe.datasets.csv_files import csv_columns, iter_csv, read_csv
 from mmoe.datasets.data_file import DataFile
 from mmoe.datasets.files import kind_of
 from mmoe.datasets.ipc_files import ipc_columns, ipc_schema, iter_ipc, read_ipc
-from mmoe.datasets.parquet_files import iter_parquet, parquet_columns, parquet_layout, read_parquet
+from mmoe.datasets.parquet_files import (
+    Footers,
+    iter_parquet,
+    parquet_columns,
+    parquet_layout,
+    read_parquet,
+)
 
 
 def file_columns(file: DataFile) -> list[str]:
@@ -43,6 +49,7 @@ def iter_file(
     rows: int,
     row_group: int | None = None,
     folders: dict[str, str | None] | None = None,
+    footers: Footers | None = None,
 ) -> Iterator[pa.Table]:
     """The same rows in the same order, at most about `rows` at a time (CSV: a block).
 
@@ -52,12 +59,13 @@ def iter_file(
         rows: Most rows of a table.
         row_group: Only this one; Parquet alone has them.
         folders: What `folder_columns` said of the file, so that it need not look again.
+        footers: Those of Parquet files that are read group by group.
     """
     folders = folder_columns(file) if folders is None else folders
     own = [name for name in names if name not in folders]
     kind = kind_of(file)
     if kind == "parquet":
-        tables = iter_parquet(file, own, rows, row_group)
+        tables = iter_parquet(file, own, rows, row_group, footers)
     else:
         tables = iter_ipc(file, own, rows) if kind == "ipc" else iter_csv(file, own)
     for table in tables:

@@ -132,6 +132,19 @@ def _coded(column: pa.ChunkedArray) -> tuple[pa.Array, np.ndarray]:
     return encoded.dictionary, np.where(missing_N, -1, codes_N)
 
 
+def refuse_rounding(column: pa.ChunkedArray, kind: KeyKind, label: str) -> None:
+    """Whole numbers beyond 2⁵³ are no keys of a table whose other ids have fractions."""
+    if kind == "float" and pa.types.is_integer(column.type) and len(column):
+        span = pc.min_max(column)
+        for end in (span["max"].as_py(), span["min"].as_py()):
+            if end is not None and abs(end) > _EXACT:
+                raise ValueError(
+                    f"{label} holds the id {end}, beyond 2^53, but shares a table with numbers "
+                    "that have fractions, and float64 would round it; give it another table, or "
+                    "store the ids as text"
+                )
+
+
 def refuse_nested(column: pa.ChunkedArray, label: str) -> None:
     """Lists and structs are no ids, nor are intervals of months, days and nanoseconds."""
     if pa.types.is_nested(column.type) or pa.types.is_interval(column.type):
@@ -231,12 +244,13 @@ def _floats(column: pa.ChunkedArray) -> np.ndarray:
 def _refuse_lost_digits(floats_N: np.ndarray, label: str) -> bool:
     """Are all of them whole numbers? Refuses whole numbers that float64 cannot hold apart."""
     present = floats_N[~np.isnan(floats_N)]
-    if not np.array_equal(present, np.floor(present)):
-        return False
+    whole = np.array_equal(present, np.floor(present))
     large = np.abs(present) >= _EXACT
+    if not whole:
+        large &= np.isfinite(present)
     if large.any():
         raise ValueError(
             f"{label} holds ids as floating point, and {present[large.argmax()]:.0f} is beyond "
             "2^53, where float64 loses digits; store the ids as integers or text"
         )
-    return True
+    return whole

@@ -1,7 +1,9 @@
 """Parquet files on pyarrow."""
 
+from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import Lock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -35,8 +37,47 @@ def read_parquet(path: DataFile, columns: list[str] | None) -> pa.Table:
     return _select(table, columns)
 
 
+class Footers:
+    """Footers of files that are read row group by row group: each is parsed once, and kept.
+
+    A footer describes all row groups of its file, so parsing it for each of them would take time
+    that grows with their square. Those used last are kept, up to so many bytes; a file that was
+    written anew is parsed anew. Any number of threads may share one.
+
+    Args:
+        most_bytes: Of all footers together, as they lie in their files.
+    """
+
+    def __init__(self, most_bytes: int = 64 << 20) -> None:
+        self.most_bytes = most_bytes
+        self._known: OrderedDict[str, tuple[object, pq.FileMetaData]] = OrderedDict()
+        self._lock = Lock()
+
+    def get(self, path: DataFile, state: object) -> pq.FileMetaData | None:
+        """That of the file as it is now; None where it has to be parsed."""
+        with self._lock:
+            known, footer = self._known.get(str(path), (None, None))
+            if footer is None or known != state:
+                return None
+            self._known.move_to_end(str(path))
+            return footer
+
+    def keep(self, path: DataFile, state: object, footer: pq.FileMetaData) -> None:
+        """Remembers one, and forgets those that nobody has asked for in a while."""
+        with self._lock:
+            self._known[str(path)] = state, footer
+            self._known.move_to_end(str(path))
+            held = sum(footer.serialized_size for _, footer in self._known.values())
+            while held > self.most_bytes and len(self._known) > 1:
+                held -= self._known.popitem(last=False)[1][1].serialized_size
+
+
 def iter_parquet(
-    path: DataFile, columns: list[str] | None, rows: int, row_group: int | None = None
+    path: DataFile,
+    columns: list[str] | None,
+    rows: int,
+    row_group: int | None = None,
+    footers: Footers | None = None,
 ) -> Iterator[pa.Table]:
     """The same rows in the same order, at most `rows` at a time; holds one row group at most.
 
@@ -45,8 +86,9 @@ def iter_parquet(
         columns: Only these, in this order; None = all.
         rows: Most rows of one table.
         row_group: Only this one.
+        footers: Where the file's may be, or shall be kept.
     """
-    with _open(path) as file:
+    with _open(path, footers) as file:
         wanted = _projection(path, file, columns)
         groups = None if row_group is None else [row_group]
         where = "" if row_group is None else f": row group {row_group}"
@@ -80,13 +122,18 @@ def parquet_bytes(path: DataFile, columns: list[str]) -> int:
 
 
 @contextmanager
-def _open(path: DataFile) -> Iterator[pq.ParquetFile]:
+def _open(path: DataFile, footers: Footers | None = None) -> Iterator[pq.ParquetFile]:
     try:
-        if path.size() == 0:
+        state = path.state()
+        if state[0] == 0:
             raise ValueError(f"{path}: is empty (0 bytes); expected a Parquet file")
         remote = is_address(str(path))
         source = path.open() if remote else str(path)
-        file = pq.ParquetFile(source, buffer_size=_REMOTE_BUFFER if remote else _BUFFER)
+        footer = None if footers is None else footers.get(path, state)
+        buffer = _REMOTE_BUFFER if remote else _BUFFER
+        file = pq.ParquetFile(source, metadata=footer, buffer_size=buffer)
+        if footers is not None and footer is None:
+            footers.keep(path, state, file.metadata)
     except (pa.ArrowException, OSError) as error:
         raise _damaged(str(path), error) from None
     try:

@@ -1,17 +1,20 @@
 """CSV, Parquet and Arrow files to Arrow tables: whole, or in chunks of bounded memory."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 
 import pyarrow as pa
 
+from mmoe.datasets.arrow import pc
 from mmoe.datasets.data_file import DataFile
 from mmoe.datasets.files import Source, describe, kind_of, resolve_files
 from mmoe.datasets.formats import file_columns, folder_columns, iter_file, read_file
-from mmoe.datasets.plain import is_text, plain
+from mmoe.datasets.plain import is_list, is_text, plain
 from mmoe.datasets.rows import cast_column, number_rows
 from mmoe.datasets.text import settle
 
 Paths = Source | Iterable[Source]
+_ANY_INTEGER = pa.decimal128(20, 0)  # of 64 bits, with a sign or without
 
 
 def column_names(paths: Paths) -> list[str]:
@@ -111,7 +114,8 @@ def _concat(files: list[DataFile], tables: list[pa.Table]) -> pa.Table:
     """One table; numbers widen (int64 < float64), anything else that differs is an error."""
     if len(tables) == 1:
         return tables[0]
-    schema = common_schema(files, [table.schema for table in tables])
+    largest = [partial(_largest_value, table) for table in tables]
+    schema = common_schema(files, signed_where_it_fits([t.schema for t in tables], largest))
     for position, field in enumerate(schema):
         tables = [
             table.set_column(position, field.name, cast_column(table.column(position), field.type))
@@ -151,14 +155,63 @@ def widen(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
     if pa.types.is_timestamp(left) and pa.types.is_timestamp(right):
         return None  # two units or time zones: rather asked than guessed
     left, right = _beside_decimals(left, right), _beside_decimals(right, left)
+    if pa.uint64() in (left, right) and any(map(pa.types.is_signed_integer, (left, right))):
+        return _ANY_INTEGER
     try:
         fields = [pa.schema([("x", left)]), pa.schema([("x", right)])]
-        return pa.unify_schemas(fields, promote_options="permissive").field("x").type
+        found = pa.unify_schemas(fields, promote_options="permissive").field("x").type
     except (pa.ArrowTypeError, pa.ArrowInvalid):
         return None
+    if is_list(found) and widen(left.value_type, right.value_type) == _ANY_INTEGER:
+        return pa.large_list(_ANY_INTEGER)
+    return found
+
+
+def signed_where_it_fits(
+    schemas: Sequence[pa.Schema], largest: Sequence[Callable[[str], int]]
+) -> list[pa.Schema]:
+    """Unsigned columns of 64 bits as signed ones, where their values allow it and others need it.
+
+    Args:
+        schemas: Of each file.
+        largest: Of each file, the largest value of a column; asked for where it matters alone.
+    """
+    found = list(schemas)
+    for name in {name for schema in schemas for name in schema.names}:
+        kinds = [_leaf(s.field(name).type) if name in s.names else None for s in schemas]
+        if not any(kind is not None and pa.types.is_signed_integer(kind) for kind in kinds):
+            continue
+        for n, kind in enumerate(kinds):
+            if kind == pa.uint64() and largest[n](name) < 2**63:
+                at = found[n].get_field_index(name)
+                signed = _with_leaf(found[n].field(at).type, pa.int64())
+                found[n] = found[n].set(at, pa.field(name, signed))
+    return found
+
+
+def largest_in_file(file: DataFile, name: str, rows_per_chunk: int) -> int:
+    """The largest value of a column of integers, or of lists of them; 0 where there is none."""
+    tables = iter_file(file, [name], rows_per_chunk)
+    return max((_largest_value(plain_columns(table), name) for table in tables), default=0)
+
+
+def _largest_value(table: pa.Table, name: str) -> int:
+    column = table[name]
+    while is_list(column.type):
+        column = pc.list_flatten(column)
+    return pc.max(column).as_py() or 0
+
+
+def _leaf(kind: pa.DataType) -> pa.DataType:
+    """What lists hold; the type itself where it is none of lists."""
+    return _leaf(kind.value_type) if is_list(kind) else kind
+
+
+def _with_leaf(kind: pa.DataType, leaf: pa.DataType) -> pa.DataType:
+    return pa.large_list(_with_leaf(kind.value_type, leaf)) if is_list(kind) else leaf
 
 
 def _beside_decimals(kind: pa.DataType, other: pa.DataType) -> pa.DataType:
     """Integers as decimals that hold 64 bits of any sign: Arrow itself leaves a digit too few."""
     whole = pa.types.is_integer(kind) and pa.types.is_decimal(other)
-    return pa.decimal128(20, 0) if whole else kind
+    return _ANY_INTEGER if whole else kind

@@ -1,5 +1,7 @@
 """Text to numbers: which values mean "missing", and what a text column holds."""
 
+from decimal import Decimal
+
 import pyarrow as pa
 
 from mmoe.datasets.arrow import pc
@@ -12,6 +14,8 @@ MISSING_WORDS = (
 )  # fmt: skip
 _TRUE = ("true", "True", "TRUE")
 _FALSE = ("false", "False", "FALSE")
+_EXACT = 2.0**53  # whole numbers below are exact in float64
+_WITH_POWER = r"^[+-]?(\d+\.?\d*|\.\d+)[eE][+-]?\d+$|^[+-]?\.0+$"
 _GLANCE = 200  # values looked at before whole columns are tried
 
 
@@ -76,13 +80,16 @@ def to_reals(values: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def to_integers(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Text → int64 (7, 007, 7.0, true), null where it is missing or no integer of 64 bits."""
+    """Text → int64 (7, 007, 7.0, 7e+00, true), null where missing or no integer of 64 bits.
+
+    A value is what it is on its own, whatever stands beside it.
+    """
     blanked = blank_to_null(values)
     whole = cast_or_none(blanked, pa.int64())
-    if whole is not None:
+    if whole is not None and not pc.any(_is_hexadecimal(blanked), min_count=0).as_py():
         return whole
     text = _flags_to_digits(pc.utf8_trim_whitespace(blanked))
-    text = pc.replace_substring_regex(text, r"\.0*$", "")
+    text = pc.replace_substring_regex(text, r"(\d)\.0*$", r"\1")
     text = pc.replace_substring_regex(text, r"^\+", "")
     short = pc.match_substring_regex(text, r"^-?\d{1,18}$")
     result = pc.if_else(short, text, pa.scalar(None, values.type)).cast(pa.int64())
@@ -90,7 +97,8 @@ def to_integers(values: pa.ChunkedArray) -> pa.ChunkedArray:
     long = pc.match_substring_regex(text, r"^-?0*[1-9]\d{18}$")
     if pc.any(long).as_py():
         result = pc.coalesce(result, _long_integers(text, long))
-    return result
+    powers = pc.match_substring_regex(text, _WITH_POWER)  # as R and spreadsheets write 100000
+    return pc.coalesce(result, _of_powers(text, powers)) if pc.any(powers).as_py() else result
 
 
 def to_booleans(values: pa.ChunkedArray) -> pa.ChunkedArray | None:
@@ -109,10 +117,29 @@ def _flags_to_digits(values: pa.ChunkedArray) -> pa.ChunkedArray:
     return values
 
 
+def _of_powers(text: pa.ChunkedArray, powers: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Those of 1e+05, 1.5E3 and .0 that are whole and below 2⁵³; beyond, digit by digit."""
+    reals = pc.if_else(powers, text, pa.scalar(None, text.type)).cast(pa.float64())
+    whole = pc.and_(pc.equal(reals, pc.floor(reals)), pc.less(pc.abs(reals), _EXACT))
+    result = pc.if_else(whole, reals, pa.scalar(None, pa.float64())).cast(pa.int64())
+    large = pc.and_(pc.greater_equal(pc.abs(reals), _EXACT), pc.less_equal(pc.abs(reals), 2.0**63))
+    if pc.any(large).as_py():
+        result = pc.coalesce(result, _long_integers(text, large))
+    return result
+
+
+def _is_hexadecimal(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Such as 0x1F, which Arrow takes for 31."""
+    return pc.match_substring_regex(values, r"^-?0[xX]")
+
+
 def _long_integers(text: pa.ChunkedArray, long: pa.ChunkedArray) -> pa.ChunkedArray:
     chosen = pc.if_else(long, text, pa.scalar(None, text.type)).to_pylist()
-    numbers = [None if value is None else int(value) for value in chosen]
-    fits = [n if n is not None and -(2**63) <= n < 2**63 else None for n in numbers]
+    numbers = [None if value is None else Decimal(value) for value in chosen]
+    fits = [
+        int(n) if n is not None and -(2**63) <= n < 2**63 and n == n.to_integral_value() else None
+        for n in numbers
+    ]
     return pa.chunked_array([pa.array(fits, pa.int64())])
 
 

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from mmoe.datasets.arrow import pc
 from mmoe.datasets.fit_ids import CountFit, Counts, count_keys
+from mmoe.datasets.key_index import KeyIndex
 from mmoe.datasets.keys import ARROW_TYPES, KeyKind, hash_keys, missing_mask, raw_ids, to_keys
 
 MISSING = 0  # the row of cells without an id
@@ -70,11 +71,16 @@ class Vocabulary:
     def lookup(self, column: pa.ChunkedArray, label: str) -> np.ndarray:
         """int32 [N]: 0 where missing, 1 where not known, 2 and up for known ids."""
         keys = to_keys(column, self.kind, label)
-        found = pc.index_in(keys, self.keys, skip_nulls=True)
-        ids_N = pc.fill_null(pc.add(found, FIRST_KNOWN), UNSEEN).to_numpy().astype(np.int32)
+        places_N = self._index.places(keys)
+        ids_N = np.where(places_N < 0, UNSEEN, places_N + FIRST_KNOWN).astype(np.int32)
         if keys.null_count:
             ids_N[missing_mask(column, self.kind)] = MISSING
         return ids_N
+
+    @property
+    def _index(self) -> KeyIndex:
+        """Made once, by whichever thread comes first."""
+        return vars(self).setdefault("_made_index", KeyIndex(self.keys))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,16 +1,17 @@
 """Breaks runs and inputs on purpose, prints a table and, last, one JSON line of counts.
 
 python -m benchmarks.faults train [--kills N] [--inputs N] [--seed S] [--only-input NUMBER]
+python -m benchmarks.faults growth [--groups N] [--ids N]
 python -m benchmarks.faults ranks [--kills N] [--ranks W] [--seed S]
 """
 
 import argparse
 import sys
 
-from benchmarks.faults import ranks_program, train_program
+from benchmarks.faults import growth, ranks_program, train_program
 
 # Each takes the arguments that follow its name, and returns the exit code
-PROGRAMS = {"train": train_program.main, "ranks": ranks_program.main}
+PROGRAMS = {"train": train_program.main, "growth": growth.main, "ranks": ranks_program.main}
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.faults train`: kills, broken inputs, a limit on memory."""
+"""`python -m benchmarks.faults train`: kills, broken inputs, a limit on memory, growth."""
 
 import argparse
 import json
@@ -12,6 +12,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.faults.growth import Growth, measure_growth, print_growth
 from benchmarks.faults.inputs.judge import Verdict
 from benchmarks.faults.inputs.pool import judge_inputs
 from benchmarks.faults.kills import Killed, kill_runs
@@ -31,10 +32,12 @@ def main(arguments: Sequence[str]) -> int:
 
     killed, verdicts, limited = _run(options, folder, say)
     _print_tables(killed, verdicts, limited)
+    growth = _growth(options, folder, say)
     counts = _counts(killed, verdicts)
     right = counts["clear_errors"] + counts["right_answers"]
     passed = counts["bit_identical"] == counts["kills"] and right == counts["inputs"]
     passed &= limited is None or limited.passed
+    passed &= growth is None or growth.passed
     if passed:
         shutil.rmtree(folder, ignore_errors=True)
     else:
@@ -62,6 +65,14 @@ def _run(
     return killed, verdicts, limited
 
 
+def _growth(options: argparse.Namespace, folder: Path, say: Callable[[str], None]) -> Growth | None:
+    if options.no_growth or options.only_input is not None:
+        return None
+    growth = measure_growth(folder / "growth", say)
+    print_growth(growth)
+    return growth
+
+
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.faults train")
     parser.add_argument("--kills", type=int, default=20, help="runs that are killed and resumed")
@@ -72,6 +83,9 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="inputs at a time")
     parser.add_argument(
         "--no-memory-limit", action="store_true", help="leaves out the run under a limit"
+    )
+    parser.add_argument(
+        "--no-growth", action="store_true", help="leaves out the runs over many groups and ids"
     )
     return parser.parse_args(arguments)
 

@@ -7,6 +7,7 @@ import pyarrow as pa
 
 from mmoe.datasets.data_file import DataFile
 from mmoe.datasets.formats import iter_file
+from mmoe.datasets.parquet_files import Footers
 from mmoe.datasets.readers import plain_columns
 from mmoe.datasets.rows import cast_column, number_rows
 from mmoe.datasets.text_kind import as_settled
@@ -54,6 +55,7 @@ class StreamSource:
         folders: Columns that each file's folders name.
         origin: What the user calls the data.
         chunk_rows: Rows decoded at a time.
+        footers: Of the Parquet files among them, whose row groups are read one by one.
     """
 
     pieces: list[Piece]
@@ -62,6 +64,7 @@ class StreamSource:
     folders: dict[DataFile, dict[str, str | None]] = field(repr=False)
     origin: str
     chunk_rows: int
+    footers: Footers = field(default_factory=Footers, init=False, repr=False, compare=False)
 
     @property
     def num_rows(self) -> int:
@@ -85,7 +88,8 @@ class StreamSource:
         self._refuse_change(piece.file)
         done = 0
         folders, group = self.folders[piece.file], piece.row_group
-        for table in iter_file(piece.file, columns, self.chunk_rows, group, folders):
+        tables = iter_file(piece.file, columns, self.chunk_rows, group, folders, self.footers)
+        for table in tables:
             typed = self._typed(plain_columns(table), piece)
             for start in range(0, typed.num_rows, self.chunk_rows):
                 chunk = typed.slice(start, self.chunk_rows)

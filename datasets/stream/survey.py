@@ -6,6 +6,7 @@ to find what CSV columns hold.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 
@@ -14,7 +15,12 @@ from mmoe.datasets.files import describe, kind_of, resolve_files
 from mmoe.datasets.formats import file_types, folder_columns, iter_file
 from mmoe.datasets.parquet_files import parquet_layout
 from mmoe.datasets.plain import plain_type
-from mmoe.datasets.readers import Paths, common_schema
+from mmoe.datasets.readers import (
+    Paths,
+    common_schema,
+    largest_in_file,
+    signed_where_it_fits,
+)
 from mmoe.datasets.rows import MissingColumnError
 from mmoe.datasets.stream.source import Piece, StreamSource
 from mmoe.datasets.text_kind import TextKind
@@ -51,7 +57,8 @@ def survey(
     found = [_look_at(file, uses, texts, chunk_rows) for file in files]
     _settle_folders(files, uses, texts)
     settled = [_settled_schema(one, texts) for one in found]
-    schema = common_schema(files, settled)
+    largest = [partial(largest_in_file, file, rows_per_chunk=chunk_rows) for file in files]
+    schema = common_schema(files, signed_where_it_fits(settled, largest))
     pieces = _pieces(found)
     if not pieces:
         raise ValueError(f"{origin}: holds no rows, only columns; nothing can be trained on it")

@@ -9,6 +9,7 @@ from typing import Annotated, Any, get_args, get_origin
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from mmoe.config.bounded_yaml import BoundedLoader, RepeatsTooMuchError
 from mmoe.config.run import RunConfig
 
 
@@ -37,6 +38,8 @@ def load_config(path: str | Path, overrides: Iterable[str] = ()) -> RunConfig:
         raise ValueError(f"{path}: cannot be read as a config: {why}") from None
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: cannot be read as a config: it is not UTF-8 text") from error
+    except RepeatsTooMuchError as error:
+        raise ValueError(f"{path}: cannot be read as a config: {error}") from None
     except yaml.YAMLError as error:
         raise ValueError(f"{path}: is not valid YAML: {_one_line(error)}") from None
     except RecursionError:
@@ -50,7 +53,7 @@ def load_config(path: str | Path, overrides: Iterable[str] = ()) -> RunConfig:
     return config_from_dict(raw, origin=str(path))
 
 
-class _UniqueKeys(yaml.SafeLoader):
+class _UniqueKeys(BoundedLoader):
     """Refuses a key that is given twice, of which YAML would silently keep the last.
 
     A key that `<<` merges in may be given again: so it is overridden.
@@ -70,16 +73,6 @@ class _UniqueKeys(yaml.SafeLoader):
                 )
             seen.add((key.tag, str(key.value)))
         return node
-
-    def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        super().flatten_mapping(node)
-        # What is merged comes first, so the last of equal keys is the one that holds; the others
-        # go at once, or merges of merges would double what they hold
-        last = {
-            (key.tag, key.value) if isinstance(key, yaml.ScalarNode) else id(key): (key, value)
-            for key, value in node.value
-        }
-        node.value = list(last.values())
 
 
 _MERGE = "tag:yaml.org,2002:merge"
@@ -113,7 +106,7 @@ def set_values(raw: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, An
                 f"--set {override!r}: expected key.path=value, such as training.epochs=3"
             )
         try:
-            value = yaml.safe_load(text)
+            value = yaml.load(text, Loader=BoundedLoader)  # a SafeLoader
         except yaml.YAMLError as error:
             raise ValueError(f"--set {override!r}: bad value: {_one_line(error)}") from None
         _assign(result, key.strip().split("."), value, override)

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,13 @@ from mmoe.datasets.files import resolve_files
 from mmoe.datasets.formats import file_types
 from mmoe.datasets.plain import is_text, plain_type
 from mmoe.datasets.projection import required_columns
-from mmoe.datasets.readers import column_names, iter_tables, widen
+from mmoe.datasets.readers import (
+    column_names,
+    iter_tables,
+    largest_in_file,
+    signed_where_it_fits,
+    widen,
+)
 from mmoe.datasets.rows import missing_column
 from mmoe.embeddings import memory_of_tables
 from mmoe.parallel import from_all, launched_ranks, rank
@@ -156,7 +163,9 @@ class _Scorer:
                 for table in iter_tables(source, self.columns, ROWS_PER_CHUNK):
                     data = EncodedData(features=self.encoder.encode(table, str(source)))
                     predictions_NT = self.predictor.predict(data, tracker=tracker)
-                    result = _result(table, self.kept_types, self.tasks, predictions_NT)
+                    result = _result(
+                        table, self.kept_types, self.tasks, predictions_NT, str(source)
+                    )
                     writer.write(result.replace_schema_metadata(as_metadata(self.by)))
                     rows += table.num_rows
             _name(temporary, output)
@@ -177,10 +186,13 @@ def _kept_types(source: str | Path, keep: Sequence[str]) -> dict[str, pa.DataTyp
     """
     types: dict[str, pa.DataType] = {}
     first: dict[str, DataFile] = {}
-    for file in resolve_files(str(source)):
-        schema = file_types(file)
+    files = resolve_files(str(source))
+    schemas = [file_types(file) for file in files]
+    kept = [pa.schema([(name, _kept_type(schema, name)) for name in keep]) for schema in schemas]
+    largest = [partial(largest_in_file, file, rows_per_chunk=ROWS_PER_CHUNK) for file in files]
+    for file, schema in zip(files, signed_where_it_fits(kept, largest), strict=True):
         for name in keep:
-            here = _kept_type(schema, name)
+            here = schema.field(name).type
             there = types.setdefault(name, here)
             known = [kind for kind in (there, here) if not pa.types.is_null(kind)]
             mixed = len({pa.types.is_boolean(kind) for kind in known}) > 1  # would make true 1.0
@@ -228,14 +240,26 @@ def _result(
     kept_types: Mapping[str, pa.DataType],
     tasks: Sequence[str],
     predictions_NT: np.ndarray,
+    origin: str,
 ) -> pa.Table:
     kept = table.select(list(kept_types))
     for i, (name, kind) in enumerate(kept_types.items()):
         if kept.column(i).type != kind:
-            kept = kept.set_column(i, name, kept.column(i).cast(kind, safe=False))
+            kept = kept.set_column(i, name, _as_kept(kept.column(i), name, kind, origin))
     for t, name in enumerate(tasks):
         kept = kept.append_column(name, pa.array(predictions_NT[:, t], pa.float32()))
     return kept
+
+
+def _as_kept(column: pa.ChunkedArray, name: str, kind: pa.DataType, origin: str) -> pa.ChunkedArray:
+    try:
+        return column.cast(kind, safe=pa.types.is_integer(column.type))
+    except pa.ArrowInvalid as error:
+        raise ValueError(
+            f"{origin}: column {name!r}, to be kept, holds {column.type} here, but together with "
+            f"other files {kind}, which would round it ({error}); write the column with one type, "
+            "or do not --keep it"
+        ) from None
 
 
 def _check_output(output: Path, overwrite: bool, resume: bool) -> None:

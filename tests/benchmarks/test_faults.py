@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from benchmarks.faults import memory_limit, train_program
+from benchmarks.faults import growth, memory_limit, train_program
 from benchmarks.faults.inputs.cases import Case, draw_case
 from benchmarks.faults.inputs.draft import complains, error, right
 from benchmarks.faults.inputs.in_process import run_in_process
@@ -26,7 +26,7 @@ def _space(tmp_path_factory):
 @pytest.mark.slow
 def test_kills_and_inputs(capsys):
     arguments = ["--kills", "2", "--inputs", "30", "--jobs", "1", "--real", "1"]
-    code = train_program.main([*arguments, "--no-memory-limit"])
+    code = train_program.main([*arguments, "--no-memory-limit", "--no-growth"])
     out, err = capsys.readouterr()
     counts = json.loads(out.splitlines()[-1])
     assert list(counts) == KEYS
@@ -41,6 +41,21 @@ def test_a_limit_of_memory(tmp_path):
     runs = memory_limit.limited_runs(tmp_path, lambda _: None)
     assert runs.passed, runs
     assert runs.decoded > 2 * memory_limit.MORE_BYTES
+
+
+def test_growth_is_judged_and_printed(monkeypatch, capsys):
+    seconds = iter([9.0, 1.0, 4.0, 1.0, 4.0, 2.0, 5.0, 2.0, 7.0])  # the first one warms up
+    monkeypatch.setattr(growth, "_train", lambda *_: next(seconds))
+    assert growth.main(["--groups", "2", "--ids", "20"]) == 1
+    out = capsys.readouterr().out.splitlines()
+    assert any(
+        line.strip().startswith("streaming 8 row groups: 4.0 times what 2 take") for line in out
+    )
+    assert any(
+        line.strip().startswith("20 distinct ids (text): 3.5 times what hashing") for line in out
+    )
+    expected = {"row_groups_2000_over_500": 4.0, "distinct_ids_over_hashed": 3.5}
+    assert json.loads(out[-1]) == expected
 
 
 def test_a_number_is_always_the_same_case(space, tmp_path):

@@ -149,12 +149,12 @@ tasks: [{name: click, label: click}]
     assert found == [("user", 3, 8), ("item", 9, 8), ("shop", 9, 8), ("place", 9, 4)]
 
 
-def test_merges_of_merges_do_not_double(tmp_path):
+def test_merges_that_double_are_refused(tmp_path):
     lines = ["m0: &m0 {a: 1, b: 2}"]
     lines += [f"m{n}: &m{n} {{<<: [*m{n - 1}, *m{n - 1}]}}" for n in range(1, 60)]
     path = tmp_path / "doubling.yaml"
     path.write_text("\n".join(lines))
-    with pytest.raises(ValueError, match="unknown key"):
+    with pytest.raises(ValueError, match=r"aliases \(\*name\) repeat more than a trillion values"):
         load_config(path)
 
 
@@ -169,3 +169,46 @@ def test_config_and_help_import_no_torch():
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "set()"
+
+
+def _bomb(levels, width=9):
+    """Each line names the one before it so many times."""
+    lines = ["a0: &a0 [x]"]
+    for n in range(1, levels):
+        aliases = ", ".join([f"*a{n - 1}"] * width)
+        lines.append(f"a{n}: &a{n} [{aliases}]")
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        _bomb(40),
+        _bomb(7),
+        "a: &a {x: 1}\n" + "\n".join(f"{b}: &{b} {{<<: [{', '.join(['*' + a] * 30)}]}}"
+                                     for a, b in zip("abcdef", "bcdefg", strict=True)),
+    ],
+)  # fmt: skip
+def test_aliases_that_stand_for_millions_of_values(tmp_path, text):
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    with pytest.raises(
+        ValueError, match=r"^\S+config.yaml: cannot be read .* repeat .* values, ex"
+    ):
+        load_config(path)
+    value = "{" + text.replace("\n", ", ") + "}"
+    with pytest.raises(ValueError, match=r"^--set 'name=.*bad value: its aliases .* repeat"):
+        set_values(SMALL, [f"name={value}"])
+
+
+def test_ordinary_anchors(tmp_path):
+    path = tmp_path / "config.yaml"
+    features = "\n".join(f"  - {{kind: numeric, name: f{n}, buckets: *b}}" for n in range(300))
+    path.write_text(
+        "features:\n  - {kind: numeric, name: age, buckets: &b 8}\n"
+        f"{features}\ntasks:\n  - {{name: &c click, label: *c}}\n"
+    )
+    config = load_config(path, ["data.path=[&p x.csv, *p]"])
+    assert {feature.buckets for feature in config.features} == {8}
+    assert config.tasks[0].label == "click"
+    assert config.data.path == ["x.csv", "x.csv"]

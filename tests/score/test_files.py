@@ -124,6 +124,28 @@ def test_kept_columns_of_several_files_get_one_type(run, funnel_table, tmp_path)
         score_files(run, tmp_path / "parts", tmp_path / "t.parquet", keep=["extra"])
 
 
+def test_kept_integers_are_not_rounded(run, funnel_table, tmp_path):
+    (tmp_path / "parts").mkdir()
+
+    def write(part, column):
+        table = funnel_table[:20].append_column("extra", column)
+        pq.write_table(table, tmp_path / "parts" / f"p{part}.parquet")
+
+    write(0, pa.array(range(-1, 19)))
+    write(1, pa.array([2**64 - 20 + n for n in range(20)], pa.uint64()))
+    score_files(run, tmp_path / "parts", tmp_path / "s.parquet", keep=["extra"])
+    extra = pq.read_table(tmp_path / "s.parquet")["extra"].to_pylist()
+    assert extra == [*range(-1, 19), *range(2**64 - 20, 2**64)]
+    write(1, pa.array(range(20), pa.uint64()))
+    score_files(run, tmp_path / "parts", tmp_path / "u.parquet", keep=["extra"])
+    assert pq.read_table(tmp_path / "u.parquet")["extra"].type == pa.int64()
+    write(0, pa.array([2**53 + 1] * 20))
+    write(1, pa.array([0.5] * 20))
+    with pytest.raises(ValueError, match=r"parts: column 'extra', to be kept, .* would round it"):
+        score_files(run, tmp_path / "parts", tmp_path / "t.parquet", keep=["extra"])
+    assert not list(tmp_path.glob("*t.parquet*"))
+
+
 def test_csv_and_parquet_score_alike(run, expected, funnel_table, tmp_path):
     text = funnel_table.set_column(
         funnel_table.column_names.index("tags"),

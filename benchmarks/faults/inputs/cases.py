@@ -19,6 +19,7 @@ from benchmarks.faults.inputs.draft import Command, Draft, Expect
 from benchmarks.faults.inputs.expression_faults import expression_fault
 from benchmarks.faults.inputs.folder_faults import FolderDraft, draw_folder
 from benchmarks.faults.inputs.id_faults import ID_FAULTS
+from benchmarks.faults.inputs.id_type_faults import ID_TYPE_FAULTS
 from benchmarks.faults.inputs.layout_faults import LAYOUT_FAULTS
 from benchmarks.faults.inputs.number_faults import NUMBER_FAULTS
 from benchmarks.faults.inputs.rotated_faults import rotated_log
@@ -104,7 +105,7 @@ def _data_case(
         draft.write()
         name, (expect, around) = "changes_while_read", changes_while_read(draft)
     elif family == "table":
-        fault = draw.choice((*COLUMN_FAULTS, *NUMBER_FAULTS, *ID_FAULTS))
+        fault = draw.choice((*COLUMN_FAULTS, *NUMBER_FAULTS, *ID_FAULTS, *ID_TYPE_FAULTS))
         name, expect = fault.__name__, fault(draft)
         draft.write()
     else:

@@ -4,6 +4,7 @@ import copy
 import json
 import random
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -193,6 +194,22 @@ def flipped_letter(draft: ConfigDraft) -> Expect:
     return either(reference="none")
 
 
+def alias_bomb(draft: ConfigDraft) -> Expect:
+    """A few hundred bytes whose aliases within aliases stand for millions of values."""
+    names = [f"a{n}" for n in range(draft.draw.randrange(8, 30))]
+    lines = [f"{names[0]}: &{names[0]} [x, x]"]
+    for before, name in pairwise(names):
+        aliases = ", ".join([f"*{before}"] * draft.draw.randrange(6, 12))
+        nested = draft.draw.random() < 0.2
+        lines.append(f"{name}: &{name} " + (f"{{b: [{aliases}]}}" if nested else f"[{aliases}]"))
+    if draft.draw.random() < 0.3:
+        draft.overrides.append("name={" + ", ".join(lines) + "}")
+        return error("--set", "alias")
+    text = yaml.safe_dump(draft.raw, sort_keys=False)
+    draft.path.write_text(text + "\n".join(lines) + "\n", encoding="utf-8")
+    return error(draft.path.name, "alias")
+
+
 def missing_key(draft: ConfigDraft) -> Expect:
     """Something that is required is left out."""
     where = draft.draw.choice(["features", "tasks", "path", "name", "task name", "label"])
@@ -219,7 +236,8 @@ def no_file(draft: ConfigDraft) -> Expect:
 
 def another_spelling(draft: ConfigDraft) -> Expect:
     """The same config as JSON, in another order, with comments, or with numbers in quotes."""
-    way = draft.draw.choice(["json", "order", "comments", "quotes", "windows", "full", "mark"])
+    way = draft.draw.choice(["json", "order", "comments", "quotes", "windows", "full", "mark",
+                             "aliases"])  # fmt: skip
     if way == "json":
         draft.path.write_text(json.dumps(draft.raw), encoding="utf-8")
     elif way == "order":
@@ -231,6 +249,11 @@ def another_spelling(draft: ConfigDraft) -> Expect:
     elif way == "quotes":
         draft.raw["training"]["batch_size"] = str(draft.raw["training"]["batch_size"])
         draft.raw["seed"] = str(draft.raw["seed"])
+    elif way == "aliases":
+        text = yaml.safe_dump(draft.raw, sort_keys=False)
+        named = text.replace(" batch_size: 64", " batch_size: &rows 64")
+        named = named.replace("eval_batch_size: 64", "eval_batch_size: *rows")
+        draft.path.write_text(named, encoding="utf-8")
     elif way == "full":
         draft.raw = draft.full
     else:
@@ -253,5 +276,5 @@ def _sections(node: Any) -> list[Raw]:
 CONFIG_FAULTS = (
     typing_error, typing_error, wrong_type, wrong_type, odd_number, odd_number, contradiction,
     contradiction, bad_override, no_yaml, cut_yaml, flipped_letter, missing_key, no_file,
-    another_spelling,
+    another_spelling, alias_bomb,
 )  # fmt: skip

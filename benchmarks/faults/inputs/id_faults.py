@@ -82,9 +82,7 @@ def huge_ids(draft: Draft) -> Expect:
     users[draft.draw.randrange(len(users))] = big
     kind = pa.uint64() if big >= 2**63 else pa.int64()
     draft.replace(part, "user", pa.array(users, kind))
-    # Two kinds of integers have no common type that another reader would take
-    unsigned = "none" if kind == pa.uint64() else "tables"
-    return either("user", reference="files" if draft.is_csv else unsigned)
+    return either("user", reference="files" if draft.is_csv else "tables")
 
 
 def missing_lists(draft: Draft) -> Expect:

@@ -37,6 +37,8 @@ def write_reference(tables: Sequence[pa.Table], path: Path) -> None:
     """One Parquet file, plain types."""
     kept = [t.select([n for n in _COLUMNS if n in t.column_names]) for t in tables]
     decoded = [_decoded(table) for table in kept]
+    if len({table["user"].type for table in decoded} & {pa.int64(), pa.uint64()}) == 2:
+        decoded = [_with_words(table, "user") for table in decoded]  # no type of Arrow's holds both
     try:
         whole = pa.concat_tables(decoded, promote_options="permissive")
     except pa.ArrowTypeError:  # words in one file, numbers in another

@@ -1,0 +1,59 @@
+"""YAML whose aliases cannot stand for more than a config needs."""
+
+from typing import cast
+
+import yaml
+
+_MOST_REPEATED = 100_000  # values; a config of a thousand features has about ten thousand
+
+
+class RepeatsTooMuchError(yaml.YAMLError):
+    """Aliases within aliases: a few hundred bytes that stand for millions of values."""
+
+
+class BoundedLoader(yaml.SafeLoader):
+    """A SafeLoader that refuses such documents before it makes a value of them.
+
+    YAML itself keeps what an alias names once, but whoever copies or checks the values walks
+    through each repetition.
+    """
+
+    def compose_document(self) -> yaml.Node | None:
+        """The document's nodes.
+
+        Raises:
+            RepeatsTooMuchError: Written out, aliases would add more values than a config may have.
+        """
+        node = super().compose_document()
+        if node is not None:
+            sizes: dict[yaml.Node, int] = {}
+            repeated = _written_out(node, sizes) - len(sizes)
+            if repeated > _MOST_REPEATED:
+                raise RepeatsTooMuchError(
+                    f"its aliases (*name) repeat {_readable(repeated)} values, expected at most "
+                    f"{_MOST_REPEATED:,}; remove aliases to lists of aliases"
+                )
+        return node
+
+
+def _written_out(node: yaml.Node, sizes: dict[yaml.Node, int]) -> int:
+    """Nodes under `node`, each as often as aliases name it; `sizes` takes that of every node.
+
+    One that contains itself counts as nothing there: whoever walks through it will notice.
+    """
+    known = sizes.get(node)
+    if known is None:
+        sizes[node] = 0
+        known = sizes[node] = 1 + sum(_written_out(child, sizes) for child in _children(node))
+    return known
+
+
+def _children(node: yaml.Node) -> list[yaml.Node]:
+    if isinstance(node, yaml.MappingNode):
+        pairs = cast("list[tuple[yaml.Node, yaml.Node]]", node.value)
+        return [child for pair in pairs for child in pair]
+    return cast("list[yaml.Node]", node.value) if isinstance(node, yaml.SequenceNode) else []
+
+
+def _readable(count: int) -> str:
+    return f"{count:,}" if count < 10**12 else "more than a trillion"
