@@ -1,6 +1,6 @@
 """Chooses the backend and fills its tables."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -19,6 +19,7 @@ from mmoe.embeddings.initial import fill_tables
 from mmoe.embeddings.managed import ManagedEmbeddings
 from mmoe.embeddings.scoring import ScoringEmbeddings
 from mmoe.embeddings.step_phases import HalfT, ResultT, StepPhases, StepT
+from mmoe.embeddings.stored_rows import RowPrecision
 from mmoe.parallel.shards import Sharded
 
 if TYPE_CHECKING:
@@ -153,23 +154,28 @@ def build_embeddings(
 
 
 def build_scoring_embeddings(
-    tables: Sequence[TableSpec], features: Sequence[FeatureSpec], precision: ScoringPrecision
+    tables: Sequence[TableSpec],
+    features: Sequence[FeatureSpec],
+    precision: ScoringPrecision | Mapping[str, RowPrecision],
+    device: torch.device | None = None,
 ) -> nn.Module:
-    """Tables to evaluate and score with, in fewer bits; see `ScoringEmbeddings`.
+    """Tables to evaluate and score with, which need no process group; see `ScoringEmbeddings`.
 
     They hold nothing yet. Tables with managed ids are looked up by raw ids.
 
     Args:
         tables: Names, rows and widths; every feature's table must be among them.
         features: In the order of the output.
-        precision: Of the stored rows.
+        precision: Of the stored rows of all tables; or that of each table, as it was trained.
+        device: Of tables as they were trained; default: the CPU.
 
     Raises:
         ValueError: There is no such precision, a feature's table is unknown, or one has managed
             ids, and TorchRec is not installed.
     """
     _check_tables(tables, features)
-    return _with_managed_ids(ScoringEmbeddings(tables, features, precision), tables, features, 0)
+    module = ScoringEmbeddings(tables, features, precision, device)
+    return _with_managed_ids(module, tables, features, 0)
 
 
 def _check_tables(tables: Sequence[TableSpec], features: Sequence[FeatureSpec]) -> None:

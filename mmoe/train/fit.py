@@ -18,9 +18,9 @@ from mmoe.datasets.stream import describe_lanes
 from mmoe.models.build import build_ranker
 from mmoe.models.device import describe_device, resolve_device
 from mmoe.parallel import (
-    ensure_process_group,
     from_all,
     from_first,
+    process_group,
     rank,
     spread_layout,
     world_size,
@@ -94,7 +94,35 @@ def train_run(
     """
     reporter = reporter or SilentReporter()
     place = resolve_device(device or config.training.device, config.training.embedding_backend)
-    ensure_process_group(config.parallel.timeout_seconds, place)
+    with process_group(config.parallel.timeout_seconds, place):
+        return _train(
+            config,
+            out,
+            place,
+            data=data,
+            splits=splits,
+            resume=resume,
+            warm_start=warm_start,
+            reporter=reporter,
+            on_test=on_test,
+            profile=profile,
+        )
+
+
+def _train(
+    config: RunConfig,
+    out: Path,
+    place: torch.device,
+    *,
+    data: str | Path | None,
+    splits: Splits | None,
+    resume: bool,
+    warm_start: WarmStart | None,
+    reporter: Reporter,
+    on_test: TestCallback | None,
+    profile: bool,
+) -> FinishedRun:
+    """`train_run` within a process group."""
     config = with_absolute_paths(config, data)
     asked = {} if warm_start is None else warm_start.options()
     out = same_on_all_ranks(config, out, {"--resume": resume, **asked})
@@ -198,7 +226,7 @@ def _evaluate(
     on_test: TestCallback | None,
 ) -> dict[str, Any]:
     """Writes curves.json and, last, metrics.json; every rank scores, the first one measures."""
-    predictor = Predictor(state.ranker, config)
+    predictor = Predictor(state.ranker, config)  # nothing is trained after it
     validation, _ = split_metrics(config, predictor, prepared.validation)
     gates = GateStatistics()
     predictions_NT, labels = predict_rows(predictor, prepared.test, on_gates=gates.update)

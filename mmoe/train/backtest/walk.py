@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from mmoe.config import RunConfig
-from mmoe.parallel import ensure_process_group, from_first, rank
+from mmoe.parallel import from_first, join_ranks, rank
 from mmoe.score.console import Reporter, SilentReporter
 from mmoe.score.run_directory import RunDirectory
 from mmoe.score.text_files import read_json, write_json
@@ -47,7 +47,7 @@ def backtest(
         ValueError: Config, data or directory cannot be used; names the day where there is one.
     """
     reporter = reporter or SilentReporter()
-    ensure_process_group(config.parallel.timeout_seconds)
+    join_ranks(config.parallel.timeout_seconds)
     config = with_absolute_paths(config, data)
     out = same_on_all_ranks(config, out, {"--resume": resume, **settings.options()})
     if rank() > 0:
