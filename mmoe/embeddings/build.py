@@ -17,6 +17,7 @@ from mmoe.config import (
 )
 from mmoe.embeddings.initial import fill_tables
 from mmoe.embeddings.managed import ManagedEmbeddings
+from mmoe.embeddings.quiet import quiet_import
 from mmoe.embeddings.scoring import ScoringEmbeddings
 from mmoe.embeddings.step_phases import HalfT, ResultT, StepPhases, StepT
 from mmoe.embeddings.stored_rows import RowPrecision
@@ -141,7 +142,8 @@ def build_embeddings(
                 f"training.embedding_backend is torchrec, but {problem}; "
                 f"install it (see the README) or set embedding_backend to plain"
             )
-        from mmoe.embeddings.sharded import ShardedEmbeddings  # seconds to import: only when used
+        with quiet_import():  # seconds to import: only when used
+            from mmoe.embeddings.sharded import ShardedEmbeddings
 
         module: nn.Module = ShardedEmbeddings(tables, features, optimizer, parallel, device)
     else:
@@ -215,7 +217,8 @@ def torchrec_problem(device: torch.device | None = None) -> str | None:
 
 
 def _fbgemm_has_cuda() -> bool:
-    import fbgemm_gpu  # seconds: only where there is a GPU to ask for
+    with quiet_import():  # seconds: only where there is a GPU to ask for
+        import fbgemm_gpu
 
     return getattr(fbgemm_gpu, "__variant__", "cpu") not in ("cpu", "docs")
 
@@ -233,7 +236,8 @@ def _with_managed_ids(
             f"table {next(iter(managed))!r} has encoding managed, which needs TorchRec, but "
             f"{problem}; install it (see the README) or use encoding hash"
         )
-    from mmoe.embeddings.admission import IdAdmission  # imports torchrec
+    with quiet_import():
+        from mmoe.embeddings.admission import IdAdmission
 
     admissions = {name: IdAdmission(name, rules) for name, rules in managed.items()}
     return ManagedEmbeddings(module, features, admissions, seed)
