@@ -55,6 +55,7 @@ bench: setup
 	$(BIN)/python -m benchmarks.bench_ops
 	$(BIN)/python -m benchmarks.mixture
 	$(BIN)/python -m benchmarks.train
+	$(BIN)/python -m benchmarks.predict
 	$(BIN)/python -m benchmarks.parallel
 	$(BIN)/python -m benchmarks.faults train
 	$(BIN)/python -m benchmarks.faults ranks

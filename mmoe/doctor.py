@@ -137,7 +137,10 @@ def _torchrec() -> Finding:
             mend="embeddings run on nn.EmbeddingBag; the README says how to install them",
         )
     try:
-        import torchrec  # noqa: F401  # a broken pair of wheels shows only at import
+        from mmoe.embeddings.quiet import quiet_import
+
+        with quiet_import():
+            import torchrec  # noqa: F401  # a broken pair of wheels shows only at import
     except (ImportError, OSError, RuntimeError) as error:
         mend = "torch, torchrec and fbgemm-gpu must match; install the versions in the README"
         return Finding("TorchRec and FBGEMM", " ".join(str(error).split())[:200], False, mend=mend)

@@ -72,3 +72,27 @@ def test_config_and_layer_know_the_same_activations():
     assert get_args(config.Activation) == get_args(Activation)
     field = config.ExpertConfig.model_fields["activation"]
     assert get_args(field.annotation) == get_args(ExpertActivation)
+    last = config.ExpertConfig.model_fields["output_activation"]
+    assert get_args(last.annotation) == ("same", "none", *get_args(ExpertActivation))
+
+
+TABLES_ON_TORCHREC = """
+import warnings
+from mmoe.config import EmbeddingOptimizerConfig, FeatureSpec, ManagedIds, TableSpec
+from mmoe.embeddings import build_embeddings
+from mmoe.parallel import ensure_process_group
+ensure_process_group()
+tables = [TableSpec(name="item", num_rows=9, dim=4, managed=ManagedIds(rows=7))]
+features = [FeatureSpec(name="item", table="item", pooling="sum")]
+build_embeddings(tables, features, optimizer=EmbeddingOptimizerConfig(), backend="torchrec")
+warnings.warn("the user's own", DeprecationWarning)
+"""
+
+
+@pytest.mark.torchrec
+def test_what_torchrec_and_fbgemm_deprecate_does_not_reach_the_screen(repository, monkeypatch):
+    """Nor that of the processes of `cross_val_score(…, n_jobs=2)`, which have such filters."""
+    monkeypatch.chdir(repository)
+    lines = run(TABLES_ON_TORCHREC, PYTHONWARNINGS="default").stderr.splitlines()
+    shown = [line for line in lines if line.strip()]
+    assert len(shown) == 1 and "DeprecationWarning: the user's own" in shown[0]

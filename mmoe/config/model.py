@@ -26,6 +26,9 @@ class ExpertConfig(Strict):
 
     hidden: list[Width] = Field(default=[256, 128], min_length=1)
     activation: Literal["relu", "gelu", "silu", "swiglu"] = "relu"
+    output_activation: Literal["same", "none", "relu", "gelu", "silu", "swiglu"] = Field(
+        default="same", description="of the last layer; same: as the others; none: it has none"
+    )
     norm: Literal["layer", "batch"] | None = Field(
         default=None, description="before each activation; batch: over each expert's own rows"
     )

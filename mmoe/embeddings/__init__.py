@@ -16,12 +16,14 @@ from mmoe.embeddings.scoring import (
     scoring_embeddings,
 )
 from mmoe.embeddings.step_phases import StepIds, StepPhases
+from mmoe.embeddings.stored_rows import RowPrecision
 from mmoe.parallel.shards import Shard, Sharded, pieces
 
 __all__ = [
     "EmbeddingBackend",
     "ManagedEmbeddings",
     "PlainEmbeddings",
+    "RowPrecision",
     "ScoringEmbeddings",
     "Shard",
     "Sharded",

@@ -1,6 +1,6 @@
 """Chooses the backend and fills its tables."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -17,8 +17,10 @@ from mmoe.config import (
 )
 from mmoe.embeddings.initial import fill_tables
 from mmoe.embeddings.managed import ManagedEmbeddings
+from mmoe.embeddings.quiet import quiet_import
 from mmoe.embeddings.scoring import ScoringEmbeddings
 from mmoe.embeddings.step_phases import HalfT, ResultT, StepPhases, StepT
+from mmoe.embeddings.stored_rows import RowPrecision
 from mmoe.parallel.shards import Sharded
 
 if TYPE_CHECKING:
@@ -140,7 +142,8 @@ def build_embeddings(
                 f"training.embedding_backend is torchrec, but {problem}; "
                 f"install it (see the README) or set embedding_backend to plain"
             )
-        from mmoe.embeddings.sharded import ShardedEmbeddings  # seconds to import: only when used
+        with quiet_import():  # seconds to import: only when used
+            from mmoe.embeddings.sharded import ShardedEmbeddings
 
         module: nn.Module = ShardedEmbeddings(tables, features, optimizer, parallel, device)
     else:
@@ -153,23 +156,28 @@ def build_embeddings(
 
 
 def build_scoring_embeddings(
-    tables: Sequence[TableSpec], features: Sequence[FeatureSpec], precision: ScoringPrecision
+    tables: Sequence[TableSpec],
+    features: Sequence[FeatureSpec],
+    precision: ScoringPrecision | Mapping[str, RowPrecision],
+    device: torch.device | None = None,
 ) -> nn.Module:
-    """Tables to evaluate and score with, in fewer bits; see `ScoringEmbeddings`.
+    """Tables to evaluate and score with, which need no process group; see `ScoringEmbeddings`.
 
     They hold nothing yet. Tables with managed ids are looked up by raw ids.
 
     Args:
         tables: Names, rows and widths; every feature's table must be among them.
         features: In the order of the output.
-        precision: Of the stored rows.
+        precision: Of the stored rows of all tables; or that of each table, as it was trained.
+        device: Of tables as they were trained; default: the CPU.
 
     Raises:
         ValueError: There is no such precision, a feature's table is unknown, or one has managed
             ids, and TorchRec is not installed.
     """
     _check_tables(tables, features)
-    return _with_managed_ids(ScoringEmbeddings(tables, features, precision), tables, features, 0)
+    module = ScoringEmbeddings(tables, features, precision, device)
+    return _with_managed_ids(module, tables, features, 0)
 
 
 def _check_tables(tables: Sequence[TableSpec], features: Sequence[FeatureSpec]) -> None:
@@ -209,7 +217,8 @@ def torchrec_problem(device: torch.device | None = None) -> str | None:
 
 
 def _fbgemm_has_cuda() -> bool:
-    import fbgemm_gpu  # seconds: only where there is a GPU to ask for
+    with quiet_import():  # seconds: only where there is a GPU to ask for
+        import fbgemm_gpu
 
     return getattr(fbgemm_gpu, "__variant__", "cpu") not in ("cpu", "docs")
 
@@ -227,7 +236,8 @@ def _with_managed_ids(
             f"table {next(iter(managed))!r} has encoding managed, which needs TorchRec, but "
             f"{problem}; install it (see the README) or use encoding hash"
         )
-    from mmoe.embeddings.admission import IdAdmission  # imports torchrec
+    with quiet_import():
+        from mmoe.embeddings.admission import IdAdmission
 
     admissions = {name: IdAdmission(name, rules) for name, rules in managed.items()}
     return ManagedEmbeddings(module, features, admissions, seed)

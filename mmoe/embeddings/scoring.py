@@ -1,6 +1,6 @@
-"""Embeddings that are only looked up: tables in fewer bits, to evaluate and score with."""
+"""Embeddings that are only looked up, to evaluate and score with; in fewer bits if asked for."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import get_args
 
 import torch
@@ -10,25 +10,29 @@ from mmoe.config import FeatureSpec, ScoringPrecision, TableSpec
 from mmoe.embeddings.bags import Bags, split_bags
 from mmoe.embeddings.byte_size import byte_size
 from mmoe.embeddings.managed import managed_ids
-from mmoe.embeddings.narrow_rows import narrow_rows, row_bytes
 from mmoe.embeddings.pool_over_ranks import pool_over_ranks
 from mmoe.embeddings.pooling import divide_by_length
 from mmoe.embeddings.spread_tables import spread_tables
+from mmoe.embeddings.stored_rows import RowPrecision, row_bytes, stored_rows
 from mmoe.parallel import rank, world_size
 
 
 class ScoringEmbeddings(nn.Module):
-    """Pooled embeddings of tables in int8 or fp16, in the memory of the machine.
+    """Pooled embeddings by torch's own kernels: no TorchRec, and nothing that a lookup changes.
 
-    The tables lie on the CPU, whatever the device of the batch: torch has the kernels there, with
-    TorchRec and without it. Several ranks share the tables out (`spread_tables`); they call it
-    together, each with its own rows of any number, 0 included. A bag whose ids lie on several ranks
-    is added up in the order of the ranks.
+    So one process needs no process group, and any number of threads may look up at a time. Tables
+    as they were trained give the bits that TorchRec's give on one process, on the CPU. Those in
+    fewer bits lie on the CPU, whatever the device of the batch: torch has the kernels there.
+
+    Several ranks, those there are when this is made, share the tables out (`spread_tables`); they
+    call it together, each with its own rows of any number, 0 included. A bag whose ids lie on
+    several ranks is added up in the order of the ranks.
 
     Args:
         tables: Rows and widths. They hold nothing until they are filled.
         features: In the order of the output.
-        precision: Of the stored rows.
+        precision: Of the stored rows of all tables; or that of each table, as it was trained.
+        device: Of tables as they were trained; default: the CPU.
 
     Raises:
         ValueError: There is no such precision.
@@ -38,22 +42,33 @@ class ScoringEmbeddings(nn.Module):
         self,
         tables: Sequence[TableSpec],
         features: Sequence[FeatureSpec],
-        precision: ScoringPrecision,
+        precision: ScoringPrecision | Mapping[str, RowPrecision],
+        device: torch.device | None = None,
     ) -> None:
         super().__init__()
-        if precision not in get_args(ScoringPrecision):
+        self.as_trained = isinstance(precision, Mapping)
+        if not isinstance(precision, Mapping) and precision not in get_args(ScoringPrecision):
             known = " or ".join(get_args(ScoringPrecision))
             raise ValueError(
                 f"table_precision: expected {known}, or None for tables as they were trained, "
                 f"got {precision!r}"
             )
-        self.features, self.precision = list(features), precision
+        self.precisions: dict[str, RowPrecision] = (
+            dict(precision)
+            if isinstance(precision, Mapping)
+            else dict.fromkeys((table.name for table in tables), precision)
+        )
+        self.features = list(features)
+        self.device = device if device is not None and self.as_trained else torch.device("cpu")
         self.shapes = {table.name: (table.num_rows, table.dim) for table in tables}
         self.output_dim = sum(self.shapes[feature.table][1] for feature in features)
-        self._spread = spread_tables(tables, world_size(), precision)
+        self._ranks = world_size()
+        self._spread = spread_tables(tables, self._ranks, self.precisions)
         self.held = {name: of_ranks[rank()] for name, of_ranks in self._spread.items()}
         self._rows = {
-            table.name: narrow_rows(len(self.held[table.name]), table.dim, precision)
+            table.name: stored_rows(
+                len(self.held[table.name]), table.dim, self.precisions[table.name], self.device
+            )
             for table in tables
         }
 
@@ -66,14 +81,14 @@ class ScoringEmbeddings(nn.Module):
             block_HD: As trained, fp32.
 
         Raises:
-            ValueError: A number is not finite, or does not fit the precision.
+            ValueError: A number is not finite, or does not fit a precision it was not trained in.
         """
         fits_H = self._rows[table].fill(start - self.held[table].start, block_HD)
-        if not bool(fits_H.all()):
+        if not self.as_trained and not bool(fits_H.all()):
             row = start + int((~fits_H).nonzero()[0])
             raise ValueError(
                 f"table {table!r}: row {row} holds a number that cannot be stored in "
-                f"{self.precision}; score with the tables as they were trained"
+                f"{self.precisions[table]}; score with the tables as they were trained"
             )
 
     def forward(
@@ -82,8 +97,10 @@ class ScoringEmbeddings(nn.Module):
         """See `EmbeddingBackend`; x_BD is fp32, on the device of `values`."""
         if not self.features:
             return torch.zeros(len(lengths_CB), 0, device=values.device)
-        weights = None if id_weights is None else id_weights.cpu()
-        bags = split_bags(self.features, values.cpu(), lengths_CB.cpu(), weights)
+        weights = None if id_weights is None else id_weights.to(self.device)
+        bags = split_bags(
+            self.features, values.to(self.device), lengths_CB.to(self.device), weights
+        )
         pooled = [
             divide_by_length(sums_BD, of_feature.lengths_B)
             if feature.pooling == "mean"
@@ -96,7 +113,7 @@ class ScoringEmbeddings(nn.Module):
 
     def _sums(self, bags: Sequence[Bags]) -> list[Tensor]:
         """`sums_BD` of each feature."""
-        if world_size() == 1:
+        if self._ranks == 1:
             return [self._pool(c, of_feature) for c, of_feature in enumerate(bags)]
         held = [self._spread[feature.table] for feature in self.features]
         dims = [self.shapes[feature.table][1] for feature in self.features]
@@ -113,7 +130,7 @@ def scoring_embeddings(embeddings: object) -> ScoringEmbeddings | None:
     return module if isinstance(module, ScoringEmbeddings) else None
 
 
-def memory_of_tables(tables: Sequence[TableSpec], precision: ScoringPrecision) -> str:
+def memory_of_tables(tables: Sequence[TableSpec], precision: RowPrecision) -> str:
     """What tables take, for people.
 
     Example:

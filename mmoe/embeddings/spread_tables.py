@@ -1,13 +1,13 @@
 """Which rank holds which rows of tables that are only looked up."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from mmoe.config import TableSpec
-from mmoe.embeddings.narrow_rows import row_bytes
+from mmoe.embeddings.stored_rows import RowPrecision, row_bytes
 
 
 def spread_tables(
-    tables: Sequence[TableSpec], ranks: int, precision: str
+    tables: Sequence[TableSpec], ranks: int, precisions: Mapping[str, RowPrecision]
 ) -> dict[str, list[range]]:
     """For each table the rows that rank 0 holds, those that rank 1 holds, …
 
@@ -19,13 +19,17 @@ def spread_tables(
         >>> from mmoe.config import TableSpec
         >>> rows = {"a": 9, "b": 3, "c": 2}
         >>> tables = [TableSpec(name=n, num_rows=r, dim=8) for n, r in rows.items()]
-        >>> for table, held in spread_tables(tables, 2, "int8").items():
+        >>> precisions = dict.fromkeys(rows, "int8")
+        >>> for table, held in spread_tables(tables, 2, precisions).items():
         ...     print(table, held)
         a [range(0, 4), range(4, 9)]
         b [range(0, 3), range(0, 0)]
         c [range(0, 0), range(0, 2)]
     """
-    sizes = {table.name: table.num_rows * row_bytes(table.dim, precision) for table in tables}
+    sizes = {
+        table.name: table.num_rows * row_bytes(table.dim, precisions[table.name])
+        for table in tables
+    }
     share = sum(sizes.values()) / ranks
     filled = [0] * ranks
     held: dict[str, list[range]] = {}

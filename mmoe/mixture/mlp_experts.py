@@ -16,8 +16,10 @@ from mmoe.mixture.stable import activate
 from mmoe.mixture.trees import cast_for_autocast
 
 ExpertActivation = Literal["relu", "gelu", "silu", "swiglu"]
+# Of the last layer; None: it has none
+OutputActivation = Literal["same", "relu", "gelu", "silu", "swiglu"] | None
 
-# What every layer gave, after its activation: one tensor (grouped), or one for each expert (dense).
+# What every ReLU layer gave, after it: one tensor (grouped), or one for each expert (dense).
 Record = list[Tensor | list[Tensor]]
 
 
@@ -35,6 +37,8 @@ class MLPExperts(nn.Module):
         hidden: Width of every layer; the last one is the output's. Empty: rows come back.
         activation: `relu`, `gelu` (exact), `silu`, or `swiglu`: the product has twice the layer's
             width, `[a, c] = x W[e] + b[e]`, and the layer gives `silu(a) · c`.
+        output_activation: The last layer's; `same` as `activation`, or another one; None: the last
+            layer is `drop(norm(x W[e] + b[e]))`, as in a Transformer's feed-forward part.
         norm: None, `layer` (layer normalisation) or `batch` (batch normalisation over each
             expert's own rows, HoME's expert normalisation; there with `silu`).
         dropout: Probability that a unit is zeroed while training.
@@ -67,13 +71,20 @@ class MLPExperts(nn.Module):
         hidden: Sequence[int],
         *,
         activation: ExpertActivation = "relu",
+        output_activation: OutputActivation = "same",
         norm: ExpertNorm | None = None,
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        _check(num_experts, input_dim, hidden, activation, norm, dropout)
+        _check(num_experts, input_dim, hidden, activation, output_activation, norm, dropout)
+        last = activation if output_activation == "same" else output_activation
+        # Of each layer
+        self.activations = [*([activation] * (len(hidden) - 1)), last] if hidden else []
         widths = [input_dim, *hidden]
-        products = [width * (2 if activation == "swiglu" else 1) for width in hidden]
+        products = [
+            width * (2 if act == "swiglu" else 1)
+            for width, act in zip(hidden, self.activations, strict=True)
+        ]
         self.weights = nn.ParameterList(
             torch.empty(num_experts, before, after)
             for before, after in zip(widths, products, strict=False)
@@ -84,6 +95,7 @@ class MLPExperts(nn.Module):
         self.num_experts, self.input_dim = num_experts, input_dim
         self.output_dim: int | None = widths[-1]
         self.activation: ExpertActivation = activation
+        self.output_activation: OutputActivation = output_activation
         self.norm: ExpertNorm | None = norm
         self.dropout = dropout
         self.reset_parameters()
@@ -141,7 +153,7 @@ class MLPExperts(nn.Module):
     @property
     def has_dead_units(self) -> bool:
         """Whether a unit can be 0 for all rows: only ReLU's can."""
-        return self.activation == "relu" and len(self.weights) > 0
+        return "relu" in self.activations
 
     def forward(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """The same as `dense`."""
@@ -152,7 +164,7 @@ class MLPExperts(nn.Module):
 
         Args:
             inputs: One tensor `x_BD` for all experts, or one per expert.
-            record: Gets every layer's activations appended.
+            record: Gets what every ReLU layer gave appended.
 
         Returns:
             E tensors `y_BO`.
@@ -164,11 +176,11 @@ class MLPExperts(nn.Module):
             )
         x = [cast_for_autocast(tensor) for tensor in inputs]
         for layer, (weight_EDH, bias_EH) in enumerate(zip(self.weights, self.biases, strict=True)):
-            y = ops.dense_mm(x, weight_EDH, bias_EH, self._fused)
+            y = ops.dense_mm(x, weight_EDH, bias_EH, self._fused(layer))
             if self.norms:
                 y = self._norm_dense(layer, y)
-            y = [self._activate(part) for part in y]
-            if record is not None:
+            y = [self._activate(layer, part) for part in y]
+            if record is not None and self.activations[layer] == "relu":
                 record.append(y)
             x = [self._drop(part) for part in y]
         return x if len(x) == len(self) else x * len(self)
@@ -179,7 +191,7 @@ class MLPExperts(nn.Module):
         Args:
             rows: `x_RD`, those of one expert next to each other.
             offsets_E1: First row of each expert and, last, the number of rows; int32.
-            record: Gets every layer's activations appended.
+            record: Gets what every ReLU layer gave appended.
 
         Returns:
             `y_RO`, row for row; what comes past the last offset means nothing and is not to be
@@ -187,11 +199,11 @@ class MLPExperts(nn.Module):
         """
         x_PD = cast_for_autocast(rows)
         for layer, (weight_EDH, bias_EH) in enumerate(zip(self.weights, self.biases, strict=True)):
-            y_PH = ops.grouped_mm(x_PD, offsets_E1, weight_EDH, bias_EH, self._fused)
+            y_PH = ops.grouped_mm(x_PD, offsets_E1, weight_EDH, bias_EH, self._fused(layer))
             if self.norms:
                 y_PH = self.norms[layer](y_PH, offsets_E1)
-            y_PH = self._activate(y_PH)
-            if record is not None:
+            y_PH = self._activate(layer, y_PH)
+            if record is not None and self.activations[layer] == "relu":
                 record.append(y_PH)
             x_PD = self._drop(y_PH)
         return x_PD
@@ -199,22 +211,27 @@ class MLPExperts(nn.Module):
     def extra_repr(self) -> str:
         """Shown by `print`."""
         widths = "-".join(str(weight.shape[2]) for weight in self.weights)
+        own = self.output_activation
+        last = "" if own == "same" else f" (last layer: {own or 'none'})"
         return (
             f"experts={self.num_experts}, products={self.input_dim}-{widths}, "
-            f"activation={self.activation}, norm={self.norm}, dropout={self.dropout}"
+            f"activation={self.activation}{last}, norm={self.norm}, dropout={self.dropout}"
         )
 
-    @property
-    def _fused(self) -> ops.FusedActivation:
-        """The activation that the product applies itself."""
-        return "none" if self.norms or self.activation == "swiglu" else self.activation
+    def _fused(self, layer: int) -> ops.FusedActivation:
+        """The activation that a layer's product applies itself."""
+        activation = self.activations[layer]
+        return "none" if self.norms or activation in ("swiglu", None) else activation
 
-    def _activate(self, y: Tensor) -> Tensor:
-        """What the product left to do."""
-        if self.activation == "swiglu":
+    def _activate(self, layer: int, y: Tensor) -> Tensor:
+        """What a layer's product left to do."""
+        activation = self.activations[layer]
+        if activation == "swiglu":
             gate, value = y.chunk(2, dim=1)
             return activate(gate, "silu", training=self.training) * value
-        return activate(y, self.activation, training=self.training) if self.norms else y
+        if activation is None or not self.norms:
+            return y
+        return activate(y, activation, training=self.training)
 
     def _drop(self, y: Tensor) -> Tensor:
         return F.dropout(y, self.dropout, self.training) if self.dropout else y
@@ -233,6 +250,7 @@ def mlp_experts(
     hidden: Sequence[int],
     *,
     activation: ExpertActivation = "relu",
+    output_activation: OutputActivation = "same",
     norm: ExpertNorm | None = None,
     dropout: float = 0.0,
 ) -> MLPExperts:
@@ -245,7 +263,13 @@ def mlp_experts(
         (8, 16)
     """
     return MLPExperts(
-        num_experts, input_dim, hidden, activation=activation, norm=norm, dropout=dropout
+        num_experts,
+        input_dim,
+        hidden,
+        activation=activation,
+        output_activation=output_activation,
+        norm=norm,
+        dropout=dropout,
     )
 
 
@@ -254,6 +278,7 @@ def _check(
     input_dim: int,
     hidden: Sequence[int],
     activation: str,
+    output_activation: str | None,
     norm: str | None,
     dropout: float,
 ) -> None:
@@ -265,6 +290,7 @@ def _check(
         raise ValueError(f"hidden: expected widths of 1 or more, got {list(hidden)}")
     for name, value, known in (
         ("activation", activation, get_args(ExpertActivation)),
+        ("output_activation", output_activation, (None, "same", *get_args(ExpertActivation))),
         ("norm", norm, (None, *get_args(ExpertNorm))),
     ):
         if value not in known:

@@ -22,8 +22,9 @@ class MixtureStatistics(NamedTuple):
             gate picks what it sees.
         dropped_GE: How many of those the capacity dropped, int64.
         entropy_G: Mean over the rows of `−Σ_e w log w`, nats: 0 = one expert a row.
-        effective_experts_G: `exp(−Σ_e w̄ log w̄)` of the mean weights w̄ over the rows: how many
-            experts the gate uses over the batch, 1 … E.
+        effective_experts_of_mean_G: `exp(−Σ_e w̄ log w̄)` of the mean weights w̄ over the rows: how
+            many experts the gate uses over the batch, 1 … E. (What runs and reports call
+            `effective_experts` is the exp of `entropy_G` over all rows: how many *one row* uses.)
         pair_ratio: Distinct pairs of row and expert over all picks, before any were dropped: from
             1/G (all gates pick alike) to 1 (nothing shared).
         dead_share_E: Share of an expert's ReLU units (all layers) that were 0 for every row it
@@ -33,7 +34,7 @@ class MixtureStatistics(NamedTuple):
     picks_GE: Tensor
     dropped_GE: Tensor
     entropy_G: Tensor
-    effective_experts_G: Tensor
+    effective_experts_of_mean_G: Tensor
     pair_ratio: Tensor
     dead_share_E: Tensor | None
 
@@ -71,7 +72,7 @@ def measure(
         picks_GE=picks_GE,
         dropped_GE=picks_GE - kept_GE,
         entropy_G=_entropy(weights_BGE).sum(0) / rows,
-        effective_experts_G=_entropy(weights_BGE.sum(0) / rows).exp(),
+        effective_experts_of_mean_G=_entropy(weights_BGE.sum(0) / rows).exp(),
         pair_ratio=picked_BGE.any(1).sum() / picks_GE.sum().clamp(min=1),
         dead_share_E=dead_share_E,
     )

@@ -1,5 +1,6 @@
 """From a config and a fitted encoder to a model."""
 
+from collections.abc import Mapping
 from typing import cast
 
 import torch
@@ -7,7 +8,12 @@ from torch import nn
 
 from mmoe.config import RunConfig, ScoringPrecision
 from mmoe.datasets.encoder import FeatureEncoder
-from mmoe.embeddings import EmbeddingBackend, build_embeddings, build_scoring_embeddings
+from mmoe.embeddings import (
+    EmbeddingBackend,
+    RowPrecision,
+    build_embeddings,
+    build_scoring_embeddings,
+)
 from mmoe.models.ranker import Ranker
 from mmoe.models.registry import build_network
 
@@ -18,7 +24,7 @@ def build_ranker(
     device: torch.device | None = None,
     *,
     over_ranks: bool = True,
-    table_precision: ScoringPrecision | None = None,
+    table_precision: ScoringPrecision | Mapping[str, RowPrecision] | None = None,
 ) -> Ranker:
     """Embeddings, mixture and towers of a run, freshly initialised.
 
@@ -31,8 +37,8 @@ def build_ranker(
         device: Default: the CPU (`mmoe.models.device.resolve_device` finds it).
         over_ranks: The ranks of the process group share each batch, as `config.parallel` says;
             else this process has the whole network for itself.
-        table_precision: Of tables that are only looked up, and hold nothing yet; None: tables as
-            `config` trains them.
+        table_precision: Of tables that are only looked up, and hold nothing yet: one for all, or
+            each table's own, as it was trained. None: tables as `config` trains them.
 
     Raises:
         ValueError: The embedding backend that was asked for is not installed.
@@ -54,11 +60,11 @@ def _build_tables(
     config: RunConfig,
     encoder: FeatureEncoder,
     device: torch.device | None,
-    precision: ScoringPrecision | None,
+    precision: ScoringPrecision | Mapping[str, RowPrecision] | None,
 ) -> nn.Module:
     features = [*encoder.categorical, *encoder.lists]
     if precision is not None:
-        return build_scoring_embeddings(encoder.tables, features, precision)
+        return build_scoring_embeddings(encoder.tables, features, precision, device)
     return build_embeddings(
         encoder.tables,
         features,

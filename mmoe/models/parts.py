@@ -70,11 +70,13 @@ def build_mixture(
 
 def build_experts(model: ModelConfig, input_dim: int, num_experts: int) -> MLPExperts:
     """`num_experts` MLPs as `model.expert` says."""
+    last = model.expert.output_activation
     return MLPExperts(
         num_experts,
         input_dim,
         model.expert.hidden,
         activation=model.expert.activation,
+        output_activation=None if last == "none" else last,
         norm=model.expert.norm,
         dropout=model.expert.dropout,
     )

@@ -12,7 +12,14 @@ from mmoe.parallel.expert_shards import (
 )
 from mmoe.parallel.gradient_sum import GradientSum
 from mmoe.parallel.links import WayBack
-from mmoe.parallel.process_group import ensure_process_group, launched_ranks, rank, world_size
+from mmoe.parallel.process_group import (
+    ensure_process_group,
+    join_ranks,
+    launched_ranks,
+    process_group,
+    rank,
+    world_size,
+)
 from mmoe.parallel.shards import Shard
 from mmoe.parallel.telling import first_other, from_all, from_first, to_first
 from mmoe.parallel.wire import Wire
@@ -31,7 +38,9 @@ __all__ = [
     "from_all",
     "from_first",
     "is_spread",
+    "join_ranks",
     "launched_ranks",
+    "process_group",
     "rank",
     "replicated_parameters",
     "spread_layout",

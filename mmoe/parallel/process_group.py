@@ -1,7 +1,9 @@
-"""The process group of all ranks, and of one process too: sharded embeddings need one."""
+"""The process group of all ranks, and of one process too: training sharded tables needs one."""
 
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 
 import torch
@@ -29,15 +31,60 @@ def launched_ranks() -> int:
     return int(value)
 
 
+def join_ranks(timeout_seconds: int | None = None, device: torch.device | None = None) -> None:
+    """Joins the ranks that torchrun started, if it did; a process on its own stays without a group.
+
+    What reads and scores calls this: on one process it needs no group, and the default one of
+    `torch.distributed` is the caller's to make.
+
+    Args:
+        timeout_seconds: As for `ensure_process_group`.
+        device: Likewise.
+
+    Raises:
+        ValueError: Likewise.
+    """
+    if launched_ranks() > 1 or dist.is_initialized():
+        ensure_process_group(timeout_seconds, device)
+    elif device is not None and device.type == "cuda":
+        torch.cuda.set_device(device)
+
+
+@contextmanager
+def process_group(
+    timeout_seconds: int | None = None, device: torch.device | None = None
+) -> Iterator[None]:
+    """`ensure_process_group`, until the end of the block.
+
+    A world of one that is made here ends here, so that the caller may make a default group
+    afterwards. A group that was there stays, and so does that of several ranks.
+
+    Args:
+        timeout_seconds: As for `ensure_process_group`.
+        device: Likewise.
+
+    Raises:
+        ValueError: Likewise.
+    """
+    own = launched_ranks() == 1 and not dist.is_initialized()
+    ensure_process_group(timeout_seconds, device)
+    try:
+        yield
+    finally:
+        if own and dist.is_initialized():
+            dist.destroy_process_group()
+
+
 def ensure_process_group(
     timeout_seconds: int | None = None, device: torch.device | None = None
 ) -> None:
     """Joins the ranks that torchrun started, or starts a world of one; once.
 
-    A world of one makes one process run the same code, with the same state names, as many. It
-    meets itself in memory (`HashStore`): no port is opened. Tensors on the CPU travel by gloo,
-    those on a GPU by NCCL. Ranks without GPUs keep to their share of the machine's cores (see
-    `bind_to_own_cores`).
+    A world of one makes one process train by the same code, with the same state names, as many. It
+    meets itself in memory (`HashStore`): no port is opened. It is torch's default group, and stays
+    (`process_group` ends it); a caller that makes one of its own does so first, and it is used.
+    Tensors on the CPU travel by gloo, those on a GPU by NCCL. Ranks without GPUs keep to their
+    share of the machine's cores (see `bind_to_own_cores`).
 
     Args:
         timeout_seconds: After which a rank that waits for another gives up; default: what the

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from mmoe.datasets.data_file import DataFile
 from mmoe.datasets.files import resolve_files
-from mmoe.parallel import ensure_process_group, first_other, from_first, rank, world_size
+from mmoe.parallel import first_other, from_first, join_ranks, rank, world_size
 from mmoe.score.scored_by import ScoredBy, check_scored_by
 from mmoe.score.text_files import check_parents
 
@@ -61,7 +61,7 @@ def plan_folder(
         ValueError: The folder holds something, and neither `overwrite` nor `resume` is said, or
             something else has scored it; or ranks find different files.
     """
-    ensure_process_group()
+    join_ranks()
     files = resolve_files(str(source))
     outputs = [folder / _output_name(number, file) for number, file in enumerate(files)]
     _check_same_files([file.name for file in files], str(source))

@@ -1,7 +1,6 @@
-"""Predictions from a model, in batches of one fixed height."""
+"""Predictions from a model, for one row or for many, from one thread or from many."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -10,15 +9,16 @@ import torch.distributed as dist
 from mmoe.config import DeviceKind, RunConfig, ScoringPrecision
 from mmoe.datasets.encoded import EncodedData
 from mmoe.datasets.encoder import FeatureEncoder
+from mmoe.mixture.stable import HAS_KERNELS
 from mmoe.models.build import build_ranker
 from mmoe.models.device import resolve_device
 from mmoe.models.network import GateRecord, NetworkOutput
 from mmoe.models.ranker import Ranker
-from mmoe.parallel import ensure_process_group, spread_layout, world_size
+from mmoe.parallel import join_ranks, launched_ranks, spread_layout, world_size
 from mmoe.score.checkpoint import CheckpointFolder
 from mmoe.score.console import SilentReporter, Tracker
 from mmoe.score.run_directory import RunDirectory
-from mmoe.score.weights import load_weights
+from mmoe.score.weights import load_weights, trained_precisions
 from mmoe.tasks.predictions import predictions_from_logits
 
 # Matrix products treat the rows beyond the last whole tile of their kernel differently; with whole
@@ -31,21 +31,32 @@ GateCallback = Callable[[Sequence[GateRecord], int], None]
 class Predictor:
     """Scores encoded rows; `evaluate`, `score` and validation all go through it.
 
-    Batches have one fixed height, the last padded, because a matrix product of another height may
-    take another kernel and round differently: so a row's score is the same whatever stands beside
-    it, and wherever in the file it stands. With another number of threads a product library may
-    split its sums differently; scores then agree within 1e-6 (one and two threads: no difference).
+    A row's score is the same bits whatever stands beside it, wherever in the file it stands, and
+    however many rows are scored. On the CPU batches are as high as their rows need, in tiles of
+    `ROWS_PER_TILE`, up to `eval_batch_size`: every product there is this library's own, whose rows
+    do not feel each other, nor the number of threads. Elsewhere (on a GPU, or where the operators
+    are not built) a product of another height may take another kernel and round differently; so all
+    batches have one height, the last is padded, and with another number of threads scores agree
+    within 1e-6.
+
+    Making one puts the model into evaluation mode, and nothing changes the model afterwards: with
+    that of `load_predictor` any number of threads may predict at a time. (Several ranks take turns
+    together, so each predicts from one thread.)
 
     Args:
-        ranker: The model, on the device that scores.
-        config: Its config: tasks, batch height, precision.
+        ranker: The model, on the device that scores. To train it on, put it back into training mode
+            first, and make a new predictor after that.
+        config: Its config: tasks, the most rows in a batch, precision.
     """
 
     def __init__(self, ranker: Ranker, config: RunConfig) -> None:
-        self.ranker = ranker
+        self.ranker = ranker.eval()
         self.tasks = config.tasks
         self.height = config.training.eval_batch_size
         self.bf16 = config.training.precision == "bf16"
+        # Of the ranks there are now: a group that the caller makes later is none of ours
+        self.ranks = world_size()
+        self.any_height = HAS_KERNELS and ranker.device.type == "cpu"
 
     def predict(
         self,
@@ -67,16 +78,19 @@ class Predictor:
 
         Returns:
             predictions_NT float32: probabilities for binary tasks, values for regression.
+
+        Raises:
+            ValueError: The model has been put into training mode since.
         """
+        self._check_mode()
         tracker = tracker or next(iter(_silent()))
         out_NT = np.zeros((len(data), len(self.tasks)), np.float32)
         if not len(data):
             return out_NT  # no turn: one without rows tells the others that all are done
-        with self._evaluating():
-            for turn in range(_most_of_all_ranks(-(-len(data) // self.height))):
-                start = min(turn * self.height, len(data))
-                self._batch(data, start, out_NT, on_gates)
-                tracker.advance(min(self.height, len(data) - start))
+        for turn in range(self._turns(-(-len(data) // self.height))):
+            start = min(turn * self.height, len(data))
+            self._batch(data, start, out_NT, on_gates)
+            tracker.advance(min(self.height, len(data) - start))
         return out_NT
 
     def help_others(self, empty: EncodedData) -> None:
@@ -85,19 +99,26 @@ class Predictor:
         Args:
             empty: No rows, but the run's features.
         """
-        with self._evaluating():
-            while turns := _most_of_all_ranks(0):
-                for _ in range(turns):
-                    self._forward(empty, 0, 0, False)
+        self._check_mode()
+        while turns := self._turns(0):
+            for _ in range(turns):
+                self._forward(empty, 0, 0, False)
 
-    @contextmanager
-    def _evaluating(self) -> Iterator[None]:
-        was_training = self.ranker.training
-        self.ranker.eval()
-        try:
-            yield
-        finally:
-            self.ranker.train(was_training)
+    def _check_mode(self) -> None:
+        """Dropout and batch statistics would give other scores, and change the model."""
+        if self.ranker.training:
+            raise ValueError(
+                "ranker: expected a model in evaluation mode, as it was when this predictor was "
+                "made, but it is in training mode; call ranker.eval() first"
+            )
+
+    def _turns(self, own: int) -> int:
+        """The most that any rank needs."""
+        if self.ranks == 1:
+            return own
+        most = torch.tensor(own)
+        dist.all_reduce(most, dist.ReduceOp.MAX)
+        return int(most)
 
     def _batch(
         self, data: EncodedData, start: int, out_NT: np.ndarray, on_gates: GateCallback | None
@@ -112,7 +133,8 @@ class Predictor:
     def _forward(
         self, data: EncodedData, start: int, stop: int, return_gates: bool
     ) -> NetworkOutput:
-        padded = -(-self.height // ROWS_PER_TILE) * ROWS_PER_TILE
+        rows = max(stop - start, 1) if self.any_height else self.height
+        padded = -(-rows // ROWS_PER_TILE) * ROWS_PER_TILE
         device = self.ranker.device
         batch = data.batch(slice(start, stop), pad_to=padded).to(device)
         # no_grad, not inference_mode: FBGEMM's CPU tables refuse the latter
@@ -132,7 +154,11 @@ def load_predictor(
     *,
     table_precision: ScoringPrecision | None = None,
 ) -> tuple[Predictor, FeatureEncoder, RunConfig]:
-    """The best model of a run, ready to score.
+    """The best model of a run, in evaluation mode, ready to score from any number of threads.
+
+    On one process it needs no process group, and makes none: `torch.distributed` is the caller's,
+    before this or after it. Where torchrun has started several ranks, they join and share tables
+    and experts out; so they do in a group of several that is there already.
 
     Args:
         run: A trained run.
@@ -146,22 +172,17 @@ def load_predictor(
     """
     config = run.config()
     encoder = FeatureEncoder.load(run.vocabulary)
-    # Tables to score with lie on the CPU: they need no FBGEMM with CUDA
-    backend = config.training.embedding_backend if table_precision is None else "plain"
-    place = resolve_device(device, backend)
-    ensure_process_group(config.parallel.timeout_seconds, place)
-    ranker = build_ranker(config, encoder, place, table_precision=table_precision)
+    # Tables as they were trained need FBGEMM (on a GPU that with CUDA) where ranks share them
+    sharded = table_precision is None and max(launched_ranks(), world_size()) > 1
+    place = resolve_device(device, config.training.embedding_backend if sharded else "plain")
+    join_ranks(config.parallel.timeout_seconds, place)
     stored = CheckpointFolder(run.checkpoint).tensors("best", "model")
+    precision = table_precision
+    if precision is None and not sharded:
+        precision = trained_precisions(stored, encoder.tables)
+    ranker = build_ranker(config, encoder, place, table_precision=precision)
     load_weights(ranker, stored, spread_layout(ranker.network))
     return Predictor(ranker, config), encoder, config
-
-
-def _most_of_all_ranks(turns: int) -> int:
-    if world_size() == 1:
-        return turns
-    most = torch.tensor(turns)
-    dist.all_reduce(most, dist.ReduceOp.MAX)
-    return int(most)
 
 
 def _silent() -> list[Tracker]:

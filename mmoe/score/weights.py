@@ -5,8 +5,10 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import nn
 
+from mmoe.config import TableSpec
 from mmoe.embeddings import (
     EmbeddingBackend,
+    RowPrecision,
     ScoringEmbeddings,
     managed_ids,
     scoring_embeddings,
@@ -62,12 +64,25 @@ def load_id_maps(embeddings: EmbeddingBackend, model: StoredTensors) -> None:
         model.load(ids.maps(), "ids")
 
 
+def trained_precisions(
+    model: StoredTensors, tables: Sequence[TableSpec]
+) -> dict[str, RowPrecision]:
+    """fp16 where a table was trained so; one that is missing is refused when it is loaded."""
+    there = set(model.names("tables"))
+    return {
+        table.name: "fp16"
+        if table.name in there and model.dtype(f"tables.{table.name}") == torch.float16
+        else "fp32"
+        for table in tables
+    }
+
+
 # fp32 numbers of a table held beside it while it is filled (64 MiB)
 _BLOCK = 2**24
 
 
 def _fill(tables: ScoringEmbeddings, model: StoredTensors) -> None:
-    """Block by block, so that no table is ever held as it was trained."""
+    """Block by block, so that no table is ever held twice, nor wider than it is to be."""
     empty = {
         name: [Shard(torch.empty(0, dim), (rows, dim), (0, 0))]
         for name, (rows, dim) in tables.shapes.items()

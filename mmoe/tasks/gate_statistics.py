@@ -62,11 +62,12 @@ class GateStatistics:
 
     - `mean_weight`: the mean over samples of the weights, [G, E];
     - `entropy`: the mean over samples of H(p): how widely *one sample* spreads itself;
-    - `effective_experts`: exp(`entropy`): the experts that one sample uses, 1 … E;
+    - `effective_experts`: exp(`entropy`), `exp(mean H(p))`: the experts one sample uses, 1 … E;
     - `entropy_of_mean`: H(mean over samples of p): how widely the *task* spreads itself;
-    - `effective_experts_of_mean`: exp of that: the experts the task uses over all samples. It is
-      never the smaller one. The two are equal where the gate gives every sample the same weights,
-      so where it ignores its input (the log of their ratio says how much it heeds it, in nats);
+    - `effective_experts_of_mean`: exp of that, `exp(H(mean p))`: the experts the task uses over all
+      samples. It is never the smaller one. The two are equal where the gate gives every sample the
+      same weights, so where it ignores its input (the log of their ratio says how much it heeds it,
+      in nats);
     - `distinct_pair_ratio`: distinct (sample, expert) pairs over (sample, gate, expert) picks, from
       1/G (all gates pick the same experts) to 1 (no two gates share one); None for dense gates.
 

@@ -18,9 +18,9 @@ from mmoe.datasets.stream import describe_lanes
 from mmoe.models.build import build_ranker
 from mmoe.models.device import describe_device, resolve_device
 from mmoe.parallel import (
-    ensure_process_group,
     from_all,
     from_first,
+    process_group,
     rank,
     spread_layout,
     world_size,
@@ -104,8 +104,11 @@ def train_run(
     """
     reporter = reporter or SilentReporter()
     place = resolve_device(device or config.training.device, config.training.embedding_backend)
-    ensure_process_group(config.parallel.timeout_seconds, place)
-    with RunClaim(reporter.say) as claim, claim.telling_of_interruption():
+    with (
+        process_group(config.parallel.timeout_seconds, place),
+        RunClaim(reporter.say) as claim,
+        claim.telling_of_interruption(),
+    ):
         return _train(
             config,
             out,
@@ -139,7 +142,7 @@ def _train(
     numbered: bool,
     changed_data: bool,
 ) -> FinishedRun:
-    """`train_run` in a folder that it holds the claim to."""
+    """`train_run` within a process group, in a folder that it holds the claim to."""
     config = with_absolute_paths(config, data)
     asked = {} if warm_start is None else warm_start.options()
     asked = {"--resume": resume, "--changed-data": changed_data, **asked}
@@ -263,7 +266,7 @@ def _evaluate(
     on_test: TestCallback | None,
 ) -> dict[str, Any]:
     """Writes curves.json and, last, metrics.json; every rank scores, the first one measures."""
-    predictor = Predictor(state.ranker, config)
+    predictor = Predictor(state.ranker, config)  # nothing is trained after it
     validation, _ = split_metrics(config, predictor, prepared.validation)
     gates = GateStatistics()
     predictions_NT, labels = predict_rows(predictor, prepared.test, on_gates=gates.update)

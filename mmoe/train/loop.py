@@ -259,6 +259,7 @@ class Trainer:
         try:
             return split_metrics(self.config, Predictor(ranker, self.config), self.data.validation)
         finally:
+            ranker.train()  # a Predictor leaves it in evaluation mode
             ranker.network = raw
 
     def _say_epoch(self, entry: Mapping[str, Any], notes: list[str]) -> None:

@@ -119,3 +119,14 @@ def test_a_capacity_reads_back_and_is_none_unless_asked_for():
 def test_wrong_capacities(model, message):
     with pytest.raises(ValueError, match=message):
         config_from_dict({**SMALL, "model": model})
+
+
+def test_the_last_layer_of_experts_may_have_no_activation():
+    raw = {**SMALL, "model": {"expert": yaml.safe_load("{hidden: [8], output_activation: none}")}}
+    config = config_from_dict(raw)
+    assert config.model.expert.output_activation == "none"
+    assert config_from_dict(yaml.safe_load(dump_config(config))) == config
+    assert config_from_dict(SMALL).model.expert.output_activation == "same"
+    raw["model"]["expert"]["output_activation"] = "tanh"
+    with pytest.raises(ValueError, match=r"model.expert.output_activation.*'same', 'none', 'relu'"):
+        config_from_dict(raw)

@@ -5,7 +5,7 @@ import torch
 
 from mmoe.config import FeatureSpec, ManagedIds, TableSpec
 from mmoe.embeddings import build_scoring_embeddings, memory_of_tables, scoring_embeddings
-from mmoe.embeddings.narrow_rows import narrow_rows
+from mmoe.embeddings.stored_rows import stored_rows
 
 TABLES = [
     TableSpec(name="item", num_rows=100, dim=8),
@@ -101,7 +101,7 @@ def test_no_number_is_off_by_more_than_half_a_step_of_its_row(dim, scale):
     """Of small rows too, which a scale in fp16 would not resolve."""
     generator = torch.Generator().manual_seed(dim)
     weight_RD = scale * torch.randn(500, dim, generator=generator)
-    rows = narrow_rows(500, dim, "int8")
+    rows = stored_rows(500, dim, "int8")
     assert rows.fill(0, weight_RD).all()
     assert rows.stored.numel() == 500 * (dim + 8)
     found_RD = rows.pool(torch.arange(500), torch.ones(500), None)
@@ -112,7 +112,7 @@ def test_no_number_is_off_by_more_than_half_a_step_of_its_row(dim, scale):
 
 
 def test_rows_of_one_number_keep_it():
-    rows = narrow_rows(3, 4, "int8")
+    rows = stored_rows(3, 4, "int8")
     rows.fill(0, torch.tensor([[0.0] * 4, [0.3] * 4, [-1e-7] * 4]))
     found = rows.pool(torch.tensor([0, 1, 2]), torch.ones(3), None)
     assert found.equal(torch.tensor([[0.0] * 4, [0.3] * 4, [-1e-7] * 4]))

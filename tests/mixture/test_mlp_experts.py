@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from mmoe.mixture import MLPExperts, Pool, mlp_experts
 
@@ -39,19 +40,30 @@ def slow_expert(pool, e, x):
     for layer, (weight, bias) in enumerate(zip(pool.weights, pool.biases, strict=True)):
         x = x @ weight[e] + bias[e]
         x = slow_norm(pool, layer, e, x) if pool.norm else x
-        if pool.activation == "swiglu":
+        activation = pool.activation
+        if layer == len(pool.weights) - 1 and pool.output_activation != "same":
+            activation = pool.output_activation
+        if activation == "swiglu":
             gate, value = x.chunk(2, dim=1)
             x = F.silu(gate) * value
-        else:
-            x = getattr(F, pool.activation)(x)
+        elif activation is not None:
+            x = getattr(F, activation)(x)
     return x
+
+
+LAST = [
+    *((kind, "same") for kind in ACTIVATIONS),
+    ("gelu", None),
+    ("swiglu", None),
+    ("relu", "silu"),
+]
 
 
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("norm", [None, "layer", "batch"])
-@pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_dense_and_grouped_equal_the_formula_with_all_gradients(activation, norm, training):
-    pool = make_pool(activation=activation, norm=norm)
+@pytest.mark.parametrize(("activation", "last"), LAST)
+def test_dense_and_grouped_equal_the_formula_with_all_gradients(activation, last, norm, training):
+    pool = make_pool(activation=activation, output_activation=last, norm=norm)
     with torch.no_grad():
         for layer in pool.norms if norm == "batch" else []:
             layer.running_mean.normal_()
@@ -234,6 +246,10 @@ def test_names_and_shapes_of_the_state():
         (lambda: MLPExperts(2, 0, [4]), "input_dim: expected a width of 1 or more, got 0"),
         (lambda: MLPExperts(2, D, [4, 0]), r"hidden: expected widths of 1 or more, got \[4, 0\]"),
         (
+            lambda: MLPExperts(2, D, [4], output_activation="none"),
+            "output_activation: expected one of None, same, relu, gelu, silu, swiglu, got 'none'",
+        ),
+        (
             lambda: MLPExperts(2, D, [4], activation="tanh"),
             "activation: expected one of relu, gelu, silu, swiglu, got 'tanh'",
         ),
@@ -259,3 +275,57 @@ def test_names_and_shapes_of_the_state():
 def test_errors(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("execution", ["dense", "grouped"])
+def test_feed_forward_parts_of_a_transformer(execution, training):
+    """Linear, GELU, Linear: the same numbers as a loop over torch's own modules."""
+    torch.manual_seed(4)
+    loop = [nn.Sequential(nn.Linear(D, 12), nn.GELU(), nn.Linear(12, D)).double() for _ in range(E)]
+    pool = MLPExperts(E, D, [12, D], activation="gelu", output_activation=None).double()
+    with torch.no_grad():
+        for e, feed_forward in enumerate(loop):
+            for layer, linear in enumerate((feed_forward[0], feed_forward[2])):
+                pool.weights[layer][e] = linear.weight.T
+                pool.biases[layer][e] = linear.bias
+    pool.train(training)
+    x_BD = torch.randn(7, D, dtype=torch.float64)
+    if execution == "dense":
+        found = pool.dense([x_BD])
+    else:
+        rows = torch.cat([x_BD] * E)
+        found = pool.grouped(rows, offsets_of([7] * E)).chunk(E)
+    expected = [feed_forward(x_BD) for feed_forward in loop]
+    torch.testing.assert_close(list(found), expected)
+    assert min(y.min() for y in found) < -0.2, "GELU would end at -0.17"
+
+
+def test_the_last_layers_activation_adds_no_tensor_and_draws_the_same_weights():
+    pools = []
+    for last in ("same", None):
+        torch.manual_seed(5)
+        pools.append(MLPExperts(E, D, HIDDEN, activation="gelu", output_activation=last))
+    before, now = (pool.state_dict() for pool in pools)
+    assert before.keys() == now.keys()
+    assert all(torch.equal(before[name], now[name]) for name in before)
+    assert "last layer: none" in repr(pools[1]) and "last layer" not in repr(pools[0])
+
+
+def test_only_relus_have_dead_units():
+    assert MLPExperts(E, D, HIDDEN, output_activation=None).has_dead_units
+    assert not MLPExperts(E, D, [4], output_activation=None).has_dead_units
+    pool, record = MLPExperts(E, D, HIDDEN, output_activation=None), []
+    pool.dense([torch.randn(3, D)], record)
+    assert [units[0].shape[1] for units in record] == HIDDEN[:1]
+    part = pool.part([2, 0])
+    assert torch.equal(part.dense([torch.ones(1, D)])[0], pool.dense([torch.ones(1, D)])[2])
+
+
+def test_a_rows_bits_without_a_last_activation():
+    pool = MLPExperts(2, 33, [64, 17], activation="gelu", output_activation=None).eval()
+    x_BD = torch.randn(130, 33)
+    whole = pool.dense([x_BD])
+    for rows in (slice(0, 1), slice(5, 70), slice(64, 128)):
+        for found, expected in zip(pool.dense([x_BD[rows]]), whole, strict=True):
+            assert torch.equal(found, expected[rows])

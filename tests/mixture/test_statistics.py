@@ -50,7 +50,7 @@ def test_counts_and_entropies(execution):
     torch.testing.assert_close(statistics.entropy_G, torch.tensor([entropy, entropy / 2]))
     mean = -(0.875 * math.log(0.875) + 0.125 * math.log(0.125))
     expected = torch.tensor([math.exp(entropy), math.exp(mean)])
-    torch.testing.assert_close(statistics.effective_experts_G, expected)
+    torch.testing.assert_close(statistics.effective_experts_of_mean_G, expected)
     assert not statistics.entropy_G.requires_grad
 
 
@@ -111,7 +111,7 @@ def test_gates_of_the_library(kind, rows):
     picks = E if kind == "softmax" else K
     assert (statistics.picks_GE.sum(1) == rows * picks).all()
     assert statistics.entropy_G.isfinite().all()
-    assert (statistics.effective_experts_G <= E + 1e-5).all()
+    assert (statistics.effective_experts_of_mean_G <= E + 1e-5).all()
     if rows:
         expected = -(weights * weights.clamp(min=1e-30).log()).sum(-1).mean(0)
         torch.testing.assert_close(statistics.entropy_G, expected)

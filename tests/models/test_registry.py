@@ -6,8 +6,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from mmoe.config import ModelConfig, TaskConfig
+from mmoe.config import ExpertConfig, ModelConfig, TaskConfig
 from mmoe.models import build_network
+from mmoe.models.parts import build_experts
 from mmoe.tasks import multi_task_loss
 
 D, TASKS = 6, ["click", "purchase"]
@@ -211,3 +212,12 @@ def test_a_capacity_drops_in_training_alone_and_counts(kind, execution):
     plain = network_of(kind, **sparse)
     assert plain(x).dropped is None
     torch.testing.assert_close(network(x).logits_BT, plain.eval()(x).logits_BT)
+
+
+@pytest.mark.parametrize(
+    ("said", "built"), [("same", "gelu"), ("none", None), ("swiglu", "swiglu")]
+)
+def test_experts_get_their_last_activation_from_the_config(said, built):
+    expert = ExpertConfig(hidden=[6, 4], activation="gelu", output_activation=said)
+    pool = build_experts(ModelConfig(expert=expert), 3, 2)
+    assert pool.activations == ["gelu", built]

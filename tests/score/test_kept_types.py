@@ -34,7 +34,7 @@ def test_kept(name, tmp_path):
     path, array = _write(name, tmp_path)
 
     types = files._kept_types(path, ["odd"])
-    result = files._result(read_table(path), types, ["pred"], np.zeros((4, 1), np.float32))
+    result = files._result(read_table(path), types, ["pred"], np.zeros((4, 1), np.float32), "log")
 
     assert types == {"odd": KEPT_AS.get(name, array.type)}
     pq.write_table(result, tmp_path / "scores.parquet")
@@ -57,4 +57,4 @@ def test_every_type_is_kept_or_refused(tmp_path):
         except ValueError:
             assert name in REFUSED
             continue
-        files._result(read_table(path), types, [], np.zeros((4, 0), np.float32))
+        files._result(read_table(path), types, [], np.zeros((4, 0), np.float32), "log")

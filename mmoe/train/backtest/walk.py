@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from mmoe.config import RunConfig
-from mmoe.parallel import ensure_process_group, from_first, rank
+from mmoe.parallel import from_first, join_ranks, rank
 from mmoe.score.console import Reporter, SilentReporter
 from mmoe.score.folder_claim import (
     MARK,
@@ -93,7 +93,7 @@ def _walk(
     reporter: Reporter,
     on_folder: Callable[[Path], None],
 ) -> dict[str, Any]:
-    ensure_process_group(config.parallel.timeout_seconds)
+    join_ranks(config.parallel.timeout_seconds)
     config = with_absolute_paths(config, start.data)
     options = {"--resume": start.resume, "--changed-data": start.changed_data}
     out = same_on_all_ranks(config, start.out, {**options, **settings.options()})

@@ -1,17 +1,17 @@
-"""Rows of a table that is only looked up, stored in fewer bits than it was trained in."""
+"""Rows of a table that is only looked up, stored as they were trained or in fewer bits."""
 
-from typing import Protocol
+from typing import Literal, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mmoe.config import ScoringPrecision
+RowPrecision = Literal["fp32", "fp16", "int8"]
 
 _SCALE_AND_BIAS = 8  # bytes at the end of an int8 row: two fp32
 
 
-class NarrowRows(Protocol):
+class StoredRows(Protocol):
     """What a precision has to offer; sums are fp32."""
 
     stored: Tensor
@@ -63,7 +63,7 @@ class Int8Rows:
         self.stored = torch.empty(rows, row_bytes(dim, "int8"), dtype=torch.uint8)
 
     def fill(self, start: int, block_HD: Tensor) -> Tensor:
-        """See `NarrowRows`."""
+        """See `StoredRows`."""
         packed_HP = torch.ops.quantized.embedding_bag_byte_prepack(block_HD)
         self.stored[start : start + len(block_HD)] = packed_HP
         tails_H8 = packed_HP[:, -_SCALE_AND_BIAS:].clone(memory_format=torch.contiguous_format)
@@ -71,7 +71,7 @@ class Int8Rows:
         return block_HD.isfinite().all(dim=1) & scales_H2.isfinite().all(dim=1)
 
     def pool(self, ids_V: Tensor, lengths_B: Tensor, weights_V: Tensor | None) -> Tensor:
-        """See `NarrowRows`."""
+        """See `StoredRows`."""
         return torch.ops.quantized.embedding_bag_byte_rowwise_offsets(
             self.stored,
             ids_V,
@@ -87,34 +87,58 @@ class Fp16Rows:
 
     Args:
         rows, dim: Of the table.
+        device: Where it lies.
     """
 
-    def __init__(self, rows: int, dim: int) -> None:
-        self.stored = torch.empty(rows, dim, dtype=torch.float16)
+    def __init__(self, rows: int, dim: int, device: torch.device | None = None) -> None:
+        self.stored = torch.empty(rows, dim, dtype=torch.float16, device=device)
 
     def fill(self, start: int, block_HD: Tensor) -> Tensor:
-        """See `NarrowRows`."""
+        """See `StoredRows`."""
         block16_HD = block_HD.to(torch.float16)
         self.stored[start : start + len(block_HD)] = block16_HD
         return block16_HD.isfinite().all(dim=1)
 
     def pool(self, ids_V: Tensor, lengths_B: Tensor, weights_V: Tensor | None) -> Tensor:
-        """See `NarrowRows`."""
+        """See `StoredRows`."""
         # A bag of fp16 rows is summed into fp16; so its rows are widened first
         rows_VD = self.stored[ids_V].float()
-        return F.embedding_bag(
-            torch.arange(len(ids_V)),
+        return _sums(
             rows_VD if len(ids_V) else rows_VD.new_zeros(1, rows_VD.shape[1]),
-            _bounds(lengths_B),
-            mode="sum",
-            per_sample_weights=weights_V,
-            include_last_offset=True,
+            torch.arange(len(ids_V), device=ids_V.device),
+            lengths_B,
+            weights_V,
         )
 
 
-def narrow_rows(rows: int, dim: int, precision: ScoringPrecision) -> NarrowRows:
-    """Room for so many rows; not filled."""
-    return Int8Rows(rows, dim) if precision == "int8" else Fp16Rows(rows, dim)
+class Fp32Rows:
+    """Every number as it is.
+
+    Args:
+        rows, dim: Of the table.
+        device: Where it lies.
+    """
+
+    def __init__(self, rows: int, dim: int, device: torch.device | None = None) -> None:
+        self.stored = torch.empty(rows, dim, device=device)
+
+    def fill(self, start: int, block_HD: Tensor) -> Tensor:
+        """See `StoredRows`."""
+        self.stored[start : start + len(block_HD)] = block_HD
+        return block_HD.isfinite().all(dim=1)
+
+    def pool(self, ids_V: Tensor, lengths_B: Tensor, weights_V: Tensor | None) -> Tensor:
+        """See `StoredRows`."""
+        return _sums(self.stored, ids_V, lengths_B, weights_V)
+
+
+def stored_rows(
+    rows: int, dim: int, precision: RowPrecision, device: torch.device | None = None
+) -> StoredRows:
+    """Room for so many rows; not filled. Those in int8 lie on the CPU, where torch has kernels."""
+    if precision == "int8":
+        return Int8Rows(rows, dim)
+    return (Fp16Rows if precision == "fp16" else Fp32Rows)(rows, dim, device)
 
 
 def row_bytes(dim: int, precision: str) -> int:
@@ -125,6 +149,18 @@ def row_bytes(dim: int, precision: str) -> int:
         (256, 128, 72)
     """
     return dim + _SCALE_AND_BIAS if precision == "int8" else dim * {"fp16": 2, "fp32": 4}[precision]
+
+
+def _sums(table_RD: Tensor, ids_V: Tensor, lengths_B: Tensor, weights_V: Tensor | None) -> Tensor:
+    """One id after the other, as FBGEMM's fused tables add them up: to the same bits on the CPU."""
+    return F.embedding_bag(
+        ids_V,
+        table_RD,
+        _bounds(lengths_B),
+        mode="sum",
+        per_sample_weights=weights_V,
+        include_last_offset=True,
+    )
 
 
 def _bounds(lengths_B: Tensor) -> Tensor:

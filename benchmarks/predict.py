@@ -1,0 +1,141 @@
+"""What one prediction costs, and whether many threads disturb each other.
+
+`python -m benchmarks.predict` trains the synthetic funnel with dropout and batch norms, loads the
+run and predicts. The last line printed is JSON: `one_row_ms`, and `threads_wrong`, the number of
+concurrent calls that did not give the bits of one thread.
+"""
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from mmoe.datasets.encoded import EncodedData
+from mmoe.datasets.encoder import FeatureEncoder
+from mmoe.datasets.recipes import load_recipe
+from mmoe.datasets.sources import load_splits
+from mmoe.embeddings import torchrec_problem
+from mmoe.score import Predictor, RunDirectory, load_predictor
+from mmoe.score.console import ConsoleReporter
+from mmoe.train import train_run
+
+THREADS = 8
+# What training draws or moves, and scoring must not
+MODEL = (
+    "model.expert.norm=batch",
+    "model.expert.activation=silu",
+    "model.expert.dropout=0.2",
+    "model.tower.dropout=0.1",
+    "model.input_dropout=0.1",
+)
+HEIGHTS = (1, 64, 65, 512, 4096)
+WARM_UP, ONE_HEIGHT_CALLS = 20, 12
+
+
+def main() -> None:
+    arguments = _arguments()
+    backend = "plain" if torchrec_problem() else "torchrec"
+    overrides = [
+        f"data.options.rows={arguments.rows}",
+        "training.epochs=1",
+        f"training.embedding_backend={backend}",
+    ]
+    config = load_recipe("synthetic-funnel", [*overrides, *MODEL])
+    splits = load_splits(config, None)
+    with tempfile.TemporaryDirectory() as folder:
+        train_run(config, Path(folder) / "run", splits=splits, reporter=ConsoleReporter())
+        predictor, encoder, config = load_predictor(RunDirectory.open(Path(folder) / "run"), "cpu")
+    print(
+        f"synthetic-funnel, {config.model.num_experts} experts, {len(config.features)} features, "
+        f"trained on {backend}; eval_batch_size {config.training.eval_batch_size:,}, "
+        f"{torch.get_num_threads()} thread(s) of torch"
+    )
+    table, one_row = latencies(predictor, encoder, splits.test, arguments.calls)
+    Console(width=100).print(table)
+    wrong = wrong_calls(predictor, encoder, splits.test, arguments.concurrent)
+    print(f"{wrong:,} of {arguments.concurrent:,} calls from {THREADS} threads gave other bits")
+    print(json.dumps({"one_row_ms": round(one_row, 3), "threads_wrong": wrong}))
+
+
+def latencies(
+    predictor: Predictor, encoder: FeatureEncoder, test: pa.Table, calls: int
+) -> tuple[Table, float]:
+    """A table of milliseconds, and those of one row (median).
+
+    Batches as high as their rows need run in turn with batches of one height, `eval_batch_size`.
+    """
+    shown = Table("rows", "ms, p50", "p99", "at one height, p50", "encoding as well, p50")
+    for column in shown.columns:
+        column.justify = "right"
+    one_row, by_default = 0.0, predictor.any_height
+    for rows in (rows for rows in HEIGHTS if rows <= test.num_rows):
+        table = test[:rows]
+        data = EncodedData(features=encoder.encode(table, "log"))
+        by_need, one_height, whole = [], [], []
+        # A high batch takes as long as many low ones
+        for _ in range(WARM_UP + max(calls * 64 // max(rows, 64), 20)):
+            predictor.any_height = by_default
+            by_need.append(_ms(lambda data=data: predictor.predict(data)))
+            whole.append(_ms(lambda table=table: _predict(predictor, encoder, table)))
+            if len(one_height) < ONE_HEIGHT_CALLS:
+                predictor.any_height = False
+                one_height.append(_ms(lambda data=data: predictor.predict(data)))
+        predictor.any_height = by_default
+        p50, p99 = np.percentile(by_need[WARM_UP:], [50, 99])
+        one_row = p50 if rows == 1 else one_row
+        others = (np.median(one_height[2:]), np.median(whole[WARM_UP:]))
+        shown.add_row(f"{rows:,}", *(f"{ms:.2f}" for ms in (p50, p99, *others)))
+    return shown, float(one_row)
+
+
+def wrong_calls(predictor: Predictor, encoder: FeatureEncoder, test: pa.Table, calls: int) -> int:
+    """How many of so many calls from `THREADS` threads differ from one thread's bits.
+
+    Each encodes and predicts rows of its own, from one to some hundreds. The last call, of all
+    rows, shows whether the model has stayed what it was.
+    """
+    expected_NT = _predict(predictor, encoder, test)
+    rng = np.random.default_rng(13)
+    lengths = rng.choice([1, 1, 2, 63, 64, 65, 300], calls)
+    starts = rng.integers(0, test.num_rows - lengths.max(), calls)
+
+    def differs(call: int) -> bool:
+        rows = slice(starts[call], starts[call] + lengths[call])
+        found_NT = _predict(predictor, encoder, test[rows])
+        return not np.array_equal(found_NT, expected_NT[rows])
+
+    with ThreadPoolExecutor(THREADS) as threads:
+        wrong = sum(threads.map(differs, range(calls)))
+    changed = not np.array_equal(_predict(predictor, encoder, test), expected_NT)
+    return wrong + changed
+
+
+def _predict(predictor: Predictor, encoder: FeatureEncoder, table: pa.Table) -> np.ndarray:
+    return predictor.predict(EncodedData(features=encoder.encode(table, "log")))
+
+
+def _ms(call: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    call()
+    return 1e3 * (time.perf_counter() - started)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="What one prediction costs.")
+    parser.add_argument("--rows", type=int, default=100_000, help="of the invented log")
+    parser.add_argument("--calls", type=int, default=400, help="timed, for each number of rows")
+    parser.add_argument("--concurrent", type=int, default=1_600, help="calls from all threads")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
