@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,11 @@ def check_new_file(output: Path, example: str, overwrite: bool) -> None:
 
 
 def check_parents(output: Path) -> None:
-    """Refuses a place below a file."""
+    """Refuses a place below a file, and addresses: only files of this machine are written."""
+    if re.match(r"[a-z][a-z0-9+.-]+:/", str(output)):  # one slash: a path has no two
+        raise ValueError(
+            f"--output {output}: is an address; name a file or folder of this machine, and copy it"
+        )
     for parent in output.parents:
         if parent.exists() and not parent.is_dir():
             raise ValueError(

@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,9 @@ from mmoe.embeddings.byte_size import byte_size
 from mmoe.score.checkpoint import CheckpointFolder
 from mmoe.score.console import Reporter, SilentReporter
 from mmoe.score.run_directory import RunDirectory
+from mmoe.score.spared import check_not_of_run
 from mmoe.score.stored_tensors import StoredTensors
+from mmoe.score.temporaries import remove_dead, temporary_beside
 from mmoe.score.text_files import check_new_file
 
 # Of a safetensors file: the header's length in bytes comes first, as a little-endian number
@@ -43,16 +44,19 @@ def unshard(
         reporter: Told of progress.
 
     Raises:
-        ValueError: The output exists or is no name for such a file, or the checkpoint is damaged.
+        ValueError: The output exists, is no name for such a file or one of the run's own, or the
+            checkpoint is damaged, or the disk has no room.
     """
     output, reporter = Path(output), reporter or SilentReporter()
     _check_output(output, overwrite)
+    check_not_of_run(output, run)
     stored = CheckpointFolder(run.checkpoint).tensors(which, "model")
     # Wide types first, so that every tensor begins at a multiple of its own width
     names = sorted(stored.names(), key=lambda name: (-stored.dtype(name).itemsize, name))
     header, sizes = _header(stored, names)
     output.parent.mkdir(parents=True, exist_ok=True)
-    temporary = output.with_name(f".{output.name}.{os.getpid()}.tmp")
+    remove_dead(output.parent, output.name)
+    temporary = temporary_beside(output)
     try:
         with temporary.open("wb") as file:
             file.write(header)
