@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mmoe.config import RunConfig, config_from_dict
+from mmoe.datasets.arrow import may_use_threads, out_of_memory
 from mmoe.datasets.keys import ARROW_TYPES, KeyKind
 from mmoe.datasets.numeric import NumericRule
 from mmoe.datasets.vocabulary import HashRule, IdMap, ManagedRule, Vocabulary
@@ -71,7 +72,7 @@ def load(
         crosses = {name: tuple(kinds) for name, kinds in content.get("crosses", {}).items()}
     except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
         reason = " ".join(str(error).split())
-        raise ValueError(
+        raise out_of_memory(error, str(folder)) or ValueError(
             f"{folder}: holds no complete encoder ({reason}); expected the vocabulary folder of a "
             "run that mmoe train wrote"
         ) from None
@@ -89,7 +90,9 @@ def _read_table(folder: Path, entry: dict[str, Any]) -> IdMap:
     if entry["encoding"] != "vocabulary":
         rule = {"hash": HashRule, "managed": ManagedRule}[entry["encoding"]]
         return rule(kind=entry["kind"], size=entry["size"])
-    table = pq.read_table(folder / entry["file"])
+    # Not with pq.read_table, which takes threads whatever it is told
+    with pq.ParquetFile(folder / entry["file"]) as file:
+        table = file.read(use_threads=may_use_threads())
     return Vocabulary(
         kind=entry["kind"],
         keys=table["key"].combine_chunks().cast(ARROW_TYPES[entry["kind"]]),

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from mmoe.datasets.arrow import may_use_threads, out_of_memory
 from mmoe.datasets.data_file import DataFile, is_address
 from mmoe.datasets.rows import MissingColumnError, distinct_names
 
@@ -29,7 +30,7 @@ def read_parquet(path: DataFile, columns: list[str] | None) -> pa.Table:
     with _open(path) as file:
         wanted = _projection(path, file, columns)
         try:
-            table = file.read(columns=wanted)
+            table = file.read(columns=wanted, use_threads=may_use_threads())
         except (pa.ArrowException, OSError) as error:
             raise _damaged(str(path), error) from None
     return _select(table, columns)
@@ -51,7 +52,9 @@ def iter_parquet(
         groups = None if row_group is None else [row_group]
         where = "" if row_group is None else f": row group {row_group}"
         try:
-            for batch in file.iter_batches(batch_size=rows, row_groups=groups, columns=wanted):
+            for batch in file.iter_batches(
+                batch_size=rows, row_groups=groups, columns=wanted, use_threads=may_use_threads()
+            ):
                 yield _select(pa.Table.from_batches([batch]), columns)
         except (pa.ArrowException, OSError, IndexError) as error:
             raise _damaged(f"{path}{where}", error) from None
@@ -114,8 +117,6 @@ def _select(table: pa.Table, columns: list[str] | None) -> pa.Table:
 
 def _damaged(where: str, error: Exception) -> Exception:
     reason = " ".join(str(error).split())
-    if isinstance(error, MemoryError):  # Arrow's is an ArrowException as well
-        return MemoryError(f"{where}: {reason[:200]}")
-    return ValueError(
+    return out_of_memory(error, where) or ValueError(
         f"{where}: is truncated or no Parquet file ({reason[:200]}); write or copy it again"
     )

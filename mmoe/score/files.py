@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mmoe.config import DeviceKind, ScoringPrecision
+from mmoe.datasets.arrow import check_room
 from mmoe.datasets.data_file import DataFile
 from mmoe.datasets.encoded import EncodedData
 from mmoe.datasets.encoder import FeatureEncoder
@@ -71,6 +72,7 @@ def score_files(
             or precision has scored what is to be resumed, a value cannot be used, or there is no
             such device.
     """
+    check_room()
     output, reporter = Path(output), reporter or SilentReporter()
     one_file, by = is_one_file(output), scored_by(run, table_precision, keep)
     if one_file:
