@@ -27,7 +27,7 @@ from mmoe.score.run_directory import RunDirectory
 from mmoe.score.scored_by import ScoredBy, as_metadata, of_input, scored_by
 from mmoe.score.spared import check_not_of_run, check_not_read
 from mmoe.score.temporaries import remove_dead, temporary_beside
-from mmoe.score.text_files import check_new_file
+from mmoe.score.text_files import check_new_file, not_written
 
 # Rows decoded and held at a time: 64k rows of 200 columns are some 100 MB.
 ROWS_PER_CHUNK = 65_536
@@ -164,6 +164,9 @@ class _Scorer:
                     writer.write(result.replace_schema_metadata(as_metadata(by)))
                     rows += table.num_rows
             _name(temporary, output)
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            raise not_written(output, error) from None
         finally:
             temporary.unlink(missing_ok=True)
         return rows

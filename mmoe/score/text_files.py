@@ -1,8 +1,10 @@
 """Small text files: never half-written, read with errors that name them; and new files' names."""
 
+import errno
 import json
 import os
 import re
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -52,6 +54,24 @@ def check_new_file(output: Path, example: str, overwrite: bool) -> None:
         raise ValueError(
             f"--output {output}: exists already; remove it, choose another name, or say --overwrite"
         )
+
+
+def not_written(output: Path, error: OSError, needed: int | None = None) -> Exception:
+    """What to raise where a file could not be written, when its half is gone; with what room is.
+
+    Args:
+        output: The file.
+        error: What came of it.
+        needed: Its bytes, if they are known.
+    """
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return error
+    free = f"{shutil.disk_usage(output.parent).free:,} bytes are free"
+    size = "" if needed is None else f"it takes {needed:,} bytes, and "
+    return ValueError(
+        f"{output}: cannot be written ({os.strerror(error.errno)}): {size}{free}; make room, or "
+        "name a file on another disk"
+    )
 
 
 def check_parents(output: Path) -> None:
