@@ -9,19 +9,23 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from mmoe.config.stored import read_stored
 
-def read_json(path: Path, keys: Iterable[str] = ()) -> dict[str, Any]:
+
+def read_json(path: Path, keys: Iterable[str] = (), shape: Any = dict[str, Any]) -> dict[str, Any]:
     """Reads a mapping that holds at least `keys`.
 
+    Args:
+        path: The file.
+        keys: That must be there.
+        shape: What they and others must hold; see `mmoe.config.stored`.
+
     Raises:
-        ValueError: The file is absent, no JSON, no mapping, or lacks a key.
+        ValueError: The file is absent, no JSON, no mapping, lacks a key or holds something else.
     """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{path}: is damaged ({error}); train again") from None
-    missing = [key for key in keys if not isinstance(content, dict) or key not in content]
-    if not isinstance(content, dict) or missing:
+    content = read_stored(path, shape, "train again")
+    missing = [key for key in keys if key not in content]
+    if missing:
         raise ValueError(f"{path}: is damaged (no {', '.join(missing)}); train again")
     return content
 
