@@ -20,10 +20,10 @@ class Stored(BaseModel):
     Example:
         >>> class Weather(Stored):
         ...     rain: Share
-        >>> check_stored({"rain": 2}, Weather, "weather.json", "go")
+        >>> check_stored({"rain": "much"}, Weather, "sky.json", "go")
         Traceback (most recent call last):
             ...
-        ValueError: weather.json: is damaged (rain: Input should be less than or equal to 1, got 2); go
+        ValueError: sky.json: is damaged (rain: Input should be a valid number, got 'much'); go
     """
 
     model_config = ConfigDict(extra="allow", strict=True)

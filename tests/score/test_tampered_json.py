@@ -58,79 +58,79 @@ def test_tampered_files_are_named(world, tmp_path, mmoe, name):
             "kept",
             None,
             "evaluate",
-            "index.json: is damaged (kept: Input should be a valid list",
+            "(kept: Input should be a valid list",
         ),
         (
             "index.json",
             "kept",
             [-1],
             "unshard",
-            "index.json: is damaged (kept.0: Input should be a valid str",
+            "(kept.0: Input should be a valid str",
         ),
         (
             "index.json",
             "best",
             "../run",
             "score",
-            "index.json: is damaged (best: String should match pattern",
+            "(best: String should match pattern",
         ),
-        ("index.json", "best", "step-7", "score", "index.json: names step-7, which is not there"),
+        ("index.json", "best", "step-7", "score", "names step-7, which is not there"),
         (
             "state.json",
             "step",
             "x",
             "resume",
-            "state.json: is damaged (step: Input should be a valid integer",
+            "(step: Input should be a valid integer",
         ),
         (
             "state.json",
             "loss_sums",
             {},
             "resume",
-            "state.json: is damaged (loss_sums: Input should be a val",
+            "(loss_sums: Input should be a val",
         ),
         (
             "warm_start.json",
             "run",
             [],
             "resume",
-            "warm_start.json: is damaged (run: Input should be a valid s",
+            "(run: Input should be a valid s",
         ),
         (
             "metrics.json",
             "validation",
             {"buy": 0},
             "report",
-            "metrics.json: is damaged (validation.buy: Input",
+            "(validation.buy: Input",
         ),
         (
             "history.json",
             "epochs",
             [{}],
             "report",
-            "history.json: is damaged (epochs.0.epoch: Field required",
+            "(epochs.0.epoch: Field required",
         ),
         (
             "curves.json",
             "tasks",
             {"x": {"roc": {}}},
             "report",
-            "curves.json: is damaged (tasks.x.roc.fpr: F",
+            "(tasks.x.roc.fpr: F",
         ),
         (
             "encoder.json",
             "crosses",
             [None],
             "score",
-            "encoder.json: is damaged (crosses: Input should be a v",
+            "(crosses: Input should be a v",
         ),
-        ("encoder.json", "numeric", {}, "evaluate", "encoder.json: numeric.price: is missing"),
+        ("encoder.json", "numeric", {}, "evaluate", "numeric.price: is missing"),
         (
             "curves.json",
             "tasks",
             {"x": {"roc": {"fpr": [0], "tpr": []}}},
             "report",
-            "curves.json: is damaged (tasks.x.roc: Value error, fpr has 1 values, tpr 0",
+            "(tasks.x.roc: Value error, fpr has 1 values, tpr 0",
         ),
     ],
 )
@@ -141,7 +141,7 @@ def test_the_line_names_the_key(world, tmp_path, mmoe, name, where, value, reade
     out = tmp_path / f"out{SUFFIXES.get(reader, '')}"
     code, _, err = mmoe(*arguments(reader, run, world / "log.parquet", out))
     assert code == 2
-    assert says in err
+    assert f"{name}: is damaged {says}" in err or f"{name}: {says}" in err
     assert not out.exists()
 
 

@@ -11,21 +11,33 @@ from typing import Any
 import pyarrow as pa
 import yaml
 
+from benchmarks.faults.inputs import json_faults
 from benchmarks.faults.inputs.byte_faults import BYTE_FAULTS
 from benchmarks.faults.inputs.changing_faults import changes_while_read
 from benchmarks.faults.inputs.column_faults import COLUMN_FAULTS
 from benchmarks.faults.inputs.config_faults import CONFIG_FAULTS, ConfigDraft
-from benchmarks.faults.inputs.draft import Command, Draft, Expect
+from benchmarks.faults.inputs.draft import Command, Draft, Expect, either
 from benchmarks.faults.inputs.id_faults import ID_FAULTS
+from benchmarks.faults.inputs.json_faults import json_case
 from benchmarks.faults.inputs.layout_faults import LAYOUT_FAULTS
 from benchmarks.faults.inputs.number_faults import NUMBER_FAULTS
+from benchmarks.faults.inputs.output_faults import output_case
 from benchmarks.faults.inputs.run_faults import damage_run
 from benchmarks.faults.inputs.workspace import Workspace
 from benchmarks.faults.small_log import small_config, small_log
 
 ROWS = 260
 # Of a hundred cases
-_FAMILIES = {"table": 36, "bytes": 26, "layout": 8, "config": 22, "changing": 4, "run": 4}
+_FAMILIES = {
+    "table": 36,
+    "bytes": 26,
+    "layout": 8,
+    "config": 22,
+    "changing": 4,
+    "run": 4,
+    "json": 4,
+    "output": 4,
+}
 
 
 @dataclass
@@ -64,6 +76,8 @@ def draw_case(seed: int, number: int, space: Workspace, folder: Path) -> Case:
         return _config_case(number, draw, space, folder)
     if family == "run":
         return _run_case(number, draw, space, folder)
+    if family in ("json", "output"):
+        return _other_case(family, number, draw, space, folder)
     return _data_case(number, family, draw, space, folder)
 
 
@@ -169,6 +183,25 @@ def _config_case(number: int, draw: random.Random, space: Workspace, folder: Pat
         arguments=["train", str(draft.path), "--out", str(out), "--quiet", *overrides],
         out=out,
     )
+
+
+def _other_case(
+    family: str, number: int, draw: random.Random, space: Workspace, folder: Path
+) -> Case:
+    """JSON of a run that was changed, or an output that would take the place of what is there."""
+    run = space.copy_run(folder / "run")
+    around: Callable[[], AbstractContextManager[Any]] = nullcontext
+    (folder / "out").mkdir()
+    if family == "json":
+        fault, reader, out = json_case(run, folder / "out", draw)
+        arguments = json_faults.arguments(reader, run, space.log, out)
+        expect = either(reference="none")
+    else:
+        fault, arguments, expect, around = output_case(run, folder / "user", draw)
+        out = folder / "out" / "scores.parquet"
+    words = (str(run), str(space.log), "--output")
+    command = "evaluate"  # of whose answer nothing is compared
+    return Case(number, fault, command, expect, arguments, out, words=words, around=around)
 
 
 def _run_case(number: int, draw: random.Random, space: Workspace, folder: Path) -> Case:

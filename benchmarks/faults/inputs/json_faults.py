@@ -77,3 +77,14 @@ def arguments(reader: str, run: Path, log: Path, out: Path) -> list[str]:
 
 
 SUFFIXES = {"score": ".parquet", "unshard": ".safetensors", "report": ".html"}
+
+
+def json_case(run: Path, folder: Path, draw: random.Random) -> tuple[str, str, Path]:
+    """Tampers with a file of a run: the fault, a command that reads it, and where that writes."""
+    path = draw.choice(json_files(run))
+    reader = draw.choice(READERS[path.name])
+    return (
+        f"tampered_json ({tamper(path, draw)})",
+        reader,
+        folder / f"out{SUFFIXES.get(reader, '')}",
+    )

@@ -1,6 +1,7 @@
 """Runs a case and judges it."""
 
 import re
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -39,11 +40,14 @@ class Verdict:
 
 def judge(case: Case, space: Workspace, folder: Path, *, real: bool = False) -> Verdict:
     """Runs the case, in this process or as one of its own."""
-    if real and case.fault.split()[0] != "changes_while_read":
+    if real and case.around is nullcontext:
         ended = run_command(case.arguments, SECONDS)
     else:
-        with case.around():
-            ended = run_in_process(case.arguments, SECONDS)
+        try:
+            with case.around():
+                ended = run_in_process(case.arguments, SECONDS)
+        except RuntimeError as error:  # of a watch over the user's files
+            return Verdict(case.number, case.fault, case.command, "failure", str(error)[:500])
     verdict, why = _verdict(case, ended, space, folder)
     said = ended.stderr.strip()[-2_000:]
     return Verdict(case.number, case.fault, case.command, verdict, why[:500], said)
