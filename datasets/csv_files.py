@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
-from mmoe.datasets.arrow import pc
+from mmoe.datasets.arrow import may_use_threads, out_of_memory, pc
 from mmoe.datasets.data_file import DataFile, is_address
 from mmoe.datasets.rows import MissingColumnError, distinct_names
 
@@ -146,6 +146,7 @@ def _options(path: DataFile, header: _Header, columns: list[str] | None) -> dict
             skip_rows=header.blank_lines,
             skip_rows_after_names=1,
             block_size=_BLOCK_BYTES,
+            use_threads=may_use_threads(),
         ),
         "parse_options": pacsv.ParseOptions(
             delimiter=header.delimiter,
@@ -172,8 +173,8 @@ def _trim(table: pa.Table) -> pa.Table:
 
 def _explain(path: DataFile, header: _Header, error: Exception) -> Exception:
     """Arrow's message, or the row itself where a row has too many or too few cells."""
-    if isinstance(error, MemoryError):  # Arrow's is an ArrowException as well
-        return MemoryError(f"{path}: {_one_line(error)}")
+    if short := out_of_memory(error, str(path)):
+        return short
     # Arrow knows the row on one thread only, and counts the header
     reason = re.sub(r"\bRow #\d+: ", "", _one_line(error))
     if "Expected" in reason and "columns" in reason:

@@ -1,20 +1,67 @@
 """A fitted encoder on disk: encoder.json and one Parquet file for each vocabulary."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pydantic import Field
 
-from mmoe.config import RunConfig, config_from_dict
+from mmoe.config import (
+    CategoricalFeature,
+    CrossFeature,
+    ListFeature,
+    NumericFeature,
+    RunConfig,
+    config_from_dict,
+)
+from mmoe.config.stored import Count, Stored, read_stored
+from mmoe.datasets.arrow import may_use_threads, out_of_memory
 from mmoe.datasets.keys import ARROW_TYPES, KeyKind
 from mmoe.datasets.numeric import NumericRule
 from mmoe.datasets.vocabulary import HashRule, IdMap, ManagedRule, Vocabulary
 
 _FORMAT = 1
+_Finite = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class _Numeric(Stored):
+    """A `NumericRule`."""
+
+    log: bool
+    mean: _Finite
+    deviation: Annotated[_Finite, Field(gt=0)]
+    edges: list[_Finite]
+
+
+class _VocabularyEntry(Stored):
+    """A `Vocabulary`, whose keys lie in a file beside."""
+
+    encoding: Literal["vocabulary"]
+    kind: KeyKind
+    file: Annotated[str, Field(pattern=r"^[^/\\]+\.parquet$")]
+
+
+class _RuleEntry(Stored):
+    """A `HashRule` or a `ManagedRule`."""
+
+    encoding: Literal["hash", "managed"]
+    kind: KeyKind
+    size: Annotated[Count, Field(gt=0)]
+
+
+class _Encoder(Stored):
+    """encoder.json."""
+
+    format: Literal[1]
+    config: dict[str, Any]
+    numeric: dict[str, _Numeric]
+    tables: dict[str, Annotated[_VocabularyEntry | _RuleEntry, Field(discriminator="encoding")]]
+    crosses: dict[str, list[KeyKind]] = Field(default_factory=dict)
 
 
 def save(
@@ -59,9 +106,7 @@ def load(
     """
     file = folder / "encoder.json"
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-        if content["format"] != _FORMAT:
-            raise ValueError(f"format {content['format']}, expected {_FORMAT}")
+        content = read_stored(file, _Encoder, "copy the run again")
         config = config_from_dict(content["config"], origin=str(file))
         numeric = {
             name: NumericRule(**{**rule, "edges": tuple(rule["edges"])})
@@ -69,13 +114,35 @@ def load(
         }
         ids = {name: _read_table(folder, table) for name, table in content["tables"].items()}
         crosses = {name: tuple(kinds) for name, kinds in content.get("crosses", {}).items()}
+        _check_complete(file, config, numeric, ids, crosses)
     except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
         reason = " ".join(str(error).split())
-        raise ValueError(
+        raise out_of_memory(error, str(folder)) or ValueError(
             f"{folder}: holds no complete encoder ({reason}); expected the vocabulary folder of a "
             "run that mmoe train wrote"
         ) from None
     return config, numeric, ids, crosses
+
+
+def _check_complete(
+    file: Path,
+    config: RunConfig,
+    numeric: Mapping[str, object],
+    ids: Mapping[str, object],
+    crosses: Mapping[str, object],
+) -> None:
+    """What the features of the config are encoded by has to be there."""
+    for feature in config.features:
+        needed: list[tuple[str, str, Mapping[str, object]]] = []
+        if isinstance(feature, NumericFeature):
+            needed.append(("numeric", feature.name, numeric))
+        elif isinstance(feature, CategoricalFeature | ListFeature | CrossFeature):
+            needed.append(("tables", feature.table_name, ids))
+        if isinstance(feature, CrossFeature):
+            needed.append(("crosses", feature.table_name, crosses))
+        for section, name, there in needed:
+            if name not in there:
+                raise ValueError(f"{file}: {section}.{name}: is missing")
 
 
 def _write_parquet(target: Path, vocabulary: Vocabulary) -> None:
@@ -89,7 +156,9 @@ def _read_table(folder: Path, entry: dict[str, Any]) -> IdMap:
     if entry["encoding"] != "vocabulary":
         rule = {"hash": HashRule, "managed": ManagedRule}[entry["encoding"]]
         return rule(kind=entry["kind"], size=entry["size"])
-    table = pq.read_table(folder / entry["file"])
+    # Not with pq.read_table, which takes threads whatever it is told
+    with pq.ParquetFile(folder / entry["file"]) as file:
+        table = file.read(use_threads=may_use_threads())
     return Vocabulary(
         kind=entry["kind"],
         keys=table["key"].combine_chunks().cast(ARROW_TYPES[entry["kind"]]),

@@ -6,6 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from mmoe.datasets.arrow import may_use_threads, out_of_memory
 from mmoe.datasets.data_file import DataFile, is_address
 from mmoe.datasets.rows import MissingColumnError, distinct_names
 
@@ -74,7 +75,8 @@ def _open(file: DataFile, columns: list[str] | None) -> Iterator[tuple[Any, pa.S
         schema = _named(start(source).schema)
         wanted = _positions(file, schema, columns)
         source.seek(0)
-        reader = start(source, options=pa.ipc.IpcReadOptions(included_fields=wanted))
+        options = pa.ipc.IpcReadOptions(included_fields=wanted, use_threads=may_use_threads())
+        reader = start(source, options=options)
     except (pa.ArrowException, OSError) as error:
         raise _damaged(str(file), error) from None
     try:
@@ -102,8 +104,6 @@ def _renamed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 def _damaged(where: str, error: Exception) -> Exception:
     reason = " ".join(str(error).split())
-    if isinstance(error, MemoryError):  # Arrow's is an ArrowException as well
-        return MemoryError(f"{where}: {reason[:200]}")
-    return ValueError(
+    return out_of_memory(error, where) or ValueError(
         f"{where}: is truncated or no Arrow file ({reason[:200]}); write or copy it again"
     )

@@ -8,6 +8,7 @@ from threading import Lock
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from mmoe.datasets.arrow import may_use_threads, out_of_memory
 from mmoe.datasets.data_file import DataFile, is_address
 from mmoe.datasets.rows import MissingColumnError, distinct_names
 
@@ -31,7 +32,7 @@ def read_parquet(path: DataFile, columns: list[str] | None) -> pa.Table:
     with _open(path) as file:
         wanted = _projection(path, file, columns)
         try:
-            table = file.read(columns=wanted)
+            table = file.read(columns=wanted, use_threads=may_use_threads())
         except (pa.ArrowException, OSError) as error:
             raise _damaged(str(path), error, file.schema_arrow) from None
     return _select(table, columns)
@@ -93,7 +94,9 @@ def iter_parquet(
         groups = None if row_group is None else [row_group]
         where = "" if row_group is None else f": row group {row_group}"
         try:
-            for batch in file.iter_batches(batch_size=rows, row_groups=groups, columns=wanted):
+            for batch in file.iter_batches(
+                batch_size=rows, row_groups=groups, columns=wanted, use_threads=may_use_threads()
+            ):
                 yield _select(pa.Table.from_batches([batch]), columns)
         except (pa.ArrowException, OSError, IndexError) as error:
             raise _damaged(f"{path}{where}", error, file.schema_arrow) from None
@@ -167,13 +170,11 @@ def _nested(schema: pa.Schema | None) -> str:
 
 def _damaged(where: str, error: Exception, schema: pa.Schema | None = None) -> Exception:
     reason = " ".join(str(error).split())
-    if isinstance(error, MemoryError):  # Arrow's is an ArrowException as well
-        return MemoryError(f"{where}: {reason[:200]}")
     if isinstance(error, pa.ArrowNotImplementedError):
         return ValueError(
             f"{where}: Arrow cannot read a column as it is stored ({reason[:200]}); "
             f"leave out {_nested(schema)}, or write it in another way"
         )
-    return ValueError(
+    return out_of_memory(error, where) or ValueError(
         f"{where}: is truncated or no Parquet file ({reason[:200]}); write or copy it again"
     )

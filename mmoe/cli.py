@@ -3,6 +3,7 @@
 import os
 import re
 import sys
+from contextlib import suppress
 from typing import Any
 
 import typer
@@ -17,6 +18,7 @@ INTERRUPTED = 130
 def main() -> None:
     """Runs a command; an error the user can mend is one line and exit code 2."""
     show_what_can_be_shown()
+    _spare_address_space()
     if os.environ.get("WORLD_SIZE", "1") != "1":
         # Where a rank ends, torch's C++ tells the others so with stack traces; we do in one line
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
@@ -34,6 +36,15 @@ def main() -> None:
         sys.exit(INTERRUPTED)
     except (ValueError, OSError) as error:
         _say_error(str(error))
+
+
+def _spare_address_space() -> None:
+    """Where it is limited (ulimit -v), Arrow's own allocator would reserve 1 GiB or 128 MiB."""
+    with suppress(ImportError):  # Windows has no such limits
+        import resource
+
+        if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
+            os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
 
 
 def _asked() -> list[str]:
@@ -84,8 +95,13 @@ _SMALLER_SCORING = (
 )
 
 
-# What torch's RuntimeError says where an allocation failed
-_NO_MEMORY = ("can't allocate memory", "CUDA out of memory")
+# What a RuntimeError says where an allocation failed (torch's), or a thread's stack found no room
+_NO_MEMORY = (
+    "can't allocate memory",
+    "CUDA out of memory",
+    "Resource temporarily unavailable",
+    "can't start new thread",
+)
 
 
 def _say_error(text: str) -> None:

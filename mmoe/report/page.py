@@ -35,7 +35,7 @@ def write_report(
 
     Raises:
         ValueError: It is not a run directory, a file of it is missing or damaged, or `output`
-            exists or lies in no folder.
+            exists, is a file of the run itself or lies in no folder.
     """
     run = read_run(run_dir)
     target = run.folder / "report.html" if output is None else Path(output)
@@ -43,10 +43,19 @@ def write_report(
         raise ValueError(f"{target}: is a folder; name a file, such as {target / 'report.html'}")
     if output is not None and target.exists() and not overwrite:
         raise ValueError(f"{target}: exists already; name another file or remove it first")
+    if output is not None:
+        _check_not_of_run(target, run.folder)
     if not target.parent.is_dir():
         raise ValueError(f"{target}: there is no folder {target.parent}; create it first")
     _write_whole(target, render(run))
     return target
+
+
+def _check_not_of_run(target: Path, folder: Path) -> None:
+    """Of what lies in a run directory only pages are replaced, whatever links lead there."""
+    for path in folder.rglob("*") if target.exists() else ():
+        if path.suffix != ".html" and path.is_file() and path.samefile(target):
+            raise ValueError(f"{target}: is {path}, a file of the run itself; name another file")
 
 
 def render(run: Run) -> str:

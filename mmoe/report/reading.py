@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from mmoe.config import RunConfig, load_config
+from mmoe.config.stored import read_stored
+from mmoe.report.shapes import Curves, History, Metrics
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,9 +38,9 @@ def read_run(run_dir: str | Path) -> Run:
             f"name a folder that `mmoe train` wrote"
         )
     config = load_config(folder / "config.yaml")
-    metrics = _read_json(folder, "metrics.json", {"tasks": dict})
-    history = _read_json(folder, "history.json", {"epochs": list})
-    curves = _read_json(folder, "curves.json", {"tasks": dict})
+    metrics = _read_json(folder, "metrics.json", Metrics)
+    history = _read_json(folder, "history.json", History)
+    curves = _read_json(folder, "curves.json", Curves)
     written = (folder / "metrics.json").stat().st_mtime
     return Run(
         folder=folder,
@@ -50,7 +52,7 @@ def read_run(run_dir: str | Path) -> Run:
     )
 
 
-def _read_json(folder: Path, name: str, expected: dict[str, type]) -> dict[str, Any]:
+def _read_json(folder: Path, name: str, shape: type) -> dict[str, Any]:
     path = folder / name
     again = f"`mmoe train {folder / 'config.yaml'} --out {folder} --resume`"
     if not path.is_file():
@@ -61,20 +63,7 @@ def _read_json(folder: Path, name: str, expected: dict[str, type]) -> dict[str, 
                 "--out"
             )
         raise ValueError(f"{path}: is missing, so the run is not finished; finish it with {again}")
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        reason = " ".join(str(error).split())
-        raise ValueError(
-            f"{path}: cannot be read ({reason}); write it again with {again}"
-        ) from None
-    for key, kind in expected.items():
-        value: Any = content.get(key) if isinstance(content, dict) else None
-        entries = list(value.values() if isinstance(value, dict) else value or [])
-        if not isinstance(value, kind) or not all(isinstance(entry, dict) for entry in entries):
-            wanted = "a mapping" if kind is dict else "a list"
-            raise ValueError(f"{path}: `{key}` must be {wanted} of mappings; write it with {again}")
-    return content
+    return read_stored(path, shape, f"write it again with {again}")
 
 
 def _diverged(folder: Path) -> str | None:

@@ -5,10 +5,12 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
+from pydantic import Field
 from torch import Tensor
 
+from mmoe.config.stored import Stored
 from mmoe.score.own_files import (
     STEP_FILE,
     STEP_FOLDER,
@@ -21,6 +23,15 @@ from mmoe.score.stored_tensors import StoredTensors
 from mmoe.score.text_files import read_json
 
 T = TypeVar("T")
+_Step = Annotated[str, Field(pattern=r"^step-[0-9]{1,18}(-[0-9]{1,18})?$")]
+
+
+class _Index(Stored):
+    """index.json."""
+
+    latest: _Step
+    best: _Step
+    kept: list[_Step] = Field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -42,7 +53,7 @@ class CheckpointFolder:
 
     def index(self) -> dict[str, Any]:
         """`{"latest": folder, "best": folder, "kept": [folder, …]}`, the oldest first."""
-        return read_json(self.path / "index.json", ("latest", "best"))
+        return read_json(self.path / "index.json", shape=_Index)
 
     def step(self, which: str) -> Path:
         """The folder of the `latest` or `best` checkpoint, or of one named as index.json does.
@@ -57,7 +68,12 @@ class CheckpointFolder:
                 f"{self.path}: there is no checkpoint {which!r}; there are latest, best, "
                 f"{', '.join(names)}"
             )
-        return self.path / index.get(which, which)
+        folder = self.path / index.get(which, which)
+        if not folder.is_dir():
+            raise ValueError(
+                f"{self.path / 'index.json'}: names {folder.name}, which is not there; train again"
+            )
+        return folder
 
     def tensors(self, which: str, part: str) -> StoredTensors:
         """`model` or `training` of a checkpoint, to be read piece by piece.
@@ -75,10 +91,10 @@ class CheckpointFolder:
         """Optimizer moments, random states and, with an average, the raw weights."""
         return self.tensors(which, "training").whole()
 
-    def state(self, keys: Iterable[str]) -> dict[str, Any]:
-        """Position and history of the latest checkpoint, exactly `keys`."""
+    def state(self, keys: Iterable[str], shape: Any = dict[str, Any]) -> dict[str, Any]:
+        """Position and history of the latest checkpoint, exactly `keys`, which have a shape."""
         keys = list(keys)
-        state = read_json(self.step("latest") / "state.json", keys)
+        state = read_json(self.step("latest") / "state.json", keys, shape)
         return {key: state[key] for key in keys}
 
     def begin(self, step: int) -> Path:

@@ -1,6 +1,5 @@
 """Scores files: Parquet or CSV in, Parquet out, in bounded memory."""
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -11,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mmoe.config import DeviceKind, ScoringPrecision
+from mmoe.datasets.arrow import check_room
 from mmoe.datasets.data_file import DataFile
 from mmoe.datasets.encoded import EncodedData
 from mmoe.datasets.encoder import FeatureEncoder
@@ -27,13 +27,15 @@ from mmoe.datasets.readers import (
 )
 from mmoe.datasets.rows import missing_column
 from mmoe.embeddings import memory_of_tables
-from mmoe.parallel import from_all, launched_ranks, rank
+from mmoe.parallel import from_all, from_first, launched_ranks, rank
 from mmoe.score.console import Reporter, SilentReporter, Tracker
 from mmoe.score.output_folder import FolderPlan, is_one_file, plan_folder
 from mmoe.score.predictor import Predictor, load_predictor
 from mmoe.score.run_directory import RunDirectory
-from mmoe.score.scored_by import ScoredBy, as_metadata, scored_by
-from mmoe.score.text_files import check_new_file
+from mmoe.score.scored_by import ScoredBy, as_metadata, of_input, scored_by
+from mmoe.score.spared import check_not_of_run, check_not_read
+from mmoe.score.temporaries import remove_dead, temporary_beside
+from mmoe.score.text_files import check_new_file, not_written
 
 # Rows decoded and held at a time: 64k rows of 200 columns are some 100 MB.
 ROWS_PER_CHUNK = 65_536
@@ -63,7 +65,8 @@ def score_files(
         source: Parquet, CSV or Arrow: a file, a folder or a glob.
         output: The Parquet file, or the folder, to write.
         keep: Input columns to copy, in this order, before the predictions.
-        overwrite: Replace `output` where it exists.
+        overwrite: Replace `output` where it exists, file by file when the new one is complete; what
+            is read, what the run is made of and files of a folder that hold no scores are refused.
         resume: Leave files of the folder alone that an interrupted call has written.
         reporter: Told of progress.
         device: To score on; auto: a GPU where there is one.
@@ -73,16 +76,18 @@ def score_files(
         The number of rows written.
 
     Raises:
-        ValueError: The input lacks a column, the output exists, another model or precision has
-            scored what is to be resumed, a value cannot be used, or there is no such device.
+        ValueError: The input lacks a column, the output exists or is what is read, another model
+            or precision has scored what is to be resumed, a value cannot be used, or there is no
+            such device.
     """
+    check_room()
     output, reporter = Path(output), reporter or SilentReporter()
     one_file, by = is_one_file(output), scored_by(run, table_precision, keep)
     if one_file:
-        _check_output(output, overwrite, resume)
+        _check_output(run, source, output, overwrite, resume)
         plan = FolderPlan([], 0, 0)
     else:
-        plan = plan_folder(source, output, by, overwrite=overwrite, resume=resume)
+        plan = plan_folder(run, source, output, by, overwrite=overwrite, resume=resume)
     predictor, encoder, config = load_predictor(run, device, table_precision=table_precision)
     if scored_by(run, table_precision, keep) != by:
         raise ValueError(
@@ -98,18 +103,20 @@ def score_files(
         predictor,
         encoder,
         tasks,
-        by,
         kept_types=_kept_types(source, keep),
         columns=[*dict.fromkeys([*required_columns(config, labels=False), *keep])],
     )
     with reporter.track("scoring", None, "rows") as tracker:
         if one_file:
-            rows = scorer.score(str(source), output, tracker)
+            rows = scorer.score(str(source), output, tracker, by)
         else:
             output.mkdir(parents=True, exist_ok=True)
-            rows = sum(scorer.score(file, path, tracker) for file, path in plan.mine)
+            rows = sum(
+                scorer.score(file, path, tracker, of_input(by, file)) for file, path in plan.mine
+            )
             predictor.help_others(scorer.no_rows(resolve_files(str(source))[0]))
             rows = sum(from_all(rows))
+            from_first(plan.remove_stale)
     reporter.say(_summary(rows, output, plan))
     return rows
 
@@ -141,7 +148,6 @@ class _Scorer:
 
     Attributes:
         tasks: Names of the predicted columns.
-        by: Written into the file.
         kept_types: Of the columns to copy.
         columns: To read.
     """
@@ -149,14 +155,13 @@ class _Scorer:
     predictor: Predictor
     encoder: FeatureEncoder
     tasks: list[str]
-    by: ScoredBy
     kept_types: dict[str, pa.DataType]
     columns: list[str]
 
-    def score(self, source: str | DataFile, output: Path, tracker: Tracker) -> int:
-        """Returns the number of rows."""
+    def score(self, source: str | DataFile, output: Path, tracker: Tracker, by: ScoredBy) -> int:
+        """Returns the number of rows; `by` is written into the file."""
         output.parent.mkdir(parents=True, exist_ok=True)
-        temporary = output.with_name(f".{output.name}.{os.getpid()}.tmp")
+        temporary = temporary_beside(output)
         rows = 0
         try:
             with _Writer(temporary) as writer:
@@ -166,9 +171,12 @@ class _Scorer:
                     result = _result(
                         table, self.kept_types, self.tasks, predictions_NT, str(source)
                     )
-                    writer.write(result.replace_schema_metadata(as_metadata(self.by)))
+                    writer.write(result.replace_schema_metadata(as_metadata(by)))
                     rows += table.num_rows
             _name(temporary, output)
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            raise not_written(output, error) from None
         finally:
             temporary.unlink(missing_ok=True)
         return rows
@@ -262,7 +270,9 @@ def _as_kept(column: pa.ChunkedArray, name: str, kind: pa.DataType, origin: str)
         ) from None
 
 
-def _check_output(output: Path, overwrite: bool, resume: bool) -> None:
+def _check_output(
+    run: RunDirectory, source: str | Path, output: Path, overwrite: bool, resume: bool
+) -> None:
     if launched_ranks() > 1:
         raise ValueError(
             f"--output {output}: several ranks write a file for each input file, into a folder: "
@@ -274,6 +284,9 @@ def _check_output(output: Path, overwrite: bool, resume: bool) -> None:
             "folder to score file by file"
         )
     check_new_file(output, "scores.parquet", overwrite)
+    check_not_of_run(output, run)
+    check_not_read(output, resolve_files(str(source)), source, folder=False)
+    remove_dead(output.parent, output.name)
 
 
 def _check_kept(

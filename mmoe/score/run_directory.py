@@ -5,8 +5,17 @@ from pathlib import Path
 from typing import Any
 
 from mmoe.config import RunConfig, load_config
+from mmoe.config.stored import Stored
 from mmoe.score.folder_claim import FolderMark
 from mmoe.score.text_files import read_json
+
+
+class _Metrics(Stored):
+    """What is needed of metrics.json."""
+
+    tasks: dict[str, dict[str, float | None]]
+    validation: dict[str, dict[str, float | None]]
+    train: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -109,4 +118,4 @@ class RunDirectory:
                 f"{self.path}: the run has no metrics.json, so its training was interrupted; "
                 f"finish it with `mmoe train … --out {self.path} --resume`"
             )
-        return read_json(self.metrics_file, ("tasks", "validation", "train"))
+        return read_json(self.metrics_file, shape=_Metrics)

@@ -9,12 +9,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mmoe.config import ScoringPrecision
+from mmoe.datasets.data_file import DataFile
+from mmoe.datasets.fingerprint import print_files
 from mmoe.score.checkpoint import CheckpointFolder
 from mmoe.score.run_directory import RunDirectory
 
 KEY = b"mmoe.scored_by"  # of the metadata of a Parquet file
 # Names of what scores, as people are told them
 ScoredBy = Mapping[str, str]
+_INPUT = "the input"
 
 
 def scored_by(
@@ -36,9 +39,27 @@ def scored_by(
     }
 
 
+def of_input(by: ScoredBy, file: DataFile) -> ScoredBy:
+    """With what tells the rows of a file apart from those of another of its name, cheaply.
+
+    Raises:
+        ValueError: The file is gone.
+    """
+    (found,) = print_files({"all": [file.address]}).rows
+    return {**by, _INPUT: f"{file.name} of {found.size} bytes {found.digest[:16]}"}
+
+
 def as_metadata(by: ScoredBy) -> dict[bytes, bytes]:
     """For the schema of a Parquet file."""
     return {KEY: json.dumps(by).encode()}
+
+
+def is_scored(file: Path) -> bool:
+    """Whether it is a Parquet file that scoring wrote, of whatever model."""
+    try:
+        return isinstance(_note(file), dict)
+    except (OSError, ValueError, pa.ArrowException):
+        return False
 
 
 def check_scored_by(file: Path, by: ScoredBy) -> None:
@@ -48,8 +69,7 @@ def check_scored_by(file: Path, by: ScoredBy) -> None:
         ValueError: Says what differs.
     """
     try:
-        note = (pq.read_schema(file).metadata or {}).get(KEY)
-        found = json.loads(note or b"null")
+        found = _note(file)
     except (OSError, ValueError, pa.ArrowException) as error:
         raise ValueError(
             f"--resume: {file} cannot be read ({str(error).splitlines()[0]}); remove it, so that "
@@ -57,13 +77,21 @@ def check_scored_by(file: Path, by: ScoredBy) -> None:
         ) from error
     if not isinstance(found, dict):
         raise ValueError(
-            f"--resume: {file} holds no note of what scored it; say --overwrite to score all files "
-            "anew, or name another folder"
+            f"--resume: {file} holds no note of what scored it; remove it, so that it is scored "
+            "again, or name another folder"
         )
     for name, now in by.items():
+        if name == _INPUT and name not in found:
+            continue  # of a version that did not say
         if found.get(name) != now:
             raise ValueError(
                 f"--resume: {file} was scored with {name} {found.get(name)}, and now {name} is "
                 f"{now}; resume as it was begun, say --overwrite to score all files anew, or name "
                 "another folder"
             )
+
+
+def _note(file: Path) -> object:
+    """JSON of the file's note; None where it has none."""
+    note = (pq.read_schema(file).metadata or {}).get(KEY)
+    return json.loads(note or b"null")

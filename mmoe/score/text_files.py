@@ -1,24 +1,31 @@
 """Small text files: never half-written, read with errors that name them; and new files' names."""
 
+import errno
 import json
 import os
+import re
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from mmoe.config.stored import read_stored
 
-def read_json(path: Path, keys: Iterable[str] = ()) -> dict[str, Any]:
+
+def read_json(path: Path, keys: Iterable[str] = (), shape: Any = dict[str, Any]) -> dict[str, Any]:
     """Reads a mapping that holds at least `keys`.
 
+    Args:
+        path: The file.
+        keys: That must be there.
+        shape: What they and others must hold; see `mmoe.config.stored`.
+
     Raises:
-        ValueError: The file is absent, no JSON, no mapping, or lacks a key.
+        ValueError: The file is absent, no JSON, no mapping, lacks a key or holds something else.
     """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{path}: is damaged ({error}); train again") from None
-    missing = [key for key in keys if not isinstance(content, dict) or key not in content]
-    if not isinstance(content, dict) or missing:
+    content = read_stored(path, shape, "train again")
+    missing = [key for key in keys if key not in content]
+    if missing:
         raise ValueError(f"{path}: is damaged (no {', '.join(missing)}); train again")
     return content
 
@@ -53,8 +60,30 @@ def check_new_file(output: Path, example: str, overwrite: bool) -> None:
         )
 
 
+def not_written(output: Path, error: OSError, needed: int | None = None) -> Exception:
+    """What to raise where a file could not be written, when its half is gone; with what room is.
+
+    Args:
+        output: The file.
+        error: What came of it.
+        needed: Its bytes, if they are known.
+    """
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return error
+    free = f"{shutil.disk_usage(output.parent).free:,} bytes are free"
+    size = "" if needed is None else f"it takes {needed:,} bytes, and "
+    return ValueError(
+        f"{output}: cannot be written ({os.strerror(error.errno)}): {size}{free}; make room, or "
+        "name a file on another disk"
+    )
+
+
 def check_parents(output: Path) -> None:
-    """Refuses a place below a file."""
+    """Refuses a place below a file, and addresses: only files of this machine are written."""
+    if re.match(r"[a-z][a-z0-9+.-]+:/", str(output)):  # one slash: a path has no two
+        raise ValueError(
+            f"--output {output}: is an address; name a file or folder of this machine, and copy it"
+        )
     for parent in output.parents:
         if parent.exists() and not parent.is_dir():
             raise ValueError(

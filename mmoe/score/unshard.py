@@ -2,23 +2,27 @@
 
 import json
 import math
-import os
+from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import torch
 from safetensors.torch import save
 from torch import Tensor
 
 from mmoe.embeddings.byte_size import byte_size
+from mmoe.parallel.shards import Shard
 from mmoe.score.checkpoint import CheckpointFolder
 from mmoe.score.console import Reporter, SilentReporter
 from mmoe.score.run_directory import RunDirectory
+from mmoe.score.spared import check_not_of_run
 from mmoe.score.stored_tensors import StoredTensors
-from mmoe.score.text_files import check_new_file
+from mmoe.score.temporaries import remove_dead, temporary_beside
+from mmoe.score.text_files import check_new_file, not_written
 
 # Of a safetensors file: the header's length in bytes comes first, as a little-endian number
 _LENGTH_BYTES = 8
+# Held at a time
+_BLOCK_BYTES = 2**26
 
 
 def unshard(
@@ -32,8 +36,8 @@ def unshard(
     """Writes a run's model as one safetensors file, tensor by tensor, on one CPU.
 
     `mmoe score` and `mmoe evaluate` read what many ranks wrote as it is; this is for other
-    programs. The file is written through the system's page cache, not held in memory, and gets its
-    name when it is complete.
+    programs. The file is written block by block, not held in memory, and gets its name when it is
+    complete.
 
     Args:
         run: Trained on any number of ranks.
@@ -43,27 +47,34 @@ def unshard(
         reporter: Told of progress.
 
     Raises:
-        ValueError: The output exists or is no name for such a file, or the checkpoint is damaged.
+        ValueError: The output exists, is no name for such a file or one of the run's own, or the
+            checkpoint is damaged, or the disk has no room.
     """
     output, reporter = Path(output), reporter or SilentReporter()
     _check_output(output, overwrite)
+    check_not_of_run(output, run)
     stored = CheckpointFolder(run.checkpoint).tensors(which, "model")
     # Wide types first, so that every tensor begins at a multiple of its own width
     names = sorted(stored.names(), key=lambda name: (-stored.dtype(name).itemsize, name))
     header, sizes = _header(stored, names)
     output.parent.mkdir(parents=True, exist_ok=True)
-    temporary = output.with_name(f".{output.name}.{os.getpid()}.tmp")
+    remove_dead(output.parent, output.name)
+    temporary = temporary_beside(output)
     try:
         with temporary.open("wb") as file:
             file.write(header)
-            file.truncate(len(header) + sum(sizes))
-        with reporter.track("joining", sum(sizes) >> 20, "MiB") as tracker:
-            done = 0
-            for name, size in zip(names, sizes, strict=True):
-                _fill(temporary, len(header) + done, size, stored, name)
-                tracker.advance(((done + size) >> 20) - (done >> 20))
-                done += size
+            with reporter.track("joining", sum(sizes) >> 20, "MiB") as tracker:
+                done = 0
+                for name in names:
+                    for block in _blocks(stored, name):
+                        file.write(block.reshape(-1).view(torch.uint8).numpy().data)
+                        size = block.numel() * block.element_size()
+                        tracker.advance(((done + size) >> 20) - (done >> 20))
+                        done += size
         temporary.replace(output)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise not_written(output, error, len(header) + sum(sizes)) from None
     finally:
         temporary.unlink(missing_ok=True)
     reporter.say(f"{len(names):,} tensors, {byte_size(sum(sizes))}, joined into {output}")
@@ -94,14 +105,22 @@ def _safetensors_dtype(dtype: torch.dtype) -> str:
     return json.loads(written[_LENGTH_BYTES : _LENGTH_BYTES + length])["x"]["dtype"]
 
 
-def _fill(path: Path, begin: int, size: int, stored: StoredTensors, name: str) -> None:
-    """Reads one tensor into its place in the file."""
-    if size == 0:
+def _blocks(stored: StoredTensors, name: str) -> Iterator[Tensor]:
+    """A tensor as rows of at most so many bytes; no file is mapped, which a full disk would end."""
+    shape, dtype = stored.shape(name), stored.dtype(name)
+    if math.prod(shape) == 0:
         return
-    mapped = np.memmap(path, np.uint8, "r+", offset=begin, shape=(size,))
-    target: Tensor = torch.from_numpy(mapped).view(stored.dtype(name)).view(stored.shape(name))
-    stored.load({name: target}, all_names=False)
-    mapped.flush()
+    if not shape:
+        block = torch.empty(shape, dtype=dtype)
+        stored.load({name: block}, all_names=False)
+        yield block
+        return
+    height = max(_BLOCK_BYTES // (dtype.itemsize * math.prod(shape[1:])), 1)
+    for start in range(0, shape[0], height):
+        block = torch.empty((min(height, shape[0] - start), *shape[1:]), dtype=dtype)
+        piece = Shard(block, shape, (start, *[0] * len(shape[1:])))
+        stored.load({name: [piece]}, all_names=False)
+        yield block
 
 
 def _check_output(output: Path, overwrite: bool) -> None:

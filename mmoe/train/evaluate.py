@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from mmoe.config import DeviceKind, RunConfig, ScoringPrecision, TaskConfig
+from mmoe.datasets.arrow import check_room
 from mmoe.datasets.encoded import EncodedLabels, join_labels
 from mmoe.datasets.encoder import FeatureEncoder
 from mmoe.datasets.fingerprint import DataPrint, print_data, print_files, print_tables
@@ -188,6 +189,7 @@ def evaluate_run(
     Raises:
         ValueError: The run, the data or the device cannot be used.
     """
+    check_room()
     reporter = reporter or SilentReporter()
     stored = run.metrics()
     predictor, encoder, config = load_predictor(run, device, table_precision=table_precision)

@@ -2,12 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from functools import cache
 from typing import Any
 
 import torch
+from pydantic import create_model
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
+from mmoe.config.stored import Count, Number, Stored
 from mmoe.embeddings import managed_ids
 from mmoe.models.ranker import Ranker
 from mmoe.parallel import rank, world_size
@@ -24,18 +27,18 @@ from mmoe.train.random_state import load_random_states, own_random_states
 class Position:
     """How far training has come. Everything here is in state.json of a checkpoint."""
 
-    epoch: int = 0  # epochs finished
-    batch: int = 0  # batches of the current epoch that are done
-    step: int = 0  # steps since the start
-    seconds: float = 0.0  # spent training, validation left out
-    best_value: float | None = None
-    epochs_without_gain: int = 0
+    epoch: Count = 0  # epochs finished
+    batch: Count = 0  # batches of the current epoch that are done
+    step: Count = 0  # steps since the start
+    seconds: Number = 0.0  # spent training, validation left out
+    best_value: Number | None = None
+    epochs_without_gain: Count = 0
     finished: bool = False
-    train_rows: int = 0  # of the training split, to notice that the data changed
+    train_rows: Count = 0  # of the training split, to notice that the data changed
     fingerprint: str = ""  # of streamed files; their order follows from seed, epoch and batch
-    loss_sums: list[float] = field(default_factory=list)  # of the current epoch, per task
-    loss_rows: list[float] = field(default_factory=list)
-    epoch_seconds: float = 0.0
+    loss_sums: list[Number] = field(default_factory=list)  # of the current epoch, per task
+    loss_rows: list[Number] = field(default_factory=list)
+    epoch_seconds: Number = 0.0
     history: list[dict[str, Any]] = field(default_factory=list)
 
 
@@ -111,7 +114,9 @@ class TrainingState:
         if ids is not None:
             ids.load_progress(training.whole("ids"))
         unflatten_optimizer(self.optimizer, network, self._stored_moments(training))
-        self.position = Position(**folder.state(field.name for field in fields(Position)))
+        self.position = Position(
+            **folder.state((f.name for f in fields(Position)), _stored_position())
+        )
         if rank() == 0:
             folder.remove_strays()
         return load_random_states(training, self.ranker.device, seed)
@@ -146,6 +151,13 @@ class TrainingState:
             if shards is not None:
                 cut[name] = cut_like(moment, shards) if moment.dim() else pieces(moment)
         return cut
+
+
+@cache
+def _stored_position() -> type[Stored]:
+    """What state.json must hold: the fields of a position, by their types."""
+    kinds: dict[str, Any] = {f.name: (f.type, ...) for f in fields(Position)}
+    return create_model("StoredPosition", __base__=Stored, **kinds)
 
 
 def _parameter(name: str) -> str:

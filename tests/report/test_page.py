@@ -204,9 +204,9 @@ def test_refuses_what_is_no_run(tmp_path):
     ("content", "message"),
     [
         (None, "is missing, so the run is not finished; finish it with `mmoe train .*--resume`"),
-        ('{"tasks": {', "cannot be read"),
-        ("[1]", "must be a .* of mappings"),
-        ('{"tasks": {"click": 1}, "epochs": [1]}', "must be a .* of mappings"),
+        ('{"tasks": {', r"is damaged \(Expecting .*\); write it again with `mmoe train .*"),
+        ("[1]", r"is damaged \(the whole: Input should be .*\); write it again with"),
+        ('{"tasks": {"click": 1}, "epochs": [1]}', r"is damaged \((tasks.click|epochs.0): Input"),
     ],
 )
 def test_refuses_missing_and_damaged_files(fake_run, name, content, message):

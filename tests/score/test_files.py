@@ -1,7 +1,9 @@
 """Scoring files: the same numbers as evaluation, whatever the layout; nothing half-written."""
 
+import os
 import shutil
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -16,8 +18,10 @@ from mmoe.embeddings import torchrec_problem
 from mmoe.score import RunDirectory, files, load_predictor, score_files
 from mmoe.score.console import SilentReporter
 from mmoe.score.scored_by import KEY
+from mmoe.score.temporaries import temporary_beside
 from mmoe.train import evaluate_run, train_run
 
+DEAD = 2**22 + 1  # beyond Linux's largest process
 TASKS = ["pred_click", "pred_buy"]
 RUNS = [(backend, routing) for backend in ("plain", "torchrec") for routing in ("softmax", "top_k")]
 
@@ -46,6 +50,12 @@ def _expected(run, funnel_table):
     """What evaluation predicts for every row of the log."""
     predictor, encoder, _ = load_predictor(run)
     return predictor.predict(EncodedData(features=encoder.encode(funnel_table, "log")))
+
+
+def temporary_of(process: int, name: str) -> str:
+    """What a process of this machine calls a file while it writes it."""
+    mine = temporary_beside(Path(name)).name
+    return mine.replace(f"-{os.getpid()}.tmp", f"-{process}.tmp")
 
 
 def _scores(path) -> np.ndarray:
@@ -231,7 +241,7 @@ def test_an_existing_output_is_left_alone(run, funnel_table, tmp_path):
     assert pq.read_table(out).num_rows == 5
     with pytest.raises(ValueError, match=r"written as Parquet; end the name in .parquet"):
         score_files(run, tmp_path / "log.parquet", tmp_path / "scores.csv")
-    with pytest.raises(ValueError, match=r"holds log.parquet, which no scoring wrote"):
+    with pytest.raises(ValueError, match=r"holds log.parquet, which --input .*log.parquet reads"):
         score_files(run, tmp_path / "log.parquet", tmp_path, overwrite=True)
     with pytest.raises(ValueError, match=r"written whole or not at all; name a folder"):
         score_files(run, tmp_path / "log.parquet", out, resume=True)
@@ -261,7 +271,7 @@ def test_a_folder_gets_a_file_for_each_input_file(run, expected, funnel_table, t
         score_files(run, source, out)
     kept = (out / names[0]).stat().st_mtime_ns
     (out / names[1]).unlink()
-    (out / ".00002-p2.parquet.77.tmp").write_text("half")
+    (out / temporary_of(DEAD, "00002-p2.parquet")).write_text("half")
     told = Told()
     assert score_files(run, source, out, resume=True, reporter=told) == 900
     assert told.said == [f"900 rows scored into {out}; 2 of 3 files were there already"]
@@ -296,7 +306,7 @@ def test_a_folder_is_resumed_by_what_began_it_alone(run, funnel_table, tmp_path)
     file, rows = next(out.iterdir()), pq.read_table(next(out.iterdir()))
     for note in ({}, *({KEY: text} for text in (b"[]", b"null", b'"x"'))):
         pq.write_table(rows.replace_schema_metadata(note), file)
-        with pytest.raises(ValueError, match=r"holds no note of what scored it; say --overwrite"):
+        with pytest.raises(ValueError, match=r"holds no note of what scored it; remove it"):
             score_files(run, source, out, keep=["user"], resume=True)
     pq.write_table(rows.replace_schema_metadata({KEY: b"{"}), file)
     with pytest.raises(ValueError, match=r"cannot be read \(.*\); remove it"):

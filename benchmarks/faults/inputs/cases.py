@@ -11,17 +11,20 @@ from typing import Any
 import pyarrow as pa
 import yaml
 
+from benchmarks.faults.inputs import json_faults
 from benchmarks.faults.inputs.byte_faults import BYTE_FAULTS
 from benchmarks.faults.inputs.changing_faults import changes_while_read
 from benchmarks.faults.inputs.column_faults import COLUMN_FAULTS
 from benchmarks.faults.inputs.config_faults import CONFIG_FAULTS, ConfigDraft
-from benchmarks.faults.inputs.draft import Command, Draft, Expect
+from benchmarks.faults.inputs.draft import Command, Draft, Expect, either
 from benchmarks.faults.inputs.expression_faults import expression_fault
 from benchmarks.faults.inputs.folder_faults import FolderDraft, draw_folder
 from benchmarks.faults.inputs.id_faults import ID_FAULTS
 from benchmarks.faults.inputs.id_type_faults import ID_TYPE_FAULTS
+from benchmarks.faults.inputs.json_faults import json_case
 from benchmarks.faults.inputs.layout_faults import LAYOUT_FAULTS
 from benchmarks.faults.inputs.number_faults import NUMBER_FAULTS
+from benchmarks.faults.inputs.output_faults import output_case
 from benchmarks.faults.inputs.rotated_faults import rotated_log
 from benchmarks.faults.inputs.run_faults import damage_run
 from benchmarks.faults.inputs.type_faults import type_fault
@@ -41,6 +44,8 @@ _FAMILIES = {
     "rotated": 4,
     "type": 10,
     "expression": 5,
+    "json": 4,
+    "output": 4,
 }
 # Those that draw a whole case themselves
 _DRAWN = {"type": type_fault, "expression": expression_fault}
@@ -93,6 +98,8 @@ def draw_case(seed: int, number: int, space: Workspace, folder: Path) -> Case:
         name, expect, arguments, run = rotated_log(draw, space, folder)
         command: Command = "train" if arguments[0] == "train" else "evaluate"
         return Case(number, name, command, expect, arguments, run, words=(str(run),))
+    if family in ("json", "output"):
+        return _other_case(family, number, draw, space, folder)
     return _data_case(number, family, draw, space, folder)
 
 
@@ -198,6 +205,25 @@ def _config_case(number: int, draw: random.Random, space: Workspace, folder: Pat
         arguments=["train", str(draft.path), "--out", str(out), "--quiet", *overrides],
         out=out,
     )
+
+
+def _other_case(
+    family: str, number: int, draw: random.Random, space: Workspace, folder: Path
+) -> Case:
+    """JSON of a run that was changed, or an output that would take the place of what is there."""
+    run = space.copy_run(folder / "run")
+    around: Callable[[], AbstractContextManager[Any]] = nullcontext
+    (folder / "out").mkdir()
+    if family == "json":
+        fault, reader, out = json_case(run, folder / "out", draw)
+        arguments = json_faults.arguments(reader, run, space.log, out)
+        expect = either(reference="none")
+    else:
+        fault, arguments, expect, around = output_case(run, folder / "user", draw)
+        out = folder / "out" / "scores.parquet"
+    words = (str(run), str(space.log), "--output")
+    command = "evaluate"  # of whose answer nothing is compared
+    return Case(number, fault, command, expect, arguments, out, words=words, around=around)
 
 
 def _run_case(number: int, draw: random.Random, space: Workspace, folder: Path) -> Case:

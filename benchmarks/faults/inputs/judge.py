@@ -43,8 +43,11 @@ def judge(case: Case, space: Workspace, folder: Path, *, real: bool = False) -> 
     if real and case.around is nullcontext:
         ended = run_command(case.arguments, SECONDS)
     else:
-        with case.around():
-            ended = run_in_process(case.arguments, SECONDS)
+        try:
+            with case.around():
+                ended = run_in_process(case.arguments, SECONDS)
+        except RuntimeError as error:  # of a watch over the user's files
+            return Verdict(case.number, case.fault, case.command, "failure", str(error)[:500])
     verdict, why = _verdict(case, ended, space, folder)
     lost = None if case.resumed is None else case.resumed.lost(refused=ended.code != 0)
     if lost is not None and verdict != "traceback":

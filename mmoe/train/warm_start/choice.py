@@ -3,10 +3,18 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from mmoe.config.stored import Stored
 from mmoe.score.checkpoint import CheckpointFolder
 from mmoe.score.run_directory import RunDirectory
 from mmoe.score.text_files import read_json
 from mmoe.train.warm_start.sources import NewExperts
+
+
+class _Recorded(Stored):
+    """What is needed of warm_start.json."""
+
+    run: str
+    new_experts: NewExperts
 
 
 @dataclass(frozen=True)
@@ -41,7 +49,7 @@ class WarmStart:
                     "--warm-start, or choose another --out"
                 )
             return asked
-        content = read_json(run.warm_start_file, ("run", "new_experts"))
+        content = read_json(run.warm_start_file, shape=_Recorded)
         found = cls(Path(content["run"]), content["new_experts"])
         if asked is not None and (asked.run.absolute(), asked.new_experts) != (
             found.run,

@@ -1,0 +1,81 @@
+"""JSON files of a run, read into what they must hold: a changed file is one line, no traceback."""
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+# Beyond any number of a run, and safe to calculate with
+_LARGEST = 1e100
+Number = Annotated[float, Field(ge=-_LARGEST, le=_LARGEST, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+
+
+class Stored(BaseModel):
+    """What a JSON file holds; keys that are not named may hold anything.
+
+    Example:
+        >>> class Weather(Stored):
+        ...     rain: Share
+        >>> check_stored({"rain": "much"}, Weather, "sky.json", "go")
+        Traceback (most recent call last):
+            ...
+        ValueError: sky.json: is damaged (rain: Input should be a valid number, got 'much'); go
+    """
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+
+def read_stored(path: Path, shape: Any, remedy: str) -> Any:
+    """A file's content as `json` reads it, when it has the shape.
+
+    Args:
+        path: The file.
+        shape: A `Stored`, or any other type that pydantic checks.
+        remedy: How to mend it, for the error.
+
+    Raises:
+        ValueError: The file is absent, no JSON, or holds something else; names the key.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(f"{path}: is damaged ({reason[:_LONGEST]}); {remedy}") from None
+    check_stored(content, shape, str(path), remedy)
+    return content
+
+
+def check_stored(content: Any, shape: Any, origin: str, remedy: str) -> None:
+    """Whether content has a shape.
+
+    Raises:
+        ValueError: Names the first key that has not.
+    """
+    try:
+        _adapter(shape).validate_python(content, strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"])[:_LONGEST] or "the whole"
+        got = "" if first["type"] == "missing" else f", got {_short(first['input'])}"
+        problem = f"{where}: {first['msg'][:_LONGEST]}{got}"
+        raise ValueError(f"{origin}: is damaged ({problem}); {remedy}") from None
+
+
+_LONGEST = 200
+
+
+def _short(value: object) -> str:
+    try:
+        text = repr(value)
+    except ValueError:  # a whole number of thousands of digits
+        return "a number of too many digits"
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+@cache
+def _adapter(shape: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(shape)

@@ -1,0 +1,121 @@
+"""What the JSON files hold that the report draws; keys it does not draw may hold anything."""
+
+from typing import Annotated, Any
+
+from pydantic import Field, model_validator
+
+from mmoe.config.stored import Count, Number, Share, Stored
+
+# Values of one task by the names of the metrics; null or NaN: could not be computed
+TaskMetrics = dict[str, float | None]
+
+
+class TrainFacts(Stored):
+    """`train` of metrics.json."""
+
+    rows: Number | None = None
+    epochs: Number | None = None
+    seconds: Number | None = None
+    rows_per_second: Number | None = None
+
+
+class Metrics(Stored):
+    """metrics.json."""
+
+    tasks: dict[str, TaskMetrics]
+    validation: dict[str, TaskMetrics] | None = None
+    train: TrainFacts | None = None
+    notes: list[Any] | None = None
+
+
+class Epoch(Stored):
+    """An entry of history.json."""
+
+    epoch: Annotated[int, Field(ge=0, lt=2**31)]
+    loss: dict[str, float | None] = Field(default_factory=dict)
+    validation: dict[str, dict[str, float | None]] = Field(default_factory=dict)
+    best: bool | None = None
+
+
+class History(Stored):
+    """history.json."""
+
+    epochs: list[Epoch]
+    monitor: str | None = None
+
+
+class Roc(Stored):
+    """Points of a curve."""
+
+    fpr: list[Share]
+    tpr: list[Share]
+
+    @model_validator(mode="after")
+    def _pairs(self) -> "Roc":
+        if len(self.fpr) != len(self.tpr):
+            raise ValueError(f"fpr has {len(self.fpr)} values, tpr {len(self.tpr)}")
+        return self
+
+
+class CalibrationBin(Stored):
+    """Rows of about the same prediction."""
+
+    mean_prediction: Number
+    positive_rate: Number
+    rows: Annotated[Count, Field(gt=0)]
+
+
+class Histogram(Stored):
+    """Rows counted in steps of the prediction."""
+
+    edges: list[Number] = Field(default_factory=list)
+    rows: list[Count] = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _ends(self) -> "Histogram":
+        if self.rows and len(self.edges) != len(self.rows) + 1:
+            raise ValueError(f"edges has {len(self.edges)} values, rows {len(self.rows)}")
+        return self
+
+
+class TaskCurves(Stored):
+    """What is drawn of one task."""
+
+    roc: Roc | None = None
+    oracle_roc: Roc | None = None
+    calibration: list[CalibrationBin] | None = None
+    histogram: Histogram | None = None
+
+
+class GateLevel(Stored):
+    """Gates of one level and the experts they mix, as G × E numbers."""
+
+    level: Count = 1
+    gates: Annotated[list[str], Field(min_length=1)]
+    experts: Annotated[list[str], Field(min_length=1)]
+    mean_weight: list[list[Share]]
+    visible: list[list[bool]]
+    entropy: list[Number]
+    effective_experts: list[Number]
+    effective_experts_of_mean: list[Number] | None = None
+    distinct_pair_ratio: Share | None = None
+
+    @model_validator(mode="after")
+    def _fit(self) -> "GateLevel":
+        gates, experts = len(self.gates), len(self.experts)
+        for name in ("mean_weight", "visible"):
+            rows = getattr(self, name)
+            if len(rows) != gates or any(len(row) != experts for row in rows):
+                raise ValueError(f"{name} has another shape than {gates} gates × {experts} experts")
+        for name in ("entropy", "effective_experts", "effective_experts_of_mean"):
+            values = getattr(self, name)
+            if values is not None and len(values) != gates:
+                raise ValueError(f"{name} has {len(values)} values for {gates} gates")
+        return self
+
+
+class Curves(Stored):
+    """curves.json."""
+
+    tasks: dict[str, TaskCurves]
+    gates: list[GateLevel] | None = None

@@ -1,0 +1,104 @@
+"""What a command must not write over: the files that it reads, and those that a run is made of."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import fsspec
+from fsspec.implementations.local import LocalFileSystem
+
+from mmoe.datasets.data_file import DataFile, is_address
+from mmoe.score.run_directory import RunDirectory
+
+# Which file it is, whatever it is called: links, `..` and other cases of letters lead to the same
+Identity = tuple[int, int]
+
+
+def identity(path: Path) -> Identity | None:
+    """None: there is no such file."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def identities(paths: Iterable[Path]) -> dict[Identity, Path]:
+    """The files that are there, each under one of its names."""
+    return {key: path for path in paths if (key := identity(path)) is not None}
+
+
+def local_path(file: DataFile) -> Path | None:
+    """Where it lies on this machine; None: it is fetched from elsewhere."""
+    if not is_address(file.address):
+        return Path(file.address)
+    # Of a chain such as simplecache::file://… the last link says where the bytes are
+    filesystem, path = fsspec.url_to_fs(file.address.rpartition("::")[2])
+    return Path(path) if isinstance(filesystem, LocalFileSystem) else None
+
+
+def check_not_read(
+    output: Path, files: Iterable[DataFile], source: str | Path, *, folder: bool
+) -> None:
+    """Refuses a place that holds what is read, or where it would be found by who reads next.
+
+    Args:
+        output: A file or a folder to write.
+        files: That are read.
+        source: What the user called them.
+        folder: Whether `output` is one.
+
+    Raises:
+        ValueError: Says which of the files it is.
+    """
+    read = [path for file in files if (path := local_path(file)) is not None]
+    if not folder:
+        found = identities(read).get(identity(output) or (-1, -1))
+        if found is not None:
+            raise ValueError(
+                f"--output {output}: is {found}, which --input {source} reads; name another file"
+            )
+        return
+    place = identity(output) or (-1, -1)
+    held = next((path for path in read if identity(path.parent) == place), None)
+    if held is not None:
+        raise ValueError(
+            f"--output {output}: holds {held.name}, which --input {source} reads; name another "
+            "folder"
+        )
+    if _lies_in(output, Path(str(source))):
+        raise ValueError(
+            f"--output {output}: lies in --input {source}, where the scores would be read as rows "
+            "next time; name a folder outside it"
+        )
+
+
+def _lies_in(output: Path, folder: Path) -> bool:
+    """Whether the files of a folder are among those that another one means."""
+    place, around = output.resolve(), folder.resolve()
+    if not around.is_dir() or not place.is_relative_to(around):
+        return False
+    return not any(part.startswith((".", "_")) for part in place.relative_to(around).parts)
+
+
+def check_not_of_run(output: Path, run: RunDirectory) -> None:
+    """Refuses a file of a run, and any place in the folders that training writes and clears.
+
+    Raises:
+        ValueError: Says what it is.
+    """
+    folders = (run.checkpoint, run.vocabulary, run.tensorboard, run.profile)
+    place = output.resolve()
+    for folder in folders:
+        if place == folder.resolve() or place.is_relative_to(folder.resolve()):
+            raise ValueError(
+                f"--output {output}: lies in {folder}, where the run itself is kept; name another "
+                "place"
+            )
+    own = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
+    own += [path for path in run.path.iterdir() if path.suffix in (".json", ".yaml")]
+    own.append(run.path / "predictions.parquet")  # of a day of a backtest
+    found = identities(own).get(identity(output) or (-1, -1))
+    if found is not None:
+        raise ValueError(
+            f"--output {output}: is {found}, a file of the run itself; name another file"
+        )

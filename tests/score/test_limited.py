@@ -1,0 +1,27 @@
+"""Scoring where memory or the disk is short: it ends, with one line that says what is missing."""
+
+import pyarrow.parquet as pq
+import pytest
+
+from benchmarks.faults.limited_scoring import limited_scorings
+from mmoe.config import config_from_dict
+from mmoe.datasets.splits import Splits
+from mmoe.train import train_run
+
+
+@pytest.fixture(scope="module", name="run")
+def _run(funnel_config, funnel_table, tmp_path_factory):
+    raw = {**funnel_config, "training": {**funnel_config["training"], "epochs": 1}}
+    parts = (funnel_table[:600], funnel_table[600:800], funnel_table[800:1000])
+    splits = Splits(train=parts[0], validation=parts[1], test=parts[2], origin="log")
+    folder = tmp_path_factory.mktemp("run") / "run"
+    return train_run(config_from_dict(raw), folder, splits=splits).directory
+
+
+@pytest.mark.xdist_group("ranks")
+def test_scoring_under_a_limit_on_memory_ends(run, funnel_table, tmp_path):
+    pq.write_table(funnel_table, tmp_path / "log.parquet", row_group_size=1000)
+    ended = limited_scorings(run.path, tmp_path / "log.parquet", mib=(8, 18, 96, 768), seconds=20)
+    assert [one.passed for one in ended] == [True] * 4, ended
+    assert [ended[0].code, ended[-1].code] == [2, 0]
+    assert "leaves less than 64 MiB); hold the tables in fewer bytes" in ended[0].said
