@@ -38,6 +38,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What is marked torchrec is skipped where that cannot be used; a file stays on one worker."""
     problem = torchrec_problem()

@@ -72,6 +72,7 @@ def test_readme_python_prints_what_it_says(tmp_path, monkeypatch):
     assert mine == pytest.approx(theirs, abs=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("ranks")
 def test_readme_commands_run(tmp_path):
     """The bash blocks in order, in an empty folder; make's and pip's are checked apart."""

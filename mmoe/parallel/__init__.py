@@ -16,8 +16,8 @@ from mmoe.parallel.process_group import (
     ensure_process_group,
     join_ranks,
     launched_ranks,
-    process_group,
     rank,
+    training_group,
     world_size,
 )
 from mmoe.parallel.shards import Shard
@@ -40,11 +40,11 @@ __all__ = [
     "is_spread",
     "join_ranks",
     "launched_ranks",
-    "process_group",
     "rank",
     "replicated_parameters",
     "spread_layout",
     "spread_parameters",
     "to_first",
+    "training_group",
     "world_size",
 ]

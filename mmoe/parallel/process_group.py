@@ -51,7 +51,7 @@ def join_ranks(timeout_seconds: int | None = None, device: torch.device | None =
 
 
 @contextmanager
-def process_group(
+def training_group(
     timeout_seconds: int | None = None, device: torch.device | None = None
 ) -> Iterator[None]:
     """`ensure_process_group`, until the end of the block.
@@ -82,7 +82,7 @@ def ensure_process_group(
 
     A world of one makes one process train by the same code, with the same state names, as many. It
     meets itself in memory (`HashStore`): no port is opened. It is torch's default group, and stays
-    (`process_group` ends it); a caller that makes one of its own does so first, and it is used.
+    (`training_group` ends it); a caller that makes one of its own does so first, and it is used.
     Tensors on the CPU travel by gloo, those on a GPU by NCCL. Ranks without GPUs keep to their
     share of the machine's cores (see `bind_to_own_cores`).
 

@@ -20,9 +20,9 @@ from mmoe.models.device import describe_device, resolve_device
 from mmoe.parallel import (
     from_all,
     from_first,
-    process_group,
     rank,
     spread_layout,
+    training_group,
     world_size,
 )
 from mmoe.score.checkpoint import CheckpointFolder
@@ -105,7 +105,7 @@ def train_run(
     reporter = reporter or SilentReporter()
     place = resolve_device(device or config.training.device, config.training.embedding_backend)
     with (
-        process_group(config.parallel.timeout_seconds, place),
+        training_group(config.parallel.timeout_seconds, place),
         RunClaim(reporter.say) as claim,
         claim.telling_of_interruption(),
     ):

@@ -294,7 +294,8 @@ def test_a_run_killed_while_it_began_is_no_obstacle(monday, tuesday, tmp_path, a
     tuesday("whole", monday)
     broken = tmp_path / "broken"
     broken.mkdir()
-    shutil.copy(tmp_path / "whole" / "warm_start.json", broken)
+    for name in ("mmoe.json", "warm_start.json"):
+        shutil.copy(tmp_path / "whole" / name, broken)
     (broken / ".config.yaml.7.tmp").write_text("{")
     tuesday("broken", monday, resume=True)
     assert_same(tmp_path / "whole", broken)
