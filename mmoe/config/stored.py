@@ -5,11 +5,21 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 # Beyond any number of a run, and safe to calculate with
 _LARGEST = 1e100
 Number = Annotated[float, Field(ge=-_LARGEST, le=_LARGEST, allow_inf_nan=False)]
+
+
+def _in_range(value: float) -> float:
+    if abs(value) > _LARGEST:
+        raise ValueError(f"expected a number up to {_LARGEST:g} in size")
+    return value
+
+
+# Also NaN: it could not be computed
+Measured = Annotated[float, AfterValidator(_in_range)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 

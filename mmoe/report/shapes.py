@@ -4,10 +4,10 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
-from mmoe.config.stored import Count, Number, Share, Stored
+from mmoe.config.stored import Count, Measured, Number, Share, Stored
 
 # Values of one task by the names of the metrics; null or NaN: could not be computed
-TaskMetrics = dict[str, float | None]
+TaskMetrics = dict[str, Measured | None]
 
 
 class TrainFacts(Stored):
@@ -32,8 +32,8 @@ class Epoch(Stored):
     """An entry of history.json."""
 
     epoch: Annotated[int, Field(ge=0, lt=2**31)]
-    loss: dict[str, float | None] = Field(default_factory=dict)
-    validation: dict[str, dict[str, float | None]] = Field(default_factory=dict)
+    loss: dict[str, Measured | None] = Field(default_factory=dict)
+    validation: dict[str, TaskMetrics] = Field(default_factory=dict)
     best: bool | None = None
 
 

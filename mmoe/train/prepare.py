@@ -86,13 +86,14 @@ def prepare(
         ValueError: Anything is wrong with the data, or it changes while it is read; the message
             names file, column and row.
     """
-    if splits is None:
+    # Ranks that see other files must not part here: what they have read is compared later
+    streams = splits is None and from_first(lambda: wants_stream(config))
+    if splits is None and not streams:
         splits = generated_splits(config)
     data = print_data(config, splits)
     if check is not None:
         check(data)
-    # Ranks that see other files must not part here: what they have read is compared later
-    if splits is None and from_first(lambda: wants_stream(config)):
+    if streams:
         return _prepare_stream(config, data, encoder, earlier, advance)
     if splits is None:
         splits = load_splits(config)
