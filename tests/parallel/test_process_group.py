@@ -5,7 +5,7 @@ import socket
 from collections.abc import Mapping
 
 from tests.forked import Forked
-from tests.parallel.launch import environment
+from tests.parallel.launch import environment, free_port, start_program
 
 CODE = """
 import os, sys
@@ -58,3 +58,19 @@ def test_another_program_on_the_port_does_not_keep_a_rank_waiting():
     where = f"127.0.0.1:{port}"
     assert err.startswith(f"mmoe: error: rank 1 of 2: the ranks cannot meet at {where}")
     assert len(err.splitlines()) == 1
+
+
+_ALL = """
+import os
+from mmoe.parallel import ensure_process_group, from_all
+ensure_process_group(30)
+ensure_process_group(40)
+print(from_all(f"rank {os.environ['RANK']}"))
+"""
+
+
+def test_ranks_meet_where_the_launcher_says():
+    port = free_port()
+    ranks = [start_program(["-c", _ALL], rank, 2, port) for rank in range(2)]
+    told = [rank.communicate(60) for rank in ranks]
+    assert [out for out, _ in told] == ["['rank 0', 'rank 1']\n"] * 2, told

@@ -225,8 +225,12 @@ def test_refuses_numbers_that_no_axis_can_hold(fake_run, name):
     """Of 1e308, and no more than that, half the distance to another number is infinite."""
     run = fake_run({"click": 0.2}, kind="shared_bottom")
     text = (run / name).read_text()
-    (run / name).write_text(re.sub(r'("click": )(\{"[a-z]+": )?[\d.]+', r"\1\g<2>1e308", text, count=1))
-    with pytest.raises(ValueError, match=rf"{re.escape(name)}: .*up to 1e\+100 in size, got 1e\+308"):
+    (run / name).write_text(
+        re.sub(r'("click": )(\{"[a-z]+": )?[\d.]+', r"\1\g<2>1e308", text, count=1)
+    )
+    with pytest.raises(
+        ValueError, match=rf"{re.escape(name)}: .*up to 1e\+100 in size, got 1e\+308"
+    ):
         write_report(run)
 
 

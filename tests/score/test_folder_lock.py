@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from mmoe.score import folder_lock
-from mmoe.score.folder_claim import FolderClaim, FolderExists
+from mmoe.score import folder_claim, folder_lock
+from mmoe.score.folder_claim import MARK, FolderClaim, FolderExists, FolderMark
 from mmoe.score.folder_lock import LOCK, FolderInUse, FolderLock, Holder
 
 
@@ -220,3 +220,68 @@ def _together(work, count):
         thread.start()
     for thread in threads:
         thread.join()
+
+
+def test_a_file_system_without_locks_is_judged_by_signs_of_life(tmp_path, monkeypatch):
+    def no_locks(*_):
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(folder_lock.fcntl, "flock", no_locks)
+    path = _foreign(tmp_path, age=3_600.0)
+    FolderLock.take(tmp_path).release()
+    assert not path.exists()
+
+
+def test_a_file_server_that_is_away_takes_no_lock(tmp_path, monkeypatch):
+    lock, read = FolderLock.take(tmp_path), Path.read_text
+
+    def away(path, *arguments, **keywords):
+        if path.name == LOCK:
+            raise OSError(116, "Stale file handle")
+        return read(path, *arguments, **keywords)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_text", away)
+        lock.check()
+    lock.release()
+
+
+def test_a_folder_that_is_gone_is_no_lock_of_others(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        FolderLock.take(tmp_path / "nowhere")
+
+
+def test_a_machine_without_boot_id_is_known_by_its_name(monkeypatch):
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: (_ for _ in ()).throw(OSError()))
+    assert folder_lock._machine().startswith("host ")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [({"format": 99}, "format 99, this version knows 1"), ({"mmoe": "cake"}, "got 'cake'")],
+)
+def test_a_mark_of_a_later_version_or_another_kind(tmp_path, change, message):
+    FolderMark(kind="run").write(tmp_path)
+    mark = json.loads((tmp_path / MARK).read_text())
+    (tmp_path / MARK).write_text(json.dumps(mark | change))
+    with pytest.raises(ValueError, match=message):
+        FolderMark.read(tmp_path)
+
+
+def test_a_folder_that_cannot_be_locked_is_not_left_behind(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(FolderLock, "take", full)
+    with pytest.raises(OSError, match="No space left"), FolderClaim("run") as claim:
+        claim.create(tmp_path / "run")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_name_for_every_number_is_taken(tmp_path, monkeypatch):
+    monkeypatch.setattr(folder_claim, "_NAMES", 2)
+    for name in ("run", "run-2", "run-3"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "note").touch()
+    with pytest.raises(FolderExists, match="and so do"), FolderClaim("run") as claim:
+        claim.create(tmp_path / "run", numbered=True)
