@@ -165,11 +165,19 @@ def _digest_of_table(table: pa.Table) -> str:
     return digest.hexdigest()[:32]
 
 
-def _values(column: pa.ChunkedArray, rows: np.ndarray) -> list[object]:
+def _values(column: pa.ChunkedArray, rows: np.ndarray) -> object:
+    """Python values; of those that Python knows none of, such as days after 9999, Arrow's bytes."""
     try:
-        return column.take(pa.array(rows)).to_pylist()
+        taken = column.take(pa.array(rows)).combine_chunks()
     except (pa.ArrowNotImplementedError, pa.ArrowInvalid):  # types that cannot be taken from
         return [column[int(row)].as_py() for row in rows]
+    try:
+        return taken.to_pylist()
+    except (OverflowError, ValueError):
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, pa.schema([("", taken.type)])) as stream:
+            stream.write_batch(pa.record_batch([taken], names=[""]))
+        return sink.getvalue().to_pybytes()
 
 
 def _shared_folder(files: Iterable[DataFile]) -> str:

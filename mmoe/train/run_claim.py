@@ -206,11 +206,12 @@ def _check_same_config(run: RunDirectory, config: RunConfig) -> None:
             f"{run.config_file}: is gone, and with it what the run was trained with; put it back, "
             "or choose another --out"
         )
-    # A run may go on on another device
-    here = _on(config, run.config().training.device)
-    if dump_config(here) != run.config_file.read_text(encoding="utf-8"):
-        difference = first_difference(run.config().model_dump(), here.model_dump())
-        difference = difference or "written by another version"
+    # Of an earlier version the file may lack keys, whose defaults say what it did then. And a run
+    # may go on on another device
+    there = run.config()
+    here = _on(config, there.training.device)
+    difference = first_difference(there.model_dump(), here.model_dump())
+    if difference:
         raise ValueError(
             f"{run.path}: was trained with another config ({difference}); "
             f"resume with the same one, or choose another --out"

@@ -213,6 +213,15 @@ def test_another_walk_in_the_same_folder_is_refused(config, tmp_path):
         backtest(config(), tmp_path / "out", BacktestSettings(column="day"), resume=True)
 
 
+def test_a_walk_whose_version_knew_fewer_keys_goes_on(config, tmp_path):
+    settings = BacktestSettings(column="day", days=1)
+    first = backtest(config(), tmp_path / "out", settings)
+    plan = json.loads((tmp_path / "out" / "plan.json").read_text())
+    del plan["config"]["model"]["expert"]["output_activation"]
+    (tmp_path / "out" / "plan.json").write_text(json.dumps(plan))
+    assert backtest(config(), tmp_path / "out", settings, resume=True) == first
+
+
 def test_resume_says_how_many_days_go_on(config, folder, funnel_table, tmp_path):
     settings = BacktestSettings(column="day", days=2)
     before = backtest(config(), tmp_path / "out", settings)
