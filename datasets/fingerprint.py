@@ -64,6 +64,23 @@ class DataPrint(Strict):
         """Of all parts."""
         return [one for prints in self.parts.values() for one in prints]
 
+    def address(self, one: RowsPrint) -> str:
+        """Of one of its files."""
+        return f"{self.folder}/{one.name}"
+
+    def among(self, other: "DataPrint") -> "DataPrint":
+        """Its files that `other` has too, in its own order, under the names there."""
+        names = {other.address(one): one.name for one in other.rows}
+        parts = {
+            part: [
+                one.model_copy(update={"name": names[self.address(one)]})
+                for one in rows
+                if self.address(one) in names
+            ]
+            for part, rows in self.parts.items()
+        }
+        return self.model_copy(update={"folder": other.folder, "parts": parts})
+
     def digest(self) -> str:
         """Of everything but the folder."""
         return sha256(repr((self.kind, self.parts)).encode()).hexdigest()[:16]
@@ -85,12 +102,21 @@ def print_data(
     return print_files(source_paths(config, data)) if splits is None else print_tables(splits)
 
 
-def print_files(parts: Mapping[str, Paths]) -> DataPrint:
-    """Looks at the files of each part, a few blocks of every one."""
+def print_files(
+    parts: Mapping[str, Paths], looked_at: dict[DataFile, tuple[int, str]] | None = None
+) -> DataPrint:
+    """Looks at the files of each part, a few blocks of every one.
+
+    Args:
+        parts: Paths by part.
+        looked_at: Sizes and digests of files that need not be looked at again; gets the others.
+    """
     files = {part: resolve_files(paths) for part, paths in parts.items()}
     every = list(dict.fromkeys(file for found in files.values() for file in found))
+    looked_at = {} if looked_at is None else looked_at
+    new = [file for file in every if file not in looked_at]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        looked_at = dict(zip(every, pool.map(_look_at, every), strict=True))
+        looked_at.update(zip(new, pool.map(_look_at, new), strict=True))
     folder = _shared_folder(every)
     prints = {
         part: [

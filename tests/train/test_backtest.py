@@ -12,6 +12,7 @@ import pytest
 from rich.console import Console
 
 from mmoe.config import SplitConfig, config_from_dict, set_values
+from mmoe.datasets import fingerprint
 from mmoe.datasets.days import Day, day_parts, days_of
 from mmoe.datasets.splits import split_table
 from mmoe.score import RunDirectory, folder_lock, load_predictor
@@ -170,6 +171,15 @@ def test_a_day_that_came_since_is_walked_on_resume(config, folder, funnel_table,
     after = backtest(config(), tmp_path / "out", settings, resume=True)
     assert after["days"][:3] == before["days"]
     assert [day["test_day"] for day in after["days"][3:]] == ["2024-02-04"]
+
+
+def test_a_resume_looks_at_each_file_once(config, tmp_path, monkeypatch):
+    settings = BacktestSettings(column="day", from_scratch=True)
+    backtest(config(), tmp_path / "out", settings)
+    seen, look_at = [], fingerprint._look_at
+    monkeypatch.setattr(fingerprint, "_look_at", lambda file: seen.append(file) or look_at(file))
+    backtest(config(), tmp_path / "out", settings, resume=True)
+    assert len(seen) == len(set(seen)) == len(DAYS)
 
 
 def test_a_day_that_has_changed_since_is_named(config, folder, funnel_table, tmp_path):
