@@ -78,6 +78,10 @@ class RunClaim(FolderClaim):
         if FolderMark.read(out) is None and not _is_whole(run):
             raise _not_a_run(run)
         self.hold(out)
+        if self.mark is None and not _is_whole(run):  # the process that held it took all away
+            if holds_nothing(out):
+                return None
+            raise _not_a_run(run)
         if self.mark is not None and self.mark.kind != "run":
             raise ValueError(f"{out}: is the folder of a {self.mark.kind}; choose another --out")
         remove_stray_files(out)
