@@ -85,6 +85,13 @@ def test_no_input_is_written_over(run, log, mmoe):
         assert "Traceback" not in err
 
 
+def test_one_file_of_scores_does_not_join_the_rows(run, log):
+    before = tree(log)
+    with pytest.raises(ValueError, match=r"scores.parquet: lies in --input .* name a file outside"):
+        score_files(run, log, log / "scores.parquet")
+    assert tree(log) == before
+
+
 def test_scores_that_are_scored_again_are_inputs_too(run, log, tmp_path):
     out = tmp_path / "out"
     keep = ["user", "item", "price", "tags"]
