@@ -64,6 +64,23 @@ class DataPrint(Strict):
         """Of all parts."""
         return [one for prints in self.parts.values() for one in prints]
 
+    def address(self, one: RowsPrint) -> str:
+        """Of one of its files."""
+        return f"{self.folder}/{one.name}"
+
+    def among(self, other: "DataPrint") -> "DataPrint":
+        """Its files that `other` has too, in its own order, under the names there."""
+        names = {other.address(one): one.name for one in other.rows}
+        parts = {
+            part: [
+                one.model_copy(update={"name": names[self.address(one)]})
+                for one in rows
+                if self.address(one) in names
+            ]
+            for part, rows in self.parts.items()
+        }
+        return self.model_copy(update={"folder": other.folder, "parts": parts})
+
     def digest(self) -> str:
         """Of everything but the folder."""
         return sha256(repr((self.kind, self.parts)).encode()).hexdigest()[:16]
@@ -85,12 +102,21 @@ def print_data(
     return print_files(source_paths(config, data)) if splits is None else print_tables(splits)
 
 
-def print_files(parts: Mapping[str, Paths]) -> DataPrint:
-    """Looks at the files of each part, a few blocks of every one."""
+def print_files(
+    parts: Mapping[str, Paths], looked_at: dict[DataFile, tuple[int, str]] | None = None
+) -> DataPrint:
+    """Looks at the files of each part, a few blocks of every one.
+
+    Args:
+        parts: Paths by part.
+        looked_at: Sizes and digests of files that need not be looked at again; gets the others.
+    """
     files = {part: resolve_files(paths) for part, paths in parts.items()}
     every = list(dict.fromkeys(file for found in files.values() for file in found))
+    looked_at = {} if looked_at is None else looked_at
+    new = [file for file in every if file not in looked_at]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        looked_at = dict(zip(every, pool.map(_look_at, every), strict=True))
+        looked_at.update(zip(new, pool.map(_look_at, new), strict=True))
     folder = _shared_folder(every)
     prints = {
         part: [
@@ -165,11 +191,19 @@ def _digest_of_table(table: pa.Table) -> str:
     return digest.hexdigest()[:32]
 
 
-def _values(column: pa.ChunkedArray, rows: np.ndarray) -> list[object]:
+def _values(column: pa.ChunkedArray, rows: np.ndarray) -> object:
+    """Python values; of those that Python knows none of, such as days after 9999, Arrow's bytes."""
     try:
-        return column.take(pa.array(rows)).to_pylist()
+        taken = column.take(pa.array(rows)).combine_chunks()
     except (pa.ArrowNotImplementedError, pa.ArrowInvalid):  # types that cannot be taken from
         return [column[int(row)].as_py() for row in rows]
+    try:
+        return taken.to_pylist()
+    except (OverflowError, ValueError):
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, pa.schema([("", taken.type)])) as stream:
+            stream.write_batch(pa.record_batch([taken], names=[""]))
+        return sink.getvalue().to_pybytes()
 
 
 def _shared_folder(files: Iterable[DataFile]) -> str:

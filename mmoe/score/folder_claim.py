@@ -212,7 +212,12 @@ def holds_nothing(folder: Path) -> bool:
 
 
 def exists_already(path: Path) -> FolderExists:
-    """The refusal of a folder that holds something."""
+    """The refusal of a folder that holds something, or of a link that leads to none."""
+    if path.is_symlink() and not path.exists():
+        return FolderExists(
+            f"{path}: is a link to {path.readlink()}, which is not there; make that folder, or "
+            "choose another --out"
+        )
     return FolderExists(
         f"{path}: exists already; continue it with --resume, or choose another --out"
     )

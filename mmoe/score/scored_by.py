@@ -45,7 +45,7 @@ def of_input(by: ScoredBy, file: DataFile) -> ScoredBy:
     Raises:
         ValueError: The file is gone.
     """
-    (found,) = print_files({"all": [file.address]}).rows
+    (found,) = print_files({"all": [file]}).rows
     return {**by, _INPUT: f"{file.name} of {found.size} bytes {found.digest[:16]}"}
 
 

@@ -57,6 +57,7 @@ def check_not_read(
             raise ValueError(
                 f"--output {output}: is {found}, which --input {source} reads; name another file"
             )
+        _refuse_inside(output, source, "a file")
         return
     place = identity(output) or (-1, -1)
     held = next((path for path in read if identity(path.parent) == place), None)
@@ -65,10 +66,14 @@ def check_not_read(
             f"--output {output}: holds {held.name}, which --input {source} reads; name another "
             "folder"
         )
+    _refuse_inside(output, source, "a folder")
+
+
+def _refuse_inside(output: Path, source: str | Path, what: str) -> None:
     if _lies_in(output, Path(str(source))):
         raise ValueError(
             f"--output {output}: lies in --input {source}, where the scores would be read as rows "
-            "next time; name a folder outside it"
+            f"next time; name {what} outside it"
         )
 
 

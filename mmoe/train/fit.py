@@ -212,7 +212,7 @@ def _train(
             raise
         raise told from error
     if prepared.streamed:
-        from_first(lambda: refuse_change(config, prepared.data))
+        from_first(lambda: refuse_change(config, prepared.data, listed=True))
     state.restore_best(trainer.checkpoints.folder)
     claim.check()
     return FinishedRun(run, _evaluate(config, state, prepared, run, reporter, on_test))

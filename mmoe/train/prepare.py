@@ -113,15 +113,21 @@ def prepare(
     )
 
 
-def refuse_change(config: RunConfig, data: DataPrint) -> None:
+def refuse_change(config: RunConfig, data: DataPrint, *, listed: bool = False) -> None:
     """Whether the files are still what they were before they were read.
+
+    Args:
+        config: Says where they are.
+        data: What they were.
+        listed: They were read from a list made before: ones that have come since do not matter.
 
     Raises:
         ValueError: One is not; then nobody knows which rows have been read.
     """
     if data.kind == "tables":
         return
-    changes = data_changes(data, print_data(config))
+    now = print_data(config)
+    changes = data_changes(data, now.among(data) if listed else now)
     if changes:
         raise ValueError(
             f"{data.folder}: {shown(changes)} while it was read; let what writes there end first, "

@@ -78,6 +78,10 @@ class RunClaim(FolderClaim):
         if FolderMark.read(out) is None and not _is_whole(run):
             raise _not_a_run(run)
         self.hold(out)
+        if self.mark is None and not _is_whole(run):  # the process that held it took all away
+            if holds_nothing(out):
+                return None
+            raise _not_a_run(run)
         if self.mark is not None and self.mark.kind != "run":
             raise ValueError(f"{out}: is the folder of a {self.mark.kind}; choose another --out")
         remove_stray_files(out)
@@ -206,11 +210,12 @@ def _check_same_config(run: RunDirectory, config: RunConfig) -> None:
             f"{run.config_file}: is gone, and with it what the run was trained with; put it back, "
             "or choose another --out"
         )
-    # A run may go on on another device
-    here = _on(config, run.config().training.device)
-    if dump_config(here) != run.config_file.read_text(encoding="utf-8"):
-        difference = first_difference(run.config().model_dump(), here.model_dump())
-        difference = difference or "written by another version"
+    # Of an earlier version the file may lack keys, whose defaults say what it did then. And a run
+    # may go on on another device
+    there = run.config()
+    here = _on(config, there.training.device)
+    difference = first_difference(there.model_dump(), here.model_dump())
+    if difference:
         raise ValueError(
             f"{run.path}: was trained with another config ({difference}); "
             f"resume with the same one, or choose another --out"

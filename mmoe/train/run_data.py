@@ -1,9 +1,10 @@
 """What a run's rows came from, kept in its folder; and what is said where they are others now."""
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from mmoe.config import RunConfig
 from mmoe.config.base import Strict
+from mmoe.config.stored import read_stored
 from mmoe.datasets.changed_data import data_changes, same_rows, shown
 from mmoe.datasets.fingerprint import DataPrint
 from mmoe.parallel import from_first
@@ -40,14 +41,12 @@ class RunData(Strict):
         """
         if not run.data_file.exists():
             return None
-        try:
-            return cls.model_validate_json(run.data_file.read_bytes())
-        except (OSError, ValidationError) as error:
-            reason = str(error).splitlines()[0]
-            raise ValueError(
-                f"{run.data_file}: is damaged ({reason}); remove it, and nobody can tell any more "
-                "whether the data has changed, or train again"
-            ) from None
+        content = read_stored(
+            run.data_file,
+            cls,
+            "remove it, and nobody can tell any more whether the data has changed, or train again",
+        )
+        return cls.model_validate(content)
 
     def save(self, run: RunDirectory) -> None:
         """Writes data.json."""

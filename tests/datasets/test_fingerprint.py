@@ -164,3 +164,15 @@ def test_words(before, now, words):
     assert same_rows(_print(**before), _print(**now)) == (
         list(before.values()) == list(now.values())
     )
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.timestamp("s"), pa.date64(), pa.duration("s"), pa.timestamp("us", "Foo/Bar")]
+)
+def test_a_table_of_values_that_python_does_not_know(kind):
+    def print_of(*numbers):
+        table = pa.table({"at": pa.array(numbers, pa.int64()).view(kind), "x": [1.0, 2.0]})
+        return print_tables(Splits(train=table, validation=table, test=table, origin="memory"))
+
+    assert print_of(10**17, 5) == print_of(10**17, 5)
+    assert print_of(10**17, 5) != print_of(10**17, 6)

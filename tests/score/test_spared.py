@@ -4,12 +4,14 @@ import os
 from hashlib import sha256
 from pathlib import Path
 
+import fsspec
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 import pytest
 
 from mmoe.config import config_from_dict
 from mmoe.datasets.data_file import DataFile
+from mmoe.datasets.files import resolve_files
 from mmoe.datasets.splits import Splits
 from mmoe.score import score_files
 from mmoe.score.scored_by import of_input
@@ -81,6 +83,13 @@ def test_no_input_is_written_over(run, log, mmoe):
             assert (code, err.count("\n")) == (2, 1), (what, flags)
             assert tree(log.parent) == before, (what, flags)
         assert "Traceback" not in err
+
+
+def test_one_file_of_scores_does_not_join_the_rows(run, log):
+    before = tree(log)
+    with pytest.raises(ValueError, match=r"scores.parquet: lies in --input .* name a file outside"):
+        score_files(run, log, log / "scores.parquet")
+    assert tree(log) == before
 
 
 def test_scores_that_are_scored_again_are_inputs_too(run, log, tmp_path):
@@ -197,3 +206,13 @@ def test_addresses(run, log, tmp_path, mmoe):
     assert local_path(DataFile("memory://x.csv")) is None
     code, _, err = mmoe("score", run.path, "--input", log, "--output", f"file://{tmp_path}/x")
     assert (code, "is an address" in err) == (2, True)
+
+
+def test_an_address_with_brackets_is_one_input():
+    memory = fsspec.filesystem("memory")
+    for name, content in (("part 1.csv", b"a\n1\n"), ("part [1].csv", b"a\n2\n")):
+        memory.pipe(f"/brackets/{name}", content)
+    one, two = (of_input({}, file) for file in resolve_files("memory://brackets"))
+    assert "part 1.csv of 4 bytes" in one["the input"]
+    assert "part [1].csv of 4 bytes" in two["the input"]
+    assert one["the input"].split()[-1] != two["the input"].split()[-1]

@@ -12,6 +12,7 @@ import pytest
 from rich.console import Console
 
 from mmoe.config import SplitConfig, config_from_dict, set_values
+from mmoe.datasets import fingerprint
 from mmoe.datasets.days import Day, day_parts, days_of
 from mmoe.datasets.splits import split_table
 from mmoe.score import RunDirectory, folder_lock, load_predictor
@@ -172,6 +173,15 @@ def test_a_day_that_came_since_is_walked_on_resume(config, folder, funnel_table,
     assert [day["test_day"] for day in after["days"][3:]] == ["2024-02-04"]
 
 
+def test_a_resume_looks_at_each_file_once(config, tmp_path, monkeypatch):
+    settings = BacktestSettings(column="day", from_scratch=True)
+    backtest(config(), tmp_path / "out", settings)
+    seen, look_at = [], fingerprint._look_at
+    monkeypatch.setattr(fingerprint, "_look_at", lambda file: seen.append(file) or look_at(file))
+    backtest(config(), tmp_path / "out", settings, resume=True)
+    assert len(seen) == len(set(seen)) == len(DAYS)
+
+
 def test_a_day_that_has_changed_since_is_named(config, folder, funnel_table, tmp_path):
     settings, keywords = BacktestSettings(column="day"), {"resume": True}
     before = backtest(config(), tmp_path / "out", settings)
@@ -211,6 +221,15 @@ def test_another_walk_in_the_same_folder_is_refused(config, tmp_path):
         ValueError, match=r"it tested 2024-02-03 to 2024-02-03, .*fewer.* --days 1\)"
     ):
         backtest(config(), tmp_path / "out", BacktestSettings(column="day"), resume=True)
+
+
+def test_a_walk_whose_version_knew_fewer_keys_goes_on(config, tmp_path):
+    settings = BacktestSettings(column="day", days=1)
+    first = backtest(config(), tmp_path / "out", settings)
+    plan = json.loads((tmp_path / "out" / "plan.json").read_text())
+    del plan["config"]["model"]["expert"]["output_activation"]
+    (tmp_path / "out" / "plan.json").write_text(json.dumps(plan))
+    assert backtest(config(), tmp_path / "out", settings, resume=True) == first
 
 
 def test_resume_says_how_many_days_go_on(config, folder, funnel_table, tmp_path):

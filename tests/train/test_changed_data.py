@@ -17,6 +17,7 @@ from mmoe.datasets.splits import Splits
 from mmoe.score import RunDirectory
 from mmoe.score.console import SilentReporter
 from mmoe.train import WarmStart, evaluate_run, train_run
+from mmoe.train.loop import Trainer
 from tests.parallel.launch import launch
 
 FILES, ROWS = 4, 150
@@ -334,19 +335,33 @@ def test_a_file_that_changes_while_it_is_read(config, log, tmp_path, monkeypatch
     assert not (tmp_path / "run").exists()
 
 
-def test_a_stream_that_changes_after_its_last_row(config, log, tmp_path, monkeypatch):
-    from mmoe.train.loop import Trainer
+@pytest.mark.parametrize("change", [_change, _rotate], ids=["changed", "rotated"])
+def test_a_stream_that_changes_after_its_last_row(config, log, tmp_path, monkeypatch, change):
+    _at_the_end_of_training(monkeypatch, lambda: change(log))
+    with pytest.raises(ValueError, match=r"part-\d\.parquet was .* while it was read"):
+        train_run(config(how="stream"), tmp_path / "run")
+    assert not (tmp_path / "run" / "metrics.json").exists()
 
+
+def test_a_file_that_comes_while_others_are_streamed_is_not_read(
+    config, log, tmp_path, monkeypatch
+):
+    """A log that grows by the hour must not cost a long run its end."""
+    first = train_run(config(how="stream"), tmp_path / "first")
+    _at_the_end_of_training(monkeypatch, lambda: _add(log))
+    grown = train_run(config(how="stream"), tmp_path / "run")
+    assert grown.metrics["tasks"] == first.metrics["tasks"]
+    assert "part-4.parquet was added" in _evaluated(tmp_path / "run")[1]
+
+
+def _at_the_end_of_training(monkeypatch, change):
     fit = Trainer.fit
 
     def then_changes(self):
         fit(self)
-        _add(log)
+        change()
 
     monkeypatch.setattr(Trainer, "fit", then_changes)
-    with pytest.raises(ValueError, match=r"part-4\.parquet was added while it was read"):
-        train_run(config(how="stream"), tmp_path / "run")
-    assert not (tmp_path / "run" / "metrics.json").exists()
 
 
 def test_runs_of_earlier_versions_do_not_remember(config, log, tmp_path):
@@ -368,6 +383,7 @@ def test_a_damaged_memory_is_named(config, tmp_path, content):
     with pytest.raises(ValueError, match=r"data\.json: is damaged \(.*\); remove it") as raised:
         evaluate_run(RunDirectory.open(tmp_path / "run"))
     assert "\n" not in str(raised.value)
+    assert "validation error" not in str(raised.value)  # but the key
 
 
 @pytest.mark.xdist_group("ranks")

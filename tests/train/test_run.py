@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import yaml
 from safetensors.torch import load_file
 
 from mmoe.config import config_from_dict, set_values
@@ -102,6 +103,17 @@ def test_resume_refuses_another_config(train):
     train("run")
     with pytest.raises(ValueError, match=r"was trained with another config \(model.num_experts: 3"):
         train("run", "model.num_experts=4", resume=True)
+
+
+def test_resume_of_a_run_whose_version_knew_fewer_keys(train, tmp_path):
+    first = train("run")
+    file = tmp_path / "run" / "config.yaml"
+    raw = yaml.safe_load(file.read_text())
+    del raw["model"]["expert"]["output_activation"]
+    file.write_text(yaml.safe_dump(raw, sort_keys=False))
+    assert train("run", resume=True).metrics["tasks"] == first.metrics["tasks"]
+    with pytest.raises(ValueError, match=r"expert.output_activation: 'same' there, 'none' here"):
+        train("run", "model.expert.output_activation=none", resume=True)
 
 
 def test_resume_notices_other_data(train, funnel_config, funnel_table, tmp_path):

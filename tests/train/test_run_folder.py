@@ -168,6 +168,35 @@ def _dead_before_its_first_checkpoint(train, tmp_path, dies_after) -> Path:
     return tmp_path / "run"
 
 
+@pytest.mark.parametrize("left", [(), ("notes.txt",)], ids=["nothing", "notes"])
+def test_a_run_that_takes_itself_away_while_another_would_go_on(train, tmp_path, monkeypatch, left):
+    """Its mark is gone between the first look and the lock."""
+    out, hold = tmp_path / "run", FolderClaim.hold
+    with FolderClaim("run") as claim:
+        claim.create(out)
+
+    def late(claim, folder):
+        (folder / "mmoe.json").unlink()
+        for name in left:
+            (folder / name).write_text("mine")
+        hold(claim, folder)
+
+    monkeypatch.setattr(FolderClaim, "hold", late)
+    if left:
+        with pytest.raises(ValueError, match=r"run: holds .*notes.txt, but no mmoe.json"):
+            train("run", *SHORT, resume=True)
+        assert (out / "notes.txt").read_text() == "mine"
+    else:
+        assert "click" in train("run", *SHORT, resume=True).metrics["tasks"]
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_link_that_leads_nowhere_is_called_one(train, tmp_path, resume):
+    (tmp_path / "run").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(ValueError, match=r"run: is a link to .*nowhere, which is not there; make"):
+        train("run", *SHORT, resume=resume)
+
+
 def test_files_of_others_in_a_dead_run_stay(train, tmp_path, dies_after):
     run = _dead_before_its_first_checkpoint(train, tmp_path, dies_after)
     mine = ["notes.txt", "checkpoint/my.pt", "tensorboard/plot.png", "vocabulary/list.txt",

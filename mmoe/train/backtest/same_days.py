@@ -4,6 +4,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from mmoe.datasets.changed_data import data_changes, shown
+from mmoe.datasets.data_file import DataFile
 from mmoe.datasets.fingerprint import DataPrint, print_files
 from mmoe.score.run_directory import RunDirectory
 from mmoe.train.backtest.plan import Step
@@ -31,11 +32,12 @@ def days_that_grew(
     """
     new = {str(Path(file).absolute()) for step in steps[known:] for file in step.test_files}
     found: dict[str, list[str]] = {}
+    looked_at: dict[DataFile, tuple[int, str]] = {}  # days of a walk share files
     for step in steps[:known]:
         remembered = RunData.read(RunDirectory(out / step.name))
         if remembered is None:
             continue
-        now = print_files({"all": step.files})
+        now = print_files({"all": step.files}, looked_at)
         changes = data_changes(remembered.data, now)
         if changes:
             found[step.name] = changes

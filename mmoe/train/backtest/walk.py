@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mmoe.config import RunConfig
+from mmoe.config import RunConfig, config_from_dict
 from mmoe.parallel import from_first, join_ranks, rank
 from mmoe.score.console import Reporter, SilentReporter
 from mmoe.score.folder_claim import (
@@ -199,6 +199,10 @@ def _check_plan(out: Path, config: RunConfig, header: dict[str, Any], steps: lis
     content = _plan(config, header, steps)
     old = read_json(out / _PLAN, content)
     before = old.pop("steps")
+    # Of an earlier version it may lack keys, whose defaults say what they did then
+    old["config"] = config_from_dict(old["config"], f"{out / _PLAN}: config").model_dump(
+        mode="json"
+    )
     difference = first_difference(old, {**header, "config": content["config"]})
     if content["steps"][: len(before)] != before:
         difference = difference or _other_days(before, content["steps"])
