@@ -17,10 +17,13 @@ from mmoe.datasets.text import settle
 _POSITIVE_WORDS = (
     "1", "y", "yes", "t", "true", "on", "pos", "positive", "click", "clicked", "buy", "bought",
     "purchase", "purchased", "converted", "success", "win", "won", "good", "like", "liked",
+    "ja", "wahr", "oui", "vrai", "si", "sí", "sì", "sim", "verdadero", "vero", "tak", "да", "是",
+    "はい",
 )  # fmt: skip
 _NEGATIVE_WORDS = (
     "0", "n", "no", "f", "false", "off", "neg", "negative", "none", "not", "bad", "fail", "failed",
-    "lost",
+    "lost", "nein", "falsch", "non", "faux", "não", "falso", "nee", "nej", "nie", "нет", "否",
+    "いいえ",
 )  # fmt: skip
 _MOSTLY = 0.99  # of the rows 0 or 1: then other whole numbers are stray, not a regression
 _WIDE = 10.0  # a label's deviation above which squared errors are rescaled

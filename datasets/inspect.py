@@ -1,6 +1,7 @@
 """A first config from the data itself: the engine of `mmoe init` and of the estimator."""
 
 import re
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -144,9 +145,12 @@ class _Names:
     def _unique(column: str, kind: str, taken: set[str]) -> str:
         """ASCII letters, digits and _; distinct even where case is ignored.
 
-        Never two underscores in a row, as in the names of bucket tables.
+        Letters lose their accents (Künstler: Kunstler). Never two underscores in a row, as in the
+        names of bucket tables.
         """
-        base = re.sub(r"[^A-Za-z0-9]+", "_", column).strip("_")[:100] or f"{kind}_{len(taken) + 1}"
+        plain = unicodedata.normalize("NFKD", column.replace("ß", "ss"))
+        plain = "".join(letter for letter in plain if not unicodedata.combining(letter))
+        base = re.sub(r"[^A-Za-z0-9]+", "_", plain).strip("_")[:100] or f"{kind}_{len(taken) + 1}"
         base = base if re.match(r"^[A-Za-z_]", base) else f"{kind[0]}_{base}"
         base = "mean_value" if kind == "task" and base == "mean" else base
         name, number = base, 1

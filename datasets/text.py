@@ -28,8 +28,9 @@ def blank_to_null(values: pa.ChunkedArray) -> pa.ChunkedArray:
 def settle(values: pa.ChunkedArray) -> pa.ChunkedArray:
     """Gives a text column the narrowest type that keeps every value: bool, int64, float64, text.
 
-    Integers that would not print back the same (zip code 00501, +1) keep the column text. Dates
-    stay text: ISO dates sort and compare as they are.
+    Integers that would not print back the same (zip code 00501, +1) keep the column text, and so
+    does 00501 where others are written as 1e+05. Dates stay text: ISO dates sort and compare as
+    they are.
 
     Args:
         values: large_string [N].
@@ -55,7 +56,8 @@ def _settle_numbers(values: pa.ChunkedArray) -> pa.ChunkedArray | None:
     if whole is not None:
         return whole if is_canonical(values) else values
     real = cast_or_none(values, pa.float64())
-    return values if real is not None and _loses_digits(values, real) else real
+    lossy = real is not None and (_loses_digits(values, real) or loses_zeros(values, real))
+    return values if lossy else real
 
 
 def is_canonical(values: pa.ChunkedArray) -> bool:
@@ -156,6 +158,21 @@ def _loses_digits(text: pa.ChunkedArray, real: pa.ChunkedArray) -> bool:
     if not pc.any(pc.greater_equal(pc.abs(real), 2.0**53)).as_py():
         return False
     return bool(pc.any(pc.match_substring_regex(text, r"^-?\d{16,}$")).as_py())
+
+
+def loses_zeros(text: pa.ChunkedArray, real: pa.ChunkedArray) -> bool:
+    """Ids such as 00501 among whole numbers written as 1e+05 or 7.0: 501 would be another one.
+
+    Measurements may be padded: beside a fraction, 007 is 7.
+    """
+    if not is_whole(real):
+        return False
+    return bool(pc.any(pc.match_substring_regex(text, r"^[+-]?0\d+$"), min_count=0).as_py())
+
+
+def is_whole(real: pa.ChunkedArray) -> bool:
+    """Is no number a fraction?"""
+    return bool(pc.all(pc.equal(real, pc.floor(real)), min_count=0).as_py())
 
 
 def empty_to_null(values: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -22,7 +22,7 @@ class TextKind:
     def __init__(self) -> None:
         self.integers = self.canonical = self.reals = self.flags = True
         self.whole = True  # all numbers are whole
-        self.large = self.long = False
+        self.large = self.long = self.padded = False
 
     def add(self, values: pa.ChunkedArray) -> None:
         """Looks at more rows, large_string."""
@@ -41,7 +41,8 @@ class TextKind:
         if self.integers:
             return pa.int64() if self.canonical else pa.large_string()
         if self.reals:
-            return pa.large_string() if self.large and self.long else pa.float64()
+            lossy = (self.large and self.long) or (self.whole and self.padded)
+            return pa.large_string() if lossy else pa.float64()
         return pa.bool_() if self.flags else pa.large_string()
 
     def _add_numbers(self, present: pa.ChunkedArray) -> None:
@@ -53,7 +54,9 @@ class TextKind:
         self.reals = reals is not None
         if reals is None:
             return
-        self.whole = self.whole and pc.all(pc.equal(reals, pc.floor(reals))).as_py()
+        self.whole = self.whole and text.is_whole(reals)
+        if self.whole and not self.padded:
+            self.padded = text.loses_zeros(present, reals)
         self.large = self.large or pc.any(pc.greater_equal(pc.abs(reals), 2.0**53)).as_py()
         if not self.long and pc.max(pc.binary_length(present)).as_py() >= _LONG:
             self.long = bool(pc.any(pc.match_substring_regex(present, r"^-?\d{16,}$")).as_py())

@@ -413,6 +413,7 @@ def init(
     if out.exists():
         raise ValueError(f"--out {out}: exists already; remove it or choose another name")
     from mmoe.datasets.commented_yaml import write_commented_yaml
+    from mmoe.datasets.formula import quote
     from mmoe.datasets.inspect import infer_config
     from mmoe.datasets.readers import read_table
 
@@ -422,8 +423,10 @@ def init(
     config, reasons = infer_config(table, label, name=name, path=data, origin=data)
     write_commented_yaml(out, config, reasons)
     _say(f"{out}: {len(config.features)} features, {len(config.tasks)} tasks")
+    as_given = {*label, *map(quote, label)}
     for task in config.tasks:
-        _say(f"  task {task.name}: {task.kind}")
+        counts = "" if task.label in as_given else f", {task.label}"
+        _say(f"  task {task.name}: {task.kind}{counts}")
     for task, event in reasons.consequences.items():
         _say(f"  {task} happens only after {event}: see the comment on observed_when in {out}")
     for column, reason in reasons.left_out:

@@ -110,6 +110,17 @@ def test_init_writes_a_config_that_trains(mmoe, funnel_table, tmp_path):
     assert "exists already" in err
 
 
+def test_init_says_which_of_two_values_counts(mmoe, tmp_path):
+    log, config = tmp_path / "log.csv", tmp_path / "config.yaml"
+    rows = [f"{row % 7},{('ja', 'nein')[row % 3 == 0]},{row % 2}" for row in range(90)]
+    log.write_text("\n".join(["user,is skipped,like it", *rows]))
+    labels = ("--label", "is skipped", "--label", "like it")
+    code, out, err = mmoe("init", log, *labels, "--out", config)
+    assert code == 0, err
+    assert "task is_skipped: binary, `is skipped` == 'ja'\n" in out
+    assert "task like_it: binary\n" in out
+
+
 def test_init_does_not_split_by_a_time_of_two_units(mmoe, log, tmp_path):
     """Its config would not train."""
     table = pq.read_table(log).slice(0, 2000)

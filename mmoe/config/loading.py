@@ -161,12 +161,23 @@ def _explain(error: ValidationError) -> str:
     message = problem["msg"].removeprefix("Value error, ")
     if not where:
         return message
+    if problem["type"].startswith("union_tag_"):
+        return _wrong_kind(where, problem)
     if problem["type"] == "missing":
         return f"{where}: is required, but missing"
     if problem["type"] == "value_error":
         return f"{where}: {message}"
     came = repr(problem["input"])
     return f"{where}: {message}, got {came if len(came) < 80 else came[:77] + '...'}"
+
+
+def _wrong_kind(where: str, problem: Any) -> str:
+    """A section without the key that tells its kinds apart, or with one that there is not."""
+    key = problem["ctx"]["discriminator"].strip("'")
+    if problem["type"] == "union_tag_not_found":
+        return f"{where}.{key}: is required, but missing"
+    expected, tag = problem["ctx"]["expected_tags"], problem["ctx"]["tag"]
+    return f"{where}.{key}: expected one of {expected}, got {tag!r}"
 
 
 def _first_problem(error: ValidationError) -> Any:

@@ -94,3 +94,12 @@ def test_far_from_any_key_all_are_listed():
     raw = {**SMALL, "features": [{"kind": "datetime", "name": "x", "qqqq": 1, "parts": ["hour"]}]}
     with pytest.raises(ValueError, match=r"known here: column, .*parts.*unit"):
         config_from_dict(raw)
+
+
+def test_a_misspelt_kind_is_answered_with_all_kinds():
+    with pytest.raises(ValueError, match=r"features\.0\.kind: expected one of 'numeric', 'cat.*'"):
+        config_from_dict(
+            {"features": [{"kind": "num", "name": "x"}], "tasks": [{"name": "y", "label": "y"}]}
+        )
+    with pytest.raises(ValueError, match=r"features\.0\.kind: is required, but missing"):
+        config_from_dict({"features": [{"name": "x"}], "tasks": [{"name": "y", "label": "y"}]})

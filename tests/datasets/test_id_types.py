@@ -11,7 +11,8 @@ from mmoe.datasets import csv_files
 from mmoe.datasets.encoder import FeatureEncoder
 from mmoe.datasets.readers import iter_tables, read_table
 from mmoe.datasets.stream import open_stream
-from mmoe.datasets.text import to_integers
+from mmoe.datasets.text import settle, to_integers
+from mmoe.datasets.text_kind import TextKind
 from mmoe.datasets.vocabulary import Vocabulary
 
 # Each group one number, written as R, spreadsheets, pandas and people write it
@@ -65,6 +66,37 @@ def test_one_number_is_one_id_however_a_csv_file_writes_it(tmp_path, encoding):
                 assert set(found[len(group) :]) <= {1}, "no integers: not known"
                 pq.write_table(rows_of([float(group[0])] * 2), tmp_path / "scored.parquet")
                 assert set(ids(encoder, tmp_path / "scored.parquet")) == {found[0]}
+
+
+PADDED = ["007", "7", "1e+05", "100000"]
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_padded_ids_stay_text_beside_powers(tmp_path, encoding):
+    path = tmp_path / "train.csv"
+    pacsv.write_csv(rows_of(PADDED * 4), path)
+    for encoder in fitted(path, config_of(path, encoding)):
+        assert len(set(ids(encoder, path)[: len(PADDED)])) == len(PADDED)
+
+
+@pytest.mark.parametrize("cut", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("cells", "expected"),
+    [
+        (PADDED, pa.large_string()),
+        (["1e+05", "7", "007", "NA"], pa.large_string()),
+        (["007", "1.5", "7", "1e3"], pa.float64()),  # a fraction: measurements, padded
+        (["1e+05", "0", "0.0", "0e1"], pa.float64()),
+    ],
+)
+def test_padded_ids_are_found_whole_and_in_chunks(cells, expected, cut):
+    chunks = [pa.chunked_array([part], pa.large_string()) for part in (cells[:cut], cells[cut:])]
+    kind = TextKind()
+    for chunk in chunks:
+        kind.add(chunk)
+    assert kind.type == expected
+    whole = pa.chunked_array([pa.concat_arrays([c.combine_chunks() for c in chunks])])
+    assert settle(whole).type == expected
 
 
 def test_a_cell_does_not_depend_on_others():

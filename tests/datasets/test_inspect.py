@@ -173,6 +173,8 @@ def test_a_birth_date_does_not_split():
     ("values", "expression", "kind"),
     [
         (["yes", "no", "no"], "y == 'yes'", "binary"),
+        (["ja", "ja", "nein"], "y == 'ja'", "binary"),
+        (["oui", "Non", "oui"], "y == 'oui'", "binary"),
         (["- 50000.", "- 50000.", "50000+."], "y == '50000+.'", "binary"),
         (["it's", "its", "its"], 'y == "it\'s"', "binary"),
         ([1, 2, 2], "y == 2", "binary"),
@@ -270,6 +272,12 @@ def test_any_column_name_works():
     assert set(NASTY) <= {f.source_column for f in config.features}
     names = [f.name.lower() for f in config.features]
     assert len(set(names)) == len(names)
+
+
+def test_names_keep_letters_without_their_accents():
+    price = log()["price"]
+    config, _, _ = infer(log(**dict.fromkeys(("Länge (s)", "Größe", "Künstler-Nr"), price)))
+    assert {"Lange_s", "Grosse", "Kunstler_Nr"} <= {f.name for f in config.features}
 
 
 @pytest.mark.parametrize("name", NASTY)
