@@ -8,7 +8,8 @@ from typing import Any
 
 import typer
 
-from mmoe.commands import Stopped, app
+from mmoe.commands import app
+from mmoe.resuming import Stopped
 from mmoe.terminal import readable, show_what_can_be_shown
 
 # What typer makes of Ctrl-C

@@ -3,18 +3,24 @@
 import json
 import os
 import re
-import shlex
 import sys
-from collections.abc import Generator
-from contextlib import contextmanager
-from datetime import datetime
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from mmoe import __version__
+from mmoe.command_options import (
+    ChangedData,
+    Device,
+    InPrecision,
+    NewExperts,
+    OnDevice,
+    Quiet,
+    RunDir,
+    SetValues,
+)
+from mmoe.resuming import advising_resume, by_time, resumes
 from mmoe.terminal import readable
 
 if TYPE_CHECKING:
@@ -26,56 +32,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but the result.")]
-SetValues = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set", metavar="KEY.PATH=VALUE", help="Change a value; takes several, and repeats."
-    ),
-]
-RunDir = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="A folder made by mmoe train.")]
-
-
-class Device(StrEnum):
-    """What computes."""
-
-    AUTO = "auto"
-    CPU = "cpu"
-    CUDA = "cuda"
-
-
-OnDevice = Annotated[
-    Device, typer.Option(help="auto: a GPU where there is one; whatever the run was trained on.")
-]
-
-
-class TablePrecision(StrEnum):
-    """What tables that are only looked up hold."""
-
-    FP16 = "fp16"
-    INT8 = "int8"
-
-
-InPrecision = Annotated[
-    TablePrecision | None,
-    typer.Option(help="Tables in fewer bits, and so less memory; left out: as they were trained."),
-]
-
-
-class NewExperts(StrEnum):
-    """What becomes of experts that an earlier run did not have."""
-
-    FRESH = "fresh"
-    COPY = "copy"
-
-
-ChangedData = Annotated[
-    bool,
-    typer.Option(
-        "--changed-data", help="With --resume: go on also where files have changed since."
-    ),
-]
 
 
 @app.callback(invoke_without_command=True)
@@ -95,61 +51,6 @@ def _every_command(
 
 
 _ON_RANKS = ("train", "backtest", "evaluate", "score")
-
-
-def _resumes(out: Path | None, resume: bool, what: str) -> bool:
-    """Whether to go on with what is in `out`: asked for, or begun by these ranks before a restart.
-
-    Raises:
-        ValueError: There is no `out` to go on in.
-    """
-    if resume and out is None:
-        raise ValueError(f"--resume needs --out: the {what} to continue")
-    if os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") == "0":
-        return resume
-    if out is None:
-        raise ValueError(f"torchrun --max-restarts needs --out: the {what} that restarts continue")
-    from mmoe.parallel.restarts import begun_before
-
-    # Ranks that torchrun starts again go on where the last checkpoint is
-    return begun_before(out) or resume
-
-
-class Stopped(Exception):
-    """Ctrl-C, where the same command can go on; says how."""
-
-
-@contextmanager
-def _advising_resume(output: Path | None = None) -> Generator[None]:
-    """Says after Ctrl-C how to go on: with the folder that was written into, or with `output`.
-
-    Raises:
-        Stopped: There is something to go on with.
-    """
-    try:
-        yield
-    except KeyboardInterrupt as stop:
-        folder = getattr(stop, "folder", output)
-        if folder is None or not folder.is_dir():
-            raise
-        goes_on = "goes on from what was saved" if getattr(stop, "saved", True) else "begins again"
-        raise Stopped(f"{_same_command(folder)} {goes_on}") from None
-
-
-def _same_command(folder: Path) -> str:
-    """With --resume, as it has to be written."""
-    given = sys.argv[1:]
-    more = [] if "--resume" in given else ["--resume"]
-    if not any(word.partition("=")[0] in ("--out", "--output") for word in given):
-        more = ["--out", str(folder), *more]
-    if os.environ.get("WORLD_SIZE", "1") != "1":  # the launcher is part of it
-        return f"the same command with {shlex.join(more) or '--resume'}"
-    return f"`{shlex.join(['mmoe', *given, *more])}`"
-
-
-def _by_time(name: str) -> Path:
-    """The default --out: two that are begun within one second get different ones (`numbered`)."""
-    return Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
 
 
 @app.command()
@@ -192,7 +93,7 @@ def train(
     quiet: Quiet = False,
 ) -> None:
     """Train, evaluate on the test split, and write a run directory."""
-    resume = _resumes(out, resume, "directory of the run")
+    resume = resumes(out, resume, "directory of the run", changed_data=changed_data)
     if new_experts is not None and warm_start is None:
         raise ValueError(f"--new-experts {new_experts.value} needs --warm-start RUN_DIR")
     config = _config(recipe_or_config or _own_config(out if resume else None, warm_start), set_)
@@ -201,10 +102,10 @@ def train(
     start = None
     if warm_start is not None:
         start = WarmStart(warm_start, (new_experts or NewExperts.FRESH).value)
-    with _advising_resume():
+    with advising_resume():
         finished = train_run(
             config,
-            out or _by_time(config.name),
+            out or by_time(config.name),
             data=data,
             resume=resume,
             warm_start=start,
@@ -250,7 +151,7 @@ def backtest(
     quiet: Quiet = False,
 ) -> None:
     """Train day d, test day d + 1, walking forward; print every day and the total."""
-    resume = _resumes(out, resume, "folder of the backtest")
+    resume = resumes(out, resume, "folder of the backtest", changed_data=changed_data)
     config = _config(recipe_or_config, set_)
     from mmoe.score.metrics_table import backtest_table
     from mmoe.train.backtest import BacktestSettings
@@ -258,10 +159,10 @@ def backtest(
 
     settings = BacktestSettings(column=column, days=days, from_scratch=from_scratch, window=window)
     folders: list[Path] = []
-    with _advising_resume():
+    with advising_resume():
         result = walk(
             config,
-            out or _by_time(f"{config.name}-backtest"),
+            out or by_time(f"{config.name}-backtest"),
             settings,
             data=data,
             resume=resume,
@@ -351,10 +252,10 @@ def score(
     quiet: Quiet = False,
 ) -> None:
     """Score rows: one column pred_TASK for each task, row order kept."""
-    resume = _resumes(output, resume, "folder of the scores")
+    resume = resumes(output, resume, "folder of the scores")
     from mmoe.score import RunDirectory, score_files
 
-    with _advising_resume(output):
+    with advising_resume(output):
         score_files(
             RunDirectory.open(run_dir),
             input_,

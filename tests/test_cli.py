@@ -340,3 +340,13 @@ def test_doctor_says_what_works_slowly(mmoe, monkeypatch):
     assert "works, but without: C++ extension (slower)" in out
     assert "--editable" in out
     assert "all is well" not in out
+
+
+@pytest.mark.parametrize("command", ["train", "backtest"])
+def test_changed_data_is_for_resumes(mmoe, command, tmp_path):
+    code, _, err = mmoe(command, "synthetic-funnel", "--changed-data", "--out", tmp_path / "run")
+    assert (code, err) == (
+        2,
+        "mmoe: error: --changed-data needs --resume: what begins takes the data as it is\n",
+    )
+    assert not (tmp_path / "run").exists()

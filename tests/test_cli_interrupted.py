@@ -66,7 +66,7 @@ def test_ranks_are_told_without_their_launcher(mmoe, monkeypatch, tmp_path):
 
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setattr("sys.argv", ["mmoe", "train", "x.yaml"])
-    assert commands._same_command(tmp_path) == f"the same command with --out {tmp_path} --resume"
+    assert resuming._same_command(tmp_path) == f"the same command with --out {tmp_path} --resume"
     _interrupts(monkeypatch, "mmoe.cli._run", commands.Stopped("and so on"))
     with pytest.raises(KeyboardInterrupt, match="and so on"):
         cli._run_on_ranks()

@@ -1,0 +1,57 @@
+"""Options that several commands have, and what they may be."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but the result.")]
+SetValues = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY.PATH=VALUE", help="Change a value; takes several, and repeats."
+    ),
+]
+RunDir = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="A folder made by mmoe train.")]
+
+
+class Device(StrEnum):
+    """What computes."""
+
+    AUTO = "auto"
+    CPU = "cpu"
+    CUDA = "cuda"
+
+
+OnDevice = Annotated[
+    Device, typer.Option(help="auto: a GPU where there is one; whatever the run was trained on.")
+]
+
+
+class TablePrecision(StrEnum):
+    """What tables that are only looked up hold."""
+
+    FP16 = "fp16"
+    INT8 = "int8"
+
+
+InPrecision = Annotated[
+    TablePrecision | None,
+    typer.Option(help="Tables in fewer bits, and so less memory; left out: as they were trained."),
+]
+
+
+class NewExperts(StrEnum):
+    """What becomes of experts that an earlier run did not have."""
+
+    FRESH = "fresh"
+    COPY = "copy"
+
+
+ChangedData = Annotated[
+    bool,
+    typer.Option(
+        "--changed-data", help="With --resume: go on also where files have changed since."
+    ),
+]

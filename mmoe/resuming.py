@@ -1,0 +1,66 @@
+"""How a command goes on: with what is in its folder, and what Ctrl-C says of it."""
+
+import os
+import shlex
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+
+
+def resumes(out: Path | None, resume: bool, what: str, *, changed_data: bool = False) -> bool:
+    """Whether to go on with what is in `out`: asked for, or begun by these ranks before a restart.
+
+    Raises:
+        ValueError: There is no `out` to go on in, or `changed_data` is said of a new beginning.
+    """
+    if changed_data and not resume:
+        raise ValueError("--changed-data needs --resume: what begins takes the data as it is")
+    if resume and out is None:
+        raise ValueError(f"--resume needs --out: the {what} to continue")
+    if os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") == "0":
+        return resume
+    if out is None:
+        raise ValueError(f"torchrun --max-restarts needs --out: the {what} that restarts continue")
+    from mmoe.parallel.restarts import begun_before
+
+    # Ranks that torchrun starts again go on where the last checkpoint is
+    return begun_before(out) or resume
+
+
+class Stopped(Exception):
+    """Ctrl-C, where the same command can go on; says how."""
+
+
+@contextmanager
+def advising_resume(output: Path | None = None) -> Generator[None]:
+    """Says after Ctrl-C how to go on: with the folder that was written into, or with `output`.
+
+    Raises:
+        Stopped: There is something to go on with.
+    """
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        folder = getattr(stop, "folder", output)
+        if folder is None or not folder.is_dir():
+            raise
+        goes_on = "goes on from what was saved" if getattr(stop, "saved", True) else "begins again"
+        raise Stopped(f"{_same_command(folder)} {goes_on}") from None
+
+
+def _same_command(folder: Path) -> str:
+    """With --resume, as it has to be written."""
+    given = sys.argv[1:]
+    more = [] if "--resume" in given else ["--resume"]
+    if not any(word.partition("=")[0] in ("--out", "--output") for word in given):
+        more = ["--out", str(folder), *more]
+    if os.environ.get("WORLD_SIZE", "1") != "1":  # the launcher is part of it
+        return f"the same command with {shlex.join(more) or '--resume'}"
+    return f"`{shlex.join(['mmoe', *given, *more])}`"
+
+
+def by_time(name: str) -> Path:
+    """The default --out: two that are begun within one second get different ones (`numbered`)."""
+    return Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
