@@ -4,6 +4,9 @@ import os
 import socket
 from collections.abc import Mapping
 
+import torch.distributed as dist
+
+from mmoe.parallel import training_group
 from tests.forked import Forked
 from tests.parallel.launch import environment
 
@@ -58,3 +61,18 @@ def test_another_program_on_the_port_does_not_keep_a_rank_waiting():
     where = f"127.0.0.1:{port}"
     assert err.startswith(f"mmoe: error: rank 1 of 2: the ranks cannot meet at {where}")
     assert len(err.splitlines()) == 1
+
+
+def test_runs_of_two_threads_share_a_world_until_the_last_ends():
+    if dist.is_initialized():  # of another test
+        dist.destroy_process_group()
+    first, second = training_group(), training_group()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert dist.get_world_size() == 1
+    second.__exit__(None, None, None)
+    assert not dist.is_initialized()
+    with training_group():
+        assert dist.is_initialized()
+    assert not dist.is_initialized()
