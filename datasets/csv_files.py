@@ -165,10 +165,11 @@ def _options(path: DataFile, header: _Header, columns: list[str] | None) -> dict
 
 def _trim(table: pa.Table) -> pa.Table:
     """Blanks around values go (`a, b`), as they do around names."""
-    for position, name in enumerate(table.column_names):
-        trimmed = pc.ascii_trim_whitespace(table.column(position))
-        table = table.set_column(position, name, trimmed)
-    return table
+    if not table.num_columns:
+        return table
+    # At once: a table that changes one column copies the list of all others
+    trimmed = [pc.ascii_trim_whitespace(column) for column in table.columns]
+    return pa.Table.from_arrays(trimmed, names=table.column_names)
 
 
 def _explain(path: DataFile, header: _Header, error: Exception) -> Exception:

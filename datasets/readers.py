@@ -56,9 +56,14 @@ def read_table(
     if infer_types:
         any_csv = any(kind_of(file) == "csv" for file in files)
         folders = {name for file in files for name in file.partitions}
-        for position, name in enumerate(table.column_names):
-            if (any_csv or name in folders) and is_text(table.schema.field(position).type):
-                table = table.set_column(position, name, settle(table.column(position)))
+        settled = {
+            name: settle(column)
+            if (any_csv or name in folders) and is_text(column.type)
+            else column
+            for name, column in zip(table.column_names, table.columns, strict=True)
+        }
+        if settled:  # at once: a table that changes one column copies the list of all others
+            table = pa.table(settled, metadata=table.schema.metadata)
     if numbered:
         sizes = [(str(f), part.num_rows) for f, part in zip(files, tables, strict=True)]
         table = number_rows(table, sizes)

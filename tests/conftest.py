@@ -37,7 +37,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--all",
         action="store_true",
         help="also what is marked slow, and every member of the grids of tests/ops and "
-        "tests/mixture (left out: each value of each parameter once at least)",
+        "tests/mixture (left out: each value of each parameter once at least, and all members "
+        "where the test is marked whole)",
     )
 
 
@@ -100,7 +101,7 @@ class _Short:
                 gpu = item.get_closest_marker("gpu") is not None
                 grids.setdefault((item.parent, item.originalname, gpu), []).append(item)
         for grid in grids.values():
-            if grid[0].nodeid.startswith(GRIDS):
+            if grid[0].nodeid.startswith(GRIDS) and not grid[0].get_closest_marker("whole"):
                 kept = covering([_values(item) for item in grid])
                 left_out.update(set(grid) - {grid[place] for place in kept})
         if left_out:

@@ -62,11 +62,11 @@ def test_a_folder_of_scores_can_be_gone_on_with(mmoe, monkeypatch, tmp_path):
 
 
 def test_ranks_are_told_without_their_launcher(mmoe, monkeypatch, tmp_path):
-    from mmoe import cli, commands
+    from mmoe import cli, resuming
 
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setattr("sys.argv", ["mmoe", "train", "x.yaml"])
     assert resuming._same_command(tmp_path) == f"the same command with --out {tmp_path} --resume"
-    _interrupts(monkeypatch, "mmoe.cli._run", commands.Stopped("and so on"))
+    _interrupts(monkeypatch, "mmoe.cli._run", resuming.Stopped("and so on"))
     with pytest.raises(KeyboardInterrupt, match="and so on"):
         cli._run_on_ranks()

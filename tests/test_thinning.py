@@ -2,6 +2,7 @@ from itertools import product
 
 import pytest
 
+from tests.ops.exchange_world import CASES, STEPS
 from tests.thinning import covering
 
 
@@ -25,3 +26,26 @@ def test_a_list_of_rows_stays_whole():
     rows = [((number, 0), f"text {number}") for number in range(9)]
     assert covering(rows) == list(range(9))
     assert covering([]) == []
+
+
+class _Kept:
+    """A plugin that remembers which tests would run."""
+
+    def pytest_collection_finish(self, session):
+        self.nodes = [item.nodeid for item in session.items]
+
+
+@pytest.mark.parametrize(
+    ("test", "members"),
+    [
+        ("mixture/test_replayed_parallel.py::test_two_ranks_equal_one", 4 * 3 * 3),
+        ("mixture/test_checks.py::test_inputs", 9 * 2),
+        ("ops/test_exchange.py::test_every_operator_is_its_reference", len(CASES) * len(STEPS)),
+    ],
+)
+def test_what_each_pair_shows_alone_stays_whole(repository, test, members):
+    """Equality of ranks, what each implementation refuses, each operator's own cases."""
+    kept = _Kept()
+    path = str(repository / "tests" / test)
+    pytest.main(["--collect-only", "-q", "-p", "no:cacheprovider", path], plugins=[kept])
+    assert len(kept.nodes) == members

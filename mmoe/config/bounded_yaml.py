@@ -1,6 +1,6 @@
 """YAML whose aliases cannot stand for more than a config needs."""
 
-from typing import cast
+from typing import Any, cast
 
 import yaml
 
@@ -13,6 +13,9 @@ class RepeatsTooMuchError(yaml.YAMLError):
 
 class BoundedLoader(yaml.SafeLoader):
     """A SafeLoader that refuses such documents before it makes a value of them.
+
+    A value that looks like a date and is none, or that a tag calls what it is not, is a YAMLError
+    too (PyYAML lets whatever Python says of it through).
 
     YAML itself keeps what an alias names once, but whoever copies or checks the values walks
     through each repetition.
@@ -34,6 +37,18 @@ class BoundedLoader(yaml.SafeLoader):
                     f"{_MOST_REPEATED:,}; remove aliases to lists of aliases"
                 )
         return node
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """The node's value."""
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, LookupError, AttributeError, TypeError) as error:
+            kind = str(node.tag).rsplit(":", 1)[-1]
+            why = f" ({error})" if isinstance(error, ValueError) else ""
+            raise yaml.YAMLError(
+                f"{str(node.value)[:60]!r} in line {node.start_mark.line + 1} is no {kind}{why}; "
+                "if it is text, write it in quotes"
+            ) from None
 
 
 def _written_out(node: yaml.Node, sizes: dict[yaml.Node, int]) -> int:

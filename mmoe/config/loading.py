@@ -43,7 +43,7 @@ def load_config(path: str | Path, overrides: Iterable[str] = ()) -> RunConfig:
     except yaml.YAMLError as error:
         raise ValueError(f"{path}: is not valid YAML: {_one_line(error)}") from None
     except RecursionError:
-        raise ValueError(f"{path}: is not valid YAML: it contains itself") from None
+        raise ValueError(f"{path}: is not valid YAML: {_TOO_DEEP}") from None
     if not isinstance(raw, dict):
         raise ValueError(f"{path}: expected `key: value` lines at the top, got {_kind_of(raw)}")
     try:
@@ -51,6 +51,9 @@ def load_config(path: str | Path, overrides: Iterable[str] = ()) -> RunConfig:
     except RecursionError:
         raise ValueError(f"{path}: a value contains itself (an alias to its own anchor)") from None
     return config_from_dict(raw, origin=str(path))
+
+
+_TOO_DEEP = "its lists or sections are nested too deeply"
 
 
 class _UniqueKeys(BoundedLoader):
@@ -109,6 +112,8 @@ def set_values(raw: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, An
             value = yaml.load(text, Loader=BoundedLoader)  # a SafeLoader
         except yaml.YAMLError as error:
             raise ValueError(f"--set {override!r}: bad value: {_one_line(error)}") from None
+        except RecursionError:
+            raise ValueError(f"--set {override[:60]!r}: bad value: {_TOO_DEEP}") from None
         _assign(result, key.strip().split("."), value, override)
     return result
 

@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from threading import Lock
 
 import torch
 import torch.distributed as dist
@@ -21,6 +22,9 @@ PATIENCE = 1800
 MEETING = 300
 # Where the ranks met
 _met: Store | None = None
+# How many blocks of `training_group`, in as many threads, share a world of one that was made there
+_sharing = 0
+_sharing_changes = Lock()
 
 
 def launched_ranks() -> int:
@@ -57,7 +61,8 @@ def training_group(
     """`ensure_process_group`, until the end of the block.
 
     A world of one that is made here ends here, so that the caller may make a default group
-    afterwards. A group that was there stays, and so does that of several ranks.
+    afterwards. Threads that train at the same time share it, and it ends with the last of them. A
+    group that was there stays, and so does that of several ranks.
 
     Args:
         timeout_seconds: As for `ensure_process_group`.
@@ -66,13 +71,18 @@ def training_group(
     Raises:
         ValueError: Likewise.
     """
-    own = launched_ranks() == 1 and not dist.is_initialized()
-    ensure_process_group(timeout_seconds, device)
+    global _sharing
+    with _sharing_changes:
+        shares = _sharing > 0 or (launched_ranks() == 1 and not dist.is_initialized())
+        ensure_process_group(timeout_seconds, device)
+        _sharing += shares
     try:
         yield
     finally:
-        if own and dist.is_initialized():
-            dist.destroy_process_group()
+        with _sharing_changes:
+            _sharing -= shares
+            if shares and not _sharing and dist.is_initialized():
+                dist.destroy_process_group()
 
 
 def ensure_process_group(

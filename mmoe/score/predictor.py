@@ -31,13 +31,15 @@ GateCallback = Callable[[Sequence[GateRecord], int], None]
 class Predictor:
     """Scores encoded rows; `evaluate`, `score` and validation all go through it.
 
-    A row's score is the same bits whatever stands beside it, wherever in the file it stands, and
-    however many rows are scored. On the CPU batches are as high as their rows need, in tiles of
-    `ROWS_PER_TILE`, up to `eval_batch_size`: every product there is this library's own, whose rows
-    do not feel each other, nor the number of threads. Elsewhere (on a GPU, or where the operators
-    are not built) a product of another height may take another kernel and round differently; so all
-    batches have one height, the last is padded, and with another number of threads scores agree
-    within 1e-6.
+    On the CPU a row's score is the same bits whatever stands beside it, wherever in the file it
+    stands, and however many rows are scored: every product there is this library's own, whose rows
+    do not feel each other, nor the number of threads. Batches are as high as their rows need, in
+    tiles of `ROWS_PER_TILE`, up to `eval_batch_size`.
+
+    Elsewhere (on a GPU, or where the operators are not built) a product of another height may take
+    another kernel and round differently; so all batches have one height, and the last is padded.
+    Grouped experts still have as many rows there as picked them: that number may change last bits
+    of a score, and so may the number of threads.
 
     Making one puts the model into evaluation mode, and nothing changes the model afterwards: with
     that of `load_predictor` any number of threads may predict at a time. (Several ranks take turns

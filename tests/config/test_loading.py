@@ -105,6 +105,9 @@ def test_overrides():
         ("training.epochs", "expected key.path=value"),
         ("tasks.buy.weight=1", "no item 'buy' in that list; there are: click"),
         ("name.first=1", "name"),
+        ("name=2024-13-01", "--set .*'2024-13-01' in line 1 is no timestamp .*in quotes"),
+        ("name=!!bool maybe", "--set .*'maybe' in line 1 is no bool; .*in quotes"),
+        pytest.param(f"name={'[' * 3000}", "--set .*nested too deeply", id="deep"),
     ],
 )
 def test_bad_overrides(override, message):
@@ -123,6 +126,10 @@ def test_bad_overrides(override, message):
         ("a: &a {x: 1}\nb: {<<: *a, x: 2, x: 3}\n", "key 'x' is given twice .* line 2"),
         ("a: &a {x: 1}\nb:\n  <<: *a\n  <<: *a\n", r"twice .*merge several with <<: \[\*a, \*b\]"),
         ("a: 1\nb: {<<: 3}\n", "is not valid YAML: .*expected a mapping"),
+        ("a: 1\nb: [2024-13-01]\n", "'2024-13-01' in line 2 is no timestamp .month must be in"),
+        ("a: !!timestamp soon\n", "'soon' in line 1 is no timestamp; if it is text, write"),
+        ("a: !!int ''\n", "'' in line 1 is no int"),
+        pytest.param("[" * 3000, "nested too deeply", id="deep"),
     ],
 )
 def test_broken_files(tmp_path, text, message):

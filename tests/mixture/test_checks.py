@@ -22,6 +22,7 @@ def make(pool="mlp", input_dim=4):
     return MultiGateMixture(input_dim, 1, experts, gate=TopKGate(4, 1, 3, k=2))
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("pool", ["mlp", "modules"])
 @pytest.mark.parametrize(
     ("x", "message"),
@@ -50,6 +51,7 @@ def test_inputs_of_any_structure_are_on_the_layers_device_too():
         layer({"rows": None})
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
 def test_modules_of_another_dtype(training, dtype):

@@ -51,6 +51,7 @@ def test_a_part_is_a_copy(pool):
     assert all(p.grad is None for p in pool.parameters())
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("wrong", [4, -1])
 def test_experts_that_there_are_not(pool, wrong):
     with pytest.raises(ValueError, match=f"experts: expected numbers from 0 to 3, got {wrong}"):

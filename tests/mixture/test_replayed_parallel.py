@@ -129,6 +129,7 @@ def loss(outs):
     return (torch.cat(outs) * torch.randn(sum(map(len, outs)), G, H, dtype=torch.float64)).sum()
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("kind", ["top-k", "dense", "first two"])
 @pytest.mark.parametrize("share", [2, 4, 1], ids=lambda share: f"{share} experts on rank 0")
 @pytest.mark.parametrize("rows", [(8, 8), (7, 2), (5, 0), (0, 0)], ids=str)

@@ -238,6 +238,7 @@ KERNELS = [
 ]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("ops", KERNELS)
 @pytest.mark.parametrize("row", [2, -2, -(2**31), 2**31 - 1])
 def test_refuses_a_row_that_is_not_there(ops, row):
@@ -248,6 +249,7 @@ def test_refuses_a_row_that_is_not_there(ops, row):
         ops.permute(torch.zeros(2, 3), rows_P, slots_BGK)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("ops", KERNELS)
 @pytest.mark.parametrize("slot", [3, -2, -(2**31), 2**31 - 1])
 def test_refuses_a_slot_that_is_not_there(ops, slot):

@@ -16,6 +16,7 @@ needs_kernels = pytest.mark.skipif(
 )
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("ops", [torch.ops.mmoe.topk_gate, reference.topk_gate])
 @pytest.mark.parametrize("softmax", ["after", "before"])
 def test_refuses_nan_and_names_the_gate(ops, softmax, dtype):
@@ -161,6 +162,7 @@ def test_the_kernel_itself_checks_its_arguments(changed, message):
         torch.ops.mmoe.topk_gate(*(arguments | changed).values(), True)
 
 
+@pytest.mark.whole
 @needs_kernels
 @pytest.mark.parametrize(
     ("changed", "message"),

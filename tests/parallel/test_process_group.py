@@ -4,6 +4,9 @@ import os
 import socket
 from collections.abc import Mapping
 
+import torch.distributed as dist
+
+from mmoe.parallel import training_group
 from tests.forked import Forked
 from tests.parallel.launch import environment, free_port, start_program
 
@@ -74,3 +77,18 @@ def test_ranks_meet_where_the_launcher_says():
     ranks = [start_program(["-c", _ALL], rank, 2, port) for rank in range(2)]
     told = [rank.communicate(60) for rank in ranks]
     assert [out for out, _ in told] == ["['rank 0', 'rank 1']\n"] * 2, told
+
+
+def test_runs_of_two_threads_share_a_world_until_the_last_ends():
+    if dist.is_initialized():  # of another test
+        dist.destroy_process_group()
+    first, second = training_group(), training_group()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert dist.get_world_size() == 1
+    second.__exit__(None, None, None)
+    assert not dist.is_initialized()
+    with training_group():
+        assert dist.is_initialized()
+    assert not dist.is_initialized()
