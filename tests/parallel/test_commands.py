@@ -26,7 +26,7 @@ features:
   - {kind: numeric, name: price, log: true}
   - {kind: numeric, name: age}
 model: {kind: mmoe, num_experts: 2, expert: {hidden: [8]}, tower: {hidden: [4]}}
-training: {epochs: EPOCHS, batch_size: 100}
+training: {epochs: EPOCHS, patience: EPOCHS, batch_size: 100}
 """
 
 
@@ -117,7 +117,7 @@ def test_torchrun_starts_dead_ranks_again_and_the_run_goes_on(config, tmp_path):
     command = ["-m", "mmoe", "train", config(epochs=40), "--out", run]
     with log.open("w") as stream:
         agent = subprocess.Popen(
-            [sys.executable, *torchrun, *map(str, command), "--set", "training.patience=40"],
+            [sys.executable, *torchrun, *map(str, command)],
             stdout=stream, stderr=stream, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"},
         )  # fmt: skip
         try:
