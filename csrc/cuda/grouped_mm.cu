@@ -91,7 +91,8 @@ Table table(const Tensor& tensor) {
   return {tensor.const_data_ptr(), tensor.size(tensor.dim() - 1)};
 }
 
-// May PyTorch's kernel read these contiguous rows as they are? It checks the stride of a single row.
+// May PyTorch's kernel read these contiguous rows as they are? It checks the stride of a single
+// row.
 bool library_reads(const Tensor& rows) {
   const int64_t width = rows.size(1);
   return width == whole_packs(width) && rows.stride(0) == width && aligned(rows.const_data_ptr());
