@@ -25,7 +25,7 @@ def _write_until_the_disk_is_full(folder, error=None):
 
 
 def test_a_disk_that_is_full_at_the_end_is_named(tmp_path):
-    with pytest.raises(OSError, match="events: TensorBoard's events cannot be written: .* space"):
+    with pytest.raises(OSError, match=r"events: TensorBoard's events cannot be written: .* space"):
         _write_until_the_disk_is_full(tmp_path / "events")
 
 
