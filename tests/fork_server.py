@@ -65,6 +65,8 @@ def ends_with_its_parent() -> None:
 
 def run(request: dict[str, Any]) -> None:
     """As `python -m MODULE …`, `python -c CODE …` or `python PATH …` does."""
+    # A shell lets what it starts in the background ignore Ctrl-C
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["environment"])
