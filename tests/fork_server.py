@@ -9,6 +9,7 @@ server that started it. Only `tests/forked.py` talks to it.
 
 import atexit
 import ctypes
+import gc
 import json
 import os
 import runpy
@@ -115,6 +116,7 @@ def main() -> None:
     if mmoe.embeddings.torchrec_problem() is None:
         import mmoe.embeddings.sharded
 
+    gc.freeze()  # no program goes through it, and copies it, to collect its own garbage
     end(serve(socket.socket(fileno=int(sys.argv[1]))))
 
 

@@ -111,6 +111,7 @@ def _wait_for(path):
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_torchrun_starts_dead_ranks_again_and_the_run_goes_on(config, tmp_path):
     run, log = tmp_path / "run", tmp_path / "log"
     torchrun = ["-m", "torch.distributed.run", "--nproc-per-node=2", "--max-restarts=1"]

@@ -98,7 +98,7 @@ def test_which_ranks_are_bound(change, bound, monkeypatch):
 
 
 @pytest.mark.skipif(len(CORES) < 2, reason="one core, or a system without affinity")
-@pytest.mark.parametrize("switch", ["1", "0"])
+@pytest.mark.parametrize("switch", ["1", pytest.param("0", marks=pytest.mark.slow)])
 def test_ranks_of_torchrun_are_bound_with_all_their_threads(switch, tmp_path):
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)

@@ -83,6 +83,7 @@ def test_torchrun_takes_what_was_said_for_the_root_cause(monkeypatch, tmp_path, 
     assert before - 1 <= told["extraInfo"]["timestamp"] < time.time() - 1
 
 
+@pytest.mark.slow
 def test_torchrun_repeats_an_error_and_ends_with_it(tmp_path):
     (tmp_path / "metrics.json").touch()
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]

@@ -33,19 +33,20 @@ def _no_threads() -> bool:
     return not [t for t in threading.enumerate() if t.name == "mmoe-input"]
 
 
-@pytest.mark.parametrize("after", [0, 3, 11, 12, 26, 30])
-def test_resume_continues_bit_identically(train, tmp_path, after, assert_same, dies_after):
+def test_resume_continues_bit_identically(train, tmp_path, assert_same, dies_after):
     settings = ("training.checkpoint_every_steps=5", "training.optimizer.schedule=cosine")
     whole = train("whole", *settings)
-    with pytest.raises(KeyboardInterrupt):
-        train("broken", *settings, reporter=dies_after(after))
-    assert _no_threads()
-    steps = CheckpointFolder(tmp_path / "broken" / "checkpoint")
-    assert after < 5 or steps.state(["step"])["step"] > 0
-    resumed = train("broken", *settings, resume=True)
-    assert_same(tmp_path / "whole", tmp_path / "broken")
-    assert resumed.metrics["tasks"] == whole.metrics["tasks"]
-    assert _no_threads()
+    for after in (0, 3, 11, 12, 26, 30):
+        broken = f"broken after {after}"
+        with pytest.raises(KeyboardInterrupt):
+            train(broken, *settings, reporter=dies_after(after))
+        assert _no_threads(), broken
+        steps = CheckpointFolder(tmp_path / broken / "checkpoint")
+        assert after < 5 or steps.state(["step"])["step"] > 0, broken
+        resumed = train(broken, *settings, resume=True)
+        assert_same(tmp_path / "whole", tmp_path / broken)
+        assert resumed.metrics["tasks"] == whole.metrics["tasks"], broken
+        assert _no_threads(), broken
 
 
 def test_a_run_in_lanes_goes_on_in_as_many(train, tmp_path, assert_same, dies_after):
@@ -122,6 +123,7 @@ def test_files_that_change_while_training(
     train, log_folder, tmp_path, monkeypatch, harm, says, assert_same
 ):
     """After the survey and the fit, while the first epoch goes on; the run can be resumed."""
+    settings = ("training.epochs=1", "training.checkpoint_every_steps=1")
     path, reads = log_folder / "part-2.parquet", []
     read = StreamSource.read
 
@@ -135,12 +137,12 @@ def test_files_that_change_while_training(
     with monkeypatch.context() as patch:
         patch.setattr(StreamSource, "read", harmful)
         with pytest.raises(ValueError, match=says) as raised:
-            train("run", "training.checkpoint_every_steps=1")
+            train("run", *settings)
     assert "\n" not in str(raised.value)
     assert _no_threads()
     path.write_bytes(whole)
-    train("run", "training.checkpoint_every_steps=1", resume=True)
-    train("whole", "training.checkpoint_every_steps=1")
+    train("run", *settings, resume=True)
+    train("whole", *settings)
     assert_same(tmp_path / "run", tmp_path / "whole")
 
 

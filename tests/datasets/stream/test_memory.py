@@ -11,13 +11,13 @@ import pytest
 from mmoe.config import config_from_dict
 from mmoe.datasets.stream import open_stream
 
-ROWS = 20_000
+ROWS = 10_000
 MEGABYTE = 1e6
 
 
 @pytest.fixture(name="folder", scope="module")
 def _folder(tmp_path_factory):
-    """Twenty files of 20,000 rows, half a megabyte of numbers each."""
+    """Twenty files of 10,000 rows, a third of a megabyte of numbers each."""
     folder = tmp_path_factory.mktemp("log")
     for n in range(20):
         rng = np.random.default_rng(n)
@@ -25,7 +25,7 @@ def _folder(tmp_path_factory):
         tags = rng.integers(0, 50, 3 * ROWS)
         columns["tags"] = pa.ListArray.from_arrays(np.arange(0, 3 * ROWS + 1, 3), tags)
         columns["click"] = rng.integers(0, 2, ROWS)
-        pq.write_table(pa.table(columns), folder / f"{n:02d}.parquet", row_group_size=5_000)
+        pq.write_table(pa.table(columns), folder / f"{n:02d}.parquet", row_group_size=2_500)
     return folder
 
 
