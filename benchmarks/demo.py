@@ -22,8 +22,9 @@ from mmoe.datasets.rows import visible_columns
 from mmoe.datasets.sources import load_splits
 from mmoe.datasets.splits import Splits
 from mmoe.report import write_report
-from mmoe.score import RunDirectory, score_files
-from mmoe.score.console import ConsoleReporter
+from mmoe.run import RunDirectory
+from mmoe.run.console import ConsoleReporter
+from mmoe.score import score_files
 from mmoe.tasks.auc import auc
 from mmoe.train import train_run
 from mmoe.train.baselines import logistic_regression

@@ -24,8 +24,9 @@ from mmoe.datasets.encoder import FeatureEncoder
 from mmoe.datasets.recipes import load_recipe
 from mmoe.datasets.sources import load_splits
 from mmoe.embeddings import torchrec_problem
-from mmoe.score import Predictor, RunDirectory, load_predictor
-from mmoe.score.console import ConsoleReporter
+from mmoe.run import RunDirectory
+from mmoe.run.console import ConsoleReporter
+from mmoe.score import Predictor, load_predictor
 from mmoe.train import train_run
 
 THREADS = 8

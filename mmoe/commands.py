@@ -153,7 +153,7 @@ def backtest(
     """Train day d, test day d + 1, walking forward; print every day and the total."""
     resume = resumes(out, resume, "folder of the backtest", changed_data=changed_data)
     config = _config(recipe_or_config, set_)
-    from mmoe.score.metrics_table import backtest_table
+    from mmoe.run.metrics_table import backtest_table
     from mmoe.train.backtest import BacktestSettings
     from mmoe.train.backtest import backtest as walk
 
@@ -205,7 +205,7 @@ def evaluate(
     quiet: Quiet = False,
 ) -> None:
     """Evaluate a run's best model."""
-    from mmoe.score import RunDirectory
+    from mmoe.run import RunDirectory
     from mmoe.train import evaluate_run
 
     metrics = evaluate_run(
@@ -253,7 +253,8 @@ def score(
 ) -> None:
     """Score rows: one column pred_TASK for each task, row order kept."""
     resume = resumes(output, resume, "folder of the scores")
-    from mmoe.score import RunDirectory, score_files
+    from mmoe.run import RunDirectory
+    from mmoe.score import score_files
 
     with advising_resume(output):
         score_files(
@@ -282,7 +283,7 @@ def unshard(
     quiet: Quiet = False,
 ) -> None:
     """Join a model that many ranks wrote into one safetensors file."""
-    from mmoe.score import RunDirectory
+    from mmoe.run import RunDirectory
     from mmoe.score.unshard import unshard as join
 
     join(RunDirectory.open(run_dir), output, which, overwrite=overwrite, reporter=_reporter(quiet))
@@ -351,7 +352,7 @@ def _config(recipe_or_config: str, overrides: list[str] | None) -> "RunConfig":
 
 def _own_config(resumed: Path | None, warm_start: Path | None) -> str:
     """The config of the run that is resumed or continued."""
-    from mmoe.score.run_directory import RunDirectory
+    from mmoe.run.directory import RunDirectory
 
     if resumed is not None and RunDirectory(resumed).config_file.exists():
         return str(RunDirectory(resumed).config_file)
@@ -365,20 +366,20 @@ def _own_config(resumed: Path | None, warm_start: Path | None) -> str:
 
 
 def _reporter(quiet: bool) -> Any:
-    from mmoe.score.console import ConsoleReporter, SilentReporter
+    from mmoe.run.console import ConsoleReporter, SilentReporter
 
     return SilentReporter() if quiet else ConsoleReporter()
 
 
 def _print_metrics(metrics: dict[str, Any], title: str = "test split") -> None:
     """Metrics as a table on standard output."""
-    from mmoe.score.metrics_table import metrics_table
+    from mmoe.run.metrics_table import metrics_table
 
     _print_table(metrics_table(metrics, title))
 
 
 def _print_table(table: Any) -> None:
-    from mmoe.score.console import Terminal
+    from mmoe.run.console import Terminal
 
     Terminal(width=200, highlight=False).print(table)
 

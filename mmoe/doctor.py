@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.table import Table
 
 from mmoe import __version__
-from mmoe.score.console import Terminal
+from mmoe.run.console import Terminal
 
 
 @dataclass(frozen=True)

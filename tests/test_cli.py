@@ -225,7 +225,7 @@ def test_too_little_memory_for_a_trained_model(command, options, mmoe, tmp_path,
     def fails(*_, **__):
         raise MemoryError
 
-    monkeypatch.setattr("mmoe.score.RunDirectory.open", fails)
+    monkeypatch.setattr("mmoe.run.RunDirectory.open", fails)
     result = mmoe(command, tmp_path, *options)
     _refused(result, r"not enough memory .*--table-precision int8")
     assert "--set" not in result[2]  # they have none

@@ -39,9 +39,9 @@ def test_backtest_prints_it_too(mmoe, monkeypatch, tmp_path):
     ("command", "name"),
     [
         (["train", "synthetic-funnel"], "mmoe.train.train_run"),  # nothing is written yet
-        (["evaluate", "run"], "mmoe.score.RunDirectory.open"),
+        (["evaluate", "run"], "mmoe.run.RunDirectory.open"),
         (["report", "run"], "mmoe.report.write_report"),
-        (["unshard", "run", "--output", "x.safetensors"], "mmoe.score.RunDirectory.open"),
+        (["unshard", "run", "--output", "x.safetensors"], "mmoe.run.RunDirectory.open"),
         (["init", "log.csv", "--label", "x", "--out", "y"], "mmoe.datasets.readers.read_table"),
         (["score", "run", "--input", "x", "--output", "y.parquet"], "mmoe.score.score_files"),
     ],
@@ -49,13 +49,13 @@ def test_backtest_prints_it_too(mmoe, monkeypatch, tmp_path):
 )
 def test_what_cannot_be_gone_on_with_advises_nothing(command, name, mmoe, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("mmoe.score.RunDirectory.open", lambda path: path)
+    monkeypatch.setattr("mmoe.run.RunDirectory.open", lambda path: path)
     _interrupts(monkeypatch, name)
     assert mmoe(*command) == (130, "", "mmoe: interrupted\n")
 
 
 def test_a_folder_of_scores_can_be_gone_on_with(mmoe, monkeypatch, tmp_path):
-    monkeypatch.setattr("mmoe.score.RunDirectory.open", lambda path: path)
+    monkeypatch.setattr("mmoe.run.RunDirectory.open", lambda path: path)
     _interrupts(monkeypatch, "mmoe.score.score_files")
     _, _, err = mmoe("score", "run", "--input", "x", "--output", tmp_path)
     assert f"--output {tmp_path} --resume` goes on from what was saved" in err

@@ -15,7 +15,7 @@ from benchmarks.faults.small_log import small_config, small_log
 from mmoe import cli
 from mmoe.config import load_config
 from mmoe.datasets.readers import read_table
-from mmoe.score.console import ConsoleReporter, Terminal
+from mmoe.run.console import ConsoleReporter, Terminal
 from mmoe.terminal import readable
 
 ESCAPE = "\x1b[31mred\x1b[0m"

@@ -20,7 +20,7 @@ from benchmarks.train.configs import raw_config
 from benchmarks.train.logs import Log
 
 if TYPE_CHECKING:
-    from mmoe.score import RunDirectory
+    from mmoe.run import RunDirectory
 
 PRECISION = "bf16"
 Scores = Mapping[str, Mapping[str, float]]  # task → auc and logloss

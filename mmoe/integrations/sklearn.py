@@ -21,8 +21,9 @@ from mmoe.datasets.inspect import infer_config
 from mmoe.datasets.labels import encode_labels
 from mmoe.datasets.rows import number_rows
 from mmoe.datasets.splits import Splits
-from mmoe.score import Predictor, RunDirectory, load_predictor
-from mmoe.score.console import ConsoleReporter, SilentReporter
+from mmoe.run import RunDirectory
+from mmoe.run.console import ConsoleReporter, SilentReporter
+from mmoe.score import Predictor, load_predictor
 from mmoe.train import train_run
 from mmoe.train.evaluate import metrics_of
 

@@ -11,7 +11,8 @@ from pydantic import Field
 from torch import Tensor
 
 from mmoe.config.stored import Stored
-from mmoe.score.own_files import (
+from mmoe.run.atomic_files import read_json
+from mmoe.run.own_files import (
     STEP_FILE,
     STEP_FOLDER,
     STEP_NAME,
@@ -20,7 +21,6 @@ from mmoe.score.own_files import (
     remove_files,
 )
 from mmoe.score.stored_tensors import StoredTensors
-from mmoe.score.text_files import read_json
 
 T = TypeVar("T")
 _Step = Annotated[str, Field(pattern=r"^step-[0-9]{1,18}(-[0-9]{1,18})?$")]

@@ -28,14 +28,14 @@ from mmoe.datasets.readers import (
 from mmoe.datasets.rows import missing_column
 from mmoe.embeddings import memory_of_tables
 from mmoe.parallel import from_all, from_first, launched_ranks, rank
-from mmoe.score.console import Reporter, SilentReporter, Tracker
+from mmoe.run.atomic_files import check_new_file, not_written
+from mmoe.run.console import Reporter, SilentReporter, Tracker
+from mmoe.run.directory import RunDirectory
+from mmoe.run.spared import check_not_of_run, check_not_read
+from mmoe.run.temporaries import remove_dead, temporary_beside
 from mmoe.score.output_folder import FolderPlan, is_one_file, plan_folder
 from mmoe.score.predictor import Predictor, load_predictor
-from mmoe.score.run_directory import RunDirectory
 from mmoe.score.scored_by import ScoredBy, as_metadata, of_input, scored_by
-from mmoe.score.spared import check_not_of_run, check_not_read
-from mmoe.score.temporaries import remove_dead, temporary_beside
-from mmoe.score.text_files import check_new_file, not_written
 
 # Rows decoded and held at a time: 64k rows of 200 columns are some 100 MB.
 ROWS_PER_CHUNK = 65_536

@@ -8,11 +8,11 @@ from pathlib import Path
 from mmoe.datasets.data_file import DataFile
 from mmoe.datasets.files import resolve_files
 from mmoe.parallel import first_other, from_first, join_ranks, rank, world_size
-from mmoe.score.run_directory import RunDirectory
+from mmoe.run.atomic_files import check_parents
+from mmoe.run.directory import RunDirectory
+from mmoe.run.spared import check_not_of_run, check_not_read, identities, identity
+from mmoe.run.temporaries import is_temporary, remove_dead
 from mmoe.score.scored_by import ScoredBy, check_scored_by, is_scored, of_input
-from mmoe.score.spared import check_not_of_run, check_not_read, identities, identity
-from mmoe.score.temporaries import is_temporary, remove_dead
-from mmoe.score.text_files import check_parents
 
 _PARQUET = (".parquet", ".pq")
 _OURS = re.compile(r"\d{5}-.*\.parquet")

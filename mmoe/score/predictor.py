@@ -15,9 +15,9 @@ from mmoe.models.device import resolve_device
 from mmoe.models.network import GateRecord, NetworkOutput
 from mmoe.models.ranker import Ranker
 from mmoe.parallel import join_ranks, launched_ranks, spread_layout, world_size
+from mmoe.run.console import SilentReporter, Tracker
+from mmoe.run.directory import RunDirectory
 from mmoe.score.checkpoint import CheckpointFolder
-from mmoe.score.console import SilentReporter, Tracker
-from mmoe.score.run_directory import RunDirectory
 from mmoe.score.weights import load_weights, trained_precisions
 from mmoe.tasks.predictions import predictions_from_logits
 

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 from mmoe.config import ScoringPrecision
 from mmoe.datasets.data_file import DataFile
 from mmoe.datasets.fingerprint import print_files
+from mmoe.run.directory import RunDirectory
 from mmoe.score.checkpoint import CheckpointFolder
-from mmoe.score.run_directory import RunDirectory
 
 KEY = b"mmoe.scored_by"  # of the metadata of a Parquet file
 # Names of what scores, as people are told them

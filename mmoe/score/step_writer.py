@@ -28,8 +28,8 @@ from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
 from mmoe.parallel.shards import Shard
+from mmoe.run.own_files import STEP_FILE, remove_files
 from mmoe.score.checkpoint import CheckpointFolder, flush
-from mmoe.score.own_files import STEP_FILE, remove_files
 from mmoe.score.stored_tensors import file_name
 
 

@@ -11,13 +11,13 @@ from torch import Tensor
 
 from mmoe.embeddings.byte_size import byte_size
 from mmoe.parallel.shards import Shard
+from mmoe.run.atomic_files import check_new_file, not_written
+from mmoe.run.console import Reporter, SilentReporter
+from mmoe.run.directory import RunDirectory
+from mmoe.run.spared import check_not_of_run
+from mmoe.run.temporaries import remove_dead, temporary_beside
 from mmoe.score.checkpoint import CheckpointFolder
-from mmoe.score.console import Reporter, SilentReporter
-from mmoe.score.run_directory import RunDirectory
-from mmoe.score.spared import check_not_of_run
 from mmoe.score.stored_tensors import StoredTensors
-from mmoe.score.temporaries import remove_dead, temporary_beside
-from mmoe.score.text_files import check_new_file, not_written
 
 # Of a safetensors file: the header's length in bytes comes first, as a little-endian number
 _LENGTH_BYTES = 8

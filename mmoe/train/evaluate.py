@@ -17,9 +17,9 @@ from mmoe.datasets.sources import generated_splits, load_test
 from mmoe.datasets.stream import every_row, open_stream, wants_stream
 from mmoe.embeddings import memory_of_tables
 from mmoe.parallel import first_other, from_first, rank, to_first, world_size
-from mmoe.score.console import Reporter, SilentReporter, Tracker
+from mmoe.run.console import Reporter, SilentReporter, Tracker
+from mmoe.run.directory import RunDirectory
 from mmoe.score.predictor import GateCallback, Predictor, load_predictor
-from mmoe.score.run_directory import RunDirectory
 from mmoe.tasks.curves import task_curves
 from mmoe.tasks.gate_statistics import GateStatistics
 from mmoe.tasks.metrics import task_metrics

@@ -25,11 +25,11 @@ from mmoe.parallel import (
     training_group,
     world_size,
 )
+from mmoe.run.atomic_files import write_json
+from mmoe.run.console import Reporter, SilentReporter
+from mmoe.run.directory import RunDirectory
 from mmoe.score.checkpoint import CheckpointFolder
-from mmoe.score.console import Reporter, SilentReporter
 from mmoe.score.predictor import Predictor
-from mmoe.score.run_directory import RunDirectory
-from mmoe.score.text_files import write_json
 from mmoe.tasks.gate_statistics import GateStatistics
 from mmoe.train.data_words import said_of_continued
 from mmoe.train.evaluate import metrics_of, predict_rows, split_curves, split_metrics

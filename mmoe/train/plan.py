@@ -7,9 +7,9 @@ from rich.console import Console
 from mmoe.embeddings import plan_table
 from mmoe.models.ranker import Ranker
 from mmoe.parallel import is_spread, rank, world_size
-from mmoe.score.console import Reporter
-from mmoe.score.run_directory import RunDirectory
-from mmoe.score.text_files import write_json
+from mmoe.run.atomic_files import write_json
+from mmoe.run.console import Reporter
+from mmoe.run.directory import RunDirectory
 
 
 def say_plan(ranker: Ranker, run: RunDirectory, reporter: Reporter) -> None:

@@ -14,9 +14,9 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from mmoe.score.console import Reporter
-from mmoe.score.own_files import PROFILE_FILE, STRAY_PROFILE, remove_files, remove_folders
-from mmoe.score.text_files import write_json, write_text
+from mmoe.run.atomic_files import write_json, write_text
+from mmoe.run.console import Reporter
+from mmoe.run.own_files import PROFILE_FILE, STRAY_PROFILE, remove_files, remove_folders
 from mmoe.train.recorder import StepRecorder
 from mmoe.train.step_times import StepTimes
 

@@ -7,9 +7,10 @@ from hashlib import sha256
 from pathlib import Path
 
 from mmoe.config import DeviceKind, RunConfig, dump_config
-from mmoe.score import own_files
-from mmoe.score.checkpoint import CheckpointFolder
-from mmoe.score.folder_claim import (
+from mmoe.run import own_files
+from mmoe.run.atomic_files import write_json, write_text
+from mmoe.run.directory import RunDirectory
+from mmoe.run.folder_claim import (
     MARK,
     FolderClaim,
     FolderMark,
@@ -18,8 +19,7 @@ from mmoe.score.folder_claim import (
     holds_nothing,
     remove_stray_files,
 )
-from mmoe.score.run_directory import RunDirectory
-from mmoe.score.text_files import write_json, write_text
+from mmoe.score.checkpoint import CheckpointFolder
 from mmoe.tasks.diverged import Diverged
 from mmoe.train.data_words import continued_data
 from mmoe.train.prepare import PreparedData

@@ -8,9 +8,9 @@ from mmoe.config.stored import read_stored
 from mmoe.datasets.changed_data import data_changes, same_rows, shown
 from mmoe.datasets.fingerprint import DataPrint
 from mmoe.parallel import from_first
-from mmoe.score.console import Reporter
-from mmoe.score.run_directory import RunDirectory
-from mmoe.score.text_files import write_json
+from mmoe.run.atomic_files import write_json
+from mmoe.run.console import Reporter
+from mmoe.run.directory import RunDirectory
 from mmoe.train.state import Position
 
 LEAK = "test rows may have been trained on"

@@ -10,7 +10,7 @@ from mmoe.datasets.data_file import is_address
 from mmoe.datasets.encoded import EncodedData
 from mmoe.datasets.sources import below
 from mmoe.parallel import first_other, from_all
-from mmoe.score.run_directory import RunDirectory
+from mmoe.run.directory import RunDirectory
 from mmoe.train.prepare import PreparedData
 from mmoe.train.warm_start import WarmStartReport
 

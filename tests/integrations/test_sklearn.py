@@ -73,7 +73,8 @@ def test_save_load_and_pickle(ranker, frames, tmp_path):
 
 
 def test_command_line_understands_the_folder(ranker, frames, tmp_path):
-    from mmoe.score import RunDirectory, score_files
+    from mmoe.run import RunDirectory
+    from mmoe.score import score_files
 
     X, _ = frames
     X.to_parquet(tmp_path / "x.parquet")

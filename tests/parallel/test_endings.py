@@ -10,7 +10,8 @@ from mmoe.config import config_from_dict, set_values
 from mmoe.datasets.encoder import FeatureEncoder
 from mmoe.parallel import first_other, run_as_rank, telling
 from mmoe.parallel.rank_watch import RankWatch
-from mmoe.score import RunDirectory, output_folder
+from mmoe.run import RunDirectory
+from mmoe.score import output_folder
 from mmoe.train import evaluate, run_start, train_run
 from mmoe.train.prepare import prepare
 from mmoe.train.run_claim import RunClaim

@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from mmoe.config import config_from_dict, set_values
-from mmoe.score import RunDirectory
+from mmoe.run import RunDirectory
 from mmoe.train import evaluate_run, train_run
 from tests.parallel.launch import launch
 

@@ -15,10 +15,11 @@ from mmoe.config import config_from_dict
 from mmoe.datasets.encoded import EncodedData
 from mmoe.datasets.splits import Splits
 from mmoe.embeddings import torchrec_problem
-from mmoe.score import RunDirectory, files, load_predictor, score_files
-from mmoe.score.console import SilentReporter
+from mmoe.run import RunDirectory
+from mmoe.run.console import SilentReporter
+from mmoe.run.temporaries import temporary_beside
+from mmoe.score import files, load_predictor, score_files
 from mmoe.score.scored_by import KEY
-from mmoe.score.temporaries import temporary_beside
 from mmoe.train import evaluate_run, train_run
 
 DEAD = 2**22 + 1  # beyond Linux's largest process

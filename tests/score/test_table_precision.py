@@ -13,7 +13,8 @@ from mmoe.config import config_from_dict
 from mmoe.datasets.encoded import EncodedData
 from mmoe.datasets.splits import Splits
 from mmoe.embeddings import scoring_embeddings
-from mmoe.score import RunDirectory, load_predictor, score_files, weights
+from mmoe.run import RunDirectory
+from mmoe.score import load_predictor, score_files, weights
 from mmoe.train import evaluate_run, train_run
 from mmoe.train.evaluate import _cost_of_precision
 from tests.parallel.launch import launch

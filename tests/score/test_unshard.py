@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from mmoe.parallel.shards import Shard
-from mmoe.score import RunDirectory
+from mmoe.run import RunDirectory
 from mmoe.score import unshard as unshard_module
 from mmoe.score.checkpoint import CheckpointFolder
 from mmoe.score.saving import CheckpointSaver

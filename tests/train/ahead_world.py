@@ -27,7 +27,7 @@ from mmoe.datasets.batch import Batch
 from mmoe.datasets.splits import Splits
 from mmoe.embeddings import build_embeddings, managed_ids, pieces
 from mmoe.models import Ranker, build_network
-from mmoe.score.console import SilentReporter
+from mmoe.run.console import SilentReporter
 from mmoe.train import ahead, train_run
 from mmoe.train.ahead import ids_ahead
 from mmoe.train.gradients import HalfStep

@@ -8,8 +8,8 @@ import torch
 
 from mmoe.config import config_from_dict, set_values
 from mmoe.datasets.splits import Splits
+from mmoe.run.console import SilentReporter
 from mmoe.score.checkpoint import CheckpointFolder
-from mmoe.score.console import SilentReporter
 from mmoe.train import train_run
 
 

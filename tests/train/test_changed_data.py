@@ -14,8 +14,8 @@ import pytest
 from mmoe.config import config_from_dict
 from mmoe.datasets import synthetic
 from mmoe.datasets.splits import Splits
-from mmoe.score import RunDirectory
-from mmoe.score.console import SilentReporter
+from mmoe.run import RunDirectory
+from mmoe.run.console import SilentReporter
 from mmoe.train import WarmStart, evaluate_run, train_run
 from mmoe.train.loop import Trainer
 from tests.parallel.launch import launch

@@ -11,7 +11,8 @@ from mmoe.config import config_from_dict, set_values
 from mmoe.datasets.encoded import EncodedData
 from mmoe.embeddings import torchrec_problem
 from mmoe.parallel import ensure_process_group
-from mmoe.score import RunDirectory, load_predictor, score_files
+from mmoe.run import RunDirectory
+from mmoe.score import load_predictor, score_files
 from mmoe.train.fit import _training_state
 from mmoe.train.on_device import on_device
 from mmoe.train.prepare import prepare

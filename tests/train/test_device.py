@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from mmoe.config import config_from_dict, set_values
-from mmoe.score import RunDirectory, load_predictor
+from mmoe.run import RunDirectory
+from mmoe.score import load_predictor
 from mmoe.score.checkpoint import CheckpointFolder
 from mmoe.score.predictor import Predictor
 from mmoe.score.saving import CheckpointSaver

@@ -18,7 +18,8 @@ from mmoe.datasets.encoder import FeatureEncoder
 from mmoe.datasets.extend_encoder import extend_encoder
 from mmoe.embeddings import managed_ids
 from mmoe.report import write_report
-from mmoe.score import RunDirectory, load_predictor
+from mmoe.run import RunDirectory
+from mmoe.score import load_predictor
 from mmoe.score.checkpoint import CheckpointFolder
 from mmoe.score.predictor import Predictor
 from mmoe.tasks.metrics import task_metrics

@@ -12,7 +12,8 @@ from mmoe.config import config_from_dict, set_values
 from mmoe.datasets.readers import read_table
 from mmoe.datasets.stream import open_stream
 from mmoe.integrations.sklearn import MultiTaskRanker
-from mmoe.score import RunDirectory, load_predictor, score_files
+from mmoe.run import RunDirectory
+from mmoe.score import load_predictor, score_files
 from mmoe.train import evaluate_run, train_run
 from mmoe.train.baselines import boosted_trees, logistic_regression
 from mmoe.train.evaluate import predict_rows

@@ -12,9 +12,10 @@ from mmoe.config import config_from_dict, set_values
 from mmoe.datasets.encoded import EncodedData
 from mmoe.datasets.splits import Splits
 from mmoe.embeddings import managed_ids
-from mmoe.score import RunDirectory, load_predictor, score_files
+from mmoe.run import RunDirectory
+from mmoe.run.console import SilentReporter
+from mmoe.score import load_predictor, score_files
 from mmoe.score.checkpoint import CheckpointFolder
-from mmoe.score.console import SilentReporter
 from mmoe.train import evaluate_run, train_run
 from mmoe.train.baselines import logistic_regression
 

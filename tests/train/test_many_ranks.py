@@ -8,7 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from mmoe.score import RunDirectory, load_predictor
+from mmoe.run import RunDirectory
+from mmoe.score import load_predictor
 from tests.parallel.launch import free_port, launch, start
 
 pytestmark = [pytest.mark.torchrec, pytest.mark.xdist_group("ranks")]

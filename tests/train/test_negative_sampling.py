@@ -9,7 +9,8 @@ import pytest
 
 from mmoe.config import config_from_dict, set_values
 from mmoe.datasets.splits import Splits
-from mmoe.score import RunDirectory, load_predictor, score_files
+from mmoe.run import RunDirectory
+from mmoe.score import load_predictor, score_files
 from mmoe.train import evaluate_run, train_run
 from mmoe.train.prepare import encode
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch.profiler import record_function
 
-from mmoe.score.console import SilentReporter
-from mmoe.score.own_files import remove_files
+from mmoe.run.console import SilentReporter
+from mmoe.run.own_files import remove_files
 from mmoe.train import profiling
 from mmoe.train.parts import BACKWARD, INPUT, PAUSE, PREFIX, part
 from mmoe.train.recorder import StepRecorder

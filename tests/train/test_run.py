@@ -13,7 +13,8 @@ from safetensors.torch import load_file
 from mmoe.config import config_from_dict, set_values
 from mmoe.datasets.encoder import FeatureEncoder
 from mmoe.datasets.splits import Splits
-from mmoe.score import RunDirectory, load_predictor
+from mmoe.run import RunDirectory
+from mmoe.score import load_predictor
 from mmoe.score.checkpoint import CheckpointFolder
 from mmoe.train import train_run
 
@@ -207,7 +208,7 @@ def test_one_class_in_validation_just_works(funnel_config, funnel_table, tmp_pat
         test=funnel_table[3500:3501],
         origin="log",
     )
-    from mmoe.score.console import ConsoleReporter
+    from mmoe.run.console import ConsoleReporter
 
     finished = train_run(
         config_from_dict(set_values(funnel_config, ["training.monitor=click.auc"])),

@@ -13,10 +13,10 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from mmoe.config import config_from_dict, set_values
-from mmoe.score import RunDirectory, folder_lock
+from mmoe.run import RunDirectory, folder_lock
+from mmoe.run.console import SilentReporter
+from mmoe.run.folder_claim import FolderClaim
 from mmoe.score.checkpoint import CheckpointFolder
-from mmoe.score.console import SilentReporter
-from mmoe.score.folder_claim import FolderClaim
 from mmoe.train import Interrupted, train_run
 from mmoe.train.backtest import BacktestSettings, backtest
 
@@ -366,7 +366,7 @@ _STARTS = """
 import sys
 from pathlib import Path
 from subprocess import PIPE
-from mmoe.score.folder_claim import FolderClaim, FolderExists
+from mmoe.run.folder_claim import FolderClaim, FolderExists
 with FolderClaim("run") as claim:
     print("ready", flush=True)
     for line in sys.stdin:

@@ -7,9 +7,9 @@ import pytest
 
 from mmoe.config import config_from_dict, set_values
 from mmoe.datasets.stream.source import StreamSource
-from mmoe.score import RunDirectory
+from mmoe.run import RunDirectory
+from mmoe.run.console import SilentReporter
 from mmoe.score.checkpoint import CheckpointFolder
-from mmoe.score.console import SilentReporter
 from mmoe.train import evaluate_run, train_run
 
 STREAM = (

@@ -18,7 +18,8 @@ from mmoe.datasets.extend_encoder import extend_encoder
 from mmoe.datasets.splits import Splits
 from mmoe.models import build_network
 from mmoe.parallel import ensure_process_group
-from mmoe.score import RunDirectory, load_predictor
+from mmoe.run import RunDirectory
+from mmoe.score import load_predictor
 from mmoe.score.checkpoint import CheckpointFolder
 from mmoe.score.predictor import Predictor
 from mmoe.score.stored_tensors import StoredTensors

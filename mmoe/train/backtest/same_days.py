@@ -6,7 +6,7 @@ from pathlib import Path
 from mmoe.datasets.changed_data import data_changes, shown
 from mmoe.datasets.data_file import DataFile
 from mmoe.datasets.fingerprint import DataPrint, print_files
-from mmoe.score.run_directory import RunDirectory
+from mmoe.run.directory import RunDirectory
 from mmoe.train.backtest.plan import Step
 from mmoe.train.run_data import RunData
 

@@ -7,8 +7,10 @@ from typing import Any
 
 from mmoe.config import RunConfig, config_from_dict
 from mmoe.parallel import from_first, join_ranks, rank
-from mmoe.score.console import Reporter, SilentReporter
-from mmoe.score.folder_claim import (
+from mmoe.run.atomic_files import read_json, write_json
+from mmoe.run.console import Reporter, SilentReporter
+from mmoe.run.directory import RunDirectory
+from mmoe.run.folder_claim import (
     MARK,
     FolderClaim,
     FolderMark,
@@ -17,9 +19,7 @@ from mmoe.score.folder_claim import (
     holds_nothing,
     remove_stray_files,
 )
-from mmoe.score.folder_lock import LOCK
-from mmoe.score.run_directory import RunDirectory
-from mmoe.score.text_files import read_json, write_json
+from mmoe.run.folder_lock import LOCK
 from mmoe.train.backtest.plan import BacktestSettings, Step, day_column, plan_steps
 from mmoe.train.backtest.same_days import days_that_grew
 from mmoe.train.backtest.tested import total_metrics, write_tested

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mmoe.config.stored import Stored
+from mmoe.run.atomic_files import read_json
+from mmoe.run.directory import RunDirectory
 from mmoe.score.checkpoint import CheckpointFolder
-from mmoe.score.run_directory import RunDirectory
-from mmoe.score.text_files import read_json
 from mmoe.train.warm_start.sources import NewExperts
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from mmoe.config import RunConfig
 from mmoe.datasets.encoder import FeatureEncoder
+from mmoe.run.directory import RunDirectory
 from mmoe.score.checkpoint import CheckpointFolder
-from mmoe.score.run_directory import RunDirectory
 from mmoe.score.stored_tensors import StoredTensors
 from mmoe.train.warm_start.meaning import differences, named_pairs
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from mmoe.score import folder_claim, folder_lock
-from mmoe.score.folder_claim import MARK, FolderClaim, FolderExists, FolderMark
-from mmoe.score.folder_lock import LOCK, FolderInUse, FolderLock, Holder
+from mmoe.run import folder_claim, folder_lock
+from mmoe.run.folder_claim import MARK, FolderClaim, FolderExists, FolderMark
+from mmoe.run.folder_lock import LOCK, FolderInUse, FolderLock, Holder
 
 
 @pytest.fixture(name="hurried")

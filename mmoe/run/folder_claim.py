@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Literal, Self
 
-from mmoe.score.folder_lock import FolderInUse, FolderLock, is_lock_file, remove_stray_locks
-from mmoe.score.own_files import STRAY_FILE, matching
-from mmoe.score.text_files import read_json, write_json
+from mmoe.run.atomic_files import read_json, write_json
+from mmoe.run.folder_lock import FolderInUse, FolderLock, is_lock_file, remove_stray_locks
+from mmoe.run.own_files import STRAY_FILE, matching
 
 MARK = "mmoe.json"
 Kind = Literal["run", "backtest"]

@@ -7,7 +7,7 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from mmoe.datasets.data_file import DataFile, is_address
-from mmoe.score.run_directory import RunDirectory
+from mmoe.run.directory import RunDirectory
 
 # Which file it is, whatever it is called: links, `..` and other cases of letters lead to the same
 Identity = tuple[int, int]

@@ -6,8 +6,8 @@ from typing import Any
 
 from mmoe.config import RunConfig, load_config
 from mmoe.config.stored import Stored
-from mmoe.score.folder_claim import FolderMark
-from mmoe.score.text_files import read_json
+from mmoe.run.atomic_files import read_json
+from mmoe.run.folder_claim import FolderMark
 
 
 class _Metrics(Stored):

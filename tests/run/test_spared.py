@@ -13,10 +13,10 @@ from mmoe.config import config_from_dict
 from mmoe.datasets.data_file import DataFile
 from mmoe.datasets.files import resolve_files
 from mmoe.datasets.splits import Splits
+from mmoe.run.spared import check_not_of_run, local_path
+from mmoe.run.temporaries import temporary_beside
 from mmoe.score import score_files
 from mmoe.score.scored_by import of_input
-from mmoe.score.spared import check_not_of_run, local_path
-from mmoe.score.temporaries import temporary_beside
 from mmoe.train import train_run
 
 DEAD = 2**22 + 1  # beyond Linux's largest process

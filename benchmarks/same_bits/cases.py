@@ -1,0 +1,240 @@
+"""What is trained, scored and refused: each case its config, its runs, and their facts."""
+
+import json
+import os
+import shutil
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from benchmarks.same_bits.trees import Tree, facts_of_json, facts_of_run, facts_of_scores
+
+_DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
+FEATURES = [
+    {"kind": "categorical", "name": "user", "min_count": 3},
+    {"kind": "categorical", "name": "item", "encoding": "hash", "hash_size": 64},
+    {"kind": "numeric", "name": "price", "log": True, "buckets": 12},
+    {"kind": "numeric", "name": "age"},
+    {"kind": "list", "name": "tags", "weights": "weights", "pooling": "mean"},
+    {
+        "kind": "cross",
+        "name": "user_x_item",
+        "columns": ["user", "item"],
+        "encoding": "hash",
+        "hash_size": 500,
+    },
+    {"kind": "datetime", "name": "time", "parts": ["hour", "weekday"]},
+]
+TASKS = [
+    {"name": "click", "label": "click"},
+    {"name": "buy", "label": "buy", "observed_when": "click"},
+    {"name": "watched", "label": "watched", "kind": "regression"},
+]
+BASE: Mapping[str, Any] = {
+    "name": "same-bits",
+    "seed": 1,
+    "data": {"split": {"by": "random"}, "group_column": "user"},
+    "features": FEATURES,
+    "tasks": TASKS,
+    "model": {
+        "embedding_dim": 8,
+        "num_experts": 5,
+        "expert": {"hidden": [24, 16], "dropout": 0.1},
+        "tower": {"hidden": [12]},
+    },
+    "training": {"epochs": 2, "batch_size": 256, "eval_batch_size": 1024},
+}
+
+
+class Case(Protocol):
+    """Something that gives the same facts whatever the structure of the code."""
+
+    name: str
+
+    def facts(self, tree: Tree, runs: Path) -> dict[str, str]:
+        """Runs it in the empty folder `runs`."""
+        ...
+
+    def read_again(self, tree: Tree, recorded: Path, runs: Path) -> dict[str, str]:
+        """Reads what another tree left in `recorded`; a fact's name begins with "again"."""
+        ...
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A run of a config or recipe, evaluated; where asked for, scored, killed, gone on with."""
+
+    name: str
+    settings: Sequence[str] = ()
+    recipe: str | None = None
+    ranks: int = 1
+    features: Sequence[dict[str, Any]] | None = None
+    tasks: Sequence[dict[str, Any]] | None = None
+    scored: bool = False
+    killed: bool = False
+    warm: Sequence[str] | None = None  # settings of a run that begins with this one's weights
+
+    def _source(self, tree: Tree, runs: Path) -> list[str]:
+        if self.recipe is not None:
+            data = _DATA / self.recipe.split("-with")[0].split("-group")[0]
+            return [self.recipe, *(["--data", str(data)] if data.exists() else [])]
+        config = {**BASE, "features": self.features or FEATURES, "tasks": self.tasks or TASKS}
+        # YAML holds JSON
+        (runs / "config.yaml").write_text(json.dumps(config))
+        return [str(runs / "config.yaml"), "--data", str(tree.logs / "log")]
+
+    def _train(self, tree: Tree, runs: Path, out: str, *more: str) -> Path:
+        settings = [word for setting in self.settings for word in ("--set", setting)]
+        arguments = ["train", *self._source(tree, runs), *settings, "--out", str(runs / out), *more]
+        tree.mmoe(*arguments, "--quiet", ranks=self.ranks)
+        return runs / out
+
+    def facts(self, tree: Tree, runs: Path) -> dict[str, str]:
+        """Weights, metrics, and what an evaluation of its own says."""
+        facts = facts_of_run(self._train(tree, runs, "run"))
+        facts |= self._read(tree, runs / "run", runs)
+        if self.warm is not None:
+            more = [word for setting in self.warm for word in ("--set", setting)]
+            warm = self._train(tree, runs, "warm", "--warm-start", str(runs / "run"), *more)
+            facts |= {f"warm {name}": value for name, value in facts_of_run(warm).items()}
+        if self.killed:
+            self._kill(tree, runs)
+        return facts
+
+    def _read(self, tree: Tree, run: Path, runs: Path) -> dict[str, str]:
+        facts = facts_of_json(tree.mmoe("evaluate", run, "--json", "--quiet"), "evaluate")
+        if not self.scored:
+            return facts
+        for name, options in (("", ()), ("int8 ", ("--table-precision", "int8"))):
+            output = runs / f"{name}scores"
+            tree.mmoe("score", run, "--input", tree.logs / "score", "--output", output,
+                      "--keep", "user", "--quiet", *options)  # fmt: skip
+            facts |= {f"{name}{key}": value for key, value in facts_of_scores(output).items()}
+        return facts
+
+    def _kill(self, tree: Tree, runs: Path) -> None:
+        """A run that ended without a word, somewhere in an epoch."""
+        settings = [word for setting in self.settings for word in ("--set", setting)]
+        process = tree.start(
+            "train", *self._source(tree, runs), *settings, "--out", runs / "killed", "--quiet"
+        )
+        end = time.monotonic() + 300
+        while not (runs / "killed" / "checkpoint" / "index.json").exists():
+            assert time.monotonic() < end and process.poll() is None, "it made no checkpoint"
+            time.sleep(0.01)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        assert not (runs / "killed" / "metrics.json").exists(), "it ended too soon"
+
+    def read_again(self, tree: Tree, recorded: Path, runs: Path) -> dict[str, str]:
+        """Evaluates and scores the recorded run, and goes on with the killed one."""
+        facts = self._read(tree, recorded / "run", runs / "again")
+        if self.killed:
+            shutil.copytree(recorded / "killed", runs / "killed")
+            facts |= facts_of_run(self._train(tree, runs, "killed", "--resume"))
+        return {f"again {name}": value for name, value in facts.items()}
+
+
+@dataclass(frozen=True)
+class Backtest:
+    """Three days, each tested before it is trained on."""
+
+    name: str = "backtest"
+
+    def facts(self, tree: Tree, runs: Path) -> dict[str, str]:
+        """Its file of days, and the weights of each."""
+        (runs / "config.yaml").write_text(json.dumps(BASE))
+        out = runs / "days"
+        tree.mmoe("backtest", runs / "config.yaml", "--data", tree.logs / "log", "--column", "time",
+                  "--days", "3", "--out", out, "--quiet")  # fmt: skip
+        facts = {}
+        for run in sorted({file.parents[2] for file in out.rglob("checkpoint/*/*.safetensors")}):
+            facts |= {f"{run.name} {name}": value for name, value in facts_of_run(run).items()}
+        for file in sorted(out.glob("*.json")):
+            if file.name.startswith(("metrics", "backtest", "total")):
+                facts |= facts_of_json(file.read_text(), file.name)
+        assert facts, "a backtest leaves runs"
+        return facts
+
+    def read_again(self, tree: Tree, recorded: Path, runs: Path) -> dict[str, str]:
+        """Nothing: its runs are runs like others."""
+        return {}
+
+
+@dataclass(frozen=True)
+class Refusals:
+    """What `python -m benchmarks.faults train` is told about its broken inputs."""
+
+    name: str
+    seed: int
+    inputs: int = 1_000
+
+    def facts(self, tree: Tree, runs: Path) -> dict[str, str]:
+        """Verdict and words of each input, folders taken out."""
+        out = runs / "verdicts.json"
+        tree.python("-c", _JUDGE, runs / "inputs", self.seed, self.inputs, out)
+        return json.loads(out.read_text())
+
+    def read_again(self, tree: Tree, recorded: Path, runs: Path) -> dict[str, str]:
+        """Nothing."""
+        return {}
+
+
+_JUDGE = """
+import json, re, sys
+from pathlib import Path
+from benchmarks.faults.inputs.pool import judge_inputs
+folder, seed, inputs, out = sys.argv[1:]
+said = judge_inputs(Path(folder), range(int(inputs)), int(seed), lambda text: None, jobs=2)
+def plain(text):
+    text = re.sub(re.escape(folder) + r"/worker-\\d+", "FOLDER", text)
+    return re.sub(r"process \\d+|0x[0-9a-f]+|\\d+ seconds? ago|\\d\\d:\\d\\d(:\\d\\d)?", "N", text)
+facts = {f"{v.number} {v.fault} {v.command}": f"{v.verdict}: {plain(v.said)}" for v in said}
+Path(out).write_text(json.dumps(facts))
+"""
+
+_ONE_EPOCH = ("training.epochs=1",)
+_MANAGED = [{**FEATURES[0], "encoding": "managed", "rows": 200}, *FEATURES[1:]]
+_MANAGED[0].pop("min_count")
+
+CASES: Sequence[Case] = [
+    Trained("memory", scored=True, killed=True,
+            settings=["training.epochs=6", "training.checkpoint_every_steps=7"],
+            warm=["model.num_experts=6"]),
+    Trained("stream", scored=True, killed=True,
+            settings=["data.input=stream", "data.streaming.shuffle_buffer_rows=3000",
+                      "data.streaming.chunk_rows=500", "training.epochs=6",
+                      "training.checkpoint_every_steps=7"]),
+    Trained("lanes", settings=["data.input=stream", "data.streaming.lanes=8",
+                               "data.streaming.shuffle_buffer_rows=3000"]),
+    Trained("managed", features=_MANAGED, scored=True, warm=[]),
+    Trained("managed plain", features=_MANAGED, settings=["training.embedding_backend=plain"]),
+    Trained("accumulated", settings=["training.accumulate_batches=3",
+                                     "training.gradient_clip=0.5"]),
+    Trained("average", settings=["training.ema_decay=0.9", "training.optimizer.schedule=cosine",
+                                 "training.optimizer.warmup_steps=5"]),
+    Trained("bf16", settings=["training.precision=bf16"]),
+    Trained("plain tables", scored=True, settings=["training.embedding_backend=plain"]),
+    Trained("time", settings=["data.split={by: time, column: time}"]),
+    *(Trained(f"model {kind}", settings=[f"model.kind={kind}"], scored=kind == "ple",
+              tasks=TASKS[:2])
+      for kind in ("ple", "cgc", "omoe", "shared_bottom", "single_task", "esmm")),
+    *(Trained(f"gate {kind}", settings=[f"model.gate={{kind: {kind}}}", *_ONE_EPOCH])
+      for kind in ("top_k", "noisy_top_k", "switch", "gshard", "cosine", "sigmoid", "dselect_k",
+                   "static")),
+    Trained("balanced", settings=["model.gate={kind: top_k, k: 2, balance_loss: 0.1, z_loss: 0.01}",
+                                  "model.expert.norm=batch"]),
+    *(Trained(f"two ranks, pipeline {pipeline}", ranks=2,
+              settings=[f"parallel.pipeline={pipeline}", "model.gate={kind: top_k, k: 2}",
+                        "parallel.experts=spread"])
+      for pipeline in ("auto", "off")),
+    *(Trained(f"{recipe} {seed}", recipe=recipe, settings=[f"seed={seed}", *_ONE_EPOCH])
+      for recipe in ("synthetic-funnel", "census-income", "census-income-with-education",
+                     "census-income-group2", "hillstrom")
+      for seed in (0, 1)),
+    Backtest(),
+    *(Refusals(f"refusals {seed}", seed) for seed in (0, 1, 2)),
+]  # fmt: skip

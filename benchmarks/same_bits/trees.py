@@ -1,0 +1,128 @@
+"""A source tree whose commands are run, and the facts that its outputs are."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+from safetensors import safe_open
+
+SECONDS = 1_800
+# What says how long something took, or when, or where
+_PASSING = ("second", "time", "rate", "path", "version", "rss", "_mb", "date", "machine", "when")
+
+
+class Tree:
+    """Runs the commands of one source tree over the logs of the cases."""
+
+    def __init__(self, root: Path, logs: Path) -> None:
+        self.root, self.logs = root, logs
+        self.environment = {
+            **os.environ,
+            "PYTHONPATH": str(root),
+            "COLUMNS": "100",
+            "MMOE_BIND_CORES": "0",
+        }
+
+    def mmoe(self, *arguments: object, ranks: int = 1) -> str:
+        """What it printed; a command that fails ends all."""
+        module = ["-m", "mmoe"]
+        if ranks > 1:
+            module = ["-m", "torch.distributed.run", f"--nproc-per-node={ranks}", *module]
+        return self.python(*module, *arguments)
+
+    def python(self, *arguments: object) -> str:
+        """Its standard output.
+
+        Raises:
+            RuntimeError: It failed.
+        """
+        command = [sys.executable, *map(str, arguments)]
+        done = subprocess.run(
+            command,
+            cwd=self.root,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+        )
+        if done.returncode:
+            raise RuntimeError(f"{' '.join(command)}\n{done.stderr[-4_000:]}")
+        return done.stdout
+
+    def start(self, *arguments: object) -> subprocess.Popen[bytes]:
+        """`mmoe` in the background, silent."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "mmoe", *map(str, arguments)],
+            cwd=self.root,
+            env=self.environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+
+def facts_of_run(run: Path) -> dict[str, str]:
+    """Every tensor of its last checkpoint as a hash, and every number of its JSON files."""
+    facts = {}
+    for file in sorted(run.glob("checkpoint/*/*.safetensors")):
+        step = file.parent.name
+        with safe_open(file, "np") as tensors:
+            names = sorted(tensors.keys())
+        for name in names:
+            facts[f"{step}/{file.name}/{name}"] = _hash_of_tensor(file, name)
+    for name in ("metrics.json", "history.json"):
+        if (run / name).exists():
+            _flatten(json.loads((run / name).read_text()), name, facts)
+    return facts
+
+
+def facts_of_json(text: str, prefix: str) -> dict[str, str]:
+    """The numbers of the last line."""
+    facts: dict[str, str] = {}
+    _flatten(json.loads(text), prefix, facts)
+    return facts
+
+
+def facts_of_scores(path: Path) -> dict[str, str]:
+    """Every column of every file of scores as a hash."""
+    files = sorted(path.rglob("*.parquet")) if path.is_dir() else [path]
+    facts = {}
+    for file in files:
+        table = pq.read_table(file)
+        for column in table.column_names:
+            values = np.asarray(table[column].to_pandas())
+            data = values.tobytes() if values.dtype != object else repr(values.tolist()).encode()
+            name = f"{file.relative_to(path)}/{column}" if path.is_dir() else column
+            facts[f"scores {name}"] = _digest(data)
+    return facts
+
+
+def _hash_of_tensor(file: Path, name: str) -> str:
+    """Of its bytes, whatever its type: NumPy has no bf16."""
+    with file.open("rb") as stream:
+        header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
+        first, last = header[name]["data_offsets"]
+        stream.seek(first, os.SEEK_CUR)
+        return _digest(stream.read(last - first))
+
+
+def _flatten(value: Any, name: str, facts: dict[str, str]) -> None:
+    if any(word in name.rsplit("/", 1)[-1] for word in _PASSING):
+        return
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            _flatten(inner, f"{name}/{key}", facts)
+    elif isinstance(value, list) and any(isinstance(one, dict | list) for one in value):
+        for place, inner in enumerate(value):
+            _flatten(inner, f"{name}/{place}", facts)
+    else:
+        facts[name] = repr(value) if not isinstance(value, list) else _digest(repr(value).encode())
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:16]
