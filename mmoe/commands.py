@@ -283,8 +283,8 @@ def unshard(
     quiet: Quiet = False,
 ) -> None:
     """Join a model that many ranks wrote into one safetensors file."""
+    from mmoe.checkpoint.unshard import unshard as join
     from mmoe.run import RunDirectory
-    from mmoe.score.unshard import unshard as join
 
     join(RunDirectory.open(run_dir), output, which, overwrite=overwrite, reporter=_reporter(quiet))
 

@@ -107,10 +107,10 @@ def end(request: dict[str, Any]) -> NoReturn:
 def main() -> None:
     """Imports, then serves."""
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
+    import mmoe.checkpoint.unshard
     import mmoe.commands
     import mmoe.embeddings
     import mmoe.parallel.run_as_rank
-    import mmoe.score.unshard
     import mmoe.train.backtest
 
     if mmoe.embeddings.torchrec_problem() is None:

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from mmoe.score.checkpoint import CheckpointFolder
+from mmoe.checkpoint.folder import CheckpointFolder
 
 # What a clock says differs from run to run; versions stand in metrics.json as well.
 _CLOCK = frozenset({"seconds", "rows_per_second", "epoch_seconds"})

@@ -6,6 +6,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from mmoe.checkpoint.folder import CheckpointFolder
+from mmoe.checkpoint.weights import load_weights, trained_precisions
 from mmoe.config import DeviceKind, RunConfig, ScoringPrecision
 from mmoe.datasets.encoded import EncodedData
 from mmoe.datasets.encoder import FeatureEncoder
@@ -17,8 +19,6 @@ from mmoe.models.ranker import Ranker
 from mmoe.parallel import join_ranks, launched_ranks, spread_layout, world_size
 from mmoe.run.console import SilentReporter, Tracker
 from mmoe.run.directory import RunDirectory
-from mmoe.score.checkpoint import CheckpointFolder
-from mmoe.score.weights import load_weights, trained_precisions
 from mmoe.tasks.predictions import predictions_from_logits
 
 # Matrix products treat the rows beyond the last whole tile of their kernel differently; with whole

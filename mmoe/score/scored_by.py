@@ -8,11 +8,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.config import ScoringPrecision
 from mmoe.datasets.data_file import DataFile
 from mmoe.datasets.fingerprint import print_files
 from mmoe.run.directory import RunDirectory
-from mmoe.score.checkpoint import CheckpointFolder
 
 KEY = b"mmoe.scored_by"  # of the metadata of a Parquet file
 # Names of what scores, as people are told them

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.config import DeviceKind, RunConfig
 from mmoe.datasets.encoded import EncodedLabels
 from mmoe.datasets.encoder import FeatureEncoder
@@ -28,7 +29,6 @@ from mmoe.parallel import (
 from mmoe.run.atomic_files import write_json
 from mmoe.run.console import Reporter, SilentReporter
 from mmoe.run.directory import RunDirectory
-from mmoe.score.checkpoint import CheckpointFolder
 from mmoe.score.predictor import Predictor
 from mmoe.tasks.gate_statistics import GateStatistics
 from mmoe.train.data_words import said_of_continued

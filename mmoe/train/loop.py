@@ -7,6 +7,8 @@ from contextlib import ExitStack, closing, nullcontext
 from itertools import islice
 from typing import Any
 
+from mmoe.checkpoint.folder import CheckpointFolder
+from mmoe.checkpoint.saver import CheckpointSaver
 from mmoe.config import RunConfig
 from mmoe.datasets.batch import Batch
 from mmoe.datasets.share import Share
@@ -15,9 +17,7 @@ from mmoe.parallel import rank, world_size
 from mmoe.run.atomic_files import write_json
 from mmoe.run.console import Reporter, Tracker
 from mmoe.run.directory import RunDirectory
-from mmoe.score.checkpoint import CheckpointFolder
 from mmoe.score.predictor import Predictor
-from mmoe.score.saving import CheckpointSaver
 from mmoe.tasks.metrics import higher_is_better, monitor_value
 from mmoe.train.ahead import Trained, ids_ahead
 from mmoe.train.evaluate import split_metrics

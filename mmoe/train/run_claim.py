@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 
+from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.config import DeviceKind, RunConfig, dump_config
 from mmoe.run import own_files
 from mmoe.run.atomic_files import write_json, write_text
@@ -19,7 +20,6 @@ from mmoe.run.folder_claim import (
     holds_nothing,
     remove_stray_files,
 )
-from mmoe.score.checkpoint import CheckpointFolder
 from mmoe.tasks.diverged import Diverged
 from mmoe.train.data_words import continued_data
 from mmoe.train.prepare import PreparedData

@@ -10,17 +10,17 @@ from pydantic import create_model
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
+from mmoe.checkpoint.folder import CheckpointFolder, with_prefix
+from mmoe.checkpoint.optimizer_state import flatten_optimizer, unflatten_optimizer
+from mmoe.checkpoint.random_state import load_random_states, own_random_states
+from mmoe.checkpoint.saver import CheckpointSaver
+from mmoe.checkpoint.stored_tensors import StoredTensors
+from mmoe.checkpoint.weights import load_id_maps, load_network, load_weights
 from mmoe.config.stored import Count, Number, Stored
 from mmoe.embeddings import managed_ids
 from mmoe.models.ranker import Ranker
 from mmoe.parallel import rank, world_size
 from mmoe.parallel.shards import Shard, TensorMap, cut_all, cut_like, pieces
-from mmoe.score.checkpoint import CheckpointFolder, with_prefix
-from mmoe.score.saving import CheckpointSaver
-from mmoe.score.stored_tensors import StoredTensors
-from mmoe.score.weights import load_id_maps, load_network, load_weights
-from mmoe.train.optim import flatten_optimizer, unflatten_optimizer
-from mmoe.train.random_state import load_random_states, own_random_states
 
 
 @dataclass

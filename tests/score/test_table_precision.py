@@ -9,12 +9,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from mmoe.checkpoint import weights
 from mmoe.config import config_from_dict
 from mmoe.datasets.encoded import EncodedData
 from mmoe.datasets.splits import Splits
 from mmoe.embeddings import scoring_embeddings
 from mmoe.run import RunDirectory
-from mmoe.score import load_predictor, score_files, weights
+from mmoe.score import load_predictor, score_files
 from mmoe.train import evaluate_run, train_run
 from mmoe.train.evaluate import _cost_of_precision
 from tests.parallel.launch import launch

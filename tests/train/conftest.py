@@ -6,10 +6,10 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.config import config_from_dict, set_values
 from mmoe.datasets.splits import Splits
 from mmoe.run.console import SilentReporter
-from mmoe.score.checkpoint import CheckpointFolder
 from mmoe.train import train_run
 
 

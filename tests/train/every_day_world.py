@@ -14,12 +14,12 @@ from pathlib import Path
 import numpy as np
 import torch.distributed as dist
 
+from mmoe.checkpoint.folder import CheckpointFolder
+from mmoe.checkpoint.saver import CheckpointSaver
 from mmoe.config import config_from_dict, load_config, set_values
 from mmoe.datasets.stream import StreamSplits
 from mmoe.parallel import from_all, rank
-from mmoe.score.checkpoint import CheckpointFolder
 from mmoe.score.predictor import Predictor
-from mmoe.score.saving import CheckpointSaver
 from mmoe.train import WarmStart, loop, train_run
 from mmoe.train.backtest import BacktestSettings, backtest
 from mmoe.train.evaluate import predict_rows

@@ -10,12 +10,12 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from mmoe.checkpoint.folder import CheckpointFolder
+from mmoe.checkpoint.saver import CheckpointSaver
 from mmoe.config import config_from_dict, set_values
 from mmoe.run import RunDirectory
 from mmoe.score import load_predictor
-from mmoe.score.checkpoint import CheckpointFolder
 from mmoe.score.predictor import Predictor
-from mmoe.score.saving import CheckpointSaver
 from mmoe.tasks.gate_statistics import GateStatistics
 from mmoe.train import WarmStart, evaluate_run
 from mmoe.train.fit import _training_state

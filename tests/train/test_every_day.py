@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.config import config_from_dict, set_values
 from mmoe.datasets.encoder import FeatureEncoder
 from mmoe.datasets.extend_encoder import extend_encoder
@@ -20,7 +21,6 @@ from mmoe.embeddings import managed_ids
 from mmoe.report import write_report
 from mmoe.run import RunDirectory
 from mmoe.score import load_predictor
-from mmoe.score.checkpoint import CheckpointFolder
 from mmoe.score.predictor import Predictor
 from mmoe.tasks.metrics import task_metrics
 from mmoe.train import WarmStart, evaluate_run, train_run

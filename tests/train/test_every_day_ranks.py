@@ -10,9 +10,9 @@ import pytest
 import torch
 import yaml
 
+from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.config import load_config
 from mmoe.parallel import ensure_process_group
-from mmoe.score.checkpoint import CheckpointFolder
 from mmoe.train import WarmStart, train_run
 from mmoe.train.backtest import BacktestSettings, backtest
 from tests.parallel.launch import launch

@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.config import config_from_dict, set_values
 from mmoe.datasets.encoded import EncodedData
 from mmoe.datasets.splits import Splits
@@ -15,7 +16,6 @@ from mmoe.embeddings import managed_ids
 from mmoe.run import RunDirectory
 from mmoe.run.console import SilentReporter
 from mmoe.score import load_predictor, score_files
-from mmoe.score.checkpoint import CheckpointFolder
 from mmoe.train import evaluate_run, train_run
 from mmoe.train.baselines import logistic_regression
 

@@ -5,9 +5,9 @@ from contextlib import nullcontext
 import pytest
 import torch
 
+from mmoe.checkpoint.random_state import random_states, restore_random_states
 from mmoe.datasets.batch import Batch
 from mmoe.train.on_device import on_device
-from mmoe.train.random_state import random_states, restore_random_states
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 

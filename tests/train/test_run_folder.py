@@ -12,11 +12,11 @@ from subprocess import PIPE
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.config import config_from_dict, set_values
 from mmoe.run import RunDirectory, folder_lock
 from mmoe.run.console import SilentReporter
 from mmoe.run.folder_claim import FolderClaim
-from mmoe.score.checkpoint import CheckpointFolder
 from mmoe.train import Interrupted, train_run
 from mmoe.train.backtest import BacktestSettings, backtest
 

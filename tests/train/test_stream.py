@@ -5,11 +5,11 @@ import threading
 
 import pytest
 
+from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.config import config_from_dict, set_values
 from mmoe.datasets.stream.source import StreamSource
 from mmoe.run import RunDirectory
 from mmoe.run.console import SilentReporter
-from mmoe.score.checkpoint import CheckpointFolder
 from mmoe.train import evaluate_run, train_run
 
 STREAM = (

@@ -12,6 +12,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from mmoe.checkpoint.folder import CheckpointFolder
+from mmoe.checkpoint.stored_tensors import StoredTensors
 from mmoe.config import config_from_dict, set_values
 from mmoe.datasets.encoder import FeatureEncoder
 from mmoe.datasets.extend_encoder import extend_encoder
@@ -20,9 +22,7 @@ from mmoe.models import build_network
 from mmoe.parallel import ensure_process_group
 from mmoe.run import RunDirectory
 from mmoe.score import load_predictor
-from mmoe.score.checkpoint import CheckpointFolder
 from mmoe.score.predictor import Predictor
-from mmoe.score.stored_tensors import StoredTensors
 from mmoe.train import WarmStart, train_run
 from mmoe.train.fit import _training_state
 from mmoe.train.prepare import encode, prepare

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.config.stored import Stored
 from mmoe.run.atomic_files import read_json
 from mmoe.run.directory import RunDirectory
-from mmoe.score.checkpoint import CheckpointFolder
 from mmoe.train.warm_start.sources import NewExperts
 
 

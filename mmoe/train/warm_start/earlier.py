@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mmoe.checkpoint.folder import CheckpointFolder
+from mmoe.checkpoint.stored_tensors import StoredTensors
 from mmoe.config import RunConfig
 from mmoe.datasets.encoder import FeatureEncoder
 from mmoe.run.directory import RunDirectory
-from mmoe.score.checkpoint import CheckpointFolder
-from mmoe.score.stored_tensors import StoredTensors
 from mmoe.train.warm_start.meaning import differences, named_pairs
 
 # What must stay of the model; sizes show in the tensors.

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from mmoe.checkpoint.stored_tensors import StoredTensors
 from mmoe.parallel.shards import Shard
-from mmoe.score.stored_tensors import StoredTensors
 
 
 @dataclass(frozen=True)

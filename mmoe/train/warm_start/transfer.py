@@ -2,12 +2,12 @@
 
 import torch
 
+from mmoe.checkpoint.optimizer_state import unflatten_optimizer
+from mmoe.checkpoint.stored_tensors import StoredTensors
 from mmoe.config import RunConfig
 from mmoe.datasets.encoder import FeatureEncoder
 from mmoe.models.network import MixtureNetwork
 from mmoe.models.registry import build_network
-from mmoe.score.stored_tensors import StoredTensors
-from mmoe.train.optim import unflatten_optimizer
 from mmoe.train.state import TrainingState
 from mmoe.train.warm_start.dense import DenseTransfer
 from mmoe.train.warm_start.earlier import EarlierRun

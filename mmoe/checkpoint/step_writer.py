@@ -27,10 +27,10 @@ from torch.distributed.checkpoint.planner import (
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
+from mmoe.checkpoint.folder import CheckpointFolder, flush
+from mmoe.checkpoint.stored_tensors import file_name
 from mmoe.parallel.shards import Shard
 from mmoe.run.own_files import STEP_FILE, remove_files
-from mmoe.score.checkpoint import CheckpointFolder, flush
-from mmoe.score.stored_tensors import file_name
 
 
 class ShardPlanner(DefaultSavePlanner):

@@ -7,9 +7,9 @@ import pytest
 import torch
 from safetensors import SafetensorError
 
-from mmoe.score import step_writer
-from mmoe.score.checkpoint import CheckpointFolder
-from mmoe.score.saving import CheckpointSaver
+from mmoe.checkpoint import step_writer
+from mmoe.checkpoint.folder import CheckpointFolder
+from mmoe.checkpoint.saver import CheckpointSaver
 
 
 @pytest.fixture

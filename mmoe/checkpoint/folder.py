@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import Field
 from torch import Tensor
 
+from mmoe.checkpoint.stored_tensors import StoredTensors
 from mmoe.config.stored import Stored
 from mmoe.run.atomic_files import read_json
 from mmoe.run.own_files import (
@@ -20,7 +21,6 @@ from mmoe.run.own_files import (
     matching,
     remove_files,
 )
-from mmoe.score.stored_tensors import StoredTensors
 
 T = TypeVar("T")
 _Step = Annotated[str, Field(pattern=r"^step-[0-9]{1,18}(-[0-9]{1,18})?$")]

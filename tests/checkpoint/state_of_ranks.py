@@ -10,10 +10,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from mmoe.checkpoint.optimizer_state import flatten_optimizer, unflatten_optimizer
+from mmoe.checkpoint.saver import CheckpointSaver
 from mmoe.config import OptimizerConfig
 from mmoe.parallel.shards import Shard
-from mmoe.score.saving import CheckpointSaver
-from mmoe.train.optim import build_average, build_optimizer, flatten_optimizer, unflatten_optimizer
+from mmoe.train.optim import build_average, build_optimizer
 from mmoe.train.state import Position, TrainingState
 
 SEED = 11

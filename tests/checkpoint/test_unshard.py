@@ -9,12 +9,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from mmoe.checkpoint import unshard as unshard_module
+from mmoe.checkpoint.folder import CheckpointFolder
+from mmoe.checkpoint.saver import CheckpointSaver
+from mmoe.checkpoint.unshard import unshard
 from mmoe.parallel.shards import Shard
 from mmoe.run import RunDirectory
-from mmoe.score import unshard as unshard_module
-from mmoe.score.checkpoint import CheckpointFolder
-from mmoe.score.saving import CheckpointSaver
-from mmoe.score.unshard import unshard
 
 TENSORS = {
     "tables.item": torch.arange(40.0).reshape(10, 4),

@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict_saver import save as distributed_save
 
+from mmoe.checkpoint.folder import CheckpointFolder
+from mmoe.checkpoint.step_writer import ShardPlanner, StepWriter
 from mmoe.parallel import ensure_process_group, rank, world_size
 from mmoe.parallel.shards import Shard, TensorMap, pieces
-from mmoe.score.checkpoint import CheckpointFolder
-from mmoe.score.step_writer import ShardPlanner, StepWriter
 
 # After an error on this rank others may be stuck; longer than writing takes, shorter than patience
 _SECONDS_AFTER_AN_ERROR = 60.0
@@ -39,8 +39,8 @@ class CheckpointSaver:
     Example:
         >>> import tempfile, torch
         >>> from pathlib import Path
-        >>> from mmoe.score.checkpoint import CheckpointFolder
-        >>> from mmoe.score.saving import CheckpointSaver
+        >>> from mmoe.checkpoint.folder import CheckpointFolder
+        >>> from mmoe.checkpoint.saver import CheckpointSaver
         >>> folder = CheckpointFolder(Path(tempfile.mkdtemp()))
         >>> weight = torch.zeros(2)
         >>> with CheckpointSaver(folder) as saver:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import nn
 
+from mmoe.checkpoint.stored_tensors import StoredTensors
 from mmoe.config import TableSpec
 from mmoe.embeddings import (
     EmbeddingBackend,
@@ -16,7 +17,6 @@ from mmoe.embeddings import (
 from mmoe.models.ranker import Ranker
 from mmoe.parallel import world_size
 from mmoe.parallel.shards import Shard, cut_all
-from mmoe.score.stored_tensors import StoredTensors
 
 
 def load_weights(

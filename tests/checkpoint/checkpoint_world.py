@@ -1,6 +1,6 @@
 """Gloo worlds that write checkpoints, and processes that die while they do; run by the tests.
 
-    python tests/score/checkpoint_world.py FOLDER
+    python tests/checkpoint/checkpoint_world.py FOLDER
 
 What four ranks hold is `held`; what it all is together is `whole`. Processes are forked, so that
 they need not import torch again. What they found goes to FOLDER/found.json.
@@ -18,10 +18,10 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from mmoe.checkpoint import step_writer
+from mmoe.checkpoint.folder import CheckpointFolder
+from mmoe.checkpoint.saver import CheckpointSaver
 from mmoe.parallel.shards import Shard
-from mmoe.score import step_writer
-from mmoe.score.checkpoint import CheckpointFolder
-from mmoe.score.saving import CheckpointSaver
 from tests.parallel.joining import PATIENCE, join_world
 
 # For each tensor the boxes of each of four ranks: (offsets, sizes).

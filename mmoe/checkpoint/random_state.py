@@ -5,9 +5,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from mmoe.checkpoint.stored_tensors import StoredTensors
 from mmoe.parallel import rank, world_size
 from mmoe.parallel.shards import Shard
-from mmoe.score.stored_tensors import StoredTensors
 
 
 def random_states(device: torch.device) -> dict[str, Tensor]:
@@ -29,7 +29,7 @@ def restore_random_states(saved: Mapping[str, Tensor], device: torch.device) -> 
         One line for the user where the run was on another kind of device, else None.
 
     Example:
-        >>> from mmoe.train.random_state import random_states, restore_random_states
+        >>> from mmoe.checkpoint.random_state import random_states, restore_random_states
         >>> cpu = torch.device("cpu")
         >>> restore_random_states(random_states(cpu), cpu) is None
         True

@@ -9,6 +9,8 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
+from mmoe.checkpoint.folder import CheckpointFolder
+from mmoe.checkpoint.stored_tensors import StoredTensors
 from mmoe.embeddings.byte_size import byte_size
 from mmoe.parallel.shards import Shard
 from mmoe.run.atomic_files import check_new_file, not_written
@@ -16,8 +18,6 @@ from mmoe.run.console import Reporter, SilentReporter
 from mmoe.run.directory import RunDirectory
 from mmoe.run.spared import check_not_of_run
 from mmoe.run.temporaries import remove_dead, temporary_beside
-from mmoe.score.checkpoint import CheckpointFolder
-from mmoe.score.stored_tensors import StoredTensors
 
 # Of a safetensors file: the header's length in bytes comes first, as a little-endian number
 _LENGTH_BYTES = 8
