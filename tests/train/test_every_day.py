@@ -18,6 +18,7 @@ from mmoe.config import config_from_dict, set_values
 from mmoe.datasets.encoder import FeatureEncoder
 from mmoe.datasets.extend_encoder import extend_encoder
 from mmoe.embeddings import managed_ids
+from mmoe.parallel import ensure_process_group
 from mmoe.report import write_report
 from mmoe.run import RunDirectory
 from mmoe.score import load_predictor
@@ -118,6 +119,7 @@ def _begun(config, start: Path):
     earlier = EarlierRun.open(start)
     earlier.check(config)
     prepared = prepare(config, earlier=earlier.encoder)
+    ensure_process_group()
     state = _training_state(config, prepared)
     report = transfer(earlier, state, config, prepared.encoder)
     return state, prepared.encoder, report
