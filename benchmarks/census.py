@@ -21,8 +21,8 @@ from mmoe.config import RunConfig
 from mmoe.datasets import encode_labels, load_recipe, load_splits
 from mmoe.datasets.encoded import EncodedData
 from mmoe.datasets.splits import Splits
+from mmoe.metrics import AucDifference, auc_difference_interval
 from mmoe.score import load_predictor
-from mmoe.tasks.metrics import AucDifference, auc_difference_interval
 from mmoe.train import train_run
 from mmoe.train.baselines import boosted_trees, logistic_regression
 

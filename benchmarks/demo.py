@@ -21,11 +21,11 @@ from mmoe.datasets.recipes import load_recipe
 from mmoe.datasets.rows import visible_columns
 from mmoe.datasets.sources import load_splits
 from mmoe.datasets.splits import Splits
+from mmoe.metrics.auc import auc
 from mmoe.report import write_report
 from mmoe.run import RunDirectory
 from mmoe.run.console import ConsoleReporter
 from mmoe.score import score_files
-from mmoe.tasks.auc import auc
 from mmoe.train import train_run
 from mmoe.train.baselines import logistic_regression
 

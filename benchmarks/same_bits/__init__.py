@@ -1,1 +1,1 @@
-"""What a change of the structure must not change: weights, metrics, scores, refusals, to the bit."""
+"""What a change of structure must not change: weights, metrics, scores, refusals, to the bit."""

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from mmoe.tasks.diverged import WHAT_TO_CHANGE, Diverged
+from mmoe.errors import WHAT_TO_CHANGE, Diverged
 
 
 class GateRecordLike(Protocol):

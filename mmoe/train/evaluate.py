@@ -16,13 +16,13 @@ from mmoe.datasets.share import Share
 from mmoe.datasets.sources import generated_splits, load_test
 from mmoe.datasets.stream import every_row, open_stream, wants_stream
 from mmoe.embeddings import memory_of_tables
+from mmoe.metrics.curves import task_curves
+from mmoe.metrics.of_tasks import task_metrics
 from mmoe.parallel import first_other, from_first, rank, to_first, world_size
 from mmoe.run.console import Reporter, SilentReporter, Tracker
 from mmoe.run.directory import RunDirectory
 from mmoe.score.predictor import GateCallback, Predictor, load_predictor
-from mmoe.tasks.curves import task_curves
 from mmoe.tasks.gate_statistics import GateStatistics
-from mmoe.tasks.metrics import task_metrics
 from mmoe.train.data_words import said_of_other_rows, said_of_own_split
 from mmoe.train.prepare import LabelledRows, encode
 

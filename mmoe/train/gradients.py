@@ -9,9 +9,9 @@ from torch import Tensor
 
 from mmoe.config import RunConfig
 from mmoe.datasets.batch import Batch
+from mmoe.errors import Diverged
 from mmoe.models.network import NetworkOutput
 from mmoe.models.ranker import Ranker
-from mmoe.tasks.diverged import Diverged
 from mmoe.tasks.losses import multi_task_loss, observed_weights
 from mmoe.train.parts import BACKWARD, LOSS, part
 from mmoe.train.ranks import ONE_PROCESS, StepRanks

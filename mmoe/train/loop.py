@@ -13,12 +13,12 @@ from mmoe.config import RunConfig
 from mmoe.datasets.batch import Batch
 from mmoe.datasets.share import Share
 from mmoe.embeddings import managed_ids
+from mmoe.metrics.of_tasks import higher_is_better, monitor_value
 from mmoe.parallel import rank, world_size
 from mmoe.run.atomic_files import write_json
 from mmoe.run.console import Reporter, Tracker
 from mmoe.run.directory import RunDirectory
 from mmoe.score.predictor import Predictor
-from mmoe.tasks.metrics import higher_is_better, monitor_value
 from mmoe.train.ahead import Trained, ids_ahead
 from mmoe.train.evaluate import split_metrics
 from mmoe.train.events import EventLog

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.config import DeviceKind, RunConfig, dump_config
+from mmoe.errors import Diverged
 from mmoe.run import own_files
 from mmoe.run.atomic_files import write_json, write_text
 from mmoe.run.directory import RunDirectory
@@ -20,7 +21,6 @@ from mmoe.run.folder_claim import (
     holds_nothing,
     remove_stray_files,
 )
-from mmoe.tasks.diverged import Diverged
 from mmoe.train.data_words import continued_data
 from mmoe.train.prepare import PreparedData
 from mmoe.train.run_data import RunData

@@ -5,8 +5,8 @@ from contextlib import contextmanager
 
 from mmoe.config import RunConfig
 from mmoe.datasets.batch import Batch
+from mmoe.errors import WHAT_TO_CHANGE, Diverged
 from mmoe.mixture import update_biases
-from mmoe.tasks.diverged import WHAT_TO_CHANGE, Diverged
 from mmoe.train.gradients import StepLosses, forward_backward
 from mmoe.train.optim import learning_rate_factor
 from mmoe.train.parts import OPTIMIZER, part

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import yaml
 
-from mmoe.tasks.curves import task_curves
-from mmoe.tasks.metrics import task_metrics
+from mmoe.metrics.curves import task_curves
+from mmoe.metrics.of_tasks import task_metrics
 
 
 def _task(kind: str, rate: float, seed: int, oracle: bool) -> tuple[dict, dict]:

@@ -15,11 +15,11 @@ from mmoe.config import SplitConfig, config_from_dict, set_values
 from mmoe.datasets import fingerprint
 from mmoe.datasets.days import Day, day_parts, days_of
 from mmoe.datasets.splits import split_table
+from mmoe.metrics import auc, task_metrics
 from mmoe.run import RunDirectory, folder_lock
 from mmoe.run.folder_claim import FolderClaim
 from mmoe.run.metrics_table import backtest_table
 from mmoe.score import load_predictor
-from mmoe.tasks.metrics import auc, task_metrics
 from mmoe.train import Interrupted, evaluate_run
 from mmoe.train.backtest import BacktestSettings, backtest, plan_steps
 from mmoe.train.prepare import encode

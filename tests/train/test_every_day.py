@@ -18,12 +18,12 @@ from mmoe.config import config_from_dict, set_values
 from mmoe.datasets.encoder import FeatureEncoder
 from mmoe.datasets.extend_encoder import extend_encoder
 from mmoe.embeddings import managed_ids
+from mmoe.metrics.of_tasks import task_metrics
 from mmoe.parallel import ensure_process_group
 from mmoe.report import write_report
 from mmoe.run import RunDirectory
 from mmoe.score import load_predictor
 from mmoe.score.predictor import Predictor
-from mmoe.tasks.metrics import task_metrics
 from mmoe.train import WarmStart, evaluate_run, train_run
 from mmoe.train.backtest import BacktestSettings, backtest
 from mmoe.train.fit import _training_state

@@ -107,7 +107,7 @@ def test_the_order_of_rows_is_left_alone(finished, sampled_splits):
     config = finished.directory.config()
     predictor, encoder, _ = load_predictor(finished.directory)
     data = encode(config, encoder, sampled_splits.test, "log")
-    from mmoe.tasks.metrics import auc
+    from mmoe.metrics import auc
 
     found = auc(sampled_splits.test["click"].to_numpy(), predictor.predict(data)[:, 0])
     assert finished.metrics["tasks"]["click"]["auc"] == pytest.approx(found, abs=1e-12)

@@ -299,7 +299,7 @@ def test_tensorboard_reads_what_was_written(finished):
 
 
 def test_a_run_that_diverged_advises_no_resume(train, tmp_path, monkeypatch, mmoe):
-    from mmoe.tasks.diverged import Diverged
+    from mmoe.errors import Diverged
     from mmoe.train import loop
 
     step = loop.train_step

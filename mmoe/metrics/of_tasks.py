@@ -5,15 +5,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mmoe.tasks.auc import GroupedAuc, auc, grouped_auc, roc_points
-from mmoe.tasks.calibration import (
+from mmoe.metrics.auc import GroupedAuc, auc, grouped_auc, roc_points
+from mmoe.metrics.calibration import (
     calibration_ratio,
     expected_calibration_error,
     log_loss,
     normalised_entropy,
 )
-from mmoe.tasks.delong import AucDifference, auc_difference_interval
-from mmoe.tasks.observed import Kind, ObservedRows, observed_rows
+from mmoe.metrics.delong import AucDifference, auc_difference_interval
+from mmoe.metrics.observed import Kind, ObservedRows, observed_rows
 
 __all__ = [
     "AucDifference",

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from sklearn import metrics as sk
 from sklearn.calibration import calibration_curve
 
-from mmoe.tasks.calibration import (
+from mmoe.metrics.calibration import (
     calibration_bins,
     calibration_ratio,
     expected_calibration_error,

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score, roc_curve
 
-from mmoe.tasks.auc import auc, grouped_auc, roc_points
+from mmoe.metrics.auc import auc, grouped_auc, roc_points
 
 
 @st.composite

@@ -1,4 +1,4 @@
-"""What is raised where training has left all reason."""
+"""Exceptions that callers tell apart by their class."""
 
 
 class Diverged(ValueError):

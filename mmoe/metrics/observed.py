@@ -5,7 +5,7 @@ from typing import Literal
 
 import numpy as np
 
-from mmoe.tasks.diverged import WHAT_TO_CHANGE, Diverged
+from mmoe.errors import WHAT_TO_CHANGE, Diverged
 
 Kind = Literal["binary", "regression"]
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import numpy as np
 
-from mmoe.tasks.auc import roc_points
-from mmoe.tasks.calibration import ECE_BINS, calibration_bins
-from mmoe.tasks.observed import Kind, ObservedRows, observed_rows
+from mmoe.metrics.auc import roc_points
+from mmoe.metrics.calibration import ECE_BINS, calibration_bins
+from mmoe.metrics.observed import Kind, ObservedRows, observed_rows
 
 ROC_POINTS = 200
 HISTOGRAM_BINS = 60

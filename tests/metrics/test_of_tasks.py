@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn import metrics as sk
 
-from mmoe.tasks.metrics import higher_is_better, monitor_value, task_metrics
+from mmoe.metrics.of_tasks import higher_is_better, monitor_value, task_metrics
 
 BINARY_KEYS = [
     "auc",

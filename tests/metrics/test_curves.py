@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmoe.tasks.auc import roc_points
-from mmoe.tasks.curves import HISTOGRAM_BINS, ROC_POINTS, task_curves, thin_curve
+from mmoe.metrics.auc import roc_points
+from mmoe.metrics.curves import HISTOGRAM_BINS, ROC_POINTS, task_curves, thin_curve
 
 
 def _rows(n=30_000, seed=0):

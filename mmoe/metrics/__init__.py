@@ -1,0 +1,16 @@
+"""Metrics of predictions, in NumPy alone: AUC and its kin, calibration, curves, intervals."""
+
+from mmoe.metrics.auc import auc
+from mmoe.metrics.curves import task_curves
+from mmoe.metrics.delong import AucDifference, auc_difference_interval
+from mmoe.metrics.of_tasks import higher_is_better, monitor_value, task_metrics
+
+__all__ = [
+    "AucDifference",
+    "auc",
+    "auc_difference_interval",
+    "higher_is_better",
+    "monitor_value",
+    "task_curves",
+    "task_metrics",
+]
