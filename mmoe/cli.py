@@ -23,7 +23,7 @@ def main() -> None:
     if os.environ.get("WORLD_SIZE", "1") != "1":
         # Where a rank ends, torch's C++ tells the others so with stack traces; we do in one line
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-        from mmoe.parallel.run_as_rank import run_as_rank
+        from mmoe.parallel.launch.run_as_rank import run_as_rank
 
         run_as_rank(_run_on_ranks, _asked())
     try:

@@ -110,7 +110,7 @@ def main() -> None:
     import mmoe.checkpoint.unshard
     import mmoe.commands
     import mmoe.embeddings
-    import mmoe.parallel.run_as_rank
+    import mmoe.parallel.launch.run_as_rank
     import mmoe.train.backtest
 
     if mmoe.embeddings.torchrec_problem() is None:

@@ -10,7 +10,7 @@ from mmoe.config import RunConfig, config_from_dict
 from mmoe.datasets.recipes import load_recipe
 from mmoe.mixture.gates.logits import GateLogits
 from mmoe.models.build import build_ranker
-from mmoe.parallel.process_group import ensure_process_group
+from mmoe.parallel.launch.process_group import ensure_process_group
 from mmoe.train import PreparedData, prepare
 from mmoe.train.optim import build_optimizer
 from mmoe.train.state import Position, TrainingState

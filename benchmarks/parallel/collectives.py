@@ -25,7 +25,7 @@ LOGGED = (
 )
 # Whose a collective is, by the module that called it; the first that fits
 OWNERS = {
-    "mmoe.parallel.wire": "rows of experts",
+    "mmoe.parallel.experts.wire": "rows of experts",
     "mmoe.parallel.gradient_sum": "sums of gradients",
     "mmoe.embeddings": "rows of tables",
     "torchrec": "rows of tables",

@@ -2,7 +2,7 @@
 
 Messages are bytes, which have no gradient; the gradients travel the other way by
 `unpack_rows_backward` on the rank of the experts and `pack_rows_backward` on that of the samples.
-`mmoe.parallel.rows` puts the four together.
+`mmoe.parallel.experts.rows` puts the four together.
 """
 
 from collections.abc import Sequence

@@ -1,18 +1,19 @@
 """Many ranks: process groups, who holds which experts, how rows reach them, and sums over ranks."""
 
 from mmoe.parallel.all_reduce_sums import AllReduceSums
-from mmoe.parallel.all_to_all import AllToAllDispatcher
-from mmoe.parallel.expert_placement import ExpertPlacement
-from mmoe.parallel.expert_shards import (
+from mmoe.parallel.experts.all_to_all import AllToAllDispatcher
+from mmoe.parallel.experts.links import WayBack
+from mmoe.parallel.experts.placement import ExpertPlacement
+from mmoe.parallel.experts.shards import (
     expert_shards,
     is_spread,
     replicated_parameters,
     spread_layout,
     spread_parameters,
 )
+from mmoe.parallel.experts.wire import Wire
 from mmoe.parallel.gradient_sum import GradientSum
-from mmoe.parallel.links import WayBack
-from mmoe.parallel.process_group import (
+from mmoe.parallel.launch.process_group import (
     ensure_process_group,
     join_ranks,
     launched_ranks,
@@ -20,9 +21,8 @@ from mmoe.parallel.process_group import (
     training_group,
     world_size,
 )
+from mmoe.parallel.object_collectives import first_other, from_all, from_first, to_first
 from mmoe.parallel.shards import Shard
-from mmoe.parallel.telling import first_other, from_all, from_first, to_first
-from mmoe.parallel.wire import Wire
 
 __all__ = [
     "AllReduceSums",

@@ -18,7 +18,7 @@ from mmoe.parallel import (
     spread_parameters,
     world_size,
 )
-from mmoe.parallel.process_group import PATIENCE
+from mmoe.parallel.launch.process_group import PATIENCE
 
 
 class StepRanks:

@@ -46,7 +46,7 @@ def test_one_rank_needs_no_layout(monkeypatch):
 
 def test_every_rank_draws_the_whole_pool_and_keeps_its_part(monkeypatch):
     ensure_process_group()
-    monkeypatch.setattr("mmoe.parallel.wire.dist.get_world_size", lambda group=None: 3)
+    monkeypatch.setattr("mmoe.parallel.experts.wire.dist.get_world_size", lambda group=None: 3)
     model = ModelConfig.model_validate({"gate": TOP_K, "expert": {"hidden": [5, 3]}})
 
     def build(layout):
@@ -56,7 +56,9 @@ def test_every_rank_draws_the_whole_pool_and_keeps_its_part(monkeypatch):
     whole = build(ONE_PROCESS)
     parts = []
     for rank in range(3):
-        monkeypatch.setattr("mmoe.parallel.wire.dist.get_rank", lambda group=None, rank=rank: rank)
+        monkeypatch.setattr(
+            "mmoe.parallel.experts.wire.dist.get_rank", lambda group=None, rank=rank: rank
+        )
         parts.append(build(Layout(world_size=3, rank=rank, spread=True)))
     for e, part in enumerate(parts[:2]):
         for name, tensor in part.experts.state_dict().items():

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from mmoe.parallel import process_group
+from mmoe.parallel.launch import process_group
 
 GPU = torch.device("cuda", 0)
 

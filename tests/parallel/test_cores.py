@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
-from mmoe.parallel import cores
-from mmoe.parallel.cores import SWITCH, bind_to_own_cores, share_of_cores
+from mmoe.parallel.launch import cores
+from mmoe.parallel.launch.cores import SWITCH, bind_to_own_cores, share_of_cores
 
 CORES = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
 # Of all threads, one of which is older than the binding

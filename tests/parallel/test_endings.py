@@ -8,8 +8,10 @@ import pytest
 
 from mmoe.config import config_from_dict, set_values
 from mmoe.datasets.encoder import FeatureEncoder
-from mmoe.parallel import first_other, run_as_rank, telling
-from mmoe.parallel.rank_watch import RankWatch
+from mmoe.parallel import first_other
+from mmoe.parallel import object_collectives as telling
+from mmoe.parallel.launch import run_as_rank
+from mmoe.parallel.launch.rank_watch import RankWatch
 from mmoe.run import RunDirectory
 from mmoe.score import output_folder
 from mmoe.train import evaluate, run_start, train_run
@@ -76,7 +78,7 @@ def test_a_signal_to_one_rank_ends_all(tmp_path, sent, code, message):
 _WATCHING = """
 import io, os, sys, time
 from mmoe.parallel import ensure_process_group
-from mmoe.parallel.rank_watch import RankWatch
+from mmoe.parallel.launch.rank_watch import RankWatch
 ensure_process_group()
 RankWatch(silence=2.0)
 sys.stderr = io.StringIO()  # as that of all ranks but the first

@@ -8,10 +8,10 @@ from mmoe.parallel import (
     AllToAllDispatcher,
     ExpertPlacement,
     ensure_process_group,
-    expert_shards,
     replicated_parameters,
     spread_parameters,
 )
+from mmoe.parallel.experts import shards as expert_shards
 
 
 @pytest.fixture(name="layer")

@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch.distributed as dist
 
-from mmoe.parallel import run_as_rank
-from mmoe.parallel.meeting import store_of_this_start
-from mmoe.parallel.restarts import begun_before
+from mmoe.parallel.launch import run_as_rank
+from mmoe.parallel.launch.rendezvous import store_of_this_start
+from mmoe.parallel.launch.restarts import begun_before
 from tests.forked import ROOT
 
 

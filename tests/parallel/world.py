@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from mmoe.mixture import ExpertPool, GateOutput, MLPExperts, MultiGateMixture, SoftmaxGate, TopKGate
 from mmoe.parallel import AllToAllDispatcher, ExpertPlacement
-from mmoe.parallel.wire import Flight
+from mmoe.parallel.experts.wire import Flight
 from tests.parallel.joining import join_world
 
 D, G = 16, 3  # experts return the width that they read, so that layers can be stacked

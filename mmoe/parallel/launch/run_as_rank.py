@@ -17,9 +17,9 @@ from typing import NoReturn
 
 import torch.distributed as dist
 
-from mmoe.parallel.process_group import MEETING, cannot_meet, ensure_process_group, rank
-from mmoe.parallel.rank_watch import RankWatch
-from mmoe.parallel.telling import first_other
+from mmoe.parallel.launch.process_group import MEETING, cannot_meet, ensure_process_group, rank
+from mmoe.parallel.launch.rank_watch import RankWatch
+from mmoe.parallel.object_collectives import first_other
 from mmoe.terminal import readable
 
 # Exit codes: what the user can mend, everything else, and Ctrl-C

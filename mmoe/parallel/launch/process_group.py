@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed import Store  # type: ignore[attr-defined]  # not in its __all__
 
-from mmoe.parallel.cores import bind_to_own_cores
-from mmoe.parallel.meeting import store_of_this_start
+from mmoe.parallel.launch.cores import bind_to_own_cores
+from mmoe.parallel.launch.rendezvous import store_of_this_start
 
 # What torchrun sets for each process that it starts
 _LAUNCHER = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")

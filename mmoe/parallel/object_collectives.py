@@ -6,7 +6,7 @@ from typing import Any, TypeVar, cast
 
 import torch.distributed as dist
 
-from mmoe.parallel.process_group import rank, world_size
+from mmoe.parallel.launch.process_group import rank, world_size
 
 T = TypeVar("T")
 

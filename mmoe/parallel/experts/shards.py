@@ -6,8 +6,8 @@ from itertools import pairwise
 from torch import Tensor, nn
 
 from mmoe.mixture import MultiGateMixture
-from mmoe.parallel.all_to_all import AllToAllDispatcher
-from mmoe.parallel.expert_placement import ExpertPlacement
+from mmoe.parallel.experts.all_to_all import AllToAllDispatcher
+from mmoe.parallel.experts.placement import ExpertPlacement
 from mmoe.parallel.shards import Shard
 
 

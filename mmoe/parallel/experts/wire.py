@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import torch.distributed as dist
 from torch import Tensor
 
-from mmoe.parallel.journey import set_out
+from mmoe.parallel.experts.async_exchange import set_out
 
 
 class Wire:

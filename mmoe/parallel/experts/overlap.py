@@ -11,7 +11,7 @@ from mmoe.mixture.dispatcher import Compute, LocalHandle
 from mmoe.mixture.routes import plan_routes
 from mmoe.mixture.trees import Tree
 from mmoe.ops import RoutePlan
-from mmoe.parallel.expert_placement import ExpertPlacement
+from mmoe.parallel.experts.placement import ExpertPlacement
 
 
 def split_plan(
@@ -23,7 +23,7 @@ def split_plan(
         >>> import torch
         >>> from mmoe.mixture import DispatchPlan
         >>> from mmoe.parallel import ExpertPlacement
-        >>> from mmoe.parallel.own_rows import split_plan
+        >>> from mmoe.parallel.experts.overlap import split_plan
         >>> plan = DispatchPlan(
         ...     experts_BGK=torch.tensor([[[0, 2, -1, 3]]], dtype=torch.int32),
         ...     weights_BGK=torch.ones(1, 1, 4),

@@ -16,11 +16,11 @@ from mmoe.mixture import DispatchPlan
 from mmoe.mixture.dispatcher import Compute, source_places
 from mmoe.mixture.trees import Tree
 from mmoe.ops._checks import FLOAT_DTYPES, accumulate_dtype
-from mmoe.parallel.expert_placement import ExpertPlacement
-from mmoe.parallel.links import Links, Sizes, WayBack, WayCosts, check_way
-from mmoe.parallel.own_rows import own_halves, split_plan
-from mmoe.parallel.rows import Arrived, Crossing, begin_rows
-from mmoe.parallel.wire import Wire
+from mmoe.parallel.experts.links import Links, Sizes, WayBack, WayCosts, check_way
+from mmoe.parallel.experts.overlap import own_halves, split_plan
+from mmoe.parallel.experts.placement import ExpertPlacement
+from mmoe.parallel.experts.rows import Arrived, Crossing, begin_rows
+from mmoe.parallel.experts.wire import Wire
 
 # Codes of picks are int32.
 CODES = 2**31

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from mmoe import ops
 from mmoe.mixture.routes import plan_routes
-from mmoe.parallel.journey import set_out
-from mmoe.parallel.links import Links
-from mmoe.parallel.wire import Wire
+from mmoe.parallel.experts.async_exchange import set_out
+from mmoe.parallel.experts.links import Links
+from mmoe.parallel.experts.wire import Wire
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # not in its __all__
 
-from mmoe.parallel.telling import from_all, from_first
+from mmoe.parallel.object_collectives import from_all, from_first
 
 
 def begun_before(out: Path) -> bool:

@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from torch.distributed import Store  # type: ignore[attr-defined]  # not in its __all__
 
-from mmoe.parallel.process_group import meeting_place
+from mmoe.parallel.launch.process_group import meeting_place
 from mmoe.terminal import readable
 
 # Seconds between two signs of life, and without one until a rank counts as gone
