@@ -114,7 +114,7 @@ def main() -> None:
     import mmoe.train.backtest
 
     if mmoe.embeddings.torchrec_problem() is None:
-        import mmoe.embeddings.sharded
+        import mmoe.embeddings.sharded.backend
 
     gc.freeze()  # no program goes through it, and copies it, to collect its own garbage
     end(serve(socket.socket(fileno=int(sys.argv[1]))))

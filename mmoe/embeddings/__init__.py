@@ -6,17 +6,17 @@ from mmoe.embeddings.build import (
     build_scoring_embeddings,
     torchrec_problem,
 )
-from mmoe.embeddings.managed import ManagedEmbeddings, managed_ids
+from mmoe.embeddings.managed.backend import ManagedEmbeddings, managed_ids
 from mmoe.embeddings.names import table_of_state
 from mmoe.embeddings.plain import PlainEmbeddings
-from mmoe.embeddings.plan_table import plan_table
-from mmoe.embeddings.scoring import (
+from mmoe.embeddings.quantized.backend import (
     ScoringEmbeddings,
     memory_of_tables,
     scoring_embeddings,
 )
+from mmoe.embeddings.quantized.stored_rows import RowPrecision
+from mmoe.embeddings.sharded.plan_table import plan_table
 from mmoe.embeddings.step_phases import StepIds, StepPhases
-from mmoe.embeddings.stored_rows import RowPrecision
 from mmoe.parallel.shards import Shard, Sharded, pieces
 
 __all__ = [

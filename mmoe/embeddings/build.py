@@ -16,15 +16,15 @@ from mmoe.config import (
     TableSpec,
 )
 from mmoe.embeddings.initial import fill_tables
-from mmoe.embeddings.managed import ManagedEmbeddings
+from mmoe.embeddings.managed.backend import ManagedEmbeddings
+from mmoe.embeddings.quantized.backend import ScoringEmbeddings
+from mmoe.embeddings.quantized.stored_rows import RowPrecision
 from mmoe.embeddings.quiet import quiet_import
-from mmoe.embeddings.scoring import ScoringEmbeddings
 from mmoe.embeddings.step_phases import HalfT, ResultT, StepPhases, StepT
-from mmoe.embeddings.stored_rows import RowPrecision
 from mmoe.parallel.shards import Sharded
 
 if TYPE_CHECKING:
-    from mmoe.embeddings.ids_ahead import IdsAhead
+    from mmoe.embeddings.sharded.ids_ahead import IdsAhead
 
 
 class EmbeddingBackend(Protocol):
@@ -143,7 +143,7 @@ def build_embeddings(
                 f"install it (see the README) or set embedding_backend to plain"
             )
         with quiet_import():  # seconds to import: only when used
-            from mmoe.embeddings.sharded import ShardedEmbeddings
+            from mmoe.embeddings.sharded.backend import ShardedEmbeddings
 
         module: nn.Module = ShardedEmbeddings(tables, features, optimizer, parallel, device)
     else:
@@ -237,7 +237,7 @@ def _with_managed_ids(
             f"{problem}; install it (see the README) or use encoding hash"
         )
     with quiet_import():
-        from mmoe.embeddings.admission import IdAdmission
+        from mmoe.embeddings.managed.admission import IdAdmission
 
     admissions = {name: IdAdmission(name, rules) for name, rules in managed.items()}
     return ManagedEmbeddings(module, features, admissions, seed)

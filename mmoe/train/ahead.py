@@ -15,7 +15,7 @@ from mmoe.train.step import naming_the_step, set_learning_rates, update
 from mmoe.train.step_batches import StepBatches
 
 if TYPE_CHECKING:
-    from mmoe.embeddings.ids_ahead import IdsAhead
+    from mmoe.embeddings.sharded.ids_ahead import IdsAhead
 
 # Of a step: its number of batches, and what is known of them so far
 Half = tuple[int, HalfStep]

@@ -25,8 +25,8 @@ from mmoe.config import (
     TableSpec,
 )
 from mmoe.embeddings import ManagedEmbeddings, PlainEmbeddings, build_embeddings
-from mmoe.embeddings.admission import IdAdmission
 from mmoe.embeddings.initial import fill_tables
+from mmoe.embeddings.managed.admission import IdAdmission
 from mmoe.parallel.shards import pieces
 from tests.parallel.joining import join_world
 
@@ -233,7 +233,9 @@ def compare(case, ranks, rank):
     if case.managed:
         one = ManagedEmbeddings(one, features, {"item": IdAdmission("item", case.managed)}, SEED)
     initial = shard_errors(many.table_shards(), one.table_weights())
-    with mock.patch("mmoe.embeddings.managed.gather_ids", list):  # it has the ids of all ranks
+    with mock.patch(
+        "mmoe.embeddings.managed.backend.gather_ids", list
+    ):  # it has the ids of all ranks
         of_one = train(one, features, ranks)
     of_many, repeated = (train(module, features, ranks, rank) for module in (many, again))
     same = all(map(torch.equal, of_many, repeated)) and all(

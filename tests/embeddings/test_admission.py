@@ -22,7 +22,7 @@ ADAGRAD = EmbeddingOptimizerConfig(learning_rate=0.1)
 
 @pytest.fixture(name="admission")
 def _admission():
-    from mmoe.embeddings.admission import IdAdmission
+    from mmoe.embeddings.managed.admission import IdAdmission
 
     def make(rows: int = 3, **rules) -> IdAdmission:
         return IdAdmission("item", ManagedIds(rows=rows, **rules))
@@ -103,7 +103,7 @@ def test_long_batches_are_not_cut(admission):
 )
 @settings(max_examples=60, deadline=None)
 def test_no_two_ids_share_a_row(batches, evict, admit_after):
-    from mmoe.embeddings.admission import IdAdmission
+    from mmoe.embeddings.managed.admission import IdAdmission
 
     rules = ManagedIds(rows=ROWS, evict=evict, admit_after=admit_after, evict_every=2)
     ids = IdAdmission("item", rules)

@@ -69,7 +69,7 @@ def test_backends_train_alike(kind):
 @pytest.mark.torchrec
 def test_tables_of_one_rate_share_a_kernel_call():
     from mmoe.embeddings.names import table_of_module
-    from mmoe.embeddings.sharded import _kernel_optimizers
+    from mmoe.embeddings.sharded.backend import _kernel_optimizers
 
     def kernels(tables):
         module = _build("rowwise_adagrad", "torchrec", tables)

@@ -9,7 +9,7 @@ import pytest
 from mmoe.config import config_from_dict, set_values
 from mmoe.datasets.encoder import FeatureEncoder
 from mmoe.parallel import first_other
-from mmoe.parallel import object_collectives as telling
+from mmoe.parallel import object_collectives
 from mmoe.parallel.launch import run_as_rank
 from mmoe.parallel.launch.rank_watch import RankWatch
 from mmoe.run import RunDirectory
@@ -159,7 +159,7 @@ def test_an_empty_file_does_not_stop_the_ranks(funnel_table, funnel_config, tmp_
 
 
 def _second_rank_tells(monkeypatch, change):
-    for module in (telling, run_start):  # where `first_other` and `all_see` look it up
+    for module in (object_collectives, run_start):  # where `first_other` and `all_see` look it up
         monkeypatch.setattr(module, "from_all", lambda value: [value, change(value)])
 
 
@@ -171,7 +171,7 @@ def test_the_first_rank_that_differs(monkeypatch):
         ("aabc", (2, "b", "a")),
         ("abb", (1, "b", "a")),
     ):
-        monkeypatch.setattr(telling, "from_all", lambda value, of_ranks=of_ranks: of_ranks)
+        monkeypatch.setattr(object_collectives, "from_all", lambda value, of_ranks=of_ranks: of_ranks)
         assert first_other("a") == found
 
 

@@ -89,7 +89,7 @@ def test_what_a_step_reads_is_kept_for_the_streams_that_read_it(monkeypatch):
     """On a GPU ids leave on a stream of their own."""
     from torchrec import KeyedJaggedTensor
 
-    from mmoe.embeddings.ids_ahead import _Sent
+    from mmoe.embeddings.sharded.ids_ahead import _Sent
 
     kept = []
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, _: kept.append(self))

@@ -7,14 +7,14 @@ import torch
 from torch import Tensor, nn
 
 from mmoe.config import FeatureSpec
-from mmoe.embeddings.gather import gather_ids
 from mmoe.embeddings.initial import fresh_rows
+from mmoe.embeddings.managed.gather import gather_ids
 from mmoe.embeddings.names import table_of_state
 from mmoe.parallel.shards import Sharded, pieces, rows_held
 
 if TYPE_CHECKING:
-    from mmoe.embeddings.admission import IdAdmission
     from mmoe.embeddings.build import EmbeddingBackend
+    from mmoe.embeddings.managed.admission import IdAdmission
 
 
 class ManagedEmbeddings(nn.Module):

@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from mmoe.config import FeatureSpec, ScoringPrecision, TableSpec
 from mmoe.embeddings.bags import Bags, split_bags
 from mmoe.embeddings.byte_size import byte_size
-from mmoe.embeddings.managed import managed_ids
-from mmoe.embeddings.pool_over_ranks import pool_over_ranks
+from mmoe.embeddings.managed.backend import managed_ids
 from mmoe.embeddings.pooling import divide_by_length
-from mmoe.embeddings.spread_tables import spread_tables
-from mmoe.embeddings.stored_rows import RowPrecision, row_bytes, stored_rows
+from mmoe.embeddings.quantized.pool_over_ranks import pool_over_ranks
+from mmoe.embeddings.quantized.spread_tables import spread_tables
+from mmoe.embeddings.quantized.stored_rows import RowPrecision, row_bytes, stored_rows
 from mmoe.parallel import rank, world_size
 
 

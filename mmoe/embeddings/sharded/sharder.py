@@ -14,7 +14,7 @@ from torchrec.distributed.sharding.rw_sharding import RwPooledEmbeddingDist
 from torchrec.distributed.sharding.twrw_sharding import TwRwPooledEmbeddingDist
 from torchrec.distributed.types import ShardingType
 
-from mmoe.embeddings.sum_over_ranks import SumOverRanks
+from mmoe.embeddings.sharded.sum_over_ranks import SumOverRanks
 
 _SHARDINGS = [
     ShardingType.DATA_PARALLEL.value,

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from mmoe.config import TableSpec
-from mmoe.embeddings.stored_rows import RowPrecision, row_bytes
+from mmoe.embeddings.quantized.stored_rows import RowPrecision, row_bytes
 
 
 def spread_tables(

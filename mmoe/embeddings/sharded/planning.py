@@ -16,7 +16,7 @@ from torchrec.distributed.types import ShardingPlan, ShardingType
 from mmoe.config import EmbeddingOptimizerConfig, ParallelConfig, TablePlacement, TableSpec
 from mmoe.embeddings.byte_size import byte_size
 from mmoe.embeddings.names import module_name
-from mmoe.embeddings.sharder import TableSharder
+from mmoe.embeddings.sharded.sharder import TableSharder
 
 SHARDINGS = {
     "table_wise": ShardingType.TABLE_WISE,

@@ -22,15 +22,15 @@ from torchrec.modules.embedding_configs import DataType
 from torchrec.optim.keyed import CombinedOptimizer, KeyedOptimizer
 
 from mmoe.config import EmbeddingOptimizerConfig, FeatureSpec, ParallelConfig, TableSpec
-from mmoe.embeddings.arrange import Block, arrange, arrangement
-from mmoe.embeddings.ids_ahead import IdsAhead
 from mmoe.embeddings.names import module_name, table_of_module
-from mmoe.embeddings.plan_summary import plan_rows
-from mmoe.embeddings.planning import World, plan_tables
 from mmoe.embeddings.pooling import needed_weights
 from mmoe.embeddings.quiet import quiet_tracing
-from mmoe.embeddings.replicas import Replicas
-from mmoe.embeddings.sharder import TableSharder
+from mmoe.embeddings.sharded.arrange import Block, arrange, arrangement
+from mmoe.embeddings.sharded.ids_ahead import IdsAhead
+from mmoe.embeddings.sharded.plan_summary import plan_rows
+from mmoe.embeddings.sharded.planning import World, plan_tables
+from mmoe.embeddings.sharded.replicas import Replicas
+from mmoe.embeddings.sharded.sharder import TableSharder
 from mmoe.embeddings.step_phases import HalfT, ResultT, StepPhases, StepT
 from mmoe.parallel.shards import Shard, Sharded, held_whole
 

@@ -7,7 +7,7 @@ from torchrec.distributed.types import ParameterSharding
 
 from mmoe.config import EmbeddingOptimizerConfig, ParallelConfig, TableSpec
 from mmoe.embeddings.names import module_name
-from mmoe.embeddings.planning import KERNELS, SHARDINGS, piece_bytes
+from mmoe.embeddings.sharded.planning import KERNELS, SHARDINGS, piece_bytes
 
 
 def plan_rows(

@@ -1,0 +1,1 @@
+"""Tables that are read only: fp32, fp16 or int8 rows, on one process or spread over ranks."""

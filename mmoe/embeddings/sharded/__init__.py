@@ -1,0 +1,1 @@
+"""Tables spread over ranks by TorchRec: planning, lookups, ids that travel a step ahead."""
