@@ -3,10 +3,11 @@
 Works on plain tensors and needs nothing of the rest of the library but `mmoe.ops`.
 """
 
-from mmoe.mixture.capacity import Capacity
-from mmoe.mixture.dispatcher import Dispatcher, DispatchPlan, LocalDispatcher
 from mmoe.mixture.execution import Execution, Work, choose_execution
-from mmoe.mixture.experts import ExpertPool, Pool
+from mmoe.mixture.experts.mlp import MLP
+from mmoe.mixture.experts.mlp_experts import MLPExperts, mlp_experts
+from mmoe.mixture.experts.no_experts import NoExperts
+from mmoe.mixture.experts.pool import ExpertPool, Pool
 from mmoe.mixture.gates import (
     CosineGate,
     DSelectKGate,
@@ -24,11 +25,10 @@ from mmoe.mixture.gates import (
     update_biases,
 )
 from mmoe.mixture.loading import LoadReport, load_experts
-from mmoe.mixture.mlp import MLP
-from mmoe.mixture.mlp_experts import MLPExperts, mlp_experts
 from mmoe.mixture.moe import MoE, MoEOutput
 from mmoe.mixture.multi_gate import MixtureOutput, MultiGateMixture
-from mmoe.mixture.no_experts import NoExperts
+from mmoe.mixture.routing.capacity import Capacity
+from mmoe.mixture.routing.dispatcher import Dispatcher, DispatchPlan, LocalDispatcher
 from mmoe.mixture.statistics import MixtureStatistics
 
 __all__ = [

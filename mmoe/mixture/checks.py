@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mmoe.mixture.capacity import Capacity
-from mmoe.mixture.dispatcher import Dispatcher
-from mmoe.mixture.experts import ExpertPool, Pool
+from mmoe.mixture.experts.pool import ExpertPool, Pool
 from mmoe.mixture.gates import GateOutput
-from mmoe.mixture.routes import host_is_near
+from mmoe.mixture.routing.capacity import Capacity
+from mmoe.mixture.routing.dispatcher import Dispatcher
+from mmoe.mixture.routing.routes import host_is_near
 from mmoe.mixture.trees import Tree, leaves_of
 
 

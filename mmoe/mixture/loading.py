@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from mmoe.mixture.experts import ExpertPool, Pool
+from mmoe.mixture.experts.pool import ExpertPool, Pool
 from mmoe.mixture.gates import DSelectKGate
 from mmoe.mixture.multi_gate import MultiGateMixture
 

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple, cast
 
 from torch import Tensor, nn
 
-from mmoe.mixture.capacity import Capacity, drop_over_capacity
 from mmoe.mixture.checks import (
     as_pool,
     check_capacity,
@@ -20,13 +19,14 @@ from mmoe.mixture.checks import (
     check_source,
     check_visibility,
 )
-from mmoe.mixture.dispatcher import Dispatcher, DispatchPlan, LocalDispatcher, source_places
 from mmoe.mixture.execution import Execution
-from mmoe.mixture.experts import Pool
+from mmoe.mixture.experts.pool import Pool
 from mmoe.mixture.gates import GateOutput, SoftmaxGate
 from mmoe.mixture.picks import as_picks, as_weights, visible_experts
 from mmoe.mixture.policy import make_policy
-from mmoe.mixture.routes import plan_routes
+from mmoe.mixture.routing.capacity import Capacity, drop_over_capacity
+from mmoe.mixture.routing.dispatcher import Dispatcher, DispatchPlan, LocalDispatcher, source_places
+from mmoe.mixture.routing.routes import plan_routes
 from mmoe.mixture.runs import Run, run_dense, run_grouped, run_padded
 from mmoe.mixture.statistics import MixtureStatistics, measure, picked_experts
 from mmoe.mixture.trees import Tree, cast_for_autocast, leaves_of

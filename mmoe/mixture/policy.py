@@ -14,8 +14,8 @@ from mmoe.mixture.execution import (
     choose_execution,
     expected_share,
 )
-from mmoe.mixture.experts import Pool
-from mmoe.mixture.routes import host_is_near
+from mmoe.mixture.experts.pool import Pool
+from mmoe.mixture.routing.routes import host_is_near
 
 
 @dataclass(frozen=True, kw_only=True)

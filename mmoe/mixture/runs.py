@@ -5,10 +5,10 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from mmoe.mixture.dispatcher import Dispatcher, DispatchPlan, LocalDispatcher
-from mmoe.mixture.experts import Pool
-from mmoe.mixture.mlp_experts import Record
-from mmoe.mixture.routes import padded_routes
+from mmoe.mixture.experts.mlp_experts import Record
+from mmoe.mixture.experts.pool import Pool
+from mmoe.mixture.routing.dispatcher import Dispatcher, DispatchPlan, LocalDispatcher
+from mmoe.mixture.routing.routes import padded_routes
 from mmoe.mixture.statistics import dead_share
 from mmoe.mixture.trees import Tree, join_rows, mix_dense, split_rows
 

@@ -6,10 +6,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from mmoe.mixture.experts.mlp_experts import Record
 from mmoe.mixture.gates import GateOutput
-from mmoe.mixture.mlp_experts import Record
 from mmoe.mixture.picks import as_weights
-from mmoe.mixture.segments import segment_sum
+from mmoe.mixture.routing.segments import segment_sum
 
 
 class MixtureStatistics(NamedTuple):

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from mmoe.config.model import ModelConfig
 from mmoe.mixture import Capacity, MLPExperts, MultiGateMixture
-from mmoe.mixture.expert_norm import ExpertBatchNorm
+from mmoe.mixture.experts.norm import ExpertBatchNorm
 from mmoe.models.gates import build_gate
 from mmoe.models.layout import Layout
 from mmoe.parallel import AllToAllDispatcher, ExpertPlacement

@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from mmoe.mixture import Capacity, GateOutput, MLPExperts, MoE, MultiGateMixture, TopKGate
-from mmoe.mixture.routes import padded_routes, plan_routes
-from mmoe.mixture.segments import per_row
+from mmoe.mixture.routing.routes import padded_routes, plan_routes
+from mmoe.mixture.routing.segments import per_row
 from mmoe.ops import gated_combine, grouped_mm
 from mmoe.ops.permute import permute
 

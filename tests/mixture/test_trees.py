@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from mmoe.mixture.routes import plan_routes
+from mmoe.mixture.routing.routes import plan_routes
 from mmoe.mixture.trees import (
     cast_for_autocast,
     gather_rows,

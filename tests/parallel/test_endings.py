@@ -8,8 +8,7 @@ import pytest
 
 from mmoe.config import config_from_dict, set_values
 from mmoe.datasets.encoder import FeatureEncoder
-from mmoe.parallel import first_other
-from mmoe.parallel import object_collectives
+from mmoe.parallel import first_other, object_collectives
 from mmoe.parallel.launch import run_as_rank
 from mmoe.parallel.launch.rank_watch import RankWatch
 from mmoe.run import RunDirectory
@@ -171,7 +170,9 @@ def test_the_first_rank_that_differs(monkeypatch):
         ("aabc", (2, "b", "a")),
         ("abb", (1, "b", "a")),
     ):
-        monkeypatch.setattr(object_collectives, "from_all", lambda value, of_ranks=of_ranks: of_ranks)
+        monkeypatch.setattr(
+            object_collectives, "from_all", lambda value, of_ranks=of_ranks: of_ranks
+        )
         assert first_other("a") == found
 
 

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from mmoe.mixture import ExpertPool, MultiGateMixture, mlp_experts
+from mmoe.mixture import ExpertPool, MultiGateMixture
+from mmoe.mixture.experts import mlp_experts
 from mmoe.parallel import (
     AllToAllDispatcher,
     ExpertPlacement,

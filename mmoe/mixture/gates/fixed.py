@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from mmoe.mixture.gates.checks import check_sizes, rows_and_dtype
 from mmoe.mixture.gates.contract import GateOutput
-from mmoe.mixture.routes import host_is_near
+from mmoe.mixture.routing.routes import host_is_near
 
 
 class FixedGate(nn.Module):

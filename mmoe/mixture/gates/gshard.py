@@ -13,7 +13,7 @@ from mmoe.mixture.gates.options import GateOptions, gate_settings, show_settings
 from mmoe.ops.topk_gate import topk_gate
 
 if TYPE_CHECKING:
-    from mmoe.mixture.capacity import Capacity
+    from mmoe.mixture.routing.capacity import Capacity
 
 
 class GShardGate(nn.Module):

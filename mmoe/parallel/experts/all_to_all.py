@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mmoe import ops
 from mmoe.mixture import DispatchPlan
-from mmoe.mixture.dispatcher import Compute, source_places
+from mmoe.mixture.routing.dispatcher import Compute, source_places
 from mmoe.mixture.trees import Tree
 from mmoe.ops._checks import FLOAT_DTYPES, accumulate_dtype
 from mmoe.parallel.experts.links import Links, Sizes, WayBack, WayCosts, check_way

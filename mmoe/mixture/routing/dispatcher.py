@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from mmoe import ops
-from mmoe.mixture.routes import plan_routes, routes_by_source
+from mmoe.mixture.routing.routes import plan_routes, routes_by_source
 from mmoe.mixture.trees import Tree, gather_rows, mix_grouped, stack_sources
 
 
@@ -80,7 +80,7 @@ def source_places(expert_source: Sequence[int]) -> Tensor:
     """For each expert, which of the sources *that experts read* it reads, int32.
 
     Example:
-        >>> from mmoe.mixture.dispatcher import source_places
+        >>> from mmoe.mixture.routing.dispatcher import source_places
         >>> source_places([3, 0, 3]).tolist()
         [1, 0, 1]
     """

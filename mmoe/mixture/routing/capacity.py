@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mmoe import ops
-from mmoe.mixture.routes import experts_of_pairs, host_is_near
+from mmoe.mixture.routing.routes import experts_of_pairs, host_is_near
 
 Priority = Literal["position", "choice", "probability"]
 
@@ -150,7 +150,7 @@ def drop_over_capacity(
 
     Example:
         >>> import torch
-        >>> from mmoe.mixture.capacity import Capacity, drop_over_capacity
+        >>> from mmoe.mixture.routing.capacity import Capacity, drop_over_capacity
         >>> picks = torch.tensor([[[0]], [[0]], [[1]]], dtype=torch.int32)
         >>> weights = torch.tensor([[[0.2]], [[0.9]], [[0.5]]])
         >>> capacity = Capacity(0.5, priority="probability")  # 1 row for each of 2 experts

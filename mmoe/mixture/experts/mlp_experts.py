@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmoe import ops
-from mmoe.mixture.expert_norm import ExpertBatchNorm, ExpertLayerNorm, ExpertNorm
-from mmoe.mixture.no_experts import NoExperts, check_numbers
+from mmoe.mixture.experts.no_experts import NoExperts, check_numbers
+from mmoe.mixture.experts.norm import ExpertBatchNorm, ExpertLayerNorm, ExpertNorm
 from mmoe.mixture.stable import activate
 from mmoe.mixture.trees import cast_for_autocast
 

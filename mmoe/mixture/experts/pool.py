@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils import _pytree as pytree
 
-from mmoe.mixture.no_experts import NoExperts, check_numbers
-from mmoe.mixture.routes import host_is_near
+from mmoe.mixture.experts.no_experts import NoExperts, check_numbers
+from mmoe.mixture.routing.routes import host_is_near
 from mmoe.mixture.stable import StableFunctions
 from mmoe.mixture.trees import Tree, join_rows, leaves_of, map_leaves, split_rows
 

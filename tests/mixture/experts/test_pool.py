@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from mmoe.mixture import MLP, Capacity, ExpertPool, GateOutput, MultiGateMixture, Pool
-from mmoe.mixture.experts import SCORING_TILE
+from mmoe.mixture.experts.pool import SCORING_TILE
 
 
 def offsets_of(sizes):

@@ -4,7 +4,12 @@ import pytest
 import torch
 
 from mmoe import ops
-from mmoe.mixture.routes import experts_of_pairs, padded_routes, plan_routes, routes_by_source
+from mmoe.mixture.routing.routes import (
+    experts_of_pairs,
+    padded_routes,
+    plan_routes,
+    routes_by_source,
+)
 from mmoe.ops.permute import permute
 
 B, G, K, E = 9, 2, 2, 4

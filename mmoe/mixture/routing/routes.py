@@ -24,7 +24,7 @@ def plan_routes(experts_BGK: Tensor, num_experts: int, limit: int | None = None)
 
     Example:
         >>> import torch
-        >>> from mmoe.mixture.routes import plan_routes
+        >>> from mmoe.mixture.routing.routes import plan_routes
         >>> picks = torch.tensor([[[0, 1]], [[1, -1]]], dtype=torch.int32)
         >>> plan_routes(picks, num_experts=2).rows_P.tolist()
         [0, 0, 1]
@@ -58,7 +58,7 @@ def padded_routes(plan: ops.RoutePlan, experts_BGK: Tensor, width: int) -> ops.R
 
     Example:
         >>> import torch
-        >>> from mmoe.mixture.routes import padded_routes, plan_routes
+        >>> from mmoe.mixture.routing.routes import padded_routes, plan_routes
         >>> picks = torch.tensor([[[0, 1]], [[1, -1]]], dtype=torch.int32)
         >>> padded = padded_routes(plan_routes(picks, num_experts=2), picks, width=2)
         >>> padded.rows_P.tolist(), padded.slots_BGK.flatten().tolist()

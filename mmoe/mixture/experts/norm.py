@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmoe.mixture.rank_sums import ONE_RANK, RankSums
-from mmoe.mixture.segments import per_row, segment_sum
+from mmoe.mixture.routing.segments import per_row, segment_sum
 
 ExpertNorm = Literal["layer", "batch"]
 
@@ -24,7 +24,7 @@ class ExpertLayerNorm(nn.Module):
 
     Example:
         >>> import torch
-        >>> from mmoe.mixture.expert_norm import ExpertLayerNorm
+        >>> from mmoe.mixture.experts.norm import ExpertLayerNorm
         >>> offsets_E1 = torch.tensor([0, 1, 3], dtype=torch.int32)
         >>> ExpertLayerNorm(2, 4)(torch.randn(3, 4), offsets_E1).shape
         torch.Size([3, 4])
@@ -66,7 +66,7 @@ class ExpertBatchNorm(nn.Module):
 
     Example:
         >>> import torch
-        >>> from mmoe.mixture.expert_norm import ExpertBatchNorm
+        >>> from mmoe.mixture.experts.norm import ExpertBatchNorm
         >>> offsets_E1 = torch.tensor([0, 1, 3], dtype=torch.int32)
         >>> ExpertBatchNorm(2, 4)(torch.randn(3, 4), offsets_E1).shape
         torch.Size([3, 4])

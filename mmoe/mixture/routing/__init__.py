@@ -1,0 +1,1 @@
+"""From picks to rows per expert and back: routes, capacities, dispatchers."""
