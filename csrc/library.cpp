@@ -3,7 +3,7 @@
 //
 // Shapes: B samples, G gates, E experts, K picks of a gate, O output width, R routed pairs,
 // P = B * min(G * K, E), D and H widths in and out of a layer; beside them those of exchange.h. The
-// contracts are written out in mmoe/ops/reference.py and mmoe/ops/exchange_reference.py.
+// contracts are written out in mmoe/ops/reference.py and mmoe/ops/exchange/exchange_reference.py.
 
 #include <Python.h>
 #include <torch/csrc/stable/library.h>

@@ -6,10 +6,10 @@ import sys
 from typing import get_args
 
 import pytest
-from mmoe.mixture.experts.mlp import Activation
-from mmoe.mixture.experts.mlp_experts import ExpertActivation
 
 from mmoe.config import model as config
+from mmoe.mixture.experts.mlp import Activation
+from mmoe.mixture.experts.mlp_experts import ExpertActivation
 
 # GNU's OpenMP prints its settings when torch loads it.
 SPINS = "import os, mmoe, torch; print(os.environ.get('GOMP_SPINCOUNT'))"

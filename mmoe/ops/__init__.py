@@ -14,19 +14,19 @@ without an error, and `torch.func.grad` and `torch.vmap`, which raise.
 from mmoe.ops._library import ExtensionStatus, extension_status
 from mmoe.ops.dense_combine import dense_combine
 from mmoe.ops.dense_mm import dense_mm
-from mmoe.ops.exchange_returns import mix_returns, pack_returns
-from mmoe.ops.exchange_rows import (
+from mmoe.ops.exchange.exchange_returns import mix_returns, pack_returns
+from mmoe.ops.exchange.exchange_rows import (
     RowsFormat,
     pack_rows,
     pack_rows_backward,
     unpack_rows,
     unpack_rows_backward,
 )
+from mmoe.ops.exchange.inbound_plan import InboundPicks, ReturnPlan, decode_picks, return_plan
+from mmoe.ops.exchange.outbound_plan import OutboundPlan, outbound_plan
 from mmoe.ops.gate_mm import gate_mm
 from mmoe.ops.gated_combine import gated_combine
 from mmoe.ops.grouped_mm import FusedActivation, grouped_mm
-from mmoe.ops.inbound_plan import InboundPicks, ReturnPlan, decode_picks, return_plan
-from mmoe.ops.outbound_plan import OutboundPlan, outbound_plan
 from mmoe.ops.permute import permute, unpermute
 from mmoe.ops.route_plan import RoutePlan, route_plan
 from mmoe.ops.topk_gate import topk_gate

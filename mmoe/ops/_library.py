@@ -17,8 +17,9 @@ from typing import Any
 import torch
 from torch.library import Library
 
-from mmoe.ops import exchange_reference, reference
+from mmoe.ops import reference
 from mmoe.ops._checks import check_device
+from mmoe.ops.exchange import exchange_reference
 
 # The same text as in csrc/library.cpp; a test compares the two.
 SCHEMAS = {

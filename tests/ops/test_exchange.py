@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch.library import opcheck
 
-from mmoe.ops import exchange_reference, extension_status
+from mmoe.ops import extension_status
+from mmoe.ops.exchange import exchange_reference
 from tests.ops.exchange_world import CASES, STEPS, Case, World
 
 needs_kernels = pytest.mark.skipif(

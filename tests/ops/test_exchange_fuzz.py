@@ -13,7 +13,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmoe.ops import exchange_reference, extension_status
+from mmoe.ops import extension_status
+from mmoe.ops.exchange import exchange_reference
 from tests.ops.damage import FLOATS, Damage, flat
 from tests.ops.exchange_world import STEPS as LATER
 from tests.ops.exchange_world import Case, World

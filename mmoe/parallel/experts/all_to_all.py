@@ -1,7 +1,7 @@
 """`AllToAllDispatcher`: experts spread over ranks, by `torch.distributed`.
 
-Plans, packing and mixing are operators of `mmoe.ops`; `mmoe.ops.exchange_reference` says in plain
-PyTorch what each of them does.
+Plans, packing and mixing are operators of `mmoe.ops`; `mmoe.ops.exchange.exchange_reference` says
+in plain PyTorch what each of them does.
 """
 
 from collections.abc import Callable, Sequence

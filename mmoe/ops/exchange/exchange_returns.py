@@ -7,8 +7,8 @@ from torch import Tensor
 
 from mmoe.ops._autograd import register_autograd
 from mmoe.ops._library import register_fake
-from mmoe.ops.inbound_plan import ReturnPlan
-from mmoe.ops.outbound_plan import OutboundPlan
+from mmoe.ops.exchange.inbound_plan import ReturnPlan
+from mmoe.ops.exchange.outbound_plan import OutboundPlan
 
 
 def pack_returns(
@@ -39,8 +39,8 @@ def pack_returns(
 
     Example:
         >>> import torch
-        >>> from mmoe.ops.exchange_returns import pack_returns
-        >>> from mmoe.ops.inbound_plan import ReturnPlan
+        >>> from mmoe.ops.exchange.exchange_returns import pack_returns
+        >>> from mmoe.ops.exchange.inbound_plan import ReturnPlan
         >>> back = ReturnPlan(torch.tensor([1, -1, -1]).int(), torch.tensor([[-1], [0]]).int())
         >>> slots = torch.tensor([[[0, -1]], [[1, 2]]]).int()
         >>> y_RO = torch.tensor([[1.0], [10.0], [100.0]])
