@@ -145,7 +145,7 @@ class BuildOperators(build_ext):
         jobs = [(self.compile_cpp, source, folder) for source in ext.sources]
         if nvcc is not None:
             jobs += [
-                (self.compile_cuda, source, (nvcc, folder)) for source in sources("csrc/cuda/*.cu")
+                (self.compile_cuda, source, (nvcc, folder)) for source in sources("csrc/cuda/**/*.cu")
             ]
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             objects = list(pool.map(lambda job: job[0](*job[1:]), jobs))
@@ -201,7 +201,7 @@ class CudaCheck(Command):
         nvcc, version = find_nvcc()
         folder, output = torch_folder(), Path(self.output)
         output.mkdir(parents=True, exist_ok=True)
-        started, files = time.monotonic(), sources("csrc/cuda/*.cu")
+        started, files = time.monotonic(), sources("csrc/cuda/**/*.cu")
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             jobs = [
                 pool.submit(compile_cuda, nvcc, folder, file, output / f"{Path(file).stem}.o")
@@ -234,8 +234,8 @@ def extension_modules() -> list[Extension]:
                 file=sys.stderr,
             )
         return []
-    cpp = ["csrc/library.cpp", *sources("csrc/cpu/*.cpp")]
-    depends = [*sources("csrc/*.h"), *sources("csrc/*/*.h"), *sources("csrc/cuda/*.cu*")]
+    cpp = ["csrc/library.cpp", *sources("csrc/cpu/**/*.cpp")]
+    depends = [*sources("csrc/**/*.h"), *sources("csrc/cuda/**/*.cu*")]
     return [Extension("mmoe._C", cpp, depends=depends, language="c++", py_limited_api=True)]
 
 

@@ -8,7 +8,7 @@
 #include <new>
 #include <vector>
 
-#include "expert_layer.h"
+#include "gemm/expert_layer.h"
 
 namespace mmoe {
 

@@ -79,7 +79,7 @@ def test_kernels_use_no_instructions_that_nobody_asked_the_processor_for(reposit
     sources = {
         path.name: path.read_text()
         for pattern in ("*.h", "*.cpp")
-        for path in (repository / "csrc" / "cpu").glob(pattern)
+        for path in (repository / "csrc" / "cpu").rglob(pattern)
     }
     asked = set(re.findall(r'cpu_supports\("(\w+)"\)', sources["processor.h"]))
     used = {

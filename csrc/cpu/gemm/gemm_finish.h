@@ -4,7 +4,7 @@
 #include <type_traits>
 
 #include "gemm.h"
-#include "rows.h"
+#include "../rows.h"
 
 namespace mmoe::gemm {
 namespace MMOE_ISA {

@@ -2,7 +2,7 @@
 
 #pragma once
 
-#include "experts.cuh"
+#include "../experts.cuh"
 
 namespace mmoe {
 

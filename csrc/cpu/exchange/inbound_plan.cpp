@@ -6,7 +6,7 @@
 #include <tuple>
 
 #include "exchange_rows.h"
-#include "indices.h"
+#include "../indices.h"
 
 namespace mmoe {
 namespace {

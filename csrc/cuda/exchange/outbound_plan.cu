@@ -7,8 +7,8 @@
 #include <cub/device/device_scan.cuh>
 #include <tuple>
 
-#include "../exchange.h"
-#include "common.cuh"
+#include "../../exchange.h"
+#include "../common.cuh"
 
 namespace mmoe {
 namespace {

@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "expert_layer.h"
-#include "memory.h"
+#include "../memory.h"
 
 namespace mmoe {
 namespace {

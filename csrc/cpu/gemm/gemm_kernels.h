@@ -13,7 +13,7 @@
 
 #include "gemm.h"
 #include "gemm_finish.h"
-#include "rows.h"
+#include "../rows.h"
 
 #define MMOE_UNROLL _Pragma("GCC unroll 16")
 

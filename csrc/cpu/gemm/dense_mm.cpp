@@ -3,7 +3,7 @@
 #include <torch/csrc/stable/library.h>
 
 #include "expert_layer.h"
-#include "memory.h"
+#include "../memory.h"
 
 namespace mmoe {
 namespace {

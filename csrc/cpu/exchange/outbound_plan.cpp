@@ -5,7 +5,7 @@
 
 #include <tuple>
 
-#include "../exchange.h"
+#include "../../exchange.h"
 
 namespace mmoe {
 namespace {

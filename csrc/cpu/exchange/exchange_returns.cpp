@@ -5,10 +5,10 @@
 
 #include <tuple>
 
-#include "distinct.h"
+#include "../distinct.h"
 #include "exchange_rows.h"
-#include "indices.h"
-#include "memory.h"
+#include "../indices.h"
+#include "../memory.h"
 
 namespace mmoe {
 namespace {

@@ -1,7 +1,7 @@
 // The loops over the numbers of rows that travel between ranks; see each_isa.h. S: the type of the
 // sums, F and T: what is read and what is written. Rows of a message may start at any byte.
 
-#include "vectors.h"
+#include "../vectors.h"
 
 namespace mmoe::MMOE_ISA {
 namespace {

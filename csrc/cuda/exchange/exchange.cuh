@@ -3,8 +3,8 @@
 
 #pragma once
 
-#include "../exchange.h"
-#include "common.cuh"
+#include "../../exchange.h"
+#include "../common.cuh"
 
 namespace mmoe::exchange {
 

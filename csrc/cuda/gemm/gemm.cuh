@@ -6,7 +6,7 @@
 
 #pragma once
 
-#include "common.cuh"
+#include "../common.cuh"
 #include "ptx.cuh"
 
 namespace mmoe {

@@ -3,7 +3,7 @@
 // expert's rows and of 32 lanes' columns.
 
 #include "grouped_mm.h"
-#include "rowwise.cuh"
+#include "../rowwise.cuh"
 
 namespace mmoe {
 namespace {

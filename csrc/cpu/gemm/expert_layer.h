@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "../checks.h"
+#include "../../checks.h"
 #include "gemm.h"
 
 namespace mmoe {

@@ -4,7 +4,7 @@
 
 #include <immintrin.h>
 
-#include "rows.h"
+#include "../rows.h"
 
 namespace mmoe::gemm {
 namespace MMOE_ISA {

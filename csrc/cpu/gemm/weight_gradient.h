@@ -2,7 +2,7 @@
 
 #pragma once
 
-#include "jobs.h"
+#include "../jobs.h"
 
 namespace mmoe {
 

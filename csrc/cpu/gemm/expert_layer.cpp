@@ -1,6 +1,6 @@
 #include "expert_layer.h"
 
-#include "processor.h"
+#include "../processor.h"
 #include "rows_product.h"
 #include "weight_gradient.h"
 

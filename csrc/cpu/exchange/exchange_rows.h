@@ -5,8 +5,8 @@
 
 #include <vector>
 
-#include "../exchange.h"
-#include "rows.h"
+#include "../../exchange.h"
+#include "../rows.h"
 
 namespace mmoe::exchange {
 
@@ -107,4 +107,4 @@ std::vector<Byte*> rows_of(const Layout& layout, Byte* message) {
 }  // namespace mmoe::exchange
 
 #define MMOE_KERNELS "exchange_kernels.h"
-#include "each_isa.h"
+#include "../each_isa.h"

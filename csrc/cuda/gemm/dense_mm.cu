@@ -8,7 +8,7 @@
 #include <string>
 #include <tuple>
 
-#include "rowwise.cuh"
+#include "../rowwise.cuh"
 
 namespace mmoe {
 namespace {

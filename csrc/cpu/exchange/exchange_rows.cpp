@@ -8,9 +8,9 @@
 
 #include <tuple>
 
-#include "distinct.h"
-#include "indices.h"
-#include "memory.h"
+#include "../distinct.h"
+#include "../indices.h"
+#include "../memory.h"
 
 namespace mmoe {
 namespace {

@@ -13,7 +13,7 @@
 
 #include <cstdint>
 
-#include "../activation.h"
+#include "../../activation.h"
 
 namespace mmoe::gemm {
 
