@@ -145,7 +145,8 @@ class BuildOperators(build_ext):
         jobs = [(self.compile_cpp, source, folder) for source in ext.sources]
         if nvcc is not None:
             jobs += [
-                (self.compile_cuda, source, (nvcc, folder)) for source in sources("csrc/cuda/**/*.cu")
+                (self.compile_cuda, source, (nvcc, folder))
+                for source in sources("csrc/cuda/**/*.cu")
             ]
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             objects = list(pool.map(lambda job: job[0](*job[1:]), jobs))

@@ -19,8 +19,8 @@ import numpy as np
 
 from mmoe.config import RunConfig
 from mmoe.datasets import encode_labels, load_recipe, load_splits
-from mmoe.datasets.encoded import EncodedData
-from mmoe.datasets.splits import Splits
+from mmoe.datasets.rows.encoded import EncodedData
+from mmoe.datasets.rows.splits import Splits
 from mmoe.metrics import AucDifference, auc_difference_interval
 from mmoe.score import load_predictor
 from mmoe.train import train_run

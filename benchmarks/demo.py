@@ -18,9 +18,9 @@ from rich.table import Table
 
 from mmoe.config import RunConfig
 from mmoe.datasets.recipes import load_recipe
-from mmoe.datasets.rows import visible_columns
-from mmoe.datasets.sources import load_splits
-from mmoe.datasets.splits import Splits
+from mmoe.datasets.rows.places import visible_columns
+from mmoe.datasets.rows.sources import load_splits
+from mmoe.datasets.rows.splits import Splits
 from mmoe.metrics.auc import auc
 from mmoe.report import write_report
 from mmoe.run import RunDirectory

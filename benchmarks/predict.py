@@ -19,10 +19,10 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from mmoe.datasets.encoded import EncodedData
-from mmoe.datasets.encoder import FeatureEncoder
+from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.recipes import load_recipe
-from mmoe.datasets.sources import load_splits
+from mmoe.datasets.rows.encoded import EncodedData
+from mmoe.datasets.rows.sources import load_splits
 from mmoe.embeddings import torchrec_problem
 from mmoe.run import RunDirectory
 from mmoe.run.console import ConsoleReporter

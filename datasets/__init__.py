@@ -7,34 +7,34 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mmoe.datasets.batch import Batch
-    from mmoe.datasets.encoded import EncodedData, EncodedFeatures, EncodedLabels
-    from mmoe.datasets.encoder import FeatureEncoder
-    from mmoe.datasets.inspect import infer_config
-    from mmoe.datasets.labels import encode_labels
-    from mmoe.datasets.projection import required_columns
-    from mmoe.datasets.readers import iter_tables, read_table
+    from mmoe.datasets.features.encoder import FeatureEncoder
+    from mmoe.datasets.files.readers import iter_tables, read_table
+    from mmoe.datasets.infer.config import infer_config
+    from mmoe.datasets.labels.encode import encode_labels
     from mmoe.datasets.recipes import load_recipe, recipe_names
-    from mmoe.datasets.sources import load_splits, load_test
-    from mmoe.datasets.splits import Splits, split_table
+    from mmoe.datasets.rows.batch import Batch
+    from mmoe.datasets.rows.encoded import EncodedData, EncodedFeatures, EncodedLabels
+    from mmoe.datasets.rows.projection import required_columns
+    from mmoe.datasets.rows.sources import load_splits, load_test
+    from mmoe.datasets.rows.splits import Splits, split_table
 
 _HOMES = {
-    "Batch": "batch",
-    "EncodedData": "encoded",
-    "EncodedFeatures": "encoded",
-    "EncodedLabels": "encoded",
-    "FeatureEncoder": "encoder",
-    "Splits": "splits",
-    "encode_labels": "labels",
-    "infer_config": "inspect",
-    "iter_tables": "readers",
+    "Batch": "rows.batch",
+    "EncodedData": "rows.encoded",
+    "EncodedFeatures": "rows.encoded",
+    "EncodedLabels": "rows.encoded",
+    "FeatureEncoder": "features.encoder",
+    "Splits": "rows.splits",
+    "encode_labels": "labels.encode",
+    "infer_config": "infer.config",
+    "iter_tables": "files.readers",
     "load_recipe": "recipes",
-    "load_splits": "sources",
-    "load_test": "sources",
-    "read_table": "readers",
+    "load_splits": "rows.sources",
+    "load_test": "rows.sources",
+    "read_table": "files.readers",
     "recipe_names": "recipes",
-    "required_columns": "projection",
-    "split_table": "splits",
+    "required_columns": "rows.projection",
+    "split_table": "rows.splits",
 }
 
 __all__ = [

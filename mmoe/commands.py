@@ -314,10 +314,10 @@ def init(
     """Look at a log and write a commented config that trains as it is."""
     if out.exists():
         raise ValueError(f"--out {out}: exists already; remove it or choose another name")
-    from mmoe.datasets.commented_yaml import write_commented_yaml
-    from mmoe.datasets.formula import quote
-    from mmoe.datasets.inspect import infer_config
-    from mmoe.datasets.readers import read_table
+    from mmoe.datasets.files.readers import read_table
+    from mmoe.datasets.infer.commented_yaml import write_commented_yaml
+    from mmoe.datasets.infer.config import infer_config
+    from mmoe.datasets.labels.formula import quote
 
     table = read_table(data, numbered=True)
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", Path(data).name.split(".")[0]).strip("-") or "run"

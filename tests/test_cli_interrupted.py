@@ -42,7 +42,10 @@ def test_backtest_prints_it_too(mmoe, monkeypatch, tmp_path):
         (["evaluate", "run"], "mmoe.run.RunDirectory.open"),
         (["report", "run"], "mmoe.report.write_report"),
         (["unshard", "run", "--output", "x.safetensors"], "mmoe.run.RunDirectory.open"),
-        (["init", "log.csv", "--label", "x", "--out", "y"], "mmoe.datasets.readers.read_table"),
+        (
+            ["init", "log.csv", "--label", "x", "--out", "y"],
+            "mmoe.datasets.files.readers.read_table",
+        ),
         (["score", "run", "--input", "x", "--output", "y.parquet"], "mmoe.score.score_files"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",

@@ -14,7 +14,7 @@ from rich.table import Table
 from benchmarks.faults.small_log import small_config, small_log
 from mmoe import cli
 from mmoe.config import load_config
-from mmoe.datasets.readers import read_table
+from mmoe.datasets.files.readers import read_table
 from mmoe.run.console import ConsoleReporter, Terminal
 from mmoe.terminal import readable
 

@@ -90,7 +90,7 @@ def _ours(bench: Bench, log: Log, seed: int) -> tuple[Scores, FirstWeights]:
 
 def _first_weights(log: Log, run: "RunDirectory") -> FirstWeights:
     """Drawn again as the run drew them; an id without a row has that of unseen ids."""
-    from mmoe.datasets.encoder import FeatureEncoder
+    from mmoe.datasets.features.encoder import FeatureEncoder
     from mmoe.models.build import build_ranker
 
     config, encoder = run.config(), FeatureEncoder.load(run.vocabulary)

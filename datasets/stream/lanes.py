@@ -7,7 +7,7 @@ take one. Which rank reads which lane does not matter for what a batch holds.
 
 from typing import NamedTuple
 
-from mmoe.datasets.share import WHOLE, Share
+from mmoe.datasets.rows.share import WHOLE, Share
 
 
 class Lane(NamedTuple):

@@ -10,15 +10,15 @@ import numpy as np
 import pyarrow as pa
 
 from mmoe.config import RunConfig, SplitConfig
-from mmoe.datasets.days import NO_PART
-from mmoe.datasets.encoder import FeatureEncoder
-from mmoe.datasets.fit_encoder import EncoderFit
-from mmoe.datasets.labels import TrainableCheck, encode_labels
-from mmoe.datasets.prefetch import prefetch
-from mmoe.datasets.projection import column_uses
-from mmoe.datasets.readers import column_names
-from mmoe.datasets.sources import files_by_split, one_path
-from mmoe.datasets.splits import refuse_empty
+from mmoe.datasets.features.encoder import FeatureEncoder
+from mmoe.datasets.features.fit_encoder import EncoderFit
+from mmoe.datasets.files.readers import column_names
+from mmoe.datasets.labels.encode import TrainableCheck, encode_labels
+from mmoe.datasets.rows.days import NO_PART
+from mmoe.datasets.rows.prefetch import prefetch
+from mmoe.datasets.rows.projection import column_uses
+from mmoe.datasets.rows.sources import files_by_split, one_path
+from mmoe.datasets.rows.splits import refuse_empty
 from mmoe.datasets.stream.parts import RandomParts, WholeParts, count_parts, fit_parts
 from mmoe.datasets.stream.rows import StreamRows
 from mmoe.datasets.stream.source import StreamSource

@@ -10,17 +10,17 @@ import numpy as np
 import pyarrow as pa
 
 from mmoe.config import SplitConfig
-from mmoe.datasets.columns import to_times
-from mmoe.datasets.days import day_parts
-from mmoe.datasets.fit_ids import KindFit
-from mmoe.datasets.hashing import mix64
-from mmoe.datasets.keys import KeyKind
-from mmoe.datasets.plain import is_text
-from mmoe.datasets.rows import find_column
-from mmoe.datasets.splits import hash_parts, split_sizes, time_cuts, time_parts
+from mmoe.datasets.features.fit_ids import KindFit
+from mmoe.datasets.rows.days import day_parts
+from mmoe.datasets.rows.places import find_column
+from mmoe.datasets.rows.splits import hash_parts, split_sizes, time_cuts, time_parts
 from mmoe.datasets.stream.ranks import smallest_hashes
 from mmoe.datasets.stream.source import StreamSource
 from mmoe.datasets.stream.times import TimeFit
+from mmoe.datasets.values.columns import to_times
+from mmoe.datasets.values.hashing import mix64
+from mmoe.datasets.values.keys import KeyKind
+from mmoe.datasets.values.plain import is_text
 
 _ROWS = 1 << 17  # row numbers hashed at a time
 

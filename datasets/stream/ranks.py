@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mmoe.datasets.hashing import mix64
+from mmoe.datasets.values.hashing import mix64
 
 _ROWS = 1 << 17  # hashed at a time
 _SHIFT = np.uint64(48)  # the top 16 bits choose one of 65,536 bins

@@ -7,17 +7,17 @@ import numpy as np
 import pyarrow as pa
 
 from mmoe.config import RunConfig
-from mmoe.datasets.batch import Batch
-from mmoe.datasets.encoded import EncodedData, in_chunks, join
-from mmoe.datasets.encoder import FeatureEncoder
-from mmoe.datasets.keys import GroupCodes
-from mmoe.datasets.labels import encode_labels, find_groups
-from mmoe.datasets.prefetch import prefetch
-from mmoe.datasets.projection import column_uses
-from mmoe.datasets.share import WHOLE, Share
+from mmoe.datasets.features.encoder import FeatureEncoder
+from mmoe.datasets.labels.encode import encode_labels, find_groups
+from mmoe.datasets.rows.batch import Batch
+from mmoe.datasets.rows.encoded import EncodedData, in_chunks, join
+from mmoe.datasets.rows.prefetch import prefetch
+from mmoe.datasets.rows.projection import column_uses
+from mmoe.datasets.rows.share import WHOLE, Share
 from mmoe.datasets.stream.lanes import Lane, LanesOfRank
 from mmoe.datasets.stream.order import Window, row_order, window_rows, windows
 from mmoe.datasets.stream.split import PieceReader, Split
+from mmoe.datasets.values.keys import GroupCodes
 
 # A window is made while another is trained on; chunks of evaluation are smaller
 _WINDOWS_AHEAD, _CHUNKS_AHEAD = 1, 2

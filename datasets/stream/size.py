@@ -3,11 +3,11 @@
 from pathlib import Path
 
 from mmoe.config import RunConfig
-from mmoe.datasets.data_file import DataFile
-from mmoe.datasets.files import kind_of, resolve_files
-from mmoe.datasets.formats import file_columns
-from mmoe.datasets.parquet_files import parquet_bytes
-from mmoe.datasets.projection import required_columns
+from mmoe.datasets.files.data_file import DataFile
+from mmoe.datasets.files.formats import file_columns
+from mmoe.datasets.files.parquet_files import parquet_bytes
+from mmoe.datasets.files.resolve import kind_of, resolve_files
+from mmoe.datasets.rows.projection import required_columns
 
 _MEGABYTE = 1_000_000
 

@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from mmoe.datasets.data_file import DataFile
-from mmoe.datasets.formats import iter_file
-from mmoe.datasets.parquet_files import Footers
-from mmoe.datasets.readers import plain_columns
-from mmoe.datasets.rows import cast_column, number_rows
-from mmoe.datasets.text_kind import as_settled
+from mmoe.datasets.files.data_file import DataFile
+from mmoe.datasets.files.formats import iter_file
+from mmoe.datasets.files.parquet_files import Footers
+from mmoe.datasets.files.readers import plain_columns
+from mmoe.datasets.rows.places import cast_column, number_rows
+from mmoe.datasets.values.text_kind import as_settled
 
 _ENDLESS = 2**62
 MOVE = (

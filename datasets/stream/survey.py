@@ -10,20 +10,20 @@ from functools import partial
 
 import pyarrow as pa
 
-from mmoe.datasets.data_file import DataFile
-from mmoe.datasets.files import describe, kind_of, resolve_files
-from mmoe.datasets.formats import file_types, folder_columns, iter_file
-from mmoe.datasets.parquet_files import parquet_layout
-from mmoe.datasets.plain import plain_type
-from mmoe.datasets.readers import (
+from mmoe.datasets.files.data_file import DataFile
+from mmoe.datasets.files.formats import file_types, folder_columns, iter_file
+from mmoe.datasets.files.parquet_files import parquet_layout
+from mmoe.datasets.files.readers import (
     Paths,
     common_schema,
     largest_in_file,
     signed_where_it_fits,
 )
-from mmoe.datasets.rows import MissingColumnError
+from mmoe.datasets.files.resolve import describe, kind_of, resolve_files
+from mmoe.datasets.rows.places import MissingColumnError
 from mmoe.datasets.stream.source import Piece, StreamSource
-from mmoe.datasets.text_kind import TextKind
+from mmoe.datasets.values.plain import plain_type
+from mmoe.datasets.values.text_kind import TextKind
 
 
 @dataclass(frozen=True)

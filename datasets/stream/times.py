@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from mmoe.datasets.time_units import TimeUnits
+from mmoe.datasets.values.time_units import TimeUnits
 
 _MOST = 1 << 20  # distinct moments kept apart; 16 MB
 _LEAST = 1 << 16  # moments that wait before they are added up

@@ -1,6 +1,7 @@
 """What a run is: pydantic models read from YAML. Imports no torch."""
 
 from mmoe.config.data import DataConfig, SplitConfig, StreamingConfig
+from mmoe.config.datetimes import DatetimeFeature, Part, TimeUnit
 from mmoe.config.features import (
     CategoricalFeature,
     CrossFeature,
@@ -13,7 +14,6 @@ from mmoe.config.features import (
 )
 from mmoe.config.loading import config_from_dict, dump_config, load_config, set_values
 from mmoe.config.model import CapacityConfig, ExpertConfig, GateConfig, ModelConfig, TowerConfig
-from mmoe.config.moments import DatetimeFeature, Part, TimeUnit
 from mmoe.config.parallel import ParallelConfig, ScoringPrecision, TablePlacement
 from mmoe.config.run import RunConfig
 from mmoe.config.specs import FeatureSpec, ManagedIds, TableSpec

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from mmoe.config.base import Name, Strict
-from mmoe.config.moments import DatetimeFeature
+from mmoe.config.datetimes import DatetimeFeature
 
 # Keys that go with encoding managed, and those that go with the others
 _OF_MANAGED = ("rows", "admit_after", "evict", "evict_every")

@@ -16,11 +16,11 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from mmoe.config import RunConfig, config_from_dict, load_config, set_values
-from mmoe.datasets.encoded import EncodedData
-from mmoe.datasets.inspect import infer_config
-from mmoe.datasets.labels import encode_labels
-from mmoe.datasets.rows import number_rows
-from mmoe.datasets.splits import Splits
+from mmoe.datasets.infer.config import infer_config
+from mmoe.datasets.labels.encode import encode_labels
+from mmoe.datasets.rows.encoded import EncodedData
+from mmoe.datasets.rows.places import number_rows
+from mmoe.datasets.rows.splits import Splits
 from mmoe.run import RunDirectory
 from mmoe.run.console import ConsoleReporter, SilentReporter
 from mmoe.score import Predictor, load_predictor

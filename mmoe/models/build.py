@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from mmoe.config import RunConfig, ScoringPrecision
-from mmoe.datasets.encoder import FeatureEncoder
+from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.embeddings import (
     EmbeddingBackend,
     RowPrecision,

@@ -6,7 +6,7 @@ from pathlib import Path
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
-from mmoe.datasets.data_file import DataFile, is_address
+from mmoe.datasets.files.data_file import DataFile, is_address
 from mmoe.run.directory import RunDirectory
 
 # Which file it is, whatever it is called: links, `..` and other cases of letters lead to the same

@@ -10,22 +10,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mmoe.config import DeviceKind, ScoringPrecision
-from mmoe.datasets.arrow import check_room
-from mmoe.datasets.data_file import DataFile
-from mmoe.datasets.encoded import EncodedData
-from mmoe.datasets.encoder import FeatureEncoder
-from mmoe.datasets.files import resolve_files
-from mmoe.datasets.formats import file_types
-from mmoe.datasets.plain import is_text, plain_type
-from mmoe.datasets.projection import required_columns
-from mmoe.datasets.readers import (
+from mmoe.datasets.features.encoder import FeatureEncoder
+from mmoe.datasets.files.data_file import DataFile
+from mmoe.datasets.files.formats import file_types
+from mmoe.datasets.files.readers import (
     column_names,
     iter_tables,
     largest_in_file,
     signed_where_it_fits,
     widen,
 )
-from mmoe.datasets.rows import missing_column
+from mmoe.datasets.files.resolve import resolve_files
+from mmoe.datasets.rows.encoded import EncodedData
+from mmoe.datasets.rows.places import missing_column
+from mmoe.datasets.rows.projection import required_columns
+from mmoe.datasets.values.arrow import check_room
+from mmoe.datasets.values.plain import is_text, plain_type
 from mmoe.embeddings import memory_of_tables
 from mmoe.parallel import from_all, from_first, launched_ranks, rank
 from mmoe.run.atomic_files import check_new_file, not_written

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mmoe.datasets.data_file import DataFile
-from mmoe.datasets.files import resolve_files
+from mmoe.datasets.files.data_file import DataFile
+from mmoe.datasets.files.resolve import resolve_files
 from mmoe.parallel import first_other, from_first, join_ranks, rank, world_size
 from mmoe.run.atomic_files import check_parents
 from mmoe.run.directory import RunDirectory

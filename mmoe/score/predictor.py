@@ -9,8 +9,8 @@ import torch.distributed as dist
 from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.checkpoint.weights import load_weights, trained_precisions
 from mmoe.config import DeviceKind, RunConfig, ScoringPrecision
-from mmoe.datasets.encoded import EncodedData
-from mmoe.datasets.encoder import FeatureEncoder
+from mmoe.datasets.features.encoder import FeatureEncoder
+from mmoe.datasets.rows.encoded import EncodedData
 from mmoe.mixture.stable import HAS_KERNELS
 from mmoe.models.build import build_ranker
 from mmoe.models.device import resolve_device

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 
 from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.config import ScoringPrecision
-from mmoe.datasets.data_file import DataFile
-from mmoe.datasets.fingerprint import print_files
+from mmoe.datasets.files.data_file import DataFile
+from mmoe.datasets.files.fingerprint import print_files
 from mmoe.run.directory import RunDirectory
 
 KEY = b"mmoe.scored_by"  # of the metadata of a Parquet file

@@ -5,7 +5,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from mmoe.config import RunConfig
-from mmoe.datasets.batch import Batch
+from mmoe.datasets.rows.batch import Batch
 from mmoe.embeddings import StepPhases
 from mmoe.train.gradients import HalfStep, StepLosses, forward
 from mmoe.train.parts import EMBEDDINGS, part

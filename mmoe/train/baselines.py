@@ -20,13 +20,13 @@ from mmoe.config import (
     NumericFeature,
     RunConfig,
 )
-from mmoe.datasets.arrow import pc
-from mmoe.datasets.columns import to_numbers
-from mmoe.datasets.encoded import EncodedFeatures
-from mmoe.datasets.encoder import FeatureEncoder
-from mmoe.datasets.labels import encode_labels
-from mmoe.datasets.numeric import NumericRule
-from mmoe.datasets.vocabulary import FIRST_KNOWN, IdMap, ManagedRule, Vocabulary
+from mmoe.datasets.features.encoder import FeatureEncoder
+from mmoe.datasets.features.numeric import NumericRule
+from mmoe.datasets.features.vocabulary import FIRST_KNOWN, IdMap, ManagedRule, Vocabulary
+from mmoe.datasets.labels.encode import encode_labels
+from mmoe.datasets.rows.encoded import EncodedFeatures
+from mmoe.datasets.values.arrow import pc
+from mmoe.datasets.values.columns import to_numbers
 
 # A fit that needs more passes than this gains nothing in AUC (fourth decimal, Census-Income)
 _PASSES = 200

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from mmoe.config import RunConfig
-from mmoe.datasets.changed_data import same_rows, shown
-from mmoe.datasets.fingerprint import DataPrint, RowsPrint
+from mmoe.datasets.files.changed_data import same_rows, shown
+from mmoe.datasets.files.fingerprint import DataPrint, RowsPrint
 from mmoe.run.directory import RunDirectory
 from mmoe.train.run_data import LEAK, RunData, forgotten, goes_by_number, where
 

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from mmoe.config import DeviceKind, RunConfig, ScoringPrecision, TaskConfig
-from mmoe.datasets.arrow import check_room
-from mmoe.datasets.encoded import EncodedLabels, join_labels
-from mmoe.datasets.encoder import FeatureEncoder
-from mmoe.datasets.fingerprint import DataPrint, print_data, print_files, print_tables
-from mmoe.datasets.share import Share
-from mmoe.datasets.sources import generated_splits, load_test
+from mmoe.datasets.features.encoder import FeatureEncoder
+from mmoe.datasets.files.fingerprint import DataPrint, print_data, print_files, print_tables
+from mmoe.datasets.rows.encoded import EncodedLabels, join_labels
+from mmoe.datasets.rows.share import Share
+from mmoe.datasets.rows.sources import generated_splits, load_test
 from mmoe.datasets.stream import every_row, open_stream, wants_stream
+from mmoe.datasets.values.arrow import check_room
 from mmoe.embeddings import memory_of_tables
 from mmoe.metrics.curves import task_curves
 from mmoe.metrics.of_tasks import task_metrics

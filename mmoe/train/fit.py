@@ -12,9 +12,9 @@ import torch
 
 from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.config import DeviceKind, RunConfig
-from mmoe.datasets.encoded import EncodedLabels
-from mmoe.datasets.encoder import FeatureEncoder
-from mmoe.datasets.splits import Splits
+from mmoe.datasets.features.encoder import FeatureEncoder
+from mmoe.datasets.rows.encoded import EncodedLabels
+from mmoe.datasets.rows.splits import Splits
 from mmoe.datasets.stream import describe_lanes
 from mmoe.models.build import build_ranker
 from mmoe.models.device import describe_device, resolve_device

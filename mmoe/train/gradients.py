@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mmoe.config import RunConfig
-from mmoe.datasets.batch import Batch
+from mmoe.datasets.rows.batch import Batch
 from mmoe.errors import Diverged
 from mmoe.models.network import NetworkOutput
 from mmoe.models.ranker import Ranker

@@ -4,8 +4,8 @@ from collections.abc import Generator, Iterator
 
 import torch
 
-from mmoe.datasets.batch import Batch
-from mmoe.datasets.prefetch import prefetch
+from mmoe.datasets.rows.batch import Batch
+from mmoe.datasets.rows.prefetch import prefetch
 
 _COPIED_AHEAD = 1  # batches: beside the one in use, one lies ready on the GPU
 

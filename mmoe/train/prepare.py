@@ -8,16 +8,16 @@ import numpy as np
 import pyarrow as pa
 
 from mmoe.config import RunConfig
-from mmoe.datasets.batch import Batch
-from mmoe.datasets.changed_data import data_changes, shown
-from mmoe.datasets.encoded import EncodedData
-from mmoe.datasets.encoder import FeatureEncoder
-from mmoe.datasets.extend_encoder import extend_encoder
-from mmoe.datasets.fingerprint import DataPrint, print_data
-from mmoe.datasets.labels import encode_labels
-from mmoe.datasets.share import WHOLE, Share
-from mmoe.datasets.sources import generated_splits, load_splits
-from mmoe.datasets.splits import Splits
+from mmoe.datasets.features.encoder import FeatureEncoder
+from mmoe.datasets.features.extend_encoder import extend_encoder
+from mmoe.datasets.files.changed_data import data_changes, shown
+from mmoe.datasets.files.fingerprint import DataPrint, print_data
+from mmoe.datasets.labels.encode import encode_labels
+from mmoe.datasets.rows.batch import Batch
+from mmoe.datasets.rows.encoded import EncodedData
+from mmoe.datasets.rows.share import WHOLE, Share
+from mmoe.datasets.rows.sources import generated_splits, load_splits
+from mmoe.datasets.rows.splits import Splits
 from mmoe.datasets.stream import open_stream, wants_stream
 from mmoe.parallel import from_first
 

@@ -5,8 +5,8 @@ from pydantic import Field
 from mmoe.config import RunConfig
 from mmoe.config.base import Strict
 from mmoe.config.stored import read_stored
-from mmoe.datasets.changed_data import data_changes, same_rows, shown
-from mmoe.datasets.fingerprint import DataPrint
+from mmoe.datasets.files.changed_data import data_changes, same_rows, shown
+from mmoe.datasets.files.fingerprint import DataPrint
 from mmoe.parallel import from_first
 from mmoe.run.atomic_files import write_json
 from mmoe.run.console import Reporter

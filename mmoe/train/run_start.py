@@ -6,9 +6,9 @@ from typing import Any
 from zlib import crc32
 
 from mmoe.config import RunConfig
-from mmoe.datasets.data_file import is_address
-from mmoe.datasets.encoded import EncodedData
-from mmoe.datasets.sources import below
+from mmoe.datasets.files.data_file import is_address
+from mmoe.datasets.rows.encoded import EncodedData
+from mmoe.datasets.rows.sources import below
 from mmoe.parallel import first_other, from_all
 from mmoe.run.directory import RunDirectory
 from mmoe.train.prepare import PreparedData

@@ -4,7 +4,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 
 from mmoe.config import RunConfig
-from mmoe.datasets.batch import Batch
+from mmoe.datasets.rows.batch import Batch
 from mmoe.errors import WHAT_TO_CHANGE, Diverged
 from mmoe.mixture import update_biases
 from mmoe.train.gradients import StepLosses, forward_backward

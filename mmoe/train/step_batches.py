@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mmoe.datasets.batch import Batch
+from mmoe.datasets.rows.batch import Batch
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class StepBatches:
 
     Example:
         >>> import torch
-        >>> from mmoe.datasets.batch import Batch
+        >>> from mmoe.datasets.rows.batch import Batch
         >>> from mmoe.train.step_batches import StepBatches
         >>> one, two = (
         ...     Batch(

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.predict import latencies, wrong_calls
 from mmoe.config import config_from_dict
-from mmoe.datasets.encoder import FeatureEncoder
+from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.models.build import build_ranker
 from mmoe.score import Predictor
 

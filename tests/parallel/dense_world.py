@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 from mmoe.checkpoint.optimizer_state import flatten_optimizer
 from mmoe.config import RunConfig
-from mmoe.datasets.batch import Batch
+from mmoe.datasets.rows.batch import Batch
 from mmoe.models import Ranker, build_network
 from mmoe.parallel import Shard, replicated_parameters
 from mmoe.parallel.experts import shards as expert_shards

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from mmoe.config import config_from_dict, set_values
-from mmoe.datasets.encoder import FeatureEncoder
+from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.parallel import first_other, object_collectives
 from mmoe.parallel.launch import run_as_rank
 from mmoe.parallel.launch.rank_watch import RankWatch

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from mmoe.config import config_from_dict
-from mmoe.datasets.encoded import EncodedData
-from mmoe.datasets.splits import Splits
+from mmoe.datasets.rows.encoded import EncodedData
+from mmoe.datasets.rows.splits import Splits
 from mmoe.embeddings import torchrec_problem
 from mmoe.run import RunDirectory
 from mmoe.run.console import SilentReporter

@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from benchmarks.faults.inputs.arrow_types import ARROW_TYPES, column_of
-from mmoe.datasets.readers import read_table
+from mmoe.datasets.files.readers import read_table
 from mmoe.score import files
 
 # Of those that are not kept as they came

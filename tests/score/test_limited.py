@@ -5,7 +5,7 @@ import pytest
 
 from benchmarks.faults.limited_scoring import limited_scorings
 from mmoe.config import config_from_dict
-from mmoe.datasets.splits import Splits
+from mmoe.datasets.rows.splits import Splits
 from mmoe.train import train_run
 
 

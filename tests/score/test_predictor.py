@@ -9,9 +9,9 @@ import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from mmoe.config import config_from_dict, set_values
-from mmoe.datasets.encoded import EncodedData
-from mmoe.datasets.encoder import FeatureEncoder
-from mmoe.datasets.splits import Splits
+from mmoe.datasets.features.encoder import FeatureEncoder
+from mmoe.datasets.rows.encoded import EncodedData
+from mmoe.datasets.rows.splits import Splits
 from mmoe.embeddings import torchrec_problem
 from mmoe.mixture.stable import HAS_KERNELS
 from mmoe.models.build import build_ranker

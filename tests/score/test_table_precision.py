@@ -11,8 +11,8 @@ from safetensors.torch import load_file, save_file
 
 from mmoe.checkpoint import weights
 from mmoe.config import config_from_dict
-from mmoe.datasets.encoded import EncodedData
-from mmoe.datasets.splits import Splits
+from mmoe.datasets.rows.encoded import EncodedData
+from mmoe.datasets.rows.splits import Splits
 from mmoe.embeddings import scoring_embeddings
 from mmoe.run import RunDirectory
 from mmoe.score import load_predictor, score_files

@@ -23,8 +23,8 @@ import torch.distributed as dist
 from safetensors.torch import load_file
 
 from mmoe.config import ManagedIds, RunConfig, config_from_dict
-from mmoe.datasets.batch import Batch
-from mmoe.datasets.splits import Splits
+from mmoe.datasets.rows.batch import Batch
+from mmoe.datasets.rows.splits import Splits
 from mmoe.embeddings import build_embeddings, managed_ids, pieces
 from mmoe.models import Ranker, build_network
 from mmoe.run.console import SilentReporter

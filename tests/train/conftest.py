@@ -8,7 +8,7 @@ import torch
 
 from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.config import config_from_dict, set_values
-from mmoe.datasets.splits import Splits
+from mmoe.datasets.rows.splits import Splits
 from mmoe.run.console import SilentReporter
 from mmoe.train import train_run
 

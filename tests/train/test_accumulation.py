@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from mmoe.config import config_from_dict, set_values
-from mmoe.datasets.batch import Batch
-from mmoe.datasets.encoded import EncodedData
+from mmoe.datasets.rows.batch import Batch
+from mmoe.datasets.rows.encoded import EncodedData
 from mmoe.models.build import build_ranker
 from mmoe.parallel import ensure_process_group
 from mmoe.train.gradients import forward_backward

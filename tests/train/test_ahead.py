@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from mmoe.config import ParallelConfig
-from mmoe.datasets.batch import Batch
+from mmoe.datasets.rows.batch import Batch
 from mmoe.train.step_batches import StepBatches
 
 # A world that hangs is ended after so many seconds.

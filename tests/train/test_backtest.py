@@ -12,9 +12,9 @@ import pytest
 from rich.console import Console
 
 from mmoe.config import SplitConfig, config_from_dict, set_values
-from mmoe.datasets import fingerprint
-from mmoe.datasets.days import Day, day_parts, days_of
-from mmoe.datasets.splits import split_table
+from mmoe.datasets.files import fingerprint
+from mmoe.datasets.rows.days import Day, day_parts, days_of
+from mmoe.datasets.rows.splits import split_table
 from mmoe.metrics import auc, task_metrics
 from mmoe.run import RunDirectory, folder_lock
 from mmoe.run.folder_claim import FolderClaim

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from mmoe.config import config_from_dict
-from mmoe.datasets import synthetic
-from mmoe.datasets.splits import Splits
+from mmoe.datasets.bundled import synthetic
+from mmoe.datasets.rows.splits import Splits
 from mmoe.run import RunDirectory
 from mmoe.run.console import SilentReporter
 from mmoe.train import WarmStart, evaluate_run, train_run

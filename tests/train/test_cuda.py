@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from mmoe.config import config_from_dict, set_values
-from mmoe.datasets.encoded import EncodedData
+from mmoe.datasets.rows.encoded import EncodedData
 from mmoe.embeddings import torchrec_problem
 from mmoe.parallel import ensure_process_group
 from mmoe.run import RunDirectory

@@ -15,8 +15,8 @@ import torch
 
 from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.config import config_from_dict, set_values
-from mmoe.datasets.encoder import FeatureEncoder
-from mmoe.datasets.extend_encoder import extend_encoder
+from mmoe.datasets.features.encoder import FeatureEncoder
+from mmoe.datasets.features.extend_encoder import extend_encoder
 from mmoe.embeddings import managed_ids
 from mmoe.metrics.of_tasks import task_metrics
 from mmoe.parallel import ensure_process_group

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from mmoe.config import config_from_dict, set_values
-from mmoe.datasets.readers import read_table
+from mmoe.datasets.files.readers import read_table
 from mmoe.datasets.stream import open_stream
 from mmoe.integrations.sklearn import MultiTaskRanker
 from mmoe.run import RunDirectory

@@ -10,8 +10,8 @@ import torch
 
 from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.config import config_from_dict, set_values
-from mmoe.datasets.encoded import EncodedData
-from mmoe.datasets.splits import Splits
+from mmoe.datasets.rows.encoded import EncodedData
+from mmoe.datasets.rows.splits import Splits
 from mmoe.embeddings import managed_ids
 from mmoe.run import RunDirectory
 from mmoe.run.console import SilentReporter

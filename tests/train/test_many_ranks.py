@@ -139,7 +139,7 @@ def test_scores_and_metrics_are_those_of_one_process(folder, one):
 
 
 def _scores(run, table):
-    from mmoe.datasets.encoded import EncodedData
+    from mmoe.datasets.rows.encoded import EncodedData
 
     predictor, encoder, _ = load_predictor(run)
     return predictor.predict(EncodedData(features=encoder.encode(table, "log")))

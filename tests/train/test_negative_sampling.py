@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from mmoe.config import config_from_dict, set_values
-from mmoe.datasets.splits import Splits
+from mmoe.datasets.rows.splits import Splits
 from mmoe.run import RunDirectory
 from mmoe.score import load_predictor, score_files
 from mmoe.train import evaluate_run, train_run

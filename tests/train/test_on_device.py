@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from mmoe.checkpoint.random_state import random_states, restore_random_states
-from mmoe.datasets.batch import Batch
+from mmoe.datasets.rows.batch import Batch
 from mmoe.train.on_device import on_device
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)

@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 
 from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.config import config_from_dict, set_values
-from mmoe.datasets.encoder import FeatureEncoder
-from mmoe.datasets.splits import Splits
+from mmoe.datasets.features.encoder import FeatureEncoder
+from mmoe.datasets.rows.splits import Splits
 from mmoe.run import RunDirectory
 from mmoe.score import load_predictor
 from mmoe.train import train_run

@@ -40,7 +40,7 @@ def _quick(monkeypatch):
 @pytest.fixture(scope="module")
 def finished(funnel_config, funnel_table, tmp_path_factory):
     """A run of several checkpoints, to be copied."""
-    from mmoe.datasets.splits import Splits
+    from mmoe.datasets.rows.splits import Splits
 
     table = funnel_table
     splits = Splits(train=table[:3000], validation=table[3000:3500], test=table[3500:], origin="l")

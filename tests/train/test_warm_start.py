@@ -15,9 +15,9 @@ from safetensors.torch import save_file
 from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.checkpoint.stored_tensors import StoredTensors
 from mmoe.config import config_from_dict, set_values
-from mmoe.datasets.encoder import FeatureEncoder
-from mmoe.datasets.extend_encoder import extend_encoder
-from mmoe.datasets.splits import Splits
+from mmoe.datasets.features.encoder import FeatureEncoder
+from mmoe.datasets.features.extend_encoder import extend_encoder
+from mmoe.datasets.rows.splits import Splits
 from mmoe.models import build_network
 from mmoe.parallel import ensure_process_group
 from mmoe.run import RunDirectory

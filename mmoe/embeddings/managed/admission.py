@@ -15,7 +15,7 @@ from torchrec.modules.mc_modules import (
 from mmoe.config import ManagedIds
 from mmoe.embeddings.quiet import quiet_tracing
 
-# As mmoe.datasets.vocabulary numbers them: 0 is missing, and owned rows and raw ids begin at 2
+# As mmoe.datasets.features.vocabulary numbers them: 0 is missing; owned rows and raw ids begin at 2
 _UNSEEN, _FIRST = 1, 2
 
 _POLICIES = {

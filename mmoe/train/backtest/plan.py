@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from mmoe.config import RunConfig, SplitConfig
-from mmoe.datasets.days import Day, days_of
-from mmoe.datasets.sources import one_path
+from mmoe.datasets.rows.days import Day, days_of
+from mmoe.datasets.rows.sources import one_path
 from mmoe.datasets.stream.survey import survey
 
 # Numbers from here on may be written YYYYMMDD, where the end of a month is no gap

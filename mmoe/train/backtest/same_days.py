@@ -3,9 +3,9 @@
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from mmoe.datasets.changed_data import data_changes, shown
-from mmoe.datasets.data_file import DataFile
-from mmoe.datasets.fingerprint import DataPrint, print_files
+from mmoe.datasets.files.changed_data import data_changes, shown
+from mmoe.datasets.files.data_file import DataFile
+from mmoe.datasets.files.fingerprint import DataPrint, print_files
 from mmoe.run.directory import RunDirectory
 from mmoe.train.backtest.plan import Step
 from mmoe.train.run_data import RunData

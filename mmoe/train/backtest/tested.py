@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mmoe.config import RunConfig
-from mmoe.datasets.encoded import EncodedLabels, join_labels
-from mmoe.datasets.keys import hash_keys, missing_mask, to_keys
-from mmoe.datasets.rows import find_column
+from mmoe.datasets.rows.encoded import EncodedLabels, join_labels
+from mmoe.datasets.rows.places import find_column
 from mmoe.datasets.stream import open_stream
+from mmoe.datasets.values.keys import hash_keys, missing_mask, to_keys
 from mmoe.train.evaluate import metrics_of
 
 _GROUP = "group_hash"  # of the GAUC group: codes of one day mean nothing on another

@@ -8,7 +8,7 @@ from typing import Any
 from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.checkpoint.stored_tensors import StoredTensors
 from mmoe.config import RunConfig
-from mmoe.datasets.encoder import FeatureEncoder
+from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.run.directory import RunDirectory
 from mmoe.train.warm_start.meaning import differences, named_pairs
 

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 from torch import nn
 
-from mmoe.datasets.encoder import FeatureEncoder
+from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.mixture import DSelectKGate, FixedGate, MLPExperts
 from mmoe.mixture.gates.logits import GateLogits
 from mmoe.mixture.loading import expert_dims

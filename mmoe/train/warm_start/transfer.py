@@ -5,7 +5,7 @@ import torch
 from mmoe.checkpoint.optimizer_state import unflatten_optimizer
 from mmoe.checkpoint.stored_tensors import StoredTensors
 from mmoe.config import RunConfig
-from mmoe.datasets.encoder import FeatureEncoder
+from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.models.network import MixtureNetwork
 from mmoe.models.registry import build_network
 from mmoe.train.state import TrainingState

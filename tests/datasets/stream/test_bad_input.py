@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from mmoe.config import config_from_dict
-from mmoe.datasets.sources import load_splits
+from mmoe.datasets.rows.sources import load_splits
 from mmoe.datasets.stream import open_stream
 
 GOOD = pa.table(

@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from mmoe.config import config_from_dict
-from mmoe.datasets import parquet_files
-from mmoe.datasets.data_file import DataFile
-from mmoe.datasets.parquet_files import Footers, iter_parquet
+from mmoe.datasets.files import parquet_files
+from mmoe.datasets.files.data_file import DataFile
+from mmoe.datasets.files.parquet_files import Footers, iter_parquet
 from mmoe.datasets.stream import open_stream
 
 ROWS = 10  # of a row group

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mmoe.config import config_from_dict
-from mmoe.datasets.share import Share
+from mmoe.datasets.rows.share import Share
 from mmoe.datasets.stream import describe_lanes, open_stream
 from mmoe.datasets.stream.lanes import Lane, LanesOfRank
 from mmoe.datasets.stream.order import row_order, windows

@@ -9,11 +9,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from mmoe.config import config_from_dict, set_values
-from mmoe.datasets.encoded import join
-from mmoe.datasets.encoder import FeatureEncoder
-from mmoe.datasets.labels import encode_labels
-from mmoe.datasets.share import Share
-from mmoe.datasets.sources import load_splits
+from mmoe.datasets.features.encoder import FeatureEncoder
+from mmoe.datasets.labels.encode import encode_labels
+from mmoe.datasets.rows.encoded import join
+from mmoe.datasets.rows.share import Share
+from mmoe.datasets.rows.sources import load_splits
 from mmoe.datasets.stream import open_stream
 from mmoe.datasets.stream.source import StreamSource
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from mmoe.config import SplitConfig
-from mmoe.datasets.hashing import mix64
-from mmoe.datasets.splits import time_cuts
+from mmoe.datasets.rows.splits import time_cuts
 from mmoe.datasets.stream.ranks import smallest_hashes
 from mmoe.datasets.stream.times import TimeFit
+from mmoe.datasets.values.hashing import mix64
 
 SPLIT = SplitConfig(by="time", column="at")
 

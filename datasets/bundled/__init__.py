@@ -1,0 +1,1 @@
+"""Data sets that a recipe names: Census-Income, Hillstrom, and the synthetic funnel."""

@@ -1,0 +1,136 @@
+"""Statistics of one column of numbers, taken chunk by chunk in bounded memory.
+
+What comes out depends on the sequence of values alone, never on how it is cut into chunks: so a
+table in memory and the same rows from a stream give the same bits.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from mmoe.datasets.values.hashing import mix64
+
+_BLOCK = 8192  # values whose moments are taken at once
+
+
+@dataclass
+class Moments:
+    """Count, mean and deviation; values near the float64 limit do not overflow.
+
+    Example:
+        >>> moments = Moments()
+        >>> moments.add(np.array([1.0, 2.0])), moments.add(np.array([3.0]))
+        (None, None)
+        >>> moments.finish()
+        (2.0, 0.816496580927726)
+    """
+
+    count: int = 0
+    mean: float = 0.0
+    deviation: float = 0.0
+    lowest: float = math.inf
+    highest: float = -math.inf
+    rest: np.ndarray | None = None  # fewer than a block
+
+    def add(self, values: np.ndarray) -> None:
+        """More values, float64, none of them NaN."""
+        if not len(values):
+            return
+        self.lowest = min(self.lowest, float(values.min()))
+        self.highest = max(self.highest, float(values.max()))
+        if self.rest is not None:
+            values = np.concatenate([self.rest, values])
+        whole = len(values) // _BLOCK * _BLOCK
+        self.rest = values[whole:].copy()
+        if whole:
+            self._merge(values[:whole].reshape(-1, _BLOCK))
+
+    def finish(self) -> tuple[float, float]:
+        """Mean and deviation; a constant's deviation is 1, and so is that of no value."""
+        if self.rest is not None and len(self.rest):
+            self._merge(self.rest[None])
+            self.rest = None
+        # A constant column's deviation is rounding noise; dividing by it would blow noise up.
+        constant = self.lowest == self.highest
+        return self.mean, 1.0 if constant or self.deviation == 0 else self.deviation
+
+    def _merge(self, blocks_KB: np.ndarray) -> None:
+        sizes_K = np.abs(blocks_KB).max(axis=1)
+        sizes_K[sizes_K == 0] = 1.0
+        unit_KB = blocks_KB / sizes_K[:, None]
+        means, deviations = unit_KB.mean(axis=1) * sizes_K, unit_KB.std(axis=1) * sizes_K
+        for mean, deviation in zip(means.tolist(), deviations.tolist(), strict=True):
+            self._merge_one(blocks_KB.shape[1], mean, deviation)
+
+    def _merge_one(self, count: int, mean: float, deviation: float) -> None:
+        """Chan, Golub and LeVeque's update, in units of the largest number in it."""
+        total = self.count + count
+        if self.count == 0:
+            self.count, self.mean, self.deviation = count, mean, deviation
+            return
+        size = max(abs(self.mean), abs(mean), self.deviation, deviation) or 1.0
+        old, new = self.count / total, count / total
+        mean_1, mean_2 = self.mean / size, mean / size
+        spread = old * (self.deviation / size) ** 2 + new * (deviation / size) ** 2
+        spread += old * new * (mean_2 - mean_1) ** 2
+        self.mean = size * (old * mean_1 + new * mean_2)
+        self.deviation = size * math.sqrt(spread)
+        self.count = total
+
+
+class Quantiles:
+    """A sample of the values that is all of them up to `size`, and uniform beyond.
+
+    Each value draws a number from its place in the sequence; the `size` smallest stay.
+
+    Args:
+        size: Values kept at the end; half as many again while adding.
+        distinct: Remember the distinct values while they are at most so many.
+    """
+
+    def __init__(self, size: int, distinct: int) -> None:
+        self.size, self.most = size, distinct
+        self.seen = 0
+        self.highest = -math.inf
+        self.distinct: np.ndarray | None = np.zeros(0)
+        self.draws: list[np.ndarray] = []
+        self.values: list[np.ndarray] = []
+        self.held = 0
+        self.limit = np.uint64(2**64 - 1)
+
+    def add(self, values: np.ndarray) -> None:
+        """More values, float64, none of them NaN."""
+        if not len(values):
+            return
+        draws = mix64(np.arange(self.seen, self.seen + len(values), dtype=np.uint64))
+        self.seen += len(values)
+        self.highest = max(self.highest, float(values.max()))
+        if self.distinct is not None:
+            found = np.union1d(self.distinct, values)
+            self.distinct = found if len(found) <= self.most else None
+        kept = draws <= self.limit
+        self.draws.append(draws[kept])
+        self.values.append(values[kept])
+        self.held += int(kept.sum())
+        if self.held > self.size * 3 // 2:
+            self._prune()
+
+    def edges(self, buckets: int) -> tuple[float, ...]:
+        """Upper edges of all buckets but the last: quantiles, or each value where they are few."""
+        if not self.seen:
+            return ()
+        if self.distinct is not None and len(self.distinct) <= buckets:
+            return tuple(self.distinct[:-1].tolist())
+        if self.held > self.size:
+            self._prune()
+        ordered = np.sort(np.concatenate(self.values))
+        positions = (np.arange(1, buckets) * len(ordered)) // buckets
+        edges = np.unique(ordered[positions])
+        return tuple(edges[edges < self.highest].tolist())
+
+    def _prune(self) -> None:
+        draws, values = np.concatenate(self.draws), np.concatenate(self.values)
+        kept = np.argpartition(draws, self.size)[: self.size]
+        self.draws, self.values = [draws[kept]], [values[kept]]
+        self.held, self.limit = self.size, draws[kept].max()

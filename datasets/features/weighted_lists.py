@@ -1,0 +1,187 @@
+"""Lists whose ids have weights: in a column beside them, or behind each id in its text."""
+
+import numpy as np
+import pyarrow as pa
+
+from mmoe.config import ListFeature
+from mmoe.datasets.features.ragged import (
+    Ragged,
+    blank_items,
+    kept_items,
+    offsets_of,
+    split_lists,
+    to_ragged,
+)
+from mmoe.datasets.rows.places import find_column, place
+from mmoe.datasets.values import text
+from mmoe.datasets.values.arrow import pc
+from mmoe.datasets.values.columns import numbers_of
+from mmoe.datasets.values.plain import is_list, is_text
+
+_LARGEST = 1e9  # float32 products of this and ordinary embeddings stay finite
+
+
+def list_ids(table: pa.Table, feature: ListFeature, origin: str) -> Ragged:
+    """The lists of a feature's column, with the weights of their ids where the feature has any.
+
+    The weights of a mean are divided by their sum, row by row; where that is 0, all stay 0.
+
+    Args:
+        table: N rows.
+        feature: Columns, separators, max_length.
+        origin: Starts error messages.
+
+    Raises:
+        ValueError: A column is missing or holds no lists, a row has not as many weights as ids, or
+            a weight is no number from 0 to 1e9; names file, row and column.
+
+    Example:
+        >>> feature = ListFeature(name="tags", weight_separator=":", pooling="mean")
+        >>> ragged = list_ids(pa.table({"tags": ["sports:3|news:1", "", "art:0.5"]}), feature, "x")
+        >>> ragged.values.to_pylist(), ragged.offsets.tolist(), ragged.weights.tolist()
+        (['sports', 'news', 'art'], [0, 2, 2, 3], [0.75, 0.25, 1.0])
+    """
+    used_by = f"feature {feature.name!r}"
+    column = find_column(table, feature.source_column, origin, used_by)
+    _refuse_deeper(column, feature.source_column, used_by, origin)
+    if not feature.weighted:
+        return to_ragged(column, feature)
+    reader = _Weights(table, feature, origin)
+    values, lengths_N = _items(column, feature.separator)
+    if feature.weight_separator is not None:
+        values, weights_V = reader.cut(blank_items(values), lengths_N)
+    else:
+        values, weights_V = blank_items(values), reader.beside(lengths_N)
+    present_V = pc.is_valid(values).to_numpy()
+    reader.check(weights_V, present_V, lengths_N)
+    keep_V, lengths_N = kept_items(values, lengths_N, feature)
+    if keep_V is not None:
+        values, weights_V = values.filter(pa.array(keep_V)), weights_V[keep_V]
+    offsets = offsets_of(lengths_N)
+    if feature.pooling == "mean":
+        weights_V = _shares(weights_V, lengths_N)
+    return Ragged(values, offsets, weights_V.astype(np.float32))
+
+
+class _Weights:
+    """Reads one feature's weights, float64 [V], NaN where there is none."""
+
+    def __init__(self, table: pa.Table, feature: ListFeature, origin: str) -> None:
+        self.table, self.feature, self.origin = table, feature, origin
+        self.column = feature.weights or feature.source_column
+
+    def cut(
+        self, items: pa.ChunkedArray, lengths_N: np.ndarray
+    ) -> tuple[pa.ChunkedArray, np.ndarray]:
+        """`id:weight` at its last separator: the ids, and the weights."""
+        separator = self.feature.weight_separator
+        assert separator is not None
+        if not is_text(items.type):
+            if items.null_count < len(items):
+                raise ValueError(
+                    f"{self.origin}: column {self.column!r} (of feature {self.feature.name!r}) "
+                    f"holds items of {items.type}, expected text such as 'sports{separator}0.7', "
+                    "as the feature has weight_separator; remove it, or name a column in weights"
+                )
+            return items, np.full(len(items), np.nan)
+        parts = pc.split_pattern(items, separator, max_splits=1, reverse=True)
+        whole = pc.fill_null(pc.equal(pc.list_value_length(parts), 2), False)
+        alone_V = pc.is_valid(items).to_numpy() & ~whole.to_numpy()
+        if alone_V.any():
+            item = int(alone_V.argmax())
+            raise ValueError(
+                f"{self._row(item, lengths_N)} has the item {items[item].as_py()!r}, expected an "
+                f"id and its weight such as 'sports{separator}0.7'; give each item a weight"
+            )
+        both = parts.filter(whole)
+        ids, weights = (pc.list_element(both, index) for index in (0, 1))
+        where_V = whole.to_numpy()
+        weights_V = np.full(len(items), np.nan)
+        weights_V[where_V] = self._numbers(weights, np.flatnonzero(where_V), lengths_N)
+        kept = items.combine_chunks()
+        ids = pc.replace_with_mask(kept, whole.combine_chunks(), ids.combine_chunks())
+        return blank_items(pa.chunked_array([ids])), weights_V
+
+    def beside(self, lengths_N: np.ndarray) -> np.ndarray:
+        """The column of weights; every row must have as many as ids."""
+        used_by = f"feature {self.feature.name!r}"
+        column = find_column(self.table, self.column, self.origin, used_by)
+        _refuse_deeper(column, self.column, used_by, self.origin)
+        weights, counts_N = _items(column, self.feature.separator)
+        wrong_N = counts_N != lengths_N
+        if wrong_N.any():
+            row = int(wrong_N.argmax())
+            raise ValueError(
+                f"{self._place(row)} has {counts_N[row]} weights, but column "
+                f"{self.feature.source_column!r} has {lengths_N[row]} ids in that row; give each "
+                "id one weight"
+            )
+        return self._numbers(weights, np.arange(len(weights)), lengths_N)
+
+    def check(self, weights_V: np.ndarray, present_V: np.ndarray, lengths_N: np.ndarray) -> None:
+        """Every id has a weight that can be multiplied by."""
+        wrong_V = present_V & ~((weights_V >= 0) & (weights_V <= _LARGEST))
+        if wrong_V.any():
+            item = int(wrong_V.argmax())
+            found = "missing" if np.isnan(weights_V[item]) else f"{weights_V[item]:g}"
+            raise ValueError(
+                f"{self._row(item, lengths_N)} has a weight that is {found}, expected a number "
+                f"from 0 to {_LARGEST:g}; mend it, or leave out the id with its weight"
+            )
+
+    def _numbers(
+        self, weights: pa.ChunkedArray, items: np.ndarray, lengths_N: np.ndarray
+    ) -> np.ndarray:
+        """float64; `items` are the weights' numbers among all items."""
+        numbers = numbers_of(weights)
+        kind = weights.type
+        if numbers is None or pa.types.is_temporal(kind) or pa.types.is_boolean(kind):
+            raise ValueError(
+                f"{self.origin}: column {self.column!r} (weights of feature "
+                f"{self.feature.name!r}) holds {kind}, expected lists of numbers"
+            )
+        if is_text(kind):
+            wrong = pc.is_valid(text.blank_to_null(weights)).to_numpy() & np.isnan(numbers)
+            if wrong.any():
+                index = int(wrong.argmax())
+                raise ValueError(
+                    f"{self._row(int(items[index]), lengths_N)} has the weight "
+                    f"{weights[index].as_py()!r}, expected a number"
+                )
+        return numbers
+
+    def _row(self, item: int, lengths_N: np.ndarray) -> str:
+        return self._place(int(np.searchsorted(np.cumsum(lengths_N), item, side="right")))
+
+    def _place(self, row: int) -> str:
+        where = place(self.table, self.origin, row)
+        return f"{where}: column {self.column!r} (of feature {self.feature.name!r})"
+
+
+def _items(column: pa.ChunkedArray, separator: str) -> tuple[pa.ChunkedArray, np.ndarray]:
+    """Items and their number in each row; one a row where the column has no lists; "" has none."""
+    if is_text(column.type):
+        column = text.empty_to_null(pc.utf8_trim_whitespace(column))
+    if is_text(column.type) or is_list(column.type):
+        return split_lists(column, separator)
+    present = pc.is_null(column, nan_is_null=True).to_numpy()
+    column = column.filter(pa.array(~present))
+    return column, (~present).astype(np.int64)
+
+
+def _shares(weights_V: np.ndarray, lengths_N: np.ndarray) -> np.ndarray:
+    """Each weight over the sum of its row's, which is added up in the row's order."""
+    row_V = np.repeat(np.arange(len(lengths_N)), lengths_N)
+    sums_V = np.bincount(row_V, weights_V, minlength=len(lengths_N))[row_V]
+    return np.divide(weights_V, sums_V, out=np.zeros_like(weights_V), where=sums_V > 0)
+
+
+def _refuse_deeper(column: pa.ChunkedArray, name: str, used_by: str, origin: str) -> None:
+    """Lists of lists, of structs, and the like."""
+    kind = column.type
+    nested = pa.types.is_nested(kind.value_type if is_list(kind) else kind)
+    if nested:
+        raise ValueError(
+            f"{origin}: column {name!r} (of {used_by}) holds {kind}, expected one list of plain "
+            "values a row; flatten it"
+        )

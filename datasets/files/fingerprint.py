@@ -1,0 +1,220 @@
+"""What a run's rows came from, told apart cheaply: files by size and content, tables by rows.
+
+Nothing is read in whole that is large: of a file its ends and some blocks between, of Parquet the
+footer too, which holds sizes and value ranges of every column. Times of files say nothing: copies
+and checkouts change them.
+"""
+
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+from pydantic import Field
+
+from mmoe.config import RunConfig
+from mmoe.config.base import Strict
+from mmoe.datasets.files.data_file import DataFile
+from mmoe.datasets.files.readers import Paths
+from mmoe.datasets.files.resolve import resolve_files
+from mmoe.datasets.rows.places import visible_columns
+from mmoe.datasets.rows.sources import source_paths
+from mmoe.datasets.rows.splits import Splits
+from mmoe.datasets.values.hashing import mix64
+
+_WHOLE = 1 << 22  # bytes; smaller files are read in whole, which takes less than decoding them
+_BLOCK, _BLOCKS = 1 << 16, 16
+_LONGEST_FOOTER = 1 << 26
+_ROWS = 512  # of a table
+_AT_ONCE = 8  # files; each is a few waits for a disk or an object store
+
+
+class RowsPrint(Strict):
+    """One file or table.
+
+    Attributes:
+        name: As seen from the folder that all files share; of a table the split.
+        size: Bytes; of a table its rows.
+        digest: Of the content, and of what folders such as `day=2024-01-31` say about its rows.
+    """
+
+    name: str
+    size: int = Field(ge=0)
+    digest: str
+
+
+class DataPrint(Strict):
+    """All that a run's rows came from, in order: rows are numbered by it.
+
+    Attributes:
+        kind: Files, or tables that were in memory or generated.
+        folder: That the names are seen from; another one means the same data elsewhere.
+        parts: `all`, or by split.
+    """
+
+    kind: Literal["files", "tables"]
+    folder: str = ""
+    parts: dict[str, list[RowsPrint]]
+
+    @property
+    def rows(self) -> list[RowsPrint]:
+        """Of all parts."""
+        return [one for prints in self.parts.values() for one in prints]
+
+    def address(self, one: RowsPrint) -> str:
+        """Of one of its files."""
+        return f"{self.folder}/{one.name}"
+
+    def among(self, other: "DataPrint") -> "DataPrint":
+        """Its files that `other` has too, in its own order, under the names there."""
+        names = {other.address(one): one.name for one in other.rows}
+        parts = {
+            part: [
+                one.model_copy(update={"name": names[self.address(one)]})
+                for one in rows
+                if self.address(one) in names
+            ]
+            for part, rows in self.parts.items()
+        }
+        return self.model_copy(update={"folder": other.folder, "parts": parts})
+
+    def digest(self) -> str:
+        """Of everything but the folder."""
+        return sha256(repr((self.kind, self.parts)).encode()).hexdigest()[:16]
+
+
+def print_data(
+    config: RunConfig, splits: Splits | None = None, data: str | Path | None = None
+) -> DataPrint:
+    """Looks at a run's tables, or else at its files.
+
+    Args:
+        config: Of the run.
+        splits: Tables in memory.
+        data: Instead of data.path, as for `load_splits`.
+
+    Raises:
+        ValueError: A file is missing or cannot be read.
+    """
+    return print_files(source_paths(config, data)) if splits is None else print_tables(splits)
+
+
+def print_files(
+    parts: Mapping[str, Paths], looked_at: dict[DataFile, tuple[int, str]] | None = None
+) -> DataPrint:
+    """Looks at the files of each part, a few blocks of every one.
+
+    Args:
+        parts: Paths by part.
+        looked_at: Sizes and digests of files that need not be looked at again; gets the others.
+    """
+    files = {part: resolve_files(paths) for part, paths in parts.items()}
+    every = list(dict.fromkeys(file for found in files.values() for file in found))
+    looked_at = {} if looked_at is None else looked_at
+    new = [file for file in every if file not in looked_at]
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        looked_at.update(zip(new, pool.map(_look_at, new), strict=True))
+    folder = _shared_folder(every)
+    prints = {
+        part: [
+            RowsPrint(name=_below(folder, file), size=looked_at[file][0], digest=looked_at[file][1])
+            for file in found
+        ]
+        for part, found in files.items()
+    }
+    return DataPrint(kind="files", folder=folder, parts=prints)
+
+
+def print_tables(splits: Splits) -> DataPrint:
+    """Looks at some rows of each table."""
+    tables = {"train": splits.train, "validation": splits.validation, "test": splits.test}
+    return DataPrint(
+        kind="tables",
+        parts={
+            name: [RowsPrint(name=name, size=table.num_rows, digest=_digest_of_table(table))]
+            for name, table in tables.items()
+        },
+    )
+
+
+def _look_at(file: DataFile) -> tuple[int, str]:
+    """Its size and digest."""
+    try:
+        size, content = file.size(), file.checksum()
+        if content is None:
+            content = b"".join(file.ranges(_blocks(file, size)))
+    except Exception as error:  # each file system raises its own kind
+        if isinstance(error, MemoryError):
+            raise
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise ValueError(
+            f"{file}: cannot be read ({reason}); check that it is there and may be read"
+        ) from None
+    folders = repr(sorted(file.partitions.items())) if file.partitions else ""
+    return size, sha256(f"{size} {folders};".encode() + content).hexdigest()[:32]
+
+
+def _blocks(file: DataFile, size: int) -> list[tuple[int, int]]:
+    """Which bytes to read: the ends, and one block somewhere in each of equal parts between."""
+    if size <= _WHOLE:
+        return [(0, size)]
+    edges = np.linspace(_BLOCK, size - _BLOCK, _BLOCKS - 1)
+    room = edges[1:] - edges[:-1] - _BLOCK  # every part is longer than a block, as size > _WHOLE
+    luck = (mix64(np.arange(len(room), dtype=np.uint64), size) >> np.uint64(11)) * 2.0**-53
+    starts = (edges[:-1] + np.maximum(room, 0) * luck).astype(np.int64).tolist()
+    between = [(start, start + _BLOCK) for start in starts]
+    return [(0, _BLOCK), *between, (_footer(file, size), size)]
+
+
+def _footer(file: DataFile, size: int) -> int:
+    """Where the last block begins: with the footer of a Parquet file, if that is longer."""
+    [end] = file.ranges([(size - 8, size)])
+    length = int.from_bytes(end[:4], "little") + 8
+    is_parquet = end[4:] in (b"PAR1", b"PARE") and length < min(size, _LONGEST_FOOTER)
+    return size - max(_BLOCK, length if is_parquet else 0)
+
+
+def _digest_of_table(table: pa.Table) -> str:
+    """Of the columns' names and types and of some rows, the first and the last among them."""
+    rows = np.arange(min(table.num_rows, _ROWS), dtype=np.uint64)
+    if table.num_rows > _ROWS:
+        last = table.num_rows - 1
+        rows = np.unique(np.append(mix64(rows) % np.uint64(last), [0, last]).astype(np.uint64))
+    digest = sha256(f"{table.num_rows};".encode())
+    for name in visible_columns(table):
+        for position in table.schema.get_all_field_indices(name):
+            column = table.column(position)
+            digest.update(f"{name!r} {column.type} {_values(column, rows)!r};".encode())
+    return digest.hexdigest()[:32]
+
+
+def _values(column: pa.ChunkedArray, rows: np.ndarray) -> object:
+    """Python values; of those that Python knows none of, such as days after 9999, Arrow's bytes."""
+    try:
+        taken = column.take(pa.array(rows)).combine_chunks()
+    except (pa.ArrowNotImplementedError, pa.ArrowInvalid):  # types that cannot be taken from
+        return [column[int(row)].as_py() for row in rows]
+    try:
+        return taken.to_pylist()
+    except (OverflowError, ValueError):
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, pa.schema([("", taken.type)])) as stream:
+            stream.write_batch(pa.record_batch([taken], names=[""]))
+        return sink.getvalue().to_pybytes()
+
+
+def _shared_folder(files: Iterable[DataFile]) -> str:
+    """Of all files, above folders that name a column."""
+    shared: list[str] = []
+    for parts in zip(*(file.absolute.split("/")[:-1] for file in files), strict=False):
+        if len(set(parts)) > 1 or DataFile(f"{parts[0]}/x").partitions:
+            break
+        shared.append(parts[0])
+    return "/".join(shared)
+
+
+def _below(folder: str, file: DataFile) -> str:
+    return file.absolute[len(folder) :].lstrip("/")

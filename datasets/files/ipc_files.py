@@ -1,0 +1,109 @@
+"""Arrow IPC files: the file format (Feather too), and the stream format."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+
+from mmoe.datasets.files.data_file import DataFile, is_address
+from mmoe.datasets.rows.places import MissingColumnError, distinct_names
+from mmoe.datasets.values.arrow import may_use_threads, out_of_memory
+
+_MAGIC = b"ARROW1"
+
+
+def ipc_columns(file: DataFile) -> list[str]:
+    """Names of the columns; of equal ones the second becomes NAME.1, as in CSV."""
+    return ipc_schema(file).names
+
+
+def ipc_schema(file: DataFile) -> pa.Schema:
+    """The columns and their types."""
+    with _open(file, None) as (_, schema):
+        return schema
+
+
+def read_ipc(file: DataFile, columns: list[str] | None) -> pa.Table:
+    """The whole file, `columns` in their order.
+
+    Raises:
+        ValueError: The file is empty, truncated, no Arrow file, or lacks a column.
+    """
+    with _open(file, columns) as (reader, schema):
+        batches = [_renamed(batch, schema) for batch in _batches(file, reader)]
+    table = pa.Table.from_batches(batches, schema)
+    return table if columns is None else table.select(columns)
+
+
+def iter_ipc(file: DataFile, columns: list[str] | None, rows: int) -> Iterator[pa.Table]:
+    """The same rows in the same order, at most `rows` at a time; holds one record batch."""
+    with _open(file, columns) as (reader, schema):
+        for batch in _batches(file, reader):
+            for start in range(0, batch.num_rows, rows):
+                part = _renamed(batch.slice(start, rows), schema)
+                table = pa.Table.from_batches([part], schema)
+                yield table if columns is None else table.select(columns)
+
+
+def _batches(file: DataFile, reader: Any) -> Iterator[pa.RecordBatch]:
+    """One at a time: the file format by number, the stream format one after another."""
+    number = 0
+    try:
+        if isinstance(reader, pa.RecordBatchFileReader):
+            for number in range(reader.num_record_batches):
+                yield reader.get_batch(number)
+        else:
+            for batch in reader:
+                yield batch
+                number += 1
+    except (pa.ArrowException, OSError) as error:
+        raise _damaged(f"{file}: record batch {number}", error) from None
+
+
+@contextmanager
+def _open(file: DataFile, columns: list[str] | None) -> Iterator[tuple[Any, pa.Schema]]:
+    """A reader of the columns asked for, and what it reads, in the file's order."""
+    try:
+        if file.size() == 0:
+            raise ValueError(f"{file}: is empty (0 bytes); expected an Arrow file")
+        # A memory map would turn a file that shrinks meanwhile into a crash of the process.
+        source = file.open() if is_address(str(file)) else pa.OSFile(str(file))
+        is_file = source.read(len(_MAGIC)) == _MAGIC
+        start = pa.ipc.open_file if is_file else pa.ipc.open_stream
+        source.seek(0)
+        schema = _named(start(source).schema)
+        wanted = _positions(file, schema, columns)
+        source.seek(0)
+        options = pa.ipc.IpcReadOptions(included_fields=wanted, use_threads=may_use_threads())
+        reader = start(source, options=options)
+    except (pa.ArrowException, OSError) as error:
+        raise _damaged(str(file), error) from None
+    try:
+        yield reader, pa.schema([schema.field(position) for position in wanted])
+    finally:
+        source.close()
+
+
+def _named(schema: pa.Schema) -> pa.Schema:
+    names = distinct_names(schema.names)
+    return pa.schema([f.with_name(name) for f, name in zip(schema, names, strict=True)])
+
+
+def _positions(file: DataFile, schema: pa.Schema, columns: list[str] | None) -> list[int]:
+    for column in columns or ():
+        if column not in schema.names:
+            raise MissingColumnError(column, schema.names, str(file))
+    names = schema.names if columns is None else columns
+    return sorted({schema.names.index(name) for name in names})
+
+
+def _renamed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+
+
+def _damaged(where: str, error: Exception) -> Exception:
+    reason = " ".join(str(error).split())
+    return out_of_memory(error, where) or ValueError(
+        f"{where}: is truncated or no Arrow file ({reason[:200]}); write or copy it again"
+    )

@@ -1,0 +1,180 @@
+"""Parquet files on pyarrow."""
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Lock
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from mmoe.datasets.files.data_file import DataFile, is_address
+from mmoe.datasets.rows.places import MissingColumnError, distinct_names
+from mmoe.datasets.values.arrow import may_use_threads, out_of_memory
+
+# Bytes of each column read at once, instead of all that a row group has of it. A request to an
+# object store takes as long as some megabytes.
+_BUFFER, _REMOTE_BUFFER = 1 << 18, 1 << 22
+
+
+def parquet_columns(path: DataFile) -> list[str]:
+    """Names of the top-level columns; of equal ones the second becomes NAME.1, as in CSV."""
+    with _open(path) as file:
+        return distinct_names(file.schema_arrow.names)
+
+
+def read_parquet(path: DataFile, columns: list[str] | None) -> pa.Table:
+    """The whole file, `columns` in their order.
+
+    Raises:
+        ValueError: The file is empty, truncated, no Parquet, or lacks a column.
+    """
+    with _open(path) as file:
+        wanted = _projection(path, file, columns)
+        try:
+            table = file.read(columns=wanted, use_threads=may_use_threads())
+        except (pa.ArrowException, OSError) as error:
+            raise _damaged(str(path), error, file.schema_arrow) from None
+    return _select(table, columns)
+
+
+class Footers:
+    """Footers of files that are read row group by row group: each is parsed once, and kept.
+
+    A footer describes all row groups of its file, so parsing it for each of them would take time
+    that grows with their square. Those used last are kept, up to so many bytes; a file that was
+    written anew is parsed anew. Any number of threads may share one.
+
+    Args:
+        most_bytes: Of all footers together, as they lie in their files.
+    """
+
+    def __init__(self, most_bytes: int = 64 << 20) -> None:
+        self.most_bytes = most_bytes
+        self._known: OrderedDict[str, tuple[object, pq.FileMetaData]] = OrderedDict()
+        self._lock = Lock()
+
+    def get(self, path: DataFile, state: object) -> pq.FileMetaData | None:
+        """That of the file as it is now; None where it has to be parsed."""
+        with self._lock:
+            known, footer = self._known.get(str(path), (None, None))
+            if footer is None or known != state:
+                return None
+            self._known.move_to_end(str(path))
+            return footer
+
+    def keep(self, path: DataFile, state: object, footer: pq.FileMetaData) -> None:
+        """Remembers one, and forgets those that nobody has asked for in a while."""
+        with self._lock:
+            self._known[str(path)] = state, footer
+            self._known.move_to_end(str(path))
+            held = sum(footer.serialized_size for _, footer in self._known.values())
+            while held > self.most_bytes and len(self._known) > 1:
+                held -= self._known.popitem(last=False)[1][1].serialized_size
+
+
+def iter_parquet(
+    path: DataFile,
+    columns: list[str] | None,
+    rows: int,
+    row_group: int | None = None,
+    footers: Footers | None = None,
+) -> Iterator[pa.Table]:
+    """The same rows in the same order, at most `rows` at a time; holds one row group at most.
+
+    Args:
+        path: The file.
+        columns: Only these, in this order; None = all.
+        rows: Most rows of one table.
+        row_group: Only this one.
+        footers: Where the file's may be, or shall be kept.
+    """
+    with _open(path, footers) as file:
+        wanted = _projection(path, file, columns)
+        groups = None if row_group is None else [row_group]
+        where = "" if row_group is None else f": row group {row_group}"
+        try:
+            for batch in file.iter_batches(
+                batch_size=rows, row_groups=groups, columns=wanted, use_threads=may_use_threads()
+            ):
+                yield _select(pa.Table.from_batches([batch]), columns)
+        except (pa.ArrowException, OSError, IndexError) as error:
+            raise _damaged(f"{path}{where}", error, file.schema_arrow) from None
+
+
+def parquet_layout(path: DataFile) -> tuple[pa.Schema, list[int]]:
+    """The columns' types and the number of rows of each row group; reads the footer alone."""
+    with _open(path) as file:
+        schema, metadata = file.schema_arrow, file.metadata
+        names = distinct_names(schema.names)
+        groups = [metadata.row_group(g).num_rows for g in range(metadata.num_row_groups)]
+        return pa.schema([f.with_name(n) for f, n in zip(schema, names, strict=True)]), groups
+
+
+def parquet_bytes(path: DataFile, columns: list[str]) -> int:
+    """Bytes that the given columns hold, decompressed."""
+    with _open(path) as file:
+        metadata, total, wanted = file.metadata, 0, set(columns)
+        for g in range(metadata.num_row_groups):
+            group = metadata.row_group(g)
+            for c in range(group.num_columns):
+                chunk = group.column(c)
+                if chunk.path_in_schema.split(".")[0] in wanted:
+                    total += chunk.total_uncompressed_size
+    return total
+
+
+@contextmanager
+def _open(path: DataFile, footers: Footers | None = None) -> Iterator[pq.ParquetFile]:
+    try:
+        state = path.state()
+        if state[0] == 0:
+            raise ValueError(f"{path}: is empty (0 bytes); expected a Parquet file")
+        remote = is_address(str(path))
+        source = path.open() if remote else str(path)
+        footer = None if footers is None else footers.get(path, state)
+        buffer = _REMOTE_BUFFER if remote else _BUFFER
+        file = pq.ParquetFile(source, metadata=footer, buffer_size=buffer)
+        if footers is not None and footer is None:
+            footers.keep(path, state, file.metadata)
+    except (pa.ArrowException, OSError) as error:
+        raise _damaged(str(path), error) from None
+    try:
+        yield file
+    finally:
+        file.close(force=True)
+
+
+def _projection(
+    path: DataFile, file: pq.ParquetFile, columns: list[str] | None
+) -> list[str] | None:
+    """What to ask the file for: None (everything) where names repeat and so cannot be asked."""
+    raw = list(file.schema_arrow.names)
+    names = distinct_names(raw)
+    for column in columns or ():
+        if column not in names:
+            raise MissingColumnError(column, names, str(path))
+    return columns if names == raw else None
+
+
+def _select(table: pa.Table, columns: list[str] | None) -> pa.Table:
+    table = table.rename_columns(distinct_names(table.column_names))
+    return table if columns is None else table.select(columns)
+
+
+def _nested(schema: pa.Schema | None) -> str:
+    """Which columns that may be."""
+    names = [field.name for field in schema or () if pa.types.is_nested(field.type)]
+    return f"what is nested in other ways than plain lists: {', '.join(names)}" if names else "it"
+
+
+def _damaged(where: str, error: Exception, schema: pa.Schema | None = None) -> Exception:
+    reason = " ".join(str(error).split())
+    if isinstance(error, pa.ArrowNotImplementedError):
+        return ValueError(
+            f"{where}: Arrow cannot read a column as it is stored ({reason[:200]}); "
+            f"leave out {_nested(schema)}, or write it in another way"
+        )
+    return out_of_memory(error, where) or ValueError(
+        f"{where}: is truncated or no Parquet file ({reason[:200]}); write or copy it again"
+    )

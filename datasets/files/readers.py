@@ -1,0 +1,222 @@
+"""CSV, Parquet and Arrow files to Arrow tables: whole, or in chunks of bounded memory."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+
+import pyarrow as pa
+
+from mmoe.datasets.files.data_file import DataFile
+from mmoe.datasets.files.formats import file_columns, folder_columns, iter_file, read_file
+from mmoe.datasets.files.resolve import Source, describe, kind_of, resolve_files
+from mmoe.datasets.rows.places import cast_column, number_rows
+from mmoe.datasets.values.arrow import pc
+from mmoe.datasets.values.plain import is_list, is_text, plain
+from mmoe.datasets.values.text import settle
+
+Paths = Source | Iterable[Source]
+_ANY_INTEGER = pa.decimal128(20, 0)  # of 64 bits, with a sign or without
+
+
+def column_names(paths: Paths) -> list[str]:
+    """The columns of the (first) file, and those that the folders of all files name."""
+    files = resolve_files(paths)
+    shared = set.intersection(*(set(file.partitions) for file in files))
+    own = set(file_columns(files[0])) - set(folder_columns(files[0]))
+    return [name for name in file_columns(files[0]) if name in own or name in shared]
+
+
+def read_table(
+    paths: Paths,
+    columns: list[str] | None = None,
+    *,
+    infer_types: bool = True,
+    numbered: bool = False,
+) -> pa.Table:
+    """Reads CSV (plain, .gz, .bz2, .zst), Parquet or Arrow IPC, here or wherever fsspec reaches.
+
+    Args:
+        paths: A file, folder, glob, address, or a list of them; rows keep the files' natural order.
+            Folders such as `day=2024-01-31` make a column `day`.
+        columns: Only these; None = all.
+        infer_types: CSV columns become bool, int64, float64 or text by what all files together
+            hold; False leaves them text, which encoders read all the same.
+        numbered: Add the hidden column that lets errors name a file and row.
+
+    Returns:
+        Text as large_string; dictionary-encoded columns decoded.
+
+    Raises:
+        ValueError: A file is missing, empty, damaged, ragged, lacks a column, or has another type
+            of column than the files before it; the message names the file.
+    """
+    files = resolve_files(paths)
+    names = column_names(files) if columns is None else list(dict.fromkeys(columns))
+    tables = [_read(file, names) for file in files]
+    table = _concat(files, tables)
+    if infer_types:
+        any_csv = any(kind_of(file) == "csv" for file in files)
+        folders = {name for file in files for name in file.partitions}
+        settled = {
+            name: settle(column)
+            if (any_csv or name in folders) and is_text(column.type)
+            else column
+            for name, column in zip(table.column_names, table.columns, strict=True)
+        }
+        if settled:  # at once: a table that changes one column copies the list of all others
+            table = pa.table(settled, metadata=table.schema.metadata)
+    if numbered:
+        sizes = [(str(f), part.num_rows) for f, part in zip(files, tables, strict=True)]
+        table = number_rows(table, sizes)
+    return table
+
+
+def iter_tables(paths: Paths, columns: list[str] | None, rows_per_chunk: int) -> Iterator[pa.Table]:
+    """Reads the same rows in the same order, in chunks; for scoring files larger than memory.
+
+    CSV columns stay text: a type guessed from one chunk might not hold for the next. Each chunk
+    carries the hidden row numbers. Where there is not one row, one empty table comes, which has the
+    columns.
+
+    Args:
+        paths: As for `read_table`.
+        columns: Only these; None = all columns of the first file.
+        rows_per_chunk: Most rows of one table.
+
+    Raises:
+        ValueError: As `read_table`, when the file is reached.
+    """
+    files = resolve_files(paths)
+    names = column_names(files) if columns is None else list(dict.fromkeys(columns))
+    any_rows = False
+    for file in files:
+        first = 0
+        for part in iter_file(file, names, rows_per_chunk):
+            for start in range(0, part.num_rows, rows_per_chunk):
+                chunk = plain_columns(part.slice(start, rows_per_chunk))
+                yield number_rows(chunk, [(str(file), 2**62)], first)
+                first += chunk.num_rows
+                any_rows = True
+    if not any_rows:
+        yield number_rows(_concat(files, [_read(file, names) for file in files]), [])
+
+
+def read_origin(paths: Paths) -> str:
+    """What to call the data in messages about all of it."""
+    return describe(paths)
+
+
+def _read(file: DataFile, names: list[str]) -> pa.Table:
+    return plain_columns(read_file(file, names))
+
+
+def plain_columns(table: pa.Table) -> pa.Table:
+    """Dictionary-encoded columns decoded, all text as large_string."""
+    columns = [plain(table.column(position)) for position in range(table.num_columns)]
+    return pa.Table.from_arrays(columns, names=table.column_names)
+
+
+def _concat(files: list[DataFile], tables: list[pa.Table]) -> pa.Table:
+    """One table; numbers widen (int64 < float64), anything else that differs is an error."""
+    if len(tables) == 1:
+        return tables[0]
+    largest = [partial(_largest_value, table) for table in tables]
+    schema = common_schema(files, signed_where_it_fits([t.schema for t in tables], largest))
+    for position, field in enumerate(schema):
+        tables = [
+            table.set_column(position, field.name, cast_column(table.column(position), field.type))
+            for table in tables
+        ]
+    return pa.concat_tables(tables)
+
+
+def common_schema(files: Iterable[DataFile], schemas: Iterable[pa.Schema]) -> pa.Schema:
+    """One type for each column over all files, whose columns stand in one order.
+
+    Raises:
+        ValueError: Two files' types have none in common; names both.
+    """
+    kinds: dict[str, pa.DataType] = {}
+    sources: dict[str, DataFile] = {}
+    for file, schema in zip(files, schemas, strict=True):
+        for field in schema:
+            kind = kinds.setdefault(field.name, field.type)
+            widened = widen(kind, field.type)
+            if widened is None:
+                raise ValueError(
+                    f"{file}: column {field.name!r} holds {field.type}, but {kind} in "
+                    f"{sources[field.name]}; write the column with one type"
+                )
+            if widened != kind or field.name not in sources:
+                kinds[field.name], sources[field.name] = widened, file
+    return pa.schema(list(kinds.items()))
+
+
+def widen(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
+    """The type that holds both, or None where there is none worth having."""
+    if left == right or pa.types.is_null(right):
+        return left
+    if pa.types.is_null(left):
+        return right
+    if pa.types.is_timestamp(left) and pa.types.is_timestamp(right):
+        return None  # two units or time zones: rather asked than guessed
+    left, right = _beside_decimals(left, right), _beside_decimals(right, left)
+    if pa.uint64() in (left, right) and any(map(pa.types.is_signed_integer, (left, right))):
+        return _ANY_INTEGER
+    try:
+        fields = [pa.schema([("x", left)]), pa.schema([("x", right)])]
+        found = pa.unify_schemas(fields, promote_options="permissive").field("x").type
+    except (pa.ArrowTypeError, pa.ArrowInvalid):
+        return None
+    if is_list(found) and widen(left.value_type, right.value_type) == _ANY_INTEGER:
+        return pa.large_list(_ANY_INTEGER)
+    return found
+
+
+def signed_where_it_fits(
+    schemas: Sequence[pa.Schema], largest: Sequence[Callable[[str], int]]
+) -> list[pa.Schema]:
+    """Unsigned columns of 64 bits as signed ones, where their values allow it and others need it.
+
+    Args:
+        schemas: Of each file.
+        largest: Of each file, the largest value of a column; asked for where it matters alone.
+    """
+    found = list(schemas)
+    for name in {name for schema in schemas for name in schema.names}:
+        kinds = [_leaf(s.field(name).type) if name in s.names else None for s in schemas]
+        if not any(kind is not None and pa.types.is_signed_integer(kind) for kind in kinds):
+            continue
+        for n, kind in enumerate(kinds):
+            if kind == pa.uint64() and largest[n](name) < 2**63:
+                at = found[n].get_field_index(name)
+                signed = _with_leaf(found[n].field(at).type, pa.int64())
+                found[n] = found[n].set(at, pa.field(name, signed))
+    return found
+
+
+def largest_in_file(file: DataFile, name: str, rows_per_chunk: int) -> int:
+    """The largest value of a column of integers, or of lists of them; 0 where there is none."""
+    tables = iter_file(file, [name], rows_per_chunk)
+    return max((_largest_value(plain_columns(table), name) for table in tables), default=0)
+
+
+def _largest_value(table: pa.Table, name: str) -> int:
+    column = table[name]
+    while is_list(column.type):
+        column = pc.list_flatten(column)
+    return pc.max(column).as_py() or 0
+
+
+def _leaf(kind: pa.DataType) -> pa.DataType:
+    """What lists hold; the type itself where it is none of lists."""
+    return _leaf(kind.value_type) if is_list(kind) else kind
+
+
+def _with_leaf(kind: pa.DataType, leaf: pa.DataType) -> pa.DataType:
+    return pa.large_list(_with_leaf(kind.value_type, leaf)) if is_list(kind) else leaf
+
+
+def _beside_decimals(kind: pa.DataType, other: pa.DataType) -> pa.DataType:
+    """Integers as decimals that hold 64 bits of any sign: Arrow itself leaves a digit too few."""
+    whole = pa.types.is_integer(kind) and pa.types.is_decimal(other)
+    return _ANY_INTEGER if whole else kind

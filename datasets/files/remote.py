@@ -1,0 +1,51 @@
+"""Folders and globs on any file system that fsspec knows."""
+
+from collections.abc import Callable, Iterable
+
+import fsspec
+
+from mmoe.datasets.files.data_file import DataFile, is_glob, natural_key
+
+
+def resolve_address(address: str, choose: Callable[[Iterable[str]], list[str]]) -> list[DataFile]:
+    """The files that an address means.
+
+    Args:
+        address: Of a file, a folder or a glob, such as `s3://logs/day=*/*.parquet`.
+        choose: The data files among names below a folder, in their order.
+
+    Raises:
+        ValueError: The protocol is not known, its package is missing, or nothing is there.
+    """
+    try:
+        filesystem, path = fsspec.url_to_fs(address)
+        filesystem.invalidate_cache()
+        if is_glob(path):
+            matches = filesystem.glob(path)
+        else:
+            matches = [path] if filesystem.exists(path) else []
+        files = []
+        for match in sorted(map(str, matches), key=natural_key):
+            if filesystem.isfile(match):
+                files.append(match)
+                continue
+            start = len(match.rstrip("/")) + 1
+            files += [
+                f"{match.rstrip('/')}/{name}"
+                for name in choose(str(found)[start:] for found in filesystem.find(match))
+            ]
+    except (ImportError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(
+            f"{address}: cannot be opened ({reason[:200]}); check the protocol, or install its "
+            "fsspec package"
+        ) from None
+    except Exception as error:  # each file system raises its own kind
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise ValueError(
+            f"{address}: cannot be reached ({reason}); check the address and the credentials"
+        ) from None
+    if not matches:
+        what = "no file matches; check the pattern" if is_glob(path) else "no such file"
+        raise ValueError(f"{address}: {what}")
+    return [DataFile(str(filesystem.unstrip_protocol(file))) for file in dict.fromkeys(files)]

@@ -1,0 +1,133 @@
+"""Paths, folders, globs and addresses to a list of data files, in natural order."""
+
+import difflib
+import glob
+from collections.abc import Iterable
+from pathlib import Path
+
+from mmoe.datasets.files.data_file import DataFile, is_address, is_glob, natural_key
+from mmoe.datasets.files.remote import resolve_address
+
+PARQUET_SUFFIXES = (".parquet", ".pq")
+CSV_SUFFIXES = (".csv", ".tsv")
+IPC_SUFFIXES = (".arrow", ".ipc", ".feather", ".arrows")
+_COMPRESSED = (".gz", ".bz2", ".zst")
+_MAGIC = {b"PAR1": "parquet", b"ARRO": "ipc"}  # first bytes
+
+Source = str | Path | DataFile
+
+
+def resolve_files(paths: Source | Iterable[Source]) -> list[DataFile]:
+    """The data files that `paths` means.
+
+    A folder means every data file below it, in natural order (part-2 before part-10), without names
+    that start with a dot or an underscore; so does a glob such as `logs/2024-*`.
+
+    Args:
+        paths: A file, a folder, a glob, an fsspec address of one of these (`s3://logs/day=*`), or a
+            list of them (kept in the list's order).
+
+    Raises:
+        ValueError: Nothing is there, or a folder mixes kinds of file.
+    """
+    if isinstance(paths, Source):
+        return _resolve_one(paths)
+    files = [file for path in paths for file in _resolve_one(path)]
+    if not files:
+        raise ValueError("data.path: expected at least one file, got an empty list")
+    return files
+
+
+def kind_of(file: DataFile) -> str:
+    """`parquet`, `ipc` or `csv`: by its name; by its first bytes where the name says nothing."""
+    kind = _kind_of_name(file.name)
+    if kind is None:
+        with file.open() as stream:
+            kind = _MAGIC.get(stream.read(4), "csv")
+    return kind
+
+
+def describe(paths: Source | Iterable[Source]) -> str:
+    """What the user wrote, for error messages."""
+    if isinstance(paths, Source):
+        return str(paths)
+    names = [str(path) for path in paths]
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+
+
+def _resolve_one(source: Source) -> list[DataFile]:
+    if isinstance(source, DataFile):
+        return [source]
+    path = str(source)
+    if is_address(path):
+        return _checked(resolve_address(path, _choose), path)
+    found = Path(path)
+    if found.is_dir():
+        return _in_folder(found)
+    if found.is_file():
+        return [DataFile(path)]
+    if is_glob(path):
+        # Path.glob takes no absolute pattern.
+        matches = sorted(glob.glob(path, recursive=True), key=natural_key)  # noqa: PTH207
+        files = [
+            file
+            for match in map(Path, matches)
+            if not _is_hidden(match.name)
+            for file in ([DataFile(str(match))] if match.is_file() else _in_folder(match))
+        ]
+        if not files:
+            raise ValueError(f"{path}: no file matches; check the pattern")
+        return list(dict.fromkeys(files))
+    raise ValueError(f"{path}: no such file or folder{_nearest(found)}")
+
+
+def _in_folder(folder: Path) -> list[DataFile]:
+    below = {p.relative_to(folder).as_posix(): p for p in folder.rglob("*") if p.is_file()}
+    return _checked([DataFile(str(below[name])) for name in _choose(below)], str(folder))
+
+
+def _choose(names: Iterable[str]) -> list[str]:
+    """The data files among the names below a folder, in natural order."""
+    return [
+        name
+        for name in sorted(names, key=natural_key)
+        if _kind_of_name(name) is not None and not any(map(_is_hidden, name.split("/")))
+    ]
+
+
+def _checked(files: list[DataFile], folder: str) -> list[DataFile]:
+    if not files:
+        raise ValueError(
+            f"{folder}: holds no data file; expected names that end in .parquet, .csv or .tsv "
+            "(or .csv.gz, .csv.bz2), .arrow or .feather"
+        )
+    kinds = sorted({kind_of(file) for file in files})
+    if len(kinds) > 1:
+        named = " and ".join({"csv": "CSV", "parquet": "Parquet", "ipc": "Arrow"}[k] for k in kinds)
+        raise ValueError(
+            f"{folder}: holds {named} files; name one kind, such as {folder.rstrip('/')}/*.parquet"
+        )
+    return files
+
+
+def _kind_of_name(name: str) -> str | None:
+    name = name.lower()
+    if name.endswith(PARQUET_SUFFIXES):
+        return "parquet"
+    if name.endswith(IPC_SUFFIXES):
+        return "ipc"
+    for suffix in _COMPRESSED:
+        name = name.removesuffix(suffix)
+    return "csv" if name.endswith(CSV_SUFFIXES) else None
+
+
+def _is_hidden(name: str) -> bool:
+    """Editors and Spark leave such files (._SUCCESS.crc, _SUCCESS); they hold no rows."""
+    return name.startswith((".", "_"))
+
+
+def _nearest(path: Path) -> str:
+    if not path.parent.is_dir():
+        return ""
+    close = difflib.get_close_matches(path.name, [p.name for p in path.parent.iterdir()], n=1)
+    return f" (did you mean {path.parent / close[0]}?)" if close else ""

@@ -1,0 +1,245 @@
+"""Tasks from label columns: 0/1 as they are, two values as an expression, numbers as regression."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from mmoe.config import TaskConfig
+from mmoe.datasets.infer.profile import profile_column
+from mmoe.datasets.labels.expressions import evaluate, evaluate_label
+from mmoe.datasets.labels.formula import columns_of, quote
+from mmoe.datasets.rows.places import missing_column, place, visible_columns
+from mmoe.datasets.values.arrow import pc
+from mmoe.datasets.values.plain import plain
+from mmoe.datasets.values.text import settle
+
+_POSITIVE_WORDS = (
+    "1", "y", "yes", "t", "true", "on", "pos", "positive", "click", "clicked", "buy", "bought",
+    "purchase", "purchased", "converted", "success", "win", "won", "good", "like", "liked",
+    "ja", "wahr", "oui", "vrai", "si", "sí", "sì", "sim", "verdadero", "vero", "tak", "да", "是",
+    "はい",
+)  # fmt: skip
+_NEGATIVE_WORDS = (
+    "0", "n", "no", "f", "false", "off", "neg", "negative", "none", "not", "bad", "fail", "failed",
+    "lost", "nein", "falsch", "non", "faux", "não", "falso", "nee", "nej", "nie", "нет", "否",
+    "いいえ",
+)  # fmt: skip
+_MOSTLY = 0.99  # of the rows 0 or 1: then other whole numbers are stray, not a regression
+_WIDE = 10.0  # a label's deviation above which squared errors are rescaled
+
+
+@dataclass(frozen=True, kw_only=True)
+class GuessedTask:
+    """A task, why it is so, and its label in each row."""
+
+    task: TaskConfig
+    columns: list[str]
+    reasons: list[str]
+    values_N: np.ndarray  # float64, 0 where unobserved
+    observed_N: np.ndarray
+
+    @property
+    def positives(self) -> int:
+        """Observed labels that are 1."""
+        return int((self.values_N[self.observed_N] == 1).sum())
+
+
+def guess_task(table: pa.Table, label: str, name: str, origin: str) -> GuessedTask:
+    """The task for one `--label`: a column, or an expression over columns.
+
+    Raises:
+        ValueError: There is no such column, it is empty, constant or infinite somewhere, it is text
+            of many values, or 0 and 1 but for a few rows.
+    """
+    if label not in visible_columns(table):
+        return _from_expression(table, label, name, origin)
+    column = plain(table[label])
+    column = settle(column) if pa.types.is_large_string(column.type) else column
+    if pa.types.is_decimal(column.type) or pa.types.is_floating(column.type):
+        column = _as_floats(column)
+        table = table.set_column(table.column_names.index(label), label, column)
+    where = f"{origin}: label column {label!r}"
+    if pa.types.is_nested(column.type) or pa.types.is_interval(column.type):
+        raise ValueError(f"{where} {_expected(column)}")
+    values = pc.unique(column.drop_null())
+    if len(values) == 0:
+        raise ValueError(f"{where} is empty; expected 0 and 1, two values, or numbers")
+    if len(values) == 1:
+        raise ValueError(
+            f"{where} holds {values[0].as_py()!r} only; a label needs two values or more"
+        )
+    profile = profile_column(label, column)
+    if profile.numbers_N is not None:
+        _refuse_infinite(table, label, profile.numbers_N, origin)
+    if profile.nature == "text" or (len(values) == 2 and not _is_zero_one(values)):
+        if len(values) > 2:
+            some = ", ".join(repr(value) for value in values[:5].to_pylist())
+            raise ValueError(
+                f"{where} holds {len(values)} different texts ({some}, …), expected 0/1, two "
+                f'values or numbers; say which one counts: --label "{quote(label)} == '
+                f'{values[0].as_py()!r}"'
+            )
+        expression, reason = _two_values(label, column, values)
+        return _binary(table, label, name, expression, reason, origin)
+    if profile.nature == "boolean" or _is_zero_one(values):
+        return _binary(table, label, name, quote(label), "", origin)
+    if profile.nature in ("integer", "real"):
+        assert profile.numbers_N is not None
+        if profile.nature == "integer":
+            _refuse_stray(table, label, profile.numbers_N, origin)
+        return _regression(table, label, name, profile.numbers_N, origin)
+    raise ValueError(f"{where} {_expected(column)}")
+
+
+def _expected(column: pa.ChunkedArray) -> str:
+    return f"holds {column.type}, expected 0 and 1, two values, or numbers"
+
+
+def consequence_notes(tasks: list[GuessedTask]) -> dict[str, str]:
+    """For a label that is positive only where another one is: how to say so."""
+    notes = {}
+    for task in tasks:
+        for other in tasks:
+            if task is other or "binary" not in (task.task.kind, other.task.kind):
+                continue
+            if task.task.kind != other.task.kind:
+                continue
+            inside = (task.values_N == 1) & task.observed_N
+            outer = (other.values_N == 1) & other.observed_N
+            if inside.sum() >= 1 and outer.sum() > inside.sum() and not (inside & ~outer).any():
+                notes[task.task.name] = other.task.name
+                break
+    return notes
+
+
+def _from_expression(table: pa.Table, label: str, name: str, origin: str) -> GuessedTask:
+    there = visible_columns(table)
+    try:
+        columns = columns_of(label)
+    except ValueError:
+        columns = []
+    if not columns or label in columns:
+        raise ValueError(missing_column(label, there, origin, "--label"))
+    values = evaluate(label, table, origin, f"--label {label!r}")
+    if not values.is_flag:
+        numbers_N = np.where(values.missing, np.nan, values.data.astype(np.float64))
+        _refuse_infinite(table, label, numbers_N, origin)
+        present = numbers_N[~np.isnan(numbers_N)]
+        if not np.isin(present, (0, 1)).all():
+            task = TaskConfig(name=name, label=label, kind="regression")
+            return _guessed(table, task, columns, [], origin)
+    return _guessed(table, TaskConfig(name=name, label=label), columns, [], origin)
+
+
+def _binary(
+    table: pa.Table, label: str, name: str, expression: str, reason: str, origin: str
+) -> GuessedTask:
+    task = TaskConfig(name=name, label=expression)
+    return _guessed(table, task, [label], [reason] if reason else [], origin)
+
+
+def _guessed(
+    table: pa.Table, task: TaskConfig, columns: list[str], reasons: list[str], origin: str
+) -> GuessedTask:
+    values = evaluate_label(task.label, table, origin, f"task {task.name!r}")
+    observed_N = ~values.missing
+    values_N = np.where(observed_N, values.data.astype(np.float64), 0.0)
+    present = values_N[observed_N]
+    if task.kind == "binary":
+        if not len(present) or present.min() == present.max():
+            came = f"{present[0]:g} in every row" if len(present) else "empty in every row"
+            raise ValueError(
+                f"{origin}: label {task.label!r} is {came}; a label needs both 0 and 1"
+            )
+        reasons = [*reasons, f"{100 * present.mean():.3g} % of {len(present)} rows positive"]
+    if len(present) < len(values_N):
+        reasons = [*reasons, f"{len(values_N) - len(present)} rows have no label and are masked"]
+    return GuessedTask(
+        task=task, columns=columns, reasons=reasons, values_N=values_N, observed_N=observed_N
+    )
+
+
+def _as_floats(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Decimals and floats as float64 without NaN: expressions and samples then print as numbers."""
+    floats = column.cast(pa.float64(), safe=False)
+    return pc.if_else(pc.is_nan(floats), pa.scalar(None, pa.float64()), floats)
+
+
+def _refuse_infinite(table: pa.Table, label: str, numbers_N: np.ndarray, origin: str) -> None:
+    """Training would refuse the row, so the config must not be written."""
+    infinite_N = np.isinf(numbers_N)
+    if infinite_N.any():
+        index = int(infinite_N.argmax())
+        raise ValueError(
+            f"{place(table, origin, index)}: label {label!r} is {numbers_N[index]}, expected a "
+            "finite number; leave the cell empty or clip it"
+        )
+
+
+def _refuse_stray(table: pa.Table, label: str, numbers_N: np.ndarray, origin: str) -> None:
+    """A few other values in a label of 0 and 1 must not turn it into a regression unasked."""
+    present_N = ~np.isnan(numbers_N)
+    stray_N = present_N & (numbers_N != 0) & (numbers_N != 1)
+    if stray_N.sum() <= (1 - _MOSTLY) * present_N.sum():
+        index = int(stray_N.argmax())
+        raise ValueError(
+            f"{place(table, origin, index)}: label column {label!r} is {numbers_N[index]:g}, but 0 "
+            f"or 1 in {(present_N & ~stray_N).sum()} of {present_N.sum()} rows; mend the cell, or "
+            f'say what counts: --label "{quote(label)} > 0" (for a regression: --label '
+            f'"{quote(label)} + 0")'
+        )
+
+
+def _is_zero_one(values: pa.Array) -> bool:
+    kind = values.type
+    if pa.types.is_boolean(kind):
+        return True
+    number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+    if not number:
+        return False
+    return {value for value in values.to_pylist() if value == value} <= {0, 1}
+
+
+def _two_values(label: str, column: pa.ChunkedArray, values: pa.Array) -> tuple[str, str]:
+    """Which of two values is the positive one: a word like yes, the larger number, the rarer."""
+    pair = values.to_pylist()
+    if all(isinstance(value, str) for value in pair):
+        words = [value.strip().lower() for value in pair]
+        looks = [
+            (word in _POSITIVE_WORDS)
+            - (word in _NEGATIVE_WORDS or word.startswith(("no ", "not ")))
+            for word in words
+        ]
+        if looks[0] != looks[1]:
+            chosen = pair[0] if looks[0] > looks[1] else pair[1]
+            reason = f"{chosen!r} reads like the positive of {pair[0]!r} and {pair[1]!r}"
+        else:
+            counts = [pc.sum(pc.equal(column, value).cast(pa.int64())).as_py() for value in pair]
+            chosen = pair[0] if counts[0] <= counts[1] else pair[1]
+            reason = f"the rarer of {pair[0]!r} and {pair[1]!r}"
+        return f"{quote(label)} == {chosen!r}", reason
+    chosen = max(pair)
+    return f"{quote(label)} == {chosen!r}", f"the larger of {min(pair)!r} and {chosen!r}"
+
+
+def _regression(
+    table: pa.Table, label: str, name: str, numbers_N: np.ndarray, origin: str
+) -> GuessedTask:
+    """Numbers as they are, or brought to a scale on which squared errors train."""
+    present = numbers_N[np.isfinite(numbers_N)]
+    deviation = float(present.std())
+    expression, reason = quote(label), "numbers of more than two values: a regression"
+    positive = present[present > 0]
+    long_tail = len(positive) and np.quantile(positive, 0.99) > 10 * np.median(positive)
+    if deviation > _WIDE and present.min() >= 0 and long_tail:
+        expression = f"log1p({quote(label)})"
+        reason += "; its logarithm, for the long tail"
+    elif deviation > _WIDE or 0 < deviation < 1 / _WIDE:
+        scale = float(f"{deviation:.1g}")
+        expression = f"{quote(label)} / {scale:g}"
+        reason += "; divided by about its deviation, so that it trains at the usual rates"
+    middle = float(np.median(present))
+    reason += f"; for a binary task write such as {quote(label)} > {middle:g}"
+    task = TaskConfig(name=name, label=expression, kind="regression")
+    return _guessed(table, task, [label], [reason], origin)

@@ -1,0 +1,1 @@
+"""Labels, out of columns or expressions, and on which rows they exist."""

@@ -1,0 +1,1 @@
+"""Rows: where they come from, how they are split, and batches of them."""

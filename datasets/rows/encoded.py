@@ -1,0 +1,253 @@
+"""Encoded rows in memory, and batches cut out of them."""
+
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from mmoe.datasets.features.ragged import RaggedRows
+from mmoe.datasets.rows.batch import Batch
+from mmoe.datasets.rows.prefetch import prefetch
+from mmoe.datasets.rows.share import WHOLE, Share
+
+_BATCHES_AHEAD = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncodedFeatures:
+    """N rows of network inputs.
+
+    Attributes:
+        dense_NF: float32.
+        ids_NC: int32 (ids are below 2³¹; batches hold int64), row-major, one column for each
+            single-id feature; int64 where one of them has encoding managed.
+        lists: For each list feature its ids, int32 [V] (int64 with encoding managed), and offsets,
+            int64 [N + 1].
+        list_weights: For each list feature the weights of its ids, float32 [V], or None; empty
+            where no feature has weights.
+    """
+
+    dense_NF: np.ndarray
+    ids_NC: np.ndarray
+    lists: Sequence[tuple[np.ndarray, np.ndarray]] = ()
+    list_weights: Sequence[np.ndarray | None] = ()
+
+    def __len__(self) -> int:
+        return len(self.dense_NF)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncodedLabels:
+    """N rows of T labels.
+
+    Attributes:
+        labels_NT: float32, 0 where unobserved.
+        observed_NT: bool.
+        weights_NT: float32, 1 without a weight column.
+        groups_N: int64 code of each row's GAUC group, −1 where the key is missing; None without
+            `data.group_column`.
+    """
+
+    labels_NT: np.ndarray
+    observed_NT: np.ndarray
+    weights_NT: np.ndarray
+    groups_N: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        return len(self.labels_NT)
+
+    def rows(self, start: int, stop: int) -> "EncodedLabels":
+        """Rows [start, stop), not copied."""
+        groups_N = None if self.groups_N is None else self.groups_N[start:stop]
+        return EncodedLabels(
+            labels_NT=self.labels_NT[start:stop],
+            observed_NT=self.observed_NT[start:stop],
+            weights_NT=self.weights_NT[start:stop],
+            groups_N=groups_N,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncodedData:
+    """Features and, unless only scores are wanted, labels of the same rows."""
+
+    features: EncodedFeatures
+    labels: EncodedLabels | None = None
+
+    def __post_init__(self) -> None:
+        if self.labels is not None and len(self.labels) != len(self.features):
+            raise ValueError(
+                f"labels: expected {len(self.features)} rows, as many as features, "
+                f"got {len(self.labels)}; encode both from one table"
+            )
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    def chunks(self, first: int = 0, stop: int | None = None) -> Generator["EncodedData"]:
+        """Rows [first, stop) at once; a stream has many chunks."""
+        stop = len(self) if stop is None else stop
+        yield self if (first, stop) == (0, len(self)) else self.rows(first, stop)
+
+    def rows(self, start: int, stop: int) -> "EncodedData":
+        """Rows [start, stop), not copied."""
+        features, labels = self.features, self.labels
+        lists = [
+            (values[offsets[start] : offsets[stop]], offsets[start : stop + 1] - offsets[start])
+            for values, offsets in features.lists
+        ]
+        list_weights = [
+            None if weights is None else weights[offsets[start] : offsets[stop]]
+            for weights, (_, offsets) in zip(features.list_weights, features.lists, strict=False)
+        ]
+        cut = EncodedFeatures(
+            dense_NF=features.dense_NF[start:stop],
+            ids_NC=features.ids_NC[start:stop],
+            lists=lists,
+            list_weights=list_weights,
+        )
+        return EncodedData(
+            features=cut, labels=None if labels is None else labels.rows(start, stop)
+        )
+
+    def epoch_batches(
+        self, seed: int, epoch: int, size: int, first: int = 0, share: Share = WHOLE
+    ) -> Generator[Batch]:
+        """The batches of an epoch from number `first` on; the order depends on seed and epoch.
+
+        The next ones are made in the background while one is trained on. `share` is what this rank
+        takes of each; it may be no row.
+        """
+        order = np.random.default_rng([seed, epoch]).permutation(len(self))
+        starts = range(first * size, len(self), size)
+        batches = (self.batch(share.of(order[s : s + size])) for s in starts)
+        yield from prefetch(batches, _BATCHES_AHEAD)
+
+    def batch(self, rows: np.ndarray | slice, pad_to: int | None = None) -> Batch:
+        """The given rows, in that order.
+
+        Args:
+            rows: int [B] row numbers, or a slice.
+            pad_to: Height of the batch; rows beyond those given have missing ids and no labels.
+
+        Raises:
+            ValueError: More rows than `pad_to`.
+        """
+        if isinstance(rows, slice):
+            rows = np.arange(*rows.indices(len(self)))
+        rows_B = np.asarray(rows, np.int64)
+        height = len(rows_B) if pad_to is None else pad_to
+        if height < len(rows_B):
+            raise ValueError(
+                f"pad_to: expected at least {len(rows_B)}, the rows given, got {pad_to}"
+            )
+        values, lengths, id_weights = self._ids(rows_B, height)
+        parts = (None, None, None)
+        if self.labels is not None:
+            arrays = (self.labels.labels_NT, self.labels.observed_NT, self.labels.weights_NT)
+            parts = tuple(torch.from_numpy(_gather(array, rows_B, height)) for array in arrays)
+        return Batch(
+            dense_BF=torch.from_numpy(_gather(self.features.dense_NF, rows_B, height)),
+            values=torch.from_numpy(values),
+            lengths_CB=torch.from_numpy(lengths),
+            labels_BT=parts[0],
+            observed_BT=parts[1],
+            weights_BT=parts[2],
+            num_rows=len(rows_B),
+            id_weights=None if id_weights is None else torch.from_numpy(id_weights),
+        )
+
+    def _ids(
+        self, rows_B: np.ndarray, height: int
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """Ids, lengths and, where a feature has them, weights of all features."""
+        # Gather rows first (contiguous memory), then turn: the other way round misses the cache.
+        single_BC = _gather(self.features.ids_NC, rows_B, height)
+        single = single_BC.T.astype(np.int64, order="C").reshape(-1)
+        ones = np.ones(single_BC.size, np.int32)
+        if not self.features.lists:
+            return single, ones, None
+        places = [RaggedRows(offsets, rows_B, height) for _, offsets in self.features.lists]
+        pairs = list(zip(places, self.features.lists, strict=True))
+        values = np.concatenate([single, *(place.ids(values) for place, (values, _) in pairs)])
+        lengths = np.concatenate([ones, *(place.lengths_B for place in places)])
+        if not self.features.list_weights:
+            return values, lengths, None
+        pairs = zip(places, self.features.list_weights, strict=True)
+        weights = [np.ones(single.size, np.float32), *(place.weights(w) for place, w in pairs)]
+        return values, lengths, np.concatenate(weights)
+
+
+def join(parts: list[EncodedData]) -> EncodedData:
+    """The rows of all parts, in order; takes the parts away from the list."""
+    if len(parts) == 1:
+        return parts.pop()
+    features = [part.features for part in parts]
+    labels = [part.labels for part in parts if part.labels is not None]
+    parts.clear()
+    return EncodedData(
+        features=_join_features(features), labels=join_labels(labels) if labels else None
+    )
+
+
+def in_chunks(parts: Iterable[EncodedData], size: int) -> Iterator[EncodedData]:
+    """The same rows in chunks of `size`, the last one with what is left."""
+    held: list[EncodedData] = []
+    rows = 0
+    for part in parts:
+        held.append(part)
+        rows += len(part)
+        if rows < size:
+            continue
+        data = join(held)
+        for start in range(0, rows - size + 1, size):
+            yield data.rows(start, start + size)
+        rest = rows % size
+        held = [data.rows(rows - rest, rows)] if rest else []
+        rows = rest
+    if held:
+        yield join(held)
+
+
+def join_labels(parts: Sequence[EncodedLabels]) -> EncodedLabels:
+    """The labels of all parts, in order; groups keep their codes."""
+    groups = [part.groups_N for part in parts if part.groups_N is not None]
+    return EncodedLabels(
+        labels_NT=np.concatenate([part.labels_NT for part in parts]),
+        observed_NT=np.concatenate([part.observed_NT for part in parts]),
+        weights_NT=np.concatenate([part.weights_NT for part in parts]),
+        groups_N=np.concatenate(groups) if groups else None,
+    )
+
+
+def _join_features(parts: Sequence[EncodedFeatures]) -> EncodedFeatures:
+    lists = []
+    for pairs in zip(*(part.lists for part in parts), strict=True):
+        lengths = np.concatenate([np.diff(offsets) for _, offsets in pairs])
+        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        lists.append((np.concatenate([values for values, _ in pairs]), offsets))
+    weights = zip(*(part.list_weights for part in parts), strict=True)
+    return EncodedFeatures(
+        dense_NF=np.concatenate([part.dense_NF for part in parts]),
+        ids_NC=np.concatenate([part.ids_NC for part in parts]),
+        lists=lists,
+        list_weights=[_joined_weights(of_feature) for of_feature in weights],
+    )
+
+
+def _joined_weights(parts: Sequence[np.ndarray | None]) -> np.ndarray | None:
+    present = [part for part in parts if part is not None]
+    return np.concatenate(present) if present else None
+
+
+def _gather(source_NX: np.ndarray, rows_B: np.ndarray, height: int) -> np.ndarray:
+    """Rows of a matrix, zeros (missing, unobserved) below them.
+
+    NumPy on one thread: as quick as torch's gather here, and it leaves the cores to the network.
+    """
+    if height == len(rows_B):
+        return source_NX.take(rows_B, axis=0)
+    out = np.zeros((height, source_NX.shape[1]), source_NX.dtype)
+    out[: len(rows_B)] = source_NX.take(rows_B, axis=0)
+    return out

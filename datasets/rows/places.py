@@ -1,0 +1,147 @@
+"""Columns and rows as the user knows them: by name, by file and row number."""
+
+import difflib
+import json
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from mmoe.datasets.values.plain import plain
+
+ROW_COLUMN = "__mmoe_row__"  # a row's number over all files, carried through the split
+_FILES_KEY = b"mmoe.files"
+_LONGEST_NAME = 80  # of a column, in an error message
+
+
+def number_rows(table: pa.Table, files: Sequence[tuple[str, int]], first: int = 0) -> pa.Table:
+    """Adds the hidden column that lets an error message name the file and the row.
+
+    Args:
+        table: The rows of all `files`, in order.
+        files: Path and number of rows of each.
+        first: Number of the table's first row, where the table is a later chunk of one file.
+    """
+    numbers = pa.array(np.arange(first, first + table.num_rows, dtype=np.int64))
+    metadata = {**(table.schema.metadata or {}), _FILES_KEY: json.dumps(list(files)).encode()}
+    return table.append_column(ROW_COLUMN, numbers).replace_schema_metadata(metadata)
+
+
+def place(table: pa.Table, origin: str, index: int) -> str:
+    """Such as `log.csv: row 17`, counted from 1 without the header."""
+    index = int(index)
+    if ROW_COLUMN not in table.column_names:
+        return f"{origin}: row {index + 1}"
+    number = table[ROW_COLUMN][index].as_py()
+    for path, num_rows in json.loads((table.schema.metadata or {}).get(_FILES_KEY, b"[]")):
+        if number < num_rows:
+            return f"{path}: row {number + 1}"
+        number -= num_rows
+    return f"{origin}: row {number + 1}"
+
+
+def rows_by_file(table: pa.Table, origin: str) -> list[tuple[str, slice]]:
+    """The files of a whole numbered table and the rows that each gave; else all are `origin`'s."""
+    files = json.loads((table.schema.metadata or {}).get(_FILES_KEY, b"[]"))
+    sizes = [num_rows for _, num_rows in files]
+    if ROW_COLUMN not in table.column_names or sum(sizes) != table.num_rows:
+        return [(origin, slice(0, table.num_rows))]
+    stops = np.cumsum(sizes).tolist()
+    return [
+        (path, slice(stop - num_rows, stop))
+        for (path, num_rows), stop in zip(files, stops, strict=True)
+    ]
+
+
+def visible_columns(table: pa.Table) -> list[str]:
+    """The user's columns, without the hidden row number."""
+    return [name for name in table.column_names if name != ROW_COLUMN]
+
+
+def find_column(table: pa.Table, name: str, origin: str, used_by: str) -> pa.ChunkedArray:
+    """The column `name`; plain values where it was dictionary-encoded.
+
+    Raises:
+        ValueError: There is no such column, or more than one.
+    """
+    found = table.schema.get_all_field_indices(name)
+    if len(found) == 1:
+        return plain(table.column(found[0]))
+    if found:
+        raise ValueError(f"{origin}: {len(found)} columns are called {name!r}; rename all but one")
+    raise ValueError(missing_column(name, visible_columns(table), origin, used_by))
+
+
+class MissingColumnError(ValueError):
+    """A file lacks a column; whoever knows what needs it can say so with `needed_by`."""
+
+    def __init__(self, name: str, there: list[str], origin: str) -> None:
+        super().__init__(missing_column(name, there, origin))
+        self.name, self.there, self.origin = name, there, origin
+
+    def needed_by(self, used_by: str) -> ValueError:
+        """The same message with who needs the column, such as "feature 'age'"."""
+        return ValueError(missing_column(self.name, self.there, self.origin, used_by))
+
+
+def missing_column(name: str, there: Iterable[str], origin: str, used_by: str = "") -> str:
+    """The message for a column that is not there: nearest name and what there is."""
+    names = list(there)
+    lower = {known.lower(): known for known in reversed(names)}
+    close = difflib.get_close_matches(name.lower(), lower, n=1, cutoff=0.6)
+    hint = f" (did you mean {_shortened(lower[close[0]])!r}?)" if close else ""
+    used = f", which {used_by} needs" if used_by else ""
+    listed = ", ".join(map(_shortened, names[:60])) + (
+        f", … ({len(names)} in all)" if len(names) > 60 else ""
+    )
+    message = f"{origin}: there is no column {name!r}{used}{hint}; the columns are: {listed}"
+    if names and all(_is_number(known) for known in names):
+        message += "; they look like data, so the file may lack a header line: add one"
+    return message
+
+
+def distinct_names(names: list[str]) -> list[str]:
+    """Unnamed columns get a name, equal names a number: a, a.1, a.2 as in pandas."""
+    taken: set[str] = set()
+    last: dict[str, int] = {}  # numbers up to these are taken
+    result = []
+    for position, name in enumerate(names):
+        base = name or f"unnamed_{position}"
+        number = last.get(base, 0)
+        candidate = f"{base}.{number}" if number else base
+        while candidate in taken:
+            number += 1
+            candidate = f"{base}.{number}"
+        last[base] = number
+        taken.add(candidate)
+        result.append(candidate)
+    return result
+
+
+def cast_column(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """The column as another type, digits lost where it has no room for them.
+
+    Decimals become the nearest float, as the same number in text does; Arrow's own cast makes
+    0.35 the next one, 0.35000000000000003, which may fall into another bucket.
+
+    Example:
+        >>> prices = pa.chunked_array([pa.array(["0.35"]).cast(pa.decimal128(9, 2))])
+        >>> cast_column(prices, pa.float64()).to_pylist()
+        [0.35]
+    """
+    if pa.types.is_decimal(column.type) and pa.types.is_floating(kind):
+        column = column.cast(pa.string())
+    return column.cast(kind, safe=False)
+
+
+def _shortened(name: str) -> str:
+    """What is no file of columns at all may have one long line for a header."""
+    return name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}…"
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

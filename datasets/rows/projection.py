@@ -1,0 +1,75 @@
+"""Which columns a run needs: only these are read."""
+
+from collections.abc import Iterable
+
+from mmoe.config import RunConfig
+from mmoe.datasets.labels.formula import columns_of
+
+
+def required_columns(
+    config: RunConfig, there: Iterable[str] | None = None, *, labels: bool = True
+) -> list[str]:
+    """The columns that features need, and with `labels` those of tasks, groups and the split.
+
+    Args:
+        config: The run.
+        there: The columns of the data, if known: a label that is one of them is that column, even
+            if it could be read as an expression (`a-b`).
+        labels: False when only scores are wanted.
+
+    Returns:
+        Distinct names, features first.
+
+    Example:
+        >>> from mmoe.config import config_from_dict
+        >>> config = config_from_dict({
+        ...     "features": [{"kind": "numeric", "name": "age"}],
+        ...     "tasks": [{"name": "long", "label": "seconds / length > 0.9"}]})
+        >>> required_columns(config)
+        ['age', 'seconds', 'length']
+        >>> required_columns(config, labels=False)
+        ['age']
+    """
+    return list(column_uses(config, there, labels=labels))
+
+
+def column_uses(
+    config: RunConfig, there: Iterable[str] | None = None, *, labels: bool = True
+) -> dict[str, str]:
+    """The same columns, each with what needs it first, such as "feature 'age'".
+
+    Example:
+        >>> from mmoe.config import config_from_dict
+        >>> config = config_from_dict({
+        ...     "features": [{"kind": "numeric", "name": "age"}],
+        ...     "tasks": [{"name": "long", "label": "seconds > age"}]})
+        >>> column_uses(config)
+        {'age': "feature 'age'", 'seconds': "task 'long'"}
+    """
+    uses: dict[str, str] = {}
+    for feature in config.features:
+        for column in feature.source_columns:
+            uses.setdefault(column, f"feature {feature.name!r}")
+    if not labels:
+        return uses
+    known = set(there or ())
+    tasks = {task.name for task in config.tasks}
+    for task in config.tasks:
+        found = _columns(task.label, known, f"task {task.name!r}")
+        found += [task.weight_column] if task.weight_column is not None else []
+        if task.observed_when is not None and task.observed_when not in tasks:
+            found += _columns(task.observed_when, known, f"observed_when of task {task.name!r}")
+        for column in found:
+            uses.setdefault(column, f"task {task.name!r}")
+    if config.data.group_column:
+        uses.setdefault(config.data.group_column, "data.group_column")
+    if config.data.split.column:
+        uses.setdefault(config.data.split.column, "data.split.column")
+    return uses
+
+
+def _columns(text: str, there: set[str], used_by: str) -> list[str]:
+    try:
+        return [text] if text in there else list(columns_of(text))
+    except ValueError as error:
+        raise ValueError(f"{used_by}: {error}") from None

@@ -1,0 +1,234 @@
+"""Where a run's rows come from: the user's files or a bundled source."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from mmoe.config import DataConfig, RunConfig, SplitConfig
+from mmoe.datasets.files.data_file import is_address
+from mmoe.datasets.files.readers import Paths, column_names, read_table
+from mmoe.datasets.files.resolve import describe
+from mmoe.datasets.rows.places import MissingColumnError
+from mmoe.datasets.rows.projection import column_uses
+from mmoe.datasets.rows.splits import Splits, split_table
+
+# Imported only when asked for, so that one source's needs are not everybody's.
+_BUNDLED = MappingProxyType(
+    {
+        "synthetic-funnel": "mmoe.datasets.bundled.synthetic",
+        "census-income": "mmoe.datasets.bundled.census_income",
+        "hillstrom": "mmoe.datasets.bundled.hillstrom",
+    }
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOut:
+    """Rows to evaluate a finished run on.
+
+    Attributes:
+        table: The rows, with labels.
+        oracle: Task name → float64 [N] true probabilities, where the source knows them.
+        origin: What the user calls the data; starts error messages.
+    """
+
+    table: pa.Table
+    oracle: dict[str, np.ndarray] | None
+    origin: str
+
+
+def source_names() -> list[str]:
+    """Values of `data.source`."""
+    return ["files", *_BUNDLED]
+
+
+def load_splits(config: RunConfig, data: str | Path | None = None) -> Splits:
+    """Reads and splits the rows that a run trains on.
+
+    Args:
+        config: `data.source` says where from; `files` reads `data.path` and splits it, or, with
+            `split.by: file`, reads `data.train`, `data.validation` and `data.test`.
+        data: Instead of `data.path`; with `split.by: file` the folder that holds the files; for a
+            bundled source the folder of its raw files.
+
+    Raises:
+        ValueError: The source is not known, no path is given, a setting would not be read, a column
+            is missing, or the rows cannot be read or split.
+    """
+    if config.data.source != "files":
+        load = _bundled(config.data.source, "load")
+        return load(config, None if data is None else Path(data))
+    if config.data.split.by == "file":
+        return _by_file(config, data)
+    paths = one_path(config, data)
+    origin = describe(paths)
+    uses = column_uses(config, column_names(paths))
+    table = _with_rows(_read(paths, uses), origin)
+    train, validation, test = split_table(table, config.data.split, config.split_seed, origin)
+    return Splits(train=train, validation=validation, test=test, origin=origin)
+
+
+def source_paths(config: RunConfig, data: str | Path | None = None) -> dict[str, Paths]:
+    """The files that a run's rows come from, by part; none where rows are generated.
+
+    Args:
+        config: Of the run.
+        data: As for `load_splits`.
+
+    Raises:
+        ValueError: The source is not known, no path is given, or a setting would not be read.
+    """
+    if config.data.source != "files":
+        files = _bundled(config.data.source, "files")
+        return files(config, None if data is None else Path(data))
+    if config.data.split.by == "file":
+        return files_by_split(config, data)
+    return {"all": one_path(config, data)}
+
+
+def generated_splits(config: RunConfig, data: str | Path | None = None) -> Splits | None:
+    """The splits of a run whose rows are in no file; None: they are."""
+    return None if source_paths(config, data) else load_splits(config, data)
+
+
+def one_path(config: RunConfig, data: str | Path | None) -> Paths:
+    """The files that are read and then split.
+
+    Raises:
+        ValueError: No path is given, or a setting would not be read.
+    """
+    _refuse_unread(config.data)
+    paths = data if data is not None else config.data.path
+    if not paths:
+        raise ValueError("data.path: is missing; set it, or give --data PATH")
+    return paths
+
+
+def files_by_split(config: RunConfig, folder: str | Path | None) -> dict[str, Paths]:
+    """The files of each split, where the split is by file; validation may have none.
+
+    Raises:
+        ValueError: Training or test has no files, or a setting would not be read.
+    """
+    _refuse_unread(config.data)
+    parts: dict[str, Paths] = {
+        name: below(folder, paths)
+        for name in ("train", "validation", "test")
+        if (paths := getattr(config.data, name))
+    }
+    for name in ("train", "test"):
+        if name not in parts:
+            raise ValueError(f"data.{name}: is missing, but the split is by file; set it")
+    return parts
+
+
+def below(folder: str | Path | None, paths: str | list[str]) -> str | list[str]:
+    """The paths as seen from a folder; those that say where they are stay as they are."""
+    if folder is None:
+        return paths
+    if not isinstance(paths, str):
+        return [str(below(folder, path)) for path in paths]
+    if is_address(paths):
+        return paths
+    at = str(folder)
+    return f"{at.rstrip('/')}/{paths}" if is_address(at) else str(Path(at) / paths)
+
+
+def load_test(config: RunConfig, data: str | Path | None = None) -> HeldOut:
+    """The rows that `mmoe evaluate` reports on.
+
+    Args:
+        config: The run's config.
+        data: None: the run's own test split. For `files`: every row of this file, folder or glob.
+            For a bundled source: the folder of its raw files, whose test split is taken.
+    """
+    if data is None or config.data.source != "files":
+        splits = load_splits(config, data)
+        return HeldOut(table=splits.test, oracle=splits.oracle, origin=splits.origin)
+    origin = describe(data)
+    there = column_names(data)
+    # The split's column is not needed: nothing is split here.
+    unsplit = config.model_copy(
+        update={"data": config.data.model_copy(update={"split": SplitConfig()})}
+    )
+    # Text stays text: types guessed from these rows might differ from those of training.
+    table = _read(data, column_uses(unsplit, there), infer_types=False)
+    return HeldOut(table=_with_rows(table, origin), oracle=None, origin=origin)
+
+
+def _bundled(name: str, function: str) -> Callable[[RunConfig, Path | None], Any]:
+    """`load` makes the splits, `files` names what it reads, by part."""
+    if name not in _BUNDLED:
+        raise ValueError(f"data.source: expected one of {', '.join(source_names())}, got {name!r}")
+    return getattr(import_module(_BUNDLED[name]), function)
+
+
+def _by_file(config: RunConfig, folder: str | Path | None) -> Splits:
+    """Training and test files; without validation files its share is drawn from training."""
+    parts = files_by_split(config, folder)
+    origins = {name: describe(paths) for name, paths in parts.items()}
+    uses = column_uses(config, column_names(parts["train"]))
+    tables = {
+        name: _with_rows(_read(paths, uses, infer_types=name == "train"), origins[name])
+        for name, paths in parts.items()
+    }
+    train = tables["train"]
+    if "validation" not in tables:
+        share = SplitConfig(by="random", validation=config.data.split.validation, test=1e-9)
+        train, validation = _carve(train, share, config.split_seed, origins["train"])
+        tables |= {"train": train, "validation": validation}
+    origin = f"{origins['train']} (and {', '.join(o for n, o in origins.items() if n != 'train')})"
+    return Splits(
+        train=tables["train"],
+        validation=tables["validation"],
+        test=tables["test"],
+        origin=origin,
+    )
+
+
+def _read(paths: Paths, uses: dict[str, str], *, infer_types: bool = True) -> pa.Table:
+    """The columns that the run uses; where one is missing, the message says what for."""
+    try:
+        return read_table(paths, list(uses), infer_types=infer_types, numbered=True)
+    except MissingColumnError as error:
+        raise error.needed_by(uses[error.name]) from None
+
+
+def _refuse_unread(data: DataConfig) -> None:
+    """Settings that source files would leave unread are mistakes."""
+    if data.options:
+        raise ValueError(
+            f"data.options: source files takes no options; remove {', '.join(data.options)}"
+        )
+    by_file = data.split.by == "file"
+    if by_file and data.path is not None:
+        raise ValueError(
+            f"data.path: {data.path!r} is not read when the split is by file (data.train, "
+            "data.validation and data.test are); remove it, or split by random, hash or time"
+        )
+    for name in ("train", "validation", "test"):
+        if not by_file and getattr(data, name) is not None:
+            raise ValueError(
+                f"data.{name}: is read only when the split is by file, but it is by "
+                f"{data.split.by}; set data.split.by: file, or remove data.{name}"
+            )
+
+
+def _carve(
+    table: pa.Table, share: SplitConfig, split_seed: int, origin: str
+) -> tuple[pa.Table, pa.Table]:
+    """A random validation share out of the training rows."""
+    train, validation, rest = split_table(table, share, split_seed, origin)
+    return pa.concat_tables([train, rest]), validation
+
+
+def _with_rows(table: pa.Table, origin: str) -> pa.Table:
+    if table.num_rows == 0:
+        raise ValueError(f"{origin}: holds no rows; expected a header and data")
+    return table

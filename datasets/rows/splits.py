@@ -1,0 +1,203 @@
+"""Training, validation and test rows: how a table is cut into the three."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from mmoe.config import SplitConfig
+from mmoe.datasets.rows.days import day_parts
+from mmoe.datasets.rows.places import find_column, rows_by_file
+from mmoe.datasets.values.columns import to_times
+from mmoe.datasets.values.hashing import mix64
+from mmoe.datasets.values.keys import KeyKind, hash_keys, key_kind, missing_mask, to_keys
+from mmoe.datasets.values.time_units import TimeUnits
+
+
+@dataclass(frozen=True, kw_only=True)
+class Splits:
+    """The three tables of a run.
+
+    Attributes:
+        train: Rows that fit the encoder and the model.
+        validation: Rows that choose the checkpoint.
+        test: Rows that are reported.
+        oracle: Task name → float64 [rows of test], the true P(label = 1 | label observed), where
+            the source knows it.
+        origin: What the user calls the data (a path, a recipe's name); starts error messages.
+    """
+
+    train: pa.Table
+    validation: pa.Table
+    test: pa.Table
+    oracle: dict[str, np.ndarray] | None = None
+    origin: str = "data"
+
+
+def split_table(
+    table: pa.Table, split: SplitConfig, split_seed: int, origin: str
+) -> tuple[pa.Table, pa.Table, pa.Table]:
+    """Cuts a table into training, validation and test rows; each keeps the table's row order.
+
+    The same rows, settings and seed give the same split on every machine and with every version of
+    Python and NumPy: no library generator is used, only `mix64` of row numbers or keys.
+
+    Args:
+        table: N rows.
+        split: by random, hash or time, with the shares of validation and test.
+        split_seed: Which rows are held out (random and hash).
+        origin: Starts error messages.
+
+    Returns:
+        The training, validation and test rows.
+
+    Raises:
+        ValueError: A part would be empty, or the key or time column cannot be used.
+
+    Example:
+        >>> table = pa.table({"day": [1, 1, 2, 3, 3, 4, 5, 5, 6, 7]})
+        >>> split = SplitConfig(by="time", column="day", validation=0.2, test=0.2)
+        >>> [part["day"].to_pylist() for part in split_table(table, split, 1, "log.csv")]
+        [[1, 1, 2, 3, 3, 4], [5, 5], [6, 7]]
+    """
+    part_N = assign_parts(table, split, split_seed, origin)
+    train, validation, test = (
+        table.take(pa.array(np.flatnonzero(part_N == part))) for part in range(3)
+    )
+    return train, validation, test
+
+
+def assign_parts(table: pa.Table, split: SplitConfig, split_seed: int, origin: str) -> np.ndarray:
+    """Which part each row belongs to: int8 [N], 0 = training, 1 = validation, 2 = test, 3 = none.
+
+    Args and errors are those of `split_table`.
+    """
+    if split.by == "random":
+        part_N = _random_parts(table.num_rows, split, split_seed)
+    elif split.by == "hash":
+        part_N = _hash_parts(table, split, split_seed, origin)
+    elif split.by == "time":
+        part_N = _time_parts(table, split, origin)
+    elif split.by == "day":
+        part_N = day_parts(table, split, split_seed, origin)
+    else:
+        raise ValueError(f"{origin}: a split by {split.by} is not cut from one table")
+    refuse_empty(np.bincount(part_N, minlength=4)[:3], split, origin)
+    return part_N
+
+
+def refuse_empty(counts: np.ndarray, split: SplitConfig, origin: str) -> None:
+    """Raises ValueError where training, validation or test has no row."""
+    for name, count in zip(("training", "validation", "test"), counts, strict=True):
+        if count == 0:
+            raise ValueError(f"{origin}: {_empty_split(name, split, int(counts.sum()))}")
+
+
+def _random_parts(num_rows: int, split: SplitConfig, split_seed: int) -> np.ndarray:
+    """0 = training, 1 = validation, 2 = test; exact shares, rounded."""
+    order = np.argsort(mix64(np.arange(num_rows, dtype=np.uint64), split_seed), kind="stable")
+    num_validation, num_test = split_sizes(num_rows, split)
+    part_N = np.zeros(num_rows, np.int8)
+    part_N[order[:num_validation]] = 1
+    part_N[order[num_validation : num_validation + num_test]] = 2
+    return part_N
+
+
+def split_sizes(num_rows: int, split: SplitConfig) -> tuple[int, int]:
+    """Rows of validation and of test: at least one each where there are three rows or more."""
+    least = 1 if num_rows >= 3 else 0
+    num_validation = max(least, round(num_rows * split.validation))
+    num_test = max(least, round(num_rows * split.test))
+    while num_rows and num_validation + num_test >= num_rows and num_validation + num_test > 0:
+        if num_validation >= num_test:
+            num_validation -= 1
+        else:
+            num_test -= 1
+    return num_validation, num_test
+
+
+def _hash_parts(table: pa.Table, split: SplitConfig, split_seed: int, origin: str) -> np.ndarray:
+    """All rows of a key land together; a row without a key is placed by its row number."""
+    assert split.column is not None
+    column = find_column(table, split.column, origin, "data.split.column")
+    label = f"{origin}: column {split.column!r}"
+    return hash_parts(column, key_kind(column, label), label, split, split_seed)
+
+
+def hash_parts(
+    column: pa.ChunkedArray,
+    kind: KeyKind,
+    label: str,
+    split: SplitConfig,
+    split_seed: int,
+    first: int = 0,
+) -> np.ndarray:
+    """Parts by key, int8 [N], of rows that are number `first` and up of the data set."""
+    hashes_N = hash_keys(to_keys(column, kind, label))
+    missing_N = missing_mask(column, kind)
+    rows = np.flatnonzero(missing_N).astype(np.uint64) + np.uint64(first)
+    hashes_N[missing_N] = mix64(rows, 1)
+    # The top 53 bits make an exact float64 in [0, 1).
+    uniform_N = (mix64(hashes_N, split_seed) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    part_N = np.zeros(len(column), np.int8)
+    part_N[uniform_N < split.validation + split.test] = 1
+    part_N[uniform_N < split.test] = 2
+    return part_N
+
+
+def _time_parts(table: pa.Table, split: SplitConfig, origin: str) -> np.ndarray:
+    """The past trains, the future tests; rows of one moment stay together."""
+    assert split.column is not None
+    times_N = to_times(table, split.column, origin)
+    units = TimeUnits(split.column)
+    for file, rows in rows_by_file(table, origin):
+        units.add(times_N[rows], file)
+    moments, counts = np.unique(times_N, return_counts=True)
+    cuts = time_cuts(moments, counts, split, origin)
+    return time_parts(times_N, cuts)
+
+
+def time_cuts(
+    moments: np.ndarray, counts: np.ndarray, split: SplitConfig, origin: str
+) -> tuple[Any, Any]:
+    """The moments at which validation and test begin, so that the shares are nearest.
+
+    Raises:
+        ValueError: There are fewer than three moments.
+    """
+    if len(moments) < 3:
+        raise ValueError(
+            f"{origin}: column {split.column!r} holds {len(moments)} distinct time(s), but a split "
+            "by time needs at least 3; split by random, or name another column"
+        )
+    before = np.cumsum(counts)[:-1]  # rows before moment 1, 2, …
+    rows = int(counts.sum())
+    first_test = 1 + _nearest(before[1:], rows * (1 - split.test)) + 1
+    first_validation = 1 + _nearest(
+        before[: first_test - 1], rows * (1 - split.test - split.validation)
+    )
+    return moments[first_validation], moments[first_test]
+
+
+def time_parts(times_N: np.ndarray, cuts: tuple[Any, Any]) -> np.ndarray:
+    """Parts by time, int8 [N]."""
+    part_N = np.zeros(len(times_N), np.int8)
+    part_N[times_N >= cuts[0]] = 1
+    part_N[times_N >= cuts[1]] = 2
+    return part_N
+
+
+def _nearest(sorted_values: np.ndarray, target: float) -> int:
+    return int(np.abs(sorted_values - target).argmin())
+
+
+def _empty_split(name: str, split: SplitConfig, num_rows: int) -> str:
+    if split.by == "hash":
+        mend = f"column {split.column!r} has too few distinct keys; split by random or raise shares"
+    elif split.by == "day":
+        days = split.test_days if name == "test" else split.train_days
+        mend = f"column {split.column!r} has no rows, or too few, on {', '.join(days or ())}"
+    else:
+        mend = "give more rows"
+    return f"the {name} split is empty, out of {num_rows} rows; {mend}"

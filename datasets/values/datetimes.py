@@ -1,0 +1,223 @@
+"""Moments in time, from columns of any kind."""
+
+from itertools import takewhile
+
+import numpy as np
+import pyarrow as pa
+
+from mmoe.config import DatetimeFeature, Part, TimeUnit
+from mmoe.datasets.rows.places import find_column, place
+from mmoe.datasets.values import text
+from mmoe.datasets.values.arrow import pc
+from mmoe.datasets.values.parse_datetimes import DAY_LENGTH, no_moment, parse_iso
+from mmoe.datasets.values.plain import is_text
+from mmoe.datasets.values.time_zones import local_micros
+
+# Microseconds are `number * first // second`
+_SCALES: dict[TimeUnit, tuple[int, int]] = {
+    "s": (1_000_000, 1), "ms": (1_000, 1), "us": (1, 1), "ns": (1, 1_000)
+}  # fmt: skip
+# First and last year. Numbers outside have another unit than was said, most likely
+_NUMBERS, _MOMENTS = (1900, 2199), (1, 9999)
+_USUAL = (2000, 2099)  # a number that is in these years in a coarser unit is in that unit
+_WITHIN_A_DAY: tuple[Part, ...] = ("minute", "hour", "hour_of_week")
+_EXPECTED = "timestamps, dates, ISO 8601 text, or numbers with a unit"
+
+
+def local_moments(table: pa.Table, feature: DatetimeFeature, origin: str) -> pa.ChunkedArray:
+    """What clock and calendar of the feature's time zone show, microseconds; null where missing.
+
+    Timestamps of any unit, dates, ISO 8601 text, and numbers since 1970 in the feature's `unit`. A
+    moment without a zone is UTC. A date, also one in text, is that day whatever the zone.
+
+    Args:
+        table: N rows.
+        feature: Column, unit, time zone and parts.
+        origin: Starts error messages.
+
+    Returns:
+        timestamp[us] [N], without a zone.
+
+    Raises:
+        ValueError: The column is not there or holds no moments, its numbers have no unit or seem
+            to have another one, or a date is asked for its hour.
+
+    Example:
+        >>> feature = DatetimeFeature(name="at", parts=["hour"], timezone="Asia/Tokyo")
+        >>> table = pa.table({"at": ["2024-01-31T12:00:00Z", "2024-01-31 23:30", ""]})
+        >>> [str(moment) for moment in local_moments(table, feature, "log.csv")]
+        ['2024-01-31 21:00:00', '2024-02-01 08:30:00', 'None']
+    """
+    column = find_column(table, feature.source_column, origin, f"feature {feature.name!r}")
+    kind = column.type
+    if column.null_count == len(column):
+        return pa.chunked_array([pa.nulls(len(column), pa.timestamp("us"))])
+    reader = _Reader(table, feature, origin)
+    if pa.types.is_date(kind):
+        reader.refuse_unit(str(kind))
+        reader.refuse_hours(f"holds {kind}, which has no time of day")
+        days = column.cast(pa.date64()).cast(pa.int64())
+        return _whole(days, "ms", reader, _MOMENTS).cast(pa.timestamp("us"))
+    if pa.types.is_timestamp(kind):
+        reader.refuse_unit(str(kind))
+        return reader.local(_whole(column.cast(pa.int64()), kind.unit, reader, _MOMENTS))
+    if is_text(kind):
+        return reader.numbers_in_text(column) if feature.unit else reader.iso(column)
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        return reader.local(reader.numbers(column))
+    raise ValueError(f"{reader.where} holds {kind}, expected {_EXPECTED}; convert the column")
+
+
+class _Reader:
+    """One column of one table; knows how to say what is wrong with it."""
+
+    def __init__(self, table: pa.Table, feature: DatetimeFeature, origin: str) -> None:
+        self.table, self.feature, self.origin = table, feature, origin
+        self.where = self._column(origin)
+
+    def _column(self, start: str) -> str:
+        return f"{start}: column {self.feature.source_column!r} (of feature {self.feature.name!r})"
+
+    def row(self, index: int) -> str:
+        """What an error about one cell starts with."""
+        return self._column(place(self.table, self.origin, index))
+
+    def refuse_unit(self, kind: str) -> None:
+        """The column says its unit itself; another one would be believed in vain."""
+        if self.feature.unit is not None:
+            raise ValueError(
+                f"{self.where} holds {kind}, which says its unit itself, but the feature has unit: "
+                f"{self.feature.unit}; remove unit"
+            )
+
+    def refuse_hours(self, complaint: str, index: int | None = None) -> None:
+        """A day has no hour."""
+        for part in self.feature.parts:
+            if part in _WITHIN_A_DAY:
+                where = self.where if index is None else self.row(index)
+                raise ValueError(
+                    f"{where} {complaint}, but parts has {part}; remove it from parts, or give "
+                    "moments such as 2024-01-31T12:00:00"
+                )
+
+    def local(self, micros: pa.ChunkedArray) -> pa.ChunkedArray:
+        """UTC → what the clock of the time zone shows."""
+        if self.feature.timezone == "UTC":
+            return micros.cast(pa.timestamp("us"))
+        missing_N = pc.is_null(micros).to_numpy()
+        micros_N = pc.fill_null(micros, 0).to_numpy()
+        local_N = local_micros(micros_N, self.feature.timezone)
+        return pa.chunked_array([pa.array(local_N, pa.timestamp("us"), mask=missing_N)])
+
+    def numbers(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
+        """Numbers since 1970 → int64 microseconds."""
+        unit = self.feature.unit
+        if unit is None:
+            raise ValueError(
+                f"{self.where} holds {column.type}, but the feature has no unit; say what the "
+                "numbers count since 1970: unit: s, ms, us or ns"
+            )
+        if pa.types.is_integer(column.type):
+            if column.type == pa.uint64():  # beyond int64 is beyond any year
+                most = pa.scalar(2**63 - 1, pa.uint64())
+                column = pc.min_element_wise(column, most, skip_nulls=False)
+            column = column.cast(pa.int64())
+            self.refuse_coarser(pc.fill_null(column, 0).to_numpy(), unit)
+            return _whole(column, unit, self, _NUMBERS)
+        reals_N = pc.fill_null(column.cast(pa.float64(), safe=False), float("nan")).to_numpy()
+        factor, divisor = _SCALES[unit]
+        with np.errstate(over="ignore"):  # infinite is refused as well
+            micros_N = reals_N * factor / divisor
+        low, high = _micros(_NUMBERS)
+        self.refuse_years((micros_N < low) | (micros_N >= high), reals_N, _NUMBERS)
+        self.refuse_coarser(reals_N, unit)
+        missing_N = np.isnan(micros_N)
+        whole_N = np.floor(np.where(missing_N, 0.0, micros_N)).astype(np.int64)
+        return pa.chunked_array([pa.array(whole_N, mask=missing_N)])
+
+    def numbers_in_text(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
+        """Each cell as the number that it is: whole ones keep all their digits."""
+        present = text.blank_to_null(column)
+        whole = text.to_integers(present)
+        reals = text.to_reals(present)
+        wrong_N = (pc.is_valid(present).to_numpy()) & pc.is_null(reals).to_numpy()
+        if wrong_N.any():
+            index = int(wrong_N.argmax())
+            raise ValueError(
+                f"{self.row(index)} is {column[index].as_py()!r}, expected a number, as the "
+                f"feature has unit: {self.feature.unit}; mend the cell, leave it empty, or remove "
+                "unit where the column is ISO 8601 text"
+            )
+        micros = self.numbers(pc.if_else(pc.is_valid(whole), None, reals))
+        return self.local(pc.coalesce(self.numbers(whole), micros))
+
+    def iso(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
+        """Text; what is no moment is named with its row."""
+        present = no_moment(column)
+        micros = parse_iso(present)
+        wrong_N = pc.is_valid(present).to_numpy() & pc.is_null(micros).to_numpy()
+        if wrong_N.any():
+            index = int(wrong_N.argmax())
+            raise ValueError(
+                f"{self.row(index)} is {column[index].as_py()!r}, expected ISO 8601 such as "
+                "2024-01-31T12:00:00; mend the cell, leave it empty, or say unit: s, ms, us or ns "
+                "where the text is numbers"
+            )
+        is_day = pc.fill_null(pc.equal(pc.utf8_length(present), DAY_LENGTH), False)
+        days_N = is_day.to_numpy()
+        if days_N.any():
+            index = int(days_N.argmax())
+            complaint = f"is {column[index].as_py()!r}, which has no time of day"
+            self.refuse_hours(complaint, index)
+        local = self.local(micros)
+        return pc.if_else(is_day, micros.cast(pa.timestamp("us")), local)
+
+    def refuse_years(
+        self, outside_N: np.ndarray, numbers_N: np.ndarray, years: tuple[int, int]
+    ) -> None:
+        """A moment far away is a number in another unit, or filler."""
+        if outside_N.any():
+            index = int(outside_N.argmax())
+            unit = f" {self.feature.unit}" if self.feature.unit else ""
+            mend = "say the unit that all numbers of the column have, or " if unit else ""
+            raise ValueError(
+                f"{self.row(index)} is {numbers_N[index]}{unit} since 1970, which is not in the "
+                f"years {years[0]} to {years[1]}; {mend}leave the cell empty"
+            )
+
+    def refuse_coarser(self, numbers_N: np.ndarray, unit: TimeUnit) -> None:
+        """Seconds read as milliseconds would all be in January 1970."""
+        for other in takewhile(lambda name: name != unit, _SCALES):
+            factor, divisor = _SCALES[other]
+            low, high = (limit * divisor // factor for limit in _micros(_USUAL))
+            looks_N = (numbers_N >= low) & (numbers_N < high)
+            if looks_N.any():
+                index = int(looks_N.argmax())
+                raise ValueError(
+                    f"{self.row(index)} is {numbers_N[index]}, which in {unit} is in the first "
+                    f"weeks of 1970, and in {other} between {_USUAL[0]} and {_USUAL[1]}; say the "
+                    "unit that all numbers of the column have"
+                )
+
+
+def _micros(years: tuple[int, int]) -> tuple[int, int]:
+    """Microseconds from 1970 to the beginning of the first year, and to the end of the last."""
+    first, beyond = (np.datetime64(f"{year:04}-01-01", "us") for year in (years[0], years[1] + 1))
+    return int(first.astype(np.int64)), int(beyond.astype(np.int64))
+
+
+def _whole(
+    values: pa.ChunkedArray,
+    unit: TimeUnit,
+    reader: _Reader,
+    years: tuple[int, int],
+) -> pa.ChunkedArray:
+    """int64 counts of `unit` since 1970 → int64 microseconds, rounded down; null stays null."""
+    missing_N = pc.is_null(values).to_numpy()
+    numbers_N = pc.fill_null(values, 0).to_numpy()
+    factor, divisor = _SCALES[unit]
+    low, high = (limit * divisor // factor for limit in _micros(years))
+    # Nanoseconds in 64 bits reach from 1677 to 2262
+    outside_N = (numbers_N < max(low, -(2**63))) | (numbers_N > min(high, 2**63) - 1)
+    reader.refuse_years(outside_N, numbers_N, years)
+    return pa.chunked_array([pa.array(numbers_N * factor // divisor, mask=missing_N)])

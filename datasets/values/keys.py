@@ -1,0 +1,256 @@
+"""Ids in one canonical form, whatever type the file stored them in."""
+
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from mmoe.datasets.values import text
+from mmoe.datasets.values.arrow import pc
+from mmoe.datasets.values.hashing import hash_text, mix64
+from mmoe.datasets.values.key_text import decimals_to_text, moments_to_text, same_moments
+from mmoe.datasets.values.plain import is_text
+
+KeyKind = Literal["int", "float", "text"]
+
+ARROW_TYPES: dict[KeyKind, pa.DataType] = {
+    "int": pa.int64(),
+    "float": pa.float64(),
+    "text": pa.large_string(),
+}
+_EXACT = 2.0**53  # whole numbers up to here are exact in float64
+_HASHED = 2**62  # raw ids from here on are hashes
+_FLOAT_DIGITS = 15  # decimals of so many digits keep apart as float64
+
+
+def key_kind(column: pa.ChunkedArray, label: str) -> KeyKind:
+    """What a training column's ids are: int (whole floats too), float or text.
+
+    Raises:
+        ValueError: The ids came as float64 and have lost digits, or are no ids at all.
+    """
+    kind = column.type
+    if pa.types.is_null(kind) or pa.types.is_boolean(kind):
+        return "int"
+    if pa.types.is_integer(kind):
+        if kind == pa.uint64() and (pc.max(column).as_py() or 0) >= 2**63:
+            return "text"
+        return "int"
+    if pa.types.is_floating(kind):
+        return "int" if _refuse_lost_digits(_floats(column), label) else "float"
+    refuse_nested(column, label)
+    return _decimal_kind(column) if pa.types.is_decimal(kind) else "text"
+
+
+def widest(kinds: Iterable[KeyKind]) -> KeyKind:
+    """The kind that a table shared by columns of these kinds has."""
+    found = set(kinds)
+    if "text" in found:
+        return "text"
+    return "float" if "float" in found else "int"
+
+
+def to_keys(column: pa.ChunkedArray, kind: KeyKind, label: str) -> pa.ChunkedArray:
+    """The column's ids as `kind`; null where missing, or where the id cannot be of that kind.
+
+    Integers, floats such as 3.0 (pandas makes integers with gaps floats), decimals such as 3.00 and
+    text such as "3" all become the same key; so do a moment and its ISO 8601 text. Missing are
+    null, NaN and "".
+    """
+    refuse_nested(column, label)
+    if kind == "int":
+        return _to_int(column, label)
+    if kind == "float":
+        return _to_float(column)
+    return _to_text(column, label)
+
+
+def missing_mask(column: pa.ChunkedArray, kind: KeyKind) -> np.ndarray:
+    """Where a row has no id at all (as opposed to one that is not known), bool [N]."""
+    if is_text(column.type):
+        if kind == "text":
+            return pc.fill_null(pc.equal(column, ""), True).to_numpy()
+        return pc.is_null(text.blank_to_null(column)).to_numpy()
+    return pc.is_null(column, nan_is_null=True).to_numpy()
+
+
+def hash_keys(keys: pa.ChunkedArray) -> np.ndarray:
+    """uint64 [N], the same on every machine and in every version (nulls give any value)."""
+    if is_text(keys.type):
+        return hash_text(keys)
+    if pa.types.is_floating(keys.type):
+        return mix64(pc.fill_null(keys, 0.0).to_numpy().view(np.uint64))
+    return mix64(pc.fill_null(keys, 0).to_numpy().view(np.uint64))
+
+
+def raw_ids(keys: pa.ChunkedArray, first: int) -> np.ndarray:
+    """Keys as int64 from `first` to 2⁶³ - 2, the same on every machine and in every version.
+
+    Integers from 0 to 2⁶² - 1 are moved by `first` and never share an id; everything else is hashed
+    behind them, 62 bits: among ten million texts any two share an id with probability 1 in 90,000.
+    Nulls give any value.
+
+    Args:
+        keys: N keys of one kind.
+        first: The lowest id; those below are the caller's (missing, unseen).
+
+    Returns:
+        int64 [N].
+    """
+    hashed_N = (hash_keys(keys) % np.uint64(_HASHED - 2 - first)).astype(np.int64) + first
+    if is_text(keys.type) or pa.types.is_floating(keys.type):
+        return hashed_N + _HASHED
+    keys_N = pc.fill_null(keys, 0).to_numpy()
+    return np.where((keys_N >= 0) & (keys_N < _HASHED), keys_N + first, hashed_N + _HASHED)
+
+
+def codes_of(column: pa.ChunkedArray) -> tuple[np.ndarray, int]:
+    """Values numbered by first appearance, int64 [N], −1 where missing; and how many there are."""
+    values, codes_N = _coded(column)
+    return codes_N, len(values)
+
+
+class GroupCodes:
+    """`codes_of` over the chunks of one column."""
+
+    def __init__(self) -> None:
+        self.known: dict[Any, int] = {}
+
+    def codes(self, column: pa.ChunkedArray) -> np.ndarray:
+        """The chunk's values numbered by first appearance in any chunk, −1 where missing."""
+        values, codes_N = _coded(column)
+        known = [self.known.setdefault(value, len(self.known)) for value in values.to_pylist()]
+        return np.array([*known, -1], np.int64)[codes_N]
+
+
+def _coded(column: pa.ChunkedArray) -> tuple[pa.Array, np.ndarray]:
+    """The distinct values and, for every row, the number of its own; −1 where missing."""
+    encoded = column.combine_chunks().dictionary_encode()
+    codes_N = pc.fill_null(encoded.indices.cast(pa.int64()), -1).to_numpy(zero_copy_only=False)
+    missing_N = pc.is_null(column, nan_is_null=True).to_numpy()
+    return encoded.dictionary, np.where(missing_N, -1, codes_N)
+
+
+def refuse_rounding(column: pa.ChunkedArray, kind: KeyKind, label: str) -> None:
+    """Whole numbers beyond 2⁵³ are no keys of a table whose other ids have fractions."""
+    if kind == "float" and pa.types.is_integer(column.type) and len(column):
+        span = pc.min_max(column)
+        for end in (span["max"].as_py(), span["min"].as_py()):
+            if end is not None and abs(end) > _EXACT:
+                raise ValueError(
+                    f"{label} holds the id {end}, beyond 2^53, but shares a table with numbers "
+                    "that have fractions, and float64 would round it; give it another table, or "
+                    "store the ids as text"
+                )
+
+
+def refuse_nested(column: pa.ChunkedArray, label: str) -> None:
+    """Lists and structs are no ids, nor are intervals of months, days and nanoseconds."""
+    if pa.types.is_nested(column.type) or pa.types.is_interval(column.type):
+        raise ValueError(
+            f"{label} holds {column.type}, expected ids; make it a list feature or convert it"
+        )
+
+
+def _decimal_kind(column: pa.ChunkedArray) -> KeyKind:
+    """Int where all are whole, float where float64 keeps them apart."""
+    written = decimals_to_text(column)
+    if text.to_integers(written).null_count == column.null_count:
+        return "int"
+    digits = pc.replace_substring_regex(written, r"^-?0\.0*|E.*|\D", "")
+    return "float" if (pc.max(pc.binary_length(digits)).as_py() or 0) <= _FLOAT_DIGITS else "text"
+
+
+def _to_int(column: pa.ChunkedArray, label: str) -> pa.ChunkedArray:
+    kind = column.type
+    if pa.types.is_null(kind) or pa.types.is_boolean(kind):
+        return column.cast(pa.int64())
+    if pa.types.is_integer(kind):
+        if kind == pa.uint64():
+            fits = pc.less(column, pa.scalar(2**63, pa.uint64()))
+            column = pc.if_else(fits, column, pa.scalar(None, kind))
+        return column.cast(pa.int64())
+    if pa.types.is_floating(kind):
+        floats_N = _floats(column)
+        _refuse_lost_digits(floats_N, label)
+        with np.errstate(invalid="ignore"):
+            whole_N = (floats_N == np.floor(floats_N)) & (np.abs(floats_N) < _EXACT)
+        integers = np.where(whole_N, floats_N, 0).astype(np.int64)
+        return pa.chunked_array([pa.array(integers, mask=~whole_N)])
+    return text.to_integers(_as_text(column))
+
+
+def _to_float(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Adding 0.0 makes -0.0 and 0.0 one key."""
+    kind = column.type
+    if pa.types.is_boolean(kind):
+        column = column.cast(pa.int8())
+    elif not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+        return pc.add(text.to_reals(_as_text(column)), 0.0)
+    floats_N = _floats(column) + 0.0
+    return pa.chunked_array([pa.array(floats_N, mask=np.isnan(floats_N))])
+
+
+def _to_text(column: pa.ChunkedArray, label: str) -> pa.ChunkedArray:
+    kind = column.type
+    if is_text(kind):
+        return same_moments(pc.if_else(pc.equal(column, ""), pa.scalar(None, kind), column))
+    if pa.types.is_boolean(kind):
+        return pc.if_else(column, "True", "False").cast(pa.large_string())
+    if pa.types.is_floating(kind):
+        integers = _to_int(column, label).cast(pa.large_string())
+        floats = _to_float(column).cast(pa.large_string())
+        return pc.coalesce(integers, floats)
+    return _as_text(column)
+
+
+def _as_text(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    if pa.types.is_timestamp(column.type):
+        return moments_to_text(column)
+    if pa.types.is_decimal(column.type):
+        return decimals_to_text(column)
+    if pa.types.is_date(column.type):
+        column = column.cast(pa.date32())
+    if (
+        pa.types.is_binary(column.type)
+        or pa.types.is_fixed_size_binary(column.type)
+        or (pa.types.is_large_binary(column.type))
+    ):
+        return _binary_as_text(column)
+    return column.cast(pa.large_string())
+
+
+def _binary_as_text(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Bytes that are UTF-8 as that text; each value that is not, as its hexadecimal digits."""
+    try:
+        return column.cast(pa.large_binary()).cast(pa.large_string())
+    except pa.ArrowInvalid:
+        values = [None if value is None else _decode(value) for value in column.to_pylist()]
+        return pa.chunked_array([pa.array(values, pa.large_string())])
+
+
+def _decode(value: bytes) -> str:
+    try:
+        return value.decode("utf-8")
+    except UnicodeDecodeError:
+        return f"0x{value.hex()}"
+
+
+def _floats(column: pa.ChunkedArray) -> np.ndarray:
+    return pc.fill_null(column.cast(pa.float64(), safe=False), float("nan")).to_numpy()
+
+
+def _refuse_lost_digits(floats_N: np.ndarray, label: str) -> bool:
+    """Are all of them whole numbers? Refuses whole numbers that float64 cannot hold apart."""
+    present = floats_N[~np.isnan(floats_N)]
+    whole = np.array_equal(present, np.floor(present))
+    large = np.abs(present) >= _EXACT
+    if not whole:
+        large &= np.isfinite(present)
+    if large.any():
+        raise ValueError(
+            f"{label} holds ids as floating point, and {present[large.argmax()]:.0f} is beyond "
+            "2^53, where float64 loses digits; store the ids as integers or text"
+        )
+    return whole

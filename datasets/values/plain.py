@@ -1,0 +1,100 @@
+"""Arrow's many types as the few that the rest of the library knows.
+
+Every column is made plain where it is read or found, so nobody else need think of dictionaries,
+views, runs or extension types.
+"""
+
+import numpy as np
+import pyarrow as pa
+
+from mmoe.datasets.values.arrow import pc
+
+
+def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The same values as `plain_type` of the column's type.
+
+    Example:
+        >>> views = pa.chunked_array([pa.array(["a", None], pa.string_view())])
+        >>> plain(views).type, plain(views).to_pylist()
+        (DataType(large_string), ['a', None])
+    """
+    wanted = plain_type(column.type)
+    if wanted == column.type:
+        return column
+    return pa.chunked_array([_plain(chunk) for chunk in column.chunks], wanted)
+
+
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """The type that `plain` gives a column of this type.
+
+    Text is large_string (no limit of 2 GB); dictionaries and runs are decoded; views are what they
+    show; an extension type is what it is stored as; small decimals and floats are wider ones. Maps,
+    structs and unions stay: nobody reads them.
+    """
+    if isinstance(kind, pa.DictionaryType | pa.RunEndEncodedType):
+        return plain_type(kind.value_type)
+    if isinstance(kind, pa.BaseExtensionType):
+        return plain_type(kind.storage_type)
+    if is_text(kind):
+        return pa.large_string()
+    if kind == pa.binary_view():
+        return pa.large_binary()
+    if pa.types.is_float16(kind):
+        return pa.float32()
+    if pa.types.is_decimal(kind) and kind.bit_width < 128:
+        return pa.decimal128(kind.precision, kind.scale)
+    return _plain_list(kind) if _is_any_list(kind) else kind
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Is it a type of strings?"""
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or kind == pa.string_view()
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """Is it a plain type of lists?"""
+    return (
+        pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    )
+
+
+def _is_any_list(kind: pa.DataType) -> bool:
+    views = pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind)
+    return is_list(kind) or views
+
+
+def _plain_list(kind: pa.DataType) -> pa.DataType:
+    """Lists of plain items stay as they are, those of usual text too: rebuilding costs time."""
+    item = kind.value_type
+    is_usual = pa.types.is_string(item) or plain_type(item) == item
+    return kind if is_list(kind) and is_usual else pa.large_list(plain_type(item))
+
+
+def _plain(array: pa.Array) -> pa.Array:
+    """One chunk, a layer of its type at a time."""
+    kind = array.type
+    wanted = plain_type(kind)
+    if wanted == kind:
+        return array
+    if isinstance(kind, pa.BaseExtensionType):
+        return _plain(array.storage)
+    if isinstance(kind, pa.DictionaryType):
+        return _plain(array.dictionary).take(array.indices)
+    if isinstance(kind, pa.RunEndEncodedType):
+        return _decoded_runs(array)
+    return _rebuilt_lists(array) if _is_any_list(kind) else array.cast(wanted)
+
+
+def _decoded_runs(array: pa.RunEndEncodedArray) -> pa.Array:
+    """By the number of each row's run: Arrow itself decodes runs of some types alone."""
+    numbers = pa.array(np.arange(len(array.values), dtype=np.int64))
+    runs = pa.RunEndEncodedArray.from_arrays(array.run_ends, numbers)
+    rows = pc.run_end_decode(runs.slice(array.offset, len(array)))
+    return _plain(array.values).take(rows)
+
+
+def _rebuilt_lists(array: pa.Array) -> pa.Array:
+    """Large lists of plain items."""
+    lengths = pc.fill_null(pc.list_value_length(array).cast(pa.int64()), 0)
+    offsets = pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum(lengths)])
+    return pa.LargeListArray.from_arrays(offsets, _plain(array.flatten()), mask=array.is_null())

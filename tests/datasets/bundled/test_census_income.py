@@ -1,0 +1,182 @@
+"""The Census-Income recipe: rows, labels, what is kept from the model, and damaged files."""
+
+import bz2
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from mmoe.config import RunConfig, load_config
+from mmoe.datasets.bundled import census_income
+from mmoe.datasets.labels.encode import encode_labels
+
+RECIPES = Path(census_income.__file__).parent / "recipes"
+LEAKS = {
+    "census-income": {"income_50k", "marital_stat", "instance_weight", "education"},
+    "census-income-with-education": {"income_50k", "marital_stat", "instance_weight"},
+    "census-income-group2": {"education", "marital_stat", "instance_weight"},
+}
+# The first row of the published test file
+LINE = (
+    "38, Private, 6, 36, 1st 2nd 3rd or 4th grade, 0, Not in universe, Married-civilian spouse "
+    "present, Manufacturing-durable goods, Machine operators assmblrs & inspctrs, White, Mexican "
+    "(Mexicano), Female, Not in universe, Not in universe, Full-time schedules, 0, 0, 0, Joint one "
+    "under 65 & one 65+, Not in universe, Not in universe, Spouse of householder, Spouse of "
+    "householder, 1032.38, ?, ?, ?, Not in universe under 1 year old, ?, 4, Not in universe, "
+    "Mexico, Mexico, Mexico, Foreign born- Not a citizen of U S , 0, Not in universe, 2, 12, 95, "
+    "- 50000."
+)
+
+
+@pytest.fixture(scope="module")
+def folder(shared_data: Path) -> Path:
+    return shared_data / "census-income"
+
+
+@pytest.fixture(scope="module")
+def recipe() -> RunConfig:
+    return load_config(RECIPES / "census-income.yaml")
+
+
+@pytest.fixture(scope="module")
+def splits(folder: Path, recipe: RunConfig) -> census_income.Splits:
+    return census_income.load(recipe, folder)
+
+
+def test_row_counts(splits: census_income.Splits) -> None:
+    counts = (splits.train.num_rows, splits.validation.num_rows, splits.test.num_rows)
+    assert counts == (199_523, 49_881, 49_881)
+
+
+def test_missing_values_and_the_answer_na(splits: census_income.Splits) -> None:
+    assert splits.train["mig_chg_msa"].null_count == 99_696
+    assert splits.train["hisp_origin"].null_count == 0
+    assert splits.train["hisp_origin"].to_pylist().count("NA") == 874
+
+
+@pytest.mark.parametrize(
+    ("name", "rates"),
+    [
+        ("census-income", [0.06206, 0.43346]),
+        ("census-income-with-education", [0.06206, 0.43346]),
+        ("census-income-group2", [0.1964, 0.43346]),
+    ],
+)
+def test_label_rates(splits: census_income.Splits, name: str, rates: list[float]) -> None:
+    config = load_config(RECIPES / f"{name}.yaml")
+    labels = encode_labels(config, splits.train, "train")
+    assert labels.observed_NT.all()
+    np.testing.assert_allclose(labels.labels_NT.mean(axis=0), rates, atol=6e-5)
+
+
+@pytest.mark.parametrize("name", list(LEAKS))
+def test_no_label_is_an_input(name: str) -> None:
+    config = load_config(RECIPES / f"{name}.yaml")
+    columns = {feature.column or feature.name for feature in config.features}
+    assert columns == set(census_income.COLUMNS) - LEAKS[name]
+
+
+def test_validation_is_the_half_that_pandas_samples(
+    splits: census_income.Splits, folder: Path
+) -> None:
+    held_out = census_income.read_census_file(folder / census_income.TEST_FILE)
+    weights = held_out["instance_weight"].to_pandas()
+    chosen = weights.sample(frac=0.5, random_state=1)
+    pd.testing.assert_series_equal(
+        splits.validation["instance_weight"].to_pandas(),
+        chosen.sort_index().reset_index(drop=True),
+        check_names=False,
+    )
+    pd.testing.assert_series_equal(
+        splits.test["instance_weight"].to_pandas(),
+        weights.drop(chosen.index).reset_index(drop=True),
+        check_names=False,
+    )
+
+
+@pytest.fixture
+def small_folder(tmp_path: Path) -> Path:
+    """Ten rows in each file, told apart by age."""
+    lines = [LINE.replace("38,", f"{age},", 1) for age in range(20, 30)]
+    text = "\n".join(lines) + "\n"
+    (tmp_path / census_income.TEST_FILE).write_bytes(gzip.compress(text.encode()))
+    (tmp_path / census_income.TRAIN_FILE).write_bytes(bz2.compress(text.encode()))
+    return tmp_path
+
+
+def test_split_depends_on_split_seed_alone(recipe: RunConfig, small_folder: Path) -> None:
+    def _ages(**changes: int) -> tuple[list[int], list[int]]:
+        config = recipe.model_copy(update=changes)
+        splits = census_income.load(config, small_folder)
+        return splits.validation["age"].to_pylist(), splits.test["age"].to_pylist()
+
+    validation, test = _ages()
+    assert sorted(validation + test) == list(range(20, 30))
+    assert len(validation) == 5
+    assert _ages(seed=7) == (validation, test)
+    assert _ages(split_seed=2) != (validation, test)
+
+
+def test_values_are_trimmed(small_folder: Path) -> None:
+    table = census_income.read_census_file(small_folder / census_income.TEST_FILE)
+    first = table.slice(0, 1).to_pylist()[0]
+    assert first["class_worker"] == "Private"
+    assert first["citizenship"] == "Foreign born- Not a citizen of U S"
+    assert first["mig_chg_reg"] is None
+    assert first["det_occ_code"] == 36
+    assert first["income_50k"] == "- 50000."
+
+
+def test_data_path_of_the_config_is_used(recipe: RunConfig, small_folder: Path) -> None:
+    data = recipe.data.model_copy(update={"path": str(small_folder)})
+    splits = census_income.load(recipe.model_copy(update={"data": data}), None)
+    assert splits.train.num_rows == 10
+    assert splits.origin == str(small_folder)
+
+
+def test_no_folder(recipe: RunConfig) -> None:
+    with pytest.raises(ValueError, match=r"census-income: needs --data .* UCI"):
+        census_income.load(recipe, None)
+
+
+def test_missing_file_is_named(recipe: RunConfig, small_folder: Path) -> None:
+    (small_folder / census_income.TEST_FILE).unlink()
+    with pytest.raises(ValueError, match=r"census-income\.test\.gz: no such file; download .*117"):
+        census_income.load(recipe, small_folder)
+
+
+@pytest.mark.parametrize("name", [census_income.TRAIN_FILE, census_income.TEST_FILE])
+def test_truncated_file_is_named(recipe: RunConfig, small_folder: Path, name: str) -> None:
+    packed = (small_folder / name).read_bytes()
+    (small_folder / name).write_bytes(packed[: len(packed) // 2])
+    with pytest.raises(ValueError, match=rf"{name}: cannot be read .*damaged"):
+        census_income.load(recipe, small_folder)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a, b, c\n", r"no Census-Income file: .*[Ee]xpected 42 columns, got 3"),
+        ("", r"no Census-Income file: .*[Ee]mpty"),
+        (LINE.replace("38,", "old,") + "\n", r"no Census-Income file: .*old"),
+        (
+            LINE + "\n" + LINE.replace("- 50000.", "50000") + "\n",
+            r"row 2, column income_50k .*expected one of .*, got '50000'",
+        ),
+    ],
+)
+def test_other_content_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "census.csv"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=message) as caught:
+        census_income.read_census_file(path)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_columns_are_typed(small_folder: Path) -> None:
+    table = census_income.read_census_file(small_folder / census_income.TRAIN_FILE)
+    assert table.schema == pa.schema(list(census_income.COLUMNS.items()))

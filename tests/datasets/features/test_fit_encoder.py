@@ -1,0 +1,175 @@
+"""An encoder fitted chunk by chunk is the encoder fitted on the whole table, to the bit."""
+
+import datetime
+import decimal
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mmoe.config import NumericFeature, config_from_dict
+from mmoe.datasets.features.encoder import FeatureEncoder
+from mmoe.datasets.features.fit_encoder import EncoderFit
+from mmoe.datasets.features.fit_ids import CountFit
+from mmoe.datasets.features.fit_numbers import Moments, Quantiles
+from mmoe.datasets.features.numeric import NumberFit, NumericRule
+from mmoe.datasets.values import text
+from mmoe.datasets.values.text_kind import TextKind, as_settled
+
+
+def configured(*features, **others):
+    return config_from_dict(
+        {"features": list(features), "tasks": [{"name": "t", "label": "t"}], **others}
+    )
+
+
+def assert_chunks_do_not_matter(config, table, sizes):
+    whole = FeatureEncoder.fit(config, table, "x")
+    for size in sizes:
+        fit = EncoderFit(config, "x")
+        for start in range(0, table.num_rows, size):
+            fit.add(table.slice(start, size))
+        chunked = FeatureEncoder.of(fit)
+        assert chunked.numeric == whole.numeric
+        assert chunked.ids.keys() == whole.ids.keys()
+        for name, one in chunked.ids.items():
+            other = whole.ids[name]
+            assert one.kind == other.kind
+            assert one.num_rows == other.num_rows
+            if hasattr(one, "keys"):
+                assert one.keys.equals(other.keys)
+                np.testing.assert_array_equal(one.counts, other.counts)
+
+
+IDS = {
+    "whole": [7, 3, 7, None, 2**40, 3, 3],
+    "big": pa.array([2**63 + 1, 3, 3, None, 5, 3, 1], pa.uint64()),
+    "floats": [1.0, 2.0, 1.0, 2.0, float("nan"), None, 2.5],
+    "words": ["a", "7", "07", "", None, "a", "7"],
+    "flags": [True, None, False, True, True, True, None],
+    "days": [datetime.date(2024, 1, d) for d in (1, 2, 1, 3, 3, 3, 1)],
+    "money": [decimal.Decimal(x) for x in ("1.00", "1.50", "1.00", "2.00", "7.25", "1.00", "0.50")],
+    "moments": pa.array([0, 1, 0, 1, 5, 5, 5], pa.timestamp("ms")),
+    "bytes": [b"a", b"\xff", b"a", None, b"b", b"b", b"b"],
+}
+
+
+@pytest.mark.parametrize("encoding", ["vocabulary", "hash"])
+@pytest.mark.parametrize("name", IDS)
+def test_ids_of_every_type(name, encoding):
+    config = configured({"kind": "categorical", "name": name, "encoding": encoding})
+    assert_chunks_do_not_matter(config, pa.table({name: IDS[name]}), (1, 2, 3, 7))
+
+
+def test_lists_and_shared_tables():
+    config = configured(
+        {"kind": "list", "name": "tags", "table": "t"},
+        {"kind": "list", "name": "codes", "encoding": "hash"},
+        {"kind": "categorical", "name": "tag", "table": "t"},
+        tables=[{"name": "t", "min_count": 2}],
+    )
+    table = pa.table(
+        {
+            "tags": [["1", "2"], None, ["2", None], [], ["3"]],
+            "codes": ["1|2", "1.0", "", None, "3"],
+            "tag": ["1", "2", "9", "9", None],
+        }
+    )
+    assert_chunks_do_not_matter(config, table, (1, 2, 4))
+
+
+def test_numbers_over_many_blocks():
+    rng = np.random.default_rng(0)
+    numbers = rng.lognormal(3, 2, 30_000)
+    numbers[rng.random(30_000) < 0.1] = np.nan
+    features = [
+        {"kind": "numeric", "name": name, "column": "x", "log": log, "buckets": 20}
+        for name, log in (("plain", False), ("logged", True))
+    ]
+    assert_chunks_do_not_matter(
+        configured(*features), pa.table({"x": numbers}), (999, 8192, 20_000)
+    )
+    rule = NumericRule.fit(NumericFeature(name="x"), numbers)
+    assert rule.mean == pytest.approx(np.nanmean(numbers), rel=1e-13)
+    assert rule.deviation == pytest.approx(np.nanstd(numbers), rel=1e-13)
+
+
+@pytest.mark.parametrize("scale", [1e308, 1e-300, 1.0])
+def test_moments_of_extreme_numbers(scale):
+    values = np.random.default_rng(0).uniform(-1, 1, 20_000)
+    moments = Moments()
+    moments.add(values * scale)
+    mean, deviation = moments.finish()
+    assert mean / scale == pytest.approx(values.mean(), rel=1e-9)
+    assert deviation / scale == pytest.approx(values.std(), rel=1e-9)
+
+
+def test_a_small_spread_on_a_large_mean_is_kept():
+    values = 1e9 + np.tile([0.0, 1e-3], 20_000)
+    moments = Moments()
+    moments.add(values)
+    assert moments.finish()[1] == pytest.approx(values.std(), rel=1e-4)
+
+
+def test_a_sample_of_quantiles_is_uniform_and_independent_of_chunks():
+    values = np.arange(100_000.0)
+    edges = []
+    for size in (100_000, 7_777, 1_000):
+        quantiles = Quantiles(size=4096, distinct=10)
+        for start in range(0, len(values), size):
+            quantiles.add(values[start : start + size])
+        edges.append(quantiles.edges(10))
+    assert edges[0] == edges[1] == edges[2]
+    np.testing.assert_allclose(edges[0], np.arange(1, 10) * 10_000, atol=3_000)
+
+
+def test_rare_values_of_a_sampled_column_still_have_a_bucket():
+    numbers = np.zeros(50_000)
+    numbers[17] = 3.0
+    fit = NumberFit(NumericFeature(name="x", buckets=4), sample=64)
+    fit.add(numbers)
+    assert fit.finish().edges == (0.0,)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    values=st.lists(
+        st.sampled_from(
+            ["1", "007", "1.5", "1e3", "NA", "", None, "true", "False", "x", "-0", "nan", "2.0",
+             "9007199254740993", "92233720368547758070", "0x1F", "inf", "1e20"]
+        ),
+        max_size=6,
+    ),
+    cut=st.integers(0, 6),
+)  # fmt: skip
+def test_text_settles_alike_in_chunks(values, cut):
+    column = pa.chunked_array([pa.array(values, pa.large_string())])
+    whole = text.settle(column)
+    kind = TextKind()
+    kind.add(column[:cut])
+    kind.add(column[cut:])
+    mine = as_settled(column, kind.type)
+    if "nan" in values:
+        return  # Arrow itself reads nan, and so may settle before missing words are looked for
+    assert mine.type == whole.type
+    assert mine.equals(whole)
+
+
+def test_counts_are_added_up_while_they_grow(monkeypatch):
+    monkeypatch.setattr("mmoe.datasets.features.fit_ids._PENDING", 10)
+    fit = CountFit("ids")
+    for start in range(0, 100, 5):
+        fit.add(pa.chunked_array([pa.array(np.arange(start, start + 20) % 40)]))
+        assert len(fit.rows.tables) <= 9
+    counts = fit.finish()
+    assert sum(counts.counts.to_pylist()) == 400
+    assert sorted(counts.values.to_pylist()) == list(range(40))
+
+
+def test_lists_where_ids_are_expected_are_refused():
+    with pytest.raises(ValueError, match=r"x: column 'a' .* holds list<.*make it a list feature"):
+        FeatureEncoder.fit(
+            configured({"kind": "categorical", "name": "a"}), pa.table({"a": [[1]]}), "x"
+        )

@@ -1,0 +1,343 @@
+import bz2
+import gzip
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mmoe.datasets.files.readers import column_names, iter_tables, read_table
+from mmoe.datasets.rows.places import ROW_COLUMN, place
+
+TEXT = "user,price,word\n1,0.5,a\n2,,b\n3,1e3,\n"
+ROWS = {"user": [1, 2, 3], "price": [0.5, None, 1000.0], "word": ["a", "b", None]}
+
+
+def write(folder, name, content):
+    path = folder / name
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "pack"),
+    [("a.csv", bytes), ("a.csv.gz", gzip.compress), ("a.csv.bz2", bz2.compress), ("a.txt", bytes)],
+)
+def test_csv_plain_and_compressed(tmp_path, name, pack):
+    path = write(tmp_path, name, pack(TEXT.encode()))
+    assert read_table(path).to_pydict() == ROWS
+    assert column_names(path) == ["user", "price", "word"]
+    [chunk] = iter_tables(path, ["word", "user"], 10)
+    assert chunk.column_names == ["word", "user", ROW_COLUMN]
+    assert chunk["user"].to_pylist() == ["1", "2", "3"]
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.pq", "part-0"])
+def test_parquet(tmp_path, name):
+    pq.write_table(pa.table(ROWS), tmp_path / name)
+    assert read_table(tmp_path / name).to_pydict() == ROWS
+    assert read_table(tmp_path / name, ["word", "user"]).column_names == ["word", "user"]
+
+
+def test_types_of_csv_columns_keep_every_value(tmp_path):
+    content = (
+        "zip,id,big,real,flag,day,gaps,hex,sign,empty\n"
+        "00501,9007199254740993,18446744073709551615,1.5,true,2024-01-31,7,0x1F,+1,\n"
+        "10001,-3,1,nan,False,2024-02-01,NA,0x2F,2,\n"
+    )
+    table = read_table(write(tmp_path, "a.csv", content))
+    assert table["zip"].to_pylist() == ["00501", "10001"]
+    assert table["id"].to_pylist() == [9007199254740993, -3]
+    assert table["big"].to_pylist() == ["18446744073709551615", "1"]
+    assert table["real"].type == pa.float64()
+    assert table["flag"].to_pylist() == [True, False]
+    assert table["day"].to_pylist() == ["2024-01-31", "2024-02-01"]
+    assert table["gaps"].to_pylist() == [7, None]
+    assert table["hex"].to_pylist() == ["0x1F", "0x2F"]
+    assert table["sign"].to_pylist() in (["+1", "2"], [1.0, 2.0])
+    assert table["empty"].null_count == 2
+
+
+def test_header_oddities(tmp_path):
+    content = '\ufeffa b, né ,a b,,"x,y"\n1, two words ,3,4,"5\n6"\n'
+    table = read_table(write(tmp_path, "a.csv", content))
+    assert table.column_names == ["a b", "né", "a b.1", "unnamed_3", "x,y"]
+    assert table["né"].to_pylist() == ["two words"]
+    assert table["x,y"].to_pylist() == ["5\n6"]
+    assert read_table(tmp_path / "a.csv", ["a b.1"])["a b.1"].to_pylist() == [3]
+
+
+@pytest.mark.parametrize("delimiter", [",", "\t", ";", "|"])
+def test_delimiter_is_found(tmp_path, delimiter):
+    content = "\n".join(delimiter.join(row) for row in (["a", "b"], ["1", "x y"]))
+    path = write(tmp_path, "a.csv", content)
+    assert read_table(path).to_pydict() == {"a": [1], "b": ["x y"]}
+
+
+def test_one_column_with_bars_in_another(tmp_path):
+    path = write(tmp_path, "a.csv", "a,b|c\n1,2|3\n")
+    assert read_table(path).to_pydict() == {"a": [1], "b|c": ["2|3"]}
+
+
+def test_folder_and_glob_come_in_natural_order_without_hidden_files(tmp_path):
+    for number in (10, 2, 1):
+        write(tmp_path, f"part-{number}.csv", f"x\n{number}\n")
+    write(tmp_path, "_SUCCESS", "")
+    write(tmp_path, ".part-1.csv", "garbage")
+    write(tmp_path, "README.txt", "no data")
+    (tmp_path / "day=2").mkdir()
+    write(tmp_path / "day=2", "part-0.csv", "x\n0\n")
+    assert read_table(tmp_path)["x"].to_pylist() == [0, 1, 2, 10]
+    assert read_table(f"{tmp_path}/part-*.csv")["x"].to_pylist() == [1, 2, 10]
+    two = [tmp_path / "part-2.csv", str(tmp_path / "part-1.csv")]
+    assert read_table(two)["x"].to_pylist() == [2, 1]
+    assert [c["x"].to_pylist() for c in iter_tables(tmp_path, None, 5)] == [
+        ["0"], ["1"], ["2"], ["10"]
+    ]  # fmt: skip
+
+
+def test_numbered_rows_name_file_and_row(tmp_path):
+    write(tmp_path, "a.csv", "x\n1\n2\n")
+    write(tmp_path, "b.csv", "x\n3\n4\n")
+    table = read_table(tmp_path, numbered=True).take([3, 0])
+    assert place(table, "data", 0) == f"{tmp_path}/b.csv: row 2"
+    assert place(table, "data", 1) == f"{tmp_path}/a.csv: row 1"
+    write(tmp_path, "c.csv", "x\n" + "".join(f"{i}\n" for i in range(5)))
+    chunks = list(iter_tables(tmp_path, ["x"], 2))
+    assert [place(chunk, "data", 0) for chunk in chunks[1:]] == [
+        f"{tmp_path}/b.csv: row 1",
+        f"{tmp_path}/c.csv: row 1",
+        f"{tmp_path}/c.csv: row 3",
+        f"{tmp_path}/c.csv: row 5",
+    ]
+
+
+def test_files_widen_numbers(tmp_path):
+    pq.write_table(pa.table({"x": pa.array([1], pa.int32())}), tmp_path / "1.parquet")
+    pq.write_table(pa.table({"x": pa.array([None], pa.null())}), tmp_path / "2.parquet")
+    pq.write_table(pa.table({"x": [2.5]}), tmp_path / "3.parquet")
+    assert read_table(tmp_path)["x"].to_pylist() == [1.0, None, 2.5]
+
+
+def test_dictionary_and_plain_text_are_one_type(tmp_path):
+    pq.write_table(pa.table({"x": pa.array(["a"]).dictionary_encode()}), tmp_path / "1.parquet")
+    pq.write_table(pa.table({"x": ["b"]}), tmp_path / "2.parquet")
+    assert read_table(tmp_path)["x"].to_pylist() == ["a", "b"]
+
+
+def test_names_with_dots_and_equal_names_in_parquet(tmp_path):
+    dotted = pa.table({"a.b": [1], "a": [{"b": 2}], "c": [3]})
+    pq.write_table(dotted, tmp_path / "dots.parquet")
+    assert read_table(tmp_path / "dots.parquet", ["a.b"]).to_pydict() == {"a.b": [1]}
+    twice = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["x", "x"])
+    pq.write_table(twice, tmp_path / "twice.parquet")
+    assert read_table(tmp_path / "twice.parquet").to_pydict() == {"x": [1], "x.1": [2]}
+    assert read_table(tmp_path / "twice.parquet", ["x.1"]).to_pydict() == {"x.1": [2]}
+    [chunk] = iter_tables(tmp_path / "twice.parquet", ["x.1"], 4)
+    assert chunk["x.1"].to_pylist() == [2]
+
+
+def test_chunks_are_bounded_and_in_order(tmp_path):
+    numbers = pa.table({"x": np.arange(1000)})
+    pq.write_table(numbers.slice(0, 600), tmp_path / "1.parquet", row_group_size=250)
+    pq.write_table(numbers.slice(600), tmp_path / "2.parquet", row_group_size=70)
+    chunks = list(iter_tables(tmp_path, ["x"], 64))
+    assert max(chunk.num_rows for chunk in chunks) <= 64
+    assert pa.concat_tables([c.select(["x"]) for c in chunks]).equals(numbers)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    rows=st.lists(
+        st.tuples(
+            st.integers(-(2**63), 2**63 - 1),
+            st.floats(allow_nan=False, allow_infinity=False),
+            st.text(st.characters(exclude_categories=("C", "Z")), min_size=1, max_size=8),
+        ),
+        min_size=1,
+        max_size=30,
+    ),
+    chunk=st.integers(1, 40),
+)
+def test_csv_round_trip(tmp_path_factory, rows, chunk):
+    ids, reals, words = map(list, zip(*rows, strict=True))
+    words = [f"w{word}" for word in words]  # never a number
+    path = tmp_path_factory.mktemp("csv") / "a.csv"
+    pacsv.write_csv(pa.table({"id": ids, "real": reals, "word": words}), path)
+    table = read_table(path)
+    assert table["id"].to_pylist() == ids
+    assert table["real"].cast(pa.float64()).to_pylist() == reals
+    assert table["word"].to_pylist() == words
+    chunks = list(iter_tables(path, ["word"], chunk))
+    assert [w for part in chunks for w in part["word"].to_pylist()] == words
+
+
+def test_line_breaks_in_cells_at_the_border_of_blocks(tmp_path, monkeypatch):
+    monkeypatch.setattr("mmoe.datasets.files.csv_files._BLOCK_BYTES", 64)
+    words = ["\n".join("abcdefg"[: i % 7 + 1]) for i in range(200)]
+    path = write(
+        tmp_path, "a.csv", "i,word\n" + "".join(f'{i},"{w}"\n' for i, w in enumerate(words))
+    )
+    assert read_table(path)["word"].to_pylist() == words
+    chunks = list(iter_tables(path, ["word"], 9))
+    assert [word for part in chunks for word in part["word"].to_pylist()] == words
+
+
+def test_no_rows_come_as_one_empty_table(tmp_path):
+    write(tmp_path, "a.csv", "x,y\n")
+    [chunk] = iter_tables(tmp_path, ["y"], 10)
+    assert chunk.num_rows == 0
+    assert "y" in chunk.column_names
+
+
+def error(function, *arguments, **keywords):
+    with pytest.raises(ValueError, match=r"^[^\n]+$") as caught:
+        function(*arguments, **keywords)
+    return str(caught.value)
+
+
+def error_of_both(path, columns=None):
+    text = error(read_table, path, columns)
+    assert error(lambda: list(iter_tables(path, columns, 100))) == text
+    return text
+
+
+def test_missing_path(tmp_path):
+    write(tmp_path, "train.csv", TEXT)
+    text = error_of_both(tmp_path / "trian.csv")
+    assert text == (
+        f"{tmp_path}/trian.csv: no such file or folder (did you mean {tmp_path}/train.csv?)"
+    )
+    assert "no file matches" in error_of_both(f"{tmp_path}/*.parquet")
+
+
+def test_folder_without_data_or_with_both_kinds(tmp_path):
+    assert "holds no data file" in error_of_both(tmp_path)
+    write(tmp_path, "a.csv", TEXT)
+    pq.write_table(pa.table(ROWS), tmp_path / "b.parquet")
+    assert "holds CSV and Parquet files" in error_of_both(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.parquet", "a.csv.gz"])
+def test_empty_file(tmp_path, name):
+    path = write(tmp_path, name, gzip.compress(b"") if name.endswith("gz") else b"")
+    text = error_of_both(path)
+    assert text.startswith(f"{path}: is empty")
+
+
+def test_truncated_parquet(tmp_path):
+    pq.write_table(pa.table({"x": np.arange(1000)}), tmp_path / "whole.parquet")
+    content = (tmp_path / "whole.parquet").read_bytes()
+    path = write(tmp_path, "cut.parquet", content[: len(content) // 2])
+    text = error_of_both(path)
+    assert text.startswith(f"{path}: is truncated or no Parquet file")
+    assert text.endswith("write or copy it again")
+
+
+def test_truncated_gzip(tmp_path):
+    rows = "".join(f"{i * 2654435761 % 2**32}\n" for i in range(300_000))
+    packed = gzip.compress(("x\n" + rows).encode())
+    path = write(tmp_path, "a.csv.gz", packed[: len(packed) * 3 // 4])
+    assert error(read_table, path).startswith(f"{path}: cannot be read")
+    assert error(lambda: list(iter_tables(path, None, 1000))).startswith(f"{path}: cannot be read")
+
+
+@pytest.mark.parametrize(("row", "cells"), [("3", 1), ("3,4,5", 3)])
+def test_ragged_csv(tmp_path, row, cells):
+    path = write(tmp_path, "a.csv", f'a,b\n1,"x\ny"\n{row}\n5,6\n')
+    assert error_of_both(path) == (
+        f"{path}: row 2 has {cells} cells, expected 2 as in the header; mend the row, or quote "
+        "cells that hold the delimiter"
+    )
+
+
+def test_not_utf8(tmp_path):
+    path = write(tmp_path, "a.csv", "a,b\n1,café\n".encode("latin-1"))
+    assert error_of_both(path).startswith(f"{path}: is not UTF-8 text")
+
+
+def test_missing_column_names_file_column_and_nearest(tmp_path):
+    write(tmp_path, "1.csv", TEXT)
+    path = write(tmp_path, "2.csv", "user,cost,word\n1,2,3\n")
+    assert error_of_both(tmp_path, ["price"]) == (
+        f"{path}: there is no column 'price'; the columns are: user, cost, word"
+    )
+    pq.write_table(pa.table({"User_ID": [1], "b": [2]}), tmp_path / "x.parquet")
+    text = error_of_both(tmp_path / "x.parquet", ["user_id"])
+    assert "there is no column 'user_id' (did you mean 'User_ID'?)" in text
+
+
+def test_missing_header_is_guessed(tmp_path):
+    path = write(tmp_path, "a.csv", "37448\t115\t0.5\n8623\t82\t0.1\n")
+    assert "may lack a header line: add one" in error(read_table, path, ["click"])
+
+
+def test_other_types_name_both_files(tmp_path):
+    pq.write_table(pa.table({"x": [1]}), tmp_path / "1.parquet")
+    pq.write_table(pa.table({"x": ["a"]}), tmp_path / "2.parquet")
+    assert error(read_table, tmp_path) == (
+        f"{tmp_path}/2.parquet: column 'x' holds large_string, but int64 in {tmp_path}/1.parquet; "
+        "write the column with one type"
+    )
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("above", ["", "\n\n", " \n\n"])
+def test_line_ends_and_blank_lines_above_the_header(tmp_path, end, above):
+    content = f"{above}a,b\n1,x\n2,y\n".replace("\n", end)
+    path = write(tmp_path, "a.csv", content)
+    assert column_names(path) == ["a", "b"]
+    assert read_table(path).to_pydict() == {"a": [1, 2], "b": ["x", "y"]}
+    [chunk] = iter_tables(path, ["b"], 10)
+    assert chunk["b"].to_pylist() == ["x", "y"]
+    path = write(tmp_path, "b.csv", content + f"3{end}")
+    assert f"{path}: row 3 has 1 cells, expected 2" in error_of_both(path)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
+def test_utf16(tmp_path, encoding):
+    path = write(tmp_path, "a.csv", TEXT.encode(encoding))
+    assert error_of_both(path).startswith(f"{path}: is not UTF-8 text (it looks like UTF-16)")
+
+
+def test_a_header_beyond_what_csv_allows(tmp_path):
+    path = write(tmp_path, "a.csv", 'a,"b\n' + "1,2\n" * 50_000)
+    assert error_of_both(path).startswith(f"{path}: the header line cannot be read (field larger")
+
+
+@pytest.mark.parametrize(
+    ("first", "what"), [("sep=,", "a note to spreadsheets"), ("# made today", "a comment")]
+)
+def test_a_line_above_the_header(tmp_path, first, what):
+    path = write(tmp_path, "a.csv", f"{first}\n{TEXT}")
+    assert error_of_both(path) == (
+        f"{path}: the first line, {first!r}, is {what}, expected the column names; remove the line"
+    )
+    assert column_names(write(tmp_path, "b.csv", "#user,price\n1,2\n")) == ["#user", "price"]
+
+
+def test_a_header_that_is_none_does_not_fill_the_screen(tmp_path):
+    path = tmp_path / "log.csv"
+    path.write_bytes(b"X" * 50_000)
+    with pytest.raises(ValueError, match=r"there is no column 'user'.*X…$") as raised:
+        read_table(path, ["user"])
+    assert len(str(raised.value)) < 300
+
+
+def test_a_csv_header_of_over_a_megabyte_is_read(tmp_path):
+    names = [f"column {n:0100d}" for n in range(12_000)]
+    path = tmp_path / "wide.csv"
+    path.write_text(",".join(names) + "\n" + ",".join("1" for _ in names) + "\n")
+    assert column_names(path) == names
+    table = read_table(path, [names[0], names[-1]])
+    assert table.to_pylist() == [{names[0]: 1, names[-1]: 1}]
+
+
+def test_a_csv_header_without_an_end_is_called_so(tmp_path):
+    path = tmp_path / "endless.csv"
+    path.write_text("a," + f"{'b' * 1000}," * 9_000)
+    with pytest.raises(ValueError, match=r"header line is longer than 8 MiB.*begins with 'a'"):
+        read_table(path)

@@ -1,0 +1,456 @@
+import datetime
+import string
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mmoe.config import config_from_dict, load_config
+from mmoe.datasets.features.encoder import FeatureEncoder
+from mmoe.datasets.files.readers import read_table
+from mmoe.datasets.infer.commented_yaml import commented_yaml, write_commented_yaml
+from mmoe.datasets.infer.config import infer_config
+from mmoe.datasets.infer.guess_tasks import guess_task
+from mmoe.datasets.labels.encode import encode_labels
+from mmoe.datasets.rows.places import number_rows
+from mmoe.datasets.rows.sources import load_splits
+
+ROWS = 2000
+
+
+def log(seed=0, rows=ROWS, **extra):
+    """An ordinary log: two label columns that depend on the inputs, and `extra` columns."""
+    rng = np.random.default_rng(seed)
+    user, price = rng.integers(0, 200, rows), rng.lognormal(3, 1, rows)
+    click = (rng.random(rows) < 0.1 + 0.4 * (user % 3 == 0)).astype(int)
+    buy = click * (rng.random(rows) < 0.4)
+    columns = {
+        "user_id": user + 10**12,
+        "price": price,
+        "shop": [f"shop {i}" for i in rng.integers(0, 9, rows)],
+        "click": click,
+        "buy": buy,
+    }
+    return pa.table(columns | extra)
+
+
+def infer(table, *labels):
+    config, reasons = infer_config(table, labels or ("click",), path="log.csv", origin="log.csv")
+    text = commented_yaml(config, reasons)
+    assert config_from_dict(yaml.safe_load(text)) == config, text
+    train = table.slice(0, max(2, table.num_rows * 4 // 5))
+    FeatureEncoder.fit(config, train, "log.csv").encode(table, "log.csv")
+    encode_labels(config, table, "log.csv", training=True)
+    return config, reasons, text
+
+
+def feature(config, name):
+    return next(feature for feature in config.features if feature.name == name)
+
+
+def test_an_ordinary_log():
+    config, reasons, text = infer(log(), "click", "buy")
+    assert {f.name: f.kind for f in config.features} == {
+        "user_id": "categorical",
+        "price": "numeric",
+        "shop": "categorical",
+    }
+    assert feature(config, "price").log is True
+    assert feature(config, "price").buckets == 20
+    assert [task.label for task in config.tasks] == ["click", "buy"]
+    assert config.data.split.by == "random"
+    assert config.data.group_column == "user_id"
+    assert reasons.consequences == {"buy": "click"}
+    assert "# buy is 1 only where click is: with `observed_when: click` it is learned" in text
+    assert config.data.path == "log.csv"
+
+
+def left_out(reasons):
+    return dict(reasons.left_out)
+
+
+def test_what_is_left_out_and_why():
+    rng = np.random.default_rng(1)
+    table = log()
+    click = table["click"].to_numpy()
+    extra = {
+        "row": np.arange(ROWS)[::-1],
+        "uuid": [f"{i:032x}" for i in range(ROWS)],
+        "constant": ["same"] * ROWS,
+        "empty": pa.array([None] * ROWS, pa.string()),
+        "leak": click + rng.normal(0, 0.05, ROWS),
+        "inverse": 1.0 - click + rng.normal(0, 0.05, ROWS),
+        "word_leak": np.where(click == 1, "seen", "not"),
+        "gap_leak": pa.array(np.where(click == 1, rng.normal(size=ROWS), np.nan), from_pandas=True),
+        "later": click * (rng.random(ROWS) < 0.5),
+        "endless": np.where(np.arange(ROWS) == 5, np.inf, 1.5 + np.arange(ROWS) % 7),
+        "birthday": [datetime.date(1990, 1, 1 + i % 31) for i in range(ROWS)],
+        "nested": [{"a": 1}] * ROWS,
+        "nested_list": [[{"a": 1}]] * ROWS,
+        "list_of_lists": [[[1], [2]]] * ROWS,
+    }  # fmt: skip
+    config, reasons, text = infer(log(**extra))
+    why = left_out(reasons)
+    assert set(why) == {*extra, "buy"}
+    assert why["row"] == why["uuid"] == "its value is different in every row"
+    assert why["constant"] == "the same value in every row"
+    assert why["empty"] == "empty in every row"
+    for name in ("leak", "inverse", "word_leak", "gap_leak"):
+        assert (
+            why[name].startswith("alone it foretells 'click' with AUC 0.99") or "1.0" in why[name]
+        )
+    assert "seems to be known only afterwards" in why["later"]
+    assert "it holds infinity" in why["endless"]
+    assert "a moment in time" in why["birthday"]
+    for name in ("nested", "nested_list", "list_of_lists"):
+        assert why[name] == "neither numbers, text, dates nor lists of them"
+    assert "#   row: its value is different in every row" in text
+    assert config.data.split.by == "random"
+
+
+def test_many_ids_do_not_look_like_leaks():
+    rng = np.random.default_rng(0)
+    config, _, _ = infer(log(session=rng.integers(0, ROWS * 20, ROWS)))
+    assert "session" in [f.name for f in config.features]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda i: datetime.datetime(2024, 1, 1) + datetime.timedelta(minutes=i),
+        lambda i: (datetime.datetime(2024, 1, 1) + datetime.timedelta(minutes=i)).isoformat(),
+        lambda i: 1_700_000_000 + i,
+        lambda i: (1_700_000_000 + i) * 1000,
+        lambda i: 1_700_000_000.5 + i,
+        lambda i: datetime.date(2024, 1, 1) + datetime.timedelta(days=i // 100),
+        lambda i: int(f"{datetime.date(2024, 1, 1) + datetime.timedelta(days=i // 100):%Y%m%d}"),
+        lambda i: i // 3,
+    ],
+    ids=["datetime", "iso", "seconds", "ms", "real", "date", "yyyymmdd", "rising"],
+)
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_a_time_column_gives_a_split_by_time(make, shuffled):
+    times = [make(i) for i in range(ROWS)]
+    small = times[0] == 0  # such numbers are a time only where they rise down the file
+    if shuffled:
+        times = [times[i] for i in np.random.default_rng(0).permutation(ROWS)]
+    config, reasons, _ = infer(log(event_time=times))
+    if small and shuffled:
+        assert config.data.split.by == "random"
+        return
+    assert (config.data.split.by, config.data.split.column) == ("time", "event_time")
+    assert "event_time" in left_out(reasons)
+    assert "train on the past, test on the future" in reasons.split
+
+
+def test_durations_are_no_times():
+    rng = np.random.default_rng(0)
+    config, _, _ = infer(log(watch_time=rng.integers(0, 5000, ROWS)))
+    assert config.data.split.by == "random"
+    assert feature(config, "watch_time").kind == "numeric"
+
+
+def test_a_time_split_that_leaves_one_class_is_not_made():
+    table = log(ts=1_700_000_000 + np.arange(ROWS))
+    late = np.where(np.arange(ROWS) > ROWS * 0.9, table["click"].to_numpy(), 0)
+    table = table.set_column(table.column_names.index("click"), "click", pa.array(late))
+    config, reasons, text = infer(table.drop_columns(["buy"]))
+    assert config.data.split.by == "random"
+    assert "not by time ('ts' holds times since 1970): 'click' would have one class only" in text
+    assert "ts" in left_out(reasons)
+
+
+def test_a_birth_date_does_not_split():
+    days = [datetime.datetime(1990, 1, 1) + datetime.timedelta(days=i % 700) for i in range(ROWS)]
+    config, _, _ = infer(log(birth_date=days))
+    assert config.data.split.by == "random"
+
+
+@pytest.mark.parametrize(
+    ("values", "expression", "kind"),
+    [
+        (["yes", "no", "no"], "y == 'yes'", "binary"),
+        (["ja", "ja", "nein"], "y == 'ja'", "binary"),
+        (["oui", "Non", "oui"], "y == 'oui'", "binary"),
+        (["- 50000.", "- 50000.", "50000+."], "y == '50000+.'", "binary"),
+        (["it's", "its", "its"], 'y == "it\'s"', "binary"),
+        ([1, 2, 2], "y == 2", "binary"),
+        ([-1, 1, -1], "y == 1", "binary"),
+        ([0.0, 1.0, None], "y", "binary"),
+        ([True, False, True], "y", "binary"),
+        (["true", "false", "false"], "y", "binary"),
+        ([0.5, 1.5, 2.5], "y", "regression"),
+        ([1, 2, 3, 4, 5], "y", "regression"),
+        ([0.0, 3.0, 5000.0] + [1.0] * 9 + [2.0] * 9, "log1p(y)", "regression"),
+        ([1000, 2000, 3000], "y / 800", "regression"),
+    ],
+)
+def test_labels(values, expression, kind):
+    column = pa.array((values * ROWS)[:ROWS])
+    config, _, _ = infer(log(y=column), "y")
+    assert (config.tasks[0].label, config.tasks[0].kind) == (expression, kind)
+    assert config.training.monitor == ("mean.rmse" if kind == "regression" else "mean.auc")
+
+
+def test_an_expression_as_a_label():
+    config, reasons, _ = infer(log(), "price > 30 and shop != 'shop 1'", "click")
+    assert config.tasks[0].label == "price > 30 and shop != 'shop 1'"
+    assert {f.name for f in config.features} == {"user_id"}
+    assert [column for column, _ in reasons.left_out] == ["buy"]
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (["clik"], r"no column 'clik', which --label needs \(did you mean 'click'\?\)"),
+        (["shop"], r"holds 9 different texts .* --label \"shop == 'shop \d'\""),
+        (["one"], "holds 0 only; a label needs two values or more"),
+        (["none"], "is empty; expected 0 and 1"),
+        ([], "labels: expected at least one label column"),
+        (["price > 1e9"], "is 0 in every row; a label needs both 0 and 1"),
+    ],
+)
+def test_label_errors(labels, message):
+    table = log(one=[0] * ROWS, none=pa.array([None] * ROWS, pa.int64()))
+    with pytest.raises(ValueError, match=message):
+        infer_config(table, labels, origin="log.csv")
+
+
+def test_nothing_left_to_learn_from():
+    table = pa.table({"row": list(range(50)), "click": [0, 1] * 25})
+    with pytest.raises(ValueError, match=r"no column is left to learn from \(row: its value"):
+        infer_config(table, ["click"], origin="log.csv")
+
+
+def test_lists_are_found():
+    rng = np.random.default_rng(0)
+    tags = [
+        "|".join(rng.choice(list(string.ascii_lowercase), rng.integers(1, 5))) for _ in range(ROWS)
+    ]
+    commas = [tag.replace("|", ",") for tag in tags]
+    real = [tag.split("|") for tag in tags]
+    prices = [f"{i}) $1 - 2, up" for i in rng.integers(0, 7, ROWS)]
+    config, _, _ = infer(log(tags=tags, commas=commas, real=real, prices=prices))
+    kinds = {f.name: f.kind for f in config.features}
+    assert (kinds["tags"], kinds["commas"], kinds["real"], kinds["prices"]) == (
+        "list", "list", "list", "categorical"
+    )  # fmt: skip
+    assert feature(config, "commas").separator == ","
+
+
+def test_integers():
+    rng = np.random.default_rng(0)
+    config, _, _ = infer(
+        log(
+            grade=rng.integers(0, 5, ROWS),
+            item_id=rng.integers(0, 500, ROWS),
+            num_views=rng.integers(0, 15, ROWS),
+            views=rng.integers(0, 500, ROWS),
+            crc=rng.integers(0, 50, ROWS) * 10**10,
+            gaps=pa.array(rng.integers(0, 4, ROWS), mask=rng.random(ROWS) < 0.2).cast(pa.float64()),
+        )
+    )
+    kinds = {f.name: f.kind for f in config.features}
+    for name in ("grade", "item_id", "crc", "gaps"):
+        assert kinds[name] == "categorical"
+    for name in ("num_views", "views"):
+        assert kinds[name] == "numeric"
+
+
+NASTY = ["a b", "a.b", "a_b", "A_b", "名前", "Привет", "class", "None", "1st", "x`y", 'q"q', "it's",
+         "#hash", "a: b", "- dash", "tab\there", "line\nbreak", "{brace}", " lead", "True", "mean",
+         "x__bucket", "x", "__mmoe", "%", "$", "é", "👍", "very " * 60]  # fmt: skip
+
+
+def test_any_column_name_works():
+    rng = np.random.default_rng(0)
+    columns = {name: rng.normal(size=ROWS) for name in NASTY}
+    config, _, _ = infer(log(**columns))
+    assert set(NASTY) <= {f.source_column for f in config.features}
+    names = [f.name.lower() for f in config.features]
+    assert len(set(names)) == len(names)
+
+
+def test_names_keep_letters_without_their_accents():
+    price = log()["price"]
+    config, _, _ = infer(log(**dict.fromkeys(("Länge (s)", "Größe", "Künstler-Nr"), price)))
+    assert {"Lange_s", "Grosse", "Kunstler_Nr"} <= {f.name for f in config.features}
+
+
+@pytest.mark.parametrize("name", NASTY)
+def test_any_label_name_works(name):
+    table = log()
+    config, _, _ = infer(table.append_column(name, table["click"]).drop_columns(["click"]), name)
+    assert config.tasks[0].name.isascii()
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    names=st.lists(st.text(min_size=1, max_size=12), min_size=1, max_size=5, unique=True),
+    rows=st.integers(10, 60),
+    seed=st.integers(0, 99),
+)
+def test_small_files_of_any_columns(names, rows, seed):
+    rng = np.random.default_rng(seed)
+    makers = [
+        lambda: rng.normal(size=rows),
+        lambda: rng.integers(0, 4, rows),
+        lambda: [f"w{i}" for i in rng.integers(0, 4, rows)],
+        lambda: pa.array(rng.normal(size=rows), mask=rng.random(rows) < 0.5),
+        lambda: rng.integers(0, 2, rows).astype(bool),
+    ]
+    columns = {name: makers[int(rng.integers(5))]() for name in names}
+    label = np.zeros(rows, int)
+    label[rng.choice(rows, max(2, rows // 5), replace=False)] = 1
+    columns |= {"safe real": rng.normal(size=rows), "y?": label}
+    config, _, _ = infer(pa.table(columns), "y?")
+    assert config.training.batch_size == 16
+
+
+def test_fifty_rows_split_with_both_classes():
+    rng = np.random.default_rng(0)
+    label = np.zeros(50, int)
+    label[[3, 40]] = 1
+    config, reasons, _ = infer(pa.table({"x": rng.normal(size=50), "y": label}), "y")
+    assert config.model.embedding_dim == 4
+    assert "too few rows for both classes" in reasons.split
+
+
+def test_writing(tmp_path):
+    config, reasons = infer_config(log(), ["click"], path="log.csv")
+    target = tmp_path / "new" / "config.yaml"
+    write_commented_yaml(target, config, reasons)
+    assert load_config(target) == config
+    assert [path.name for path in target.parent.iterdir()] == ["config.yaml"]
+    with pytest.raises(ValueError, match=r"config\.yaml: exists already; remove it"):
+        write_commented_yaml(target, config, reasons)
+
+
+SAMPLES = [
+    ("hillstrom/hillstrom.csv", ["visit", "conversion"]),
+    ("hillstrom/hillstrom.csv", ["visit", "spend"]),
+    ("samples/ali-ccp/train.csv", ["click", "purchase"]),
+    ("samples/ali-ccp/val.csv", ["click"]),
+    ("samples/aliexpress/train.csv", ["click", "conversion"]),
+    ("samples/census-torch-rechub/train.csv", ["income", "marital status"]),
+]
+
+
+@pytest.mark.parametrize(("file", "labels"), SAMPLES)
+def test_real_files_from_reading_to_batches(shared_data, tmp_path, file, labels):
+    path = shared_data / file
+    config, reasons = infer_config(
+        read_table(path), labels, path=path, name=path.stem, origin=str(path)
+    )
+    write_commented_yaml(tmp_path / "c.yaml", config, reasons)
+    config = load_config(tmp_path / "c.yaml")
+    splits = load_splits(config)
+    encoder = FeatureEncoder.fit(config, splits.train, splits.origin)
+    for part in (splits.train, splits.validation, splits.test):
+        features = encoder.encode(part, splits.origin)
+        assert np.isfinite(features.dense_NF).all()
+        for column, spec in enumerate(encoder.categorical):
+            rows = next(table.num_rows for table in encoder.tables if table.name == spec.table)
+            assert features.ids_NC[:, column].max() < rows
+    encode_labels(config, splits.train, splits.origin, training=True)
+
+
+@pytest.mark.parametrize("file", ["byterec/byterec_sample.txt", "paddlerec-esmm/small.txt"])
+def test_files_without_a_header_say_so(shared_data, file):
+    path = shared_data / "samples" / file
+    with pytest.raises(ValueError, match=str(path)):
+        infer_config(read_table(path), ["click"], origin=str(path))
+
+
+def test_the_hour_of_the_day_is_a_feature_and_no_time():
+    rows = 2400  # ten days of a sorted log: few steps back, but the hour starts over every day
+    rng = np.random.default_rng(0)
+    table = pa.table(
+        {
+            "hour": np.tile(np.repeat(np.arange(24), 10), 10),
+            "day": np.repeat(np.arange(10), 240),
+            "click": rng.integers(0, 2, rows),
+        }
+    )
+    config, _ = infer_config(table, ["click"])
+    assert [feature.name for feature in config.features] == ["hour"]
+    assert (config.data.split.by, config.data.split.column) == ("time", "day")
+
+
+@pytest.mark.parametrize("kind", ["int", "float", "text", "decimal"])
+def test_a_label_of_zeros_and_ones_with_a_stray_value(kind):
+    values = [i % 2 for i in range(ROWS)]
+    values[41] = 7
+    makers = {
+        "int": pa.array,
+        "float": lambda v: pa.array([float(x) for x in v]),
+        "text": lambda v: pa.array([str(x) for x in v]),
+        "decimal": lambda v: pa.array(v).cast(pa.decimal128(21, 2)),
+    }
+    table = number_rows(pa.table({"y": makers[kind](values)}), [("a.csv", ROWS)])
+    message = (
+        r"^a\.csv: row 42: label column 'y' is 7, but 0 or 1 in 1999 of 2000 rows; mend the cell, "
+        r'or say what counts: --label "y > 0" \(for a regression: --label "y \+ 0"\)$'
+    )
+    with pytest.raises(ValueError, match=message):
+        guess_task(table, "y", "y", "log.csv")
+    assert guess_task(table, "y > 0", "y", "log.csv").task.kind == "binary"
+    assert guess_task(table, "y + 0", "y", "log.csv").task.kind == "regression"
+    values[:100] = [2] * 100  # many others: a number, not a slip
+    table = pa.table({"y": makers[kind](values)})
+    assert guess_task(table, "y", "y", "log.csv").task.kind == "regression"
+
+
+@pytest.mark.parametrize(
+    ("values", "expression", "kind"),
+    [
+        ([0, 1, 1, None], "y", "binary"),
+        ([1, 2, 2, None], "y == 2.0", "binary"),
+        ([0, 5, 9, 3, None], "y", "regression"),
+    ],
+)
+def test_decimal_labels(values, expression, kind):
+    column = pa.array((values * ROWS)[:ROWS]).cast(pa.decimal128(21, 2))
+    config, _, _ = infer(log(y=column), "y")
+    assert (config.tasks[0].label, config.tasks[0].kind) == (expression, kind)
+
+
+@pytest.mark.parametrize("label", ["y", "`y`"])
+@pytest.mark.parametrize("values", [[0.5, 1.5, 2.5], [0, 1, 1], [0.0]])
+@pytest.mark.parametrize("infinity", [np.inf, -np.inf])
+def test_an_infinite_label_is_named_with_its_row(label, values, infinity):
+    column = [float(value) for value in (values * ROWS)[:ROWS]]
+    column[6] = infinity
+    message = rf"log\.csv: row 7: label '`?y`?' is {infinity}, expected a finite number; leave"
+    with pytest.raises(ValueError, match=message):
+        infer_config(log(y=column), [label], origin="log.csv")
+
+
+def test_a_time_that_is_not_the_events_is_not_said_to_be_none():
+    days = [datetime.datetime(1990, 1, 1) + datetime.timedelta(days=i % 700) for i in range(ROWS)]
+    _, reasons, text = infer(log(birth_date=days))
+    assert reasons.split.startswith("no column holds each event's time (not 'birth_date'); ")
+    assert "no column holds times" not in text
+    assert infer(log())[1].split.startswith("no column holds times; rows drawn at random")
+
+
+def test_what_is_deeper_than_a_list_is_left_out_and_moments_have_a_hint():
+    rng = np.random.default_rng(0)
+    times = [f"2024-01-{1 + n % 28:02d}T10:00:00" for n in range(60)]
+    table = pa.table(
+        {
+            "user": rng.integers(0, 5, 60),
+            "deep": [[[n % 3]] for n in range(60)],
+            "born": rng.permutation(times),
+            "shown_at": times,
+            "click": rng.integers(0, 2, 60),
+        }
+    )
+    config, reasons = infer_config(table, ["click"])
+    left_out = dict(reasons.left_out)
+    assert [feature.name for feature in config.features] == ["user"]
+    assert left_out["deep"] == "neither numbers, text, dates nor lists of them"
+    assert "kind: datetime takes its hour" in " ".join(left_out.values())

@@ -1,0 +1,194 @@
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from mmoe.config import config_from_dict
+from mmoe.datasets.features.encoder import FeatureEncoder
+from mmoe.datasets.labels.encode import encode_labels
+from mmoe.datasets.recipes import is_path, load_recipe, recipe_names
+from mmoe.datasets.rows.sources import load_splits, load_test, source_names
+
+
+def configured(**data):
+    return config_from_dict(
+        {
+            "features": [{"kind": "categorical", "name": "zip"}, {"kind": "numeric", "name": "x"}],
+            "tasks": [{"name": "t", "label": "x > 50"}],
+            "data": data,
+        }
+    )
+
+
+def write_csv(path, first, last):
+    rows = "".join(f"{i:05d},{i},unused\n" for i in range(first, last))
+    path.write_text("zip,x,other\n" + rows)
+    return str(path)
+
+
+def test_files_are_projected_numbered_and_split(tmp_path):
+    path = write_csv(tmp_path / "log.csv", 0, 100)
+    splits = load_splits(configured(path=path))
+    assert [t.num_rows for t in (splits.train, splits.validation, splits.test)] == [80, 10, 10]
+    assert "other" not in splits.train.column_names
+    assert splits.train["zip"].type == pa.large_string()
+    assert splits.origin == path
+    assert splits.oracle is None
+    assert load_splits(configured(), path).test.equals(splits.test)
+
+
+def test_an_error_after_the_split_names_the_row_of_the_file(tmp_path):
+    lines = ["zip,x"] + [f"a,{i}" for i in range(50)]
+    lines[31] = "a,cheap"
+    (tmp_path / "log.csv").write_text("\n".join(lines))
+    config = configured(path=str(tmp_path / "log.csv"))
+    splits = load_splits(config)
+    table = pa.concat_tables([splits.train, splits.validation, splits.test])
+    with pytest.raises(ValueError, match=r"log\.csv: row 31: column 'x' .* is 'cheap', expected"):
+        FeatureEncoder.fit(config, table, "data")
+
+
+def test_split_by_file(tmp_path):
+    for name, first, last in (("train", 0, 60), ("valid", 60, 70), ("test", 70, 90)):
+        write_csv(tmp_path / f"{name}.csv", first, last)
+    files = {"train": "train.csv", "validation": "valid.csv", "test": "test.csv"}
+    config = configured(split={"by": "file"}, **files)
+    splits = load_splits(config, tmp_path)
+    assert [t.num_rows for t in (splits.train, splits.validation, splits.test)] == [60, 10, 20]
+    # What training types as numbers and other files leave as text must encode alike.
+    encoder = FeatureEncoder.fit(config, splits.train, splits.origin)
+    encoded = encoder.encode(splits.test, splits.origin)
+    assert len(encoded) == 20
+    assert encode_labels(config, splits.test, splits.origin).labels_NT.sum() == 20
+    del files["validation"]
+    splits = load_splits(configured(split={"by": "file", "validation": 0.1}, **files), tmp_path)
+    assert [t.num_rows for t in (splits.train, splits.validation, splits.test)] == [54, 6, 20]
+
+
+def test_types_of_the_test_file_do_not_matter(tmp_path):
+    (tmp_path / "train.csv").write_text("zip,x\n" + "1.50,1\nA,99\n" * 20)
+    (tmp_path / "test.csv").write_text("zip,x\n1.50,1\n")
+    config = configured(split={"by": "file"}, train="train.csv", test="test.csv")
+    splits = load_splits(config, tmp_path)
+    encoder = FeatureEncoder.fit(config, splits.train, splits.origin)
+    assert encoder.encode(splits.test, "x").ids_NC.min() >= 2
+
+
+def test_evaluating_other_files_does_not_need_the_split_column(tmp_path):
+    path = write_csv(tmp_path / "new.csv", 0, 10)
+    config = configured(path="old.csv", split={"by": "time", "column": "day"})
+    held_out = load_test(config, path)
+    assert held_out.table.num_rows == 10
+    assert held_out.origin == path
+    assert encode_labels(config, held_out.table, path).labels_NT.sum() == 0
+
+
+@pytest.mark.parametrize("split", ["random", "time"])
+def test_evaluating_a_run_takes_its_own_test_split(tmp_path, split):
+    path = write_csv(tmp_path / "log.csv", 0, 100)
+    rule = {"by": "time", "column": "x"} if split == "time" else {"by": "random"}
+    config = configured(path=path, split=rule)
+    assert load_test(config).table.equals(load_splits(config).test)
+
+
+def test_types_of_the_evaluated_rows_do_not_matter(tmp_path):
+    """Training sees words among the codes, the new file digits only."""
+    (tmp_path / "train.csv").write_text("zip,x\n" + "1.50,1\nA,99\n" * 20)
+    (tmp_path / "new.csv").write_text("zip,x\n1.50,1\n")
+    config = configured(path=str(tmp_path / "train.csv"))
+    encoder = FeatureEncoder.fit(config, load_splits(config).train, "x")
+    new = load_test(config, tmp_path / "new.csv").table
+    assert encoder.encode(new, "x").ids_NC.min() >= 2
+
+
+def test_errors(tmp_path):
+    with pytest.raises(ValueError, match=r"data\.path: is missing; set it, or give --data PATH"):
+        load_splits(configured())
+    with pytest.raises(ValueError, match=r"data\.test: is missing, but the split is by file"):
+        load_splits(configured(split={"by": "file"}, train="a.csv"))
+    with pytest.raises(ValueError, match=r"data\.source: expected one of files, .*, got 'kafka'"):
+        load_splits(configured(source="kafka"))
+    (tmp_path / "empty.csv").write_text("zip,x\n")
+    with pytest.raises(ValueError, match=r"empty\.csv: holds no rows; expected a header and data"):
+        load_splits(configured(path=str(tmp_path / "empty.csv")))
+    pq.write_table(pa.table({"zip": ["a"], "X": [1]}), tmp_path / "a.parquet")
+    with pytest.raises(
+        ValueError, match=r"a\.parquet: there is no column 'x', which feature 'x' needs \(did"
+    ):
+        load_splits(configured(path=str(tmp_path / "a.parquet")))
+
+
+def test_a_missing_column_says_what_needs_it(tmp_path):
+    path = write_csv(tmp_path / "log.csv", 0, 20)
+    task = {"name": "buy", "label": "bought > 0"}
+    raw = {"features": [{"kind": "numeric", "name": "x"}], "tasks": [task]}
+    config = config_from_dict(raw | {"data": {"path": path}})
+    message = r"log\.csv: there is no column 'bought', which task 'buy' needs"
+    with pytest.raises(ValueError, match=message):
+        load_splits(config)
+    with pytest.raises(ValueError, match=message):
+        load_test(config, path)
+    config = config_from_dict(
+        raw
+        | {"tasks": [{"name": "t", "label": "x > 9"}]}
+        | {
+            "data": {
+                "path": path,
+                "group_column": "user",
+                "split": {"by": "hash", "column": "item"},
+            }
+        }
+    )
+    with pytest.raises(ValueError, match=r"no column 'user', which data\.group_column needs"):
+        load_splits(config)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"options": {"rows": 5}}, r"data\.options: source files takes no options; remove rows"),
+        ({"train": "a.csv"}, r"data\.train: is read only .* by random; set data\.split\.by: file"),
+        ({"test": "a.csv"}, r"data\.test: is read only when the split is by file"),
+        (
+            {"split": {"by": "file"}, "train": "a.csv", "test": "b.csv"},
+            r"data\.path: '.*log\.csv' is not read when the split is by file .*; remove it",
+        ),
+    ],
+)
+def test_settings_that_would_not_be_read(tmp_path, data, message):
+    path = write_csv(tmp_path / "log.csv", 0, 20)
+    with pytest.raises(ValueError, match=message):
+        load_splits(configured(path=path, **data))
+
+
+def test_recipes():
+    names = recipe_names()
+    assert {"census-income", "hillstrom", "synthetic-funnel"} <= set(names)
+    for name in names:
+        config = load_recipe(name, ["seed=7"])
+        assert config.seed == 7
+        assert config.data.source in source_names()
+    with pytest.raises(ValueError, match=r"no recipe 'census-incom' \(did you mean 'census-income"):
+        load_recipe("census-incom")
+    with pytest.raises(ValueError, match=r"neither a recipe nor a config file; .* --set seed=7$"):
+        load_recipe("seed=7")
+
+
+def test_config_files(tmp_path):
+    assert [is_path(name) for name in ("a.yaml", "a.yml", "x/a", "census-income")] == [
+        True, True, True, False
+    ]  # fmt: skip
+    text = "features: [{kind: numeric, name: x}]\ntasks: [{name: t, label: y}]\n"
+    (tmp_path / "run.yaml").write_text(text)
+    assert load_recipe(str(tmp_path / "run.yaml"), ["name=mine"]).name == "mine"
+    with pytest.raises(ValueError, match=r"other.yaml: no such file; name a config in YAML"):
+        load_recipe(str(tmp_path / "other.yaml"))
+    with pytest.raises(ValueError, match=r"is a folder, not a config; name a YAML file$"):
+        load_recipe(f"{tmp_path}/")
+    (tmp_path / "config.yaml").write_text(text)
+    with pytest.raises(ValueError, match=r"is a folder, not a config; say .*/config.yaml$"):
+        load_recipe(str(tmp_path))
+    (tmp_path / "latin.yaml").write_bytes(b"name: caf\xe9\n")
+    with pytest.raises(
+        ValueError, match=r"latin.yaml: cannot be read as a config: it is not UTF-8"
+    ):
+        load_recipe(str(tmp_path / "latin.yaml"))
