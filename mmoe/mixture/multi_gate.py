@@ -19,16 +19,14 @@ from mmoe.mixture.checks import (
     check_source,
     check_visibility,
 )
-from mmoe.mixture.execution import Execution
+from mmoe.mixture.execution import Execution, Run, make_policy, run_dense, run_grouped, run_padded
 from mmoe.mixture.experts.pool import Pool
 from mmoe.mixture.gates import GateOutput, SoftmaxGate
-from mmoe.mixture.picks import as_picks, as_weights, visible_experts
-from mmoe.mixture.policy import make_policy
+from mmoe.mixture.gates.contract import visible_experts
 from mmoe.mixture.routing.capacity import Capacity, drop_over_capacity
 from mmoe.mixture.routing.dispatcher import Dispatcher, DispatchPlan, LocalDispatcher, source_places
 from mmoe.mixture.routing.routes import plan_routes
-from mmoe.mixture.runs import Run, run_dense, run_grouped, run_padded
-from mmoe.mixture.statistics import MixtureStatistics, measure, picked_experts
+from mmoe.mixture.statistics import MixtureStatistics, measure
 from mmoe.mixture.trees import Tree, cast_for_autocast, leaves_of
 
 
@@ -193,7 +191,7 @@ class MultiGateMixture(nn.Module):
         decision = check_decision(returned, rows, self.visibility_GE, self.policy.sees_all)
         kept, dropped, limit = decision, None, None
         if self.capacity is not None and self.training:
-            experts_BGK, weights_BGK = as_picks(decision, self.visible_GV)
+            experts_BGK, weights_BGK = decision.as_picks(self.visible_GV)
             left = drop_over_capacity(
                 self.capacity, experts_BGK, weights_BGK, self.num_experts, self.policy.k
             )
@@ -203,7 +201,7 @@ class MultiGateMixture(nn.Module):
         return MixtureOutput(
             cast(Tensor, run.out_BGO),
             decision.auxiliary_losses or {},
-            as_weights(decision, self.num_experts) if return_gates else None,
+            decision.as_weights(self.num_experts) if return_gates else None,
             dropped,
             measure(decision, kept, self.visibility_GE, run.dead_share_E)
             if return_statistics
@@ -235,9 +233,9 @@ class MultiGateMixture(nn.Module):
         if execution == "dense":
             one = len(set(self.expert_source)) == 1
             inputs = [sources[s] for s in (self.expert_source[:1] if one else self.expert_source)]
-            picked_BGE = picked_experts(kept, self.visibility_GE) if statistics else None
-            return run_dense(pool, inputs, as_weights(kept, self.num_experts), picked_BGE)
-        experts_BGK, weights_BGK = as_picks(kept, self.visible_GV)
+            picked_BGE = kept.picked(self.visibility_GE) if statistics else None
+            return run_dense(pool, inputs, kept.as_weights(self.num_experts), picked_BGE)
+        experts_BGK, weights_BGK = kept.as_picks(self.visible_GV)
         if routes is None and self.policy.local:
             routes = plan_routes(experts_BGK, self.num_experts, limit)
         plan = DispatchPlan(

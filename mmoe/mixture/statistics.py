@@ -8,7 +8,6 @@ from torch import Tensor
 
 from mmoe.mixture.experts.mlp_experts import Record
 from mmoe.mixture.gates import GateOutput
-from mmoe.mixture.picks import as_weights
 from mmoe.mixture.routing.segments import segment_sum
 
 
@@ -39,14 +38,6 @@ class MixtureStatistics(NamedTuple):
     dead_share_E: Tensor | None
 
 
-def picked_experts(decision: GateOutput, visibility_GE: Tensor) -> Tensor:
-    """Which experts each gate asked for, bool `[B, G, E]`; a dense gate asks for all it sees."""
-    if decision.experts is None:
-        return visibility_GE.expand(decision.weights.shape[0], -1, -1)
-    used_BGK = (decision.experts >= 0).float()
-    return as_weights(decision._replace(weights=used_BGK), visibility_GE.shape[1]) > 0
-
-
 @torch.no_grad()
 def measure(
     decision: GateOutput, kept: GateOutput, visibility_GE: Tensor, dead_share_E: Tensor | None
@@ -62,12 +53,12 @@ def measure(
     Returns:
         The statistics.
     """
-    weights_BGE = as_weights(decision, visibility_GE.shape[1])
+    weights_BGE = decision.as_weights(visibility_GE.shape[1])
     weights_BGE = weights_BGE / weights_BGE.sum(-1, keepdim=True).clamp(min=1e-30)
     rows = max(weights_BGE.shape[0], 1)
-    picked_BGE = picked_experts(decision, visibility_GE)
+    picked_BGE = decision.picked(visibility_GE)
     picks_GE = picked_BGE.sum(0)
-    kept_GE = picked_experts(kept, visibility_GE).sum(0)
+    kept_GE = kept.picked(visibility_GE).sum(0)
     return MixtureStatistics(
         picks_GE=picks_GE,
         dropped_GE=picks_GE - kept_GE,

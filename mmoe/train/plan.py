@@ -4,7 +4,7 @@ import io
 
 from rich.console import Console
 
-from mmoe.embeddings.sharded import plan_table
+from mmoe.embeddings import plan_table
 from mmoe.models.ranker import Ranker
 from mmoe.parallel import is_spread, rank, world_size
 from mmoe.run.atomic_files import write_json

@@ -4,8 +4,15 @@ import pytest
 import torch
 from torch import nn
 
-from mmoe.mixture import Capacity, DSelectKGate, ExpertPool, MoE, MultiGateMixture, TopKGate
-from mmoe.mixture.experts import mlp_experts
+from mmoe.mixture import (
+    Capacity,
+    DSelectKGate,
+    ExpertPool,
+    MoE,
+    MultiGateMixture,
+    TopKGate,
+    mlp_experts,
+)
 
 ROWS = torch.randn(3, 4)
 

@@ -6,8 +6,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from mmoe.mixture import Capacity, CosineGate, MultiGateMixture, SoftmaxGate, SwitchGate, TopKGate
-from mmoe.mixture.experts import mlp_experts
+from mmoe.mixture import (
+    Capacity,
+    CosineGate,
+    MultiGateMixture,
+    SoftmaxGate,
+    SwitchGate,
+    TopKGate,
+    mlp_experts,
+)
 
 pytestmark = pytest.mark.gpu
 if not torch.cuda.is_available():

@@ -3,9 +3,16 @@
 import pytest
 import torch
 
-from mmoe.mixture import Capacity, ExpertPool, MultiGateMixture, TopKGate, Work, choose_execution
+from mmoe.mixture import (
+    Capacity,
+    ExpertPool,
+    MultiGateMixture,
+    TopKGate,
+    Work,
+    choose_execution,
+    mlp_experts,
+)
 from mmoe.mixture.execution import NOMINAL_ROWS, dense_seconds, expected_share, grouped_seconds
-from mmoe.mixture.experts import mlp_experts
 
 SIZES = {"parameters": 200_000, "input_dim": 330, "output_dim": 128}
 

@@ -18,8 +18,8 @@ from mmoe.mixture import (
     StaticGate,
     TopKGate,
     load_experts,
+    mlp_experts,
 )
-from mmoe.mixture.experts import mlp_experts
 
 D, G, H = 5, 2, 3
 

@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from mmoe.mixture import Capacity, FixedGate, GateOutput, MoE, SoftmaxGate, TopKGate
-from mmoe.mixture.experts import mlp_experts
+from mmoe.mixture import Capacity, FixedGate, GateOutput, MoE, SoftmaxGate, TopKGate, mlp_experts
 
 D, E = 6, 4
 

@@ -5,8 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from mmoe.mixture import Capacity, ExpertPool, GateOutput, MultiGateMixture
-from mmoe.mixture.experts import mlp_experts
+from mmoe.mixture import Capacity, ExpertPool, GateOutput, MultiGateMixture, mlp_experts
 
 
 class Given(nn.Module):

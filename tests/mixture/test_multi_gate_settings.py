@@ -13,8 +13,8 @@ from mmoe.mixture import (
     MoE,
     MultiGateMixture,
     TopKGate,
+    mlp_experts,
 )
-from mmoe.mixture.experts import mlp_experts
 
 B, D, H, G, E = 9, 6, 5, 3, 4
 VISIBILITY = [[True, True, True, False], [True, False, True, True], [False, True, True, False]]

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from mmoe.mixture import Capacity, MultiGateMixture, SoftmaxGate, TopKGate
-from mmoe.mixture.experts import mlp_experts
+from mmoe.mixture import Capacity, MultiGateMixture, SoftmaxGate, TopKGate, mlp_experts
 
 B, D, H, G, E, K = 9, 6, 5, 3, 4, 2
 VISIBILITY = [[True, True, True, False], [True, False, True, True], [False, True, True, False]]

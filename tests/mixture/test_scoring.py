@@ -4,8 +4,15 @@ import pytest
 import torch
 from torch import nn
 
-from mmoe.mixture import MLP, Capacity, ExpertPool, MultiGateMixture, SoftmaxGate, TopKGate
-from mmoe.mixture.experts import mlp_experts
+from mmoe.mixture import (
+    MLP,
+    Capacity,
+    ExpertPool,
+    MultiGateMixture,
+    SoftmaxGate,
+    TopKGate,
+    mlp_experts,
+)
 
 D, G, E, ROWS = 33, 2, 4, 300
 

@@ -6,8 +6,15 @@ import pytest
 import torch
 from torch import nn
 
-from mmoe.mixture import Capacity, ExpertPool, GateOutput, MultiGateMixture, SoftmaxGate, TopKGate
-from mmoe.mixture.experts import mlp_experts
+from mmoe.mixture import (
+    Capacity,
+    ExpertPool,
+    GateOutput,
+    MultiGateMixture,
+    SoftmaxGate,
+    TopKGate,
+    mlp_experts,
+)
 
 B, D, G, E, K = 12, 5, 2, 4, 2
 

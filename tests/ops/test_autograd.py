@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from mmoe.mixture import MultiGateMixture, TopKGate
-from mmoe.mixture.experts import mlp_experts
+from mmoe.mixture import MultiGateMixture, TopKGate, mlp_experts
 from mmoe.ops import dense_combine, dense_mm, gate_mm, gated_combine, grouped_mm, topk_gate
 
 OFFSETS = torch.tensor([0, 2, 3], dtype=torch.int32)

@@ -21,8 +21,7 @@ from mmoe.checkpoint.optimizer_state import flatten_optimizer
 from mmoe.config import RunConfig
 from mmoe.datasets.rows.batch import Batch
 from mmoe.models import Ranker, build_network
-from mmoe.parallel import Shard, replicated_parameters
-from mmoe.parallel.experts import shards as expert_shards
+from mmoe.parallel import Shard, expert_shards, replicated_parameters
 from mmoe.train.optim import build_average, build_optimizer
 from mmoe.train.ranks import ONE_PROCESS, StepRanks
 from mmoe.train.state import Position, TrainingState

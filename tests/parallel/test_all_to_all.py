@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from mmoe.mixture import ExpertPool, GateOutput, MultiGateMixture
-from mmoe.mixture.experts import mlp_experts
+from mmoe.mixture import ExpertPool, GateOutput, MultiGateMixture, mlp_experts
 from mmoe.parallel import AllToAllDispatcher, ExpertPlacement, ensure_process_group
 
 # A world that hangs is ended after so many seconds.

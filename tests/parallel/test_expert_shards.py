@@ -3,16 +3,15 @@
 import pytest
 import torch
 
-from mmoe.mixture import ExpertPool, MultiGateMixture
-from mmoe.mixture.experts import mlp_experts
+from mmoe.mixture import ExpertPool, MultiGateMixture, mlp_experts
 from mmoe.parallel import (
     AllToAllDispatcher,
     ExpertPlacement,
     ensure_process_group,
+    expert_shards,
     replicated_parameters,
     spread_parameters,
 )
-from mmoe.parallel.experts import shards as expert_shards
 
 
 @pytest.fixture(name="layer")

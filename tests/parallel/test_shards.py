@@ -5,10 +5,9 @@ import torch
 from rich.console import Console
 
 from mmoe.config import ParallelConfig, TablePlacement, config_from_dict, dump_config
-from mmoe.embeddings import Shard, pieces
+from mmoe.embeddings import Shard, pieces, plan_table
 from mmoe.embeddings.initial import fill_tables, fresh_rows
 from mmoe.embeddings.managed.gather import gather_ids
-from mmoe.embeddings.sharded import plan_table
 from mmoe.parallel.shards import held_whole, rows_held
 
 

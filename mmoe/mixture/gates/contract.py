@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 
 
@@ -21,6 +22,48 @@ class GateOutput(NamedTuple):
     weights: Tensor
     experts: Tensor | None = None
     auxiliary_losses: dict[str, Tensor] | None = None
+
+    def as_weights(self, num_experts: int) -> Tensor:
+        """`weights_BGE` of either form; experts that were not picked get exactly 0."""
+        if self.experts is None:
+            return self.weights
+        weights_BGK = self.weights.masked_fill(self.experts < 0, 0)
+        weights_BGE = weights_BGK.new_zeros(*weights_BGK.shape[:2], num_experts)
+        return weights_BGE.scatter_add(-1, self.experts.clamp(min=0).long(), weights_BGK)
+
+    def as_picks(self, visible_GV: Tensor) -> tuple[Tensor, Tensor]:
+        """`experts_BGK` and `weights_BGK` of either form; dense weights pick all that is visible.
+
+        Args:
+            visible_GV: From `visible_experts`.
+        """
+        if self.experts is not None:
+            return self.experts, self.weights
+        experts_BGV = visible_GV.expand(self.weights.shape[0], -1, -1)
+        return experts_BGV, self.weights.gather(-1, experts_BGV.clamp(min=0).long())
+
+    def picked(self, visibility_GE: Tensor) -> Tensor:
+        """Bool `[B, G, E]`: the experts that each gate asks for; dense weights ask for all seen."""
+        if self.experts is None:
+            return visibility_GE.expand(self.weights.shape[0], -1, -1)
+        used_BGK = (self.experts >= 0).float()
+        return self._replace(weights=used_BGK).as_weights(visibility_GE.shape[1]) > 0
+
+
+def visible_experts(visibility_GE: Tensor) -> Tensor:
+    """The experts that each gate sees, in order, as picks: `[G, V]` int32, −1 fills the rest.
+
+    Example:
+        >>> import torch
+        >>> from mmoe.mixture.gates.contract import visible_experts
+        >>> visible_experts(torch.tensor([[True, False, True], [False, False, True]])).tolist()
+        [[0, 2], [2, -1]]
+    """
+    num_experts = visibility_GE.shape[1]
+    numbers_GE = torch.where(visibility_GE, torch.arange(num_experts), num_experts)
+    widest = int(visibility_GE.sum(1).max())
+    numbers_GV = numbers_GE.sort(dim=1).values[:, :widest]
+    return numbers_GV.masked_fill(numbers_GV == num_experts, -1).to(torch.int32)
 
 
 class Gate(Protocol):

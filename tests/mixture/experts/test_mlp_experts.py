@@ -5,8 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from mmoe.mixture import MLPExperts, Pool
-from mmoe.mixture.experts import mlp_experts
+from mmoe.mixture import MLPExperts, Pool, mlp_experts
 
 E, D, HIDDEN = 3, 5, [6, 4]
 ACTIVATIONS = ["relu", "gelu", "silu", "swiglu"]
