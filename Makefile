@@ -32,6 +32,7 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/clang-format --dry-run --Werror $(filter %.cpp %.h %.cu %.cuh,$(NATIVE))
 	$(BIN)/lint-imports
+	$(BIN)/python .ci/check_structure.py
 	$(BIN)/python .ci/check_notebooks.py
 
 typecheck: setup

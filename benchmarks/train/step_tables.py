@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.racing.results import Result
-from mmoe.train.profiling import parts_text
-from mmoe.train.step_times import StepTimes
+from mmoe.train.profiling.profile import parts_text
+from mmoe.train.profiling.step_times import StepTimes
 
 
 def print_step_tables(results: Sequence[Result]) -> None:

@@ -3,7 +3,7 @@
 from mmoe.train.evaluate import evaluate_run
 from mmoe.train.fit import FinishedRun, train_run
 from mmoe.train.prepare import PreparedData, prepare
-from mmoe.train.run_claim import Interrupted
+from mmoe.train.run_folder.claim import Interrupted
 from mmoe.train.warm_start import WarmStart
 
 __all__ = [

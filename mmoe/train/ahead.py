@@ -8,7 +8,7 @@ from mmoe.config import RunConfig
 from mmoe.datasets.rows.batch import Batch
 from mmoe.embeddings import StepPhases
 from mmoe.train.gradients import HalfStep, StepLosses, forward
-from mmoe.train.parts import EMBEDDINGS, part
+from mmoe.train.profiling.parts import EMBEDDINGS, part
 from mmoe.train.ranks import StepRanks
 from mmoe.train.state import TrainingState
 from mmoe.train.step import naming_the_step, set_learning_rates, update

@@ -23,8 +23,8 @@ from mmoe.run.console import Reporter, SilentReporter, Tracker
 from mmoe.run.directory import RunDirectory
 from mmoe.score.predictor import GateCallback, Predictor, load_predictor
 from mmoe.tasks.gate_statistics import GateStatistics
-from mmoe.train.data_words import said_of_other_rows, said_of_own_split
 from mmoe.train.prepare import LabelledRows, encode
+from mmoe.train.run_folder.data_words import said_of_other_rows, said_of_own_split
 
 Metrics = dict[str, dict[str, Any]]
 

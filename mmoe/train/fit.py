@@ -31,16 +31,16 @@ from mmoe.run.console import Reporter, SilentReporter
 from mmoe.run.directory import RunDirectory
 from mmoe.score.predictor import Predictor
 from mmoe.tasks.gate_statistics import GateStatistics
-from mmoe.train.data_words import said_of_continued
 from mmoe.train.evaluate import metrics_of, predict_rows, split_curves, split_metrics
 from mmoe.train.loop import Trainer, steps_of
 from mmoe.train.memory import keep_freed_memory
 from mmoe.train.optim import build_average, build_optimizer, check_schedule
 from mmoe.train.plan import say_plan
 from mmoe.train.prepare import PreparedData, prepare, refuse_change
-from mmoe.train.run_claim import RunClaim
-from mmoe.train.run_data import ResumedData, RunData, changed_since
-from mmoe.train.run_start import (
+from mmoe.train.run_folder.claim import RunClaim
+from mmoe.train.run_folder.data import ResumedData, RunData, changed_since
+from mmoe.train.run_folder.data_words import said_of_continued
+from mmoe.train.run_folder.start import (
     all_see,
     same_data_on_all_ranks,
     same_on_all_ranks,
@@ -179,19 +179,10 @@ def _train(
     check_schedule(config.training.optimizer, steps_of(config, len(prepared.train)))
     keep_freed_memory()  # of steps, not what reading took
     state = _training_state(config, prepared, place)
-    report = None
-    if earlier is not None and warm_start is not None:
-        report = transfer(earlier, state, config, prepared.encoder, warm_start.new_experts)
-        same_warm_start_on_all_ranks(report)  # before anything is written
-        for line in report.lines():
-            reporter.say(line)
+    report = _transfer(earlier, warm_start, state, config, prepared, reporter)
     run = old or from_first(lambda: claim.start(config, prepared, out, report, numbered=numbered))
     claim.run = run
-    try:
-        all_see(run)
-    except ValueError:
-        claim.give_up(run)
-        raise
+    _seen_by_all(run, claim)
     if report is not None:
         _say_continued(config, run, reporter)
     if old is not None:
@@ -202,6 +193,42 @@ def _train(
         resumed.take_in(state.position)
     say_plan(state.ranker, run, reporter)
     trainer = Trainer(config, state, prepared, run, reporter, profile=profile, check=claim.check)
+    _fit(trainer, run, claim)
+    if prepared.streamed:
+        from_first(lambda: refuse_change(config, prepared.data, listed=True))
+    state.restore_best(trainer.checkpoints.folder)
+    claim.check()
+    return FinishedRun(run, _evaluate(config, state, prepared, run, reporter, on_test))
+
+
+def _transfer(
+    earlier: EarlierRun | None,
+    warm_start: WarmStart | None,
+    state: TrainingState,
+    config: RunConfig,
+    prepared: PreparedData,
+    reporter: Reporter,
+) -> WarmStartReport | None:
+    """What came over from an earlier run, said; None where there is none."""
+    if earlier is None or warm_start is None:
+        return None
+    report = transfer(earlier, state, config, prepared.encoder, warm_start.new_experts)
+    same_warm_start_on_all_ranks(report)  # before anything is written
+    for line in report.lines():
+        reporter.say(line)
+    return report
+
+
+def _seen_by_all(run: RunDirectory, claim: RunClaim) -> None:
+    try:
+        all_see(run)
+    except ValueError:
+        claim.give_up(run)
+        raise
+
+
+def _fit(trainer: Trainer, run: RunDirectory, claim: RunClaim) -> None:
+    """Trains to the end; an error says what becomes of the run."""
     try:
         trainer.fit()
     except Exception as error:
@@ -211,11 +238,6 @@ def _train(
         if told is error:
             raise
         raise told from error
-    if prepared.streamed:
-        from_first(lambda: refuse_change(config, prepared.data, listed=True))
-    state.restore_best(trainer.checkpoints.folder)
-    claim.check()
-    return FinishedRun(run, _evaluate(config, state, prepared, run, reporter, on_test))
 
 
 def _training_state(

@@ -13,7 +13,7 @@ from mmoe.errors import Diverged
 from mmoe.models.network import NetworkOutput
 from mmoe.models.ranker import Ranker
 from mmoe.tasks.losses import multi_task_loss, observed_weights
-from mmoe.train.parts import BACKWARD, LOSS, part
+from mmoe.train.profiling.parts import BACKWARD, LOSS, part
 from mmoe.train.ranks import ONE_PROCESS, StepRanks
 from mmoe.train.step_batches import StepBatches
 

@@ -23,9 +23,9 @@ from mmoe.train.ahead import Trained, ids_ahead
 from mmoe.train.evaluate import split_metrics
 from mmoe.train.events import EventLog
 from mmoe.train.on_device import on_device
-from mmoe.train.parts import INPUT, PAUSE, part
 from mmoe.train.prepare import PreparedData
-from mmoe.train.profiling import TrainingProfile
+from mmoe.train.profiling.parts import INPUT, PAUSE, part
+from mmoe.train.profiling.profile import TrainingProfile
 from mmoe.train.ranks import StepRanks
 from mmoe.train.state import TrainingState
 from mmoe.train.step import train_step

@@ -9,7 +9,7 @@ from mmoe.errors import WHAT_TO_CHANGE, Diverged
 from mmoe.mixture import update_biases
 from mmoe.train.gradients import StepLosses, forward_backward
 from mmoe.train.optim import learning_rate_factor
-from mmoe.train.parts import OPTIMIZER, part
+from mmoe.train.profiling.parts import OPTIMIZER, part
 from mmoe.train.ranks import ONE_PROCESS, StepRanks
 from mmoe.train.state import TrainingState
 

@@ -13,9 +13,10 @@ from mmoe.parallel.launch import run_as_rank
 from mmoe.parallel.launch.rank_watch import RankWatch
 from mmoe.run import RunDirectory
 from mmoe.score import output_folder
-from mmoe.train import evaluate, run_start, train_run
+from mmoe.train import evaluate, train_run
 from mmoe.train.prepare import prepare
-from mmoe.train.run_claim import RunClaim
+from mmoe.train.run_folder import start as run_start
+from mmoe.train.run_folder.claim import RunClaim
 from mmoe.train.warm_start import WarmStartReport
 from tests.parallel.launch import free_port, launch, start, start_program
 from tests.parallel.test_commands import CONFIG, _wait_for

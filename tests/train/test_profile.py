@@ -9,9 +9,9 @@ from torch.profiler import record_function
 
 from mmoe.run.console import SilentReporter
 from mmoe.run.own_files import remove_files
-from mmoe.train import profiling
-from mmoe.train.parts import BACKWARD, INPUT, PAUSE, PREFIX, part
-from mmoe.train.recorder import StepRecorder
+from mmoe.train.profiling import profile as profiling
+from mmoe.train.profiling.parts import BACKWARD, INPUT, PAUSE, PREFIX, part
+from mmoe.train.profiling.recorder import StepRecorder
 
 PARTS = ["input", "embeddings", "experts", "gates", "towers", "loss", "optimizer", "other"]
 

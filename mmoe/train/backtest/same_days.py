@@ -8,7 +8,7 @@ from mmoe.datasets.files.data_file import DataFile
 from mmoe.datasets.files.fingerprint import DataPrint, print_files
 from mmoe.run.directory import RunDirectory
 from mmoe.train.backtest.plan import Step
-from mmoe.train.run_data import RunData
+from mmoe.train.run_folder.data import RunData
 
 
 def days_that_grew(

@@ -24,8 +24,8 @@ from mmoe.train.backtest.plan import BacktestSettings, Step, day_column, plan_st
 from mmoe.train.backtest.same_days import days_that_grew
 from mmoe.train.backtest.tested import total_metrics, write_tested
 from mmoe.train.fit import train_run
-from mmoe.train.run_claim import Interrupted
-from mmoe.train.run_start import first_difference, same_on_all_ranks, with_absolute_paths
+from mmoe.train.run_folder.claim import Interrupted
+from mmoe.train.run_folder.start import first_difference, same_on_all_ranks, with_absolute_paths
 from mmoe.train.warm_start import WarmStart
 
 _PLAN, _RESULT, _TESTED = "plan.json", "backtest.json", "predictions.parquet"

@@ -17,8 +17,8 @@ from rich.table import Table
 from mmoe.run.atomic_files import write_json, write_text
 from mmoe.run.console import Reporter
 from mmoe.run.own_files import PROFILE_FILE, STRAY_PROFILE, remove_files, remove_folders
-from mmoe.train.recorder import StepRecorder
-from mmoe.train.step_times import StepTimes
+from mmoe.train.profiling.recorder import StepRecorder
+from mmoe.train.profiling.step_times import StepTimes
 
 # Caches are warm, threads are up and read-ahead is steady by then
 WARM_UP, RECORDED = 10, 20

@@ -10,8 +10,8 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from mmoe.mixture import MultiGateMixture
 from mmoe.tasks import TaskTowers
-from mmoe.train.parts import EMBEDDINGS, EXPERTS, GATES, STEP, TOWERS, part
-from mmoe.train.step_times import StepTimes, step_times
+from mmoe.train.profiling.parts import EMBEDDINGS, EXPERTS, GATES, STEP, TOWERS, part
+from mmoe.train.profiling.step_times import StepTimes, step_times
 
 
 class StepRecorder:

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch.autograd.profiler_util import FunctionEvent
 
-from mmoe.train.parts import (
+from mmoe.train.profiling.parts import (
     BACKWARD,
     EMBEDDINGS,
     EXPERTS,
@@ -72,7 +72,7 @@ class StepTimes:
 
 
 def step_times(events: Sequence[FunctionEvent]) -> StepTimes:
-    """Splits the steps that markers (`mmoe.train.parts`) enclose.
+    """Splits the steps that markers (`mmoe.train.profiling.parts`) enclose.
 
     Forward, a moment belongs to the innermost marker around it. Backward, autograd goes through the
     graph node by node; a node belongs to the part in which it was made, found by the number that

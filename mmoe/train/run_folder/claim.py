@@ -21,10 +21,10 @@ from mmoe.run.folder_claim import (
     holds_nothing,
     remove_stray_files,
 )
-from mmoe.train.data_words import continued_data
 from mmoe.train.prepare import PreparedData
-from mmoe.train.run_data import RunData
-from mmoe.train.run_start import first_difference
+from mmoe.train.run_folder.data import RunData
+from mmoe.train.run_folder.data_words import continued_data
+from mmoe.train.run_folder.start import first_difference
 from mmoe.train.warm_start import WarmStartReport
 
 

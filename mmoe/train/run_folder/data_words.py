@@ -6,7 +6,7 @@ from mmoe.config import RunConfig
 from mmoe.datasets.files.changed_data import same_rows, shown
 from mmoe.datasets.files.fingerprint import DataPrint, RowsPrint
 from mmoe.run.directory import RunDirectory
-from mmoe.train.run_data import LEAK, RunData, forgotten, goes_by_number, where
+from mmoe.train.run_folder.data import LEAK, RunData, forgotten, goes_by_number, where
 
 
 def said_of_own_split(

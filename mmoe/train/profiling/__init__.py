@@ -1,0 +1,1 @@
+"""`--profile`: where the time of a training step goes, by part and by operator."""
