@@ -48,7 +48,7 @@ from mmoe.train.run_folder.start import (
     with_absolute_paths,
 )
 from mmoe.train.state import Position, TrainingState
-from mmoe.train.warm_start import EarlierRun, WarmStart, transfer
+from mmoe.train.warm_start import EarlierRun, WarmStart, WarmStartReport, transfer
 
 TestCallback = Callable[[np.ndarray, EncodedLabels], None]
 
