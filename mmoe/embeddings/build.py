@@ -20,7 +20,7 @@ from mmoe.embeddings.managed.backend import ManagedEmbeddings
 from mmoe.embeddings.quantized.backend import ScoringEmbeddings
 from mmoe.embeddings.quantized.stored_rows import RowPrecision
 from mmoe.embeddings.quiet import quiet_import
-from mmoe.embeddings.step_phases import HalfT, ResultT, StepPhases, StepT
+from mmoe.embeddings.step_phases import StepPhases, StepT
 from mmoe.parallel.shards import Sharded
 
 if TYPE_CHECKING:
@@ -82,8 +82,8 @@ class EmbeddingBackend(Protocol):
         ...
 
     def ids_ahead(
-        self, steps: Iterator[StepT], phases: StepPhases[StepT, HalfT, ResultT]
-    ) -> "IdsAhead[StepT, HalfT, ResultT] | None":
+        self, steps: Iterator[StepT], phases: StepPhases[StepT]
+    ) -> "IdsAhead[StepT] | None":
         """Trains on `steps` with the ids of the next one under way; to be closed.
 
         None where that cannot be: on one process, which sends none; on the plain backend; for

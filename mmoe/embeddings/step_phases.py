@@ -1,9 +1,7 @@
 """What training tells embeddings about a step, where these send the next one's ids ahead."""
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -23,22 +21,24 @@ class StepIds(Protocol):
 
 
 StepT = TypeVar("StepT", bound=StepIds)
-HalfT = TypeVar("HalfT")
-ResultT = TypeVar("ResultT")
+OfStepT = TypeVar("OfStepT", bound=StepIds, contravariant=True)
 
 
-@dataclass(frozen=True)
-class StepPhases(Generic[StepT, HalfT, ResultT]):
-    """How a step is trained, phase by phase.
+class StepPhases(Protocol[OfStepT]):
+    """How a step is trained, phase by phase; each leaves in the step what the next one needs."""
 
-    Attributes:
-        forward: Looks the step's ids up, once, and goes as far as the loss.
-        backward: Given what `forward` returned, fills the gradients.
-        update: Moves the weights and clears the gradients.
-        sending: Entered while ids are on their way; for a profile.
-    """
+    def forward(self, step: OfStepT) -> None:
+        """Looks the step's ids up, once, and goes as far as the loss."""
+        ...
 
-    forward: Callable[[StepT], HalfT]
-    backward: Callable[[HalfT], ResultT]
-    update: Callable[[], None]
-    sending: Callable[[], AbstractContextManager[object]]
+    def backward(self, step: OfStepT) -> None:
+        """Fills the gradients."""
+        ...
+
+    def update(self) -> None:
+        """Moves the weights and clears the gradients."""
+        ...
+
+    def sending(self) -> AbstractContextManager[object]:
+        """Entered while ids are on their way; for a profile."""
+        ...

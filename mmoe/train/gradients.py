@@ -1,4 +1,15 @@
-"""The gradients of one optimizer step, from one batch or from several that count as one."""
+"""The phases of an optimizer step that make gradients: look up, forward, backward.
+
+A `Step` goes through them: one batch, or several that count as one. All ids are looked up at once,
+so tables see one gradient for a row, and an optimizer fused into their backward pass moves them
+once. Every task's loss is divided by the observed weight of all batches, which follows from the
+labels alone. What differs from one large batch is what a model computes across the rows of a batch:
+balance losses, capacities and batch norms are those of each batch, the losses averaged by rows.
+
+Over ranks each has its rows of every batch, or none: all take the same phases of as many batches,
+and all get the losses of all rows. Balance losses and batch norms are then those of all ranks' rows
+of a batch, capacities those of each rank's.
+"""
 
 import math
 from collections.abc import Sequence
@@ -15,7 +26,6 @@ from mmoe.models.ranker import Ranker
 from mmoe.tasks.losses import multi_task_loss, observed_weights
 from mmoe.train.profiling.parts import BACKWARD, LOSS, part
 from mmoe.train.ranks import ONE_PROCESS, StepRanks
-from mmoe.train.step_batches import StepBatches
 
 
 @dataclass(frozen=True)
@@ -34,124 +44,64 @@ class StepLosses:
     dropped: int | None = None
 
 
-def forward_backward(
-    ranker: Ranker,
-    batches: Sequence[Batch],
-    config: RunConfig,
-    ranks: StepRanks = ONE_PROCESS,
-) -> StepLosses:
-    """Adds the gradients of `batches` together as if they were one batch, one forward at a time.
-
-    All ids are looked up at once, so tables too see one gradient for a row, and an optimizer fused
-    into their backward pass moves them once. Every task's loss is divided by the observed weight of
-    all batches, which follows from the labels alone. What differs from one large batch is what a
-    model computes across the rows of a batch: balance losses, capacities and batch norms are those
-    of each batch, the losses averaged by rows.
-
-    Over ranks each has its rows of every batch, or none: all call this with as many batches, and
-    all get the losses of all rows. Balance losses and batch norms are then those of all ranks' rows
-    of a batch, capacities those of each rank's.
-
-    Raises:
-        Diverged: A loss, or (on the CPU) a gate's logit, is no finite number; on any rank: all of
-            them raise it. Tables are as they were.
-    """
-    return forward(ranker, StepBatches.of(batches), config, ranks).backward()
-
-
-def forward(
-    ranker: Ranker, step: StepBatches, config: RunConfig, ranks: StepRanks = ONE_PROCESS
-) -> "HalfStep":
-    """The first half of `forward_backward`, up to the loss of the last batch.
-
-    Batches before it have their backward pass here too: the network's activations are those of one
-    batch, however many a step has.
-
-    Raises:
-        Diverged: As there.
-    """
-    batches = step.batches
-    x_ND = ranker.look_up(*step.ids)
-    parts: list[Tensor | None] = [None] * len(batches)
-    if x_ND is not None:
-        # Leaves: the tables' backward pass runs once, when all gradients are there
-        parts = [x.requires_grad_() for x in x_ND.detach().split([len(b) for b in batches])]
-    read = [*parts, *(batch.dense_BF for batch in batches)]
-    if not all(map(len, batches)):
-        read += ranker.network.parameters()  # a rank without rows would not notice
-    whole_T, shares_N = _of_all_ranks(batches, read, config, ranks)
-    found, loss = _Found(), None
-    for batch, x_BD, share in zip(batches, parts, shares_N, strict=True):
-        if loss is not None:
-            with part(BACKWARD):
-                loss.backward()
-        output = _forward(ranker, batch, x_BD, config)
-        with part(LOSS):
-            loss, per_task_T = _loss(output, batch, config, whole_T, share)
-            found.add(loss, per_task_T, output.dropped)
-    assert loss is not None, "a step has a batch"
-    return HalfStep(loss, x_ND, [x for x in parts if x is not None], whole_T, found, config, ranks)
-
-
-@dataclass(frozen=True)
-class HalfStep:
-    """What the second half of `forward_backward` needs of the first.
+@dataclass
+class Step:
+    """An optimizer step: its batches, and what each phase leaves for the next.
 
     Attributes:
-        loss: Of the last batch.
-        x_ND: What was looked up for all batches; None where no feature has ids.
+        batches: This rank's rows of the step's batches, one at least.
+        ids: Ids, lengths and weights of ids of one batch made of all, feature-major, as the
+            embeddings take them.
+        x_ND: Looked up for all batches; None where no feature has ids.
         parts: The same by batch, as the network read it; leaves of the graph.
-        whole_T: What each task's loss was divided by.
-        found: Sums over the batches.
-        config: Of the run.
-        ranks: The ranks that share the batches.
+        weights_T: What each task's loss is divided by.
+        loss: Of the last batch, whose backward pass is still to come.
+        losses_T: Sums over the batches, as `total` and `dropped`; nothing is read on the host.
+        total: Tasks' and auxiliary losses together.
+        dropped: Picks that the capacity dropped.
+        found: What `backward` read at last.
+
+    Example:
+        >>> import torch
+        >>> from mmoe.datasets.rows.batch import Batch
+        >>> from mmoe.train.gradients import Step
+        >>> one, two = (
+        ...     Batch(
+        ...         dense_BF=torch.zeros(1, 0), values=torch.tensor(ids), num_rows=1,
+        ...         lengths_CB=torch.ones(2, dtype=torch.int32),
+        ...         labels_BT=None, observed_BT=None, weights_BT=None)
+        ...     for ids in ([1, 10], [2, 20]))
+        >>> Step.of([one, two]).ids[0]
+        tensor([ 1,  2, 10, 20])
     """
 
-    loss: Tensor
-    x_ND: Tensor | None
-    parts: Sequence[Tensor]
-    whole_T: Tensor
-    found: "_Found"
-    config: RunConfig
-    ranks: StepRanks
-
-    def backward(self) -> StepLosses:
-        """The backward passes of the last batch and of the tables.
-
-        Raises:
-            Diverged: See `forward_backward`.
-        """
-        with part(BACKWARD):
-            outcome = self.ranks.begin_outcome(self.found.amounts())
-            with self.ranks.adding_gradients():
-                self.loss.backward()
-        with part(BACKWARD):
-            # One look at all that the host wants to know: on a GPU each look is a wait
-            values = torch.cat([outcome(), self.whole_T.double()]).tolist()
-            tasks = len(self.whole_T)
-            amounts, weights = values[:-tasks], values[-tasks:]
-            try:
-                _check_finite(amounts, self.config)
-            except Diverged:
-                self.ranks.wait()  # all ranks see it, and leave nothing under way
-                raise
-            if self.x_ND is not None:
-                self.x_ND.backward(_joined([x_BD.grad for x_BD in self.parts]))
-            self.ranks.wait()
-        dropped = None if self.found.dropped is None else int(amounts[-1])
-        return StepLosses(amounts[:tasks], weights, dropped)
-
-
-@dataclass
-class _Found:
-    """What the forward passes of a step found on this rank; nothing is read on the host."""
-
+    batches: Sequence[Batch]
+    ids: tuple[Tensor, Tensor, Tensor | None]
+    x_ND: Tensor | None = None
+    parts: Sequence[Tensor] = ()
+    weights_T: Tensor | None = None
+    loss: Tensor | None = None
     losses_T: Tensor | None = None
     total: Tensor | None = None
     dropped: Tensor | None = None
+    found: StepLosses | None = None
+
+    @classmethod
+    def of(cls, batches: Sequence[Batch]) -> "Step":
+        """A step before its first phase."""
+        return cls(batches, _all_ids(batches))
+
+    def record_stream(self, stream: torch.cuda.Stream) -> None:
+        """Keeps the memory until `stream`, which reads it, has done what it was told so far."""
+        for batch in self.batches:
+            batch.record_stream(stream)
+        for tensor in self.ids:
+            if tensor is not None:
+                tensor.record_stream(stream)
 
     def add(self, loss: Tensor, losses_T: Tensor, dropped: Tensor | None) -> None:
-        """What one forward pass found."""
+        """Adds what one forward pass found."""
+        self.loss = loss
         self.losses_T = losses_T if self.losses_T is None else self.losses_T + losses_T
         self.total = loss.detach() if self.total is None else self.total + loss.detach()
         if dropped is not None:
@@ -164,6 +114,69 @@ class _Found:
         return torch.cat(
             [self.losses_T.double(), torch.stack([self.total.double(), dropped.double()])]
         )
+
+
+def forward(ranker: Ranker, step: Step, config: RunConfig, ranks: StepRanks = ONE_PROCESS) -> None:
+    """Looks the step's ids up and goes as far as the loss of its last batch.
+
+    Batches before it have their backward pass here too: the network's activations are those of one
+    batch, however many a step has.
+
+    Raises:
+        Diverged: A number that the network reads, or (on the CPU) a gate's logit, is not finite; on
+            any rank: all of them raise it.
+    """
+    batches = step.batches
+    step.x_ND = ranker.look_up(*step.ids)
+    parts: list[Tensor | None] = [None] * len(batches)
+    if step.x_ND is not None:
+        # Leaves: the tables' backward pass runs once, when all gradients are there
+        cut = step.x_ND.detach().split([len(b) for b in batches])
+        parts = [x_BD.requires_grad_() for x_BD in cut]
+    step.parts = [x_BD for x_BD in parts if x_BD is not None]
+    read = [*parts, *(batch.dense_BF for batch in batches)]
+    if not all(map(len, batches)):
+        read += ranker.network.parameters()  # a rank without rows would not notice
+    step.weights_T, shares_N = _of_all_ranks(batches, read, config, ranks)
+    for batch, x_BD, share in zip(batches, parts, shares_N, strict=True):
+        if step.loss is not None:
+            with part(BACKWARD):
+                step.loss.backward()
+        output = _forward(ranker, batch, x_BD, config)
+        with part(LOSS):
+            loss, losses_T = _loss(output, batch, config, step.weights_T, share)
+            step.add(loss, losses_T, output.dropped)
+
+
+def backward(step: Step, config: RunConfig, ranks: StepRanks = ONE_PROCESS) -> StepLosses:
+    """Fills the gradients: the backward passes of the last batch and of the tables.
+
+    Raises:
+        Diverged: A loss is no finite number; on any rank: all of them raise it. Tables are as they
+            were.
+    """
+    assert step.loss is not None and step.weights_T is not None, "forward comes before"
+    with part(BACKWARD):
+        outcome = ranks.begin_outcome(step.amounts())
+        with ranks.adding_gradients():
+            step.loss.backward()
+    with part(BACKWARD):
+        # One look at all that the host wants to know: on a GPU each look is a wait
+        values = torch.cat([outcome(), step.weights_T.double()]).tolist()
+        tasks = len(step.weights_T)
+        amounts, weights = values[:-tasks], values[-tasks:]
+        try:
+            _check_finite(amounts, config)
+        except Diverged:
+            ranks.wait()  # all ranks see it, and leave nothing under way
+            raise
+        if step.x_ND is not None:
+            step.x_ND.backward(_joined([x_BD.grad for x_BD in step.parts]))
+        ranks.wait()
+    step.x_ND, step.parts, step.loss = None, (), None  # nothing of the graph outlives its step
+    dropped = None if step.dropped is None else int(amounts[-1])
+    step.found = StepLosses(amounts[:tasks], weights, dropped)
+    return step.found
 
 
 def _of_all_ranks(
@@ -231,7 +244,7 @@ def _loss(
 
 
 def _check_finite(amounts: Sequence[float], config: RunConfig) -> None:
-    """Refuses a step by what `_Found.amounts` found, the tasks' losses and that of all."""
+    """Refuses a step by what `Step.amounts` found, the tasks' losses and that of all."""
     value = amounts[len(config.tasks)]
     if math.isfinite(value):
         return
@@ -257,3 +270,25 @@ def _joined(gradients: Sequence[Tensor | None]) -> Tensor:
     found = [gradient for gradient in gradients if gradient is not None]
     assert len(found) == len(gradients), "every batch reads its embeddings"
     return found[0] if len(found) == 1 else torch.cat(found)
+
+
+def _all_ids(batches: Sequence[Batch]) -> tuple[Tensor, Tensor, Tensor | None]:
+    # One without rows does not tell how many features there are
+    batches = [batch for batch in batches if len(batch)] or batches[:1]
+    if len(batches) == 1:
+        return batches[0].values, batches[0].lengths_CB, batches[0].id_weights
+    lengths = [batch.lengths_CB.view(-1, len(batch)) for batch in batches]
+    counts = [lengths_CB.sum(dim=1).tolist() for lengths_CB in lengths]
+    weights = [batch.id_weights for batch in batches if batch.id_weights is not None]
+    return (
+        _by_feature([batch.values for batch in batches], counts),
+        torch.cat(lengths, dim=1).flatten(),
+        _by_feature(weights, counts) if weights else None,
+    )
+
+
+def _by_feature(tensors: Sequence[Tensor], counts: Sequence[list[int]]) -> Tensor:
+    """Joins feature-major values of several batches: all of the first feature, then the next."""
+    parts = [values.split(counted) for values, counted in zip(tensors, counts, strict=True)]
+    ordered = [part for of_feature in zip(*parts, strict=True) for part in of_feature]
+    return torch.cat(ordered) if ordered else tensors[0]  # no feature has ids

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack, closing, nullcontext
 from itertools import islice
 from typing import Any
@@ -19,16 +19,16 @@ from mmoe.run.atomic_files import write_json
 from mmoe.run.console import Reporter, Tracker
 from mmoe.run.directory import RunDirectory
 from mmoe.score.predictor import Predictor
-from mmoe.train.ahead import Trained, ids_ahead
 from mmoe.train.evaluate import split_metrics
 from mmoe.train.events import EventLog
+from mmoe.train.gradients import Step
 from mmoe.train.on_device import on_device
 from mmoe.train.prepare import PreparedData
 from mmoe.train.profiling.parts import INPUT, PAUSE, part
 from mmoe.train.profiling.profile import TrainingProfile
 from mmoe.train.ranks import StepRanks
 from mmoe.train.state import TrainingState
-from mmoe.train.step import train_step
+from mmoe.train.step import StepProgram
 
 
 class Trainer:
@@ -149,26 +149,28 @@ class Trainer:
             start = time.perf_counter()
             # Closed, whatever happens, so that nothing reads on in the background
             batches = stack.enter_context(closing(self._batches()))
-            steps = stack.enter_context(closing(self._trained(self._taken(batches))))
+            program = StepProgram(self.state, self.config, self.total_steps, self.ranks)
+            steps = stack.enter_context(closing(program.run(self._taken(batches))))
             while self._step(steps, tracker, events, start):
                 if every and position.step % every == 0 and position.batch < self.batches_per_epoch:
                     self._save(best=position.best_value is None)
                 start = time.perf_counter()
 
     def _step(
-        self, steps: Iterator[Trained], tracker: Tracker, events: EventLog, start: float
+        self, steps: Iterator[Step], tracker: Tracker, events: EventLog, start: float
     ) -> bool:
         """Trains on the next batches and says so; False where there are none."""
         position = self.state.position
         with nullcontext() if self.profile is None else self.profile.step():
-            trained = next(steps, None)
-            if trained is None:
+            step = next(steps, None)
+            if step is None:
                 return False
             self.check(look=False)
-            batches, result = trained
+            assert step.found is not None
+            result = step.found
             size = self.config.training.batch_size
             done = position.batch * size
-            position.batch += batches
+            position.batch += len(step.batches)
             step_rows = min(position.batch * size, len(self.data.train)) - done  # of all ranks
             position.step += 1
             for t, (loss, rows) in enumerate(zip(result.losses, result.rows, strict=True)):
@@ -182,18 +184,6 @@ class Trainer:
             if self.profile is not None:
                 self.profile.saw(step_rows)
         return True
-
-    def _trained(self, batches: Iterator[Sequence[Batch]]) -> Generator[Trained]:
-        """Trains step by step: how many batches each had, and its losses."""
-        how = self.config, self.total_steps, self.ranks
-        ahead = ids_ahead(self.state, batches, *how)
-        if ahead is None:
-            for taken in batches:
-                yield len(taken), train_step(self.state, taken, *how)
-            return
-        with closing(ahead):
-            while (trained := ahead.step()) is not None:
-                yield trained
 
     def _taken(self, batches: Iterator[Batch]) -> Generator[list[Batch]]:
         """The batches of each step; the last step of an epoch may have fewer."""

@@ -1,17 +1,106 @@
-"""One optimizer step."""
+"""The program of an optimizer step: its phases, one step after the other or one step ahead."""
 
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import dataclass
 
 from mmoe.config import RunConfig
 from mmoe.datasets.rows.batch import Batch
 from mmoe.errors import WHAT_TO_CHANGE, Diverged
 from mmoe.mixture import update_biases
-from mmoe.train.gradients import StepLosses, forward_backward
+from mmoe.train.gradients import Step, StepLosses, backward, forward
 from mmoe.train.optim import learning_rate_factor
-from mmoe.train.profiling.parts import OPTIMIZER, part
+from mmoe.train.profiling.parts import EMBEDDINGS, OPTIMIZER, part
 from mmoe.train.ranks import ONE_PROCESS, StepRanks
 from mmoe.train.state import TrainingState
+
+
+@dataclass(frozen=True)
+class StepProgram:
+    """Trains by steps, each of which goes through the same phases: forward, backward, update.
+
+    Over ranks with tables of TorchRec's the pipeline is one step deep: the ids of the next step are
+    on their way to the ranks that hold their rows while a step is trained on. Rows are looked up
+    when the step's turn has come, so that the bits are those of a pipeline of depth 0.
+
+    Attributes:
+        state: What is trained.
+        config: Of the run.
+        total_steps: Of all epochs, for the schedule.
+        ranks: The ranks that share the batches, each of which trains by as many steps of as many
+            batches; default: there are no others.
+    """
+
+    state: TrainingState
+    config: RunConfig
+    total_steps: int
+    ranks: StepRanks = ONE_PROCESS
+
+    def run(self, batches: Iterator[Sequence[Batch]]) -> Generator[Step]:
+        """Trains on the batches of each step; to be closed.
+
+        Args:
+            batches: This rank's rows of each step's batches, for the steps of an epoch that are
+                left.
+
+        Yields:
+            Each step when it is done; `Step.found` has the losses over all ranks' rows.
+
+        Raises:
+            Diverged: The loss is not finite, on any rank; names the step and the task.
+        """
+        steps = map(Step.of, batches)
+        pipeline = self.state.ranker.tables.ids_ahead(steps, self)
+        if pipeline is None:
+            yield from map(self.train, steps)
+            return
+        with closing(pipeline):
+            while (step := pipeline.step()) is not None:
+                yield step
+
+    def train(self, step: Step) -> Step:
+        """All phases of one step."""
+        self.forward(step)
+        self.backward(step)
+        self.update()
+        return step
+
+    def forward(self, step: Step) -> None:
+        """Looks the step's ids up, once, and goes as far as the loss."""
+        set_learning_rates(self.state, self.config, self.total_steps)
+        with self._naming_the_step():
+            forward(self.state.ranker, step, self.config, self.ranks)
+
+    def backward(self, step: Step) -> None:
+        """Fills the gradients."""
+        with self._naming_the_step():
+            backward(step, self.config, self.ranks)
+
+    def update(self) -> None:
+        """Moves the weights by the gradients that are there, and clears these."""
+        state, ranker, training = self.state, self.state.ranker, self.config.training
+        with part(OPTIMIZER):
+            if training.gradient_clip is not None:
+                self.ranks.clip(ranker.network, training.gradient_clip)
+            state.optimizer.step()
+            state.optimizer.zero_grad()
+            update_biases(ranker.network)
+            ranker.tables.step()
+            if state.average is not None:
+                state.average.update_parameters(ranker.network)
+
+    def sending(self) -> AbstractContextManager[object]:
+        """Entered while ids are on their way; for a profile."""
+        return part(EMBEDDINGS)
+
+    @contextmanager
+    def _naming_the_step(self) -> Generator[None]:
+        """Says which step diverged, and what to do."""
+        try:
+            yield
+        except Diverged as error:
+            number = self.state.position.step + 1
+            raise Diverged(f"training step {number}: {error}; {WHAT_TO_CHANGE}") from error
 
 
 def train_step(
@@ -21,15 +110,7 @@ def train_step(
     total_steps: int,
     ranks: StepRanks = ONE_PROCESS,
 ) -> StepLosses:
-    """Forward and backward of every batch, then one update.
-
-    Args:
-        state: What is trained.
-        batches: This rank's rows of the step's batches.
-        config: Of the run.
-        total_steps: Of all epochs, for the schedule.
-        ranks: The ranks that share the batches, each of which calls this with as many; default:
-            there are no others.
+    """Trains on one step of `batches`; see `StepProgram` for the arguments.
 
     Returns:
         The losses over all ranks' rows.
@@ -37,36 +118,9 @@ def train_step(
     Raises:
         Diverged: The loss is not finite, on any rank; names the step and the task.
     """
-    set_learning_rates(state, config, total_steps)
-    with naming_the_step(state):
-        losses = forward_backward(state.ranker, batches, config, ranks)
-    update(state, config, ranks)
-    return losses
-
-
-@contextmanager
-def naming_the_step(state: TrainingState) -> Generator[None]:
-    """Says which step diverged, and what to do."""
-    try:
-        yield
-    except Diverged as error:
-        raise Diverged(
-            f"training step {state.position.step + 1}: {error}; {WHAT_TO_CHANGE}"
-        ) from error
-
-
-def update(state: TrainingState, config: RunConfig, ranks: StepRanks = ONE_PROCESS) -> None:
-    """Moves the weights by the gradients that are there, and clears these."""
-    ranker, training = state.ranker, config.training
-    with part(OPTIMIZER):
-        if training.gradient_clip is not None:
-            ranks.clip(ranker.network, training.gradient_clip)
-        state.optimizer.step()
-        state.optimizer.zero_grad()
-        update_biases(ranker.network)
-        ranker.tables.step()
-        if state.average is not None:
-            state.average.update_parameters(ranker.network)
+    step = StepProgram(state, config, total_steps, ranks).train(Step.of(batches))
+    assert step.found is not None
+    return step.found
 
 
 def set_learning_rates(state: TrainingState, config: RunConfig, total_steps: int) -> None:

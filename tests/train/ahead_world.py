@@ -10,7 +10,7 @@ REPORT, a JSON file.
 import json
 import os
 import sys
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -28,13 +28,12 @@ from mmoe.datasets.rows.splits import Splits
 from mmoe.embeddings import build_embeddings, managed_ids, pieces
 from mmoe.models import Ranker, build_network
 from mmoe.run.console import SilentReporter
-from mmoe.train import ahead, train_run
-from mmoe.train.ahead import ids_ahead
-from mmoe.train.gradients import HalfStep
+from mmoe.train import train_run
+from mmoe.train.gradients import Step
 from mmoe.train.optim import build_average, build_optimizer
 from mmoe.train.ranks import StepRanks
 from mmoe.train.state import Position, TrainingState
-from mmoe.train.step import train_step
+from mmoe.train.step import StepProgram, train_step
 from tests.embeddings.sharded_world import FEATURES, TABLES, batch_of_all, part
 from tests.parallel.joining import PATIENCE, join_world
 
@@ -178,13 +177,18 @@ def spying():
 
         return run
 
-    with (
-        mock.patch.object(dist, "all_to_all_single", sending),
-        mock.patch.object(ahead, "forward", phase("forward", ahead.forward)),
-        mock.patch.object(HalfStep, "backward", phase("backward", HalfStep.backward)),
-        mock.patch.object(ahead, "update", phase("update", ahead.update)),
-    ):
+    with ExitStack() as stack:
+        stack.enter_context(mock.patch.object(dist, "all_to_all_single", sending))
+        for name in ("forward", "backward", "update"):
+            real = getattr(StepProgram, name)
+            stack.enter_context(mock.patch.object(StepProgram, name, phase(name, real)))
         yield told
+
+
+def pipeline(state, batches, config, ranks):
+    """Steps with the ids of the next one under way; None where none leave ahead."""
+    program = StepProgram(state, config, 9, ranks)
+    return state.ranker.tables.ids_ahead(map(Step.of, batches), program)
 
 
 def train(config, rank, pipelined):
@@ -193,16 +197,16 @@ def train(config, rank, pipelined):
     ranks = StepRanks.of(state.ranker.network, PATIENCE)
     batches = (make_batches(step, rank) for step in range(len(STEPS)))
     if not pipelined:
-        assert ids_ahead(state, batches, config, 9, ranks) is None
+        assert pipeline(state, batches, config, ranks) is None
         return state, [train_step(state, taken, config, 9, ranks) for taken in batches], []
     losses = []
     with spying() as told:
-        steps = ids_ahead(state, batches, config, 9, ranks)
+        steps = pipeline(state, batches, config, ranks)
         assert steps is not None
         with closing(steps):
-            while (trained := steps.step()) is not None:
-                assert trained[0] == len(STEPS[len(losses)])
-                losses.append(trained[1])
+            while (step := steps.step()) is not None:
+                assert len(step.batches) == len(STEPS[len(losses)])
+                losses.append(step.found)
             assert steps.step() is None
     return state, losses, told
 
@@ -237,7 +241,7 @@ def diverges(rank):
                 taken[0].dense_BF[:] = torch.nan
             yield taken
 
-    steps = ids_ahead(state, batches(), config, 9, ranks)
+    steps = pipeline(state, batches(), config, ranks)
     assert steps is not None
     found = {"error": ""}
     with closing(steps):
@@ -260,10 +264,11 @@ def stops_iterating():
     state = make_state(config)
     ranks = StepRanks.of(state.ranker.network, PATIENCE)
     batches = (make_batches(step, dist.get_rank()) for step in range(len(STEPS)))
-    with mock.patch.object(ahead, "update", side_effect=StopIteration):
-        steps = ids_ahead(state, batches, config, 9, ranks)
-    assert steps is not None
-    with closing(steps):
+    with ExitStack() as stack:
+        stack.enter_context(mock.patch.object(StepProgram, "update", side_effect=StopIteration))
+        steps = pipeline(state, batches, config, ranks)
+        assert steps is not None
+        stack.enter_context(closing(steps))
         try:
             steps.step()
         except RuntimeError as error:
@@ -278,7 +283,7 @@ def not_with_managed_ids(rank):
     state = make_state(config, tables)
     assert managed_ids(state.ranker.embeddings) is not None
     ranks = StepRanks.of(state.ranker.network, PATIENCE)
-    return ids_ahead(state, iter([make_batches(0, rank)]), config, 9, ranks) is None
+    return pipeline(state, iter([make_batches(0, rank)]), config, ranks) is None
 
 
 class Stopped(Exception):

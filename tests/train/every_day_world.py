@@ -20,11 +20,12 @@ from mmoe.config import config_from_dict, load_config, set_values
 from mmoe.datasets.stream import StreamSplits
 from mmoe.parallel import from_all, rank
 from mmoe.score.predictor import Predictor
-from mmoe.train import WarmStart, loop, train_run
+from mmoe.train import WarmStart, train_run
 from mmoe.train.backtest import BacktestSettings, backtest
 from mmoe.train.evaluate import predict_rows
 from mmoe.train.fit import _training_state
 from mmoe.train.prepare import prepare
+from mmoe.train.step import StepProgram
 from mmoe.train.warm_start import EarlierRun, transfer
 from tests.parallel.joining import join_world
 
@@ -76,20 +77,20 @@ class StoppedAfter:
     """Ends training after so many steps, on every rank alike."""
 
     def __init__(self, steps):
-        self.left, self.step = steps, loop.train_step
+        self.left, self.forward = steps, StepProgram.forward
 
     def __enter__(self):
-        loop.train_step = self
+        StepProgram.forward = lambda program, step: self.counted(program, step)
 
     def __exit__(self, kind, *_):
-        loop.train_step = self.step
+        StepProgram.forward = self.forward
         return kind is not None and issubclass(kind, KeyboardInterrupt)
 
-    def __call__(self, *arguments):
+    def counted(self, program, step):
         self.left -= 1
         if self.left < 0:
             raise KeyboardInterrupt
-        return self.step(*arguments)
+        self.forward(program, step)
 
 
 class FitsCounted:

@@ -10,7 +10,7 @@ from mmoe.datasets.rows.batch import Batch
 from mmoe.datasets.rows.encoded import EncodedData
 from mmoe.models.build import build_ranker
 from mmoe.parallel import ensure_process_group
-from mmoe.train.gradients import forward_backward
+from mmoe.train.gradients import Step, backward, forward
 from mmoe.train.prepare import prepare
 
 # Tables move by exactly the gradient; losses of the gates are not linear in the rows
@@ -36,7 +36,9 @@ def _gradients(funnel_config, splits):
         for size in sizes:
             batches.append(data.train.batch(slice(start, start + size)))
             start += size
-        losses = forward_backward(ranker, batches, config)
+        step = Step.of(batches)
+        forward(ranker, step, config)
+        losses = backward(step, config)
         ranker.tables.step()
         found = {name: weight.grad for name, weight in ranker.network.named_parameters()}
         return losses, found | ranker.tables.table_weights()

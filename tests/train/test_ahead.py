@@ -8,7 +8,7 @@ import torch
 
 from mmoe.config import ParallelConfig
 from mmoe.datasets.rows.batch import Batch
-from mmoe.train.step_batches import StepBatches
+from mmoe.train.gradients import Step
 
 # A world that hangs is ended after so many seconds.
 PATIENCE = 200
@@ -94,7 +94,7 @@ def test_what_a_step_reads_is_kept_for_the_streams_that_read_it(monkeypatch):
     kept = []
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, _: kept.append(self))
     batches = [_batch(3), _batch(2)]
-    step = StepBatches.of(batches)
+    step = Step.of(batches)
     values, lengths, weights = step.ids
     ids = KeyedJaggedTensor(["a", "b"], values, weights, lengths)
     sent = _Sent(step, ids)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from mmoe.train import loop
+from mmoe.train.step import StepProgram
 
 STEPS_PER_EPOCH = 12  # 3,000 rows in batches of 256
 
@@ -18,15 +18,15 @@ def _train(train, weights):
 
 
 def _dying_after(steps: int, monkeypatch) -> None:
-    real, left = loop.train_step, [steps]
+    real, left = StepProgram.forward, [steps]
 
-    def train_step(*arguments):
+    def forward(program, step):
         left[0] -= 1
         if left[0] < 0:
             raise KeyboardInterrupt
-        return real(*arguments)
+        real(program, step)
 
-    monkeypatch.setattr(loop, "train_step", train_step)
+    monkeypatch.setattr(StepProgram, "forward", forward)
 
 
 def test_a_bias_moves_once_a_step_and_is_saved(train):
@@ -58,14 +58,13 @@ def test_resume_continues_bit_identically(train, monkeypatch, kind):
 )
 def test_runs_with_a_capacity(train, monkeypatch, kind, execution):
     """Some picks are dropped, and counted; the run trains and scores all the same."""
-    dropped, real = [], loop.train_step
+    dropped, real = [], StepProgram.backward
 
-    def train_step(*arguments):
-        result = real(*arguments)
-        dropped.append(result.dropped)
-        return result
+    def backward(program, step):
+        real(program, step)
+        dropped.append(step.found.dropped)
 
-    monkeypatch.setattr(loop, "train_step", train_step)
+    monkeypatch.setattr(StepProgram, "backward", backward)
     capacity = ("model.capacity.factor=0.5", "model.capacity.priority=choice")
     settings = (f"model.gate.kind={kind}", f"model.execution={execution}", "training.epochs=1")
     weights = train("run", *settings, *capacity)

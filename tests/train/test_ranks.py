@@ -7,7 +7,7 @@ import torch.distributed as dist
 from mmoe.config import config_from_dict, set_values
 from mmoe.models.build import build_ranker
 from mmoe.parallel import ensure_process_group
-from mmoe.train.gradients import forward_backward
+from mmoe.train.gradients import Step, backward, forward
 from mmoe.train.prepare import prepare
 from mmoe.train.ranks import ONE_PROCESS, StepRanks
 
@@ -26,7 +26,9 @@ def _step(funnel_config, splits):
         starts = [sum(sizes[:i]) for i in range(len(sizes))]
         batches = [data.train.batch(slice(a, a + n)) for a, n in zip(starts, sizes, strict=True)]
         joined = ONE_PROCESS if ranks is None else ranks(ranker.network)
-        losses = forward_backward(ranker, batches, config, joined)
+        step = Step.of(batches)
+        forward(ranker, step, config, joined)
+        losses = backward(step, config, joined)
         return losses, [weight.grad for weight in ranker.network.parameters()]
 
     return compute

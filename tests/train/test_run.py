@@ -281,7 +281,7 @@ def test_a_start_that_runs_out_of_memory_does_not_stand_in_the_way(train, tmp_pa
     def fails(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("mmoe.train.loop.train_step", fails)
+    monkeypatch.setattr("mmoe.train.step.StepProgram.forward", fails)
     with pytest.raises(MemoryError):
         train("run")
     assert not (tmp_path / "run").exists()

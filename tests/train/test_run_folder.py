@@ -300,18 +300,18 @@ def test_tensorboard_reads_what_was_written(finished):
 
 def test_a_run_that_diverged_advises_no_resume(train, tmp_path, monkeypatch, mmoe):
     from mmoe.errors import Diverged
-    from mmoe.train import loop
+    from mmoe.train.step import StepProgram
 
-    step = loop.train_step
+    forward = StepProgram.forward
 
-    def diverges(state, *rest):
-        if state.position.step == 4:
+    def diverges(program, step):
+        if program.state.position.step == 4:
             raise Diverged(
                 "training step 5: the loss is nan; lower training.optimizer.learning_rate"
             )
-        return step(state, *rest)
+        forward(program, step)
 
-    monkeypatch.setattr(loop, "train_step", diverges)
+    monkeypatch.setattr(StepProgram, "forward", diverges)
     settings = ("training.epochs=3", "training.batch_size=1024")
     with pytest.raises(
         ValueError, match=r"step 5: .*; with another --out, for a --resume of .* would diverge ag"

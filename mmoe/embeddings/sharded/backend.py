@@ -31,7 +31,7 @@ from mmoe.embeddings.sharded.plan_summary import plan_rows
 from mmoe.embeddings.sharded.planning import World, plan_tables
 from mmoe.embeddings.sharded.replicas import Replicas
 from mmoe.embeddings.sharded.sharder import TableSharder
-from mmoe.embeddings.step_phases import HalfT, ResultT, StepPhases, StepT
+from mmoe.embeddings.step_phases import StepPhases, StepT
 from mmoe.parallel.shards import Shard, Sharded, held_whole
 
 # What FBGEMM has kernels for on the CPU (tried with 1.8: Adam, partial row-wise Adam, LAMB, LARS
@@ -125,8 +125,8 @@ class ShardedEmbeddings(nn.Module):
         return KeyedJaggedTensor(keys=self.keys, values=values, lengths=lengths_CB, weights=weights)
 
     def ids_ahead(
-        self, steps: Iterator[StepT], phases: StepPhases[StepT, HalfT, ResultT]
-    ) -> IdsAhead[StepT, HalfT, ResultT] | None:
+        self, steps: Iterator[StepT], phases: StepPhases[StepT]
+    ) -> IdsAhead[StepT] | None:
         """See `EmbeddingBackend`."""
         if self.parallel.pipeline == "off" or dist.get_world_size() == 1:
             return None

@@ -11,10 +11,10 @@ from torchrec.distributed.embeddingbag import ShardedEmbeddingBagCollection
 from torchrec.distributed.train_pipeline import TrainPipelineSparseDist
 from torchrec.streamable import Pipelineable
 
-from mmoe.embeddings.step_phases import HalfT, ResultT, StepPhases, StepT
+from mmoe.embeddings.step_phases import StepPhases, StepT
 
 
-class IdsAhead(TrainPipelineSparseDist, Generic[StepT, HalfT, ResultT]):
+class IdsAhead(TrainPipelineSparseDist, Generic[StepT]):
     """TorchRec's `TrainPipelineSparseDist` over the steps of an epoch.
 
     While a step is trained on, the ids of the next one leave for the ranks that hold their rows:
@@ -37,7 +37,7 @@ class IdsAhead(TrainPipelineSparseDist, Generic[StepT, HalfT, ResultT]):
         collection: ShardedEmbeddingBagCollection,
         ids_of: Callable[[StepT], KeyedJaggedTensor],
         steps: Iterator[StepT],
-        phases: StepPhases[StepT, HalfT, ResultT],
+        phases: StepPhases[StepT],
         device: torch.device,
     ) -> None:
         super().__init__(
@@ -49,10 +49,10 @@ class IdsAhead(TrainPipelineSparseDist, Generic[StepT, HalfT, ResultT]):
         self._phases = phases
         self._ahead = (_Sent(step, ids_of(step)) for step in steps)
         self._rewritten = False
-        self._result: ResultT | None = None
+        self._done: StepT | None = None
 
-    def step(self) -> ResultT | None:
-        """Trains on the next step: what its backward pass returned, or None where there is none.
+    def step(self) -> StepT | None:
+        """Trains on the next step and returns it; None where there is none.
 
         Raises:
             RuntimeError: A phase of the step raised StopIteration, as from a generator.
@@ -64,8 +64,8 @@ class IdsAhead(TrainPipelineSparseDist, Generic[StepT, HalfT, ResultT]):
                 # Not TorchRec's: taken for it, it would end the epoch on this rank alone
                 raise RuntimeError("a training step raised StopIteration") from error
             return None
-        result, self._result = self._result, None
-        return result
+        done, self._done = self._done, None
+        return done
 
     def close(self) -> None:
         """Forgets what is under way; the collection is as it was before."""
@@ -83,13 +83,15 @@ class IdsAhead(TrainPipelineSparseDist, Generic[StepT, HalfT, ResultT]):
         with self._phases.sending():
             super().wait_sparse_data_dist(context)
 
-    def _forward(self, sent: "_Sent | None") -> tuple[Any, HalfT]:
+    def _forward(self, sent: "_Sent | None") -> tuple[Any, StepT]:
         assert sent is not None, "TorchRec has a batch where it computes one"
-        half = self._phases.forward(cast(StepT, sent.step))
-        return half, half
+        step = cast(StepT, sent.step)
+        self._phases.forward(step)
+        return step, step
 
     def _backward(self, losses: Any) -> None:
-        self._result = self._phases.backward(losses)
+        self._phases.backward(losses)
+        self._done = losses
 
     def _pipeline_model(self, *arguments: Any, **named: Any) -> None:
         super()._pipeline_model(*arguments, **named)
