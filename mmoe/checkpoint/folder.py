@@ -36,7 +36,7 @@ class _Index(Stored):
 
 @dataclass(frozen=True)
 class CheckpointFolder:
-    """`step-00000120/{model.safetensors, training.safetensors, state.json}` and index.json.
+    """A folder of checkpoints: index.json, `step-00000120/{model.safetensors, state.json, …}`.
 
     Where several ranks hold pieces, each writes its own: `model-00001-of-00004.safetensors`.
     index.json names the latest step, the best and those that are kept beside them. It is replaced
@@ -52,11 +52,11 @@ class CheckpointFolder:
         return (self.path / "index.json").exists()
 
     def index(self) -> dict[str, Any]:
-        """`{"latest": folder, "best": folder, "kept": [folder, …]}`, the oldest first."""
+        """Reads `{"latest": folder, "best": folder, "kept": [folder, …]}`, the oldest first."""
         return read_json(self.path / "index.json", shape=_Index)
 
     def step(self, which: str) -> Path:
-        """The folder of the `latest` or `best` checkpoint, or of one named as index.json does.
+        """Finds the folder of the `latest` or `best` checkpoint, or of a named one.
 
         Raises:
             ValueError: There is no such checkpoint.
@@ -76,7 +76,7 @@ class CheckpointFolder:
         return folder
 
     def tensors(self, which: str, part: str) -> StoredTensors:
-        """`model` or `training` of a checkpoint, to be read piece by piece.
+        """Opens `model` or `training` of a checkpoint, to be read piece by piece.
 
         Raises:
             ValueError: A file is missing or damaged.
@@ -84,21 +84,21 @@ class CheckpointFolder:
         return StoredTensors(self.step(which), part)
 
     def model(self, which: str) -> dict[str, Tensor]:
-        """The weights of the `latest` or the `best` checkpoint, all of them whole."""
+        """Reads the weights of the `latest` or the `best` checkpoint, all of them whole."""
         return self.tensors(which, "model").whole()
 
     def training(self, which: str = "latest") -> dict[str, Tensor]:
-        """Optimizer moments, random states and, with an average, the raw weights."""
+        """Reads optimizer moments, random states and, with an average, the raw weights."""
         return self.tensors(which, "training").whole()
 
     def state(self, keys: Iterable[str], shape: Any = dict[str, Any]) -> dict[str, Any]:
-        """Position and history of the latest checkpoint, exactly `keys`, which have a shape."""
+        """Reads position and history of the latest checkpoint: exactly `keys`."""
         keys = list(keys)
         state = read_json(self.step("latest") / "state.json", keys, shape)
         return {key: state[key] for key in keys}
 
     def begin(self, step: int) -> Path:
-        """A new temporary folder for the files of a step."""
+        """Makes a temporary folder for the files of a step."""
         # A step can be saved twice (mid-epoch, then as the epoch's end): never in the same folder
         name = _free_name(self.path, f"step-{step:08d}")
         temporary = self.path / f".{name}.{os.getpid()}.tmp"
@@ -139,12 +139,12 @@ class CheckpointFolder:
         self._remove_all_but(_named(self.index()))
 
     def whole_steps(self) -> list[str]:
-        """Folders of steps that have their names, index.json or not; the oldest first."""
+        """Lists folders of steps that have their names, index.json or not; the oldest first."""
         found = matching(self.path, STEP_NAME)
         return sorted((path.name for path in found if matching(path, STEP_FILE)), key=_order)
 
     def index_of(self, steps: list[str]) -> dict[str, Any] | None:
-        """What index.json said, as far as these folders tell; None: not which is the best.
+        """Rebuilds index.json as far as these folders tell; None where they do not tell the best.
 
         The latest knows the best value so far. A folder that was the best when it was written has
         that value, and no epoch without gain after it.
@@ -177,12 +177,12 @@ def _is_best(state: Mapping[str, Any], best_value: float | None) -> bool:
 
 
 def with_prefix(prefix: str, tensors: Mapping[str, T]) -> dict[str, T]:
-    """`{"weight": w}` → `{"network.weight": w}`."""
+    """Puts a prefix before all names: `{"weight": w}` → `{"network.weight": w}`."""
     return {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}
 
 
 def without_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors whose names begin with the prefix, without it."""
+    """Returns the tensors whose names begin with the prefix, without it."""
     start = f"{prefix}."
     return {name[len(start) :]: t for name, t in tensors.items() if name.startswith(start)}
 

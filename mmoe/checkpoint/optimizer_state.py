@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 
 def flatten_optimizer(optimizer: torch.optim.Optimizer, network: nn.Module) -> dict[str, Tensor]:
-    """The optimizer's moments as plain tensors, `PARAMETER/MOMENT`."""
+    """Returns an optimizer's moments as plain tensors named `PARAMETER/MOMENT`."""
     names = _names(optimizer, network)
     return {
         f"{names[index]}/{key}": torch.as_tensor(value)

@@ -11,7 +11,7 @@ from mmoe.parallel.shards import Shard
 
 
 def random_states(device: torch.device) -> dict[str, Tensor]:
-    """The CPU's state and, for a run on a GPU, that of its device."""
+    """Returns the CPU's random state and, for a run on a GPU, that of its device."""
     states = {"random_state": torch.get_rng_state()}
     if device.type == "cuda":
         states["cuda_random_state"] = torch.cuda.get_rng_state(device)
@@ -51,7 +51,7 @@ def _note(before: str, device: torch.device) -> str | None:
 
 
 def own_random_states(device: torch.device) -> dict[str, list[Shard]]:
-    """`random_states` as this rank's rows of tables that have a row for each rank."""
+    """Returns `random_states` as this rank's rows of tables that have a row for each rank."""
     return {
         name: [Shard(state[None], (world_size(), len(state)), (rank(), 0))]
         for name, state in random_states(device).items()

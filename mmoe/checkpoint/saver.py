@@ -102,7 +102,7 @@ class CheckpointSaver:
         self._thread.start()
 
     def wait(self) -> None:
-        """Until the last checkpoint is written.
+        """Waits until the last checkpoint is written.
 
         Raises:
             ValueError, OSError: It could not be.

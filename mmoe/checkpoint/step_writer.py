@@ -40,7 +40,7 @@ class ShardPlanner(DefaultSavePlanner):
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
 
     def create_local_plan(self) -> SavePlan:
-        """What this rank holds."""
+        """Plans what this rank writes."""
         self.tensors: dict[MetadataIndex, Tensor] = {}
         items = []
         for name, shards in self.state_dict.items():
@@ -54,7 +54,7 @@ class ShardPlanner(DefaultSavePlanner):
         return self.plan
 
     def create_global_plan(self, all_plans: list[SavePlan]) -> tuple[list[SavePlan], Metadata]:
-        """Who writes what.
+        """Decides which rank writes what.
 
         Raises:
             ValueError: Pieces of a tensor overlap or leave a hole.
@@ -66,7 +66,7 @@ class ShardPlanner(DefaultSavePlanner):
         return plans[:1], metadata
 
     def resolve_data(self, write_item: WriteItem) -> Tensor:
-        """The numbers to be written."""
+        """Returns the tensor to be written."""
         return self.tensors[write_item.index].detach().cpu().contiguous()
 
 
@@ -95,11 +95,11 @@ class StepWriter(HuggingFaceStorageWriter):
 
     @property
     def what(self) -> str:
-        """For messages."""
+        """Names the checkpoint, for messages."""
         return f"{self.folder.path}: the checkpoint of step {self.step}"
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        """On rank 0: makes the folder, and tells each rank its files."""
+        """Makes the folder and tells each rank its files; on rank 0."""
         self.temporary = self.folder.begin(self.step)
         files = _files_of_ranks(plans)
         return [
@@ -134,7 +134,7 @@ class StepWriter(HuggingFaceStorageWriter):
         return written
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        """On rank 0, when all ranks have written: DCP's own would pickle `metadata`."""
+        """Publishes the step, without DCP's pickled `metadata`; on rank 0."""
         assert self.temporary is not None, "prepare_global_plan comes first"
         self.folder.publish(self.temporary, self.state, best=self.best, keep=self.keep)
 

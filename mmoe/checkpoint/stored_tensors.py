@@ -60,20 +60,20 @@ class StoredTensors:
         return self._metadata.state_dict_metadata  # type: ignore[return-value]  # tensors only
 
     def names(self, prefix: str = "") -> list[str]:
-        """Those that begin with `prefix.`, without it; all where there is none."""
+        """Lists the names that begin with `prefix.`, without it; all where there is none."""
         start = f"{prefix}." if prefix else ""
         return sorted(n.removeprefix(start) for n in self._stored if n.startswith(start))
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Of the whole tensor."""
+        """Returns the shape of the whole tensor."""
         return tuple(self._stored[name].size)
 
     def dtype(self, name: str) -> torch.dtype:
-        """As it was written."""
+        """Returns the dtype in which a tensor was written."""
         return self._stored[name].properties.dtype
 
     def whole(self, prefix: str = "") -> dict[str, Tensor]:
-        """All tensors that begin with `prefix.`, by their names without it."""
+        """Reads all tensors that begin with `prefix.`, by their names without it."""
         start = f"{prefix}." if prefix else ""
         tensors = {
             name: torch.empty(self.shape(start + name), dtype=self.dtype(start + name))
@@ -200,7 +200,7 @@ _NUMBERED = re.compile(r"-\d{5}-of-(\d{5})\.safetensors$")
 
 
 def file_name(part: str, number: int, total: int) -> str:
-    """Of the number-th of so many files.
+    """Names the number-th of so many files.
 
     Example:
         >>> file_name("model", 1, 1), file_name("model", 2, 4)

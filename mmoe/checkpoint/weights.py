@@ -67,7 +67,7 @@ def load_id_maps(embeddings: EmbeddingBackend, model: StoredTensors) -> None:
 def trained_precisions(
     model: StoredTensors, tables: Sequence[TableSpec]
 ) -> dict[str, RowPrecision]:
-    """fp16 where a table was trained so; one that is missing is refused when it is loaded."""
+    """Returns fp16 for tables trained so; one that is missing is refused when it is loaded."""
     there = set(model.names("tables"))
     return {
         table.name: "fp16"

@@ -24,7 +24,7 @@ class Bags(NamedTuple):
     weights_V: Tensor | None
 
     def within(self, rows: range) -> "Bags":
-        """Only the ids that are in `rows`, counted from its first; as many bags, some emptier.
+        """Keeps only the ids in `rows`, counted from its first; as many bags, some emptier.
 
         Example:
             >>> import torch
@@ -48,7 +48,7 @@ def split_bags(
     lengths_CB: Tensor,
     id_weights: Tensor | None,
 ) -> list[Bags]:
-    """A batch as embeddings get it (see `EmbeddingBackend`), by feature.
+    """Splits a batch as embeddings get it (see `EmbeddingBackend`) by feature.
 
     Raises:
         ValueError: A feature is weighted, and no weights came.

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class EmbeddingBackend(Protocol):
-    """What the rest of mmoe asks of embeddings; both backends are `nn.Module`s that offer it."""
+    """The interface of a backend of embedding tables; both are `nn.Module`s that offer it."""
 
     output_dim: int
 
@@ -42,18 +42,18 @@ class EmbeddingBackend(Protocol):
         ...
 
     def table_weights(self) -> dict[str, Tensor]:
-        """The tables themselves (not copies) by name, each [rows, dim] float32."""
+        """Returns the tables themselves (not copies) by name, each [rows, dim] float32."""
         ...
 
     def table_shards(self) -> dict[str, Sharded]:
-        """The tables (not copies) by name: whole where every rank has it, else its pieces here.
+        """Returns the tables (not copies) by name: whole, or the pieces that are here.
 
         A rank may hold none of a table, or several pieces of it.
         """
         ...
 
     def optimizer_state(self) -> dict[str, Tensor]:
-        """What a resumed run needs (not copies): by `TABLE/NAME` tensors with a row for each row.
+        """Returns what a resumed run needs (not copies): `TABLE/NAME`, a row for each row.
 
         Row-wise Adagrad: `sum` [rows]; Adagrad: `sum` [rows, dim]; Adam: `exp_avg`, `exp_avg_sq`
         [rows, dim], and `steps`, int64 [1], of all tables together; SGD: nothing.
@@ -61,11 +61,11 @@ class EmbeddingBackend(Protocol):
         ...
 
     def optimizer_shards(self) -> dict[str, Sharded]:
-        """The tensors of `optimizer_state`, as `table_shards` gives the tables."""
+        """Returns the tensors of `optimizer_state`, cut as `table_shards` cuts the tables."""
         ...
 
     def plan_summary(self) -> list[dict[str, Any]]:
-        """Which rank holds what, one entry a table, for JSON; empty where one process holds all.
+        """Says which rank holds what, one entry a table; empty where one process holds all.
 
         Each has `table`, `rows`, `dim`, `sharding`, `kernel`, `precision`, and `pieces`: for each
         piece its `rank`, `rows` and `columns` (first, and one past the last), and `bytes`,
@@ -103,7 +103,7 @@ def build_embeddings(
     device: torch.device | None = None,
     parallel: ParallelConfig | None = None,
 ) -> nn.Module:
-    """Embedding tables for `features`, trained as `optimizer` says, each at its own rate.
+    """Makes embedding tables for `features`, trained as `optimizer` says, each at its own rate.
 
     `torchrec` runs on TorchRec's `DistributedModelParallel` and FBGEMM's fused kernels and needs an
     initialised process group (`mmoe.parallel.ensure_process_group`); `plain` is `nn.EmbeddingBag`;
@@ -161,7 +161,7 @@ def build_scoring_embeddings(
     precision: ScoringPrecision | Mapping[str, RowPrecision],
     device: torch.device | None = None,
 ) -> nn.Module:
-    """Tables to evaluate and score with, which need no process group; see `ScoringEmbeddings`.
+    """Makes tables to evaluate and score with, which need no process group.
 
     They hold nothing yet. Tables with managed ids are looked up by raw ids.
 
@@ -207,7 +207,7 @@ def _check_plain(optimizer: EmbeddingOptimizerConfig, features: Sequence[Feature
 
 
 def torchrec_problem(device: torch.device | None = None) -> str | None:
-    """Why the torchrec backend cannot be used here, for tables on `device` (the CPU), or None."""
+    """Says why the torchrec backend cannot be used for tables on `device`, or None."""
     for package in ("torchrec", "fbgemm_gpu"):
         if find_spec(package) is None:
             return f"{package} is not installed"

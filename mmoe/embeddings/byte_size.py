@@ -4,7 +4,7 @@ _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def byte_size(count: int) -> str:
-    """So many bytes in the largest unit of which there is one: 1 KiB is 1,024 bytes.
+    """Writes a number of bytes in the largest unit of which there is one: 1 KiB is 1,024 bytes.
 
     Args:
         count: Bytes, 0 or more.

@@ -14,7 +14,7 @@ _DRAWN = 2**22
 
 @torch.no_grad()
 def fill_tables(tables: Mapping[str, Sharded], seed: int) -> None:
-    """Each table from its own generator, so that adding a table changes no other.
+    """Fills each table from its own generator, so that adding a table changes no other.
 
     A piece of a table gets the numbers that it has in the whole one, however it is cut.
     """
@@ -25,7 +25,7 @@ def fill_tables(tables: Mapping[str, Sharded], seed: int) -> None:
 
 
 def fresh_rows(count: int, shape: tuple[int, ...], key: str) -> Tensor:
-    """`count` rows as `fill_tables` makes them for a table [rows, dim]; another key, other rows."""
+    """Makes `count` rows as `fill_tables` does for a table [rows, dim]; another key, other rows."""
     generator, bound = _source(shape[0], key)
     return torch.empty(count, shape[1]).uniform_(-bound, bound, generator=generator)
 

@@ -4,7 +4,7 @@ _PREFIX = "table_"
 
 
 def module_name(table: str) -> str:
-    """What a table is called inside `nn.ModuleDict` and `nn.ParameterDict`.
+    """Names a table inside `nn.ModuleDict` and `nn.ParameterDict`.
 
     Their entries are attributes, so that a table called `items`, `keys` or `forward` would hide one
     of theirs; torch refuses it.
@@ -17,12 +17,12 @@ def module_name(table: str) -> str:
 
 
 def table_of_module(name: str) -> str:
-    """The table that `module_name` named so."""
+    """Returns the table that `module_name` named so."""
     return name.removeprefix(_PREFIX)
 
 
 def table_of_state(name: str) -> str | None:
-    """The table of one tensor of `EmbeddingBackend.optimizer_state`; None: it is of all tables.
+    """Returns the table of a tensor of `EmbeddingBackend.optimizer_state`; None: it is of all.
 
     Example:
         >>> table_of_state("item/exp_avg"), table_of_state("steps")

@@ -17,7 +17,7 @@ def divide_by_length(sums_BD: Tensor, lengths_B: Tensor) -> Tensor:
 
 
 def needed_weights(features: Sequence[FeatureSpec], id_weights: Tensor | None) -> Tensor | None:
-    """The weights, if a feature has any.
+    """Returns the weights of ids where a feature has any, else None.
 
     Raises:
         ValueError: A feature is weighted, and no weights came.
@@ -36,7 +36,7 @@ def needed_weights(features: Sequence[FeatureSpec], id_weights: Tensor | None) -
 def feature_weights(
     features: Sequence[FeatureSpec], counts: list[int], id_weights: Tensor | None
 ) -> list[Tensor | None]:
-    """The weights of each weighted feature's ids, None for the others."""
+    """Returns the weights of each weighted feature's ids, None for the others."""
     weights = needed_weights(features, id_weights)
     if weights is None:
         return [None] * len(features)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def quiet_import() -> Iterator[None]:
-    """To import what imports TorchRec: both packages deprecate modules that they import themselves.
+    """Silences what TorchRec and FBGEMM deprecate of themselves while they are imported.
 
     The caller's own filters hold again afterwards.
     """
@@ -19,5 +19,5 @@ def quiet_import() -> Iterator[None]:
 
 
 def quiet_tracing() -> None:
-    """Once a process, the first forward warns about a check of tracing inside TorchRec."""
+    """Silences TorchRec's warning about a check of tracing, once a process."""
     logging.getLogger("torch.fx._symbolic_trace").setLevel(logging.ERROR)

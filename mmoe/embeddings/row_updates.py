@@ -24,15 +24,15 @@ class RowGradients(NamedTuple):
     g_RD: Tensor
 
     def move(self, steps_RD: Tensor, rate: float) -> None:
-        """Takes `rate` of a step, in place."""
+        """Moves the rows by `rate` of a step, in place."""
         self.weight.index_add_(0, self.rows_R, steps_RD, alpha=-rate)
 
 
 class RowUpdate(Protocol):
-    """One rule for every row that a batch looked up."""
+    """The interface of an update rule for the rows that a batch looked up."""
 
     def new_state(self, weight: Tensor) -> dict[str, Tensor]:
-        """Zeros on the table's device, by name; the first dimension is the table's rows."""
+        """Returns zeros on the table's device, by name; the first dimension is the table's rows."""
         ...
 
     def __call__(
@@ -44,7 +44,7 @@ class RowUpdate(Protocol):
 
 @dataclass(frozen=True)
 class Adagrad:
-    r"""`s += g²`, `w -= rate · g / (√s + eps)`; row-wise with one s for a row, of the mean of g².
+    r"""Adagrad: `s += g²`, `w -= rate · g / (√s + eps)`; row-wise one s a row, of the mean of g².
 
     Source: Duchi et al. 2011; FBGEMM's EXACT_ADAGRAD and EXACT_ROWWISE_ADAGRAD, which it equals.
     """
@@ -53,7 +53,7 @@ class Adagrad:
     rowwise: bool = True
 
     def new_state(self, weight: Tensor) -> dict[str, Tensor]:
-        """The sums of squares."""
+        """Returns the sums of squares, zeros."""
         shape = weight.shape[:1] if self.rowwise else weight.shape
         return {"sum": torch.zeros(shape, device=weight.device)}
 
@@ -71,7 +71,7 @@ class Adagrad:
 
 @dataclass(frozen=True)
 class Adam:
-    r"""`m = β₁m + (1−β₁)g`, `v = β₂v + (1−β₂)g²`, `w -= rate · m̂ / (√v̂ + eps)`, on rows looked up.
+    r"""Adam on rows looked up: `m = β₁m + (1−β₁)g`, v of g² alike, `w -= rate · m̂ / (√v̂ + eps)`.
 
     `m̂ = m / (1 − β₁ᵗ)` and `v̂ = v / (1 − β₂ᵗ)` with t the steps of training so far, not those in
     which the row occurred. A row that a batch does not look up keeps its averages as they are.
@@ -83,7 +83,7 @@ class Adam:
     eps: float
 
     def new_state(self, weight: Tensor) -> dict[str, Tensor]:
-        """Both averages."""
+        """Returns both averages, zeros."""
         names = ("exp_avg", "exp_avg_sq")
         return {name: torch.zeros(weight.shape, device=weight.device) for name in names}
 
@@ -103,10 +103,10 @@ class Adam:
 
 @dataclass(frozen=True)
 class Sgd:
-    """`w -= rate · g`; equals FBGEMM's EXACT_SGD."""
+    """SGD: `w -= rate · g`; equals FBGEMM's EXACT_SGD."""
 
     def new_state(self, weight: Tensor) -> dict[str, Tensor]:
-        """Nothing."""
+        """Returns nothing: there is no state."""
         return {}
 
     def __call__(
@@ -117,7 +117,7 @@ class Sgd:
 
 
 def row_update(config: EmbeddingOptimizerConfig) -> RowUpdate:
-    """The rule that a config asks for."""
+    """Returns the rule that a config asks for."""
     if config.kind == "sgd":
         return Sgd()
     if config.kind == "adam":

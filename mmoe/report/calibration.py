@@ -17,7 +17,7 @@ _Z = 1.959964
 def calibration_figure(
     curves: Mapping[str, Mapping[str, Any]], metrics: Mapping[str, Mapping[str, Any]]
 ) -> Figure:
-    """Observed against predicted, in bins of equal frequency, and how the predictions spread.
+    """Draws observed against predicted rates by bins, and how the predictions spread.
 
     Args:
         curves: Task → its part of curves.json (`calibration`, `histogram`).
@@ -65,7 +65,7 @@ def calibration_figure(
 
 
 def wilson_interval(rate: float, rows: int) -> tuple[float, float]:
-    """The 95 % interval of a rate seen in `rows` rows; it stays within 0 and 1.
+    """Returns the 95 % interval of a rate seen in `rows` rows; it stays within 0 and 1.
 
     Source: Wilson, JASA 22, 1927.
     """

@@ -55,7 +55,7 @@ class _Layout:
 
 
 def gate_heatmap_figure(gates: Sequence[Mapping[str, Any]]) -> Figure:
-    """Mean gate weight of each task and expert, one map a level, and how many experts that makes.
+    """Draws mean gate weights by task and expert, one map a level, and how many experts that makes.
 
     Args:
         gates: The `gates` section of curves.json, or `GateStatistics.summary()`: for each level
@@ -116,7 +116,7 @@ def _level(entry: Mapping[str, Any], levels: int) -> _Level:
 
 
 def expert_groups(names: Sequence[str]) -> list[tuple[str, list[str]]]:
-    """Neighbours whose names differ in the last number only: `("click", ["1", "2"])`."""
+    """Groups neighbours whose names differ in the last number only: `("click", ["1", "2"])`."""
     split = [
         (head, tail) if tail.isdigit() and head else (name, "")
         for name in names

@@ -12,7 +12,7 @@ _NAMES = {"auc": "AUC", "logloss": "log-loss", "ne": "NE", "rmse": "RMSE", "mae"
 
 
 def learning_curve_figure(history: Mapping[str, Any], tasks: Sequence[str] | None = None) -> Figure:
-    """Training loss over validation loss, and under it the validation metric, for each task.
+    """Draws training over validation loss, and under them the validation metric, for each task.
 
     Args:
         history: What history.json holds: `epochs` and `monitor`.
@@ -59,7 +59,7 @@ def learning_curve_figure(history: Mapping[str, Any], tasks: Sequence[str] | Non
 
 
 def best_epoch(epochs: Sequence[Mapping[str, Any]]) -> int | None:
-    """The epoch whose checkpoint was kept: the last one marked as the best so far."""
+    """Returns the epoch whose checkpoint was kept: the last one marked as the best so far."""
     marked = [entry["epoch"] for entry in epochs if entry.get("best")]
     return marked[-1] if marked else None
 

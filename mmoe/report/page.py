@@ -59,7 +59,7 @@ def _check_not_of_run(target: Path, folder: Path) -> None:
 
 
 def render(run: Run) -> str:
-    """The page as text."""
+    """Returns the page as text."""
     home = files("mmoe.report") / "templates"
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     template = environment.from_string(home.joinpath("report.html.j2").read_text(encoding="utf-8"))

@@ -12,7 +12,7 @@ from mmoe.report import style
 def roc_figure(
     curves: Mapping[str, Mapping[str, Any]], metrics: Mapping[str, Mapping[str, Any]]
 ) -> Figure:
-    """The ROC of every binary task.
+    """Draws the ROC of every binary task.
 
     Args:
         curves: Task → its part of curves.json; tasks without a `roc` get an empty panel.

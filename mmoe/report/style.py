@@ -39,25 +39,25 @@ _TITLE_LETTERS = {1: 40, 2: 40, 3: 34, 4: 24}
 
 
 def columns_for(panels: int) -> int:
-    """Columns of a grid of small panels: 1–4, with no lonely panel in the last row if avoidable."""
+    """Chooses 1–4 columns for a grid of small panels, with no lonely last one if avoidable."""
     if panels <= 4:
         return max(panels, 1)
     return 3 if panels in (5, 6, 9) else 4
 
 
 def square_width(columns: int) -> float:
-    """Width in inches of one panel that is about as high as wide."""
+    """Returns the width in inches of one panel that is about as high as wide."""
     return _SQUARE[columns]
 
 
 def few_ticks(most: int, integer: bool = False) -> MaxNLocator:
-    """Round tick values: steps of 1, 2, 2.5 or 5."""
+    """Chooses round tick values: steps of 1, 2, 2.5 or 5."""
     steps = [1, 2, 5, 10] if integer else [1, 2, 2.5, 5, 10]
     return MaxNLocator(nbins=most, integer=integer, steps=steps, min_n_ticks=1)
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """A figure that lays itself out and belongs to no pyplot state."""
+    """Makes a figure that lays itself out and belongs to no pyplot state."""
     return Figure(figsize=(width, height), layout="constrained", facecolor=PAPER)
 
 
@@ -70,7 +70,7 @@ def dress(
     columns: int = 1,
     pad: float = 6,
 ) -> None:
-    """Quiet axes: light grid, no box, a bold title at the left that fits into one of `columns`."""
+    """Gives axes a light grid, no box, a bold title at the left that fits into one of `columns`."""
     axes.set_facecolor("none")
     axes.grid(True, color=GRID, linewidth=0.8)
     axes.set_axisbelow(True)
@@ -91,7 +91,7 @@ def dress(
 
 
 def say_nothing_to_draw(axes: Axes, reason: str) -> None:
-    """An empty panel that says why it is empty."""
+    """Draws an empty panel that says why it is empty."""
     axes.set_xticks([])
     axes.set_yticks([])
     axes.text(
@@ -101,12 +101,12 @@ def say_nothing_to_draw(axes: Axes, reason: str) -> None:
 
 
 def shorten(text: str, limit: int) -> str:
-    """The text, cut with an ellipsis where it is longer than `limit` characters."""
+    """Cuts text with an ellipsis where it is longer than `limit` characters."""
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def themed_svg(figure: Figure, name: str, description: str) -> str:
-    """The figure as SVG for one HTML page: colours are CSS variables, text stays text.
+    """Returns the figure as SVG for one HTML page: colours are CSS variables, text stays text.
 
     Args:
         figure: Drawn in the colours of this module.

@@ -28,7 +28,7 @@ class Table:
 
 
 def results_tables(tasks: Mapping[str, Mapping[str, Any]]) -> list[Table]:
-    """Results of the binary tasks, then of the regression tasks; columns of dashes are left out.
+    """Makes the tables of binary, then of regression tasks; columns of dashes are left out.
 
     Example:
         >>> table = results_tables({"click": {"auc": 0.75, "rows": 900, "positives": 45}})[0]
@@ -55,7 +55,7 @@ def results_tables(tasks: Mapping[str, Mapping[str, Any]]) -> list[Table]:
 
 
 def model_line(model: ModelConfig) -> str:
-    """The model in a few words.
+    """Describes the model in a few words.
 
     Example:
         >>> model_line(ModelConfig())
@@ -94,12 +94,12 @@ def _gates(gate: GateConfig) -> str:
 
 
 def count(value: Any) -> str:
-    """A whole number with thin spaces between thousands."""
+    """Writes a whole number with thin spaces between thousands."""
     return NONE if not _known(value) else f"{int(value):,}".replace(",", "\u202f")
 
 
 def duration(seconds: Any) -> str:
-    """Seconds as a person says them.
+    """Writes seconds as a person says them.
 
     Example:
         >>> duration(12.34), duration(95), duration(7260)

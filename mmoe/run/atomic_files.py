@@ -46,7 +46,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def check_new_file(output: Path, example: str, overwrite: bool) -> None:
-    """Whether a command's `--output` can be made.
+    """Refuses an `--output` that cannot be made, before any work is done for it.
 
     Raises:
         ValueError: It is a folder, below a file, or exists without `overwrite`.
@@ -61,7 +61,7 @@ def check_new_file(output: Path, example: str, overwrite: bool) -> None:
 
 
 def not_written(output: Path, error: OSError, needed: int | None = None) -> Exception:
-    """What to raise where a file could not be written, when its half is gone; with what room is.
+    """Makes the error of a file that could not be written, its half removed, free room told.
 
     Args:
         output: The file.

@@ -28,24 +28,24 @@ class Terminal(Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """As in rich; what is no style or control of rich's own is made readable."""
+        """Renders as rich does, with control characters of the data made readable."""
         for segment in super().render(renderable, options):
             text, style, control = segment
             yield segment if control else Segment(readable(text, keep="\n"), style)
 
 
 class Reporter(Protocol):
-    """Where long work reports to."""
+    """Takes what long work says of its progress."""
 
     def say(self, text: str) -> None:
-        """One line that stays."""
+        """Says one line that stays."""
         ...
 
     @contextmanager
     def track(
         self, what: str, total: int | None, unit: str, *, done: int = 0
     ) -> Iterator["Tracker"]:
-        """A bar (or lines) for work of `total` units, `done` of them in an earlier process."""
+        """Begins a bar (or lines) for `total` units of work, `done` of them earlier."""
         ...
 
 
@@ -53,35 +53,35 @@ class Tracker(Protocol):
     """Progress of one piece of work."""
 
     def advance(self, amount: int, note: str = "") -> None:
-        """`amount` more units are done; `note` says how it goes (losses)."""
+        """Counts `amount` more units as done; `note` says how it goes (losses)."""
         ...
 
 
 class SilentReporter:
-    """Says nothing."""
+    """A reporter that says nothing."""
 
     def say(self, text: str) -> None:
-        """Nothing."""
+        """Says nothing."""
 
     @contextmanager
     def track(self, what: str, total: int | None, unit: str, *, done: int = 0) -> Iterator[Tracker]:
-        """A tracker that shows nothing."""
+        """Gives a tracker that shows nothing."""
         yield _Silent()
 
 
 class ConsoleReporter:
-    """Writes to standard error, so that standard output holds results alone."""
+    """A reporter that writes to standard error: standard output holds results alone."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Terminal(stderr=True, highlight=False)
 
     def say(self, text: str) -> None:
-        """One line that stays, above a running bar; never wrapped, so that logs can be searched."""
+        """Says one line that stays, never wrapped, so that logs can be searched."""
         self.console.print(readable(text), markup=False, soft_wrap=True)
 
     @contextmanager
     def track(self, what: str, total: int | None, unit: str, *, done: int = 0) -> Iterator[Tracker]:
-        """A bar on a terminal; elsewhere a line every `SECONDS_BETWEEN_LINES`."""
+        """Shows a bar on a terminal; elsewhere a line every `SECONDS_BETWEEN_LINES`."""
         if not self.console.is_terminal:
             yield _Lines(self, what, total, unit, done)
             return

@@ -81,7 +81,7 @@ class RunDirectory:
 
     @classmethod
     def open(cls, path: str | Path) -> "RunDirectory":
-        """An existing run.
+        """Opens an existing run.
 
         Raises:
             ValueError: `path` is not the folder of a run that got as far as a checkpoint.
@@ -98,11 +98,11 @@ class RunDirectory:
         return run
 
     def config(self) -> RunConfig:
-        """The config the run was trained with."""
+        """Reads the config that the run was trained with."""
         return load_config(self.config_file)
 
     def metrics(self) -> dict[str, Any]:
-        """What metrics.json holds.
+        """Reads metrics.json.
 
         Raises:
             ValueError: The run has not finished.

@@ -21,12 +21,12 @@ _NAMES = 100_000
 
 
 class FolderExists(ValueError):
-    """The folder holds something already."""
+    """Raised where a folder that was to be made holds something already."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FolderMark:
-    """What mmoe.json says.
+    """What mmoe.json says: which process of mmoe made a folder, and for what.
 
     Attributes:
         kind: Of the folder.
@@ -44,7 +44,7 @@ class FolderMark:
 
     @classmethod
     def read(cls, folder: Path) -> "FolderMark | None":
-        """The mark of a folder; None: it has none.
+        """Reads the mark of a folder; None where it has none.
 
         Raises:
             ValueError: It is damaged, or of a later version.
@@ -146,7 +146,7 @@ class FolderClaim:
         self.mark = FolderMark.read(folder)
 
     def check(self, *, look: bool = True) -> None:
-        """Whether the folder is still this process's; see `FolderLock.check`."""
+        """Refuses to go on where the folder is no longer this process's; see `FolderLock.check`."""
         if self.lock is not None:
             self.lock.check(look=look)
 
@@ -157,13 +157,13 @@ class FolderClaim:
             self.mark.write(self.lock.folder)
 
     def release(self) -> None:
-        """Lets others write there."""
+        """Gives the folder up, so that others may write there."""
         if self.lock is not None:
             self.lock.release()
             self.lock = None
 
     def withdraw(self) -> None:
-        """Takes mark, lock and, where it was made for them and is empty, the folder away."""
+        """Removes mark, lock and, where it was made for them and is empty, the folder."""
         if self.lock is None or self.mark is None or not self.lock.is_mine():
             return
         folder = self.lock.folder
@@ -212,7 +212,7 @@ def holds_nothing(folder: Path) -> bool:
 
 
 def exists_already(path: Path) -> FolderExists:
-    """The refusal of a folder that holds something, or of a link that leads to none."""
+    """Makes the refusal of a folder that holds something, or of a link that leads to none."""
     if path.is_symlink() and not path.exists():
         return FolderExists(
             f"{path}: is a link to {path.readlink()}, which is not there; make that folder, or "
@@ -231,7 +231,7 @@ def remove_stray_files(folder: Path) -> None:
 
 
 def contents(folder: Path, shown: int = 5) -> str:
-    """The first names in a folder, for a message."""
+    """Names the first files of a folder, for a message."""
     names = sorted(path.name for path in folder.iterdir())
     more = f" and {len(names) - shown} more" if len(names) > shown else ""
     return ", ".join(names[:shown]) + more

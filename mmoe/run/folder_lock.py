@@ -30,7 +30,7 @@ _held: set[int] = set()
 
 
 class FolderInUse(ValueError):
-    """Another process writes into the folder."""
+    """Raised where another process writes into the folder."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Holder:
 
     @classmethod
     def here(cls) -> "Holder":
-        """This process, now."""
+        """Describes this process, now."""
         since = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
         return cls(
             uuid.uuid4().hex, os.getpid(), socket.gethostname(), _machine(), since, _launch()
@@ -63,7 +63,7 @@ class Holder:
 
     @classmethod
     def parse(cls, text: str) -> "Holder | None":
-        """What a lock file says; None: it is damaged."""
+        """Reads a lock file's text; None where it is damaged."""
         try:
             content = json.loads(text)
             words = {f.name: str(content[f.name]) for f in fields(cls) if f.name != "pid"}
@@ -137,7 +137,7 @@ class FolderLock:
         return cls(folder, mine, descriptor)
 
     def check(self, *, look: bool = True) -> None:
-        """Whether the lock is still this process's.
+        """Refuses to go on where the lock is no longer this process's.
 
         Args:
             look: False: by what the last sign of life found, at no cost.
@@ -164,7 +164,7 @@ class FolderLock:
         return not self._lost and self._is_mine()
 
     def release(self) -> None:
-        """Gives the lock up; the file goes."""
+        """Gives the lock up and removes its file."""
         self._ended.set()
         if self.is_mine():
             with suppress(OSError):

@@ -23,7 +23,7 @@ _OF_MANY_DAYS = [name for name in TITLES if name not in ("oracle_auc", "logloss"
 
 
 def metrics_table(metrics: Mapping[str, Any], title: str = "test split") -> Table:
-    """Metrics, a line a task; `best` is the AUC of the true probabilities.
+    """Makes a table of metrics, a line a task; `best` is the AUC of the true probabilities.
 
     Args:
         metrics: What metrics.json holds.
@@ -45,7 +45,7 @@ def metrics_table(metrics: Mapping[str, Any], title: str = "test split") -> Tabl
 
 
 def backtest_table(result: Mapping[str, Any]) -> Table:
-    """A line a tested day and task, then all tested rows together; fits into a terminal of 80.
+    """Makes a table of a backtest, a line a tested day and task, 80 columns wide at most.
 
     Args:
         result: What backtest.json holds.

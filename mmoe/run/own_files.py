@@ -34,13 +34,13 @@ def remove_files(folder: Path, own: re.Pattern[str]) -> None:
 
 
 def remove_folders(folder: Path, named: re.Pattern[str], own: re.Pattern[str]) -> None:
-    """`remove_files` for each folder inside that has such a name."""
+    """Removes, as `remove_files` does, the files of each folder inside that has such a name."""
     for path in matching(folder, named):
         remove_files(path, own)
 
 
 def matching(folder: Path, named: re.Pattern[str]) -> list[Path]:
-    """What lies in the folder under such a name, in order; nothing where there is no folder."""
+    """Lists what lies in the folder under such a name, in order; nothing where it is absent."""
     if not folder.is_dir():
         return []
     return sorted(path for path in folder.iterdir() if named.fullmatch(path.name))

@@ -14,7 +14,7 @@ Identity = tuple[int, int]
 
 
 def identity(path: Path) -> Identity | None:
-    """None: there is no such file."""
+    """Returns device and inode of a file; None where there is no such file."""
     try:
         found = path.stat()
     except OSError:
@@ -23,12 +23,12 @@ def identity(path: Path) -> Identity | None:
 
 
 def identities(paths: Iterable[Path]) -> dict[Identity, Path]:
-    """The files that are there, each under one of its names."""
+    """Returns the files that are there, each under one of its names."""
     return {key: path for path in paths if (key := identity(path)) is not None}
 
 
 def local_path(file: DataFile) -> Path | None:
-    """Where it lies on this machine; None: it is fetched from elsewhere."""
+    """Returns where a file lies on this machine; None where it is fetched from elsewhere."""
     if not is_address(file.address):
         return Path(file.address)
     # Of a chain such as simplecache::file://… the last link says where the bytes are

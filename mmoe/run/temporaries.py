@@ -10,7 +10,7 @@ _NAME = re.compile(r"\.(?P<name>.+)\.mmoe-(?P<machine>[0-9a-f]{8})-(?P<process>\
 
 
 def temporary_beside(output: Path) -> Path:
-    """Where this process writes what will be moved to `output`.
+    """Names the file that this process writes before it is moved to `output`.
 
     Example:
         >>> import re
@@ -22,7 +22,7 @@ def temporary_beside(output: Path) -> Path:
 
 
 def is_temporary(name: str) -> bool:
-    """Whether `temporary_beside` made the name, here or on another machine."""
+    """Says whether `temporary_beside` made the name, here or on another machine."""
     return _NAME.fullmatch(name) is not None
 
 

@@ -31,7 +31,7 @@ _COUNTERS = ("steps", "learnt_at", "windows", "evicted", "lookups", "unseen")
 
 
 class IdAdmission:
-    """The owners of one table's rows.
+    """Owners of one table's rows: which id has which, who is admitted, who is evicted.
 
     Training notes every batch's ids; steps are gathered into windows of `evict_every` (the first
     ones are shorter and end after steps 1, 2, 4, 8, …, so that an empty table fills at once). At
@@ -72,7 +72,7 @@ class IdAdmission:
         self._window: list[Tensor] = []
 
     def rows_of(self, ids_V: Tensor) -> Tensor:
-        """The row of each raw id: its own, 1 for those without one, 0 for missing.
+        """Returns the row of each raw id: its own, 1 for those without one, 0 for missing.
 
         Args:
             ids_V: int64, as `mmoe.datasets` encodes them.
@@ -85,11 +85,11 @@ class IdAdmission:
         return torch.where(ids_V < _FIRST, ids_V, found_V)
 
     def note(self, ids_V: Tensor) -> None:
-        """Ids of a training batch; they count when the window ends."""
+        """Notes the ids of a training batch; they count when the window ends."""
         self._window.append(ids_V[ids_V >= _FIRST])
 
     def count(self, rows_V: Tensor) -> None:
-        """Rows that a training batch looked up, for `summary`."""
+        """Counts rows that a training batch looked up, for `summary`."""
         self.counters["lookups"] += int((rows_V > 0).sum())
         self.counters["unseen"] += int((rows_V == _UNSEEN).sum())
 
@@ -119,11 +119,11 @@ class IdAdmission:
         }
 
     def restart_counts(self) -> None:
-        """A new epoch: its lookups are counted from 0."""
+        """Begins to count lookups at 0, for a new epoch."""
         self.counters |= {"lookups": 0, "unseen": 0}
 
     def map(self) -> dict[str, Tensor]:
-        """The owners (not a copy): all that lookups need."""
+        """Returns the owners (not a copy): all that lookups need."""
         state = self.collisions.state_dict()
         return {name: state[name] for name in _MAP}
 

@@ -50,7 +50,7 @@ class ManagedEmbeddings(nn.Module):
         return self.module(self.rows_of(values, lengths_CB), lengths_CB, *others)
 
     def rows_of(self, values: Tensor, lengths_CB: Tensor) -> Tensor:
-        """Rows of the tables, int64 [V]; in training the ids of all ranks are noted.
+        """Returns rows of the tables, int64 [V]; in training the ids of all ranks are noted.
 
         Ids are looked up on the CPU, where their owners are, wherever the tables are.
         """
@@ -110,7 +110,7 @@ class ManagedEmbeddings(nn.Module):
         """None: which row an id has is known when the step before it is over."""
 
     def maps(self) -> dict[str, Tensor]:
-        """`TABLE.TENSOR`: who owns which row (not copies); scoring needs them beside the tables."""
+        """Returns `TABLE.TENSOR`: who owns which row (not copies), which scoring needs."""
         return {
             f"{table}.{name}": tensor
             for table, admission in self.admissions.items()
@@ -118,7 +118,7 @@ class ManagedEmbeddings(nn.Module):
         }
 
     def progress(self) -> dict[str, Tensor]:
-        """`TABLE.TENSOR`: what training needs beside `maps` to go on to the bit."""
+        """Returns `TABLE.TENSOR`: what training needs beside `maps` to go on to the bit."""
         return {
             f"{table}.{name}": tensor
             for table, admission in self.admissions.items()
@@ -137,7 +137,7 @@ class ManagedEmbeddings(nn.Module):
     def continue_from(
         self, maps: Mapping[str, Tensor], progress: Mapping[str, Tensor]
     ) -> list[str]:
-        """Owners as another run's `maps` and `progress` have them, where it has the table.
+        """Takes owners as another run's `maps` and `progress` have them, where it has the table.
 
         Returns:
             The names of those tables; the owners of others are as they were.
@@ -148,7 +148,7 @@ class ManagedEmbeddings(nn.Module):
         return known
 
     def summary(self) -> dict[str, dict[str, int | float | None]]:
-        """By table: rows, in_use, evicted, and the unseen share of this epoch's lookups."""
+        """Returns by table: rows, in_use, evicted, and the unseen share of this epoch's lookups."""
         return {table: admission.summary() for table, admission in self.admissions.items()}
 
     def restart_counts(self) -> None:
@@ -174,7 +174,7 @@ class ManagedEmbeddings(nn.Module):
 
 
 def managed_ids(embeddings: object) -> ManagedEmbeddings | None:
-    """The embeddings, where one of their tables is managed."""
+    """Returns the embeddings where one of their tables is managed, else None."""
     return embeddings if isinstance(embeddings, ManagedEmbeddings) else None
 
 

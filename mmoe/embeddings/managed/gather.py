@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 def gather_ids(parts: Sequence[Tensor]) -> list[Tensor]:
-    """Each part as it would be with the ids of all ranks, rank after rank.
+    """Gathers the ids of all ranks: each part as it would be with all of them, rank after rank.
 
     All ranks call it together, each with as many parts, of any length.
 

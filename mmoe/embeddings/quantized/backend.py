@@ -124,14 +124,14 @@ class ScoringEmbeddings(nn.Module):
 
 
 def scoring_embeddings(embeddings: object) -> ScoringEmbeddings | None:
-    """The tables that have to be filled, if these are tables to score with."""
+    """Returns the tables if these are tables to score with, else None."""
     ids = managed_ids(embeddings)
     module = embeddings if ids is None else ids.module
     return module if isinstance(module, ScoringEmbeddings) else None
 
 
 def memory_of_tables(tables: Sequence[TableSpec], precision: RowPrecision) -> str:
-    """What tables take, for people.
+    """Writes how much memory tables take, for people.
 
     Example:
         >>> from mmoe.config import TableSpec

@@ -15,7 +15,7 @@ def pool_over_ranks(
     dims: Sequence[int],
     pool: Callable[[int, Bags], Tensor],
 ) -> list[Tensor]:
-    """`sums_BD` of each feature for this rank's rows; all ranks call it together.
+    """Returns `sums_BD` of each feature for this rank's rows; all ranks call it together.
 
     Args:
         bags: This rank's ids of each feature.

@@ -9,7 +9,7 @@ from mmoe.embeddings.quantized.stored_rows import RowPrecision, row_bytes
 def spread_tables(
     tables: Sequence[TableSpec], ranks: int, precisions: Mapping[str, RowPrecision]
 ) -> dict[str, list[range]]:
-    """For each table the rows that rank 0 holds, those that rank 1 holds, …
+    """Says for each table which rows rank 0 holds, which rank 1, …
 
     A table of no more than a rank's even share of all bytes stays whole, on the rank that has the
     fewest so far (the largest tables choose first): then its sums have the bits of one process.

@@ -12,7 +12,7 @@ _SCALE_AND_BIAS = 8  # bytes at the end of an int8 row: two fp32
 
 
 class StoredRows(Protocol):
-    """What a precision has to offer; sums are fp32."""
+    """The interface of rows stored in some precision; sums are fp32."""
 
     stored: Tensor
 
@@ -25,7 +25,7 @@ class StoredRows(Protocol):
         ...
 
     def pool(self, ids_V: Tensor, lengths_B: Tensor, weights_V: Tensor | None) -> Tensor:
-        """`sums_BD`: Σ e, or Σ w·e, over each bag's ids; zeros where it has none.
+        """Returns `sums_BD`: Σ e, or Σ w·e, over each bag's ids; zeros where it has none.
 
         Args:
             ids_V: int64, bag after bag.
@@ -36,7 +36,7 @@ class StoredRows(Protocol):
 
 
 class Int8Rows:
-    """`e ≈ scale · q + bias`, with q in 0 … 255, and a scale and a bias in fp32 for each row.
+    """Rows in int8: `e ≈ scale · q + bias`, q in 0 … 255, scale and bias in fp32 for each row.
 
     `bias = min(e)`, `scale = (max(e) - min(e)) / 255`, so that a number is off by no more
     than half a scale (and 1e-8, which torch adds to a row's range so that none divides by zero).
@@ -83,7 +83,7 @@ class Int8Rows:
 
 
 class Fp16Rows:
-    """Every number rounded to fp16; sums are taken in fp32.
+    """Rows rounded to fp16; sums are taken in fp32.
 
     Args:
         rows, dim: Of the table.
@@ -112,7 +112,7 @@ class Fp16Rows:
 
 
 class Fp32Rows:
-    """Every number as it is.
+    """Rows as they were trained.
 
     Args:
         rows, dim: Of the table.
@@ -135,14 +135,14 @@ class Fp32Rows:
 def stored_rows(
     rows: int, dim: int, precision: RowPrecision, device: torch.device | None = None
 ) -> StoredRows:
-    """Room for so many rows; not filled. Those in int8 lie on the CPU, where torch has kernels."""
+    """Makes room for so many rows, not filled; int8 lies on the CPU, where torch has kernels."""
     if precision == "int8":
         return Int8Rows(rows, dim)
     return (Fp16Rows if precision == "fp16" else Fp32Rows)(rows, dim, device)
 
 
 def row_bytes(dim: int, precision: str) -> int:
-    """Of one row.
+    """Returns the bytes of one row.
 
     Example:
         >>> row_bytes(64, "fp32"), row_bytes(64, "fp16"), row_bytes(64, "int8")

@@ -13,7 +13,7 @@ from mmoe.config import FeatureSpec
 
 @dataclass(frozen=True)
 class Block:
-    """Columns that are next to each other before and after.
+    """A block of columns that are next to each other before and after they are arranged.
 
     Attributes:
         source: First column before.
@@ -41,7 +41,7 @@ class Block:
 def arrangement(
     features: Sequence[FeatureSpec], dims: Sequence[int], keys: Sequence[str]
 ) -> list[Block]:
-    """The fewest blocks that bring the columns of `keys` into the order of `features`.
+    """Finds the fewest blocks that bring the columns of `keys` into the order of `features`.
 
     Args:
         features: In the wanted order; those with pooling mean are to be divided.
@@ -72,7 +72,7 @@ def arrangement(
 
 
 def arrange(sums_BD: Tensor, lengths_CB: Tensor, blocks: Sequence[Block]) -> Tensor:
-    """Pooled columns in the order of the features, means divided by the number of their ids.
+    """Puts pooled columns in the order of the features, means divided by the number of their ids.
 
     A row without ids stays zero. Tables pool by sum, and the division is done per feature, because
     a TorchRec table has one pooling for all the features that share it.

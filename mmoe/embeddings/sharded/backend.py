@@ -139,7 +139,7 @@ class ShardedEmbeddings(nn.Module):
         )
 
     def table_weights(self) -> dict[str, Tensor]:
-        """The tables by name, where this process holds all of them whole.
+        """Returns the tables by name, where this process holds all of them whole.
 
         Raises:
             ValueError: One of them is spread over ranks.
@@ -174,7 +174,7 @@ class ShardedEmbeddings(nn.Module):
         return {name: found.get(name, []) for name in (f"{table}/sum" for table in self._shards)}
 
     def scale_learning_rates(self, factor: float) -> None:
-        """For the next backward pass."""
+        """Scales the rates for the next backward pass."""
         self._replicas.scale_learning_rates(factor)
         optimizer = self.sharded.fused_optimizer
         for group in _kernel_optimizers(optimizer):
@@ -189,7 +189,7 @@ class ShardedEmbeddings(nn.Module):
         self._replicas.step()
 
     def plan_summary(self) -> list[dict[str, Any]]:
-        """Who holds what, one entry a table; the same on every rank."""
+        """Says who holds what, one entry a table; the same on every rank."""
         (plan,) = self.sharded.plan.plan.values()
         return plan_rows(
             self.tables,

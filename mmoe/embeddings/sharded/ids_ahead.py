@@ -74,12 +74,12 @@ class IdsAhead(TrainPipelineSparseDist, Generic[StepT]):
         self.reset()
 
     def start_sparse_data_dist(self, batch: Any, context: Any) -> None:
-        """The numbers of ids leave; see TorchRec."""
+        """Sends the numbers of ids; see TorchRec."""
         with self._phases.sending():
             super().start_sparse_data_dist(batch, context)
 
     def wait_sparse_data_dist(self, context: Any) -> None:
-        """The numbers are there, the ids leave; see TorchRec."""
+        """Waits for the numbers and sends the ids; see TorchRec."""
         with self._phases.sending():
             super().wait_sparse_data_dist(context)
 

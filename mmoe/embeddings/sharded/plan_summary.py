@@ -17,7 +17,7 @@ def plan_rows(
     parallel: ParallelConfig,
     ranks: int,
 ) -> list[dict[str, Any]]:
-    """One entry a table, for JSON.
+    """Lists the plan for JSON, one entry a table.
 
     See `EmbeddingBackend.plan_summary`.
     """

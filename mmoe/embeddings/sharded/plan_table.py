@@ -13,7 +13,7 @@ _SHOWN = 8
 
 
 def plan_table(summary: Sequence[Mapping[str, Any]]) -> Table:
-    """What `EmbeddingBackend.plan_summary` gives, to print: of each table what each rank holds."""
+    """Makes a table to print of a plan: for each embedding table what each rank holds."""
     shown = Table(title="who holds the embedding tables", box=SIMPLE_HEAD, title_justify="left")
     for name in ("table", "sharding", "kernel", "precision"):
         shown.add_column(name)

@@ -59,7 +59,7 @@ class World:
 
     @classmethod
     def of_this_process(cls, parallel: ParallelConfig, device: torch.device) -> "World":
-        """All ranks call it; the one with the least memory counts for all."""
+        """Describes the ranks, all of which call it; the least memory of one counts for all."""
         ranks = dist.get_world_size()
         local = _local_ranks(ranks)
         asked = parallel.memory_gib
@@ -78,7 +78,7 @@ def plan_tables(
     parallel: ParallelConfig,
     world: World,
 ) -> ShardingPlan:
-    """The plan, the same on every rank.
+    """Plans which rank holds which rows and columns; the same plan on every rank.
 
     Raises:
         ValueError: On every rank alike: a table's placement cannot be had, or the ranks have not
@@ -155,7 +155,7 @@ def _placements(
 def piece_bytes(
     rows: int, columns: int, optimizer: EmbeddingOptimizerConfig, precision: str
 ) -> int:
-    """Of rows of a table, with the optimizer's state.
+    """Returns the bytes of a piece of a table, with the optimizer's state.
 
     Example:
         >>> piece_bytes(1000, 16, EmbeddingOptimizerConfig(kind="rowwise_adagrad"), "fp32")

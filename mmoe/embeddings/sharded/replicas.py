@@ -49,11 +49,11 @@ class Replicas:
         self._optimizer = TableOptimizer(self._weights, rates, row_update(config))
 
     def state(self) -> dict[str, Tensor]:
-        """Of the optimizer, by `TABLE/NAME`."""
+        """Returns the optimizer's state, by `TABLE/NAME`."""
         return self._optimizer.state()
 
     def scale_learning_rates(self, factor: float) -> None:
-        """For the next step."""
+        """Scales the rates for the next step."""
         self._optimizer.factor = factor
 
     def step(self) -> None:

@@ -28,14 +28,14 @@ _SHARDINGS = [
 
 
 class TableSharder(EmbeddingBagCollectionSharder):
-    """Rows over ranks on the CPU too.
+    """TorchRec's sharder, with rows over ranks on the CPU too.
 
     TorchRec lists row-wise, table-row-wise and grid for GPUs alone, because they end in a
     reduce-scatter, which gloo lacks; where the ranks talk by gloo, `SumOverRanks` is put there.
     """
 
     def sharding_types(self, compute_device_type: str) -> list[str]:
-        """All of them."""
+        """Lists all ways to shard."""
         return _SHARDINGS
 
     def shard(

@@ -10,7 +10,7 @@ from torchrec.distributed.types import Awaitable, NoWait
 
 
 class SumOverRanks(nn.Module):
-    """In the place of TorchRec's `PooledEmbeddingsReduceScatter`, for gloo.
+    """Sums pooled embeddings over gloo ranks, for TorchRec's `PooledEmbeddingsReduceScatter`.
 
     Every rank of the group has looked up the rows it holds, for the batches of all; rank r gets the
     sum over the ranks of what belongs to its batch, `out_BD = Σ_w part_w[rows of r]`. Gloo has no
@@ -31,7 +31,7 @@ class SumOverRanks(nn.Module):
     def forward(
         self, parts_AD: Tensor, input_splits: Sequence[int] | None = None
     ) -> Awaitable[Tensor]:
-        """The sum for this rank's batch.
+        """Returns the sum for this rank's batch.
 
         Args:
             parts_AD: This rank's share for the batches of all ranks, one under another.
