@@ -6,9 +6,9 @@
 #include <tuple>
 
 #include "../distinct.h"
-#include "exchange_rows.h"
 #include "../indices.h"
 #include "../memory.h"
+#include "exchange_rows.h"
 
 namespace mmoe {
 namespace {

@@ -106,5 +106,6 @@ std::vector<Byte*> rows_of(const Layout& layout, Byte* message) {
 
 }  // namespace mmoe::exchange
 
-#define MMOE_KERNELS "exchange_kernels.h"
+// Beside each_isa.h, which includes it
+#define MMOE_KERNELS "exchange/exchange_kernels.h"
 #include "../each_isa.h"

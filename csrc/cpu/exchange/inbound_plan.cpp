@@ -5,8 +5,8 @@
 
 #include <tuple>
 
-#include "exchange_rows.h"
 #include "../indices.h"
+#include "exchange_rows.h"
 
 namespace mmoe {
 namespace {

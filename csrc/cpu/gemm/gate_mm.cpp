@@ -4,8 +4,8 @@
 
 #include <torch/csrc/stable/library.h>
 
-#include "expert_layer.h"
 #include "../memory.h"
+#include "expert_layer.h"
 
 namespace mmoe {
 namespace {

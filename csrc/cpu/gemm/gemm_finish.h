@@ -3,8 +3,8 @@
 
 #include <type_traits>
 
-#include "gemm.h"
 #include "../rows.h"
+#include "gemm.h"
 
 namespace mmoe::gemm {
 namespace MMOE_ISA {

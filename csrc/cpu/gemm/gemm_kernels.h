@@ -11,9 +11,9 @@
 
 #include <cstring>
 
+#include "../rows.h"
 #include "gemm.h"
 #include "gemm_finish.h"
-#include "../rows.h"
 
 #define MMOE_UNROLL _Pragma("GCC unroll 16")
 

@@ -5,8 +5,8 @@
 
 #include <cstring>
 
-#include "expert_layer.h"
 #include "../memory.h"
+#include "expert_layer.h"
 
 namespace mmoe {
 namespace {

@@ -2,8 +2,8 @@
 // gradient of the bias, and what surrounds a product of the library. A block per tile of an
 // expert's rows and of 32 lanes' columns.
 
-#include "grouped_mm.h"
 #include "../rowwise.cuh"
+#include "grouped_mm.h"
 
 namespace mmoe {
 namespace {
