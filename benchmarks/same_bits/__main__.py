@@ -10,6 +10,7 @@ differs; the last line is JSON. Exit code 1 where anything does.
 
 import argparse
 import json
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -30,13 +31,15 @@ def main() -> int:
         write_logs(folder / "logs")
     known = json.loads(facts_file.read_text()) if facts_file.exists() else {}
     compared, differ = 0, []
+    compared_in = f"compared-{os.getpid()}"
     for case in _chosen(options.only):
-        runs = folder / ("recorded" if options.what == "record" else "compared") / case.name
+        runs = folder / ("recorded" if options.what == "record" else compared_in) / case.name
         shutil.rmtree(runs, ignore_errors=True)
         runs.mkdir(parents=True)
         tree = Tree(options.tree.resolve(), folder / "logs")
         facts = case.facts(tree, runs)
         if options.what == "record":
+            case.leave(tree, runs)
             known[case.name] = facts
             facts_file.write_text(json.dumps(known, indent=1, sort_keys=True))
             _say(f"{case.name}: {len(facts)} facts")

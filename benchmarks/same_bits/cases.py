@@ -58,6 +58,10 @@ class Case(Protocol):
         """Runs it in the empty folder `runs`."""
         ...
 
+    def leave(self, tree: Tree, runs: Path) -> None:
+        """Leaves in `runs` what `read_again` reads beside that, when it is recorded."""
+        ...
+
     def read_again(self, tree: Tree, recorded: Path, runs: Path) -> dict[str, str]:
         """Reads what another tree left in `recorded`; a fact's name begins with "again"."""
         ...
@@ -100,8 +104,6 @@ class Trained:
             more = [word for setting in self.warm for word in ("--set", setting)]
             warm = self._train(tree, runs, "warm", "--warm-start", str(runs / "run"), *more)
             facts |= {f"warm {name}": value for name, value in facts_of_run(warm).items()}
-        if self.killed:
-            self._kill(tree, runs)
         return facts
 
     def _read(self, tree: Tree, run: Path, runs: Path) -> dict[str, str]:
@@ -115,8 +117,10 @@ class Trained:
             facts |= {f"{name}{key}": value for key, value in facts_of_scores(output).items()}
         return facts
 
-    def _kill(self, tree: Tree, runs: Path) -> None:
+    def leave(self, tree: Tree, runs: Path) -> None:
         """A run that ended without a word, somewhere in an epoch."""
+        if not self.killed:
+            return
         settings = [word for setting in self.settings for word in ("--set", setting)]
         process = tree.start(
             "train", *self._source(tree, runs), *settings, "--out", runs / "killed", "--quiet"
@@ -131,6 +135,7 @@ class Trained:
 
     def read_again(self, tree: Tree, recorded: Path, runs: Path) -> dict[str, str]:
         """Evaluates and scores the recorded run, and goes on with the killed one."""
+        (runs / "again").mkdir()
         facts = self._read(tree, recorded / "run", runs / "again")
         if self.killed:
             shutil.copytree(recorded / "killed", runs / "killed")
@@ -159,6 +164,9 @@ class Backtest:
         assert facts, "a backtest leaves runs"
         return facts
 
+    def leave(self, tree: Tree, runs: Path) -> None:
+        """Nothing."""
+
     def read_again(self, tree: Tree, recorded: Path, runs: Path) -> dict[str, str]:
         """Nothing: its runs are runs like others."""
         return {}
@@ -177,6 +185,9 @@ class Refusals:
         out = runs / "verdicts.json"
         tree.python("-c", _JUDGE, runs / "inputs", self.seed, self.inputs, out)
         return json.loads(out.read_text())
+
+    def leave(self, tree: Tree, runs: Path) -> None:
+        """Nothing."""
 
     def read_again(self, tree: Tree, recorded: Path, runs: Path) -> dict[str, str]:
         """Nothing."""
