@@ -7,6 +7,7 @@ A test compares README.md with the models, and names a key that has no descripti
 """
 
 import json
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -24,6 +25,7 @@ README = Path(__file__).parent / "README.md"
 BEGIN, END = "<!-- begin of the keys -->", "<!-- end of the keys -->"
 
 Section = tuple[str, type[BaseModel]]
+_TOP = "The top level"
 _WORTH_NAMING = 4  # keys that two sections share
 
 _LIMITS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<", "multiple_of": "a multiple of"}
@@ -31,7 +33,7 @@ _TYPES = {str: "text", int: "whole number", float: "number", bool: "true, false"
 
 
 def reference(config: type[BaseModel] = RunConfig) -> str:
-    """Returns the tables of all keys: a heading and a table for each section, one for each kind.
+    """Returns the tables of all keys: links, then a heading and a table for each section and kind.
 
     Args:
         config: The model at the top.
@@ -41,7 +43,7 @@ def reference(config: type[BaseModel] = RunConfig) -> str:
 
     Example:
         >>> from mmoe.config.reference import reference
-        >>> reference().splitlines()[0]
+        >>> reference().splitlines()[2]
         '### The top level'
     """
     parts: list[str] = []
@@ -53,9 +55,15 @@ def reference(config: type[BaseModel] = RunConfig) -> str:
             if not _is_constant(field)
         ]
         what = " ".join((model.__doc__ or "").split("\n\n")[0].split())
-        parts.append(f"### {path or 'The top level'}\n\n{what}\n\n{_table(lines, known)}")
+        parts.append(f"### {path or _TOP}\n\n{what}\n\n{_table(lines, known)}")
         known[path] = lines
-    return "\n\n".join(parts)
+    return "\n\n".join([" · ".join(map(_link, known)), *parts])
+
+
+def _link(path: str) -> str:
+    """To a heading, by the name that GitHub gives it."""
+    anchor = re.sub(r"[^\w\- ]", "", (path or _TOP).lower()).replace(" ", "-")
+    return f"[{path or _TOP}](#{anchor})"
 
 
 def _table(lines: Sequence[str], known: Mapping[str, Sequence[str]]) -> str:
@@ -66,7 +74,7 @@ def _table(lines: Sequence[str], known: Mapping[str, Sequence[str]]) -> str:
         shared = []
     own = [line for line in lines if line not in shared]
     keys = ", ".join(line.split(" | ")[0].removeprefix("| ") for line in shared)
-    also = f"Also, as in **{alike}**: {keys}." if shared else ""
+    also = f"Also, as in {_link(alike)}: {keys}." if shared else ""
     head = ["| key | takes | default | what it says |", "|---|---|---|---|"] if own else []
     return "\n\n".join(part for part in ("\n".join([*head, *own]), also) if part)
 
