@@ -49,6 +49,7 @@ CHAPTERS = sorted(
 KINDS = {"python", "text", "bash", "yaml", "yml", "sh", "text-tree", "text-calls"}
 KINDS |= {"text-table", "text-picture"}
 MOST_LINES = 200  # of README.md
+SOURCES = {".cpp", ".h", ".cu", ".cuh"}
 # What takes minutes, or an installation
 NOT_RUN = ("make ", "pip ", "python -m venv", "python -m benchmarks")
 
@@ -193,6 +194,16 @@ def test_what_others_run_can_be_read(chapter):
             assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("chapter", CHAPTERS)
+def test_functions_and_classes_are_where_the_chapter_says(chapter):
+    """`mmoe/train/loop.py`, `Trainer._epoch`: its last name is defined in that file."""
+    for file, name in re.findall(r"`([\w./-]+\.py)`[,:]\s+`([\w.]+)`", _prose(chapter)):
+        if (ROOT / file).exists() and Path(name).suffix not in {".py", *SOURCES}:
+            defined = rf"^\s*(def|class) {name.rpartition('.')[2]}\b"
+            text = (ROOT / file).read_text(encoding="utf-8")
+            assert re.search(defined, text, re.MULTILINE), f"{chapter}: {file}, {name}"
+
+
 @pytest.mark.parametrize("chapter", _with("text-tree"))
 def test_a_tree_is_the_real_one(chapter):
     """What it names exists, and every package of the chapter's folder is in it."""
@@ -222,9 +233,6 @@ def test_the_chapter_of_csrc_names_every_file():
     text = _text("csrc/README.md")
     sources = [path for path in (ROOT / "csrc").rglob("*") if path.suffix in SOURCES]
     assert {path.name for path in sources if path.name not in text} == set()
-
-
-SOURCES = {".cpp", ".h", ".cu", ".cuh"}
 
 
 def test_csrc_includes_what_its_chapter_says():
