@@ -18,7 +18,9 @@ class SplitConfig(Strict):
     `file` reads data.train, data.validation, data.test.
     """
 
-    by: Literal["random", "hash", "time", "day", "file"] = "random"
+    by: Literal["random", "hash", "time", "day", "file"] = Field(
+        default="random", description="what decides which rows a split has"
+    )
     column: str | None = Field(default=None, description="the key (hash) or the time (time, day)")
     validation: float = Field(
         default=0.1, gt=0, lt=1, description="share of the rows (day: of those of train_days)"
@@ -96,20 +98,29 @@ class StreamingConfig(Strict):
 class DataConfig(Strict):
     """`source: files` reads `path` (or train, validation, test); other sources are bundled."""
 
-    source: str = "files"
+    source: str = Field(
+        default="files",
+        description="files, or a bundled source: synthetic-funnel, census-income, hillstrom",
+    )
     path: Paths | None = Field(
         default=None,
         description="file, folder, glob or fsspec address; CSV (.gz, .bz2), Parquet or Arrow",
     )
-    train: Paths | None = None
-    validation: Paths | None = None
-    test: Paths | None = None
-    split: SplitConfig = SplitConfig()
+    train: Paths | None = Field(
+        default=None, description="as path, for the training rows: where the files are the split"
+    )
+    validation: Paths | None = Field(
+        default=None, description="as train; left out: a share of the training rows"
+    )
+    test: Paths | None = Field(default=None, description="as train")
+    split: SplitConfig = Field(default=SplitConfig(), description="which rows are held out")
     input: Literal["auto", "memory", "stream"] = Field(
         default="auto",
         description="memory: read everything first; stream: read while training; auto: by size",
     )
-    streaming: StreamingConfig = StreamingConfig()
+    streaming: StreamingConfig = Field(
+        default=StreamingConfig(), description="how rows are streamed, where they are"
+    )
     group_column: str | None = Field(default=None, description="key of GAUC, usually the user")
     options: dict[str, Any] = Field(
         default_factory=dict, description="arguments of a bundled source, e.g. rows of a generator"

@@ -27,7 +27,7 @@ class DatetimeFeature(Strict):
     """Parts of a moment in time: hour, weekday, …, each looked up in a small table of its own."""
 
     kind: Literal["datetime"] = "datetime"
-    name: Name
+    name: Name = Field(description="of the feature, in reports and files of a run")
     column: str | None = Field(
         default=None, description="column in the data; default: the feature's name"
     )

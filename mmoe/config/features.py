@@ -10,6 +10,7 @@ from mmoe.config.datetimes import DatetimeFeature
 # Keys that go with encoding managed, and those that go with the others
 _OF_MANAGED = ("rows", "admit_after", "evict", "evict_every")
 _OF_OTHERS = ("min_count", "hash_size")
+_NAME = "of the feature, in reports and files of a run"
 
 
 class TableSettings(Strict):
@@ -114,14 +115,14 @@ class TableSettings(Strict):
 class TableConfig(TableSettings):
     """A named table that several features share (`table: NAME` in each of them)."""
 
-    name: Name
+    name: Name = Field(description="by which features name it")
 
 
 class NumericFeature(Strict):
     """A number: scaled, and optionally looked up in a table of quantile buckets as well."""
 
     kind: Literal["numeric"] = "numeric"
-    name: Name
+    name: Name = Field(description=_NAME)
     column: str | None = Field(
         default=None, description="column in the data; default: the feature's name"
     )
@@ -163,7 +164,7 @@ class NumericFeature(Strict):
 class IdFeature(TableSettings):
     """What features have in common that look ids up: a table of their own, or a shared one."""
 
-    name: Name
+    name: Name = Field(description=_NAME)
     table: Name | None = Field(default=None, description="a table of `tables` to share")
 
     @property
@@ -196,7 +197,9 @@ class CategoricalFeature(IdFeature):
     """One id (integer or string) a row."""
 
     kind: Literal["categorical"] = "categorical"
-    column: str | None = None
+    column: str | None = Field(
+        default=None, description="column in the data; default: the feature's name"
+    )
 
     @property
     def source_column(self) -> str:
@@ -217,7 +220,9 @@ class ListFeature(CategoricalFeature):
     """
 
     kind: Literal["list"] = "list"  # type: ignore[assignment]  # pydantic discriminator
-    pooling: Literal["sum", "mean"] = "mean"
+    pooling: Literal["sum", "mean"] = Field(
+        default="mean", description="what becomes of a row's embeddings"
+    )
     separator: str = Field(
         default="|", min_length=1, description="between ids where the column is text"
     )

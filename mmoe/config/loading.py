@@ -207,7 +207,7 @@ def _known_keys(model: type[BaseModel], parents: tuple[int | str, ...]) -> list[
     places: list[Any] = [model]
     for part in parents:
         places = [inside for place in places for inside in _inside(place, part)]
-    sections = [section for place in places for section in _models_in(place)]
+    sections = [section for place in places for section in models_in(place)]
     return sorted({key for section in sections for key in section.model_fields})
 
 
@@ -225,7 +225,7 @@ def _inside(annotation: Any, part: int | str) -> list[Any]:
         told_by = next((n.discriminator for n in notes if getattr(n, "discriminator", None)), None)
         if told_by is None:
             return _inside(plain, part)
-        return [m for m in _models_in(plain) if m.model_fields[told_by].default == part]
+        return [m for m in models_in(plain) if m.model_fields[told_by].default == part]
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return [arguments[1]]
     if isinstance(origin, type) and issubclass(origin, list | tuple):
@@ -233,10 +233,11 @@ def _inside(annotation: Any, part: int | str) -> list[Any]:
     return [inside for argument in arguments for inside in _inside(argument, part)]
 
 
-def _models_in(annotation: Any) -> list[type[BaseModel]]:
+def models_in(annotation: Any) -> list[type[BaseModel]]:
+    """Returns the sections that a value of this type holds."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
-    return [model for part in get_args(annotation) for model in _models_in(part)]
+    return [model for part in get_args(annotation) for model in models_in(part)]
 
 
 def _one_line(error: Exception) -> str:

@@ -24,15 +24,17 @@ Width = Annotated[int, Field(ge=1, le=1_000_000)]
 class ExpertConfig(Strict):
     """One expert: an MLP. Its last width is the expert's output width."""
 
-    hidden: list[Width] = Field(default=[256, 128], min_length=1)
-    activation: Literal["relu", "gelu", "silu", "swiglu"] = "relu"
+    hidden: list[Width] = Field(default=[256, 128], min_length=1, description="width of each layer")
+    activation: Literal["relu", "gelu", "silu", "swiglu"] = Field(
+        default="relu", description="after each layer"
+    )
     output_activation: Literal["same", "none", "relu", "gelu", "silu", "swiglu"] = Field(
         default="same", description="of the last layer; same: as the others; none: it has none"
     )
     norm: Literal["layer", "batch"] | None = Field(
         default=None, description="before each activation; batch: over each expert's own rows"
     )
-    dropout: float = Field(default=0.0, ge=0, lt=1)
+    dropout: float = Field(default=0.0, ge=0, lt=1, description="after each activation")
 
 
 class GateConfig(Strict):
@@ -42,7 +44,7 @@ class GateConfig(Strict):
     does not go with the kind is refused, unless it has its default.
     """
 
-    kind: GateKind = "softmax"
+    kind: GateKind = Field(default="softmax", description="see mmoe/mixture/README.md")
     k: int | None = Field(
         default=None,
         ge=1,
@@ -52,7 +54,7 @@ class GateConfig(Strict):
     hidden: list[Width] = Field(
         default_factory=list, description="layers of a gate MLP; [] = linear"
     )
-    temperature: float = Field(default=1.0, gt=0)
+    temperature: float = Field(default=1.0, gt=0, description="logits are divided by it")
     dropout: float = Field(
         default=0.0, ge=0, lt=1, description="probability that a gate does without an expert"
     )
@@ -150,26 +152,32 @@ class CapacityConfig(Strict):
 class TowerConfig(Strict):
     """One task's head over its mixture."""
 
-    hidden: list[Width] = [64]
-    activation: Activation = "relu"
-    dropout: float = Field(default=0.0, ge=0, lt=1)
+    hidden: list[Width] = Field(default=[64], description="width of each layer; [] = linear")
+    activation: Activation = Field(default="relu", description="after each of them")
+    dropout: float = Field(default=0.0, ge=0, lt=1, description="after each activation")
 
 
 class ModelConfig(Strict):
     """Which model, and its sizes. `kind` is a setting of one module, `MultiGateMixture`."""
 
-    kind: Literal["mmoe", "shared_bottom", "single_task", "omoe", "cgc", "ple", "esmm"] = "mmoe"
-    embedding_dim: int = Field(default=16, ge=4, le=4096, multiple_of=4)
-    input_dropout: float = Field(default=0.0, ge=0, lt=1)
+    kind: Literal["mmoe", "shared_bottom", "single_task", "omoe", "cgc", "ple", "esmm"] = Field(
+        default="mmoe", description="which experts there are, and which gates see them"
+    )
+    embedding_dim: int = Field(
+        default=16, ge=4, le=4096, multiple_of=4, description="of tables that set no dim"
+    )
+    input_dropout: float = Field(
+        default=0.0, ge=0, lt=1, description="of the input: dense features and embeddings"
+    )
     num_experts: int = Field(default=8, ge=1, description="mmoe, omoe, esmm: experts in the pool")
     shared_experts: int = Field(
         default=4, ge=1, description="cgc, ple: experts that every task sees"
     )
     task_experts: int = Field(default=2, ge=1, description="cgc, ple: own experts of each task")
     levels: int = Field(default=2, ge=1, le=16, description="ple: extraction levels")
-    expert: ExpertConfig = ExpertConfig()
-    gate: GateConfig = GateConfig()
-    tower: TowerConfig = TowerConfig()
+    expert: ExpertConfig = Field(default=ExpertConfig(), description="every expert")
+    gate: GateConfig = Field(default=GateConfig(), description="every gate")
+    tower: TowerConfig = Field(default=TowerConfig(), description="the head of every task")
     capacity: CapacityConfig | None = Field(
         default=None, description="null: nothing is dropped; {} = factor 1.25"
     )

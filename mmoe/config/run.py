@@ -23,16 +23,24 @@ from mmoe.config.training import TrainingConfig
 class RunConfig(Strict):
     """Everything `mmoe train` needs. The resolved copy is stored with the run as config.yaml."""
 
-    name: Name = "run"
+    name: Name = Field(default="run", description="of the run, in what it prints and in its report")
     seed: int = Field(default=0, ge=0, lt=2**32, description="weights, batch order, dropout")
     split_seed: int = Field(default=1, ge=0, lt=2**32, description="which rows are held out")
-    data: DataConfig = DataConfig()
-    tables: list[TableConfig] = Field(default_factory=list)
-    features: list[FeatureConfig] = Field(min_length=1)
-    tasks: list[TaskConfig] = Field(min_length=1)
-    model: ModelConfig = ModelConfig()
-    training: TrainingConfig = TrainingConfig()
-    parallel: ParallelConfig = ParallelConfig()
+    data: DataConfig = Field(
+        default=DataConfig(), description="where the rows come from, and how they are split"
+    )
+    tables: list[TableConfig] = Field(
+        default_factory=list, description="embedding tables that several features share, by name"
+    )
+    features: list[FeatureConfig] = Field(min_length=1, description="what the model reads")
+    tasks: list[TaskConfig] = Field(min_length=1, description="what it predicts")
+    model: ModelConfig = Field(default=ModelConfig(), description="experts, gates and towers")
+    training: TrainingConfig = Field(
+        default=TrainingConfig(), description="epochs, batches, optimizers, checkpoints"
+    )
+    parallel: ParallelConfig = Field(
+        default=ParallelConfig(), description="what each rank holds; one process ignores it"
+    )
 
     @model_validator(mode="after")
     def _names_agree(self) -> "RunConfig":

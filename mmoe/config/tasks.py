@@ -11,11 +11,14 @@ from mmoe.config.features import Name
 class TaskConfig(Strict):
     """One label. A row whose label is missing counts neither in the loss nor in a metric."""
 
-    name: Name
+    name: Name = Field(description="of the task; predictions are the column pred_NAME")
     label: str = Field(
         min_length=1, description="a column, or an expression such as watch_ms / duration_ms >= 0.9"
     )
-    kind: Literal["binary", "regression"] = "binary"
+    kind: Literal["binary", "regression"] = Field(
+        default="binary",
+        description="binary: 0 or 1, a probability is predicted; regression: any number",
+    )
     weight: float = Field(default=1.0, ge=0, description="of this task's loss in the sum")
     weight_column: str | None = Field(
         default=None, description="column of non-negative row weights"

@@ -14,9 +14,11 @@ DeviceKind = Literal["auto", "cpu", "cuda"]
 class OptimizerConfig(Strict):
     """Optimizer of the dense part (experts, gates, towers)."""
 
-    kind: Literal["adam", "adamw"] = "adam"
-    learning_rate: float = Field(default=1e-3, gt=0)
-    weight_decay: float = Field(default=0.0, ge=0)
+    kind: Literal["adam", "adamw"] = Field(
+        default="adam", description="adamw: weight_decay shrinks weights apart from the gradient"
+    )
+    learning_rate: float = Field(default=1e-3, gt=0, description="times what the schedule says")
+    weight_decay: float = Field(default=0.0, ge=0, description="adam: an L2 penalty")
     weight_decay_on: Literal["all", "matrices"] = Field(
         default="all", description="matrices: biases and the parameters of norms are left alone"
     )
@@ -101,8 +103,10 @@ class EmbeddingOptimizerConfig(Strict):
 class TrainingConfig(Strict):
     """Epochs, batches, optimizers, and what decides which checkpoint is kept."""
 
-    epochs: int = Field(default=10, ge=1)
-    batch_size: int = Field(default=4096, ge=1, le=2**31 - 1)
+    epochs: int = Field(default=10, ge=1, description="passes over the training split, at most")
+    batch_size: int = Field(
+        default=4096, ge=1, le=2**31 - 1, description="rows of a batch, of all ranks together"
+    )
     accumulate_batches: int = Field(
         default=1,
         ge=1,
@@ -114,11 +118,19 @@ class TrainingConfig(Strict):
         default=4096,
         ge=1,
         le=2**24,  # rows: the last batch is padded to it
-        description="fixed height of evaluation and scoring batches (the last is padded)",
+        description="most rows of a batch in evaluation and scoring; on a GPU all are so high",
     )
-    optimizer: OptimizerConfig = OptimizerConfig()
-    embedding_optimizer: EmbeddingOptimizerConfig = EmbeddingOptimizerConfig()
-    embedding_backend: Literal["auto", "torchrec", "plain"] = "auto"
+    optimizer: OptimizerConfig = Field(
+        default=OptimizerConfig(), description="of experts, gates and towers"
+    )
+    embedding_optimizer: EmbeddingOptimizerConfig = Field(
+        default=EmbeddingOptimizerConfig(), description="of the tables"
+    )
+    embedding_backend: Literal["auto", "torchrec", "plain"] = Field(
+        default="auto",
+        description="torchrec: TorchRec and FBGEMM; plain: nn.EmbeddingBag; auto: torchrec where "
+        "it is installed and has what the config asks for",
+    )
     device: DeviceKind = Field(
         default="auto",
         description="auto: a GPU where torch sees one (with embedding_backend torchrec: and FBGEMM "
@@ -127,7 +139,9 @@ class TrainingConfig(Strict):
     gradient_clip: float | None = Field(
         default=None, gt=0, description="L2 norm of the dense gradients"
     )
-    precision: Literal["fp32", "bf16"] = "fp32"
+    precision: Literal["fp32", "bf16"] = Field(
+        default="fp32", description="bf16: of the dense part's products; weights stay fp32"
+    )
     monitor: str = Field(
         default="mean.auc",
         pattern=r"^[^.]+\.(auc|logloss|ne|rmse|mae)$",

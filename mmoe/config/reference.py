@@ -1,0 +1,180 @@
+"""Every key of a run config, as tables of Markdown: what README.md of this folder lists.
+
+    python -m mmoe.config.reference           # prints the tables
+    python -m mmoe.config.reference --write   # puts them into README.md
+
+A test compares README.md with the models, and names a key that has no description.
+"""
+
+import json
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import NoneType
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from mmoe.config.base import Name
+from mmoe.config.loading import models_in
+from mmoe.config.run import RunConfig
+
+README = Path(__file__).parent / "README.md"
+BEGIN, END = "<!-- begin of the keys -->", "<!-- end of the keys -->"
+
+Section = tuple[str, type[BaseModel]]
+_TOP = "The top level"
+_WORTH_NAMING = 4  # keys that two sections share
+
+_LIMITS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<", "multiple_of": "a multiple of"}
+_TYPES = {str: "text", int: "whole number", float: "number", bool: "true, false", Any: "any value"}
+
+
+def reference(config: type[BaseModel] = RunConfig) -> str:
+    """Returns the tables of all keys: links, then a heading and a table for each section and kind.
+
+    Args:
+        config: The model at the top.
+
+    Raises:
+        ValueError: A key has no description; names it.
+
+    Example:
+        >>> from mmoe.config.reference import reference
+        >>> reference().splitlines()[2]
+        '### The top level'
+    """
+    parts: list[str] = []
+    known: dict[str, list[str]] = {}
+    for path, model in sections(config):
+        lines = [
+            _line(path, name, field)
+            for name, field in model.model_fields.items()
+            if not _is_constant(field)
+        ]
+        what = " ".join((model.__doc__ or "").split("\n\n")[0].split())
+        parts.append(f"### {path or _TOP}\n\n{what}\n\n{_table(lines, known)}")
+        known[path] = lines
+    return "\n\n".join([" · ".join(map(_link, known)), *parts])
+
+
+def _link(path: str) -> str:
+    """To a heading, by the name that GitHub gives it."""
+    anchor = re.sub(r"[^\w\- ]", "", (path or _TOP).lower()).replace(" ", "-")
+    return f"[{path or _TOP}](#{anchor})"
+
+
+def _table(lines: Sequence[str], known: Mapping[str, Sequence[str]]) -> str:
+    """The lines of a section, without those that it shares with an earlier one."""
+    alike = max(known, key=lambda path: len(set(known[path]) & set(lines)), default="")
+    shared = [line for line in known.get(alike, ()) if line in lines]
+    if len(shared) < _WORTH_NAMING:
+        shared = []
+    own = [line for line in lines if line not in shared]
+    keys = ", ".join(line.split(" | ")[0].removeprefix("| ") for line in shared)
+    also = f"Also, as in {_link(alike)}: {keys}." if shared else ""
+    head = ["| key | takes | default | what it says |", "|---|---|---|---|"] if own else []
+    return "\n\n".join(part for part in ("\n".join([*head, *own]), also) if part)
+
+
+def sections(config: type[BaseModel], path: str = "") -> Iterator[Section]:
+    """Yields the model of every section, with its path: itself, then what its keys hold."""
+    yield path, config
+    for name, field in config.model_fields.items():
+        inner = models_in(field.annotation)
+        for model in inner:
+            below = f"{path}.{name}" if path else name
+            kind = f": kind {_kind(model)}" if len(inner) > 1 else ""
+            yield from sections(model, below + kind)
+
+
+def rewritten(page: str) -> str:
+    """Returns the page with its tables made anew.
+
+    Raises:
+        ValueError: The page does not say where they begin and end.
+    """
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"{README}: expected the lines {BEGIN!r} and {END!r}; put them back")
+    return f"{before}{BEGIN}\n\n{reference()}\n\n{END}{after}"
+
+
+def _line(path: str, name: str, field: FieldInfo) -> str:
+    if not field.description:
+        where = f"{path}.{name}" if path else name
+        raise ValueError(f"{where}: has no description; give its Field one")
+    cells = [f"`{name}`", _takes(field), _default(field), field.description]
+    return f"| {' | '.join(' '.join(cell.split()).replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def _takes(field: FieldInfo) -> str:
+    limits = [
+        f"{words} {_number(getattr(limit, key))}"
+        for limit in field.metadata
+        for key, words in _LIMITS.items()
+        if getattr(limit, key, None) is not None
+    ]
+    return ", ".join([_words(field.annotation), *limits])
+
+
+def _words(annotation: Any) -> str:
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if annotation == Name:
+        return "name"
+    if hasattr(annotation, "__metadata__"):  # Annotated
+        return _words(arguments[0])
+    if origin is Literal:
+        return ", ".join(f"`{value}`" for value in arguments)
+    if origin is list:
+        models = models_in(arguments[0])
+        return "list of sections" if models else f"list: {_words(arguments[0])}"
+    if origin is dict:
+        return f"mapping: name → {_words(arguments[1])}"
+    if origin is tuple:
+        return f"{len(arguments)} of: {_words(arguments[0])}"
+    if arguments:  # a union
+        return " or ".join(dict.fromkeys(_words(a) for a in arguments if a is not NoneType))
+    return "section" if models_in(annotation) else _TYPES[annotation]
+
+
+def _number(limit: float) -> str:
+    powers = {2**power - 1: f"2^{power} − 1" for power in (31, 63)} | {2**31 - 8: "2^31 − 8"}
+    powers |= {2**power: f"2^{power}" for power in (24, 32, 62)}
+    return powers.get(limit, f"{limit:,}") if isinstance(limit, int) else f"{limit:g}"
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "needed"
+    value = field.get_default(call_default_factory=True)
+    if isinstance(value, BaseModel):
+        return "its own defaults"
+    if value is None:
+        return "none"
+    return f"`{value if isinstance(value, str) else json.dumps(value)}`"
+
+
+def _kind(model: type[BaseModel]) -> str:
+    field = model.model_fields["kind"]
+    return ", ".join(str(value) for value in get_args(field.annotation))
+
+
+def _is_constant(field: FieldInfo) -> bool:
+    """A `kind` that can have one value only: the heading says it."""
+    return get_origin(field.annotation) is Literal and len(get_args(field.annotation)) == 1
+
+
+def main(arguments: Sequence[str] = sys.argv[1:]) -> None:
+    """Prints the tables, or writes them."""
+    if "--write" in arguments:
+        README.write_text(rewritten(README.read_text(encoding="utf-8")), encoding="utf-8")
+    else:
+        print(reference())
+
+
+if __name__ == "__main__":
+    main()
