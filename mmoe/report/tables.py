@@ -63,7 +63,7 @@ def model_line(model: ModelConfig) -> str:
         f"{model.task_experts} own experts a task",
     }.get(model.kind, f"{model.num_experts} expert{'s' * (model.num_experts > 1)}")
     parts = [name, f"{pool} of {_widths(model.expert.hidden)}"]
-    if model.kind not in ("shared_bottom", "single_task"):
+    if model.has_gates:
         parts.append(f"{_gates(model.gate)} gates")
     parts.append(f"tower {_widths(model.tower.hidden)}" if model.tower.hidden else "linear tower")
     return " · ".join(parts)

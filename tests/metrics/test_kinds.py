@@ -13,9 +13,8 @@ LABELS, PREDICTIONS = np.array([0.0, 1.0, 1.0]), np.array([0.2, 0.9, 0.4])
 
 def test_the_registry_has_the_kinds_that_a_config_may_name():
     assert set(KINDS) == set(get_args(KindName))
-    assert HIGHER_IS_BETTER == {
-        "auc": True, "logloss": False, "ne": False, "rmse": False, "mae": False,
-    }  # fmt: skip
+    assert HIGHER_IS_BETTER["auc"]
+    assert not any(HIGHER_IS_BETTER[metric] for metric in ("logloss", "ne", "rmse", "mae"))
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -24,7 +23,6 @@ def test_a_kind_gives_what_it_says(name):
     assert {*kind.monitored, *kind.calibration_keys, kind.loss_metric} - {None} <= set(values)
     assert kind.keys <= {*values, "gap"}
     assert kind_of_metrics(values).columns is kind.columns
-    assert kind_of_metrics({kind.headline: 1.0}).columns is kind.columns
 
 
 def test_binary_tasks_speak_before_regressions():
