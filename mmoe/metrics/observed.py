@@ -103,12 +103,11 @@ def _check_predictions(kind: "TaskKind", predictions: np.ndarray, name: str) -> 
             f"task {name!r}, row {row} (counted from 0): the prediction is {predictions[row]}, "
             f"expected a finite number; training diverged: {WHAT_TO_CHANGE}"
         )
-    wrong, expected = kind.wrong_predictions(predictions) or (np.zeros(0, bool), "")
-    row = first_row(wrong)
+    row = first_row(kind.wrong_predictions(predictions))
     if row is not None:
         raise ValueError(
             f"task {name!r}, row {row} (counted from 0): the prediction is {predictions[row]}, "
-            f"expected {expected}"
+            f"expected {kind.expected_prediction}"
         )
 
 

@@ -5,33 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from mmoe.metrics.auc import GroupedAuc, auc, grouped_auc, roc_points
-from mmoe.metrics.calibration import (
-    calibration_ratio,
-    expected_calibration_error,
-    log_loss,
-    normalised_entropy,
-)
-from mmoe.metrics.delong import AucDifference, auc_difference_interval
 from mmoe.metrics.kinds import HIGHER_IS_BETTER, KindName, TaskMetrics, kind_of
 from mmoe.metrics.observed import observed_rows
-
-__all__ = [
-    "AucDifference",
-    "GroupedAuc",
-    "TaskMetrics",
-    "auc",
-    "auc_difference_interval",
-    "calibration_ratio",
-    "expected_calibration_error",
-    "grouped_auc",
-    "higher_is_better",
-    "log_loss",
-    "monitor_value",
-    "normalised_entropy",
-    "roc_points",
-    "task_metrics",
-]
 
 
 def task_metrics(
@@ -57,8 +32,7 @@ def task_metrics(
         name: The task's name, for notes and errors.
 
     Returns:
-        `(values, notes)`. Binary: auc, gauc, logloss (nats), ne, calibration, ece, rows, positives,
-        oracle_auc, oracle_logloss. Regression: rmse, mae (in units of the label), rows.
+        `(values, notes)`, with the metrics of the kind (`mmoe.metrics.kinds`).
 
     Raises:
         ValueError: A column has the wrong length, a prediction is NaN, infinite or no probability,
@@ -120,7 +94,7 @@ def monitor_value(metrics: Mapping[str, Mapping[str, Any]], monitor: str) -> flo
 
 
 def higher_is_better(monitor: str) -> bool:
-    """The direction of a monitor: True for auc, False for logloss, ne, rmse and mae.
+    """The direction of a monitor: True for auc, False for losses and errors.
 
     Raises:
         ValueError: The metric cannot be monitored.

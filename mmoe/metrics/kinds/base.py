@@ -61,7 +61,8 @@ class TaskKind(ABC):
         loss_metric: The metric that is the training loss, where one is.
         columns: Of the results tables, in order.
         calibration_keys: Metrics that stand over the calibration plot.
-        expected_label: In a refusal.
+        expected_label: What a refusal says of a label that is none.
+        expected_prediction: Likewise of a prediction.
     """
 
     is_event: ClassVar[bool]
@@ -71,6 +72,7 @@ class TaskKind(ABC):
     columns: ClassVar[Sequence[Column]]
     calibration_keys: ClassVar[Sequence[str]]
     expected_label: ClassVar[str]
+    expected_prediction: ClassVar[str] = "a finite number"
 
     @property
     def headline(self) -> str:
@@ -110,9 +112,9 @@ class TaskKind(ABC):
     def wrong_labels(self, labels: np.ndarray) -> np.ndarray:
         """Where labels are none of such a task: bool [N]."""
 
-    def wrong_predictions(self, predictions: np.ndarray) -> tuple[np.ndarray, str] | None:
-        """Where finite predictions are none of such a task, bool [N], and what was expected."""
-        return None
+    def wrong_predictions(self, predictions: np.ndarray) -> np.ndarray:
+        """Where finite predictions are none of such a task: bool [N]."""
+        return np.zeros(len(predictions), bool)
 
     @abstractmethod
     def metrics(self, rows: ObservedRows, name: str) -> TaskMetrics:

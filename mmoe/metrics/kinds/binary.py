@@ -41,6 +41,7 @@ class Binary(TaskKind):
     loss_metric = "logloss"
     calibration_keys = ("calibration", "ece")
     expected_label = "0 or 1"
+    expected_prediction = "a probability between 0 and 1; apply the sigmoid first"
     columns = (
         Column(
             key="auc",
@@ -125,10 +126,9 @@ class Binary(TaskKind):
         """What is neither 0 nor 1."""
         return ~np.isin(labels, (0.0, 1.0))
 
-    def wrong_predictions(self, predictions: np.ndarray) -> tuple[np.ndarray, str] | None:
+    def wrong_predictions(self, predictions: np.ndarray) -> np.ndarray:
         """What is no probability."""
-        wrong = (predictions < 0) | (predictions > 1)
-        return wrong, "a probability between 0 and 1; apply the sigmoid first"
+        return (predictions < 0) | (predictions > 1)
 
     def metrics(self, rows: ObservedRows, name: str) -> TaskMetrics:
         """AUC, GAUC, log-loss, NE, calibration, ECE, counts, and what the oracle reaches."""
