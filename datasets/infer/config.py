@@ -27,6 +27,7 @@ from mmoe.datasets.infer.leaks import sample_rows, too_good
 from mmoe.datasets.infer.profile import ColumnProfile, profile_column
 from mmoe.datasets.rows.places import distinct_names, visible_columns
 from mmoe.datasets.rows.splits import assign_parts
+from mmoe.metrics.kinds import first_of
 
 _SEEDS = 50  # split seeds tried until each split has both classes of each label
 
@@ -220,7 +221,7 @@ def _one_class(tasks: list[GuessedTask], rows_N: np.ndarray) -> str:
         values = task.values_N[rows_N & task.observed_N]
         if not len(values):
             return f"{task.task.name!r} would have no label in training"
-        if task.task.kind == "binary" and values.min() == values.max():
+        if task.is_event and values.min() == values.max():
             return f"{task.task.name!r} would have one class only in training ({values[0]:g})"
     return ""
 
@@ -302,10 +303,9 @@ def _model(rows: int) -> ModelConfig:
 def _training(rows: int, tasks: list[TaskConfig]) -> TrainingConfig:
     """Batches of about a hundredth of the rows, a power of two from 16 to 4096."""
     batch_size = int(2 ** np.clip(np.round(np.log2(max(rows, 1) / 100)), 4, 12))
-    binary = any(task.kind == "binary" for task in tasks)
     return TrainingConfig(
         epochs=10 if rows >= 10_000 else 20,
         batch_size=batch_size,
         eval_batch_size=max(256, batch_size),
-        monitor="mean.auc" if binary else "mean.rmse",
+        monitor=f"mean.{first_of(task.kind for task in tasks).headline}",
     )

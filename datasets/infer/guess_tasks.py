@@ -13,6 +13,7 @@ from mmoe.datasets.rows.places import missing_column, place, visible_columns
 from mmoe.datasets.values.arrow import pc
 from mmoe.datasets.values.plain import plain
 from mmoe.datasets.values.text import settle
+from mmoe.metrics.kinds import kind_of
 
 _POSITIVE_WORDS = (
     "1", "y", "yes", "t", "true", "on", "pos", "positive", "click", "clicked", "buy", "bought",
@@ -38,6 +39,11 @@ class GuessedTask:
     reasons: list[str]
     values_N: np.ndarray  # float64, 0 where unobserved
     observed_N: np.ndarray
+
+    @property
+    def is_event(self) -> bool:
+        """Labels are 0 or 1."""
+        return kind_of(self.task.kind).is_event
 
     @property
     def positives(self) -> int:
@@ -101,9 +107,7 @@ def consequence_notes(tasks: list[GuessedTask]) -> dict[str, str]:
     notes = {}
     for task in tasks:
         for other in tasks:
-            if task is other or "binary" not in (task.task.kind, other.task.kind):
-                continue
-            if task.task.kind != other.task.kind:
+            if task is other or not (task.is_event and other.is_event):
                 continue
             inside = (task.values_N == 1) & task.observed_N
             outer = (other.values_N == 1) & other.observed_N
@@ -146,7 +150,7 @@ def _guessed(
     observed_N = ~values.missing
     values_N = np.where(observed_N, values.data.astype(np.float64), 0.0)
     present = values_N[observed_N]
-    if task.kind == "binary":
+    if kind_of(task.kind).is_event:
         if not len(present) or present.min() == present.max():
             came = f"{present[0]:g} in every row" if len(present) else "empty in every row"
             raise ValueError(

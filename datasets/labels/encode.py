@@ -12,6 +12,7 @@ from mmoe.datasets.rows.encoded import EncodedLabels
 from mmoe.datasets.rows.places import find_column, place
 from mmoe.datasets.values.columns import to_numbers
 from mmoe.datasets.values.keys import codes_of, refuse_nested
+from mmoe.metrics.kinds import LabelColumn, kind_of, zero_or_one
 
 
 @dataclass(frozen=True)
@@ -77,9 +78,7 @@ class TrainableCheck:
     """
 
     def __init__(self, config: RunConfig) -> None:
-        self.tasks = config.tasks
-        # ESMM learns a purchase's probability from rows too where its own label is not observed
-        self.entire_space = config.model.kind == "esmm"
+        self.tasks = config.trained_tasks
         self.rows = 0
         self.heaviest_T = np.zeros(len(self.tasks), np.float32)
         self.observed_T = np.zeros(len(self.tasks), np.int64)
@@ -89,9 +88,9 @@ class TrainableCheck:
     def add(self, labels: EncodedLabels) -> None:
         """More training rows."""
         self.rows += len(labels)
-        for t in range(len(self.tasks)):
+        for t, task in enumerate(self.tasks):
             observed_N = labels.observed_NT[:, t]
-            weights = labels.weights_NT[observed_N | self.entire_space, t]
+            weights = labels.weights_NT[observed_N | kind_of(task.kind).weighs_unobserved, t]
             self.heaviest_T[t] = max(self.heaviest_T[t], weights.max(initial=0))
             values = labels.labels_NT[observed_N, t]
             if len(values):
@@ -115,12 +114,11 @@ class TrainableCheck:
                     f"{task.name!r}) is 0 on all {observed} training rows with a label, so "
                     "nothing would be learnt; check the column, or remove weight_column or the task"
                 )
-            if task.kind == "binary" and self.lowest_T[t] == self.highest_T[t]:
-                raise ValueError(
-                    f"{origin}: task {task.name!r} has one class only: all {observed} observed "
-                    f"training labels ({shown(task.label)}) are {self.lowest_T[t]:g}, expected "
-                    "both 0 and 1; check the label and the split, or remove the task"
-                )
+            reason = kind_of(task.kind).untrainable(
+                shown(task.label), observed, self.lowest_T[t], self.highest_T[t]
+            )
+            if reason is not None:
+                raise ValueError(f"{origin}: task {task.name!r} {reason}")
 
 
 class _LabelEncoder:
@@ -150,75 +148,39 @@ class _LabelEncoder:
         if condition is None:
             return np.ones(self.table.num_rows, bool)
         if condition in self.tasks:
-            if self.tasks[condition].kind != "binary":
+            kind = self.tasks[condition].kind
+            if not kind_of(kind).is_event:
                 raise ValueError(
                     f"task {task.name!r}: observed_when is the task {condition!r}, which is a "
-                    f"regression; write a condition such as {self.tasks[condition].label} > 0"
+                    f"{kind}; write a condition such as {self.tasks[condition].label} > 0"
                 )
             other = self.label(condition, waiting)
             return other.observed_N & (other.values_N == 1)
         used_by = f"observed_when of task {task.name!r}"
         values = evaluate_label(condition, self.table, self.origin, used_by)
-        flags = _zero_or_one(values, used_by, self.table, self.origin)
-        return flags.observed_N & (flags.values_N == 1)
+        flags_N = zero_or_one(_column(values, condition, used_by, self.table, self.origin))
+        return ~values.missing & (flags_N == 1)
 
 
 def _own_label(task: TaskConfig, table: pa.Table, origin: str) -> _Label:
     """The label before observed_when."""
     used_by = f"task {task.name!r}"
     values = evaluate_label(task.label, table, origin, used_by)
-    if task.kind == "binary":
-        return _zero_or_one(values, used_by, table, origin)
-    if values.is_text:
-        raise ValueError(
-            f"{place(table, origin, _first(~values.missing))}: {used_by} is a regression, but its "
-            f"label {shown(task.label)} is text; expected numbers"
-        )
-    numbers_N = values.data.astype(np.float64)
-    infinite_N = ~np.isfinite(numbers_N) & ~values.missing
-    if infinite_N.any():
-        index = _first(infinite_N)
-        raise ValueError(
-            f"{place(table, origin, index)}: label {shown(task.label)} of {used_by} is "
-            f"{numbers_N[index]}, expected a finite number; leave the cell empty or clip it"
-        )
-    # Losses are computed in float32; a label beyond its range would become infinite there.
-    large_N = np.abs(numbers_N) > np.finfo(np.float32).max
-    if large_N.any():
-        index = _first(large_N)
-        raise ValueError(
-            f"{place(table, origin, index)}: label {shown(task.label)} of {used_by} is "
-            f"{numbers_N[index]:g}, beyond float32; rescale it, such as log1p(`{task.label}`)"
-        )
-    return _Label(numbers_N, ~values.missing)
+    column = _column(values, task.label, used_by, table, origin)
+    return _Label(kind_of(task.kind).numbers(column), ~values.missing)
 
 
-def _zero_or_one(values: Values, used_by: str, table: pa.Table, origin: str) -> _Label:
-    """Flags and the numbers 0 and 1; anything else is named with its row."""
-    observed_N = ~values.missing
-    if values.is_text:
-        wrong_N = observed_N
-    elif values.is_flag:
-        wrong_N = np.zeros(len(observed_N), bool)
-    else:
-        wrong_N = observed_N & (values.data != 0) & (values.data != 1)
-    if wrong_N.any():
-        index = _first(wrong_N)
-        came = values.data[index]
-        came = came.as_py() if isinstance(came, pa.Scalar) else came.item()
-        raise ValueError(_not_binary(values.source, came, used_by, place(table, origin, index)))
-    if values.is_text:  # an empty text column
-        return _Label(np.zeros(len(observed_N)), observed_N)
-    return _Label(values.data.astype(np.float64), observed_N)
-
-
-def _not_binary(source: str | None, came: object, used_by: str, where: str) -> str:
-    column = f"column {source!r}" if source else "the label"
-    name = source if source is None or source.isidentifier() else f"`{source}`"
-    hint = f"{name} == {came!r}" if isinstance(came, str) else f"{name or 'the expression'} > 0"
-    return (
-        f"{where}: {column} of {used_by} is {came!r}, expected 0 or 1 (or true, false, empty); "
-        f'write an expression such as "{hint}", or `kind: regression`'
+def _column(values: Values, label: str, used_by: str, table: pa.Table, origin: str) -> LabelColumn:
+    return LabelColumn(
+        data=values.data,
+        missing=values.missing,
+        is_text=values.is_text,
+        is_flag=values.is_flag,
+        source=values.source,
+        label=label,
+        shown=shown(label),
+        used_by=used_by,
+        place=lambda index: place(table, origin, index),
     )
 
 

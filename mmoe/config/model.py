@@ -185,6 +185,16 @@ class ModelConfig(Strict):
         default="auto", description="padded: every expert computes as many rows as the capacity"
     )
 
+    @property
+    def has_gates(self) -> bool:
+        """Whether tasks weigh experts; with one network for all, or one for each, none does."""
+        return self.kind not in ("shared_bottom", "single_task")
+
+    @property
+    def depth(self) -> int:
+        """How many levels of experts follow one another."""
+        return self.levels if self.kind == "ple" else 1
+
     @model_validator(mode="after")
     def _execution_is_possible(self) -> "ModelConfig":
         if self.execution == "padded" and self.capacity is None:

@@ -16,8 +16,9 @@ from mmoe.config.features import (
 )
 from mmoe.config.model import ModelConfig
 from mmoe.config.parallel import ParallelConfig
-from mmoe.config.tasks import TaskConfig
+from mmoe.config.tasks import TaskConfig, entire_space_tasks
 from mmoe.config.training import TrainingConfig
+from mmoe.metrics.kinds import KINDS, first_of
 
 
 class RunConfig(Strict):
@@ -124,12 +125,12 @@ class RunConfig(Strict):
                 f"training.monitor is {self.training.monitor!r}, but there is no task "
                 f"{task_name!r}; tasks: {', '.join(kinds)} (or mean)"
             )
-        wanted = "regression" if metric in ("rmse", "mae") else "binary"
+        having = [name for name, kind in KINDS.items() if metric in kind.monitored]
         watched = kinds.values() if task_name == "mean" else [kinds[task_name]]
-        if wanted not in watched:
+        if not set(having) & set(watched):
             raise ValueError(
-                f"training.monitor is {self.training.monitor!r}, but {metric} needs a {wanted} "
-                f"task; set training.monitor: {'mean.rmse' if wanted == 'binary' else 'mean.auc'}"
+                f"training.monitor is {self.training.monitor!r}, but {metric} needs a {having[0]} "
+                f"task; set training.monitor: mean.{first_of(watched).headline}"
             )
         return self
 
@@ -151,15 +152,38 @@ class RunConfig(Strict):
                     "model.kind esmm needs exactly two binary tasks, the second with "
                     "`observed_when:` the first one's name (click, then purchase)"
                 )
-            rate = self.tasks[1].negative_sampling_rate
-            if rate != 1:
-                # Rows with the event would then be missing too, and P(event) be wrong
-                raise ValueError(
-                    f"task {self.tasks[1].name!r}: negative_sampling_rate is {rate}, which "
-                    f"model.kind esmm cannot correct; only negatives of {self.tasks[0].name!r} may "
-                    "be sampled (its product then needs no rate of its own)"
-                )
+            _refuse_sampled(self.tasks[1], "model.kind esmm", self.tasks[0].name)
         return self
+
+    @model_validator(mode="after")
+    def _entire_space_follows_an_event(self) -> "RunConfig":
+        events = [task.name for task in self.tasks if task.kind == "binary"]
+        for task in self.tasks:
+            if task.kind != "entire_space":
+                continue
+            if task.observed_when not in events:
+                raise ValueError(
+                    f"task {task.name!r}: kind is entire_space, which needs `observed_when:` the "
+                    f"name of a binary task, its event (click, then purchase); got "
+                    f"{task.observed_when!r}, binary: {', '.join(events) or 'none'}"
+                )
+            _refuse_sampled(task, "kind entire_space", task.observed_when)
+        return self
+
+    @property
+    def trained_tasks(self) -> list[TaskConfig]:
+        """The tasks, each of the kind it is trained as: `model.kind: esmm` spells entire_space."""
+        return entire_space_tasks(self.tasks) if self.model.kind == "esmm" else self.tasks
+
+
+def _refuse_sampled(task: TaskConfig, what: str, event: str) -> None:
+    """Rows with the event would be missing with the negatives, and P(event) be wrong."""
+    if task.negative_sampling_rate != 1:
+        raise ValueError(
+            f"task {task.name!r}: negative_sampling_rate is {task.negative_sampling_rate}, which "
+            f"{what} cannot correct; only negatives of {event!r} may be sampled (its product then "
+            "needs no rate of its own)"
+        )
 
 
 def _unique(what: str, names: list[str]) -> None:

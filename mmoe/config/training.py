@@ -6,6 +6,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from mmoe.config.base import Strict
+from mmoe.metrics.kinds import HIGHER_IS_BETTER
 
 EmbeddingOptimizerKind = Literal["rowwise_adagrad", "adagrad", "adam", "sgd"]
 DeviceKind = Literal["auto", "cpu", "cuda"]
@@ -144,7 +145,7 @@ class TrainingConfig(Strict):
     )
     monitor: str = Field(
         default="mean.auc",
-        pattern=r"^[^.]+\.(auc|logloss|ne|rmse|mae)$",
+        pattern=rf"^[^.]+\.({'|'.join(HIGHER_IS_BETTER)})$",
         description="TASK.METRIC or mean.METRIC on the validation split; picks the best checkpoint",
     )
     patience: int = Field(default=3, ge=1, description="epochs without improvement before stopping")

@@ -21,6 +21,7 @@ from mmoe.datasets.labels.encode import encode_labels
 from mmoe.datasets.rows.encoded import EncodedData
 from mmoe.datasets.rows.places import number_rows
 from mmoe.datasets.rows.splits import Splits
+from mmoe.metrics.kinds import first_of, kind_of
 from mmoe.run import RunDirectory
 from mmoe.run.console import ConsoleReporter, SilentReporter
 from mmoe.score import Predictor, load_predictor
@@ -156,9 +157,7 @@ class MultiTaskRanker(BaseEstimator):
         predictions = self.predict_proba(X)
         return pd.DataFrame(
             {
-                task.name: (predictions[f"pred_{task.name}"] >= 0.5).astype(int)
-                if task.kind == "binary"
-                else predictions[f"pred_{task.name}"]
+                task.name: kind_of(task.kind).decide(predictions[f"pred_{task.name}"])
                 for task in self.config_.tasks
             }
         )
@@ -178,12 +177,13 @@ class MultiTaskRanker(BaseEstimator):
         labels = encode_labels(self.config_, table, "X")
         data = EncodedData(features=encoder.encode(table, "X"), labels=labels)
         metrics, notes = metrics_of(self.config_, predictor.predict(data), labels)
-        binary = any(task.kind == "binary" for task in self.config_.tasks)
-        values = [values.get("auc" if binary else "rmse") for values in metrics.values()]
+        kind = first_of(task.kind for task in self.config_.tasks)
+        values = [values.get(kind.headline) for values in metrics.values()]
         known = [value for value in values if value is not None]
         if not known:
             raise ValueError(f"y: no metric can be computed on these rows: {'; '.join(notes)}")
-        return float(np.mean(known)) if binary else -float(np.mean(known))
+        mean = float(np.mean(known))
+        return mean if kind.monitored[kind.headline] else -mean
 
     def save(self, path: str | Path) -> Path:
         """Copies the run directory to `path`, which must not exist.

@@ -3,7 +3,6 @@
 from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 
 
 class GroupedAuc(NamedTuple):
@@ -77,6 +76,8 @@ def grouped_auc(
     Source: Zhu et al., Optimized Cost per Click in Taobao Display Advertising, KDD 2017; with
     impressions as weights also in Zhou et al., Deep Interest Network, KDD 2018.
     """
+    import pandas as pd  # late: who reads a config need not wait for it
+
     codes, keys = pd.factorize(np.asarray(groups))
     order = np.lexsort((scores, codes))
     order = order[codes[order] >= 0]

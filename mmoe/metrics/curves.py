@@ -6,7 +6,8 @@ import numpy as np
 
 from mmoe.metrics.auc import roc_points
 from mmoe.metrics.calibration import ECE_BINS, calibration_bins
-from mmoe.metrics.observed import Kind, ObservedRows, observed_rows
+from mmoe.metrics.kinds import KindName, kind_of
+from mmoe.metrics.observed import ObservedRows, observed_rows
 
 ROC_POINTS = 200
 HISTOGRAM_BINS = 60
@@ -15,7 +16,7 @@ _DECIMALS = 6
 
 
 def task_curves(
-    kind: Kind,
+    kind: KindName,
     labels: np.ndarray,
     predictions: np.ndarray,
     observed: np.ndarray | None = None,
@@ -26,7 +27,7 @@ def task_curves(
     """The curves of one task, as plain lists for JSON.
 
     Args:
-        kind: binary or regression.
+        kind: The task's, as in a config.
         labels: [N] as `task_metrics` takes them.
         predictions: [N] probabilities, or numbers for regression.
         observed: [N] bool; None = everywhere.
@@ -50,15 +51,15 @@ def task_curves(
         >>> curves["calibration"][0]
         {'mean_prediction': 0.25, 'positive_rate': 0.0, 'rows': 1}
     """
+    judged = kind_of(kind, name)
     rows = observed_rows(
-        kind, labels, predictions, observed, weights=weights, oracle=oracle, name=name
+        judged, labels, predictions, observed, weights=weights, oracle=oracle, name=name
     )
-    binary = kind == "binary"
     return {
-        "roc": _roc(rows, rows.predictions) if binary else None,
-        "oracle_roc": _roc(rows, rows.oracle) if binary else None,
+        "roc": _roc(rows, rows.predictions) if judged.is_event else None,
+        "oracle_roc": _roc(rows, rows.oracle) if judged.is_event else None,
         "calibration": _calibration(rows),
-        "histogram": _histogram(rows.predictions, from_zero=binary),
+        "histogram": _histogram(rows.predictions, from_zero=judged.is_event),
     }
 
 

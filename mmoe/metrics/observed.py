@@ -1,13 +1,14 @@
 """The rows of one task that count, checked once for metrics and curves."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mmoe.errors import WHAT_TO_CHANGE, Diverged
 
-Kind = Literal["binary", "regression"]
+if TYPE_CHECKING:  # kinds judge these rows
+    from mmoe.metrics.kinds.base import TaskKind
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,7 +26,7 @@ class ObservedRows:
 
 
 def observed_rows(
-    kind: Kind,
+    kind: "TaskKind",
     labels: np.ndarray,
     predictions: np.ndarray,
     observed: np.ndarray | None = None,
@@ -38,9 +39,9 @@ def observed_rows(
     """Checks one task's columns and keeps the rows whose label is observed.
 
     Args:
-        kind: binary or regression.
-        labels: [N] 0 or 1 (binary) or any finite number; whatever it likes where unobserved.
-        predictions: [N] probabilities (binary) or finite numbers, in every row.
+        kind: Says which labels and predictions are right.
+        labels: [N] whatever they like where unobserved.
+        predictions: [N] finite, in every row.
         observed: [N] bool; None = all rows.
         weights: [N] non-negative row weights.
         groups: [N] keys of GAUC.
@@ -51,13 +52,12 @@ def observed_rows(
         ValueError: A column has the wrong length, or a value is out of range.
 
     Example:
+        >>> from mmoe.metrics.kinds import kind_of
         >>> labels, predictions = np.array([1, 0]), np.array([0.9, 0.2])
-        >>> rows = observed_rows("binary", labels, predictions, np.array([True, False]))
+        >>> rows = observed_rows(kind_of("binary"), labels, predictions, np.array([True, False]))
         >>> len(rows), rows.labels.tolist()
         (1, [1.0])
     """
-    if kind not in ("binary", "regression"):
-        raise ValueError(f"task {name!r}: kind is {kind!r}; expected binary or regression")
     labels, predictions = _column(labels, "labels", name), _column(predictions, "predictions", name)
     mask = np.ones(len(labels), bool) if observed is None else np.asarray(observed, dtype=bool)
     weights = None if weights is None else _column(weights, "weights", name)
@@ -95,24 +95,24 @@ def _column(values: np.ndarray, what: str, name: str) -> np.ndarray:
     return column
 
 
-def _check_predictions(kind: Kind, predictions: np.ndarray, name: str) -> None:
+def _check_predictions(kind: "TaskKind", predictions: np.ndarray, name: str) -> None:
     # Unobserved rows too: a model that gives NaN anywhere is broken, whether or not it is measured.
-    row = _first(~np.isfinite(predictions))
+    row = first_row(~np.isfinite(predictions))
     if row is not None:
         raise Diverged(
             f"task {name!r}, row {row} (counted from 0): the prediction is {predictions[row]}, "
             f"expected a finite number; training diverged: {WHAT_TO_CHANGE}"
         )
-    row = _first((predictions < 0) | (predictions > 1)) if kind == "binary" else None
+    row = first_row(kind.wrong_predictions(predictions))
     if row is not None:
         raise ValueError(
             f"task {name!r}, row {row} (counted from 0): the prediction is {predictions[row]}, "
-            f"expected a probability between 0 and 1; apply the sigmoid first"
+            f"expected {kind.expected_prediction}"
         )
 
 
 def _check_values(
-    kind: Kind,
+    kind: "TaskKind",
     labels: np.ndarray,
     weights: np.ndarray | None,
     oracle: np.ndarray | None,
@@ -120,8 +120,7 @@ def _check_values(
     mask: np.ndarray,
     name: str,
 ) -> None:
-    wrong = ~np.isin(labels, (0.0, 1.0)) if kind == "binary" else ~np.isfinite(labels)
-    checks = [("label", labels, wrong, "0 or 1" if kind == "binary" else "a finite number")]
+    checks = [("label", labels, kind.wrong_labels(labels), kind.expected_label)]
     if weights is not None:
         bad = ~(np.isfinite(weights) & (weights >= 0))
         checks.append(("weight", weights, bad, "a finite number of at least 0"))
@@ -129,7 +128,7 @@ def _check_values(
         bad = ~((oracle >= 0) & (oracle <= 1))
         checks.append(("oracle's probability", oracle, bad, "a number between 0 and 1"))
     for what, column, bad, expected in checks:
-        row = _first(bad & mask)
+        row = first_row(bad & mask)
         if row is not None:
             raise ValueError(
                 f"task {name!r}, row {row} (counted from 0): the {what} is {column[row]}, expected "
@@ -137,5 +136,6 @@ def _check_values(
             )
 
 
-def _first(flags: np.ndarray) -> int | None:
+def first_row(flags: np.ndarray) -> int | None:
+    """The first row that is flagged, or None."""
     return int(flags.argmax()) if flags.any() else None

@@ -1,50 +1,16 @@
 """Metrics of one task, on exactly the rows where its label is observed, in float64."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from mmoe.metrics.auc import GroupedAuc, auc, grouped_auc, roc_points
-from mmoe.metrics.calibration import (
-    calibration_ratio,
-    expected_calibration_error,
-    log_loss,
-    normalised_entropy,
-)
-from mmoe.metrics.delong import AucDifference, auc_difference_interval
-from mmoe.metrics.observed import Kind, ObservedRows, observed_rows
-
-__all__ = [
-    "AucDifference",
-    "GroupedAuc",
-    "TaskMetrics",
-    "auc",
-    "auc_difference_interval",
-    "calibration_ratio",
-    "expected_calibration_error",
-    "grouped_auc",
-    "higher_is_better",
-    "log_loss",
-    "monitor_value",
-    "normalised_entropy",
-    "roc_points",
-    "task_metrics",
-]
-
-Value = float | int | None
-_HIGHER_IS_BETTER = {"auc": True, "logloss": False, "ne": False, "rmse": False, "mae": False}
-
-
-class TaskMetrics(NamedTuple):
-    """What metrics.json holds for a task, and sentences on what could not be computed, and why."""
-
-    values: dict[str, Value]
-    notes: list[str]
+from mmoe.metrics.kinds import HIGHER_IS_BETTER, KindName, TaskMetrics, kind_of
+from mmoe.metrics.observed import observed_rows
 
 
 def task_metrics(
-    kind: Kind,
+    kind: KindName,
     labels: np.ndarray,
     predictions: np.ndarray,
     observed: np.ndarray | None = None,
@@ -56,7 +22,7 @@ def task_metrics(
     """Every metric of one task; None stands where one cannot be computed.
 
     Args:
-        kind: binary or regression.
+        kind: The task's, as in a config.
         labels: [N] 0 or 1, or a number for regression; ignored where unobserved.
         predictions: [N] probabilities, or a number for regression; finite in every row.
         observed: [N] bool, where the label exists; None = everywhere.
@@ -66,8 +32,7 @@ def task_metrics(
         name: The task's name, for notes and errors.
 
     Returns:
-        `(values, notes)`. Binary: auc, gauc, logloss (nats), ne, calibration, ece, rows, positives,
-        oracle_auc, oracle_logloss. Regression: rmse, mae (in units of the label), rows.
+        `(values, notes)`, with the metrics of the kind (`mmoe.metrics.kinds`).
 
     Raises:
         ValueError: A column has the wrong length, a prediction is NaN, infinite or no probability,
@@ -80,8 +45,9 @@ def task_metrics(
         >>> task_metrics("binary", np.array([0, 0]), np.array([0.2, 0.9]), name="buy").notes
         ['buy: auc, ne, calibration not computed: all 2 observed rows are negative']
     """
+    judged = kind_of(kind, name)
     rows = observed_rows(
-        kind,
+        judged,
         labels,
         predictions,
         observed,
@@ -90,9 +56,7 @@ def task_metrics(
         oracle=oracle,
         name=name,
     )
-    if kind == "regression":
-        return _regression(rows, name)
-    return _binary(rows, name)
+    return judged.metrics(rows, name)
 
 
 def monitor_value(metrics: Mapping[str, Mapping[str, Any]], monitor: str) -> float | None:
@@ -130,7 +94,7 @@ def monitor_value(metrics: Mapping[str, Mapping[str, Any]], monitor: str) -> flo
 
 
 def higher_is_better(monitor: str) -> bool:
-    """The direction of a monitor: True for auc, False for logloss, ne, rmse and mae.
+    """The direction of a monitor: True for auc, False for losses and errors.
 
     Raises:
         ValueError: The metric cannot be monitored.
@@ -140,79 +104,7 @@ def higher_is_better(monitor: str) -> bool:
         (True, False)
     """
     metric = monitor.rpartition(".")[2]
-    if metric not in _HIGHER_IS_BETTER:
-        known = ", ".join(_HIGHER_IS_BETTER)
+    if metric not in HIGHER_IS_BETTER:
+        known = ", ".join(HIGHER_IS_BETTER)
         raise ValueError(f"monitor {monitor!r}: unknown metric {metric!r}; expected one of {known}")
-    return _HIGHER_IS_BETTER[metric]
-
-
-def _binary(rows: ObservedRows, name: str) -> TaskMetrics:
-    y, p, w = rows.labels, rows.predictions, rows.weights
-    positives = int(y.sum())
-    values: dict[str, Value] = dict.fromkeys(
-        ("auc", "gauc", "logloss", "ne", "calibration", "ece"), None
-    )
-    values |= {
-        "rows": len(rows),
-        "positives": positives,
-        "oracle_auc": None,
-        "oracle_logloss": None,
-    }
-    reason = _empty_reason(rows)
-    if reason is not None:
-        return TaskMetrics(values, [f"{name}: no metric computed: {reason}"])
-    values |= {
-        "auc": auc(y, p, w),
-        "logloss": log_loss(y, p, w),
-        "ne": normalised_entropy(y, p, w),
-        "calibration": calibration_ratio(y, p, w),
-        "ece": expected_calibration_error(y, p, w),
-    }
-    if rows.oracle is not None:
-        values["oracle_auc"] = auc(y, rows.oracle, w)
-        values["oracle_logloss"] = log_loss(y, rows.oracle, w)
-    notes = _one_class_notes(rows, values, name)
-    if rows.groups is not None:
-        grouped = grouped_auc(y, p, rows.groups, w)
-        values["gauc"] = grouped.value
-        notes.append(_group_note(grouped, len(rows), name))
-    return TaskMetrics(values, notes)
-
-
-def _regression(rows: ObservedRows, name: str) -> TaskMetrics:
-    values: dict[str, Value] = {"rmse": None, "mae": None, "rows": len(rows)}
-    reason = _empty_reason(rows)
-    if reason is not None:
-        return TaskMetrics(values, [f"{name}: no metric computed: {reason}"])
-    errors = rows.predictions - rows.labels
-    values["rmse"] = float(np.sqrt(np.average(errors**2, weights=rows.weights)))
-    values["mae"] = float(np.average(np.abs(errors), weights=rows.weights))
-    return TaskMetrics(values, [])
-
-
-def _empty_reason(rows: ObservedRows) -> str | None:
-    if len(rows) == 0:
-        return "the label is observed in no row"
-    if rows.weights is not None and rows.weights.sum() == 0:
-        return f"all {len(rows)} observed rows have weight 0"
-    return None
-
-
-def _one_class_notes(rows: ObservedRows, values: dict[str, Value], name: str) -> list[str]:
-    empty = [key for key in ("auc", "ne", "calibration") if values[key] is None]
-    if not empty:
-        return []
-    weighted = rows.labels if rows.weights is None else rows.labels[rows.weights > 0]
-    side = "positive" if weighted.any() else "negative"
-    return [
-        f"{name}: {', '.join(empty)} not computed: all {len(weighted)} observed rows are {side}"
-    ]
-
-
-def _group_note(grouped: GroupedAuc, rows: int, name: str) -> str:
-    if grouped.value is None:
-        return f"{name}: gauc not computed: none of {grouped.all_groups:,} groups has both classes"
-    return (
-        f"{name}: gauc rests on {grouped.groups:,} of {grouped.all_groups:,} groups "
-        f"({grouped.rows:,} of {rows:,} rows); the others have one class only"
-    )
+    return HIGHER_IS_BETTER[metric]

@@ -13,9 +13,8 @@ def build_esmm(
 ) -> MixtureNetwork:
     """Two towers over an MMoE: `P(event) = σ(a)`, `P(consequence | event) = σ(b)`.
 
-    The network is MMoE's; the loss makes the difference (`mmoe.tasks.entire_space_sums`): it looks
-    at the event and at `P(event) · P(consequence | event)` over all rows, so that the second tower
-    is not fitted to the selected rows alone.
+    The network is MMoE's; the loss makes the difference: the second task is trained as one of kind
+    entire_space (`mmoe.tasks.kinds`), by which any other model can be trained too.
 
     Raises:
         ValueError: Other than two tasks.

@@ -73,5 +73,5 @@ def experts_are_spread(model: ModelConfig, parallel: ParallelConfig) -> bool:
     """
     if parallel.experts != "auto":
         return parallel.experts == "spread"
-    picks = model.kind not in ("shared_bottom", "single_task") and model.gate.picks is not None
+    picks = model.has_gates and model.gate.picks is not None
     return picks and model.execution in ("auto", "grouped")

@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from mmoe.metrics.kinds import TaskKind, kind_of_metrics
 from mmoe.report import style
 
 # Two-sided 95 % quantile of the normal distribution.
@@ -21,8 +22,9 @@ def calibration_figure(
 
     Args:
         curves: Task → its part of curves.json (`calibration`, `histogram`).
-        metrics: Task → its part of metrics.json, for the numbers in the panels; tasks with an
-            `rmse` are drawn as regression (mean label instead of a rate, no interval).
+        metrics: Task → its part of metrics.json, for the numbers in the panels; they tell the
+            task's kind: where it is no event, means of labels are drawn instead of rates, and no
+            interval.
 
     Returns:
         A matplotlib Figure, outside pyplot's state.
@@ -42,12 +44,12 @@ def calibration_figure(
         inner = outer[divmod(index, columns)].subgridspec(2, 1, height_ratios=[4, 1], hspace=0.05)
         upper, lower = figure.add_subplot(inner[0]), figure.add_subplot(inner[1])
         numbers = metrics.get(task, {})
-        regression = "rmse" in numbers
+        kind = kind_of_metrics(numbers)
         left = index % columns == 0
-        style.dress(upper, task, ylabel=_y_label(regression, left), columns=columns, pad=19)
+        style.dress(upper, task, ylabel=_y_label(kind, left), columns=columns, pad=19)
         style.dress(lower, xlabel="prediction", ylabel="rows" if left else "")
         upper.annotate(
-            _summary(numbers), (0, 1), xytext=(0, 5), xycoords="axes fraction", va="bottom",
+            _summary(kind, numbers), (0, 1), xytext=(0, 5), xycoords="axes fraction", va="bottom",
             textcoords="offset points", fontsize=style.SIZE_SMALL, color=style.MUTED,
         )  # fmt: skip
         bins = mine.get("calibration") or []
@@ -55,9 +57,9 @@ def calibration_figure(
             style.say_nothing_to_draw(upper, "no observed row")
             style.say_nothing_to_draw(lower, "")
             continue
-        limits = _limits(bins, regression)
-        if regression or any(each["positive_rate"] > 0 for each in bins):
-            _draw_bins(upper, bins, limits, regression)
+        limits = _limits(bins, kind)
+        if not kind.is_event or any(each["positive_rate"] > 0 for each in bins):
+            _draw_bins(upper, bins, limits, kind)
         else:
             style.say_nothing_to_draw(upper, "no positive row\nto compare with")
         _draw_histogram(lower, mine.get("histogram") or {}, limits)
@@ -75,18 +77,18 @@ def wilson_interval(rate: float, rows: int) -> tuple[float, float]:
     return max(min(centre - reach, rate), 0.0), min(max(centre + reach, rate), 1.0)
 
 
-def _y_label(regression: bool, left: bool) -> str:
+def _y_label(kind: TaskKind, left: bool) -> str:
     """What the height means; said once a row of panels, and wherever it is the other kind."""
-    if regression:
+    if not kind.is_event:
         return "mean label"
     return "share of positives" if left else ""
 
 
-def _limits(bins: Sequence[Mapping[str, Any]], regression: bool) -> tuple[float, float]:
+def _limits(bins: Sequence[Mapping[str, Any]], kind: TaskKind) -> tuple[float, float]:
     """One range for both axes, so that the diagonal is where prediction and outcome agree."""
     values = [each[key] for each in bins for key in ("mean_prediction", "positive_rate")]
     low, high = min(values), max(values)
-    if not regression:
+    if kind.is_event:
         return 0.0, min(max(high * 1.12, 1e-6), 1.02)
     reach = max(0.08 * (high - low), 1e-6, 0.01 * abs(high))
     return low - reach, high + reach
@@ -96,12 +98,12 @@ def _draw_bins(
     axes: Axes,
     bins: Sequence[Mapping[str, Any]],
     limits: tuple[float, float],
-    regression: bool,
+    kind: TaskKind,
 ) -> None:
     x = np.array([each["mean_prediction"] for each in bins])
     y = np.array([each["positive_rate"] for each in bins])
     axes.plot(limits, limits, color=style.TRAIN, linewidth=1, ls="--")
-    if not regression:
+    if kind.is_event:
         ends = np.array(
             [wilson_interval(min(max(rate, 0.0), 1.0), each["rows"])
              for rate, each in zip(y, bins, strict=True)]
@@ -132,14 +134,10 @@ def _draw_histogram(axes: Axes, histogram: Mapping[str, Any], limits: tuple[floa
     axes.tick_params(axis="y", labelsize=style.SIZE_SMALL - 1)
 
 
-def _summary(numbers: Mapping[str, Any]) -> str:
-    shown = (
-        ("calibration", "calibration", "{:.3f}"),
-        ("ece", "ECE", "{:.4f}"),
-        ("rmse", "RMSE", "{:.4g}"),
-    )
+def _summary(kind: TaskKind, numbers: Mapping[str, Any]) -> str:
+    columns = [kind.column(key) for key in kind.calibration_keys]
     return " · ".join(
-        f"{label} {form.format(numbers[key])}"
-        for key, label, form in shown
-        if numbers.get(key) is not None
+        f"{column.heading} {column.form.format(numbers[column.key])}"
+        for column in columns
+        if numbers.get(column.key) is not None
     )

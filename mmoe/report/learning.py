@@ -6,9 +6,9 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from mmoe.metrics.columns import Column
+from mmoe.metrics.kinds import TaskKind, kind_of_metrics
 from mmoe.report import style
-
-_NAMES = {"auc": "AUC", "logloss": "log-loss", "ne": "NE", "rmse": "RMSE", "mae": "MAE"}
 
 
 def learning_curve_figure(history: Mapping[str, Any], tasks: Sequence[str] | None = None) -> Figure:
@@ -51,9 +51,9 @@ def learning_curve_figure(history: Mapping[str, Any], tasks: Sequence[str] | Non
             upper, lower = grid[0]
         epoch = "epoch" if len(names) == 1 else ""
         style.dress(upper, title=task, xlabel=epoch, ylabel="loss", columns=columns)
-        _draw_loss(upper, epochs, task, best)
-        metric = _metric_of(epochs, task, str(history.get("monitor") or ""))
-        _draw_metric(lower, epochs, task, metric, best)
+        kind, metric = _kind_and_metric(epochs, task, str(history.get("monitor") or ""))
+        _draw_loss(upper, epochs, task, kind, best)
+        _draw_metric(lower, epochs, task, kind.column(metric), best)
     _legend(figure, grid.flat)
     return figure
 
@@ -64,22 +64,25 @@ def best_epoch(epochs: Sequence[Mapping[str, Any]]) -> int | None:
     return marked[-1] if marked else None
 
 
-def _metric_of(epochs: Sequence[Mapping[str, Any]], task: str, monitor: str) -> str:
-    """The monitored metric where the task has it, or what its kind is usually judged by."""
+def _kind_and_metric(
+    epochs: Sequence[Mapping[str, Any]], task: str, monitor: str
+) -> tuple[TaskKind, str]:
+    """The monitored metric where the task has it, or what its kind is judged by first."""
     known = epochs[0].get("validation", {}).get(task, {})
+    kind = kind_of_metrics(known)
     wanted = monitor.rpartition(".")[2]
-    if wanted in known and wanted != "logloss":
-        return wanted
-    return next((name for name in ("auc", "rmse") if name in known), next(iter(known), "auc"))
+    if wanted in known and wanted != kind.loss_metric:
+        return kind, wanted
+    return kind, kind.headline if kind.headline in known else next(iter(known), kind.headline)
 
 
 def _draw_loss(
-    axes: Axes, epochs: Sequence[Mapping[str, Any]], task: str, best: int | None
+    axes: Axes, epochs: Sequence[Mapping[str, Any]], task: str, kind: TaskKind, best: int | None
 ) -> None:
     axes.set_visible(True)
     training = _series(epochs, lambda entry: entry.get("loss", {}).get(task))
     validation = _series(
-        epochs, lambda entry: entry.get("validation", {}).get(task, {}).get("logloss")
+        epochs, lambda entry: entry.get("validation", {}).get(task, {}).get(kind.loss_metric)
     )
     if training[0]:
         axes.plot(
@@ -94,11 +97,11 @@ def _draw_loss(
 
 
 def _draw_metric(
-    axes: Axes, epochs: Sequence[Mapping[str, Any]], task: str, metric: str, best: int | None
+    axes: Axes, epochs: Sequence[Mapping[str, Any]], task: str, metric: Column, best: int | None
 ) -> None:
     axes.set_visible(True)
-    style.dress(axes, xlabel="epoch", ylabel=f"validation {_NAMES.get(metric, metric)}")
-    x, y = _series(epochs, lambda entry: entry.get("validation", {}).get(task, {}).get(metric))
+    style.dress(axes, xlabel="epoch", ylabel=f"validation {metric.heading}")
+    x, y = _series(epochs, lambda entry: entry.get("validation", {}).get(task, {}).get(metric.key))
     if not x:
         style.say_nothing_to_draw(axes, "could not be computed\n(one class only?)")
         return
@@ -106,7 +109,7 @@ def _draw_metric(
     axes.margins(y=0.25)
     _mark_best(axes, epochs, best)
     if best in x:
-        _label_best(axes, x, y, x.index(best), "{:.4g}" if metric in ("rmse", "mae") else "{:.4f}")
+        _label_best(axes, x, y, x.index(best), metric.form)
 
 
 def _label_best(axes: Axes, x: list[int], y: list[float], best: int, form: str) -> None:

@@ -11,6 +11,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from mmoe.config import dump_config
+from mmoe.metrics.kinds import KINDS, kind_of_metrics
 from mmoe.report import tables
 from mmoe.report.calibration import calibration_figure
 from mmoe.report.gates import gate_heatmap_figure
@@ -84,7 +85,11 @@ def render(run: Run) -> str:
 def _pictures(run: Run) -> dict[str, Markup]:
     """The pictures there is data for, by name, as SVG."""
     tasks, metrics = run.curves["tasks"], run.metrics["tasks"]
-    ranked = {name: mine for name, mine in tasks.items() if "rmse" not in metrics.get(name, {})}
+    ranked = {
+        name: mine
+        for name, mine in tasks.items()
+        if kind_of_metrics(metrics.get(name, {})).is_event
+    }
     gates = run.curves.get("gates") or []
     pictures = {}
     if run.history["epochs"]:
@@ -127,15 +132,10 @@ def _versions(versions: Any) -> list[tuple[str, str]]:
 
 def _advice(run: Run) -> list[str]:
     """What the table leaves out, and how to get it."""
-    binary = [values for values in run.metrics["tasks"].values() if "rmse" not in values]
     lines = []
-    if binary and all(values.get("gauc") is None for values in binary):
-        if run.config.data.group_column is None:
-            lines.append("No GAUC: set data.group_column to the user's column to have it.")
-        else:
-            lines.append(f"No GAUC: no {run.config.data.group_column} has rows of both classes.")
-    if any(values.get("auc") is None for values in binary):
-        lines.append(f"{tables.NONE} stands where the test rows of a task are all of one class.")
+    for kind in KINDS.values():
+        tasks = [v for v in run.metrics["tasks"].values() if kind_of_metrics(v) is kind]
+        lines += kind.advice(tasks, run.config.data.group_column)
     return lines
 
 

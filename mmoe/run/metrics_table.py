@@ -6,20 +6,19 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-TITLES = {
-    "auc": "AUC",
-    "oracle_auc": "best",
-    "gauc": "GAUC",
-    "logloss": "log-loss",
-    "ne": "NE",
-    "calibration": "calib.",
-    "ece": "ECE",
-    "rmse": "RMSE",
-    "mae": "MAE",
-    "rows": "rows",
-    "positives": "positives",
-}
-_OF_MANY_DAYS = [name for name in TITLES if name not in ("oracle_auc", "logloss", "ece")]
+from mmoe.metrics.columns import Column
+from mmoe.metrics.kinds import KINDS
+
+
+def _columns() -> dict[str, Column]:
+    """Of all kinds of tasks, by their keys: metrics, then counts of rows."""
+    found = {column.key: column for kind in KINDS.values() for column in kind.columns}
+    shown = [column for column in found.values() if column.title]
+    return {column.key: column for column in sorted(shown, key=lambda column: column.is_count)}
+
+
+_COLUMNS = _columns()
+_OF_MANY_DAYS = [name for name, column in _COLUMNS.items() if column.every_day]
 
 
 def metrics_table(metrics: Mapping[str, Any], title: str = "test split") -> Table:
@@ -29,7 +28,7 @@ def metrics_table(metrics: Mapping[str, Any], title: str = "test split") -> Tabl
         metrics: What metrics.json holds.
         title: Which rows they were measured on.
     """
-    names = _with_values(list(TITLES), list(metrics["tasks"].values()))
+    names = _with_values(list(_COLUMNS), list(metrics["tasks"].values()))
     # Ten columns have to fit into a terminal of 80
     table = Table(
         title=Text(title, no_wrap=True, overflow="ignore"),
@@ -71,7 +70,7 @@ def _with_values(names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> lis
 
 def _add_columns(table: Table, names: Sequence[str]) -> None:
     for name in names:
-        table.add_column(TITLES[name], justify="right", no_wrap=True)
+        table.add_column(_COLUMNS[name].title, justify="right", no_wrap=True)
 
 
 def _cells(values: Mapping[str, Any], names: Sequence[str]) -> list[str]:

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from mmoe.config.tasks import TaskConfig
+from mmoe.config.tasks import TaskConfig, entire_space_tasks
 from mmoe.tasks.constants import constants
+from mmoe.tasks.kinds import OBJECTIVES
 
 
 class LossSums(NamedTuple):
@@ -37,8 +37,8 @@ def multi_task_loss(
 ) -> tuple[Tensor, Tensor]:
     """The weighted sum of the tasks' mean losses, each over the rows where its label exists.
 
-    `total = Σ_t weight_t · Σ_b o_bt w_bt ℓ_bt / Σ_b o_bt w_bt`, with `ℓ` the binary cross-entropy
-    (binary tasks) or the squared error (regressions). A task without observed weight adds 0.
+    `total = Σ_t weight_t · Σ_b o_bt w_bt ℓ_bt / Σ_b o_bt w_bt`, with `ℓ` the loss of the task's
+    kind (`mmoe.tasks.kinds`). A task without observed weight adds 0.
 
     Args:
         logits_BT: One column per task.
@@ -46,7 +46,8 @@ def multi_task_loss(
         observed_BT: Bool, where the label exists.
         weights_BT: Row weights, 0 or more.
         tasks: The tasks, in the order of the columns; `weight` is theirs.
-        entire_space: See `entire_space_sums`.
+        entire_space: Two binary tasks are trained as `model.kind: esmm` trains them: the second is
+            of kind entire_space, the first is its event.
         out_of_T: Where these rows are a part of several batches: the `observed_weights` of all of
             them, to divide by. The parts' results then add up to those of one large batch.
 
@@ -70,8 +71,8 @@ def multi_task_loss(
         tensor([0.6931, 0.0000])
     """
     _check(logits_BT, labels_BT, observed_BT, weights_BT, tasks)
-    inputs = (logits_BT, labels_BT, observed_BT, weights_BT)
-    sums = entire_space_sums(*inputs, tasks) if entire_space else loss_sums(*inputs, tasks)
+    tasks = entire_space_tasks(tasks) if entire_space else tasks
+    sums = loss_sums(logits_BT, labels_BT, observed_BT, weights_BT, tasks)
     # A task without observed weight has a sum of 0; dividing by 1 keeps it, and its gradient, at 0.
     whole_T = sums.weights_T if out_of_T is None else out_of_T
     means_T = sums.losses_T / torch.where(whole_T > 0, whole_T, 1)
@@ -80,7 +81,7 @@ def multi_task_loss(
 
 
 def observed_weights(
-    labels_BT: Tensor, observed_BT: Tensor, weights_BT: Tensor, *, entire_space: bool = False
+    labels_BT: Tensor, observed_BT: Tensor, weights_BT: Tensor, tasks: Sequence[TaskConfig]
 ) -> Tensor:
     """Each task's `Σ_b o_bt w_bt`, by which its loss is divided; known before the forward pass.
 
@@ -88,27 +89,22 @@ def observed_weights(
         labels_BT: As in `multi_task_loss`.
         observed_BT: Likewise.
         weights_BT: Likewise.
-        entire_space: See `entire_space_sums`.
+        tasks: Likewise.
 
     Returns:
         `weights_T`.
 
     Example:
         >>> import torch
+        >>> from mmoe.config import TaskConfig
         >>> from mmoe.tasks.losses import observed_weights
+        >>> tasks = [TaskConfig(name="click", label="click"), TaskConfig(name="buy", label="buy")]
         >>> observed = torch.tensor([[True, False], [True, True]])
-        >>> observed_weights(torch.zeros(2, 2), observed, torch.ones(2, 2))
+        >>> observed_weights(torch.zeros(2, 2), observed, torch.ones(2, 2), tasks)
         tensor([2., 1.])
     """
-    if entire_space:
-        observed_BT = _entire_space_observed(labels_BT, observed_BT)
+    labels_BT, observed_BT = _outcomes(labels_BT, observed_BT, tasks)
     return _clean(labels_BT, weights_BT, observed_BT, weights_BT.dtype)[1].sum(0)
-
-
-def _entire_space_observed(labels_BT: Tensor, observed_BT: Tensor) -> Tensor:
-    """Event known; and outcome known: no event, or an observed consequence."""
-    event_B, known_B = labels_BT[:, 0] > 0.5, observed_BT[:, 0]
-    return torch.stack([known_B, known_B & (~event_B | observed_BT[:, 1])], dim=1)
 
 
 def loss_sums(
@@ -120,16 +116,16 @@ def loss_sums(
 ) -> LossSums:
     """Every task's loss on its own rows; the arguments are those of `multi_task_loss`."""
     logits_BT = _at_least_fp32(logits_BT)
+    labels_BT, observed_BT = _outcomes(labels_BT, observed_BT, tasks)
     labels_BT, weights_BT = _clean(labels_BT, weights_BT, observed_BT, logits_BT.dtype)
+    logits, columns = logits_BT.unbind(1), zip(tasks, labels_BT.unbind(1), strict=True)
+    # The last task first: where a logit is in two losses, this is the order of its gradient's sum,
+    # which the stored results of ESMM rest on
     losses = [
-        F.binary_cross_entropy_with_logits(logits_B, labels_B, reduction="none")
-        if task.kind == "binary"
-        else (logits_B - labels_B).square()
-        for task, logits_B, labels_B in zip(
-            tasks, logits_BT.unbind(1), labels_BT.unbind(1), strict=True
-        )
+        OBJECTIVES[task.kind].loss(t, logits, label_B, tasks)
+        for t, (task, label_B) in reversed(list(enumerate(columns)))
     ]
-    return LossSums((weights_BT * torch.stack(losses, dim=1)).sum(0), weights_BT.sum(0))
+    return LossSums((weights_BT * torch.stack(losses[::-1], dim=1)).sum(0), weights_BT.sum(0))
 
 
 def entire_space_sums(
@@ -139,56 +135,28 @@ def entire_space_sums(
     weights_BT: Tensor,
     tasks: Sequence[TaskConfig],
 ) -> LossSums:
-    """ESMM's loss: the event, and event ∧ consequence, both over all rows with the event's label.
-
-    With `a, b` the two logits, the second loss is the cross-entropy of `p = σ(a) σ(b)`, in logs:
-    `log p = log σ(a) + log σ(b)`, `log (1 − p) = log (σ(−a) + σ(a) σ(−b))`. So the second tower
-    learns the conditional probability of the consequence without seeing the selected rows alone.
-
-    A row counts for the second loss where the outcome is known: no event, or an event and an
-    observed consequence. Its weight is that of the second task.
-
-    Args:
-        logits_BT: Event and consequence given the event.
-        labels_BT: As in `multi_task_loss`.
-        observed_BT: Likewise.
-        weights_BT: Likewise; the second column is read on rows without the event too.
-        tasks: The two tasks.
-
-    Returns:
-        The sums of both losses.
+    """ESMM's loss: `loss_sums` where the second task is of kind entire_space, the first its event.
 
     Raises:
         ValueError: Not two binary tasks.
-
-    Source: Ma et al., "Entire space multi-task model" (SIGIR 2018), equation 3.
     """
-    if len(tasks) != 2 or any(task.kind != "binary" for task in tasks):
-        came = ", ".join(f"{task.name} ({task.kind})" for task in tasks)
-        raise ValueError(
-            "tasks: esmm needs two binary tasks, an event and its consequence (such as click, "
-            f"purchase), got {came}"
-        )
-    logits_BT = _at_least_fp32(logits_BT)
-    event_B = labels_BT[:, 0] > 0.5
-    observed_BT = _entire_space_observed(labels_BT, observed_BT)
-    labels_BT = torch.stack([event_B, event_B & (labels_BT[:, 1] > 0.5)], dim=1)
-    labels_BT, weights_BT = _clean(labels_BT, weights_BT, observed_BT, logits_BT.dtype)
+    return loss_sums(logits_BT, labels_BT, observed_BT, weights_BT, entire_space_tasks(tasks))
 
-    event, consequence = logits_BT.unbind(1)
-    log_both = F.logsigmoid(event) + F.logsigmoid(consequence)
-    log_not_both = torch.logaddexp(
-        F.logsigmoid(-event), F.logsigmoid(event) + F.logsigmoid(-consequence)
-    )
-    both_B = labels_BT[:, 1]
-    losses_BT = torch.stack(
-        [
-            F.binary_cross_entropy_with_logits(event, labels_BT[:, 0], reduction="none"),
-            -(both_B * log_both + (1 - both_B) * log_not_both),
-        ],
-        dim=1,
-    )
-    return LossSums((weights_BT * losses_BT).sum(0), weights_BT.sum(0))
+
+def _outcomes(
+    labels_BT: Tensor, observed_BT: Tensor, tasks: Sequence[TaskConfig]
+) -> tuple[Tensor, Tensor]:
+    """What each task is trained on, and where that is known."""
+    outcomes = [
+        OBJECTIVES[task.kind].outcome(t, labels_BT, observed_BT, tasks)
+        for t, task in enumerate(tasks)
+    ]
+    if all(outcome is None for outcome in outcomes):
+        return labels_BT, observed_BT
+    own = zip(labels_BT.unbind(1), observed_BT.unbind(1), strict=True)
+    found = [pair if other is None else other for pair, other in zip(own, outcomes, strict=True)]
+    labels, observed = zip(*found, strict=True)
+    return torch.stack(labels, dim=1), torch.stack(observed, dim=1)
 
 
 def _at_least_fp32(logits_BT: Tensor) -> Tensor:

@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from mmoe.config.tasks import TaskConfig
-from mmoe.mixture.stable import stable_sigmoid
 from mmoe.tasks.constants import constants
+from mmoe.tasks.kinds import OBJECTIVES
 
 
 def predictions_from_logits(logits_BT: Tensor, tasks: Sequence[TaskConfig]) -> Tensor:
-    """`σ(logit + ln r)` for a binary task, the logit itself for a regression.
+    """`link(logit + ln r)`, by the task's kind: σ for a binary one, the logit for a regression.
 
     r is the task's `negative_sampling_rate`: a model trained on a log that kept the share r of the
     negatives gives `q = σ(logit)`, and among all rows the probability is
@@ -52,5 +52,9 @@ def predictions_from_logits(logits_BT: Tensor, tasks: Sequence[TaskConfig]) -> T
     rates = [task.negative_sampling_rate for task in tasks]
     if any(rate != 1 for rate in rates):
         logits_BT = logits_BT + constants([math.log(rate) for rate in rates], logits_BT)
-    binary_T = constants([task.kind == "binary" for task in tasks], logits_BT).bool()
-    return torch.where(binary_T, stable_sigmoid(logits_BT), logits_BT)
+    predictions_BT = logits_BT
+    for kind in dict.fromkeys(task.kind for task in tasks):
+        of_kind_T = constants([task.kind == kind for task in tasks], logits_BT).bool()
+        linked_BT = OBJECTIVES[kind].link(logits_BT)
+        predictions_BT = torch.where(of_kind_T, linked_BT, predictions_BT)
+    return predictions_BT

@@ -27,6 +27,7 @@ from mmoe.datasets.labels.encode import encode_labels
 from mmoe.datasets.rows.encoded import EncodedFeatures
 from mmoe.datasets.values.arrow import pc
 from mmoe.datasets.values.columns import to_numbers
+from mmoe.metrics.kinds import kind_of
 
 # A fit that needs more passes than this gains nothing in AUC (fourth decimal, Census-Income)
 _PASSES = 200
@@ -124,9 +125,8 @@ def boosted_trees(
     encoder = FeatureEncoder.fit(config, train, origin)
     x_train, x_test = (_ordinal(config, encoder, table, origin) for table in (train, test))
 
-    def _trees(kind: str) -> Any:
-        regression = kind == "regression"
-        model: Any = HistGradientBoostingRegressor if regression else HistGradientBoostingClassifier
+    def _trees(is_event: bool) -> Any:
+        model: Any = HistGradientBoostingClassifier if is_event else HistGradientBoostingRegressor
         return model(
             learning_rate=0.1, max_iter=iterations, early_stopping=False, random_state=seed
         )
@@ -134,10 +134,10 @@ def boosted_trees(
     return _fit_tasks(config, (train, x_train), (test, x_test), origin, _trees)
 
 
-def _linear_model(kind: str) -> Any:
-    if kind == "regression":
-        return Ridge(alpha=1.0, solver="lsqr")
-    return LogisticRegression(C=1.0, max_iter=_PASSES)
+def _linear_model(is_event: bool) -> Any:
+    if is_event:
+        return LogisticRegression(C=1.0, max_iter=_PASSES)
+    return Ridge(alpha=1.0, solver="lsqr")
 
 
 def _fit_tasks(
@@ -145,7 +145,7 @@ def _fit_tasks(
     train: tuple[pa.Table, Any],
     test: tuple[pa.Table, Any],
     origin: str,
-    build: Callable[[str], Any],
+    build: Callable[[bool], Any],
 ) -> dict[str, BaselinePredictions]:
     """A model a task, on the rows where its label is observed."""
     train_labels = encode_labels(config, train[0], origin, training=True)
@@ -154,14 +154,13 @@ def _fit_tasks(
     for t, task in enumerate(config.tasks):
         rows = np.flatnonzero(train_labels.observed_NT[:, t])
         labels_N = train_labels.labels_NT[rows, t]
-        model = build(task.kind)
+        is_event = kind_of(task.kind).is_event
+        model = build(is_event)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # see _PASSES
             model.fit(train[1][rows], labels_N, sample_weight=train_labels.weights_NT[rows, t])
-        if task.kind == "binary":
-            predictions_N = model.predict_proba(test[1])[:, 1]
-        else:
-            predictions_N = model.predict(test[1])
+        x = test[1]
+        predictions_N = model.predict_proba(x)[:, 1] if is_event else model.predict(x)
         results[task.name] = BaselinePredictions(
             predictions_N=np.asarray(predictions_N, dtype=np.float64),
             labels_N=test_labels.labels_NT[:, t],

@@ -17,6 +17,7 @@ from mmoe.datasets.stream import every_row, open_stream, wants_stream
 from mmoe.datasets.values.arrow import check_room
 from mmoe.embeddings import memory_of_tables
 from mmoe.metrics.curves import task_curves
+from mmoe.metrics.kinds import kind_of
 from mmoe.metrics.of_tasks import task_metrics
 from mmoe.parallel import first_other, from_first, rank, to_first, world_size
 from mmoe.run.console import Reporter, SilentReporter, Tracker
@@ -212,7 +213,7 @@ def evaluate_run(
     for note in notes:
         reporter.say(f"note: {note}")
     if table_precision is not None and data is None and not all_negatives:
-        for line in _cost_of_precision(stored["tasks"], metrics, table_precision):
+        for line in _cost_of_precision(config, stored["tasks"], metrics, table_precision):
             reporter.say(line)
     stored.pop("data_changed", None)
     return {**stored, "tasks": metrics, **({"data_changed": changes} if changes else {})}
@@ -238,18 +239,19 @@ def _compare(
 
 
 def _cost_of_precision(
-    trained: Mapping[str, Mapping[str, Any]], metrics: Metrics, precision: str
+    config: RunConfig, trained: Mapping[str, Mapping[str, Any]], metrics: Metrics, precision: str
 ) -> Iterator[str]:
     """What narrower tables change on the test split, task by task."""
-    for task, values in metrics.items():
-        for name in ("auc", "rmse"):
-            now, before = values.get(name), trained.get(task, {}).get(name)
-            if now is not None and before is not None:
-                change = round(now - before, 5) + 0.0  # -0.0 + 0.0 is 0.0, printed without a minus
-                yield (
-                    f"{task}: {name.upper()} {now:.5f} with tables in {precision}, {before:.5f} "
-                    f"as trained ({change:+.5f})"
-                )
+    for task in config.tasks:
+        kind = kind_of(task.kind)
+        key = kind.headline
+        now, before = metrics[task.name].get(key), trained.get(task.name, {}).get(key)
+        if now is not None and before is not None:
+            change = round(now - before, 5) + 0.0  # -0.0 + 0.0 is 0.0, printed without a minus
+            yield (
+                f"{task.name}: {kind.column(key).heading} {now:.5f} with tables in {precision}, "
+                f"{before:.5f} as trained ({change:+.5f})"
+            )
 
 
 def _check_same_rows(count: int) -> None:

@@ -234,8 +234,7 @@ def _loss(
         batch.labels_BT,
         batch.observed_BT,
         batch.weights_BT,
-        config.tasks,
-        entire_space=config.model.kind == "esmm",
+        config.trained_tasks,
         out_of_T=whole_T,
     )
     for auxiliary in output.auxiliary_losses.values():
@@ -256,10 +255,10 @@ def _check_finite(amounts: Sequence[float], config: RunConfig) -> None:
 
 def _observed_of_all(batches: Sequence[Batch], config: RunConfig) -> Tensor:
     """What each task's loss is divided by, `weights_T`."""
-    esmm = config.model.kind == "esmm"
+    tasks = config.trained_tasks
     return torch.stack(
         [
-            observed_weights(b.labels_BT, b.observed_BT, b.weights_BT, entire_space=esmm)
+            observed_weights(b.labels_BT, b.observed_BT, b.weights_BT, tasks)
             for b in batches
             if b.labels_BT is not None and b.observed_BT is not None and b.weights_BT is not None
         ]

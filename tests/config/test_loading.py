@@ -76,6 +76,10 @@ def test_round_trip():
         (_with(training={"monitor": "click.rmse"}), "rmse needs a regression task"),
         (_with(model={"kind": "esmm"}), "esmm needs exactly two binary tasks"),
         (
+            _with(tasks=[{"name": "buy", "label": "buy", "kind": "entire_space"}]),
+            "kind is entire_space, which needs `observed_when:` .*got None, binary: none",
+        ),
+        (
             _with(model={"gate": {"kind": "top_k", "k": 9}}),
             "gate.k is 9, but a gate of mmoe sees 8 expert",
         ),

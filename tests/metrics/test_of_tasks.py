@@ -149,7 +149,7 @@ def test_no_observed_row_and_no_weight_leave_all_empty(kind):
         ("binary", {"observed": [True]}, r"observed has shape \(1,\), labels \(3,\)"),
         ("binary", {"groups": [1, 2]}, r"groups has shape \(2,\), labels \(3,\)"),
         ("binary", {"predictions": [[0.1], [0.2], [0.3]]}, r"predictions has shape \(3, 1\)"),
-        ("ranking", {}, "task 'buy': kind is 'ranking'; expected binary or regression"),
+        ("ranking", {}, "'buy': kind is 'ranking'; expected binary, regression"),
     ],
 )  # fmt: skip
 def test_refuses(kind, changes, message):

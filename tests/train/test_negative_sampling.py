@@ -132,6 +132,10 @@ def test_scoring_gives_the_bits_of_evaluation(finished, sampled_splits, tmp_path
             ["model.kind=esmm", "tasks.buy.negative_sampling_rate=0.5"],
             "task 'buy': negative_sampling_rate is 0.5, which model.kind esmm cannot correct",
         ),
+        (
+            ["tasks.buy.kind=entire_space", "tasks.buy.negative_sampling_rate=0.5"],
+            "task 'buy': negative_sampling_rate is 0.5, which kind entire_space cannot correct",
+        ),
     ],
 )
 def test_settings_that_do_not_go_together(overrides, message):

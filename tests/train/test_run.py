@@ -189,6 +189,20 @@ def test_other_settings_train(train, overrides):
     assert values["click"]["auc"] > 0.55
 
 
+def test_any_model_learns_over_the_entire_space_and_esmm_is_one_of_them(train, tmp_path):
+    short = ("training.epochs=1", "model.num_experts=2")
+    entire = ("tasks.buy.kind=entire_space", *short)
+    esmm, same = train("esmm", "model.kind=esmm", *short), train("same", *entire)
+    assert esmm.metrics["tasks"] == same.metrics["tasks"]
+    models = [
+        CheckpointFolder(tmp_path / run / "checkpoint").model("latest") for run in ("esmm", "same")
+    ]
+    assert all(torch.equal(models[0][name], models[1][name]) for name in models[0])
+    other = train("ple", "model.kind=ple", *entire).metrics["tasks"]["buy"]
+    assert set(other) == set(esmm.metrics["tasks"]["buy"])
+    assert other != esmm.metrics["tasks"]["buy"]
+
+
 def test_only_numbers_no_tables(train):
     finished = train("run", "features=[{kind: numeric, name: price}]", "training.epochs=1")
     assert finished.metrics["tasks"]["click"]["rows"] == 500

@@ -74,8 +74,7 @@ class EarlierRun:
         """
         for keys in _MODEL:
             self._same(f"model.{'.'.join(keys)}", _at(self.config, keys), _at(config, keys))
-        if config.model.kind == "ple":
-            self._same("model.levels", self.config.model.levels, config.model.levels)
+        self._same("model.levels", self.config.model.depth, config.model.depth)
         for there, here in named_pairs(self.config, config, lambda c: c.tasks):
             self._same(f"tasks.{here.name}.kind", there.kind, here.kind)
         if not named_pairs(self.config, config, lambda c: c.features):

@@ -1,0 +1,62 @@
+"""Columns of results tables: a number of metrics.json, its heading, and how it is written."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+NONE = "–"  # stands where there is no number
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Column:
+    """A column of the report's tables and of those in a terminal.
+
+    Attributes:
+        key: Of metrics.json.
+        heading: In the report.
+        meaning: What the number says, in a sentence.
+        form: How a number is written in the report.
+        written: How a task's values are written there; None: the number under `key`, in `form`.
+        title: In a terminal, where room is scarce; "": the column does not stand there.
+        every_day: It also stands in the table of a backtest's many days.
+        optional: Some data has it: it stands only where a task has it.
+        is_count: A number of rows; these stand behind all metrics.
+    """
+
+    key: str
+    heading: str
+    meaning: str
+    form: str = "{:.4f}"
+    written: Callable[[Mapping[str, Any]], str] | None = None
+    title: str = ""
+    every_day: bool = True
+    optional: bool = False
+    is_count: bool = False
+
+    def text(self, values: Mapping[str, Any]) -> str:
+        """The cell of a task with these metrics."""
+        if self.written is not None:
+            return self.written(values)
+        value = values.get(self.key)
+        return self.form.format(value) if is_number(value) else NONE
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is finite; None and NaN stand for what could not be computed."""
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def count(value: Any) -> str:
+    """A whole number with thin spaces between thousands."""
+    return f"{int(value):,}".replace(",", "\u202f") if is_number(value) else NONE
+
+
+ROWS = Column(
+    key="rows",
+    heading="rows",
+    meaning="test rows where the label is observed",
+    written=lambda values: count(values.get("rows")),
+    title="rows",
+    is_count=True,
+)

@@ -1,0 +1,76 @@
+"""Task kinds, as far as NumPy goes: labels, metrics, columns. `mmoe.tasks.kinds` trains them."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+from mmoe.metrics.kinds.base import LabelColumn, TaskKind, TaskMetrics
+from mmoe.metrics.kinds.binary import Binary, zero_or_one
+from mmoe.metrics.kinds.entire_space import EntireSpace
+from mmoe.metrics.kinds.regression import Regression
+
+__all__ = [
+    "HIGHER_IS_BETTER",
+    "KINDS",
+    "KindName",
+    "LabelColumn",
+    "TaskKind",
+    "TaskMetrics",
+    "first_of",
+    "kind_of",
+    "kind_of_metrics",
+    "zero_or_one",
+]
+
+KindName = Literal["binary", "regression", "entire_space"]
+
+KINDS: dict[str, TaskKind] = {
+    "binary": Binary(),
+    "regression": Regression(),
+    "entire_space": EntireSpace(),
+}
+
+# Metric → its direction, of all metrics that can choose the best checkpoint
+HIGHER_IS_BETTER = {
+    metric: higher for kind in KINDS.values() for metric, higher in kind.monitored.items()
+}
+
+
+def kind_of(name: str, task: str = "task") -> TaskKind:
+    """The kind that a config calls so.
+
+    Args:
+        name: `kind` of a task.
+        task: Whose it is, for the refusal.
+
+    Raises:
+        ValueError: There is no such kind.
+
+    Example:
+        >>> kind_of("regression").headline
+        'rmse'
+    """
+    if name not in KINDS:
+        *others, last = KINDS
+        raise ValueError(f"task {task!r}: kind is {name!r}; expected {', '.join(others)} or {last}")
+    return KINDS[name]
+
+
+def kind_of_metrics(values: Mapping[str, Any]) -> TaskKind:
+    """The kind of a task with these metrics, by their names.
+
+    Example:
+        >>> kind_of_metrics({"rmse": 0.5, "rows": 10}).headline
+        'rmse'
+    """
+    return max(KINDS.values(), key=lambda kind: len(kind.keys & values.keys()))
+
+
+def first_of(names: Iterable[str]) -> TaskKind:
+    """Of several tasks' kinds the one that speaks for all: in the order of the registry.
+
+    Example:
+        >>> first_of(["regression", "binary"]).headline
+        'auc'
+    """
+    there = set(names)
+    return next(kind for name, kind in KINDS.items() if name in there)

@@ -1,0 +1,138 @@
+"""What every task kind answers about its labels, predictions and metrics."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from mmoe.metrics.columns import Column
+from mmoe.metrics.observed import ObservedRows
+
+Value = float | int | None
+
+
+class TaskMetrics(NamedTuple):
+    """What metrics.json holds for a task, and sentences on what could not be computed, and why."""
+
+    values: dict[str, Value]
+    notes: list[str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LabelColumn:
+    """A label as the data has it, evaluated but unchecked.
+
+    Attributes:
+        data: [N] numbers or flags in NumPy, or text in Arrow.
+        missing: bool [N].
+        is_text: `data` is text.
+        is_flag: `data` is bool.
+        source: The column it is, if it is one.
+        label: What the config says: a column or an expression.
+        shown: The same, quoted for a message.
+        used_by: Who reads it, such as `task 'click'`.
+        place: From a row's index to its name in a message.
+    """
+
+    data: Any
+    missing: np.ndarray
+    is_text: bool
+    is_flag: bool
+    source: str | None
+    label: str
+    shown: str
+    used_by: str
+    place: Callable[[int], str]
+
+
+class TaskKind(ABC):
+    """A kind of task: which labels it takes, how its predictions are judged and shown.
+
+    How it is trained is in the class of the same name in `mmoe.tasks.kinds`.
+
+    Attributes:
+        is_event: Labels are 0 or 1, predictions the probability of 1. A task may then be observed
+            where another one's event happened, and has a ROC.
+        weighs_unobserved: Rows without a label of their own count in the loss too.
+        monitored: Metrics that can choose the best checkpoint → whether higher is better. The first
+            one is the headline.
+        loss_metric: The metric that is the training loss, where one is.
+        columns: Of the results tables, in order.
+        calibration_keys: Metrics that stand over the calibration plot.
+        expected_label: What a refusal says of a label that is none.
+        expected_prediction: Likewise of a prediction.
+    """
+
+    is_event: ClassVar[bool]
+    weighs_unobserved: ClassVar[bool] = False
+    monitored: ClassVar[Mapping[str, bool]]
+    loss_metric: ClassVar[str | None] = None
+    columns: ClassVar[Sequence[Column]]
+    calibration_keys: ClassVar[Sequence[str]]
+    expected_label: ClassVar[str]
+    expected_prediction: ClassVar[str] = "a finite number"
+
+    @property
+    def headline(self) -> str:
+        """The metric that one judges such a task by first."""
+        return next(iter(self.monitored))
+
+    @property
+    def keys(self) -> set[str]:
+        """What metrics.json holds for such a task."""
+        return {column.key for column in self.columns}
+
+    def column(self, key: str) -> Column:
+        """The column of one metric; one that such a task has not is called by its key."""
+        plain = Column(key=key, heading=key, meaning="")
+        return next((column for column in self.columns if column.key == key), plain)
+
+    @abstractmethod
+    def numbers(self, label: LabelColumn) -> np.ndarray:
+        """A label as float64 [N], anything where it is missing.
+
+        Raises:
+            ValueError: Such a task has no such labels; names the row.
+        """
+
+    def untrainable(self, label: str, observed: int, lowest: float, highest: float) -> str | None:
+        """Why a task cannot be trained on labels from `lowest` to `highest`, or None.
+
+        Args:
+            label: As a message shows it.
+            observed: How many labels there are, 1 or more.
+            lowest: The smallest of them.
+            highest: The largest.
+        """
+        return None
+
+    @abstractmethod
+    def wrong_labels(self, labels: np.ndarray) -> np.ndarray:
+        """Where labels are none of such a task: bool [N]."""
+
+    def wrong_predictions(self, predictions: np.ndarray) -> np.ndarray:
+        """Where finite predictions are none of such a task: bool [N]."""
+        return np.zeros(len(predictions), bool)
+
+    @abstractmethod
+    def metrics(self, rows: ObservedRows, name: str) -> TaskMetrics:
+        """All metrics of the task `name`; None where one cannot be computed."""
+
+    def decide(self, predictions: Any) -> Any:
+        """Predictions as labels."""
+        return predictions
+
+    def advice(self, tasks: Sequence[Mapping[str, Any]], group_column: str | None) -> list[str]:
+        """What the results of the tasks of this kind leave out, and how to get it."""
+        return []
+
+
+def empty_reason(rows: ObservedRows) -> str | None:
+    """Why no metric of these rows can be computed, or None."""
+    if len(rows) == 0:
+        return "the label is observed in no row"
+    if rows.weights is not None and rows.weights.sum() == 0:
+        return f"all {len(rows)} observed rows have weight 0"
+    return None

@@ -1,0 +1,9 @@
+"""Entire space: a binary task that happens only after another one, trained over all rows."""
+
+from mmoe.metrics.kinds.binary import Binary
+
+
+class EntireSpace(Binary):
+    """The prediction is the probability given the event, judged where the event happened."""
+
+    weighs_unobserved = True  # without the event, both are known not to have happened

@@ -1,0 +1,74 @@
+"""Regression: a label is a number, and so is its prediction."""
+
+from typing import ClassVar
+
+import numpy as np
+
+from mmoe.metrics.columns import ROWS, Column
+from mmoe.metrics.kinds.base import LabelColumn, TaskKind, TaskMetrics, Value, empty_reason
+from mmoe.metrics.observed import ObservedRows, first_row
+
+
+class Regression(TaskKind):
+    """Judged by RMSE and MAE, both in units of the label."""
+
+    is_event = False
+    monitored: ClassVar = {"rmse": False, "mae": False}
+    calibration_keys = ("rmse",)
+    expected_label = "a finite number"
+    columns = (
+        Column(
+            key="rmse",
+            heading="RMSE",
+            meaning="root of the mean squared error, in units of the label",
+            form="{:.4g}",
+            title="RMSE",
+        ),
+        Column(
+            key="mae",
+            heading="MAE",
+            meaning="mean absolute error, in units of the label",
+            form="{:.4g}",
+            title="MAE",
+        ),
+        ROWS,
+    )
+
+    def numbers(self, label: LabelColumn) -> np.ndarray:
+        """Finite numbers within float32."""
+        if label.is_text:
+            row = first_row(~label.missing) or 0
+            raise ValueError(
+                f"{label.place(row)}: {label.used_by} is a regression, but its label "
+                f"{label.shown} is text; expected numbers"
+            )
+        numbers_N = label.data.astype(np.float64)
+        row = first_row(~np.isfinite(numbers_N) & ~label.missing)
+        if row is not None:
+            raise ValueError(
+                f"{label.place(row)}: label {label.shown} of {label.used_by} is "
+                f"{numbers_N[row]}, expected a finite number; leave the cell empty or clip it"
+            )
+        # Losses are computed in float32; a label beyond its range would become infinite there.
+        row = first_row(np.abs(numbers_N) > np.finfo(np.float32).max)
+        if row is not None:
+            raise ValueError(
+                f"{label.place(row)}: label {label.shown} of {label.used_by} is "
+                f"{numbers_N[row]:g}, beyond float32; rescale it, such as log1p(`{label.label}`)"
+            )
+        return numbers_N
+
+    def wrong_labels(self, labels: np.ndarray) -> np.ndarray:
+        """What is not finite."""
+        return ~np.isfinite(labels)
+
+    def metrics(self, rows: ObservedRows, name: str) -> TaskMetrics:
+        """rmse, mae and rows."""
+        values: dict[str, Value] = {"rmse": None, "mae": None, "rows": len(rows)}
+        reason = empty_reason(rows)
+        if reason is not None:
+            return TaskMetrics(values, [f"{name}: no metric computed: {reason}"])
+        errors = rows.predictions - rows.labels
+        values["rmse"] = float(np.sqrt(np.average(errors**2, weights=rows.weights)))
+        values["mae"] = float(np.average(np.abs(errors), weights=rows.weights))
+        return TaskMetrics(values, [])

@@ -1,0 +1,24 @@
+"""Binary tasks: cross-entropy, and the sigmoid."""
+
+from collections.abc import Sequence
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from mmoe.config.tasks import TaskConfig
+from mmoe.mixture.stable import stable_sigmoid
+from mmoe.tasks.kinds.base import Objective
+
+
+class Binary(Objective):
+    """`−y ln σ(z) − (1 − y) ln σ(−z)`."""
+
+    def loss(
+        self, t: int, logits: Sequence[Tensor], label_B: Tensor, tasks: Sequence[TaskConfig]
+    ) -> Tensor:
+        """Cross-entropy."""
+        return F.binary_cross_entropy_with_logits(logits[t], label_B, reduction="none")
+
+    def link(self, logits_BT: Tensor) -> Tensor:
+        """A probability."""
+        return stable_sigmoid(logits_BT)

@@ -1,0 +1,31 @@
+"""Kinds of tasks: the registry, and what tells them apart."""
+
+from typing import get_args
+
+import numpy as np
+import pytest
+
+from mmoe.metrics import task_metrics
+from mmoe.metrics.kinds import HIGHER_IS_BETTER, KINDS, KindName, first_of, kind_of_metrics
+
+LABELS, PREDICTIONS = np.array([0.0, 1.0, 1.0]), np.array([0.2, 0.9, 0.4])
+
+
+def test_the_registry_has_the_kinds_that_a_config_may_name():
+    assert set(KINDS) == set(get_args(KindName))
+    assert HIGHER_IS_BETTER["auc"]
+    assert not any(HIGHER_IS_BETTER[metric] for metric in ("logloss", "ne", "rmse", "mae"))
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_kind_gives_what_it_says(name):
+    kind, values = KINDS[name], task_metrics(name, LABELS, PREDICTIONS).values
+    assert {*kind.monitored, *kind.calibration_keys, kind.loss_metric} - {None} <= set(values)
+    assert kind.keys <= {*values, "gap"}
+    assert kind_of_metrics(values).columns is kind.columns
+
+
+def test_binary_tasks_speak_before_regressions():
+    assert first_of(["regression", "entire_space", "binary"]) is KINDS["binary"]
+    assert first_of(["regression"]) is KINDS["regression"]
+    assert kind_of_metrics({}) is KINDS["binary"]
