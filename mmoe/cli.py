@@ -9,8 +9,10 @@ from typing import Any
 import typer
 
 from mmoe.commands import app
+from mmoe.parallel.launch.launcher import has_launched
 from mmoe.resuming import Stopped
 from mmoe.terminal import readable, show_what_can_be_shown
+from mmoe.tuning import set_up
 
 # What typer makes of Ctrl-C
 INTERRUPTED = 130
@@ -20,7 +22,8 @@ def main() -> None:
     """Runs a command; an error the user can mend is one line and exit code 2."""
     show_what_can_be_shown()
     _spare_address_space()
-    if os.environ.get("WORLD_SIZE", "1") != "1":
+    set_up()
+    if has_launched():
         # Where a rank ends, torch's C++ tells the others so with stack traces; we do in one line
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
         from mmoe.parallel.launch.run_as_rank import run_as_rank

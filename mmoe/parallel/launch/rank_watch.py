@@ -11,6 +11,7 @@ from typing import NoReturn
 
 from torch.distributed import Store  # type: ignore[attr-defined]  # not in its __all__
 
+from mmoe.parallel.launch.launcher import is_torchrun, launched_rank, launched_ranks
 from mmoe.parallel.launch.process_group import meeting_place
 from mmoe.terminal import readable
 
@@ -45,7 +46,7 @@ class RankWatch:
     """
 
     def __init__(self, silence: float = _SILENCE) -> None:
-        self.rank, self.world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        self.rank, self.world_size = launched_rank(), launched_ranks()
         self.silence = silence
         self._main, self._beats = _connect(), _connect()  # a waiting client blocks its thread
         self._count = 0
@@ -191,7 +192,7 @@ class RankWatch:
 
 def _rank_0_is_host() -> bool:
     """Whether no launcher holds the store that the ranks met at."""
-    return "TORCHELASTIC_RUN_ID" not in os.environ
+    return not is_torchrun()
 
 
 def _connect() -> Store:

@@ -12,12 +12,12 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout, suppress
-from pathlib import Path
 from typing import NoReturn
 
 import torch.distributed as dist
 
-from mmoe.parallel.launch.process_group import MEETING, cannot_meet, ensure_process_group, rank
+from mmoe.parallel.launch.launcher import cannot_meet, error_file
+from mmoe.parallel.launch.process_group import MEETING, ensure_process_group, rank
 from mmoe.parallel.launch.rank_watch import RankWatch
 from mmoe.parallel.object_collectives import first_other
 from mmoe.terminal import readable
@@ -161,10 +161,10 @@ def _say(text: str) -> None:
 
 def _tell_torchrun(line: str) -> None:
     """For the summary that torchrun ends with, some forty lines below what the rank wrote."""
-    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    path = error_file()
     if path is None:
         return
-    with suppress(OSError), Path(path).open("w") as file:
+    with suppress(OSError), path.open("w") as file:
         # The earliest is the root cause: no rank that ends within this second for lack of this one
         message = {"message": line, "extraInfo": {"timestamp": int(time.time()) - 1}}
         json.dump({"message": message}, file)
