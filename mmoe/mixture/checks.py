@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mmoe.errors import NotFinite
 from mmoe.mixture.experts.pool import ExpertPool, Pool
 from mmoe.mixture.gates import GateOutput
 from mmoe.mixture.routing.capacity import Capacity
@@ -254,7 +255,7 @@ def _check_finite(weights: Tensor, experts: Tensor | None) -> None:
         wrong = wrong & (experts >= 0)
     for g, count in enumerate(wrong.any(2).sum(0).tolist()):
         if count:
-            raise ValueError(
+            raise NotFinite(
                 f"gate: expected finite weights, got NaN or infinity in {count} of {len(weights)} "
                 f"rows of gate {g}; look for them in the gate's input and parameters"
             )
