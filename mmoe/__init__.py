@@ -3,7 +3,6 @@
 Names are imported on first use: `import mmoe` stays quick and pulls in neither torch nor torchrec.
 """
 
-import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -11,23 +10,26 @@ if TYPE_CHECKING:
     from mmoe.config import RunConfig, load_config
     from mmoe.integrations.sklearn import MultiTaskRanker
     from mmoe.mixture import MultiGateMixture
+    from mmoe.tuning import tune_process
 
 __version__ = "0.1.0"
-
-# Turns of an OpenMP thread at a barrier before it sleeps (GNU's default: 300,000). Where other jobs
-# share the cores, the default spins away the very time it waits for; see benchmarks/README.md. Read
-# when torch is loaded, so it must be said before; a policy of the user's own would be overruled.
-if "OMP_WAIT_POLICY" not in os.environ:
-    os.environ.setdefault("GOMP_SPINCOUNT", "3000")
 
 _HOMES = {
     "MultiGateMixture": "mmoe.mixture",
     "MultiTaskRanker": "mmoe.integrations.sklearn",
     "RunConfig": "mmoe.config",
     "load_config": "mmoe.config",
+    "tune_process": "mmoe.tuning",
 }
 
-__all__ = ["MultiGateMixture", "MultiTaskRanker", "RunConfig", "__version__", "load_config"]
+__all__ = [
+    "MultiGateMixture",
+    "MultiTaskRanker",
+    "RunConfig",
+    "__version__",
+    "load_config",
+    "tune_process",
+]
 
 
 def __getattr__(name: str) -> Any:

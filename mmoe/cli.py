@@ -9,8 +9,11 @@ from typing import Any
 import typer
 
 from mmoe.commands import app
+from mmoe.errors import is_out_of_memory
+from mmoe.parallel.launch.launcher import has_launched
 from mmoe.resuming import Stopped
 from mmoe.terminal import readable, show_what_can_be_shown
+from mmoe.tuning import set_up
 
 # What typer makes of Ctrl-C
 INTERRUPTED = 130
@@ -20,7 +23,8 @@ def main() -> None:
     """Runs a command; an error the user can mend is one line and exit code 2."""
     show_what_can_be_shown()
     _spare_address_space()
-    if os.environ.get("WORLD_SIZE", "1") != "1":
+    set_up()
+    if has_launched():
         # Where a rank ends, torch's C++ tells the others so with stack traces; we do in one line
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
         from mmoe.parallel.launch.run_as_rank import run_as_rank
@@ -76,7 +80,7 @@ def _run(*, standalone_mode: bool = True) -> Any:
     try:
         return app(args=repeat_flags(sys.argv[1:]), standalone_mode=standalone_mode)
     except (MemoryError, RuntimeError) as error:
-        if not isinstance(error, MemoryError) and not any(t in str(error) for t in _NO_MEMORY):
+        if not is_out_of_memory(error):
             raise
         what = str(error) or "an allocation failed"
         scores = sys.argv[1:2] in (["evaluate"], ["score"])  # a trained model, and no --set
@@ -93,15 +97,6 @@ _SMALLER_TRAINING = (
 _SMALLER_SCORING = (
     "hold the tables in fewer bytes with --table-precision int8, share them out among ranks "
     "(torchrun), or take fewer rows at a time"
-)
-
-
-# What a RuntimeError says where an allocation failed (torch's), or a thread's stack found no room
-_NO_MEMORY = (
-    "can't allocate memory",
-    "CUDA out of memory",
-    "Resource temporarily unavailable",
-    "can't start new thread",
 )
 
 

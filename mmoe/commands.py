@@ -1,7 +1,6 @@
 """The commands. Each imports what it needs, so `mmoe --help` answers at once."""
 
 import json
-import os
 import re
 import sys
 from pathlib import Path
@@ -20,6 +19,7 @@ from mmoe.command_options import (
     RunDir,
     SetValues,
 )
+from mmoe.parallel.launch.launcher import has_launched
 from mmoe.resuming import advising_resume, by_time, resumes
 from mmoe.terminal import readable
 
@@ -43,7 +43,7 @@ def _every_command(
         print(__version__)
         raise typer.Exit
     command = context.invoked_subcommand
-    if os.environ.get("WORLD_SIZE", "1") != "1" and command not in _ON_RANKS:
+    if has_launched() and command not in _ON_RANKS:
         raise ValueError(
             f"mmoe {command} runs on one process; start it without torchrun "
             f"(several ranks: mmoe {', '.join(_ON_RANKS)})"

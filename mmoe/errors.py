@@ -1,8 +1,41 @@
-"""Exceptions that callers tell apart by their class."""
+"""Exceptions that callers tell apart by their class; and the errors of others that have none."""
+
+import re
 
 
 class Diverged(ValueError):
     """A loss, a weight or a prediction is no finite number."""
+
+
+class NotFinite(ValueError):
+    """A gate was given, or gave, what is no finite number; a step then diverges."""
+
+
+class RanksDiffer(ValueError):
+    """What all ranks must do or find alike is not; says itself which of them it is about."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Returns whether an allocation failed, or a thread's stack found no room.
+
+    torch and the system have no class for it but `MemoryError`, only these words.
+    """
+    words = (
+        "can't allocate memory",
+        "CUDA out of memory",
+        "Resource temporarily unavailable",
+        "can't start new thread",
+    )
+    if isinstance(error, MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in words)
+
+
+def is_time_out(error: BaseException) -> bool:
+    """Returns whether a rank waited for another in vain; gloo and NCCL have only words for it."""
+    return isinstance(error, RuntimeError) and bool(
+        re.search("timed? ?out", str(error), re.IGNORECASE)
+    )
 
 
 WHAT_TO_CHANGE = (

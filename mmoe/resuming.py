@@ -1,12 +1,13 @@
 """How a command goes on: with what is in its folder, and what Ctrl-C says of it."""
 
-import os
 import shlex
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
+
+from mmoe.parallel.launch.launcher import has_launched, restarts_ranks
 
 
 def resumes(out: Path | None, resume: bool, what: str, *, changed_data: bool = False) -> bool:
@@ -19,7 +20,7 @@ def resumes(out: Path | None, resume: bool, what: str, *, changed_data: bool = F
         raise ValueError("--changed-data needs --resume: what begins takes the data as it is")
     if resume and out is None:
         raise ValueError(f"--resume needs --out: the {what} to continue")
-    if os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") == "0":
+    if not restarts_ranks():
         return resume
     if out is None:
         raise ValueError(f"torchrun --max-restarts needs --out: the {what} that restarts continue")
@@ -56,7 +57,7 @@ def _same_command(folder: Path) -> str:
     more = [] if "--resume" in given else ["--resume"]
     if not any(word.partition("=")[0] in ("--out", "--output") for word in given):
         more = ["--out", str(folder), *more]
-    if os.environ.get("WORLD_SIZE", "1") != "1":  # the launcher is part of it
+    if has_launched():  # the launcher is part of it
         return f"the same command with {shlex.join(more) or '--resume'}"
     return f"`{shlex.join(['mmoe', *given, *more])}`"
 

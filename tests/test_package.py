@@ -1,5 +1,6 @@
 """What importing the package does, and what it must not need."""
 
+import logging
 import os
 import subprocess
 import sys
@@ -7,12 +8,15 @@ from typing import get_args
 
 import pytest
 
+import mmoe
 from mmoe.config import model as config
 from mmoe.mixture.experts.mlp import Activation
 from mmoe.mixture.experts.mlp_experts import ExpertActivation
 
 # GNU's OpenMP prints its settings when torch loads it.
-SPINS = "import os, mmoe, torch; print(os.environ.get('GOMP_SPINCOUNT'))"
+SPINS = (
+    "import os, mmoe; mmoe.tune_process(); import torch; print(os.environ.get('GOMP_SPINCOUNT'))"
+)
 
 
 def run(code: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -43,11 +47,36 @@ def test_threads_spin_for_a_short_time_only(variables, expected, repository, mon
         assert f"GOMP_SPINCOUNT = '{expected}'" in done.stderr
 
 
-def test_importing_the_package_changes_nothing_else(repository, monkeypatch):
+LIBRARY = """
+import logging, os, sys
+def changeable():
+    cores = getattr(os, "sched_getaffinity", lambda _: ())(0)
+    logger = logging.getLogger("torch.fx._symbolic_trace").level, logging.getLogger().level
+    return dict(os.environ), cores, logger
+before = changeable()
+import mmoe
+print("torch" in sys.modules)
+import mmoe.parallel.launch.launcher
+print("torch" in sys.modules)
+import mmoe.cli, mmoe.mixture, mmoe.train
+from mmoe.tuning import is_tuned
+print(changeable() == before, is_tuned())
+"""
+
+
+def test_importing_the_package_changes_nothing(repository, monkeypatch):
     monkeypatch.chdir(repository)
-    code = "import os, sys\nbefore = dict(os.environ)\nimport mmoe\n"
-    code += "print(sorted(set(os.environ.items()) ^ set(before.items())), 'torch' in sys.modules)"
-    assert run(code).stdout.strip() == "[('GOMP_SPINCOUNT', '3000')] False"
+    assert run(LIBRARY).stdout.split() == ["False", "False", "True", "False"]
+
+
+def test_tuning_after_torch_is_imported_warns_once(monkeypatch):
+    for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.warns(RuntimeWarning, match="set GOMP_SPINCOUNT=3000 in the environment") as found:
+        mmoe.tune_process()
+    assert found[0].filename == __file__
+    mmoe.tune_process()  # a second warning would be an error
+    assert logging.getLogger("torch.fx._symbolic_trace").level == logging.ERROR
 
 
 WITHOUT_THE_REST = """

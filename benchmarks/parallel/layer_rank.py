@@ -18,6 +18,7 @@ from benchmarks.parallel.wire_cases import count_bytes
 from benchmarks.racing.clock import Clock
 from benchmarks.train.pacer import private_stdout
 from mmoe.parallel import ensure_process_group, rank, world_size
+from mmoe.parallel.launch.cores import bind_to_own_cores
 
 # Seconds that a rank waits for another; a race of layers takes less
 PATIENCE = 240
@@ -41,6 +42,7 @@ def main() -> None:
     answers = private_stdout()
     torch.set_num_threads(1)
     ensure_process_group(PATIENCE)
+    bind_to_own_cores(True)
     answer: dict[str, Any] = {"ready": True}
     while True:
         answers.write(json.dumps(answer) + "\n")

@@ -141,7 +141,7 @@ class Ranks:
 
 
 def environment(threads: int) -> dict[str, str]:
-    """Of every process that is measured: ours, with what `import mmoe` has set for OpenMP."""
+    """Of every process that is measured: ours, with what `mmoe.tune_process` has set for OpenMP."""
     return {**os.environ, "OMP_NUM_THREADS": str(threads)}
 
 

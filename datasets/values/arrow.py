@@ -11,6 +11,8 @@ from typing import Any
 
 import pyarrow.compute
 
+from mmoe.tuning import is_tuned
+
 try:
     import resource
 except ImportError:  # Windows has no such limits
@@ -32,7 +34,8 @@ def check_room() -> None:
     """Looks for the memory without which threads cannot be started, before one is needed.
 
     Where memory is limited glibc's threads also share one heap from then on: else each reserves
-    128 MiB of it at first, whatever it needs. (Not where the user set glibc's variables.)
+    128 MiB of it at first, whatever it needs. (Not where the user set glibc's variables, nor in a
+    process that is not ours to change: `mmoe.tune_process`.)
 
     Raises:
         MemoryError: The process' limit leaves less.
@@ -50,7 +53,11 @@ def check_room() -> None:
             f"the limit of this process (ulimit -v) leaves less than {_ROOM_BYTES >> 20} MiB"
         ) from None
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None and not any(name.startswith("MALLOC_") for name in os.environ):
+    if (
+        mallopt is not None
+        and is_tuned()
+        and not any(name.startswith("MALLOC_") for name in os.environ)
+    ):
         mallopt(_M_ARENA_MAX, 1)
 
 

@@ -113,6 +113,11 @@ class ParallelConfig(Strict):
     per_table: dict[Name, TablePlacement] = Field(
         default_factory=dict, description="tables that are placed otherwise, by name"
     )
+    bind_cores: bool = Field(
+        default=True,
+        description="ranks without GPUs keep to cores of their own, neighbours together, unless "
+        "the launcher has bound them; false: they run where the system puts them",
+    )
     memory_gib: float | None = Field(
         default=None,
         gt=0,

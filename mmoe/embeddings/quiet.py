@@ -1,6 +1,5 @@
 """Warnings of TorchRec and FBGEMM that a user can do nothing about."""
 
-import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,8 +15,3 @@ def quiet_import() -> Iterator[None]:
         for category in (DeprecationWarning, FutureWarning):
             warnings.simplefilter("ignore", category)
         yield
-
-
-def quiet_tracing() -> None:
-    """Silences TorchRec's warning about a check of tracing, once a process."""
-    logging.getLogger("torch.fx._symbolic_trace").setLevel(logging.ERROR)

@@ -30,6 +30,7 @@ from mmoe.mixture.multi_gate import MixtureOutput, MultiGateMixture
 from mmoe.mixture.routing.capacity import Capacity
 from mmoe.mixture.routing.dispatcher import Dispatcher, DispatchPlan, LocalDispatcher
 from mmoe.mixture.statistics import MixtureStatistics
+from mmoe.mixture.traits import DispatcherTraits, GateTraits, PoolTraits
 
 __all__ = [
     "MLP",
@@ -38,6 +39,7 @@ __all__ = [
     "DSelectKGate",
     "DispatchPlan",
     "Dispatcher",
+    "DispatcherTraits",
     "Execution",
     "ExpertPool",
     "FixedGate",
@@ -45,6 +47,7 @@ __all__ = [
     "Gate",
     "GateOptions",
     "GateOutput",
+    "GateTraits",
     "LoadReport",
     "LocalDispatcher",
     "MLPExperts",
@@ -56,6 +59,7 @@ __all__ = [
     "NoExperts",
     "NoisyTopKGate",
     "Pool",
+    "PoolTraits",
     "SigmoidGate",
     "SoftmaxGate",
     "StaticGate",

@@ -8,11 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mmoe.errors import NotFinite
 from mmoe.mixture.experts.pool import ExpertPool, Pool
 from mmoe.mixture.gates import GateOutput
 from mmoe.mixture.routing.capacity import Capacity
-from mmoe.mixture.routing.dispatcher import Dispatcher
 from mmoe.mixture.routing.routes import host_is_near
+from mmoe.mixture.traits import DispatcherTraits
 from mmoe.mixture.trees import Tree, leaves_of
 
 
@@ -41,15 +42,15 @@ def check_visibility(
     return matrix_GE
 
 
-def check_dispatcher(dispatcher: Dispatcher | None, pool: Pool) -> int:
+def check_dispatcher(dispatcher: DispatcherTraits, pool: Pool) -> int:
     """E, over all ranks; refuses a pool that does not hold the experts of this rank."""
-    here = getattr(dispatcher, "num_local_experts", len(pool))
-    if here != len(pool):
+    here = dispatcher.num_local_experts
+    if here not in (None, len(pool)):
         raise ValueError(
             f"experts: expected the {here} experts that the dispatcher places on this rank, got "
             f"{len(pool)}; take them with pool.part([…])"
         )
-    return getattr(dispatcher, "num_experts", len(pool))
+    return len(pool) if dispatcher.num_experts is None else dispatcher.num_experts
 
 
 def check_source(name: str, source: Sequence[int] | None, count: int, what: str) -> tuple[int, ...]:
@@ -254,7 +255,7 @@ def _check_finite(weights: Tensor, experts: Tensor | None) -> None:
         wrong = wrong & (experts >= 0)
     for g, count in enumerate(wrong.any(2).sum(0).tolist()):
         if count:
-            raise ValueError(
+            raise NotFinite(
                 f"gate: expected finite weights, got NaN or infinity in {count} of {len(weights)} "
                 f"rows of gate {g}; look for them in the gate's input and parameters"
             )

@@ -6,16 +6,22 @@ cheaper; `run_dense`, `run_grouped` and `run_padded` do it. All three give the s
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, cast, get_args
 
 import torch
 from torch import Tensor, nn
 
 from mmoe.mixture.experts.mlp_experts import Record
 from mmoe.mixture.experts.pool import Pool
-from mmoe.mixture.routing.dispatcher import Dispatcher, DispatchPlan, LocalDispatcher
+from mmoe.mixture.routing.dispatcher import (
+    Dispatcher,
+    DispatchPlan,
+    LocalDispatcher,
+    OverlappingDispatcher,
+)
 from mmoe.mixture.routing.routes import host_is_near, padded_routes
 from mmoe.mixture.statistics import dead_share
+from mmoe.mixture.traits import DispatcherTraits, GateTraits, PoolTraits, traits_of
 from mmoe.mixture.trees import Tree, join_rows, mix_dense, split_rows
 
 Execution = Literal["auto", "dense", "grouped", "padded"]
@@ -74,8 +80,8 @@ class ExecutionPolicy:
     Attributes:
         execution: What the user asked for.
         local: Whether all experts are here.
-        static_shapes: Whether the pool runs grouped without reading sizes on the host.
-        uses_batch: Whether, in training, the pool must get only the rows that were picked.
+        pool: What the pool says of itself.
+        overlaps: Whether the dispatcher calls the experts itself.
         visible: Which gate sees which expert, `[G][E]`.
         sees_all: Whether every gate sees every expert.
         k: How many experts the gate says that it picks; None: it does not say.
@@ -86,8 +92,8 @@ class ExecutionPolicy:
 
     execution: Execution
     local: bool
-    static_shapes: bool
-    uses_batch: bool
+    pool: PoolTraits
+    overlaps: bool
     visible: Sequence[Sequence[bool]]
     sees_all: bool
     k: int | None
@@ -104,7 +110,7 @@ class ExecutionPolicy:
             self.execution == "auto"
             and self.local
             and training
-            and not self.uses_batch
+            and not self.pool.uses_batch
             and experts_BGK is not None
             and host_is_near(experts_BGK)
         )
@@ -129,7 +135,7 @@ class ExecutionPolicy:
             ValueError: Dense execution of picks was forced on a pool whose batch statistics would
                 see rows that nobody picked.
         """
-        batch_matters = self.uses_batch and training and experts_BGK is not None
+        batch_matters = self.pool.uses_batch and training and experts_BGK is not None
         if self.execution == "dense" and batch_matters:
             raise ValueError(
                 "execution: dense shows every expert all rows, and batch normalisation (norm "
@@ -140,7 +146,7 @@ class ExecutionPolicy:
             return self.execution
         if not self.local or batch_matters:
             return "grouped"
-        if torch.compiler.is_compiling() and not self.static_shapes:
+        if torch.compiler.is_compiling() and not self.pool.static_shapes:
             return "dense"
         if self.execution == "padded":
             return "grouped"
@@ -179,16 +185,16 @@ class ExecutionPolicy:
 def make_policy(
     execution: Execution,
     pool: Pool,
-    gate: nn.Module,
+    gate: GateTraits,
     visible: Sequence[Sequence[bool]],
     *,
     input_dim: int | None,
-    local: bool,
+    dispatcher: DispatcherTraits | None,
     limited: bool,
 ) -> ExecutionPolicy:
-    """Checks what cannot work whatever the batch; the gate's attribute `k` says how it picks.
+    """Checks what cannot work whatever the batch.
 
-    `local` means that all experts are here, `limited` that there is a capacity.
+    A `dispatcher` of None means that all experts are here, `limited` that there is a capacity.
 
     Raises:
         ValueError: Settings that do not go together.
@@ -196,15 +202,14 @@ def make_policy(
     if execution not in get_args(Execution):
         known = ", ".join(get_args(Execution))
         raise ValueError(f"execution: expected one of {known}, got {execution!r}")
-    k: Any = getattr(gate, "k", None)
-    k = k if isinstance(k, int) else None
+    k = gate.k if isinstance(gate.k, int) else None  # a user's gate may have another `k`
+    local, traits = dispatcher is None, traits_of(pool, PoolTraits)
     for g, row in enumerate(visible):
         if k is not None and k > sum(row):
             raise ValueError(
                 f"gate: gate {g} picks k = {k} experts, but sees {sum(row)}; lower k, or show it "
                 "more experts"
             )
-    uses_batch = bool(getattr(pool, "uses_batch", False))
     if not local and execution in ("dense", "padded"):
         raise ValueError(
             f"execution: {execution} runs every expert here and cannot go with a dispatcher; use "
@@ -215,7 +220,7 @@ def make_policy(
             "execution: padded needs a capacity, which says how many rows an expert gets; pass "
             "capacity=Capacity(…), or use grouped"
         )
-    if execution == "padded" and uses_batch:
+    if execution == "padded" and traits.uses_batch:
         raise ValueError(
             "execution: padded shows experts rows of zeros, which batch normalisation (norm "
             "'batch') would count; use grouped"
@@ -224,8 +229,8 @@ def make_policy(
     return ExecutionPolicy(
         execution=execution,
         local=local,
-        static_shapes=bool(getattr(pool, "static_shapes", False)),
-        uses_batch=uses_batch,
+        pool=traits,
+        overlaps=not (dispatcher is None or dispatcher.run is None or traits.uses_batch),
         visible=visible,
         sees_all=all(map(all, visible)),
         k=k,
@@ -254,12 +259,11 @@ def run_dense(
 
     `inputs` is one for all experts, or one per expert; `picked_BGE` set where dead units count.
     """
-    extra, record = _record(pool, picked_BGE is not None)
+    extra, record = _record(picked_BGE is not None)
     y = pool.dense(inputs, **extra)
     share_E = None
     if record is not None and picked_BGE is not None:
-        masks = picked_BGE.any(1).unbind(1)
-        share_E = dead_share(record, masks)
+        share_E = dead_share(record, picked_BGE.any(1).unbind(1))
     return Run(mix_dense(y, weights_BGE), share_E)
 
 
@@ -268,19 +272,20 @@ def run_grouped(
     dispatcher: Dispatcher,
     sources: Sequence[Tree],
     plan: DispatchPlan,
-    statistics: bool,
+    *,
+    overlaps: bool,
+    dead_units: bool,
 ) -> Run:
-    """Each expert on the rows that some gate picked it for."""
-    extra, record = _record(pool, statistics and isinstance(dispatcher, LocalDispatcher))
+    """Each expert on the rows that some gate picked it for; `dead_units`: they are counted."""
+    extra, record = _record(dead_units and isinstance(dispatcher, LocalDispatcher))
 
     def compute(rows: Tree, offsets_E1: Tensor | None) -> Tree:
         if offsets_E1 is None:
             return join_rows(pool.dense([rows]))
         return pool.grouped(rows, offsets_E1, **extra)
 
-    run = getattr(dispatcher, "run", None)
-    if run is not None and not getattr(pool, "uses_batch", False):
-        return Run(run(sources, plan, compute), None)
+    if overlaps:
+        return Run(cast(OverlappingDispatcher, dispatcher).run(sources, plan, compute), None)
     rows, offsets_E1, handle = dispatcher.dispatch(sources, plan)
     out_BGO = dispatcher.combine(compute(rows, offsets_E1), handle)
     share_E = None
@@ -291,7 +296,7 @@ def run_grouped(
 
 
 def run_padded(
-    pool: Pool, sources: Sequence[Tree], plan: DispatchPlan, width: int, statistics: bool
+    pool: Pool, sources: Sequence[Tree], plan: DispatchPlan, width: int, dead_units: bool
 ) -> Run:
     """Each expert on `width` rows, zeros where it has fewer: shapes that never change."""
     assert plan.routes is not None
@@ -306,7 +311,7 @@ def run_padded(
         routes=routes,
     )
     rows, _, handle = dispatcher.dispatch(sources, padded)
-    extra, record = _record(pool, statistics)
+    extra, record = _record(dead_units)
     y = pool.dense(split_rows(rows, [width] * plan.num_experts), **extra)
     share_E = None
     if record is not None:
@@ -315,12 +320,10 @@ def run_padded(
     return Run(dispatcher.combine(join_rows(y), handle), share_E)
 
 
-def _record(pool: Pool, wanted: bool) -> tuple[dict[str, Any], Record | None]:
-    """What to hand to the pool, so that it tells what its units gave."""
-    if not wanted or not getattr(pool, "has_dead_units", False):
-        return {}, None
+def _record(wanted: bool) -> tuple[dict[str, Any], Record | None]:
+    """What to hand to a pool that has dead units, so that it tells what its units gave."""
     record: Record = []
-    return {"record": record}, record
+    return ({"record": record}, record) if wanted else ({}, None)
 
 
 def choose_execution(work: Work) -> Literal["dense", "grouped"]:

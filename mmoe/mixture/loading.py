@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from mmoe.mixture.experts.pool import ExpertPool, Pool
 from mmoe.mixture.gates import DSelectKGate
 from mmoe.mixture.multi_gate import MultiGateMixture
+from mmoe.mixture.traits import KnowsExpertTensors
 
 NewExperts = Literal["fresh", "copy"]
 
@@ -209,10 +210,10 @@ def expert_dims(layer: nn.Module) -> dict[str, int | None]:
     """
     result: dict[str, int | None] = {}
     for name, module in layer.named_modules():  # owners before what they are made of
-        dims = getattr(module, "expert_tensors", None)
-        if dims is not None:
-            for tensor in module.state_dict():
-                result.setdefault(f"{name}.{tensor}", dims.get(tensor))
+        tensors = module.state_dict()
+        if isinstance(module, KnowsExpertTensors):
+            for tensor in tensors:
+                result.setdefault(f"{name}.{tensor}", module.expert_tensors.get(tensor))
     return result
 
 

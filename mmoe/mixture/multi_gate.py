@@ -5,7 +5,7 @@ width, S input sources, R routed pairs (distinct sample and expert).
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 from torch import Tensor, nn
 
@@ -27,6 +27,7 @@ from mmoe.mixture.routing.capacity import Capacity, drop_over_capacity
 from mmoe.mixture.routing.dispatcher import Dispatcher, DispatchPlan, LocalDispatcher, source_places
 from mmoe.mixture.routing.routes import plan_routes
 from mmoe.mixture.statistics import MixtureStatistics, measure
+from mmoe.mixture.traits import DispatcherTraits, GateTraits, traits_of
 from mmoe.mixture.trees import Tree, cast_for_autocast, leaves_of
 
 
@@ -128,10 +129,11 @@ class MultiGateMixture(nn.Module):
         super().__init__()
         pool = as_pool(experts, input_dim)
         self.experts = cast(nn.Module, pool)
-        visibility_GE = check_visibility(visibility, num_gates, check_dispatcher(dispatcher, pool))
+        placed = None if dispatcher is None else traits_of(dispatcher, DispatcherTraits)
+        known = check_dispatcher(placed or DispatcherTraits(), pool)
+        visibility_GE = check_visibility(visibility, num_gates, known)
         num_experts = visibility_GE.shape[1]
-        known = len(pool) if dispatcher is None else getattr(dispatcher, "num_experts", num_experts)
-        if num_experts != known:
+        if num_experts != known and (placed is None or placed.num_experts is not None):
             raise ValueError(
                 f"visibility: expected {known} columns, one per expert, got {num_experts}"
             )
@@ -151,15 +153,16 @@ class MultiGateMixture(nn.Module):
         self.register_buffer("visible_GV", visible_experts(visibility_GE), persistent=False)
         self.register_buffer("source_E", source_places(self.expert_source), persistent=False)
         self.dispatcher = LocalDispatcher() if dispatcher is None else dispatcher
-        own: Any = getattr(gate, "capacity", None)
-        self.capacity: Capacity | None = check_capacity(own if capacity is None else capacity)
+        picks = traits_of(gate, GateTraits)
+        capacity = picks.capacity if capacity is None else capacity
+        self.capacity: Capacity | None = check_capacity(capacity)
         self.policy = make_policy(
             execution,
             pool,
-            gate,
+            picks,
             visibility_GE.tolist(),
             input_dim=input_dim,
-            local=dispatcher is None,
+            dispatcher=placed,
             limited=self.capacity is not None,
         )
 
@@ -224,6 +227,7 @@ class MultiGateMixture(nn.Module):
         routes = None
         if kept.experts is not None and self.policy.counts_pairs(kept.experts, self.training):
             routes = plan_routes(kept.experts, self.num_experts, limit)
+        dead_units = statistics and self.policy.pool.has_dead_units
         execution = self.policy.choose(
             kept.experts,
             training=self.training,
@@ -233,7 +237,7 @@ class MultiGateMixture(nn.Module):
         if execution == "dense":
             one = len(set(self.expert_source)) == 1
             inputs = [sources[s] for s in (self.expert_source[:1] if one else self.expert_source)]
-            picked_BGE = kept.picked(self.visibility_GE) if statistics else None
+            picked_BGE = kept.picked(self.visibility_GE) if dead_units else None
             return run_dense(pool, inputs, kept.as_weights(self.num_experts), picked_BGE)
         experts_BGK, weights_BGK = kept.as_picks(self.visible_GV)
         if routes is None and self.policy.local:
@@ -250,8 +254,11 @@ class MultiGateMixture(nn.Module):
         if execution == "padded":
             assert self.capacity is not None and limit is not None and routes is not None
             width = self.capacity.width(limit, routes.offsets_E1)
-            return run_padded(pool, sources, plan, width, statistics)
-        return run_grouped(pool, self.dispatcher, sources, plan, statistics)
+            return run_padded(pool, sources, plan, width, dead_units)
+        overlaps = self.policy.overlaps
+        return run_grouped(
+            pool, self.dispatcher, sources, plan, overlaps=overlaps, dead_units=dead_units
+        )
 
     def _sources(self, x: Tensor | Sequence[Tree]) -> tuple[Tree, ...]:
         """The S inputs, checked."""

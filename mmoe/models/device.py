@@ -1,12 +1,12 @@
 """Where a model computes: the one place that turns `auto | cpu | cuda` into a device."""
 
-import os
 from typing import Literal
 
 import torch
 
 from mmoe.config import DeviceKind
 from mmoe.embeddings import torchrec_problem
+from mmoe.parallel.launch.launcher import local_rank, local_ranks
 
 
 def resolve_device(
@@ -34,7 +34,7 @@ def resolve_device(
         return torch.device("cpu")
     problem = _cuda_problem(backend)
     if problem is None:
-        return torch.device("cuda", _number("LOCAL_RANK", 0))
+        return torch.device("cuda", local_rank())
     if asked == "cuda":
         raise ValueError(
             f"device is cuda, but {problem}; or use the CPU: training.device: cpu in the config, "
@@ -56,8 +56,8 @@ def _cuda_problem(backend: str) -> str | None:
         if torch.version.cuda is None and torch.version.hip is None:
             return f"torch {torch.__version__} is built without CUDA: install a build with it"
         return "torch sees no CUDA device: look at nvidia-smi and CUDA_VISIBLE_DEVICES"
-    ranks, devices = _number("LOCAL_WORLD_SIZE", 1), torch.cuda.device_count()
-    if max(ranks, _number("LOCAL_RANK", 0) + 1) > devices:
+    ranks, devices = local_ranks(1), torch.cuda.device_count()
+    if max(ranks, local_rank() + 1) > devices:
         return (
             f"this machine has {devices} CUDA device(s) for {ranks} ranks: start no more ranks on "
             "it than it has devices (torchrun --nproc-per-node)"
@@ -69,9 +69,3 @@ def _cuda_problem(backend: str) -> str | None:
             "CUDA (see the README), or set embedding_backend: auto"
         )
     return None
-
-
-def _number(variable: str, default: int) -> int:
-    """As torchrun sets it; what is no number is refused where the ranks meet."""
-    value = os.environ.get(variable, "")
-    return int(value) if value.isdigit() else default

@@ -7,6 +7,8 @@ the tensors of a trace have none.
 import torch
 from torch import Tensor
 
+from mmoe.errors import NotFinite
+
 
 def _readable(tensor: Tensor) -> bool:
     """Say whether a look at the values costs nothing."""
@@ -39,7 +41,7 @@ def check_no_nan(logits_BGE: Tensor) -> None:
         return
     for gate, rows in enumerate(logits_BGE.isnan().any(-1).sum(0).tolist()):
         if rows:
-            raise ValueError(
+            raise NotFinite(
                 f"logits_BGE: expected numbers, got gate {gate}: {rows} rows have NaN logits; "
                 "look for NaN in the gate's input and parameters"
             )

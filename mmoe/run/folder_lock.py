@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 
+from mmoe.parallel.launch.launcher import launch_name
+
 try:
     import fcntl
 except ImportError:  # Windows
@@ -58,7 +60,7 @@ class Holder:
         """Describes this process, now."""
         since = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
         return cls(
-            uuid.uuid4().hex, os.getpid(), socket.gethostname(), _machine(), since, _launch()
+            uuid.uuid4().hex, os.getpid(), socket.gethostname(), _machine(), since, launch_name()
         )
 
     @classmethod
@@ -346,14 +348,6 @@ def _machine() -> str:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
         return f"host {socket.gethostname()}"
-
-
-def _launch() -> str:
-    """Names the launcher, if it starts ranks again."""
-    if os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") == "0":
-        return ""
-    name = os.environ.get("TORCHELASTIC_RUN_ID", "none")
-    return name if name != "none" else f"port {os.environ.get('MASTER_PORT')}"
 
 
 def _forget_in_child() -> None:

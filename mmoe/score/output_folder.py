@@ -7,6 +7,7 @@ from pathlib import Path
 
 from mmoe.datasets.files.data_file import DataFile
 from mmoe.datasets.files.resolve import resolve_files
+from mmoe.errors import RanksDiffer
 from mmoe.parallel import first_other, from_first, join_ranks, rank, world_size
 from mmoe.run.atomic_files import check_parents
 from mmoe.run.directory import RunDirectory
@@ -125,7 +126,7 @@ def _check_same_model(by: ScoredBy) -> None:
     if differs := first_other(dict(by)):
         other, theirs, ours = differs
         name = next(name for name in ours if theirs.get(name) != ours[name])
-        raise ValueError(
+        raise RanksDiffer(
             f"rank {other} would score with {name} {theirs.get(name)}, rank 0 with {ours[name]}; "
             "name a run on a file system that all ranks share, and train no more into it"
         )

@@ -17,6 +17,7 @@ from mmoe.models.device import resolve_device
 from mmoe.models.network import GateRecord, NetworkOutput
 from mmoe.models.ranker import Ranker
 from mmoe.parallel import join_ranks, launched_ranks, spread_layout, world_size
+from mmoe.parallel.launch.cores import bind_to_own_cores
 from mmoe.run.console import SilentReporter, Tracker
 from mmoe.run.directory import RunDirectory
 from mmoe.tasks.predictions import predictions_from_logits
@@ -178,6 +179,7 @@ def load_predictor(
     sharded = table_precision is None and max(launched_ranks(), world_size()) > 1
     place = resolve_device(device, config.training.embedding_backend if sharded else "plain")
     join_ranks(config.parallel.timeout_seconds, place)
+    bind_to_own_cores(config.parallel.bind_cores)
     stored = CheckpointFolder(run.checkpoint).tensors("best", "model")
     precision = table_precision
     if precision is None and not sharded:

@@ -16,6 +16,7 @@ from mmoe.datasets.rows.sources import generated_splits, load_test
 from mmoe.datasets.stream import every_row, open_stream, wants_stream
 from mmoe.datasets.values.arrow import check_room
 from mmoe.embeddings import memory_of_tables
+from mmoe.errors import RanksDiffer
 from mmoe.metrics.curves import task_curves
 from mmoe.metrics.kinds import kind_of
 from mmoe.metrics.of_tasks import task_metrics
@@ -259,7 +260,7 @@ def _check_same_rows(count: int) -> None:
     found = first_other(count)
     if found is not None:
         r, other, first = found
-        raise ValueError(
+        raise RanksDiffer(
             f"rank {r} has read {other:,} rows to evaluate on, rank 0 {first:,}; give all "
             "ranks the same files, on a file system that they share"
         )

@@ -26,6 +26,7 @@ from mmoe.parallel import (
     training_group,
     world_size,
 )
+from mmoe.parallel.launch.cores import bind_to_own_cores
 from mmoe.run.atomic_files import write_json
 from mmoe.run.console import Reporter, SilentReporter
 from mmoe.run.directory import RunDirectory
@@ -49,6 +50,7 @@ from mmoe.train.run_folder.start import (
 )
 from mmoe.train.state import Position, TrainingState
 from mmoe.train.warm_start import EarlierRun, WarmStart, WarmStartReport, transfer
+from mmoe.tuning import is_tuned
 
 TestCallback = Callable[[np.ndarray, EncodedLabels], None]
 
@@ -109,6 +111,7 @@ def train_run(
         RunClaim(reporter.say) as claim,
         claim.telling_of_interruption(),
     ):
+        bind_to_own_cores(config.parallel.bind_cores)
         return _train(
             config,
             out,
@@ -177,7 +180,8 @@ def _train(
     if prepared.streamed:
         _say_lanes(config, reporter)
     check_schedule(config.training.optimizer, steps_of(config, len(prepared.train)))
-    keep_freed_memory()  # of steps, not what reading took
+    if is_tuned():
+        keep_freed_memory()  # of steps, not what reading took
     state = _training_state(config, prepared, place)
     report = _transfer(earlier, warm_start, state, config, prepared, reporter)
     run = old or from_first(lambda: claim.start(config, prepared, out, report, numbered=numbered))

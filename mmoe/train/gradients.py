@@ -20,7 +20,7 @@ from torch import Tensor
 
 from mmoe.config import RunConfig
 from mmoe.datasets.rows.batch import Batch
-from mmoe.errors import Diverged
+from mmoe.errors import Diverged, NotFinite
 from mmoe.models.network import NetworkOutput
 from mmoe.models.ranker import Ranker
 from mmoe.tasks.losses import multi_task_loss, observed_weights
@@ -216,10 +216,7 @@ def _forward(ranker: Ranker, batch: Batch, x_BD: Tensor | None, config: RunConfi
         narrow = config.training.precision == "bf16"
         with torch.autocast(ranker.device.type, torch.bfloat16, enabled=narrow):
             return ranker.mix(batch.dense_BF, x_BD)
-    except ValueError as error:
-        # A gate refuses NaN before the loss could show it.
-        if "NaN" not in str(error):
-            raise
+    except NotFinite as error:  # a gate refuses it before the loss could show it
         raise Diverged(f"the loss cannot be computed ({error})") from error
 
 

@@ -4,23 +4,27 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from itertools import chain
 from pathlib import Path
 
 import pytest
-import torch.distributed as dist
 
 from mmoe.parallel.launch import cores
-from mmoe.parallel.launch.cores import SWITCH, bind_to_own_cores, share_of_cores
+from mmoe.parallel.launch.cores import bind_to_own_cores, share_of_cores
 
 CORES = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
 # Of all threads, one of which is older than the binding
 PROGRAM = """
-import json, os, threading
+import json, os, sys, threading
+import mmoe
+mmoe.tune_process()
 import torch.distributed as dist
 threading.Thread(target=threading.Event().wait, daemon=True).start()
 from mmoe.parallel import ensure_process_group, from_all
+from mmoe.parallel.launch.cores import bind_to_own_cores
 ensure_process_group(60)
+bind_to_own_cores(sys.argv[1] == "True")
 mine = [sorted(os.sched_getaffinity(int(t))) for t in os.listdir("/proc/self/task")]
 everyone = from_all(mine)
 if os.environ["RANK"] == "0":
@@ -70,7 +74,11 @@ def test_a_machine_that_tells_nothing_of_its_processors(monkeypatch):
     ("change", "bound"),
     [
         ({}, {4, 5, 6, 7}),
-        ({SWITCH: "off"}, None),
+        ({"wanted": False}, None),
+        ({"MMOE_BIND_CORES": "off"}, None),
+        ({"MMOE_BIND_CORES": "1", "wanted": False}, {4, 5, 6, 7}),
+        ({"tuned": False}, None),
+        ({"nccl": True}, None),
         ({"other": [0, 1, 2, 3]}, None),  # bound by its launcher
         ({"other": []}, None),  # not to be bound
         ({"LOCAL_WORLD_SIZE": "1"}, None),
@@ -80,8 +88,15 @@ def test_a_machine_that_tells_nothing_of_its_processors(monkeypatch):
     ],
 )
 def test_which_ranks_are_bound(change, bound, monkeypatch):
-    settings = {"LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": "1", "WORLD_SIZE": "4", **change}
-    other = settings.pop("other", list(range(8)))
+    settings = {"LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": "1", **change}
+    other = settings.pop("other", list(range(8)))  # the first rank of the second machine
+    wanted = settings.pop("wanted", True)
+    for name, value in {"is_tuned": settings.pop("tuned", True), "has_met": True,
+                        "uses_nccl": settings.pop("nccl", False), "rank": 3,
+                        "world_size": 4}.items():  # fmt: skip
+        monkeypatch.setattr(cores, name, lambda value=value: value)
+    told = []
+    monkeypatch.setattr(cores, "from_all", lambda mine: told.append(mine) or [[], [], other, mine])
     for name, value in settings.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
@@ -89,28 +104,27 @@ def test_which_ranks_are_bound(change, bound, monkeypatch):
     monkeypatch.setattr(
         os, "sched_setaffinity", lambda _, cpus: found.append(set(cpus)), raising=False
     )
-    store = dist.HashStore()
-    store.set("cores/2", json.dumps(other))  # the first rank of the second machine
-    bind_to_own_cores(store, rank=3)
+    variable = "MMOE_BIND_CORES" in change
+    with pytest.warns(DeprecationWarning, match="now the config's") if variable else nullcontext():
+        bind_to_own_cores(wanted)
     assert all(cpus == bound for cpus in found)
     assert bool(found) == (bound is not None and Path("/proc/self/task").is_dir())
-    assert store.get("cores/3") == json.dumps([] if SWITCH in change else list(range(8))).encode()
+    assert len(told) == change.get("tuned", True)  # by each, or another would wait for it
 
 
 @pytest.mark.skipif(len(CORES) < 2, reason="one core, or a system without affinity")
-@pytest.mark.parametrize("switch", ["1", pytest.param("0", marks=pytest.mark.slow)])
-def test_ranks_of_torchrun_are_bound_with_all_their_threads(switch, tmp_path):
+@pytest.mark.parametrize("wanted", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_ranks_of_torchrun_are_bound_with_all_their_threads(wanted, tmp_path):
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", program]
-    env = {**os.environ, SWITCH: switch}
-    done = subprocess.run(command, env=env, capture_output=True, timeout=180)
+    done = subprocess.run([*command, str(wanted)], capture_output=True, timeout=180)
     assert done.returncode == 0, done.stderr.decode()
     ranks = json.loads(done.stdout)
     for threads in ranks:
         assert len(threads) >= 2 and all(found == threads[0] for found in threads)
     first, second = (set(threads[0]) for threads in ranks)
-    if switch == "0":
+    if not wanted:
         assert first == second == CORES
     else:
         assert first and second and not first & second and first | second == CORES

@@ -10,7 +10,7 @@ from mmoe.config import config_from_dict, set_values
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.parallel import first_other, object_collectives
 from mmoe.parallel.launch import run_as_rank
-from mmoe.parallel.launch.rank_watch import RankWatch
+from mmoe.parallel.launch.rank_watch import Failure, RankWatch
 from mmoe.run import RunDirectory
 from mmoe.score import output_folder
 from mmoe.train import evaluate, train_run
@@ -109,7 +109,8 @@ def test_who_names_a_lost_rank(monkeypatch):
     """All others do, not the lost one itself, should it come back."""
     said = "rank 1, 12 has ended without a word (killed, or its machine is gone); start the ranks"
     said += " again with --resume"
-    monkeypatch.setattr(RankWatch, "failure", lambda self: f"0:{said}")
+    failure = Failure.decode(Failure(0, said, [1, 12]).encode().encode())
+    monkeypatch.setattr(RankWatch, "failure", lambda self: failure)
     watch = object.__new__(RankWatch)
     for watch.rank, lost in ((2, said), (12, None), (1, None), (0, said)):
         assert watch.lost() == lost
@@ -117,8 +118,8 @@ def test_who_names_a_lost_rank(monkeypatch):
 
 def test_a_rank_that_has_waited_too_long():
     error = RuntimeError("[gloo/…/unbound_buffer.cc:78] Timed out waiting 3000ms for recv")
-    code, said = run_as_rank._what_to_say(error, 2)
-    assert code == 1
+    code, said, names_rank = run_as_rank._what_to_say(error, 2)
+    assert code == 1 and names_rank
     assert said is not None
     assert said.startswith("rank 2 has waited for another one longer than parallel.timeout_seconds")
 

@@ -13,7 +13,6 @@ from torchrec.modules.mc_modules import (
 )
 
 from mmoe.config import ManagedIds
-from mmoe.embeddings.quiet import quiet_tracing
 
 # As mmoe.datasets.features.vocabulary numbers them: 0 is missing; owned rows and raw ids begin at 2
 _UNSEEN, _FIRST = 1, 2
@@ -58,7 +57,6 @@ class IdAdmission:
     """
 
     def __init__(self, name: str, rules: ManagedIds) -> None:
-        quiet_tracing()
         self.name, self.rules = name, rules
         self.collisions = MCHManagedCollisionModule(
             zch_size=rules.rows + 1,  # its last row is that of ids without one: our row 1

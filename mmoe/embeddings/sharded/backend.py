@@ -24,7 +24,6 @@ from torchrec.optim.keyed import CombinedOptimizer, KeyedOptimizer
 from mmoe.config import EmbeddingOptimizerConfig, FeatureSpec, ParallelConfig, TableSpec
 from mmoe.embeddings.names import module_name, table_of_module
 from mmoe.embeddings.pooling import needed_weights
-from mmoe.embeddings.quiet import quiet_tracing
 from mmoe.embeddings.sharded.arrange import Block, arrange, arrangement
 from mmoe.embeddings.sharded.ids_ahead import IdsAhead
 from mmoe.embeddings.sharded.plan_summary import plan_rows
@@ -88,7 +87,6 @@ class ShardedEmbeddings(nn.Module):
         self._rates = {
             table.name: table.learning_rate or optimizer.learning_rate for table in tables
         }
-        quiet_tracing()
         set_gradient_division(False)  # the loss is the ranks' sum, not their mean
         with _quiet():
             self.sharded = self._shard(device or torch.device("cpu"))

@@ -17,6 +17,7 @@ from mmoe.config import EmbeddingOptimizerConfig, ParallelConfig, TablePlacement
 from mmoe.embeddings.byte_size import byte_size
 from mmoe.embeddings.names import module_name
 from mmoe.embeddings.sharded.sharder import TableSharder
+from mmoe.parallel.launch.launcher import local_ranks
 
 SHARDINGS = {
     "table_wise": ShardingType.TABLE_WISE,
@@ -271,18 +272,18 @@ def _even_columns(dim: int, ranks: int) -> int:
 
 def _local_ranks(ranks: int) -> int:
     """Ranks on this machine, as TorchRec counts them: what torchrun says, or all."""
-    local = int(os.environ.get("LOCAL_WORLD_SIZE", ranks))
+    local = local_ranks(ranks)
     return local if 0 < local <= ranks and ranks % local == 0 else ranks
 
 
-def _memory(device: torch.device, local_ranks: int) -> int:
+def _memory(device: torch.device, sharing: int) -> int:
     """Bytes of a GPU, or of this rank's part of the machine."""
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory
     try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // local_ranks
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // sharing
     except (ValueError, OSError, AttributeError):  # neither Linux nor macOS
-        return 128 * 2**30 // local_ranks  # what TorchRec assumes
+        return 128 * 2**30 // sharing  # what TorchRec assumes
 
 
 def _too_large(

@@ -13,6 +13,7 @@ from mmoe import ops
 from mmoe.mixture.experts.no_experts import NoExperts, check_numbers
 from mmoe.mixture.experts.norm import ExpertBatchNorm, ExpertLayerNorm, ExpertNorm
 from mmoe.mixture.stable import activate
+from mmoe.mixture.traits import PoolTraits
 from mmoe.mixture.trees import cast_for_autocast
 
 ExpertActivation = Literal["relu", "gelu", "silu", "swiglu"]
@@ -61,8 +62,6 @@ class MLPExperts(nn.Module):
         Wang et al., "HoME" (arXiv 2408.05430), for norm `batch`. Weights start as in He et al.,
         "Delving deep into rectifiers" (ICCV 2015), equation 10; biases at zero.
     """
-
-    static_shapes = True
 
     def __init__(
         self,
@@ -146,14 +145,13 @@ class MLPExperts(nn.Module):
         return self.num_experts
 
     @property
-    def uses_batch(self) -> bool:
-        """Whether training looks at the other rows of an expert (norm `batch`)."""
-        return self.norm == "batch"
-
-    @property
-    def has_dead_units(self) -> bool:
-        """Whether a unit can be 0 for all rows: only ReLU's can."""
-        return "relu" in self.activations
+    def traits(self) -> PoolTraits:
+        """Norm `batch` looks at the other rows of an expert; only ReLU's units can be 0 for all."""
+        return PoolTraits(
+            static_shapes=True,
+            uses_batch=self.norm == "batch",
+            has_dead_units="relu" in self.activations,
+        )
 
     def forward(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """The same as `dense`."""

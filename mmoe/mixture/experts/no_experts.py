@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
+from mmoe.mixture.traits import PoolTraits
+
 
 class NoExperts(nn.Module):
     """A pool of no experts, for a rank among many; only other ranks compute.
@@ -19,7 +21,7 @@ class NoExperts(nn.Module):
         (0, torch.Size([0, 8]))
     """
 
-    static_shapes = True
+    traits = PoolTraits(static_shapes=True)
 
     def __init__(self, output_dim: int | None) -> None:
         super().__init__()

@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 from mmoe.mixture.experts.no_experts import NoExperts, check_numbers
 from mmoe.mixture.routing.routes import host_is_near
 from mmoe.mixture.stable import StableFunctions
+from mmoe.mixture.traits import PoolTraits
 from mmoe.mixture.trees import Tree, join_rows, leaves_of, map_leaves, split_rows
 
 # Rows per product when a grouped pool scores. A product of torch's may round differently at another
@@ -25,13 +26,7 @@ SCORING_TILE = 128
 class Pool(Protocol):
     """What a mixture needs of its experts; a module that has it is used as it is.
 
-    A pool may also have these attributes:
-
-    - `static_shapes`: True where `grouped` never reads `offsets_E1` on the host, so that it can run
-      inside `torch.compile` and on a GPU without waiting for it (default: False);
-    - `uses_batch`: True where, in training, an expert's result for a row depends on which other
-      rows it got (default: False). Such a pool is never run dense for gates that pick, and over
-      ranks it gets all of its rows at once; others may get them in parts.
+    What else it may say of itself are `PoolTraits`, as `traits` or as attributes of their names.
     """
 
     output_dim: int | None
@@ -98,7 +93,6 @@ class ExpertPool(nn.ModuleList):
         experts of any kind.
     """
 
-    static_shapes = False
     # Every expert's tensors are its own.
     expert_tensors: ClassVar[dict[str, int]] = {}
 
@@ -118,9 +112,9 @@ class ExpertPool(nn.ModuleList):
         self.output_dim = output_dim
 
     @property
-    def uses_batch(self) -> bool:
-        """Whether training looks at the other rows of an expert: a batch normalisation does."""
-        return any(isinstance(module, _BatchNorm) for module in self.modules())
+    def traits(self) -> PoolTraits:
+        """A batch normalisation looks at the other rows of an expert."""
+        return PoolTraits(uses_batch=any(isinstance(m, _BatchNorm) for m in self.modules()))
 
     def part(self, experts: Sequence[int]) -> "ExpertPool | NoExperts":
         """Copies of some of the experts as a pool of their own, as a rank among many holds them.

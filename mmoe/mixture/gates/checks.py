@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mmoe.errors import NotFinite
 from mmoe.mixture.trees import leaves_of
 
 
@@ -103,7 +104,7 @@ def check_numbers(result: Tensor, logits_BGN: Tensor, visibility_GE: Tensor) -> 
     for kind, wrong_BGN in (("NaN", logits_BGN.isnan()), ("infinite", logits_BGN.isinf())):
         for g, rows in enumerate(wrong_BGN.any(dim=-1).sum(dim=0).tolist()):
             if rows:
-                raise ValueError(
+                raise NotFinite(
                     f"logits_BGE: expected finite numbers, got gate {g}: {rows} rows have {kind} "
                     "logits; look for NaN and overflow in the gate's input and parameters"
                 )

@@ -70,8 +70,8 @@ class Gate(Protocol):
     """A gate module serves all G gates of a mixture at once, and is called like a function.
 
     Any `nn.Module` whose `forward` has this signature is a gate; there is nothing to inherit.
-    Attributes that a mixture reads where a gate has them: `k`, how many experts each gate picks
-    (absent or None: all of them); `capacity`, the capacity that goes with it.
+    What else it may say of itself are `GateTraits`, as `traits` or as attributes of their names:
+    `k`, how many experts each gate picks; `capacity`, the capacity that goes with it.
 
     Example:
         A gate of one's own, which gives each task its own expert with probability `share`:

@@ -46,13 +46,8 @@ Compute = Callable[[Tree, Tensor | None], Tree]
 class Dispatcher(Protocol):
     """Moves rows to the experts of this rank, and what they return back to the gates.
 
-    A dispatcher may also have these attributes, by which a mixture checks what it is given:
-
-    - `num_experts`: E, over all ranks (default: what the mixture's `visibility` says);
-    - `num_local_experts`: e, those of this rank;
-    - `run(sources, plan, compute)`: returns what `combine` would, and calls the experts itself, as
-      often as it likes: work on some rows may go on while others travel. It is used where an
-      expert's result for a row does not depend on other rows.
+    What else it may say of itself are `DispatcherTraits`, as `traits` or as attributes of their
+    names: a mixture checks by them what it is given, and lets it `run` the experts.
     """
 
     def dispatch(
@@ -73,6 +68,14 @@ class Dispatcher(Protocol):
 
     def combine(self, y: Tree, handle: Any) -> Tree:
         """Brings the experts' outputs back: `out_BGO[b, g] = Σ_k weights[b, g, k] · y[pick]`."""
+        ...
+
+
+class OverlappingDispatcher(Dispatcher, Protocol):
+    """A dispatcher that calls the experts itself; see `DispatcherTraits`."""
+
+    def run(self, sources: Sequence[Tree], plan: DispatchPlan, compute: Compute) -> Tree:
+        """Does what `dispatch`, `compute` and `combine` do one after the other."""
         ...
 
 

@@ -6,6 +6,7 @@ from itertools import pairwise
 from torch import Tensor, nn
 
 from mmoe.mixture import MultiGateMixture
+from mmoe.mixture.traits import KnowsExpertTensors
 from mmoe.parallel.experts.all_to_all import AllToAllDispatcher
 from mmoe.parallel.experts.placement import ExpertPlacement
 from mmoe.parallel.shards import Shard
@@ -121,7 +122,7 @@ def spread_layout(network: nn.Module) -> dict[str, list[Shard]]:
 
 
 def _check_pool(pool: nn.Module) -> None:
-    dims: dict[str, int] = getattr(pool, "expert_tensors", {})
+    dims = pool.expert_tensors if isinstance(pool, KnowsExpertTensors) else {}
     for name in pool.state_dict():
         if dims.get(name) != 0:
             raise ValueError(

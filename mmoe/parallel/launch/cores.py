@@ -1,42 +1,38 @@
 """The ranks of a machine keep to cores of their own."""
 
-import json
 import os
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from torch.distributed import Store  # type: ignore[attr-defined]  # not in its __all__
+from mmoe.parallel.launch.launcher import local_rank, local_ranks, may_bind_cores
+from mmoe.parallel.launch.process_group import has_met, rank, uses_nccl, world_size
+from mmoe.parallel.object_collectives import from_all
+from mmoe.tuning import is_tuned
 
-# Set to 0, ranks run wherever the system puts them
-SWITCH = "MMOE_BIND_CORES"
-_OFF = ("0", "false", "no", "off")
 
-
-def bind_to_own_cores(store: Store, rank: int) -> None:
+def bind_to_own_cores(wanted: bool) -> None:
     """Keeps this rank, with all its threads, on its share of the machine's cores.
 
     Left to the system, a rank that is woken up where another computes shares a core with it until
     the next look at the loads. On two cores, two ranks trained `big` 2 to 6 % faster when bound
     (see benchmarks/README.md). The cores are shared out if all ranks of the machine may use the
-    same ones. So nothing happens where ranks are bound already (`torchrun --numa-binding`, Slurm,
-    `numactl` for each), where there are fewer cores than ranks, on systems without affinities, or
-    if any of the ranks has `MMOE_BIND_CORES=0`.
+    same ones. So nothing happens where ranks are bound already (by this, by `torchrun
+    --numa-binding`, Slurm, or `numactl` for each), where there are fewer cores than ranks, on
+    systems without affinities, where ranks use GPUs, or if any of the ranks does not want it. Nor
+    in a process that is not ours to change (`mmoe.tune_process`). All ranks call it.
 
     Args:
-        store: At which all ranks have met; each of them calls this.
-        rank: Of this one.
+        wanted: `parallel.bind_cores`.
     """
-    place, ranks = (_number(f"LOCAL_{name}") for name in ("RANK", "WORLD_SIZE"))
-    cores = _may_use()
-    store.set(f"cores/{rank}", json.dumps(cores))  # by each, or another would wait for it
-    if ranks < 2 or place >= ranks or not cores:
+    if not is_tuned() or not has_met():
         return
-    first = rank - place
-    if first < 0 or first + ranks > _number("WORLD_SIZE"):
+    of_all = from_all(_may_use(wanted and not uses_nccl()))
+    place, ranks, cores = local_rank(), local_ranks(0), of_all[rank()]
+    first = rank() - place
+    if ranks < 2 or place >= ranks or not cores or first < 0 or first + ranks > world_size():
         return
-    others = (store.get(f"cores/{other}") for other in range(first, first + ranks))
-    if all(json.loads(found) == cores for found in others):
+    if all(found == cores for found in of_all[first : first + ranks]):
         _bind(share_of_cores(cores, ranks, place))
 
 
@@ -63,9 +59,9 @@ def share_of_cores(cpus: Collection[int], ranks: int, place: int) -> list[int]:
     return [cpu for core in share for cpu in core]
 
 
-def _may_use() -> list[int]:
+def _may_use(wanted: bool) -> list[int]:
     """The processors that this rank may run on; none: it is not to be bound."""
-    if os.environ.get(SWITCH, "").lower() in _OFF or not hasattr(os, "sched_getaffinity"):
+    if not may_bind_cores(wanted) or not hasattr(os, "sched_getaffinity"):
         return []
     return sorted(os.sched_getaffinity(0))
 
@@ -88,8 +84,3 @@ def _core_of(cpu: int) -> tuple[int, int]:
         return int(socket.read_text()), int(core.read_text())
     except (OSError, ValueError):
         return 0, cpu
-
-
-def _number(name: str) -> int:
-    value = os.environ.get(name, "")
-    return int(value) if value.isdigit() else 0

@@ -1,6 +1,5 @@
 """The process group of all ranks, and of one process too: training sharded tables needs one."""
 
-import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,11 +10,9 @@ import torch
 import torch.distributed as dist
 from torch.distributed import Store  # type: ignore[attr-defined]  # not in its __all__
 
-from mmoe.parallel.launch.cores import bind_to_own_cores
+from mmoe.parallel.launch.launcher import cannot_meet, check_launcher, launched_ranks
 from mmoe.parallel.launch.rendezvous import store_of_this_start
 
-# What torchrun sets for each process that it starts
-_LAUNCHER = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 # Seconds that a rank waits for another's part of a collective
 PATIENCE = 1800
 # Seconds in which all ranks have to be there at the start
@@ -25,14 +22,6 @@ _met: Store | None = None
 # How many blocks of `training_group`, in as many threads, share a world of one that was made there
 _sharing = 0
 _sharing_changes = Lock()
-
-
-def launched_ranks() -> int:
-    """How many processes the launcher says there are (`WORLD_SIZE`); needs no torch group."""
-    value = os.environ.get("WORLD_SIZE", "1")
-    if not value.isdigit() or int(value) < 1:
-        raise ValueError(f"WORLD_SIZE: expected a number, as torchrun sets it, got {value!r}")
-    return int(value)
 
 
 def join_ranks(timeout_seconds: int | None = None, device: torch.device | None = None) -> None:
@@ -93,8 +82,7 @@ def ensure_process_group(
     A world of one makes one process train by the same code, with the same state names, as many. It
     meets itself in memory (`HashStore`): no port is opened. It is torch's default group, and stays
     (`training_group` ends it); a caller that makes one of its own does so first, and it is used.
-    Tensors on the CPU travel by gloo, those on a GPU by NCCL. Ranks without GPUs keep to their
-    share of the machine's cores (see `bind_to_own_cores`).
+    Tensors on the CPU travel by gloo, those on a GPU by NCCL.
 
     Args:
         timeout_seconds: After which a rank that waits for another gives up; default: what the
@@ -124,29 +112,16 @@ def _join(patience: timedelta) -> None:
         store = dist.HashStore()  # type: ignore[attr-defined]  # documented, but not in __all__
         dist.init_process_group(backend, store=store, rank=0, world_size=1, timeout=patience)
         return
-    _check_launcher()
+    check_launcher()
     end = time.monotonic() + MEETING
     try:
         seconds = timedelta(seconds=MEETING)
         meeting = dist.rendezvous("env://", timeout=seconds)  # type: ignore[attr-defined]
         store, rank_, ranks = next(iter(meeting))
         _met = store_of_this_start(store, rank_, ranks, max(end - time.monotonic(), 1))
-        if backend == "gloo":
-            bind_to_own_cores(_met, rank_)  # before gloo has threads
         dist.init_process_group(backend, store=_met, rank=rank_, world_size=ranks, timeout=patience)
     except (RuntimeError, ValueError) as error:
         raise ValueError(cannot_meet(" ".join(str(error).split())[:200])) from error
-
-
-def cannot_meet(why: str) -> str:
-    """What a rank says that the others are not there for."""
-    variables = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-    rank_, ranks, host, port = (os.environ[name] for name in variables)
-    return (
-        f"rank {rank_} of {ranks}: the ranks cannot meet at {host}:{port} ({why}); start them with "
-        "torchrun, with the same --nnodes and --rdzv-endpoint on every machine, and a port that is "
-        "free"
-    )
 
 
 def meeting_place() -> Store:
@@ -158,6 +133,11 @@ def meeting_place() -> Store:
     if _met is None:
         raise RuntimeError("no launcher has started several ranks")
     return _met.clone()  # pyright: ignore[reportAttributeAccessIssue]  # not in its stubs
+
+
+def has_met() -> bool:
+    """Returns whether a launcher has started several ranks, and they are all there."""
+    return _met is not None and dist.is_initialized()
 
 
 def rank() -> int:
@@ -181,27 +161,15 @@ def _set_patience(patience: timedelta) -> None:
         dist.distributed_c10d._set_pg_timeout(patience)
 
 
+def uses_nccl() -> bool:
+    """Returns whether tensors of GPUs travel by NCCL in the process group."""
+    return "nccl" in str(dist.get_backend_config())
+
+
 def _check_backend(device: torch.device) -> None:
     """Several ranks cannot share tensors of GPUs over gloo: it lacks most of what is needed."""
-    if device.type == "cuda" and world_size() > 1 and "nccl" not in str(dist.get_backend_config()):
+    if device.type == "cuda" and world_size() > 1 and not uses_nccl():
         raise ValueError(
             f"device {device}: this process group has no NCCL ({dist.get_backend_config()}); start "
             "it with ensure_process_group(device=…) on a torch with NCCL, or use device cpu"
-        )
-
-
-def _check_launcher() -> None:
-    for name in _LAUNCHER:
-        value = os.environ.get(name)
-        if value is None:
-            raise ValueError(
-                f"WORLD_SIZE is {os.environ['WORLD_SIZE']}, but {name} is not set; start the ranks "
-                "with torchrun, which sets both, or unset WORLD_SIZE to train on one process"
-            )
-        if name != "MASTER_ADDR" and not value.isdigit():
-            raise ValueError(f"{name}: expected a number, as torchrun sets it, got {value!r}")
-    if int(os.environ["RANK"]) >= int(os.environ["WORLD_SIZE"]):
-        raise ValueError(
-            f"RANK is {os.environ['RANK']}, but WORLD_SIZE {os.environ['WORLD_SIZE']}: ranks are "
-            "counted from 0; start them with torchrun, which sets both"
         )

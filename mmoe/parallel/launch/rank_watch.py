@@ -1,16 +1,19 @@
 """`RankWatch`: no rank waits for one that is gone, and the one that failed is named."""
 
+import json
 import os
-import re
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import asdict, dataclass
 from datetime import timedelta
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from torch.distributed import Store  # type: ignore[attr-defined]  # not in its __all__
 
+from mmoe.parallel.launch.launcher import is_torchrun, launched_rank, launched_ranks
 from mmoe.parallel.launch.process_group import meeting_place
 from mmoe.terminal import readable
 
@@ -26,6 +29,31 @@ _FAILURE, _DONE = "failure", "done"
 _GONE = (
     "has ended without a word (killed, or its machine is gone); start the ranks again with --resume"
 )
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What the ranks tell each other of the first that failed.
+
+    Attributes:
+        rank: That says so.
+        text: Why.
+        gone: Ranks that could not say so themselves, and of which the text is.
+    """
+
+    rank: int
+    text: str
+    gone: Sequence[int] = ()
+
+    def encode(self) -> str:
+        """For the store."""
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    def decode(record: bytes) -> "Failure":
+        """What `encode` gave."""
+        said: dict[str, Any] = json.loads(record)
+        return Failure(**said)
 
 
 class RankWatch:
@@ -45,7 +73,7 @@ class RankWatch:
     """
 
     def __init__(self, silence: float = _SILENCE) -> None:
-        self.rank, self.world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        self.rank, self.world_size = launched_rank(), launched_ranks()
         self.silence = silence
         self._main, self._beats = _connect(), _connect()  # a waiting client blocks its thread
         self._count = 0
@@ -56,9 +84,9 @@ class RankWatch:
         for run in (self._run, self._run_beside):
             threading.Thread(target=run, name="mmoe-ranks", daemon=True).start()
 
-    def failed(self, text: str) -> bool:
+    def failed(self, text: str, gone: Sequence[int] = ()) -> bool:
         """Tells all ranks why this one ends; whether it is the first that does."""
-        mine = f"{self.rank}:{text}"
+        mine = Failure(self.rank, text, gone).encode()
         try:
             first = self._main.compare_set(_FAILURE, "", mine).decode() == mine
             if not first:
@@ -77,10 +105,10 @@ class RankWatch:
             return self._main.get(key).decode() != text
         return True
 
-    def failure(self) -> str | None:
+    def failure(self) -> Failure | None:
         """What the first rank that failed said of it, if one has."""
         try:
-            return self._main.get(_FAILURE).decode() if self._main.check([_FAILURE]) else None
+            return _failure_in(self._main)
         except RuntimeError:
             return None
 
@@ -101,14 +129,14 @@ class RankWatch:
         """
         failure = self.failure()
         if failure is not None:
-            told = failure.partition(":")[2]
-            named = re.findall(r"\d+", told.removesuffix(_GONE))
             # One that was stopped for a while may be back, and is none of the others
-            return told if told.endswith(_GONE) and str(self.rank) not in named else None
-        gone = ", ".join(map(str, self.gone()))
-        if gone:
-            self.failed(f"rank {gone} {_GONE}")
-        return f"rank {gone} {_GONE}" if gone else None
+            return failure.text if failure.gone and self.rank not in failure.gone else None
+        gone = self.gone()
+        if not gone:
+            return None
+        text = f"rank {', '.join(map(str, gone))} {_GONE}"
+        self.failed(text, gone)
+        return text
 
     def finish(self, patience: float = _LINGER) -> None:
         """This rank's work is done: it is missed no more.
@@ -134,18 +162,18 @@ class RankWatch:
             try:
                 self._beat()
                 silent = self._silent()
-                failed = self._beats.check([_FAILURE]) and self._beats.get(_FAILURE).decode()
+                failed = _failure_in(self._beats)
             except RuntimeError:
-                silent, failed = [0], ""
+                silent, failed = [0], None
             if self._ended.is_set():
                 return
             if silent:
                 self._end(f"rank {silent[0]} gives no sign of life any more")
             if failed:
                 failed_at = failed_at or time.monotonic()
-                of_host = failed.startswith("0:") and _rank_0_is_host()
+                of_host = failed.rank == 0 and _rank_0_is_host()
                 if time.monotonic() - failed_at > (_GRACE_OF_HOST if of_host else _GRACE):
-                    self._leave(failed.partition(":")[2])
+                    self._leave(failed)
 
     def _run_beside(self) -> None:
         """Ends this process where a store that neither answers nor breaks keeps `_run` waiting."""
@@ -171,12 +199,12 @@ class RankWatch:
         values = store.multi_get(list(there.values()))
         return {r: value.decode() for r, value in zip(there, values, strict=True)}
 
-    def _leave(self, failed: str) -> NoReturn:
+    def _leave(self, failed: Failure) -> NoReturn:
         """Ends this process; why has been said by another, but for what each says."""
         with suppress(RuntimeError):
             self._beats.set(f"alive/{self.rank}", _DONE)
-        if failed.endswith(_GONE):
-            self._say(failed)
+        if failed.gone:
+            self._say(failed.text)
         os._exit(1)
 
     def _end(self, why: str) -> NoReturn:
@@ -189,9 +217,13 @@ class RankWatch:
         stream.flush()
 
 
+def _failure_in(store: Store) -> Failure | None:
+    return Failure.decode(store.get(_FAILURE)) if store.check([_FAILURE]) else None
+
+
 def _rank_0_is_host() -> bool:
     """Whether no launcher holds the store that the ranks met at."""
-    return "TORCHELASTIC_RUN_ID" not in os.environ
+    return not is_torchrun()
 
 
 def _connect() -> Store:

@@ -1,10 +1,10 @@
 """Which run a restart of the ranks goes on with."""
 
-import os
 from pathlib import Path
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # not in its __all__
 
+from mmoe.parallel.launch.launcher import launcher_holds_store, store_address, was_restarted
 from mmoe.parallel.object_collectives import from_all, from_first
 
 
@@ -17,16 +17,14 @@ def begun_before(out: Path) -> bool:
     Args:
         out: A folder, which holds something from the moment that the work is begun.
     """
-    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":  # the store ends with its ranks
-        return any(from_all(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"))
+    if not launcher_holds_store():  # the store ends with its ranks
+        return any(from_all(was_restarted()))
     return from_first(lambda: _begun(out))
 
 
 def _begun(out: Path) -> bool:
     key = f"mmoe/begun/{out.resolve()}"
-    store = TCPStore(
-        os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), wait_for_workers=False
-    )
+    store = TCPStore(*store_address(), wait_for_workers=False)
     taken = out.exists() and (not out.is_dir() or any(out.iterdir()))
     if store.check([key]):
         return taken

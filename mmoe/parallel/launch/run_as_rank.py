@@ -3,7 +3,6 @@
 import io
 import json
 import os
-import re
 import shlex
 import signal
 import sys
@@ -12,12 +11,13 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout, suppress
-from pathlib import Path
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 import torch.distributed as dist
 
-from mmoe.parallel.launch.process_group import MEETING, cannot_meet, ensure_process_group, rank
+from mmoe.errors import RanksDiffer, is_time_out
+from mmoe.parallel.launch.launcher import cannot_meet, error_file
+from mmoe.parallel.launch.process_group import MEETING, ensure_process_group, rank
 from mmoe.parallel.launch.rank_watch import RankWatch
 from mmoe.parallel.object_collectives import first_other
 from mmoe.terminal import readable
@@ -92,7 +92,7 @@ def _check_same_command(asked: Sequence[str]) -> None:
     found = first_other(list(asked))
     if found is not None:
         r, other, first = found
-        raise ValueError(
+        raise RanksDiffer(
             f"rank {r} was started with another command than rank 0: {shlex.join(other)!r} "
             f"instead of {shlex.join(first)!r}; start all ranks with the same command"
         )
@@ -107,14 +107,30 @@ def _run_quietly(command: Callable[[], None]) -> None:
         command()
 
 
+class _Words(NamedTuple):
+    """How a rank ends.
+
+    Attributes:
+        code: The exit code.
+        text: One line; None: only a traceback helps.
+        names_rank: Whether the line says itself which rank it is about.
+    """
+
+    code: int
+    text: str | None = None
+    names_rank: bool = False
+
+
 def _last_words(error: BaseException, watch: RankWatch) -> int:
     """Says what there is to say; returns the exit code."""
-    code, text = _what_to_say(error, watch.rank)
+    code, text, names_rank = _what_to_say(error, watch.rank)
     lost = watch.lost() if code == _FAILED else None
     if lost is not None:
         _say(f"rank {watch.rank}: {lost}")
     elif watch.failed(text or str(error)):
-        whose = _whose(text or str(error), watch)
+        # The rank whose error it is, where it is not that of all
+        alone = not names_rank and watch.fails_alone(text or str(error))
+        whose = f"rank {watch.rank}: " if alone else ""
         if text is not None:
             _say(whose + text)
         else:
@@ -124,31 +140,22 @@ def _last_words(error: BaseException, watch: RankWatch) -> int:
     return code
 
 
-def _whose(text: str, watch: RankWatch) -> str:
-    """The rank whose error it is, where it is not that of all and does not begin with one."""
-    if text.startswith("rank ") or not watch.fails_alone(text):
-        return ""
-    return f"rank {watch.rank}: "
-
-
-def _what_to_say(error: BaseException, rank: int) -> tuple[int, str | None]:
-    """The exit code, and one line; None: only a traceback helps."""
+def _what_to_say(error: BaseException, rank: int) -> _Words:
     if isinstance(error, ValueError | OSError):
-        return _MENDABLE, str(error)
+        return _Words(_MENDABLE, str(error), isinstance(error, RanksDiffer))
     if isinstance(error, KeyboardInterrupt):
         advice = f"; {error}" if str(error) else ""
-        return _INTERRUPTED, f"rank {rank} was interrupted{advice}"
+        return _Words(_INTERRUPTED, f"rank {rank} was interrupted{advice}", True)
     if isinstance(error, _Terminated):
-        return (
-            _FAILED,
-            f"rank {rank} was told to end (SIGTERM); start the ranks again with --resume",
-        )
-    if isinstance(error, RuntimeError) and re.search("timed? ?out", str(error), re.IGNORECASE):
-        return _FAILED, (
+        text = f"rank {rank} was told to end (SIGTERM); start the ranks again with --resume"
+        return _Words(_FAILED, text, True)
+    if is_time_out(error):
+        text = (
             f"rank {rank} has waited for another one longer than parallel.timeout_seconds; raise "
             "it where a step takes so long, and start the ranks again with --resume"
         )
-    return _FAILED, None
+        return _Words(_FAILED, text, True)
+    return _Words(_FAILED)
 
 
 def _say(text: str) -> None:
@@ -161,10 +168,10 @@ def _say(text: str) -> None:
 
 def _tell_torchrun(line: str) -> None:
     """For the summary that torchrun ends with, some forty lines below what the rank wrote."""
-    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    path = error_file()
     if path is None:
         return
-    with suppress(OSError), Path(path).open("w") as file:
+    with suppress(OSError), path.open("w") as file:
         # The earliest is the root cause: no rank that ends within this second for lack of this one
         message = {"message": line, "extraInfo": {"timestamp": int(time.time()) - 1}}
         json.dump({"message": message}, file)

@@ -1,6 +1,5 @@
 """Records training steps with torch's profiler, the network's parts marked."""
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +34,6 @@ class StepRecorder:
         self.open: list[tuple[nn.Module, record_function]] = []
         self.gates: set[int] = set()
         self.step: record_function | None = None
-        # Left alone it writes two lines of its own to standard error
-        os.environ.setdefault("KINETO_LOG_LEVEL", "6")
         activities = [ProfilerActivity.CPU, *[ProfilerActivity.CUDA] * cuda]
         self.profile = profile(activities=activities)
         self.profile.__enter__()

@@ -9,6 +9,7 @@ from mmoe.config import RunConfig
 from mmoe.datasets.files.data_file import is_address
 from mmoe.datasets.rows.encoded import EncodedData
 from mmoe.datasets.rows.sources import below
+from mmoe.errors import RanksDiffer
 from mmoe.parallel import first_other, from_all
 from mmoe.run.directory import RunDirectory
 from mmoe.train.prepare import PreparedData
@@ -54,7 +55,7 @@ def same_on_all_ranks(config: RunConfig, out: Path, options: Mapping[str, Any]) 
         found = [*differences(first, config_of_rank)]
         if found:
             more = f" and {len(found) - _KEYS_SHOWN} more" if len(found) > _KEYS_SHOWN else ""
-            raise ValueError(
+            raise RanksDiffer(
                 f"rank {r} was started with another config than rank 0: "
                 f"{'; '.join(found[:_KEYS_SHOWN])}{more} (rank 0's is called there, rank {r}'s "
                 "here); start all ranks with the same command and the same file"
@@ -112,7 +113,7 @@ def all_see(run: RunDirectory) -> None:
     """
     blind = [r for r, sees in enumerate(from_all(run.config_file.exists())) if not sees]
     if blind:
-        raise ValueError(
+        raise RanksDiffer(
             f"rank {blind[0]} cannot see {run.path}, which rank 0 has made; all ranks need one "
             "folder: name one that they share with --out"
         )

@@ -13,6 +13,7 @@ def _limited(monkeypatch):
     told = []
     glibc = SimpleNamespace(mallopt=lambda *what: told.append(what))
     monkeypatch.setattr(arrow, "may_use_threads", lambda: False)
+    monkeypatch.setattr(arrow, "is_tuned", lambda: True)
     monkeypatch.setattr(ctypes, "CDLL", lambda _: glibc)
     monkeypatch.delenv("MALLOC_ARENA_MAX", raising=False)
     return told
@@ -22,6 +23,10 @@ def test_threads_share_one_heap_where_memory_is_limited(limited, monkeypatch):
     arrow.check_room()
     assert limited == [(-8, 1)]
     monkeypatch.setenv("MALLOC_ARENA_MAX", "4")  # the user's own choice stands
+    arrow.check_room()
+    assert limited == [(-8, 1)]
+    monkeypatch.delenv("MALLOC_ARENA_MAX")
+    monkeypatch.setattr(arrow, "is_tuned", lambda: False)  # a library leaves the process alone
     arrow.check_room()
     assert limited == [(-8, 1)]
 

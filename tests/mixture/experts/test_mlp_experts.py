@@ -313,8 +313,8 @@ def test_the_last_layers_activation_adds_no_tensor_and_draws_the_same_weights():
 
 
 def test_only_relus_have_dead_units():
-    assert MLPExperts(E, D, HIDDEN, output_activation=None).has_dead_units
-    assert not MLPExperts(E, D, [4], output_activation=None).has_dead_units
+    assert MLPExperts(E, D, HIDDEN, output_activation=None).traits.has_dead_units
+    assert not MLPExperts(E, D, [4], output_activation=None).traits.has_dead_units
     pool, record = MLPExperts(E, D, HIDDEN, output_activation=None), []
     pool.dense([torch.randn(3, D)], record)
     assert [units[0].shape[1] for units in record] == HIDDEN[:1]

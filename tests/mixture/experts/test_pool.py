@@ -210,8 +210,8 @@ def test_batch_normalisation_sees_the_rows_that_were_picked():
     """Run dense it would count the others, which the mixture must not choose for picks."""
     torch.manual_seed(0)
     experts = [nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4)) for _ in range(3)]
-    assert ExpertPool(experts).uses_batch
-    assert not ExpertPool([nn.Linear(5, 4)]).uses_batch
+    assert ExpertPool(experts).traits.uses_batch
+    assert not ExpertPool([nn.Linear(5, 4)]).traits.uses_batch
     grouped, auto = (
         MultiGateMixture(
             5,

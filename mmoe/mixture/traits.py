@@ -1,0 +1,97 @@
+"""What pools, gates and dispatchers say of themselves beside what they do."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+
+if TYPE_CHECKING:
+    from mmoe.mixture.routing.capacity import Capacity
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolTraits:
+    """How a pool may be run.
+
+    Attributes:
+        static_shapes: `grouped` never reads `offsets_E1` on the host, so that it can run inside
+            `torch.compile` and on a GPU without waiting for it.
+        uses_batch: In training, an expert's result for a row depends on which other rows it got.
+            Such a pool is never run dense for gates that pick, and over ranks it gets all of its
+            rows at once; others may get them in parts.
+        has_dead_units: `dense` and `grouped` take `record`, a list, and add what each layer gave
+            whose units can be 0 for all rows.
+    """
+
+    static_shapes: bool = False
+    uses_batch: bool = False
+    has_dead_units: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateTraits:
+    """How a gate picks.
+
+    Attributes:
+        k: How many experts each gate picks; None: all of them, or it does not say.
+        capacity: What goes with it; None: nothing is dropped.
+    """
+
+    k: int | None = None
+    capacity: "Capacity | None" = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DispatcherTraits:
+    """What a dispatcher places, and whether it calls the experts itself.
+
+    Attributes:
+        num_experts: E, over all ranks; None: what the mixture's `visibility` says.
+        num_local_experts: e, those of this rank; None: those of the pool.
+        run: `(sources, plan, compute)`: returns what `combine` would, and calls the experts itself,
+            as often as it likes: work on some rows may go on while others travel. It is used where
+            an expert's result for a row does not depend on other rows. None: there is none.
+    """
+
+    num_experts: int | None = None
+    num_local_experts: int | None = None
+    run: Callable[..., Any] | None = None
+
+
+@runtime_checkable
+class KnowsExpertTensors(Protocol):
+    """A module that says which dimension of its tensors is that of the experts."""
+
+    @property
+    def expert_tensors(self) -> Mapping[str, int]:
+        """By the names of the tensors that have one; its other tensors then have none."""
+        ...
+
+
+Traits = TypeVar("Traits", PoolTraits, GateTraits, DispatcherTraits)
+
+
+def traits_of(part: object, kind: type[Traits]) -> Traits:
+    """Returns what a pool, gate or dispatcher says of itself, and defaults for the rest.
+
+    The one place that looks for what may be missing. It may be said by `traits`, by plain
+    attributes with the names of the traits, which come first, or not at all.
+
+    Args:
+        part: Somebody's.
+        kind: Of the traits.
+
+    Example:
+        >>> import torch
+        >>> from mmoe.mixture import GateTraits, PoolTraits, TopKGate, mlp_experts
+        >>> from mmoe.mixture.traits import traits_of
+        >>> traits_of(TopKGate(8, 2, 4, k=2), GateTraits)
+        GateTraits(k=2, capacity=None)
+        >>> traits_of(mlp_experts(4, 8, [3]), PoolTraits).static_shapes
+        True
+        >>> traits_of(torch.nn.Linear(8, 2), PoolTraits).static_shapes
+        False
+    """
+    said = getattr(part, "traits", None)
+    traits = said if isinstance(said, kind) else kind()
+    names = [field.name for field in fields(kind)]
+    return replace(traits, **{name: getattr(part, name) for name in names if hasattr(part, name)})

@@ -1,0 +1,139 @@
+"""What the launcher says in the environment (torchrun's variables); read here alone."""
+
+import os
+import warnings
+from pathlib import Path
+
+# What torchrun sets for each process that it starts
+_NEEDED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+# Of one release: now `parallel.bind_cores`
+_BIND_CORES = "MMOE_BIND_CORES"
+_OFF = ("0", "false", "no", "off")
+
+
+def has_launched() -> bool:
+    """Returns whether a launcher says anything but that this process is alone."""
+    return os.environ.get("WORLD_SIZE", "1") != "1"
+
+
+def launched_ranks() -> int:
+    """Returns how many processes the launcher says there are (`WORLD_SIZE`); needs no torch group.
+
+    Raises:
+        ValueError: That is no number.
+    """
+    value = os.environ.get("WORLD_SIZE", "1")
+    if not value.isdigit() or int(value) < 1:
+        raise ValueError(f"WORLD_SIZE: expected a number, as torchrun sets it, got {value!r}")
+    return int(value)
+
+
+def launched_rank() -> int:
+    """Returns the number of this process among those that the launcher has started."""
+    return int(os.environ["RANK"])
+
+
+def local_rank() -> int:
+    """Returns the number of this process among those of its machine (0 without a launcher)."""
+    return _number("LOCAL_RANK", 0)
+
+
+def local_ranks(default: int) -> int:
+    """Returns how many processes the launcher has started on this machine."""
+    return _number("LOCAL_WORLD_SIZE", default)
+
+
+def store_address() -> tuple[str, int]:
+    """Returns host and port of the store that the ranks meet at."""
+    return os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+
+
+def launcher_holds_store() -> bool:
+    """Returns whether that store outlives the ranks, for it is the launcher's."""
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+
+
+def is_torchrun() -> bool:
+    """Returns whether torchrun has started this process, by itself or not alone."""
+    return "TORCHELASTIC_RUN_ID" in os.environ
+
+
+def restarts_ranks() -> bool:
+    """Returns whether the launcher starts ranks again that have failed."""
+    return os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0"
+
+
+def was_restarted() -> bool:
+    """Returns whether this process is such a start."""
+    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
+
+
+def launch_name() -> str:
+    """Returns the name of the launch, the same on all its ranks; empty: it starts none again."""
+    if not restarts_ranks():
+        return ""
+    name = os.environ.get("TORCHELASTIC_RUN_ID", "none")
+    return name if name != "none" else f"port {os.environ.get('MASTER_PORT')}"
+
+
+def error_file() -> Path | None:
+    """Returns where the launcher looks for why this process failed."""
+    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    return None if path is None else Path(path)
+
+
+def may_bind_cores(asked: bool) -> bool:
+    """Returns `parallel.bind_cores`, or what the variable that it replaces says.
+
+    Args:
+        asked: The config's.
+    """
+    value = os.environ.get(_BIND_CORES)
+    if value is None:
+        return asked
+    warnings.warn(
+        f"{_BIND_CORES} is now the config's parallel.bind_cores, and will not be read any more in "
+        "the next release",
+        DeprecationWarning,
+        stacklevel=2,
+    )
+    return value.lower() not in _OFF
+
+
+def check_launcher() -> None:
+    """Refuses what a launcher of several ranks leaves out or spells otherwise.
+
+    Raises:
+        ValueError: Names the variable.
+    """
+    for name in _NEEDED:
+        value = os.environ.get(name)
+        if value is None:
+            raise ValueError(
+                f"WORLD_SIZE is {os.environ['WORLD_SIZE']}, but {name} is not set; start the ranks "
+                "with torchrun, which sets both, or unset WORLD_SIZE to train on one process"
+            )
+        if name != "MASTER_ADDR" and not value.isdigit():
+            raise ValueError(f"{name}: expected a number, as torchrun sets it, got {value!r}")
+    if launched_rank() >= launched_ranks():
+        raise ValueError(
+            f"RANK is {os.environ['RANK']}, but WORLD_SIZE {os.environ['WORLD_SIZE']}: ranks are "
+            "counted from 0; start them with torchrun, which sets both"
+        )
+
+
+def cannot_meet(why: str) -> str:
+    """Returns what a rank says that the others are not there for."""
+    variables = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    rank, ranks, host, port = (os.environ[name] for name in variables)
+    return (
+        f"rank {rank} of {ranks}: the ranks cannot meet at {host}:{port} ({why}); start them with "
+        "torchrun, with the same --nnodes and --rdzv-endpoint on every machine, and a port that is "
+        "free"
+    )
+
+
+def _number(name: str, default: int) -> int:
+    """As torchrun sets it; what is no number is refused where the ranks meet."""
+    value = os.environ.get(name, "")
+    return int(value) if value.isdigit() else default

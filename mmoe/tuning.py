@@ -1,0 +1,57 @@
+"""Settings of the whole process: made by its owner, by a command or a call; by no import."""
+
+import logging
+import os
+import sys
+import warnings
+
+# Turns of an OpenMP thread at a barrier before it sleeps (GNU's default: 300,000). Where other jobs
+# share the cores, the default spins away the very time it waits for; see benchmarks/README.md
+_SPINS = ("GOMP_SPINCOUNT", "3000")
+_tuned = False
+
+
+def tune_process() -> None:
+    """Sets this process up to train and score fast; to be called before torch is imported.
+
+    As the command line does for itself: OpenMP's threads wait for each other for a short time only
+    (`GOMP_SPINCOUNT=3000`, unless that or `OMP_WAIT_POLICY` is set); the first training keeps the
+    memory that a step frees for the next one; several ranks keep to cores of their own
+    (`parallel.bind_cores`); and warnings of torch's tracer and profiler about what nobody can
+    change are not shown. Without it a process is left as it is.
+
+    Warns:
+        RuntimeWarning: torch has been imported already, and has read the first of these; once.
+
+    Example:
+        >>> import mmoe
+        >>> mmoe.tune_process()  # doctest: +SKIP
+        >>> import torch
+    """
+    if set_up() and "torch" in sys.modules:
+        warnings.warn(
+            "mmoe.tune_process(): torch is imported already and has read how long threads wait "
+            f"for each other; call it before `import torch`, or set {'='.join(_SPINS)} in the "
+            "environment",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+
+def set_up() -> bool:
+    """Does what `tune_process` says, and says nothing; whether torch has to read what it set."""
+    global _tuned
+    _tuned = True
+    # The first forward of TorchRec's modules warns about a check of tracing inside it
+    logging.getLogger("torch.fx._symbolic_trace").setLevel(logging.ERROR)
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # torch's profiler writes lines of its own
+    name, turns = _SPINS
+    if name in os.environ or "OMP_WAIT_POLICY" in os.environ:  # a policy would be overruled
+        return False
+    os.environ[name] = turns
+    return True
+
+
+def is_tuned() -> bool:
+    """Returns whether this process has been set up, so that more of it may be changed later."""
+    return _tuned
