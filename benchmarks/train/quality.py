@@ -92,14 +92,16 @@ def _first_weights(log: Log, run: "RunDirectory") -> FirstWeights:
     """Drawn again as the run drew them; an id without a row has that of unseen ids."""
     from mmoe.datasets.features.encoder import FeatureEncoder
     from mmoe.models.build import build_ranker
+    from mmoe.parallel import training_group
 
     config, encoder = run.config(), FeatureEncoder.load(run.vocabulary)
     torch.manual_seed(config.seed)
-    ranker = build_ranker(config, encoder)
     tables = {}
-    for name, rows in log.workload.tables.items():
-        rows_R = encoder.ids[name].lookup(pa.chunked_array([np.arange(rows)]), name)
-        tables[name] = ranker.tables.table_weights()[name][torch.from_numpy(rows_R)]
+    with training_group():
+        ranker = build_ranker(config, encoder)
+        for name, rows in log.workload.tables.items():
+            rows_R = encoder.ids[name].lookup(pa.chunked_array([np.arange(rows)]), name)
+            tables[name] = ranker.tables.table_weights()[name][torch.from_numpy(rows_R)]
     return FirstWeights(ranker.network.state_dict(), tables)
 
 
