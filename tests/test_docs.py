@@ -313,8 +313,9 @@ def test_benchmarks_that_are_named_exist():
 
 @pytest.mark.slow
 def test_benchmarks_have_the_options_that_are_named():
-    for line, (module, *words) in _commands("python -m benchmarks"):
-        module = f"benchmarks{module}" if module.startswith(".") else module
+    for line, (module, *words) in _commands("python -m "):
+        if not module.startswith("benchmarks"):
+            continue
         part = words[:1] if words and not words[0].startswith("-") else []
         done = subprocess.run(
             [sys.executable, "-m", module, *part, "--help"],
