@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import subprocess
 import sys
 from typing import get_args
@@ -9,6 +10,7 @@ from typing import get_args
 import pytest
 
 import mmoe
+from mmoe import tuning
 from mmoe.config import model as config
 from mmoe.mixture.experts.mlp import Activation
 from mmoe.mixture.experts.mlp_experts import ExpertActivation
@@ -69,13 +71,20 @@ def test_importing_the_package_changes_nothing(repository, monkeypatch):
     assert run(LIBRARY).stdout.split() == ["False", "False", "True", "False"]
 
 
+def test_what_a_launcher_says_is_read_in_one_file(repository):
+    named = re.compile(r"""environ.*["'](RANK|WORLD_SIZE|LOCAL_|MASTER_|TORCHELASTIC_|MMOE_)""")
+    readers = {p.name for p in (repository / "mmoe").rglob("*.py") if named.search(p.read_text())}
+    assert readers == {"launcher.py"}
+
+
 def test_tuning_after_torch_is_imported_warns_once(monkeypatch):
-    for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
-        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "environ", {})
+    monkeypatch.setattr(tuning, "_tuned", False)
     with pytest.warns(RuntimeWarning, match="set GOMP_SPINCOUNT=3000 in the environment") as found:
         mmoe.tune_process()
     assert found[0].filename == __file__
     mmoe.tune_process()  # a second warning would be an error
+    assert tuning.is_tuned()
     assert logging.getLogger("torch.fx._symbolic_trace").level == logging.ERROR
 
 
