@@ -1,7 +1,7 @@
 """The base of every config model: unknown keys are errors, values are frozen."""
 
 from collections.abc import Collection
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -16,6 +16,11 @@ class Strict(BaseModel):
 
 class Feature(Strict):
     """What a run asks of a feature of any kind; a kind says what is otherwise with it."""
+
+    if TYPE_CHECKING:  # every kind has them, each at its place in the run's files
+        kind: Any
+        name: Any
+        dim: Any
 
     derived_are: ClassVar[str] = "parts"  # what `derived_names` are names of, in an error
 
