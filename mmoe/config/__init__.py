@@ -1,5 +1,6 @@
 """What a run is: pydantic models read from YAML. Imports no torch."""
 
+from mmoe.config.base import Feature
 from mmoe.config.data import DataConfig, SplitConfig, StreamingConfig
 from mmoe.config.datetimes import DatetimeFeature, Part, TimeUnit
 from mmoe.config.features import (
@@ -34,6 +35,7 @@ __all__ = [
     "DeviceKind",
     "EmbeddingOptimizerConfig",
     "ExpertConfig",
+    "Feature",
     "FeatureConfig",
     "FeatureSpec",
     "GateConfig",

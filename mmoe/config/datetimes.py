@@ -6,7 +6,7 @@ from zoneinfo import available_timezones
 
 from pydantic import Field, field_validator, model_validator
 
-from mmoe.config.base import Name, Strict
+from mmoe.config.base import Feature, Name
 
 Part = Literal[
     "minute",
@@ -23,7 +23,7 @@ TimeUnit = Literal["s", "ms", "us", "ns"]
 _NO_ZONES = {"localtime", "Factory"}  # another one on every machine; none
 
 
-class DatetimeFeature(Strict):
+class DatetimeFeature(Feature):
     """Parts of a moment in time: hour, weekday, …, each looked up in a small table of its own."""
 
     kind: Literal["datetime"] = "datetime"

@@ -1,10 +1,11 @@
 """Features and the embedding tables they look up."""
 
-from typing import Annotated, Literal
+from collections.abc import Collection
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from mmoe.config.base import Name, Strict
+from mmoe.config.base import Feature, Name, Strict
 from mmoe.config.datetimes import DatetimeFeature
 
 # Keys that go with encoding managed, and those that go with the others
@@ -118,8 +119,10 @@ class TableConfig(TableSettings):
     name: Name = Field(description="by which features name it")
 
 
-class NumericFeature(Strict):
+class NumericFeature(Feature):
     """A number: scaled, and optionally looked up in a table of quantile buckets as well."""
+
+    derived_are: ClassVar[str] = "buckets"
 
     kind: Literal["numeric"] = "numeric"
     name: Name = Field(description=_NAME)
@@ -161,7 +164,7 @@ class NumericFeature(Strict):
         return [self.bucket_name] if self.buckets else []
 
 
-class IdFeature(TableSettings):
+class IdFeature(TableSettings, Feature):
     """What features have in common that look ids up: a table of their own, or a shared one."""
 
     name: Name = Field(description=_NAME)
@@ -173,9 +176,22 @@ class IdFeature(TableSettings):
         return self.table or self.name
 
     @property
-    def derived_names(self) -> list[str]:
-        """Names of further features and tables that it makes: none."""
-        return []
+    def table_names(self) -> list[str]:
+        """That table."""
+        return [self.table_name]
+
+    def check_tables(self, shared: Collection[str]) -> None:
+        """Its shared table is under `tables`, and a table of its own is not."""
+        if self.table is not None and self.table not in shared:
+            raise ValueError(
+                f"feature {self.name!r} names the table {self.table!r}, which is not "
+                f"under `tables`; there: {', '.join(sorted(shared)) or 'none'}"
+            )
+        if self.table is None and self.name in shared:
+            raise ValueError(
+                f"feature {self.name!r} and a shared table have the same name; "
+                f"rename the table, or say `table: {self.name}` in the feature"
+            )
 
     @model_validator(mode="after")
     def _settings_belong_to_the_table(self) -> "IdFeature":
@@ -287,6 +303,11 @@ class CrossFeature(IdFeature):
     def source_columns(self) -> list[str]:
         """All columns it is read from."""
         return self.columns
+
+    @property
+    def id_columns(self) -> int:
+        """All of them."""
+        return len(self.columns)
 
     @model_validator(mode="after")
     def _columns_differ(self) -> "CrossFeature":

@@ -6,14 +6,7 @@ from pydantic import Field, model_validator
 
 from mmoe.config.base import Strict
 from mmoe.config.data import DataConfig
-from mmoe.config.features import (
-    CrossFeature,
-    FeatureConfig,
-    IdFeature,
-    Name,
-    NumericFeature,
-    TableConfig,
-)
+from mmoe.config.features import FeatureConfig, Name, TableConfig
 from mmoe.config.model import ModelConfig
 from mmoe.config.parallel import ParallelConfig
 from mmoe.config.tasks import TaskConfig, entire_space_tasks
@@ -50,29 +43,17 @@ class RunConfig(Strict):
         _unique("table", [table.name for table in self.tables])
         shared = {table.name for table in self.tables}
         for feature in self.features:
-            if not isinstance(feature, IdFeature):
-                continue
-            if feature.table is not None and feature.table not in shared:
-                raise ValueError(
-                    f"feature {feature.name!r} names the table {feature.table!r}, which is not "
-                    f"under `tables`; there: {', '.join(sorted(shared)) or 'none'}"
-                )
-            if feature.table is None and feature.name in shared:
-                raise ValueError(
-                    f"feature {feature.name!r} and a shared table have the same name; "
-                    f"rename the table, or say `table: {feature.name}` in the feature"
-                )
+            feature.check_tables(shared)
         return self
 
     @model_validator(mode="after")
     def _derived_names_are_free(self) -> "RunConfig":
         taken = {table.name for table in self.tables} | {feature.name for feature in self.features}
         for feature in self.features:
-            what = "buckets" if isinstance(feature, NumericFeature) else "parts"
             for name in feature.derived_names:
                 if name in taken:
                     raise ValueError(
-                        f"the {what} of feature {feature.name!r} are called {name}; "
+                        f"the {feature.derived_are} of feature {feature.name!r} are called {name}; "
                         "give the feature or table of that name another name"
                     )
                 taken.add(name)
@@ -80,10 +61,7 @@ class RunConfig(Strict):
 
     @model_validator(mode="after")
     def _placed_tables_exist(self) -> "RunConfig":
-        known: set[str] = set()
-        for feature in self.features:
-            known |= {feature.table_name} if isinstance(feature, IdFeature) else set()
-            known |= set(feature.derived_names)
+        known = {table for feature in self.features for table in feature.table_names}
         for name in self.parallel.per_table:
             if name not in known:
                 close = get_close_matches(name, known, n=1)
@@ -99,14 +77,14 @@ class RunConfig(Strict):
         """Ids of a cross are pairs, triples, …: never those of a column, or of a longer cross."""
         users: dict[str, tuple[str, int]] = {}
         for feature in self.features:
-            if isinstance(feature, IdFeature):
-                width = len(feature.columns) if isinstance(feature, CrossFeature) else 1
-                other, expected = users.setdefault(feature.table_name, (feature.name, width))
+            width = feature.id_columns
+            for table in feature.table_names:
+                other, expected = users.setdefault(table, (feature.name, width))
                 if width != expected:
                     raise ValueError(
-                        f"features {other!r} and {feature.name!r} share the table "
-                        f"{feature.table_name!r}, but their ids are made of {expected} and "
-                        f"{width} columns; give one of them another table"
+                        f"features {other!r} and {feature.name!r} share the table {table!r}, but "
+                        f"their ids are made of {expected} and {width} columns; give one of them "
+                        "another table"
                     )
         return self
 

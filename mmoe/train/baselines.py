@@ -12,21 +12,11 @@ from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression, Ridge
 
-from mmoe.config import (
-    CategoricalFeature,
-    CrossFeature,
-    DatetimeFeature,
-    FeatureConfig,
-    NumericFeature,
-    RunConfig,
-)
+from mmoe.config import NumericFeature, RunConfig
+from mmoe.datasets.features.codec import LookedUp
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.features.numeric import NumericRule
-from mmoe.datasets.features.vocabulary import FIRST_KNOWN, IdMap, ManagedRule, Vocabulary
 from mmoe.datasets.labels.encode import encode_labels
-from mmoe.datasets.rows.encoded import EncodedFeatures
-from mmoe.datasets.values.arrow import pc
-from mmoe.datasets.values.columns import to_numbers
 from mmoe.metrics.kinds import kind_of
 
 # A fit that needs more passes than this gains nothing in AUC (fourth decimal, Census-Income)
@@ -79,8 +69,8 @@ def logistic_regression(
         True
     """
     encoder = FeatureEncoder.fit(config, train, origin)
-    numbers = _scalers(config, train, origin)
-    x_train, x_test = (_one_hot(config, encoder, numbers, table, origin) for table in (train, test))
+    scalers = [_scaler(numbers_N) for numbers_N in _numbers(encoder, train, origin)]
+    x_train, x_test = (_one_hot(encoder, scalers, table, origin) for table in (train, test))
     return _fit_tasks(config, (train, x_train), (test, x_test), origin, _linear_model)
 
 
@@ -123,7 +113,7 @@ def boosted_trees(
         True
     """
     encoder = FeatureEncoder.fit(config, train, origin)
-    x_train, x_test = (_ordinal(config, encoder, table, origin) for table in (train, test))
+    x_train, x_test = (_ordinal(encoder, table, origin) for table in (train, test))
 
     def _trees(is_event: bool) -> Any:
         model: Any = HistGradientBoostingClassifier if is_event else HistGradientBoostingRegressor
@@ -169,127 +159,44 @@ def _fit_tasks(
     return results
 
 
-def _number_features(config: RunConfig) -> list[NumericFeature]:
-    return [feature for feature in config.features if isinstance(feature, NumericFeature)]
+def _numbers(encoder: FeatureEncoder, table: pa.Table, origin: str) -> list[np.ndarray]:
+    """All columns that are numbers, float64 [N] each."""
+    return [numbers_N for codec in encoder.codecs for numbers_N in codec.numbers(table, origin)]
 
 
-def _numbers(table: pa.Table, feature: NumericFeature, origin: str) -> np.ndarray:
-    return to_numbers(table, feature.source_column, origin, f"feature {feature.name!r}")
+def _scaler(numbers_N: np.ndarray) -> NumericRule:
+    return NumericRule.fit(NumericFeature.model_validate({"name": "x", "log": True}), numbers_N)
 
 
-def _scalers(config: RunConfig, train: pa.Table, origin: str) -> dict[str, NumericRule]:
-    return {
-        feature.name: NumericRule.fit(
-            NumericFeature.model_validate({"name": feature.name, "log": True}),
-            _numbers(train, feature, origin),
-        )
-        for feature in _number_features(config)
-    }
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Ids:
-    """One looked-up feature of N rows: single ids, lists, and parts of moments in one form.
-
-    Attributes:
-        ids: int32 [V].
-        offsets: int64 [N + 1].
-        num_rows: Ids are below.
-        weights: float [V], 1 where the feature has none.
-        rank: Number of each id in its key's order; None where ids have that order, or none.
-        is_list: Has a row any number of ids?
-    """
-
-    ids: np.ndarray
-    offsets: np.ndarray
-    num_rows: int
-    weights: np.ndarray
-    rank: np.ndarray | None = None
-    is_list: bool = False
-
-
-def _ids(config: RunConfig, encoder: FeatureEncoder, encoded: EncodedFeatures) -> list[_Ids]:
+def _looked_up(encoder: FeatureEncoder, table: pa.Table, origin: str) -> list[LookedUp]:
     """All looked-up features, without the second life of a column that is a number already."""
-    numbers = {feature.source_column for feature in _number_features(config)}
-    chosen: dict[str, FeatureConfig] = {}
-    for feature in config.features:
-        if isinstance(feature, DatetimeFeature):
-            chosen |= dict.fromkeys(feature.derived_names, feature)
-        elif isinstance(feature, CrossFeature) or (
-            isinstance(feature, CategoricalFeature) and feature.source_column not in numbers
-        ):
-            chosen[feature.name] = feature
-    sizes = {table.name: table.num_rows for table in encoder.tables}
-    found = {}
-    for c, spec in enumerate(encoder.categorical):
-        if spec.name in chosen:
-            id_map = encoder.ids.get(spec.table)
-            rank = None
-            if isinstance(id_map, Vocabulary) and spec.table not in encoder.crosses:
-                rank = _rank(id_map)
-            found[spec.name] = _Ids(
-                ids=_rows(encoded.ids_NC[:, c], id_map),
-                offsets=np.arange(len(encoded) + 1),
-                num_rows=sizes[spec.table],
-                weights=np.ones(len(encoded)),
-                rank=rank,
-            )
-    for position, spec in enumerate(encoder.lists):
-        if spec.name in chosen:
-            ids, offsets = encoded.lists[position]
-            weights = encoded.list_weights[position] if spec.weighted else None
-            found[spec.name] = _Ids(
-                ids=_rows(ids, encoder.ids.get(spec.table)),
-                offsets=offsets,
-                num_rows=sizes[spec.table],
-                weights=np.ones(len(ids)) if weights is None else weights.astype(np.float64),
-                is_list=True,
-            )
-    return [found[name] for name in chosen]
-
-
-def _rows(ids: np.ndarray, id_map: IdMap | None) -> np.ndarray:
-    """Raw ids as rows of the table: by their remainder, since a baseline has no one to ask."""
-    if not isinstance(id_map, ManagedRule):
-        return ids
-    return np.where(ids < FIRST_KNOWN, ids, FIRST_KNOWN + (ids - FIRST_KNOWN) % id_map.size)
+    numbers = {column for codec in encoder.codecs for column in codec.number_columns}
+    return [
+        one
+        for codec in encoder.codecs
+        for one in codec.looked_up(table, encoder.rules, origin, numbers)
+    ]
 
 
 def _one_hot(
-    config: RunConfig,
-    encoder: FeatureEncoder,
-    scalers: dict[str, NumericRule],
-    table: pa.Table,
-    origin: str,
+    encoder: FeatureEncoder, scalers: list[NumericRule], table: pa.Table, origin: str
 ) -> sparse.csr_array:
-    encoded = encoder.encode(table, origin)
     blocks = [
-        sparse.csr_array((one.weights, one.ids, one.offsets), shape=(len(encoded), one.num_rows))
-        for one in _ids(config, encoder, encoded)
+        sparse.csr_array((one.weights, one.ids, one.offsets), shape=(table.num_rows, one.num_rows))
+        for one in _looked_up(encoder, table, origin)
     ]
-    scaled = [scalers[f.name].scale(_numbers(table, f, origin)) for f in _number_features(config)]
+    numbers = zip(scalers, _numbers(encoder, table, origin), strict=True)
+    scaled = [scaler.scale(numbers_N) for scaler, numbers_N in numbers]
     if scaled:
         blocks.append(sparse.csr_array(np.stack(scaled, axis=1).astype(np.float64)))
     return sparse.csr_array(sparse.hstack(blocks, format="csr"))
 
 
-def _ordinal(
-    config: RunConfig, encoder: FeatureEncoder, table: pa.Table, origin: str
-) -> np.ndarray:
-    encoded = encoder.encode(table, origin)
+def _ordinal(encoder: FeatureEncoder, table: pa.Table, origin: str) -> np.ndarray:
     columns = []
-    for one in _ids(config, encoder, encoded):
+    for one in _looked_up(encoder, table, origin):
         if one.is_list:
             columns.append(np.diff(one.offsets).astype(np.float32))
         else:
             columns.append(one.ids if one.rank is None else one.rank[one.ids])
-    columns += [_numbers(table, feature, origin) for feature in _number_features(config)]
-    return np.stack(columns, axis=1)
-
-
-def _rank(vocabulary: Vocabulary) -> np.ndarray:
-    """Id → its key's place in key order (numbers keep their order); NaN for missing and unseen."""
-    rank = np.full(vocabulary.num_rows, np.nan)
-    order = pc.array_sort_indices(vocabulary.keys).to_numpy()
-    rank[FIRST_KNOWN + order] = np.arange(len(order))
-    return rank
+    return np.stack([*columns, *_numbers(encoder, table, origin)], axis=1)

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from mmoe.config import config_from_dict
-from mmoe.datasets.features.crosses import CrossColumns, cross_keys
+from mmoe.datasets.features.cross import CrossColumns, cross_keys
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.features.fit_encoder import EncoderFit
 

@@ -1,0 +1,53 @@
+"""One id a row."""
+
+from collections.abc import Collection
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from mmoe.config import CategoricalFeature
+from mmoe.datasets.features.codec import Coded, LookedUp, Rules
+from mmoe.datasets.features.ids import IdCodec
+from mmoe.datasets.features.vocabulary import FIRST_KNOWN, Vocabulary
+from mmoe.datasets.rows.places import find_column
+from mmoe.datasets.values.arrow import pc
+
+
+class CategoricalCodec(IdCodec[CategoricalFeature]):
+    """A column of ids."""
+
+    def label(self, origin: str) -> str:
+        """Its column."""
+        return f"{origin}: column {self.feature.source_column!r} (of {self.used_by})"
+
+    def add(self, fit: Any, table: pa.Table, origin: str) -> None:
+        """More training rows."""
+        fit.add(self._column(table, origin))
+
+    def encode(self, table: pa.Table, rules: Rules, origin: str) -> Coded:
+        """Ids, one column."""
+        column = self._column(table, origin)
+        return Coded(ids=[self.ids(rules).lookup(column, self.label(origin))])
+
+    def looked_up(
+        self, table: pa.Table, rules: Rules, origin: str, numbers: Collection[str]
+    ) -> list[LookedUp]:
+        """Ids, with their rank among those of training."""
+        if self.feature.source_column in numbers:
+            return []
+        [ids_N] = self.encode(table, rules, origin).ids
+        id_map = self.ids(rules)
+        rank = _rank(id_map) if isinstance(id_map, Vocabulary) else None
+        return [LookedUp.single(self.rows(ids_N, rules), id_map.num_rows, rank)]
+
+    def _column(self, table: pa.Table, origin: str) -> pa.ChunkedArray:
+        return find_column(table, self.feature.source_column, origin, self.used_by)
+
+
+def _rank(vocabulary: Vocabulary) -> np.ndarray:
+    """Id → its key's place in key order (numbers keep their order); NaN for missing and unseen."""
+    rank = np.full(vocabulary.num_rows, np.nan)
+    order = pc.array_sort_indices(vocabulary.keys).to_numpy()
+    rank[FIRST_KNOWN + order] = np.arange(len(order))
+    return rank

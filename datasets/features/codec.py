@@ -1,0 +1,214 @@
+"""What a feature kind is: from columns of a file to inputs of a network, and to files of a run."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from mmoe.config import Feature, FeatureSpec, RunConfig, TableSpec
+from mmoe.datasets.values.columns import to_numbers
+
+Rules = dict[str, dict[str, Any]]  # section of encoder.json → feature or table → what was learnt
+FeatureT = TypeVar("FeatureT", bound=Feature)
+
+
+class Section:
+    """A section of encoder.json: what training rows taught, by feature or by table.
+
+    Attributes:
+        name: Its key in the file.
+        entry: What one entry looks like, a type that pydantic checks.
+        required: Has the file of every run it? A kind that came later says False.
+    """
+
+    name: ClassVar[str]
+    entry: ClassVar[Any] = Any
+    required: ClassVar[bool] = False
+
+    def write(self, rule: Any, folder: Path, stem: str) -> Any:
+        """An entry of plain JSON; what is large goes into a file of `folder`, named by `stem`."""
+        return rule
+
+    def read(self, entry: Any, folder: Path) -> Any:
+        """What was written."""
+        return entry
+
+    def marks(self, rules: dict[str, Any]) -> Iterator[bytes | memoryview]:
+        """What tells encoders of different rows apart, cheaply and on every machine the same."""
+        if rules:
+            yield repr(rules).encode()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Coded:
+    """N rows of one feature.
+
+    Attributes:
+        dense: For each of the codec's `dense_names` float32 [N].
+        ids: For each of its `lookups` int32 [N]; int64 where ids are raw.
+        lists: For each of its `lists` ids [V], offsets int64 [N + 1], and float32 weights [V] where
+            ids have weights.
+    """
+
+    dense: Sequence[np.ndarray] = ()
+    ids: Sequence[np.ndarray] = ()
+    lists: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray | None]] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class LookedUp:
+    """N rows of something looked up, as the baselines take it: single ids and lists in one form.
+
+    Attributes:
+        ids: [V], rows of a table.
+        offsets: int64 [N + 1].
+        num_rows: Ids are below.
+        weights: float [V], 1 where ids have none.
+        rank: Number of each id in its key's order; None where ids have that order, or none.
+        is_list: Has a row any number of ids?
+    """
+
+    ids: np.ndarray
+    offsets: np.ndarray
+    num_rows: int
+    weights: np.ndarray
+    rank: np.ndarray | None = None
+    is_list: bool = False
+
+    @classmethod
+    def single(cls, ids_N: np.ndarray, num_rows: int, rank: np.ndarray | None = None) -> "LookedUp":
+        """One id a row."""
+        offsets, weights_N = np.arange(len(ids_N) + 1), np.ones(len(ids_N))
+        return cls(ids=ids_N, offsets=offsets, num_rows=num_rows, weights=weights_N, rank=rank)
+
+
+class Codec(ABC, Generic[FeatureT]):
+    """One feature of a run. It holds settings alone; what was learnt is in `rules`.
+
+    A new kind is a config class in `mmoe.config.features`, a codec in a file of its own, and a line
+    in `registry.py` that ties the two.
+
+    Args:
+        feature: Its settings.
+        config: The run that it is a feature of.
+    """
+
+    sections: ClassVar[tuple[Section, ...]] = ()  # where its rules are kept
+    content: str = "ids"  # what a row of its tables stands for
+    # Settings that may change without giving weights another meaning (`dim` is compared by table)
+    free: ClassVar[frozenset[str]] = frozenset({"name", "column", "dim"})
+
+    def __init__(self, feature: FeatureT, config: RunConfig) -> None:
+        self.feature, self.config = feature, config
+        self.used_by = f"feature {feature.name!r}"
+        self.dim: int = feature.dim or config.model.embedding_dim
+
+    # What it makes
+
+    @property
+    def dense_names(self) -> list[str]:
+        """Numbers that enter the network as they are."""
+        return []
+
+    @property
+    def lookups(self) -> list[FeatureSpec]:
+        """What is looked up with one id a row."""
+        names = self.feature.derived_names
+        return [FeatureSpec(name=name, table=name, pooling="sum") for name in names]
+
+    @property
+    def lists(self) -> list[FeatureSpec]:
+        """What is looked up with any number of ids a row."""
+        return []
+
+    @abstractmethod
+    def tables(self, rules: Rules) -> list[TableSpec]:
+        """The embedding tables."""
+
+    # Learning from training rows, chunk by chunk
+
+    @property
+    def keys(self) -> list[tuple[str, str]]:
+        """Section and name of each of its rules; features whose first one is equal share them."""
+        return []
+
+    def start(self, origin: str, codecs: "Sequence[Codec[Any]]") -> Any:
+        """Something to learn with; `codecs` are those of all the run's features."""
+        return None
+
+    def add(self, fit: Any, table: pa.Table, origin: str) -> None:
+        """More training rows, for what `start` gave.
+
+        Raises:
+            ValueError: A column is missing, or a value does not fit.
+        """
+        self.check(table, origin)
+
+    def check(self, table: pa.Table, origin: str) -> None:
+        """Rows that do not train: are their values good? Better asked now than after hours."""
+        return
+
+    def finish(self, fits: Sequence[Any], rules: Rules) -> None:
+        """Puts what was learnt into `rules`, for all features that share it."""
+        return
+
+    def extend(self, rules: Rules, earlier: Rules, origin: str) -> None:
+        """Makes today's rules say of known values what those of an earlier run said.
+
+        Raises:
+            ValueError: They cannot.
+        """
+        for section, name in self.keys:
+            if name in earlier[section]:
+                rules[section][name] = earlier[section][name]
+
+    @abstractmethod
+    def encode(self, table: pa.Table, rules: Rules, origin: str) -> Coded:
+        """N rows.
+
+        Raises:
+            ValueError: A column is missing, or a value does not fit.
+        """
+
+    # What its weights mean to a run that continues this one
+
+    def meaning(self) -> dict[str, object]:
+        """Settings that must stay, the kind first."""
+        settings = self.feature.model_dump().items()
+        return {"kind": self.feature.kind} | {k: v for k, v in settings if k not in self.free}
+
+    def table_meanings(self) -> dict[str, dict[str, object]]:
+        """For each table what its rows stand for, and their width."""
+        meaning: dict[str, object] = {"dim": self.dim, "content": self.content}
+        return dict.fromkeys(self.feature.table_names, meaning)
+
+    # Its form for linear models and trees
+
+    @property
+    def number_columns(self) -> list[str]:
+        """Columns that baselines take as numbers."""
+        return []
+
+    def numbers(self, table: pa.Table, origin: str) -> list[np.ndarray]:
+        """These columns, float64 [N] each, NaN where missing."""
+        columns = self.number_columns
+        return [to_numbers(table, column, origin, self.used_by) for column in columns]
+
+    def looked_up(
+        self, table: pa.Table, rules: Rules, origin: str, numbers: Collection[str]
+    ) -> list[LookedUp]:
+        """What baselines look up; nothing where a column of `numbers` says it already."""
+        return []
+
+
+def that_share(codecs: "Iterable[Codec[Any]]") -> "list[list[Codec[Any]]]":
+    """Codecs that share a rule side by side, in the order in which features first use it."""
+    groups: dict[tuple[str, str], list[Codec[Any]]] = {}
+    for codec in codecs:
+        key = codec.keys[0] if codec.keys else ("", codec.feature.name)
+        groups.setdefault(key, []).append(codec)
+    return list(groups.values())

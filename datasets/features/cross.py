@@ -1,0 +1,254 @@
+"""Crosses: the ids of several columns together as one id."""
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from mmoe.config import CrossFeature
+from mmoe.datasets.features.codec import Codec, Coded, LookedUp, Rules, Section
+from mmoe.datasets.features.fit_ids import CountedRows, Counts, KindFit, countable
+from mmoe.datasets.features.ids import IdCodec
+from mmoe.datasets.features.vocabulary import UNSEEN, IdMap, Vocabulary
+from mmoe.datasets.rows.places import find_column
+from mmoe.datasets.values.arrow import pc
+from mmoe.datasets.values.hashing import mix64
+from mmoe.datasets.values.keys import KeyKind, hash_keys, key_kind, missing_mask, to_keys, widest
+
+
+@dataclass(frozen=True)
+class CrossColumns:
+    """The columns of a cross, N rows each, and what each is called in an error."""
+
+    columns: list[pa.ChunkedArray]
+    labels: list[str]
+
+
+def cross_columns(table: pa.Table, feature: CrossFeature, origin: str) -> CrossColumns:
+    """The columns that a cross reads.
+
+    Raises:
+        ValueError: A column is missing, or holds lists.
+    """
+    columns, labels = [], []
+    for name in feature.columns:
+        column = find_column(table, name, origin, f"feature {feature.name!r}")
+        label = f"{origin}: column {name!r} (of feature {feature.name!r})"
+        if pa.types.is_nested(column.type):
+            raise ValueError(f"{label} holds {column.type}, but a cross takes one id a row")
+        columns.append(column)
+        labels.append(label)
+    return CrossColumns(columns, labels)
+
+
+def cross_keys(cross: CrossColumns, kinds: Sequence[KeyKind]) -> tuple[pa.ChunkedArray, np.ndarray]:
+    """One 64-bit key a row, the same on every machine and for every type that holds the same ids.
+
+    h_0 = mix64(number of columns), h_i = mix64(h_{i−1} + hash of the i-th id); two rows with other
+    ids have one key with probability 2⁻⁶⁴.
+
+    Args:
+        cross: N rows.
+        kinds: What each column's ids are, from training.
+
+    Returns:
+        int64 [N], null where the id of a column is missing; and bool [N], where an id is none of
+        its kind (text, where training had integers), so training cannot have had it.
+
+    Example:
+        >>> columns = [pa.chunked_array([[1, 1, 2]]), pa.chunked_array([["a", None, "a"]])]
+        >>> keys, _ = cross_keys(CrossColumns(columns, ["user", "item"]), ["int", "text"])
+        >>> len(set(keys.to_pylist())), keys[1].as_py()
+        (3, None)
+    """
+    num_rows = len(cross.columns[0])
+    mixed_N = mix64(np.full(num_rows, len(kinds), np.uint64))
+    missing_N, alien_N = np.zeros(num_rows, bool), np.zeros(num_rows, bool)
+    for column, kind, label in zip(cross.columns, kinds, cross.labels, strict=True):
+        keys = to_keys(column, kind, label)
+        mixed_N = mix64(mixed_N + hash_keys(keys))
+        if keys.null_count:
+            null_N = pc.is_null(keys).to_numpy()
+            gone_N = null_N & missing_mask(column, kind)
+            missing_N |= gone_N
+            alien_N |= null_N & ~gone_N
+    keys = pa.array(mixed_N.view(np.int64), mask=missing_N)
+    return pa.chunked_array([keys]), alien_N & ~missing_N
+
+
+class CrossCountFit:
+    """Counts the ids of a cross as its files store them; memory grows with the distinct ones."""
+
+    def __init__(self, label: str) -> None:
+        self.label = label  # what the cross is called in an error
+        self.rows: CountedRows | None = None
+        self.labels: list[str] = []
+
+    def add(self, cross: CrossColumns) -> None:
+        """More rows."""
+        names = [str(position) for position in range(len(cross.columns))]
+        self.rows, self.labels = self.rows or CountedRows(names), cross.labels
+        cross = _complete(cross)
+        columns = [
+            countable(c, label) for c, label in zip(cross.columns, cross.labels, strict=True)
+        ]
+        counted = pa.table(columns, names=names).group_by(names).aggregate([([], "count_all")])
+        self.rows.add(counted.rename_columns({"count_all": "count"}))
+
+    def finish(self) -> "CountedCross":
+        """The distinct ids and how often each was seen."""
+        assert self.rows is not None, "there were training rows"
+        table = self.rows.finish()
+        columns = [table[name] for name in self.rows.names]
+        return CountedCross(CrossColumns(columns, self.labels), table["count"], self.label)
+
+
+@dataclass(frozen=True)
+class CountedCross:
+    """Distinct ids of a cross, as its files store them, and how often each was seen."""
+
+    cross: CrossColumns
+    counts: pa.ChunkedArray
+    label: str
+
+    def kinds(self) -> list[KeyKind]:
+        """What each column holds."""
+        both = zip(self.cross.columns, self.cross.labels, strict=True)
+        return [key_kind(column, label) for column, label in both]
+
+    def keys(self, kinds: Sequence[KeyKind]) -> Counts:
+        """Counted keys; `kinds` are those of all crosses that share a table."""
+        return Counts(cross_keys(self.cross, kinds)[0], self.counts, self.label)
+
+
+class CrossKindFit:
+    """What each column of a cross holds; remembers no value."""
+
+    def __init__(self) -> None:
+        self.fits: list[KindFit] = []
+
+    def add(self, cross: CrossColumns) -> None:
+        """More rows."""
+        self.fits = self.fits or [KindFit(label) for label in cross.labels]
+        for fit, column in zip(self.fits, _complete(cross).columns, strict=True):
+            fit.add(column)
+
+    def finish(self) -> list[KeyKind]:
+        """The kind of each column."""
+        return [fit.finish() for fit in self.fits]
+
+
+def _widest_columns(found: Sequence[Sequence[KeyKind]]) -> tuple[KeyKind, ...]:
+    """First with first, second with second."""
+    return tuple(widest(kinds) for kinds in zip(*found, strict=True))
+
+
+def _complete(cross: CrossColumns) -> CrossColumns:
+    """The rows in which no column is null or NaN."""
+    missing = [pc.is_null(column, nan_is_null=True) for column in cross.columns]
+    if not any(pc.any(one, min_count=0).as_py() for one in missing):
+        return cross
+    present_N = ~np.any([one.to_numpy() for one in missing], axis=0)
+    columns = [column.filter(pa.array(present_N)) for column in cross.columns]
+    return CrossColumns(columns, cross.labels)
+
+
+class CrossKinds(Section):
+    """Table of crosses → what the ids of each of their columns are."""
+
+    name = "crosses"
+    entry = list[KeyKind]
+
+    def read(self, entry: Any, folder: Any) -> tuple[KeyKind, ...]:
+        """What was written."""
+        return tuple(entry)
+
+    def marks(self, rules: dict[str, Any]) -> Iterator[bytes]:
+        """Also that there are none: old checkpoints say so."""
+        yield repr(rules).encode()
+
+
+class CrossCodec(IdCodec[CrossFeature]):
+    """Columns of ids, mixed into one id a row."""
+
+    sections = (*IdCodec.sections, CrossKinds())
+
+    @property
+    def content(self) -> str:
+        """So many ids together."""
+        return f"crosses of {len(self.feature.columns)} columns"
+
+    @property
+    def keys(self) -> list[tuple[str, str]]:
+        """Its table's ids, and what its columns hold."""
+        return [*super().keys, ("crosses", self.table)]
+
+    def label(self, origin: str) -> str:
+        """Its columns."""
+        names = " × ".join(map(repr, self.feature.columns))
+        return f"{origin}: cross {names} (of {self.used_by})"
+
+    def start(self, origin: str, codecs: Sequence[Codec[Any]], *, settle: bool = False) -> Any:
+        """Counts ids, or finds out the kind of each column."""
+        return CrossCountFit(self.label(origin)) if self.counted else CrossKindFit()
+
+    def add(self, fit: Any, table: pa.Table, origin: str) -> None:
+        """More training rows."""
+        fit.add(cross_columns(table, self.feature, origin))
+
+    def finish(self, fits: Sequence[Any], rules: Rules) -> None:
+        """One table's ids, over all the crosses that share it: their keys are integers."""
+        found = [fit.finish() for fit in fits]
+        if self.counted:
+            kinds = _widest_columns([one.kinds() for one in found])
+            ids: IdMap = self.vocabulary([one.keys(kinds) for one in found])
+        else:
+            kinds, ids = _widest_columns(found), self.uncounted("int")
+        rules["tables"][self.table], rules["crosses"][self.table] = ids, kinds
+
+    def encode(self, table: pa.Table, rules: Rules, origin: str) -> Coded:
+        """Ids, one column; unseen where a column's id is of another kind than in training."""
+        cross = cross_columns(table, self.feature, origin)
+        keys, alien_N = cross_keys(cross, rules["crosses"][self.table])
+        ids_N = self.ids(rules).lookup(keys, cross.labels[0])
+        ids_N[alien_N] = UNSEEN
+        return Coded(ids=[ids_N])
+
+    def looked_up(
+        self, table: pa.Table, rules: Rules, origin: str, numbers: Collection[str]
+    ) -> list[LookedUp]:
+        """Ids; keys are mixed, so their order says nothing."""
+        [ids_N] = self.encode(table, rules, origin).ids
+        return [LookedUp.single(self.rows(ids_N, rules), self.ids(rules).num_rows)]
+
+    def extend(self, rules: Rules, earlier: Rules, origin: str) -> None:
+        """Ids as of any table; columns have to hold what they held."""
+        today = self.ids(rules)
+        super().extend(rules, earlier, origin)
+        before = earlier["crosses"].get(self.table)
+        if before is not None:
+            self._refuse_other_kinds(today, rules["crosses"][self.table], before, origin)
+            rules["crosses"][self.table] = before
+
+    def extended_label(self, origin: str) -> str:
+        """Its columns, as the refusal has always said them."""
+        return f"{origin}: cross of {' × '.join(self.feature.columns)} ({self.used_by})"
+
+    def _refuse_other_kinds(
+        self, ids: IdMap, today: Sequence[KeyKind], earlier: Sequence[KeyKind], origin: str
+    ) -> None:
+        """Rules that store no key read today's narrower ids as the earlier, wider ones.
+
+        Keys of a vocabulary are mixed already.
+        """
+        counted = isinstance(ids, Vocabulary) and len(ids.keys) > 0
+        for now, before, column in zip(today, earlier, self.feature.columns, strict=True):
+            if (now if counted else widest([now, before])) != before:
+                raise ValueError(
+                    f"{origin}: column {column!r} (of {self.used_by}) holds {now} ids, but "
+                    f"{before} ids in the run that is continued, and a cross mixes them "
+                    f"differently; write the column as {before}, give the feature another name, "
+                    "or train without --warm-start"
+                )
