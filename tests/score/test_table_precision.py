@@ -161,7 +161,10 @@ def test_evaluation_of_the_test_split_compares_with_the_run(mmoe, tmp_path):
 
 
 def test_a_change_too_small_to_print_has_no_minus():
-    lines = _cost_of_precision({"click": {"auc": 0.7}}, {"click": {"auc": 0.7 - 1e-9}}, "fp16")
+    task = {"name": "click", "label": "click"}
+    config = config_from_dict({"features": [{"kind": "numeric", "name": "x"}], "tasks": [task]})
+    trained, metrics = {"click": {"auc": 0.7}}, {"click": {"auc": 0.7 - 1e-9}}
+    lines = _cost_of_precision(config, trained, metrics, "fp16")
     assert [*lines] == ["click: AUC 0.70000 with tables in fp16, 0.70000 as trained (+0.00000)"]
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from mmoe.config import RunConfig, load_config
+from mmoe.datasets import recipes
 from mmoe.datasets.bundled import hillstrom
 from mmoe.datasets.labels.encode import encode_labels
 
@@ -14,7 +15,7 @@ HEADER = ",".join(hillstrom.COLUMNS)
 
 @pytest.fixture(scope="module")
 def recipe() -> RunConfig:
-    return load_config(Path(hillstrom.__file__).parent / "recipes" / "hillstrom.yaml")
+    return load_config(Path(recipes.__file__).parent / "hillstrom.yaml")
 
 
 @pytest.fixture
