@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from mmoe.ops._checks import check_dims, check_int32
-from mmoe.ops._library import register_fake
+from mmoe.ops._library import define
 
 
 class RoutePlan(NamedTuple):
@@ -75,4 +75,4 @@ def _fake(experts_BGK: Tensor, num_experts: int) -> tuple[Tensor, Tensor, Tensor
     return rows_P, experts_BGK.new_empty(num_experts + 1), experts_BGK.new_empty(B, G, K)
 
 
-register_fake("route_plan", _fake)
+define("route_plan(Tensor experts_BGK, int num_experts) -> (Tensor, Tensor, Tensor)", _fake)
