@@ -7,7 +7,6 @@ import pyarrow as pa
 
 from mmoe.config import ListFeature
 from mmoe.datasets.features.vocabulary import MISSING
-from mmoe.datasets.values import text
 from mmoe.datasets.values.arrow import pc
 from mmoe.datasets.values.plain import is_list, is_text, plain
 
@@ -21,7 +20,7 @@ class Ragged:
     weights: np.ndarray | None = None  # float32 [V]
 
 
-def to_ragged(column: pa.ChunkedArray, feature: ListFeature, *, settle: bool = False) -> Ragged:
+def to_ragged(column: pa.ChunkedArray, feature: ListFeature) -> Ragged:
     """The lists of a column: an Arrow list, text with separators, or one id a row.
 
     Nulls, NaN and empty text inside a list are dropped; then at most `feature.max_length` ids are
@@ -30,7 +29,6 @@ def to_ragged(column: pa.ChunkedArray, feature: ListFeature, *, settle: bool = F
     Args:
         column: N rows.
         feature: separator, max_length and keep.
-        settle: Give ids cut out of text the type they look like (when fitting).
     """
     if not is_list(column.type) and not is_text(column.type):
         return _single(column)
@@ -38,8 +36,6 @@ def to_ragged(column: pa.ChunkedArray, feature: ListFeature, *, settle: bool = F
     values = blank_items(values)
     keep_V, lengths_N = kept_items(values, lengths_N, feature)
     values = values if keep_V is None else values.filter(pa.array(keep_V))
-    if settle and is_text(column.type):
-        values = text.settle(values)
     return Ragged(values, offsets_of(lengths_N))
 
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from mmoe.datasets.files.data_file import DataFile
 from mmoe.datasets.files.formats import file_columns, folder_columns, iter_file, read_file
-from mmoe.datasets.files.resolve import Source, describe, kind_of, resolve_files
+from mmoe.datasets.files.resolve import Source, kind_of, resolve_files
 from mmoe.datasets.rows.places import cast_column, number_rows
 from mmoe.datasets.values.arrow import pc
 from mmoe.datasets.values.plain import is_list, is_text, plain
@@ -98,11 +98,6 @@ def iter_tables(paths: Paths, columns: list[str] | None, rows_per_chunk: int) ->
                 any_rows = True
     if not any_rows:
         yield number_rows(_concat(files, [_read(file, names) for file in files]), [])
-
-
-def read_origin(paths: Paths) -> str:
-    """What to call the data in messages about all of it."""
-    return describe(paths)
 
 
 def _read(file: DataFile, names: list[str]) -> pa.Table:
