@@ -171,8 +171,8 @@ def show_settings(self: nn.Module) -> str:
         'k=2, z_loss=0.1'
     """
     options: Any = self.options
-    own = {"k": None, **_own_keywords(self)}
-    settings = [(name, getattr(self, name, default), default) for name, default in own.items()]
+    own = ({"k": None} if hasattr(self, "k") else {}) | _own_keywords(self)
+    settings = [(name, getattr(self, name), default) for name, default in own.items()]
     settings += [(f.name, getattr(options, f.name), f.default) for f in fields(options) if f.repr]
     # An empty list of hidden layers is the default as well, which is a tuple.
     return ", ".join(f"{name}={value}" for name, value, d in settings if value not in (d, []))

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from mmoe.config import RunConfig, config_from_dict
+from mmoe.errors import Interrupted
 from mmoe.parallel import from_first, join_ranks, rank
 from mmoe.run.atomic_files import read_json, write_json
 from mmoe.run.console import Reporter, SilentReporter
@@ -24,7 +25,6 @@ from mmoe.train.backtest.plan import BacktestSettings, Step, day_column, plan_st
 from mmoe.train.backtest.same_days import days_that_grew
 from mmoe.train.backtest.tested import total_metrics, write_tested
 from mmoe.train.fit import train_run
-from mmoe.train.run_folder.claim import Interrupted
 from mmoe.train.run_folder.start import first_difference, same_on_all_ranks, with_absolute_paths
 from mmoe.train.warm_start import WarmStart
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.config import DeviceKind, RunConfig, dump_config
-from mmoe.errors import Diverged
+from mmoe.errors import Diverged, Interrupted
 from mmoe.run import own_files
 from mmoe.run.atomic_files import write_json, write_text
 from mmoe.run.directory import RunDirectory
@@ -26,14 +26,6 @@ from mmoe.train.run_folder.data import RunData
 from mmoe.train.run_folder.data_words import continued_data
 from mmoe.train.run_folder.start import first_difference
 from mmoe.train.warm_start import WarmStartReport
-
-
-class Interrupted(KeyboardInterrupt):
-    """Ctrl-C while a folder was written into; `folder` is to be gone on with."""
-
-    def __init__(self, folder: Path, saved: bool) -> None:
-        super().__init__()
-        self.folder, self.saved = folder, saved
 
 
 class RunClaim(FolderClaim):
