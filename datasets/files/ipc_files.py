@@ -1,4 +1,7 @@
-"""Arrow IPC files: the file format (Feather too), and the stream format."""
+"""Arrow IPC files: the file format (Feather too), and the stream format.
+
+`pyarrow.dataset` reads the file format alone, and refuses files in which a name repeats.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,4 +1,7 @@
-"""Parquet files on pyarrow."""
+"""Parquet files on pyarrow.
+
+`pyarrow.dataset` takes as long and as much memory, and refuses files in which a name repeats.
+"""
 
 from collections import OrderedDict
 from collections.abc import Iterator

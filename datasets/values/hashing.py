@@ -1,4 +1,7 @@
-"""64-bit hashes that are the same on every machine and in every version of every library."""
+"""64-bit hashes that are the same on every machine and in every version of every library.
+
+Arrow has none, and those of pandas would give every id of an older run another row.
+"""
 
 import numpy as np
 import pyarrow as pa

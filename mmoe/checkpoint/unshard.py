@@ -1,4 +1,7 @@
-"""`mmoe unshard`: one plain safetensors file out of what many ranks wrote."""
+"""`mmoe unshard`: one plain safetensors file out of what many ranks wrote.
+
+torch's own `consolidate_safetensors_files` joins no integers or flags, and names no damaged piece.
+"""
 
 import json
 import math

@@ -83,7 +83,10 @@ def _placements(positive: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, n
 
 
 def _midranks(values: np.ndarray) -> np.ndarray:
-    """Ranks from 1; equal values share the middle of their ranks."""
+    """Ranks from 1; equal values share the middle of their ranks (as `scipy.stats.rankdata`'s do).
+
+    That takes twice the time, and most of a second to import.
+    """
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
     return (last - (counts - 1) / 2.0)[inverse]
