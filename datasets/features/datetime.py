@@ -1,4 +1,4 @@
-"""Parts of a moment in time, each looked up in a small table of its own: hour, weekday, …"""
+"""Parts of a datetime, each looked up in a small table of its own: hour, weekday, …"""
 
 from collections.abc import Callable, Collection
 from typing import Any
@@ -10,7 +10,7 @@ from mmoe.config import DatetimeFeature, Part, TableSpec
 from mmoe.datasets.features.codec import Codec, Coded, LookedUp, Rules
 from mmoe.datasets.features.vocabulary import FIRST_KNOWN, MISSING
 from mmoe.datasets.values.arrow import pc
-from mmoe.datasets.values.datetimes import local_moments
+from mmoe.datasets.values.datetimes import local_datetimes
 
 _WAVES = ("sin", "cos")
 # Part → how many values it has, and they, from 0
@@ -53,7 +53,7 @@ def part_circle(ids_N: np.ndarray, part: Part) -> tuple[np.ndarray, np.ndarray]:
 
 
 class DatetimeCodec(Codec[DatetimeFeature]):
-    """A column of moments. There is nothing to learn: a part has as many rows as values."""
+    """A column of datetimes. There is nothing to learn: a part has as many rows as values."""
 
     content = "parts of moments"
     # How files say it; new parts are new inputs, told by name
@@ -71,12 +71,12 @@ class DatetimeCodec(Codec[DatetimeFeature]):
         return [TableSpec(name=n, num_rows=part_rows(part), dim=self.dim) for n, part in named]
 
     def check(self, table: pa.Table, origin: str) -> None:
-        """Refuses what is no moment."""
-        local_moments(table, self.feature, origin)
+        """Refuses what is no datetime."""
+        local_datetimes(table, self.feature, origin)
 
     def encode(self, table: pa.Table, rules: Rules, origin: str) -> Coded:
         """An id a part, and the point on its circle."""
-        local_N = local_moments(table, self.feature, origin)
+        local_N = local_datetimes(table, self.feature, origin)
         parts = [(part_ids(local_N, part), part) for part in self.feature.parts]
         on_circles = parts if self.feature.cyclic else []
         waves = [wave_N for one in on_circles for wave_N in part_circle(*one)]

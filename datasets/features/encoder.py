@@ -25,7 +25,7 @@ class FeatureEncoder:
     """Scaling, buckets and ids of every feature.
 
     Ids are int32: 0 = missing (null, NaN, ""), 1 = not in the vocabulary, 2 and up known ids,
-    buckets or parts of a moment; int64 raw ids from 2 up with encoding managed. Numbers:
+    buckets or parts of a datetime; int64 raw ids from 2 up with encoding managed. Numbers:
     (f(x) − mean) / deviation, missing = 0.
 
     Attributes:
@@ -111,7 +111,7 @@ class FeatureEncoder:
 
     @property
     def categorical(self) -> list[FeatureSpec]:
-        """Every feature of one id a row, also buckets and parts of moments: columns of ids_NC."""
+        """Every feature of one id a row, also buckets and parts of datetimes: columns of ids_NC."""
         return [spec for codec in self.codecs for spec in codec.lookups]
 
     @property
@@ -134,7 +134,7 @@ class FeatureEncoder:
 
         Raises:
             ValueError: A column is missing, or a value does not fit: a number that is none or
-                infinite, a moment that is none, a weight too few.
+                infinite, a datetime that is none, a weight too few.
         """
         coded = [codec.encode(table, self.rules, origin) for codec in self.codecs]
         dense = [column_N for one in coded for column_N in one.dense]

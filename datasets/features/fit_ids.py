@@ -158,4 +158,4 @@ def countable(column: pa.ChunkedArray, label: str) -> pa.ChunkedArray:
         return column.cast(pa.decimal256(76, max(kind.scale, 0)))
     if pa.types.is_integer(kind) or is_text(kind) or pa.types.is_boolean(kind):
         return column
-    return to_keys(column, key_kind(column, label), label)  # moments, days, bytes: text
+    return to_keys(column, key_kind(column, label), label)  # datetimes, days, bytes: text

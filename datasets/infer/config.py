@@ -256,7 +256,7 @@ def _useless(profile: ColumnProfile) -> str | None:
         return "the same value in every row"
     if profile.unique_per_row:
         return "its value is different in every row"
-    if profile.nature == "moment" or time_like(profile):
+    if profile.nature == "datetime" or time_like(profile):
         return (
             "a moment in time, which does not come again; kind: datetime takes its hour and weekday"
         )

@@ -36,8 +36,8 @@ def guess_time(profiles: list[ColumnProfile]) -> tuple[ColumnProfile, str] | Non
 
 
 def time_like(profile: ColumnProfile) -> str | None:
-    """Why a column looks like moments in time, or None."""
-    if profile.nature == "moment":
+    """Why a column looks like datetimes, or None."""
+    if profile.nature == "datetime":
         return "dates"
     numbers_N = profile.numbers_N
     if numbers_N is None or profile.nature not in ("integer", "real"):

@@ -9,7 +9,7 @@ import pyarrow as pa
 from mmoe.datasets.values import text
 from mmoe.datasets.values.arrow import pc
 from mmoe.datasets.values.hashing import hash_text, mix64
-from mmoe.datasets.values.key_text import decimals_to_text, moments_to_text, same_moments
+from mmoe.datasets.values.key_text import canonical_datetimes, datetimes_to_text, decimals_to_text
 from mmoe.datasets.values.plain import is_text
 
 KeyKind = Literal["int", "float", "text"]
@@ -55,7 +55,7 @@ def to_keys(column: pa.ChunkedArray, kind: KeyKind, label: str) -> pa.ChunkedArr
     """The column's ids as `kind`; null where missing, or where the id cannot be of that kind.
 
     Integers, floats such as 3.0 (pandas makes integers with gaps floats), decimals such as 3.00 and
-    text such as "3" all become the same key; so do a moment and its ISO 8601 text. Missing are
+    text such as "3" all become the same key; so do a datetime and its ISO 8601 text. Missing are
     null, NaN and "".
     """
     refuse_nested(column, label)
@@ -195,7 +195,7 @@ def _to_float(column: pa.ChunkedArray) -> pa.ChunkedArray:
 def _to_text(column: pa.ChunkedArray, label: str) -> pa.ChunkedArray:
     kind = column.type
     if is_text(kind):
-        return same_moments(pc.if_else(pc.equal(column, ""), pa.scalar(None, kind), column))
+        return canonical_datetimes(pc.if_else(pc.equal(column, ""), pa.scalar(None, kind), column))
     if pa.types.is_boolean(kind):
         return pc.if_else(column, "True", "False").cast(pa.large_string())
     if pa.types.is_floating(kind):
@@ -207,7 +207,7 @@ def _to_text(column: pa.ChunkedArray, label: str) -> pa.ChunkedArray:
 
 def _as_text(column: pa.ChunkedArray) -> pa.ChunkedArray:
     if pa.types.is_timestamp(column.type):
-        return moments_to_text(column)
+        return datetimes_to_text(column)
     if pa.types.is_decimal(column.type):
         return decimals_to_text(column)
     if pa.types.is_date(column.type):

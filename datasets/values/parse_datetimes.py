@@ -1,4 +1,4 @@
-"""ISO 8601 text to moments, each cell by itself: what stands in other rows plays no part."""
+"""ISO 8601 text to datetimes, each cell by itself: what stands in other rows plays no part."""
 
 import pyarrow as pa
 
@@ -10,7 +10,7 @@ _ZONE = r"[ T]\d\d.*?\s?(Z|[+-]\d\d(:?\d\d)?)$"
 _LONGEST_PLAIN = len("2024-01-31T12:00:00")
 
 
-def no_moment(column: pa.ChunkedArray) -> pa.ChunkedArray:
+def present_text(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Text without blanks around it; missing words, and pandas's NaT, are null."""
     trimmed = text.blank_to_null(pc.utf8_trim_whitespace(column))
     return pc.if_else(pc.equal(trimmed, "NaT"), pa.scalar(None, trimmed.type), trimmed)

@@ -9,7 +9,7 @@ import numpy as np
 
 _SECOND = 1_000_000  # microseconds
 _STEP = 86_400  # seconds; the clock is never put forward and back again within so many
-_YEARS = (2, 9998)  # what is outside has the offset of the first or last moment of these
+_YEARS = (2, 9998)  # what is outside has the offset of the first or last second of these
 
 
 def local_micros(micros_N: np.ndarray, zone: str) -> np.ndarray:

@@ -86,7 +86,7 @@ def boosted_trees(
     """scikit-learn's HistGradientBoosting with learning rate 0.1, a model for each task.
 
     Ids become their rank among the training ids (those of crosses by how often they were seen), a
-    list its length, numbers and parts of moments stay as they are.
+    list its length, numbers and parts of datetimes stay as they are.
 
     Args:
         config: Features and tasks; model and training play no part.
