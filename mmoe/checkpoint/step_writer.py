@@ -45,7 +45,7 @@ class ShardPlanner(DefaultSavePlanner):
         items = []
         for name, shards in self.state_dict.items():
             for shard in shards:
-                # An empty piece would be taken for the one that begins where it does
+                # An empty shard would be taken for the one that begins where it does
                 if shard.tensor.numel() or not any(shard.offsets):
                     item = _write_item(name, shard)
                     items.append(item)
@@ -57,7 +57,7 @@ class ShardPlanner(DefaultSavePlanner):
         """Decides which rank writes what.
 
         Raises:
-            ValueError: Pieces of a tensor overlap or leave a hole.
+            ValueError: Shards of a tensor overlap or leave a hole.
         """
         if len(all_plans) > 1:
             return super().create_global_plan(all_plans)
@@ -75,7 +75,7 @@ class StepWriter(HuggingFaceStorageWriter):
 
     The format is that of DCP's own writer, and its reader reads it. But that one makes one string
     of a whole file before it writes (1 s for 256 MiB in which no other thread runs), and has no
-    place for two pieces of a tensor in a rank's file: here they go into two files.
+    place for two shards of a tensor in a rank's file: here they go into two files.
 
     Args:
         folder: Where the step goes.
@@ -123,7 +123,7 @@ class StepWriter(HuggingFaceStorageWriter):
             }
             # Where all tensors are whole there is nothing to say
             notes = {"DCP_SHARDING_INFO": json.dumps(offsets), "DCP_VERSION": "1.0"}
-            notes = {"format": "pt", **(notes if any(map(_is_piece, items)) else {})}
+            notes = {"format": "pt", **(notes if any(map(_is_shard, items)) else {})}
             try:
                 save_file(tensors, folder / name, notes)
             except SafetensorError as error:  # what it makes of a full disk
@@ -157,7 +157,7 @@ def _write_item(name: str, shard: Shard) -> WriteItem:
     )
 
 
-def _is_piece(item: WriteItem) -> bool:
+def _is_shard(item: WriteItem) -> bool:
     data = item.tensor_data
     return data is not None and data.chunk.sizes != data.size
 
@@ -182,7 +182,7 @@ def _files_of_ranks(plans: Sequence[SavePlan]) -> list[dict[str, list[WriteItem]
 
 
 def _by_file(items: Sequence[WriteItem]) -> dict[tuple[str, int], list[WriteItem]]:
-    """By part, and which of this rank's pieces of its tensor it is."""
+    """By part, and which of this rank's shards of its tensor it is."""
     seen: Counter[str] = Counter()
     files: dict[tuple[str, int], list[WriteItem]] = {}
     for item in items:

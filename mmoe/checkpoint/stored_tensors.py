@@ -22,7 +22,7 @@ from torch.distributed.checkpoint.metadata import (
 from torch.distributed.checkpoint.planner import LoadPlan, ReadItem
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 
-from mmoe.parallel.shards import Shard, TensorMap, pieces
+from mmoe.parallel.shards import Shard, TensorMap, local_shards
 
 # Read at a time, so that a table needs no second copy of itself
 _BLOCK_BYTES = 2**26
@@ -39,7 +39,7 @@ class StoredTensors:
         part: What its files are called after.
 
     Raises:
-        ValueError: A file is missing or damaged, or pieces of a tensor are; names it.
+        ValueError: A file is missing or damaged, or shards of a tensor are; names it.
     """
 
     def __init__(self, folder: Path, part: str) -> None:
@@ -83,7 +83,7 @@ class StoredTensors:
         return tensors
 
     def load(self, targets: TensorMap, prefix: str = "", *, all_names: bool = True) -> None:
-        """Fills tensors, or this rank's pieces of them, in place.
+        """Fills tensors, or this rank's shards of them, in place.
 
         Args:
             targets: By name, without the prefix.
@@ -94,7 +94,7 @@ class StoredTensors:
             ValueError: A name is missing on one side, or a shape differs.
         """
         start = f"{prefix}." if prefix else ""
-        wanted = {start + name: pieces(value) for name, value in targets.items()}
+        wanted = {start + name: local_shards(value) for name, value in targets.items()}
         self._check(wanted, {start + n for n in self.names(prefix)} if all_names else set())
         planner = _Planner(wanted)
         planner.set_up_planner({}, self._metadata)

@@ -18,7 +18,7 @@ from mmoe.parallel import (
     spread_parameters,
     world_size,
 )
-from mmoe.parallel.launch.process_group import PATIENCE
+from mmoe.parallel.launch.process_group import COLLECTIVE_SECONDS
 
 
 class StepRanks:
@@ -42,7 +42,7 @@ class StepRanks:
         self.network: nn.Module | None = None
 
     @classmethod
-    def of(cls, network: nn.Module, timeout_seconds: int = PATIENCE) -> "StepRanks":
+    def of(cls, network: nn.Module, timeout_seconds: int = COLLECTIVE_SECONDS) -> "StepRanks":
         """All ranks of the process group, which call this together; or this process alone.
 
         Args:

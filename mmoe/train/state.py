@@ -20,7 +20,7 @@ from mmoe.config.stored import Count, Number, Stored
 from mmoe.embeddings import managed_ids
 from mmoe.models.ranker import Ranker
 from mmoe.parallel import rank, world_size
-from mmoe.parallel.shards import Shard, TensorMap, cut_all, cut_like, pieces
+from mmoe.parallel.shards import Shard, TensorMap, cut_all, cut_like, local_shards
 
 
 @dataclass
@@ -51,7 +51,7 @@ class TrainingState:
         optimizer: Of the network.
         average: Of the network's weights, where there is one.
         position: How far training has come.
-        layout: How tensors of the network are cut that this rank holds pieces of, by their names
+        layout: How tensors of the network are cut that this rank holds shards of, by their names
             in its `state_dict`.
     """
 
@@ -138,18 +138,18 @@ class TrainingState:
             if parameter is not None:
                 shape = training.shape(f"optimizer.{name}")
                 if shape and _parameter(name) in self.layout:
-                    shape = parameter.shape  # of this rank's pieces
+                    shape = parameter.shape  # of this rank's shards
                 moments[name] = torch.empty(shape, dtype=training.dtype(f"optimizer.{name}"))
         training.load(self._cut(moments), "optimizer", all_names=world_size() == 1)
         return moments
 
     def _cut(self, moments: Mapping[str, Tensor]) -> TensorMap:
-        """As the parameters are. Counts of steps are the same on all ranks that have the pieces."""
+        """As the parameters are. Counts of steps are the same on all ranks that have the shards."""
         cut: dict[str, Tensor | Sequence[Shard]] = dict(moments)
         for name, moment in moments.items():
             shards = self.layout.get(_parameter(name))
             if shards is not None:
-                cut[name] = cut_like(moment, shards) if moment.dim() else pieces(moment)
+                cut[name] = cut_like(moment, shards) if moment.dim() else local_shards(moment)
         return cut
 
 

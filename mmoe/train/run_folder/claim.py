@@ -52,7 +52,7 @@ class RunClaim(FolderClaim):
         self.run: RunDirectory | None = None  # on every rank, once it is known
 
     @contextmanager
-    def telling_of_interruption(self) -> Generator[None]:
+    def raising_interrupted(self) -> Generator[None]:
         """What a Ctrl-C leaves to go on with is said by its exception."""
         try:
             yield

@@ -23,7 +23,7 @@ class DenseTransfer:
 
     Attributes:
         sources: Of the whole tensors.
-        layout: This rank's pieces of those that lie on several ranks.
+        layout: This rank's shards of those that lie on several ranks.
         earlier: Where they come from.
         config: Of the new run.
     """
@@ -34,7 +34,7 @@ class DenseTransfer:
     config: RunConfig
 
     def check(self, network: nn.Module, old: Stored) -> None:
-        """Whether every tensor that has an origin can take it; of whole tensors, pieces or not.
+        """Whether every tensor that has an origin can take it; of whole tensors, shards or not.
 
         Raises:
             ValueError: It is not there, or has another shape.
@@ -95,5 +95,5 @@ class DenseTransfer:
         return None if source is None else source.name
 
     def _whole_shape(self, name: str, own: Tensor) -> tuple[int, ...]:
-        """Of the tensor that this rank may hold pieces of."""
+        """Of the tensor that this rank may hold shards of."""
         return self.layout[name][0].shape if name in self.layout else tuple(own.shape)

@@ -101,11 +101,11 @@ def tensor_sources(
 def own_sources(
     sources: Mapping[str, TensorSource], layout: Mapping[str, Sequence[Shard]]
 ) -> dict[str, TensorSource]:
-    """The sources of what this rank holds, where tensors of experts lie in pieces over ranks.
+    """The sources of what this rank holds, where tensors of experts lie in shards over ranks.
 
     Args:
         sources: Of the whole tensors.
-        layout: This rank's pieces, along the dimension of experts, the first one.
+        layout: This rank's shards, along the dimension of experts, the first one.
 
     Example:
         >>> import torch

@@ -48,5 +48,5 @@ class Stored:
         return tensor
 
     def load(self, targets: Mapping[str, Sequence[Shard]]) -> None:
-        """Fills pieces in place."""
+        """Fills shards in place."""
         self.tensors.load(targets, self.prefix, all_names=False)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from mmoe.checkpoint.stored_tensors import StoredTensors
 from mmoe.config import TableSpec
 from mmoe.embeddings import EmbeddingBackend, managed_ids, table_of_state
-from mmoe.parallel.shards import Shard, Sharded, first_rows, pieces
+from mmoe.parallel.shards import Shard, Sharded, first_rows, local_shards
 from mmoe.train.warm_start.report import WarmStartReport
 from mmoe.train.warm_start.stored import Stored
 
@@ -35,7 +35,7 @@ def continue_tables(
     old: Stored,
     report: WarmStartReport,
 ) -> None:
-    """Known rows are read into this rank's pieces; the others keep their fresh values.
+    """Known rows are read into this rank's shards; the others keep their fresh values.
 
     Args:
         tables: All of them; the report is the same on every rank.
@@ -75,9 +75,9 @@ def continue_accumulators(
         if table is not None and table not in old_tables.names:
             continue
         rows = None if table is None else old_tables.shape(table)
-        own = pieces(state) if rows is None else first_rows(state, rows[0])
-        # Kinds and widths are those of the earlier run, so ranks without a piece agree
-        if there is not None and all(piece.shape == there for piece in own):
+        own = local_shards(state) if rows is None else first_rows(state, rows[0])
+        # Kinds and widths are those of the earlier run, so ranks without a shard agree
+        if there is not None and all(shard.shape == there for shard in own):
             known[name] = own
         elif table is not None:
             without[table] = None
