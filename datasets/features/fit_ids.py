@@ -123,14 +123,14 @@ class KindFit:
         return widest(self.kinds)
 
 
-def count_keys(parts: Sequence[Counts]) -> tuple[KeyKind, pa.Table]:
-    """The keys of all parts together: their common kind, and a table of key and count."""
-    kind = widest(key_kind(part.values, part.label) for part in parts)
+def count_keys(columns: Sequence[Counts]) -> tuple[KeyKind, pa.Table]:
+    """The keys of all columns together: their common kind, and a table of key and count."""
+    kind = widest(key_kind(column.values, column.label) for column in columns)
     tables = []
-    for part in parts:
-        refuse_rounding(part.values, kind, part.label)
-        keys = to_keys(part.values, kind, part.label)
-        table = pa.table({"key": keys.cast(ARROW_TYPES[kind]), "count": part.counts})
+    for column in columns:
+        refuse_rounding(column.values, kind, column.label)
+        keys = to_keys(column.values, kind, column.label)
+        table = pa.table({"key": keys.cast(ARROW_TYPES[kind]), "count": column.counts})
         tables.append(table.filter(pc.is_valid(table["key"])))
     return kind, add_up(pa.concat_tables(tables), ["key"])
 

@@ -64,9 +64,9 @@ class Vocabulary:
         return cls.of([fit.finish() for fit in fits], min_count)
 
     @classmethod
-    def of(cls, parts: Sequence[Counts], min_count: int) -> "Vocabulary":
+    def of(cls, columns: Sequence[Counts], min_count: int) -> "Vocabulary":
         """From the counts of each column that shares the table."""
-        kind, counts = count_keys(parts)
+        kind, counts = count_keys(columns)
         counts = counts.filter(pc.greater_equal(counts["count"], min_count))
         counts = counts.sort_by([("count", "descending"), ("key", "ascending")])
         return cls(

@@ -61,7 +61,7 @@ class DataPrint(Strict):
 
     @property
     def rows(self) -> list[RowsPrint]:
-        """Of all parts."""
+        """Of all splits."""
         return [one for prints in self.parts.values() for one in prints]
 
     def address(self, one: RowsPrint) -> str:
@@ -71,15 +71,15 @@ class DataPrint(Strict):
     def among(self, other: "DataPrint") -> "DataPrint":
         """Its files that `other` has too, in its own order, under the names there."""
         names = {other.address(one): one.name for one in other.rows}
-        parts = {
-            part: [
+        splits = {
+            split: [
                 one.model_copy(update={"name": names[self.address(one)]})
                 for one in rows
                 if self.address(one) in names
             ]
-            for part, rows in self.parts.items()
+            for split, rows in self.parts.items()
         }
-        return self.model_copy(update={"folder": other.folder, "parts": parts})
+        return self.model_copy(update={"folder": other.folder, "parts": splits})
 
     def digest(self) -> str:
         """Of everything but the folder."""
@@ -103,15 +103,15 @@ def print_data(
 
 
 def print_files(
-    parts: Mapping[str, Paths], looked_at: dict[DataFile, tuple[int, str]] | None = None
+    splits: Mapping[str, Paths], looked_at: dict[DataFile, tuple[int, str]] | None = None
 ) -> DataPrint:
-    """Looks at the files of each part, a few blocks of every one.
+    """Looks at the files of each split, a few blocks of every one.
 
     Args:
-        parts: Paths by part.
+        splits: Paths by split.
         looked_at: Sizes and digests of files that need not be looked at again; gets the others.
     """
-    files = {part: resolve_files(paths) for part, paths in parts.items()}
+    files = {split: resolve_files(paths) for split, paths in splits.items()}
     every = list(dict.fromkeys(file for found in files.values() for file in found))
     looked_at = {} if looked_at is None else looked_at
     new = [file for file in every if file not in looked_at]
@@ -119,11 +119,11 @@ def print_files(
         looked_at.update(zip(new, pool.map(_look_at, new), strict=True))
     folder = _shared_folder(every)
     prints = {
-        part: [
+        split: [
             RowsPrint(name=_below(folder, file), size=looked_at[file][0], digest=looked_at[file][1])
             for file in found
         ]
-        for part, found in files.items()
+        for split, found in files.items()
     }
     return DataPrint(kind="files", folder=folder, parts=prints)
 

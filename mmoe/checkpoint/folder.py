@@ -75,13 +75,13 @@ class CheckpointFolder:
             )
         return folder
 
-    def tensors(self, which: str, part: str) -> StoredTensors:
+    def tensors(self, which: str, state: str) -> StoredTensors:
         """Opens `model` or `training` of a checkpoint, to be read piece by piece.
 
         Raises:
             ValueError: A file is missing or damaged.
         """
-        return StoredTensors(self.step(which), part)
+        return StoredTensors(self.step(which), state)
 
     def model(self, which: str) -> dict[str, Tensor]:
         """Reads the weights of the `latest` or the `best` checkpoint, all of them whole."""

@@ -86,8 +86,8 @@ class CheckpointSaver:
         text = json.dumps(state, allow_nan=False)
         writer = StepWriter(self.folder, step, text, best=best, keep=self.keep)
         held = {
-            f"{part}/{name}": local_shards(value)
-            for part, tensors in (("model", model), ("training", training))
+            f"{state}/{name}": local_shards(value)
+            for state, tensors in (("model", model), ("training", training))
             for name, value in tensors.items()
             if rank() == 0 or not isinstance(value, Tensor)
         }

@@ -34,7 +34,7 @@ from mmoe.run.own_files import STEP_FILE, remove_files
 
 
 class ShardPlanner(DefaultSavePlanner):
-    """Plans `{"PART/NAME": [Shard, …]}`; DCP leaves out what two ranks have, and finds holes."""
+    """Plans `{"STATE/NAME": [Shard, …]}`; DCP leaves out what two ranks have, and finds holes."""
 
     def __init__(self) -> None:
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
@@ -170,23 +170,23 @@ def _plain_name(item: WriteItem) -> str:
 def _files_of_ranks(plans: Sequence[SavePlan]) -> list[dict[str, list[WriteItem]]]:
     """For each rank its files; numbered over all ranks, so that a missing one is noticed."""
     grouped = [_by_file(plan.items) for plan in plans]
-    total = Counter(part for files in grouped for part, _ in files)
+    total = Counter(state for files in grouped for state, _ in files)
     number: Counter[str] = Counter()
     named: list[dict[str, list[WriteItem]]] = []
     for files in grouped:
         named.append({})
-        for (part, _), items in files.items():
-            number[part] += 1
-            named[-1][file_name(part, number[part], total[part])] = items
+        for (state, _), items in files.items():
+            number[state] += 1
+            named[-1][file_name(state, number[state], total[state])] = items
     return named
 
 
 def _by_file(items: Sequence[WriteItem]) -> dict[tuple[str, int], list[WriteItem]]:
-    """By part, and which of this rank's shards of its tensor it is."""
+    """Groups items into files: by state, and by which of this rank's shards of its tensor it is."""
     seen: Counter[str] = Counter()
     files: dict[tuple[str, int], list[WriteItem]] = {}
     for item in items:
-        part = item.index.fqn.partition("/")[0]
-        files.setdefault((part, seen[item.index.fqn]), []).append(item)
+        state = item.index.fqn.partition("/")[0]
+        files.setdefault((state, seen[item.index.fqn]), []).append(item)
         seen[item.index.fqn] += 1
     return files

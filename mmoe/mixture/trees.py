@@ -44,14 +44,14 @@ def leaves_of(name: str, tree: Tree) -> list[Tensor]:
 
 
 def split_rows(tree: Tree, sizes: Sequence[int]) -> list[Tree]:
-    """Cuts every leaf into pieces of these heights: one tree for each piece."""
+    """Cuts every leaf into blocks of these heights: one tree for each block."""
     # split, not slices: the gradient of split is one concatenation, that of every slice is a
     # full-size buffer of zeros.
     if isinstance(tree, Tensor):
         return list(tree.split(list(sizes)))
     leaves, structure = pytree.tree_flatten(tree)
-    pieces = zip(*(leaf.split(list(sizes)) for leaf in leaves), strict=True)
-    return [pytree.tree_unflatten(list(piece), structure) for piece in pieces]
+    blocks = zip(*(leaf.split(list(sizes)) for leaf in leaves), strict=True)
+    return [pytree.tree_unflatten(list(block), structure) for block in blocks]
 
 
 def join_rows(trees: Sequence[Tree]) -> Tree:

@@ -56,14 +56,14 @@ class ManagedEmbeddings(nn.Module):
         """
         features = len(self.features)
         lengths = lengths_CB.view(features, lengths_CB.numel() // features).sum(dim=1).tolist()
-        parts = list(values.cpu().split(lengths))
+        rows = list(values.cpu().split(lengths))
         managed = [c for c, f in enumerate(self.features) if f.table in self.admissions]
-        ids = [parts[c] for c in managed]
+        ids = [rows[c] for c in managed]
         for c in managed:
-            parts[c] = self.admissions[self.features[c].table].rows_of(parts[c])
+            rows[c] = self.admissions[self.features[c].table].rows_of(rows[c])
         if self.training:
-            self._note(managed, ids, [parts[c] for c in managed])
-        return torch.cat(parts).to(values.device)
+            self._note(managed, ids, [rows[c] for c in managed])
+        return torch.cat(rows).to(values.device)
 
     def _note(self, managed: list[int], ids: list[Tensor], rows: list[Tensor]) -> None:
         """Feature by feature, rank after rank: as one process would meet the rows of all ranks."""

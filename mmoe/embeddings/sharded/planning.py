@@ -333,7 +333,7 @@ def _need(
     precision = placement.precision or "fp32"
     whole = shard_bytes(table.num_rows, table.dim, optimizer, precision)
     columns = placement.columns or _even_columns(table.dim, world.ranks)
-    parts: Mapping[str, int] = {
+    divisors: Mapping[str, int] = {
         "row_wise": world.ranks,
         "table_row_wise": world.local_ranks,
         "column_wise": table.dim // columns,
@@ -342,4 +342,4 @@ def _need(
         "auto": world.ranks,
     }
     copies = world.ranks if placement.sharding == "data_parallel" else 1
-    return whole * copies, -(-whole // parts.get(placement.sharding or "auto", 1))
+    return whole * copies, -(-whole // divisors.get(placement.sharding or "auto", 1))

@@ -7,7 +7,7 @@ from mmoe.datasets.files.changed_data import data_changes, shown
 from mmoe.datasets.files.data_file import DataFile
 from mmoe.datasets.files.fingerprint import DataPrint, print_files
 from mmoe.run.directory import RunDirectory
-from mmoe.train.backtest.plan import Step
+from mmoe.train.backtest.steps import Step
 from mmoe.train.run_folder.data import RunData
 
 
@@ -54,8 +54,8 @@ def days_that_grew(
 
 def _without(data: DataPrint, folder: str, files: Collection[str]) -> DataPrint:
     """Its files but for some."""
-    parts = {
-        part: [one for one in rows if f"{folder}/{one.name}" not in files]
-        for part, rows in data.parts.items()
+    splits = {
+        split: [one for one in rows if f"{folder}/{one.name}" not in files]
+        for split, rows in data.parts.items()
     }
-    return data.model_copy(update={"parts": parts})
+    return data.model_copy(update={"parts": splits})

@@ -113,7 +113,7 @@ def day_column(config: RunConfig, settings: BacktestSettings) -> str:
     )
 
 
-def plan_steps(config: RunConfig, settings: BacktestSettings) -> list[Step]:
+def backtest_steps(config: RunConfig, settings: BacktestSettings) -> list[Step]:
     """Looks at the column of days (nothing else is read) and lays out the walk.
 
     Args:
