@@ -30,7 +30,7 @@ from mmoe.train.ranks import ONE_PROCESS, StepRanks
 
 @dataclass(frozen=True)
 class StepLosses:
-    """What the forward passes of a step found.
+    """Losses and dropped picks that the forward passes of a step found.
 
     Attributes:
         losses: Mean loss of each task over its observed rows; ESMM's second: over all rows whose
@@ -46,7 +46,7 @@ class StepLosses:
 
 @dataclass
 class Step:
-    """An optimizer step: its batches, and what each phase leaves for the next.
+    """One optimizer step: its batches, and what each phase leaves for the next.
 
     Attributes:
         batches: This rank's rows of the step's batches, one at least.
@@ -88,11 +88,11 @@ class Step:
 
     @classmethod
     def of(cls, batches: Sequence[Batch]) -> "Step":
-        """A step before its first phase."""
+        """Makes a step before its first phase."""
         return cls(batches, _all_ids(batches))
 
     def record_stream(self, stream: torch.cuda.Stream) -> None:
-        """Keeps the memory until `stream`, which reads it, has done what it was told so far."""
+        """Keeps the memory until `stream` has done what it was told so far."""
         for batch in self.batches:
             batch.record_stream(stream)
         for tensor in self.ids:
@@ -100,7 +100,7 @@ class Step:
                 tensor.record_stream(stream)
 
     def add(self, loss: Tensor, losses_T: Tensor, dropped: Tensor | None) -> None:
-        """Adds what one forward pass found."""
+        """Adds the losses of one forward pass."""
         self.loss = loss
         self.losses_T = losses_T if self.losses_T is None else self.losses_T + losses_T
         self.total = loss.detach() if self.total is None else self.total + loss.detach()
@@ -108,7 +108,7 @@ class Step:
             self.dropped = dropped if self.dropped is None else self.dropped + dropped
 
     def amounts(self) -> Tensor:
-        """The losses of the T tasks, the whole loss, and the dropped picks, in float64."""
+        """Joins the losses of the T tasks, the whole loss and dropped picks, in float64."""
         assert self.losses_T is not None and self.total is not None
         dropped = self.total.new_zeros(()) if self.dropped is None else self.dropped
         return torch.cat(

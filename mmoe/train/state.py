@@ -1,4 +1,4 @@
-"""Where training stands, and how it is saved and restored."""
+"""State of training: where it stands, how it is saved and restored."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
@@ -25,7 +25,7 @@ from mmoe.parallel.shards import Shard, TensorMap, cut_all, cut_like, local_shar
 
 @dataclass
 class Position:
-    """How far training has come. Everything here is in state.json of a checkpoint."""
+    """How far training has come: what state.json of a checkpoint holds."""
 
     epoch: Count = 0  # epochs finished
     batch: Count = 0  # batches of the current epoch that are done
@@ -63,7 +63,7 @@ class TrainingState:
 
     @property
     def scoring_network(self) -> nn.Module:
-        """The network that is evaluated: the average where there is one."""
+        """Network that is evaluated: the average where there is one."""
         return self.ranker.network if self.average is None else self.average.module
 
     def save(self, checkpoints: CheckpointSaver, *, best: bool) -> None:
@@ -122,7 +122,7 @@ class TrainingState:
         return load_random_states(training, self.ranker.device, seed)
 
     def restore_best(self, folder: CheckpointFolder) -> None:
-        """Puts the best checkpoint's weights into the ranker, for evaluation."""
+        """Loads the best checkpoint's weights into the ranker, for evaluation."""
         load_weights(self.ranker, folder.tensors("best", "model"), self.layout)
 
     def _moments(self) -> TensorMap:

@@ -1,4 +1,4 @@
-"""Walking forward: train on day d, test on day d + 1, and so on to the last day."""
+"""Backtests: train on day d, test on day d + 1, walking forward to the last day."""
 
 from typing import Any
 

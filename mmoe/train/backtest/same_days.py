@@ -1,4 +1,4 @@
-"""Whether the days that a walk has trained on and tested are still what they were."""
+"""Checks that the days of a walk's finished models are still what they were."""
 
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -14,7 +14,7 @@ from mmoe.train.run_folder.data import RunData
 def days_that_grew(
     out: Path, steps: Sequence[Step], known: int, *, allowed: bool
 ) -> dict[str, list[str]]:
-    """Compares the files of every day that was begun with those of today.
+    """Finds days whose files have changed since they were begun; refuses all but new days.
 
     A file that now holds a new day too, as that of a log in one file does, has to be another one.
 

@@ -1,4 +1,4 @@
-"""The walk: one run a day, a file of its predictions, and what they amount to together."""
+"""The walk of a backtest: one run a day, its predictions, and metrics of all days together."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""From an earlier run's best checkpoint into a new training state."""
+"""Transfers an earlier run's best checkpoint into a new training state."""
 
 import torch
 
