@@ -28,12 +28,12 @@ _PARTS: dict[Part, tuple[int, Callable[[pa.ChunkedArray], Any]]] = {
 
 
 def part_rows(part: Part) -> int:
-    """Rows of a part's embedding table: missing, unseen (unused), and one a value."""
+    """Returns the rows of a part's embedding table: missing, unseen (unused), one a value."""
     return FIRST_KNOWN + _PARTS[part][0]
 
 
 def part_ids(local_N: pa.ChunkedArray, part: Part) -> np.ndarray:
-    """int32 [N]: 0 where missing, else 2 + the part's value.
+    """Returns the ids of a part, int32 [N]: 0 where missing, else 2 + the part's value.
 
     Example:
         >>> noon = pa.chunked_array([pa.array([43_200_000_000, None], pa.timestamp("us"))])
@@ -45,7 +45,7 @@ def part_ids(local_N: pa.ChunkedArray, part: Part) -> np.ndarray:
 
 
 def part_circle(ids_N: np.ndarray, part: Part) -> tuple[np.ndarray, np.ndarray]:
-    """Sine and cosine of 2π · value / number of values, float32 [N] each; both 0 where missing."""
+    """Returns sine and cosine of a part's angle, float32 [N]; both 0 where missing."""
     angle_N = (2 * np.pi / _PARTS[part][0]) * (ids_N - FIRST_KNOWN)
     missing_N = ids_N == MISSING
     sin_N, cos_N = (np.where(missing_N, 0.0, wave(angle_N)) for wave in (np.sin, np.cos))
@@ -53,7 +53,7 @@ def part_circle(ids_N: np.ndarray, part: Part) -> tuple[np.ndarray, np.ndarray]:
 
 
 class DatetimeCodec(Codec[DatetimeFeature]):
-    """A column of datetimes. There is nothing to learn: a part has as many rows as values."""
+    """Codec of a column of datetimes; it learns nothing: a part's values are known."""
 
     content = "parts of moments"
     # How files say it; new parts are new inputs, told by name
@@ -61,12 +61,12 @@ class DatetimeCodec(Codec[DatetimeFeature]):
 
     @property
     def dense_names(self) -> list[str]:
-        """Sine and cosine of each part, if it is cyclic."""
+        """Names of sine and cosine of each part, if it is cyclic."""
         names = self.feature.derived_names if self.feature.cyclic else []
         return [f"{name}_{wave}" for name in names for wave in _WAVES]
 
     def tables(self, rules: Rules) -> list[TableSpec]:
-        """One a part."""
+        """Returns a table for each part."""
         named = zip(self.feature.derived_names, self.feature.parts, strict=True)
         return [TableSpec(name=n, num_rows=part_rows(part), dim=self.dim) for n, part in named]
 
@@ -75,7 +75,7 @@ class DatetimeCodec(Codec[DatetimeFeature]):
         local_datetimes(table, self.feature, origin)
 
     def encode(self, table: pa.Table, rules: Rules, origin: str) -> Coded:
-        """An id a part, and the point on its circle."""
+        """Encodes rows: an id a part, and the point on its circle."""
         local_N = local_datetimes(table, self.feature, origin)
         parts = [(part_ids(local_N, part), part) for part in self.feature.parts]
         on_circles = parts if self.feature.cyclic else []
@@ -85,6 +85,6 @@ class DatetimeCodec(Codec[DatetimeFeature]):
     def looked_up(
         self, table: pa.Table, rules: Rules, origin: str, numbers: Collection[str]
     ) -> list[LookedUp]:
-        """Its parts."""
+        """Returns its parts."""
         parts = zip(self.encode(table, rules, origin).ids, self.feature.parts, strict=True)
         return [LookedUp.single(ids_N, part_rows(part)) for ids_N, part in parts]

@@ -1,4 +1,4 @@
-"""In what a run's rows differ from those that it began with, in words."""
+"""Says how a run's rows differ from those that it began with."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ _SHOWN = 3
 
 
 def same_rows(before: DataPrint, now: DataPrint, split: str | None = None) -> bool:
-    """Whether the same content comes in the same order; names and folders do not matter.
+    """Returns whether the same content comes in the same order, whatever its name and folder.
 
     Args:
         before: What a run began with.
@@ -20,7 +20,7 @@ def same_rows(before: DataPrint, now: DataPrint, split: str | None = None) -> bo
 
 
 def data_changes(before: DataPrint, now: DataPrint) -> list[str]:
-    """What was changed, removed, added, renamed or put into another order; the first comes first.
+    """Lists what was changed, removed, added, renamed or reordered; the first comes first.
 
     Where all files lie does not matter, their names below the folder that they share do.
 
@@ -44,7 +44,7 @@ def data_changes(before: DataPrint, now: DataPrint) -> list[str]:
 
 
 def shown(changes: Sequence[str]) -> str:
-    """As many as fit into a line."""
+    """Joins as many changes as fit into a line."""
     more = f", and {len(changes) - _SHOWN:,} more" if len(changes) > _SHOWN else ""
     return ", ".join(changes[:_SHOWN]) + more
 

@@ -1,4 +1,4 @@
-"""What a run's rows came from, told apart cheaply: files by size and content, tables by rows.
+"""Fingerprints of a run's rows, taken cheaply: files by size and content, tables by rows.
 
 Nothing is read in whole that is large: of a file its ends and some blocks between, of Parquet the
 footer too, which holds sizes and value ranges of every column. Times of files say nothing: copies
@@ -33,7 +33,7 @@ _AT_ONCE = 8  # files; each is a few waits for a disk or an object store
 
 
 class RowsPrint(Strict):
-    """One file or table.
+    """Fingerprint of one file or table.
 
     Attributes:
         name: As seen from the folder that all files share; of a table the split.
@@ -47,7 +47,7 @@ class RowsPrint(Strict):
 
 
 class DataPrint(Strict):
-    """All that a run's rows came from, in order: rows are numbered by it.
+    """Fingerprint of all that a run's rows came from, in the order that numbers them.
 
     Attributes:
         kind: Files, or tables that were in memory or generated.
@@ -61,15 +61,15 @@ class DataPrint(Strict):
 
     @property
     def rows(self) -> list[RowsPrint]:
-        """Of all splits."""
+        """Fingerprints of all splits."""
         return [one for prints in self.parts.values() for one in prints]
 
     def address(self, one: RowsPrint) -> str:
-        """Of one of its files."""
+        """Returns the address of one of its files."""
         return f"{self.folder}/{one.name}"
 
     def among(self, other: "DataPrint") -> "DataPrint":
-        """Its files that `other` has too, in its own order, under the names there."""
+        """Keeps files that `other` has too, in its own order, under the names there."""
         names = {other.address(one): one.name for one in other.rows}
         splits = {
             split: [
@@ -82,14 +82,14 @@ class DataPrint(Strict):
         return self.model_copy(update={"folder": other.folder, "parts": splits})
 
     def digest(self) -> str:
-        """Of everything but the folder."""
+        """Returns a digest of everything but the folder."""
         return sha256(repr((self.kind, self.parts)).encode()).hexdigest()[:16]
 
 
 def print_data(
     config: RunConfig, splits: Splits | None = None, data: str | Path | None = None
 ) -> DataPrint:
-    """Looks at a run's tables, or else at its files.
+    """Takes the fingerprint of a run's tables, or else of its files.
 
     Args:
         config: Of the run.
@@ -105,7 +105,7 @@ def print_data(
 def print_files(
     splits: Mapping[str, Paths], looked_at: dict[DataFile, tuple[int, str]] | None = None
 ) -> DataPrint:
-    """Looks at the files of each split, a few blocks of every one.
+    """Takes the fingerprint of the files of each split, by a few blocks of every one.
 
     Args:
         splits: Paths by split.
@@ -129,7 +129,7 @@ def print_files(
 
 
 def print_tables(splits: Splits) -> DataPrint:
-    """Looks at some rows of each table."""
+    """Takes the fingerprint of each table, by some of its rows."""
     tables = {"train": splits.train, "validation": splits.validation, "test": splits.test}
     return DataPrint(
         kind="tables",

@@ -1,4 +1,4 @@
-"""Which column is the event's time."""
+"""Guesses which column is the event's time."""
 
 import re
 
@@ -22,7 +22,7 @@ _ORDERED_OVERALL = 0.8  # correlation with the row number; times need not pass e
 
 
 def guess_time(profiles: list[ColumnProfile]) -> tuple[ColumnProfile, str] | None:
-    """The event's time and how it was recognised; None where there is none."""
+    """Returns the event's time and how it was recognised; None where there is none."""
     found = [
         (_rank(profile, reason), profile, reason)
         for profile in profiles
@@ -36,7 +36,7 @@ def guess_time(profiles: list[ColumnProfile]) -> tuple[ColumnProfile, str] | Non
 
 
 def time_like(profile: ColumnProfile) -> str | None:
-    """Why a column looks like datetimes, or None."""
+    """Says why a column looks like datetimes, or None."""
     if profile.nature == "datetime":
         return "dates"
     numbers_N = profile.numbers_N

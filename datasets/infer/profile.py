@@ -1,4 +1,4 @@
-"""What a column looks like: the facts from which a first config is inferred."""
+"""Profiles a column: the facts from which a first config is inferred."""
 
 import re
 from dataclasses import dataclass, replace
@@ -43,18 +43,18 @@ class ColumnProfile:
 
     @property
     def unique_per_row(self) -> bool:
-        """Does every row have its own value? Real numbers often do, and mean something."""
+        """Whether every row has its own value, and they are no real numbers."""
         present = self.rows - self.missing
         return self.nature in ("integer", "text") and present > 2 and self.distinct == present
 
     def take(self, rows: np.ndarray) -> "ColumnProfile":
-        """The same column with the numbers of some rows only; counts stay those of all rows."""
+        """Returns the column with the numbers of some rows only; counts stay those of all."""
         numbers_N = None if self.numbers_N is None else self.numbers_N[rows]
         return replace(self, numbers_N=numbers_N)
 
 
 def profile_column(name: str, column: pa.ChunkedArray) -> ColumnProfile:
-    """Looks at all of a column.
+    """Profiles all of a column.
 
     Example:
         >>> profile_column("x", pa.chunked_array([["a|b", "b", "a", "b|a", "a"]])).separator

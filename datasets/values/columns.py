@@ -14,7 +14,7 @@ _DATETIME_KINDS = (pa.int64(), pa.timestamp("us"), pa.timestamp("us", "UTC"))
 
 
 def to_numbers(table: pa.Table, name: str, origin: str, used_by: str) -> np.ndarray:
-    """A column as float64, NaN where it is missing.
+    """Reads a column as float64, NaN where it is missing.
 
     Integers, decimals, booleans (0 and 1) and numbers in text are taken; datetimes become seconds
     since 1970, durations seconds.
@@ -53,7 +53,7 @@ def to_numbers(table: pa.Table, name: str, origin: str, used_by: str) -> np.ndar
 
 
 def numbers_of(column: pa.ChunkedArray) -> np.ndarray | None:
-    """float64 [N], NaN where missing or unreadable; None where the type holds no numbers."""
+    """Returns float64 [N], NaN where missing or unreadable; None: a type without numbers."""
     kind = column.type
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         micros = column.cast(pa.timestamp("us"), safe=False).cast(pa.int64())
@@ -99,7 +99,7 @@ def _refuse_words(
 
 
 def to_times(table: pa.Table, name: str, origin: str) -> np.ndarray:
-    """A column of datetimes as an array that sorts by time: integers, floats, dates or ISO text.
+    """Reads a column of datetimes as an array that sorts by time: integers, floats, dates, text.
 
     Returns:
         int64 or float64 [N] (microseconds since 1970 for dates and ISO text).
@@ -140,7 +140,7 @@ def to_times(table: pa.Table, name: str, origin: str) -> np.ndarray:
 
 
 def parse_datetimes(column: pa.ChunkedArray) -> np.ndarray | None:
-    """ISO 8601 text, or whole numbers in text → int64 [N] microseconds (or the numbers) or None."""
+    """Parses ISO 8601 or whole numbers in text to int64 [N] microseconds (numbers), or None."""
     for kind in _DATETIME_KINDS:
         try:
             return column.cast(kind).cast(pa.int64()).to_numpy()

@@ -1,4 +1,4 @@
-"""Moments in time, from columns of any kind."""
+"""Datetimes of a time zone, from columns of any kind."""
 
 from itertools import takewhile
 
@@ -25,7 +25,7 @@ _EXPECTED = "timestamps, dates, ISO 8601 text, or numbers with a unit"
 
 
 def local_datetimes(table: pa.Table, feature: DatetimeFeature, origin: str) -> pa.ChunkedArray:
-    """What clock and calendar of the feature's time zone show, microseconds; null where missing.
+    """Reads datetimes as the feature's time zone shows them; null where missing.
 
     Timestamps of any unit, dates, ISO 8601 text, and numbers since 1970 in the feature's `unit`. A
     datetime without a zone is UTC. A date, also one in text, is that day whatever the zone.

@@ -11,7 +11,7 @@ _OFFSET = r" ?[+-]\d\d:?\d\d$"
 
 
 def datetimes_to_text(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Timestamps as `2025-01-01 00:00:32.5`; midnight as its day; with a zone in UTC, ending in Z.
+    """Writes timestamps as `2025-01-01 00:00:32.5`, midnight as its day, zones as Z.
 
     Down to the microsecond: what is finer is cut off.
 
@@ -28,7 +28,7 @@ def datetimes_to_text(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def canonical_datetimes(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Text that is an ISO 8601 datetime becomes the text of `datetimes_to_text`; the rest stays.
+    """Rewrites text that is an ISO 8601 datetime as `datetimes_to_text` does.
 
     Example:
         >>> values = pa.chunked_array([["2025-01-01T00:00:32.500", "2025-01-01 00:00:00", "2 T"]])
@@ -49,7 +49,7 @@ def canonical_datetimes(values: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def decimals_to_text(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Decimals without zeros at the end: 1.00 as `1`, 1.50 as `1.5`.
+    """Writes decimals without zeros at the end: 1.00 as `1`, 1.50 as `1.5`.
 
     Example:
         >>> prices = pa.chunked_array([pa.array(["1.00", "1.50", "20"]).cast(pa.decimal128(9, 2))])

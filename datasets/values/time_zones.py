@@ -1,4 +1,4 @@
-"""Moments of UTC as the clock of a time zone shows them."""
+"""Converts datetimes of UTC to what the clock of a time zone shows."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -13,7 +13,7 @@ _YEARS = (2, 9998)  # what is outside has the offset of the first or last second
 
 
 def local_micros(micros_N: np.ndarray, zone: str) -> np.ndarray:
-    """UTC → local time.
+    """Converts UTC microseconds to local ones.
 
     Arrow's own conversion knows summer time up to the last change that a file of the time zone
     lists, 2037 or much earlier, and not the rule that goes on from there.
