@@ -17,7 +17,7 @@ class RanksDiffer(ValueError):
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C while a folder was written into; `folder` is to be gone on with."""
+    """Ctrl-C while a run wrote into `folder`, which a resume goes on with."""
 
     def __init__(self, folder: Path, saved: bool) -> None:
         super().__init__()

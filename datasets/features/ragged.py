@@ -1,4 +1,4 @@
-"""List-valued columns: flat values and offsets."""
+"""List-valued columns as flat values and offsets."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ from mmoe.datasets.values.plain import is_list, is_text, plain
 
 @dataclass(frozen=True)
 class Ragged:
-    """Row n holds `values[offsets[n]:offsets[n + 1]]`, with weights beside them if it has any."""
+    """Lists of rows: row n holds `values[offsets[n]:offsets[n + 1]]`, maybe with weights."""
 
     values: pa.ChunkedArray
     offsets: np.ndarray  # int64 [N + 1]
@@ -21,7 +21,7 @@ class Ragged:
 
 
 def to_ragged(column: pa.ChunkedArray, feature: ListFeature) -> Ragged:
-    """The lists of a column: an Arrow list, text with separators, or one id a row.
+    """Reads the lists of a column: an Arrow list, text with separators, or one id a row.
 
     Nulls, NaN and empty text inside a list are dropped; then at most `feature.max_length` ids are
     kept, the first or the last ones.
@@ -40,7 +40,7 @@ def to_ragged(column: pa.ChunkedArray, feature: ListFeature) -> Ragged:
 
 
 def split_lists(column: pa.ChunkedArray, separator: str) -> tuple[pa.ChunkedArray, np.ndarray]:
-    """All items of a column of lists or of text with separators, and how many each row has."""
+    """Returns all items of a column of lists, and how many each row has."""
     if is_list(column.type):
         lists = _joined(column.cast(pa.large_list(column.type.value_type)))
     else:
@@ -51,7 +51,7 @@ def split_lists(column: pa.ChunkedArray, separator: str) -> tuple[pa.ChunkedArra
 
 
 def blank_items(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Items of text without blanks around them; null where they are empty or NaN."""
+    """Trims items of text; null where they are empty or NaN."""
     if is_text(values.type):
         values = pc.utf8_trim_whitespace(values)
         return pc.if_else(pc.equal(values, ""), pa.scalar(None, values.type), values)
@@ -63,7 +63,7 @@ def blank_items(values: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def offsets_of(lengths_N: np.ndarray) -> np.ndarray:
-    """Where each row's items begin, and where the last one's end; int64 [N + 1]."""
+    """Returns where each row's items begin, and where the last end; int64 [N + 1]."""
     return np.concatenate([[0], np.cumsum(lengths_N)]).astype(np.int64)
 
 
@@ -91,7 +91,7 @@ def _joined(column: pa.ChunkedArray) -> pa.Array:
 def kept_items(
     values: pa.ChunkedArray, lengths_N: np.ndarray, feature: ListFeature
 ) -> tuple[np.ndarray | None, np.ndarray]:
-    """Which items stay without nulls and what is beyond max_length (None: all); and how many."""
+    """Returns which items stay (no nulls, none beyond max_length), None: all; and how many."""
     most = feature.max_length
     if not values.null_count and (most is None or not (lengths_N > most).any()):
         return None, lengths_N
@@ -116,7 +116,7 @@ def _single(column: pa.ChunkedArray) -> Ragged:
 
 
 class RaggedRows:
-    """Where the items of the given rows' lists are; rows up to `height` are padding, one item each.
+    """Where the items of given rows' lists are; padding rows have one item each.
 
     Attributes:
         lengths_B: int32 [height].
@@ -133,11 +133,11 @@ class RaggedRows:
         self.lengths_B[: len(rows_B)] = lengths_B
 
     def ids(self, values_V: np.ndarray) -> np.ndarray:
-        """The rows' ids, int64; padding is missing."""
+        """Returns the rows' ids, int64; padding is missing."""
         return self._filled(values_V, MISSING, np.int64)
 
     def weights(self, weights_V: np.ndarray | None) -> np.ndarray:
-        """The rows' weights, float32; 1 where there are none, and in padding."""
+        """Returns the rows' weights, float32; 1 where there are none, and in padding."""
         if weights_V is None:
             return np.ones(self.total + self.padding, np.float32)
         return self._filled(weights_V, 1, np.float32)

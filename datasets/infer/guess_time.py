@@ -1,4 +1,4 @@
-"""Which column is the event's time."""
+"""Guesses which column is the event's time."""
 
 import re
 from enum import StrEnum
@@ -23,7 +23,7 @@ _ORDERED_OVERALL = 0.8  # correlation with the row number; times need not pass e
 
 
 class TimeLike(StrEnum):
-    """Why a column looks like moments in time."""
+    """Why a column looks like datetimes."""
 
     DATES = "dates"
     SINCE_1970 = "times since 1970"
@@ -32,7 +32,7 @@ class TimeLike(StrEnum):
 
 
 def guess_time(profiles: list[ColumnProfile]) -> tuple[ColumnProfile, TimeLike] | None:
-    """The event's time and how it was recognised; None where there is none."""
+    """Returns the event's time and how it was recognised; None where there is none."""
     found = [
         (_rank(profile, reason), profile, reason)
         for profile in profiles
@@ -46,8 +46,8 @@ def guess_time(profiles: list[ColumnProfile]) -> tuple[ColumnProfile, TimeLike] 
 
 
 def time_like(profile: ColumnProfile) -> TimeLike | None:
-    """Why a column looks like moments in time, or None."""
-    if profile.nature == "moment":
+    """Says why a column looks like datetimes, or None."""
+    if profile.nature == "datetime":
         return TimeLike.DATES
     numbers_N = profile.numbers_N
     if numbers_N is None or profile.nature not in ("integer", "real"):

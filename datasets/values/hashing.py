@@ -15,7 +15,7 @@ _SECOND = np.uint64(0x94D049BB133111EB)
 
 
 def mix64(values: np.ndarray, seed: int = 0) -> np.ndarray:
-    """SplitMix64's finalizer of `value + (seed + 1) · golden`: a bijection of 64 bits.
+    """Mixes 64 bits: SplitMix64's finalizer of `value + (seed + 1) · golden`, a bijection.
 
     Args:
         values: uint64 [N] (other integers are taken by their bits).

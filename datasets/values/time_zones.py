@@ -1,16 +1,16 @@
-"""Moments of UTC as the clock of a time zone shows them."""
+"""Converts datetimes of UTC to what the clock of a time zone shows."""
 
 from zoneinfo import ZoneInfo
 
 import numpy as np
 import pandas as pd
 
-# What is outside has the offset of the first or last moment of these years: no clock is known there
+# What is outside has the offset of the first or last second of these years
 _FIRST, _BEYOND = (int(np.datetime64(year, "us").astype(np.int64)) for year in ("0002", "9999"))
 
 
 def local_micros(micros_N: np.ndarray, zone: str) -> np.ndarray:
-    """UTC → local time.
+    """Converts UTC microseconds to local ones.
 
     By pandas and `ZoneInfo`: Arrow's own conversion knows summer time up to the last change that a
     file of the time zone lists, 2037 or much earlier, and not the rule that goes on from there.
@@ -28,6 +28,6 @@ def local_micros(micros_N: np.ndarray, zone: str) -> np.ndarray:
         [2, 2]
     """
     inside_N = np.clip(micros_N, _FIRST, _BEYOND - 1)
-    moments = pd.DatetimeIndex(inside_N.view("M8[us]"), tz="UTC")
-    local_N = moments.tz_convert(ZoneInfo(zone)).tz_localize(None).as_unit("us").asi8
+    datetimes = pd.DatetimeIndex(inside_N.view("M8[us]"), tz="UTC")
+    local_N = datetimes.tz_convert(ZoneInfo(zone)).tz_localize(None).as_unit("us").asi8
     return micros_N + (local_N - inside_N)

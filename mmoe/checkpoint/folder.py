@@ -38,7 +38,7 @@ class _Index(Stored):
 class CheckpointFolder:
     """A folder of checkpoints: index.json, `step-00000120/{model.safetensors, state.json, …}`.
 
-    Where several ranks hold pieces, each writes its own: `model-00001-of-00004.safetensors`.
+    Where several ranks hold shards, each writes its own: `model-00001-of-00004.safetensors`.
     index.json names the latest step, the best and those that are kept beside them. It is replaced
     in one move after a step's folder is complete, so whatever moment the process dies, it names a
     whole checkpoint. `CheckpointSaver` writes; everything here but `begin`, `publish` and
@@ -75,13 +75,13 @@ class CheckpointFolder:
             )
         return folder
 
-    def tensors(self, which: str, part: str) -> StoredTensors:
+    def tensors(self, which: str, state: str) -> StoredTensors:
         """Opens `model` or `training` of a checkpoint, to be read piece by piece.
 
         Raises:
             ValueError: A file is missing or damaged.
         """
-        return StoredTensors(self.step(which), part)
+        return StoredTensors(self.step(which), state)
 
     def model(self, which: str) -> dict[str, Tensor]:
         """Reads the weights of the `latest` or the `best` checkpoint, all of them whole."""

@@ -46,7 +46,7 @@ PASSES_FORWARD, PASSES_TRAINING = 1, 3
 
 
 class Work(NamedTuple):
-    """What one call of a mixture has to compute.
+    """What one call of a mixture has to compute, in numbers.
 
     Attributes:
         rows: B.
@@ -102,7 +102,7 @@ class ExecutionPolicy:
     widths: tuple[int, int]
 
     def counts_pairs(self, experts_BGK: Tensor | None, training: bool) -> bool:
-        """Whether `choose` wants to know the number of distinct pairs, which is free here.
+        """Whether `choose` wants the number of distinct pairs, free to count here.
 
         Not in evaluation: what a row's bits are must not depend on its batch mates.
         """
@@ -123,7 +123,7 @@ class ExecutionPolicy:
         pairs: int | None,
         number_bytes: int,
     ) -> Literal["dense", "grouped", "padded"]:
-        """Chooses for one call.
+        """Returns how one call is run: dense, grouped or padded.
 
         Args:
             experts_BGK: The gates' picks; None: dense weights.
@@ -192,7 +192,7 @@ def make_policy(
     dispatcher: DispatcherTraits | None,
     limited: bool,
 ) -> ExecutionPolicy:
-    """Checks what cannot work whatever the batch.
+    """Makes the policy; refuses what cannot work whatever the batch.
 
     A `dispatcher` of None means that all experts are here, `limited` that there is a capacity.
 
@@ -241,7 +241,7 @@ def make_policy(
 
 
 class Run(NamedTuple):
-    """What came of it.
+    """Result of running the experts on one call.
 
     Attributes:
         out_BGO: One mix per gate.
@@ -255,7 +255,7 @@ class Run(NamedTuple):
 def run_dense(
     pool: Pool, inputs: Sequence[Tree], weights_BGE: Tensor, picked_BGE: Tensor | None
 ) -> Run:
-    """Every expert on all rows, then one combine that reads each output once for all gates.
+    """Runs every expert on all rows, then combines, each output read once for all gates.
 
     `inputs` is one for all experts, or one per expert; `picked_BGE` set where dead units count.
     """
@@ -276,7 +276,7 @@ def run_grouped(
     overlaps: bool,
     dead_units: bool,
 ) -> Run:
-    """Each expert on the rows that some gate picked it for; `dead_units`: they are counted."""
+    """Runs each expert on the rows that some gate picked it for."""
     extra, record = _record(dead_units and isinstance(dispatcher, LocalDispatcher))
 
     def compute(rows: Tree, offsets_E1: Tensor | None) -> Tree:
@@ -298,7 +298,7 @@ def run_grouped(
 def run_padded(
     pool: Pool, sources: Sequence[Tree], plan: DispatchPlan, width: int, dead_units: bool
 ) -> Run:
-    """Each expert on `width` rows, zeros where it has fewer: shapes that never change."""
+    """Runs each expert on `width` rows, zeros where it has fewer: shapes never change."""
     assert plan.routes is not None
     dispatcher = LocalDispatcher()
     routes = padded_routes(plan.routes, plan.experts_BGK, width)
@@ -327,7 +327,7 @@ def _record(wanted: bool) -> tuple[dict[str, Any], Record | None]:
 
 
 def choose_execution(work: Work) -> Literal["dense", "grouped"]:
-    """Chooses the way that is estimated to take less time.
+    """Returns dense or grouped, whichever is estimated to take less time.
 
     Args:
         work: Sizes of this call.
@@ -347,14 +347,14 @@ def choose_execution(work: Work) -> Literal["dense", "grouped"]:
 
 
 def dense_seconds(work: Work) -> float:
-    """Estimated time of dense execution: all experts on all rows, then one combine."""
+    """Estimates the time of dense execution: all experts on all rows, then one combine."""
     pairs = work.rows * work.num_experts
     weights = work.picks * work.rows * SECONDS_PER_PICK  # picks become weights of all experts
     return _product_seconds(work, pairs) + _combine_seconds(work, pairs) + weights
 
 
 def grouped_seconds(work: Work) -> float:
-    """Estimated time of grouped execution: plan, gather, products on uneven rows, combine."""
+    """Estimates the time of grouped execution: plan, gather, uneven products, combine."""
     passes = PASSES_TRAINING if work.training else PASSES_FORWARD
     blocks = work.pairs + ROWS_PER_BLOCK / 2 * min(work.num_experts, work.pairs)
     gathered = 2 * passes * work.pairs * work.input_dim * work.number_bytes * SECONDS_PER_BYTE
@@ -376,7 +376,7 @@ def _combine_seconds(work: Work, pairs: float) -> float:
 
 
 def expected_share(visible: Sequence[Sequence[bool]], k: int) -> float:
-    """The expected share of all (sample, expert) pairs, for independent and even gates.
+    """Returns the expected share of (sample, expert) pairs for independent, even gates.
 
     They leave expert e untouched by a sample with probability `Π_g (1 − k / n_g)` over the gates
     that see e, where `n_g` is how many experts gate g sees. Correlated gates ask for fewer pairs,

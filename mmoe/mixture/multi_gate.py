@@ -32,7 +32,7 @@ from mmoe.mixture.trees import Tree, cast_for_autocast, leaves_of
 
 
 class MixtureOutput(NamedTuple):
-    """What a mixture returns.
+    """What a mixture returns: mixes, losses and, on request, gates and statistics.
 
     Attributes:
         out_BGO: One mix of expert outputs per gate; where experts return tuples or dicts, the same
@@ -168,7 +168,7 @@ class MultiGateMixture(nn.Module):
 
     @property
     def execution(self) -> Execution:
-        """What was asked for."""
+        """How calls are run, as the caller asked: auto, dense, grouped or padded."""
         return self.policy.execution
 
     def forward(
@@ -212,7 +212,7 @@ class MultiGateMixture(nn.Module):
         )
 
     def extra_repr(self) -> str:
-        """Shown by `print`."""
+        """Returns the settings that `print` shows."""
         text = (
             f"gates={self.num_gates}, experts={self.num_experts}, sources={self.num_sources}, "
             f"execution={self.execution}"

@@ -27,7 +27,7 @@ REBUILD = "in the clone, pip install --no-build-isolation --no-deps --editable .
 
 @dataclass(frozen=True)
 class ExtensionStatus:
-    """What the compiled extension of this installation can do.
+    """What the compiled extension of this installation can do: built, with CUDA or not.
 
     Attributes:
         built: The extension was found and loaded, so CPU kernels are there.

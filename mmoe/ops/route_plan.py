@@ -10,7 +10,7 @@ from mmoe.ops._library import define
 
 
 class RoutePlan(NamedTuple):
-    """The distinct (sample, expert) pairs of a batch, expert by expert, by sample inside one.
+    """Plan of a batch's distinct (sample, expert) pairs, by expert, then by sample.
 
     Attributes:
         rows_P: int32, the sample of pair i; -1 from the last pair (number R = offsets_E1[E]) on.

@@ -17,7 +17,7 @@ from mmoe.ops.exchange.outbound_plan import OutboundPlan
 
 
 class RowsFormat(NamedTuple):
-    """What rows are.
+    """Width and types of rows: as they are computed with, and as they travel.
 
     Attributes:
         width: D.

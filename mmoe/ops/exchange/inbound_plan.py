@@ -12,7 +12,7 @@ from mmoe.ops.route_plan import RoutePlan
 
 
 class InboundPicks(NamedTuple):
-    """The picks that came with the rows of a message.
+    """Picks that came with the rows of a message.
 
     Attributes:
         picks_NGK: Experts by their number here, int32; −1 = picked none here.
@@ -66,7 +66,7 @@ def decode_picks(
 
 
 class ReturnPlan(NamedTuple):
-    """Where on the way back each output lies, int32; −1 = it does not go back like this.
+    """Where each output lies in the message back, int32; −1 = it does not go back so.
 
     Attributes:
         back_R: Of each pair.

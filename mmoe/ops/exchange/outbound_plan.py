@@ -10,7 +10,7 @@ from mmoe.ops._library import define
 
 
 class OutboundPlan(NamedTuple):
-    """One batch, sorted by where it goes; all int32 but the sizes.
+    """Plan of what one batch sends to which rank; all int32 but the sizes.
 
     Attributes:
         rows_M: Row n of the N that travel, rank by rank, inside by (source, sample): sample b of
