@@ -4,7 +4,7 @@ The limit is a plain copy of as many bytes or, for products, one product of as m
 Every alternative runs in turn, round after round, so that a busy machine slows all of them alike;
 printed are medians in milliseconds. The last line is JSON.
 
-    python benchmarks/bench_ops.py [--device cpu|cuda] [--threads N] [--rounds N]
+    python -m benchmarks.bench_ops [--device cpu|cuda] [--threads N] [--rounds N] [--only exchange]
 """
 
 import argparse
@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from benchmarks import exchange_steps
 from mmoe.ops import (
     RoutePlan,
     dense_combine,
@@ -79,7 +80,7 @@ def torch_topk(logits_BGE: Tensor) -> tuple[Tensor, Tensor]:
     return top_BGK.softmax(-1), experts_BGK
 
 
-def unique_plan(experts_BGK: Tensor, num_experts: int) -> tuple[Tensor, Tensor]:
+def unique_plan(experts_BGK: Tensor) -> tuple[Tensor, Tensor]:
     """Distinct pairs the usual way."""
     samples = torch.arange(len(experts_BGK), device=experts_BGK.device).view(-1, 1, 1)
     keys = experts_BGK.long() * len(experts_BGK) + samples
@@ -195,7 +196,7 @@ def bench_case(E: int, G: int, dtype: torch.dtype, device: str, rounds: int) -> 
             {
                 "mmoe": lambda: route_plan(experts_BGK, E),
                 "reference": lambda: reference.route_plan(experts_BGK, E),
-                "torch.unique": lambda: unique_plan(experts_BGK, E),
+                "torch.unique": lambda: unique_plan(experts_BGK),
             },
             4 * (2 * B * G * K + P),
         ),
@@ -258,6 +259,22 @@ def bench_case(E: int, G: int, dtype: torch.dtype, device: str, rounds: int) -> 
     return rows
 
 
+def bench_exchange(E: int, G: int, dtype: torch.dtype, device: str, rounds: int) -> list[dict]:
+    """What a rank computes to exchange rows, without the wire."""
+    torch.manual_seed(0)
+    experts_BGK = torch.rand(B, G, E, device=device).topk(K).indices.int()
+    steps = exchange_steps.contests(experts_BGK, E, O, dtype, "pairs")
+    return [
+        {
+            "op": name,
+            "G": G,
+            "bytes": moved,
+            "ms": race({**calls, "limit": copy_of(moved, device)}, device, rounds),
+        }
+        for name, (calls, moved) in steps.items()
+    ]
+
+
 def show(dtype_name: str, E: int, row: dict) -> dict:
     """Prints a row and returns it with all that was printed."""
     ours, limit = row["ms"]["mmoe"], row["ms"]["limit"]
@@ -269,7 +286,7 @@ def show(dtype_name: str, E: int, row: dict) -> dict:
         for name, value in row["ms"].items()
         if name not in ("mmoe", "limit")
     )
-    case = f"{row['op']:<20} {dtype_name:<5} {E:>3} {row['G']:>2}"
+    case = f"{row['op']:<21} {dtype_name:<5} {E:>3} {row['G']:>2}"
     print(f"{case} {ours:>8.3f} {rate:>6.1f} {unit} {share:>7.0%}  {others}")
     return {"dtype": dtype_name, "E": E, "share_of_limit": share, **row}
 
@@ -279,6 +296,8 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--rounds", type=int, default=15)
+    groups = ("layer", "products", "exchange")
+    parser.add_argument("--only", nargs="+", choices=groups, default=groups)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     device = arguments.device
@@ -287,13 +306,18 @@ def main() -> None:
     print(f"B={B} K={K} O={O}, products {D} x {H}; train = forward and backward")
     print("%limit = time of a plain copy of as many bytes, or of one product of as many")
     print("operations, / our time")
-    head = f"{'op':<20} {'dtype':<5} {'E':>3} {'G':>2} {'ms':>8} {'rate':>11} {'%limit':>7}"
+    head = f"{'op':<21} {'dtype':<5} {'E':>3} {'G':>2} {'ms':>8} {'rate':>11} {'%limit':>7}"
     print(f"{head}  others, ms")
     results = []
     for dtype_name, dtype in DTYPES.items():
         for E in EXPERTS:
-            rows = [row for G in GATES for row in bench_case(E, G, dtype, device, arguments.rounds)]
-            rows += bench_products(E, dtype, device, arguments.rounds)
+            rows, setting = [], (dtype, device, arguments.rounds)
+            if "layer" in arguments.only:
+                rows += [row for G in GATES for row in bench_case(E, G, *setting)]
+            if "products" in arguments.only:
+                rows += bench_products(E, *setting)
+            if "exchange" in arguments.only:
+                rows += bench_exchange(E, GATES[-1], *setting)
             results += [show(dtype_name, E, row) for row in rows]
     print(json.dumps({"device": device, "threads": arguments.threads, "rows": results}))
 

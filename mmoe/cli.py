@@ -106,7 +106,7 @@ def _say_error(text: str) -> None:
 
 
 def repeat_flags(arguments: list[str]) -> list[str]:
-    """`--keep a b` → `--keep a --keep b`, for the options that take several values.
+    """`--keep a b` → `--keep a --keep b`, for the options that take several values (typer: one).
 
     Only where the positional argument comes first, as it does in every help text: otherwise a
     value could not be told from it. KEY.PATH=VALUE can, for `mmoe train --warm-start RUN --set …`.

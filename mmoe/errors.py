@@ -1,6 +1,7 @@
 """Exceptions that callers tell apart by their class; and the errors of others that have none."""
 
 import re
+from pathlib import Path
 
 
 class Diverged(ValueError):
@@ -13,6 +14,14 @@ class NotFinite(ValueError):
 
 class RanksDiffer(ValueError):
     """What all ranks must do or find alike is not; says itself which of them it is about."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C while a run wrote into `folder`, which a resume goes on with."""
+
+    def __init__(self, folder: Path, saved: bool) -> None:
+        super().__init__()
+        self.folder, self.saved = folder, saved
 
 
 def is_out_of_memory(error: BaseException) -> bool:

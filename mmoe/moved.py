@@ -15,7 +15,8 @@ def moved(name: str, room: str, homes: Mapping[str, str]) -> Any:
     Args:
         name: What was asked for.
         room: The module that was asked.
-        homes: For each name that moved, the module that it is in now.
+        homes: For each name that moved, the module that it is in now; `module:name` where it is
+            called otherwise there.
 
     Raises:
         AttributeError: The module never had such a name.
@@ -31,8 +32,9 @@ def moved(name: str, room: str, homes: Mapping[str, str]) -> Any:
     """
     if name not in homes:
         raise AttributeError(f"module {room!r} has no attribute {name!r}")
-    home = homes[name]
+    home, _, new = homes[name].partition(":")
+    new = new or name
     warnings.warn(
-        f"{room}.{name} has moved: from {home} import {name}", DeprecationWarning, stacklevel=3
+        f"{room}.{name} has moved: from {home} import {new}", DeprecationWarning, stacklevel=3
     )
-    return getattr(import_module(home), name)
+    return getattr(import_module(home), new)

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
+from mmoe.errors import Interrupted
 from mmoe.parallel.launch.launcher import has_launched, restarts_ranks
 
 
@@ -44,10 +45,11 @@ def advising_resume(output: Path | None = None) -> Generator[None]:
     try:
         yield
     except KeyboardInterrupt as stop:
-        folder = getattr(stop, "folder", output)
+        known = isinstance(stop, Interrupted)
+        folder, saved = (stop.folder, stop.saved) if known else (output, True)
         if folder is None or not folder.is_dir():
             raise
-        goes_on = "goes on from what was saved" if getattr(stop, "saved", True) else "begins again"
+        goes_on = "goes on from what was saved" if saved else "begins again"
         raise Stopped(f"{_same_command(folder)} {goes_on}") from None
 
 

@@ -1,4 +1,7 @@
-"""What goes out to a terminal: nothing that steers it, and nothing that it cannot show."""
+"""What goes out to a terminal: nothing that steers it, and nothing that it cannot show.
+
+rich's own `escape_control_codes` lets escape sequences and marks that turn text around pass.
+"""
 
 import codecs
 import io

@@ -49,14 +49,12 @@ class LimitedRuns:
         return self.streamed[0] == 0 and refused
 
 
-def limited_runs(
-    folder: Path, say: Callable[[str], None], *, large_groups: int = LARGE_GROUPS
-) -> LimitedRuns:
+def limited_runs(folder: Path, say: Callable[[str], None]) -> LimitedRuns:
     """Trains under a limit well below what the rows hold."""
     folder.mkdir(parents=True, exist_ok=True)
     small, large = folder / "small.parquet", folder / "large.parquet"
     _write(small, SMALL_GROUPS)
-    decoded = _write(large, large_groups)
+    decoded = _write(large, LARGE_GROUPS)
     code, said, peak = _train(folder, small, "stream", None)
     if code != 0:
         raise RuntimeError(f"the run over a few rows failed: {said}")

@@ -80,17 +80,17 @@ def draw(work: Workload, seed: int = 0) -> Values:
     )
 
 
-def correlated_logits(work: Workload, shared: float, seed: int = 1) -> Tensor:
+def correlated_logits(work: Workload, shared: float) -> Tensor:
     """`logits_BGE = shared · s_be + (1 − shared) · own_bge`; 0 shared: independent gates."""
-    generator = torch.Generator(work.device).manual_seed(seed)
+    generator = torch.Generator(work.device).manual_seed(1)
     common = torch.randn(work.B, 1, work.E, generator=generator, device=work.device)
     own = torch.randn(work.B, work.G, work.E, generator=generator, device=work.device)
     return shared * common + (1 - shared) * own
 
 
-def skewed_logits(work: Workload, exponent: float, seed: int = 2) -> Tensor:
+def skewed_logits(work: Workload, exponent: float) -> Tensor:
     """Gates that like the same experts: by Gumbel noise, first picks follow `rank ** -exponent`."""
-    generator = torch.Generator(work.device).manual_seed(seed)
+    generator = torch.Generator(work.device).manual_seed(2)
     uniform = torch.rand(work.B, work.G, work.E, generator=generator, device=work.device)
     ranks = torch.arange(1, work.E + 1, device=work.device)
     return -exponent * ranks.log() - (-uniform.clamp_min(1e-12).log()).clamp_min(1e-12).log()

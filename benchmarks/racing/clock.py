@@ -34,7 +34,6 @@ class Clock:
         calls: Mapping[str, Callable[[], object]],
         *,
         share: float = 1.0,
-        most: int = MOST_ROUNDS,
     ) -> Times:
         """Runs the contestants in turn, in another order every round.
 
@@ -42,13 +41,12 @@ class Clock:
             name: Of the race, for progress.
             calls: Contestants.
             share: Of the time of one race.
-            most: Upper limit of rounds.
         """
         one_round = 0.0
         for _ in range(1 if self.rounds == 1 else WARM_UP_ROUNDS):
             one_round = sum(self.time(call) for call in calls.values())
         rounds = self.rounds or max(
-            FEWEST_ROUNDS, min(most, int(self.seconds * share / max(one_round, 1e-6)))
+            FEWEST_ROUNDS, min(MOST_ROUNDS, int(self.seconds * share / max(one_round, 1e-6)))
         )
         self.say(f"  {name}: {rounds} rounds of {one_round:.3f} s")
         seconds: dict[str, list[float]] = {key: [] for key in calls}

@@ -108,13 +108,13 @@ def load(config: RunConfig, data: Path | None) -> Splits:
 
 
 def files(config: RunConfig, data: Path | None) -> dict[str, list[Path]]:
-    """What `load` reads, with its arguments and errors."""
+    """Returns the paths that `load` reads, with its arguments and errors."""
     folder = _folder(config, data)
     return {"all": [folder / TRAIN_FILE, folder / TEST_FILE]}
 
 
 def read_census_file(path: Path) -> pa.Table:
-    """One file of the data set as a table with named columns.
+    """Reads one file of the data set into a table with named columns.
 
     Args:
         path: A CSV file as published, plain or packed with gzip or bzip2.

@@ -61,7 +61,7 @@ def load(config: RunConfig, data: Path | None) -> Splits:
 
 
 def files(config: RunConfig, data: Path | None) -> dict[str, list[Path]]:
-    """What `load` reads, with its arguments and errors."""
+    """Returns the paths that `load` reads, with its arguments and errors."""
     return {"all": [_path(config, data)]}
 
 

@@ -32,7 +32,7 @@ PURCHASE_SPREAD = 1.95  # clicked rows are more alike than all rows, hence the w
 
 @dataclass(frozen=True)
 class FunnelLog:
-    """A log and, for each of its rows, the truth behind the labels.
+    """A generated log and, for each of its rows, the truth behind the labels.
 
     `click_probability` is P(click = 1 | the row's other columns) and `purchase_probability` is
     P(purchase = 1 | click = 1, the same columns), both float64 of shape [N].
@@ -146,7 +146,7 @@ def load(config: RunConfig, data: Path | None) -> Splits:
 
 
 def files(config: RunConfig, data: Path | None) -> dict[str, list[Path]]:
-    """None: there is nothing to read."""
+    """Returns None: there is nothing to read."""
     return {}
 
 

@@ -91,37 +91,37 @@ class Impressions:
 
     @property
     def segment(self) -> np.ndarray:
-        """Segment codes of the rows' users."""
+        """Segment code of each row's user."""
         return self.market.user_segment[self.user]
 
     @property
     def gender(self) -> np.ndarray:
-        """Gender codes; the last one is not given."""
+        """Gender code of each row's user; the last one is not given."""
         return self.market.user_gender[self.user]
 
     @property
     def age(self) -> np.ndarray:
-        """Ages in years."""
+        """Age of each row's user, in years."""
         return self.market.user_age[self.user]
 
     @property
     def category(self) -> np.ndarray:
-        """Category codes of the rows' items."""
+        """Category code of each row's item."""
         return self.market.item_category[self.item]
 
     @property
     def rating(self) -> np.ndarray:
-        """Mean rating of the rows' items, NaN where nobody rated."""
+        """Mean rating of each row's item, NaN where nobody rated."""
         return self.market.item_rating[self.item]
 
     @property
     def hour(self) -> np.ndarray:
-        """Hour of the day, 0 to 23."""
+        """Hour of the day of each row, 0 to 23."""
         return self.seconds // 3600 % 24
 
     @property
     def price(self) -> np.ndarray:
-        """What the row shows: after the discount, in cents' precision."""
+        """Price that each row shows: after the discount, in cents' precision."""
         return np.maximum((self.market.item_price[self.item] * (1 - self.discount)).round(2), 0.01)
 
 

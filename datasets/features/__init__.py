@@ -1,1 +1,1 @@
-"""Features: fitted on training rows, then rows to numbers and ids; see `FeatureEncoder`."""
+"""Features: fitted on training rows, then rows become numbers and ids; see `FeatureEncoder`."""

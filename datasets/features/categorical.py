@@ -1,4 +1,4 @@
-"""One id a row."""
+"""Categorical features: one id a row."""
 
 from collections.abc import Collection
 from typing import Any
@@ -15,25 +15,25 @@ from mmoe.datasets.values.arrow import pc
 
 
 class CategoricalCodec(IdCodec[CategoricalFeature]):
-    """A column of ids."""
+    """Codec of a column of ids."""
 
     def label(self, origin: str) -> str:
-        """Its column."""
+        """Name of its column, for errors."""
         return f"{origin}: column {self.feature.source_column!r} (of {self.used_by})"
 
     def add(self, fit: Any, table: pa.Table, origin: str) -> None:
-        """More training rows."""
+        """Counts the ids of more training rows."""
         fit.add(self._column(table, origin))
 
     def encode(self, table: pa.Table, rules: Rules, origin: str) -> Coded:
-        """Ids, one column."""
+        """Encodes rows: ids, one column."""
         column = self._column(table, origin)
         return Coded(ids=[self.ids(rules).lookup(column, self.label(origin))])
 
     def looked_up(
         self, table: pa.Table, rules: Rules, origin: str, numbers: Collection[str]
     ) -> list[LookedUp]:
-        """Ids, with their rank among those of training."""
+        """Returns its ids, with their rank among those of training."""
         if self.feature.source_column in numbers:
             return []
         [ids_N] = self.encode(table, rules, origin).ids

@@ -1,4 +1,4 @@
-"""What a feature kind is: from columns of a file to inputs of a network, and to files of a run."""
+"""Codecs: what a kind of feature makes of columns of a file, for a network and a run's files."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -17,7 +17,7 @@ FeatureT = TypeVar("FeatureT", bound=Feature)
 
 
 class Section:
-    """A section of encoder.json: what training rows taught, by feature or by table.
+    """Section of encoder.json: what training rows taught, by feature or by table.
 
     Attributes:
         name: Its key in the file.
@@ -30,22 +30,22 @@ class Section:
     required: ClassVar[bool] = False
 
     def write(self, rule: Any, folder: Path, stem: str) -> Any:
-        """An entry of plain JSON; what is large goes into a file of `folder`, named by `stem`."""
+        """Returns an entry as plain JSON; writes what is large into a file of `folder`."""
         return rule
 
     def read(self, entry: Any, folder: Path) -> Any:
-        """What was written."""
+        """Reads what `write` wrote."""
         return entry
 
     def marks(self, rules: dict[str, Any]) -> Iterator[bytes | memoryview]:
-        """What tells encoders of different rows apart, cheaply and on every machine the same."""
+        """Yields what tells encoders of different rows apart, cheaply, on any machine alike."""
         if rules:
             yield repr(rules).encode()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Coded:
-    """N rows of one feature.
+    """Encoded rows of one feature, N of them.
 
     Attributes:
         dense: For each of the codec's `dense_names` float32 [N].
@@ -61,7 +61,7 @@ class Coded:
 
 @dataclass(frozen=True, kw_only=True)
 class LookedUp:
-    """N rows of something looked up, as the baselines take it: single ids and lists in one form.
+    """N rows of something looked up, for the baselines: ids and lists in one form.
 
     Attributes:
         ids: [V], rows of a table.
@@ -81,7 +81,7 @@ class LookedUp:
 
     @classmethod
     def single(cls, ids_N: np.ndarray, num_rows: int, rank: np.ndarray | None = None) -> "LookedUp":
-        """One id a row."""
+        """Makes it of one id a row."""
         offsets, weights_N = np.arange(len(ids_N) + 1), np.ones(len(ids_N))
         return cls(ids=ids_N, offsets=offsets, num_rows=num_rows, weights=weights_N, rank=rank)
 
@@ -111,23 +111,23 @@ class Codec(ABC, Generic[FeatureT]):
 
     @property
     def dense_names(self) -> list[str]:
-        """Numbers that enter the network as they are."""
+        """Names of the numbers that enter the network as they are."""
         return []
 
     @property
     def lookups(self) -> list[FeatureSpec]:
-        """What is looked up with one id a row."""
+        """Names of what is looked up with one id a row."""
         names = self.feature.derived_names
         return [FeatureSpec(name=name, table=name, pooling="sum") for name in names]
 
     @property
     def lists(self) -> list[FeatureSpec]:
-        """What is looked up with any number of ids a row."""
+        """Names of what is looked up with any number of ids a row."""
         return []
 
     @abstractmethod
     def tables(self, rules: Rules) -> list[TableSpec]:
-        """The embedding tables."""
+        """Returns the embedding tables."""
 
     # Learning from training rows, chunk by chunk
 
@@ -137,11 +137,11 @@ class Codec(ABC, Generic[FeatureT]):
         return []
 
     def start(self, origin: str, codecs: "Sequence[Codec[Any]]") -> Any:
-        """Something to learn with; `codecs` are those of all the run's features."""
+        """Returns something to learn with; `codecs` are those of all the run's features."""
         return None
 
     def add(self, fit: Any, table: pa.Table, origin: str) -> None:
-        """More training rows, for what `start` gave.
+        """Learns from more training rows, into what `start` returned.
 
         Raises:
             ValueError: A column is missing, or a value does not fit.
@@ -149,7 +149,7 @@ class Codec(ABC, Generic[FeatureT]):
         self.check(table, origin)
 
     def check(self, table: pa.Table, origin: str) -> None:
-        """Rows that do not train: are their values good? Better asked now than after hours."""
+        """Refuses bad values in rows that do not train, before training instead of after it."""
         return
 
     def finish(self, fits: Sequence[Any], rules: Rules) -> None:
@@ -168,7 +168,7 @@ class Codec(ABC, Generic[FeatureT]):
 
     @abstractmethod
     def encode(self, table: pa.Table, rules: Rules, origin: str) -> Coded:
-        """N rows.
+        """Encodes N rows.
 
         Raises:
             ValueError: A column is missing, or a value does not fit.
@@ -177,12 +177,12 @@ class Codec(ABC, Generic[FeatureT]):
     # What its weights mean to a run that continues this one
 
     def meaning(self) -> dict[str, object]:
-        """Settings that must stay, the kind first."""
+        """Returns settings that a continued run must keep, the kind first."""
         settings = self.feature.model_dump().items()
         return {"kind": self.feature.kind} | {k: v for k, v in settings if k not in self.free}
 
     def table_meanings(self) -> dict[str, dict[str, object]]:
-        """For each table what its rows stand for, and their width."""
+        """Returns for each table what its rows stand for, and their width."""
         meaning: dict[str, object] = {"dim": self.dim, "content": self.content}
         return dict.fromkeys(self.feature.table_names, meaning)
 
@@ -190,23 +190,23 @@ class Codec(ABC, Generic[FeatureT]):
 
     @property
     def number_columns(self) -> list[str]:
-        """Columns that baselines take as numbers."""
+        """Names of the columns that baselines take as numbers."""
         return []
 
     def numbers(self, table: pa.Table, origin: str) -> list[np.ndarray]:
-        """These columns, float64 [N] each, NaN where missing."""
+        """Reads these columns, float64 [N] each, NaN where missing."""
         columns = self.number_columns
         return [to_numbers(table, column, origin, self.used_by) for column in columns]
 
     def looked_up(
         self, table: pa.Table, rules: Rules, origin: str, numbers: Collection[str]
     ) -> list[LookedUp]:
-        """What baselines look up; nothing where a column of `numbers` says it already."""
+        """Returns what baselines look up; nothing where a column of `numbers` says it."""
         return []
 
 
 def that_share(codecs: "Iterable[Codec[Any]]") -> "list[list[Codec[Any]]]":
-    """Codecs that share a rule side by side, in the order in which features first use it."""
+    """Groups codecs that share a rule, in the order in which features first use it."""
     groups: dict[tuple[str, str], list[Codec[Any]]] = {}
     for codec in codecs:
         key = codec.keys[0] if codec.keys else ("", codec.feature.name)

@@ -1,4 +1,4 @@
-"""Crosses: the ids of several columns together as one id."""
+"""Crosses: ids of several columns together as one id."""
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,14 +20,14 @@ from mmoe.datasets.values.keys import KeyKind, hash_keys, key_kind, missing_mask
 
 @dataclass(frozen=True)
 class CrossColumns:
-    """The columns of a cross, N rows each, and what each is called in an error."""
+    """Columns of a cross, N rows each, and what each is called in an error."""
 
     columns: list[pa.ChunkedArray]
     labels: list[str]
 
 
 def cross_columns(table: pa.Table, feature: CrossFeature, origin: str) -> CrossColumns:
-    """The columns that a cross reads.
+    """Reads the columns of a cross out of a table.
 
     Raises:
         ValueError: A column is missing, or holds lists.
@@ -44,7 +44,7 @@ def cross_columns(table: pa.Table, feature: CrossFeature, origin: str) -> CrossC
 
 
 def cross_keys(cross: CrossColumns, kinds: Sequence[KeyKind]) -> tuple[pa.ChunkedArray, np.ndarray]:
-    """One 64-bit key a row, the same on every machine and for every type that holds the same ids.
+    """Mixes the columns' ids into a 64-bit key a row, the same on every machine.
 
     h_0 = mix64(number of columns), h_i = mix64(h_{i−1} + hash of the i-th id); two rows with other
     ids have one key with probability 2⁻⁶⁴.
@@ -87,7 +87,7 @@ class CrossCountFit:
         self.labels: list[str] = []
 
     def add(self, cross: CrossColumns) -> None:
-        """More rows."""
+        """Counts more rows."""
         names = [str(position) for position in range(len(cross.columns))]
         self.rows, self.labels = self.rows or CountedRows(names), cross.labels
         cross = _complete(cross)
@@ -98,7 +98,7 @@ class CrossCountFit:
         self.rows.add(counted.rename_columns({"count_all": "count"}))
 
     def finish(self) -> "CountedCross":
-        """The distinct ids and how often each was seen."""
+        """Returns the distinct ids and how often each was seen."""
         assert self.rows is not None, "there were training rows"
         table = self.rows.finish()
         columns = [table[name] for name in self.rows.names]
@@ -114,29 +114,29 @@ class CountedCross:
     label: str
 
     def kinds(self) -> list[KeyKind]:
-        """What each column holds."""
+        """Returns the kind of ids that each column holds."""
         both = zip(self.cross.columns, self.cross.labels, strict=True)
         return [key_kind(column, label) for column, label in both]
 
     def keys(self, kinds: Sequence[KeyKind]) -> Counts:
-        """Counted keys; `kinds` are those of all crosses that share a table."""
+        """Returns counted keys; `kinds` are those of all crosses that share a table."""
         return Counts(cross_keys(self.cross, kinds)[0], self.counts, self.label)
 
 
 class CrossKindFit:
-    """What each column of a cross holds; remembers no value."""
+    """Finds what kind of ids each column of a cross holds; remembers no value."""
 
     def __init__(self) -> None:
         self.fits: list[KindFit] = []
 
     def add(self, cross: CrossColumns) -> None:
-        """More rows."""
+        """Looks at more rows."""
         self.fits = self.fits or [KindFit(label) for label in cross.labels]
         for fit, column in zip(self.fits, _complete(cross).columns, strict=True):
             fit.add(column)
 
     def finish(self) -> list[KeyKind]:
-        """The kind of each column."""
+        """Returns the kind of each column."""
         return [fit.finish() for fit in self.fits]
 
 
@@ -156,50 +156,50 @@ def _complete(cross: CrossColumns) -> CrossColumns:
 
 
 class CrossKinds(Section):
-    """Table of crosses → what the ids of each of their columns are."""
+    """Section of encoder.json: table of crosses → kind of ids of each of their columns."""
 
     name = "crosses"
     entry = list[KeyKind]
 
     def read(self, entry: Any, folder: Any) -> tuple[KeyKind, ...]:
-        """What was written."""
+        """Reads what `write` wrote."""
         return tuple(entry)
 
     def marks(self, rules: dict[str, Any]) -> Iterator[bytes]:
-        """Also that there are none: old checkpoints say so."""
+        """Yields the kinds, also that there are none: old checkpoints say so."""
         yield repr(rules).encode()
 
 
 class CrossCodec(IdCodec[CrossFeature]):
-    """Columns of ids, mixed into one id a row."""
+    """Codec of columns of ids that are mixed into one id a row."""
 
     sections = (*IdCodec.sections, CrossKinds())
 
     @property
     def content(self) -> str:
-        """So many ids together."""
+        """Words for what it holds, for errors."""
         return f"crosses of {len(self.feature.columns)} columns"
 
     @property
     def keys(self) -> list[tuple[str, str]]:
-        """Its table's ids, and what its columns hold."""
+        """Rules of its table's ids, and of what its columns hold."""
         return [*super().keys, ("crosses", self.table)]
 
     def label(self, origin: str) -> str:
-        """Its columns."""
+        """Names of its columns, for errors."""
         names = " × ".join(map(repr, self.feature.columns))
         return f"{origin}: cross {names} (of {self.used_by})"
 
     def start(self, origin: str, codecs: Sequence[Codec[Any]], *, settle: bool = False) -> Any:
-        """Counts ids, or finds out the kind of each column."""
+        """Returns what counts ids, or finds the kind of each column."""
         return CrossCountFit(self.label(origin)) if self.counted else CrossKindFit()
 
     def add(self, fit: Any, table: pa.Table, origin: str) -> None:
-        """More training rows."""
+        """Learns from more training rows."""
         fit.add(cross_columns(table, self.feature, origin))
 
     def finish(self, fits: Sequence[Any], rules: Rules) -> None:
-        """One table's ids, over all the crosses that share it: their keys are integers."""
+        """Makes one table's ids of all the crosses that share it: their keys are integers."""
         found = [fit.finish() for fit in fits]
         if self.counted:
             kinds = _widest_columns([one.kinds() for one in found])
@@ -209,7 +209,7 @@ class CrossCodec(IdCodec[CrossFeature]):
         rules["tables"][self.table], rules["crosses"][self.table] = ids, kinds
 
     def encode(self, table: pa.Table, rules: Rules, origin: str) -> Coded:
-        """Ids, one column; unseen where a column's id is of another kind than in training."""
+        """Encodes rows: ids, one column; unseen where an id is of another kind than trained."""
         cross = cross_columns(table, self.feature, origin)
         keys, alien_N = cross_keys(cross, rules["crosses"][self.table])
         ids_N = self.ids(rules).lookup(keys, cross.labels[0])
@@ -219,12 +219,12 @@ class CrossCodec(IdCodec[CrossFeature]):
     def looked_up(
         self, table: pa.Table, rules: Rules, origin: str, numbers: Collection[str]
     ) -> list[LookedUp]:
-        """Ids; keys are mixed, so their order says nothing."""
+        """Returns its ids; keys are mixed, so their order says nothing."""
         [ids_N] = self.encode(table, rules, origin).ids
         return [LookedUp.single(self.rows(ids_N, rules), self.ids(rules).num_rows)]
 
     def extend(self, rules: Rules, earlier: Rules, origin: str) -> None:
-        """Ids as of any table; columns have to hold what they held."""
+        """Extends ids as of any table; columns have to hold what they held."""
         today = self.ids(rules)
         super().extend(rules, earlier, origin)
         before = earlier["crosses"].get(self.table)
@@ -233,7 +233,7 @@ class CrossCodec(IdCodec[CrossFeature]):
             rules["crosses"][self.table] = before
 
     def extended_label(self, origin: str) -> str:
-        """Its columns, as the refusal has always said them."""
+        """Names of its columns, as the refusal of a warm start says them."""
         return f"{origin}: cross of {' × '.join(self.feature.columns)} ({self.used_by})"
 
     def _refuse_other_kinds(

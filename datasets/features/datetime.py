@@ -1,4 +1,4 @@
-"""Parts of a moment in time, each looked up in a small table of its own: hour, weekday, …"""
+"""Parts of a datetime, each looked up in a small table of its own: hour, weekday, …"""
 
 from collections.abc import Callable, Collection
 from typing import Any
@@ -10,7 +10,7 @@ from mmoe.config import DatetimeFeature, Part, TableSpec
 from mmoe.datasets.features.codec import Codec, Coded, LookedUp, Rules
 from mmoe.datasets.features.vocabulary import FIRST_KNOWN, MISSING
 from mmoe.datasets.values.arrow import pc
-from mmoe.datasets.values.datetimes import local_moments
+from mmoe.datasets.values.datetimes import local_datetimes
 
 _WAVES = ("sin", "cos")
 # Part → how many values it has, and they, from 0
@@ -28,12 +28,12 @@ _PARTS: dict[Part, tuple[int, Callable[[pa.ChunkedArray], Any]]] = {
 
 
 def part_rows(part: Part) -> int:
-    """Rows of a part's embedding table: missing, unseen (unused), and one a value."""
+    """Returns the rows of a part's embedding table: missing, unseen (unused), one a value."""
     return FIRST_KNOWN + _PARTS[part][0]
 
 
 def part_ids(local_N: pa.ChunkedArray, part: Part) -> np.ndarray:
-    """int32 [N]: 0 where missing, else 2 + the part's value.
+    """Returns the ids of a part, int32 [N]: 0 where missing, else 2 + the part's value.
 
     Example:
         >>> noon = pa.chunked_array([pa.array([43_200_000_000, None], pa.timestamp("us"))])
@@ -45,7 +45,7 @@ def part_ids(local_N: pa.ChunkedArray, part: Part) -> np.ndarray:
 
 
 def part_circle(ids_N: np.ndarray, part: Part) -> tuple[np.ndarray, np.ndarray]:
-    """Sine and cosine of 2π · value / number of values, float32 [N] each; both 0 where missing."""
+    """Returns sine and cosine of a part's angle, float32 [N]; both 0 where missing."""
     angle_N = (2 * np.pi / _PARTS[part][0]) * (ids_N - FIRST_KNOWN)
     missing_N = ids_N == MISSING
     sin_N, cos_N = (np.where(missing_N, 0.0, wave(angle_N)) for wave in (np.sin, np.cos))
@@ -53,7 +53,7 @@ def part_circle(ids_N: np.ndarray, part: Part) -> tuple[np.ndarray, np.ndarray]:
 
 
 class DatetimeCodec(Codec[DatetimeFeature]):
-    """A column of moments. There is nothing to learn: a part has as many rows as values."""
+    """Codec of a column of datetimes; it learns nothing: a part's values are known."""
 
     content = "parts of moments"
     # How files say it; new parts are new inputs, told by name
@@ -61,22 +61,22 @@ class DatetimeCodec(Codec[DatetimeFeature]):
 
     @property
     def dense_names(self) -> list[str]:
-        """Sine and cosine of each part, if it is cyclic."""
+        """Names of sine and cosine of each part, if it is cyclic."""
         names = self.feature.derived_names if self.feature.cyclic else []
         return [f"{name}_{wave}" for name in names for wave in _WAVES]
 
     def tables(self, rules: Rules) -> list[TableSpec]:
-        """One a part."""
+        """Returns a table for each part."""
         named = zip(self.feature.derived_names, self.feature.parts, strict=True)
         return [TableSpec(name=n, num_rows=part_rows(part), dim=self.dim) for n, part in named]
 
     def check(self, table: pa.Table, origin: str) -> None:
-        """Refuses what is no moment."""
-        local_moments(table, self.feature, origin)
+        """Refuses what is no datetime."""
+        local_datetimes(table, self.feature, origin)
 
     def encode(self, table: pa.Table, rules: Rules, origin: str) -> Coded:
-        """An id a part, and the point on its circle."""
-        local_N = local_moments(table, self.feature, origin)
+        """Encodes rows: an id a part, and the point on its circle."""
+        local_N = local_datetimes(table, self.feature, origin)
         parts = [(part_ids(local_N, part), part) for part in self.feature.parts]
         on_circles = parts if self.feature.cyclic else []
         waves = [wave_N for one in on_circles for wave_N in part_circle(*one)]
@@ -85,6 +85,6 @@ class DatetimeCodec(Codec[DatetimeFeature]):
     def looked_up(
         self, table: pa.Table, rules: Rules, origin: str, numbers: Collection[str]
     ) -> list[LookedUp]:
-        """Its parts."""
+        """Returns its parts."""
         parts = zip(self.encode(table, rules, origin).ids, self.feature.parts, strict=True)
         return [LookedUp.single(ids_N, part_rows(part)) for ids_N, part in parts]

@@ -1,4 +1,4 @@
-"""From columns to network inputs: fitted on the training split, stored with the run."""
+"""`FeatureEncoder`: from columns to network inputs; fitted on the training split."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,10 +22,10 @@ from mmoe.datasets.values.keys import KeyKind
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureEncoder:
-    """Scaling, buckets and ids of every feature.
+    """Scaling, buckets and ids of every feature, fitted on training rows.
 
     Ids are int32: 0 = missing (null, NaN, ""), 1 = not in the vocabulary, 2 and up known ids,
-    buckets or parts of a moment; int64 raw ids from 2 up with encoding managed. Numbers:
+    buckets or parts of a datetime; int64 raw ids from 2 up with encoding managed. Numbers:
     (f(x) − mean) / deviation, missing = 0.
 
     Attributes:
@@ -66,7 +66,7 @@ class FeatureEncoder:
 
     @classmethod
     def of(cls, fit: EncoderFit) -> "FeatureEncoder":
-        """From training rows that were seen chunk by chunk; the same as `fit` of all of them.
+        """Makes one of training rows seen chunk by chunk; the same as `fit` of all.
 
         Raises:
             ValueError: There was not one row, or a column is no column of ids.
@@ -74,7 +74,7 @@ class FeatureEncoder:
         return cls(config=fit.config, rules=fit.finish())
 
     def fingerprint(self) -> str:
-        """Tells encoders of different rows apart, cheaply: not all keys are looked at.
+        """Returns a digest that tells encoders of other rows apart; not of all keys.
 
         By ids alone: of numbers the last bits may differ from machine to machine.
         """
@@ -86,42 +86,42 @@ class FeatureEncoder:
 
     @cached_property
     def codecs(self) -> list[Codec[Any]]:
-        """One for each feature, in their order."""
+        """Codec of each feature, in their order."""
         return codecs_of(self.config)
 
     @property
     def numeric(self) -> dict[str, NumericRule]:
-        """Numeric feature → its scaling and buckets."""
+        """Scaling and buckets of each numeric feature."""
         return self.rules["numeric"]
 
     @property
     def ids(self) -> dict[str, IdMap]:
-        """Table of ids → its vocabulary, hash or rule for raw ids."""
+        """Vocabulary, hash or rule for raw ids of each table of ids."""
         return self.rules["tables"]
 
     @property
     def crosses(self) -> dict[str, tuple[KeyKind, ...]]:
-        """Table of crosses → what the ids of each of their columns are."""
+        """Kinds of ids in the columns of each table of crosses."""
         return self.rules["crosses"]
 
     @property
     def dense_names(self) -> list[str]:
-        """The numeric features, and the sines and cosines of cyclic ones: columns of dense_NF."""
+        """Names of the columns of dense_NF: numbers, sines and cosines."""
         return [name for codec in self.codecs for name in codec.dense_names]
 
     @property
     def categorical(self) -> list[FeatureSpec]:
-        """Every feature of one id a row, also buckets and parts of moments: columns of ids_NC."""
+        """Features of one id a row, also buckets and parts: columns of ids_NC."""
         return [spec for codec in self.codecs for spec in codec.lookups]
 
     @property
     def lists(self) -> list[FeatureSpec]:
-        """The list features, in the order of EncodedFeatures.lists."""
+        """List features, in the order of EncodedFeatures.lists."""
         return [spec for codec in self.codecs for spec in codec.lists]
 
     @property
     def tables(self) -> list[TableSpec]:
-        """The embedding tables, in the order in which features first use them."""
+        """Embedding tables, in the order in which features first use them."""
         specs = (spec for codec in self.codecs for spec in codec.tables(self.rules))
         return list({spec.name: spec for spec in specs}.values())
 
@@ -134,7 +134,7 @@ class FeatureEncoder:
 
         Raises:
             ValueError: A column is missing, or a value does not fit: a number that is none or
-                infinite, a moment that is none, a weight too few.
+                infinite, a datetime that is none, a weight too few.
         """
         coded = [codec.encode(table, self.rules, origin) for codec in self.codecs]
         dense = [column_N for one in coded for column_N in one.dense]

@@ -1,4 +1,4 @@
-"""A fitted encoder on disk: encoder.json, and files for what is large."""
+"""Writes and reads a fitted encoder: encoder.json, and files for what is large."""
 
 import json
 from functools import cache
@@ -28,7 +28,7 @@ def _shape() -> type[Stored]:
 
 
 def save(folder: Path, config: RunConfig, rules: Rules) -> None:
-    """Writes every file under a temporary name first; encoder.json comes last, as the seal."""
+    """Writes a fitted encoder, under temporary names first; encoder.json last, as the seal."""
     folder.mkdir(parents=True, exist_ok=True)
     content: dict[str, Any] = {"format": _FORMAT, "config": config.model_dump(mode="json")}
     for key, section in sections().items():

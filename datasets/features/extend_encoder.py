@@ -1,4 +1,4 @@
-"""Yesterday's encoder and today's rows: known ids keep their rows, new ones come after them."""
+"""Extends yesterday's encoder by today's rows: known ids keep their rows, new ones follow."""
 
 from dataclasses import replace
 
@@ -7,7 +7,7 @@ from mmoe.datasets.features.encoder import FeatureEncoder
 
 
 def extend_encoder(today: FeatureEncoder, earlier: FeatureEncoder, origin: str) -> FeatureEncoder:
-    """An encoder that says of known rows what `earlier` said, and knows today's new ids as well.
+    """Returns an encoder with known rows as in `earlier`, and today's new ids as well.
 
     Scaling and buckets of features that `earlier` had are kept: other ones would give its weights
     another meaning. Its ids keep their rows; ids that `today` has on top get the next rows, in

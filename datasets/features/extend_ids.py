@@ -1,4 +1,4 @@
-"""Yesterday's ids and today's: known ones keep their rows, new ones come after them."""
+"""Extends yesterday's ids by today's: known ones keep their rows, new ones follow."""
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +11,7 @@ from mmoe.datasets.values.keys import ARROW_TYPES, KeyKind, to_keys, widest
 
 
 def extended_ids(today: IdMap, earlier: IdMap, settings: TableSettings, label: str) -> IdMap:
-    """One that says of known ids what `earlier` said, and knows today's new ids as well.
+    """Returns ids with known ones as in `earlier`, and today's new ones as well.
 
     Args:
         today: Of today's training rows.

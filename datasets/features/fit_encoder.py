@@ -1,4 +1,4 @@
-"""What every feature learns from training rows, chunk by chunk."""
+"""Fits every feature to training rows, chunk by chunk."""
 
 import pyarrow as pa
 
@@ -8,7 +8,7 @@ from mmoe.datasets.features.registry import codecs_of, sections
 
 
 class EncoderFit:
-    """What `FeatureEncoder.of` is made from.
+    """Learns chunk by chunk what `FeatureEncoder.of` is made from.
 
     Memory is bounded by the features and by the distinct ids of vocabularies, not by the rows.
 
@@ -24,7 +24,7 @@ class EncoderFit:
         self.fits = {codec: codec.start(origin, self.codecs) for codec in self.codecs}
 
     def add(self, table: pa.Table) -> None:
-        """More training rows.
+        """Learns from more training rows.
 
         Raises:
             ValueError: A column is missing, or a value does not fit its feature's kind.
@@ -34,12 +34,12 @@ class EncoderFit:
             codec.add(fit, table, self.origin)
 
     def check(self, table: pa.Table) -> None:
-        """Rows that do not train: are their values good? Better asked now than after hours."""
+        """Refuses bad values in rows that do not train, before training instead of after it."""
         for codec in self.codecs:
             codec.check(table, self.origin)
 
     def finish(self) -> Rules:
-        """What they taught.
+        """Returns what the rows taught.
 
         Raises:
             ValueError: There was not one row, or a column holds no ids.

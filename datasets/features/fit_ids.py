@@ -1,4 +1,4 @@
-"""What a column of ids holds, found chunk by chunk: how often each, and of which kind."""
+"""Counts a column's ids, chunk by chunk: how often each occurs, and of which kind they are."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -45,14 +45,14 @@ class CountedRows:
         self.pending = self.settled = 0
 
     def add(self, counted: pa.Table) -> None:
-        """More rows."""
+        """Adds more rows."""
         self.tables.append(counted)
         self.pending += counted.num_rows
         if self.pending > max(_PENDING, self.settled):
             self._merge()
 
     def finish(self) -> pa.Table:
-        """The counts of all rows."""
+        """Returns the counts of all rows."""
         self._merge()
         return self.tables[0]
 
@@ -76,7 +76,7 @@ class CountFit:
         self.rows = CountedRows(["value"])
 
     def add(self, column: pa.ChunkedArray) -> None:
-        """More rows.
+        """Counts more rows.
 
         Raises:
             ValueError: The column holds lists.
@@ -89,7 +89,7 @@ class CountFit:
         self.rows.add(pa.Table.from_arrays(counted.flatten(), names=["value", "count"]))
 
     def finish(self) -> Counts:
-        """The counts of all rows."""
+        """Returns the counts of all rows."""
         table = self.rows.finish()
         values = table["value"]
         if self.settle and is_text(values.type):
@@ -98,7 +98,7 @@ class CountFit:
 
 
 class KindFit:
-    """Which kind of key one column holds; remembers no value."""
+    """Finds which kind of key one column holds; remembers no value."""
 
     def __init__(self, label: str, *, settle: bool = False) -> None:
         self.label, self.settle = label, settle
@@ -107,7 +107,7 @@ class KindFit:
         self.any_text = False
 
     def add(self, column: pa.ChunkedArray) -> None:
-        """More rows."""
+        """Looks at more rows."""
         if self.settle and is_text(column.type):
             self.text.add(column)
             self.any_text = True
@@ -115,7 +115,7 @@ class KindFit:
             self.kinds.add(key_kind(column, self.label))
 
     def finish(self) -> KeyKind:
-        """Int, float or text."""
+        """Returns int, float or text."""
         if self.any_text:
             kind = self.text.type
             real = pa.types.is_floating(kind) and not self.text.whole
@@ -123,20 +123,20 @@ class KindFit:
         return widest(self.kinds)
 
 
-def count_keys(parts: Sequence[Counts]) -> tuple[KeyKind, pa.Table]:
-    """The keys of all parts together: their common kind, and a table of key and count."""
-    kind = widest(key_kind(part.values, part.label) for part in parts)
+def count_keys(columns: Sequence[Counts]) -> tuple[KeyKind, pa.Table]:
+    """Joins counted columns: their common kind, and a table of key and count."""
+    kind = widest(key_kind(column.values, column.label) for column in columns)
     tables = []
-    for part in parts:
-        refuse_rounding(part.values, kind, part.label)
-        keys = to_keys(part.values, kind, part.label)
-        table = pa.table({"key": keys.cast(ARROW_TYPES[kind]), "count": part.counts})
+    for column in columns:
+        refuse_rounding(column.values, kind, column.label)
+        keys = to_keys(column.values, kind, column.label)
+        table = pa.table({"key": keys.cast(ARROW_TYPES[kind]), "count": column.counts})
         tables.append(table.filter(pc.is_valid(table["key"])))
     return kind, add_up(pa.concat_tables(tables), ["key"])
 
 
 def add_up(counted: pa.Table, names: list[str]) -> pa.Table:
-    """Each distinct row of the columns `names`, none of them null, with the sum of its counts."""
+    """Adds up the counts of equal rows in the columns `names`, none of them null."""
     if len(names) > 1:
         table = counted.group_by(names).aggregate([("count", "sum")])
         return table.rename_columns({"count_sum": "count"}).select([*names, "count"])
@@ -148,7 +148,7 @@ def add_up(counted: pa.Table, names: list[str]) -> pa.Table:
 
 
 def countable(column: pa.ChunkedArray, label: str) -> pa.ChunkedArray:
-    """Cells, none of them missing, as a type that Arrow counts."""
+    """Casts cells, none of them missing, to a type that Arrow counts."""
     kind = column.type
     if pa.types.is_floating(kind):
         return column.cast(pa.float64())
@@ -158,4 +158,4 @@ def countable(column: pa.ChunkedArray, label: str) -> pa.ChunkedArray:
         return column.cast(pa.decimal256(76, max(kind.scale, 0)))
     if pa.types.is_integer(kind) or is_text(kind) or pa.types.is_boolean(kind):
         return column
-    return to_keys(column, key_kind(column, label), label)  # moments, days, bytes: text
+    return to_keys(column, key_kind(column, label), label)  # datetimes, days, bytes: text

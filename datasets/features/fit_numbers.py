@@ -1,4 +1,4 @@
-"""Statistics of one column of numbers, taken chunk by chunk in bounded memory.
+"""Statistics of a column of numbers, taken chunk by chunk in bounded memory.
 
 What comes out depends on the sequence of values alone, never on how it is cut into chunks: so a
 table in memory and the same rows from a stream give the same bits.
@@ -16,7 +16,7 @@ _BLOCK = 8192  # values whose moments are taken at once
 
 @dataclass
 class Moments:
-    """Count, mean and deviation; values near the float64 limit do not overflow.
+    """Mean and deviation of values seen chunk by chunk; near the float64 limit too.
 
     Example:
         >>> moments = Moments()
@@ -34,7 +34,7 @@ class Moments:
     rest: np.ndarray | None = None  # fewer than a block
 
     def add(self, values: np.ndarray) -> None:
-        """More values, float64, none of them NaN."""
+        """Adds more values, float64, none of them NaN."""
         if not len(values):
             return
         self.lowest = min(self.lowest, float(values.min()))
@@ -47,7 +47,7 @@ class Moments:
             self._merge(values[:whole].reshape(-1, _BLOCK))
 
     def finish(self) -> tuple[float, float]:
-        """Mean and deviation; a constant's deviation is 1, and so is that of no value."""
+        """Returns mean and deviation; a constant's deviation is 1, and so is that of nothing."""
         if self.rest is not None and len(self.rest):
             self._merge(self.rest[None])
             self.rest = None
@@ -80,7 +80,7 @@ class Moments:
 
 
 class Quantiles:
-    """A sample of the values that is all of them up to `size`, and uniform beyond.
+    """Sample of values seen chunk by chunk: all of them up to `size`, uniform beyond.
 
     Each value draws a number from its place in the sequence; the `size` smallest stay.
 
@@ -100,7 +100,7 @@ class Quantiles:
         self.limit = np.uint64(2**64 - 1)
 
     def add(self, values: np.ndarray) -> None:
-        """More values, float64, none of them NaN."""
+        """Adds more values, float64, none of them NaN."""
         if not len(values):
             return
         draws = mix64(np.arange(self.seen, self.seen + len(values), dtype=np.uint64))
@@ -117,7 +117,7 @@ class Quantiles:
             self._prune()
 
     def edges(self, buckets: int) -> tuple[float, ...]:
-        """Upper edges of all buckets but the last: quantiles, or each value where they are few."""
+        """Returns upper edges of all buckets but the last: quantiles, or values where few."""
         if not self.seen:
             return ()
         if self.distinct is not None and len(self.distinct) <= buckets:

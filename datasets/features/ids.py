@@ -48,14 +48,14 @@ class _RuleEntry(Stored):
 
 
 class IdTables(Section):
-    """Table → its `IdMap`; a vocabulary is a Parquet file."""
+    """Section of encoder.json: table → its `IdMap`; a vocabulary is a Parquet file."""
 
     name = "tables"
     entry = Annotated[_VocabularyEntry | _RuleEntry, Field(discriminator="encoding")]
     required = True
 
     def write(self, rule: IdMap, folder: Path, stem: str) -> Any:
-        """The rule, or the name of the file that holds the vocabulary."""
+        """Returns the rule, or the name of the file that holds the vocabulary."""
         if not isinstance(rule, Vocabulary):
             encoding = "hash" if isinstance(rule, HashRule) else "managed"
             return {"encoding": encoding, **asdict(rule)}
@@ -67,7 +67,7 @@ class IdTables(Section):
         return {"encoding": "vocabulary", "kind": rule.kind, "file": file}
 
     def read(self, entry: Any, folder: Path) -> IdMap:
-        """What was written."""
+        """Reads what `write` wrote."""
         if entry["encoding"] != "vocabulary":
             rule = {"hash": HashRule, "managed": ManagedRule}[entry["encoding"]]
             return rule(kind=entry["kind"], size=entry["size"])
@@ -81,7 +81,7 @@ class IdTables(Section):
         )
 
     def marks(self, rules: dict[str, IdMap]) -> Iterator[bytes | memoryview]:
-        """Not all keys are looked at."""
+        """Yields what tells tables of ids apart; not all keys are looked at."""
         for name, id_map in rules.items():
             if isinstance(id_map, Vocabulary):
                 yield f"{name} {id_map.kind} {id_map.keys[:1000].to_pylist()}".encode()
@@ -91,7 +91,7 @@ class IdTables(Section):
 
 
 class IdCodec(Codec[IdFeatureT]):
-    """A feature that looks ids up, in a table of its own or one that others look up as well."""
+    """Codec of a feature that looks ids up, in a table of its own or a shared one."""
 
     sections = (IdTables(),)
     # How much is read, who gets a row, and how fast rows learn
@@ -108,16 +108,16 @@ class IdCodec(Codec[IdFeatureT]):
         self.dim = self.settings.dim or config.model.embedding_dim
 
     def label(self, origin: str) -> str:
-        """What it is called in an error."""
+        """Name for errors."""
         raise NotImplementedError
 
     @property
     def lookups(self) -> list[FeatureSpec]:
-        """Itself."""
+        """Its own name: it looks one id up."""
         return [FeatureSpec(name=self.feature.name, table=self.table, pooling="sum")]
 
     def tables(self, rules: Rules) -> list[TableSpec]:
-        """The table of its ids."""
+        """Returns the table of its ids."""
         return [
             TableSpec(
                 name=self.table,
@@ -130,41 +130,41 @@ class IdCodec(Codec[IdFeatureT]):
 
     @property
     def keys(self) -> list[tuple[str, str]]:
-        """Its table."""
+        """Rule of its table's ids."""
         return [("tables", self.table)]
 
     def ids(self, rules: Rules) -> IdMap:
-        """What turns ids into rows."""
+        """Returns what turns ids into rows."""
         return rules["tables"][self.table]
 
     def start(
         self, origin: str, codecs: Sequence[Codec[Any]], *, settle: bool = False
     ) -> CountFit | KindFit:
-        """Counts ids, or finds out their kind; `settle` as there."""
+        """Returns what counts ids, or finds their kind; `settle` as there."""
         return (CountFit if self.counted else KindFit)(self.label(origin), settle=settle)
 
     def finish(self, fits: Sequence[Any], rules: Rules) -> None:
-        """One table's ids, over all the features that share it."""
+        """Makes one table's ids of all the features that share it."""
         found = [fit.finish() for fit in fits]
         rules["tables"][self.table] = (
             self.vocabulary(found) if self.counted else self.uncounted(widest(found))
         )
 
     def vocabulary(self, counts: list[Counts]) -> Vocabulary:
-        """Of counted ids; it may not outgrow the table."""
+        """Makes a vocabulary of counted ids; it may not outgrow the table."""
         vocabulary = Vocabulary.of(counts, self.settings.min_count)
         refuse_too_many(len(vocabulary.keys), self.settings, counts[0].label, vocabulary.counts)
         return vocabulary
 
     def uncounted(self, kind: KeyKind) -> IdMap:
-        """Of ids that are not counted."""
+        """Makes a rule for ids that are not counted."""
         if self.settings.encoding == "hash":
             return HashRule(kind=kind, size=self.settings.hash_size)
         assert self.settings.rows is not None, "the config asks for them"
         return ManagedRule(kind=kind, size=self.settings.rows)
 
     def extend(self, rules: Rules, earlier: Rules, origin: str) -> None:
-        """Earlier ids keep their rows; new ones get the next, in today's order."""
+        """Keeps the rows of earlier ids; new ones get the next, in today's order."""
         before = earlier["tables"].get(self.table)
         if before is not None:
             label = self.extended_label(origin)
@@ -173,16 +173,16 @@ class IdCodec(Codec[IdFeatureT]):
             )
 
     def extended_label(self, origin: str) -> str:
-        """What it is called where an earlier run had other ids."""
+        """Name for errors where an earlier run had other ids."""
         return self.label(origin)
 
     def table_meanings(self) -> dict[str, dict[str, object]]:
-        """How ids become rows as well."""
+        """Returns what rows stand for: also how ids become rows."""
         [meaning] = super().table_meanings().values()
         return {self.table: meaning | {key: getattr(self.settings, key) for key in _OF_TABLES}}
 
     def rows(self, ids: np.ndarray, rules: Rules) -> np.ndarray:
-        """Raw ids as rows: by their remainder, since a baseline has nobody to ask."""
+        """Returns raw ids as rows by their remainder: a baseline has no owners to ask."""
         id_map = self.ids(rules)
         if not isinstance(id_map, ManagedRule):
             return ids

@@ -1,4 +1,4 @@
-"""Any number of ids a row, with a weight for each if there are."""
+"""List features: any number of ids a row, with a weight for each if there are."""
 
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -15,23 +15,23 @@ from mmoe.datasets.features.weighted_lists import list_ids
 
 
 class ListCodec(IdCodec[ListFeature]):
-    """A column of lists, and perhaps one of their weights."""
+    """Codec of a column of lists, and perhaps one of their weights."""
 
     # How files say it, and how much of it is read
     free = IdCodec.free | {"separator", "weights", "weight_separator", "max_length", "keep"}
 
     def label(self, origin: str) -> str:
-        """Its column of ids."""
+        """Name of its column of ids, for errors."""
         return f"{origin}: column {self.feature.source_column!r} (of {self.used_by})"
 
     @property
     def lookups(self) -> list[FeatureSpec]:
-        """Nothing with one id a row."""
+        """Nothing: it looks up no single id."""
         return []
 
     @property
     def lists(self) -> list[FeatureSpec]:
-        """Itself."""
+        """Its own name."""
         feature = self.feature
         return [
             FeatureSpec(
@@ -45,20 +45,20 @@ class ListCodec(IdCodec[ListFeature]):
     def start(
         self, origin: str, codecs: Sequence[Codec[Any]], *, settle: bool = True
     ) -> CountFit | KindFit:
-        """As for single ids; those cut out of text have the type that they look like."""
+        """Returns what counts ids, or finds their kind: in text, what it looks like."""
         return super().start(origin, codecs, settle=settle)
 
     def add(self, fit: Any, table: pa.Table, origin: str) -> None:
-        """More training rows."""
+        """Learns from more training rows."""
         fit.add(list_ids(table, self.feature, origin).values)
 
     def check(self, table: pa.Table, origin: str) -> None:
-        """Are its weights good?"""
+        """Refuses bad weights in rows that do not train."""
         if self.feature.weighted:
             list_ids(table, self.feature, origin)
 
     def encode(self, table: pa.Table, rules: Rules, origin: str) -> Coded:
-        """Ids and weights; an empty list has the id 0 with weight 1."""
+        """Encodes rows: ids and weights; an empty list has the id 0 with weight 1."""
         ragged = list_ids(table, self.feature, origin)
         weights_V = ragged.weights
         if weights_V is not None:
@@ -67,13 +67,13 @@ class ListCodec(IdCodec[ListFeature]):
         return Coded(lists=[(*ids_with_missing(ids_V, ragged.offsets), weights_V)])
 
     def meaning(self) -> dict[str, object]:
-        """Weighted lists are pooled otherwise; in which column weights stand does not matter."""
+        """Returns settings to keep; in which column the weights stand does not matter."""
         return super().meaning() | {"weighted": self.feature.weighted}
 
     def looked_up(
         self, table: pa.Table, rules: Rules, origin: str, numbers: Collection[str]
     ) -> list[LookedUp]:
-        """Ids with their weights; trees take the number of ids."""
+        """Returns ids with their weights; trees take the number of ids."""
         if self.feature.source_column in numbers:
             return []
         [(ids_V, offsets, weights_V)] = self.encode(table, rules, origin).lists

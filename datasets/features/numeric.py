@@ -1,4 +1,4 @@
-"""Numbers: logarithm, scaling, quantile buckets."""
+"""Numeric features: logarithm, scaling, quantile buckets."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -40,7 +40,7 @@ class NumericRule:
 
     @classmethod
     def fit(cls, feature: NumericFeature, numbers_N: np.ndarray) -> "NumericRule":
-        """Mean, deviation and bucket edges of the training values.
+        """Fits mean, deviation and bucket edges to training values.
 
         Args:
             feature: log, standardise, buckets.
@@ -63,7 +63,7 @@ class NumericRule:
         return FIRST_KNOWN + len(self.edges) + 1
 
     def scale(self, numbers_N: np.ndarray) -> np.ndarray:
-        """float32 [N], finite."""
+        """Scales numbers: float32 [N], finite."""
         with np.errstate(over="ignore"):  # to infinity, which is clipped below
             scaled_N = (_transform(numbers_N, self.log) - self.mean) / self.deviation
         missing_N = np.isnan(scaled_N)
@@ -72,7 +72,7 @@ class NumericRule:
         return np.clip(scaled_N, -_LIMIT, _LIMIT, out=scaled_N).astype(np.float32)
 
     def bucket(self, numbers_N: np.ndarray) -> np.ndarray:
-        """int32 [N]: 0 where missing, else 2 + number of edges below x."""
+        """Returns bucket ids, int32 [N]: 0 where missing, else 2 + edges below x."""
         ids_N = np.searchsorted(np.array(self.edges), numbers_N, side="left").astype(np.int32)
         ids_N += FIRST_KNOWN
         ids_N[np.isnan(numbers_N)] = MISSING
@@ -84,7 +84,7 @@ def _transform(numbers_N: np.ndarray, log: bool) -> np.ndarray:
 
 
 class NumberFit:
-    """Fits a rule chunk by chunk.
+    """Fits a `NumericRule` chunk by chunk.
 
     Args:
         feature: log, standardise, buckets.
@@ -97,7 +97,7 @@ class NumberFit:
         self.quantiles = Quantiles(sample, feature.buckets)
 
     def add(self, numbers_N: np.ndarray) -> None:
-        """More training rows: float64 [N], NaN where missing."""
+        """Adds more training rows: float64 [N], NaN where missing."""
         present = numbers_N[~np.isnan(numbers_N)]
         if self.feature.standardise:
             self.moments.add(_transform(present, self.feature.log))
@@ -105,7 +105,7 @@ class NumberFit:
             self.quantiles.add(present)
 
     def finish(self) -> NumericRule:
-        """The rule of all rows."""
+        """Returns the rule of all rows."""
         feature = self.feature
         mean, deviation = self.moments.finish()
         edges = self.quantiles.edges(feature.buckets) if feature.buckets else ()
@@ -125,43 +125,43 @@ class _StoredRule(Stored):
 
 
 class NumericRules(Section):
-    """Feature → its `NumericRule`."""
+    """Section of encoder.json: feature → its `NumericRule`."""
 
     name = "numeric"
     entry = _StoredRule
     required = True
 
     def write(self, rule: NumericRule, folder: Path, stem: str) -> Any:
-        """Its fields."""
+        """Returns the fields of a rule."""
         return asdict(rule)
 
     def read(self, entry: Any, folder: Path) -> NumericRule:
-        """What was written."""
+        """Reads what `write` wrote."""
         return NumericRule(**{**entry, "edges": tuple(entry["edges"])})
 
     def marks(self, rules: dict[str, NumericRule]) -> Iterator[bytes]:
-        """Nothing: last bits of numbers may differ from machine to machine."""
+        """Yields nothing: last bits of numbers may differ from machine to machine."""
         return iter(())
 
 
 class NumericCodec(Codec[NumericFeature]):
-    """A column of numbers."""
+    """Codec of a column of numbers."""
 
     sections = (NumericRules(),)
     content = "buckets"
 
     @property
     def dense_names(self) -> list[str]:
-        """Itself."""
+        """Its own name."""
         return [self.feature.name]
 
     @property
     def number_columns(self) -> list[str]:
-        """Its column."""
+        """Name of its column."""
         return [self.feature.source_column]
 
     def tables(self, rules: Rules) -> list[TableSpec]:
-        """The table of its buckets, if it has any."""
+        """Returns the table of its buckets, if it has any."""
         num_rows = self._rule(rules).num_rows
         names = self.feature.derived_names
         return [TableSpec(name=name, num_rows=num_rows, dim=self.dim) for name in names]
@@ -172,13 +172,13 @@ class NumericCodec(Codec[NumericFeature]):
         return [("numeric", self.feature.name)]
 
     def start(self, origin: str, codecs: Sequence[Codec[Any]]) -> NumberFit:
-        """Samples fewer values the more features have buckets."""
+        """Returns what fits its rule; it samples fewer values the more buckets there are."""
         bucketed = sum(isinstance(c, NumericCodec) and c.feature.buckets > 0 for c in codecs)
         sample = min(LARGEST_SAMPLE, max(_SMALLEST_SAMPLE, _SAMPLES // max(bucketed, 1)))
         return NumberFit(self.feature, sample)
 
     def add(self, fit: NumberFit, table: pa.Table, origin: str) -> None:
-        """More training rows."""
+        """Learns from more training rows."""
         [numbers_N] = self.numbers(table, origin)
         fit.add(numbers_N)
 
@@ -187,12 +187,12 @@ class NumericCodec(Codec[NumericFeature]):
         self.numbers(table, origin)
 
     def finish(self, fits: Sequence[NumberFit], rules: Rules) -> None:
-        """Scaling and buckets."""
+        """Makes the rule: scaling and buckets."""
         [fit] = fits
         rules["numeric"][self.feature.name] = fit.finish()
 
     def encode(self, table: pa.Table, rules: Rules, origin: str) -> Coded:
-        """The scaled number, and its bucket."""
+        """Encodes rows: the scaled number, and its bucket."""
         [numbers_N] = self.numbers(table, origin)
         rule = self._rule(rules)
         buckets = [rule.bucket(numbers_N)] if self.feature.buckets else []

@@ -1,4 +1,4 @@
-"""List-valued columns: flat values and offsets."""
+"""List-valued columns as flat values and offsets."""
 
 from dataclasses import dataclass
 
@@ -7,22 +7,21 @@ import pyarrow as pa
 
 from mmoe.config import ListFeature
 from mmoe.datasets.features.vocabulary import MISSING
-from mmoe.datasets.values import text
 from mmoe.datasets.values.arrow import pc
 from mmoe.datasets.values.plain import is_list, is_text, plain
 
 
 @dataclass(frozen=True)
 class Ragged:
-    """Row n holds `values[offsets[n]:offsets[n + 1]]`, with weights beside them if it has any."""
+    """Lists of rows: row n holds `values[offsets[n]:offsets[n + 1]]`, maybe with weights."""
 
     values: pa.ChunkedArray
     offsets: np.ndarray  # int64 [N + 1]
     weights: np.ndarray | None = None  # float32 [V]
 
 
-def to_ragged(column: pa.ChunkedArray, feature: ListFeature, *, settle: bool = False) -> Ragged:
-    """The lists of a column: an Arrow list, text with separators, or one id a row.
+def to_ragged(column: pa.ChunkedArray, feature: ListFeature) -> Ragged:
+    """Reads the lists of a column: an Arrow list, text with separators, or one id a row.
 
     Nulls, NaN and empty text inside a list are dropped; then at most `feature.max_length` ids are
     kept, the first or the last ones.
@@ -30,7 +29,6 @@ def to_ragged(column: pa.ChunkedArray, feature: ListFeature, *, settle: bool = F
     Args:
         column: N rows.
         feature: separator, max_length and keep.
-        settle: Give ids cut out of text the type they look like (when fitting).
     """
     if not is_list(column.type) and not is_text(column.type):
         return _single(column)
@@ -38,13 +36,11 @@ def to_ragged(column: pa.ChunkedArray, feature: ListFeature, *, settle: bool = F
     values = blank_items(values)
     keep_V, lengths_N = kept_items(values, lengths_N, feature)
     values = values if keep_V is None else values.filter(pa.array(keep_V))
-    if settle and is_text(column.type):
-        values = text.settle(values)
     return Ragged(values, offsets_of(lengths_N))
 
 
 def split_lists(column: pa.ChunkedArray, separator: str) -> tuple[pa.ChunkedArray, np.ndarray]:
-    """All items of a column of lists or of text with separators, and how many each row has."""
+    """Returns all items of a column of lists, and how many each row has."""
     if is_list(column.type):
         lists = _joined(column.cast(pa.large_list(column.type.value_type)))
     else:
@@ -55,7 +51,7 @@ def split_lists(column: pa.ChunkedArray, separator: str) -> tuple[pa.ChunkedArra
 
 
 def blank_items(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Items of text without blanks around them; null where they are empty or NaN."""
+    """Trims items of text; null where they are empty or NaN."""
     if is_text(values.type):
         values = pc.utf8_trim_whitespace(values)
         return pc.if_else(pc.equal(values, ""), pa.scalar(None, values.type), values)
@@ -67,7 +63,7 @@ def blank_items(values: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def offsets_of(lengths_N: np.ndarray) -> np.ndarray:
-    """Where each row's items begin, and where the last one's end; int64 [N + 1]."""
+    """Returns where each row's items begin, and where the last end; int64 [N + 1]."""
     return np.concatenate([[0], np.cumsum(lengths_N)]).astype(np.int64)
 
 
@@ -95,7 +91,7 @@ def _joined(column: pa.ChunkedArray) -> pa.Array:
 def kept_items(
     values: pa.ChunkedArray, lengths_N: np.ndarray, feature: ListFeature
 ) -> tuple[np.ndarray | None, np.ndarray]:
-    """Which items stay without nulls and what is beyond max_length (None: all); and how many."""
+    """Returns which items stay (no nulls, none beyond max_length), None: all; and how many."""
     most = feature.max_length
     if not values.null_count and (most is None or not (lengths_N > most).any()):
         return None, lengths_N
@@ -120,7 +116,7 @@ def _single(column: pa.ChunkedArray) -> Ragged:
 
 
 class RaggedRows:
-    """Where the items of the given rows' lists are; rows up to `height` are padding, one item each.
+    """Where the items of given rows' lists are; padding rows have one item each.
 
     Attributes:
         lengths_B: int32 [height].
@@ -137,11 +133,11 @@ class RaggedRows:
         self.lengths_B[: len(rows_B)] = lengths_B
 
     def ids(self, values_V: np.ndarray) -> np.ndarray:
-        """The rows' ids, int64; padding is missing."""
+        """Returns the rows' ids, int64; padding is missing."""
         return self._filled(values_V, MISSING, np.int64)
 
     def weights(self, weights_V: np.ndarray | None) -> np.ndarray:
-        """The rows' weights, float32; 1 where there are none, and in padding."""
+        """Returns the rows' weights, float32; 1 where there are none, and in padding."""
         if weights_V is None:
             return np.ones(self.total + self.padding, np.float32)
         return self._filled(weights_V, 1, np.float32)

@@ -1,4 +1,4 @@
-"""Which codec each kind of feature has."""
+"""Registry: which codec each kind of feature has."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -29,10 +29,10 @@ CODECS: Mapping[type[Feature], type[Codec[Any]]] = {
 
 
 def codecs_of(config: RunConfig) -> list[Codec[Any]]:
-    """A codec for each feature, in their order."""
+    """Makes a codec for each feature, in their order."""
     return [CODECS[type(feature)](feature, config) for feature in config.features]
 
 
 def sections() -> dict[str, Section]:
-    """The sections of encoder.json, in their order."""
+    """Lists the sections of encoder.json, in their order."""
     return {section.name: section for codec in CODECS.values() for section in codec.sections}

@@ -25,7 +25,7 @@ FIRST_KNOWN = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Vocabulary:
-    """The ids of training get a row each, the most frequent first; equal counts in key order.
+    """Rows for the ids of training, the most frequent first; equal counts in key order.
 
     Attributes:
         kind: What the ids are, over all features that share the table.
@@ -64,9 +64,9 @@ class Vocabulary:
         return cls.of([fit.finish() for fit in fits], min_count)
 
     @classmethod
-    def of(cls, parts: Sequence[Counts], min_count: int) -> "Vocabulary":
-        """From the counts of each column that shares the table."""
-        kind, counts = count_keys(parts)
+    def of(cls, columns: Sequence[Counts], min_count: int) -> "Vocabulary":
+        """Makes one of the counts of each column that shares the table."""
+        kind, counts = count_keys(columns)
         counts = counts.filter(pc.greater_equal(counts["count"], min_count))
         counts = counts.sort_by([("count", "descending"), ("key", "ascending")])
         return cls(
@@ -76,7 +76,7 @@ class Vocabulary:
         )
 
     def lookup(self, column: pa.ChunkedArray, label: str) -> np.ndarray:
-        """int32 [N]: 0 where missing, 1 where not known, 2 and up for known ids."""
+        """Returns rows, int32 [N]: 0 where missing, 1 where unknown, 2 and up for known ids."""
         keys = to_keys(column, self.kind, label)
         places_N = self._index.places(keys)
         ids_N = np.where(places_N < 0, UNSEEN, places_N + FIRST_KNOWN).astype(np.int32)
@@ -92,7 +92,7 @@ class Vocabulary:
 
 @dataclass(frozen=True, kw_only=True)
 class HashRule:
-    """Every id is hashed into `size` rows; nothing is stored of the ids themselves.
+    """Rows by hash: every id is hashed into `size` rows; no id is stored.
 
     Row 1 stays for values that are no id of this kind (text, where training had integers).
     """
@@ -106,7 +106,7 @@ class HashRule:
         return FIRST_KNOWN + self.size
 
     def lookup(self, column: pa.ChunkedArray, label: str) -> np.ndarray:
-        """int32 [N]: 0 where missing, 1 where no id of this kind, else 2 + hash mod size."""
+        """Returns rows, int32 [N]: 0 missing, 1 no id of this kind, else 2 + hash mod size."""
         keys = to_keys(column, self.kind, label)
         ids_N = (hash_keys(keys) % np.uint64(self.size)).astype(np.int32)
         ids_N += FIRST_KNOWN
@@ -115,7 +115,7 @@ class HashRule:
 
 @dataclass(frozen=True, kw_only=True)
 class ManagedRule:
-    """Ids stay what they are; the embeddings give `size` of them a row while training goes on."""
+    """Raw ids: the embeddings give `size` of them a row while training goes on."""
 
     kind: KeyKind
     size: int
@@ -126,7 +126,7 @@ class ManagedRule:
         return FIRST_KNOWN + self.size
 
     def lookup(self, column: pa.ChunkedArray, label: str) -> np.ndarray:
-        """int64 [N]: 0 where missing, 1 where no id of this kind, else the raw id, 2 and up."""
+        """Returns int64 [N]: 0 missing, 1 no id of this kind, else the raw id, 2 and up."""
         keys = to_keys(column, self.kind, label)
         return _marked(raw_ids(keys, FIRST_KNOWN), keys, column, self.kind)
 

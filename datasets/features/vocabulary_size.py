@@ -1,4 +1,4 @@
-"""A vocabulary may not outgrow its table."""
+"""Refuses a vocabulary that outgrows its table."""
 
 import numpy as np
 
@@ -14,7 +14,7 @@ def refuse_too_many(
     counts: np.ndarray | None = None,
     otherwise: str = "encoding: hash",
 ) -> None:
-    """Raises where more ids want a row than `max_rows` (or int32) allows.
+    """Refuses more ids than `max_rows` (or int32) allows.
 
     Args:
         num_ids: Ids that would have a row of their own.

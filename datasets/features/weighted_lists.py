@@ -22,7 +22,7 @@ _LARGEST = 1e9  # float32 products of this and ordinary embeddings stay finite
 
 
 def list_ids(table: pa.Table, feature: ListFeature, origin: str) -> Ragged:
-    """The lists of a feature's column, with the weights of their ids where the feature has any.
+    """Reads the lists of a feature's column, with the weights of their ids if it has any.
 
     The weights of a mean are divided by their sum, row by row; where that is 0, all stay 0.
 

@@ -1,4 +1,4 @@
-"""In what a run's rows differ from those that it began with, in words."""
+"""Says how a run's rows differ from those that it began with."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -8,19 +8,19 @@ from mmoe.datasets.files.fingerprint import DataPrint, RowsPrint
 _SHOWN = 3
 
 
-def same_rows(before: DataPrint, now: DataPrint, part: str | None = None) -> bool:
-    """Whether the same content comes in the same order; names and folders do not matter.
+def same_rows(before: DataPrint, now: DataPrint, split: str | None = None) -> bool:
+    """Returns whether the same content comes in the same order, whatever its name and folder.
 
     Args:
         before: What a run began with.
         now: What there is.
-        part: Only this one; None: all.
+        split: Only this one; None: all.
     """
-    return before.kind == now.kind and _contents(before, part) == _contents(now, part)
+    return before.kind == now.kind and _contents(before, split) == _contents(now, split)
 
 
 def data_changes(before: DataPrint, now: DataPrint) -> list[str]:
-    """What was changed, removed, added, renamed or put into another order; the first comes first.
+    """Lists what was changed, removed, added, renamed or reordered; the first comes first.
 
     Where all files lie does not matter, their names below the folder that they share do.
 
@@ -37,21 +37,21 @@ def data_changes(before: DataPrint, now: DataPrint) -> list[str]:
         words = {"files": "files", "tables": "tables in memory"}
         return [f"the rows came from {words[before.kind]}, and now come from {words[now.kind]}"]
     found: list[str] = []
-    for part in dict.fromkeys([*before.parts, *now.parts]):
-        one, two = before.parts.get(part, []), now.parts.get(part, [])
+    for split in dict.fromkeys([*before.parts, *now.parts]):
+        one, two = before.parts.get(split, []), now.parts.get(split, [])
         found += _of_tables(one, two) if now.kind == "tables" else _of_files(one, two)
     return found
 
 
 def shown(changes: Sequence[str]) -> str:
-    """As many as fit into a line."""
+    """Joins as many changes as fit into a line."""
     more = f", and {len(changes) - _SHOWN:,} more" if len(changes) > _SHOWN else ""
     return ", ".join(changes[:_SHOWN]) + more
 
 
-def _contents(data: DataPrint, part: str | None) -> list[tuple[str, list[tuple[int, str]]]]:
-    parts = data.parts if part is None else {part: data.parts.get(part, [])}
-    return [(name, [_content(one) for one in rows]) for name, rows in parts.items()]
+def _contents(data: DataPrint, split: str | None) -> list[tuple[str, list[tuple[int, str]]]]:
+    splits = data.parts if split is None else {split: data.parts.get(split, [])}
+    return [(name, [_content(one) for one in rows]) for name, rows in splits.items()]
 
 
 def _content(one: RowsPrint) -> tuple[int, str]:

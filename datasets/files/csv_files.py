@@ -33,12 +33,12 @@ class _Header:
 
 
 def csv_columns(path: DataFile) -> list[str]:
-    """The header's names; of equal ones the second becomes NAME.1, as in pandas."""
+    """Reads the header's names; of equal ones the second becomes NAME.1, as in pandas."""
     return _read_header(path).names
 
 
 def read_csv(path: DataFile, columns: list[str] | None) -> pa.Table:
-    """The whole file, all columns large_string; empty cells are null.
+    """Reads the whole file, all columns large_string; empty cells are null.
 
     Raises:
         ValueError: The file is empty, truncated, no UTF-8, ragged, or lacks a column.
@@ -52,7 +52,7 @@ def read_csv(path: DataFile, columns: list[str] | None) -> pa.Table:
 
 
 def iter_csv(path: DataFile, columns: list[str] | None) -> Iterator[pa.Table]:
-    """The same rows in the same order, block by block."""
+    """Yields the same rows in the same order, block by block."""
     header = _read_header(path)
     try:
         reader = pacsv.open_csv(_open(path), **_options(path, header, columns))

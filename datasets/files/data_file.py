@@ -1,4 +1,4 @@
-"""One file of rows: where it lies, and what its folders' names say about its rows."""
+"""`DataFile`: where a file of rows lies, and what its folders' names say about its rows."""
 
 import re
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"  # what Hive and Spark call the folder 
 
 @dataclass(frozen=True)
 class DataFile:
-    """A local path, or an address that fsspec knows (`s3://…`, `memory://…`).
+    """A file of rows: a local path, or an address that fsspec knows (`s3://…`).
 
     Example:
         >>> file = DataFile("logs/day=2024-01-31/country=DE/part-0.parquet")
@@ -33,12 +33,12 @@ class DataFile:
 
     @property
     def name(self) -> str:
-        """The last part of the address."""
+        """Last part of the address."""
         return self.address.rstrip("/").rpartition("/")[2]
 
     @property
     def absolute(self) -> str:
-        """The whole address, with slashes."""
+        """Whole address, with slashes."""
         if is_address(self.address):
             return self.address
         return Path(self.address).absolute().as_posix()
@@ -55,7 +55,7 @@ class DataFile:
         return found
 
     def open(self) -> Any:
-        """The bytes as a file object.
+        """Opens the file for reading bytes.
 
         Raises:
             OSError: It is not there, or cannot be read.
@@ -65,7 +65,7 @@ class DataFile:
         return Path(self.address).open("rb")
 
     def size(self) -> int:
-        """Bytes.
+        """Returns the number of bytes.
 
         Raises:
             OSError: It is not there.
@@ -73,7 +73,7 @@ class DataFile:
         return self.state()[0]
 
     def state(self) -> tuple[int, object]:
-        """Bytes, and what else changes when the file is written anew (time, inode, tag).
+        """Returns what changes when the file is written anew: bytes, and time, inode or tag.
 
         Raises:
             OSError: It is not there.
@@ -87,7 +87,7 @@ class DataFile:
         return int(info["size"]), str(sorted(info.items(), key=str))
 
     def ranges(self, spans: Sequence[tuple[int, int]]) -> list[bytes]:
-        """The bytes of each span, from the first one up to, not including, the second.
+        """Reads the bytes of each span, from its first up to, not including, its second.
 
         Raises:
             OSError: It is not there.
@@ -103,7 +103,7 @@ class DataFile:
         return found
 
     def checksum(self) -> bytes | None:
-        """Of the content, where the file system keeps one; local ones do not.
+        """Returns the file system's checksum of the content; local ones keep none.
 
         Raises:
             OSError: It is not there.
@@ -116,16 +116,16 @@ class DataFile:
 
 
 def is_address(path: str) -> bool:
-    """Does fsspec have to resolve it?"""
+    """Returns whether fsspec has to resolve it."""
     return "://" in path
 
 
 def is_glob(path: str) -> bool:
-    """Does it hold a wildcard?"""
+    """Returns whether it holds a wildcard."""
     return _GLOB.search(path) is not None
 
 
 def natural_key(text: str) -> list[tuple[int, int, str]]:
-    """Sorts part-2 before part-10."""
+    """Makes a sort key by which part-2 comes before part-10."""
     parts = re.split(r"(\d+)", text)
     return [(1, int(part), "") if part.isdigit() else (0, 0, part) for part in parts]

@@ -1,4 +1,4 @@
-"""What a run's rows came from, told apart cheaply: files by size and content, tables by rows.
+"""Fingerprints of a run's rows, taken cheaply: files by size and content, tables by rows.
 
 Nothing is read in whole that is large: of a file its ends and some blocks between, of Parquet the
 footer too, which holds sizes and value ranges of every column. Times of files say nothing: copies
@@ -33,7 +33,7 @@ _AT_ONCE = 8  # files; each is a few waits for a disk or an object store
 
 
 class RowsPrint(Strict):
-    """One file or table.
+    """Fingerprint of one file or table.
 
     Attributes:
         name: As seen from the folder that all files share; of a table the split.
@@ -47,7 +47,7 @@ class RowsPrint(Strict):
 
 
 class DataPrint(Strict):
-    """All that a run's rows came from, in order: rows are numbered by it.
+    """Fingerprint of all that a run's rows came from, in the order that numbers them.
 
     Attributes:
         kind: Files, or tables that were in memory or generated.
@@ -61,35 +61,35 @@ class DataPrint(Strict):
 
     @property
     def rows(self) -> list[RowsPrint]:
-        """Of all parts."""
+        """Fingerprints of all splits."""
         return [one for prints in self.parts.values() for one in prints]
 
     def address(self, one: RowsPrint) -> str:
-        """Of one of its files."""
+        """Returns the address of one of its files."""
         return f"{self.folder}/{one.name}"
 
     def among(self, other: "DataPrint") -> "DataPrint":
-        """Its files that `other` has too, in its own order, under the names there."""
+        """Keeps files that `other` has too, in its own order, under the names there."""
         names = {other.address(one): one.name for one in other.rows}
-        parts = {
-            part: [
+        splits = {
+            split: [
                 one.model_copy(update={"name": names[self.address(one)]})
                 for one in rows
                 if self.address(one) in names
             ]
-            for part, rows in self.parts.items()
+            for split, rows in self.parts.items()
         }
-        return self.model_copy(update={"folder": other.folder, "parts": parts})
+        return self.model_copy(update={"folder": other.folder, "parts": splits})
 
     def digest(self) -> str:
-        """Of everything but the folder."""
+        """Returns a digest of everything but the folder."""
         return sha256(repr((self.kind, self.parts)).encode()).hexdigest()[:16]
 
 
 def print_data(
     config: RunConfig, splits: Splits | None = None, data: str | Path | None = None
 ) -> DataPrint:
-    """Looks at a run's tables, or else at its files.
+    """Takes the fingerprint of a run's tables, or else of its files.
 
     Args:
         config: Of the run.
@@ -103,15 +103,15 @@ def print_data(
 
 
 def print_files(
-    parts: Mapping[str, Paths], looked_at: dict[DataFile, tuple[int, str]] | None = None
+    splits: Mapping[str, Paths], looked_at: dict[DataFile, tuple[int, str]] | None = None
 ) -> DataPrint:
-    """Looks at the files of each part, a few blocks of every one.
+    """Takes the fingerprint of the files of each split, by a few blocks of every one.
 
     Args:
-        parts: Paths by part.
+        splits: Paths by split.
         looked_at: Sizes and digests of files that need not be looked at again; gets the others.
     """
-    files = {part: resolve_files(paths) for part, paths in parts.items()}
+    files = {split: resolve_files(paths) for split, paths in splits.items()}
     every = list(dict.fromkeys(file for found in files.values() for file in found))
     looked_at = {} if looked_at is None else looked_at
     new = [file for file in every if file not in looked_at]
@@ -119,17 +119,17 @@ def print_files(
         looked_at.update(zip(new, pool.map(_look_at, new), strict=True))
     folder = _shared_folder(every)
     prints = {
-        part: [
+        split: [
             RowsPrint(name=_below(folder, file), size=looked_at[file][0], digest=looked_at[file][1])
             for file in found
         ]
-        for part, found in files.items()
+        for split, found in files.items()
     }
     return DataPrint(kind="files", folder=folder, parts=prints)
 
 
 def print_tables(splits: Splits) -> DataPrint:
-    """Looks at some rows of each table."""
+    """Takes the fingerprint of each table, by some of its rows."""
     tables = {"train": splits.train, "validation": splits.validation, "test": splits.test}
     return DataPrint(
         kind="tables",

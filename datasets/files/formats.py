@@ -1,4 +1,4 @@
-"""One file of any kind: Parquet, CSV or Arrow, with the columns that its folders name."""
+"""One file of any format: Parquet, CSV or Arrow, with the columns that its folders name."""
 
 from collections.abc import Iterator
 
@@ -18,13 +18,13 @@ from mmoe.datasets.files.resolve import kind_of
 
 
 def file_columns(file: DataFile) -> list[str]:
-    """The file's own columns, then those of its folders (`day=2024-01-31/`)."""
+    """Lists the file's own columns, then those of its folders (`day=2024-01-31/`)."""
     own = _own_columns(file)
     return own + [name for name in file.partitions if name not in own]
 
 
 def folder_columns(file: DataFile) -> dict[str, str | None]:
-    """Columns that the folders name and the file itself has not, each with its one value."""
+    """Returns columns that folders name and the file has not, each with its one value."""
     if not file.partitions:
         return {}
     own = _own_columns(file)
@@ -32,7 +32,7 @@ def folder_columns(file: DataFile) -> dict[str, str | None]:
 
 
 def read_file(file: DataFile, names: list[str]) -> pa.Table:
-    """The whole file; columns of folders are text."""
+    """Reads the whole file; columns of folders are text."""
     folders = folder_columns(file)
     own = [name for name in names if name not in folders]
     kind = kind_of(file)
@@ -51,7 +51,7 @@ def iter_file(
     folders: dict[str, str | None] | None = None,
     footers: Footers | None = None,
 ) -> Iterator[pa.Table]:
-    """The same rows in the same order, at most about `rows` at a time (CSV: a block).
+    """Yields the same rows in the same order, at most about `rows` at a time (CSV: a block).
 
     Args:
         file: The file.
@@ -84,7 +84,7 @@ def with_folders(table: pa.Table, names: list[str], folders: dict[str, str | Non
 
 
 def file_types(file: DataFile) -> pa.Schema:
-    """The columns and their types; those of CSV files and of folders are text."""
+    """Returns the columns and their types; those of CSV files and of folders are text."""
     kind = kind_of(file)
     if kind == "parquet":
         own = parquet_layout(file)[0]

@@ -1,4 +1,7 @@
-"""Arrow IPC files: the file format (Feather too), and the stream format."""
+"""Arrow IPC files: the file format (Feather too), and the stream format.
+
+`pyarrow.dataset` reads the file format alone, and refuses files in which a name repeats.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,18 +17,18 @@ _MAGIC = b"ARROW1"
 
 
 def ipc_columns(file: DataFile) -> list[str]:
-    """Names of the columns; of equal ones the second becomes NAME.1, as in CSV."""
+    """Lists the columns' names; of equal ones the second becomes NAME.1, as in CSV."""
     return ipc_schema(file).names
 
 
 def ipc_schema(file: DataFile) -> pa.Schema:
-    """The columns and their types."""
+    """Returns the columns and their types."""
     with _open(file, None) as (_, schema):
         return schema
 
 
 def read_ipc(file: DataFile, columns: list[str] | None) -> pa.Table:
-    """The whole file, `columns` in their order.
+    """Reads the whole file, `columns` in their order.
 
     Raises:
         ValueError: The file is empty, truncated, no Arrow file, or lacks a column.
@@ -37,7 +40,7 @@ def read_ipc(file: DataFile, columns: list[str] | None) -> pa.Table:
 
 
 def iter_ipc(file: DataFile, columns: list[str] | None, rows: int) -> Iterator[pa.Table]:
-    """The same rows in the same order, at most `rows` at a time; holds one record batch."""
+    """Yields the same rows in the same order, at most `rows` at a time; holds a record batch."""
     with _open(file, columns) as (reader, schema):
         for batch in _batches(file, reader):
             for start in range(0, batch.num_rows, rows):

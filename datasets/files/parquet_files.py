@@ -1,4 +1,7 @@
-"""Parquet files on pyarrow."""
+"""Parquet files on pyarrow.
+
+`pyarrow.dataset` takes as long and as much memory, and refuses files in which a name repeats.
+"""
 
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -18,13 +21,13 @@ _BUFFER, _REMOTE_BUFFER = 1 << 18, 1 << 22
 
 
 def parquet_columns(path: DataFile) -> list[str]:
-    """Names of the top-level columns; of equal ones the second becomes NAME.1, as in CSV."""
+    """Lists the top-level columns' names; of equal ones the second becomes NAME.1."""
     with _open(path) as file:
         return distinct_names(file.schema_arrow.names)
 
 
 def read_parquet(path: DataFile, columns: list[str] | None) -> pa.Table:
-    """The whole file, `columns` in their order.
+    """Reads the whole file, `columns` in their order.
 
     Raises:
         ValueError: The file is empty, truncated, no Parquet, or lacks a column.
@@ -39,7 +42,7 @@ def read_parquet(path: DataFile, columns: list[str] | None) -> pa.Table:
 
 
 class Footers:
-    """Footers of files that are read row group by row group: each is parsed once, and kept.
+    """Cache of footers of files that are read row group by row group: each is parsed once.
 
     A footer describes all row groups of its file, so parsing it for each of them would take time
     that grows with their square. Those used last are kept, up to so many bytes; a file that was
@@ -55,7 +58,7 @@ class Footers:
         self._lock = Lock()
 
     def get(self, path: DataFile, state: object) -> pq.FileMetaData | None:
-        """That of the file as it is now; None where it has to be parsed."""
+        """Returns the footer of the file as it is now; None where it has to be parsed."""
         with self._lock:
             known, footer = self._known.get(str(path), (None, None))
             if footer is None or known != state:
@@ -64,7 +67,7 @@ class Footers:
             return footer
 
     def keep(self, path: DataFile, state: object, footer: pq.FileMetaData) -> None:
-        """Remembers one, and forgets those that nobody has asked for in a while."""
+        """Remembers a footer, and forgets those that nobody has asked for in a while."""
         with self._lock:
             self._known[str(path)] = state, footer
             self._known.move_to_end(str(path))
@@ -80,7 +83,7 @@ def iter_parquet(
     row_group: int | None = None,
     footers: Footers | None = None,
 ) -> Iterator[pa.Table]:
-    """The same rows in the same order, at most `rows` at a time; holds one row group at most.
+    """Yields the same rows in the same order, at most `rows` at a time; holds one row group.
 
     Args:
         path: The file.
@@ -103,7 +106,7 @@ def iter_parquet(
 
 
 def parquet_layout(path: DataFile) -> tuple[pa.Schema, list[int]]:
-    """The columns' types and the number of rows of each row group; reads the footer alone."""
+    """Reads the columns' types and the rows of each row group, from the footer alone."""
     with _open(path) as file:
         schema, metadata = file.schema_arrow, file.metadata
         names = distinct_names(schema.names)
@@ -112,7 +115,7 @@ def parquet_layout(path: DataFile) -> tuple[pa.Schema, list[int]]:
 
 
 def parquet_bytes(path: DataFile, columns: list[str]) -> int:
-    """Bytes that the given columns hold, decompressed."""
+    """Returns the bytes that the given columns hold, decompressed."""
     with _open(path) as file:
         metadata, total, wanted = file.metadata, 0, set(columns)
         for g in range(metadata.num_row_groups):

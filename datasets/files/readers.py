@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from mmoe.datasets.files.data_file import DataFile
 from mmoe.datasets.files.formats import file_columns, folder_columns, iter_file, read_file
-from mmoe.datasets.files.resolve import Source, describe, kind_of, resolve_files
+from mmoe.datasets.files.resolve import Source, kind_of, resolve_files
 from mmoe.datasets.rows.places import cast_column, number_rows
 from mmoe.datasets.values.arrow import pc
 from mmoe.datasets.values.plain import is_list, is_text, plain
@@ -18,7 +18,7 @@ _ANY_INTEGER = pa.decimal128(20, 0)  # of 64 bits, with a sign or without
 
 
 def column_names(paths: Paths) -> list[str]:
-    """The columns of the (first) file, and those that the folders of all files name."""
+    """Lists the columns of the (first) file, and those that the folders of all files name."""
     files = resolve_files(paths)
     shared = set.intersection(*(set(file.partitions) for file in files))
     own = set(file_columns(files[0])) - set(folder_columns(files[0]))
@@ -100,17 +100,12 @@ def iter_tables(paths: Paths, columns: list[str] | None, rows_per_chunk: int) ->
         yield number_rows(_concat(files, [_read(file, names) for file in files]), [])
 
 
-def read_origin(paths: Paths) -> str:
-    """What to call the data in messages about all of it."""
-    return describe(paths)
-
-
 def _read(file: DataFile, names: list[str]) -> pa.Table:
     return plain_columns(read_file(file, names))
 
 
 def plain_columns(table: pa.Table) -> pa.Table:
-    """Dictionary-encoded columns decoded, all text as large_string."""
+    """Decodes dictionary-encoded columns, and casts all text to large_string."""
     columns = [plain(table.column(position)) for position in range(table.num_columns)]
     return pa.Table.from_arrays(columns, names=table.column_names)
 
@@ -130,7 +125,7 @@ def _concat(files: list[DataFile], tables: list[pa.Table]) -> pa.Table:
 
 
 def common_schema(files: Iterable[DataFile], schemas: Iterable[pa.Schema]) -> pa.Schema:
-    """One type for each column over all files, whose columns stand in one order.
+    """Finds one type for each column over all files, whose columns stand in one order.
 
     Raises:
         ValueError: Two files' types have none in common; names both.
@@ -152,7 +147,7 @@ def common_schema(files: Iterable[DataFile], schemas: Iterable[pa.Schema]) -> pa
 
 
 def widen(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
-    """The type that holds both, or None where there is none worth having."""
+    """Returns the type that holds both, or None where there is none worth having."""
     if left == right or pa.types.is_null(right):
         return left
     if pa.types.is_null(left):
@@ -175,7 +170,7 @@ def widen(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
 def signed_where_it_fits(
     schemas: Sequence[pa.Schema], largest: Sequence[Callable[[str], int]]
 ) -> list[pa.Schema]:
-    """Unsigned columns of 64 bits as signed ones, where their values allow it and others need it.
+    """Casts unsigned 64-bit columns to signed where values allow it and others need it.
 
     Args:
         schemas: Of each file.
@@ -195,7 +190,7 @@ def signed_where_it_fits(
 
 
 def largest_in_file(file: DataFile, name: str, rows_per_chunk: int) -> int:
-    """The largest value of a column of integers, or of lists of them; 0 where there is none."""
+    """Returns the largest value of a column of integers, or of lists of them, or 0."""
     tables = iter_file(file, [name], rows_per_chunk)
     return max((_largest_value(plain_columns(table), name) for table in tables), default=0)
 

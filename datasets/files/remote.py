@@ -8,7 +8,7 @@ from mmoe.datasets.files.data_file import DataFile, is_glob, natural_key
 
 
 def resolve_address(address: str, choose: Callable[[Iterable[str]], list[str]]) -> list[DataFile]:
-    """The files that an address means.
+    """Lists the files that an address means.
 
     Args:
         address: Of a file, a folder or a glob, such as `s3://logs/day=*/*.parquet`.

@@ -18,7 +18,7 @@ Source = str | Path | DataFile
 
 
 def resolve_files(paths: Source | Iterable[Source]) -> list[DataFile]:
-    """The data files that `paths` means.
+    """Lists the data files that `paths` means, in natural order.
 
     A folder means every data file below it, in natural order (part-2 before part-10), without names
     that start with a dot or an underscore; so does a glob such as `logs/2024-*`.
@@ -39,7 +39,7 @@ def resolve_files(paths: Source | Iterable[Source]) -> list[DataFile]:
 
 
 def kind_of(file: DataFile) -> str:
-    """`parquet`, `ipc` or `csv`: by its name; by its first bytes where the name says nothing."""
+    """Returns `parquet`, `ipc` or `csv`: by its name, else by its first bytes."""
     kind = _kind_of_name(file.name)
     if kind is None:
         with file.open() as stream:
@@ -48,7 +48,7 @@ def kind_of(file: DataFile) -> str:
 
 
 def describe(paths: Source | Iterable[Source]) -> str:
-    """What the user wrote, for error messages."""
+    """Returns what the user wrote, for error messages."""
     if isinstance(paths, Source):
         return str(paths)
     names = [str(path) for path in paths]

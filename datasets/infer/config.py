@@ -34,7 +34,7 @@ _SEEDS = 50  # split seeds tried until each split has both classes of each label
 
 @dataclass(kw_only=True)
 class Reasons:
-    """Why the config is what it is; becomes its comments.
+    """Why the inferred config is what it is; becomes its comments.
 
     Attributes:
         split: Of the split.
@@ -63,7 +63,7 @@ def infer_config(
     path: str | Path | None = None,
     origin: str = "data",
 ) -> tuple[RunConfig, Reasons]:
-    """Looks at every column and writes down a config that trains as it is.
+    """Infers a config that trains as it is, from a look at every column.
 
     Args:
         table: All rows; the labels and everything else.
@@ -256,7 +256,7 @@ def _useless(profile: ColumnProfile) -> str | None:
         return "the same value in every row"
     if profile.unique_per_row:
         return "its value is different in every row"
-    if profile.nature == "moment" or time_like(profile):
+    if profile.nature == "datetime" or time_like(profile):
         return (
             "a moment in time, which does not come again; kind: datetime takes its hour and weekday"
         )

@@ -39,7 +39,7 @@ class GuessedFeature:
 
 
 def guess_feature(profile: ColumnProfile, name: str) -> GuessedFeature:
-    """The feature a column becomes; columns to leave out are sorted out before."""
+    """Guesses the feature that a column becomes; columns to leave out are sorted out before."""
     column = None if name == profile.name else profile.name
     if profile.nature == "list" or profile.separator:
         separator = profile.separator or "|"
@@ -52,7 +52,7 @@ def guess_feature(profile: ColumnProfile, name: str) -> GuessedFeature:
 
 
 def group_column(profiles: list[ColumnProfile]) -> ColumnProfile | None:
-    """The key of GAUC: a user's id that comes back, else a session's or query's."""
+    """Guesses the key of GAUC: a user's id that comes back, else a session's or query's."""
     for pattern in (_USER_NAME, _GROUP_NAME):
         for profile in profiles:
             is_id = profile.nature in ("integer", "text") and profile.distinct > 1

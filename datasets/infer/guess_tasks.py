@@ -32,7 +32,7 @@ _WIDE = 10.0  # a label's deviation above which squared errors are rescaled
 
 @dataclass(frozen=True, kw_only=True)
 class GuessedTask:
-    """A task, why it is so, and its label in each row."""
+    """A guessed task, the reason for it, and its label in each row."""
 
     task: TaskConfig
     columns: list[str]
@@ -42,17 +42,17 @@ class GuessedTask:
 
     @property
     def is_event(self) -> bool:
-        """Labels are 0 or 1."""
+        """Whether labels are 0 or 1."""
         return kind_of(self.task.kind).is_event
 
     @property
     def positives(self) -> int:
-        """Observed labels that are 1."""
+        """Number of observed labels that are 1."""
         return int((self.values_N[self.observed_N] == 1).sum())
 
 
 def guess_task(table: pa.Table, label: str, name: str, origin: str) -> GuessedTask:
-    """The task for one `--label`: a column, or an expression over columns.
+    """Guesses the task for one `--label`: a column, or an expression over columns.
 
     Raises:
         ValueError: There is no such column, it is empty, constant or infinite somewhere, it is text
@@ -103,7 +103,7 @@ def _expected(column: pa.ChunkedArray) -> str:
 
 
 def consequence_notes(tasks: list[GuessedTask]) -> dict[str, str]:
-    """For a label that is positive only where another one is: how to say so."""
+    """Says how to train a label that is positive only where another one is."""
     notes = {}
     for task in tasks:
         for other in tasks:

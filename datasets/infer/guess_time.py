@@ -1,6 +1,7 @@
-"""Which column is the event's time."""
+"""Guesses which column is the event's time."""
 
 import re
+from enum import StrEnum
 
 import numpy as np
 
@@ -21,8 +22,17 @@ _ORDERED = 0.95  # share of steps that do not go back
 _ORDERED_OVERALL = 0.8  # correlation with the row number; times need not pass evenly
 
 
-def guess_time(profiles: list[ColumnProfile]) -> tuple[ColumnProfile, str] | None:
-    """The event's time and how it was recognised; None where there is none."""
+class TimeLike(StrEnum):
+    """Why a column looks like datetimes."""
+
+    DATES = "dates"
+    SINCE_1970 = "times since 1970"
+    YYYYMMDD = "days written as yyyymmdd"
+    RISES = "a time by its name, and it rises down the file"
+
+
+def guess_time(profiles: list[ColumnProfile]) -> tuple[ColumnProfile, TimeLike] | None:
+    """Returns the event's time and how it was recognised; None where there is none."""
     found = [
         (_rank(profile, reason), profile, reason)
         for profile in profiles
@@ -35,10 +45,10 @@ def guess_time(profiles: list[ColumnProfile]) -> tuple[ColumnProfile, str] | Non
     return profile, reason
 
 
-def time_like(profile: ColumnProfile) -> str | None:
-    """Why a column looks like moments in time, or None."""
-    if profile.nature == "moment":
-        return "dates"
+def time_like(profile: ColumnProfile) -> TimeLike | None:
+    """Says why a column looks like datetimes, or None."""
+    if profile.nature == "datetime":
+        return TimeLike.DATES
     numbers_N = profile.numbers_N
     if numbers_N is None or profile.nature not in ("integer", "real"):
         return None
@@ -48,11 +58,11 @@ def time_like(profile: ColumnProfile) -> str | None:
     low, high = float(present.min()), float(present.max())
     for unit in _UNITS:
         if _SECONDS[0] * unit <= low and high <= _SECONDS[1] * unit:
-            return "times since 1970"
+            return TimeLike.SINCE_1970
     if profile.nature == "integer" and _DAYS[0] <= low and high <= _DAYS[1]:
-        return "days written as yyyymmdd"
+        return TimeLike.YYYYMMDD
     if len(present) > 20 and profile.distinct > 2 and _rises(present):
-        return "a time by its name, and it rises down the file"
+        return TimeLike.RISES
     return None
 
 
@@ -63,7 +73,7 @@ def _rises(values: np.ndarray) -> bool:
     return float(np.corrcoef(values, np.arange(len(values)))[0, 1]) >= _ORDERED_OVERALL
 
 
-def _rank(profile: ColumnProfile, reason: str) -> tuple[bool, bool, int]:
+def _rank(profile: ColumnProfile, reason: TimeLike) -> tuple[bool, bool, int]:
     """Finest true time first: named like a time, not merely ordered, then the most distinct."""
     named = bool(_TIME_NAME.search(profile.name.lower()))
-    return (not named, reason.startswith("a time by"), -profile.distinct)
+    return (not named, reason is TimeLike.RISES, -profile.distinct)

@@ -1,4 +1,4 @@
-"""How well one column alone foretells a label: what is too good is no input."""
+"""Finds columns that foretell a label too well to be inputs."""
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +20,7 @@ _UNLIKELY = 1e-6
 def too_good(
     table: pa.Table, tasks: list[GuessedTask], samples: list[np.ndarray], profile: ColumnProfile
 ) -> str | None:
-    """Why a column gives a label away (known only after the event, or the label itself), or None.
+    """Says why a column gives a label away (known only after the event, or the label), or None.
 
     Args:
         table: All rows.
@@ -47,7 +47,7 @@ def too_good(
 
 
 def sample_rows(rows: np.ndarray) -> np.ndarray:
-    """About _LOOKED_AT of the rows, the same ones every time, in order."""
+    """Samples about _LOOKED_AT of the rows, the same ones every time, in order."""
     if len(rows) <= _LOOKED_AT:
         return rows
     return rows[mix64(rows) < np.uint64(2**64 // len(rows) * _LOOKED_AT)]
@@ -64,7 +64,7 @@ def _same_order(task: GuessedTask, numbers_N: np.ndarray) -> bool:
 
 
 def auc(scores_N: np.ndarray, labels_N: np.ndarray) -> float:
-    """Probability that a positive outranks a negative, ties counting half; NaN with one class.
+    """Returns the AUC, ties counting half; NaN with one class.
 
     Example:
         >>> auc(np.array([0.1, 0.4, 0.4, 0.8]), np.array([0, 0, 1, 1]))
@@ -79,7 +79,7 @@ def auc(scores_N: np.ndarray, labels_N: np.ndarray) -> float:
 
 
 def mid_ranks(values_N: np.ndarray) -> np.ndarray:
-    """Ranks from 1; equal values share their mean rank."""
+    """Returns ranks from 1; equal values share their mean rank."""
     _, inverse, counts = np.unique(values_N, return_inverse=True, return_counts=True)
     return (np.cumsum(counts) - (counts - 1) / 2)[inverse]
 
@@ -87,7 +87,7 @@ def mid_ranks(values_N: np.ndarray) -> np.ndarray:
 def single_feature_auc(
     profile: ColumnProfile, column: pa.ChunkedArray, labels_N: np.ndarray
 ) -> float:
-    """The column's own AUC, of either sign: numbers by their order, the rest by rates per value.
+    """Returns a column's own AUC, of either sign: by order, or by rates per value.
 
     Rates per value come from the other half of the rows, so that ids seen once say nothing. Whether
     a value is there at all counts as well.
@@ -115,7 +115,7 @@ def single_feature_auc(
 
 
 def implies_label(profile: ColumnProfile, labels_N: np.ndarray) -> bool:
-    """Is the label 1 in every row where the column is not 0? Then it is likely known afterwards."""
+    """Returns whether the label is 1 wherever the column is not 0: likely known afterwards."""
     if profile.numbers_N is None:
         return False
     nonzero_N = np.nan_to_num(profile.numbers_N) != 0

@@ -1,4 +1,4 @@
-"""What a column looks like: the facts from which a first config is inferred."""
+"""Profiles a column: the facts from which a first config is inferred."""
 
 import re
 from dataclasses import dataclass, replace
@@ -8,11 +8,11 @@ import numpy as np
 import pyarrow as pa
 
 from mmoe.datasets.values.arrow import pc
-from mmoe.datasets.values.columns import numbers_of, parse_moments
+from mmoe.datasets.values.columns import numbers_of, parse_datetimes
 from mmoe.datasets.values.plain import is_list, is_text, plain
 from mmoe.datasets.values.text import settle
 
-Nature = Literal["integer", "real", "boolean", "text", "list", "moment", "other"]
+Nature = Literal["integer", "real", "boolean", "text", "list", "datetime", "other"]
 
 _ISO = re.compile(r"^\d{4}-\d\d(-\d\d)?([T ]\d\d:\d\d(:\d\d(\.\d+)?)?)?(Z|[+-]\d\d:?\d\d)?$")
 _SEPARATORS = ("|", ";", ",")
@@ -43,18 +43,18 @@ class ColumnProfile:
 
     @property
     def unique_per_row(self) -> bool:
-        """Does every row have its own value? Real numbers often do, and mean something."""
+        """Whether every row has its own value, and they are no real numbers."""
         present = self.rows - self.missing
         return self.nature in ("integer", "text") and present > 2 and self.distinct == present
 
     def take(self, rows: np.ndarray) -> "ColumnProfile":
-        """The same column with the numbers of some rows only; counts stay those of all rows."""
+        """Returns the column with the numbers of some rows only; counts stay those of all."""
         numbers_N = None if self.numbers_N is None else self.numbers_N[rows]
         return replace(self, numbers_N=numbers_N)
 
 
 def profile_column(name: str, column: pa.ChunkedArray) -> ColumnProfile:
-    """Looks at all of a column.
+    """Profiles all of a column.
 
     Example:
         >>> profile_column("x", pa.chunked_array([["a|b", "b", "a", "b|a", "a"]])).separator
@@ -68,7 +68,7 @@ def profile_column(name: str, column: pa.ChunkedArray) -> ColumnProfile:
     distinct = 0 if nature in ("list", "other") else _distinct(column)
     numbers_N = None
     if nature in ("integer", "real", "boolean") or (
-        nature == "moment" and not is_text(column.type)
+        nature == "datetime" and not is_text(column.type)
     ):
         numbers_N = numbers_of(column)
     separator = _separator(column, distinct) if nature == "text" else None
@@ -96,9 +96,9 @@ def _nature(column: pa.ChunkedArray) -> Nature:
         whole = np.array_equal(present, np.floor(present)) and (np.abs(present) < _EXACT).all()
         return "integer" if len(present) and whole else "real"
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
-        return "moment"
+        return "datetime"
     if is_text(kind):
-        return "moment" if _is_iso(column) else "text"
+        return "datetime" if _is_iso(column) else "text"
     if is_list(kind) and not pa.types.is_nested(kind.value_type):
         return "list"
     return "other"
@@ -109,7 +109,7 @@ def _is_iso(column: pa.ChunkedArray) -> bool:
     glance = present.slice(0, 100).to_pylist()
     if not glance or not all(_ISO.match(value) for value in glance):
         return False
-    return parse_moments(present) is not None
+    return parse_datetimes(present) is not None
 
 
 def _distinct(column: pa.ChunkedArray) -> int:

@@ -1,1 +1,1 @@
-"""Labels, out of columns or expressions, and on which rows they exist."""
+"""Labels, made of columns or expressions, and on which rows they exist."""

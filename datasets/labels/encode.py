@@ -24,7 +24,7 @@ class _Label:
 def encode_labels(
     config: RunConfig, table: pa.Table, origin: str, *, training: bool = False
 ) -> EncodedLabels:
-    """Labels of every task.
+    """Encodes the labels of every task, with row weights and groups.
 
     A label is unobserved where its column is empty, where its expression has no value, and where
     `observed_when` is not true (another task: where that task's label is not an observed 1).
@@ -72,7 +72,7 @@ def encode_labels(
 
 
 class TrainableCheck:
-    """Whether labels, seen chunk by chunk, can be trained on.
+    """Checks labels, seen chunk by chunk, for whether they can be trained on.
 
     A loss needs observed labels, one of which counts; AUC and log-loss need both classes.
     """
@@ -86,7 +86,7 @@ class TrainableCheck:
         self.highest_T = np.full(len(self.tasks), -np.inf)
 
     def add(self, labels: EncodedLabels) -> None:
-        """More training rows."""
+        """Looks at more training rows."""
         self.rows += len(labels)
         for t, task in enumerate(self.tasks):
             observed_N = labels.observed_NT[:, t]
@@ -99,7 +99,7 @@ class TrainableCheck:
                 self.highest_T[t] = max(self.highest_T[t], values.max())
 
     def finish(self, origin: str) -> None:
-        """Raises ValueError where a task has no label, no row that counts, or one class only."""
+        """Refuses a task that has no label, no row that counts, or one class only."""
         for t, task in enumerate(self.tasks):
             observed = int(self.observed_T[t])
             if not observed:
@@ -210,7 +210,7 @@ def _groups(config: RunConfig, table: pa.Table, origin: str) -> np.ndarray | Non
 
 
 def find_groups(table: pa.Table, name: str, origin: str) -> pa.ChunkedArray:
-    """The column by which rows belong together.
+    """Finds the column by which rows belong together.
 
     Raises:
         ValueError: It is not there, or holds what is no id.

@@ -47,7 +47,7 @@ _COMPARE: dict[type, str] = {
 
 @dataclass(frozen=True)
 class Values:
-    """A column or constant on the way: numbers and flags in NumPy, text in Arrow.
+    """A column or constant within an expression: numbers and flags in NumPy, text in Arrow.
 
     Attributes:
         data: float64, int64 or bool [N] or []; for text a ChunkedArray [N] or a str.
@@ -61,17 +61,17 @@ class Values:
 
     @property
     def is_text(self) -> bool:
-        """Is it text (a column or a constant)?"""
+        """Whether it is text (a column or a constant)."""
         return isinstance(self.data, str | pa.ChunkedArray)
 
     @property
     def is_flag(self) -> bool:
-        """Is it true or false?"""
+        """Whether it is true or false."""
         return not self.is_text and self.data.dtype == bool
 
 
 def evaluate(expression: str, table: pa.Table, origin: str, used_by: str) -> Values:
-    """The expression's value for each row.
+    """Evaluates an expression for each row.
 
     A row is missing where any operand is missing, and where arithmetic has no finite result
     (division by zero, logarithm of zero). Only columns, constants, + - * / // % **, comparisons,
@@ -116,7 +116,7 @@ def evaluate(expression: str, table: pa.Table, origin: str, used_by: str) -> Val
 
 
 def evaluate_label(text: str, table: pa.Table, origin: str, used_by: str) -> Values:
-    """A column of exactly that name, or else an expression; numbers in text become numbers."""
+    """Evaluates a label: a column of exactly that name, or else an expression."""
     values = evaluate(quote(text) if text in table.column_names else text, table, origin, used_by)
     if not values.is_text or values.source is None:
         return values

@@ -1,4 +1,4 @@
-"""The text of a label expression: its syntax tree and the columns it names."""
+"""Parses a label expression: its syntax tree and the columns it names."""
 
 import ast
 import keyword
@@ -11,7 +11,7 @@ _LONGEST = 10_000  # characters; nesting deeper than Python's parser takes is re
 
 
 def parse(expression: str) -> tuple[ast.expr, dict[str, str]]:
-    """The expression's tree, and the columns it names: Python name → column.
+    """Parses an expression: its tree, and the columns it names, Python name → column.
 
     Columns that are no Python names stand in backticks: `` `watch ms` > 3 ``; a backtick in a name
     is doubled.
@@ -47,7 +47,7 @@ def parse(expression: str) -> tuple[ast.expr, dict[str, str]]:
 
 
 def shown(expression: str) -> str:
-    """The expression in quotes as a message shows it: the start of a long one.
+    """Returns the expression in quotes as a message shows it: the start of a long one.
 
     Example:
         >>> shown("click"), len(shown("1 + " * 1000))
@@ -57,7 +57,7 @@ def shown(expression: str) -> str:
 
 
 def columns_of(expression: str) -> list[str]:
-    """The columns an expression reads, in order of first use.
+    """Lists the columns that an expression reads, in order of first use.
 
     Example:
         >>> columns_of("`watch ms` / duration >= 0.9 and kind in ('ad', 'post')")
@@ -67,7 +67,7 @@ def columns_of(expression: str) -> list[str]:
 
 
 def sorted_by_use(parsed: tuple[ast.expr, dict[str, str]]) -> list[str]:
-    """Column names in the order in which they stand in the text."""
+    """Sorts column names in the order in which they stand in the text."""
     tree, columns = parsed
     uses = [
         (node.lineno, node.col_offset, columns[node.id])
@@ -78,7 +78,7 @@ def sorted_by_use(parsed: tuple[ast.expr, dict[str, str]]) -> list[str]:
 
 
 def quote(column: str) -> str:
-    """The column as an expression writes it: in backticks unless it is a plain Python name.
+    """Writes a column as an expression does: in backticks unless it is a plain Python name.
 
     Example:
         >>> quote("click"), quote("watch ms"), quote("class")

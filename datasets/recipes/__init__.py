@@ -11,13 +11,13 @@ _CONFIG_SUFFIXES = (".yaml", ".yml")
 
 
 def recipe_names() -> list[str]:
-    """Names of the bundled recipes, sorted."""
+    """Lists the names of the bundled recipes, sorted."""
     names = (entry.name for entry in files(__name__).iterdir())
     return sorted(name.removesuffix(".yaml") for name in names if name.endswith(".yaml"))
 
 
 def load_recipe(name_or_path: str, overrides: Iterable[str] = ()) -> RunConfig:
-    """A bundled recipe by name, or a config file: what ends in .yaml or .yml or holds a slash.
+    """Loads a bundled recipe by name, or a config file (.yaml, .yml, or with a slash).
 
     Args:
         name_or_path: Such as `synthetic-funnel` or `my/config.yaml`.
@@ -46,6 +46,6 @@ def load_recipe(name_or_path: str, overrides: Iterable[str] = ()) -> RunConfig:
 
 
 def is_path(name_or_path: str) -> bool:
-    """Is it a config file's path and no recipe's name?"""
+    """Returns whether it is a config file's path and no recipe's name."""
     separators = {"/", os.sep, os.altsep or "/"}
     return name_or_path.endswith(_CONFIG_SUFFIXES) or any(s in name_or_path for s in separators)

@@ -1,1 +1,1 @@
-"""Values of columns: ids, text, numbers and moments in one form, whatever type a file stored."""
+"""Values of columns: ids, text, numbers and datetimes in one form, whatever type a file stored."""

@@ -26,12 +26,12 @@ _M_ARENA_MAX = -8  # of mallopt(3)
 
 
 def may_use_threads() -> bool:
-    """Whether Arrow may decode on several threads: only where memory is not limited."""
+    """Returns whether Arrow may decode on several threads: not where memory is limited."""
     return resource is None or resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY
 
 
 def check_room() -> None:
-    """Looks for the memory without which threads cannot be started, before one is needed.
+    """Refuses to begin where memory is too short to start threads.
 
     Where memory is limited glibc's threads also share one heap from then on: else each reserves
     128 MiB of it at first, whatever it needs. (Not where the user set glibc's variables, nor in a
@@ -62,7 +62,7 @@ def check_room() -> None:
 
 
 def out_of_memory(error: Exception, where: str) -> MemoryError | None:
-    """What to raise where that is what Arrow's error means.
+    """Returns what to raise where an Arrow error means that memory ran out.
 
     Arrow's own is an ArrowException as well, which elsewhere means a damaged file.
     """

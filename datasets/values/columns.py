@@ -1,4 +1,4 @@
-"""Columns as NumPy arrays of numbers or moments, with errors that name file, row and value."""
+"""Columns as NumPy arrays of numbers or datetimes, with errors that name file, row and value."""
 
 import numpy as np
 import pyarrow as pa
@@ -9,14 +9,14 @@ from mmoe.datasets.values.arrow import pc
 from mmoe.datasets.values.plain import is_list, is_text
 
 _MICROSECONDS = 1e6
-# How text says a moment; all rows in one way
-_MOMENT_KINDS = (pa.int64(), pa.timestamp("us"), pa.timestamp("us", "UTC"))
+# How text says a datetime; all rows in one way
+_DATETIME_KINDS = (pa.int64(), pa.timestamp("us"), pa.timestamp("us", "UTC"))
 
 
 def to_numbers(table: pa.Table, name: str, origin: str, used_by: str) -> np.ndarray:
-    """A column as float64, NaN where it is missing.
+    """Reads a column as float64, NaN where it is missing.
 
-    Integers, decimals, booleans (0 and 1) and numbers in text are taken; moments become seconds
+    Integers, decimals, booleans (0 and 1) and numbers in text are taken; datetimes become seconds
     since 1970, durations seconds.
 
     Args:
@@ -53,7 +53,7 @@ def to_numbers(table: pa.Table, name: str, origin: str, used_by: str) -> np.ndar
 
 
 def numbers_of(column: pa.ChunkedArray) -> np.ndarray | None:
-    """float64 [N], NaN where missing or unreadable; None where the type holds no numbers."""
+    """Returns float64 [N], NaN where missing or unreadable; None: a type without numbers."""
     kind = column.type
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         micros = column.cast(pa.timestamp("us"), safe=False).cast(pa.int64())
@@ -99,7 +99,7 @@ def _refuse_words(
 
 
 def to_times(table: pa.Table, name: str, origin: str) -> np.ndarray:
-    """A column of moments as an array that sorts by time: integers, floats, dates or ISO text.
+    """Reads a column of datetimes as an array that sorts by time: integers, floats, dates, text.
 
     Returns:
         int64 or float64 [N] (microseconds since 1970 for dates and ISO text).
@@ -123,10 +123,10 @@ def to_times(table: pa.Table, name: str, origin: str) -> np.ndarray:
         return column.cast(pa.timestamp("us"), safe=False).cast(pa.int64()).to_numpy()
     where, bad = origin, column[0].as_py() if len(column) else None
     if is_text(column.type):
-        moments = parse_moments(column)
-        if moments is not None:
-            return moments
-        index = _first_without_moment(column)
+        datetimes = parse_datetimes(column)
+        if datetimes is not None:
+            return datetimes
+        index = _first_without_datetime(column)
         where, bad = place(table, origin, index), column[index].as_py()
     elif pa.types.is_floating(column.type) or pa.types.is_decimal(column.type):
         times_N = to_numbers(table, name, origin, used_by)
@@ -139,9 +139,9 @@ def to_times(table: pa.Table, name: str, origin: str) -> np.ndarray:
     )
 
 
-def parse_moments(column: pa.ChunkedArray) -> np.ndarray | None:
-    """ISO 8601 text, or whole numbers in text → int64 [N] microseconds (or the numbers) or None."""
-    for kind in _MOMENT_KINDS:
+def parse_datetimes(column: pa.ChunkedArray) -> np.ndarray | None:
+    """Parses ISO 8601 or whole numbers in text to int64 [N] microseconds (numbers), or None."""
+    for kind in _DATETIME_KINDS:
         try:
             return column.cast(kind).cast(pa.int64()).to_numpy()
         except pa.ArrowInvalid:
@@ -149,12 +149,12 @@ def parse_moments(column: pa.ChunkedArray) -> np.ndarray | None:
     return None
 
 
-def _first_without_moment(column: pa.ChunkedArray) -> int:
-    """The first value that is not written as those before it, where `parse_moments` has none."""
+def _first_without_datetime(column: pa.ChunkedArray) -> int:
+    """The first value that is not written as those before it, where `parse_datetimes` has none."""
     good, bad = 0, len(column)  # so many are read, so many are not
     while bad - good > 1:
         middle = (good + bad) // 2
-        if parse_moments(column.slice(0, middle)) is None:
+        if parse_datetimes(column.slice(0, middle)) is None:
             bad = middle
         else:
             good = middle

@@ -1,4 +1,4 @@
-"""Moments in time, from columns of any kind."""
+"""Datetimes of a time zone, from columns of any kind."""
 
 from itertools import takewhile
 
@@ -9,7 +9,7 @@ from mmoe.config import DatetimeFeature, Part, TimeUnit
 from mmoe.datasets.rows.places import find_column, place
 from mmoe.datasets.values import text
 from mmoe.datasets.values.arrow import pc
-from mmoe.datasets.values.parse_datetimes import DAY_LENGTH, no_moment, parse_iso
+from mmoe.datasets.values.parse_datetimes import DAY_LENGTH, parse_iso, present_text
 from mmoe.datasets.values.plain import is_text
 from mmoe.datasets.values.time_zones import local_micros
 
@@ -18,17 +18,17 @@ _SCALES: dict[TimeUnit, tuple[int, int]] = {
     "s": (1_000_000, 1), "ms": (1_000, 1), "us": (1, 1), "ns": (1, 1_000)
 }  # fmt: skip
 # First and last year. Numbers outside have another unit than was said, most likely
-_NUMBERS, _MOMENTS = (1900, 2199), (1, 9999)
+_NUMBERS, _DATETIMES = (1900, 2199), (1, 9999)
 _USUAL = (2000, 2099)  # a number that is in these years in a coarser unit is in that unit
 _WITHIN_A_DAY: tuple[Part, ...] = ("minute", "hour", "hour_of_week")
 _EXPECTED = "timestamps, dates, ISO 8601 text, or numbers with a unit"
 
 
-def local_moments(table: pa.Table, feature: DatetimeFeature, origin: str) -> pa.ChunkedArray:
-    """What clock and calendar of the feature's time zone show, microseconds; null where missing.
+def local_datetimes(table: pa.Table, feature: DatetimeFeature, origin: str) -> pa.ChunkedArray:
+    """Reads datetimes as the feature's time zone shows them; null where missing.
 
     Timestamps of any unit, dates, ISO 8601 text, and numbers since 1970 in the feature's `unit`. A
-    moment without a zone is UTC. A date, also one in text, is that day whatever the zone.
+    datetime without a zone is UTC. A date, also one in text, is that day whatever the zone.
 
     Args:
         table: N rows.
@@ -39,13 +39,13 @@ def local_moments(table: pa.Table, feature: DatetimeFeature, origin: str) -> pa.
         timestamp[us] [N], without a zone.
 
     Raises:
-        ValueError: The column is not there or holds no moments, its numbers have no unit or seem
+        ValueError: The column is not there or holds no datetimes, its numbers have no unit or seem
             to have another one, or a date is asked for its hour.
 
     Example:
         >>> feature = DatetimeFeature(name="at", parts=["hour"], timezone="Asia/Tokyo")
         >>> table = pa.table({"at": ["2024-01-31T12:00:00Z", "2024-01-31 23:30", ""]})
-        >>> [str(moment) for moment in local_moments(table, feature, "log.csv")]
+        >>> [str(at) for at in local_datetimes(table, feature, "log.csv")]
         ['2024-01-31 21:00:00', '2024-02-01 08:30:00', 'None']
     """
     column = find_column(table, feature.source_column, origin, f"feature {feature.name!r}")
@@ -57,10 +57,10 @@ def local_moments(table: pa.Table, feature: DatetimeFeature, origin: str) -> pa.
         reader.refuse_unit(str(kind))
         reader.refuse_hours(f"holds {kind}, which has no time of day")
         days = column.cast(pa.date64()).cast(pa.int64())
-        return _whole(days, "ms", reader, _MOMENTS).cast(pa.timestamp("us"))
+        return _whole(days, "ms", reader, _DATETIMES).cast(pa.timestamp("us"))
     if pa.types.is_timestamp(kind):
         reader.refuse_unit(str(kind))
-        return reader.local(_whole(column.cast(pa.int64()), kind.unit, reader, _MOMENTS))
+        return reader.local(_whole(column.cast(pa.int64()), kind.unit, reader, _DATETIMES))
     if is_text(kind):
         return reader.numbers_in_text(column) if feature.unit else reader.iso(column)
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
@@ -152,8 +152,8 @@ class _Reader:
         return self.local(pc.coalesce(self.numbers(whole), micros))
 
     def iso(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
-        """Text; what is no moment is named with its row."""
-        present = no_moment(column)
+        """Text; what is no datetime is named with its row."""
+        present = present_text(column)
         micros = parse_iso(present)
         wrong_N = pc.is_valid(present).to_numpy() & pc.is_null(micros).to_numpy()
         if wrong_N.any():
@@ -175,7 +175,7 @@ class _Reader:
     def refuse_years(
         self, outside_N: np.ndarray, numbers_N: np.ndarray, years: tuple[int, int]
     ) -> None:
-        """A moment far away is a number in another unit, or filler."""
+        """A datetime far away is a number in another unit, or filler."""
         if outside_N.any():
             index = int(outside_N.argmax())
             unit = f" {self.feature.unit}" if self.feature.unit else ""

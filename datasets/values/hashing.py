@@ -1,4 +1,7 @@
-"""64-bit hashes that are the same on every machine and in every version of every library."""
+"""64-bit hashes that are the same on every machine and in every version of every library.
+
+Arrow has none, and those of pandas would give every id of an older run another row.
+"""
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +15,7 @@ _SECOND = np.uint64(0x94D049BB133111EB)
 
 
 def mix64(values: np.ndarray, seed: int = 0) -> np.ndarray:
-    """SplitMix64's finalizer of `value + (seed + 1) · golden`: a bijection of 64 bits.
+    """Mixes 64 bits: SplitMix64's finalizer of `value + (seed + 1) · golden`, a bijection.
 
     Args:
         values: uint64 [N] (other integers are taken by their bits).

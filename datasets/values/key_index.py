@@ -1,4 +1,4 @@
-"""Where each of many keys stands, found in a table that is made once and kept."""
+"""`KeyIndex`: where each of many keys stands, by a table that is made once and kept."""
 
 from threading import Lock
 
@@ -14,7 +14,7 @@ _ROWS = 1 << 16  # hashed at a time: the work of hashing text is many times its 
 
 
 class KeyIndex:
-    """The places of keys of one kind: integers, floats or text.
+    """Index of keys of one kind: integers, floats or text.
 
     Arrow makes its hash table anew in every call. That is no loss where a call brings at least as
     many values as there are keys; for fewer values a table is made in the first such call and kept.
@@ -41,7 +41,7 @@ class KeyIndex:
         return KeyIndex, (self.keys,)
 
     def places(self, values: pa.ChunkedArray) -> np.ndarray:
-        """int64 [N]: where in `keys` each value stands, −1 where it is null or none of them."""
+        """Finds where in `keys` each value stands, int64 [N], −1: null or none of them."""
         if len(values) >= len(self.keys):
             return self._by_arrow(values)
         if is_text(values.type):

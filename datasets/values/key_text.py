@@ -1,23 +1,23 @@
-"""One text for one value: moments and decimals as they are written in files of any kind."""
+"""One text for one value: datetimes and decimals as they are written in files of any kind."""
 
 import pyarrow as pa
 
 from mmoe.datasets.values.arrow import pc
 
-_MOMENT = r"^\d{4}-\d\d-\d\d[ T]\d\d:\d\d(:\d\d([.,]\d+)?)?( ?(Z|[+-]\d\d:?\d\d))?$"
+_DATETIME = r"^\d{4}-\d\d-\d\d[ T]\d\d:\d\d(:\d\d([.,]\d+)?)?( ?(Z|[+-]\d\d:?\d\d))?$"
 _SHORTEST_MOMENT = len("2025-01-01 00:00")
 _ZERO_OFFSET = r" ?(Z|[+-]00:?00)$"
 _OFFSET = r" ?[+-]\d\d:?\d\d$"
 
 
-def moments_to_text(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Timestamps as `2025-01-01 00:00:32.5`; midnight as its day; with a zone in UTC, ending in Z.
+def datetimes_to_text(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Writes timestamps as `2025-01-01 00:00:32.5`, midnight as its day, zones as Z.
 
     Down to the microsecond: what is finer is cut off.
 
     Example:
         >>> seconds = pa.chunked_array([pa.array([0, 32], pa.timestamp("s"))])
-        >>> moments_to_text(seconds).to_pylist()
+        >>> datetimes_to_text(seconds).to_pylist()
         ['1970-01-01', '1970-01-01 00:00:32']
     """
     micros = column.cast(pa.timestamp("us", column.type.tz), safe=False)
@@ -27,29 +27,29 @@ def moments_to_text(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return _shorten(written)
 
 
-def same_moments(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Text that is an ISO 8601 moment becomes the text of `moments_to_text`; the rest stays.
+def canonical_datetimes(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Rewrites text that is an ISO 8601 datetime as `datetimes_to_text` does.
 
     Example:
         >>> values = pa.chunked_array([["2025-01-01T00:00:32.500", "2025-01-01 00:00:00", "2 T"]])
-        >>> same_moments(values).to_pylist()
+        >>> canonical_datetimes(values).to_pylist()
         ['2025-01-01 00:00:32.5', '2025-01-01', '2 T']
     """
     if not pc.any(pc.greater_equal(pc.binary_length(values), _SHORTEST_MOMENT)).as_py():
         return values
-    is_moment = pc.fill_null(pc.match_substring_regex(values, _MOMENT), False)
-    if not pc.any(is_moment).as_py():
+    is_datetime = pc.fill_null(pc.match_substring_regex(values, _DATETIME), False)
+    if not pc.any(is_datetime).as_py():
         return values
-    found = values.filter(is_moment)
+    found = values.filter(is_datetime)
     found = pc.replace_substring_regex(found, r"^(.{10})T", r"\1 ")
     found = pc.replace_substring_regex(found, r"^(.{10} \d\d:\d\d)($|[^:\d])", r"\1:00\2")
     found = pc.replace_substring_regex(found, r"[.,](\d{1,6})\d*", r".\1")
     found = pc.replace_substring_regex(found, _ZERO_OFFSET, "Z")
-    return _put(values, is_moment, _shorten(_to_utc(found)))
+    return _put(values, is_datetime, _shorten(_to_utc(found)))
 
 
 def decimals_to_text(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Decimals without zeros at the end: 1.00 as `1`, 1.50 as `1.5`.
+    """Writes decimals without zeros at the end: 1.00 as `1`, 1.50 as `1.5`.
 
     Example:
         >>> prices = pa.chunked_array([pa.array(["1.00", "1.50", "20"]).cast(pa.decimal128(9, 2))])
@@ -73,13 +73,13 @@ def _shorten(values: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _to_utc(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Moments with an offset (+01:00) as those of UTC; a day that there is not stays as it is."""
+    """Datetimes with an offset (+01:00) as those of UTC; a day that there is not stays as it is."""
     shifted = pc.match_substring_regex(values, _OFFSET)
     if not pc.any(shifted).as_py():
         return values
     found = pc.replace_substring_regex(values.filter(shifted), r" ([+-])", r"\1")
     try:
-        moved = moments_to_text(found.cast(pa.timestamp("us", "UTC")))
+        moved = datetimes_to_text(found.cast(pa.timestamp("us", "UTC")))
     except pa.ArrowInvalid:  # one of them is none; the others must not depend on it
         moved = pa.chunked_array([[_one_to_utc(value) for value in found]], values.type)
     return _put(values, shifted, moved)
@@ -87,10 +87,10 @@ def _to_utc(values: pa.ChunkedArray) -> pa.ChunkedArray:
 
 def _one_to_utc(value: pa.Scalar) -> str:
     try:
-        moment = pa.chunked_array([pa.array([value]).cast(pa.timestamp("us", "UTC"))])
+        one = pa.chunked_array([pa.array([value]).cast(pa.timestamp("us", "UTC"))])
     except pa.ArrowInvalid:
         return value.as_py()
-    return moments_to_text(moment)[0].as_py()
+    return datetimes_to_text(one)[0].as_py()
 
 
 def _put(

@@ -9,7 +9,7 @@ import pyarrow as pa
 from mmoe.datasets.values import text
 from mmoe.datasets.values.arrow import pc
 from mmoe.datasets.values.hashing import hash_text, mix64
-from mmoe.datasets.values.key_text import decimals_to_text, moments_to_text, same_moments
+from mmoe.datasets.values.key_text import canonical_datetimes, datetimes_to_text, decimals_to_text
 from mmoe.datasets.values.plain import is_text
 
 KeyKind = Literal["int", "float", "text"]
@@ -25,7 +25,7 @@ _FLOAT_DIGITS = 15  # decimals of so many digits keep apart as float64
 
 
 def key_kind(column: pa.ChunkedArray, label: str) -> KeyKind:
-    """What a training column's ids are: int (whole floats too), float or text.
+    """Returns what a training column's ids are: int (whole floats too), float or text.
 
     Raises:
         ValueError: The ids came as float64 and have lost digits, or are no ids at all.
@@ -44,7 +44,7 @@ def key_kind(column: pa.ChunkedArray, label: str) -> KeyKind:
 
 
 def widest(kinds: Iterable[KeyKind]) -> KeyKind:
-    """The kind that a table shared by columns of these kinds has."""
+    """Returns the kind that a table shared by columns of these kinds has."""
     found = set(kinds)
     if "text" in found:
         return "text"
@@ -52,10 +52,10 @@ def widest(kinds: Iterable[KeyKind]) -> KeyKind:
 
 
 def to_keys(column: pa.ChunkedArray, kind: KeyKind, label: str) -> pa.ChunkedArray:
-    """The column's ids as `kind`; null where missing, or where the id cannot be of that kind.
+    """Reads a column's ids as `kind`; null where missing, or no id of that kind.
 
     Integers, floats such as 3.0 (pandas makes integers with gaps floats), decimals such as 3.00 and
-    text such as "3" all become the same key; so do a moment and its ISO 8601 text. Missing are
+    text such as "3" all become the same key; so do a datetime and its ISO 8601 text. Missing are
     null, NaN and "".
     """
     refuse_nested(column, label)
@@ -67,7 +67,7 @@ def to_keys(column: pa.ChunkedArray, kind: KeyKind, label: str) -> pa.ChunkedArr
 
 
 def missing_mask(column: pa.ChunkedArray, kind: KeyKind) -> np.ndarray:
-    """Where a row has no id at all (as opposed to one that is not known), bool [N]."""
+    """Returns where a row has no id at all, as opposed to an unknown one, bool [N]."""
     if is_text(column.type):
         if kind == "text":
             return pc.fill_null(pc.equal(column, ""), True).to_numpy()
@@ -76,7 +76,7 @@ def missing_mask(column: pa.ChunkedArray, kind: KeyKind) -> np.ndarray:
 
 
 def hash_keys(keys: pa.ChunkedArray) -> np.ndarray:
-    """uint64 [N], the same on every machine and in every version (nulls give any value)."""
+    """Hashes keys: uint64 [N], the same on every machine and in every version."""
     if is_text(keys.type):
         return hash_text(keys)
     if pa.types.is_floating(keys.type):
@@ -85,7 +85,7 @@ def hash_keys(keys: pa.ChunkedArray) -> np.ndarray:
 
 
 def raw_ids(keys: pa.ChunkedArray, first: int) -> np.ndarray:
-    """Keys as int64 from `first` to 2⁶³ - 2, the same on every machine and in every version.
+    """Returns keys as int64 from `first` to 2⁶³ - 2, the same on every machine.
 
     Integers from 0 to 2⁶² - 1 are moved by `first` and never share an id; everything else is hashed
     behind them, 62 bits: among ten million texts any two share an id with probability 1 in 90,000.
@@ -106,19 +106,19 @@ def raw_ids(keys: pa.ChunkedArray, first: int) -> np.ndarray:
 
 
 def codes_of(column: pa.ChunkedArray) -> tuple[np.ndarray, int]:
-    """Values numbered by first appearance, int64 [N], −1 where missing; and how many there are."""
+    """Numbers values by first appearance, int64 [N], −1 where missing; and how many there are."""
     values, codes_N = _coded(column)
     return codes_N, len(values)
 
 
 class GroupCodes:
-    """`codes_of` over the chunks of one column."""
+    """Numbers values by first appearance over the chunks of one column."""
 
     def __init__(self) -> None:
         self.known: dict[Any, int] = {}
 
     def codes(self, column: pa.ChunkedArray) -> np.ndarray:
-        """The chunk's values numbered by first appearance in any chunk, −1 where missing."""
+        """Numbers the chunk's values by first appearance in any chunk, −1 where missing."""
         values, codes_N = _coded(column)
         known = [self.known.setdefault(value, len(self.known)) for value in values.to_pylist()]
         return np.array([*known, -1], np.int64)[codes_N]
@@ -133,7 +133,7 @@ def _coded(column: pa.ChunkedArray) -> tuple[pa.Array, np.ndarray]:
 
 
 def refuse_rounding(column: pa.ChunkedArray, kind: KeyKind, label: str) -> None:
-    """Whole numbers beyond 2⁵³ are no keys of a table whose other ids have fractions."""
+    """Refuses whole numbers beyond 2⁵³ as keys of a table whose other ids have fractions."""
     if kind == "float" and pa.types.is_integer(column.type) and len(column):
         span = pc.min_max(column)
         for end in (span["max"].as_py(), span["min"].as_py()):
@@ -146,7 +146,7 @@ def refuse_rounding(column: pa.ChunkedArray, kind: KeyKind, label: str) -> None:
 
 
 def refuse_nested(column: pa.ChunkedArray, label: str) -> None:
-    """Lists and structs are no ids, nor are intervals of months, days and nanoseconds."""
+    """Refuses lists, structs and intervals as ids."""
     if pa.types.is_nested(column.type) or pa.types.is_interval(column.type):
         raise ValueError(
             f"{label} holds {column.type}, expected ids; make it a list feature or convert it"
@@ -195,7 +195,7 @@ def _to_float(column: pa.ChunkedArray) -> pa.ChunkedArray:
 def _to_text(column: pa.ChunkedArray, label: str) -> pa.ChunkedArray:
     kind = column.type
     if is_text(kind):
-        return same_moments(pc.if_else(pc.equal(column, ""), pa.scalar(None, kind), column))
+        return canonical_datetimes(pc.if_else(pc.equal(column, ""), pa.scalar(None, kind), column))
     if pa.types.is_boolean(kind):
         return pc.if_else(column, "True", "False").cast(pa.large_string())
     if pa.types.is_floating(kind):
@@ -207,7 +207,7 @@ def _to_text(column: pa.ChunkedArray, label: str) -> pa.ChunkedArray:
 
 def _as_text(column: pa.ChunkedArray) -> pa.ChunkedArray:
     if pa.types.is_timestamp(column.type):
-        return moments_to_text(column)
+        return datetimes_to_text(column)
     if pa.types.is_decimal(column.type):
         return decimals_to_text(column)
     if pa.types.is_date(column.type):

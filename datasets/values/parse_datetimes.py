@@ -1,4 +1,4 @@
-"""ISO 8601 text to moments, each cell by itself: what stands in other rows plays no part."""
+"""Parses ISO 8601 text, each cell by itself: what stands in other rows plays no part."""
 
 import pyarrow as pa
 
@@ -10,14 +10,14 @@ _ZONE = r"[ T]\d\d.*?\s?(Z|[+-]\d\d(:?\d\d)?)$"
 _LONGEST_PLAIN = len("2024-01-31T12:00:00")
 
 
-def no_moment(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Text without blanks around it; missing words, and pandas's NaT, are null."""
+def present_text(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Trims text; missing words, and pandas's NaT, become null."""
     trimmed = text.blank_to_null(pc.utf8_trim_whitespace(column))
     return pc.if_else(pc.equal(trimmed, "NaT"), pa.scalar(None, trimmed.type), trimmed)
 
 
 def parse_iso(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Moments in text → int64 microseconds since 1970, UTC; null where a cell is none.
+    """Parses datetimes in text to int64 microseconds since 1970, UTC; null where it is none.
 
     Day alone, or with hours, minutes, seconds and fractions (beyond microseconds cut off); `T` or a
     blank before the time, `Z` or an offset behind it. Without an offset it is UTC.

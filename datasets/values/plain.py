@@ -1,4 +1,4 @@
-"""Arrow's many types as the few that the rest of the library knows.
+"""Casts Arrow's many types to the few that the rest of the library knows.
 
 Every column is made plain where it is read or found, so nobody else need think of dictionaries,
 views, runs or extension types.
@@ -11,7 +11,7 @@ from mmoe.datasets.values.arrow import pc
 
 
 def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The same values as `plain_type` of the column's type.
+    """Casts a column to `plain_type` of its type.
 
     Example:
         >>> views = pa.chunked_array([pa.array(["a", None], pa.string_view())])
@@ -25,7 +25,7 @@ def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
-    """The type that `plain` gives a column of this type.
+    """Returns the type that `plain` gives a column of this type.
 
     Text is large_string (no limit of 2 GB); dictionaries and runs are decoded; views are what they
     show; an extension type is what it is stored as; small decimals and floats are wider ones. Maps,
@@ -47,12 +47,12 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Is it a type of strings?"""
+    """Returns whether it is a type of strings."""
     return pa.types.is_string(kind) or pa.types.is_large_string(kind) or kind == pa.string_view()
 
 
 def is_list(kind: pa.DataType) -> bool:
-    """Is it a plain type of lists?"""
+    """Returns whether it is a plain type of lists."""
     return (
         pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
     )

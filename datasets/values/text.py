@@ -1,4 +1,4 @@
-"""Text to numbers: which values mean "missing", and what a text column holds."""
+"""Text to numbers: which words mean "missing", and what a text column holds."""
 
 from decimal import Decimal
 
@@ -20,13 +20,13 @@ _GLANCE = 200  # values looked at before whole columns are tried
 
 
 def blank_to_null(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Missing words become null."""
+    """Turns words that mean "missing" into null."""
     is_missing = pc.is_in(values, pa.array(MISSING_WORDS, values.type))
     return pc.if_else(is_missing, pa.scalar(None, values.type), values)
 
 
 def settle(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Gives a text column the narrowest type that keeps every value: bool, int64, float64, text.
+    """Casts text to the narrowest type that keeps every value: bool, int64, float64, text.
 
     Integers that would not print back the same (zip code 00501, +1) keep the column text, and so
     does 00501 where others are written as 1e+05. Dates stay text: ISO dates sort and compare as
@@ -61,14 +61,14 @@ def _settle_numbers(values: pa.ChunkedArray) -> pa.ChunkedArray | None:
 
 
 def is_canonical(values: pa.ChunkedArray) -> bool:
-    """Not so: 007, -0, and hexadecimal 0x1F, which Arrow reads."""
+    """Returns whether all numbers are written plainly, not as 007, -0 or 0x1F."""
     padded = pc.and_(pc.starts_with(values, "0"), pc.greater(pc.binary_length(values), 1))
     odd = pc.or_(padded, pc.starts_with(values, "-0"))
     return not pc.any(odd, min_count=0).as_py()
 
 
 def to_reals(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Text → float64, null where it is missing or no number (compare `is_valid` to tell apart)."""
+    """Parses text to float64, null where it is missing or no number."""
     blanked = blank_to_null(values)
     real = cast_or_none(blanked, pa.float64())
     if real is not None:
@@ -82,7 +82,7 @@ def to_reals(values: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def to_integers(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Text → int64 (7, 007, 7.0, 7e+00, true), null where missing or no integer of 64 bits.
+    """Parses text to int64 (7, 007, 7.0, 7e+00, true), null where missing or no integer.
 
     A value is what it is on its own, whatever stands beside it.
     """
@@ -104,7 +104,7 @@ def to_integers(values: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def to_booleans(values: pa.ChunkedArray) -> pa.ChunkedArray | None:
-    """Text → bool where every value is true or false (or null), else None."""
+    """Parses text to bool where every value is true or false (or null), else None."""
     true = pc.is_in(values, pa.array(_TRUE, values.type))
     known = pc.or_(true, pc.is_in(values, pa.array(_FALSE, values.type)))
     if not pc.all(pc.or_(known, pc.is_null(values)), min_count=0).as_py():
@@ -146,7 +146,7 @@ def _long_integers(text: pa.ChunkedArray, long: pa.ChunkedArray) -> pa.ChunkedAr
 
 
 def cast_or_none(values: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray | None:
-    """The values as `kind`, or None where one of them is none."""
+    """Casts the values to `kind`, or returns None where one of them cannot be."""
     try:
         return values.cast(kind)
     except pa.ArrowInvalid:
@@ -161,7 +161,7 @@ def _loses_digits(text: pa.ChunkedArray, real: pa.ChunkedArray) -> bool:
 
 
 def loses_zeros(text: pa.ChunkedArray, real: pa.ChunkedArray) -> bool:
-    """Ids such as 00501 among whole numbers written as 1e+05 or 7.0: 501 would be another one.
+    """Returns whether ids such as 00501 stand among whole numbers written as 1e+05 or 7.0.
 
     Measurements may be padded: beside a fraction, 007 is 7.
     """
@@ -171,10 +171,10 @@ def loses_zeros(text: pa.ChunkedArray, real: pa.ChunkedArray) -> bool:
 
 
 def is_whole(real: pa.ChunkedArray) -> bool:
-    """Is no number a fraction?"""
+    """Returns whether no number is a fraction."""
     return bool(pc.all(pc.equal(real, pc.floor(real)), min_count=0).as_py())
 
 
 def empty_to_null(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Empty text becomes null."""
+    """Turns empty text into null."""
     return pc.if_else(pc.equal(values, ""), pa.scalar(None, values.type), values)

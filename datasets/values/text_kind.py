@@ -1,4 +1,4 @@
-"""What a text column holds, found chunk by chunk: the same answer as `text.settle` of all of it."""
+"""Finds, chunk by chunk, what a text column holds: the same as `text.settle` of all of it."""
 
 import pyarrow as pa
 
@@ -9,7 +9,7 @@ _LONG = 16  # digits that float64 may lose
 
 
 class TextKind:
-    """Watches the chunks of one column.
+    """Finds the type of one text column from its chunks.
 
     Example:
         >>> kind = TextKind()
@@ -37,7 +37,7 @@ class TextKind:
 
     @property
     def type(self) -> pa.DataType:
-        """bool, int64, float64 or large_string."""
+        """Returns bool, int64, float64 or large_string."""
         if self.integers:
             return pa.int64() if self.canonical else pa.large_string()
         if self.reals:
@@ -63,7 +63,7 @@ class TextKind:
 
 
 def as_settled(values: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    """Text as the type that `TextKind` found; missing words are null, in text only "" is."""
+    """Casts text to the type that `TextKind` found; missing words become null."""
     if pa.types.is_large_string(kind):
         return text.empty_to_null(values)
     blanked = text.blank_to_null(values)

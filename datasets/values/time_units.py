@@ -1,4 +1,4 @@
-"""Times as whole numbers: in which unit, and whether it is the same in every file."""
+"""Checks that times as whole numbers are in one unit in every file."""
 
 import numpy as np
 
@@ -27,7 +27,7 @@ a.csv; write the column in one unit
         self.files: dict[str, str] = {}  # unit → first file that has it
 
     def add(self, times_N: np.ndarray, file: str) -> None:
-        """More rows of `file`: int64 or float64, as `to_times` gives them.
+        """Looks at more rows of `file`: int64 or float64, as `to_times` gives them.
 
         Raises:
             ValueError: They are in another unit than those of another file.

@@ -38,7 +38,7 @@ class _Index(Stored):
 class CheckpointFolder:
     """A folder of checkpoints: index.json, `step-00000120/{model.safetensors, state.json, …}`.
 
-    Where several ranks hold pieces, each writes its own: `model-00001-of-00004.safetensors`.
+    Where several ranks hold shards, each writes its own: `model-00001-of-00004.safetensors`.
     index.json names the latest step, the best and those that are kept beside them. It is replaced
     in one move after a step's folder is complete, so whatever moment the process dies, it names a
     whole checkpoint. `CheckpointSaver` writes; everything here but `begin`, `publish` and
@@ -75,13 +75,13 @@ class CheckpointFolder:
             )
         return folder
 
-    def tensors(self, which: str, part: str) -> StoredTensors:
+    def tensors(self, which: str, state: str) -> StoredTensors:
         """Opens `model` or `training` of a checkpoint, to be read piece by piece.
 
         Raises:
             ValueError: A file is missing or damaged.
         """
-        return StoredTensors(self.step(which), part)
+        return StoredTensors(self.step(which), state)
 
     def model(self, which: str) -> dict[str, Tensor]:
         """Reads the weights of the `latest` or the `best` checkpoint, all of them whole."""
@@ -179,12 +179,6 @@ def _is_best(state: Mapping[str, Any], best_value: float | None) -> bool:
 def with_prefix(prefix: str, tensors: Mapping[str, T]) -> dict[str, T]:
     """Puts a prefix before all names: `{"weight": w}` → `{"network.weight": w}`."""
     return {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}
-
-
-def without_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Returns the tensors whose names begin with the prefix, without it."""
-    start = f"{prefix}."
-    return {name[len(start) :]: t for name, t in tensors.items() if name.startswith(start)}
 
 
 def _free_name(folder: Path, name: str) -> str:

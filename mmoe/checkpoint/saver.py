@@ -14,7 +14,7 @@ from torch.distributed.checkpoint.state_dict_saver import save as distributed_sa
 from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.checkpoint.step_writer import ShardPlanner, StepWriter
 from mmoe.parallel import ensure_process_group, rank, world_size
-from mmoe.parallel.shards import Shard, TensorMap, pieces
+from mmoe.parallel.shards import Shard, TensorMap, local_shards
 
 # After an error on this rank others may be stuck; longer than writing takes, shorter than patience
 _SECONDS_AFTER_AN_ERROR = 60.0
@@ -76,7 +76,7 @@ class CheckpointSaver:
             best: Whether it is the best so far.
 
         Raises:
-            ValueError: The ranks' pieces overlap or leave a hole: when waited for.
+            ValueError: The ranks' shards overlap or leave a hole: when waited for.
             OSError: This checkpoint or, in the background, the one before cannot be written.
         """
         self.wait()
@@ -86,8 +86,8 @@ class CheckpointSaver:
         text = json.dumps(state, allow_nan=False)
         writer = StepWriter(self.folder, step, text, best=best, keep=self.keep)
         held = {
-            f"{part}/{name}": pieces(value)
-            for part, tensors in (("model", model), ("training", training))
+            f"{state}/{name}": local_shards(value)
+            for state, tensors in (("model", model), ("training", training))
             for name, value in tensors.items()
             if rank() == 0 or not isinstance(value, Tensor)
         }

@@ -34,7 +34,7 @@ from mmoe.run.own_files import STEP_FILE, remove_files
 
 
 class ShardPlanner(DefaultSavePlanner):
-    """Plans `{"PART/NAME": [Shard, …]}`; DCP leaves out what two ranks have, and finds holes."""
+    """Plans `{"STATE/NAME": [Shard, …]}`; DCP leaves out what two ranks have, and finds holes."""
 
     def __init__(self) -> None:
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
@@ -45,7 +45,7 @@ class ShardPlanner(DefaultSavePlanner):
         items = []
         for name, shards in self.state_dict.items():
             for shard in shards:
-                # An empty piece would be taken for the one that begins where it does
+                # An empty shard would be taken for the one that begins where it does
                 if shard.tensor.numel() or not any(shard.offsets):
                     item = _write_item(name, shard)
                     items.append(item)
@@ -57,7 +57,7 @@ class ShardPlanner(DefaultSavePlanner):
         """Decides which rank writes what.
 
         Raises:
-            ValueError: Pieces of a tensor overlap or leave a hole.
+            ValueError: Shards of a tensor overlap or leave a hole.
         """
         if len(all_plans) > 1:
             return super().create_global_plan(all_plans)
@@ -75,7 +75,7 @@ class StepWriter(HuggingFaceStorageWriter):
 
     The format is that of DCP's own writer, and its reader reads it. But that one makes one string
     of a whole file before it writes (1 s for 256 MiB in which no other thread runs), and has no
-    place for two pieces of a tensor in a rank's file: here they go into two files.
+    place for two shards of a tensor in a rank's file: here they go into two files.
 
     Args:
         folder: Where the step goes.
@@ -123,7 +123,7 @@ class StepWriter(HuggingFaceStorageWriter):
             }
             # Where all tensors are whole there is nothing to say
             notes = {"DCP_SHARDING_INFO": json.dumps(offsets), "DCP_VERSION": "1.0"}
-            notes = {"format": "pt", **(notes if any(map(_is_piece, items)) else {})}
+            notes = {"format": "pt", **(notes if any(map(_is_shard, items)) else {})}
             try:
                 save_file(tensors, folder / name, notes)
             except SafetensorError as error:  # what it makes of a full disk
@@ -157,7 +157,7 @@ def _write_item(name: str, shard: Shard) -> WriteItem:
     )
 
 
-def _is_piece(item: WriteItem) -> bool:
+def _is_shard(item: WriteItem) -> bool:
     data = item.tensor_data
     return data is not None and data.chunk.sizes != data.size
 
@@ -170,23 +170,23 @@ def _plain_name(item: WriteItem) -> str:
 def _files_of_ranks(plans: Sequence[SavePlan]) -> list[dict[str, list[WriteItem]]]:
     """For each rank its files; numbered over all ranks, so that a missing one is noticed."""
     grouped = [_by_file(plan.items) for plan in plans]
-    total = Counter(part for files in grouped for part, _ in files)
+    total = Counter(state for files in grouped for state, _ in files)
     number: Counter[str] = Counter()
     named: list[dict[str, list[WriteItem]]] = []
     for files in grouped:
         named.append({})
-        for (part, _), items in files.items():
-            number[part] += 1
-            named[-1][file_name(part, number[part], total[part])] = items
+        for (state, _), items in files.items():
+            number[state] += 1
+            named[-1][file_name(state, number[state], total[state])] = items
     return named
 
 
 def _by_file(items: Sequence[WriteItem]) -> dict[tuple[str, int], list[WriteItem]]:
-    """By part, and which of this rank's pieces of its tensor it is."""
+    """Groups items into files: by state, and by which of this rank's shards of its tensor it is."""
     seen: Counter[str] = Counter()
     files: dict[tuple[str, int], list[WriteItem]] = {}
     for item in items:
-        part = item.index.fqn.partition("/")[0]
-        files.setdefault((part, seen[item.index.fqn]), []).append(item)
+        state = item.index.fqn.partition("/")[0]
+        files.setdefault((state, seen[item.index.fqn]), []).append(item)
         seen[item.index.fqn] += 1
     return files

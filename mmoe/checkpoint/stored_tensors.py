@@ -22,31 +22,31 @@ from torch.distributed.checkpoint.metadata import (
 from torch.distributed.checkpoint.planner import LoadPlan, ReadItem
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 
-from mmoe.parallel.shards import Shard, TensorMap, pieces
+from mmoe.parallel.shards import Shard, TensorMap, local_shards
 
 # Read at a time, so that a table needs no second copy of itself
 _BLOCK_BYTES = 2**26
 
 
 class StoredTensors:
-    """One part (`model`, `training`) of a checkpoint: its names and shapes, and numbers on demand.
+    """One state (`model` or `training`) of a checkpoint: names, shapes, and numbers on demand.
 
     Only headers are read at first, then of each file what the targets need of it. No rank waits
     for another: all of them read the same headers and so find the same errors.
 
     Args:
         folder: Of one step.
-        part: What its files are called after.
+        state: What its files are called after.
 
     Raises:
-        ValueError: A file is missing or damaged, or pieces of a tensor are; names it.
+        ValueError: A file is missing or damaged, or shards of a tensor are; names it.
     """
 
-    def __init__(self, folder: Path, part: str) -> None:
-        files = _files_of(folder, part)
+    def __init__(self, folder: Path, state: str) -> None:
+        files = _files_of(folder, state)
         for file in files:
             _check_readable(file)
-        self.path = folder / f"{part}.safetensors" if len(files) == 1 else folder
+        self.path = folder / f"{state}.safetensors" if len(files) == 1 else folder
         self._reader = HuggingFaceStorageReader(str(folder))
         self._reader.fs = _Listed(files)
         self._metadata = self._reader.read_metadata()
@@ -83,7 +83,7 @@ class StoredTensors:
         return tensors
 
     def load(self, targets: TensorMap, prefix: str = "", *, all_names: bool = True) -> None:
-        """Fills tensors, or this rank's pieces of them, in place.
+        """Fills tensors, or this rank's shards of them, in place.
 
         Args:
             targets: By name, without the prefix.
@@ -94,7 +94,7 @@ class StoredTensors:
             ValueError: A name is missing on one side, or a shape differs.
         """
         start = f"{prefix}." if prefix else ""
-        wanted = {start + name: pieces(value) for name, value in targets.items()}
+        wanted = {start + name: local_shards(value) for name, value in targets.items()}
         self._check(wanted, {start + n for n in self.names(prefix)} if all_names else set())
         planner = _Planner(wanted)
         planner.set_up_planner({}, self._metadata)
@@ -179,14 +179,14 @@ def _blocks(item: ReadItem, element_size: int) -> Iterator[ReadItem]:
         )
 
 
-def _files_of(folder: Path, part: str) -> list[Path]:
-    """`PART.safetensors`, or all of `PART-00001-of-00004.safetensors` …"""
-    single = folder / f"{part}.safetensors"
-    totals = {int(m[1]) for path in folder.glob(f"{part}-*") if (m := _NUMBERED.search(path.name))}
+def _files_of(folder: Path, state: str) -> list[Path]:
+    """`STATE.safetensors`, or all of `STATE-00001-of-00004.safetensors` …"""
+    single = folder / f"{state}.safetensors"
+    totals = {int(m[1]) for path in folder.glob(f"{state}-*") if (m := _NUMBERED.search(path.name))}
     if single.exists() or not totals:
         files = [single]
     else:
-        files = [folder / file_name(part, n + 1, max(totals)) for n in range(max(totals))]
+        files = [folder / file_name(state, n + 1, max(totals)) for n in range(max(totals))]
     for file in files:
         if not file.exists():
             raise ValueError(
@@ -199,7 +199,7 @@ def _files_of(folder: Path, part: str) -> list[Path]:
 _NUMBERED = re.compile(r"-\d{5}-of-(\d{5})\.safetensors$")
 
 
-def file_name(part: str, number: int, total: int) -> str:
+def file_name(state: str, number: int, total: int) -> str:
     """Names the number-th of so many files.
 
     Example:
@@ -207,8 +207,8 @@ def file_name(part: str, number: int, total: int) -> str:
         ('model.safetensors', 'model-00002-of-00004.safetensors')
     """
     if total == 1:
-        return f"{part}.safetensors"
-    return f"{part}-{number:05d}-of-{total:05d}.safetensors"
+        return f"{state}.safetensors"
+    return f"{state}-{number:05d}-of-{total:05d}.safetensors"
 
 
 def _check_readable(file: Path) -> None:

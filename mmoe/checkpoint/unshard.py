@@ -1,4 +1,7 @@
-"""`mmoe unshard`: one plain safetensors file out of what many ranks wrote."""
+"""`mmoe unshard`: one plain safetensors file out of what many ranks wrote.
+
+torch's own `consolidate_safetensors_files` joins no integers or flags, and names no damaged piece.
+"""
 
 import json
 import math
@@ -118,8 +121,8 @@ def _blocks(stored: StoredTensors, name: str) -> Iterator[Tensor]:
     height = max(_BLOCK_BYTES // (dtype.itemsize * math.prod(shape[1:])), 1)
     for start in range(0, shape[0], height):
         block = torch.empty((min(height, shape[0] - start), *shape[1:]), dtype=dtype)
-        piece = Shard(block, shape, (start, *[0] * len(shape[1:])))
-        stored.load({name: [piece]}, all_names=False)
+        shard = Shard(block, shape, (start, *[0] * len(shape[1:])))
+        stored.load({name: [shard]}, all_names=False)
         yield block
 
 

@@ -27,7 +27,7 @@ def load_weights(
     Args:
         ranker: Changed in place.
         model: Of a run of the same config.
-        layout: How tensors of the network are cut, where this rank holds pieces of them.
+        layout: How tensors of the network are cut, where this rank holds shards of them.
 
     Raises:
         ValueError: A name is missing on one side, or a shape differs.
@@ -47,7 +47,7 @@ def load_network(
     prefix: str,
     layout: Mapping[str, Sequence[Shard]] | None = None,
 ) -> None:
-    """Copies the tensors of a network, or this rank's pieces of them.
+    """Copies the tensors of a network, or this rank's shards of them.
 
     Raises:
         ValueError: A name is missing on one side, or a shape differs.

@@ -27,7 +27,7 @@ class SplitConfig(Strict):
     )
     test: float = Field(default=0.1, gt=0, lt=1, description="share of the rows (day: not used)")
     train_days: list[Day] | None = Field(
-        default=None, description="day: 2024-01-31 (moments are cut at midnight UTC), or numbers"
+        default=None, description="day: 2024-01-31 (datetimes are cut at midnight UTC), or numbers"
     )
     test_days: list[Day] | None = Field(default=None, description="day: as train_days")
 

@@ -1,4 +1,4 @@
-"""Features out of moments in time."""
+"""Features out of datetimes."""
 
 import difflib
 from typing import Literal
@@ -24,7 +24,7 @@ _NO_ZONES = {"localtime", "Factory"}  # another one on every machine; none
 
 
 class DatetimeFeature(Feature):
-    """Parts of a moment in time: hour, weekday, …, each looked up in a small table of its own."""
+    """Parts of a datetime: hour, weekday, …, each looked up in a small table of its own."""
 
     kind: Literal["datetime"] = "datetime"
     name: Name = Field(description="of the feature, in reports and files of a run")
@@ -34,7 +34,7 @@ class DatetimeFeature(Feature):
     parts: list[Part] = Field(min_length=1, description="each becomes a feature NAME__PART")
     timezone: str = Field(
         default="UTC",
-        description="whose clock and calendar are read, such as Europe/Berlin; moments without a "
+        description="whose clock and calendar are read, such as Europe/Berlin; datetimes without a "
         "zone are UTC, dates stay the days they are",
     )
     unit: TimeUnit | None = Field(

@@ -53,7 +53,7 @@ class TablePlacement(Strict):
         default=None,
         ge=4,
         multiple_of=4,  # FBGEMM reads rows in vectors of four
-        description="width of a piece where a table is cut by columns; default: an even part",
+        description="width of a shard where a table is cut by columns; default: an even part",
     )
 
     @field_validator("precision", mode="before")

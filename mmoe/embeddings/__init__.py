@@ -1,5 +1,7 @@
 """Features → tables → pooled embeddings. The only package that imports torchrec."""
 
+from typing import Any
+
 from mmoe.embeddings.build import (
     EmbeddingBackend,
     build_embeddings,
@@ -17,7 +19,8 @@ from mmoe.embeddings.quantized.backend import (
 from mmoe.embeddings.quantized.stored_rows import RowPrecision
 from mmoe.embeddings.sharded.plan_table import plan_table
 from mmoe.embeddings.step_phases import StepIds, StepPhases
-from mmoe.parallel.shards import Shard, Sharded, pieces
+from mmoe.moved import moved
+from mmoe.parallel.shards import Shard, Sharded, local_shards
 
 __all__ = [
     "EmbeddingBackend",
@@ -31,11 +34,15 @@ __all__ = [
     "StepPhases",
     "build_embeddings",
     "build_scoring_embeddings",
+    "local_shards",
     "managed_ids",
     "memory_of_tables",
-    "pieces",
     "plan_table",
     "scoring_embeddings",
     "table_of_state",
     "torchrec_problem",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    return moved(name, __name__, {"pieces": "mmoe.embeddings:local_shards"})

@@ -46,9 +46,9 @@ class EmbeddingBackend(Protocol):
         ...
 
     def table_shards(self) -> dict[str, Sharded]:
-        """Returns the tables (not copies) by name: whole, or the pieces that are here.
+        """Returns the tables (not copies) by name: whole, or the shards that are here.
 
-        A rank may hold none of a table, or several pieces of it.
+        A rank may hold none of a table, or several shards of it.
         """
         ...
 
@@ -68,7 +68,7 @@ class EmbeddingBackend(Protocol):
         """Says which rank holds what, one entry a table; empty where one process holds all.
 
         Each has `table`, `rows`, `dim`, `sharding`, `kernel`, `precision`, and `pieces`: for each
-        piece its `rank`, `rows` and `columns` (first, and one past the last), and `bytes`,
+        shard its `rank`, `rows` and `columns` (first, and one past the last), and `bytes`,
         optimizer's state included. `mmoe.embeddings.plan_table` makes a table of it to print.
         """
         ...

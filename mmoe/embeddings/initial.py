@@ -6,9 +6,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from mmoe.parallel.shards import Shard, Sharded, pieces
+from mmoe.parallel.shards import Shard, Sharded, local_shards
 
-# Numbers drawn at a time (16 MiB): a table is never held whole beside its pieces
+# Numbers drawn at a time (16 MiB): a table is never held whole beside its shards
 _DRAWN = 2**22
 
 
@@ -16,10 +16,10 @@ _DRAWN = 2**22
 def fill_tables(tables: Mapping[str, Sharded], seed: int) -> None:
     """Fills each table from its own generator, so that adding a table changes no other.
 
-    A piece of a table gets the numbers that it has in the whole one, however it is cut.
+    A shard of a table gets the numbers that it has in the whole one, however it is cut.
     """
     for name, table in tables.items():
-        shards = pieces(table)
+        shards = local_shards(table)
         if shards:
             _fill(shards, f"{seed} {name}")
 
@@ -46,7 +46,7 @@ def _fill(shards: list[Shard], key: str) -> None:
 
 
 def _copy_rows(block_HD: Tensor, start: int, shard: Shard) -> None:
-    """The part of rows [start, start + H) of the whole that belongs to a piece."""
+    """The part of rows [start, start + H) of the whole that belongs to a shard."""
     rows, columns = shard.region
     first, end = max(start, rows.start), min(start + len(block_HD), rows.stop)
     if first < end:

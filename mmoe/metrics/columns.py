@@ -35,7 +35,7 @@ class Column:
     is_count: bool = False
 
     def text(self, values: Mapping[str, Any]) -> str:
-        """The cell of a task with these metrics."""
+        """Returns the cell of a task with these metrics."""
         if self.written is not None:
             return self.written(values)
         value = values.get(self.key)
@@ -43,12 +43,12 @@ class Column:
 
 
 def is_number(value: Any) -> bool:
-    """Whether it is finite; None and NaN stand for what could not be computed."""
+    """Returns whether a value is finite; None and NaN could not be computed."""
     return isinstance(value, int | float) and math.isfinite(value)
 
 
 def count(value: Any) -> str:
-    """A whole number with thin spaces between thousands."""
+    """Writes a whole number with thin spaces between thousands."""
     return f"{int(value):,}".replace(",", "\u202f") if is_number(value) else NONE
 
 

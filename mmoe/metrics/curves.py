@@ -24,7 +24,7 @@ def task_curves(
     oracle: np.ndarray | None = None,
     name: str = "task",
 ) -> dict[str, Any]:
-    """The curves of one task, as plain lists for JSON.
+    """Computes the curves of one task, as plain lists for JSON.
 
     Args:
         kind: The task's, as in a config.
@@ -66,7 +66,7 @@ def task_curves(
 def thin_curve(
     x: np.ndarray, y: np.ndarray, points: int = ROC_POINTS
 ) -> tuple[np.ndarray, np.ndarray]:
-    """At most `points` of a curve that rises from (0, 0) to (1, 1), keeping its shape.
+    """Keeps at most `points` of a curve that rises from (0, 0) to (1, 1).
 
     Points of the curve are kept at equal steps of x + y, so steep and flat stretches keep as many
     as they need, and what is drawn strays from the curve by less than 2 / (points − 2).

@@ -1,4 +1,4 @@
-"""The rows of one task that count, checked once for metrics and curves."""
+"""Rows of one task that count, checked once for metrics and curves."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # kinds judge these rows
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ObservedRows:
-    """Labels [n], predictions [n] and their companions, float64, where the label is observed."""
+    """Labels [n], predictions [n] and companions, float64, where the label is observed."""
 
     labels: np.ndarray
     predictions: np.ndarray
@@ -137,5 +137,5 @@ def _check_values(
 
 
 def first_row(flags: np.ndarray) -> int | None:
-    """The first row that is flagged, or None."""
+    """Returns the first row that is flagged, or None."""
     return int(flags.argmax()) if flags.any() else None

@@ -19,7 +19,7 @@ def task_metrics(
     oracle: np.ndarray | None = None,
     name: str = "task",
 ) -> TaskMetrics:
-    """Every metric of one task; None stands where one cannot be computed.
+    """Computes every metric of one task; None stands where one cannot be computed.
 
     Args:
         kind: The task's, as in a config.
@@ -60,7 +60,7 @@ def task_metrics(
 
 
 def monitor_value(metrics: Mapping[str, Mapping[str, Any]], monitor: str) -> float | None:
-    """The number that decides which checkpoint is kept.
+    """Returns the number that decides which checkpoint is kept.
 
     Args:
         metrics: Task → its metrics, as `task_metrics(...).values`.
@@ -94,7 +94,7 @@ def monitor_value(metrics: Mapping[str, Mapping[str, Any]], monitor: str) -> flo
 
 
 def higher_is_better(monitor: str) -> bool:
-    """The direction of a monitor: True for auc, False for losses and errors.
+    """Returns the direction of a monitor: True for auc, False for losses and errors.
 
     Raises:
         ValueError: The metric cannot be monitored.

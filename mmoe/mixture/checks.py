@@ -20,7 +20,7 @@ from mmoe.mixture.trees import Tree, leaves_of
 def check_visibility(
     visibility: Tensor | Sequence[Sequence[bool]] | None, num_gates: int, num_experts: int
 ) -> Tensor:
-    """`visibility_GE` as a bool tensor; every gate sees an expert and every expert is seen."""
+    """Checks `visibility_GE` and returns it as bool: each gate sees one, each expert is seen."""
     if num_gates < 1:
         raise ValueError(f"num_gates: expected 1 or more, got {num_gates}")
     if visibility is None:
@@ -43,7 +43,7 @@ def check_visibility(
 
 
 def check_dispatcher(dispatcher: DispatcherTraits, pool: Pool) -> int:
-    """E, over all ranks; refuses a pool that does not hold the experts of this rank."""
+    """Refuses a pool that lacks the experts of this rank; returns E, over all ranks."""
     here = dispatcher.num_local_experts
     if here not in (None, len(pool)):
         raise ValueError(
@@ -54,7 +54,7 @@ def check_dispatcher(dispatcher: DispatcherTraits, pool: Pool) -> int:
 
 
 def check_source(name: str, source: Sequence[int] | None, count: int, what: str) -> tuple[int, ...]:
-    """Source numbers as a tuple; default: all read source 0."""
+    """Returns source numbers as a tuple; without any, every expert reads source 0."""
     source = (0,) * count if source is None else tuple(source)
     whole = all(isinstance(number, int) and not isinstance(number, bool) for number in source)
     if len(source) != count or not whole or min(source) < 0:
@@ -65,7 +65,7 @@ def check_source(name: str, source: Sequence[int] | None, count: int, what: str)
 
 
 def as_pool(experts: object, input_dim: int | None) -> Pool:
-    """The experts as a pool: a pool as it is, modules in an `ExpertPool`."""
+    """Returns the experts as a pool: a pool as it is, modules in an `ExpertPool`."""
     got = f"a {type(experts).__name__}"
     if isinstance(experts, type):
         got = f"the class {experts.__name__}; make one, as {experts.__name__}(…)"
@@ -110,7 +110,7 @@ def check_gate(gate: object) -> None:
 
 
 def check_capacity(capacity: object) -> Capacity | None:
-    """Refuses a bare factor, which a `Capacity` has more to say about."""
+    """Refuses a bare number in place of a `Capacity`, which says more than a factor."""
     if capacity is None or isinstance(capacity, Capacity):
         return capacity
     raise ValueError(f"capacity: expected None or a Capacity, as Capacity(1.25), got {capacity!r}")
@@ -122,7 +122,7 @@ def check_inputs(
     widths: tuple[int, Sequence[int]] | None,
     device: torch.device,
 ) -> None:
-    """Refuses what a mixture cannot read.
+    """Refuses inputs that a mixture cannot read: types, shapes, number of sources.
 
     Args:
         sources: What came.

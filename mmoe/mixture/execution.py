@@ -1,28 +1,19 @@
-"""How a mixture runs a call: dense, grouped or padded; which of them, and the three themselves.
+"""Chooses how a mixture runs a call: dense, grouped or padded.
 
 `ExecutionPolicy` decides, by what was asked for, what is possible, and what the cost model says is
-cheaper; `run_dense`, `run_grouped` and `run_padded` do it. All three give the same numbers.
+cheaper; `MultiGateMixture.forward` does it. All three give the same numbers.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, cast, get_args
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
 
-from mmoe.mixture.experts.mlp_experts import Record
 from mmoe.mixture.experts.pool import Pool
-from mmoe.mixture.routing.dispatcher import (
-    Dispatcher,
-    DispatchPlan,
-    LocalDispatcher,
-    OverlappingDispatcher,
-)
-from mmoe.mixture.routing.routes import host_is_near, padded_routes
-from mmoe.mixture.statistics import dead_share
+from mmoe.mixture.routing.routes import host_is_near
 from mmoe.mixture.traits import DispatcherTraits, GateTraits, PoolTraits, traits_of
-from mmoe.mixture.trees import Tree, join_rows, mix_dense, split_rows
 
 Execution = Literal["auto", "dense", "grouped", "padded"]
 
@@ -46,7 +37,7 @@ PASSES_FORWARD, PASSES_TRAINING = 1, 3
 
 
 class Work(NamedTuple):
-    """What one call of a mixture has to compute.
+    """What one call of a mixture has to compute, in numbers.
 
     Attributes:
         rows: B.
@@ -102,7 +93,7 @@ class ExecutionPolicy:
     widths: tuple[int, int]
 
     def counts_pairs(self, experts_BGK: Tensor | None, training: bool) -> bool:
-        """Whether `choose` wants to know the number of distinct pairs, which is free here.
+        """Whether `choose` wants the number of distinct pairs, free to count here.
 
         Not in evaluation: what a row's bits are must not depend on its batch mates.
         """
@@ -123,7 +114,7 @@ class ExecutionPolicy:
         pairs: int | None,
         number_bytes: int,
     ) -> Literal["dense", "grouped", "padded"]:
-        """Chooses for one call.
+        """Returns how one call is run: dense, grouped or padded.
 
         Args:
             experts_BGK: The gates' picks; None: dense weights.
@@ -192,7 +183,7 @@ def make_policy(
     dispatcher: DispatcherTraits | None,
     limited: bool,
 ) -> ExecutionPolicy:
-    """Checks what cannot work whatever the batch.
+    """Makes the policy; refuses what cannot work whatever the batch.
 
     A `dispatcher` of None means that all experts are here, `limited` that there is a capacity.
 
@@ -240,94 +231,8 @@ def make_policy(
     )
 
 
-class Run(NamedTuple):
-    """What came of it.
-
-    Attributes:
-        out_BGO: One mix per gate.
-        dead_share_E: Where it was asked for and can be told, else None.
-    """
-
-    out_BGO: Tree
-    dead_share_E: Tensor | None
-
-
-def run_dense(
-    pool: Pool, inputs: Sequence[Tree], weights_BGE: Tensor, picked_BGE: Tensor | None
-) -> Run:
-    """Every expert on all rows, then one combine that reads each output once for all gates.
-
-    `inputs` is one for all experts, or one per expert; `picked_BGE` set where dead units count.
-    """
-    extra, record = _record(picked_BGE is not None)
-    y = pool.dense(inputs, **extra)
-    share_E = None
-    if record is not None and picked_BGE is not None:
-        share_E = dead_share(record, picked_BGE.any(1).unbind(1))
-    return Run(mix_dense(y, weights_BGE), share_E)
-
-
-def run_grouped(
-    pool: Pool,
-    dispatcher: Dispatcher,
-    sources: Sequence[Tree],
-    plan: DispatchPlan,
-    *,
-    overlaps: bool,
-    dead_units: bool,
-) -> Run:
-    """Each expert on the rows that some gate picked it for; `dead_units`: they are counted."""
-    extra, record = _record(dead_units and isinstance(dispatcher, LocalDispatcher))
-
-    def compute(rows: Tree, offsets_E1: Tensor | None) -> Tree:
-        if offsets_E1 is None:
-            return join_rows(pool.dense([rows]))
-        return pool.grouped(rows, offsets_E1, **extra)
-
-    if overlaps:
-        return Run(cast(OverlappingDispatcher, dispatcher).run(sources, plan, compute), None)
-    rows, offsets_E1, handle = dispatcher.dispatch(sources, plan)
-    out_BGO = dispatcher.combine(compute(rows, offsets_E1), handle)
-    share_E = None
-    if record is not None:
-        assert offsets_E1 is not None, "the local dispatcher tells where each expert's rows are"
-        share_E = dead_share(record, offsets_E1)
-    return Run(out_BGO, share_E)
-
-
-def run_padded(
-    pool: Pool, sources: Sequence[Tree], plan: DispatchPlan, width: int, dead_units: bool
-) -> Run:
-    """Each expert on `width` rows, zeros where it has fewer: shapes that never change."""
-    assert plan.routes is not None
-    dispatcher = LocalDispatcher()
-    routes = padded_routes(plan.routes, plan.experts_BGK, width)
-    padded = DispatchPlan(
-        experts_BGK=plan.experts_BGK,
-        weights_BGK=plan.weights_BGK,
-        num_experts=plan.num_experts,
-        expert_source=plan.expert_source,
-        source_E=plan.source_E,
-        routes=routes,
-    )
-    rows, _, handle = dispatcher.dispatch(sources, padded)
-    extra, record = _record(dead_units)
-    y = pool.dense(split_rows(rows, [width] * plan.num_experts), **extra)
-    share_E = None
-    if record is not None:
-        masks = (routes.rows_P >= 0).view(plan.num_experts, width).unbind(0)
-        share_E = dead_share(record, masks)
-    return Run(dispatcher.combine(join_rows(y), handle), share_E)
-
-
-def _record(wanted: bool) -> tuple[dict[str, Any], Record | None]:
-    """What to hand to a pool that has dead units, so that it tells what its units gave."""
-    record: Record = []
-    return ({"record": record}, record) if wanted else ({}, None)
-
-
 def choose_execution(work: Work) -> Literal["dense", "grouped"]:
-    """Chooses the way that is estimated to take less time.
+    """Returns dense or grouped, whichever is estimated to take less time.
 
     Args:
         work: Sizes of this call.
@@ -347,14 +252,14 @@ def choose_execution(work: Work) -> Literal["dense", "grouped"]:
 
 
 def dense_seconds(work: Work) -> float:
-    """Estimated time of dense execution: all experts on all rows, then one combine."""
+    """Estimates the time of dense execution: all experts on all rows, then one combine."""
     pairs = work.rows * work.num_experts
     weights = work.picks * work.rows * SECONDS_PER_PICK  # picks become weights of all experts
     return _product_seconds(work, pairs) + _combine_seconds(work, pairs) + weights
 
 
 def grouped_seconds(work: Work) -> float:
-    """Estimated time of grouped execution: plan, gather, products on uneven rows, combine."""
+    """Estimates the time of grouped execution: plan, gather, uneven products, combine."""
     passes = PASSES_TRAINING if work.training else PASSES_FORWARD
     blocks = work.pairs + ROWS_PER_BLOCK / 2 * min(work.num_experts, work.pairs)
     gathered = 2 * passes * work.pairs * work.input_dim * work.number_bytes * SECONDS_PER_BYTE
@@ -376,7 +281,7 @@ def _combine_seconds(work: Work, pairs: float) -> float:
 
 
 def expected_share(visible: Sequence[Sequence[bool]], k: int) -> float:
-    """The expected share of all (sample, expert) pairs, for independent and even gates.
+    """Returns the expected share of (sample, expert) pairs for independent, even gates.
 
     They leave expert e untouched by a sample with probability `Π_g (1 − k / n_g)` over the gates
     that see e, where `n_g` is how many experts gate g sees. Correlated gates ask for fewer pairs,

@@ -1,4 +1,4 @@
-"""Weights of a mixture with another number of experts: what is kept, what is new, what goes."""
+"""Loads weights of a mixture into one with another number of experts."""
 
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple, cast
@@ -15,7 +15,7 @@ NewExperts = Literal["fresh", "copy"]
 
 
 class LoadReport(NamedTuple):
-    """What `load_experts` did; `print` it.
+    """What `load_experts` did with each tensor; `print` it.
 
     Attributes:
         before: Experts in the state.
@@ -189,7 +189,7 @@ def _check_numbers(layer: nn.Module, sources: Sequence[int | None]) -> None:
 
 
 def expert_dims(layer: nn.Module) -> dict[str, int | None]:
-    """Which dimension of a tensor is that of the experts, as the modules say themselves.
+    """Returns which dimension of a tensor is that of the experts, as the modules say.
 
     A module says it with `expert_tensors`, a dict from the names of its tensors that have such a
     dimension to its number; its other tensors then have none.

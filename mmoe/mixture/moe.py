@@ -17,7 +17,7 @@ from mmoe.mixture.trees import Tree, map_leaves
 
 
 class MoEOutput(NamedTuple):
-    """What a `MoE` returns where more than its output was asked for.
+    """What a `MoE` returns beside its output, where it is asked for more.
 
     Attributes:
         out: `[..., O]`; where experts return tuples or dicts, the same structure.
@@ -33,7 +33,7 @@ class MoEOutput(NamedTuple):
 
 
 class MoE(nn.Module):
-    """One gate over a pool of experts: `y = Σ_e w_e(x) · expert_e(x)`, for `[..., D]` tensors.
+    """One gate over a pool of experts, for `[..., D]`: `y = Σ_e w_e(x) · expert_e(x)`.
 
     A `MultiGateMixture` with one gate. Losses and statistics are returned, not kept in the module:
     a gate with losses (`balance_loss`, …) trains by them only if you call the layer with

@@ -5,7 +5,7 @@ width, S input sources, R routed pairs (distinct sample and expert).
 """
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast
 
 from torch import Tensor, nn
 
@@ -19,20 +19,35 @@ from mmoe.mixture.checks import (
     check_source,
     check_visibility,
 )
-from mmoe.mixture.execution import Execution, Run, make_policy, run_dense, run_grouped, run_padded
+from mmoe.mixture.execution import Execution, make_policy
+from mmoe.mixture.experts.mlp_experts import Record
 from mmoe.mixture.experts.pool import Pool
 from mmoe.mixture.gates import GateOutput, SoftmaxGate
 from mmoe.mixture.gates.contract import visible_experts
 from mmoe.mixture.routing.capacity import Capacity, drop_over_capacity
-from mmoe.mixture.routing.dispatcher import Dispatcher, DispatchPlan, LocalDispatcher, source_places
-from mmoe.mixture.routing.routes import plan_routes
-from mmoe.mixture.statistics import MixtureStatistics, measure
+from mmoe.mixture.routing.dispatcher import (
+    Dispatcher,
+    DispatchPlan,
+    LocalDispatcher,
+    OverlappingDispatcher,
+    source_places,
+)
+from mmoe.mixture.routing.routes import padded_routes, plan_routes
+from mmoe.mixture.statistics import MixtureStatistics, dead_share, measure
 from mmoe.mixture.traits import DispatcherTraits, GateTraits, traits_of
-from mmoe.mixture.trees import Tree, cast_for_autocast, leaves_of
+from mmoe.mixture.trees import (
+    Tree,
+    cast_for_autocast,
+    join_rows,
+    leaves_of,
+    mix_dense,
+    split_rows,
+)
+from mmoe.ops import RoutePlan
 
 
 class MixtureOutput(NamedTuple):
-    """What a mixture returns.
+    """What a mixture returns: mixes, losses and, on request, gates and statistics.
 
     Attributes:
         out_BGO: One mix of expert outputs per gate; where experts return tuples or dicts, the same
@@ -168,7 +183,7 @@ class MultiGateMixture(nn.Module):
 
     @property
     def execution(self) -> Execution:
-        """What was asked for."""
+        """How calls are run, as the caller asked: auto, dense, grouped or padded."""
         return self.policy.execution
 
     def forward(
@@ -189,9 +204,13 @@ class MultiGateMixture(nn.Module):
             `out_BGO` and what goes with it.
         """
         sources = self._sources(x)
+
+        # The gate weighs all experts, or picks some
         rows = leaves_of("x", sources[0])[0].shape[0]
         returned = self.gate([sources[s] for s in self.gate_source], self.visibility_GE)
         decision = check_decision(returned, rows, self.visibility_GE, self.policy.sees_all)
+
+        # In training a capacity drops what an expert has no room for
         kept, dropped, limit = decision, None, None
         if self.capacity is not None and self.training:
             experts_BGK, weights_BGK = decision.as_picks(self.visible_GV)
@@ -200,64 +219,46 @@ class MultiGateMixture(nn.Module):
             )
             kept = decision._replace(weights=weights_BGK, experts=left.experts_BGK)
             dropped, limit = left.dropped, left.limit
-        run = self._run(sources, kept, limit, return_statistics)
+
+        # Experts compute all rows, those picked, or as many as the capacity; the gates' mixes of it
+        record: Record | None = None
+        if return_statistics and self.policy.pool.has_dead_units:
+            record = []  # the pool adds what its units gave
+        sources = [cast_for_autocast(source) for source in sources]
+        execution, routes = self._choose(sources, kept, limit)
+        if execution == "dense":
+            out_BGO, dead_share_E = self._dense(sources, kept, record)
+        else:
+            experts_BGK, weights_BGK = kept.as_picks(self.visible_GV)
+            if routes is None and self.policy.local:
+                routes = plan_routes(experts_BGK, self.num_experts, limit)
+            width = 0
+            if execution == "padded":
+                assert self.capacity is not None and limit is not None and routes is not None
+                width = self.capacity.width(limit, routes.offsets_E1)
+                routes = padded_routes(routes, experts_BGK, width)
+            plan = DispatchPlan(
+                experts_BGK=experts_BGK,
+                weights_BGK=weights_BGK,
+                num_experts=self.num_experts,
+                expert_source=self.expert_source,
+                source_E=self.source_E,
+                routes=routes,
+                output_dim=self.output_dim,
+            )
+            if execution == "padded":
+                out_BGO, dead_share_E = self._padded(sources, plan, width, record)
+            else:
+                out_BGO, dead_share_E = self._grouped(sources, plan, record)
+
         return MixtureOutput(
-            cast(Tensor, run.out_BGO),
+            cast(Tensor, out_BGO),
             decision.auxiliary_losses or {},
             decision.as_weights(self.num_experts) if return_gates else None,
             dropped,
-            measure(decision, kept, self.visibility_GE, run.dead_share_E)
+            measure(decision, kept, self.visibility_GE, dead_share_E)
             if return_statistics
             else None,
-        )
-
-    def extra_repr(self) -> str:
-        """Shown by `print`."""
-        text = (
-            f"gates={self.num_gates}, experts={self.num_experts}, sources={self.num_sources}, "
-            f"execution={self.execution}"
-        )
-        return text if self.capacity is None else f"{text}, capacity={self.capacity}"
-
-    def _run(
-        self, sources: Sequence[Tree], kept: GateOutput, limit: int | None, statistics: bool
-    ) -> Run:
-        pool = cast(Pool, self.experts)
-        sources = [cast_for_autocast(source) for source in sources]
-        routes = None
-        if kept.experts is not None and self.policy.counts_pairs(kept.experts, self.training):
-            routes = plan_routes(kept.experts, self.num_experts, limit)
-        dead_units = statistics and self.policy.pool.has_dead_units
-        execution = self.policy.choose(
-            kept.experts,
-            training=self.training,
-            pairs=None if routes is None else routes.rows_P.shape[0],
-            number_bytes=leaves_of("x", sources[self.expert_source[0]])[0].dtype.itemsize,
-        )
-        if execution == "dense":
-            one = len(set(self.expert_source)) == 1
-            inputs = [sources[s] for s in (self.expert_source[:1] if one else self.expert_source)]
-            picked_BGE = kept.picked(self.visibility_GE) if dead_units else None
-            return run_dense(pool, inputs, kept.as_weights(self.num_experts), picked_BGE)
-        experts_BGK, weights_BGK = kept.as_picks(self.visible_GV)
-        if routes is None and self.policy.local:
-            routes = plan_routes(experts_BGK, self.num_experts, limit)
-        plan = DispatchPlan(
-            experts_BGK=experts_BGK,
-            weights_BGK=weights_BGK,
-            num_experts=self.num_experts,
-            expert_source=self.expert_source,
-            source_E=self.source_E,
-            routes=routes,
-            output_dim=self.output_dim,
-        )
-        if execution == "padded":
-            assert self.capacity is not None and limit is not None and routes is not None
-            width = self.capacity.width(limit, routes.offsets_E1)
-            return run_padded(pool, sources, plan, width, dead_units)
-        overlaps = self.policy.overlaps
-        return run_grouped(
-            pool, self.dispatcher, sources, plan, overlaps=overlaps, dead_units=dead_units
         )
 
     def _sources(self, x: Tensor | Sequence[Tree]) -> tuple[Tree, ...]:
@@ -275,3 +276,83 @@ class MultiGateMixture(nn.Module):
             self.visibility_GE.device,
         )
         return sources
+
+    def _choose(
+        self, sources: Sequence[Tree], kept: GateOutput, limit: int | None
+    ) -> tuple[Literal["dense", "grouped", "padded"], RoutePlan | None]:
+        """How this call runs, and the routes where the choice counted distinct pairs."""
+        routes = None
+        if kept.experts is not None and self.policy.counts_pairs(kept.experts, self.training):
+            routes = plan_routes(kept.experts, self.num_experts, limit)
+        execution = self.policy.choose(
+            kept.experts,
+            training=self.training,
+            pairs=None if routes is None else routes.rows_P.shape[0],
+            number_bytes=leaves_of("x", sources[self.expert_source[0]])[0].dtype.itemsize,
+        )
+        return execution, routes
+
+    def _dense(
+        self, sources: Sequence[Tree], kept: GateOutput, record: Record | None
+    ) -> tuple[Tree, Tensor | None]:
+        """Every expert on all rows, then one combine that reads each output once for all gates."""
+        read = self.expert_source
+        read = read[:1] if len(set(read)) == 1 else read  # one input serves all experts
+        y = self._pool.dense([sources[s] for s in read], **_recorded(record))
+        out_BGO = mix_dense(y, kept.as_weights(self.num_experts))
+        if record is None:
+            return out_BGO, None
+        return out_BGO, dead_share(record, kept.picked(self.visibility_GE).any(1).unbind(1))
+
+    def _grouped(
+        self, sources: Sequence[Tree], plan: DispatchPlan, record: Record | None
+    ) -> tuple[Tree, Tensor | None]:
+        """Each expert on the rows that some gate picked it for, wherever it is."""
+        if not isinstance(self.dispatcher, LocalDispatcher):
+            record = None  # others' rows are nobody's statistics
+
+        def compute(rows: Tree, offsets_E1: Tensor | None) -> Tree:
+            if offsets_E1 is None:
+                return join_rows(self._pool.dense([rows]))
+            return self._pool.grouped(rows, offsets_E1, **_recorded(record))
+
+        if self.policy.overlaps:
+            return cast(OverlappingDispatcher, self.dispatcher).run(sources, plan, compute), None
+        rows, offsets_E1, handle = self.dispatcher.dispatch(sources, plan)
+        out_BGO = self.dispatcher.combine(compute(rows, offsets_E1), handle)
+        if record is None:
+            return out_BGO, None
+        assert offsets_E1 is not None, "the local dispatcher tells where each expert's rows are"
+        return out_BGO, dead_share(record, offsets_E1)
+
+    def _padded(
+        self, sources: Sequence[Tree], plan: DispatchPlan, width: int, record: Record | None
+    ) -> tuple[Tree, Tensor | None]:
+        """Each expert on `width` rows, zeros where it has fewer: shapes that never change."""
+        assert plan.routes is not None
+        dispatcher = LocalDispatcher()
+        rows, _, handle = dispatcher.dispatch(sources, plan)
+        widths = [width] * self.num_experts
+        y = self._pool.dense(split_rows(rows, widths), **_recorded(record))
+        out_BGO = dispatcher.combine(join_rows(y), handle)
+        if record is None:
+            return out_BGO, None
+        masks = (plan.routes.rows_P >= 0).view(self.num_experts, width).unbind(0)
+        return out_BGO, dead_share(record, masks)
+
+    def extra_repr(self) -> str:
+        """Returns the settings that `print` shows."""
+        text = (
+            f"gates={self.num_gates}, experts={self.num_experts}, sources={self.num_sources}, "
+            f"execution={self.execution}"
+        )
+        return text if self.capacity is None else f"{text}, capacity={self.capacity}"
+
+    @property
+    def _pool(self) -> Pool:
+        return cast(Pool, self.experts)
+
+
+def _recorded(record: Record | None) -> dict[str, Any]:
+    """What to hand to a pool that has dead units, so that it adds what its units gave."""
+    return {} if record is None else {"record": record}

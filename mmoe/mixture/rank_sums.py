@@ -1,4 +1,4 @@
-"""Sums over the ranks that share a batch: what looks across rows sees the rows of all of them.
+"""Sums over the ranks that share a batch: layers that look across rows see all of them.
 
 The mixture is handed a `RankSums` as it is handed a dispatcher; it never knows how ranks talk.
 """
@@ -20,16 +20,16 @@ class RankSums(Protocol):
     """
 
     def of_losses(self, *amounts: Tensor | int) -> tuple[Any, ...]:
-        """Sums, of the types that came (a number becomes a tensor where there are other ranks)."""
+        """Adds up losses and counts, of the types that came; no gradient between ranks."""
         ...
 
     def of_rows(self, *amounts: Tensor) -> tuple[Tensor, ...]:
-        """Sums of the types that came."""
+        """Adds up what the rows of every rank read, of the types that came."""
         ...
 
 
 class OneRank:
-    """All rows are here: every amount is its own sum.
+    """A `RankSums` of one process: every amount is its own sum.
 
     Example:
         >>> from mmoe.mixture.rank_sums import OneRank
@@ -38,11 +38,11 @@ class OneRank:
     """
 
     def of_losses(self, *amounts: Tensor | int) -> tuple[Any, ...]:
-        """The amounts."""
+        """Returns the amounts as they are."""
         return amounts
 
     def of_rows(self, *amounts: Tensor) -> tuple[Tensor, ...]:
-        """The amounts."""
+        """Returns the amounts as they are."""
         return amounts
 
 

@@ -1,4 +1,4 @@
-"""Layers and activations for scoring: a row's bits do not depend on where in the batch it stands.
+"""Layers and activations for scoring: a row's bits do not depend on its batch.
 
 On the CPU torch computes the last few numbers of a tensor, those that fill no vector register, by
 another formula than the rest. Of 210 tensors of odd shapes `torch.sigmoid` and `F.silu` changed
@@ -31,7 +31,7 @@ _TORCHS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu
 
 
 def stable_sigmoid(x: Tensor) -> Tensor:
-    """`1 / (1 + exp(−x))`, whose bits depend on x alone.
+    """Computes `1 / (1 + exp(−x))` with bits that depend on x alone.
 
     Example:
         >>> import torch
@@ -46,7 +46,7 @@ def stable_sigmoid(x: Tensor) -> Tensor:
 
 
 def activate(x: Tensor, activation: str, *, training: bool) -> Tensor:
-    """ReLU, GELU (the exact one) or SiLU: torch's own in training, else `stable_activation`.
+    """Applies ReLU, exact GELU or SiLU: torch's in training, else `stable_activation`.
 
     Example:
         >>> import torch
@@ -58,7 +58,7 @@ def activate(x: Tensor, activation: str, *, training: bool) -> Tensor:
 
 
 def stable_activation(x: Tensor, activation: str) -> Tensor:
-    """ReLU, GELU (the exact one) or SiLU, whose bits depend on x alone.
+    """Applies ReLU, exact GELU or SiLU with bits that depend on x alone.
 
     Args:
         x: Of any shape and float type.
@@ -82,7 +82,7 @@ def stable_activation(x: Tensor, activation: str) -> Tensor:
 
 
 def stable_linear(x: Tensor, weight_HD: Tensor, bias_H: Tensor | None = None) -> Tensor:
-    """`x Wᵀ + b`, where a row's bits depend on that row alone.
+    """Computes `x Wᵀ + b` where a row's bits depend on that row alone.
 
     Meant for scoring: a row's score must not depend on its batch mates. On the CPU it is this
     library's own product. Where the extension is not built, torch's, with columns of zeros beside
@@ -118,7 +118,7 @@ def stable_linear(x: Tensor, weight_HD: Tensor, bias_H: Tensor | None = None) ->
 
 
 def padded_linear(x: Tensor, weight_HD: Tensor, bias_H: Tensor | None = None) -> Tensor:
-    """`x Wᵀ + b` by torch's own product, with columns of zeros beside narrow fp32 ones.
+    """Computes `x Wᵀ + b` by torch, narrow fp32 columns padded with zeros.
 
     Example:
         >>> import torch
@@ -136,7 +136,7 @@ def padded_linear(x: Tensor, weight_HD: Tensor, bias_H: Tensor | None = None) ->
 
 
 class StableFunctions(TorchFunctionMode):
-    """Runs the modules of others with the forms above.
+    """Runs other people's modules with the stable layers of this file.
 
     While it is entered, `F.linear` is `stable_linear`, and sigmoid, SiLU and the exact GELU are
     their stable forms, in whatever module they are called (`nn.Linear` calls `F.linear`). All else

@@ -12,7 +12,7 @@ from mmoe.mixture.routing.segments import segment_sum
 
 
 class MixtureStatistics(NamedTuple):
-    """Numbers about one batch, detached; nothing is read on the host.
+    """Numbers about what a mixture did with one batch, detached.
 
     With w the weights of gate g for row b, divided by their sum over the experts:
 
@@ -42,7 +42,7 @@ class MixtureStatistics(NamedTuple):
 def measure(
     decision: GateOutput, kept: GateOutput, visibility_GE: Tensor, dead_share_E: Tensor | None
 ) -> MixtureStatistics:
-    """Measures a batch.
+    """Measures what gates and experts did with a batch.
 
     Args:
         decision: What the gates wanted.
@@ -71,7 +71,7 @@ def measure(
 
 @torch.no_grad()
 def dead_share(record: Record, rows: Tensor | Sequence[Tensor]) -> Tensor:
-    """The share of each expert's ReLU units that were 0 for all of its rows.
+    """Returns the share of each expert's ReLU units that were 0 for all of its rows.
 
     Args:
         record: From `MLPExperts`.

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class PoolTraits:
-    """How a pool may be run.
+    """What a pool says of how it may be run.
 
     Attributes:
         static_shapes: `grouped` never reads `offsets_E1` on the host, so that it can run inside
@@ -29,7 +29,7 @@ class PoolTraits:
 
 @dataclass(frozen=True, kw_only=True)
 class GateTraits:
-    """How a gate picks.
+    """What a gate says of how it picks.
 
     Attributes:
         k: How many experts each gate picks; None: all of them, or it does not say.
@@ -42,7 +42,7 @@ class GateTraits:
 
 @dataclass(frozen=True, kw_only=True)
 class DispatcherTraits:
-    """What a dispatcher places, and whether it calls the experts itself.
+    """What a dispatcher says it places, and whether it calls the experts itself.
 
     Attributes:
         num_experts: E, over all ranks; None: what the mixture's `visibility` says.
@@ -59,11 +59,11 @@ class DispatcherTraits:
 
 @runtime_checkable
 class KnowsExpertTensors(Protocol):
-    """A module that says which dimension of its tensors is that of the experts."""
+    """Interface of a module that says which dimension of its tensors is the experts'."""
 
     @property
     def expert_tensors(self) -> Mapping[str, int]:
-        """By the names of the tensors that have one; its other tensors then have none."""
+        """Returns that dimension by tensor name; others have none."""
         ...
 
 

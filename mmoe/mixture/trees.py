@@ -18,14 +18,14 @@ _OPERATOR_DTYPES = (torch.float32, torch.bfloat16, torch.float64)
 
 
 def map_leaves(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
-    """`function` of every leaf, in the same structure."""
+    """Applies a function to every leaf; returns the same structure."""
     if isinstance(tree, Tensor):
         return function(tree, *others)
     return pytree.tree_map(function, tree, *others)
 
 
 def leaves_of(name: str, tree: Tree) -> list[Tensor]:
-    """The tensors of a tree; refuses other leaves, and tensors that differ in height."""
+    """Lists the tensors of a tree; refuses other leaves, and tensors that differ in height."""
     leaves = [tree] if isinstance(tree, Tensor) else pytree.tree_leaves(tree)
     if not leaves:
         raise ValueError(f"{name}: expected at least one tensor, got an empty structure")
@@ -44,14 +44,14 @@ def leaves_of(name: str, tree: Tree) -> list[Tensor]:
 
 
 def split_rows(tree: Tree, sizes: Sequence[int]) -> list[Tree]:
-    """Cuts every leaf into pieces of these heights: one tree for each piece."""
+    """Cuts every leaf into blocks of these heights: one tree for each block."""
     # split, not slices: the gradient of split is one concatenation, that of every slice is a
     # full-size buffer of zeros.
     if isinstance(tree, Tensor):
         return list(tree.split(list(sizes)))
     leaves, structure = pytree.tree_flatten(tree)
-    pieces = zip(*(leaf.split(list(sizes)) for leaf in leaves), strict=True)
-    return [pytree.tree_unflatten(list(piece), structure) for piece in pieces]
+    blocks = zip(*(leaf.split(list(sizes)) for leaf in leaves), strict=True)
+    return [pytree.tree_unflatten(list(block), structure) for block in blocks]
 
 
 def join_rows(trees: Sequence[Tree]) -> Tree:
@@ -60,14 +60,14 @@ def join_rows(trees: Sequence[Tree]) -> Tree:
 
 
 def stack_sources(sources: Sequence[Tree]) -> Tree:
-    """S sources as one with S rows for each sample: row b · S + s is row b of source s."""
+    """Stacks S sources into one: row b · S + s is row b of source s."""
     if len(sources) == 1:
         return sources[0]
     return map_leaves(lambda *leaves: torch.stack(leaves, 1).flatten(0, 1), *sources)
 
 
 def gather_rows(tree: Tree, plan: ops.RoutePlan) -> Tree:
-    """The rows of a plan of every leaf; zeros where the plan has row −1."""
+    """Gathers the rows of a plan from every leaf; zeros where the plan has row −1."""
 
     def gather(leaf: Tensor) -> Tensor:
         if leaf.dtype not in _OPERATOR_DTYPES:
@@ -82,7 +82,7 @@ def gather_rows(tree: Tree, plan: ops.RoutePlan) -> Tree:
 
 
 def mix_grouped(y: Tree, slots_BGK: Tensor, weights_BGK: Tensor) -> Tree:
-    """`gated_combine` of every leaf `[rows, …]`: `[B, G, …]`."""
+    """Applies `gated_combine` to every leaf `[rows, …]`: `[B, G, …]`."""
 
     def mix(leaf: Tensor) -> Tensor:
         leaf = _in_operator_dtype(leaf)
@@ -93,7 +93,7 @@ def mix_grouped(y: Tree, slots_BGK: Tensor, weights_BGK: Tensor) -> Tree:
 
 
 def mix_dense(y: Sequence[Tree], weights_BGE: Tensor) -> Tree:
-    """`dense_combine` of every leaf of E trees `[B, …]`: `[B, G, …]`."""
+    """Applies `dense_combine` to every leaf of E trees `[B, …]`: `[B, G, …]`."""
 
     def mix(*leaves: Tensor) -> Tensor:
         out_BGO = ops.dense_combine(
@@ -106,7 +106,7 @@ def mix_dense(y: Sequence[Tree], weights_BGE: Tensor) -> Tree:
 
 
 def cast_for_autocast(tree: Tree) -> Tree:
-    """Casts every leaf once; left to autocast, each expert would cast it again."""
+    """Casts every leaf once, where autocast would do so for each expert."""
 
     def cast(leaf: Tensor) -> Tensor:
         device = leaf.device.type

@@ -23,7 +23,6 @@ def build_ranker(
     encoder: FeatureEncoder,
     device: torch.device | None = None,
     *,
-    over_ranks: bool = True,
     table_precision: ScoringPrecision | Mapping[str, RowPrecision] | None = None,
 ) -> Ranker:
     """Embeddings, mixture and towers of a run, freshly initialised.
@@ -35,8 +34,6 @@ def build_ranker(
         config: Of the run.
         encoder: Knows the features and tables.
         device: Default: the CPU (`mmoe.models.device.resolve_device` finds it).
-        over_ranks: The ranks of the process group share each batch, as `config.parallel` says;
-            else this process has the whole network for itself.
         table_precision: Of tables that are only looked up, and hold nothing yet: one for all, or
             each table's own, as it was trained. None: tables as `config` trains them.
 
@@ -51,7 +48,7 @@ def build_ranker(
         config.model,
         num_dense + cast(EmbeddingBackend, embeddings).output_dim,
         [task.name for task in config.tasks],
-        config.parallel if over_ranks else None,
+        config.parallel,
     )
     return Ranker(embeddings, network.to(device), num_dense)
 

@@ -1,8 +1,8 @@
-"""Where the operators come from: the compiled extension, or the reference when it is not built.
+"""Where the operators come from: defined here, with kernels from the extension where it is built.
 
-The extension defines the operators and their CPU and CUDA kernels. The reference in plain PyTorch
-is registered for every other device, and defines the operators itself where there is no extension.
-Either way the names `torch.ops.mmoe.*` exist, so `torch.compile` and `opcheck` see the same thing.
+Each operator's file defines it, once: schema, shapes, gradient. The extension holds kernels for CPU
+and CUDA, and no schemas; the reference in plain PyTorch is the kernel of every other device, and of
+all of them without the extension. Either way `torch.compile` and `opcheck` see the same thing.
 """
 
 import functools
@@ -21,99 +21,13 @@ from mmoe.ops import reference
 from mmoe.ops._checks import check_device
 from mmoe.ops.exchange import exchange_reference
 
-# The same text as in csrc/library.cpp; a test compares the two.
-SCHEMAS = {
-    "route_plan": "(Tensor experts_BGK, int num_experts) -> (Tensor, Tensor, Tensor)",
-    "gated_combine": "(Tensor y_PO, Tensor slots_BGK, Tensor weights_BGK) -> Tensor",
-    "gated_combine_backward": (
-        "(Tensor grad_BGO, Tensor y_PO, Tensor slots_BGK, Tensor weights_BGK) -> (Tensor, Tensor)"
-    ),
-    "dense_combine": "(Tensor[] y, Tensor weights_BGE) -> Tensor",
-    "dense_combine_backward": (
-        "(Tensor grad_BGO, Tensor[] y, Tensor weights_BGE) -> (Tensor[], Tensor)"
-    ),
-    "topk_gate": (
-        "(Tensor logits_BGE, Tensor visibility_GE, int k, bool softmax_after) -> (Tensor, Tensor)"
-    ),
-    "topk_gate_backward": (
-        "(Tensor grad_BGK, Tensor logits_BGE, Tensor visibility_GE, Tensor experts_BGK,"
-        " bool softmax_after) -> Tensor"
-    ),
-    "permute": "(Tensor x_BD, Tensor rows_P, Tensor slots_BGK) -> Tensor",
-    "unpermute": "(Tensor y_PD, Tensor rows_P, Tensor slots_BGK) -> Tensor",
-    "grouped_mm": (
-        "(Tensor x_PD, Tensor offsets_E1, Tensor weight_EDH, Tensor? bias_EH, str activation)"
-        " -> (Tensor, Tensor)"
-    ),
-    "grouped_mm_backward": (
-        "(Tensor grad_PH, Tensor x_PD, Tensor offsets_E1, Tensor weight_EDH, Tensor y_PH,"
-        " Tensor z_PH, str activation, bool need_x, bool need_weight, bool need_bias)"
-        " -> (Tensor, Tensor, Tensor)"
-    ),
-    "dense_mm": (
-        "(Tensor[] x, Tensor weight_EDH, Tensor? bias_EH, str activation) -> (Tensor[], Tensor[])"
-    ),
-    "dense_mm_backward": (
-        "(Tensor[] grad, Tensor[] x, Tensor weight_EDH, Tensor[] y, Tensor[] z, str activation,"
-        " bool need_x, bool need_weight, bool need_bias) -> (Tensor[], Tensor, Tensor)"
-    ),
-    "gate_mm": "(Tensor x_BD, Tensor weight_DN, Tensor? bias_N) -> Tensor",
-    "gate_mm_backward": (
-        "(Tensor grad_BN, Tensor x_BD, Tensor weight_DN, bool need_x, bool need_weight,"
-        " bool need_bias) -> (Tensor, Tensor, Tensor)"
-    ),
-    "outbound_plan": (
-        "(Tensor experts_BGK, Tensor homes_E3, int num_ranks, int num_sources)"
-        " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
-    ),
-    "pack_rows": (
-        "(Tensor[] sources, Tensor weights_BGK, Tensor rows_M, Tensor entries_Q, Tensor codes_Q,"
-        " Tensor links_WL, ScalarType wire, int num_bytes) -> Tensor"
-    ),
-    "pack_rows_backward": (
-        "(Tensor message, Tensor rows_M, Tensor rows_BGK, Tensor entries_Q, Tensor links_WL,"
-        " int num_sources, int width, ScalarType dtype, ScalarType wire) -> (Tensor, Tensor)"
-    ),
-    "decode_picks": (
-        "(Tensor message, Tensor links_WL, int num_rows, int num_picks, int num_gates, int k,"
-        " int num_experts, int width, ScalarType dtype, ScalarType wire)"
-        " -> (Tensor, Tensor, Tensor)"
-    ),
-    "unpack_rows": (
-        "(Tensor message, Tensor rows_R, Tensor links_WL, int width, ScalarType dtype,"
-        " ScalarType wire) -> Tensor"
-    ),
-    "unpack_rows_backward": (
-        "(Tensor grad_RD, Tensor grad_weights_NGK, Tensor slots_NGK, Tensor places_Q,"
-        " Tensor links_WL, ScalarType wire, int num_bytes) -> Tensor"
-    ),
-    "return_plan": (
-        "(Tensor rows_R, Tensor offsets_E1, Tensor slots_NGK, Tensor links_WL) -> (Tensor, Tensor)"
-    ),
-    "pack_returns": (
-        "(Tensor y_RO, Tensor weights_NGK, Tensor back_R, Tensor back_NG, Tensor slots_NGK,"
-        " int num_rows, ScalarType wire) -> Tensor"
-    ),
-    "pack_returns_backward": (
-        "(Tensor grad_ZO, Tensor y_RO, Tensor weights_NGK, Tensor back_R, Tensor back_NG,"
-        " Tensor slots_NGK) -> (Tensor, Tensor)"
-    ),
-    "mix_returns": (
-        "(Tensor back_ZO, Tensor weights_BGK, Tensor rows_BGK, Tensor pairs_BGK, Tensor sums_BGK,"
-        " Tensor links_WL, ScalarType dtype) -> Tensor"
-    ),
-    "mix_returns_backward": (
-        "(Tensor grad_BGO, Tensor back_ZO, Tensor weights_BGK, Tensor rows_BGK, Tensor pairs_BGK,"
-        " Tensor sums_BGK, Tensor links_WL) -> (Tensor, Tensor)"
-    ),
-}
-
+FOLDER = Path(__file__).parents[1]  # which of several mmoe: a clone's, an installed one's
 REBUILD = "in the clone, pip install --no-build-isolation --no-deps --editable ."
 
 
 @dataclass(frozen=True)
 class ExtensionStatus:
-    """What the compiled extension of this installation can do.
+    """What the compiled extension of this installation can do: built, with CUDA or not.
 
     Attributes:
         built: The extension was found and loaded, so CPU kernels are there.
@@ -181,33 +95,43 @@ def reference_of(name: str) -> Callable[..., Any]:
 
 def _open_library() -> Library:
     problem = _load_extension()
-    # DEF would clash with the extension's own block, so Python always adds a fragment.
     library = Library("mmoe", "FRAGMENT")
     if problem is not None:
-        folder = Path(__file__).parents[1]  # which of several mmoe: a clone's, an installed one's
         warnings.warn(
-            f"mmoe: the compiled operators are missing from {folder} ({problem}); the slower ones "
+            f"mmoe: the compiled operators are missing from {FOLDER} ({problem}); the slower ones "
             f"in plain PyTorch are used. To build them, with torch and a C++ compiler: {REBUILD}",
             RuntimeWarning,
             stacklevel=2,
         )
-        for name, schema in SCHEMAS.items():
-            library.define(name + schema)
-    for name in SCHEMAS:
-        # A kernel for a backend (CPU, CUDA) is preferred over this one.
-        library.impl(name, _without_autocast(reference_of(name)), "CompositeExplicitAutograd")
     return library
 
 
 LIBRARY = _open_library()
 
 
-def register_fake(name: str, fake: Callable[..., Any]) -> None:
-    """Attach the kernel for tensors without values, which computes shapes alone.
+def define(schema: str, fake: Callable[..., Any]) -> None:
+    """Defines `torch.ops.mmoe.NAME`, which the reference computes where no kernel does.
 
-    PyTorch also chooses it where only one of an operator's tensors has no values, and the result
-    would be memory that nobody has written; so it first checks that all are on one device.
+    PyTorch chooses `fake` also where only one of an operator's tensors has no values, and the
+    result would be memory that nobody has written; so it checks first that all are on one device.
+
+    Args:
+        schema: `NAME(arguments) -> results`; kernels in `csrc` and the reference go by it.
+        fake: The kernel for tensors without values, which computes shapes alone.
+
+    Raises:
+        ImportError: The extension is of a time when it defined the operators itself.
     """
+    name = schema.partition("(")[0]
+    try:
+        LIBRARY.define(schema)
+    except RuntimeError as error:
+        raise ImportError(
+            f"mmoe: the compiled operators in {FOLDER} are older than its Python files and define "
+            f"{name} themselves; build them again: {REBUILD}"
+        ) from error
+    # A kernel for a backend (CPU, CUDA) is preferred over this one.
+    LIBRARY.impl(name, _without_autocast(reference_of(name)), "CompositeExplicitAutograd")
     signature = inspect.signature(fake)
 
     @functools.wraps(fake)

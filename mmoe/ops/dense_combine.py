@@ -14,7 +14,7 @@ from mmoe.ops._checks import (
     check_float,
     check_shape,
 )
-from mmoe.ops._library import register_fake
+from mmoe.ops._library import define
 
 
 def dense_combine(y: Sequence[Tensor] | Tensor, weights_BGE: Tensor) -> Tensor:
@@ -105,6 +105,9 @@ def _backward(ctx: Any, grad_BGO: Tensor) -> tuple[list[Tensor], Tensor]:
     return torch.ops.mmoe.dense_combine_backward(grad_BGO, y, weights_BGE)
 
 
-register_fake("dense_combine", _fake)
-register_fake("dense_combine_backward", _fake_backward)
+define("dense_combine(Tensor[] y, Tensor weights_BGE) -> Tensor", _fake)
+define(
+    "dense_combine_backward(Tensor grad_BGO, Tensor[] y, Tensor weights_BGE) -> (Tensor[], Tensor)",
+    _fake_backward,
+)
 register_autograd("dense_combine", _backward, _setup_context)

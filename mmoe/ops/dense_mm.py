@@ -8,7 +8,7 @@ from torch import Tensor
 
 from mmoe.ops._autograd import register_autograd
 from mmoe.ops._checks import check_device, check_dims, check_float, check_shape
-from mmoe.ops._library import register_fake
+from mmoe.ops._library import define
 from mmoe.ops.grouped_mm import FusedActivation, check_layer
 from mmoe.ops.reference import keeps_z
 
@@ -121,6 +121,14 @@ def _backward(ctx: Any, grad: list[Tensor], _: Any) -> tuple[Any, ...]:
     )
 
 
-register_fake("dense_mm", _fake)
-register_fake("dense_mm_backward", _fake_backward)
+define(
+    "dense_mm(Tensor[] x, Tensor weight_EDH, Tensor? bias_EH, str activation)"
+    " -> (Tensor[], Tensor[])",
+    _fake,
+)
+define(
+    "dense_mm_backward(Tensor[] grad, Tensor[] x, Tensor weight_EDH, Tensor[] y, Tensor[] z,"
+    " str activation, bool need_x, bool need_weight, bool need_bias) -> (Tensor[], Tensor, Tensor)",
+    _fake_backward,
+)
 register_autograd("dense_mm", _backward, _setup_context)

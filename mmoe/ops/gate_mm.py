@@ -7,7 +7,7 @@ from torch import Tensor
 
 from mmoe.ops._autograd import register_autograd
 from mmoe.ops._checks import accumulate_dtype, check_device, check_dims, check_float, check_shape
-from mmoe.ops._library import register_fake
+from mmoe.ops._library import define
 
 
 def gate_mm(x_BD: Tensor, weight_DN: Tensor, bias_N: Tensor | None = None) -> Tensor:
@@ -86,6 +86,10 @@ def _backward(ctx: Any, grad_BN: Tensor) -> tuple[Tensor | None, ...]:
     )
 
 
-register_fake("gate_mm", _fake)
-register_fake("gate_mm_backward", _fake_backward)
+define("gate_mm(Tensor x_BD, Tensor weight_DN, Tensor? bias_N) -> Tensor", _fake)
+define(
+    "gate_mm_backward(Tensor grad_BN, Tensor x_BD, Tensor weight_DN, bool need_x,"
+    " bool need_weight, bool need_bias) -> (Tensor, Tensor, Tensor)",
+    _fake_backward,
+)
 register_autograd("gate_mm", _backward, _setup_context)

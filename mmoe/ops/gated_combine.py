@@ -14,7 +14,7 @@ from mmoe.ops._checks import (
     check_int32,
     check_shape,
 )
-from mmoe.ops._library import register_fake
+from mmoe.ops._library import define
 
 
 def gated_combine(y_PO: Tensor, slots_BGK: Tensor, weights_BGK: Tensor) -> Tensor:
@@ -80,6 +80,10 @@ def _backward(ctx: Any, grad_BGO: Tensor) -> tuple[Tensor, None, Tensor]:
     return grad_y_PO, None, grad_weights_BGK
 
 
-register_fake("gated_combine", _fake)
-register_fake("gated_combine_backward", _fake_backward)
+define("gated_combine(Tensor y_PO, Tensor slots_BGK, Tensor weights_BGK) -> Tensor", _fake)
+define(
+    "gated_combine_backward(Tensor grad_BGO, Tensor y_PO, Tensor slots_BGK, Tensor weights_BGK)"
+    " -> (Tensor, Tensor)",
+    _fake_backward,
+)
 register_autograd("gated_combine", _backward, _setup_context)

@@ -15,7 +15,7 @@ from mmoe.ops._checks import (
     check_int32,
     check_shape,
 )
-from mmoe.ops._library import register_fake
+from mmoe.ops._library import define
 from mmoe.ops.reference import keeps_z
 
 FusedActivation = Literal["none", "relu", "gelu", "silu"]
@@ -163,6 +163,15 @@ def _backward(ctx: Any, grad_PH: Tensor | None, _: Any) -> tuple[Tensor | None, 
     )
 
 
-register_fake("grouped_mm", _fake)
-register_fake("grouped_mm_backward", _fake_backward)
+define(
+    "grouped_mm(Tensor x_PD, Tensor offsets_E1, Tensor weight_EDH, Tensor? bias_EH,"
+    " str activation) -> (Tensor, Tensor)",
+    _fake,
+)
+define(
+    "grouped_mm_backward(Tensor grad_PH, Tensor x_PD, Tensor offsets_E1, Tensor weight_EDH,"
+    " Tensor y_PH, Tensor z_PH, str activation, bool need_x, bool need_weight, bool need_bias)"
+    " -> (Tensor, Tensor, Tensor)",
+    _fake_backward,
+)
 register_autograd("grouped_mm", _backward, _setup_context)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from mmoe.ops._checks import check_device, check_dims, check_float, check_int32, check_shape
-from mmoe.ops._library import LIBRARY, register_fake
+from mmoe.ops._library import LIBRARY, define
 from mmoe.ops.route_plan import RoutePlan
 
 
@@ -120,8 +120,8 @@ def _named(rows_P: Tensor, slots_BGK: Tensor) -> Tensor:
     return torch.where(named_P, rows_P, -1)
 
 
-register_fake("permute", _fake_permute)
-register_fake("unpermute", _fake_unpermute)
+define("permute(Tensor x_BD, Tensor rows_P, Tensor slots_BGK) -> Tensor", _fake_permute)
+define("unpermute(Tensor y_PD, Tensor rows_P, Tensor slots_BGK) -> Tensor", _fake_unpermute)
 torch.library.register_autograd(
     "mmoe::permute", _backward_of_permute, setup_context=_setup_context, lib=LIBRARY
 )

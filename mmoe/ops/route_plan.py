@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 from mmoe.ops._checks import check_dims, check_int32
-from mmoe.ops._library import register_fake
+from mmoe.ops._library import define
 
 
 class RoutePlan(NamedTuple):
-    """The distinct (sample, expert) pairs of a batch, expert by expert, by sample inside one.
+    """Plan of a batch's distinct (sample, expert) pairs, by expert, then by sample.
 
     Attributes:
         rows_P: int32, the sample of pair i; -1 from the last pair (number R = offsets_E1[E]) on.
@@ -75,4 +75,4 @@ def _fake(experts_BGK: Tensor, num_experts: int) -> tuple[Tensor, Tensor, Tensor
     return rows_P, experts_BGK.new_empty(num_experts + 1), experts_BGK.new_empty(B, G, K)
 
 
-register_fake("route_plan", _fake)
+define("route_plan(Tensor experts_BGK, int num_experts) -> (Tensor, Tensor, Tensor)", _fake)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from mmoe.ops._autograd import register_autograd
 from mmoe.ops._checks import accumulate_dtype, check_device, check_dims, check_float, check_shape
-from mmoe.ops._library import register_fake
+from mmoe.ops._library import define
 
 Softmax = Literal["after", "before"]
 
@@ -101,6 +101,14 @@ def _backward(ctx: Any, grad_BGK: Tensor, _: Any) -> tuple[Tensor, None, None, N
     return grad_BGE, None, None, None
 
 
-register_fake("topk_gate", _fake)
-register_fake("topk_gate_backward", _fake_backward)
+define(
+    "topk_gate(Tensor logits_BGE, Tensor visibility_GE, int k, bool softmax_after)"
+    " -> (Tensor, Tensor)",
+    _fake,
+)
+define(
+    "topk_gate_backward(Tensor grad_BGK, Tensor logits_BGE, Tensor visibility_GE,"
+    " Tensor experts_BGK, bool softmax_after) -> Tensor",
+    _fake_backward,
+)
 register_autograd("topk_gate", _backward, _setup_context)

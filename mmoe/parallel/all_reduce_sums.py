@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 class AllReduceSums:
-    """A `RankSums`: one all-reduce for all the amounts of a call, and each rank gets the same bits.
+    """Sums over ranks, a `RankSums`: one all-reduce a call, the same bits on each rank.
 
     Amounts travel in float64, in which sums of a few float32 and all counts are exact.
 
@@ -38,11 +38,11 @@ class AllReduceSums:
         return self
 
     def of_losses(self, *amounts: Tensor | int) -> tuple[Any, ...]:
-        """Sums from which every rank computes the same loss."""
+        """Adds up over ranks what a loss is computed from; passes no gradient between them."""
         return self._sum(amounts, gradient_too=False)
 
     def of_rows(self, *amounts: Tensor) -> tuple[Tensor, ...]:
-        """Sums that the rows of every rank read."""
+        """Adds up over ranks what the rows of every rank read, and gradients likewise."""
         return self._sum(amounts, gradient_too=True)
 
     def _sum(self, amounts: Sequence[Tensor | int], *, gradient_too: bool) -> tuple[Tensor, ...]:

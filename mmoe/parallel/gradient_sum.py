@@ -16,7 +16,7 @@ BUCKET_BYTES = 2**20
 
 
 @dataclass
-class _Flight:
+class _PendingSum:
     """A bucket on its way."""
 
     flat: Tensor
@@ -24,7 +24,7 @@ class _Flight:
 
 
 class GradientSum:
-    """Sums of gradients over ranks, in buckets that travel while the backward pass goes on.
+    """Adds up gradients over ranks, in buckets that travel while the backward pass goes on.
 
     `grad ← Σ_r grad_r`, a sum and no mean: the loss is the sum of what each rank calls `backward`
     on. Buckets are filled from the last parameter to the first, which is about the order in which
@@ -68,33 +68,33 @@ class GradientSum:
         learned = [weight for weight in parameters if weight.requires_grad]
         self.buckets = _fill_buckets(learned[::-1], bucket_bytes)
         self._left: list[int] | None = None  # gradients that a bucket waits for; None: not flying
-        self._flights: list[_Flight] = []
+        self._pending: list[_PendingSum] = []
         for number, bucket in enumerate(self.buckets):
             for weight in bucket:
                 weight.register_post_accumulate_grad_hook(partial(self._arrived, number))
 
     @contextmanager
     def in_flight(self) -> Iterator[None]:
-        """The last backward pass of a step: what it completes leaves at once.
+        """Encloses the last backward pass of a step: full buckets leave at once.
 
         Gradients that earlier passes added to the parameters are part of the sum.
         """
-        assert not self._flights, "the sums of the step before were not waited for"
+        assert not self._pending, "the sums of the step before were not waited for"
         self._left = [len(bucket) for bucket in self.buckets]
         try:
             yield
             # A bucket may hold a parameter that this pass did not reach
-            while len(self._flights) < len(self.buckets):
+            while len(self._pending) < len(self.buckets):
                 self._launch()
         finally:
             self._left = None
 
     def wait(self) -> None:
         """Puts the sums into the parameters' `grad`; None stays where no rank has a gradient."""
-        flights, self._flights = self._flights, []
-        for bucket, flight in zip(self.buckets, flights, strict=True):
-            flight.work.wait()
-            *sums, owners = flight.flat.split([*(w.numel() for w in bucket), len(bucket)])
+        pending, self._pending = self._pending, []
+        for bucket, sent in zip(self.buckets, pending, strict=True):
+            sent.work.wait()
+            *sums, owners = sent.flat.split([*(w.numel() for w in bucket), len(bucket)])
             # Looked at only where it matters: on a GPU the host waits for it
             unsure = any(weight.grad is None for weight in bucket)
             found = owners.tolist() if unsure else [1.0] * len(bucket)
@@ -106,18 +106,18 @@ class GradientSum:
         if self._left is None:
             return
         self._left[number] -= 1
-        while len(self._flights) < len(self.buckets) and self._left[len(self._flights)] == 0:
+        while len(self._pending) < len(self.buckets) and self._left[len(self._pending)] == 0:
             self._launch()
 
     def _launch(self) -> None:
-        bucket = self.buckets[len(self._flights)]
+        bucket = self.buckets[len(self._pending)]
         parts = [torch.zeros_like(w) if w.grad is None else w.grad for w in bucket]
         # Behind the gradients: who has one at all. What no rank reached must keep None, as on one
         # process, or its weights would decay and its moments age.
         owned = bucket[0].new_tensor([float(weight.grad is not None) for weight in bucket])
         flat = torch.cat([*(part.reshape(-1) for part in parts), owned])
         work = dist.all_reduce(flat, group=self.group, async_op=True)
-        self._flights.append(_Flight(flat, work))
+        self._pending.append(_PendingSum(flat, work))
 
 
 def _fill_buckets(

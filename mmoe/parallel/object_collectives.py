@@ -1,4 +1,4 @@
-"""What ranks tell each other beside tensors: rank 0's results, and what each was started with."""
+"""Collectives of Python objects: rank 0's results for all, or a value of each rank."""
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -15,7 +15,7 @@ _VERY_LONG = timedelta(days=365)
 
 
 def from_first(make: Callable[[], T], *, takes_long: bool = False) -> T:
-    """What `make` returns on rank 0, on every rank; no other rank calls it.
+    """Returns on every rank what `make` returns on rank 0; no other rank calls it.
 
     Args:
         make: Returns something that can be pickled. If it raises, rank 0 ends, and the other ranks
@@ -39,7 +39,7 @@ def from_first(make: Callable[[], T], *, takes_long: bool = False) -> T:
 
 
 def to_first(value: T) -> Sequence[T]:
-    """Every rank's value, in order of ranks, on rank 0; on the other ranks their own alone.
+    """Gathers every rank's value on rank 0, in order of ranks; other ranks get their own.
 
     Example:
         >>> to_first(3)
@@ -53,7 +53,7 @@ def to_first(value: T) -> Sequence[T]:
 
 
 def from_all(value: T) -> Sequence[T]:
-    """Every rank's value, in order of ranks, on every rank.
+    """Gathers every rank's value on every rank, in order of ranks.
 
     Example:
         >>> from_all(3)
@@ -67,7 +67,7 @@ def from_all(value: T) -> Sequence[T]:
 
 
 def first_other(value: T) -> tuple[int, T, T] | None:
-    """The first rank whose value is not rank 0's, its value, and rank 0's; None: all have the same.
+    """Finds the first rank whose value differs: rank, its value, rank 0's; None: all agree.
 
     Every rank gets the same answer, so that all raise the same error.
 

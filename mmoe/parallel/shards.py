@@ -1,4 +1,4 @@
-"""Pieces of tensors that several ranks hold together."""
+"""Shards of tensors that several ranks hold together."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
@@ -7,12 +7,12 @@ from torch import Tensor
 
 
 class Shard(NamedTuple):
-    """What a rank holds of a global tensor.
+    """A shard: what a rank holds of a global tensor.
 
     Attributes:
-        tensor: The piece itself, not a copy: what is loaded into it is loaded into the model.
+        tensor: The shard itself, not a copy: what is loaded into it is loaded into the model.
         shape: Of the global tensor.
-        offsets: Where the piece begins in it, one number for each dimension.
+        offsets: Where the shard begins in it, one number for each dimension.
     """
 
     tensor: Tensor
@@ -21,7 +21,7 @@ class Shard(NamedTuple):
 
     @property
     def region(self) -> tuple[slice, ...]:
-        """What the piece is of the whole.
+        """Slices of the global tensor that the shard is.
 
         Example:
             >>> import torch
@@ -35,23 +35,23 @@ class Shard(NamedTuple):
         )
 
 
-# A tensor that every rank holds whole, or this rank's pieces (there may be none)
+# A tensor that every rank holds whole, or this rank's shards (there may be none)
 Sharded: TypeAlias = Tensor | list[Shard]
 TensorMap: TypeAlias = Mapping[str, Tensor | Sequence[Shard]]
 
 
-def pieces(value: Tensor | Sequence[Shard]) -> list[Shard]:
-    """What this rank holds; a whole tensor is one piece."""
+def local_shards(value: Tensor | Sequence[Shard]) -> list[Shard]:
+    """Lists the shards of a tensor that this rank holds; a whole tensor is one shard."""
     if isinstance(value, Tensor):
         return [Shard(value, tuple(value.shape), (0,) * value.dim())]
     return list(value)
 
 
 def held_whole(tensors: Mapping[str, Sharded]) -> dict[str, Tensor]:
-    """The tensors, where this process holds all of them.
+    """Returns the tensors where this process holds all of them whole, else refuses.
 
     Raises:
-        ValueError: One of them is in pieces.
+        ValueError: One of them is in shards.
     """
     for name, value in tensors.items():
         if not isinstance(value, Tensor):
@@ -63,14 +63,14 @@ def held_whole(tensors: Mapping[str, Sharded]) -> dict[str, Tensor]:
 
 
 def rows_held(shards: Iterable[Shard], rows_R: Tensor) -> Iterator[tuple[Shard, Tensor, Tensor]]:
-    """Which of some rows of the whole each piece has.
+    """Yields for each shard which of some rows of the whole it has.
 
     Args:
-        shards: Pieces of one tensor.
+        shards: Shards of one tensor.
         rows_R: Numbers of rows of the whole.
 
     Yields:
-        The piece, those of its own rows [S], and which of the R they are [S].
+        The shard, those of its own rows [S], and which of the R they are [S].
     """
     for shard in shards:
         own_R = rows_R - shard.offsets[0]
@@ -79,30 +79,30 @@ def rows_held(shards: Iterable[Shard], rows_R: Tensor) -> Iterator[tuple[Shard, 
 
 
 def first_rows(value: Tensor | Sequence[Shard], rows: int) -> list[Shard]:
-    """The first rows of a tensor, as pieces (views) of one that ends after them.
+    """Returns the first rows of a tensor, as shards (views) of one that ends after them.
 
     Args:
-        value: The tensor, or this rank's pieces of it.
+        value: The tensor, or this rank's shards of it.
         rows: How many of the whole, at most all.
 
     Example:
         >>> import torch
         >>> table = [Shard(torch.zeros(3, 4), (6, 4), (3, 0))]
-        >>> [(len(piece.tensor), piece.shape, piece.offsets) for piece in first_rows(table, 5)]
+        >>> [(len(shard.tensor), shard.shape, shard.offsets) for shard in first_rows(table, 5)]
         [(2, (5, 4), (3, 0))]
     """
     return [
         Shard(shard.tensor[: rows - shard.offsets[0]], (rows, *shard.shape[1:]), shard.offsets)
-        for shard in pieces(value)
+        for shard in local_shards(value)
         if shard.offsets[0] < rows
     ]
 
 
 def cut_like(tensor: Tensor, shards: Sequence[Shard]) -> list[Shard]:
-    """Cuts a tensor as another one of its shape is cut, such as a moment as its parameter.
+    """Cuts a tensor as another one of its shape is cut, such as Adam's moment as its parameter.
 
     Args:
-        tensor: What this rank holds: the pieces one after another along dimension 0.
+        tensor: What this rank holds: the shards one after another along dimension 0.
         shards: Of the other one, in that order; their `tensor`s give the heights.
 
     Returns:
@@ -112,7 +112,7 @@ def cut_like(tensor: Tensor, shards: Sequence[Shard]) -> list[Shard]:
         >>> import torch
         >>> weight = torch.zeros(3, 4)
         >>> experts = [Shard(weight[:1], (9, 4), (0, 0)), Shard(weight[1:], (9, 4), (5, 0))]
-        >>> [tuple(piece.tensor.shape) for piece in cut_like(torch.ones(3, 4), experts)]
+        >>> [tuple(shard.tensor.shape) for shard in cut_like(torch.ones(3, 4), experts)]
         [(1, 4), (2, 4)]
     """
     heights = [len(shard.tensor) for shard in shards]
@@ -125,7 +125,7 @@ def cut_like(tensor: Tensor, shards: Sequence[Shard]) -> list[Shard]:
 def cut_all(
     tensors: Mapping[str, Tensor], layout: Mapping[str, Sequence[Shard]]
 ) -> dict[str, Tensor | list[Shard]]:
-    """`cut_like` for those tensors that are in a layout; others are as they were."""
+    """Applies `cut_like` to the tensors that are in a layout; others stay as they are."""
     return {
         name: cut_like(tensor, layout[name]) if name in layout else tensor
         for name, tensor in tensors.items()

@@ -50,7 +50,7 @@ class Reporter(Protocol):
 
 
 class Tracker(Protocol):
-    """Progress of one piece of work."""
+    """Progress of one task of a command."""
 
     def advance(self, amount: int, note: str = "") -> None:
         """Counts `amount` more units as done; `note` says how it goes (losses)."""

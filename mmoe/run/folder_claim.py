@@ -230,11 +230,11 @@ def remove_stray_files(folder: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def contents(folder: Path, shown: int = 5) -> str:
-    """Names the first files of a folder, for a message."""
+def contents(folder: Path) -> str:
+    """Names the first five files of a folder, for a message."""
     names = sorted(path.name for path in folder.iterdir())
-    more = f" and {len(names) - shown} more" if len(names) > shown else ""
-    return ", ".join(names[:shown]) + more
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return ", ".join(names[:5]) + more
 
 
 def _names(out: Path) -> Iterator[Path]:

@@ -33,9 +33,9 @@ from mmoe.run.console import Reporter, SilentReporter, Tracker
 from mmoe.run.directory import RunDirectory
 from mmoe.run.spared import check_not_of_run, check_not_read
 from mmoe.run.temporaries import remove_dead, temporary_beside
-from mmoe.score.output_folder import FolderPlan, is_one_file, plan_folder
+from mmoe.score.output_folder import FolderJob, folder_job, is_one_file
 from mmoe.score.predictor import Predictor, load_predictor
-from mmoe.score.scored_by import ScoredBy, as_metadata, of_input, scored_by
+from mmoe.score.provenance import Provenance, as_metadata, provenance_of, with_input
 
 # Rows decoded and held at a time: 64k rows of 200 columns are some 100 MB.
 ROWS_PER_CHUNK = 65_536
@@ -53,7 +53,7 @@ def score_files(
     device: DeviceKind = "auto",
     table_precision: ScoringPrecision | None = None,
 ) -> int:
-    """Writes Parquet with a column `pred_<task>` for each task, rows in their order.
+    """Scores files: writes Parquet with a column `pred_<task>` for each task, rows in order.
 
     A name that ends in .parquet (or .pq) is one file for all rows. Any other is a folder, which
     gets a file for each file that was read, `00000-NAME.parquet`, `00001-NAME.parquet` and so on.
@@ -82,14 +82,14 @@ def score_files(
     """
     check_room()
     output, reporter = Path(output), reporter or SilentReporter()
-    one_file, by = is_one_file(output), scored_by(run, table_precision, keep)
+    one_file, by = is_one_file(output), provenance_of(run, table_precision, keep)
     if one_file:
         _check_output(run, source, output, overwrite, resume)
-        plan = FolderPlan([], 0, 0)
+        job = FolderJob([], 0, 0)
     else:
-        plan = plan_folder(run, source, output, by, overwrite=overwrite, resume=resume)
+        job = folder_job(run, source, output, by, overwrite=overwrite, resume=resume)
     predictor, encoder, config = load_predictor(run, device, table_precision=table_precision)
-    if scored_by(run, table_precision, keep) != by:
+    if provenance_of(run, table_precision, keep) != by:
         raise ValueError(
             f"{run.path}: was trained while it was read; score again when that is over"
         )
@@ -112,12 +112,12 @@ def score_files(
         else:
             output.mkdir(parents=True, exist_ok=True)
             rows = sum(
-                scorer.score(file, path, tracker, of_input(by, file)) for file, path in plan.mine
+                scorer.score(file, path, tracker, with_input(by, file)) for file, path in job.mine
             )
             predictor.help_others(scorer.no_rows(resolve_files(str(source))[0]))
             rows = sum(from_all(rows))
-            from_first(plan.remove_stale)
-    reporter.say(_summary(rows, output, plan))
+            from_first(job.remove_stale)
+    reporter.say(_summary(rows, output, job))
     return rows
 
 
@@ -132,7 +132,7 @@ def _name(temporary: Path, output: Path) -> None:
         ) from None
 
 
-def _summary(rows: int, output: Path, plan: FolderPlan) -> str:
+def _summary(rows: int, output: Path, plan: FolderJob) -> str:
     scored = f"{rows:,} rows scored into {output}"
     if not plan.there:
         return scored
@@ -158,7 +158,7 @@ class _Scorer:
     kept_types: dict[str, pa.DataType]
     columns: list[str]
 
-    def score(self, source: str | DataFile, output: Path, tracker: Tracker, by: ScoredBy) -> int:
+    def score(self, source: str | DataFile, output: Path, tracker: Tracker, by: Provenance) -> int:
         """Returns the number of rows; `by` is written into the file."""
         output.parent.mkdir(parents=True, exist_ok=True)
         temporary = temporary_beside(output)

@@ -13,7 +13,7 @@ from mmoe.run.atomic_files import check_parents
 from mmoe.run.directory import RunDirectory
 from mmoe.run.spared import check_not_of_run, check_not_read, identities, identity
 from mmoe.run.temporaries import is_temporary, remove_dead
-from mmoe.score.scored_by import ScoredBy, check_scored_by, is_scored, of_input
+from mmoe.score.provenance import Provenance, check_provenance, is_scored, with_input
 
 _PARQUET = (".parquet", ".pq")
 _OURS = re.compile(r"\d{5}-.*\.parquet")
@@ -21,8 +21,8 @@ _OTHER_FILES = (".csv", ".gz", ".tsv", ".txt", ".json", ".arrow", ".feather", ".
 
 
 @dataclass(frozen=True)
-class FolderPlan:
-    """What is to be done for a folder.
+class FolderJob:
+    """What is to be scored into a folder: by this rank, and by all.
 
     Attributes:
         mine: The files that this rank scores, and where to.
@@ -39,7 +39,7 @@ class FolderPlan:
     before: list[Path] = field(default_factory=list)
 
     def remove_stale(self) -> None:
-        """Scores of files that are no longer read must not stand by the new ones, once all are."""
+        """Removes scores of files that are no longer read, once all new ones are there."""
         new = identities(self.outputs)
         for path in self.before:
             # A name that differs in case only may be the new file itself
@@ -48,7 +48,7 @@ class FolderPlan:
 
 
 def is_one_file(output: Path) -> bool:
-    """Whether a name means one file; if not, a folder.
+    """Returns whether a name means one file; if not, it means a folder.
 
     Raises:
         ValueError: It means a file that is not Parquet.
@@ -62,16 +62,16 @@ def is_one_file(output: Path) -> bool:
     return suffix in _PARQUET
 
 
-def plan_folder(
+def folder_job(
     run: RunDirectory,
     source: str | Path,
     folder: Path,
-    by: ScoredBy,
+    by: Provenance,
     *,
     overwrite: bool,
     resume: bool,
-) -> FolderPlan:
-    """Which files this rank scores, and where to: every W-th of them.
+) -> FolderJob:
+    """Finds which files this rank scores, and where to: every W-th of them.
 
     Removes nothing but what a dead process of ours had begun to write, and that only where nothing
     is refused.
@@ -101,7 +101,7 @@ def plan_folder(
     )
     kept = set() if overwrite else found
     pairs = list(zip(files, outputs, strict=True))[rank() :: world_size()]
-    return FolderPlan(
+    return FolderJob(
         mine=[(file, path) for file, path in pairs if path.name not in kept],
         there=len(kept),
         files=len(files),
@@ -121,7 +121,7 @@ def _check_same_files(names: list[str], source: str) -> None:
         )
 
 
-def _check_same_model(by: ScoredBy) -> None:
+def _check_same_model(by: Provenance) -> None:
     """Each rank reads the run itself."""
     if differs := first_other(dict(by)):
         other, theirs, ours = differs
@@ -142,7 +142,7 @@ def _look(
     source: str | Path,
     folder: Path,
     files: Mapping[Path, DataFile],
-    by: ScoredBy,
+    by: Provenance,
     overwrite: bool,
     resume: bool,
 ) -> set[str]:
@@ -181,7 +181,7 @@ def _check_scores(folder: Path, there: set[str], overwrite: bool, resume: bool) 
 
 
 def _check_resumed(
-    folder: Path, there: set[str], files: Mapping[Path, DataFile], by: ScoredBy
+    folder: Path, there: set[str], files: Mapping[Path, DataFile], by: Provenance
 ) -> None:
     """Each of the files must hold the scores that would be written there now."""
     sources = {path.name: file for path, file in files.items()}
@@ -192,4 +192,4 @@ def _check_resumed(
             "resume with the same --input, or choose another folder"
         )
     for name in sorted(there):
-        check_scored_by(folder / name, of_input(by, sources[name]))
+        check_provenance(folder / name, with_input(by, sources[name]))

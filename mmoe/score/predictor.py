@@ -30,7 +30,7 @@ GateCallback = Callable[[Sequence[GateRecord], int], None]
 
 
 class Predictor:
-    """Scores encoded rows; `evaluate`, `score` and validation all go through it.
+    """Scores encoded rows in batches; evaluation, scoring and validation all go through it.
 
     On the CPU a row's score is the same bits whatever stands beside it, wherever in the file it
     stands, and however many rows are scored: every product there is this library's own, whose rows
@@ -68,7 +68,7 @@ class Predictor:
         tracker: Tracker | None = None,
         on_gates: GateCallback | None = None,
     ) -> np.ndarray:
-        """Predictions for every row.
+        """Returns predictions for every row, [N, tasks].
 
         Of several ranks each has rows of its own, and alone gets predictions for them. Tables and
         experts may be spread over the ranks, so all take part in every turn: a rank whose rows are
@@ -157,7 +157,7 @@ def load_predictor(
     *,
     table_precision: ScoringPrecision | None = None,
 ) -> tuple[Predictor, FeatureEncoder, RunConfig]:
-    """The best model of a run, in evaluation mode, ready to score from any number of threads.
+    """Loads the best model of a run to score with, from any number of threads.
 
     On one process it needs no process group, and makes none: `torch.distributed` is the caller's,
     before this or after it. Where torchrun has started several ranks, they join and share tables

@@ -1,4 +1,4 @@
-"""A few numbers of the config beside tensors of a device."""
+"""Numbers of the config as tensors beside others on a device."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def constants(values: Sequence[float], like: Tensor) -> Tensor:
-    """The values in `like`'s dtype and on its device; a GPU is not waited for.
+    """Returns values as a tensor of `like`'s dtype and device, without waiting for a GPU.
 
     `torch.tensor(values, device="cuda")` and `new_tensor` would wait until all that was asked of
     the GPU before is done.

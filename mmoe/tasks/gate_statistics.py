@@ -11,31 +11,31 @@ from mmoe.errors import WHAT_TO_CHANGE, Diverged
 
 
 class GateRecordLike(Protocol):
-    """What a network returns of the gates of one level."""
+    """Interface of what a network returns of the gates of one level."""
 
     @property
     def level(self) -> int:
-        """From 1, the level nearest to the input first."""
+        """Number of the level, from 1, nearest to the input."""
         ...
 
     @property
     def gate_names(self) -> Sequence[str]:
-        """[G] usually the tasks."""
+        """Names of the G gates, usually the tasks."""
         ...
 
     @property
     def expert_names(self) -> Sequence[str]:
-        """[E] in the order of the weights."""
+        """Names of the E experts, in the order of the weights."""
         ...
 
     @property
     def weights_BGE(self) -> Tensor:
-        """[B, G, E] non-negative; 0 where a gate did not pick an expert."""
+        """Weights [B, G, E], not negative; 0 where a gate did not pick an expert."""
         ...
 
     @property
     def visibility_GE(self) -> Tensor:
-        """[G, E] bool: which gate may see which expert."""
+        """Which gate may see which expert, bool [G, E]."""
         ...
 
 
@@ -55,7 +55,7 @@ class _LevelSums:
 
 
 class GateStatistics:
-    """Accumulates mean gate weights, their entropy and the number of experts they amount to.
+    """Adds up mean gate weights, their entropy, and how many experts they amount to.
 
     With `p = weights / Σ_e weights` of one sample and gate (the same thing for a softmax) and
     `H(p) = −Σ_e p_e ln p_e` in nats:
@@ -124,7 +124,7 @@ class GateStatistics:
                     setattr(mine, name, getattr(mine, name) + getattr(theirs, name))
 
     def summary(self) -> list[dict[str, Any]]:
-        """The statistics as plain lists, one entry a level in ascending order; [] without gates.
+        """Returns the statistics as plain lists, an entry a level; [] without gates.
 
         Raises:
             ValueError: A weight was NaN, infinite or negative.

@@ -1,4 +1,4 @@
-"""The loss of several tasks: masked, weighted per row and per task."""
+"""Loss of several tasks: masked, weighted per row and per task."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -35,7 +35,7 @@ def multi_task_loss(
     entire_space: bool = False,
     out_of_T: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The weighted sum of the tasks' mean losses, each over the rows where its label exists.
+    """Returns the weighted sum of the tasks' mean losses over their observed rows.
 
     `total = Σ_t weight_t · Σ_b o_bt w_bt ℓ_bt / Σ_b o_bt w_bt`, with `ℓ` the loss of the task's
     kind (`mmoe.tasks.kinds`). A task without observed weight adds 0.
@@ -83,7 +83,7 @@ def multi_task_loss(
 def observed_weights(
     labels_BT: Tensor, observed_BT: Tensor, weights_BT: Tensor, tasks: Sequence[TaskConfig]
 ) -> Tensor:
-    """Each task's `Σ_b o_bt w_bt`, by which its loss is divided; known before the forward pass.
+    """Returns each task's `Σ_b o_bt w_bt`, by which its loss is divided.
 
     Args:
         labels_BT: As in `multi_task_loss`.
@@ -114,7 +114,7 @@ def loss_sums(
     weights_BT: Tensor,
     tasks: Sequence[TaskConfig],
 ) -> LossSums:
-    """Every task's loss on its own rows; the arguments are those of `multi_task_loss`."""
+    """Sums every task's loss over its own rows; arguments as for `multi_task_loss`."""
     logits_BT = _at_least_fp32(logits_BT)
     labels_BT, observed_BT = _outcomes(labels_BT, observed_BT, tasks)
     labels_BT, weights_BT = _clean(labels_BT, weights_BT, observed_BT, logits_BT.dtype)
@@ -135,7 +135,7 @@ def entire_space_sums(
     weights_BT: Tensor,
     tasks: Sequence[TaskConfig],
 ) -> LossSums:
-    """ESMM's loss: `loss_sums` where the second task is of kind entire_space, the first its event.
+    """Sums ESMM's loss: `loss_sums` with the second task in the space of the first.
 
     Raises:
         ValueError: Not two binary tasks.

@@ -1,4 +1,4 @@
-"""From logits to what the user asked for."""
+"""From logits to the predictions that a user asked for."""
 
 import math
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from mmoe.tasks.kinds import OBJECTIVES
 
 
 def predictions_from_logits(logits_BT: Tensor, tasks: Sequence[TaskConfig]) -> Tensor:
-    """`link(logit + ln r)`, by the task's kind: σ for a binary one, the logit for a regression.
+    """Turns logits into predictions, `link(logit + ln r)`, by each task's kind.
 
     r is the task's `negative_sampling_rate`: a model trained on a log that kept the share r of the
     negatives gives `q = σ(logit)`, and among all rows the probability is

@@ -12,7 +12,7 @@ from mmoe.mixture.stable import stable_linear
 
 
 class Tower(nn.Module):
-    """An MLP and a linear layer to one number: `logit = v · mlp(h) + c`.
+    """Tower of one task, an MLP and a linear layer: `logit = v · mlp(h) + c`.
 
     The last product runs in fp32 under autocast too: in bf16 a logit has 8 bits, and rows that the
     model tells apart would tie.
@@ -52,7 +52,7 @@ class Tower(nn.Module):
         nn.init.zeros_(self.logit.bias)
 
     def forward(self, h_BO: Tensor) -> Tensor:
-        """`h_BO` → `logit_B`, fp32 (fp64 where the weights are)."""
+        """Computes `logit_B` from `h_BO`, fp32 (fp64 where the weights are)."""
         h_BH = self.mlp(h_BO)
         with torch.autocast(h_BH.device.type, enabled=False):
             dtype = torch.promote_types(self.logit.weight.dtype, torch.float32)
@@ -62,7 +62,7 @@ class Tower(nn.Module):
 
 
 class TaskTowers(nn.ModuleList):
-    """A tower for each of T tasks; the arguments are those of `Tower`.
+    """Towers of T tasks; arguments are those of `Tower`.
 
     Example:
         >>> import torch
@@ -87,7 +87,7 @@ class TaskTowers(nn.ModuleList):
         )
 
     def forward(self, inputs: Sequence[Tensor]) -> Tensor:
-        """T inputs `h_BO`, one per task → `logits_BT`."""
+        """Computes `logits_BT` from T inputs `h_BO`, one per task."""
         if len(inputs) != len(self):
             raise ValueError(
                 f"inputs: expected {len(self)} tensors, one per task, got {len(inputs)}"

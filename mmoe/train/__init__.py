@@ -1,9 +1,9 @@
 """Training: from a config to a run directory."""
 
+from mmoe.errors import Interrupted
 from mmoe.train.evaluate import evaluate_run
 from mmoe.train.fit import FinishedRun, train_run
 from mmoe.train.prepare import PreparedData, prepare
-from mmoe.train.run_folder.claim import Interrupted
 from mmoe.train.warm_start import WarmStart
 
 __all__ = [

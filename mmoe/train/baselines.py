@@ -1,4 +1,4 @@
-"""What a model has to beat: logistic regression and gradient-boosted trees on the same rows."""
+"""Baselines that a model has to beat: logistic regression and boosted trees on the same rows."""
 
 import warnings
 from collections.abc import Callable
@@ -25,7 +25,7 @@ _PASSES = 200
 
 @dataclass(frozen=True, kw_only=True)
 class BaselinePredictions:
-    """One task's predictions on the test rows.
+    """Predictions of a baseline for one task on the test rows.
 
     Attributes:
         predictions_N: float64, a probability or, for a regression task, a value; for every row.
@@ -41,7 +41,7 @@ class BaselinePredictions:
 def logistic_regression(
     config: RunConfig, train: pa.Table, test: pa.Table, *, origin: str = "data"
 ) -> dict[str, BaselinePredictions]:
-    """Logistic regression on one-hot ids and standardised log1p numbers, a model for each task.
+    """Fits logistic regression a task, on one-hot ids and scaled log1p numbers.
 
     L2 penalty with C = 1; ridge regression for regression tasks. A column that is a number is used
     as a number only, also where the config embeds it as well.
@@ -83,10 +83,10 @@ def boosted_trees(
     seed: int = 0,
     origin: str = "data",
 ) -> dict[str, BaselinePredictions]:
-    """scikit-learn's HistGradientBoosting with learning rate 0.1, a model for each task.
+    """Fits scikit-learn's HistGradientBoosting with learning rate 0.1, one a task.
 
     Ids become their rank among the training ids (those of crosses by how often they were seen), a
-    list its length, numbers and parts of moments stay as they are.
+    list its length, numbers and parts of datetimes stay as they are.
 
     Args:
         config: Features and tasks; model and training play no part.

@@ -1,4 +1,4 @@
-"""TensorBoard events."""
+"""Writes TensorBoard events."""
 
 import os
 import socket
@@ -66,7 +66,7 @@ class EventLog:
                 raise self._named(failed) from failed
 
     def losses(self, step: int, losses: Mapping[str, float], dropped: int | None = None) -> None:
-        """Training loss of each task, and picks that the capacity dropped."""
+        """Writes the training loss of each task, and picks that the capacity dropped."""
         if self.file is None or step % STEPS_BETWEEN_POINTS:
             return
         for task, loss in losses.items():
@@ -79,7 +79,7 @@ class EventLog:
     def epoch(
         self, step: int, metrics: Mapping[str, Mapping[str, Any]], rows_per_second: float
     ) -> None:
-        """Validation metrics of each task."""
+        """Writes the validation metrics of each task."""
         if self.file is None:
             return
         self._scalar("train/rows_per_second", rows_per_second, step)

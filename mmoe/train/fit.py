@@ -109,7 +109,7 @@ def train_run(
     with (
         training_group(config.parallel.timeout_seconds, place),
         RunClaim(reporter.say) as claim,
-        claim.telling_of_interruption(),
+        claim.raising_interrupted(),
     ):
         bind_to_own_cores(config.parallel.bind_cores)
         return _train(

@@ -30,7 +30,7 @@ from mmoe.train.ranks import ONE_PROCESS, StepRanks
 
 @dataclass(frozen=True)
 class StepLosses:
-    """What the forward passes of a step found.
+    """Losses and dropped picks that the forward passes of a step found.
 
     Attributes:
         losses: Mean loss of each task over its observed rows; ESMM's second: over all rows whose
@@ -46,14 +46,14 @@ class StepLosses:
 
 @dataclass
 class Step:
-    """An optimizer step: its batches, and what each phase leaves for the next.
+    """One optimizer step: its batches, and what each phase leaves for the next.
 
     Attributes:
         batches: This rank's rows of the step's batches, one at least.
         ids: Ids, lengths and weights of ids of one batch made of all, feature-major, as the
             embeddings take them.
         x_ND: Looked up for all batches; None where no feature has ids.
-        parts: The same by batch, as the network read it; leaves of the graph.
+        leaves_BD: The same by batch, as the network read it; leaves of the graph.
         weights_T: What each task's loss is divided by.
         loss: Of the last batch, whose backward pass is still to come.
         losses_T: Sums over the batches, as `total` and `dropped`; nothing is read on the host.
@@ -78,7 +78,7 @@ class Step:
     batches: Sequence[Batch]
     ids: tuple[Tensor, Tensor, Tensor | None]
     x_ND: Tensor | None = None
-    parts: Sequence[Tensor] = ()
+    leaves_BD: Sequence[Tensor] = ()
     weights_T: Tensor | None = None
     loss: Tensor | None = None
     losses_T: Tensor | None = None
@@ -88,11 +88,11 @@ class Step:
 
     @classmethod
     def of(cls, batches: Sequence[Batch]) -> "Step":
-        """A step before its first phase."""
+        """Makes a step before its first phase."""
         return cls(batches, _all_ids(batches))
 
     def record_stream(self, stream: torch.cuda.Stream) -> None:
-        """Keeps the memory until `stream`, which reads it, has done what it was told so far."""
+        """Keeps the memory until `stream` has done what it was told so far."""
         for batch in self.batches:
             batch.record_stream(stream)
         for tensor in self.ids:
@@ -100,7 +100,7 @@ class Step:
                 tensor.record_stream(stream)
 
     def add(self, loss: Tensor, losses_T: Tensor, dropped: Tensor | None) -> None:
-        """Adds what one forward pass found."""
+        """Adds the losses of one forward pass."""
         self.loss = loss
         self.losses_T = losses_T if self.losses_T is None else self.losses_T + losses_T
         self.total = loss.detach() if self.total is None else self.total + loss.detach()
@@ -108,7 +108,7 @@ class Step:
             self.dropped = dropped if self.dropped is None else self.dropped + dropped
 
     def amounts(self) -> Tensor:
-        """The losses of the T tasks, the whole loss, and the dropped picks, in float64."""
+        """Joins the losses of the T tasks, the whole loss and dropped picks, in float64."""
         assert self.losses_T is not None and self.total is not None
         dropped = self.total.new_zeros(()) if self.dropped is None else self.dropped
         return torch.cat(
@@ -128,17 +128,17 @@ def forward(ranker: Ranker, step: Step, config: RunConfig, ranks: StepRanks = ON
     """
     batches = step.batches
     step.x_ND = ranker.look_up(*step.ids)
-    parts: list[Tensor | None] = [None] * len(batches)
+    leaves_BD: list[Tensor | None] = [None] * len(batches)
     if step.x_ND is not None:
         # Leaves: the tables' backward pass runs once, when all gradients are there
         cut = step.x_ND.detach().split([len(b) for b in batches])
-        parts = [x_BD.requires_grad_() for x_BD in cut]
-    step.parts = [x_BD for x_BD in parts if x_BD is not None]
-    read = [*parts, *(batch.dense_BF for batch in batches)]
+        leaves_BD = [x_BD.requires_grad_() for x_BD in cut]
+    step.leaves_BD = [x_BD for x_BD in leaves_BD if x_BD is not None]
+    read = [*leaves_BD, *(batch.dense_BF for batch in batches)]
     if not all(map(len, batches)):
         read += ranker.network.parameters()  # a rank without rows would not notice
     step.weights_T, shares_N = _of_all_ranks(batches, read, config, ranks)
-    for batch, x_BD, share in zip(batches, parts, shares_N, strict=True):
+    for batch, x_BD, share in zip(batches, leaves_BD, shares_N, strict=True):
         if step.loss is not None:
             with part(BACKWARD):
                 step.loss.backward()
@@ -171,9 +171,9 @@ def backward(step: Step, config: RunConfig, ranks: StepRanks = ONE_PROCESS) -> S
             ranks.wait()  # all ranks see it, and leave nothing under way
             raise
         if step.x_ND is not None:
-            step.x_ND.backward(_joined([x_BD.grad for x_BD in step.parts]))
+            step.x_ND.backward(_joined([x_BD.grad for x_BD in step.leaves_BD]))
         ranks.wait()
-    step.x_ND, step.parts, step.loss = None, (), None  # nothing of the graph outlives its step
+    step.x_ND, step.leaves_BD, step.loss = None, (), None  # nothing of the graph outlives its step
     dropped = None if step.dropped is None else int(amounts[-1])
     step.found = StepLosses(amounts[:tasks], weights, dropped)
     return step.found
@@ -285,6 +285,6 @@ def _all_ids(batches: Sequence[Batch]) -> tuple[Tensor, Tensor, Tensor | None]:
 
 def _by_feature(tensors: Sequence[Tensor], counts: Sequence[list[int]]) -> Tensor:
     """Joins feature-major values of several batches: all of the first feature, then the next."""
-    parts = [values.split(counted) for values, counted in zip(tensors, counts, strict=True)]
-    ordered = [part for of_feature in zip(*parts, strict=True) for part in of_feature]
+    by_batch = [values.split(counted) for values, counted in zip(tensors, counts, strict=True)]
+    ordered = [ids for of_feature in zip(*by_batch, strict=True) for ids in of_feature]
     return torch.cat(ordered) if ordered else tensors[0]  # no feature has ids

@@ -11,7 +11,7 @@ _COPIED_AHEAD = 1  # batches: beside the one in use, one lies ready on the GPU
 
 
 def on_device(batches: Generator[Batch], device: torch.device) -> Generator[Batch]:
-    """The same batches, on `device`; on the CPU the very same objects, by the same generator.
+    """Yields the batches on `device`, each copied while the one before is trained on.
 
     To a GPU they are copied by a thread of their own, through pinned memory and on a stream of
     their own, so that neither the host nor the GPU waits for a copy while it has work. Closing the

@@ -1,4 +1,4 @@
-"""The dense part's optimizer, the schedule, and the average of the dense weights."""
+"""Optimizer of the network, the learning rate's schedule, and the average of its weights."""
 
 import math
 from typing import Any
@@ -11,7 +11,7 @@ from mmoe.config import OptimizerConfig
 
 
 def build_optimizer(network: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
-    """Adam, or AdamW (decoupled decay), over the dense parameters, one fused kernel a step.
+    """Makes Adam, or AdamW (decoupled decay), over the network, one fused kernel a step.
 
     Weight decay takes all parameters, or (`weight_decay_on: matrices`) all but biases and norms.
     """
@@ -37,7 +37,7 @@ def _is_matrix(name: str, weight: Tensor) -> bool:
 
 
 def learning_rate_factor(config: OptimizerConfig, step: int, total_steps: int) -> float:
-    """What the rates of the dense part and of all tables are multiplied with at `step`.
+    """Returns what all learning rates are multiplied with at `step`.
 
     With s the steps done before, W the warm-up's, N all of them, f `final_rate` and
     `p = (s − W) / (N − W)`, at most 1:
@@ -93,7 +93,7 @@ def check_schedule(config: OptimizerConfig, total_steps: int) -> None:
 
 
 def build_average(network: nn.Module, decay: float | None) -> AveragedModel | None:
-    """An exponential moving average of the dense weights: `a ← d · a + (1 − d) · w`.
+    """Makes an exponential moving average of the network: `a ← d · a + (1 − d) · w`.
 
     `d = min(decay, (1 + n) / (10 + n))` at step n + 1: a short run would otherwise be scored with
     weights near those of its first step. With 189 steps and a decay of 0.999 the log-loss of a

@@ -1,4 +1,4 @@
-"""Who holds what, said and written down at the start of a run on several ranks."""
+"""Says and writes down who holds what, at the start of a run on several ranks."""
 
 import io
 
@@ -13,7 +13,7 @@ from mmoe.run.directory import RunDirectory
 
 
 def say_plan(ranker: Ranker, run: RunDirectory, reporter: Reporter) -> None:
-    """A line about experts, a table about tables, and plan.json; on one rank nothing."""
+    """Prints who holds which experts and tables, and writes plan.json; on one rank nothing."""
     if world_size() == 1:
         return
     experts = "spread" if is_spread(ranker.network) else "replicated"

@@ -1,4 +1,4 @@
-"""What a training step settles with the other ranks; on one process, nothing."""
+"""What the ranks of a training step tell each other; on one process, nothing."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -18,7 +18,7 @@ from mmoe.parallel import (
     spread_parameters,
     world_size,
 )
-from mmoe.parallel.launch.process_group import PATIENCE
+from mmoe.parallel.launch.process_group import COLLECTIVE_SECONDS
 
 
 class StepRanks:
@@ -42,8 +42,8 @@ class StepRanks:
         self.network: nn.Module | None = None
 
     @classmethod
-    def of(cls, network: nn.Module, timeout_seconds: int = PATIENCE) -> "StepRanks":
-        """All ranks of the process group, which call this together; or this process alone.
+    def of(cls, network: nn.Module, timeout_seconds: int = COLLECTIVE_SECONDS) -> "StepRanks":
+        """Makes it for all ranks of the process group, or for this process alone; collective.
 
         Args:
             network: What is trained, built by each rank as its part of one network.
@@ -58,17 +58,17 @@ class StepRanks:
         return ranks
 
     def close(self) -> None:
-        """No step follows; a process that trains again takes another group."""
+        """Ends the group of gradient sums; no step follows."""
         if self.group is not None:
             dist.destroy_process_group(self.group)
 
     @property
     def alone(self) -> bool:
-        """Whether there are no others."""
+        """Whether there are no other ranks."""
         return self.group is None
 
     def add_up(self, amounts_N: Tensor) -> Tensor:
-        """The sums over ranks, which it waits for.
+        """Adds amounts up over ranks, and waits for the sums.
 
         Args:
             amounts_N: As many on every rank; float64 where the sums must be exact.
@@ -106,7 +106,7 @@ class StepRanks:
         return finish
 
     def adding_gradients(self) -> AbstractContextManager[None]:
-        """The last backward pass of a step, whose gradients leave as soon as they are there."""
+        """Encloses a step's last backward pass: gradients leave as they come."""
         return nullcontext() if self.gradients is None else self.gradients.in_flight()
 
     def wait(self) -> None:

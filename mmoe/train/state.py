@@ -1,4 +1,4 @@
-"""Where training stands, and how it is saved and restored."""
+"""State of training: where it stands, how it is saved and restored."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
@@ -20,12 +20,12 @@ from mmoe.config.stored import Count, Number, Stored
 from mmoe.embeddings import managed_ids
 from mmoe.models.ranker import Ranker
 from mmoe.parallel import rank, world_size
-from mmoe.parallel.shards import Shard, TensorMap, cut_all, cut_like, pieces
+from mmoe.parallel.shards import Shard, TensorMap, cut_all, cut_like, local_shards
 
 
 @dataclass
 class Position:
-    """How far training has come. Everything here is in state.json of a checkpoint."""
+    """How far training has come: what state.json of a checkpoint holds."""
 
     epoch: Count = 0  # epochs finished
     batch: Count = 0  # batches of the current epoch that are done
@@ -51,7 +51,7 @@ class TrainingState:
         optimizer: Of the network.
         average: Of the network's weights, where there is one.
         position: How far training has come.
-        layout: How tensors of the network are cut that this rank holds pieces of, by their names
+        layout: How tensors of the network are cut that this rank holds shards of, by their names
             in its `state_dict`.
     """
 
@@ -63,7 +63,7 @@ class TrainingState:
 
     @property
     def scoring_network(self) -> nn.Module:
-        """The network that is evaluated: the average where there is one."""
+        """Network that is evaluated: the average where there is one."""
         return self.ranker.network if self.average is None else self.average.module
 
     def save(self, checkpoints: CheckpointSaver, *, best: bool) -> None:
@@ -122,7 +122,7 @@ class TrainingState:
         return load_random_states(training, self.ranker.device, seed)
 
     def restore_best(self, folder: CheckpointFolder) -> None:
-        """Puts the best checkpoint's weights into the ranker, for evaluation."""
+        """Loads the best checkpoint's weights into the ranker, for evaluation."""
         load_weights(self.ranker, folder.tensors("best", "model"), self.layout)
 
     def _moments(self) -> TensorMap:
@@ -138,18 +138,18 @@ class TrainingState:
             if parameter is not None:
                 shape = training.shape(f"optimizer.{name}")
                 if shape and _parameter(name) in self.layout:
-                    shape = parameter.shape  # of this rank's pieces
+                    shape = parameter.shape  # of this rank's shards
                 moments[name] = torch.empty(shape, dtype=training.dtype(f"optimizer.{name}"))
         training.load(self._cut(moments), "optimizer", all_names=world_size() == 1)
         return moments
 
     def _cut(self, moments: Mapping[str, Tensor]) -> TensorMap:
-        """As the parameters are. Counts of steps are the same on all ranks that have the pieces."""
+        """As the parameters are. Counts of steps are the same on all ranks that have the shards."""
         cut: dict[str, Tensor | Sequence[Shard]] = dict(moments)
         for name, moment in moments.items():
             shards = self.layout.get(_parameter(name))
             if shards is not None:
-                cut[name] = cut_like(moment, shards) if moment.dim() else pieces(moment)
+                cut[name] = cut_like(moment, shards) if moment.dim() else local_shards(moment)
         return cut
 
 

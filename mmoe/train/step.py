@@ -17,7 +17,7 @@ from mmoe.train.state import TrainingState
 
 @dataclass(frozen=True)
 class StepProgram:
-    """Trains by steps, each of which goes through the same phases: forward, backward, update.
+    """Trains by steps of the same phases (forward, backward, update), in turn or one ahead.
 
     Over ranks with tables of TorchRec's the pipeline is one step deep: the ids of the next step are
     on their way to the ranks that hold their rows while a step is trained on. Rows are looked up
@@ -59,7 +59,7 @@ class StepProgram:
                 yield step
 
     def train(self, step: Step) -> Step:
-        """All phases of one step."""
+        """Does all phases of one step."""
         self.forward(step)
         self.backward(step)
         self.update()
@@ -77,7 +77,7 @@ class StepProgram:
             backward(step, self.config, self.ranks)
 
     def update(self) -> None:
-        """Moves the weights by the gradients that are there, and clears these."""
+        """Moves the weights by the gradients, and clears these."""
         state, ranker, training = self.state, self.state.ranker, self.config.training
         with part(OPTIMIZER):
             if training.gradient_clip is not None:
@@ -90,7 +90,7 @@ class StepProgram:
                 state.average.update_parameters(ranker.network)
 
     def sending(self) -> AbstractContextManager[object]:
-        """Entered while ids are on their way; for a profile."""
+        """Encloses the time while ids are on their way, for a profile."""
         return part(EMBEDDINGS)
 
     @contextmanager
@@ -124,7 +124,7 @@ def train_step(
 
 
 def set_learning_rates(state: TrainingState, config: RunConfig, total_steps: int) -> None:
-    """Those that the schedule has for the next step."""
+    """Sets the rates that the schedule has for the next step."""
     optimizer = config.training.optimizer
     if optimizer.schedule == "constant" and not optimizer.warmup_steps:
         return  # set once, when the optimizers were built

@@ -27,7 +27,7 @@ from mmoe.config import (
 from mmoe.embeddings import ManagedEmbeddings, PlainEmbeddings, build_embeddings
 from mmoe.embeddings.initial import fill_tables
 from mmoe.embeddings.managed.admission import IdAdmission
-from mmoe.parallel.shards import pieces
+from mmoe.parallel.shards import local_shards
 from tests.parallel.joining import join_world
 
 SEED = 3
@@ -177,7 +177,7 @@ def shard_errors(mine, theirs):
     return worst(
         (piece.tensor, theirs[name][piece.region])
         for name, value in mine.items()
-        for piece in pieces(value)
+        for piece in local_shards(value)
     )
 
 
@@ -185,7 +185,7 @@ def covered(shards):
     """Numbers that all ranks hold of each table, and that they should."""
     found = {}
     for name, value in shards.items():
-        held = sum(piece.tensor.numel() for piece in pieces(value))
+        held = sum(piece.tensor.numel() for piece in local_shards(value))
         if isinstance(value, torch.Tensor):
             held = held if dist.get_rank() == 0 else 0
         count = torch.tensor(held)
@@ -242,7 +242,9 @@ def compare(case, ranks, rank):
         torch.equal(mine.tensor, other.tensor)
         for take in ("table_shards", "optimizer_shards")
         for name, value in getattr(many, take)().items()
-        for mine, other in zip(pieces(value), pieces(getattr(again, take)()[name]), strict=True)
+        for mine, other in zip(
+            local_shards(value), local_shards(getattr(again, take)()[name]), strict=True
+        )
     )
     return {
         "initial": initial,

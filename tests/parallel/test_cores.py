@@ -91,7 +91,7 @@ def test_which_ranks_are_bound(change, bound, monkeypatch):
     settings = {"LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": "1", **change}
     other = settings.pop("other", list(range(8)))  # the first rank of the second machine
     wanted = settings.pop("wanted", True)
-    for name, value in {"is_tuned": settings.pop("tuned", True), "has_met": True,
+    for name, value in {"is_tuned": settings.pop("tuned", True), "has_joined": True,
                         "uses_nccl": settings.pop("nccl", False), "rank": 3,
                         "world_size": 4}.items():  # fmt: skip
         monkeypatch.setattr(cores, name, lambda value=value: value)

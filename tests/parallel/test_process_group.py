@@ -46,7 +46,7 @@ def test_ranks_are_counted_from_0():
 
 _MEETS = """
 from mmoe.parallel.launch import run_as_rank
-run_as_rank.MEETING, run_as_rank._SECONDS_MORE = 1, 0
+run_as_rank.RENDEZVOUS_SECONDS, run_as_rank._SECONDS_MORE = 1, 0
 run_as_rank.run_as_rank(lambda: None, [])
 """
 

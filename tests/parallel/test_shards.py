@@ -5,7 +5,7 @@ import torch
 from rich.console import Console
 
 from mmoe.config import ParallelConfig, TablePlacement, config_from_dict, dump_config
-from mmoe.embeddings import Shard, pieces, plan_table
+from mmoe.embeddings import Shard, local_shards, plan_table
 from mmoe.embeddings.initial import fill_tables, fresh_rows
 from mmoe.embeddings.managed.gather import gather_ids
 from mmoe.parallel.shards import held_whole, rows_held
@@ -48,7 +48,7 @@ def test_rows_are_found_in_the_pieces_that_have_them():
 
 def test_a_whole_table_is_one_piece_and_pieces_are_no_table():
     table = torch.ones(3, 2)
-    assert pieces(table)[0].offsets == (0, 0) and pieces(table)[0].tensor is table
+    assert local_shards(table)[0].offsets == (0, 0) and local_shards(table)[0].tensor is table
     assert held_whole({"item": table})["item"] is table
     with pytest.raises(ValueError, match=r"'item' is spread over ranks.* table_shards\(\)"):
         held_whole({"item": cut((6, 4))})

@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from mmoe.mixture import ExpertPool, GateOutput, MLPExperts, MultiGateMixture, SoftmaxGate, TopKGate
 from mmoe.parallel import AllToAllDispatcher, ExpertPlacement
-from mmoe.parallel.experts.wire import Flight
+from mmoe.parallel.experts.wire import PendingRows
 from tests.parallel.joining import join_world
 
 D, G = 16, 3  # experts return the width that they read, so that layers can be stacked
@@ -327,7 +327,11 @@ def run(case, rank, world_size):
 def order(network, x, factors, input_grad):
     """What a step sends, waits for and computes, in turn; by the rows of whom."""
     seen, dispatcher = [], network.levels[0].dispatcher
-    begin, wait, experts = dispatcher.wire.begin_rows, Flight.wait, network.levels[0].experts.dense
+    begin, wait, experts = (
+        dispatcher.wire.begin_rows,
+        PendingRows.wait,
+        network.levels[0].experts.dense,
+    )
 
     def sends(*args):
         seen.append("send")
@@ -347,7 +351,7 @@ def order(network, x, factors, input_grad):
 
     with (
         mock.patch.object(dispatcher.wire, "begin_rows", sends),
-        mock.patch.object(Flight, "wait", waits),
+        mock.patch.object(PendingRows, "wait", waits),
         mock.patch.object(network.levels[0].experts, "dense", computes),
     ):
         step(network, x, factors, input_grad)

@@ -16,7 +16,7 @@ from mmoe.datasets.rows.splits import Splits
 from mmoe.run.spared import check_not_of_run, local_path
 from mmoe.run.temporaries import temporary_beside
 from mmoe.score import score_files
-from mmoe.score.scored_by import of_input
+from mmoe.score.provenance import with_input
 from mmoe.train import train_run
 
 DEAD = 2**22 + 1  # beyond Linux's largest process
@@ -168,7 +168,7 @@ def test_a_resume_notices_other_rows_under_the_same_name(run, log, funnel_table,
     with pytest.raises(ValueError, match=r"scored with the input 00000-day.parquet of .* and now"):
         score_files(run, log, out, resume=True)
     file = DataFile(str(log / "00000-day.parquet"))
-    assert of_input({}, file) == of_input({}, file)
+    assert with_input({}, file) == with_input({}, file)
     score_files(run, log, out, overwrite=True)
     assert score_files(run, log, out, resume=True) == 0
 
@@ -212,7 +212,7 @@ def test_an_address_with_brackets_is_one_input():
     memory = fsspec.filesystem("memory")
     for name, content in (("part 1.csv", b"a\n1\n"), ("part [1].csv", b"a\n2\n")):
         memory.pipe(f"/brackets/{name}", content)
-    one, two = (of_input({}, file) for file in resolve_files("memory://brackets"))
+    one, two = (with_input({}, file) for file in resolve_files("memory://brackets"))
     assert "part 1.csv of 4 bytes" in one["the input"]
     assert "part [1].csv of 4 bytes" in two["the input"]
     assert one["the input"].split()[-1] != two["the input"].split()[-1]

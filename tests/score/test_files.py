@@ -19,7 +19,7 @@ from mmoe.run import RunDirectory
 from mmoe.run.console import SilentReporter
 from mmoe.run.temporaries import temporary_beside
 from mmoe.score import files, load_predictor, score_files
-from mmoe.score.scored_by import KEY
+from mmoe.score.provenance import KEY
 from mmoe.train import evaluate_run, train_run
 
 DEAD = 2**22 + 1  # beyond Linux's largest process

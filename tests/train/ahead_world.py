@@ -25,7 +25,7 @@ from safetensors.torch import load_file
 from mmoe.config import ManagedIds, RunConfig, config_from_dict
 from mmoe.datasets.rows.batch import Batch
 from mmoe.datasets.rows.splits import Splits
-from mmoe.embeddings import build_embeddings, managed_ids, pieces
+from mmoe.embeddings import build_embeddings, local_shards, managed_ids
 from mmoe.models import Ranker, build_network
 from mmoe.run.console import SilentReporter
 from mmoe.train import train_run
@@ -146,7 +146,7 @@ def bits(state):
     found = {f"network {name}": value for name, value in ranker.network.state_dict().items()}
     for what in ("table_shards", "optimizer_shards"):
         for name, value in getattr(ranker.tables, what)().items():
-            for number, piece in enumerate(pieces(value)):
+            for number, piece in enumerate(local_shards(value)):
                 found[f"{what} {name} {number}"] = piece.tensor
     for name, value in state.average.module.state_dict().items():
         found[f"average {name}"] = value

@@ -21,7 +21,7 @@ from mmoe.run.folder_claim import FolderClaim
 from mmoe.run.metrics_table import backtest_table
 from mmoe.score import load_predictor
 from mmoe.train import Interrupted, evaluate_run
-from mmoe.train.backtest import BacktestSettings, backtest, plan_steps
+from mmoe.train.backtest import BacktestSettings, backtest, backtest_steps
 from mmoe.train.prepare import encode
 
 DAYS = ["2024-01-30", "2024-01-31", "2024-02-01", "2024-02-03"]
@@ -119,7 +119,7 @@ def test_groups_go_on_over_days_and_rows_without_one_join_none(config, folder, t
     ],
 )
 def test_which_days_train(config, settings, expected):
-    steps = plan_steps(config(), BacktestSettings(column="day", **settings))
+    steps = backtest_steps(config(), BacktestSettings(column="day", **settings))
     numbers = ["".join(str(DAYS.index(str(day))) for day in step.train) for step in steps]
     assert numbers == expected
     assert [len(step.files) for step in steps] == [len(days) + 1 for days in expected]
@@ -289,22 +289,22 @@ def test_the_table_fits_into_a_terminal(config, tmp_path):
 def test_one_day_is_not_enough(config, folder):
     settings = BacktestSettings(column="day")
     with pytest.raises(ValueError, match=r"column 'day' holds one day \(2024-01-30\), but a backt"):
-        plan_steps(config(f"data.path={folder}/day={DAYS[0]}"), settings)
+        backtest_steps(config(f"data.path={folder}/day={DAYS[0]}"), settings)
     with pytest.raises(ValueError, match=r"--days: expected at most 3, as .*log holds 4 days from"):
-        plan_steps(config(), BacktestSettings(column="day", days=4))
+        backtest_steps(config(), BacktestSettings(column="day", days=4))
     with pytest.raises(ValueError, match=r"--window: expected 1 or more, got 0"):
-        plan_steps(config(), BacktestSettings(column="day", window=0))
+        backtest_steps(config(), BacktestSettings(column="day", window=0))
     with pytest.raises(ValueError, match=r"no column 'dey', which backtest --column needs \(did y"):
-        plan_steps(config(), BacktestSettings(column="dey"))
+        backtest_steps(config(), BacktestSettings(column="dey"))
 
 
 def test_the_column_comes_from_a_split_by_time(config, tmp_path):
     by_time = config("data.split.by=time", "data.split.column=day")
-    assert len(plan_steps(by_time, BacktestSettings())) == 3
+    assert len(backtest_steps(by_time, BacktestSettings())) == 3
     with pytest.raises(ValueError, match=r"which column holds the day; give --column NAME"):
-        plan_steps(config(), BacktestSettings())
+        backtest_steps(config(), BacktestSettings())
     with pytest.raises(ValueError, match=r"but data.source is synthetic-funnel; give --set"):
-        plan_steps(config("data.source=synthetic-funnel"), BacktestSettings(column="day"))
+        backtest_steps(config("data.source=synthetic-funnel"), BacktestSettings(column="day"))
 
 
 def test_a_day_of_one_class_is_named(config, folder, funnel_table, tmp_path):

@@ -10,7 +10,7 @@ from mmoe.config import FeatureSpec
 from mmoe.embeddings.initial import fresh_rows
 from mmoe.embeddings.managed.gather import gather_ids
 from mmoe.embeddings.names import table_of_state
-from mmoe.parallel.shards import Sharded, pieces, rows_held
+from mmoe.parallel.shards import Sharded, local_shards, rows_held
 
 if TYPE_CHECKING:
     from mmoe.embeddings.build import EmbeddingBackend
@@ -56,14 +56,14 @@ class ManagedEmbeddings(nn.Module):
         """
         features = len(self.features)
         lengths = lengths_CB.view(features, lengths_CB.numel() // features).sum(dim=1).tolist()
-        parts = list(values.cpu().split(lengths))
+        rows = list(values.cpu().split(lengths))
         managed = [c for c, f in enumerate(self.features) if f.table in self.admissions]
-        ids = [parts[c] for c in managed]
+        ids = [rows[c] for c in managed]
         for c in managed:
-            parts[c] = self.admissions[self.features[c].table].rows_of(parts[c])
+            rows[c] = self.admissions[self.features[c].table].rows_of(rows[c])
         if self.training:
-            self._note(managed, ids, [parts[c] for c in managed])
-        return torch.cat(parts).to(values.device)
+            self._note(managed, ids, [rows[c] for c in managed])
+        return torch.cat(rows).to(values.device)
 
     def _note(self, managed: list[int], ids: list[Tensor], rows: list[Tensor]) -> None:
         """Feature by feature, rank after rank: as one process would meet the rows of all ranks."""
@@ -162,14 +162,14 @@ class ManagedEmbeddings(nn.Module):
 
     @torch.no_grad()
     def _start_afresh(self, table: str, rows_R: Tensor, window: int) -> None:
-        for shard, own_S, chosen_S in rows_held(pieces(self.table_shards()[table]), rows_R):
+        for shard, own_S, chosen_S in rows_held(local_shards(self.table_shards()[table]), rows_R):
             fresh_RD = fresh_rows(len(rows_R), shard.shape, f"{self.seed} {table} {window}")
             shard.tensor[own_S.to(shard.tensor.device)] = fresh_RD[chosen_S, shard.region[1]].to(
                 shard.tensor
             )
         for name, state in self.optimizer_shards().items():
             if table_of_state(name) == table:
-                for shard, own_S, _ in rows_held(pieces(state), rows_R):
+                for shard, own_S, _ in rows_held(local_shards(state), rows_R):
                     shard.tensor[own_S.to(shard.tensor.device)] = 0
 
 

@@ -25,7 +25,8 @@ def pool_over_ranks(
             holds, their sums.
 
     Returns:
-        Where a bag's rows lie on several ranks, the sum of their parts in the order of the ranks.
+        The pooled bags; where rows of one lie on several ranks, partial sums are added in the order
+        of the ranks.
     """
     wire = Wire()
     asked = [[c for c, rows in enumerate(held) if rows[w]] for w in range(wire.world_size)]
@@ -37,14 +38,14 @@ def pool_over_ranks(
         for rows, batch in _exchange(wire, requests, height, weighted)
     ]
     widths = [sum(dims[c] for c in of) for of in asked]
-    parts = _send(
+    received = _send(
         wire,
         [answer_BD.flatten() for answer_BD in answers],
         [height * width for width in widths],
     )
     sums = [torch.zeros(height, dim) for dim in dims]
-    for w, part in enumerate(parts):
-        columns = part.view(height, widths[w]).split([dims[c] for c in asked[w]], dim=1)
+    for w, pooled in enumerate(received):
+        columns = pooled.view(height, widths[w]).split([dims[c] for c in asked[w]], dim=1)
         for c, column_BD in zip(asked[w], columns, strict=True):
             sums[c] += column_BD
     return sums
@@ -84,19 +85,19 @@ def _unpacked(
     lengths_CB: Tensor, ids_V: Tensor, weights_V: Tensor, weighted: Sequence[bool]
 ) -> list[Bags]:
     counts = lengths_CB.sum(dim=1).tolist()
-    parts = iter(weights_V.split([n for n, w in zip(counts, weighted, strict=True) if w]))
+    each = iter(weights_V.split([n for n, w in zip(counts, weighted, strict=True) if w]))
     return [
-        Bags(ids, lengths_B, next(parts) if has_weights else None)
+        Bags(ids, lengths_B, next(each) if has_weights else None)
         for ids, lengths_B, has_weights in zip(
             ids_V.split(counts), lengths_CB, weighted, strict=True
         )
     ]
 
 
-def _send(wire: Wire, parts: Sequence[Tensor], receive: Sequence[int]) -> Sequence[Tensor]:
-    sent = [len(part) for part in parts]
-    return wire.begin_rows(torch.cat(list(parts)), sent, receive).wait().split(list(receive))
+def _send(wire: Wire, tensors: Sequence[Tensor], receive: Sequence[int]) -> Sequence[Tensor]:
+    sent = [len(tensor) for tensor in tensors]
+    return wire.begin_rows(torch.cat(list(tensors)), sent, receive).wait().split(list(receive))
 
 
-def _joined(parts: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
-    return torch.cat([torch.empty(0, dtype=dtype), *parts])
+def _joined(tensors: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
+    return torch.cat([torch.empty(0, dtype=dtype), *tensors])

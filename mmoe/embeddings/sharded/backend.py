@@ -168,7 +168,7 @@ class ShardedEmbeddings(nn.Module):
                 for name, value in by_table.items()
             }
         found |= self._replicas.state()
-        # A rank that holds no piece of a table has none of its state
+        # A rank that holds no shard of a table has none of its state
         return {name: found.get(name, []) for name in (f"{table}/sum" for table in self._shards)}
 
     def scale_learning_rates(self, factor: float) -> None:
@@ -253,7 +253,7 @@ def _kernel_optimizers(optimizer: KeyedOptimizer) -> Iterator[KeyedOptimizer]:
 
 
 def _held(value: object) -> Sharded:
-    """The tensor where every rank has it whole, else this rank's pieces of it."""
+    """The tensor where every rank has it whole, else this rank's shards of it."""
     if isinstance(value, Tensor) and not hasattr(value, "local_shards"):
         return _flat_rows(value)
     sharded: Any = value  # a ShardedTensor

@@ -7,7 +7,7 @@ from torchrec.distributed.types import ParameterSharding
 
 from mmoe.config import EmbeddingOptimizerConfig, ParallelConfig, TableSpec
 from mmoe.embeddings.names import module_name
-from mmoe.embeddings.sharded.planning import KERNELS, SHARDINGS, piece_bytes
+from mmoe.embeddings.sharded.planning import KERNELS, SHARDINGS, shard_bytes
 
 
 def plan_rows(
@@ -29,7 +29,7 @@ def plan_rows(
             "sharding": _word(SHARDINGS, plan[module_name(table.name)].sharding_type),
             "kernel": _word(KERNELS, plan[module_name(table.name)].compute_kernel),
             "precision": parallel.placement(table.name).precision,
-            "pieces": _pieces(table, plan[module_name(table.name)], optimizer, parallel, ranks),
+            "pieces": _shards(table, plan[module_name(table.name)], optimizer, parallel, ranks),
         }
         for table in tables
     ]
@@ -39,7 +39,7 @@ def _word(words: Mapping[str, Any], value: str) -> str:
     return next((word for word, known in words.items() if known.value == value), value)
 
 
-def _pieces(
+def _shards(
     table: TableSpec,
     sharding: ParameterSharding,
     optimizer: EmbeddingOptimizerConfig,
@@ -57,7 +57,7 @@ def _pieces(
             "rank": rank,
             "rows": [first[0], first[0] + size[0]],
             "columns": [first[1], first[1] + size[1]],
-            "bytes": piece_bytes(size[0], size[1], optimizer, precision),
+            "bytes": shard_bytes(size[0], size[1], optimizer, precision),
         }
         for rank, first, size in regions
         if size[0]

@@ -25,8 +25,8 @@ def plan_table(summary: Sequence[Mapping[str, Any]]) -> Table:
     total = [0] * ranks
     for entry in summary:
         held = [0] * ranks
-        for piece in entry["pieces"]:
-            held[piece["rank"]] += piece["bytes"]
+        for shard in entry["pieces"]:
+            held[shard["rank"]] += shard["bytes"]
         total = [all_bytes + own for all_bytes, own in zip(total, held, strict=True)]
         words = [str(entry[key]) for key in ("table", "sharding", "kernel", "precision")]
         size = f"{entry['rows']:,} × {entry['dim']}"

@@ -153,13 +153,13 @@ def _placements(
     }
 
 
-def piece_bytes(
+def shard_bytes(
     rows: int, columns: int, optimizer: EmbeddingOptimizerConfig, precision: str
 ) -> int:
-    """Returns the bytes of a piece of a table, with the optimizer's state.
+    """Returns the bytes of a shard of a table, with the optimizer's state.
 
     Example:
-        >>> piece_bytes(1000, 16, EmbeddingOptimizerConfig(kind="rowwise_adagrad"), "fp32")
+        >>> shard_bytes(1000, 16, EmbeddingOptimizerConfig(kind="rowwise_adagrad"), "fp32")
         68000
     """
     by_row, by_number = _STATE[optimizer.kind]
@@ -260,7 +260,7 @@ def _check_optimizer(table: TableSpec, sharding: str, optimizer: EmbeddingOptimi
 
 
 def _even_columns(dim: int, ranks: int) -> int:
-    """The widest piece that divides the columns over all ranks, or else the narrowest there is.
+    """The widest shard that divides the columns over all ranks, or else the narrowest there is.
 
     Example:
         >>> _even_columns(64, 4), _even_columns(12, 2), _even_columns(8, 4)
@@ -292,7 +292,7 @@ def _too_large(
     parallel: ParallelConfig,
     world: World,
 ) -> str:
-    """What is missing where: in all ranks together, or on the one with the largest piece."""
+    """What is missing where: in all ranks together, or on the one with the largest shard."""
     needs = {table.name: _need(table, optimizer, parallel, world) for table in tables}
     total = sum(all_bytes for all_bytes, _ in needs.values())
     largest = max(needs, key=lambda name: needs[name][0])
@@ -309,18 +309,18 @@ def _too_large(
             f"({byte_size(needs[largest][0])}): {mend}"
         )
     widest = max(needs, key=lambda name: needs[name][1])
-    piece = needs[widest][1]
+    shard = needs[widest][1]
     sharding = parallel.placement(widest).sharding
-    if piece > world.memory:
+    if shard > world.memory:
         return (
-            f"table {widest!r} with sharding {sharding} puts {byte_size(piece)} on one rank, and "
-            f"{have}: {byte_size(piece - world.memory)} are missing there; say sharding: row_wise, "
+            f"table {widest!r} with sharding {sharding} puts {byte_size(shard)} on one rank, and "
+            f"{have}: {byte_size(shard - world.memory)} are missing there; say sharding: row_wise, "
             f"or {mend}"
         )
     return (
         f"the embedding tables need {byte_size(total)} with their optimizer's state; {have}, but "
         f"no division found leaves room for what a batch looks up as well; the largest piece is "
-        f"one of {widest!r} ({byte_size(piece)}): say sharding: row_wise for large tables, or "
+        f"one of {widest!r} ({byte_size(shard)}): say sharding: row_wise for large tables, or "
         f"{mend}"
     )
 
@@ -328,12 +328,12 @@ def _too_large(
 def _need(
     table: TableSpec, optimizer: EmbeddingOptimizerConfig, parallel: ParallelConfig, world: World
 ) -> tuple[int, int]:
-    """Bytes of a table on all ranks together, and of its largest piece."""
+    """Bytes of a table on all ranks together, and of its largest shard."""
     placement = parallel.placement(table.name)
     precision = placement.precision or "fp32"
-    whole = piece_bytes(table.num_rows, table.dim, optimizer, precision)
+    whole = shard_bytes(table.num_rows, table.dim, optimizer, precision)
     columns = placement.columns or _even_columns(table.dim, world.ranks)
-    parts: Mapping[str, int] = {
+    divisors: Mapping[str, int] = {
         "row_wise": world.ranks,
         "table_row_wise": world.local_ranks,
         "column_wise": table.dim // columns,
@@ -342,4 +342,4 @@ def _need(
         "auto": world.ranks,
     }
     copies = world.ranks if placement.sharding == "data_parallel" else 1
-    return whole * copies, -(-whole // parts.get(placement.sharding or "auto", 1))
+    return whole * copies, -(-whole // divisors.get(placement.sharding or "auto", 1))

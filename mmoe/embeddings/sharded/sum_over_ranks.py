@@ -13,7 +13,7 @@ class SumOverRanks(nn.Module):
     """Sums pooled embeddings over gloo ranks, for TorchRec's `PooledEmbeddingsReduceScatter`.
 
     Every rank of the group has looked up the rows it holds, for the batches of all; rank r gets the
-    sum over the ranks of what belongs to its batch, `out_BD = Σ_w part_w[rows of r]`. Gloo has no
+    sum over the ranks of what belongs to its batch, `out_BD = Σ_w p_w[rows of r]`. Gloo has no
     reduce-scatter of its own (torch's adds up everything everywhere and cuts), and none whose
     gradient takes batches of different heights; all-to-all does both with the fewest bytes, and
     adds in the order of the ranks, so that a step repeats to the bit.
@@ -29,27 +29,29 @@ class SumOverRanks(nn.Module):
         self.group = group
 
     def forward(
-        self, parts_AD: Tensor, input_splits: Sequence[int] | None = None
+        self, partial_AD: Tensor, input_splits: Sequence[int] | None = None
     ) -> Awaitable[Tensor]:
         """Returns the sum for this rank's batch.
 
         Args:
-            parts_AD: This rank's share for the batches of all ranks, one under another.
+            partial_AD: This rank's share for the batches of all ranks, one under another.
             input_splits: Heights of the batches; None: they are equal.
         """
-        heights = input_splits or [len(parts_AD) // self.group.size()] * self.group.size()
-        return NoWait(_Exchange.apply(parts_AD, list(heights), self.group))  # type: ignore[arg-type]  # untyped
+        heights = input_splits or [len(partial_AD) // self.group.size()] * self.group.size()
+        return NoWait(_Exchange.apply(partial_AD, list(heights), self.group))  # type: ignore[arg-type]  # untyped
 
 
 class _Exchange(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, parts_AD: Tensor, heights: list[int], group: dist.ProcessGroup) -> Tensor:
+    def forward(
+        ctx: Any, partial_AD: Tensor, heights: list[int], group: dist.ProcessGroup
+    ) -> Tensor:
         ctx.heights, ctx.group = heights, group
         own, ranks = heights[group.rank()], group.size()
-        received_WBD = parts_AD.new_empty(ranks, own, parts_AD.shape[1])
+        received_WBD = partial_AD.new_empty(ranks, own, partial_AD.shape[1])
         dist.all_to_all_single(
             received_WBD.view(ranks * own, -1),
-            parts_AD.contiguous(),
+            partial_AD.contiguous(),
             [own] * ranks,
             heights,
             group=group,

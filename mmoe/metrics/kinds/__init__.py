@@ -36,7 +36,7 @@ HIGHER_IS_BETTER = {
 
 
 def kind_of(name: str, task: str = "task") -> TaskKind:
-    """The kind that a config calls so.
+    """Returns the task kind of a name in a config.
 
     Args:
         name: `kind` of a task.
@@ -56,7 +56,7 @@ def kind_of(name: str, task: str = "task") -> TaskKind:
 
 
 def kind_of_metrics(values: Mapping[str, Any]) -> TaskKind:
-    """The kind of a task with these metrics, by their names.
+    """Returns the kind of a task with these metrics, by their names.
 
     Example:
         >>> kind_of_metrics({"rmse": 0.5, "rows": 10}).headline
@@ -66,7 +66,7 @@ def kind_of_metrics(values: Mapping[str, Any]) -> TaskKind:
 
 
 def first_of(names: Iterable[str]) -> TaskKind:
-    """Of several tasks' kinds the one that speaks for all: in the order of the registry.
+    """Returns of several tasks' kinds the one that speaks for all: the registry's first.
 
     Example:
         >>> first_of(["regression", "binary"]).headline

@@ -14,7 +14,7 @@ Value = float | int | None
 
 
 class TaskMetrics(NamedTuple):
-    """What metrics.json holds for a task, and sentences on what could not be computed, and why."""
+    """Metrics of a task for metrics.json, and why some could not be computed."""
 
     values: dict[str, Value]
     notes: list[str]
@@ -22,7 +22,7 @@ class TaskMetrics(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LabelColumn:
-    """A label as the data has it, evaluated but unchecked.
+    """A label column as the data has it, evaluated but unchecked.
 
     Attributes:
         data: [N] numbers or flags in NumPy, or text in Arrow.
@@ -48,7 +48,7 @@ class LabelColumn:
 
 
 class TaskKind(ABC):
-    """A kind of task: which labels it takes, how its predictions are judged and shown.
+    """Interface of a kind of task: its labels, how predictions are judged and shown.
 
     How it is trained is in the class of the same name in `mmoe.tasks.kinds`.
 
@@ -76,29 +76,29 @@ class TaskKind(ABC):
 
     @property
     def headline(self) -> str:
-        """The metric that one judges such a task by first."""
+        """Metric that one judges such a task by first."""
         return next(iter(self.monitored))
 
     @property
     def keys(self) -> set[str]:
-        """What metrics.json holds for such a task."""
+        """Names of the metrics that metrics.json holds for such a task."""
         return {column.key for column in self.columns}
 
     def column(self, key: str) -> Column:
-        """The column of one metric; one that such a task has not is called by its key."""
+        """Returns the column of one metric; unknown ones are called by their key."""
         plain = Column(key=key, heading=key, meaning="")
         return next((column for column in self.columns if column.key == key), plain)
 
     @abstractmethod
     def numbers(self, label: LabelColumn) -> np.ndarray:
-        """A label as float64 [N], anything where it is missing.
+        """Reads a label as float64 [N], anything where it is missing.
 
         Raises:
             ValueError: Such a task has no such labels; names the row.
         """
 
     def untrainable(self, label: str, observed: int, lowest: float, highest: float) -> str | None:
-        """Why a task cannot be trained on labels from `lowest` to `highest`, or None.
+        """Says why no task can be trained on labels from `lowest` to `highest`, or None.
 
         Args:
             label: As a message shows it.
@@ -110,27 +110,27 @@ class TaskKind(ABC):
 
     @abstractmethod
     def wrong_labels(self, labels: np.ndarray) -> np.ndarray:
-        """Where labels are none of such a task: bool [N]."""
+        """Returns where labels are none of such a task: bool [N]."""
 
     def wrong_predictions(self, predictions: np.ndarray) -> np.ndarray:
-        """Where finite predictions are none of such a task: bool [N]."""
+        """Returns where finite predictions are none of such a task: bool [N]."""
         return np.zeros(len(predictions), bool)
 
     @abstractmethod
     def metrics(self, rows: ObservedRows, name: str) -> TaskMetrics:
-        """All metrics of the task `name`; None where one cannot be computed."""
+        """Computes all metrics of the task `name`; None where one cannot be computed."""
 
     def decide(self, predictions: Any) -> Any:
-        """Predictions as labels."""
+        """Turns predictions into labels."""
         return predictions
 
     def advice(self, tasks: Sequence[Mapping[str, Any]], group_column: str | None) -> list[str]:
-        """What the results of the tasks of this kind leave out, and how to get it."""
+        """Says what the results of such tasks leave out, and how to get it."""
         return []
 
 
 def empty_reason(rows: ObservedRows) -> str | None:
-    """Why no metric of these rows can be computed, or None."""
+    """Says why no metric of these rows can be computed, or None."""
     if len(rows) == 0:
         return "the label is observed in no row"
     if rows.weights is not None and rows.weights.sum() == 0:

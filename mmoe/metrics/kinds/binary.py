@@ -34,7 +34,7 @@ def _positives(values: Mapping[str, Any]) -> str:
 
 
 class Binary(TaskKind):
-    """Judged by AUC, within groups too, by log-loss and by calibration."""
+    """Binary task: judged by AUC, within groups too, by log-loss and by calibration."""
 
     is_event = True
     monitored: ClassVar = {"auc": True, "logloss": False, "ne": False}
@@ -110,11 +110,11 @@ class Binary(TaskKind):
     )
 
     def numbers(self, label: LabelColumn) -> np.ndarray:
-        """Flags, 0 and 1."""
+        """Reads flags, and the numbers 0 and 1."""
         return zero_or_one(label)
 
     def untrainable(self, label: str, observed: int, lowest: float, highest: float) -> str | None:
-        """AUC and log-loss need both classes."""
+        """Says which class is missing: AUC and log-loss need both."""
         if lowest != highest:
             return None
         return (
@@ -123,15 +123,15 @@ class Binary(TaskKind):
         )
 
     def wrong_labels(self, labels: np.ndarray) -> np.ndarray:
-        """What is neither 0 nor 1."""
+        """Returns where a label is neither 0 nor 1."""
         return ~np.isin(labels, (0.0, 1.0))
 
     def wrong_predictions(self, predictions: np.ndarray) -> np.ndarray:
-        """What is no probability."""
+        """Returns where a prediction is no probability."""
         return (predictions < 0) | (predictions > 1)
 
     def metrics(self, rows: ObservedRows, name: str) -> TaskMetrics:
-        """AUC, GAUC, log-loss, NE, calibration, ECE, counts, and what the oracle reaches."""
+        """Computes AUC, GAUC, log-loss, NE, calibration, ECE, counts, and the oracle's."""
         y, p, w = rows.labels, rows.predictions, rows.weights
         values: dict[str, Value] = dict.fromkeys(
             ("auc", "gauc", "logloss", "ne", "calibration", "ece"), None
@@ -163,11 +163,11 @@ class Binary(TaskKind):
         return TaskMetrics(values, notes)
 
     def decide(self, predictions: Any) -> Any:
-        """1 where the probability is at least one half."""
+        """Returns 1 where the probability is at least one half."""
         return (predictions >= 0.5).astype(int)
 
     def advice(self, tasks: Sequence[Mapping[str, Any]], group_column: str | None) -> list[str]:
-        """Why there is no GAUC or no AUC."""
+        """Says why there is no GAUC or no AUC."""
         lines = []
         if tasks and all(values.get("gauc") is None for values in tasks):
             if group_column is None:
@@ -180,7 +180,7 @@ class Binary(TaskKind):
 
 
 def zero_or_one(label: LabelColumn) -> np.ndarray:
-    """Flags and the numbers 0 and 1, as float64.
+    """Returns flags and the numbers 0 and 1 as float64.
 
     Raises:
         ValueError: It is anything else; names the row.

@@ -4,6 +4,6 @@ from mmoe.metrics.kinds.binary import Binary
 
 
 class EntireSpace(Binary):
-    """The prediction is the probability given the event, judged where the event happened."""
+    """Consequence of an event: a probability given the event, judged where it happened."""
 
     weighs_unobserved = True  # without the event, both are known not to have happened

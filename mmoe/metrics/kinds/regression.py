@@ -10,7 +10,7 @@ from mmoe.metrics.observed import ObservedRows, first_row
 
 
 class Regression(TaskKind):
-    """Judged by RMSE and MAE, both in units of the label."""
+    """Regression task: judged by RMSE and MAE, in units of the label."""
 
     is_event = False
     monitored: ClassVar = {"rmse": False, "mae": False}
@@ -35,7 +35,7 @@ class Regression(TaskKind):
     )
 
     def numbers(self, label: LabelColumn) -> np.ndarray:
-        """Finite numbers within float32."""
+        """Reads finite numbers within float32."""
         if label.is_text:
             row = first_row(~label.missing) or 0
             raise ValueError(
@@ -59,11 +59,11 @@ class Regression(TaskKind):
         return numbers_N
 
     def wrong_labels(self, labels: np.ndarray) -> np.ndarray:
-        """What is not finite."""
+        """Returns where a label is not finite."""
         return ~np.isfinite(labels)
 
     def metrics(self, rows: ObservedRows, name: str) -> TaskMetrics:
-        """rmse, mae and rows."""
+        """Computes rmse, mae and rows."""
         values: dict[str, Value] = {"rmse": None, "mae": None, "rows": len(rows)}
         reason = empty_reason(rows)
         if reason is not None:

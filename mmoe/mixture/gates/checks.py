@@ -31,13 +31,13 @@ def check_coefficient(name: str, value: float) -> None:
 
 
 def check_share(name: str, value: float) -> None:
-    """Refuses what is no probability below 1."""
+    """Refuses a share that is no probability below 1."""
     if not 0 <= value < 1:
         raise ValueError(f"{name}: expected a number in [0, 1), got {value}")
 
 
 def check_sizes(sizes: Sequence[int], inputs: Sequence[Any], visibility_GE: Tensor) -> None:
-    """Refuses a mixture of other sizes than the gate was built for; else it would be broadcast.
+    """Refuses a mixture of other sizes than the gate's, which would broadcast in silence.
 
     Args:
         sizes: G and E that the gate was built for.
@@ -64,7 +64,7 @@ def check_sizes(sizes: Sequence[int], inputs: Sequence[Any], visibility_GE: Tens
 
 
 def rows_and_dtype(inputs: Sequence[Any]) -> tuple[int, torch.dtype]:
-    """What a gate that does not read its input still needs: the batch's height, and a type.
+    """Returns the batch's height and dtype, all that a gate that ignores its input needs.
 
     Args:
         inputs: One input per gate, each a tensor, or tuples and dicts of them.

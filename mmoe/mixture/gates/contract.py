@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 class GateOutput(NamedTuple):
-    """What a gate decided.
+    """What a gate decided: weights of all experts, or picks with their weights.
 
     Attributes:
         weights: `weights_BGE`, a weight for every expert, where `experts` is None; else
@@ -24,7 +24,7 @@ class GateOutput(NamedTuple):
     auxiliary_losses: dict[str, Tensor] | None = None
 
     def as_weights(self, num_experts: int) -> Tensor:
-        """`weights_BGE` of either form; experts that were not picked get exactly 0."""
+        """Returns `weights_BGE` of either form; 0 exactly for experts not picked."""
         if self.experts is None:
             return self.weights
         weights_BGK = self.weights.masked_fill(self.experts < 0, 0)
@@ -32,7 +32,7 @@ class GateOutput(NamedTuple):
         return weights_BGE.scatter_add(-1, self.experts.clamp(min=0).long(), weights_BGK)
 
     def as_picks(self, visible_GV: Tensor) -> tuple[Tensor, Tensor]:
-        """`experts_BGK` and `weights_BGK` of either form; dense weights pick all that is visible.
+        """Returns `experts_BGK` and `weights_BGK`; dense weights pick all that is visible.
 
         Args:
             visible_GV: From `visible_experts`.
@@ -43,7 +43,7 @@ class GateOutput(NamedTuple):
         return experts_BGV, self.weights.gather(-1, experts_BGV.clamp(min=0).long())
 
     def picked(self, visibility_GE: Tensor) -> Tensor:
-        """Bool `[B, G, E]`: the experts that each gate asks for; dense weights ask for all seen."""
+        """Returns bool `[B, G, E]`: which experts each gate asks for; dense asks for all seen."""
         if self.experts is None:
             return visibility_GE.expand(self.weights.shape[0], -1, -1)
         used_BGK = (self.experts >= 0).float()
@@ -51,7 +51,7 @@ class GateOutput(NamedTuple):
 
 
 def visible_experts(visibility_GE: Tensor) -> Tensor:
-    """The experts that each gate sees, in order, as picks: `[G, V]` int32, −1 fills the rest.
+    """Lists the experts that each gate sees, as picks: `[G, V]` int32, −1 fills the rest.
 
     Example:
         >>> import torch
@@ -67,7 +67,7 @@ def visible_experts(visibility_GE: Tensor) -> Tensor:
 
 
 class Gate(Protocol):
-    """A gate module serves all G gates of a mixture at once, and is called like a function.
+    """Interface of a gate: one module for all G gates of a mixture, called like a function.
 
     Any `nn.Module` whose `forward` has this signature is a gate; there is nothing to inherit.
     What else it may say of itself are `GateTraits`, as `traits` or as attributes of their names:

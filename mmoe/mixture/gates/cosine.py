@@ -83,7 +83,7 @@ class CosineGate(nn.Module):
         nn.init.constant_(self.log_scale_G, -math.log(START_TEMPERATURE))
 
     def forward(self, inputs: Sequence[Tensor], visibility_GE: Tensor) -> GateOutput:
-        """The k best visible experts, best first."""
+        """Picks the k best visible experts, best first."""
         check_sizes(self.directions_GEP.shape[:2], inputs, visibility_GE)
         with torch.autocast(inputs[0].device.type, enabled=False):
             logits_BGE = self.options.temper(self._logits(self.projection(inputs)))

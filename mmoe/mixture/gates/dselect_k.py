@@ -27,7 +27,7 @@ LOWEST_REACH = 0.05
 
 
 class DSelectKGate(nn.Module):
-    """Gates of k selectors, each of which ends up at one expert, without a jump on the way.
+    """Gates of k selectors that settle, smoothly, on one expert each.
 
     Selector j reads the number of its expert off M = ⌈log₂ E⌉ learned switches z, bit by bit:
 
@@ -119,7 +119,7 @@ class DSelectKGate(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draws new weights from torch's random generator; every switch starts near the middle."""
+        """Draws new weights from torch's generator; switches start near the middle."""
         if self.logits is None:
             parts = [(self.codes_GKM, self.choice_GK)]
         else:
@@ -134,7 +134,7 @@ class DSelectKGate(nn.Module):
             nn.init.uniform_(choice, -0.05, 0.05)
 
     def forward(self, inputs: Sequence[Tensor], visibility_GE: Tensor) -> GateOutput:
-        """E picks in the order of the experts, unused where the weight is 0."""
+        """Returns E picks in the order of the experts, unused where the weight is 0."""
         check_sizes((self.num_gates, self.num_experts), inputs, visibility_GE)
         codes_BGKM, choice_BGK = self._switches(inputs, visibility_GE)
         selectors_BGKC = selectors(codes_BGKM / self.gamma, visibility_GE)
@@ -203,7 +203,7 @@ class DSelectKGate(nn.Module):
 
 
 def selectors(codes_BGKM: Tensor, visibility_GE: Tensor) -> Tensor:
-    """What each selector gives to each code: `r_BGKC`, with C = 2^M codes that add up to 1.
+    """Returns the weight that each selector gives each code, `r_BGKC`; C = 2^M add up to 1.
 
     Args:
         codes_BGKM: Switches, lowest bit first, over γ.

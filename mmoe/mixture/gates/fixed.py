@@ -48,7 +48,7 @@ class FixedGate(nn.Module):
         self.register_buffer("weights_GE", weights_GE / weights_GE.sum(1, keepdim=True))
 
     def forward(self, inputs: Sequence[Tensor], visibility_GE: Tensor) -> GateOutput:
-        """The same weights for every sample, 0 for what a gate must not see."""
+        """Returns the same weights for every sample, 0 for what a gate must not see."""
         check_sizes(self.weights_GE.shape, inputs, visibility_GE)
         rows, dtype = rows_and_dtype(inputs)
         weights_GE = self.weights_GE.to(dtype) * visibility_GE

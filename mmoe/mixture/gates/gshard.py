@@ -70,7 +70,7 @@ class GShardGate(nn.Module):
         self.capacity = capacity
 
     def forward(self, inputs: Sequence[Tensor], visibility_GE: Tensor) -> GateOutput:
-        """The best visible expert and, by chance, the second best."""
+        """Picks the best visible expert and, by chance, the second best."""
         check_sizes((self.logits.num_gates, self.logits.num_experts), inputs, visibility_GE)
         logits_BGE = self.options.temper(self.logits(inputs))
         left_BGE = self.options.drop(logits_BGE, visibility_GE, self.training)

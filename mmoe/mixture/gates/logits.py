@@ -11,7 +11,7 @@ from mmoe.ops.gate_mm import gate_mm
 
 
 class GateLogits(nn.Module):
-    """Small networks, run together: `logits_g = W_g · relu(… V_g x + c_g) [+ b_g]`.
+    """Computes logits of all gates together: `logits_g = W_g · relu(… V_g x + c_g) [+ b_g]`.
 
     The arithmetic is in fp32 (fp64 for fp64 inputs) whatever the rest of the model runs in, also
     under autocast: a rounded logit sends a sample to another expert. The weights of all gates lie
@@ -64,7 +64,7 @@ class GateLogits(nn.Module):
 
     @property
     def expert_tensors(self) -> dict[str, int]:
-        """Where tensors have a dimension of experts, for `load_experts`."""
+        """Returns which dimension of each tensor is that of experts."""
         return {
             f"{name}.{len(self.weights) - 1}": 1
             for name, layers in (("weights", self.weights), ("biases", self.biases))
@@ -81,7 +81,7 @@ class GateLogits(nn.Module):
             nn.init.zeros_(bias)
 
     def forward(self, inputs: Sequence[Tensor]) -> Tensor:
-        """G inputs `x_BD` → `logits_BGE`."""
+        """Computes `logits_BGE` from G inputs `x_BD`."""
         self._check(inputs)
         with torch.autocast(inputs[0].device.type, enabled=False):
             outputs: Sequence[Tensor] | Tensor = inputs
@@ -114,7 +114,7 @@ class GateLogits(nn.Module):
 def gate_products(
     inputs: Sequence[Tensor], weight_GHD: Tensor, bias_GH: Tensor | None = None
 ) -> Sequence[Tensor] | Tensor:
-    """`y_g = W_g x_g + b_g`, one product for all gates where they read the same tensor.
+    """Computes `y_g = W_g x_g + b_g`, in one product where gates read the same tensor.
 
     On the CPU a row's bits depend on that row alone. The libraries behind `F.linear` sum a row in
     an order that depends on its place, and are no faster at these widths.

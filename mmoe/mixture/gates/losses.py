@@ -19,7 +19,7 @@ Scope = Literal["gate", "all"]
 
 
 def balance(load_GE: Tensor, importance_GE: Tensor, visibility_GE: Tensor, scope: Scope) -> Tensor:
-    """Switch's loss for uneven loads: `Σ_e f_e · P_e / u_e`, which is 1 where all is even.
+    """Returns Switch's loss for uneven loads: `Σ_e f_e · P_e / u_e`, 1 where all is even.
 
     f is each expert's share of the load, P its share of the importance. With u = 1 / E it is
     `E · Σ_e f_e P_e`.
@@ -48,7 +48,7 @@ def balance(load_GE: Tensor, importance_GE: Tensor, visibility_GE: Tensor, scope
 
 
 def cv_squared(amount_GE: Tensor, visibility_GE: Tensor, scope: Scope) -> Tensor:
-    """The squared coefficient of variation, `Σ_e p_e² / u_e − 1` with p the shares.
+    """Returns the squared coefficient of variation, `Σ_e p_e² / u_e − 1`, p the shares.
 
     With u = 1 / E it is the variance over the squared mean of the amounts.
 
@@ -67,7 +67,7 @@ def cv_squared(amount_GE: Tensor, visibility_GE: Tensor, scope: Scope) -> Tensor
 
 
 def z_loss(logits_BGE: Tensor, visibility_GE: Tensor, ranks: RankSums = ONE_RANK) -> Tensor:
-    """Keeps logits small: the mean over rows and gates of `(log Σ_e exp(logit_e))²`.
+    """Returns a loss that keeps logits small: the mean of `(log Σ_e exp(logit_e))²`.
 
     Source: Zoph et al., "ST-MoE" (2022), equation 5; here over visible experts.
     """
@@ -76,13 +76,13 @@ def z_loss(logits_BGE: Tensor, visibility_GE: Tensor, ranks: RankSums = ONE_RANK
 
 
 def mean(x: Tensor, ranks: RankSums = ONE_RANK) -> Tensor:
-    """The mean over all ranks' numbers, or 0 of nothing."""
+    """Returns the mean over all ranks' numbers, or 0 of nothing."""
     total, count = ranks.of_losses(x.sum(), x.numel())
     return total / (count.clamp(min=1) if isinstance(count, Tensor) else torch.sym_max(count, 1))
 
 
 def count_picks(experts_BGK: Tensor, num_experts: int) -> Tensor:
-    """How often each gate picked each expert: `[G, E]`, int64, exact on every device.
+    """Counts how often each gate picked each expert: `[G, E]`, int64, exact.
 
     Example:
         >>> import torch
@@ -96,7 +96,7 @@ def count_picks(experts_BGK: Tensor, num_experts: int) -> Tensor:
 
 
 def over_experts(weights_BGK: Tensor, experts_BGK: Tensor, num_experts: int) -> Tensor:
-    """The weights of picks, in the places of their experts: `[B, G, E]`, 0 elsewhere."""
+    """Puts the weights of picks in the places of their experts: `[B, G, E]`, else 0."""
     weights_BGE = weights_BGK.new_zeros(*weights_BGK.shape[:2], num_experts + 1)
     index_BGK = _or_beyond(experts_BGK, num_experts)
     return weights_BGE.scatter(-1, index_BGK, weights_BGK)[..., :num_experts]

@@ -82,7 +82,7 @@ class NoisyTopKGate(nn.Module):
         self.load_loss = load_loss
 
     def forward(self, inputs: Sequence[Tensor], visibility_GE: Tensor) -> GateOutput:
-        """The k best visible experts by noisy logits, best first."""
+        """Picks the k best visible experts by noisy logits, best first."""
         check_sizes((self.logits.num_gates, self.logits.num_experts), inputs, visibility_GE)
         clean_BGE = self.options.temper(self.logits(inputs))
         if not self.training:
@@ -109,7 +109,7 @@ class NoisyTopKGate(nn.Module):
 def selection_probability(
     clean_BGE: Tensor, noisy_BGE: Tensor, scale_BGE: Tensor, k: int
 ) -> Tensor:
-    """The probability of each expert to be among the k best when its own noise is drawn again.
+    """Returns each expert's probability to be among the k best under new noise.
 
     Args:
         clean_BGE: Logits without noise.

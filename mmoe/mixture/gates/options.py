@@ -16,7 +16,7 @@ from mmoe.mixture.rank_sums import ONE_RANK, RankSums
 
 
 class GateOptions(TypedDict, total=False):
-    """Keyword arguments of every learned gate.
+    """Keyword arguments that every learned gate takes.
 
     All but `hidden` may be changed between training steps, as `gate.options.z_loss = …`.
 
@@ -47,7 +47,7 @@ class GateOptions(TypedDict, total=False):
 
 @dataclass(kw_only=True, slots=True)
 class GateSettings:
-    """The options of one gate, with their defaults, and what they do.
+    """Options of one gate, with their defaults, and what they do.
 
     Example:
         >>> import torch
@@ -75,18 +75,18 @@ class GateSettings:
             raise ValueError(f"balance_scope: expected 'gate' or 'all', got {self.balance_scope!r}")
 
     def temper(self, logits_BGE: Tensor) -> Tensor:
-        """The logits over the temperature."""
+        """Divides the logits by the temperature."""
         return logits_BGE if self.temperature == 1 else logits_BGE / self.temperature
 
     def drop(self, logits_BGE: Tensor, visibility_GE: Tensor, training: bool) -> Tensor:
-        """The logits, −inf for experts that a gate has to do without in this step."""
+        """Puts −inf into logits of experts that a gate has to do without in this step."""
         if not (training and self.dropout):
             return logits_BGE
         kept_BGE = self._survivors(visibility_GE.expand(logits_BGE.shape[0], -1, -1), logits_BGE)
         return logits_BGE.masked_fill(~kept_BGE, -torch.inf)
 
     def drop_weights(self, weights_BGE: Tensor, training: bool) -> Tensor:
-        """Weights, with those of dropped experts shared out among the others."""
+        """Takes away weights of dropped experts and shares them out among the others."""
         if not (training and self.dropout):
             return weights_BGE
         kept_BGE = self._survivors(weights_BGE > 0, weights_BGE)
@@ -102,7 +102,7 @@ class GateSettings:
         experts_BGK: Tensor | None = None,
         probabilities_BGE: Tensor | None = None,
     ) -> dict[str, Tensor]:
-        """The losses that were asked for.
+        """Computes the auxiliary losses that were asked for.
 
         Args:
             logits_BGE: The gates' logits; what was dropped from them does not count.
@@ -122,7 +122,7 @@ class GateSettings:
     def balance(
         self, probabilities_BGE: Tensor, visibility_GE: Tensor, experts_BGK: Tensor | None
     ) -> Tensor:
-        """The scaled loss for uneven loads."""
+        """Computes the scaled loss for uneven loads."""
         amounts = [probabilities_BGE.sum(0)]
         if experts_BGK is not None:
             amounts.append(losses.count_picks(experts_BGK, visibility_GE.shape[1]))
@@ -139,7 +139,7 @@ class GateSettings:
 
 
 def gate_settings(gate: nn.Module, options: GateOptions) -> GateSettings:
-    """The options of a gate, whose constructor passes on what it does not know itself.
+    """Reads a gate's options out of the keyword arguments that it passes on.
 
     Raises:
         TypeError: A name that no option has, with the nearest one.
@@ -163,7 +163,7 @@ def gate_settings(gate: nn.Module, options: GateOptions) -> GateSettings:
 
 
 def show_settings(self: nn.Module) -> str:
-    """What `print` shows of a gate: k, and what differs from the defaults; its `extra_repr`.
+    """Returns what `print` shows of a gate: k, and what differs from the defaults.
 
     Example:
         >>> from mmoe.mixture import TopKGate
@@ -171,8 +171,8 @@ def show_settings(self: nn.Module) -> str:
         'k=2, z_loss=0.1'
     """
     options: Any = self.options
-    own = {"k": None, **_own_keywords(self)}
-    settings = [(name, getattr(self, name, default), default) for name, default in own.items()]
+    own = ({"k": None} if hasattr(self, "k") else {}) | _own_keywords(self)
+    settings = [(name, getattr(self, name), default) for name, default in own.items()]
     settings += [(f.name, getattr(options, f.name), f.default) for f in fields(options) if f.repr]
     # An empty list of hidden layers is the default as well, which is a tuple.
     return ", ".join(f"{name}={value}" for name, value, d in settings if value not in (d, []))
@@ -185,5 +185,5 @@ def _own_keywords(gate: nn.Module) -> dict[str, Any]:
 
 
 def visible_softmax(logits_BGE: Tensor, visibility_GE: Tensor) -> Tensor:
-    """Softmax over the experts that each gate sees; exactly 0 for the others."""
+    """Computes the softmax over experts that each gate sees; 0 exactly for the others."""
     return logits_BGE.masked_fill(~visibility_GE, -torch.inf).softmax(dim=-1)

@@ -86,12 +86,12 @@ class SigmoidGate(nn.Module):
 
     @property
     def expert_tensors(self) -> dict[str, int]:
-        """Where tensors have a dimension of experts, for `load_experts`."""
+        """Returns which dimension of each tensor is that of experts."""
         own = {f"logits.{name}": dim for name, dim in self.logits.expert_tensors.items()}
         return {"bias_GE": 1, **own}
 
     def forward(self, inputs: Sequence[Tensor], visibility_GE: Tensor) -> GateOutput:
-        """The k visible experts with the largest score and bias, best first."""
+        """Picks the k visible experts with the largest score plus bias, best first."""
         check_sizes((self.logits.num_gates, self.logits.num_experts), inputs, visibility_GE)
         logits_BGE = self.options.temper(self.logits(inputs))
         scores_BGE = stable_sigmoid(logits_BGE)
@@ -111,7 +111,7 @@ class SigmoidGate(nn.Module):
 
     @torch.no_grad()
     def update_bias(self) -> None:
-        """Moves the biases against the load since the last update, and forgets that load."""
+        """Moves the biases against the load since the last update; forgets that load."""
         seen_G1 = self.seen_GE.sum(1, keepdim=True)
         # In whole numbers, so that a load that is even counts as even.
         excess_GE = (self.load_GE * seen_G1 - self.load_GE.sum(1, keepdim=True)) * self.seen_GE
@@ -130,7 +130,7 @@ class SigmoidGate(nn.Module):
 
 
 def gate_loads(model: nn.Module) -> list[Tensor]:
-    """The counts `load_GE` of all `SigmoidGate`s in a model, themselves and not copies.
+    """Returns the counts `load_GE` of all `SigmoidGate`s in a model (not copies).
 
     Example:
         >>> from mmoe.mixture import SigmoidGate

@@ -45,7 +45,7 @@ class SoftmaxGate(nn.Module):
         self.logits = GateLogits(input_dim, num_gates, num_experts, hidden=self.options.hidden)
 
     def forward(self, inputs: Sequence[Tensor], visibility_GE: Tensor) -> GateOutput:
-        """Weights for every expert; exactly 0 where the gate sees nothing."""
+        """Returns weights for every expert; exactly 0 where the gate sees nothing."""
         check_sizes((self.logits.num_gates, self.logits.num_experts), inputs, visibility_GE)
         logits_BGE = self.options.temper(self.logits(inputs))
         left_BGE = self.options.drop(logits_BGE, visibility_GE, self.training)

@@ -75,7 +75,7 @@ class StaticGate(nn.Module):
         self.logits_GE = nn.Parameter(0.01 * torch.randn(num_gates, num_experts))
 
     def forward(self, inputs: Sequence[Tensor], visibility_GE: Tensor) -> GateOutput:
-        """The same for every sample, but for dropout; of `inputs` only shape and type count."""
+        """Returns the same for every sample, but for dropout; reads no input."""
         check_sizes(self.logits_GE.shape, inputs, visibility_GE)
         rows, dtype = rows_and_dtype(inputs)
         logits_BGE = self.options.temper(self.logits_GE.to(dtype))
@@ -91,7 +91,7 @@ class StaticGate(nn.Module):
 
 
 def check_blind(options: GateSettings) -> None:
-    """Refuses a gate MLP where there is no input."""
+    """Refuses a gate MLP in a gate that reads no input."""
     if options.hidden:
         raise ValueError(
             f"hidden: expected [] for a gate without input, got {list(options.hidden)}"

@@ -68,7 +68,7 @@ class SwitchGate(nn.Module):
         self.capacity = capacity
 
     def forward(self, inputs: Sequence[Tensor], visibility_GE: Tensor) -> GateOutput:
-        """The best visible expert."""
+        """Picks the best visible expert."""
         check_sizes((self.logits.num_gates, self.logits.num_experts), inputs, visibility_GE)
         if self.training and self.jitter:
             inputs = self._jittered(inputs)

@@ -61,7 +61,7 @@ class TopKGate(nn.Module):
         self.softmax: Softmax = softmax
 
     def forward(self, inputs: Sequence[Tensor], visibility_GE: Tensor) -> GateOutput:
-        """The k best visible experts, best first."""
+        """Picks the k best visible experts, best first."""
         check_sizes((self.logits.num_gates, self.logits.num_experts), inputs, visibility_GE)
         logits_BGE = self.options.temper(self.logits(inputs))
         left_BGE = self.options.drop(logits_BGE, visibility_GE, self.training)

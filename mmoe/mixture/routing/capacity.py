@@ -16,7 +16,7 @@ Priority = Literal["position", "choice", "probability"]
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """How many rows an expert may compute in a training step, and which rows stay.
+    """How many rows an expert computes in a training step at most, and which rows stay.
 
     With B rows, E experts and G gates of K picks, all gates together ask an expert for
     `n̄ = B · min(G · K, E) / E` distinct rows at most on average. The capacity C is
@@ -80,7 +80,7 @@ class Capacity:
         object.__setattr__(self, "_ratio", ratio.as_integer_ratio())
 
     def limit(self, rows: int, picks: int, num_experts: int) -> int:
-        """The rows that an expert keeps at most; it depends on shapes alone.
+        """Returns the rows that an expert keeps at most; it depends on shapes alone.
 
         Args:
             rows: B.
@@ -102,7 +102,7 @@ class Capacity:
         return cast(int, torch.sym_min(limit, rows))
 
     def width(self, limit: int, offsets_E1: Tensor) -> int:
-        """The rows to set aside for each expert where all get as many (padded execution).
+        """Returns the rows to set aside for each expert in padded execution.
 
         With a factor of 0 or less this is what the busiest expert has, which is read on the host;
         inside `torch.compile` and on a GPU, where that would wait, it is `limit`.
@@ -114,7 +114,7 @@ class Capacity:
 
 
 class Kept(NamedTuple):
-    """What is left of a batch's picks.
+    """Picks of a batch that the capacity left.
 
     Attributes:
         experts_BGK: The picks, int32; −1 where there was none or it was dropped.

@@ -44,7 +44,7 @@ Compute = Callable[[Tree, Tensor | None], Tree]
 
 
 class Dispatcher(Protocol):
-    """Moves rows to the experts of this rank, and what they return back to the gates.
+    """Interface of what moves rows to the experts of this rank, and outputs back.
 
     What else it may say of itself are `DispatcherTraits`, as `traits` or as attributes of their
     names: a mixture checks by them what it is given, and lets it `run` the experts.
@@ -53,7 +53,7 @@ class Dispatcher(Protocol):
     def dispatch(
         self, sources: Sequence[Tree], plan: DispatchPlan
     ) -> tuple[Tree, Tensor | None, Any]:
-        """Sends rows out.
+        """Sends rows out; returns those for the experts here, sorted by expert.
 
         Args:
             sources: S tensors `x_BD`, or trees of tensors with B rows.
@@ -67,12 +67,12 @@ class Dispatcher(Protocol):
         ...
 
     def combine(self, y: Tree, handle: Any) -> Tree:
-        """Brings the experts' outputs back: `out_BGO[b, g] = Σ_k weights[b, g, k] · y[pick]`."""
+        """Brings outputs back: `out_BGO[b, g] = Σ_k weights[b, g, k] · y[pick]`."""
         ...
 
 
 class OverlappingDispatcher(Dispatcher, Protocol):
-    """A dispatcher that calls the experts itself; see `DispatcherTraits`."""
+    """Interface of a dispatcher that calls the experts itself."""
 
     def run(self, sources: Sequence[Tree], plan: DispatchPlan, compute: Compute) -> Tree:
         """Does what `dispatch`, `compute` and `combine` do one after the other."""
@@ -80,7 +80,7 @@ class OverlappingDispatcher(Dispatcher, Protocol):
 
 
 def source_places(expert_source: Sequence[int]) -> Tensor:
-    """For each expert, which of the sources *that experts read* it reads, int32.
+    """Returns which of the sources that experts read each expert reads, int32.
 
     Example:
         >>> from mmoe.mixture.routing.dispatcher import source_places
@@ -99,7 +99,7 @@ class LocalHandle(NamedTuple):
 
 
 class LocalDispatcher:
-    """All experts are here: gather the rows, combine the results.
+    """Dispatches where all experts are here: gathers rows, combines results.
 
     Example:
         >>> import torch
@@ -137,5 +137,5 @@ class LocalDispatcher:
         return rows, routes.offsets_E1, handle
 
     def combine(self, y: Tree, handle: LocalHandle) -> Tree:
-        """Adds up what each gate asked for."""
+        """Adds up the outputs that each gate asked for."""
         return mix_grouped(y, handle.slots_BGK, handle.weights_BGK)

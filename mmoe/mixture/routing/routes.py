@@ -1,4 +1,4 @@
-"""Plans of routes, and what can be made of one: cut, padded, or read from several sources."""
+"""Route plans, and what is made of one: cut, padded, or read from several sources."""
 
 import torch
 from torch import Tensor
@@ -7,12 +7,12 @@ from mmoe import ops
 
 
 def host_is_near(tensor: Tensor) -> bool:
-    """Whether a value can be read without waiting: on the CPU, while no program is traced."""
+    """Returns whether a value can be read without waiting: on the CPU, not in a trace."""
     return tensor.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 def plan_routes(experts_BGK: Tensor, num_experts: int, limit: int | None = None) -> ops.RoutePlan:
-    """`route_plan`, with no more rows than are known to be needed.
+    """Makes a `route_plan` with no more rows than are known to be needed.
 
     Args:
         experts_BGK: int32; −1 = unused.
@@ -40,13 +40,13 @@ def plan_routes(experts_BGK: Tensor, num_experts: int, limit: int | None = None)
 
 
 def experts_of_pairs(plan: ops.RoutePlan) -> Tensor:
-    """The expert of every pair, int64; E in the tail."""
+    """Returns the expert of every pair, int64; E in the tail."""
     pairs_P = torch.arange(plan.rows_P.shape[0], device=plan.rows_P.device, dtype=torch.int32)
     return torch.searchsorted(plan.offsets_E1[1:], pairs_P, right=True)
 
 
 def padded_routes(plan: ops.RoutePlan, experts_BGK: Tensor, width: int) -> ops.RoutePlan:
-    """The plan in which every expert has `width` rows: pair i of expert e is row e · width + i.
+    """Makes the plan with `width` rows an expert: pair i of e is row e · width + i.
 
     Args:
         plan: Of these picks; no expert has more than `width` rows.
@@ -81,7 +81,7 @@ def padded_routes(plan: ops.RoutePlan, experts_BGK: Tensor, width: int) -> ops.R
 def routes_by_source(
     plan: ops.RoutePlan, experts_BGK: Tensor, source_E: Tensor, num_sources: int
 ) -> ops.RoutePlan:
-    """The plan over stacked sources, where row b · S + s is sample b of source s.
+    """Makes the plan over stacked sources: row b · S + s is sample b of source s.
 
     Args:
         plan: Over samples.

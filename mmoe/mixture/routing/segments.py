@@ -1,4 +1,4 @@
-"""Sums over each expert's rows, and their opposite: a value of each expert for all of its rows."""
+"""Sums over each expert's rows, and the reverse: an expert's value for each of its rows."""
 
 from typing import Any
 

@@ -48,14 +48,14 @@ def outbound_plan(
     def of_picks(values_E: Tensor) -> Tensor:
         return values_E[at_BGK].masked_fill(unused_BGK, -1).to(torch.int32)
 
-    # A lane is planned as if it were an expert.
-    lanes_BGK = of_picks(rank_E * num_sources + source_E)
-    samples_M, lane_bounds, rows_BGK = reference.route_plan(lanes_BGK, L)
+    # A target, one source of one rank, is planned as if it were an expert.
+    targets_BGK = of_picks(rank_E * num_sources + source_E)
+    samples_M, target_bounds, rows_BGK = reference.route_plan(targets_BGK, L)
     samples_M = samples_M[: B * min(G * K, L, E)]
     _, pair_bounds, pairs_BGK = reference.route_plan(of_picks(order_E), E)
     numbers_M = torch.arange(len(samples_M), device=device)
-    lanes_M = torch.searchsorted(lane_bounds[1:].long(), numbers_M, right=True)
-    rows_M = torch.where(samples_M >= 0, samples_M * num_sources + lanes_M % num_sources, -1)
+    targets_M = torch.searchsorted(target_bounds[1:].long(), numbers_M, right=True)
+    rows_M = torch.where(samples_M >= 0, samples_M * num_sources + targets_M % num_sources, -1)
 
     # By (row, gate, pick), unused ones last.
     keys_Q = rows_BGK.masked_fill(unused_BGK, B * G * K).flatten()
@@ -76,7 +76,7 @@ def outbound_plan(
     pairs_in_order_E = pair_bounds.diff().long()
     sizes_W4 = torch.stack(
         [
-            lane_bounds.diff().long().view(num_ranks, num_sources).sum(1),
+            target_bounds.diff().long().view(num_ranks, num_sources).sum(1),
             per_rank(used_Q),
             torch.zeros_like(held_W).scatter_add(0, rank_E, pairs_in_order_E[order_E]),
             per_rank(first_of_sum_Q),
@@ -99,21 +99,21 @@ def _bytes(tensor: Tensor) -> Tensor:
     return tensor.flatten().clone(memory_format=torch.contiguous_format).view(torch.uint8)
 
 
-def _numbers(pieces: Sequence[Tensor], dtype: torch.dtype, *shape: int) -> Tensor:
+def _numbers(blocks: Sequence[Tensor], dtype: torch.dtype, *shape: int) -> Tensor:
     # cat copies, so that the numbers start where numbers of their type may.
-    return torch.cat(list(pieces)).view(dtype).view(*shape)
+    return torch.cat(list(blocks)).view(dtype).view(*shape)
 
 
 def _join(links_WL: Tensor, rows_ND: Tensor, codes_Q: Tensor | None, weights_Q: Tensor) -> Tensor:
     """Put a message together from all rows, all picks' codes and all picks' weights."""
-    bounds, pieces = links_WL.tolist(), []
+    bounds, blocks = links_WL.tolist(), []
     for own, ends in pairwise(bounds):
-        pieces.append(_bytes(rows_ND[own[ROWS] : ends[ROWS]]))
+        blocks.append(_bytes(rows_ND[own[ROWS] : ends[ROWS]]))
         if codes_Q is not None:
-            pieces.append(_bytes(codes_Q[own[PICKS] : ends[PICKS]]))
+            blocks.append(_bytes(codes_Q[own[PICKS] : ends[PICKS]]))
         if ends[WEIGHTS] > own[WEIGHTS]:
-            pieces.append(_bytes(weights_Q[own[PICKS] : ends[PICKS]]))
-    return torch.cat(pieces)
+            blocks.append(_bytes(weights_Q[own[PICKS] : ends[PICKS]]))
+    return torch.cat(blocks)
 
 
 def _split(
@@ -331,12 +331,12 @@ def mix_returns(
 ) -> Tensor:
     """Mix what came back: out[b, g] = Σ_row Σ_{k of the row} w[b, g, k] · y[pick].
 
-    A part, the sum over the picks of one row, is rounded to `dtype`, as it is where it comes back
-    as a sum. So the result has the same bits whichever way the links chose.
+    The partial sum over the picks of one row is rounded to `dtype`, as it is where it comes
+    back as a sum. So the result has the same bits whichever way the links chose.
     """
-    parts, whole = _mix_steps(back_ZO, weights_BGK, rows_BGK, pairs_BGK, sums_BGK, links_WL)
-    parts_XO = reference.gated_combine(back_ZO.to(dtype), *parts).flatten(0, 1)
-    return reference.gated_combine(parts_XO, *whole)
+    partial, whole = _mix_steps(back_ZO, weights_BGK, rows_BGK, pairs_BGK, sums_BGK, links_WL)
+    partial_XO = reference.gated_combine(back_ZO.to(dtype), *partial).flatten(0, 1)
+    return reference.gated_combine(partial_XO, *whole)
 
 
 def mix_returns_backward(
@@ -352,10 +352,10 @@ def mix_returns_backward(
 
     A weight whose sum came back has gradient 0 here: it gets its own where the sum was taken.
     """
-    parts, _ = _mix_steps(back_ZO, weights_BGK, rows_BGK, pairs_BGK, sums_BGK, links_WL)
-    J = parts[0].shape[1] // max(rows_BGK.shape[1], 1)
+    partial, _ = _mix_steps(back_ZO, weights_BGK, rows_BGK, pairs_BGK, sums_BGK, links_WL)
+    J = partial[0].shape[1] // max(rows_BGK.shape[1], 1)
     grad_y_ZO, grad_weights = reference.gated_combine_backward(
-        grad_BGO.repeat_interleave(J, 1), back_ZO.to(grad_BGO.dtype), *parts
+        grad_BGO.repeat_interleave(J, 1), back_ZO.to(grad_BGO.dtype), *partial
     )
     grad_weights_BGK = grad_weights.unflatten(1, (-1, J)).sum(2)
     sums_W = links_WL[:, WEIGHTS].diff() > 0
@@ -371,7 +371,7 @@ def _mix_steps(
     sums_BGK: Tensor,
     links_WL: Tensor,
 ) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """Slots and weights of two mixes: picks to the J parts of each gate, and parts to gates."""
+    """Slots and weights of two mixes: picks to J partial sums of each gate, and these to gates."""
     B, G, K = rows_BGK.shape
     used_BGK, rank_BGK = rows_BGK >= 0, _rank_of(rows_BGK, links_WL, ROWS)
     as_sum_BGK = (links_WL[:, WEIGHTS].diff() > 0)[rank_BGK] & used_BGK
@@ -382,14 +382,14 @@ def _mix_steps(
     new_BGK = torch.ones_like(used_BGK)
     new_BGK[..., 1:] = sorted_BGK[..., 1:] != sorted_BGK[..., :-1]
     new_BGK &= sorted_BGK >= 0
-    parts_BGK = torch.empty_like(order_BGK).scatter(2, order_BGK, new_BGK.cumsum(2) - 1)
-    parts_BGJK = torch.arange(K, device=rows_BGK.device).view(-1, 1) == parts_BGK.unsqueeze(2)
-    parts_BGJK = parts_BGJK & used_BGK.unsqueeze(2)
+    partial_BGK = torch.empty_like(order_BGK).scatter(2, order_BGK, new_BGK.cumsum(2) - 1)
+    partial_BGJK = torch.arange(K, device=rows_BGK.device).view(-1, 1) == partial_BGK.unsqueeze(2)
+    partial_BGJK = partial_BGJK & used_BGK.unsqueeze(2)
     # A sum serves all of its picks at once: the first of them takes it, as it is.
-    again_BGJK = as_sum_BGK.unsqueeze(2) & (parts_BGJK.cumsum(3) > 1)
-    slots_BGJK = torch.where(parts_BGJK & ~again_BGJK, places_BGK.unsqueeze(2), -1).int()
+    again_BGJK = as_sum_BGK.unsqueeze(2) & (partial_BGJK.cumsum(3) > 1)
+    slots_BGJK = torch.where(partial_BGJK & ~again_BGJK, places_BGK.unsqueeze(2), -1).int()
     weights_BGJK = torch.where(as_sum_BGK, 1, weights_BGK).unsqueeze(2).expand(-1, -1, K, -1)
     numbers_BGJ = torch.arange(B * G * K, device=rows_BGK.device).view(B, G, K)
-    slots_BGJ = torch.where(parts_BGJK.any(3), numbers_BGJ, -1).int()
+    slots_BGJ = torch.where(partial_BGJK.any(3), numbers_BGJ, -1).int()
     ones_BGJ = weights_BGK.new_ones(()).expand(B, G, K)
     return (slots_BGJK.flatten(1, 2), weights_BGJK.flatten(1, 2)), (slots_BGJ, ones_BGJ)

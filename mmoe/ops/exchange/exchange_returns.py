@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from mmoe.ops._autograd import register_autograd
-from mmoe.ops._library import register_fake
+from mmoe.ops._library import define
 from mmoe.ops.exchange.inbound_plan import ReturnPlan
 from mmoe.ops.exchange.outbound_plan import OutboundPlan
 
@@ -142,9 +142,25 @@ def _backward_of_mix(ctx: Any, grad_BGO: Tensor) -> tuple[Tensor | None, ...]:
     return *grads, None, None, None, None, None
 
 
-register_fake("pack_returns", _fake_pack)
-register_fake("pack_returns_backward", _fake_pack_backward)
-register_fake("mix_returns", _fake_mix)
-register_fake("mix_returns_backward", _fake_mix_backward)
+define(
+    "pack_returns(Tensor y_RO, Tensor weights_NGK, Tensor back_R, Tensor back_NG,"
+    " Tensor slots_NGK, int num_rows, ScalarType wire) -> Tensor",
+    _fake_pack,
+)
+define(
+    "pack_returns_backward(Tensor grad_ZO, Tensor y_RO, Tensor weights_NGK, Tensor back_R,"
+    " Tensor back_NG, Tensor slots_NGK) -> (Tensor, Tensor)",
+    _fake_pack_backward,
+)
+define(
+    "mix_returns(Tensor back_ZO, Tensor weights_BGK, Tensor rows_BGK, Tensor pairs_BGK,"
+    " Tensor sums_BGK, Tensor links_WL, ScalarType dtype) -> Tensor",
+    _fake_mix,
+)
+define(
+    "mix_returns_backward(Tensor grad_BGO, Tensor back_ZO, Tensor weights_BGK, Tensor rows_BGK,"
+    " Tensor pairs_BGK, Tensor sums_BGK, Tensor links_WL) -> (Tensor, Tensor)",
+    _fake_mix_backward,
+)
 register_autograd("pack_returns", _backward_of_pack, _setup)
 register_autograd("mix_returns", _backward_of_mix, _setup)

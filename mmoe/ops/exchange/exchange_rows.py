@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from mmoe.ops._checks import accumulate_dtype
-from mmoe.ops._library import register_fake
+from mmoe.ops._library import define
 from mmoe.ops.exchange.outbound_plan import OutboundPlan
 
 
 class RowsFormat(NamedTuple):
-    """What rows are.
+    """Width and types of rows: as they are computed with, and as they travel.
 
     Attributes:
         width: D.
@@ -200,7 +200,24 @@ def _fake_unpack_backward(
     return grad_RD.new_empty(num_bytes, dtype=torch.uint8)
 
 
-register_fake("pack_rows", _fake_pack)
-register_fake("pack_rows_backward", _fake_pack_backward)
-register_fake("unpack_rows", _fake_unpack)
-register_fake("unpack_rows_backward", _fake_unpack_backward)
+define(
+    "pack_rows(Tensor[] sources, Tensor weights_BGK, Tensor rows_M, Tensor entries_Q,"
+    " Tensor codes_Q, Tensor links_WL, ScalarType wire, int num_bytes) -> Tensor",
+    _fake_pack,
+)
+define(
+    "pack_rows_backward(Tensor message, Tensor rows_M, Tensor rows_BGK, Tensor entries_Q,"
+    " Tensor links_WL, int num_sources, int width, ScalarType dtype, ScalarType wire)"
+    " -> (Tensor, Tensor)",
+    _fake_pack_backward,
+)
+define(
+    "unpack_rows(Tensor message, Tensor rows_R, Tensor links_WL, int width, ScalarType dtype,"
+    " ScalarType wire) -> Tensor",
+    _fake_unpack,
+)
+define(
+    "unpack_rows_backward(Tensor grad_RD, Tensor grad_weights_NGK, Tensor slots_NGK,"
+    " Tensor places_Q, Tensor links_WL, ScalarType wire, int num_bytes) -> Tensor",
+    _fake_unpack_backward,
+)

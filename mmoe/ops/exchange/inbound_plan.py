@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 
 from mmoe.ops._checks import accumulate_dtype
-from mmoe.ops._library import register_fake
+from mmoe.ops._library import define
 from mmoe.ops.exchange.exchange_rows import RowsFormat
 from mmoe.ops.route_plan import RoutePlan
 
 
 class InboundPicks(NamedTuple):
-    """The picks that came with the rows of a message.
+    """Picks that came with the rows of a message.
 
     Attributes:
         picks_NGK: Experts by their number here, int32; −1 = picked none here.
@@ -66,7 +66,7 @@ def decode_picks(
 
 
 class ReturnPlan(NamedTuple):
-    """Where on the way back each output lies, int32; −1 = it does not go back like this.
+    """Where each output lies in the message back, int32; −1 = it does not go back so.
 
     Attributes:
         back_R: Of each pair.
@@ -126,5 +126,14 @@ def _fake_return(
     return rows_R.new_empty(rows_R.shape), rows_R.new_empty(slots_NGK.shape[:2])
 
 
-register_fake("decode_picks", _fake_decode)
-register_fake("return_plan", _fake_return)
+define(
+    "decode_picks(Tensor message, Tensor links_WL, int num_rows, int num_picks, int num_gates,"
+    " int k, int num_experts, int width, ScalarType dtype, ScalarType wire)"
+    " -> (Tensor, Tensor, Tensor)",
+    _fake_decode,
+)
+define(
+    "return_plan(Tensor rows_R, Tensor offsets_E1, Tensor slots_NGK, Tensor links_WL)"
+    " -> (Tensor, Tensor)",
+    _fake_return,
+)

@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 from mmoe.ops._checks import check_device, check_dims, check_int32
-from mmoe.ops._library import register_fake
+from mmoe.ops._library import define
 
 
 class OutboundPlan(NamedTuple):
-    """One batch, sorted by where it goes; all int32 but the sizes.
+    """Plan of what one batch sends to which rank; all int32 but the sizes.
 
     Attributes:
         rows_M: Row n of the N that travel, rank by rank, inside by (source, sample): sample b of
@@ -91,4 +91,8 @@ def _fake(
     return rows_M, picks(B * G * K), picks(B * G * K), *slots, sizes_W4
 
 
-register_fake("outbound_plan", _fake)
+define(
+    "outbound_plan(Tensor experts_BGK, Tensor homes_E3, int num_ranks, int num_sources)"
+    " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    _fake,
+)

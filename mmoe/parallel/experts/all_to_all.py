@@ -29,7 +29,7 @@ OVERLAP_ROWS = 1024
 
 
 class Handle(NamedTuple):
-    """What `combine` needs of a batch.
+    """What `AllToAllDispatcher.combine` needs of a batch.
 
     Attributes:
         crossing: The plan of what this rank sent, and the links in both directions.
@@ -45,7 +45,7 @@ class Handle(NamedTuple):
 
 
 class AllToAllDispatcher:
-    """Experts are spread over ranks: a sample travels to a rank once, whatever number of gates ask.
+    """Spreads experts over ranks: a sample goes to a rank once, however many gates ask.
 
     Two ranks, rank 0 with experts 0 and 1, rank 1 with expert 2; two gates, top-2. On rank 0:
 
@@ -148,12 +148,12 @@ class AllToAllDispatcher:
 
     @property
     def num_experts(self) -> int:
-        """E, over all ranks."""
+        """Number of experts on all ranks, E."""
         return self.placement.num_experts
 
     @property
     def num_local_experts(self) -> int:
-        """e, those of this rank."""
+        """Number of experts on this rank, e."""
         return len(self.placement.on(self.wire.rank))
 
     def dispatch(
@@ -193,7 +193,7 @@ class AllToAllDispatcher:
         return self._begin_combine(y, handle)()
 
     def run(self, sources: Sequence[Tree], plan: DispatchPlan, compute: Compute) -> Tensor:
-        """`dispatch`, the experts, and `combine`; what is under way and what is computed overlap.
+        """Does `dispatch`, the experts and `combine`, computing while rows are under way.
 
         Where there is enough to compute, this rank's experts run on one half of its own rows while
         rows travel, and on the other half while outputs do:

@@ -8,28 +8,28 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 
-class Journey(Protocol):
-    """An exchange in two halves, forward and backward; what a rank does in between goes on."""
+class AsyncExchange(Protocol):
+    """An exchange between ranks that begins and finishes apart, forward and backward."""
 
-    def depart(self, tensors: tuple[Tensor, ...]) -> None:
+    def begin(self, tensors: tuple[Tensor, ...]) -> None:
         """Begins to send."""
         ...
 
-    def arrive(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """Waits; what came, and what came without a gradient."""
+    def finish(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """Waits; returns what came, and what came without a gradient."""
         ...
 
-    def depart_back(self, grads: tuple[Tensor, ...]) -> None:
+    def begin_backward(self, grads: tuple[Tensor, ...]) -> None:
         """Begins to send the gradients of what came."""
         ...
 
-    def arrive_back(self) -> tuple[Tensor | None, ...]:
-        """Waits; the gradients of what was sent."""
+    def finish_backward(self) -> tuple[Tensor | None, ...]:
+        """Waits; returns the gradients of what was sent."""
         ...
 
 
-def set_out(journey: Journey, *tensors: Tensor) -> Callable[[], tuple[Tensor, ...]]:
-    """Departs; what is returned waits and arrives.
+def start_exchange(exchange: AsyncExchange, *tensors: Tensor) -> Callable[[], tuple[Tensor, ...]]:
+    """Begins an exchange; returns a function that waits for it and returns what came.
 
     What is computed in between does not wait for other ranks, and in the backward pass neither:
     autograd runs what was made last first, so it sends the gradients of what came, then goes
@@ -39,28 +39,28 @@ def set_out(journey: Journey, *tensors: Tensor) -> Callable[[], tuple[Tensor, ..
     exchange of the backward pass, a rank where nothing needs a gradient too.
     """
     anchor = torch.zeros((), device=tensors[0].device, requires_grad=True)
-    token = _Depart.apply(journey, anchor, *tensors)
-    return lambda: _Arrive.apply(journey, token)
+    token = _Begin.apply(exchange, anchor, *tensors)
+    return lambda: _Finish.apply(exchange, token)
 
 
-class _Depart(torch.autograd.Function):
+class _Begin(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, journey: Journey, anchor: Tensor, *tensors: Tensor) -> Tensor:
-        ctx.journey = journey
-        journey.depart(tensors)
+    def forward(ctx: Any, exchange: AsyncExchange, anchor: Tensor, *tensors: Tensor) -> Tensor:
+        ctx.exchange = exchange
+        exchange.begin(tensors)
         return torch.zeros_like(anchor)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, token: Tensor) -> tuple[Any, ...]:  # pyright: ignore
-        return None, None, *ctx.journey.arrive_back()
+        return None, None, *ctx.exchange.finish_backward()
 
 
-class _Arrive(torch.autograd.Function):
+class _Finish(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, journey: Journey, token: Tensor) -> tuple[Tensor, ...]:
-        ctx.journey = journey
-        found, fixed = journey.arrive()
+    def forward(ctx: Any, exchange: AsyncExchange, token: Tensor) -> tuple[Tensor, ...]:
+        ctx.exchange = exchange
+        found, fixed = exchange.finish()
         ctx.count = len(found)
         ctx.mark_non_differentiable(*fixed)
         return *found, *fixed
@@ -68,5 +68,5 @@ class _Arrive(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:  # pyright: ignore
-        ctx.journey.depart_back(grads[: ctx.count])
+        ctx.exchange.begin_backward(grads[: ctx.count])
         return None, grads[0].new_zeros(())

@@ -18,7 +18,7 @@ WayBack = Literal["auto", "pairs", "sums"]
 
 
 class Sizes(NamedTuple):
-    """What goes from one rank to another, told before it goes.
+    """How many rows, picks, pairs and sums go from one rank to another, told before they go.
 
     Attributes:
         rows: Distinct (sample, source) whose source is read by an expert there that was picked.
@@ -34,7 +34,7 @@ class Sizes(NamedTuple):
 
 
 class WayCosts(NamedTuple):
-    """What both ends of a link know, so that they choose the same way without a further word.
+    """What both ends of a link know, so that they choose the same way back without asking.
 
     Attributes:
         way: What the user asked for.
@@ -53,7 +53,7 @@ class WayCosts(NamedTuple):
     picks: tuple[int, int]
 
     def sums_go_back(self, sizes: Sizes, num_experts: int) -> bool:
-        """Whether partial sums come back over a link: they do where that is fewer bytes.
+        """Says whether partial sums come back over a link: where that is fewer bytes.
 
         Where the wire rounds, the two ways differ in their last bits, and scores must not depend on
         what else is in the batch. Then the choice is made from the most that a row can ask for.
@@ -79,7 +79,7 @@ class WayCosts(NamedTuple):
 
 
 class Links(NamedTuple):
-    """The W links of a rank in one direction.
+    """Links of a rank with each of W ranks, in one direction.
 
     Attributes:
         sizes: What goes out over each.
@@ -91,26 +91,26 @@ class Links(NamedTuple):
 
     @property
     def rows(self) -> list[int]:
-        """Rows that go out over each link."""
+        """Number of rows that go out over each link."""
         return [size.rows for size in self.sizes]
 
     @property
     def picks(self) -> list[int]:
-        """Picks that go out over each link."""
+        """Number of picks that go out over each link."""
         return [size.picks for size in self.sizes]
 
     @property
     def weights(self) -> list[int]:
-        """Weights that go out with them: only sums need any."""
+        """Number of weights that go out over each link: only sums need any."""
         return [s.picks if sums else 0 for s, sums in zip(self.sizes, self.sums, strict=True)]
 
     @property
     def back(self) -> list[int]:
-        """Rows that come back over each link."""
+        """Number of rows that come back over each link."""
         return [s.sums if sums else s.pairs for s, sums in zip(self.sizes, self.sums, strict=True)]
 
     def table(self, device: torch.device) -> Tensor:
-        """`links_WL`, as the operators read it: where each rank's share starts, and the totals."""
+        """Makes `links_WL` for the operators: where each rank's share starts, and the totals."""
         of_ranks = zip(
             self.rows,
             self.picks,
@@ -125,7 +125,7 @@ class Links(NamedTuple):
 
 
 def check_way(way: str) -> None:
-    """Refuses a way back that there is not."""
+    """Refuses a way back that is none of `WayBack`."""
     if way not in get_args(WayBack):
         known = ", ".join(get_args(WayBack))
         raise ValueError(f"way_back: expected one of {known}, got {way!r}")

@@ -17,7 +17,7 @@ from mmoe.parallel.experts.placement import ExpertPlacement
 def split_plan(
     plan: DispatchPlan, placement: ExpertPlacement, rank: int
 ) -> tuple[DispatchPlan, DispatchPlan]:
-    """The picks of other ranks' experts, and those of this rank's by their numbers here.
+    """Splits the picks: those of other ranks' experts, and those of this rank's by local number.
 
     Example:
         >>> import torch
@@ -52,7 +52,7 @@ def split_plan(
 
 
 def own_halves(sources: Sequence[Tree], own: DispatchPlan, compute: Compute) -> Iterator[Tensor]:
-    """What the experts here give to `out_BGO`: for the first half of the rows, then for the rest.
+    """Yields what the experts here give to `out_BGO`, first half of the rows, then the rest.
 
     Args:
         sources: S tensors `x_BD`.

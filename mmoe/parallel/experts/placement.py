@@ -7,7 +7,7 @@ from itertools import pairwise
 
 @dataclass(frozen=True, slots=True)
 class ExpertPlacement:
-    """E experts over W ranks: every expert is held by exactly one rank, a rank holds any number.
+    """Which of W ranks holds which of E experts: one rank each; a rank holds any number.
 
     Attributes:
         experts: For each rank its experts, in the order in which it computes them; `()` for a rank
@@ -46,7 +46,7 @@ class ExpertPlacement:
 
     @classmethod
     def even(cls, num_experts: int, num_ranks: int) -> "ExpertPlacement":
-        """Neighbours together, as evenly as can be: the first E mod W ranks hold one more.
+        """Places neighbours together, evenly: the first E mod W ranks hold one more.
 
         Args:
             num_experts: E; may be smaller than W: the last ranks then hold none.
@@ -74,12 +74,12 @@ class ExpertPlacement:
 
     @property
     def num_experts(self) -> int:
-        """E, over all ranks."""
+        """Number of experts over all ranks, E."""
         return len(self.order)
 
     @property
     def num_ranks(self) -> int:
-        """W."""
+        """Number of ranks, W."""
         return len(self.experts)
 
     @property
@@ -88,21 +88,21 @@ class ExpertPlacement:
         return tuple(expert for own in self.experts for expert in own)
 
     def on(self, rank: int) -> tuple[int, ...]:
-        """The experts that a rank holds."""
+        """Returns the experts that a rank holds."""
         return self.experts[rank]
 
     def rank_of(self, expert: int) -> int:
-        """The rank that holds an expert."""
+        """Returns the rank that holds an expert."""
         return self.ranks[expert]
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """For each expert, the rank that holds it."""
+        """Rank that holds each expert, by expert."""
         return self._by_expert([r for r, own in enumerate(self.experts) for _ in own])
 
     @property
     def places(self) -> tuple[int, ...]:
-        """For each expert, its number on the rank that holds it."""
+        """Number of each expert on the rank that holds it, by expert."""
         return self._by_expert([place for own in self.experts for place in range(len(own))])
 
     def _by_expert(self, values: Sequence[int]) -> tuple[int, ...]:

@@ -9,14 +9,14 @@ from torch import Tensor
 
 from mmoe import ops
 from mmoe.mixture.routing.routes import plan_routes
-from mmoe.parallel.experts.async_exchange import set_out
+from mmoe.parallel.experts.async_exchange import start_exchange
 from mmoe.parallel.experts.links import Links
 from mmoe.parallel.experts.wire import Wire
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Crossing:
-    """What both ends of an exchange of rows go by.
+    """Settings of an exchange of rows that both of its ends go by.
 
     Attributes:
         wire: What carries them.
@@ -37,7 +37,7 @@ class Crossing:
     num_experts: int
 
     def message_bytes(self, links: Links, code_bytes: int) -> list[int]:
-        """The bytes of each rank's message: rows, codes of picks, weights."""
+        """Returns the bytes of each rank's message: rows, codes of picks, weights."""
         row = self.rows.width * self.rows.wire.itemsize
         weight = 8 if self.rows.dtype == torch.float64 else 4
         sizes = zip(links.rows, links.picks, links.weights, strict=True)
@@ -45,7 +45,7 @@ class Crossing:
 
 
 class Arrived(NamedTuple):
-    """What came from all ranks, sorted by expert.
+    """Rows that came from all ranks, sorted by expert.
 
     Attributes:
         x_RD: The rows; each of them once, `x_ND`, where every expert here computes all of them.
@@ -69,7 +69,7 @@ class Arrived(NamedTuple):
 def begin_rows(
     crossing: Crossing, weights_BGK: Tensor, sources: Sequence[Tensor]
 ) -> Callable[[], Arrived]:
-    """Sends each row once to each rank that has an expert for it.
+    """Begins to send each row once to each rank that has an expert for it.
 
     Args:
         crossing: Sizes and plans.
@@ -79,7 +79,7 @@ def begin_rows(
     Returns:
         Waits for what comes, and sorts it.
     """
-    arrive = set_out(_Rows(crossing), weights_BGK, *sources)
+    arrive = start_exchange(_Rows(crossing), weights_BGK, *sources)
 
     def finish() -> Arrived:
         x_RD, weights_NGK, places_Q, *routes = arrive()
@@ -90,22 +90,22 @@ def begin_rows(
 
 
 class _Rows:
-    """Pack, exchange, unpack; and the same backwards: a `Journey`."""
+    """Pack, exchange, unpack; and the same backwards: a `AsyncExchange`."""
 
     def __init__(self, crossing: Crossing) -> None:
         self.crossing = crossing
 
-    def depart(self, tensors: tuple[Tensor, ...]) -> None:
+    def begin(self, tensors: tuple[Tensor, ...]) -> None:
         weights_BGK, *sources = tensors
         c, device = self.crossing, weights_BGK.device
         self.num_sources = len(sources)
         self.ours_WL, self.theirs_WL = c.ours.table(device), c.theirs.table(device)
         send, receive = c.message_bytes(c.ours, 4), c.message_bytes(c.theirs, 4)
         message = ops.pack_rows(sources, weights_BGK, c.out, self.ours_WL, c.rows.wire, sum(send))
-        self.flight = c.wire.begin_rows(message, send, receive)
+        self.pending = c.wire.begin_rows(message, send, receive)
 
-    def arrive(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        c, message = self.crossing, self.flight.wait()
+    def finish(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        c, message = self.crossing, self.pending.wait()
         picks_NGK, weights_NGK, self.places_Q = ops.decode_picks(
             message,
             self.theirs_WL,
@@ -121,7 +121,7 @@ class _Rows:
         x_RD = ops.unpack_rows(message, rows_R, self.theirs_WL, c.rows)
         return (x_RD, weights_NGK), (self.places_Q, *routes)
 
-    def depart_back(self, grads: tuple[Tensor, ...]) -> None:
+    def begin_backward(self, grads: tuple[Tensor, ...]) -> None:
         grad_RD, grad_weights_NGK = grads
         c = self.crossing
         send, receive = c.message_bytes(c.theirs, 0), c.message_bytes(c.ours, 0)
@@ -134,12 +134,12 @@ class _Rows:
             c.rows.wire,
             sum(send),
         )
-        self.flight = c.wire.begin_rows(message, send, receive)
+        self.pending = c.wire.begin_rows(message, send, receive)
 
-    def arrive_back(self) -> tuple[Tensor | None, ...]:
+    def finish_backward(self) -> tuple[Tensor | None, ...]:
         c = self.crossing
         grad_BSD, grad_weights_BGK = ops.pack_rows_backward(
-            self.flight.wait(), c.out, self.ours_WL, self.num_sources, c.rows
+            self.pending.wait(), c.out, self.ours_WL, self.num_sources, c.rows
         )
         return grad_weights_BGK, *grad_BSD.unbind(1)
 

@@ -1,4 +1,4 @@
-"""Which of a network's tensors are pieces: those of experts that are spread over ranks."""
+"""Which of a network's tensors are sharded: those of experts that are spread over ranks."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -13,7 +13,7 @@ from mmoe.parallel.shards import Shard
 
 
 def is_spread(network: nn.Module) -> bool:
-    """Whether experts lie on several ranks, this one or others.
+    """Returns whether experts lie on several ranks, this one or others.
 
     Example:
         >>> from mmoe.mixture import MultiGateMixture, mlp_experts
@@ -25,7 +25,7 @@ def is_spread(network: nn.Module) -> bool:
 
 
 def spread_parameters(network: nn.Module) -> list[nn.Parameter]:
-    """The parameters of experts that only this rank holds; every rank has the others.
+    """Lists the parameters of experts that only this rank holds; the others are on all.
 
     Example:
         >>> from mmoe.mixture import MultiGateMixture, mlp_experts
@@ -41,7 +41,7 @@ def spread_parameters(network: nn.Module) -> list[nn.Parameter]:
 
 
 def replicated_parameters(network: nn.Module) -> list[nn.Parameter]:
-    """The parameters that every rank has, in the order of the network's.
+    """Lists the parameters that every rank has, in the order of the network's.
 
     Example:
         >>> from mmoe.mixture import MultiGateMixture, mlp_experts
@@ -56,19 +56,19 @@ def replicated_parameters(network: nn.Module) -> list[nn.Parameter]:
 def expert_shards(
     network: nn.Module, tensors: Mapping[str, Tensor]
 ) -> dict[str, Tensor | list[Shard]]:
-    """Tells of every tensor whether each rank has it, or this one has pieces of it.
+    """Returns each tensor whole where every rank has it, else as this rank's shards.
 
-    Experts lie along the first dimension. A run of neighbours is one piece: `shape` is that of all
+    Experts lie along the first dimension. A run of neighbours is one shard: `shape` is that of all
     E experts, `offsets` begins with the number of the run's first expert. A rank without experts
     has none of their names.
 
     Args:
         network: The network, or a copy of it such as its average.
         tensors: By the names of `network.state_dict()`; or, for an optimizer's moments, by
-            `NAME/MOMENT`, of which those with one number for all experts (`step`) are no pieces.
+            `NAME/MOMENT`, of which those with one number for all experts (`step`) are no shards.
 
     Returns:
-        By the same names: the tensor itself where every rank has it, else this rank's pieces,
+        By the same names: the tensor itself where every rank has it, else this rank's shards,
         which are views.
 
     Raises:
@@ -102,14 +102,14 @@ def expert_shards(
         name = full_name.partition("/")[0]
         if name in held and tensor.dim():
             placement, own = held[name]
-            found[full_name] = _pieces(tensor, own, placement.num_experts)
+            found[full_name] = _shards(tensor, own, placement.num_experts)
         else:
             found[full_name] = tensor
     return found
 
 
 def spread_layout(network: nn.Module) -> dict[str, list[Shard]]:
-    """How the tensors of spread experts are cut, by their names in `state_dict`.
+    """Returns how the tensors of spread experts are cut, by their names in `state_dict`.
 
     Example:
         >>> from mmoe.mixture import MultiGateMixture, mlp_experts
@@ -131,7 +131,7 @@ def _check_pool(pool: nn.Module) -> None:
             )
 
 
-def _pieces(tensor: Tensor, own: Sequence[int], num_experts: int) -> list[Shard]:
+def _shards(tensor: Tensor, own: Sequence[int], num_experts: int) -> list[Shard]:
     assert len(tensor) == len(own), "every tensor of a pool has the experts in front"
     starts = [0, *(i for i, (a, b) in enumerate(pairwise(own), start=1) if b != a + 1), len(own)]
     shape = (num_experts, *tensor.shape[1:])

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import torch.distributed as dist
 from torch import Tensor
 
-from mmoe.parallel.experts.async_exchange import set_out
+from mmoe.parallel.experts.async_exchange import start_exchange
 
 
 class Wire:
@@ -43,7 +43,7 @@ class Wire:
         self.bytes_sent = self.collectives = 0
 
     def exchange_sizes(self, sizes_WN: Tensor) -> list[list[int]]:
-        """Tells each rank its row of numbers; returns the row that each rank has for this one."""
+        """Sends each rank its row of numbers; returns the row that each has for this one."""
         each = [1] * self.world_size
         return self.begin_rows(sizes_WN, each, each).wait().tolist()
 
@@ -62,11 +62,13 @@ class Wire:
             ask for one, so that all ranks take part in the exchange of the backward pass, a rank
             whose rows need no gradient too.
         """
-        arrive = set_out(_There(self, send, receive), rows)
+        arrive = start_exchange(_There(self, send, receive), rows)
         return lambda: arrive()[0]
 
-    def begin_rows(self, rows: Tensor, send: Sequence[int], receive: Sequence[int]) -> "Flight":
-        """`begin_exchange` without gradients: the one place where anything is sent."""
+    def begin_rows(
+        self, rows: Tensor, send: Sequence[int], receive: Sequence[int]
+    ) -> "PendingRows":
+        """Begins to send rows, without gradients: all that is sent goes through here."""
         rows = rows.contiguous()
         received = rows.new_empty(sum(receive), *rows.shape[1:])
         work = dist.all_to_all_single(
@@ -76,11 +78,11 @@ class Wire:
         away = sum(send) - send[self.rank]
         self.bytes_sent += away * rows.shape[1:].numel() * rows.element_size()
         self.collectives += 1
-        return Flight(work, rows, received)
+        return PendingRows(work, rows, received)
 
 
-class Flight:
-    """Rows under way.
+class PendingRows:
+    """Rows under way to this rank.
 
     Args:
         work: Of the collective.
@@ -92,7 +94,7 @@ class Flight:
         self._work, self._sent, self._received = work, sent, received
 
     def wait(self) -> Tensor:
-        """What came; once."""
+        """Waits for the rows and returns them; to be called once."""
         self._work.wait()
         received = self._received
         del self._sent, self._received
@@ -100,21 +102,21 @@ class Flight:
 
 
 class _There:
-    """Rows, and their gradients: a `Journey`."""
+    """Rows, and their gradients: a `AsyncExchange`."""
 
     def __init__(self, wire: Wire, send: Sequence[int], receive: Sequence[int]) -> None:
         self.wire, self.send, self.receive = wire, send, receive
 
-    def depart(self, tensors: tuple[Tensor, ...]) -> None:
+    def begin(self, tensors: tuple[Tensor, ...]) -> None:
         (rows,) = tensors
-        self.flight = self.wire.begin_rows(rows, self.send, self.receive)
+        self.pending = self.wire.begin_rows(rows, self.send, self.receive)
 
-    def arrive(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        return (self.flight.wait(),), ()
+    def finish(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        return (self.pending.wait(),), ()
 
-    def depart_back(self, grads: tuple[Tensor, ...]) -> None:
+    def begin_backward(self, grads: tuple[Tensor, ...]) -> None:
         (grad,) = grads
-        self.flight = self.wire.begin_rows(grad, self.receive, self.send)
+        self.pending = self.wire.begin_rows(grad, self.receive, self.send)
 
-    def arrive_back(self) -> tuple[Tensor | None, ...]:
-        return (self.flight.wait(),)
+    def finish_backward(self) -> tuple[Tensor | None, ...]:
+        return (self.pending.wait(),)

@@ -1,4 +1,4 @@
-"""The ranks of a machine keep to cores of their own."""
+"""Binds the ranks of a machine to cores of their own."""
 
 import os
 from collections.abc import Collection, Iterable
@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from mmoe.parallel.launch.launcher import local_rank, local_ranks, may_bind_cores
-from mmoe.parallel.launch.process_group import has_met, rank, uses_nccl, world_size
+from mmoe.parallel.launch.process_group import has_joined, rank, uses_nccl, world_size
 from mmoe.parallel.object_collectives import from_all
 from mmoe.tuning import is_tuned
 
@@ -25,7 +25,7 @@ def bind_to_own_cores(wanted: bool) -> None:
     Args:
         wanted: `parallel.bind_cores`.
     """
-    if not is_tuned() or not has_met():
+    if not is_tuned() or not has_joined():
         return
     of_all = from_all(_may_use(wanted and not uses_nccl()))
     place, ranks, cores = local_rank(), local_ranks(0), of_all[rank()]
@@ -37,7 +37,7 @@ def bind_to_own_cores(wanted: bool) -> None:
 
 
 def share_of_cores(cpus: Collection[int], ranks: int, place: int) -> list[int]:
-    """The processors of one of `ranks` ranks; none where there are too few.
+    """Returns the processors of one of `ranks` ranks; none where there are too few.
 
     Neighbours stay together: threads of one core, where there are as many cores as ranks, and cores
     of one socket.

@@ -44,12 +44,12 @@ def local_ranks(default: int) -> int:
 
 
 def store_address() -> tuple[str, int]:
-    """Returns host and port of the store that the ranks meet at."""
+    """Returns host and port of the store by which the ranks find each other."""
     return os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
 
 
 def launcher_holds_store() -> bool:
-    """Returns whether that store outlives the ranks, for it is the launcher's."""
+    """Returns whether the launcher holds that store, so that it outlives the ranks."""
     return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
 
 
@@ -64,7 +64,7 @@ def restarts_ranks() -> bool:
 
 
 def was_restarted() -> bool:
-    """Returns whether this process is such a start."""
+    """Returns whether the launcher has started this process again after a failure."""
     return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
 
 
@@ -122,8 +122,8 @@ def check_launcher() -> None:
         )
 
 
-def cannot_meet(why: str) -> str:
-    """Returns what a rank says that the others are not there for."""
+def rendezvous_failure(why: str) -> str:
+    """Returns the error text of a rank that does not find the others."""
     variables = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
     rank, ranks, host, port = (os.environ[name] for name in variables)
     return (

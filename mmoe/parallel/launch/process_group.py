@@ -10,15 +10,15 @@ import torch
 import torch.distributed as dist
 from torch.distributed import Store  # type: ignore[attr-defined]  # not in its __all__
 
-from mmoe.parallel.launch.launcher import cannot_meet, check_launcher, launched_ranks
+from mmoe.parallel.launch.launcher import check_launcher, launched_ranks, rendezvous_failure
 from mmoe.parallel.launch.rendezvous import store_of_this_start
 
 # Seconds that a rank waits for another's part of a collective
-PATIENCE = 1800
+COLLECTIVE_SECONDS = 1800
 # Seconds in which all ranks have to be there at the start
-MEETING = 300
-# Where the ranks met
-_met: Store | None = None
+RENDEZVOUS_SECONDS = 300
+# Store of the rendezvous
+_ranks_store: Store | None = None
 # How many blocks of `training_group`, in as many threads, share a world of one that was made there
 _sharing = 0
 _sharing_changes = Lock()
@@ -47,7 +47,7 @@ def join_ranks(timeout_seconds: int | None = None, device: torch.device | None =
 def training_group(
     timeout_seconds: int | None = None, device: torch.device | None = None
 ) -> Iterator[None]:
-    """`ensure_process_group`, until the end of the block.
+    """Ensures a process group until the end of the block; ends it if it was made here.
 
     A world of one that is made here ends here, so that the caller may make a default group
     afterwards. Threads that train at the same time share it, and it ends with the last of them. A
@@ -77,7 +77,7 @@ def training_group(
 def ensure_process_group(
     timeout_seconds: int | None = None, device: torch.device | None = None
 ) -> None:
-    """Joins the ranks that torchrun started, or starts a world of one; once.
+    """Joins the ranks that torchrun started, or starts a world of one, if not done.
 
     A world of one makes one process train by the same code, with the same state names, as many. It
     meets itself in memory (`HashStore`): no port is opened. It is torch's default group, and stays
@@ -98,14 +98,14 @@ def ensure_process_group(
     if device.type == "cuda":
         torch.cuda.set_device(device)
     if not dist.is_initialized():
-        _join(timedelta(seconds=timeout_seconds or PATIENCE))
+        _join(timedelta(seconds=timeout_seconds or COLLECTIVE_SECONDS))
     elif timeout_seconds is not None:
         _set_patience(timedelta(seconds=timeout_seconds))
     _check_backend(device)
 
 
 def _join(patience: timedelta) -> None:
-    global _met
+    global _ranks_store
     # With NCCL wherever there is a GPU: a run on it may follow one on the CPU
     backend = _backend(cuda=torch.cuda.is_available())
     if launched_ranks() == 1:
@@ -113,40 +113,42 @@ def _join(patience: timedelta) -> None:
         dist.init_process_group(backend, store=store, rank=0, world_size=1, timeout=patience)
         return
     check_launcher()
-    end = time.monotonic() + MEETING
+    end = time.monotonic() + RENDEZVOUS_SECONDS
     try:
-        seconds = timedelta(seconds=MEETING)
-        meeting = dist.rendezvous("env://", timeout=seconds)  # type: ignore[attr-defined]
-        store, rank_, ranks = next(iter(meeting))
-        _met = store_of_this_start(store, rank_, ranks, max(end - time.monotonic(), 1))
-        dist.init_process_group(backend, store=_met, rank=rank_, world_size=ranks, timeout=patience)
+        seconds = timedelta(seconds=RENDEZVOUS_SECONDS)
+        met = dist.rendezvous("env://", timeout=seconds)  # type: ignore[attr-defined]
+        store, rank_, ranks = next(iter(met))
+        _ranks_store = store_of_this_start(store, rank_, ranks, max(end - time.monotonic(), 1))
+        dist.init_process_group(
+            backend, store=_ranks_store, rank=rank_, world_size=ranks, timeout=patience
+        )
     except (RuntimeError, ValueError) as error:
-        raise ValueError(cannot_meet(" ".join(str(error).split())[:200])) from error
+        raise ValueError(rendezvous_failure(" ".join(str(error).split())[:200])) from error
 
 
-def meeting_place() -> Store:
-    """A connection of its own to the store at which the ranks of this start met.
+def rendezvous_store() -> Store:
+    """Opens a connection of its own to the store by which the ranks found each other.
 
     Raises:
         RuntimeError: The store cannot be reached, or there are not several ranks.
     """
-    if _met is None:
+    if _ranks_store is None:
         raise RuntimeError("no launcher has started several ranks")
-    return _met.clone()  # pyright: ignore[reportAttributeAccessIssue]  # not in its stubs
+    return _ranks_store.clone()  # pyright: ignore[reportAttributeAccessIssue]  # not in its stubs
 
 
-def has_met() -> bool:
+def has_joined() -> bool:
     """Returns whether a launcher has started several ranks, and they are all there."""
-    return _met is not None and dist.is_initialized()
+    return _ranks_store is not None and dist.is_initialized()
 
 
 def rank() -> int:
-    """Of this process; 0 where there is no process group."""
+    """Returns the rank of this process (0 without a process group)."""
     return dist.get_rank() if dist.is_initialized() else 0
 
 
 def world_size() -> int:
-    """How many ranks there are; 1 where there is no process group."""
+    """Returns the number of ranks (1 without a process group)."""
     return dist.get_world_size() if dist.is_initialized() else 1
 
 

@@ -1,4 +1,4 @@
-"""`RankWatch`: no rank waits for one that is gone, and the one that failed is named."""
+"""`RankWatch`: no rank waits for one that has ended, and the one that failed is named."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from torch.distributed import Store  # type: ignore[attr-defined]  # not in its __all__
 
 from mmoe.parallel.launch.launcher import is_torchrun, launched_rank, launched_ranks
-from mmoe.parallel.launch.process_group import meeting_place
+from mmoe.parallel.launch.process_group import rendezvous_store
 from mmoe.terminal import readable
 
 # Seconds between two signs of life, and without one until a rank counts as gone
@@ -33,7 +33,7 @@ _GONE = (
 
 @dataclass(frozen=True)
 class Failure:
-    """What the ranks tell each other of the first that failed.
+    """What the ranks tell each other about the first one that failed.
 
     Attributes:
         rank: That says so.
@@ -46,18 +46,18 @@ class Failure:
     gone: Sequence[int] = ()
 
     def encode(self) -> str:
-        """For the store."""
+        """Returns the failure as text for the store."""
         return json.dumps(asdict(self))
 
     @staticmethod
     def decode(record: bytes) -> "Failure":
-        """What `encode` gave."""
+        """Reads what `encode` returned."""
         said: dict[str, Any] = json.loads(record)
         return Failure(**said)
 
 
 class RankWatch:
-    """Signs of life, and the first error, in the store that the ranks met at.
+    """Watches the other ranks: signs of life and the first error, in the store they share.
 
     A rank that dies breaks its connections, so those that wait for it get an error at once, and
     look here for who it was. One that is silent (its machine is gone or stopped) is noticed after
@@ -85,7 +85,7 @@ class RankWatch:
             threading.Thread(target=run, name="mmoe-ranks", daemon=True).start()
 
     def failed(self, text: str, gone: Sequence[int] = ()) -> bool:
-        """Tells all ranks why this one ends; whether it is the first that does."""
+        """Tells all ranks why this one ends; returns whether it is the first that does."""
         mine = Failure(self.rank, text, gone).encode()
         try:
             first = self._main.compare_set(_FAILURE, "", mine).decode() == mine
@@ -96,7 +96,7 @@ class RankWatch:
         return first
 
     def fails_alone(self, text: str, patience: float = _PATIENCE) -> bool:
-        """Whether rank 0 does not fail with the same words, within so many seconds."""
+        """Returns whether rank 0 does not fail with the same words within some seconds."""
         if self.rank == 0:
             return False
         key = f"{_FAILURE}/0"
@@ -106,14 +106,14 @@ class RankWatch:
         return True
 
     def failure(self) -> Failure | None:
-        """What the first rank that failed said of it, if one has."""
+        """Returns what the first rank that failed said of it, or None."""
         try:
             return _failure_in(self._main)
         except RuntimeError:
             return None
 
     def gone(self, patience: float = 3 * _BEAT) -> list[int]:
-        """The ranks that give no sign of life for so many seconds."""
+        """Lists the ranks that give no sign of life for so many seconds."""
         try:
             before = self._signs(self._main)
             time.sleep(patience)
@@ -123,7 +123,7 @@ class RankWatch:
         return [r for r in before if before[r] == after[r] != _DONE and r != self.rank]
 
     def lost(self) -> str | None:
-        """Which ranks have died without a word, in a sentence, if some have.
+        """Says in a sentence which ranks have died without a word, or None.
 
         Tells the other ranks too: those that wait for this one would not notice.
         """
@@ -139,7 +139,7 @@ class RankWatch:
         return text
 
     def finish(self, patience: float = _LINGER) -> None:
-        """This rank's work is done: it is missed no more.
+        """Tells that this rank's work is done, so that none waits for its signs of life.
 
         Where no launcher holds the store, it is rank 0's, which lets the others finish first.
         """
@@ -227,6 +227,6 @@ def _rank_0_is_host() -> bool:
 
 
 def _connect() -> Store:
-    store = meeting_place()
+    store = rendezvous_store()
     store.set_timeout(timedelta(seconds=30))
     return store

@@ -1,4 +1,4 @@
-"""Where the ranks of one start meet, apart from what an earlier start of them left behind.
+"""Rendezvous of the ranks of one start, apart from what an earlier start left behind.
 
 torchrun keeps one store over all starts of the ranks, and counts the starts on each machine by
 itself (pytorch/pytorch#135712). So a rank may find the address of one that is long dead, and a
@@ -19,7 +19,7 @@ _LOOK = 0.01
 
 
 def store_of_this_start(store: Store, rank: int, ranks: int, seconds: float) -> Store:
-    """The part of the launcher's store that the ranks of this start alone use.
+    """Returns the part of the launcher's store that only the ranks of this start use.
 
     Every other rank leaves a name that nobody had before, and rank 0 answers it with the name of
     the start, until all have come: an answer to a rank of an earlier start is read by nobody.

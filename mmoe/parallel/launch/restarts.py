@@ -1,4 +1,4 @@
-"""Which run a restart of the ranks goes on with."""
+"""Tells a restart of the ranks which run it goes on with."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from mmoe.parallel.object_collectives import from_all, from_first
 
 
 def begun_before(out: Path) -> bool:
-    """Whether an earlier start of these ranks, by the same torchrun, began what is in `out`.
+    """Returns whether an earlier start of these ranks, by this torchrun, began `out`.
 
     A folder that was there before torchrun came is none of theirs. All ranks call it, and all get
     the answer of rank 0.

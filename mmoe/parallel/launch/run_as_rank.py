@@ -1,4 +1,4 @@
-"""A command as one of several ranks: one message where it fails, and no endless wait."""
+"""Runs a command as one of several ranks: one message where it fails, and no endless wait."""
 
 import io
 import json
@@ -16,8 +16,8 @@ from typing import NamedTuple, NoReturn
 import torch.distributed as dist
 
 from mmoe.errors import RanksDiffer, is_time_out
-from mmoe.parallel.launch.launcher import cannot_meet, error_file
-from mmoe.parallel.launch.process_group import MEETING, ensure_process_group, rank
+from mmoe.parallel.launch.launcher import error_file, rendezvous_failure
+from mmoe.parallel.launch.process_group import RENDEZVOUS_SECONDS, ensure_process_group, rank
 from mmoe.parallel.launch.rank_watch import RankWatch
 from mmoe.parallel.object_collectives import first_other
 from mmoe.terminal import readable
@@ -48,7 +48,7 @@ def run_as_rank(command: Callable[[], None], asked: Sequence[str]) -> NoReturn:
         SystemExit: Always.
     """
     interrupt = signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing to lose while they meet
-    patience = threading.Timer(MEETING + _SECONDS_MORE, _give_up)
+    patience = threading.Timer(RENDEZVOUS_SECONDS + _SECONDS_MORE, _give_up)
     patience.daemon = True
     patience.start()
     try:
@@ -83,7 +83,7 @@ def run_as_rank(command: Callable[[], None], asked: Sequence[str]) -> NoReturn:
 
 def _give_up() -> None:
     """Torch waits on, whatever its time-out, where another program holds the port."""
-    _say(cannot_meet("no rank answers there"))
+    _say(rendezvous_failure("no rank answers there"))
     os._exit(_MENDABLE)
 
 

@@ -14,7 +14,7 @@ class Objective(ABC):
     def outcome(
         self, t: int, labels_BT: Tensor, observed_BT: Tensor, tasks: Sequence[TaskConfig]
     ) -> tuple[Tensor, Tensor] | None:
-        """What task t is trained on where it is not its own label on its own rows.
+        """Returns label and mask that task t is trained on, or None: its own.
 
         Args:
             t: The task's column.
@@ -31,7 +31,7 @@ class Objective(ABC):
     def loss(
         self, t: int, logits: Sequence[Tensor], label_B: Tensor, tasks: Sequence[TaskConfig]
     ) -> Tensor:
-        """Each row's loss, `loss_B`.
+        """Computes each row's loss, `loss_B`.
 
         Args:
             t: The task's column.
@@ -42,4 +42,4 @@ class Objective(ABC):
 
     @abstractmethod
     def link(self, logits_BT: Tensor) -> Tensor:
-        """Predictions out of logits, element by element."""
+        """Turns logits into predictions, element by element."""

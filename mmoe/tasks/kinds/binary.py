@@ -1,4 +1,4 @@
-"""Binary tasks: cross-entropy, and the sigmoid."""
+"""Binary tasks: cross-entropy loss, and the sigmoid as link."""
 
 from collections.abc import Sequence
 
@@ -11,14 +11,14 @@ from mmoe.tasks.kinds.base import Objective
 
 
 class Binary(Objective):
-    """`−y ln σ(z) − (1 − y) ln σ(−z)`."""
+    """Objective of binary tasks: `−y ln σ(z) − (1 − y) ln σ(−z)`."""
 
     def loss(
         self, t: int, logits: Sequence[Tensor], label_B: Tensor, tasks: Sequence[TaskConfig]
     ) -> Tensor:
-        """Cross-entropy."""
+        """Computes the cross-entropy of each row."""
         return F.binary_cross_entropy_with_logits(logits[t], label_B, reduction="none")
 
     def link(self, logits_BT: Tensor) -> Tensor:
-        """A probability."""
+        """Turns logits into probabilities."""
         return stable_sigmoid(logits_BT)

@@ -11,7 +11,7 @@ from mmoe.tasks.kinds.binary import Binary
 
 
 class EntireSpace(Binary):
-    """The cross-entropy of event ∧ consequence, whose probability is `p = σ(a) σ(b)`.
+    """Objective of a consequence of an event: cross-entropy of both, `p = σ(a) σ(b)`.
 
     a is the event's logit, b the task's own: in logs `log p = log σ(a) + log σ(b)` and
     `log (1 − p) = log (σ(−a) + σ(a) σ(−b))`. So the task's tower learns the conditional probability
@@ -27,7 +27,7 @@ class EntireSpace(Binary):
     def outcome(
         self, t: int, labels_BT: Tensor, observed_BT: Tensor, tasks: Sequence[TaskConfig]
     ) -> tuple[Tensor, Tensor]:
-        """Event ∧ consequence, where it is known."""
+        """Returns event ∧ consequence, and where it is known."""
         event = _event(t, tasks)
         event_B, known_B = labels_BT[:, event] > 0.5, observed_BT[:, event]
         both_B = event_B & (labels_BT[:, t] > 0.5)
@@ -36,7 +36,7 @@ class EntireSpace(Binary):
     def loss(
         self, t: int, logits: Sequence[Tensor], label_B: Tensor, tasks: Sequence[TaskConfig]
     ) -> Tensor:
-        """Cross-entropy of `σ(a) σ(b)`, in logs."""
+        """Computes the cross-entropy of `σ(a) σ(b)`, in logs."""
         event, consequence = logits[_event(t, tasks)], logits[t]
         log_both = F.logsigmoid(event) + F.logsigmoid(consequence)
         log_not_both = torch.logaddexp(

@@ -1,4 +1,4 @@
-"""Regression: squared error, and the logit itself."""
+"""Regression: squared error, and the logit itself as prediction."""
 
 from collections.abc import Sequence
 
@@ -9,14 +9,14 @@ from mmoe.tasks.kinds.base import Objective
 
 
 class Regression(Objective):
-    """`(z − y)²`."""
+    """Objective of regression: `(z − y)²`."""
 
     def loss(
         self, t: int, logits: Sequence[Tensor], label_B: Tensor, tasks: Sequence[TaskConfig]
     ) -> Tensor:
-        """Squared error."""
+        """Computes the squared error of each row."""
         return (logits[t] - label_B).square()
 
     def link(self, logits_BT: Tensor) -> Tensor:
-        """As it is."""
+        """Returns the logits as they are."""
         return logits_BT

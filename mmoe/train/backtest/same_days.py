@@ -1,4 +1,4 @@
-"""Whether the days that a walk has trained on and tested are still what they were."""
+"""Checks that the days of a walk's finished models are still what they were."""
 
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -7,14 +7,14 @@ from mmoe.datasets.files.changed_data import data_changes, shown
 from mmoe.datasets.files.data_file import DataFile
 from mmoe.datasets.files.fingerprint import DataPrint, print_files
 from mmoe.run.directory import RunDirectory
-from mmoe.train.backtest.plan import Step
+from mmoe.train.backtest.steps import Step
 from mmoe.train.run_folder.data import RunData
 
 
 def days_that_grew(
     out: Path, steps: Sequence[Step], known: int, *, allowed: bool
 ) -> dict[str, list[str]]:
-    """Compares the files of every day that was begun with those of today.
+    """Finds days whose files have changed since they were begun; refuses all but new days.
 
     A file that now holds a new day too, as that of a log in one file does, has to be another one.
 
@@ -54,8 +54,8 @@ def days_that_grew(
 
 def _without(data: DataPrint, folder: str, files: Collection[str]) -> DataPrint:
     """Its files but for some."""
-    parts = {
-        part: [one for one in rows if f"{folder}/{one.name}" not in files]
-        for part, rows in data.parts.items()
+    splits = {
+        split: [one for one in rows if f"{folder}/{one.name}" not in files]
+        for split, rows in data.parts.items()
     }
-    return data.model_copy(update={"parts": parts})
+    return data.model_copy(update={"parts": splits})

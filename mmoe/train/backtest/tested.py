@@ -45,7 +45,7 @@ def write_tested(
 def total_metrics(
     config: RunConfig, paths: list[Path]
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """Metrics by task over the rows of all files together, and notes on what is missing.
+    """Computes metrics by task over the rows of all files, and notes on what is missing.
 
     Raises:
         ValueError: A file cannot be read.

@@ -1,4 +1,4 @@
-"""The walk: one run a day, a file of its predictions, and what they amount to together."""
+"""The walk of a backtest: one run a day, its predictions, and metrics of all days together."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from mmoe.config import RunConfig, config_from_dict
+from mmoe.errors import Interrupted
 from mmoe.parallel import from_first, join_ranks, rank
 from mmoe.run.atomic_files import read_json, write_json
 from mmoe.run.console import Reporter, SilentReporter
@@ -20,15 +21,14 @@ from mmoe.run.folder_claim import (
     remove_stray_files,
 )
 from mmoe.run.folder_lock import LOCK
-from mmoe.train.backtest.plan import BacktestSettings, Step, day_column, plan_steps
 from mmoe.train.backtest.same_days import days_that_grew
+from mmoe.train.backtest.steps import BacktestSettings, Step, backtest_steps, day_column
 from mmoe.train.backtest.tested import total_metrics, write_tested
 from mmoe.train.fit import train_run
-from mmoe.train.run_folder.claim import Interrupted
 from mmoe.train.run_folder.start import first_difference, same_on_all_ranks, with_absolute_paths
 from mmoe.train.warm_start import WarmStart
 
-_PLAN, _RESULT, _TESTED = "plan.json", "backtest.json", "predictions.parquet"
+_STEPS, _RESULT, _TESTED = "plan.json", "backtest.json", "predictions.parquet"
 
 
 @dataclass(frozen=True)
@@ -148,14 +148,14 @@ def _begin(
     out = start.out
     if not start.numbered:
         _check_folder(claim, out, start.resume)
-    steps = plan_steps(config, settings)
+    steps = backtest_steps(config, settings)
     changed: Collection[str] = ()
     if claim.lock is None:
         out = claim.create(out, numbered=start.numbered)
     else:
-        known = _check_plan(out, config, header, steps)
+        known = _check_steps(out, config, header, steps)
         changed = days_that_grew(out, steps, known, allowed=start.changed_data)
-    write_json(out / _PLAN, _plan(config, header, steps))
+    write_json(out / _STEPS, _as_stored(config, header, steps))
     return steps, out, changed
 
 
@@ -168,9 +168,9 @@ def _check_folder(claim: FolderClaim, out: Path, resume: bool) -> None:
     if not resume:
         raise exists_already(out)
     mark = FolderMark.read(out)
-    if mark is None and not (out / _PLAN).exists():
+    if mark is None and not (out / _STEPS).exists():
         raise ValueError(
-            f"{out}: holds no backtest to continue (there is no {_PLAN} and no {MARK}, but "
+            f"{out}: holds no backtest to continue (there is no {_STEPS} and no {MARK}, but "
             f"{contents(out)}); choose another --out"
         )
     if mark is not None and mark.kind != "backtest":
@@ -179,7 +179,7 @@ def _check_folder(claim: FolderClaim, out: Path, resume: bool) -> None:
     remove_stray_files(out)
 
 
-def _plan(config: RunConfig, header: dict[str, Any], steps: list[Step]) -> dict[str, Any]:
+def _as_stored(config: RunConfig, header: dict[str, Any], steps: list[Step]) -> dict[str, Any]:
     """What plan.json holds."""
     return {
         **header,
@@ -188,19 +188,19 @@ def _plan(config: RunConfig, header: dict[str, Any], steps: list[Step]) -> dict[
     }
 
 
-def _check_plan(out: Path, config: RunConfig, header: dict[str, Any], steps: list[Step]) -> int:
+def _check_steps(out: Path, config: RunConfig, header: dict[str, Any], steps: list[Step]) -> int:
     """How many of the steps a walk that is resumed had before.
 
     Raises:
         ValueError: The walk was begun with another config, other settings or other days.
     """
-    if not (out / _PLAN).exists():
+    if not (out / _STEPS).exists():
         return 0
-    content = _plan(config, header, steps)
-    old = read_json(out / _PLAN, content)
+    content = _as_stored(config, header, steps)
+    old = read_json(out / _STEPS, content)
     before = old.pop("steps")
     # Of an earlier version it may lack keys, whose defaults say what they did then
-    old["config"] = config_from_dict(old["config"], f"{out / _PLAN}: config").model_dump(
+    old["config"] = config_from_dict(old["config"], f"{out / _STEPS}: config").model_dump(
         mode="json"
     )
     difference = first_difference(old, {**header, "config": content["config"]})
@@ -231,9 +231,9 @@ def _leave_nothing_of_no_day(claim: FolderClaim, out: Path) -> None:
     """A walk that never got through a day must not stand in the mended command's way."""
     if claim.lock is None or claim.mark is None or not claim.lock.is_mine():
         return  # another rank than the first, or no folder any more
-    others = {path.name for path in out.iterdir()} - {_PLAN, MARK, LOCK}
+    others = {path.name for path in out.iterdir()} - {_STEPS, MARK, LOCK}
     if not others:
-        (out / _PLAN).unlink(missing_ok=True)
+        (out / _STEPS).unlink(missing_ok=True)
         claim.withdraw()
 
 

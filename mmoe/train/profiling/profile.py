@@ -72,7 +72,7 @@ class TrainingProfile:
             self._write(recorder)
 
     def saw(self, rows: int) -> None:
-        """The step was over so many rows."""
+        """Counts the rows of a step that is over."""
         if self.recorder is not None:
             self.rows.append(rows)
 
@@ -151,7 +151,7 @@ class TrainingProfile:
 
 
 def parts_text(times: StepTimes) -> str:
-    """The parts as a table for a terminal."""
+    """Returns the parts of a step as a table for a terminal."""
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for number, column in enumerate(("part", "forward ms", "backward ms", "ms", "share")):
         table.add_column(column, justify="right" if number else "left", no_wrap=True)

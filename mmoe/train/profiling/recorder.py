@@ -43,12 +43,12 @@ class StepRecorder:
         ]
 
     def begin_step(self) -> None:
-        """What follows is a step."""
+        """Marks the beginning of a step."""
         self.step = part(STEP)
         self.step.__enter__()
 
     def end_step(self) -> None:
-        """The step is over."""
+        """Marks the end of a step."""
         assert self.step is not None, "begin_step comes first"
         self.step.__exit__(None, None, None)
 

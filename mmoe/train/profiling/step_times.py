@@ -32,7 +32,7 @@ _MICRO = 1e-3  # milliseconds
 
 @dataclass(frozen=True)
 class PartTime:
-    """Milliseconds a step."""
+    """Milliseconds that one part of a step takes, forward and backward."""
 
     part: str
     forward: float
@@ -40,13 +40,13 @@ class PartTime:
 
     @property
     def both(self) -> float:
-        """In all."""
+        """Milliseconds in all."""
         return self.forward + self.backward
 
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Means over the recorded steps; the parts add up to the step.
+    """Mean times over the recorded steps; the parts add up to the step.
 
     Attributes:
         steps: Recorded.
@@ -62,17 +62,17 @@ class StepTimes:
 
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> "StepTimes":
-        """From what `dataclasses.asdict` made of one."""
+        """Reads what `dataclasses.asdict` made of one."""
         return cls(found["steps"], [PartTime(**p) for p in found["parts"]], found["operators"])
 
     @property
     def step_ms(self) -> float:
-        """Of one step."""
+        """Milliseconds of one step."""
         return sum(part.both for part in self.parts)
 
 
 def step_times(events: Sequence[FunctionEvent]) -> StepTimes:
-    """Splits the steps that markers (`mmoe.train.profiling.parts`) enclose.
+    """Splits the recorded steps into the times of their parts.
 
     Forward, a moment belongs to the innermost marker around it. Backward, autograd goes through the
     graph node by node; a node belongs to the part in which it was made, found by the number that

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.config import DeviceKind, RunConfig, dump_config
-from mmoe.errors import Diverged
+from mmoe.errors import Diverged, Interrupted
 from mmoe.run import own_files
 from mmoe.run.atomic_files import write_json, write_text
 from mmoe.run.directory import RunDirectory
@@ -28,16 +28,8 @@ from mmoe.train.run_folder.start import first_difference
 from mmoe.train.warm_start import WarmStartReport
 
 
-class Interrupted(KeyboardInterrupt):
-    """Ctrl-C while a folder was written into; `folder` is to be gone on with."""
-
-    def __init__(self, folder: Path, saved: bool) -> None:
-        super().__init__()
-        self.folder, self.saved = folder, saved
-
-
 class RunClaim(FolderClaim):
-    """The right to write into the folder of a run. Rank 0 alone has it, and calls these methods.
+    """Right to write into the folder of a run. Rank 0 alone has it, and calls these methods.
 
     A dead run that has a checkpoint is gone on with; of one that has none, what it made is removed
     and a new one begins in its folder. Both are known by the mark, mmoe.json, without which a
@@ -52,8 +44,8 @@ class RunClaim(FolderClaim):
         self.run: RunDirectory | None = None  # on every rank, once it is known
 
     @contextmanager
-    def telling_of_interruption(self) -> Generator[None]:
-        """What a Ctrl-C leaves to go on with is said by its exception."""
+    def raising_interrupted(self) -> Generator[None]:
+        """Turns a Ctrl-C into `Interrupted`, which says what there is to resume."""
         try:
             yield
         except KeyboardInterrupt as stop:
@@ -63,7 +55,7 @@ class RunClaim(FolderClaim):
             raise Interrupted(self.run.path, saved) from stop
 
     def find(self, out: Path, config: RunConfig, resume: bool) -> RunDirectory | None:
-        """The interrupted run in `out`, locked; None: a new one can begin there.
+        """Finds and locks the interrupted run in `out`; None: a new one can begin there.
 
         Raises:
             ValueError: `out` holds something else, or another process writes into it.
@@ -119,7 +111,7 @@ class RunClaim(FolderClaim):
         return run
 
     def give_up(self, run: RunDirectory) -> None:
-        """Takes back a run that failed before its first checkpoint: it must not be in the way."""
+        """Removes a run that failed before its first checkpoint."""
         if CheckpointFolder(run.checkpoint).exists() or self.lock is None:
             return
         if self.lock.is_mine() and run.path.is_dir():
@@ -127,7 +119,7 @@ class RunClaim(FolderClaim):
             self.withdraw()
 
     def told_of_the_end(self, run: RunDirectory, error: Exception) -> Exception:
-        """The error that ended training; of one that would come again, with what helps instead."""
+        """Returns the error to raise where training failed, with what would help."""
         if isinstance(error, OSError):
             try:
                 self.check()

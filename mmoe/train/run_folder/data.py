@@ -1,4 +1,4 @@
-"""What a run's rows came from, kept in its folder; and what is said where they are others now."""
+"""What a run's rows came from, kept in its folder, compared with what is there today."""
 
 from pydantic import Field
 
@@ -17,7 +17,7 @@ LEAK = "test rows may have been trained on"
 
 
 class RunData(Strict):
-    """What data.json holds.
+    """Content of data.json: what a run's rows came from.
 
     Attributes:
         data: What the rows come from.
@@ -34,7 +34,7 @@ class RunData(Strict):
 
     @classmethod
     def read(cls, run: RunDirectory) -> "RunData | None":
-        """Of a run; None: an earlier version trained it.
+        """Reads a run's data.json; None: an earlier version trained it.
 
         Raises:
             ValueError: The file is damaged.
@@ -53,11 +53,11 @@ class RunData(Strict):
         write_json(run.data_file, self.model_dump(mode="json"))
 
     def trained_on(self) -> list[DataPrint]:
-        """All that the run has read rows from, the first one first."""
+        """Lists all that the run has read rows from, the first one first."""
         return [*self.earlier, self.data]
 
     def changes(self, now: DataPrint | None = None) -> list[str]:
-        """In what the rows that it was trained on, at any time, differ from those of today."""
+        """Lists how today's rows differ from those that the run was trained on."""
         now = now or self.data
         differ = (data_changes(one, now) for one in self.trained_on() if not same_rows(one, now))
         return next(differ, [])
@@ -66,7 +66,7 @@ class RunData(Strict):
 def check_resumed(
     run: RunDirectory, now: DataPrint, *, allowed: bool
 ) -> tuple[RunData | None, bool]:
-    """Compares the data with what an interrupted run began with.
+    """Refuses to resume where the data differs from what the run began with.
 
     Args:
         run: To be resumed.
@@ -100,7 +100,7 @@ def check_resumed(
 
 
 class ResumedData:
-    """Sees to it that an interrupted run goes on with the rows that it began with.
+    """Checks that an interrupted run goes on with the rows that it began with.
 
     Args:
         run: That is resumed; None: a new one, of which nothing is asked.
@@ -117,7 +117,7 @@ class ResumedData:
         self.changes = False
 
     def check(self, now: DataPrint) -> None:
-        """Before anything is read; all ranks together.
+        """Checks before anything is read; all ranks together.
 
         Raises:
             ValueError: As `check_resumed`; the same text on every rank.
@@ -164,13 +164,13 @@ def _checked(
 
 
 def changed_since(run: RunDirectory) -> list[str]:
-    """What had changed when a run was resumed, as metrics.json says it."""
+    """Returns what had changed when a run was resumed, as metrics.json says it."""
     remembered = RunData.read(run)
     return [] if remembered is None else remembered.changes()
 
 
 def goes_by_number(config: RunConfig) -> bool:
-    """Whether other rows before a row, or more rows in all, may move it to another split."""
+    """Returns whether a row's split depends on the rows before it, or on their number."""
     return config.data.split.by in ("random", "time") or config.data.source not in (
         "files",
         "synthetic-funnel",
@@ -178,7 +178,7 @@ def goes_by_number(config: RunConfig) -> bool:
 
 
 def forgotten(run: RunDirectory) -> str:
-    """What is said of a run without data.json."""
+    """Returns the note about a run without data.json."""
     return (
         f"note: {run.path} does not remember its data, as an earlier version began it, so nobody "
         "can tell whether that has changed"
@@ -186,5 +186,5 @@ def forgotten(run: RunDirectory) -> str:
 
 
 def where(now: DataPrint) -> str:
-    """The folder of the data, for a sentence."""
+    """Returns the folder of the data, for a sentence."""
     return f" in {now.folder}" if now.folder else ""

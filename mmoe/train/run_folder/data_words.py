@@ -1,4 +1,4 @@
-"""What is said of rows to evaluate on that a run may have been trained on."""
+"""Notes for users whose model may have been trained on the rows that it is evaluated on."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from mmoe.train.run_folder.data import LEAK, RunData, forgotten, goes_by_number,
 def said_of_own_split(
     run: RunDirectory, config: RunConfig, now: DataPrint
 ) -> tuple[list[str], str | None]:
-    """What has changed since a run was trained whose own test split is evaluated again.
+    """Returns notes on what has changed where a run's own test split is evaluated again.
 
     Returns:
         The changes, and a line for the user.
@@ -34,7 +34,7 @@ def said_of_own_split(
 
 
 def said_of_other_rows(run: RunDirectory, config: RunConfig, now: DataPrint) -> str | None:
-    """A line for the user where rows are evaluated on that the run was trained on."""
+    """Returns a note where rows are evaluated on that the run was trained on."""
     remembered = RunData.read(run)
     if remembered is None:
         return None
@@ -48,7 +48,7 @@ def said_of_other_rows(run: RunDirectory, config: RunConfig, now: DataPrint) -> 
 
 
 def continued_data(earlier: RunDirectory, config: RunConfig, now: DataPrint) -> list[DataPrint]:
-    """What a run that a new one continues was trained on.
+    """Lists what a run that a new one continues was trained on.
 
     Left out is what holds no row that the new one tests: the same rows split the same way, keys or
     days that are not tested, and the past of a split by time.
@@ -75,7 +75,7 @@ def continued_data(earlier: RunDirectory, config: RunConfig, now: DataPrint) -> 
 
 
 def said_of_continued(remembered: RunData, config: RunConfig) -> str | None:
-    """A line for the user where a warm start began with rows that the new run tests."""
+    """Returns a note where a warm start's run was trained on rows that are tested now."""
     rows = remembered.data.rows
     if config.data.split.by == "file":
         rows = remembered.data.parts.get("test", [])

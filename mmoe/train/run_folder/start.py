@@ -19,7 +19,7 @@ _KEYS_SHOWN = 5
 
 
 def with_absolute_paths(config: RunConfig, data: str | Path | None) -> RunConfig:
-    """So that the run can be evaluated from any folder; `data` goes where it belongs."""
+    """Makes the config's paths absolute, and puts `data` in its place."""
     section, folder = config.data, None
     found = {name: getattr(section, name) for name in ("path", "train", "validation", "test")}
     if data is not None and section.split.by == "file":
@@ -39,7 +39,7 @@ def with_absolute_paths(config: RunConfig, data: str | Path | None) -> RunConfig
 
 
 def same_on_all_ranks(config: RunConfig, out: Path, options: Mapping[str, Any]) -> Path:
-    """Compares what the ranks were started with; the folder is rank 0's, which may hold a time.
+    """Refuses ranks that were started with different settings; returns rank 0's folder.
 
     Args:
         config: Of this rank.
@@ -64,7 +64,7 @@ def same_on_all_ranks(config: RunConfig, out: Path, options: Mapping[str, Any]) 
 
 
 def same_data_on_all_ranks(prepared: PreparedData) -> None:
-    """Compares what the ranks have read: they share batches by the numbers of rows.
+    """Refuses ranks that have read different rows: they share batches by number.
 
     Raises:
         ValueError: A rank has read something else; the same text on every rank.
@@ -90,7 +90,7 @@ def same_data_on_all_ranks(prepared: PreparedData) -> None:
 
 
 def same_warm_start_on_all_ranks(report: WarmStartReport) -> None:
-    """Waits until every rank has taken over what it holds, and compares what they found.
+    """Waits for every rank's warm start; refuses where they found different things.
 
     Raises:
         ValueError: A rank has read another checkpoint; the same text on every rank.
@@ -106,7 +106,7 @@ def same_warm_start_on_all_ranks(report: WarmStartReport) -> None:
 
 
 def all_see(run: RunDirectory) -> None:
-    """Checks that all ranks have one folder.
+    """Refuses ranks that do not have one folder in common.
 
     Raises:
         ValueError: A rank has not; the same text on every rank.
@@ -120,12 +120,12 @@ def all_see(run: RunDirectory) -> None:
 
 
 def first_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    """The first key whose value differs, for an error message; nothing where none does."""
+    """Names the first key whose value differs, for an error; empty where none does."""
     return next(differences(old, new), "")
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
-    """The keys whose values differ, with their values where these are short."""
+    """Lists the keys whose values differ, with the values where these are short."""
     pairs: list[tuple[str, Any, Any]] = [("", old, new)]
     while pairs:
         path, one, two = pairs.pop(0)

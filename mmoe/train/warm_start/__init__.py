@@ -1,4 +1,4 @@
-"""Yesterday's model continued on today's data.
+"""Warm starts: yesterday's model continued on today's data.
 
 `EarlierRun` reads a run and says whether a config can continue it; `transfer` copies its weights
 and optimizer state into a new state, entry by entry, by the names of features, tasks and experts.

@@ -19,7 +19,7 @@ class _Recorded(Stored):
 
 @dataclass(frozen=True)
 class WarmStart:
-    """Begin with another run's best checkpoint.
+    """Which run to continue: begin with its best checkpoint.
 
     Attributes:
         run: Its folder.
@@ -31,12 +31,12 @@ class WarmStart:
     new_experts: NewExperts = "fresh"
 
     def options(self) -> dict[str, str]:
-        """As the command line calls them, for errors."""
+        """Returns the settings as the command line calls them, for errors."""
         return {"--warm-start": str(self.run.absolute()), "--new-experts": self.new_experts}
 
     @classmethod
     def recorded(cls, run: RunDirectory, asked: "WarmStart | None") -> "WarmStart | None":
-        """What a run to be resumed began with.
+        """Reads what a run to be resumed began with.
 
         Raises:
             ValueError: It began with something else than what is asked for.

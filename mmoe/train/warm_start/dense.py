@@ -1,4 +1,4 @@
-"""The network of an earlier run and its moments, brought into this rank's part of a new one."""
+"""Brings the network of an earlier run, and Adam's moments, into this rank's new one."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,14 +16,14 @@ from mmoe.train.warm_start.stored import Stored
 
 @dataclass(frozen=True)
 class DenseTransfer:
-    """What becomes of every tensor of a network.
+    """Copies an earlier run's network into a new one, tensor by tensor.
 
     One earlier tensor is in memory at a time. Of experts that are spread over ranks a rank takes
     its own out of it.
 
     Attributes:
         sources: Of the whole tensors.
-        layout: This rank's pieces of those that lie on several ranks.
+        layout: This rank's shards of those that lie on several ranks.
         earlier: Where they come from.
         config: Of the new run.
     """
@@ -34,7 +34,7 @@ class DenseTransfer:
     config: RunConfig
 
     def check(self, network: nn.Module, old: Stored) -> None:
-        """Whether every tensor that has an origin can take it; of whole tensors, pieces or not.
+        """Refuses an earlier network whose tensors do not fit, whole or sharded here.
 
         Raises:
             ValueError: It is not there, or has another shape.
@@ -70,7 +70,7 @@ class DenseTransfer:
         shift_logits(tensors, tasks, rate_shifts(self.earlier.config, self.config))
 
     def moments(self, network: nn.Module, old: Stored) -> dict[str, Tensor]:
-        """The dense optimizer's, by `PARAMETER/MOMENT`, of every parameter that has an origin."""
+        """Returns the optimizer's moments, `PARAMETER/MOMENT`, where there is an origin."""
         mine = own_sources(self.sources, self.layout)
         by_parameter: dict[str, dict[str, str]] = {}
         for full_name in old.names:
@@ -95,5 +95,5 @@ class DenseTransfer:
         return None if source is None else source.name
 
     def _whole_shape(self, name: str, own: Tensor) -> tuple[int, ...]:
-        """Of the tensor that this rank may hold pieces of."""
+        """Of the tensor that this rank may hold shards of."""
         return self.layout[name][0].shape if name in self.layout else tuple(own.shape)

@@ -1,4 +1,4 @@
-"""The run that is continued, and whether a config can continue it."""
+"""The run that a warm start continues, and whether a config can continue it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ _MODEL: tuple[tuple[str, ...], ...] = (
 
 @dataclass(frozen=True)
 class EarlierRun:
-    """A finished or interrupted run: its config, encoder and best checkpoint.
+    """Run to continue, finished or interrupted: its config, encoder and best checkpoint.
 
     Attributes:
         path: Its folder.
@@ -52,19 +52,19 @@ class EarlierRun:
 
     @property
     def step(self) -> int:
-        """Of the best checkpoint, which its folder is named by (`step-00000120`)."""
+        """Name of the best checkpoint's folder (`step-00000120`)."""
         return int(self.best.split("-")[1])
 
     def model(self) -> StoredTensors:
-        """Weights that scored best."""
+        """Weights of the best checkpoint."""
         return self.folder.tensors(self.best, "model")
 
     def training(self) -> StoredTensors:
-        """Optimizer state at that step."""
+        """Optimizer state of the best checkpoint."""
         return self.folder.tensors(self.best, "training")
 
     def check(self, config: RunConfig) -> None:
-        """Whether `config` can continue this run, as far as the configs tell.
+        """Refuses a config that cannot continue this run, as far as configs tell.
 
         Features, tasks and experts may have been added or removed; those that stay must mean what
         they meant.
@@ -111,7 +111,7 @@ def _or_rename(key: str) -> str:
 
 
 def model_difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
-    """The first key of the model section that differs and shows in a tensor's shape, or nothing."""
+    """Names the first key of the model section whose change shows in a tensor's shape."""
     shaping = (
         ("expert", "hidden"),
         ("expert", "norm"),

@@ -1,4 +1,4 @@
-"""Tensors of an earlier run, put into tensors with more entries, fewer, or other places."""
+"""Puts tensors of an earlier run into tensors with more entries, fewer, or in other places."""
 
 from collections.abc import Mapping, Sequence
 
@@ -14,7 +14,7 @@ _SECOND_MOMENTS = ("exp_avg_sq", "max_exp_avg_sq")
 
 
 def fits(own: Sequence[int], old: Sequence[int], source: TensorSource) -> bool:
-    """Whether two shapes differ in the mapped dimensions alone, and no place is beyond `old`."""
+    """Returns whether shapes differ in mapped dimensions alone, with no place beyond `old`."""
     if len(own) != len(old):
         return False
     for dim, (size, old_size) in enumerate(zip(own, old, strict=True)):
@@ -27,7 +27,7 @@ def fits(own: Sequence[int], old: Sequence[int], source: TensorSource) -> bool:
 
 
 def moved(own: Tensor, old: Tensor, source: TensorSource, new_input: float = 0.0) -> Tensor:
-    """`old`'s entries in their new places; where it had none, `own`'s.
+    """Returns `old`'s entries in their new places, and `own`'s where there are none.
 
     Args:
         own: Values of entries that are new.
@@ -56,7 +56,7 @@ def moved(own: Tensor, old: Tensor, source: TensorSource, new_input: float = 0.0
 def moved_moments(
     own: Tensor, moments: Mapping[str, Tensor], source: TensorSource
 ) -> dict[str, Tensor]:
-    """The optimizer state of a parameter that kept some of its entries.
+    """Returns the optimizer state of a parameter that kept some of its entries.
 
     New entries start with no first moment, and with the mean second moment of the kept ones.
 

@@ -11,7 +11,7 @@ Difference = tuple[str, object, object]  # a key, its value there, its value her
 
 
 def differences(there: RunConfig, here: RunConfig) -> Iterator[Difference]:
-    """Settings of features and tables that both have, where the weights would mean something else.
+    """Lists settings by which weights would mean something else than in the earlier run.
 
     Features may come and go, and so may tables. `columns` of a cross must stay, since a renamed
     column cannot be told from another one.
@@ -29,7 +29,7 @@ def differences(there: RunConfig, here: RunConfig) -> Iterator[Difference]:
 def named_pairs(
     there: RunConfig, here: RunConfig, section: Callable[[RunConfig], list[Any]]
 ) -> list[tuple[Any, Any]]:
-    """Items of a section that both configs have, by name."""
+    """Pairs the items of a section that both configs have, by name."""
     before = {item.name: item for item in section(there)}
     return [(before[item.name], item) for item in section(here) if item.name in before]
 

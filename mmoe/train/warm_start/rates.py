@@ -1,4 +1,4 @@
-"""Tasks whose log keeps another share of the negatives than it did."""
+"""Shifts of logits for tasks whose log keeps another share of negatives than it did."""
 
 import math
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from mmoe.train.warm_start.meaning import named_pairs
 
 
 def rate_shifts(before: RunConfig, now: RunConfig) -> dict[str, float]:
-    """By task, what its logit has to move by so that its probabilities stay what they were.
+    """Returns by task what to add to its logit so that probabilities stay what they were.
 
     A logit learnt under the rate r predicts `σ(logit + ln r)`; under the rate r′ it has to be
     `logit + ln(r / r′)`. Tasks whose rate stayed are left out.

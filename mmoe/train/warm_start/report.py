@@ -9,7 +9,7 @@ _SHOWN = 8  # names in one line; beyond that their number
 
 @dataclass
 class WarmStartReport:
-    """Printed, and stored as warm_start.json; a phrase each.
+    """What a warm start kept and changed, a phrase each: printed, and warm_start.json.
 
     Attributes:
         run: The run that is continued.
@@ -30,7 +30,7 @@ class WarmStartReport:
     dropped: list[str] = field(default_factory=list)
 
     def compare(self, what: str, now: Sequence[str], before: Sequence[str], note: str = "") -> None:
-        """Names that are in both, only here, only there.
+        """Says which names are in both, only here, only there.
 
         Example:
             >>> report = WarmStartReport("runs/monday", 120)
@@ -48,7 +48,7 @@ class WarmStartReport:
                 list_.append(listed(what, names) + more)
 
     def lines(self) -> list[str]:
-        """For people."""
+        """Returns the report as lines for people."""
         parts = (
             ("kept", self.kept),
             ("grown", self.grown),
@@ -59,12 +59,12 @@ class WarmStartReport:
         return [f"warm start from {self.run}, step {self.step}", *lines]
 
     def as_dict(self) -> dict[str, Any]:
-        """For warm_start.json."""
+        """Returns the content of warm_start.json."""
         return asdict(self)
 
 
 def both(now: Sequence[str], before: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
-    """Names in both, in `now` alone, in `before` alone; each in its own order."""
+    """Splits names: in both, in `now` alone, in `before` alone; each in its own order."""
     return (
         [name for name in now if name in before],
         [name for name in now if name not in before],
@@ -73,7 +73,7 @@ def both(now: Sequence[str], before: Sequence[str]) -> tuple[list[str], list[str
 
 
 def listed(what: str, names: Sequence[str]) -> str:
-    """`task click`, `tasks click, buy`, `27 features`, `expert 1, expert 2`."""
+    """Joins names: `task click`, `tasks click, buy`, `27 features`, `expert 1, expert 2`."""
     if len(names) > _SHOWN:
         return f"{len(names)} {what}s"
     if all(what in name for name in names):

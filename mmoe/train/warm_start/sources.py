@@ -24,7 +24,7 @@ NEW = -1  # the place of an entry that the earlier network did not have
 
 @dataclass(frozen=True)
 class TensorSource:
-    """What a tensor was.
+    """Where the entries of a tensor stood in an earlier one, dimension by dimension.
 
     Attributes:
         name: In the earlier network; None: there was none.
@@ -40,7 +40,7 @@ class TensorSource:
 
 @dataclass(frozen=True)
 class Shape:
-    """What a network's dimensions are: whose gates, experts, towers and input columns.
+    """Names of a network's dimensions: gates, experts, towers and input columns.
 
     Attributes:
         network: The module.
@@ -54,12 +54,12 @@ class Shape:
 
     @property
     def levels(self) -> list[Level]:
-        """From the first on."""
+        """Levels of experts, from the first on."""
         return [level for level in self.network.levels if isinstance(level, Level)]
 
 
 def input_names(encoder: FeatureEncoder) -> list[str]:
-    """A name for each column of x, in the order in which the ranker puts them side by side."""
+    """Names each column of x, in the order in which the ranker joins them."""
     names = list(encoder.dense_names)
     dims = {table.name: table.dim for table in encoder.tables}
     for feature in [*encoder.categorical, *encoder.lists]:
@@ -71,7 +71,7 @@ def input_names(encoder: FeatureEncoder) -> list[str]:
 def tensor_sources(
     now: Shape, before: Shape, new_experts: NewExperts = "fresh"
 ) -> dict[str, TensorSource]:
-    """For every tensor of `now.network`, what it was in `before.network`.
+    """Finds for every tensor of `now.network` what it was in `before.network`.
 
     Tensors of constant gates are left out: they follow from the model's kind.
 
@@ -101,11 +101,11 @@ def tensor_sources(
 def own_sources(
     sources: Mapping[str, TensorSource], layout: Mapping[str, Sequence[Shard]]
 ) -> dict[str, TensorSource]:
-    """The sources of what this rank holds, where tensors of experts lie in pieces over ranks.
+    """Cuts the sources as experts are sharded, to those of what this rank holds.
 
     Args:
         sources: Of the whole tensors.
-        layout: This rank's pieces, along the dimension of experts, the first one.
+        layout: This rank's shards, along the dimension of experts, the first one.
 
     Example:
         >>> import torch
@@ -126,7 +126,7 @@ def own_sources(
 
 
 def places_of(now: Sequence[str], before: Sequence[str]) -> np.ndarray:
-    """For each name its earlier place, or `NEW`.
+    """Returns for each name its earlier place, or `NEW`.
 
     Example:
         >>> places_of(["click", "like", "buy"], ["click", "buy"]).tolist()
@@ -137,7 +137,7 @@ def places_of(now: Sequence[str], before: Sequence[str]) -> np.ndarray:
 
 
 def expert_places(now: Sequence[str], before: Sequence[str], new_experts: NewExperts) -> np.ndarray:
-    """As `places_of`; with `copy`, new experts are copies of kept ones of their owner, in turn.
+    """Returns earlier places of experts; with `copy`, new ones copy their owner's kept ones.
 
     Example:
         >>> now = ["click expert 1", "click expert 2", "shared expert 1"]

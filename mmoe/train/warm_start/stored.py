@@ -12,7 +12,7 @@ from mmoe.parallel.shards import Shard
 
 @dataclass(frozen=True)
 class Stored:
-    """The tensors of a checkpoint whose names begin with a prefix; names come without it.
+    """Tensors of a checkpoint whose names begin with a prefix; names come without it.
 
     Numbers are read on demand, so that no rank holds the earlier model beside its own, whatever
     ranks wrote it.
@@ -29,24 +29,24 @@ class Stored:
 
     @classmethod
     def of(cls, tensors: StoredTensors, prefix: str) -> "Stored":
-        """All that begin with the prefix."""
+        """Returns all tensors that begin with the prefix."""
         return cls(tensors, prefix, tuple(tensors.names(prefix)))
 
     def nothing(self) -> "Stored":
-        """As if there were none."""
+        """Returns an empty one, as if there were no such tensors."""
         return replace(self, names=())
 
     def shape(self, name: str) -> tuple[int, ...] | None:
-        """Of the whole tensor; None: it is not there."""
+        """Returns the shape of a whole tensor; None: it is not there."""
         return self.tensors.shape(f"{self.prefix}.{name}") if name in self.names else None
 
     def read(self, name: str) -> Tensor:
-        """One of them, whole, on the CPU."""
+        """Reads one tensor, whole, on the CPU."""
         full = f"{self.prefix}.{name}"
         tensor = torch.empty(self.tensors.shape(full), dtype=self.tensors.dtype(full))
         self.tensors.load({full: tensor}, all_names=False)
         return tensor
 
     def load(self, targets: Mapping[str, Sequence[Shard]]) -> None:
-        """Fills pieces in place."""
+        """Fills tensors or shards in place."""
         self.tensors.load(targets, self.prefix, all_names=False)

@@ -5,13 +5,13 @@ from collections.abc import Mapping, Sequence
 from mmoe.checkpoint.stored_tensors import StoredTensors
 from mmoe.config import TableSpec
 from mmoe.embeddings import EmbeddingBackend, managed_ids, table_of_state
-from mmoe.parallel.shards import Shard, Sharded, first_rows, pieces
+from mmoe.parallel.shards import Shard, Sharded, first_rows, local_shards
 from mmoe.train.warm_start.report import WarmStartReport
 from mmoe.train.warm_start.stored import Stored
 
 
 def check_tables(tables: Sequence[TableSpec], old: Stored, run: str) -> None:
-    """Whether every table that both have can take the earlier rows.
+    """Refuses tables that cannot take the rows of an earlier run.
 
     Raises:
         ValueError: It has another width, or fewer rows.
@@ -35,7 +35,7 @@ def continue_tables(
     old: Stored,
     report: WarmStartReport,
 ) -> None:
-    """Known rows are read into this rank's pieces; the others keep their fresh values.
+    """Loads known rows into this rank's shards; the others keep their fresh values.
 
     Args:
         tables: All of them; the report is the same on every rank.
@@ -64,7 +64,7 @@ def continue_tables(
 def continue_accumulators(
     states: Mapping[str, Sharded], old: Stored, old_tables: Stored, report: WarmStartReport
 ) -> None:
-    """Optimizer state by `TABLE/NAME`, which grows with the rows, and what is of all tables.
+    """Returns optimizer state by `TABLE/NAME`, which grows with the rows.
 
     New rows keep their fresh state, and so does what the earlier run has not, or in another form.
     """
@@ -75,9 +75,9 @@ def continue_accumulators(
         if table is not None and table not in old_tables.names:
             continue
         rows = None if table is None else old_tables.shape(table)
-        own = pieces(state) if rows is None else first_rows(state, rows[0])
-        # Kinds and widths are those of the earlier run, so ranks without a piece agree
-        if there is not None and all(piece.shape == there for piece in own):
+        own = local_shards(state) if rows is None else first_rows(state, rows[0])
+        # Kinds and widths are those of the earlier run, so ranks without a shard agree
+        if there is not None and all(shard.shape == there for shard in own):
             known[name] = own
         elif table is not None:
             without[table] = None
@@ -92,7 +92,7 @@ def continue_ids(
     training: StoredTensors,
     report: WarmStartReport,
 ) -> None:
-    """Ids that own a row keep it, and what they earned in the eyes of admission and eviction."""
+    """Gives ids the rows they owned, with their standing for admission and eviction."""
     ids = managed_ids(embeddings)
     if ids is None:
         return

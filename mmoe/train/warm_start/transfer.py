@@ -1,4 +1,4 @@
-"""From an earlier run's best checkpoint into a new training state."""
+"""Transfers an earlier run's best checkpoint into a new training state."""
 
 import torch
 
@@ -45,7 +45,7 @@ def transfer(
     learn at once. Where a task's negative_sampling_rate changed, its logit is moved so that its
     probabilities stay.
 
-    Over several ranks each reads what it holds pieces of, one tensor at a time: rows of tables
+    Over several ranks each reads what it holds shards of, one tensor at a time: rows of tables
     straight into them, tensors of experts whole. So the ranks hold what one process would, whatever
     ranks trained the earlier run, and return the same report.
 

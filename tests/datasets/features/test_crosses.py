@@ -84,7 +84,7 @@ def test_keys_are_the_same_on_every_machine_and_in_every_version():
     assert keys.to_pylist() == [2239927976733879782, -7429752087922040818]
 
 
-def test_days_moments_booleans_and_nothing():
+def test_days_datetimes_booleans_and_nothing():
     train = {
         "a": [True, False, None],
         "b": [datetime.datetime(2024, 1, 1, 3), datetime.datetime(2024, 1, 1), None],

@@ -1,4 +1,4 @@
-"""Datetime features: every kind of column, its time zone, and what is no moment."""
+"""Datetime features: every kind of column, its time zone, and what is no datetime."""
 
 import datetime as dt
 from zoneinfo import ZoneInfo
@@ -9,7 +9,7 @@ import pytest
 
 from mmoe.config import DatetimeFeature, config_from_dict
 from mmoe.datasets.features.encoder import FeatureEncoder
-from mmoe.datasets.values.datetimes import local_moments
+from mmoe.datasets.values.datetimes import local_datetimes
 
 PARTS = [
     "minute", "hour", "weekday", "hour_of_week", "day", "day_of_year", "week", "month", "quarter",
@@ -22,7 +22,7 @@ SECONDS = int(MOMENT.replace(tzinfo=dt.UTC).timestamp())
 
 def local(values, origin="log.csv", **settings):
     feature = DatetimeFeature(name="at", **{"parts": ["hour"], **settings})
-    return local_moments(pa.table({"at": values}), feature, origin).to_pylist()
+    return local_datetimes(pa.table({"at": values}), feature, origin).to_pylist()
 
 
 def encoder(**settings):
@@ -137,10 +137,10 @@ def test_clocks_are_those_of_python_in_every_year(zone):
 
 def test_the_ends_of_time_have_a_clock_as_well():
     ends = ["0001-01-01T12:00:00", "9999-12-31T12:00:00"]
-    assert [moment.hour for moment in local(ends, timezone="Asia/Kolkata")] == [17, 17]
+    assert [datetime.hour for datetime in local(ends, timezone="Asia/Kolkata")] == [17, 17]
 
 
-def test_time_zones_shift_moments_but_not_days():
+def test_time_zones_shift_datetimes_but_not_days():
     winter, summer = dt.datetime(2024, 1, 31, 23, 30), dt.datetime(2024, 7, 31, 23, 30)
     expected = [dt.datetime(2024, 2, 1, 0, 30), dt.datetime(2024, 8, 1, 1, 30)]
     zone = {"timezone": "Europe/Berlin", "parts": ["day"]}
@@ -184,6 +184,6 @@ def test_no_value_needs_no_unit():
         ([[MOMENT]], {}, "holds list<.*convert the column"),
     ],
 )
-def test_what_is_no_moment_is_named(values, settings, says):
+def test_what_is_no_datetime_is_named(values, settings, says):
     with pytest.raises(ValueError, match=says):
         local(values, **settings)

@@ -35,7 +35,7 @@ def assert_all_agree(encoding, forms):
 
 
 @pytest.mark.parametrize("encoding", ["vocabulary", "hash"])
-def test_one_moment_is_one_id_in_every_form(encoding):
+def test_one_datetime_is_one_id_in_every_form(encoding):
     forms = [pa.array(MOMENTS, pa.timestamp(unit)) for unit in ("us", "ns")]
     texts = [
         [str(m) for m in MOMENTS],
@@ -49,7 +49,7 @@ def test_one_moment_is_one_id_in_every_form(encoding):
 
 
 @pytest.mark.parametrize("encoding", ["vocabulary", "hash"])
-def test_moments_with_a_zone(encoding):
+def test_datetimes_with_a_zone(encoding):
     forms = [pa.array(MOMENTS, pa.timestamp("us", zone)) for zone in ("UTC", "Europe/Berlin")]
     berlin = datetime.timezone(datetime.timedelta(hours=1))
     aware = [m.replace(tzinfo=datetime.UTC) for m in MOMENTS]
@@ -64,7 +64,7 @@ def test_moments_with_a_zone(encoding):
     assert ids(naive, forms[0]) == [1] * len(MOMENTS)  # which instant it was is not known
 
 
-def test_text_that_is_no_moment_stays_and_rows_do_not_depend_on_others():
+def test_text_that_is_no_datetime_stays_and_rows_do_not_depend_on_others():
     words = ["2025-02-30 00:00:00+01:00", "2025-01-01 01:00:32+01:00", "2025-01-01 00:00:32 sharp",
              "x" * 40, "", None, "2025-1-1 00:00:32"]  # fmt: skip
     column = pa.chunked_array([words[:3], words[3:]], pa.large_string())

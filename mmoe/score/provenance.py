@@ -1,4 +1,4 @@
-"""What scored a file, written into it: a folder of scores is resumed by the same alone."""
+"""Provenance of scores, written into their file: a folder is resumed by the same model alone."""
 
 import hashlib
 import json
@@ -16,14 +16,14 @@ from mmoe.run.directory import RunDirectory
 
 KEY = b"mmoe.scored_by"  # of the metadata of a Parquet file
 # Names of what scores, as people are told them
-ScoredBy = Mapping[str, str]
+Provenance = Mapping[str, str]
 _INPUT = "the input"
 
 
-def scored_by(
+def provenance_of(
     run: RunDirectory, table_precision: ScoringPrecision | None, keep: Sequence[str]
-) -> ScoredBy:
-    """The model of a run, and all else that the scores and columns of a file depend on.
+) -> Provenance:
+    """Returns what the scores of a file depend on: the model, its precision, columns kept.
 
     Raises:
         ValueError: The run has no checkpoint.
@@ -39,8 +39,8 @@ def scored_by(
     }
 
 
-def of_input(by: ScoredBy, file: DataFile) -> ScoredBy:
-    """With what tells the rows of a file apart from those of another of its name, cheaply.
+def with_input(by: Provenance, file: DataFile) -> Provenance:
+    """Adds what tells the rows of a file apart from those of another of its name, cheaply.
 
     Raises:
         ValueError: The file is gone.
@@ -49,21 +49,21 @@ def of_input(by: ScoredBy, file: DataFile) -> ScoredBy:
     return {**by, _INPUT: f"{file.name} of {found.size} bytes {found.digest[:16]}"}
 
 
-def as_metadata(by: ScoredBy) -> dict[bytes, bytes]:
-    """For the schema of a Parquet file."""
+def as_metadata(by: Provenance) -> dict[bytes, bytes]:
+    """Returns a provenance as metadata of a Parquet file."""
     return {KEY: json.dumps(by).encode()}
 
 
 def is_scored(file: Path) -> bool:
-    """Whether it is a Parquet file that scoring wrote, of whatever model."""
+    """Returns whether a file is Parquet that scoring wrote, by whatever model."""
     try:
         return isinstance(_note(file), dict)
     except (OSError, ValueError, pa.ArrowException):
         return False
 
 
-def check_scored_by(file: Path, by: ScoredBy) -> None:
-    """Refuses a file with scores of something else.
+def check_provenance(file: Path, by: Provenance) -> None:
+    """Refuses a file whose scores are of another provenance.
 
     Raises:
         ValueError: Says what differs.

@@ -17,7 +17,7 @@ _FIRST_YYYYMMDD = 10_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class BacktestSettings:
-    """How to walk.
+    """How a backtest walks: which days, on how many each model trains.
 
     Attributes:
         column: Holds the day; None: `data.split.column` of a split by time or day.
@@ -34,17 +34,17 @@ class BacktestSettings:
     window: int | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """For backtest.json; `days` is not among it: a walk may be made longer."""
+        """Returns what backtest.json holds; not `days`: a walk may be made longer."""
         return {"from_scratch": self.from_scratch, "window": self.window}
 
     def options(self) -> dict[str, Any]:
-        """As the command line calls them, for errors."""
+        """Returns the settings as the command line calls them, for errors."""
         return {f"--{name.replace('_', '-')}": value for name, value in asdict(self).items()}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One model: the days it trains on, the day it is tested on, the files that hold them.
+    """One model of a backtest: days it trains on, day it is tested on, files that hold them.
 
     Attributes:
         train: In order.
@@ -60,7 +60,7 @@ class Step:
 
     @property
     def name(self) -> str:
-        """Of its run directory, by the last day it trains on."""
+        """Name of its run directory, by the last day it trains on."""
         return f"trained-{self.train[-1]}"
 
     @property
@@ -71,7 +71,7 @@ class Step:
         return counted and two.number - one.number > 1
 
     def config(self, config: RunConfig, column: str) -> RunConfig:
-        """The run that trains and tests it."""
+        """Returns the config of the run that trains and tests it."""
         split = SplitConfig(
             by="day",
             column=column,
@@ -83,12 +83,12 @@ class Step:
         return config.model_copy(update={"data": data})
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Returns its days for JSON."""
         return {"train_days": [str(day) for day in self.train], "test_day": str(self.test)}
 
 
 def day_column(config: RunConfig, settings: BacktestSettings) -> str:
-    """The column of days.
+    """Returns the name of the column that holds the day.
 
     Raises:
         ValueError: Neither the settings nor the config name one, or rows come from no path.
@@ -113,8 +113,8 @@ def day_column(config: RunConfig, settings: BacktestSettings) -> str:
     )
 
 
-def plan_steps(config: RunConfig, settings: BacktestSettings) -> list[Step]:
-    """Looks at the column of days (nothing else is read) and lays out the walk.
+def backtest_steps(config: RunConfig, settings: BacktestSettings) -> list[Step]:
+    """Lays out the walk, from the column of days; nothing else is read.
 
     Args:
         config: `data.path`, absolute or as seen from here.
