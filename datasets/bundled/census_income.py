@@ -28,7 +28,7 @@ HOW_TO_GET = (
     "(https://archive.ics.uci.edu/dataset/117), and give the folder with "
     f"{TRAIN_FILE} and {TEST_FILE} as --data"
 )
-INCOME_VALUES = ("- 50000.", "50000+.")
+_INCOME_VALUES = ("- 50000.", "50000+.")
 
 # In the order of the files. Codes (industry, occupation, …) are whole numbers without an order.
 COLUMNS: dict[str, pa.DataType] = {
@@ -175,10 +175,10 @@ def _unpacked(path: Path) -> bytes:
 def _check_income(table: pa.Table, path: Path) -> None:
     """The label is compared with a text, so another text would count as a low income in silence."""
     income = table["income_50k"]
-    wrong = pc.fill_null(pc.invert(pc.is_in(income, pa.array(INCOME_VALUES))), True)
+    wrong = pc.fill_null(pc.invert(pc.is_in(income, pa.array(_INCOME_VALUES))), True)
     if pc.any(wrong).as_py():
         row = wrong.index(True).as_py()
         raise ValueError(
             f"{path}: row {row + 1}, column income_50k (the last one): expected one of "
-            f"{INCOME_VALUES}, got {income[row].as_py()!r}; {HOW_TO_GET}"
+            f"{_INCOME_VALUES}, got {income[row].as_py()!r}; {HOW_TO_GET}"
         )

@@ -100,7 +100,7 @@ def iter_tables(paths: Paths, columns: list[str] | None, rows_per_chunk: int) ->
         yield number_rows(_concat(files, [_read(file, names) for file in files]), [])
 
 
-def read_origin(paths: Paths) -> str:
+def _read_origin(paths: Paths) -> str:
     """Returns what to call the data in messages about all of it."""
     return describe(paths)
 

@@ -181,7 +181,7 @@ def with_prefix(prefix: str, tensors: Mapping[str, T]) -> dict[str, T]:
     return {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}
 
 
-def without_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _without_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Returns the tensors whose names begin with the prefix, without it."""
     start = f"{prefix}."
     return {name[len(start) :]: t for name, t in tensors.items() if name.startswith(start)}

@@ -25,7 +25,7 @@ from mmoe.parallel.experts.wire import Wire
 # Codes of picks are int32.
 CODES = 2**31
 # Below it, small products cost more than what they hide.
-OVERLAP_ROWS = 1024
+_OVERLAP_ROWS = 1024
 
 
 class Handle(NamedTuple):
@@ -123,7 +123,7 @@ class AllToAllDispatcher:
         *,
         group: dist.ProcessGroup | None = None,
         wire_dtype: torch.dtype | None = None,
-        overlap_rows: int = OVERLAP_ROWS,
+        overlap_rows: int = _OVERLAP_ROWS,
         way_back: WayBack = "auto",
     ) -> None:
         self.wire = Wire(group)
