@@ -16,8 +16,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from mmoe.mixture.trees import cast_for_autocast
-from mmoe.ops import dense_mm, extension_status
-from mmoe.ops._checks import FLOAT_DTYPES
+from mmoe.ops import FLOAT_DTYPES, dense_mm, extension_status
 
 # Without the extension products are torch's. MKL sums the inner products of narrow fp32 results in
 # an order that depends on the row's place: in torch 2.13 with 2 to 11 columns a shuffled batch gave

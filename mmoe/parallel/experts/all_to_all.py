@@ -15,7 +15,7 @@ from mmoe import ops
 from mmoe.mixture import DispatchPlan
 from mmoe.mixture.routing.dispatcher import Compute, source_places
 from mmoe.mixture.trees import Tree
-from mmoe.ops._checks import FLOAT_DTYPES, accumulate_dtype
+from mmoe.ops import FLOAT_DTYPES, accumulate_dtype
 from mmoe.parallel.experts.links import Links, Sizes, WayBack, WayCosts, check_way
 from mmoe.parallel.experts.overlap import own_halves, split_plan
 from mmoe.parallel.experts.placement import ExpertPlacement
