@@ -95,6 +95,7 @@ def load(config: RunConfig, data: Path | None) -> Splits:
     train = read_census_file(folder / TRAIN_FILE)
     held_out = read_census_file(folder / TEST_FILE)
     chosen = pd.RangeIndex(held_out.num_rows).to_series()
+    # By pandas: another generator would make another split of the same seed
     chosen = chosen.sample(frac=0.5, random_state=config.split_seed)
     validates = np.zeros(held_out.num_rows, dtype=bool)
     validates[chosen.to_numpy()] = True

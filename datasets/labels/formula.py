@@ -39,6 +39,7 @@ def parse(expression: str) -> tuple[ast.expr, dict[str, str]]:
             f"{shown(expression)} is no column and no expression ({reason}); write a column's "
             "name, or such as watch_ms / duration_ms >= 0.9; names with spaces stand in `backticks`"
         ) from None
+    # Names of functions are no columns
     called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
     names = [
         node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and id(node) not in called

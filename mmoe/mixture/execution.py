@@ -280,6 +280,7 @@ def run_grouped(
     extra, record = _record(dead_units and isinstance(dispatcher, LocalDispatcher))
 
     def compute(rows: Tree, offsets_E1: Tensor | None) -> Tree:
+        # Every expert here computes every row: they are read as they lie
         if offsets_E1 is None:
             return join_rows(pool.dense([rows]))
         return pool.grouped(rows, offsets_E1, **extra)
@@ -315,6 +316,7 @@ def run_padded(
     y = pool.dense(split_rows(rows, [width] * plan.num_experts), **extra)
     share_E = None
     if record is not None:
+        # Units that are 0 for rows of padding are not dead
         masks = (routes.rows_P >= 0).view(plan.num_experts, width).unbind(0)
         share_E = dead_share(record, masks)
     return Run(dispatcher.combine(join_rows(y), handle), share_E)

@@ -193,6 +193,7 @@ class MultiGateMixture(nn.Module):
         returned = self.gate([sources[s] for s in self.gate_source], self.visibility_GE)
         decision = check_decision(returned, rows, self.visibility_GE, self.policy.sees_all)
         kept, dropped, limit = decision, None, None
+        # In training alone: a score must not depend on the rows beside it
         if self.capacity is not None and self.training:
             experts_BGK, weights_BGK = decision.as_picks(self.visible_GV)
             left = drop_over_capacity(
