@@ -1,4 +1,4 @@
-"""Every key of a run config, as tables of Markdown: what README.md of this folder lists.
+"""Writes every key of a run config as tables of Markdown, for README.md of this folder.
 
     python -m mmoe.config.reference           # prints the tables
     python -m mmoe.config.reference --write   # puts them into README.md
@@ -169,7 +169,7 @@ def _is_constant(field: FieldInfo) -> bool:
 
 
 def main(arguments: Sequence[str] = sys.argv[1:]) -> None:
-    """Prints the tables, or writes them."""
+    """Prints the tables, or writes them into the page."""
     if "--write" in arguments:
         README.write_text(rewritten(README.read_text(encoding="utf-8")), encoding="utf-8")
     else:
