@@ -1,4 +1,4 @@
-"""The base of every config model: unknown keys are errors, values are frozen."""
+"""Base classes of config models: unknown keys are errors, values are frozen."""
 
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -9,13 +9,13 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_\-]*$", max_length=20
 
 
 class Strict(BaseModel):
-    """A config section. Unknown keys are refused, so a misspelt key never passes in silence."""
+    """A config section that refuses unknown keys, so that no misspelt one passes in silence."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class Feature(Strict):
-    """What a run asks of a feature of any kind; a kind says what is otherwise with it."""
+    """What a run asks of a feature of any kind; a kind overrides what differs."""
 
     if TYPE_CHECKING:  # every kind has them, each at its place in the run's files
         kind: Any
@@ -26,7 +26,7 @@ class Feature(Strict):
 
     @property
     def source_columns(self) -> list[str]:
-        """All columns it is read from."""
+        """Names of all columns that it is read from."""
         raise NotImplementedError
 
     @property
@@ -36,13 +36,13 @@ class Feature(Strict):
 
     @property
     def table_names(self) -> list[str]:
-        """The embedding tables that it looks up."""
+        """Names of the embedding tables that it looks up."""
         return self.derived_names
 
     @property
     def id_columns(self) -> int:
-        """Of how many columns one of its ids is made."""
+        """Names of the columns that one of its ids is made of."""
         return 1
 
     def check_tables(self, shared: Collection[str]) -> None:
-        """Raises a ValueError where it does not go with the tables under `tables`."""
+        """Refuses tables under `tables` that it does not go with."""

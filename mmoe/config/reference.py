@@ -1,4 +1,4 @@
-"""Every key of a run config, as tables of Markdown: what README.md of this folder lists.
+"""Writes every key of a run config as tables of Markdown, for README.md of this folder.
 
     python -m mmoe.config.reference           # prints the tables
     python -m mmoe.config.reference --write   # puts them into README.md
@@ -22,7 +22,7 @@ from mmoe.config.loading import models_in
 from mmoe.config.run import RunConfig
 
 README = Path(__file__).parent / "README.md"
-BEGIN, END = "<!-- begin of the keys -->", "<!-- end of the keys -->"
+_BEGIN, _END = "<!-- begin of the keys -->", "<!-- end of the keys -->"
 
 Section = tuple[str, type[BaseModel]]
 _TOP = "The top level"
@@ -96,11 +96,11 @@ def rewritten(page: str) -> str:
     Raises:
         ValueError: The page does not say where they begin and end.
     """
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
+    before, begin, rest = page.partition(_BEGIN)
+    _, end, after = rest.partition(_END)
     if not begin or not end:
-        raise ValueError(f"{README}: expected the lines {BEGIN!r} and {END!r}; put them back")
-    return f"{before}{BEGIN}\n\n{reference()}\n\n{END}{after}"
+        raise ValueError(f"{README}: expected the lines {_BEGIN!r} and {_END!r}; put them back")
+    return f"{before}{_BEGIN}\n\n{reference()}\n\n{_END}{after}"
 
 
 def _line(path: str, name: str, field: FieldInfo) -> str:
@@ -169,7 +169,7 @@ def _is_constant(field: FieldInfo) -> bool:
 
 
 def main(arguments: Sequence[str] = sys.argv[1:]) -> None:
-    """Prints the tables, or writes them."""
+    """Prints the tables, or writes them into the page."""
     if "--write" in arguments:
         README.write_text(rewritten(README.read_text(encoding="utf-8")), encoding="utf-8")
     else:

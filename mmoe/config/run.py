@@ -150,7 +150,7 @@ class RunConfig(Strict):
 
     @property
     def trained_tasks(self) -> list[TaskConfig]:
-        """The tasks, each of the kind it is trained as: `model.kind: esmm` spells entire_space."""
+        """Tasks, each of the kind it is trained as: `model.kind: esmm` spells entire_space."""
         return entire_space_tasks(self.tasks) if self.model.kind == "esmm" else self.tasks
 
 

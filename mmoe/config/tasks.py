@@ -50,7 +50,7 @@ class TaskConfig(Strict):
 
 
 def entire_space_tasks(tasks: Sequence[TaskConfig]) -> list[TaskConfig]:
-    """Two binary tasks as ESMM trains them: the second is of kind entire_space, after the first.
+    """Returns two binary tasks as ESMM trains them: the second of kind entire_space.
 
     Raises:
         ValueError: Not two binary tasks.

@@ -212,6 +212,7 @@ class MultiGateMixture(nn.Module):
 
         # In training a capacity drops what an expert has no room for
         kept, dropped, limit = decision, None, None
+        # In training alone: a score must not depend on the rows beside it
         if self.capacity is not None and self.training:
             experts_BGK, weights_BGK = decision.as_picks(self.visible_GV)
             left = drop_over_capacity(

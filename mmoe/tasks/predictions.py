@@ -49,6 +49,7 @@ def predictions_from_logits(logits_BT: Tensor, tasks: Sequence[TaskConfig]) -> T
             f"{list(logits_BT.shape)}"
         )
     logits_BT = logits_BT.to(torch.promote_types(logits_BT.dtype, torch.float32))
+    # Where a share r of the negatives was kept, the odds of the log are 1 / r times too high
     rates = [task.negative_sampling_rate for task in tasks]
     if any(rate != 1 for rate in rates):
         logits_BT = logits_BT + constants([math.log(rate) for rate in rates], logits_BT)

@@ -18,6 +18,7 @@ def build_optimizer(network: nn.Module, config: OptimizerConfig) -> torch.optim.
     kinds = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
     named = list(network.named_parameters())
     groups: list[dict[str, Any]] = [{"params": [weight for _, weight in named]}]
+    # Decay pulls to 0, where biases and scales of norms have no reason to be
     if config.weight_decay_on == "matrices":
         groups = [
             {"params": [w for name, w in named if _is_matrix(name, w)]},
@@ -65,6 +66,7 @@ def learning_rate_factor(config: OptimizerConfig, step: int, total_steps: int) -
     """
     warm = config.warmup_steps
     if step < warm:
+        # Never 0, which would lose the first step, and 1 only behind the warm-up
         return (step + 1) / (warm + 1)
     if config.schedule == "constant":
         return 1.0
