@@ -11,7 +11,6 @@ from safetensors.torch import load_file, save_file
 
 from mmoe.checkpoint import weights
 from mmoe.config import config_from_dict
-from mmoe.datasets import load_recipe
 from mmoe.datasets.rows.encoded import EncodedData
 from mmoe.datasets.rows.splits import Splits
 from mmoe.embeddings import scoring_embeddings
