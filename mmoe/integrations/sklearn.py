@@ -199,7 +199,7 @@ class MultiTaskRanker(BaseEstimator):
 
     @classmethod
     def load(cls, path: str | Path) -> "MultiTaskRanker":
-        """An estimator from a run directory, its own or one that `mmoe train` made."""
+        """Loads an estimator from a run directory, its own or one of `mmoe train`."""
         run = RunDirectory.open(path)
         ranker = cls(config=str(run.config_file))
         ranker._take(run.path, run.config(), run.metrics())
