@@ -130,7 +130,13 @@ def print_files(
 
 def print_tables(splits: Splits) -> DataPrint:
     """Looks at some rows of each table."""
-    tables = {"train": splits.train, "validation": splits.validation, "test": splits.test}
+    return print_parts(
+        {"train": splits.train, "validation": splits.validation, "test": splits.test}
+    )
+
+
+def print_parts(tables: Mapping[str, pa.Table]) -> DataPrint:
+    """Looks at some rows of tables, by the names of their parts."""
     return DataPrint(
         kind="tables",
         parts={
