@@ -154,7 +154,7 @@ def draw_impressions(rng: np.random.Generator, market: Market, rows: int) -> Imp
 def draw_parts(
     rng: np.random.Generator, users: int, items: int
 ) -> dict[str, dict[str, np.ndarray]]:
-    """The random constants of one task's signal, for each of `SHARES`."""
+    """Draws the random constants of one task's signal, for each of `SHARES`."""
     return {
         "main": {
             "category": rng.normal(size=CATEGORIES),

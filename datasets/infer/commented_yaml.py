@@ -33,7 +33,7 @@ def write_commented_yaml(path: str | Path, config: RunConfig, reasons: Reasons) 
 
 
 def commented_yaml(config: RunConfig, reasons: Reasons) -> str:
-    """The YAML text; read back it gives the same config."""
+    """Returns the config as commented YAML; read back it gives the same config."""
     lines = [
         "# Inferred from the data; change what you know better. Keys that are not here keep their",
         "# defaults, and a misspelt key is refused.",

@@ -12,7 +12,7 @@ from mmoe.config.optimizers import EMBEDDING_OPTIMIZERS
 
 
 class RowGradients(NamedTuple):
-    """The rows of a table that a batch looked up.
+    """Rows of a table that a batch looked up, and their gradients.
 
     Attributes:
         weight: The table.
@@ -30,7 +30,7 @@ class RowGradients(NamedTuple):
 
 
 class RowUpdate(Protocol):
-    """The interface of an update rule for the rows that a batch looked up."""
+    """Interface of an update rule for the rows that a batch looked up."""
 
     def new_state(self, weight: Tensor) -> dict[str, Tensor]:
         """Returns zeros on the table's device, by name; the first dimension is the table's rows."""
