@@ -30,8 +30,6 @@ class Ranks:
         module: What is run.
         argument: Its only argument.
         ranks: How many; one has no world, and no launcher's variables.
-        threads: Of each.
-        python: The interpreter; None: this one.
     """
 
     def __init__(
@@ -41,20 +39,18 @@ class Ranks:
         argument: str,
         *,
         ranks: int = 1,
-        threads: int = 1,
-        python: str | None = None,
     ) -> None:
         self.name = name
         port = free_port() if ranks > 1 else 0
         self.logs = [tempfile.TemporaryFile("w+") for _ in range(ranks)]  # noqa: SIM115 - closed with the processes
         self.processes = [
             subprocess.Popen(
-                [python or sys.executable, "-m", module, argument],
+                [sys.executable, "-m", module, argument],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 cwd=ROOT,
-                env=environment(threads) | _launched(rank, ranks, port),
+                env=environment(1) | _launched(rank, ranks, port),
             )
             for rank, log in enumerate(self.logs)
         ]

@@ -120,16 +120,18 @@ def define(schema: str, fake: Callable[..., Any]) -> None:
         fake: The kernel for tensors without values, which computes shapes alone.
 
     Raises:
-        ImportError: The extension is of a time when it defined the operators itself.
+        ImportError: The extension is older than this file, and defines another operator.
     """
     name = schema.partition("(")[0]
     try:
         LIBRARY.define(schema)
     except RuntimeError as error:
-        raise ImportError(
-            f"mmoe: the compiled operators in {FOLDER} are older than its Python files and define "
-            f"{name} themselves; build them again: {REBUILD}"
-        ) from error
+        # Extensions that were built before schemas stood in Python alone brought their own
+        if str(getattr(torch.ops.mmoe, name).default._schema) != f"mmoe::{schema}":
+            raise ImportError(
+                f"mmoe: the compiled operators in {FOLDER} are older than its Python files, and "
+                f"{name} is another one in them; build them again: {REBUILD}"
+            ) from error
     # A kernel for a backend (CPU, CUDA) is preferred over this one.
     LIBRARY.impl(name, _without_autocast(reference_of(name)), "CompositeExplicitAutograd")
     signature = inspect.signature(fake)

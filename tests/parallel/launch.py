@@ -24,7 +24,7 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def environment(rank: int, ranks: int, port: int, extra: Mapping[str, str] = {}) -> dict[str, str]:
+def environment(rank: int, ranks: int, port: int) -> dict[str, str]:
     return {
         **os.environ,
         "OMP_NUM_THREADS": "1",
@@ -34,7 +34,6 @@ def environment(rank: int, ranks: int, port: int, extra: Mapping[str, str] = {})
         "LOCAL_WORLD_SIZE": str(ranks),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
-        **extra,
     }
 
 

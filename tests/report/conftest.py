@@ -56,8 +56,8 @@ def _history(tasks: dict[str, dict], epochs: int, best: int) -> dict[str, Any]:
     return {"epochs": entries, "monitor": "mean.auc"}
 
 
-def _gates(names: list[str], kind: str, experts: int, seed: int = 0) -> list[dict[str, Any]]:
-    rng = np.random.default_rng(seed)
+def _gates(names: list[str], kind: str, experts: int) -> list[dict[str, Any]]:
+    rng = np.random.default_rng(0)
     if kind == "shared_bottom":
         return []
     if kind != "ple":

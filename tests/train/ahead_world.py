@@ -74,7 +74,7 @@ CASES = {
 }
 
 
-def config_of(case, pipeline="auto", rate=0.1):
+def config_of(case, pipeline="auto"):
     return RunConfig.model_validate(
         {
             "features": [{"name": table.name, "kind": "categorical"} for table in TABLES],
@@ -89,7 +89,7 @@ def config_of(case, pipeline="auto", rate=0.1):
                 "accumulate_batches": 2,
                 "gradient_clip": 0.5,
                 "ema_decay": 0.9,
-                "embedding_optimizer": {"kind": case.optimizer, "learning_rate": rate},
+                "embedding_optimizer": {"kind": case.optimizer, "learning_rate": 0.1},
                 "optimizer": {"schedule": "linear", "warmup_steps": 2},
             },
             "parallel": {

@@ -16,10 +16,10 @@ from mmoe.datasets.stream.survey import survey
 ROWS = pa.table({"user": [1, 2, 3], "word": ["a", None, "c"], "tags": [[1], [], [2, 3]]})
 
 
-def write_ipc(path, table=ROWS, stream=False, rows=2):
+def write_ipc(path, stream=False):
     new = pa.ipc.new_stream if stream else pa.ipc.new_file
-    with new(str(path), table.schema) as writer:
-        writer.write_table(table, max_chunksize=rows)
+    with new(str(path), ROWS.schema) as writer:
+        writer.write_table(ROWS, max_chunksize=2)
     return path
 
 

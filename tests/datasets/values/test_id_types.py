@@ -22,11 +22,11 @@ ENCODINGS = {"vocabulary": {}, "hash": {"hash_size": 10_000_000}, "managed": {"r
 BIG = 2**63
 
 
-def config_of(path, encoding="vocabulary", data="stream", **feature):
+def config_of(path, encoding="vocabulary", **feature):
     columns = {"encoding": encoding, **ENCODINGS[encoding], **feature}
     return config_from_dict(
         {
-            "data": {"path": str(path), "input": data},
+            "data": {"path": str(path), "input": "stream"},
             "features": [{"kind": "categorical", "name": "id", **columns}],
             "tasks": [{"name": "click", "label": "click"}],
         }

@@ -17,11 +17,11 @@ def normal_cdf(x: float) -> float:
     return 0.5 * (1 + math.erf(x / math.sqrt(2)))
 
 
-def random_logits(rows: int, dtype=torch.float64):
+def random_logits(rows: int):
     torch.manual_seed(0)
-    clean = torch.randn(rows, G, E, dtype=dtype)
-    scale = torch.rand(rows, G, E, dtype=dtype) + 0.3
-    noisy = clean + scale * torch.randn(rows, G, E, dtype=dtype)
+    clean = torch.randn(rows, G, E, dtype=torch.float64)
+    scale = torch.rand(rows, G, E, dtype=torch.float64) + 0.3
+    noisy = clean + scale * torch.randn(rows, G, E, dtype=torch.float64)
     return clean, noisy.masked_fill(~VISIBILITY, -torch.inf), scale
 
 
