@@ -52,7 +52,7 @@ def load(folder: Path) -> tuple[RunConfig, Rules]:
     file = folder / "encoder.json"
     try:
         content = read_stored(file, _shape(), "copy the run again")
-        config = config_from_dict(content["config"], origin=str(file))
+        config = config_from_dict(content["config"], origin=str(file), of_run=True)
         rules = {
             key: {name: section.read(entry, folder) for name, entry in content.get(key, {}).items()}
             for key, section in sections().items()

@@ -4,7 +4,7 @@ from difflib import get_close_matches
 
 from pydantic import Field, model_validator
 
-from mmoe.config.base import Strict
+from mmoe.config.base import ModuleName, Strict
 from mmoe.config.data import DataConfig
 from mmoe.config.features import FeatureConfig, Name, TableConfig
 from mmoe.config.model import ModelConfig
@@ -20,6 +20,11 @@ class RunConfig(Strict):
     name: Name = Field(default="run", description="of the run, in what it prints and in its report")
     seed: int = Field(default=0, ge=0, lt=2**32, description="weights, batch order, dropout")
     split_seed: int = Field(default=1, ge=0, lt=2**32, description="which rows are held out")
+    imports: list[ModuleName] = Field(
+        default_factory=list,
+        description="modules with kinds of your own, imported before the rest is read; of a run's "
+        "folder only those that --import or an installed package allows",
+    )
     data: DataConfig = Field(
         default=DataConfig(), description="where the rows come from, and how they are split"
     )
