@@ -1,9 +1,10 @@
 """What a run is: pydantic models read from YAML. Imports no torch."""
 
-from mmoe.config.base import Feature
 from mmoe.config.data import DataConfig, SplitConfig, StreamingConfig
 from mmoe.config.datetimes import DatetimeFeature, Part, TimeUnit
+from mmoe.config.feature import Feature
 from mmoe.config.features import (
+    FEATURES,
     CategoricalFeature,
     CrossFeature,
     FeatureConfig,
@@ -27,6 +28,7 @@ from mmoe.config.training import (
 )
 
 __all__ = [
+    "FEATURES",
     "CapacityConfig",
     "CategoricalFeature",
     "CrossFeature",

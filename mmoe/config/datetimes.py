@@ -6,7 +6,8 @@ from zoneinfo import available_timezones
 
 from pydantic import Field, field_validator, model_validator
 
-from mmoe.config.base import Feature, Name
+from mmoe.config.base import Name
+from mmoe.config.feature import Feature
 
 Part = Literal[
     "minute",

@@ -11,6 +11,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from mmoe.config.bounded_yaml import BoundedLoader, RepeatsTooMuchError
+from mmoe.config.kinds import kinds_of
 from mmoe.config.run import RunConfig
 from mmoe.plugins import MODULE_NAME, import_for_run, import_modules
 
@@ -243,18 +244,19 @@ def _known_keys(model: type[BaseModel], parents: tuple[int | str, ...]) -> list[
 def _inside(annotation: Any, part: int | str) -> list[Any]:
     """What an annotation holds at one part of pydantic's location of an error.
 
-    A part is a key, a position, or the kind by which a union tells its models apart.
+    A part is a key, a position, or the kind of a section that has to name it.
     """
+    kinds = kinds_of(annotation)
+    if kinds is not None:
+        if kinds.default is None:
+            return [kinds.config_class(str(part))]
+        return [inside for model in kinds.classes() for inside in _inside(model, part)]
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         field = annotation.model_fields.get(str(part))
-        return [] if field is None else [Annotated[field.annotation, field]]
+        return [] if field is None else [field.annotation]
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        plain, *notes = arguments
-        told_by = next((n.discriminator for n in notes if getattr(n, "discriminator", None)), None)
-        if told_by is None:
-            return _inside(plain, part)
-        return [m for m in models_in(plain) if m.model_fields[told_by].default == part]
+        return _inside(arguments[0], part)
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return [arguments[1]]
     if isinstance(origin, type) and issubclass(origin, list | tuple):
@@ -263,7 +265,10 @@ def _inside(annotation: Any, part: int | str) -> list[Any]:
 
 
 def models_in(annotation: Any) -> list[type[BaseModel]]:
-    """Returns the sections that a value of this type holds."""
+    """Returns the sections that a value of this type holds, of every kind."""
+    kinds = kinds_of(annotation)
+    if kinds is not None:
+        return kinds.classes()
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [model for part in get_args(annotation) for model in models_in(part)]

@@ -18,6 +18,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from mmoe.config.base import Name
+from mmoe.config.kinds import OneOf
 from mmoe.config.loading import models_in
 from mmoe.config.run import RunConfig
 
@@ -112,6 +113,9 @@ def _line(path: str, name: str, field: FieldInfo) -> str:
 
 
 def _takes(field: FieldInfo) -> str:
+    for note in field.metadata:
+        if isinstance(note, OneOf):
+            return ", ".join(f"`{name}`" for name in note.names())
     limits = [
         f"{words} {_number(getattr(limit, key))}"
         for limit in field.metadata

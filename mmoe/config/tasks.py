@@ -1,12 +1,14 @@
 """Tasks: what is predicted, where its label comes from, on which rows it exists."""
 
 from collections.abc import Sequence
+from typing import Annotated
 
 from pydantic import Field, model_validator
 
 from mmoe.config.base import Strict
 from mmoe.config.features import Name
-from mmoe.metrics.kinds import KindName, kind_of
+from mmoe.config.kinds import OneOf
+from mmoe.metrics.kinds import KINDS, kind_of
 
 
 class TaskConfig(Strict):
@@ -16,7 +18,7 @@ class TaskConfig(Strict):
     label: str = Field(
         min_length=1, description="a column, or an expression such as watch_ms / duration_ms >= 0.9"
     )
-    kind: KindName = Field(
+    kind: Annotated[str, OneOf(lambda: KINDS)] = Field(
         default="binary",
         description="binary: 0 or 1; regression: a number; entire_space: 0 or 1, of what happens "
         "only after the binary task that observed_when names, trained on rows without that event "

@@ -1,9 +1,11 @@
 """How the model is trained."""
 
+import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
+from pydantic_core import PydanticKnownError
 
 from mmoe.config.base import Strict
 from mmoe.metrics.kinds import HIGHER_IS_BETTER
@@ -145,7 +147,6 @@ class TrainingConfig(Strict):
     )
     monitor: str = Field(
         default="mean.auc",
-        pattern=rf"^[^.]+\.({'|'.join(HIGHER_IS_BETTER)})$",
         description="TASK.METRIC or mean.METRIC on the validation split; picks the best checkpoint",
     )
     patience: int = Field(default=3, ge=1, description="epochs without improvement before stopping")
@@ -167,6 +168,15 @@ class TrainingConfig(Strict):
         description="evaluate and keep an average of the dense weights, over some "
         "1 / (1 - ema_decay) steps; in the first ones over fewer",
     )
+
+    @field_validator("monitor")
+    @classmethod
+    def _monitor_is_a_metric(cls, monitor: str) -> str:
+        """Of those that there are now: others may add kinds of tasks with theirs."""
+        pattern = rf"^[^.]+\.({'|'.join(HIGHER_IS_BETTER)})$"
+        if not re.fullmatch(pattern, monitor):
+            raise PydanticKnownError("string_pattern_mismatch", {"pattern": pattern})
+        return monitor
 
     @model_validator(mode="after")
     def _the_backend_has_the_optimizer(self) -> "TrainingConfig":

@@ -6,6 +6,7 @@ import pytest
 from pydantic import BaseModel
 
 from mmoe.config import config_from_dict
+from mmoe.config.kinds import kinds_of
 from mmoe.config.run import RunConfig
 
 SMALL = {
@@ -26,6 +27,11 @@ NEEDED: dict[str, dict[str, Any]] = {
 
 def _sections(annotation: Any, wrap: Any = lambda section: section):
     """Every model within an annotation, with what puts a raw section of it into a raw config."""
+    kinds = kinds_of(annotation)
+    if kinds is not None:
+        for model in kinds.classes():
+            yield from _sections(model, wrap)
+        return
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation, wrap
         for name, field in annotation.model_fields.items():
