@@ -75,12 +75,17 @@ def import_for_run(names: Iterable[str], origin: str) -> None:
         ValueError: runs/a/config.yaml: needs the module antigravity, which a run's folder may ...
     """
     for name in names:
-        if name not in sys.modules and name not in {plugin.module for plugin in _installed()}:
+        if name not in sys.modules and name not in installed_modules():
             raise ValueError(
                 f"{origin}: needs the module {name}, which a run's folder may not import by "
                 f"itself; if you trust it, say --import {name} (in Python: import it first)"
             )
         import_modules([name], origin)
+
+
+def installed_modules() -> list[str]:
+    """Returns the modules that installed packages name as plugins; imports none of them."""
+    return [plugin.module for plugin in _installed()]
 
 
 @cache  # it reads the metadata of every package there is

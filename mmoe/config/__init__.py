@@ -15,11 +15,12 @@ from mmoe.config.features import (
     TableSettings,
 )
 from mmoe.config.loading import config_from_dict, dump_config, load_config, set_values
+from mmoe.config.metrics import METRICS, MetricConfig
 from mmoe.config.model import CapacityConfig, ExpertConfig, GateConfig, ModelConfig, TowerConfig
 from mmoe.config.parallel import ParallelConfig, ScoringPrecision, TablePlacement
 from mmoe.config.run import RunConfig
 from mmoe.config.specs import FeatureSpec, ManagedIds, TableSpec
-from mmoe.config.tasks import TaskConfig
+from mmoe.config.tasks import TASKS, TaskConfig
 from mmoe.config.training import (
     DeviceKind,
     EmbeddingOptimizerConfig,
@@ -29,6 +30,8 @@ from mmoe.config.training import (
 
 __all__ = [
     "FEATURES",
+    "METRICS",
+    "TASKS",
     "CapacityConfig",
     "CategoricalFeature",
     "CrossFeature",
@@ -44,6 +47,7 @@ __all__ = [
     "IdFeature",
     "ListFeature",
     "ManagedIds",
+    "MetricConfig",
     "ModelConfig",
     "NumericFeature",
     "OptimizerConfig",

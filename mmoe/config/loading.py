@@ -112,7 +112,7 @@ def config_from_dict(
     try:
         return RunConfig.model_validate(raw)
     except ValidationError as error:
-        raise ValueError(f"{origin}: {_explain(error)}") from None
+        raise ValueError(f"{origin}: {_explain(error)}{_hint(error, names)}") from None
 
 
 def _is_module(name: object) -> bool:
@@ -212,7 +212,29 @@ def _wrong_kind(where: str, problem: Any) -> str:
     if problem["type"] == "union_tag_not_found":
         return f"{where}.{key}: is required, but missing"
     expected, tag = problem["ctx"]["expected_tags"], problem["ctx"]["tag"]
-    return f"{where}.{key}: expected one of {expected}, got {tag!r}"
+    there_are = f"expected one of {expected}" if expected else "there is none of one's own"
+    return f"{where}.{key}: {there_are}, got {tag!r}"
+
+
+def _hint(error: ValidationError, imports: Any) -> str:
+    """Where a kind is not known, and is no misspelt one: its module may not have been imported."""
+    problem = _first_problem(error)
+    context = problem.get("ctx", {})
+    if problem["type"] == "union_tag_invalid":
+        kind = problem["input"].get(context["discriminator"].strip("'"))
+        known = context["expected_tags"]
+    elif problem["type"] == "literal_error" and problem["loc"][-1] == "kind":
+        kind, known = problem["input"], context["expected"]
+    else:
+        return ""
+    if not isinstance(kind, str) or difflib.get_close_matches(
+        kind, re.findall(r"'([^']*)'", known), n=1
+    ):
+        return ""
+    imported = f"imported: {', '.join(imports)}" if imports else "none is imported"
+    return (
+        f"; a kind of one's own needs its module under `imports`, or --import MODULE ({imported})"
+    )
 
 
 def _first_problem(error: ValidationError) -> Any:

@@ -102,18 +102,20 @@ class RunConfig(Strict):
     @model_validator(mode="after")
     def _monitor_names_a_task(self) -> "RunConfig":
         task_name, _, metric = self.training.monitor.rpartition(".")
-        kinds = {task.name: task.kind for task in self.tasks}
-        if task_name != "mean" and task_name not in kinds:
+        names = [task.name for task in self.tasks]
+        if task_name not in ("mean", *names):
             raise ValueError(
                 f"training.monitor is {self.training.monitor!r}, but there is no task "
-                f"{task_name!r}; tasks: {', '.join(kinds)} (or mean)"
+                f"{task_name!r}; tasks: {', '.join(names)} (or mean)"
             )
-        having = [name for name, kind in KINDS.items() if metric in kind.monitored]
-        watched = kinds.values() if task_name == "mean" else [kinds[task_name]]
-        if not set(having) & set(watched):
+        watched = [task for task in self.tasks if task_name in ("mean", task.name)]
+        if not any(metric in task.monitored for task in watched):
+            having = [f"a {name} task" for name, kind in KINDS.items() if metric in kind.monitored]
+            needs = having[0] if having else "a task that names it under `metrics`"
+            headline = first_of(task.kind for task in watched).headline
             raise ValueError(
-                f"training.monitor is {self.training.monitor!r}, but {metric} needs a {having[0]} "
-                f"task; set training.monitor: mean.{first_of(watched).headline}"
+                f"training.monitor is {self.training.monitor!r}, but {metric} needs {needs}; set "
+                f"training.monitor: mean.{headline}"
             )
         return self
 
