@@ -27,17 +27,81 @@ Example:
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from mmoe.config.features import FEATURES
+from mmoe.config import EXPERTS, FEATURES, GATES, METRICS, MODELS, TASKS, TOWERS
 from mmoe.config.kinds import Kinds
-from mmoe.config.metrics import METRICS
-from mmoe.config.tasks import TASKS
 
 if TYPE_CHECKING:
-    from mmoe.config import Feature, MetricConfig, TaskConfig
+    from mmoe.config import (
+        ExpertConfig,
+        Feature,
+        GateConfig,
+        MetricConfig,
+        ModelConfig,
+        TaskConfig,
+        TowerConfig,
+    )
     from mmoe.metrics import TaskKind
 
 Implementation = TypeVar("Implementation")
 Decorator = Callable[[Implementation], Implementation]
+
+
+def gate(kind: str, config: "type[GateConfig]") -> Decorator[Any]:
+    """Adds a kind of gate; stands before a `Gate` class, or a function that returns one.
+
+    Args:
+        kind: Its name in a config.
+        config: Derives from `mmoe.config.GateConfig`, or, where it takes the options of learned gates, from
+            `LearnedGateConfig`. The gate is called with the width of its input, the numbers of
+            gates and experts, and the keys of its section by their names.
+
+    Raises:
+        ValueError: Something else has this name, or the class says another one.
+    """
+    return _adding(GATES, kind, config)
+
+
+def expert(kind: str, config: "type[ExpertConfig]") -> Decorator[Any]:
+    """Adds a kind of expert; stands before a module with an `output_dim`.
+
+    Args:
+        kind: Its name in a config.
+        config: Derives from `mmoe.config.ExpertConfig`. The module is made of the width of its input and the
+            keys of its section; where these say `makes_pools`, all experts are, as a pool, and
+            their number comes first.
+
+    Raises:
+        ValueError: Something else has this name, or the class says another one.
+    """
+    return _adding(EXPERTS, kind, config)
+
+
+def tower(kind: str, config: "type[TowerConfig]") -> Decorator[Any]:
+    """Adds a kind of tower; stands before a module that maps `h_BO` to `logit_B`.
+
+    Args:
+        kind: Its name in a config.
+        config: Derives from `mmoe.config.TowerConfig`. The module is made of the width of its input and the
+            keys of its section.
+
+    Raises:
+        ValueError: Something else has this name, or the class says another one.
+    """
+    return _adding(TOWERS, kind, config)
+
+
+def model(kind: str, config: "type[ModelConfig]") -> Decorator[Any]:
+    """Adds a kind of model; stands before what builds its `MixtureNetwork`.
+
+    Args:
+        kind: Its name in a config.
+        config: Derives from `mmoe.config.ModelConfig`. The builder is called as `build_omoe` is: the `model`
+            section, the width of its input, the names of the tasks, and the layout over ranks.
+
+    Raises:
+        ValueError: Something else has this name, or the class says another one.
+    """
+    return _adding(MODELS, kind, config)
 
 
 def feature(kind: str, config: "type[Feature]") -> Decorator[Any]:

@@ -70,10 +70,11 @@ class HasKinds(Strict):
             return handler(raw)
         others = {key: kinds for key, kinds in cls.registry.keys_of(cls).items() if key in raw}
         section = handler({key: value for key, value in raw.items() if key not in others})
-        for key, kinds in others.items():
-            value, default = _read(cls.registry.config_class(kinds[0]), key, raw[key])
+        owners = {key: cls.registry.config_class(kinds[0]) for key, kinds in others.items()}
+        values = {key: _read(owner, key, raw[key]) for key, owner in owners.items()}
+        for key, (value, default) in values.items():
             if value != default:
-                section.refuse(key, value, kinds)
+                section.refuse(key, value, others[key])
         return section
 
     def refuse(self, key: str, value: Any, kinds: list[str]) -> None:

@@ -286,14 +286,14 @@ def _inside(annotation: Any, part: int | str) -> list[Any]:
     return [inside for argument in arguments for inside in _inside(argument, part)]
 
 
-def models_in(annotation: Any) -> list[type[BaseModel]]:
-    """Returns the sections that a value of this type holds, of every kind."""
-    kinds = kinds_of(annotation)
+def models_in(annotation: Any, *, expand: bool = True) -> list[type[BaseModel]]:
+    """Returns the sections that a value of this type holds; `expand`: of every kind."""
+    kinds = kinds_of(annotation) if expand else None
     if kinds is not None:
         return kinds.classes()
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
-    return [model for part in get_args(annotation) for model in models_in(part)]
+    return [m for part in get_args(annotation) for m in models_in(part, expand=expand)]
 
 
 def _one_line(error: Exception) -> str:

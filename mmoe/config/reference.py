@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from mmoe.config.base import Name
-from mmoe.config.kinds import OneOf, kinds_of
+from mmoe.config.kinds import HasKinds, Kinds, OneOf, kinds_of
 from mmoe.config.loading import models_in
 from mmoe.config.run import RunConfig
 
@@ -50,12 +50,13 @@ def reference(config: type[BaseModel] = RunConfig) -> str:
     parts: list[str] = []
     known: dict[str, list[str]] = {}
     for path, model in sections(config):
-        lines = [
-            _line(path, name, field)
-            for name, field in model.model_fields.items()
-            if not _is_constant(field)
+        kinds = kinds_of(model)
+        lines = [] if kinds is None else [_kind_line(kinds)]
+        fields = (model if kinds is None else kinds.classes()[0]).model_fields
+        lines += [
+            _line(path, name, field) for name, field in fields.items() if not _is_constant(field)
         ]
-        what = " ".join((model.__doc__ or "").split("\n\n")[0].split())
+        what = " ".join((model.__doc__ or "").split("\n\n")[0].split()) + _is_default(model)
         parts.append(f"### {path or _TOP}\n\n{what}\n\n{_table(lines, known)}")
         known[path] = lines
     return "\n\n".join([" · ".join(map(_link, known)), *parts])
@@ -81,14 +82,38 @@ def _table(lines: Sequence[str], known: Mapping[str, Sequence[str]]) -> str:
 
 
 def sections(config: type[BaseModel], path: str = "") -> Iterator[Section]:
-    """Yields the model of every section, with its path: itself, then what its keys hold."""
+    """Yields the model of every section, with its path: itself, then what its keys hold.
+
+    Kinds that have the same keys are one section, with the class of their noun.
+    """
+    kinds = kinds_of(config)
+    if kinds is not None and not _alike(kinds):
+        for name, model in zip(kinds.names(), kinds.classes(), strict=True):
+            yield from sections(model, f"{path}: {kinds.key} {name}")
+        return
     yield path, config
-    for name, field in config.model_fields.items():
-        inner = models_in(field.annotation)
-        for model in inner:
-            below = f"{path}.{name}" if path else name
-            kind = f": kind {_kind(model)}" if len(inner) > 1 else ""
-            yield from sections(model, below + kind)
+    for name, field in (config if kinds is None else kinds.classes()[0]).model_fields.items():
+        for model in models_in(field.annotation, expand=False):
+            yield from sections(model, f"{path}.{name}" if path else name)
+
+
+def _alike(kinds: Kinds[Any]) -> bool:
+    own = [set(model.model_fields) for model in kinds.classes()]
+    return all(keys == own[0] for keys in own) and kinds.default is not None
+
+
+def _is_default(model: type[BaseModel]) -> str:
+    if not issubclass(model, HasKinds) or kinds_of(model) is not None:
+        return ""
+    kinds = model.registry
+    is_default = kinds.default is not None and kinds.config_class(kinds.default) is model
+    return " The default." if is_default else ""
+
+
+def _kind_line(kinds: Kinds[Any]) -> str:
+    names = ", ".join(f"`{name}`" for name in kinds.names())
+    description = kinds.base.model_fields[kinds.key].description
+    return f"| `{kinds.key}` | {names} | `{kinds.default}` | {description} |"
 
 
 def rewritten(page: str) -> str:
@@ -161,11 +186,6 @@ def _default(field: FieldInfo) -> str:
     if value is None:
         return "none"
     return f"`{value if isinstance(value, str) else json.dumps(value)}`"
-
-
-def _kind(model: type[BaseModel]) -> str:
-    field = model.model_fields["kind"]
-    return ", ".join(str(value) for value in get_args(field.annotation))
 
 
 def _is_constant(field: FieldInfo) -> bool:

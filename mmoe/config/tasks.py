@@ -12,13 +12,18 @@ from mmoe.metrics.kinds import KINDS, TaskKind, add_kind, kind_of
 
 
 class TaskConfig(HasKinds):
-    """One label, of any kind; a row without it counts neither in the loss nor in a metric."""
+    """One label. A row whose label is missing counts neither in the loss nor in a metric."""
 
     name: Name = Field(description="of the task; predictions are the column pred_NAME")
     label: str = Field(
         min_length=1, description="a column, or an expression such as watch_ms / duration_ms >= 0.9"
     )
-    kind: Any = Field(default="binary", description="what the label is, and how it is learnt")
+    kind: Any = Field(
+        default="binary",
+        description="binary: 0 or 1; regression: a number; entire_space: 0 or 1, of what happens "
+        "only after the binary task that observed_when names, trained on rows without that event "
+        "too (ESMM)",
+    )
     weight: float = Field(default=1.0, ge=0, description="of this task's loss in the sum")
     weight_column: str | None = Field(
         default=None, description="column of non-negative row weights"
@@ -69,7 +74,7 @@ class TaskConfig(HasKinds):
 
 
 class BinaryTask(TaskConfig):
-    """What happens or not: 0 or 1. A row without the label counts neither in loss nor metrics."""
+    """What happens or not: 0 or 1."""
 
     kind: Literal["binary"] = "binary"
 

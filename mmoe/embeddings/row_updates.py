@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from mmoe.config import EmbeddingOptimizerConfig
+from mmoe.config.optimizers import EMBEDDING_OPTIMIZERS
 
 
 class RowGradients(NamedTuple):
@@ -116,13 +117,14 @@ class Sgd:
         found.move(found.g_RD, rate)
 
 
+def full_adagrad(eps: float) -> Adagrad:
+    """Returns the rule with one number for each weight."""
+    return Adagrad(eps, rowwise=False)
+
+
 def row_update(config: EmbeddingOptimizerConfig) -> RowUpdate:
     """Returns the rule that a config asks for."""
-    if config.kind == "sgd":
-        return Sgd()
-    if config.kind == "adam":
-        return Adam(config.betas, config.eps)
-    return Adagrad(config.eps, rowwise=config.kind == "rowwise_adagrad")
+    return EMBEDDING_OPTIMIZERS.implementation(config)(**config.keywords())
 
 
 class TableOptimizer:

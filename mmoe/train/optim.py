@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from mmoe.config import OptimizerConfig
+from mmoe.config.optimizers import OPTIMIZERS
 
 
 def build_optimizer(network: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
@@ -15,7 +16,6 @@ def build_optimizer(network: nn.Module, config: OptimizerConfig) -> torch.optim.
 
     Weight decay takes all parameters, or (`weight_decay_on: matrices`) all but biases and norms.
     """
-    kinds = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
     named = list(network.named_parameters())
     groups: list[dict[str, Any]] = [{"params": [weight for _, weight in named]}]
     if config.weight_decay_on == "matrices":
@@ -23,7 +23,7 @@ def build_optimizer(network: nn.Module, config: OptimizerConfig) -> torch.optim.
             {"params": [w for name, w in named if _is_matrix(name, w)]},
             {"params": [w for name, w in named if not _is_matrix(name, w)], "weight_decay": 0.0},
         ]
-    return kinds[config.kind](
+    return OPTIMIZERS.implementation(config)(
         [group for group in groups if group["params"]],
         lr=config.learning_rate,
         weight_decay=config.weight_decay,

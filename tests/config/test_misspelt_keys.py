@@ -75,7 +75,13 @@ CASES = [
 
 def test_the_walk_finds_the_sections():
     found = {case.values[2].__name__ for case in CASES}
-    assert {"RunConfig", "CrossFeature", "DatetimeFeature", "GateConfig", "TableConfig"} <= found
+    assert {
+        "RunConfig",
+        "CrossFeature",
+        "DatetimeFeature",
+        "CosineGateConfig",
+        "TableConfig",
+    } <= found
     assert len(found) >= 18
 
 
