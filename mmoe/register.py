@@ -51,9 +51,9 @@ def gate(kind: str, config: "type[GateConfig]") -> Decorator[Any]:
 
     Args:
         kind: Its name in a config.
-        config: Derives from `mmoe.config.GateConfig`, or, where it takes the options of learned gates, from
-            `LearnedGateConfig`. The gate is called with the width of its input, the numbers of
-            gates and experts, and the keys of its section by their names.
+        config: Derives from `mmoe.config.GateConfig`, or, where it takes the options of learned
+            gates, from `LearnedGateConfig`. The gate is made of the width of its input, the numbers
+            of gates and experts, and the keys of its section by their names.
 
     Raises:
         ValueError: Something else has this name, or the class says another one.
@@ -66,9 +66,9 @@ def expert(kind: str, config: "type[ExpertConfig]") -> Decorator[Any]:
 
     Args:
         kind: Its name in a config.
-        config: Derives from `mmoe.config.ExpertConfig`. The module is made of the width of its input and the
-            keys of its section; where these say `makes_pools`, all experts are, as a pool, and
-            their number comes first.
+        config: Derives from `mmoe.config.ExpertConfig`. The module is made of the width of its
+            input and the keys of its section; where the class says `makes_pools`, all experts are
+            made at once, a pool, and their number comes first.
 
     Raises:
         ValueError: Something else has this name, or the class says another one.
@@ -81,8 +81,8 @@ def tower(kind: str, config: "type[TowerConfig]") -> Decorator[Any]:
 
     Args:
         kind: Its name in a config.
-        config: Derives from `mmoe.config.TowerConfig`. The module is made of the width of its input and the
-            keys of its section.
+        config: Derives from `mmoe.config.TowerConfig`. The module is made of the width of its
+            input and the keys of its section.
 
     Raises:
         ValueError: Something else has this name, or the class says another one.
@@ -95,8 +95,8 @@ def model(kind: str, config: "type[ModelConfig]") -> Decorator[Any]:
 
     Args:
         kind: Its name in a config.
-        config: Derives from `mmoe.config.ModelConfig`. The builder is called as `build_omoe` is: the `model`
-            section, the width of its input, the names of the tasks, and the layout over ranks.
+        config: Derives from `mmoe.config.ModelConfig`. The builder is called as `build_omoe` is:
+            the `model` section, the width of its input, the tasks' names, the layout over ranks.
 
     Raises:
         ValueError: Something else has this name, or the class says another one.

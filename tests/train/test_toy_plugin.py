@@ -9,13 +9,23 @@ import pytest
 import yaml
 
 from mmoe import plugins
-from mmoe.config import FEATURES, METRICS, TASKS, config_from_dict, set_values
+from mmoe.config import (
+    EXPERTS,
+    FEATURES,
+    GATES,
+    METRICS,
+    MODELS,
+    TASKS,
+    TOWERS,
+    config_from_dict,
+    set_values,
+)
 from mmoe.run import RunDirectory
 from mmoe.train import train_run
 from tests.parallel.launch import free_port, start_program
 
 TOY = Path(__file__).resolve().parent.parent / "toy_plugin"
-NOUNS = (FEATURES, TASKS, METRICS)
+NOUNS = (FEATURES, TASKS, METRICS, GATES, EXPERTS, TOWERS, MODELS)
 
 
 def forget() -> None:
@@ -67,6 +77,14 @@ def _raw(funnel_config):
             buy,
             {"name": "amount", "label": "price", "kind": "count", "exposure": 2.0},
         ],
+        "model": {
+            "kind": "twin",
+            "embedding_dim": 4,
+            "num_experts": 4,
+            "gate": {"kind": "sharp", "sharpness": 3.0},
+            "expert": {"kind": "sine", "width": 6},
+            "tower": {"kind": "sum"},
+        },
         "training": {**funnel_config["training"], "epochs": 2, "monitor": "click.within"},
     }
 
@@ -107,6 +125,7 @@ def test_the_whole_road(mmoe, config, log, tmp_path):
     assert min(pq.read_table(scores)["pred_amount"].to_pylist()) > 0
     assert mmoe("report", run, "--import", "toy_ranking")[0] == 0
     page = (run / "report.html").read_text()
+    assert "twin · 4 experts of sine · sharp gates · sum tower" in page
     assert "deviance" in page and "within" in page
 
 
@@ -128,10 +147,12 @@ def test_a_resumed_run_gives_the_same_bits(raw, log, dies_after, assert_same, tm
 
 
 def test_a_run_names_modules_that_its_program_had_imported(raw, log, tmp_path):
-    plugins.import_modules(["toy_ranking.task", "toy_ranking.metric", "toy_ranking.feature"])
+    plugins.import_modules(["toy_ranking"])
     config = config_from_dict(set_values(raw, ["training.epochs=1"]))
     run = train_run(config, tmp_path / "run", data=log).directory
-    assert set(run.config().imports) == {f"toy_ranking.{n}" for n in ("feature", "metric", "task")}
+    assert set(run.config().imports) == {
+        f"toy_ranking.{name}" for name in ("feature", "metric", "network", "task")
+    }
 
 
 @pytest.mark.parametrize("kind", ["remainder", "list_of_mine"])
@@ -147,7 +168,7 @@ RANK = f"import sys; sys.path.insert(0, {str(TOY)!r}); from mmoe.cli import main
 @pytest.mark.xdist_group("ranks")
 def test_two_ranks_are_one_process(mmoe, config, log, tmp_path):
     alone, together = tmp_path / "alone", tmp_path / "together"
-    settings = ["model.expert.dropout=0", "training.embedding_backend=torchrec"]
+    settings = ["training.embedding_backend=torchrec"]
     command = ["train", config, "--data", log, "--set", *settings, "--out"]
     assert mmoe(*command, alone)[0] == 0
     port = free_port()
@@ -184,6 +205,11 @@ def test_an_installed_package_needs_no_import(mmoe, raw, log, installed, tmp_pat
         ("tasks.buy.exposure=3", "exposure goes with kind count, but kind is binary"),
         ("tasks.click.metrics.0.kind=near", "metrics.0.kind: expected one of 'within', got 'near'"),
         ("tasks.click.metrics.0.distance=0", "metrics.0.within.distance: .*greater than 0"),
+        ("model.gate.sharpnes=1", "unknown key 'sharpnes'; did you mean 'sharpness'?"),
+        ("model.gate.kind=sharper", "'static' or 'sharp', got 'sharper'"),
+        ("model.expert.kind=sinus", "'mlp' or 'sine', got 'sinus'"),
+        ("model.tower.bias=7", "model.tower.bias: .*valid boolean.*got 7"),
+        ("model.kind=twins", "'esmm' or 'twin', got 'twins'"),
         ("training.monitor=click.deviance", "deviance needs a count task"),
     ],
 )
