@@ -39,6 +39,7 @@ def commented_yaml(config: RunConfig, reasons: Reasons) -> str:
         "# defaults, and a misspelt key is refused.",
         f"name: {_inline(config.name)}",
         f"split_seed: {config.split_seed}",
+        *([f"imports: {_inline(config.imports)}"] if config.imports else []),
         *_data(config, reasons),
         "",
         "features:",

@@ -17,19 +17,22 @@ from mmoe.config.features import (
 )
 from mmoe.config.gates import GATES, GateConfig, LearnedGateConfig
 from mmoe.config.loading import config_from_dict, dump_config, load_config, set_values
+from mmoe.config.metrics import METRICS, MetricConfig
 from mmoe.config.model import MODELS, CapacityConfig, ModelConfig
 from mmoe.config.optimizers import EmbeddingOptimizerConfig, OptimizerConfig
 from mmoe.config.parallel import ParallelConfig, ScoringPrecision, TablePlacement
 from mmoe.config.run import RunConfig
 from mmoe.config.specs import FeatureSpec, ManagedIds, TableSpec
-from mmoe.config.tasks import TaskConfig
+from mmoe.config.tasks import TASKS, TaskConfig
 from mmoe.config.training import DeviceKind, TrainingConfig
 
 __all__ = [
     "EXPERTS",
     "FEATURES",
     "GATES",
+    "METRICS",
     "MODELS",
+    "TASKS",
     "TOWERS",
     "CapacityConfig",
     "CategoricalFeature",
@@ -47,6 +50,7 @@ __all__ = [
     "LearnedGateConfig",
     "ListFeature",
     "ManagedIds",
+    "MetricConfig",
     "ModelConfig",
     "NumericFeature",
     "OptimizerConfig",

@@ -4,7 +4,10 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from mmoe.plugins import MODULE_NAME
+
 Name = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_\-]*$", max_length=200)]
+ModuleName = Annotated[str, Field(pattern=MODULE_NAME, max_length=200)]
 
 
 class Strict(BaseModel):

@@ -14,6 +14,7 @@ from pydantic_core import (
 )
 
 from mmoe.config.base import Strict
+from mmoe.plugins import load_installed
 
 
 def _is_noun(section: type) -> bool:
@@ -146,6 +147,12 @@ class Kinds(Generic[Noun]):
         """Forgets a kind that was added."""
         del self._classes[kind], self._implementations[kind]
 
+    def knows(self, kind: Any) -> bool:
+        """Returns whether there is such a kind; one that is not known may be an installed one."""
+        if isinstance(kind, str) and kind not in self._classes:
+            load_installed()
+        return kind in self._classes
+
     def names(self) -> list[str]:
         """All kinds, in the order in which they came."""
         return list(self._classes)
@@ -196,6 +203,8 @@ class Kinds(Generic[Noun]):
         if isinstance(value, self.base):
             return value
         if self.default is None:
+            if isinstance(value, Mapping):
+                self.knows(value.get(self.key))
             return self._tagged().validate_python(value)
         if not isinstance(value, Mapping):
             raise PydanticKnownError("model_type", {"class_name": self.base.__name__})
@@ -208,7 +217,7 @@ class Kinds(Generic[Noun]):
             ValidationError: It names none that there is.
         """
         kind = section.get(self.key, self.default)
-        if isinstance(kind, str) and kind in self._classes:
+        if isinstance(kind, str) and self.knows(kind):
             return self._classes[kind]
         context = {"expected": _alternatives(self._classes)}
         wrong = {"type": "literal_error", "loc": (self.key,), "input": kind, "ctx": context}

@@ -159,8 +159,9 @@ def _words(annotation: Any) -> str:
     if origin is Literal:
         return ", ".join(f"`{value}`" for value in arguments)
     if origin is list:
-        models = models_in(arguments[0])
-        return "list of sections" if models else f"list: {_words(arguments[0])}"
+        if models_in(arguments[0]) or kinds_of(arguments[0]):
+            return "list of sections"
+        return f"list: {_words(arguments[0])}"
     if origin is dict:
         return f"mapping: name → {_words(arguments[1])}"
     if origin is tuple:

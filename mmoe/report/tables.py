@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mmoe.config import ModelConfig
-from mmoe.metrics.columns import NONE, Column, count, is_number
+from mmoe.metrics.columns import NAMED_COLUMNS, NONE, Column, count, is_number
 from mmoe.metrics.kinds import KINDS, kind_of_metrics
 
 __all__ = ["NONE", "Table", "count", "duration", "model_line", "results_tables"]
@@ -37,7 +37,7 @@ def results_tables(tasks: Mapping[str, Mapping[str, Any]]) -> list[Table]:
         # The oracle and groups are there for some data only: no columns of dashes for the rest.
         kept = [
             column
-            for column in kind.columns
+            for column in (*kind.columns, *NAMED_COLUMNS.values())
             if not column.optional or any(column.text(values) != NONE for values in mine.values())
         ]
         rows = [[name, *(column.text(values) for column in kept)] for name, values in mine.items()]

@@ -98,8 +98,12 @@ class RunDirectory:
         return run
 
     def config(self) -> RunConfig:
-        """Reads the config that the run was trained with."""
-        return load_config(self.config_file)
+        """Reads the config that the run was trained with.
+
+        Raises:
+            ValueError: It is damaged, or names a module that has to be imported first (`--import`).
+        """
+        return load_config(self.config_file, of_run=True)
 
     def metrics(self) -> dict[str, Any]:
         """Reads metrics.json.

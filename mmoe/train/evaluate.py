@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mmoe.config import DeviceKind, RunConfig, ScoringPrecision, TaskConfig
+from mmoe.config import METRICS, DeviceKind, RunConfig, ScoringPrecision, TaskConfig
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.files.fingerprint import (
     DataPrint,
@@ -121,6 +121,7 @@ def metrics_of(
             groups=groups_N,
             oracle=None if oracle is None else oracle.get(task.name),
             name=task.name,
+            named=[METRICS.implementation(metric)(metric) for metric in task.metrics],
         )
         metrics[task.name] = values
         notes += task_notes

@@ -12,6 +12,7 @@ import torch
 
 from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.config import DeviceKind, RunConfig
+from mmoe.config.used_modules import with_used_modules
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.rows.encoded import EncodedLabels
 from mmoe.datasets.rows.frames import TableLike, holds_rows
@@ -152,7 +153,7 @@ def _train(
     changed_data: bool,
 ) -> FinishedRun:
     """`train_run` within a process group, in a folder that it holds the claim to."""
-    config = with_absolute_paths(config, data)
+    config = with_used_modules(with_absolute_paths(config, data))
     asked = {} if warm_start is None else warm_start.options()
     asked = {"--resume": resume, "--changed-data": changed_data, **asked}
     out = same_on_all_ranks(config, out, asked)

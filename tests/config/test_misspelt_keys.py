@@ -21,7 +21,9 @@ NEEDED: dict[str, dict[str, Any]] = {
     "ListFeature": {"kind": "list", "name": "age"},
     "CrossFeature": {"kind": "cross", "name": "age", "columns": ["a", "b"]},
     "DatetimeFeature": {"kind": "datetime", "name": "age", "parts": ["hour"]},
-    "TaskConfig": {"name": "click", "label": "click"},
+    "BinaryTask": {"name": "click", "label": "click"},
+    "RegressionTask": {"name": "click", "label": "click", "kind": "regression"},
+    "EntireSpaceTask": {"name": "click", "label": "click", "kind": "entire_space"},
 }
 
 
