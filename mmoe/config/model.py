@@ -71,7 +71,7 @@ class ModelConfig(HasKinds):
 
     @property
     def depth(self) -> int:
-        """How many levels of experts follow one another."""
+        """Number of levels of experts that follow one another."""
         return 1
 
     @property

@@ -11,7 +11,7 @@ from mmoe.models.parts import build_mixture, build_towers, numbered
 def build_mmoe(
     model: ModelConfig, input_dim: int, task_names: Sequence[str], layout: Layout = ONE_PROCESS
 ) -> MixtureNetwork:
-    """`logit_t = tower_t(Σ_e softmax(W_t x)_e · expert_e(x))`; with `top_k` gates the sparse MMoE.
+    """Builds MMoE: `logit_t = tower_t(Σ_e softmax(W_t x)_e · expert_e(x))`.
 
     Source: Ma et al., "Modeling task relationships in multi-task learning with multi-gate
         mixture-of-experts" (KDD 2018), equations 5 to 7.

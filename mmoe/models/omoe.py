@@ -11,7 +11,7 @@ from mmoe.models.parts import build_mixture, build_towers, numbered
 def build_omoe(
     model: ModelConfig, input_dim: int, task_names: Sequence[str], layout: Layout = ONE_PROCESS
 ) -> MixtureNetwork:
-    """`logit_t = tower_t(Σ_e softmax(W x)_e · expert_e(x))`: MMoE whose tasks share one gate.
+    """Builds OMoE, MMoE with one gate for all tasks: `logit_t = tower_t(Σ_e g(x)_e · expert_e(x))`.
 
     Source: Ma et al., "Modeling task relationships in multi-task learning with multi-gate
         mixture-of-experts" (KDD 2018), section 4.1.

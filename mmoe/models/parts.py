@@ -1,4 +1,4 @@
-"""From the sections of a `ModelConfig` to modules and settings: mixtures, experts, towers."""
+"""Builds modules of the sections of a `ModelConfig`: mixtures, experts, towers."""
 
 from collections.abc import Sequence
 
@@ -25,7 +25,7 @@ def build_mixture(
     expert_source: Sequence[int] | None = None,
     gate_source: Sequence[int] | None = None,
 ) -> MultiGateMixture:
-    """One level, whole or this rank's part of it.
+    """Builds one level, whole or this rank's part of it.
 
     Spread experts start with the weights that they have on one process: every rank draws the whole
     pool, and keeps its part. So a level's pool must fit into the memory of a rank once, while it is
@@ -69,7 +69,7 @@ def build_mixture(
 
 
 def build_experts(model: ModelConfig, input_dim: int, num_experts: int) -> MLPExperts | ExpertPool:
-    """`num_experts` experts as `model.expert` says.
+    """Builds `num_experts` MLPs as `model.expert` says.
 
     Raises:
         ValueError: They are modules that do not say how wide their output is.
@@ -88,17 +88,17 @@ def build_experts(model: ModelConfig, input_dim: int, num_experts: int) -> MLPEx
 
 
 def build_capacity(model: ModelConfig) -> Capacity | None:
-    """The capacity that `model.capacity` says, or none."""
+    """Returns the capacity that `model.capacity` says, or None."""
     return None if model.capacity is None else Capacity(**model.capacity.model_dump())
 
 
 def build_towers(model: ModelConfig, num_tasks: int, input_dim: int | None) -> TaskTowers:
-    """A tower per task over outputs of the last experts, `input_dim` wide."""
+    """Builds a tower per task over outputs of the last experts' width."""
     assert input_dim is not None, "build_experts asks for it"
     build, keywords = TOWERS.implementation(model.tower), model.tower.keywords()
     return TaskTowers.of(build(input_dim, **keywords) for _ in range(num_tasks))
 
 
 def numbered(name: str, count: int) -> list[str]:
-    """The names `expert 1`, `expert 2` and so on."""
+    """Returns the names `expert 1`, `expert 2` and so on."""
     return [f"{name} {number}" for number in range(1, count + 1)]

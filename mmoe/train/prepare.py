@@ -20,7 +20,7 @@ from mmoe.parallel import from_first
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedData:
-    """The three splits, and the encoder that was fitted on the first.
+    """The three splits of a run, and the encoder that was fitted on the first.
 
     Attributes:
         data: What the rows came from, as it was before and after it was read.
@@ -97,7 +97,7 @@ def prepare(
 
 
 def refuse_change(config: RunConfig, data: DataPrint, *, listed: bool = False) -> None:
-    """Whether the files are still what they were before they were read.
+    """Refuses files that are no longer what they were before they were read.
 
     Args:
         config: Says where they are.
