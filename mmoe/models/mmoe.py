@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from mmoe.config.model import ModelConfig
 from mmoe.models.layout import ONE_PROCESS, Layout
 from mmoe.models.network import Level, MixtureNetwork
-from mmoe.models.parts import build_mixture, build_towers, numbered
+from mmoe.models.parts import build_mixture, build_towers, pool_names
 
 
 def build_mmoe(
@@ -19,7 +19,7 @@ def build_mmoe(
     num_tasks, num_experts = len(task_names), model.num_experts
     mixture = build_mixture(model, layout, input_dim, num_tasks, num_experts)
     return MixtureNetwork(
-        [Level(mixture, task_names, numbered("expert", num_experts))],
+        [Level(mixture, task_names, pool_names(model))],
         build_towers(model, num_tasks, mixture.output_dim),
         range(num_tasks),
         input_dropout=model.input_dropout,

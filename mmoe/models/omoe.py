@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from mmoe.config.model import ModelConfig
 from mmoe.models.layout import ONE_PROCESS, Layout
 from mmoe.models.network import Level, MixtureNetwork
-from mmoe.models.parts import build_mixture, build_towers, numbered
+from mmoe.models.parts import build_mixture, build_towers, pool_names
 
 
 def build_omoe(
@@ -18,7 +18,7 @@ def build_omoe(
     """
     mixture = build_mixture(model, layout, input_dim, 1, model.num_experts)
     return MixtureNetwork(
-        [Level(mixture, ["all tasks"], numbered("expert", model.num_experts))],
+        [Level(mixture, ["all tasks"], pool_names(model))],
         build_towers(model, len(task_names), mixture.output_dim),
         [0] * len(task_names),
         input_dropout=model.input_dropout,

@@ -226,7 +226,7 @@ class ExpertPool(nn.ModuleList):
         if self.output_dim is not None and isinstance(outputs[0], Tensor):
             first = [[self.output_dim]]
         for e, (output, size) in enumerate(zip(outputs, sizes, strict=True)):
-            kind = f"expert {e} ({type(self[e]).__name__})"
+            kind = f"expert {e} ({self[e]._get_name()})"
             if not _alike(output, outputs[0]):
                 raise ValueError(
                     f"experts: expected the structure that expert 0 returns from {kind}, got "
