@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 
 from mmoe.config import RunConfig
 from mmoe.datasets.features.encoder import FeatureEncoder
@@ -71,6 +72,7 @@ def prepare(
         check(data)
     if splits is None and not streams:
         splits = load_splits(config)
+        pa.default_memory_pool().release_unused()  # what reading took, before encoding takes more
         refuse_change(config, data)
     opened = open_stream(config) if splits is None else HeldSplits(config, splits)
 
