@@ -19,6 +19,10 @@ class ExpertConfig(HasKinds):
 
         def __init__(self, **keys: Any) -> None: ...
 
+    count: int | None = Field(
+        default=None, ge=1, description="under model.experts: how many such experts there are"
+    )
+
     # Whether all experts are made at once: what implements the kind then takes their number first,
     # and returns a pool
     makes_pools: ClassVar[bool] = False
@@ -35,7 +39,7 @@ class ExpertConfig(HasKinds):
 
     def keywords(self) -> dict[str, Any]:
         """What it is built with, beside the width of its input."""
-        return {key: value for key, value in self if key != "kind"}
+        return {key: value for key, value in self if key not in ("kind", "count")}
 
     def narrow(self) -> "ExpertConfig":
         """The same, as small as can be: for a network that is asked for its names alone."""

@@ -120,14 +120,14 @@ def _is_module(name: object) -> bool:
 
 
 def dump_config(config: RunConfig) -> str:
-    """The config as YAML, every default spelled out, so that it reads back the same."""
+    """Writes the config as YAML, every default spelled out, so that it reads back the same."""
     out = io.StringIO()
     yaml.safe_dump(config.model_dump(mode="json"), out, sort_keys=False, allow_unicode=True)
     return out.getvalue()
 
 
 def set_values(raw: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
-    """A copy of `raw` with `key.path=value` assignments made.
+    """Returns a copy of `raw` with `key.path=value` assignments made.
 
     Items of a list are named by number or by name: `tasks.0.weight=2`, `tasks.click.weight=2`.
     """

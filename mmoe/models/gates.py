@@ -1,4 +1,4 @@
-"""From the `gate` section of a `ModelConfig` to a gate module."""
+"""Builds a gate of the `gate` section of a `ModelConfig`."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ def build_gate(
     num_experts: int,
     ranks: RankSums = ONE_RANK,
 ) -> nn.Module:
-    """The gates that `model.gate` asks for; their losses are those of all `ranks`' rows.
+    """Builds the gates that `model.gate` asks for; losses are those of all `ranks`' rows.
 
     What implements their kind is called with the three sizes and the section's keys; where these
     are the options of learned gates, `ranks` is among them.
