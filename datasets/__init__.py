@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from mmoe.datasets.labels.encode import encode_labels
     from mmoe.datasets.recipes import load_recipe, recipe_names
     from mmoe.datasets.rows.batch import Batch
+    from mmoe.datasets.rows.batch_source import BatchSource
     from mmoe.datasets.rows.encoded import EncodedData, EncodedFeatures, EncodedLabels
     from mmoe.datasets.rows.projection import required_columns
     from mmoe.datasets.rows.sources import load_splits, load_test
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Batch": "rows.batch",
+    "BatchSource": "rows.batch_source",
     "EncodedData": "rows.encoded",
     "EncodedFeatures": "rows.encoded",
     "EncodedLabels": "rows.encoded",
@@ -39,6 +41,7 @@ _HOMES = {
 
 __all__ = [
     "Batch",
+    "BatchSource",
     "EncodedData",
     "EncodedFeatures",
     "EncodedLabels",

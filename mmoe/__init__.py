@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from mmoe import register
     from mmoe.config import RunConfig, load_config
     from mmoe.integrations.sklearn import MultiTaskRanker
     from mmoe.mixture import MultiGateMixture
@@ -28,11 +29,14 @@ __all__ = [
     "RunConfig",
     "__version__",
     "load_config",
+    "register",
     "tune_process",
 ]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "register":
+        return import_module("mmoe.register")
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'mmoe' has no attribute {name!r}")

@@ -11,6 +11,7 @@ import typer
 from mmoe.commands import app
 from mmoe.errors import is_out_of_memory
 from mmoe.parallel.launch.launcher import has_launched
+from mmoe.plugins import look_in_current_folder
 from mmoe.resuming import Stopped
 from mmoe.terminal import readable, show_what_can_be_shown
 from mmoe.tuning import set_up
@@ -24,6 +25,7 @@ def main() -> None:
     show_what_can_be_shown()
     _spare_address_space()
     set_up()
+    look_in_current_folder()
     if has_launched():
         # Where a rank ends, torch's C++ tells the others so with stack traces; we do in one line
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
@@ -127,4 +129,4 @@ def _is_setting(flag: str, argument: str) -> bool:
     return flag == "--set" and re.match(r"[A-Za-z_][\w.]*=", argument) is not None
 
 
-_SEVERAL_VALUES = ("--set", "--keep", "--label")
+_SEVERAL_VALUES = ("--set", "--keep", "--label", "--import")

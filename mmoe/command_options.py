@@ -13,6 +13,14 @@ SetValues = Annotated[
         "--set", metavar="KEY.PATH=VALUE", help="Change a value; takes several, and repeats."
     ),
 ]
+Imports = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--import",
+        metavar="MODULE",
+        help="Import a module first that registers kinds of its own; takes several, and repeats.",
+    ),
+]
 RunDir = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="A folder made by mmoe train.")]
 
 

@@ -4,14 +4,16 @@ import json
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from mmoe import __version__
+from mmoe.command_config import config_of_command, own_config, with_imports
 from mmoe.command_options import (
     ChangedData,
     Device,
+    Imports,
     InPrecision,
     NewExperts,
     OnDevice,
@@ -20,11 +22,9 @@ from mmoe.command_options import (
     SetValues,
 )
 from mmoe.parallel.launch.launcher import has_launched
+from mmoe.plugins import import_modules
 from mmoe.resuming import advising_resume, by_time, resumes
 from mmoe.terminal import readable
-
-if TYPE_CHECKING:
-    from mmoe.config import RunConfig
 
 app = typer.Typer(
     help="Multi-task ranking with Multi-gate Mixture-of-Experts.",
@@ -90,13 +90,15 @@ def train(
         typer.Option(help="Overrides training.device; not stored, so --resume may change it."),
     ] = None,
     changed_data: ChangedData = False,
+    import_: Imports = None,
     quiet: Quiet = False,
 ) -> None:
     """Train, evaluate on the test split, and write a run directory."""
     resume = resumes(out, resume, "directory of the run", changed_data=changed_data)
     if new_experts is not None and warm_start is None:
         raise ValueError(f"--new-experts {new_experts.value} needs --warm-start RUN_DIR")
-    config = _config(recipe_or_config or _own_config(out if resume else None, warm_start), set_)
+    own = None if recipe_or_config else own_config(out if resume else None, warm_start)
+    config = config_of_command(own or recipe_or_config or "", set_, import_)
     from mmoe.train import WarmStart, train_run
 
     start = None
@@ -148,11 +150,12 @@ def backtest(
         bool, typer.Option("--resume", help="Go on with the first unfinished day in --out.")
     ] = False,
     changed_data: ChangedData = False,
+    import_: Imports = None,
     quiet: Quiet = False,
 ) -> None:
     """Train day d, test day d + 1, walking forward; print every day and the total."""
     resume = resumes(out, resume, "folder of the backtest", changed_data=changed_data)
-    config = _config(recipe_or_config, set_)
+    config = config_of_command(recipe_or_config, set_, import_)
     from mmoe.run.metrics_table import backtest_table
     from mmoe.train.backtest import BacktestSettings
     from mmoe.train.backtest import backtest as walk
@@ -202,9 +205,11 @@ def evaluate(
     ] = False,
     device: OnDevice = Device.AUTO,
     table_precision: InPrecision = None,
+    import_: Imports = None,
     quiet: Quiet = False,
 ) -> None:
     """Evaluate a run's best model."""
+    import_modules(import_ or [])
     from mmoe.run import RunDirectory
     from mmoe.train import evaluate_run
 
@@ -249,9 +254,11 @@ def score(
     ] = False,
     device: OnDevice = Device.AUTO,
     table_precision: InPrecision = None,
+    import_: Imports = None,
     quiet: Quiet = False,
 ) -> None:
     """Score rows: one column pred_TASK for each task, row order kept."""
+    import_modules(import_ or [])
     resume = resumes(output, resume, "folder of the scores")
     from mmoe.run import RunDirectory
     from mmoe.score import score_files
@@ -298,8 +305,10 @@ def report(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace an existing output.")
     ] = False,
+    import_: Imports = None,
 ) -> None:
     """Draw a run: one HTML page that needs no network."""
+    import_modules(import_ or [])
     from mmoe.report import write_report
 
     _say(write_report(run_dir, output, overwrite=overwrite))
@@ -310,10 +319,12 @@ def init(
     data: Annotated[str, typer.Argument(metavar="DATA", help="Parquet, CSV or Arrow with labels.")],
     label: Annotated[list[str], typer.Option(help="A label column; takes several, and repeats.")],
     out: Annotated[Path, typer.Option(help="The config to write.")] = Path("config.yaml"),
+    import_: Imports = None,
 ) -> None:
     """Look at a log and write a commented config that trains as it is."""
     if out.exists():
         raise ValueError(f"--out {out}: exists already; remove it or choose another name")
+    import_modules(import_ or [])
     from mmoe.datasets.files.readers import read_table
     from mmoe.datasets.infer.commented_yaml import write_commented_yaml
     from mmoe.datasets.infer.config import infer_config
@@ -323,6 +334,7 @@ def init(
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", Path(data).name.split(".")[0]).strip("-") or "run"
     name = name if name[0].isalpha() else f"run-{name}"
     config, reasons = infer_config(table, label, name=name, path=data, origin=data)
+    config = with_imports(config, import_)
     write_commented_yaml(out, config, reasons)
     _say(f"{out}: {len(config.features)} features, {len(config.tasks)} tasks")
     as_given = {*label, *map(quote, label)}
@@ -342,27 +354,6 @@ def doctor() -> None:
     from mmoe.doctor import diagnose
 
     sys.exit(diagnose())
-
-
-def _config(recipe_or_config: str, overrides: list[str] | None) -> "RunConfig":
-    from mmoe.datasets.recipes import load_recipe
-
-    return load_recipe(recipe_or_config, overrides or [])
-
-
-def _own_config(resumed: Path | None, warm_start: Path | None) -> str:
-    """The config of the run that is resumed or continued."""
-    from mmoe.run.directory import RunDirectory
-
-    if resumed is not None and RunDirectory(resumed).config_file.exists():
-        return str(RunDirectory(resumed).config_file)
-    if warm_start is not None:
-        return str(RunDirectory.open(warm_start).config_file)
-    if resumed is not None:
-        raise ValueError(
-            f"--resume: {resumed} holds no config of a run; give RECIPE_OR_CONFIG.yaml too"
-        )
-    raise ValueError("RECIPE_OR_CONFIG.yaml is missing; only --warm-start and --resume know one")
 
 
 def _reporter(quiet: bool) -> Any:

@@ -85,8 +85,7 @@ def _torch() -> Finding:
 def _extension() -> Finding:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the table says it
-        from mmoe.ops import extension_status
-        from mmoe.ops._library import REBUILD
+        from mmoe.ops import REBUILD, extension_status
 
         status = extension_status()
     compiler = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")

@@ -5,15 +5,15 @@ from pathlib import Path
 
 
 class Diverged(ValueError):
-    """A loss, a weight or a prediction is no finite number."""
+    """Raised where a loss, a weight or a prediction is no finite number."""
 
 
 class NotFinite(ValueError):
-    """A gate was given, or gave, what is no finite number; a step then diverges."""
+    """Raised where a gate was given, or gave, no finite number; a step then diverges."""
 
 
 class RanksDiffer(ValueError):
-    """What all ranks must do or find alike is not; says itself which of them it is about."""
+    """Raised where ranks do or find different things; its text names the rank itself."""
 
 
 class Damaged(ValueError):

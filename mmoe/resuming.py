@@ -65,5 +65,5 @@ def _same_command(folder: Path) -> str:
 
 
 def by_time(name: str) -> Path:
-    """The default --out: two that are begun within one second get different ones (`numbered`)."""
+    """Returns the default --out; two of one second are told apart by numbers (`numbered`)."""
     return Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"

@@ -19,7 +19,7 @@ _BOXES, _BLOCKS = range(0x2500, 0x2580), range(0x2580, 0x25A0)
 
 
 def readable(text: str, keep: str = "") -> str:
-    r"""The text with what would steer a terminal written out: escape sequences, line breaks.
+    r"""Writes out what would steer a terminal: escape sequences, line breaks.
 
     Names of columns, files and the like come from data that anybody may have written.
 
@@ -41,7 +41,7 @@ def readable(text: str, keep: str = "") -> str:
 
 
 def show_what_can_be_shown() -> None:
-    """From now on a character that a stream has no code for is replaced, not an error."""
+    """Makes streams replace characters that they have no code for."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors=_HANDLER)

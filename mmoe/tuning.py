@@ -39,7 +39,7 @@ def tune_process() -> None:
 
 
 def set_up() -> bool:
-    """Does what `tune_process` says, and says nothing; whether torch has to read what it set."""
+    """Does what `tune_process` does, silently; returns whether torch has yet to read it."""
     global _tuned
     _tuned = True
     # The first forward of TorchRec's modules warns about a check of tracing inside it

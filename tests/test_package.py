@@ -11,7 +11,7 @@ import pytest
 
 import mmoe
 from mmoe import tuning
-from mmoe.config import model as config
+from mmoe.config import experts as config
 from mmoe.mixture.experts.mlp import Activation
 from mmoe.mixture.experts.mlp_experts import ExpertActivation
 
@@ -108,9 +108,9 @@ def test_the_layer_needs_torch_and_nothing_else(repository, monkeypatch):
 def test_config_and_layer_know_the_same_activations():
     """Neither may import the other: the config imports no torch, the layer no pydantic."""
     assert get_args(config.Activation) == get_args(Activation)
-    field = config.ExpertConfig.model_fields["activation"]
+    field = config.MLPExpertConfig.model_fields["activation"]
     assert get_args(field.annotation) == get_args(ExpertActivation)
-    last = config.ExpertConfig.model_fields["output_activation"]
+    last = config.MLPExpertConfig.model_fields["output_activation"]
     assert get_args(last.annotation) == ("same", "none", *get_args(ExpertActivation))
 
 

@@ -1,6 +1,5 @@
 """Logits of gates that were trained on the synthetic funnel."""
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -62,13 +61,11 @@ def _config(num_experts: int, k: int | None, *, quick: bool) -> RunConfig:
 
 
 def _train(config: RunConfig, state: TrainingState, data: PreparedData, clock: Clock) -> None:
-    training, rows = config.training, len(data.train)
-    steps_per_epoch = -(-rows // training.batch_size)
+    training = config.training
+    steps_per_epoch = -(-len(data.train) // training.batch_size)
     state.ranker.train()
     for epoch in range(training.epochs):
-        order = np.random.default_rng([config.seed, epoch]).permutation(rows)
-        for start in range(0, rows, training.batch_size):
-            batch = data.train.batch(order[start : start + training.batch_size])
+        for batch in data.train.epoch_batches(config.seed, epoch, training.batch_size):
             train_step(state, batch, config, steps_per_epoch * training.epochs)
             state.position.step += 1
         clock.say(f"trained gates of {config.model.num_experts} experts: epoch {epoch + 1}")
@@ -80,7 +77,8 @@ def _logits(state: TrainingState, data: PreparedData, number: int, work: Workloa
     assert len(gates) == 1, "the MMoE has one gate module"
     caught: list[Tensor] = []
     hook = gates[0].register_forward_hook(lambda _, __, logits_BGE: caught.append(logits_BGE))
-    batch = data.test.batch(slice(number * work.B, (number + 1) * work.B))
+    assert data.test.held is not None, "the recipe's rows are in memory"
+    batch = data.test.held.batch(slice(number * work.B, (number + 1) * work.B))
     with torch.no_grad():
         state.ranker(batch.dense_BF, batch.values, batch.lengths_CB)
     hook.remove()

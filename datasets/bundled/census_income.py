@@ -28,7 +28,7 @@ HOW_TO_GET = (
     "(https://archive.ics.uci.edu/dataset/117), and give the folder with "
     f"{TRAIN_FILE} and {TEST_FILE} as --data"
 )
-INCOME_VALUES = ("- 50000.", "50000+.")
+_INCOME_VALUES = ("- 50000.", "50000+.")
 
 # In the order of the files. Codes (industry, occupation, …) are whole numbers without an order.
 COLUMNS: dict[str, pa.DataType] = {
@@ -95,6 +95,7 @@ def load(config: RunConfig, data: Path | None) -> Splits:
     train = read_census_file(folder / TRAIN_FILE)
     held_out = read_census_file(folder / TEST_FILE)
     chosen = pd.RangeIndex(held_out.num_rows).to_series()
+    # By pandas: another generator would make another split of the same seed
     chosen = chosen.sample(frac=0.5, random_state=config.split_seed)
     validates = np.zeros(held_out.num_rows, dtype=bool)
     validates[chosen.to_numpy()] = True
@@ -175,10 +176,10 @@ def _unpacked(path: Path) -> bytes:
 def _check_income(table: pa.Table, path: Path) -> None:
     """The label is compared with a text, so another text would count as a low income in silence."""
     income = table["income_50k"]
-    wrong = pc.fill_null(pc.invert(pc.is_in(income, pa.array(INCOME_VALUES))), True)
+    wrong = pc.fill_null(pc.invert(pc.is_in(income, pa.array(_INCOME_VALUES))), True)
     if pc.any(wrong).as_py():
         row = wrong.index(True).as_py()
         raise ValueError(
             f"{path}: row {row + 1}, column income_50k (the last one): expected one of "
-            f"{INCOME_VALUES}, got {income[row].as_py()!r}; {HOW_TO_GET}"
+            f"{_INCOME_VALUES}, got {income[row].as_py()!r}; {HOW_TO_GET}"
         )

@@ -15,7 +15,7 @@ from mmoe.config import RunConfig
 from mmoe.datasets.rows.splits import Splits
 
 FILE = "hillstrom.csv"
-TRAIN_SHARE, VALIDATION_SHARE = 0.7, 0.1
+_TRAIN_SHARE, _VALIDATION_SHARE = 0.7, 0.1
 HOW_TO_GET = (
     "get 'Kevin Hillstrom_MineThatData_E-MailAnalytics_DataMiningChallenge_2008.03.20.csv' "
     f"(https://blog.minethatdata.com), name it {FILE}, and give its folder as --data"
@@ -52,8 +52,8 @@ def load(config: RunConfig, data: Path | None) -> Splits:
     path = _path(config, data)
     table = _read(path)
     order = np.random.default_rng(config.split_seed).permutation(table.num_rows)
-    first = round(table.num_rows * TRAIN_SHARE)
-    second = first + round(table.num_rows * VALIDATION_SHARE)
+    first = round(table.num_rows * _TRAIN_SHARE)
+    second = first + round(table.num_rows * _VALIDATION_SHARE)
     train, validation, test = (
         table.take(pa.array(np.sort(rows))) for rows in np.split(order, [first, second])
     )

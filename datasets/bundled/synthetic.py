@@ -23,11 +23,11 @@ from mmoe.datasets.bundled.synthetic_world import (
 )
 from mmoe.datasets.rows.splits import Splits, assign_parts
 
-ORIGIN = "synthetic-funnel"
-FIRST_SECOND = 1_735_689_600  # 2025-01-01 00:00 UTC
+_ORIGIN = "synthetic-funnel"
+_FIRST_SECOND = 1_735_689_600  # 2025-01-01 00:00 UTC
 REFERENCE_ROWS = 50_000  # on which signals are brought to zero mean and unit variance
 CLICK_SPREAD = 1.6  # standard deviation of the click logit: oracle AUC near 0.82
-PURCHASE_SPREAD = 1.95  # clicked rows are more alike than all rows, hence the wider spread
+_PURCHASE_SPREAD = 1.95  # clicked rows are more alike than all rows, hence the wider spread
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def generate_funnel(
     rest = np.sqrt(1 - correlation**2) / own.std()
     clicks = _Logit.fit(shared, np.ones_like(shared), CLICK_SPREAD, click_rate)
     purchases = _Logit.fit(
-        correlation * shared + rest * own, clicks(shared), PURCHASE_SPREAD, purchase_rate
+        correlation * shared + rest * own, clicks(shared), _PURCHASE_SPREAD, purchase_rate
     )
     p_click = clicks(shared_seen)
     p_purchase = purchases(correlation * shared_seen + rest * own_seen)
@@ -132,7 +132,7 @@ def load(config: RunConfig, data: Path | None) -> Splits:
     if data is not None:
         raise ValueError(f"--data {data}: synthetic-funnel makes its own rows; leave --data out")
     log = generate_funnel(**_checked_options(config.data.options))
-    part_N = assign_parts(log.table, config.data.split, config.split_seed, ORIGIN)
+    part_N = assign_parts(log.table, config.data.split, config.split_seed, _ORIGIN)
     train, validation, test = (
         log.table.take(pa.array(np.flatnonzero(part_N == part))) for part in range(3)
     )
@@ -141,7 +141,7 @@ def load(config: RunConfig, data: Path | None) -> Splits:
         validation=validation,
         test=test,
         oracle={name: truth_N[part_N == 2] for name, truth_N in _truths(config, log).items()},
-        origin=ORIGIN,
+        origin=_ORIGIN,
     )
 
 
@@ -204,7 +204,7 @@ def _signal(
 
 def _to_table(x: Impressions, click: np.ndarray, purchase: np.ndarray) -> pa.Table:
     names = [f"c{code:02d}" for code in range(CATEGORIES)]
-    stamps = (FIRST_SECOND + x.seconds).astype("datetime64[s]")
+    stamps = (_FIRST_SECOND + x.seconds).astype("datetime64[s]")
     return pa.table(
         {
             "timestamp": pa.array(stamps),

@@ -11,17 +11,17 @@ import numpy as np
 
 SEGMENTS = 6
 CATEGORIES = 12
-DEVICES = 4
-GENDERS = 3  # the last one is "not given"
-POSITIONS = 10
-RECENT = 6  # longest list of recent categories
-AGES = (18, 80)
+_DEVICES = 4
+_GENDERS = 3  # the last one is "not given"
+_POSITIONS = 10
+_RECENT = 6  # longest list of recent categories
+_AGES = (18, 80)
 DAYS = 28
-USER_EXPONENT = 0.75  # users are active more evenly than items are popular
-ITEM_EXPONENT = 1.0
+_USER_EXPONENT = 0.75  # users are active more evenly than items are popular
+_ITEM_EXPONENT = 1.0
 # Share of the traffic at which an id shows half of its own effect. Rarer ids show hardly any: an
 # effect that is seen three times cannot be learned by anyone, and would only widen every gap.
-HALF_EFFECT_SHARE = 1 / 4000
+_HALF_EFFECT_SHARE = 1 / 4000
 
 # Share of a task's logit variance. Linear models reach the first four.
 SHARES = {
@@ -60,12 +60,12 @@ def draw_market(rng: np.random.Generator, users: int, items: int) -> Market:
     shelf = rng.dirichlet(np.full(CATEGORIES, 0.5), SEGMENTS).cumsum(axis=1)
     steps = (np.arange(256) + 0.5) / 256
     return Market(
-        user_share=_zipf(users, USER_EXPONENT),
+        user_share=_zipf(users, _USER_EXPONENT),
         user_id=rng.permutation(users) + 1_000_000,
         user_segment=rng.integers(0, SEGMENTS, users),
-        user_gender=rng.choice(GENDERS, users, p=[0.46, 0.46, 0.08]),
-        user_age=np.clip(18 + rng.gamma(2.6, 8.5, users), *AGES).astype(np.int64),
-        item_share=_zipf(items, ITEM_EXPONENT),
+        user_gender=rng.choice(_GENDERS, users, p=[0.46, 0.46, 0.08]),
+        user_age=np.clip(18 + rng.gamma(2.6, 8.5, users), *_AGES).astype(np.int64),
+        item_share=_zipf(items, _ITEM_EXPONENT),
         item_id=rng.permutation(items) + 1,
         item_category=rng.integers(0, CATEGORIES, items),
         item_price=np.exp(rng.normal(3.0, 0.9, items)),
@@ -86,7 +86,7 @@ class Impressions:
     discount: np.ndarray
     days_since_visit: np.ndarray
     session_minutes: np.ndarray
-    recent: np.ndarray  # [N, RECENT] category codes, −1 behind the list's end
+    recent: np.ndarray  # [N, _RECENT] category codes, −1 behind the list's end
     market: Market
 
     @property
@@ -134,15 +134,15 @@ def draw_impressions(rng: np.random.Generator, market: Market, rows: int) -> Imp
     session = rng.gamma(2.0, 6.0, rows).round(1)
     session[rng.random(rows) < 0.05] = np.nan
     discount = np.where(rng.random(rows) < 0.5, 0.0, rng.beta(2, 5, rows)).round(2)
-    recent = market.taste[market.user_segment[user][:, None], rng.integers(0, 256, (rows, RECENT))]
-    length = rng.integers(0, RECENT + 1, rows)
-    recent[np.arange(RECENT) >= length[:, None]] = -1
+    recent = market.taste[market.user_segment[user][:, None], rng.integers(0, 256, (rows, _RECENT))]
+    length = rng.integers(0, _RECENT + 1, rows)
+    recent[np.arange(_RECENT) >= length[:, None]] = -1
     return Impressions(
         user=user,
         item=_draw(rng, market.item_share, rows),
         seconds=np.sort(seconds),
         device=_draw(rng, np.array([0.5, 0.3, 0.15, 0.05]), rows),
-        position=1 + _draw(rng, 1 / np.arange(1.0, POSITIONS + 1), rows),
+        position=1 + _draw(rng, 1 / np.arange(1.0, _POSITIONS + 1), rows),
         discount=discount,
         days_since_visit=rng.exponential(7.0, rows).round(2),
         session_minutes=session,
@@ -154,13 +154,13 @@ def draw_impressions(rng: np.random.Generator, market: Market, rows: int) -> Imp
 def draw_parts(
     rng: np.random.Generator, users: int, items: int
 ) -> dict[str, dict[str, np.ndarray]]:
-    """The random constants of one task's signal, for each of `SHARES`."""
+    """Draws the random constants of one task's signal, for each of `SHARES`."""
     return {
         "main": {
             "category": rng.normal(size=CATEGORIES),
             "segment": rng.normal(size=SEGMENTS),
-            "device": 0.5 * rng.normal(size=DEVICES),
-            "gender": 0.5 * rng.normal(size=GENDERS),
+            "device": 0.5 * rng.normal(size=_DEVICES),
+            "gender": 0.5 * rng.normal(size=_GENDERS),
             "slope": np.array([0.25, -0.5]),  # of a better position, of log price
         },
         "user": {"effect": rng.normal(size=users)},
@@ -170,7 +170,7 @@ def draw_parts(
             "style": _balanced_signs(rng, CATEGORIES) * rng.uniform(0.7, 1.3, CATEGORIES),
         },
         "price × age": {"turn": rng.uniform(0, 2 * np.pi, 1)},
-        "hour × device": {"peak": rng.uniform(0, 24, 1), "sign": _balanced_signs(rng, DEVICES)},
+        "hour × device": {"peak": rng.uniform(0, 24, 1), "sign": _balanced_signs(rng, _DEVICES)},
         "numbers": {
             "centre": rng.uniform(0.35, 0.65, 4),
             "sign": rng.choice([-1.0, 1.0], 4),
@@ -185,7 +185,7 @@ def part_values(name: str, p: dict[str, np.ndarray], x: Impressions) -> np.ndarr
     match name:
         case "main":
             better, cheap = p["slope"]
-            linear = better * (POSITIONS - x.position) + cheap * np.log(x.price)
+            linear = better * (_POSITIONS - x.position) + cheap * np.log(x.price)
             who = p["segment"][x.segment] + p["gender"][x.gender]
             return linear + who + p["category"][x.category] + p["device"][x.device]
         case "user":
@@ -208,7 +208,7 @@ def part_values(name: str, p: dict[str, np.ndarray], x: Impressions) -> np.ndarr
 
 def _price_fits_age(log_price: np.ndarray, age: np.ndarray, turn: np.ndarray) -> np.ndarray:
     """A bump at the price that an age prefers; the preference swings once between 18 and 80."""
-    wanted = 2.8 + 0.9 * np.sin(2 * np.pi * (age - AGES[0]) / 40 + turn)
+    wanted = 2.8 + 0.9 * np.sin(2 * np.pi * (age - _AGES[0]) / 40 + turn)
     return np.exp(-((log_price - wanted) ** 2) / (2 * 0.6**2))
 
 
@@ -216,7 +216,7 @@ def _unit_numbers(x: Impressions) -> np.ndarray:
     """Four numeric columns brought near [0, 1], shape [4, N]."""
     return np.stack(
         [
-            (x.age - AGES[0]) / 50,
+            (x.age - _AGES[0]) / 50,
             np.log1p(x.days_since_visit) / np.log(25),
             np.log1p(x.session_minutes) / np.log(40),
             (x.rating - 2.4) / 2.6,
@@ -239,7 +239,7 @@ def _balanced_signs(rng: np.random.Generator, count: int) -> np.ndarray:
 
 def _visible(share: np.ndarray) -> np.ndarray:
     """How much of its own effect an id of this popularity shows: s² / (s² + h²)."""
-    return share**2 / (share**2 + HALF_EFFECT_SHARE**2)
+    return share**2 / (share**2 + _HALF_EFFECT_SHARE**2)
 
 
 def _zipf(count: int, exponent: float) -> np.ndarray:

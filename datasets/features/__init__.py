@@ -1,1 +1,42 @@
-"""Features: fitted on training rows, then rows become numbers and ids; see `FeatureEncoder`."""
+"""Features: fitted on training rows, then rows become numbers and ids; see `FeatureEncoder`.
+
+A kind of feature is a `Codec` in a file of its own; `registry.py` names them. `EncoderFit` learns
+chunk by chunk, `extend_encoder` continues an earlier run's encoder.
+"""
+
+from typing import TYPE_CHECKING
+
+from mmoe.doors import lazily
+
+if TYPE_CHECKING:
+    from mmoe.datasets.features.codec import Codec, LookedUp
+    from mmoe.datasets.features.encoder import FeatureEncoder
+    from mmoe.datasets.features.extend_encoder import extend_encoder
+    from mmoe.datasets.features.fit_encoder import EncoderFit
+    from mmoe.datasets.features.ids import IdCodec
+    from mmoe.datasets.features.ragged import RaggedRows
+    from mmoe.datasets.features.registry import codecs_of
+
+__all__ = [
+    "Codec",
+    "EncoderFit",
+    "FeatureEncoder",
+    "IdCodec",
+    "LookedUp",
+    "RaggedRows",
+    "codecs_of",
+    "extend_encoder",
+]
+
+__getattr__ = lazily(
+    __name__,
+    {
+        "codec": ["Codec", "LookedUp"],
+        "encoder": ["FeatureEncoder"],
+        "extend_encoder": ["extend_encoder"],
+        "fit_encoder": ["EncoderFit"],
+        "ids": ["IdCodec"],
+        "ragged": ["RaggedRows"],
+        "registry": ["codecs_of"],
+    },
+)

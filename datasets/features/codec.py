@@ -89,8 +89,8 @@ class LookedUp:
 class Codec(ABC, Generic[FeatureT]):
     """One feature of a run. It holds settings alone; what was learnt is in `rules`.
 
-    A new kind is a config class in `mmoe.config.features`, a codec in a file of its own, and a line
-    in `registry.py` that ties the two.
+    A new kind is a codec in a file of its own, and a config class in `mmoe.config.features` with a
+    line that ties the two.
 
     Args:
         feature: Its settings.

@@ -26,7 +26,7 @@ class CrossColumns:
     labels: list[str]
 
 
-def cross_columns(table: pa.Table, feature: CrossFeature, origin: str) -> CrossColumns:
+def _cross_columns(table: pa.Table, feature: CrossFeature, origin: str) -> CrossColumns:
     """Reads the columns of a cross out of a table.
 
     Raises:
@@ -78,7 +78,7 @@ def cross_keys(cross: CrossColumns, kinds: Sequence[KeyKind]) -> tuple[pa.Chunke
     return pa.chunked_array([keys]), alien_N & ~missing_N
 
 
-class CrossCountFit:
+class _CrossCountFit:
     """Counts the ids of a cross as its files store them; memory grows with the distinct ones."""
 
     def __init__(self, label: str) -> None:
@@ -97,16 +97,16 @@ class CrossCountFit:
         counted = pa.table(columns, names=names).group_by(names).aggregate([([], "count_all")])
         self.rows.add(counted.rename_columns({"count_all": "count"}))
 
-    def finish(self) -> "CountedCross":
+    def finish(self) -> "_CountedCross":
         """Returns the distinct ids and how often each was seen."""
         assert self.rows is not None, "there were training rows"
         table = self.rows.finish()
         columns = [table[name] for name in self.rows.names]
-        return CountedCross(CrossColumns(columns, self.labels), table["count"], self.label)
+        return _CountedCross(CrossColumns(columns, self.labels), table["count"], self.label)
 
 
 @dataclass(frozen=True)
-class CountedCross:
+class _CountedCross:
     """Distinct ids of a cross, as its files store them, and how often each was seen."""
 
     cross: CrossColumns
@@ -123,7 +123,7 @@ class CountedCross:
         return Counts(cross_keys(self.cross, kinds)[0], self.counts, self.label)
 
 
-class CrossKindFit:
+class _CrossKindFit:
     """Finds what kind of ids each column of a cross holds; remembers no value."""
 
     def __init__(self) -> None:
@@ -155,7 +155,7 @@ def _complete(cross: CrossColumns) -> CrossColumns:
     return CrossColumns(columns, cross.labels)
 
 
-class CrossKinds(Section):
+class _CrossKinds(Section):
     """Section of encoder.json: table of crosses → kind of ids of each of their columns."""
 
     name = "crosses"
@@ -173,7 +173,7 @@ class CrossKinds(Section):
 class CrossCodec(IdCodec[CrossFeature]):
     """Codec of columns of ids that are mixed into one id a row."""
 
-    sections = (*IdCodec.sections, CrossKinds())
+    sections = (*IdCodec.sections, _CrossKinds())
 
     @property
     def content(self) -> str:
@@ -192,11 +192,11 @@ class CrossCodec(IdCodec[CrossFeature]):
 
     def start(self, origin: str, codecs: Sequence[Codec[Any]], *, settle: bool = False) -> Any:
         """Returns what counts ids, or finds the kind of each column."""
-        return CrossCountFit(self.label(origin)) if self.counted else CrossKindFit()
+        return _CrossCountFit(self.label(origin)) if self.counted else _CrossKindFit()
 
     def add(self, fit: Any, table: pa.Table, origin: str) -> None:
         """Learns from more training rows."""
-        fit.add(cross_columns(table, self.feature, origin))
+        fit.add(_cross_columns(table, self.feature, origin))
 
     def finish(self, fits: Sequence[Any], rules: Rules) -> None:
         """Makes one table's ids of all the crosses that share it: their keys are integers."""
@@ -210,7 +210,7 @@ class CrossCodec(IdCodec[CrossFeature]):
 
     def encode(self, table: pa.Table, rules: Rules, origin: str) -> Coded:
         """Encodes rows: ids, one column; unseen where an id is of another kind than trained."""
-        cross = cross_columns(table, self.feature, origin)
+        cross = _cross_columns(table, self.feature, origin)
         keys, alien_N = cross_keys(cross, rules["crosses"][self.table])
         ids_N = self.ids(rules).lookup(keys, cross.labels[0])
         ids_N[alien_N] = UNSEEN

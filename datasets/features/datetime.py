@@ -27,24 +27,24 @@ _PARTS: dict[Part, tuple[int, Callable[[pa.ChunkedArray], Any]]] = {
 }
 
 
-def part_rows(part: Part) -> int:
+def _part_rows(part: Part) -> int:
     """Returns the rows of a part's embedding table: missing, unseen (unused), one a value."""
     return FIRST_KNOWN + _PARTS[part][0]
 
 
-def part_ids(local_N: pa.ChunkedArray, part: Part) -> np.ndarray:
+def _part_ids(local_N: pa.ChunkedArray, part: Part) -> np.ndarray:
     """Returns the ids of a part, int32 [N]: 0 where missing, else 2 + the part's value.
 
     Example:
         >>> noon = pa.chunked_array([pa.array([43_200_000_000, None], pa.timestamp("us"))])
-        >>> part_ids(noon, "hour").tolist()
+        >>> _part_ids(noon, "hour").tolist()
         [14, 0]
     """
     values = pc.add(_PARTS[part][1](local_N), FIRST_KNOWN)
     return pc.fill_null(values, MISSING).to_numpy().astype(np.int32)
 
 
-def part_circle(ids_N: np.ndarray, part: Part) -> tuple[np.ndarray, np.ndarray]:
+def _part_circle(ids_N: np.ndarray, part: Part) -> tuple[np.ndarray, np.ndarray]:
     """Returns sine and cosine of a part's angle, float32 [N]; both 0 where missing."""
     angle_N = (2 * np.pi / _PARTS[part][0]) * (ids_N - FIRST_KNOWN)
     missing_N = ids_N == MISSING
@@ -68,7 +68,7 @@ class DatetimeCodec(Codec[DatetimeFeature]):
     def tables(self, rules: Rules) -> list[TableSpec]:
         """Returns a table for each part."""
         named = zip(self.feature.derived_names, self.feature.parts, strict=True)
-        return [TableSpec(name=n, num_rows=part_rows(part), dim=self.dim) for n, part in named]
+        return [TableSpec(name=n, num_rows=_part_rows(part), dim=self.dim) for n, part in named]
 
     def check(self, table: pa.Table, origin: str) -> None:
         """Refuses what is no datetime."""
@@ -77,9 +77,9 @@ class DatetimeCodec(Codec[DatetimeFeature]):
     def encode(self, table: pa.Table, rules: Rules, origin: str) -> Coded:
         """Encodes rows: an id a part, and the point on its circle."""
         local_N = local_datetimes(table, self.feature, origin)
-        parts = [(part_ids(local_N, part), part) for part in self.feature.parts]
+        parts = [(_part_ids(local_N, part), part) for part in self.feature.parts]
         on_circles = parts if self.feature.cyclic else []
-        waves = [wave_N for one in on_circles for wave_N in part_circle(*one)]
+        waves = [wave_N for one in on_circles for wave_N in _part_circle(*one)]
         return Coded(ids=[ids_N for ids_N, _ in parts], dense=waves)
 
     def looked_up(
@@ -87,4 +87,4 @@ class DatetimeCodec(Codec[DatetimeFeature]):
     ) -> list[LookedUp]:
         """Returns its parts."""
         parts = zip(self.encode(table, rules, origin).ids, self.feature.parts, strict=True)
-        return [LookedUp.single(ids_N, part_rows(part)) for ids_N, part in parts]
+        return [LookedUp.single(ids_N, _part_rows(part)) for ids_N, part in parts]

@@ -80,7 +80,7 @@ class FeatureEncoder:
         """
         digest = sha256()
         for name, section in sorted(sections().items()):
-            for mark in section.marks(self.rules[name]):
+            for mark in section.marks(self.rules.get(name, {})):
                 digest.update(mark)
         return digest.hexdigest()[:16]
 

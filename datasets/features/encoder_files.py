@@ -18,8 +18,8 @@ _FORMAT = 1
 
 
 @cache
-def _shape() -> type[Stored]:
-    """encoder.json."""
+def _shape(_: tuple[str, ...]) -> type[Stored]:
+    """encoder.json, with the sections that there are."""
     fields: dict[str, Any] = {"format": (Literal[1], ...), "config": (dict[str, Any], ...)}
     for section in sections().values():
         default = ... if section.required else Field(default_factory=dict)
@@ -35,7 +35,7 @@ def save(folder: Path, config: RunConfig, rules: Rules) -> None:
         # The number keeps names apart that differ in case only, for disks that ignore case.
         content[key] = {
             name: section.write(rule, folder, f"{number:03d}-{name}")
-            for number, (name, rule) in enumerate(rules[key].items())
+            for number, (name, rule) in enumerate(rules.get(key, {}).items())
         }
     target = folder / "encoder.json"
     temporary = target.with_suffix(".json.tmp")
@@ -51,8 +51,8 @@ def load(folder: Path) -> tuple[RunConfig, Rules]:
     """
     file = folder / "encoder.json"
     try:
-        content = read_stored(file, _shape(), "copy the run again")
-        config = config_from_dict(content["config"], origin=str(file))
+        content = read_stored(file, _shape(tuple(sections())), "copy the run again")
+        config = config_from_dict(content["config"], origin=str(file), of_run=True)
         rules = {
             key: {name: section.read(entry, folder) for name, entry in content.get(key, {}).items()}
             for key, section in sections().items()

@@ -44,6 +44,7 @@ def extended_ids(today: IdMap, earlier: IdMap, settings: TableSettings, label: s
             f"continued, and they hash differently; write the column as {earlier.kind}, or train "
             "without --warm-start"
         )
+    # Neither keeps ids, so what was said of known ones stays as it is
     return earlier
 
 

@@ -103,6 +103,7 @@ class Quantiles:
         """Adds more values, float64, none of them NaN."""
         if not len(values):
             return
+        # A value's draw follows from its number, so that chunks play no part
         draws = mix64(np.arange(self.seen, self.seen + len(values), dtype=np.uint64))
         self.seen += len(values)
         self.highest = max(self.highest, float(values.max()))

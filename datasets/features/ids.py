@@ -47,7 +47,7 @@ class _RuleEntry(Stored):
     size: Annotated[Count, Field(gt=0)]
 
 
-class IdTables(Section):
+class _IdTables(Section):
     """Section of encoder.json: table → its `IdMap`; a vocabulary is a Parquet file."""
 
     name = "tables"
@@ -93,7 +93,7 @@ class IdTables(Section):
 class IdCodec(Codec[IdFeatureT]):
     """Codec of a feature that looks ids up, in a table of its own or a shared one."""
 
-    sections = (IdTables(),)
+    sections = (_IdTables(),)
     # How much is read, who gets a row, and how fast rows learn
     free = Codec.free | {
         *("min_count", "max_rows", "admit_after", "evict", "evict_every", "learning_rate"),

@@ -16,7 +16,7 @@ from mmoe.datasets.features.fit_numbers import Moments, Quantiles
 from mmoe.datasets.features.vocabulary import FIRST_KNOWN, MISSING
 
 # Values that quantiles are taken of: then a rank is off by 0.1 % of the rows (standard deviation)
-LARGEST_SAMPLE = 1 << 18
+_LARGEST_SAMPLE = 1 << 18
 # Values sampled over all bucketed features (16 bytes each), and the least for one of them: then a
 # quantile's rank is off by 0.2 % of the rows (standard deviation)
 _SAMPLES = 1 << 22
@@ -91,7 +91,7 @@ class NumberFit:
         sample: Values that quantiles are taken of; exact up to so many, a uniform sample beyond.
     """
 
-    def __init__(self, feature: NumericFeature, sample: int = LARGEST_SAMPLE) -> None:
+    def __init__(self, feature: NumericFeature, sample: int = _LARGEST_SAMPLE) -> None:
         self.feature = feature
         self.moments = Moments()
         self.quantiles = Quantiles(sample, feature.buckets)
@@ -124,7 +124,7 @@ class _StoredRule(Stored):
     edges: list[_Finite]
 
 
-class NumericRules(Section):
+class _NumericRules(Section):
     """Section of encoder.json: feature → its `NumericRule`."""
 
     name = "numeric"
@@ -147,7 +147,7 @@ class NumericRules(Section):
 class NumericCodec(Codec[NumericFeature]):
     """Codec of a column of numbers."""
 
-    sections = (NumericRules(),)
+    sections = (_NumericRules(),)
     content = "buckets"
 
     @property
@@ -174,7 +174,7 @@ class NumericCodec(Codec[NumericFeature]):
     def start(self, origin: str, codecs: Sequence[Codec[Any]]) -> NumberFit:
         """Returns what fits its rule; it samples fewer values the more buckets there are."""
         bucketed = sum(isinstance(c, NumericCodec) and c.feature.buckets > 0 for c in codecs)
-        sample = min(LARGEST_SAMPLE, max(_SMALLEST_SAMPLE, _SAMPLES // max(bucketed, 1)))
+        sample = min(_LARGEST_SAMPLE, max(_SMALLEST_SAMPLE, _SAMPLES // max(bucketed, 1)))
         return NumberFit(self.feature, sample)
 
     def add(self, fit: NumberFit, table: pa.Table, origin: str) -> None:

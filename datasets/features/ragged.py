@@ -97,6 +97,7 @@ def kept_items(
         return None, lengths_N
     keep_V = pc.is_valid(values).to_numpy()
     row_V = np.repeat(np.arange(len(lengths_N)), lengths_N)
+    # max_length counts items that are there: nulls go first
     kept_N = np.bincount(row_V[keep_V], minlength=len(lengths_N))
     if most is not None:
         before_N = np.cumsum(kept_N) - kept_N

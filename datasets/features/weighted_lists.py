@@ -53,6 +53,7 @@ def list_ids(table: pa.Table, feature: ListFeature, origin: str) -> Ragged:
     else:
         values, weights_V = blank_items(values), reader.beside(lengths_N)
     present_V = pc.is_valid(values).to_numpy()
+    # Before lists are cut to max_length: a bad weight is refused wherever it stands
     reader.check(weights_V, present_V, lengths_N)
     keep_V, lengths_N = kept_items(values, lengths_N, feature)
     if keep_V is not None:

@@ -130,7 +130,13 @@ def print_files(
 
 def print_tables(splits: Splits) -> DataPrint:
     """Takes the fingerprint of each table, by some of its rows."""
-    tables = {"train": splits.train, "validation": splits.validation, "test": splits.test}
+    return print_parts(
+        {"train": splits.train, "validation": splits.validation, "test": splits.test}
+    )
+
+
+def print_parts(tables: Mapping[str, pa.Table]) -> DataPrint:
+    """Takes the fingerprint of tables by split, by some of their rows."""
     return DataPrint(
         kind="tables",
         parts={

@@ -40,7 +40,7 @@ def read_file(file: DataFile, names: list[str]) -> pa.Table:
         table = read_parquet(file, own)
     else:
         table = read_ipc(file, own) if kind == "ipc" else read_csv(file, own)
-    return with_folders(table, names, folders)
+    return _with_folders(table, names, folders)
 
 
 def iter_file(
@@ -69,10 +69,10 @@ def iter_file(
     else:
         tables = iter_ipc(file, own, rows) if kind == "ipc" else iter_csv(file, own)
     for table in tables:
-        yield with_folders(table, names, folders)
+        yield _with_folders(table, names, folders)
 
 
-def with_folders(table: pa.Table, names: list[str], folders: dict[str, str | None]) -> pa.Table:
+def _with_folders(table: pa.Table, names: list[str], folders: dict[str, str | None]) -> pa.Table:
     """Adds the folders' columns, as text, and brings all into the order of `names`."""
     if not folders:
         return table

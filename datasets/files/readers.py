@@ -141,6 +141,7 @@ def common_schema(files: Iterable[DataFile], schemas: Iterable[pa.Schema]) -> pa
                     f"{file}: column {field.name!r} holds {field.type}, but {kind} in "
                     f"{sources[field.name]}; write the column with one type"
                 )
+            # The file that made the type as wide as it is, for the refusal
             if widened != kind or field.name not in sources:
                 kinds[field.name], sources[field.name] = widened, file
     return pa.schema(list(kinds.items()))

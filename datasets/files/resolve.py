@@ -8,9 +8,9 @@ from pathlib import Path
 from mmoe.datasets.files.data_file import DataFile, is_address, is_glob, natural_key
 from mmoe.datasets.files.remote import resolve_address
 
-PARQUET_SUFFIXES = (".parquet", ".pq")
-CSV_SUFFIXES = (".csv", ".tsv")
-IPC_SUFFIXES = (".arrow", ".ipc", ".feather", ".arrows")
+_PARQUET_SUFFIXES = (".parquet", ".pq")
+_CSV_SUFFIXES = (".csv", ".tsv")
+_IPC_SUFFIXES = (".arrow", ".ipc", ".feather", ".arrows")
 _COMPRESSED = (".gz", ".bz2", ".zst")
 _MAGIC = {b"PAR1": "parquet", b"ARRO": "ipc"}  # first bytes
 
@@ -112,13 +112,13 @@ def _checked(files: list[DataFile], folder: str) -> list[DataFile]:
 
 def _kind_of_name(name: str) -> str | None:
     name = name.lower()
-    if name.endswith(PARQUET_SUFFIXES):
+    if name.endswith(_PARQUET_SUFFIXES):
         return "parquet"
-    if name.endswith(IPC_SUFFIXES):
+    if name.endswith(_IPC_SUFFIXES):
         return "ipc"
     for suffix in _COMPRESSED:
         name = name.removesuffix(suffix)
-    return "csv" if name.endswith(CSV_SUFFIXES) else None
+    return "csv" if name.endswith(_CSV_SUFFIXES) else None
 
 
 def _is_hidden(name: str) -> bool:

@@ -33,12 +33,13 @@ def write_commented_yaml(path: str | Path, config: RunConfig, reasons: Reasons) 
 
 
 def commented_yaml(config: RunConfig, reasons: Reasons) -> str:
-    """The YAML text; read back it gives the same config."""
+    """Returns the config as commented YAML; read back it gives the same config."""
     lines = [
         "# Inferred from the data; change what you know better. Keys that are not here keep their",
         "# defaults, and a misspelt key is refused.",
         f"name: {_inline(config.name)}",
         f"split_seed: {config.split_seed}",
+        *([f"imports: {_inline(config.imports)}"] if config.imports else []),
         *_data(config, reasons),
         "",
         "features:",

@@ -11,7 +11,7 @@ from mmoe.datasets.values.keys import codes_of
 from mmoe.datasets.values.plain import plain
 
 _LOOKED_AT = 200_000  # rows on which a column is tried against a label
-TOO_GOOD = 0.99  # single-feature AUC
+_TOO_GOOD = 0.99  # single-feature AUC
 _SMOOTHING = 1.0  # rows of the base rate added to each category
 _SURE = 3.3  # standard errors above chance: few rows reach any AUC by luck
 _UNLIKELY = 1e-6
@@ -35,10 +35,10 @@ def too_good(
             continue
         labels_N = task.values_N[rows]
         part = profile.take(rows)
-        value = single_feature_auc(part, table[profile.name].take(pa.array(rows)), labels_N)
-        if value > TOO_GOOD:
+        value = _single_feature_auc(part, table[profile.name].take(pa.array(rows)), labels_N)
+        if value > _TOO_GOOD:
             return f"alone it foretells {task.task.name!r} with AUC {value:.4f}"
-        if implies_label(part, labels_N):
+        if _implies_label(part, labels_N):
             return (
                 f"{task.task.name!r} is 1 in every row where it is not 0, so it seems to be known "
                 "only afterwards; add it if it is not"
@@ -57,7 +57,7 @@ def _same_order(task: GuessedTask, numbers_N: np.ndarray) -> bool:
     both_N = task.observed_N & np.isfinite(numbers_N)
     if both_N.sum() < 20:
         return False
-    left, right = (mid_ranks(values[both_N]) for values in (task.values_N, numbers_N))
+    left, right = (_mid_ranks(values[both_N]) for values in (task.values_N, numbers_N))
     if left.min() == left.max() or right.min() == right.max():
         return False
     return bool(abs(np.corrcoef(left, right)[0, 1]) > 0.999)
@@ -74,17 +74,17 @@ def auc(scores_N: np.ndarray, labels_N: np.ndarray) -> float:
     positives, negatives = int(positive.sum()), int((~positive).sum())
     if not positives or not negatives:
         return float("nan")
-    wins = mid_ranks(scores_N)[positive].sum() - positives * (positives + 1) / 2
+    wins = _mid_ranks(scores_N)[positive].sum() - positives * (positives + 1) / 2
     return float(wins / (positives * negatives))
 
 
-def mid_ranks(values_N: np.ndarray) -> np.ndarray:
+def _mid_ranks(values_N: np.ndarray) -> np.ndarray:
     """Returns ranks from 1; equal values share their mean rank."""
     _, inverse, counts = np.unique(values_N, return_inverse=True, return_counts=True)
     return (np.cumsum(counts) - (counts - 1) / 2)[inverse]
 
 
-def single_feature_auc(
+def _single_feature_auc(
     profile: ColumnProfile, column: pa.ChunkedArray, labels_N: np.ndarray
 ) -> float:
     """Returns a column's own AUC, of either sign: by order, or by rates per value.
@@ -100,7 +100,7 @@ def single_feature_auc(
     if min(positives, negatives) < 5:
         return 0.5
     error = np.sqrt((positives + negatives + 1) / (12 * positives * negatives))
-    if (TOO_GOOD - 0.5) / error < _SURE:
+    if (_TOO_GOOD - 0.5) / error < _SURE:
         return 0.5
     if profile.nature in ("list", "other"):
         return 0.5
@@ -114,7 +114,7 @@ def single_feature_auc(
     return max(max(value, 1 - value) for value in values)
 
 
-def implies_label(profile: ColumnProfile, labels_N: np.ndarray) -> bool:
+def _implies_label(profile: ColumnProfile, labels_N: np.ndarray) -> bool:
     """Returns whether the label is 1 wherever the column is not 0: likely known afterwards."""
     if profile.numbers_N is None:
         return False

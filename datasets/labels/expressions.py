@@ -105,6 +105,7 @@ def evaluate(expression: str, table: pa.Table, origin: str, used_by: str) -> Val
             "of the log"
         ) from None
     shape = (table.num_rows,)
+    # A copy: the rows of a broadcast constant are one number in memory
     missing = np.broadcast_to(values.missing, shape).copy()
     if isinstance(values.data, str):
         raise evaluator.error(f"it is the constant {values.data!r}; name a column")

@@ -40,6 +40,7 @@ def parse(expression: str) -> tuple[ast.expr, dict[str, str]]:
             f"{shown(expression)} is no column and no expression ({reason}); write a column's "
             "name, or such as watch_ms / duration_ms >= 0.9; names with spaces stand in `backticks`"
         ) from None
+    # Names of functions are no columns
     called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
     names = [
         node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and id(node) not in called
@@ -64,10 +65,10 @@ def columns_of(expression: str) -> list[str]:
         >>> columns_of("`watch ms` / duration >= 0.9 and kind in ('ad', 'post')")
         ['watch ms', 'duration', 'kind']
     """
-    return sorted_by_use(parse(expression))
+    return _sorted_by_use(parse(expression))
 
 
-def sorted_by_use(parsed: tuple[ast.expr, dict[str, str]]) -> list[str]:
+def _sorted_by_use(parsed: tuple[ast.expr, dict[str, str]]) -> list[str]:
     """Sorts column names in the order in which they stand in the text."""
     tree, columns = parsed
     uses = [

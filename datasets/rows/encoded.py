@@ -1,6 +1,6 @@
 """Encoded rows in memory, and batches cut out of them."""
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,10 +8,6 @@ import torch
 
 from mmoe.datasets.features.ragged import RaggedRows
 from mmoe.datasets.rows.batch import Batch
-from mmoe.datasets.rows.prefetch import prefetch
-from mmoe.datasets.rows.share import WHOLE, Share
-
-_BATCHES_AHEAD = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,11 +81,6 @@ class EncodedData:
     def __len__(self) -> int:
         return len(self.features)
 
-    def chunks(self, first: int = 0, stop: int | None = None) -> Generator["EncodedData"]:
-        """Rows [first, stop) at once; a stream has many chunks."""
-        stop = len(self) if stop is None else stop
-        yield self if (first, stop) == (0, len(self)) else self.rows(first, stop)
-
     def rows(self, start: int, stop: int) -> "EncodedData":
         """Rows [start, stop), not copied."""
         features, labels = self.features, self.labels
@@ -110,19 +101,6 @@ class EncodedData:
         return EncodedData(
             features=cut, labels=None if labels is None else labels.rows(start, stop)
         )
-
-    def epoch_batches(
-        self, seed: int, epoch: int, size: int, first: int = 0, share: Share = WHOLE
-    ) -> Generator[Batch]:
-        """The batches of an epoch from number `first` on; the order depends on seed and epoch.
-
-        The next ones are made in the background while one is trained on. `share` is what this rank
-        takes of each; it may be no row.
-        """
-        order = np.random.default_rng([seed, epoch]).permutation(len(self))
-        starts = range(first * size, len(self), size)
-        batches = (self.batch(share.of(order[s : s + size])) for s in starts)
-        yield from prefetch(batches, _BATCHES_AHEAD)
 
     def batch(self, rows: np.ndarray | slice, pad_to: int | None = None) -> Batch:
         """The given rows, in that order.

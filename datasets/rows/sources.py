@@ -14,7 +14,13 @@ from mmoe.config import DataConfig, RunConfig, SplitConfig
 from mmoe.datasets.files.data_file import is_address
 from mmoe.datasets.files.readers import Paths, column_names, read_table
 from mmoe.datasets.files.resolve import describe
-from mmoe.datasets.rows.places import MissingColumnError
+from mmoe.datasets.rows.frames import TableLike, as_table, holds_rows, origin_of
+from mmoe.datasets.rows.places import (
+    ROW_COLUMN,
+    MissingColumnError,
+    find_column,
+    visible_columns,
+)
 from mmoe.datasets.rows.projection import column_uses
 from mmoe.datasets.rows.splits import Splits, split_table
 
@@ -48,19 +54,24 @@ def source_names() -> list[str]:
     return ["files", *_BUNDLED]
 
 
-def load_splits(config: RunConfig, data: str | Path | None = None) -> Splits:
+def load_splits(config: RunConfig, data: str | Path | TableLike | None = None) -> Splits:
     """Reads and splits the rows that a run trains on.
 
     Args:
         config: `data.source` says where from; `files` reads `data.path` and splits it, or, with
             `split.by: file`, reads `data.train`, `data.validation` and `data.test`.
         data: Instead of `data.path`; with `split.by: file` the folder that holds the files; for a
-            bundled source the folder of its raw files.
+            bundled source the folder of its raw files. Or rows in memory, which are split.
 
     Raises:
         ValueError: The source is not known, no path is given, a setting would not be read, a column
             is missing, or the rows cannot be read or split.
     """
+    if holds_rows(data):
+        _refuse_rows(config.data, origin_of(data))
+        table, origin = _held_table(config, data)
+        train, validation, test = split_table(table, config.data.split, config.split_seed, origin)
+        return Splits(train=train, validation=validation, test=test, origin=origin)
     if config.data.source != "files":
         load = _bundled(config.data.source, "load")
         return load(config, None if data is None else Path(data))
@@ -140,23 +151,27 @@ def below(folder: str | Path | None, paths: str | list[str]) -> str | list[str]:
     return f"{at.rstrip('/')}/{paths}" if is_address(at) else str(Path(at) / paths)
 
 
-def load_test(config: RunConfig, data: str | Path | None = None) -> HeldOut:
+def load_test(config: RunConfig, data: str | Path | TableLike | None = None) -> HeldOut:
     """The rows that `mmoe evaluate` reports on.
 
     Args:
         config: The run's config.
         data: None: the run's own test split. For `files`: every row of this file, folder or glob.
-            For a bundled source: the folder of its raw files, whose test split is taken.
+            For a bundled source: the folder of its raw files, whose test split is taken. Or rows
+            in memory, all of them.
     """
+    # The split's column is not needed: nothing is split here.
+    unsplit = config.model_copy(
+        update={"data": config.data.model_copy(update={"split": SplitConfig()})}
+    )
+    if holds_rows(data):
+        table, origin = _held_table(unsplit, data)
+        return HeldOut(table=table, oracle=None, origin=origin)
     if data is None or config.data.source != "files":
         splits = load_splits(config, data)
         return HeldOut(table=splits.test, oracle=splits.oracle, origin=splits.origin)
     origin = describe(data)
     there = column_names(data)
-    # The split's column is not needed: nothing is split here.
-    unsplit = config.model_copy(
-        update={"data": config.data.model_copy(update={"split": SplitConfig()})}
-    )
     # Text stays text: types guessed from these rows might differ from those of training.
     table = _read(data, column_uses(unsplit, there), infer_types=False)
     return HeldOut(table=_with_rows(table, origin), oracle=None, origin=origin)
@@ -190,6 +205,29 @@ def _by_file(config: RunConfig, folder: str | Path | None) -> Splits:
         test=tables["test"],
         origin=origin,
     )
+
+
+def _held_table(config: RunConfig, data: TableLike) -> tuple[pa.Table, str]:
+    """The columns that the run uses of rows in memory, and what errors call them."""
+    table, origin = as_table(data), origin_of(data)
+    there = visible_columns(table)
+    uses = column_uses(config, there)
+    for name, used_by in uses.items():
+        find_column(table, name, origin, used_by)
+    return table.select([*uses, ROW_COLUMN]), origin
+
+
+def _refuse_rows(data: DataConfig, origin: str) -> None:
+    """Settings that rows in memory would leave unread are mistakes."""
+    wrong = None
+    if data.source != "files":
+        wrong = f"data.source: {data.source} makes its own rows, or reads them; set files"
+    elif data.split.by == "file":
+        wrong = "data.split.by: file reads data.train and data.test; set random, hash, time or day"
+    elif data.input == "stream":
+        wrong = "data.input: stream reads files; set auto or memory"
+    if wrong is not None:
+        raise ValueError(f"{wrong}: the rows to train on are a {origin} in memory")
 
 
 def _read(paths: Paths, uses: dict[str, str], *, infer_types: bool = True) -> pa.Table:

@@ -1,10 +1,10 @@
 """Rows that are read while they are trained on, in memory that the config bounds.
 
 `open_stream` finds the files and splits them, `StreamSplits.fit` learns the encoder in one pass,
-and each split (`StreamRows`) gives shuffled batches or, for evaluation, chunks in file order.
+and each split is a `BatchSource` whose rows `StreamRows` reads and encodes while they are used.
 """
 
-from mmoe.datasets.stream.lanes import describe_lanes
+from mmoe.datasets.rows.lanes import describe_lanes
 from mmoe.datasets.stream.open import StreamSplits, every_row, open_stream
 from mmoe.datasets.stream.rows import StreamRows
 from mmoe.datasets.stream.size import wants_stream

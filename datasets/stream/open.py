@@ -14,6 +14,7 @@ from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.features.fit_encoder import EncoderFit
 from mmoe.datasets.files.readers import column_names
 from mmoe.datasets.labels.encode import TrainableCheck, encode_labels
+from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.days import NO_PART
 from mmoe.datasets.rows.prefetch import prefetch
 from mmoe.datasets.rows.projection import column_uses
@@ -63,9 +64,15 @@ class StreamSplits:
         check.finish(self.origin)
         return FeatureEncoder.of(fit)
 
-    def rows(self, name: str, encoder: FeatureEncoder) -> StreamRows:
-        """The split `name`, encoded while it is read."""
-        return StreamRows(getattr(self, name), self.config, encoder)
+    def rows(self, name: str, encoder: FeatureEncoder) -> BatchSource:
+        """The split `name`, encoded while it is read; kept where the buffer holds all splits."""
+        streaming = self.config.data.streaming
+        rows = sum(len(getattr(self, split)) for split in _NAMES)
+        return BatchSource(
+            StreamRows(getattr(self, name), self.config, encoder),
+            streaming,
+            keeps_chunks=rows <= streaming.shuffle_buffer_rows,
+        )
 
     def fingerprint(self) -> str:
         """Of the files, their rows and how they are split: what resuming relies on."""
@@ -155,7 +162,7 @@ def _carved(source: StreamSource, share: SplitConfig, seed: int) -> dict[str, Sp
     }
 
 
-def every_row(config: RunConfig, encoder: FeatureEncoder, data: str | Path) -> StreamRows:
+def every_row(config: RunConfig, encoder: FeatureEncoder, data: str | Path) -> BatchSource:
     """Rows of other files than those of the run, none left out: to evaluate on.
 
     Text stays text: types guessed from these rows might differ from those of training.
@@ -166,4 +173,4 @@ def every_row(config: RunConfig, encoder: FeatureEncoder, data: str | Path) -> S
     )
     uses = column_uses(unsplit, column_names(data))
     source = survey(data, uses, config.data.streaming.chunk_rows, infer_types=False)
-    return StreamRows(_whole(source), unsplit, encoder)
+    return BatchSource(StreamRows(_whole(source), unsplit, encoder), config.data.streaming)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from mmoe.datasets.stream.order import Take
+from mmoe.datasets.rows.order import Take
 from mmoe.datasets.stream.parts import Parts
 from mmoe.datasets.stream.source import MOVE, StreamSource
 

@@ -56,6 +56,7 @@ def local_datetimes(table: pa.Table, feature: DatetimeFeature, origin: str) -> p
     if pa.types.is_date(kind):
         reader.refuse_unit(str(kind))
         reader.refuse_hours(f"holds {kind}, which has no time of day")
+        # Not shifted: a date is that day in every zone
         days = column.cast(pa.date64()).cast(pa.int64())
         return _whole(days, "ms", reader, _DATETIMES).cast(pa.timestamp("us"))
     if pa.types.is_timestamp(kind):

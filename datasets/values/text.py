@@ -8,7 +8,7 @@ from mmoe.datasets.values.arrow import pc
 from mmoe.datasets.values.plain import is_text
 
 # What pandas and Spark write for a missing number. In a column of words these stay words.
-MISSING_WORDS = (
+_MISSING_WORDS = (
     "", "NA", "N/A", "n/a", "#N/A", "nan", "NaN", "NAN", "-nan", "null", "NULL", "Null",
     "None", "none", "<NA>", "\\N",
 )  # fmt: skip
@@ -21,7 +21,7 @@ _GLANCE = 200  # values looked at before whole columns are tried
 
 def blank_to_null(values: pa.ChunkedArray) -> pa.ChunkedArray:
     """Turns words that mean "missing" into null."""
-    is_missing = pc.is_in(values, pa.array(MISSING_WORDS, values.type))
+    is_missing = pc.is_in(values, pa.array(_MISSING_WORDS, values.type))
     return pc.if_else(is_missing, pa.scalar(None, values.type), values)
 
 

@@ -116,6 +116,8 @@ class CheckpointFolder:
             keep: How many of the latest are kept; others go, but for the best.
         """
         index = self.index() if self.exists() else {}
+        # A step is on disk before it has its name, and has its name before index.json says so:
+        # whatever a power cut leaves, index.json names whole steps
         (temporary / "state.json").write_text(state, encoding="utf-8")
         flush(temporary / "state.json")
         flush(temporary)
@@ -132,6 +134,7 @@ class CheckpointFolder:
         pointer.write_text(json.dumps(index), encoding="utf-8")
         flush(pointer)
         pointer.replace(self.path / "index.json")
+        # Last: until then index.json named the steps before
         self._remove_all_but(_named(index))
 
     def remove_strays(self) -> None:

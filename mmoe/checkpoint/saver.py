@@ -85,6 +85,7 @@ class CheckpointSaver:
             self._group = dist.new_group(backend="gloo")
         text = json.dumps(state, allow_nan=False)
         writer = StepWriter(self.folder, step, text, best=best, keep=self.keep)
+        # What every rank has whole, rank 0 alone writes
         held = {
             f"{state}/{name}": local_shards(value)
             for state, tensors in (("model", model), ("training", training))
@@ -95,6 +96,7 @@ class CheckpointSaver:
             self._write(writer, held)
             self._raise()
             return
+        # The next step changes the tensors while they are written
         copies = self._copies(held)
         self._thread = threading.Thread(
             target=self._write, args=(writer, copies), name="checkpoint", daemon=True

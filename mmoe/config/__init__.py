@@ -1,9 +1,11 @@
 """What a run is: pydantic models read from YAML. Imports no torch."""
 
-from mmoe.config.base import Feature
 from mmoe.config.data import DataConfig, SplitConfig, StreamingConfig
 from mmoe.config.datetimes import DatetimeFeature, Part, TimeUnit
+from mmoe.config.experts import EXPERTS, TOWERS, ExpertConfig, TowerConfig
+from mmoe.config.feature import Feature
 from mmoe.config.features import (
+    FEATURES,
     CategoricalFeature,
     CrossFeature,
     FeatureConfig,
@@ -13,20 +15,25 @@ from mmoe.config.features import (
     TableConfig,
     TableSettings,
 )
+from mmoe.config.gates import GATES, GateConfig, LearnedGateConfig
 from mmoe.config.loading import config_from_dict, dump_config, load_config, set_values
-from mmoe.config.model import CapacityConfig, ExpertConfig, GateConfig, ModelConfig, TowerConfig
+from mmoe.config.metrics import METRICS, MetricConfig
+from mmoe.config.model import MODELS, CapacityConfig, ModelConfig
+from mmoe.config.optimizers import EmbeddingOptimizerConfig, OptimizerConfig
 from mmoe.config.parallel import ParallelConfig, ScoringPrecision, TablePlacement
 from mmoe.config.run import RunConfig
 from mmoe.config.specs import FeatureSpec, ManagedIds, TableSpec
-from mmoe.config.tasks import TaskConfig
-from mmoe.config.training import (
-    DeviceKind,
-    EmbeddingOptimizerConfig,
-    OptimizerConfig,
-    TrainingConfig,
-)
+from mmoe.config.tasks import TASKS, TaskConfig
+from mmoe.config.training import DeviceKind, TrainingConfig
 
 __all__ = [
+    "EXPERTS",
+    "FEATURES",
+    "GATES",
+    "METRICS",
+    "MODELS",
+    "TASKS",
+    "TOWERS",
     "CapacityConfig",
     "CategoricalFeature",
     "CrossFeature",
@@ -40,8 +47,10 @@ __all__ = [
     "FeatureSpec",
     "GateConfig",
     "IdFeature",
+    "LearnedGateConfig",
     "ListFeature",
     "ManagedIds",
+    "MetricConfig",
     "ModelConfig",
     "NumericFeature",
     "OptimizerConfig",

@@ -1,48 +1,16 @@
-"""The base of every config model: unknown keys are errors, values are frozen."""
+"""Base classes of config models: unknown keys are errors, values are frozen."""
 
-from collections.abc import Collection
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from mmoe.plugins import MODULE_NAME
+
 Name = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_\-]*$", max_length=200)]
+ModuleName = Annotated[str, Field(pattern=MODULE_NAME, max_length=200)]
 
 
 class Strict(BaseModel):
-    """A config section. Unknown keys are refused, so a misspelt key never passes in silence."""
+    """A config section that refuses unknown keys, so that no misspelt one passes in silence."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class Feature(Strict):
-    """What a run asks of a feature of any kind; a kind says what is otherwise with it."""
-
-    if TYPE_CHECKING:  # every kind has them, each at its place in the run's files
-        kind: Any
-        name: Any
-        dim: Any
-
-    derived_are: ClassVar[str] = "parts"  # what `derived_names` are names of, in an error
-
-    @property
-    def source_columns(self) -> list[str]:
-        """All columns it is read from."""
-        raise NotImplementedError
-
-    @property
-    def derived_names(self) -> list[str]:
-        """Names of further features and tables that it makes."""
-        return []
-
-    @property
-    def table_names(self) -> list[str]:
-        """The embedding tables that it looks up."""
-        return self.derived_names
-
-    @property
-    def id_columns(self) -> int:
-        """Of how many columns one of its ids is made."""
-        return 1
-
-    def check_tables(self, shared: Collection[str]) -> None:
-        """Raises a ValueError where it does not go with the tables under `tables`."""

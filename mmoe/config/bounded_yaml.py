@@ -1,4 +1,4 @@
-"""YAML whose aliases cannot stand for more than a config needs."""
+"""Loads YAML whose aliases cannot stand for more than a config needs."""
 
 from typing import Any, cast
 
@@ -8,11 +8,11 @@ _MOST_REPEATED = 100_000  # values; a config of a thousand features has about te
 
 
 class RepeatsTooMuchError(yaml.YAMLError):
-    """Aliases within aliases: a few hundred bytes that stand for millions of values."""
+    """Refusal of aliases within aliases: a few hundred bytes for millions of values."""
 
 
 class BoundedLoader(yaml.SafeLoader):
-    """A SafeLoader that refuses such documents before it makes a value of them.
+    """A SafeLoader that refuses documents with too many values, before it makes any.
 
     A value that looks like a date and is none, or that a tag calls what it is not, is a YAMLError
     too (PyYAML lets whatever Python says of it through).
@@ -22,7 +22,7 @@ class BoundedLoader(yaml.SafeLoader):
     """
 
     def compose_document(self) -> yaml.Node | None:
-        """The document's nodes.
+        """Returns the document's nodes, counted.
 
         Raises:
             RepeatsTooMuchError: Written out, aliases would add more values than a config may have.
@@ -39,7 +39,7 @@ class BoundedLoader(yaml.SafeLoader):
         return node
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        """The node's value."""
+        """Returns a node's value."""
         try:
             return super().construct_object(node, deep)
         except (ValueError, LookupError, AttributeError, TypeError) as error:

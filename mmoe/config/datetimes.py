@@ -1,4 +1,4 @@
-"""Features out of datetimes."""
+"""Features made of datetimes."""
 
 import difflib
 from typing import Literal
@@ -6,7 +6,8 @@ from zoneinfo import available_timezones
 
 from pydantic import Field, field_validator, model_validator
 
-from mmoe.config.base import Feature, Name
+from mmoe.config.base import Name
+from mmoe.config.feature import Feature
 
 Part = Literal[
     "minute",
@@ -49,12 +50,12 @@ class DatetimeFeature(Feature):
 
     @property
     def source_column(self) -> str:
-        """The column it is read from."""
+        """Name of the column that it is read from."""
         return self.column or self.name
 
     @property
     def source_columns(self) -> list[str]:
-        """All columns it is read from."""
+        """Names of all columns that it is read from."""
         return [self.source_column]
 
     @property

@@ -1,12 +1,14 @@
 """Features and the embedding tables they look up."""
 
 from collections.abc import Collection
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from mmoe.config.base import Feature, Name, Strict
+from mmoe.config.base import Name, Strict
 from mmoe.config.datetimes import DatetimeFeature
+from mmoe.config.feature import Feature
+from mmoe.config.kinds import Kinds
 
 # Keys that go with encoding managed, and those that go with the others
 _OF_MANAGED = ("rows", "admit_after", "evict", "evict_every")
@@ -317,7 +319,14 @@ class CrossFeature(IdFeature):
         return self
 
 
-FeatureConfig = Annotated[
-    NumericFeature | CategoricalFeature | ListFeature | CrossFeature | DatetimeFeature,
-    Field(discriminator="kind"),
-]
+# Config class → codec; what is not imported here needs NumPy and PyArrow
+FEATURES = Kinds("feature", Feature)
+FEATURES.add("numeric", NumericFeature, "mmoe.datasets.features.numeric:NumericCodec")
+FEATURES.add(
+    "categorical", CategoricalFeature, "mmoe.datasets.features.categorical:CategoricalCodec"
+)
+FEATURES.add("list", ListFeature, "mmoe.datasets.features.list:ListCodec")
+FEATURES.add("cross", CrossFeature, "mmoe.datasets.features.cross:CrossCodec")
+FEATURES.add("datetime", DatetimeFeature, "mmoe.datasets.features.datetime:DatetimeCodec")
+
+FeatureConfig = Feature  # of any kind that there is

@@ -2,6 +2,7 @@
 
 import difflib
 import io
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
@@ -10,15 +11,20 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from mmoe.config.bounded_yaml import BoundedLoader, RepeatsTooMuchError
+from mmoe.config.kinds import kinds_of
 from mmoe.config.run import RunConfig
+from mmoe.plugins import MODULE_NAME, import_for_run, import_modules
 
 
-def load_config(path: str | Path, overrides: Iterable[str] = ()) -> RunConfig:
+def load_config(
+    path: str | Path, overrides: Iterable[str] = (), *, of_run: bool = False
+) -> RunConfig:
     """Reads a YAML config and applies `key.path=value` overrides.
 
     Args:
         path: A YAML file.
         overrides: Such as `["training.epochs=3", "seed=1"]`; values are YAML.
+        of_run: As for `config_from_dict`; so is any config that lies in a run's folder.
 
     Raises:
         ValueError: The file cannot be read, is no mapping, or a key or value is wrong. The message
@@ -50,7 +56,12 @@ def load_config(path: str | Path, overrides: Iterable[str] = ()) -> RunConfig:
         raw = set_values(raw, overrides)
     except RecursionError:
         raise ValueError(f"{path}: a value contains itself (an alias to its own anchor)") from None
-    return config_from_dict(raw, origin=str(path))
+    return config_from_dict(raw, origin=str(path), of_run=of_run or _lies_in_run(path))
+
+
+def _lies_in_run(path: Path) -> bool:
+    marks = (path.with_name("mmoe.json"), path.parent / "vocabulary" / "encoder.json")
+    return path.name == "config.yaml" and any(mark.exists() for mark in marks)
 
 
 _TOO_DEEP = "its lists or sections are nested too deeply"
@@ -81,12 +92,31 @@ class _UniqueKeys(BoundedLoader):
 _MERGE = "tag:yaml.org,2002:merge"
 
 
-def config_from_dict(raw: Mapping[str, Any], origin: str = "config") -> RunConfig:
-    """Validates a plain mapping; `origin` (a file name) starts every error message."""
+def config_from_dict(
+    raw: Mapping[str, Any], origin: str = "config", *, of_run: bool = False
+) -> RunConfig:
+    """Validates a plain mapping; what it names under `imports` is imported first.
+
+    Args:
+        raw: As YAML gives it.
+        origin: A file name; starts every error message.
+        of_run: It is a file of a run's folder, which may be anybody's: nothing is imported then
+            that has not been imported already, or installed as a plugin (`mmoe.plugins`).
+
+    Raises:
+        ValueError: A key or value is wrong, or a module is not allowed or cannot be imported.
+    """
+    names = raw.get("imports")
+    if isinstance(names, list) and all(_is_module(name) for name in names):  # else refused below
+        (import_for_run if of_run else import_modules)(names, origin)
     try:
         return RunConfig.model_validate(raw)
     except ValidationError as error:
-        raise ValueError(f"{origin}: {_explain(error)}") from None
+        raise ValueError(f"{origin}: {_explain(error)}{_hint(error, names)}") from None
+
+
+def _is_module(name: object) -> bool:
+    return isinstance(name, str) and re.fullmatch(MODULE_NAME, name) is not None
 
 
 def dump_config(config: RunConfig) -> str:
@@ -182,7 +212,29 @@ def _wrong_kind(where: str, problem: Any) -> str:
     if problem["type"] == "union_tag_not_found":
         return f"{where}.{key}: is required, but missing"
     expected, tag = problem["ctx"]["expected_tags"], problem["ctx"]["tag"]
-    return f"{where}.{key}: expected one of {expected}, got {tag!r}"
+    there_are = f"expected one of {expected}" if expected else "there is none of one's own"
+    return f"{where}.{key}: {there_are}, got {tag!r}"
+
+
+def _hint(error: ValidationError, imports: Any) -> str:
+    """Where a kind is not known, and is no misspelt one: its module may not have been imported."""
+    problem = _first_problem(error)
+    context = problem.get("ctx", {})
+    if problem["type"] == "union_tag_invalid":
+        kind = problem["input"].get(context["discriminator"].strip("'"))
+        known = context["expected_tags"]
+    elif problem["type"] == "literal_error" and problem["loc"][-1] == "kind":
+        kind, known = problem["input"], context["expected"]
+    else:
+        return ""
+    if not isinstance(kind, str) or difflib.get_close_matches(
+        kind, re.findall(r"'([^']*)'", known), n=1
+    ):
+        return ""
+    imported = f"imported: {', '.join(imports)}" if imports else "none is imported"
+    return (
+        f"; a kind of one's own needs its module under `imports`, or --import MODULE ({imported})"
+    )
 
 
 def _first_problem(error: ValidationError) -> Any:
@@ -214,18 +266,19 @@ def _known_keys(model: type[BaseModel], parents: tuple[int | str, ...]) -> list[
 def _inside(annotation: Any, part: int | str) -> list[Any]:
     """What an annotation holds at one part of pydantic's location of an error.
 
-    A part is a key, a position, or the kind by which a union tells its models apart.
+    A part is a key, a position, or the kind of a section that has to name it.
     """
+    kinds = kinds_of(annotation)
+    if kinds is not None:
+        if kinds.default is None:
+            return [kinds.config_class(str(part))]
+        return [inside for model in kinds.classes() for inside in _inside(model, part)]
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         field = annotation.model_fields.get(str(part))
-        return [] if field is None else [Annotated[field.annotation, field]]
+        return [] if field is None else [field.annotation]
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        plain, *notes = arguments
-        told_by = next((n.discriminator for n in notes if getattr(n, "discriminator", None)), None)
-        if told_by is None:
-            return _inside(plain, part)
-        return [m for m in models_in(plain) if m.model_fields[told_by].default == part]
+        return _inside(arguments[0], part)
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return [arguments[1]]
     if isinstance(origin, type) and issubclass(origin, list | tuple):
@@ -233,11 +286,14 @@ def _inside(annotation: Any, part: int | str) -> list[Any]:
     return [inside for argument in arguments for inside in _inside(argument, part)]
 
 
-def models_in(annotation: Any) -> list[type[BaseModel]]:
-    """Returns the sections that a value of this type holds."""
+def models_in(annotation: Any, *, expand: bool = True) -> list[type[BaseModel]]:
+    """Returns the sections that a value of this type holds; `expand`: of every kind."""
+    kinds = kinds_of(annotation) if expand else None
+    if kinds is not None:
+        return kinds.classes()
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
-    return [model for part in get_args(annotation) for model in models_in(part)]
+    return [m for part in get_args(annotation) for m in models_in(part, expand=expand)]
 
 
 def _one_line(error: Exception) -> str:

@@ -1,126 +1,13 @@
-"""The network: experts, gates, towers."""
+"""The network: which model, and its sizes. A kind is a class, and a line in `MODELS`."""
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from mmoe.config.base import Strict
-
-Activation = Literal["relu", "gelu", "silu"]
-GateKind = Literal[
-    "softmax",
-    "top_k",
-    "noisy_top_k",
-    "switch",
-    "gshard",
-    "cosine",
-    "sigmoid",
-    "dselect_k",
-    "static",
-]
-Width = Annotated[int, Field(ge=1, le=1_000_000)]
-
-
-class ExpertConfig(Strict):
-    """One expert: an MLP. Its last width is the expert's output width."""
-
-    hidden: list[Width] = Field(default=[256, 128], min_length=1, description="width of each layer")
-    activation: Literal["relu", "gelu", "silu", "swiglu"] = Field(
-        default="relu", description="after each layer"
-    )
-    output_activation: Literal["same", "none", "relu", "gelu", "silu", "swiglu"] = Field(
-        default="same", description="of the last layer; same: as the others; none: it has none"
-    )
-    norm: Literal["layer", "batch"] | None = Field(
-        default=None, description="before each activation; batch: over each expert's own rows"
-    )
-    dropout: float = Field(default=0.0, ge=0, lt=1, description="after each activation")
-
-
-class GateConfig(Strict):
-    """How a gate mixes experts, and what keeps it balanced.
-
-    The settings up to `balance_scope` go with every kind; the others say with which. A setting that
-    does not go with the kind is refused, unless it has its default.
-    """
-
-    kind: GateKind = Field(default="softmax", description="see mmoe/mixture/README.md")
-    k: int | None = Field(
-        default=None,
-        ge=1,
-        description="experts a gate picks for one sample; null: 2, and all of them where kind is "
-        "static; softmax always weighs all, switch picks 1 and gshard 2",
-    )
-    hidden: list[Width] = Field(
-        default_factory=list, description="layers of a gate MLP; [] = linear"
-    )
-    temperature: float = Field(default=1.0, gt=0, description="logits are divided by it")
-    dropout: float = Field(
-        default=0.0, ge=0, lt=1, description="probability that a gate does without an expert"
-    )
-    z_loss: float = Field(default=0.0, ge=0, description="coefficient: keeps logits small")
-    balance_loss: float | None = Field(
-        default=None, ge=0, description="coefficient: even loads; null: 0.01 for switch and gshard"
-    )
-    balance_scope: Literal["gate", "all"] = Field(
-        default="gate", description="whose loads are to be even: each gate's, or their sum"
-    )
-    softmax: Literal["after", "before"] = Field(
-        default="after", description="top_k, cosine, static: after the selection or before it"
-    )
-    importance_loss: float = Field(default=0.01, ge=0, description="noisy_top_k: coefficient")
-    load_loss: float = Field(default=0.01, ge=0, description="noisy_top_k: coefficient")
-    jitter: float = Field(default=0.0, ge=0, lt=1, description="switch: noise on the input")
-    projection_dim: Width = Field(default=256, description="cosine: width of the projection")
-    normalize: bool = Field(default=True, description="sigmoid: weights add up to 1")
-    bias_speed: float = Field(default=0.001, ge=0, description="sigmoid: 0 = no balancing")
-    per_sample: bool = Field(default=True, description="dselect_k: false = one choice per task")
-    gamma: float = Field(default=1.0, gt=0, description="dselect_k: width of the smooth step")
-    entropy_loss: float = Field(default=0.01, ge=0, description="dselect_k: coefficient")
-    code_loss: float = Field(default=1.0, ge=0, description="dselect_k: coefficient")
-
-    @property
-    def picks(self) -> int | None:
-        """How many experts a gate picks for one sample; None: it weighs all of them."""
-        fixed = {"softmax": None, "switch": 1, "gshard": 2}
-        if self.kind in fixed:
-            return fixed[self.kind]
-        return self.k if self.k is not None or self.kind == "static" else 2
-
-    @model_validator(mode="after")
-    def _settings_go_with_the_kind(self) -> "GateConfig":
-        for name, kinds in _GATE_SETTINGS.items():
-            default = GateConfig.model_fields[name].default
-            if self.kind not in kinds and getattr(self, name) != default:
-                raise ValueError(
-                    f"{name} goes with kind {' or '.join(kinds)}, but kind is {self.kind}; "
-                    f"remove {name}, or change kind"
-                )
-        # 2 was the default in configs written before there were other kinds.
-        if self.kind == "softmax" and self.k not in (None, 2):
-            raise ValueError(
-                f"k is {self.k}, but softmax gates weigh all experts; remove k or set kind to top_k"
-            )
-        if self.kind in ("switch", "gshard") and self.k not in (None, self.picks):
-            raise ValueError(f"k is {self.k}, but {self.kind} always picks {self.picks}; remove k")
-        if self.hidden and (self.kind == "static" or not self.per_sample):
-            raise ValueError("hidden must be []: this gate reads no input")
-        return self
-
-
-_GATE_SETTINGS = {
-    "softmax": ("top_k", "cosine", "static"),
-    "importance_loss": ("noisy_top_k",),
-    "load_loss": ("noisy_top_k",),
-    "jitter": ("switch",),
-    "projection_dim": ("cosine",),
-    "normalize": ("sigmoid",),
-    "bias_speed": ("sigmoid",),
-    "per_sample": ("dselect_k",),
-    "gamma": ("dselect_k",),
-    "entropy_loss": ("dselect_k",),
-    "code_loss": ("dselect_k",),
-}
+from mmoe.config.experts import ExpertConfig, TowerConfig
+from mmoe.config.gates import GateConfig
+from mmoe.config.kinds import HasKinds, Kinds
 
 
 class CapacityConfig(Strict):
@@ -149,20 +36,13 @@ class CapacityConfig(Strict):
         return self
 
 
-class TowerConfig(Strict):
-    """One task's head over its mixture."""
-
-    hidden: list[Width] = Field(default=[64], description="width of each layer; [] = linear")
-    activation: Activation = Field(default="relu", description="after each of them")
-    dropout: float = Field(default=0.0, ge=0, lt=1, description="after each activation")
-
-
-class ModelConfig(Strict):
+class ModelConfig(HasKinds):
     """Which model, and its sizes. `kind` is a setting of one module, `MultiGateMixture`."""
 
-    kind: Literal["mmoe", "shared_bottom", "single_task", "omoe", "cgc", "ple", "esmm"] = Field(
-        default="mmoe", description="which experts there are, and which gates see them"
-    )
+    title: ClassVar[str] = ""  # what a report calls the model; default: its kind
+    has_gates: ClassVar[bool] = True  # whether tasks weigh experts
+
+    kind: Any = Field(description="which experts there are, and which gates see them")
     embedding_dim: int = Field(
         default=16, ge=4, le=4096, multiple_of=4, description="of tables that set no dim"
     )
@@ -185,21 +65,30 @@ class ModelConfig(Strict):
         default="auto", description="padded: every expert computes as many rows as the capacity"
     )
 
-    @property
-    def has_gates(self) -> bool:
-        """Whether tasks weigh experts; with one network for all, or one for each, none does."""
-        return self.kind not in ("shared_bottom", "single_task")
+    if TYPE_CHECKING:
+
+        def __init__(self, **keys: Any) -> None: ...
 
     @property
     def depth(self) -> int:
         """How many levels of experts follow one another."""
-        return self.levels if self.kind == "ple" else 1
+        return 1
+
+    @property
+    def visible_experts(self) -> int:
+        """How many experts a task's gate sees."""
+        return self.num_experts
+
+    @property
+    def pool_title(self) -> str:
+        """What a report says of its experts."""
+        return f"{self.num_experts} expert{'s' * (self.num_experts > 1)}"
 
     @model_validator(mode="after")
     def _execution_is_possible(self) -> "ModelConfig":
         if self.execution == "padded" and self.capacity is None:
             raise ValueError("execution is padded, which needs a capacity; set capacity or auto")
-        if self.execution == "padded" and self.expert.norm == "batch":
+        if self.execution == "padded" and self.expert.uses_batch:
             raise ValueError(
                 "execution is padded, whose rows of zeros expert.norm batch would count; set "
                 "execution to auto"
@@ -209,17 +98,111 @@ class ModelConfig(Strict):
     @model_validator(mode="after")
     def _k_within_what_a_gate_sees(self) -> "ModelConfig":
         picks = self.gate.picks
-        if picks is None:
-            return self
-        visible = {
-            "shared_bottom": 1,
-            "single_task": 1,
-            "cgc": self.shared_experts + self.task_experts,
-            "ple": self.shared_experts + self.task_experts,
-        }.get(self.kind, self.num_experts)
-        if picks > visible:
+        if picks is not None and picks > self.visible_experts:
             raise ValueError(
-                f"gate.k is {picks}, but a gate of {self.kind} sees {visible} "
+                f"gate.k is {picks}, but a gate of {self.kind} sees {self.visible_experts} "
                 f"expert(s); lower gate.k or add experts"
             )
         return self
+
+
+class MMoEConfig(ModelConfig):
+    """Every task has a gate of its own over one pool of experts."""
+
+    title: ClassVar[str] = "MMoE"
+    kind: Literal["mmoe"] = "mmoe"
+
+
+class SharedBottomConfig(ModelConfig):
+    """One network for all tasks."""
+
+    title: ClassVar[str] = "Shared-Bottom"
+    has_gates: ClassVar[bool] = False
+    kind: Literal["shared_bottom"] = "shared_bottom"
+
+    @property
+    def visible_experts(self) -> int:
+        """The network."""
+        return 1
+
+    @property
+    def pool_title(self) -> str:
+        """What a report says of its experts."""
+        return "1 shared network"
+
+
+class SingleTaskConfig(ModelConfig):
+    """A network for each task."""
+
+    title: ClassVar[str] = "Single-task"
+    has_gates: ClassVar[bool] = False
+    kind: Literal["single_task"] = "single_task"
+
+    @property
+    def visible_experts(self) -> int:
+        """Its network."""
+        return 1
+
+    @property
+    def pool_title(self) -> str:
+        """What a report says of its experts."""
+        return "1 network a task"
+
+
+class OMoEConfig(ModelConfig):
+    """One gate for all tasks."""
+
+    title: ClassVar[str] = "OMoE"
+    kind: Literal["omoe"] = "omoe"
+
+
+class CGCConfig(ModelConfig):
+    """Own experts of each task beside shared ones."""
+
+    title: ClassVar[str] = "CGC"
+    kind: Literal["cgc"] = "cgc"
+
+    @property
+    def visible_experts(self) -> int:
+        """A task's own and the shared ones."""
+        return self.shared_experts + self.task_experts
+
+    @property
+    def pool_title(self) -> str:
+        """What a report says of its experts."""
+        return f"{self.shared_experts} shared + {self.task_experts} own experts a task"
+
+
+class PLEConfig(CGCConfig):
+    """The same on several levels."""
+
+    title: ClassVar[str] = "PLE"
+    kind: Literal["ple"] = "ple"  # type: ignore[assignment]  # another kind than its parent
+
+    @property
+    def depth(self) -> int:
+        """As many as were asked for."""
+        return self.levels
+
+    @property
+    def pool_title(self) -> str:
+        """What a report says of its experts."""
+        return f"{self.levels} levels of {super().pool_title}"
+
+
+class ESMMConfig(ModelConfig):
+    """MMoE for an event and its consequence."""
+
+    title: ClassVar[str] = "ESMM"
+    kind: Literal["esmm"] = "esmm"
+
+
+# Config class → what builds the network, as `mmoe.models.registry.build_network` calls it
+MODELS = Kinds("model", ModelConfig, default="mmoe")
+MODELS.add("mmoe", MMoEConfig, "mmoe.models.mmoe:build_mmoe")
+MODELS.add("shared_bottom", SharedBottomConfig, "mmoe.models.shared_bottom:build_shared_bottom")
+MODELS.add("single_task", SingleTaskConfig, "mmoe.models.single_task:build_single_task")
+MODELS.add("omoe", OMoEConfig, "mmoe.models.omoe:build_omoe")
+MODELS.add("cgc", CGCConfig, "mmoe.models.cgc:build_cgc")
+MODELS.add("ple", PLEConfig, "mmoe.models.ple:build_ple")
+MODELS.add("esmm", ESMMConfig, "mmoe.models.esmm:build_esmm")

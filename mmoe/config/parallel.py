@@ -67,7 +67,7 @@ class TablePlacement(Strict):
         return precision
 
     def over(self, other: "TablePlacement") -> "TablePlacement":
-        """These keys, and those of `other` where they are left out.
+        """Returns these keys, and those of `other` where they are left out.
 
         Example:
             >>> rows = TablePlacement(sharding="row_wise")
@@ -127,5 +127,5 @@ class ParallelConfig(Strict):
     )
 
     def placement(self, table: str) -> TablePlacement:
-        """Of one table; no key is left out but `columns`."""
+        """Returns the placement of one table; no key is left out but `columns`."""
         return self.per_table.get(table, TablePlacement()).over(self.tables).over(_USUAL)

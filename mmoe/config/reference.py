@@ -1,4 +1,4 @@
-"""Every key of a run config, as tables of Markdown: what README.md of this folder lists.
+"""Writes every key of a run config as tables of Markdown, for README.md of this folder.
 
     python -m mmoe.config.reference           # prints the tables
     python -m mmoe.config.reference --write   # puts them into README.md
@@ -18,11 +18,12 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from mmoe.config.base import Name
+from mmoe.config.kinds import HasKinds, Kinds, OneOf, kinds_of
 from mmoe.config.loading import models_in
 from mmoe.config.run import RunConfig
 
 README = Path(__file__).parent / "README.md"
-BEGIN, END = "<!-- begin of the keys -->", "<!-- end of the keys -->"
+_BEGIN, _END = "<!-- begin of the keys -->", "<!-- end of the keys -->"
 
 Section = tuple[str, type[BaseModel]]
 _TOP = "The top level"
@@ -49,12 +50,13 @@ def reference(config: type[BaseModel] = RunConfig) -> str:
     parts: list[str] = []
     known: dict[str, list[str]] = {}
     for path, model in sections(config):
-        lines = [
-            _line(path, name, field)
-            for name, field in model.model_fields.items()
-            if not _is_constant(field)
+        kinds = kinds_of(model)
+        lines = [] if kinds is None else [_kind_line(kinds)]
+        fields = (model if kinds is None else kinds.classes()[0]).model_fields
+        lines += [
+            _line(path, name, field) for name, field in fields.items() if not _is_constant(field)
         ]
-        what = " ".join((model.__doc__ or "").split("\n\n")[0].split())
+        what = " ".join((model.__doc__ or "").split("\n\n")[0].split()) + _is_default(model)
         parts.append(f"### {path or _TOP}\n\n{what}\n\n{_table(lines, known)}")
         known[path] = lines
     return "\n\n".join([" · ".join(map(_link, known)), *parts])
@@ -80,14 +82,38 @@ def _table(lines: Sequence[str], known: Mapping[str, Sequence[str]]) -> str:
 
 
 def sections(config: type[BaseModel], path: str = "") -> Iterator[Section]:
-    """Yields the model of every section, with its path: itself, then what its keys hold."""
+    """Yields the model of every section, with its path: itself, then what its keys hold.
+
+    Kinds that have the same keys are one section, with the class of their noun.
+    """
+    kinds = kinds_of(config)
+    if kinds is not None and not _alike(kinds):
+        for name, model in zip(kinds.names(), kinds.classes(), strict=True):
+            yield from sections(model, f"{path}: {kinds.key} {name}")
+        return
     yield path, config
-    for name, field in config.model_fields.items():
-        inner = models_in(field.annotation)
-        for model in inner:
-            below = f"{path}.{name}" if path else name
-            kind = f": kind {_kind(model)}" if len(inner) > 1 else ""
-            yield from sections(model, below + kind)
+    for name, field in (config if kinds is None else kinds.classes()[0]).model_fields.items():
+        for model in models_in(field.annotation, expand=False):
+            yield from sections(model, f"{path}.{name}" if path else name)
+
+
+def _alike(kinds: Kinds[Any]) -> bool:
+    own = [set(model.model_fields) for model in kinds.classes()]
+    return all(keys == own[0] for keys in own) and kinds.default is not None
+
+
+def _is_default(model: type[BaseModel]) -> str:
+    if not issubclass(model, HasKinds) or kinds_of(model) is not None:
+        return ""
+    kinds = model.registry
+    is_default = kinds.default is not None and kinds.config_class(kinds.default) is model
+    return " The default." if is_default else ""
+
+
+def _kind_line(kinds: Kinds[Any]) -> str:
+    names = ", ".join(f"`{name}`" for name in kinds.names())
+    description = kinds.base.model_fields[kinds.key].description
+    return f"| `{kinds.key}` | {names} | `{kinds.default}` | {description} |"
 
 
 def rewritten(page: str) -> str:
@@ -96,11 +122,11 @@ def rewritten(page: str) -> str:
     Raises:
         ValueError: The page does not say where they begin and end.
     """
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
+    before, begin, rest = page.partition(_BEGIN)
+    _, end, after = rest.partition(_END)
     if not begin or not end:
-        raise ValueError(f"{README}: expected the lines {BEGIN!r} and {END!r}; put them back")
-    return f"{before}{BEGIN}\n\n{reference()}\n\n{END}{after}"
+        raise ValueError(f"{README}: expected the lines {_BEGIN!r} and {_END!r}; put them back")
+    return f"{before}{_BEGIN}\n\n{reference()}\n\n{_END}{after}"
 
 
 def _line(path: str, name: str, field: FieldInfo) -> str:
@@ -112,6 +138,9 @@ def _line(path: str, name: str, field: FieldInfo) -> str:
 
 
 def _takes(field: FieldInfo) -> str:
+    for note in field.metadata:
+        if isinstance(note, OneOf):
+            return ", ".join(f"`{name}`" for name in note.names())
     limits = [
         f"{words} {_number(getattr(limit, key))}"
         for limit in field.metadata
@@ -130,8 +159,9 @@ def _words(annotation: Any) -> str:
     if origin is Literal:
         return ", ".join(f"`{value}`" for value in arguments)
     if origin is list:
-        models = models_in(arguments[0])
-        return "list of sections" if models else f"list: {_words(arguments[0])}"
+        if models_in(arguments[0]) or kinds_of(arguments[0]):
+            return "list of sections"
+        return f"list: {_words(arguments[0])}"
     if origin is dict:
         return f"mapping: name → {_words(arguments[1])}"
     if origin is tuple:
@@ -158,18 +188,13 @@ def _default(field: FieldInfo) -> str:
     return f"`{value if isinstance(value, str) else json.dumps(value)}`"
 
 
-def _kind(model: type[BaseModel]) -> str:
-    field = model.model_fields["kind"]
-    return ", ".join(str(value) for value in get_args(field.annotation))
-
-
 def _is_constant(field: FieldInfo) -> bool:
     """A `kind` that can have one value only: the heading says it."""
     return get_origin(field.annotation) is Literal and len(get_args(field.annotation)) == 1
 
 
 def main(arguments: Sequence[str] = sys.argv[1:]) -> None:
-    """Prints the tables, or writes them."""
+    """Prints the tables, or writes them into the page."""
     if "--write" in arguments:
         README.write_text(rewritten(README.read_text(encoding="utf-8")), encoding="utf-8")
     else:

@@ -4,7 +4,7 @@ from difflib import get_close_matches
 
 from pydantic import Field, model_validator
 
-from mmoe.config.base import Strict
+from mmoe.config.base import ModuleName, Strict
 from mmoe.config.data import DataConfig
 from mmoe.config.features import FeatureConfig, Name, TableConfig
 from mmoe.config.model import ModelConfig
@@ -20,6 +20,11 @@ class RunConfig(Strict):
     name: Name = Field(default="run", description="of the run, in what it prints and in its report")
     seed: int = Field(default=0, ge=0, lt=2**32, description="weights, batch order, dropout")
     split_seed: int = Field(default=1, ge=0, lt=2**32, description="which rows are held out")
+    imports: list[ModuleName] = Field(
+        default_factory=list,
+        description="modules with kinds of your own, imported before the rest is read; of a run's "
+        "folder only those that --import or an installed package allows",
+    )
     data: DataConfig = Field(
         default=DataConfig(), description="where the rows come from, and how they are split"
     )
@@ -97,18 +102,20 @@ class RunConfig(Strict):
     @model_validator(mode="after")
     def _monitor_names_a_task(self) -> "RunConfig":
         task_name, _, metric = self.training.monitor.rpartition(".")
-        kinds = {task.name: task.kind for task in self.tasks}
-        if task_name != "mean" and task_name not in kinds:
+        names = [task.name for task in self.tasks]
+        if task_name not in ("mean", *names):
             raise ValueError(
                 f"training.monitor is {self.training.monitor!r}, but there is no task "
-                f"{task_name!r}; tasks: {', '.join(kinds)} (or mean)"
+                f"{task_name!r}; tasks: {', '.join(names)} (or mean)"
             )
-        having = [name for name, kind in KINDS.items() if metric in kind.monitored]
-        watched = kinds.values() if task_name == "mean" else [kinds[task_name]]
-        if not set(having) & set(watched):
+        watched = [task for task in self.tasks if task_name in ("mean", task.name)]
+        if not any(metric in task.monitored for task in watched):
+            having = [f"a {name} task" for name, kind in KINDS.items() if metric in kind.monitored]
+            needs = having[0] if having else "a task that names it under `metrics`"
+            headline = first_of(task.kind for task in watched).headline
             raise ValueError(
-                f"training.monitor is {self.training.monitor!r}, but {metric} needs a {having[0]} "
-                f"task; set training.monitor: mean.{first_of(watched).headline}"
+                f"training.monitor is {self.training.monitor!r}, but {metric} needs {needs}; set "
+                f"training.monitor: mean.{headline}"
             )
         return self
 
@@ -150,7 +157,7 @@ class RunConfig(Strict):
 
     @property
     def trained_tasks(self) -> list[TaskConfig]:
-        """The tasks, each of the kind it is trained as: `model.kind: esmm` spells entire_space."""
+        """Tasks, each of the kind it is trained as: `model.kind: esmm` spells entire_space."""
         return entire_space_tasks(self.tasks) if self.model.kind == "esmm" else self.tasks
 
 

@@ -1,4 +1,4 @@
-"""What the embeddings need to know of the data: tables and the features that look them up."""
+"""What embeddings need to know of the data: tables, and features that look them up."""
 
 from dataclasses import dataclass
 from typing import Literal

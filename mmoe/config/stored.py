@@ -1,4 +1,4 @@
-"""JSON files of a run, read into what they must hold: a changed file is one line, no traceback."""
+"""Reads JSON files of a run into the shape they must have: else one line, no traceback."""
 
 import json
 from functools import cache
@@ -27,7 +27,7 @@ Count = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 class Stored(BaseModel):
-    """What a JSON file holds; keys that are not named may hold anything.
+    """Shape of a JSON file; keys that are not named may hold anything.
 
     Example:
         >>> class Weather(Stored):
@@ -42,7 +42,7 @@ class Stored(BaseModel):
 
 
 def read_stored(path: Path, shape: Any, remedy: str) -> Any:
-    """A file's content as `json` reads it, when it has the shape.
+    """Reads a file's content as `json` does, when it has the shape.
 
     Args:
         path: The file.
@@ -62,7 +62,7 @@ def read_stored(path: Path, shape: Any, remedy: str) -> Any:
 
 
 def check_stored(content: Any, shape: Any, origin: str, remedy: str) -> None:
-    """Whether content has a shape.
+    """Refuses content that has not the shape.
 
     Raises:
         ValueError: Names the first key that has not.

@@ -1,22 +1,24 @@
 """Tasks: what is predicted, where its label comes from, on which rows it exists."""
 
 from collections.abc import Sequence
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from mmoe.config.base import Strict
-from mmoe.config.features import Name
-from mmoe.metrics.kinds import KindName, kind_of
+from mmoe.config.base import Name
+from mmoe.config.kinds import HasKinds, Kinds
+from mmoe.config.metrics import METRICS, MetricConfig
+from mmoe.metrics.kinds import KINDS, TaskKind, add_kind, kind_of
 
 
-class TaskConfig(Strict):
+class TaskConfig(HasKinds):
     """One label. A row whose label is missing counts neither in the loss nor in a metric."""
 
     name: Name = Field(description="of the task; predictions are the column pred_NAME")
     label: str = Field(
         min_length=1, description="a column, or an expression such as watch_ms / duration_ms >= 0.9"
     )
-    kind: KindName = Field(
+    kind: Any = Field(
         default="binary",
         description="binary: 0 or 1; regression: a number; entire_space: 0 or 1, of what happens "
         "only after the binary task that observed_when names, trained on rows without that event "
@@ -38,6 +40,15 @@ class TaskConfig(Strict):
         "probabilities and metrics are then those of the full log. A task observed only where this "
         "label is positive needs none",
     )
+    metrics: list[MetricConfig] = Field(
+        default_factory=list,
+        description="metrics of your own, each at most once, beside those of the kind",
+    )
+
+    @property
+    def monitored(self) -> list[str]:
+        """The metrics of it that can choose the best checkpoint."""
+        return [*kind_of(self.kind).monitored, *(metric.kind for metric in self.metrics)]
 
     @model_validator(mode="after")
     def _only_binary_labels_have_negatives(self) -> "TaskConfig":
@@ -48,9 +59,79 @@ class TaskConfig(Strict):
             )
         return self
 
+    @model_validator(mode="after")
+    def _metrics_fit_the_task(self) -> "TaskConfig":
+        names = [metric.kind for metric in self.metrics]
+        for metric in self.metrics:
+            if names.count(metric.kind) > 1:
+                raise ValueError(f"metrics names {metric.kind!r} twice; remove one of them")
+            if METRICS.implementation(metric).of_events and not kind_of(self.kind).is_event:
+                raise ValueError(
+                    f"metrics: {metric.kind} judges probabilities, but the task is of kind "
+                    f"{self.kind}; remove it"
+                )
+        return self
+
+
+class BinaryTask(TaskConfig):
+    """What happens or not: 0 or 1."""
+
+    kind: Literal["binary"] = "binary"
+
+
+class RegressionTask(TaskConfig):
+    """A number."""
+
+    kind: Literal["regression"] = "regression"
+
+
+class EntireSpaceTask(TaskConfig):
+    """What happens only after an event, learnt from rows without that event too (ESMM).
+
+    0 or 1; the event is the binary task that observed_when names.
+    """
+
+    kind: Literal["entire_space"] = "entire_space"
+
+
+class _Tasks(Kinds[TaskConfig]):
+    """Each is trained by an `Objective` (torch) and judged by the `TaskKind` in `KINDS` (NumPy)."""
+
+    def add(
+        self,
+        kind: str,
+        config_class: type[TaskConfig],
+        implementation: Any,
+        judge: TaskKind | None = None,
+    ) -> None:
+        """Makes a kind known, with a judge that is not in `KINDS` yet.
+
+        Raises:
+            ValueError: There is such a kind, the class is not one of this name, or the judge turns
+                a metric round.
+        """
+        super().add(kind, config_class, implementation)
+        try:
+            if judge is not None:
+                add_kind(kind, judge)
+        except ValueError:
+            super().remove(kind)
+            raise
+
+    def remove(self, kind: str) -> None:
+        """Forgets a kind, and its judge."""
+        super().remove(kind)
+        KINDS.pop(kind)
+
+
+TASKS = _Tasks("task", TaskConfig, default="binary")
+TASKS.add("binary", BinaryTask, "mmoe.tasks.kinds.binary:Binary")
+TASKS.add("regression", RegressionTask, "mmoe.tasks.kinds.regression:Regression")
+TASKS.add("entire_space", EntireSpaceTask, "mmoe.tasks.kinds.entire_space:EntireSpace")
+
 
 def entire_space_tasks(tasks: Sequence[TaskConfig]) -> list[TaskConfig]:
-    """Two binary tasks as ESMM trains them: the second is of kind entire_space, after the first.
+    """Returns two binary tasks as ESMM trains them: the second of kind entire_space.
 
     Raises:
         ValueError: Not two binary tasks.

@@ -1,104 +1,16 @@
 """How the model is trained."""
 
-from collections.abc import Mapping
-from typing import Any, Literal
+import re
+from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
+from pydantic_core import PydanticKnownError
 
 from mmoe.config.base import Strict
+from mmoe.config.optimizers import EmbeddingOptimizerConfig, OptimizerConfig
 from mmoe.metrics.kinds import HIGHER_IS_BETTER
 
-EmbeddingOptimizerKind = Literal["rowwise_adagrad", "adagrad", "adam", "sgd"]
 DeviceKind = Literal["auto", "cpu", "cuda"]
-
-
-class OptimizerConfig(Strict):
-    """Optimizer of the dense part (experts, gates, towers)."""
-
-    kind: Literal["adam", "adamw"] = Field(
-        default="adam", description="adamw: weight_decay shrinks weights apart from the gradient"
-    )
-    learning_rate: float = Field(default=1e-3, gt=0, description="times what the schedule says")
-    weight_decay: float = Field(default=0.0, ge=0, description="adam: an L2 penalty")
-    weight_decay_on: Literal["all", "matrices"] = Field(
-        default="all", description="matrices: biases and the parameters of norms are left alone"
-    )
-    schedule: Literal["constant", "linear", "cosine", "inverse_sqrt"] = Field(
-        default="constant",
-        description="what the rates of the dense part and of the tables are multiplied with, step "
-        "by step: linear and cosine fall from 1 to final_rate over `epochs`, inverse_sqrt as "
-        "1 / √step",
-    )
-    warmup_steps: int = Field(
-        default=0, ge=0, description="steps in which both rates first rise, in a straight line"
-    )
-    final_rate: float = Field(
-        default=0.0, ge=0, lt=1, description="share of the rates left at the end: linear, cosine"
-    )
-
-    @model_validator(mode="after")
-    def _only_some_schedules_end(self) -> "OptimizerConfig":
-        if self.final_rate and self.schedule not in ("linear", "cosine"):
-            raise ValueError(
-                f"final_rate is {self.final_rate}, but schedule {self.schedule} does not fall to "
-                "an end; remove it, or set schedule: linear or cosine"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _decay_has_a_size(self) -> "OptimizerConfig":
-        if self.weight_decay_on != "all" and not self.weight_decay:
-            raise ValueError(
-                f"weight_decay_on is {self.weight_decay_on}, but weight_decay is 0; set it too"
-            )
-        return self
-
-
-class EmbeddingOptimizerConfig(Strict):
-    """Optimizer of the tables. Each step moves the rows that its batch looked up, and no others."""
-
-    kind: EmbeddingOptimizerKind = Field(
-        default="rowwise_adagrad",
-        description="adagrad keeps a number per weight, rowwise_adagrad one per row; adam runs on "
-        "the plain backend alone (FBGEMM has none for the CPU)",
-    )
-    learning_rate: float = Field(
-        default=0.05,
-        gt=0,
-        description="of tables that set none; adam's default is 0.001, sgd has no default",
-    )
-    eps: float = Field(default=1e-8, gt=0, description="added to the root: all kinds but sgd")
-    betas: tuple[float, float] = Field(
-        default=(0.9, 0.999), description="adam: what the two averages keep at each step"
-    )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _rate_follows_the_kind(cls, raw: Any) -> Any:
-        if not isinstance(raw, Mapping) or "learning_rate" in raw:
-            return raw
-        if set(raw) - set(cls.model_fields):
-            return raw  # refused by name; one of them may be the rate, misspelt
-        if raw.get("kind") == "sgd":
-            raise ValueError(
-                "kind sgd needs a learning_rate: its steps are as small as the gradients of a mean "
-                "over the batch, so the rate that suits grows with batch_size"
-            )
-        return {**raw, "learning_rate": 0.001} if raw.get("kind") == "adam" else raw
-
-    @model_validator(mode="after")
-    def _settings_go_with_the_kind(self) -> "EmbeddingOptimizerConfig":
-        users = {"eps": ("rowwise_adagrad", "adagrad", "adam"), "betas": ("adam",)}
-        for key, kinds in users.items():
-            default = type(self).model_fields[key].default
-            if self.kind not in kinds and getattr(self, key) != default:
-                raise ValueError(
-                    f"{key} is {getattr(self, key)}, but kind {self.kind} has none; remove it, or "
-                    f"set kind: {' or '.join(kinds)}"
-                )
-        if not all(0 <= beta < 1 for beta in self.betas):
-            raise ValueError(f"betas is {self.betas}; expected two numbers from 0 to below 1")
-        return self
 
 
 class TrainingConfig(Strict):
@@ -145,7 +57,6 @@ class TrainingConfig(Strict):
     )
     monitor: str = Field(
         default="mean.auc",
-        pattern=rf"^[^.]+\.({'|'.join(HIGHER_IS_BETTER)})$",
         description="TASK.METRIC or mean.METRIC on the validation split; picks the best checkpoint",
     )
     patience: int = Field(default=3, ge=1, description="epochs without improvement before stopping")
@@ -167,6 +78,15 @@ class TrainingConfig(Strict):
         description="evaluate and keep an average of the dense weights, over some "
         "1 / (1 - ema_decay) steps; in the first ones over fewer",
     )
+
+    @field_validator("monitor")
+    @classmethod
+    def _monitor_is_a_metric(cls, monitor: str) -> str:
+        """Of those that there are now: others may add kinds of tasks with theirs."""
+        pattern = rf"^[^.]+\.({'|'.join(HIGHER_IS_BETTER)})$"
+        if not re.fullmatch(pattern, monitor):
+            raise PydanticKnownError("string_pattern_mismatch", {"pattern": pattern})
+        return monitor
 
     @model_validator(mode="after")
     def _the_backend_has_the_optimizer(self) -> "TrainingConfig":

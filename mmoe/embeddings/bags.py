@@ -11,7 +11,7 @@ from mmoe.embeddings.pooling import feature_weights
 
 
 class Bags(NamedTuple):
-    """The ids of one feature, row after row.
+    """Ids of one feature, row after row.
 
     Attributes:
         ids_V: int64.

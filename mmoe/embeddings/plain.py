@@ -76,7 +76,7 @@ class PlainEmbeddings(nn.Module):
         return torch.cat(pooled, dim=1)
 
     def table_weights(self) -> dict[str, Tensor]:
-        """The tables by name."""
+        """Returns the tables by name."""
         return {name: self.tables[module_name(name)].data for name in self._names}
 
     def table_shards(self) -> dict[str, Sharded]:
@@ -92,11 +92,11 @@ class PlainEmbeddings(nn.Module):
         return dict(self.optimizer_state())
 
     def plan_summary(self) -> list[dict[str, Any]]:
-        """Nothing: one process holds all."""
+        """Returns nothing: one process holds all."""
         return []
 
     def scale_learning_rates(self, factor: float) -> None:
-        """For the next step."""
+        """Scales all tables' rates for the next step."""
         self.optimizer.factor = factor
 
     def step(self) -> None:

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from mmoe.config import EmbeddingOptimizerConfig
+from mmoe.config.optimizers import EMBEDDING_OPTIMIZERS
 
 
 class RowGradients(NamedTuple):
-    """The rows of a table that a batch looked up.
+    """Rows of a table that a batch looked up, and their gradients.
 
     Attributes:
         weight: The table.
@@ -29,7 +30,7 @@ class RowGradients(NamedTuple):
 
 
 class RowUpdate(Protocol):
-    """The interface of an update rule for the rows that a batch looked up."""
+    """Interface of an update rule for the rows that a batch looked up."""
 
     def new_state(self, weight: Tensor) -> dict[str, Tensor]:
         """Returns zeros on the table's device, by name; the first dimension is the table's rows."""
@@ -116,13 +117,14 @@ class Sgd:
         found.move(found.g_RD, rate)
 
 
+def full_adagrad(eps: float) -> Adagrad:
+    """Returns the rule with one number for each weight."""
+    return Adagrad(eps, rowwise=False)
+
+
 def row_update(config: EmbeddingOptimizerConfig) -> RowUpdate:
     """Returns the rule that a config asks for."""
-    if config.kind == "sgd":
-        return Sgd()
-    if config.kind == "adam":
-        return Adam(config.betas, config.eps)
-    return Adagrad(config.eps, rowwise=config.kind == "rowwise_adagrad")
+    return EMBEDDING_OPTIMIZERS.implementation(config)(**config.keywords())
 
 
 class TableOptimizer:

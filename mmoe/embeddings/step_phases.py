@@ -8,11 +8,11 @@ from torch import Tensor
 
 
 class StepIds(Protocol):
-    """What a step is trained on."""
+    """Interface of a training step, as embeddings see it: its ids."""
 
     @property
     def ids(self) -> tuple[Tensor, Tensor, Tensor | None]:
-        """What the embeddings are called with: ids, lengths, weights of ids."""
+        """Arguments of the embeddings: ids, lengths, weights of ids."""
         ...
 
     def record_stream(self, stream: torch.cuda.Stream) -> None:
@@ -25,7 +25,7 @@ OfStepT = TypeVar("OfStepT", bound=StepIds, contravariant=True)
 
 
 class StepPhases(Protocol[OfStepT]):
-    """How a step is trained, phase by phase; each leaves in the step what the next one needs."""
+    """Interface of what trains a step phase by phase; each leaves in it what the next needs."""
 
     def forward(self, step: OfStepT) -> None:
         """Looks the step's ids up, once, and goes as far as the loss."""
@@ -40,5 +40,5 @@ class StepPhases(Protocol[OfStepT]):
         ...
 
     def sending(self) -> AbstractContextManager[object]:
-        """Entered while ids are on their way; for a profile."""
+        """Encloses the time while ids are on their way, for a profile."""
         ...

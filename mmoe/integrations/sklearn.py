@@ -17,8 +17,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from mmoe.config import RunConfig, config_from_dict, load_config, set_values
 from mmoe.datasets.infer.config import infer_config
-from mmoe.datasets.labels.encode import encode_labels
-from mmoe.datasets.rows.encoded import EncodedData
+from mmoe.datasets.rows.batch_source import BatchSource
+from mmoe.datasets.rows.frames import arrow_column
 from mmoe.datasets.rows.places import number_rows
 from mmoe.datasets.rows.splits import Splits
 from mmoe.metrics.kinds import first_of, kind_of
@@ -26,7 +26,7 @@ from mmoe.run import RunDirectory
 from mmoe.run.console import ConsoleReporter, SilentReporter
 from mmoe.score import Predictor, load_predictor
 from mmoe.train import train_run
-from mmoe.train.evaluate import metrics_of
+from mmoe.train.evaluate import split_metrics
 
 # Named parameters, so that GridSearchCV can vary them, and the config keys they set.
 _SETTINGS = {
@@ -148,9 +148,9 @@ class MultiTaskRanker(BaseEstimator):
         check_is_fitted(self, "run_directory_")
         features = _features_frame(X)
         predictor, encoder, _ = self._loaded()
-        data = EncodedData(features=encoder.encode(_to_table(features, None), "X"))
+        rows = BatchSource.of_table(_to_table(features, None), encoder, "X")
         columns = [f"pred_{name}" for name in self.task_names_]
-        return pd.DataFrame(predictor.predict(data), columns=columns, index=features.index)
+        return pd.DataFrame(predictor.predict(rows), columns=columns, index=features.index)
 
     def predict(self, X: pd.DataFrame) -> pd.DataFrame:
         """Labels: 1 where the probability is at least one half; values for regression tasks."""
@@ -174,9 +174,8 @@ class MultiTaskRanker(BaseEstimator):
         features, labels = _features_frame(X), _labels_frame(y, len(X))
         table = _to_table(features, labels)
         predictor, encoder, _ = self._loaded()
-        labels = encode_labels(self.config_, table, "X")
-        data = EncodedData(features=encoder.encode(table, "X"), labels=labels)
-        metrics, notes = metrics_of(self.config_, predictor.predict(data), labels)
+        rows = BatchSource.of_table(table, encoder, "X", self.config_)
+        metrics, notes = split_metrics(self.config_, predictor, rows)
         kind = first_of(task.kind for task in self.config_.tasks)
         values = [values.get(kind.headline) for values in metrics.values()]
         known = [value for value in values if value is not None]
@@ -199,7 +198,7 @@ class MultiTaskRanker(BaseEstimator):
 
     @classmethod
     def load(cls, path: str | Path) -> "MultiTaskRanker":
-        """An estimator from a run directory, its own or one that `mmoe train` made."""
+        """Loads an estimator from a run directory, its own or one of `mmoe train`."""
         run = RunDirectory.open(path)
         ranker = cls(config=str(run.config_file))
         ranker._take(run.path, run.config(), run.metrics())
@@ -338,21 +337,7 @@ def _to_table(features: pd.DataFrame, labels: pd.DataFrame | None) -> pa.Table:
         if len(twice):
             raise ValueError(f"{which}: two columns are called {twice[0]!r}; rename one of them")
     columns: dict[str, Any] = {name: frame[name] for frame in frames for name in frame.columns}
-    return pa.table({name: _to_arrow(name, values) for name, values in columns.items()})
-
-
-def _to_arrow(name: str, values: pd.Series) -> pa.Array:
-    try:
-        array = pa.Array.from_pandas(values)
-        kind = array.type.value_type if isinstance(array.type, pa.DictionaryType) else array.type
-        if isinstance(kind, pa.BaseExtensionType):  # intervals, periods
-            raise TypeError(f"it holds {kind}")
-        return array
-    except (pa.ArrowException, TypeError, ValueError) as error:
-        raise ValueError(
-            f"column {name!r} (dtype {values.dtype}) cannot be read, "
-            f"{' '.join(str(error).split())}; make it one type, such as text or float"
-        ) from None
+    return pa.table({name: arrow_column(name, values) for name, values in columns.items()})
 
 
 def _assign(raw: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,12 +1,21 @@
 """Metrics of predictions, in NumPy alone: AUC and its kin, calibration, curves, intervals."""
 
 from mmoe.metrics.auc import auc
+from mmoe.metrics.columns import Column
 from mmoe.metrics.curves import task_curves
 from mmoe.metrics.delong import AucDifference, auc_difference_interval
+from mmoe.metrics.kinds import TaskKind, TaskMetrics
+from mmoe.metrics.named import NamedMetric
+from mmoe.metrics.observed import ObservedRows
 from mmoe.metrics.of_tasks import higher_is_better, monitor_value, task_metrics
 
 __all__ = [
     "AucDifference",
+    "Column",
+    "NamedMetric",
+    "ObservedRows",
+    "TaskKind",
+    "TaskMetrics",
     "auc",
     "auc_difference_interval",
     "higher_is_better",

@@ -139,11 +139,13 @@ def calibration_bins(
         weights = np.ones(len(labels))
     else:
         weights = np.asarray(weights, dtype=np.float64)
+        # In one order, whatever that of the rows: sums of weights round
         order = np.lexsort((weights, labels, predictions))
         order = order[weights[order] > 0]
         labels, predictions, weights = labels[order], predictions[order], weights[order]
     if len(labels) == 0:
         return []
+    # Ties go into one bin together, that of the middle of their weight
     _, inverse = np.unique(predictions, return_inverse=True)
     tie_weight = np.bincount(inverse, weights=weights)
     middle = np.cumsum(tie_weight) - tie_weight / 2

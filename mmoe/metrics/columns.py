@@ -42,6 +42,10 @@ class Column:
         return self.form.format(value) if is_number(value) else NONE
 
 
+# Of metrics that a task's config may name, beside those of its kind
+NAMED_COLUMNS: dict[str, Column] = {}
+
+
 def is_number(value: Any) -> bool:
     """Returns whether a value is finite; None and NaN could not be computed."""
     return isinstance(value, int | float) and math.isfinite(value)

@@ -56,6 +56,7 @@ def auc_difference_interval(
         _placements(positive, scores) for scores in columns
     )
     auc_a, auc_b = float(of_positives_a.mean()), float(of_positives_b.mean())
+    # Of paired differences: both models judge the same rows, so most of the noise is shared
     variance = np.var(of_positives_a - of_positives_b, ddof=1) / len(of_positives_a)
     variance += np.var(of_negatives_a - of_negatives_b, ddof=1) / len(of_negatives_a)
     error, difference = float(np.sqrt(variance)), auc_a - auc_b

@@ -75,6 +75,7 @@ def observed_rows(
                 f"task {name!r}: {what} has shape {column.shape}, labels {labels.shape}; "
                 f"both need one value a row"
             )
+    # A model predicts for every row, so all must be good; labels only where they are observed
     _check_predictions(kind, predictions, name)
     _check_values(kind, labels, weights, oracle, mask=mask, name=name)
     return ObservedRows(

@@ -1,11 +1,12 @@
 """Metrics of one task, on exactly the rows where its label is observed, in float64."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from mmoe.metrics.kinds import HIGHER_IS_BETTER, KindName, TaskMetrics, kind_of
+from mmoe.metrics.named import NamedMetric, with_named
 from mmoe.metrics.observed import observed_rows
 
 
@@ -18,6 +19,7 @@ def task_metrics(
     groups: np.ndarray | None = None,
     oracle: np.ndarray | None = None,
     name: str = "task",
+    named: Sequence[NamedMetric] = (),
 ) -> TaskMetrics:
     """Computes every metric of one task; None stands where one cannot be computed.
 
@@ -30,9 +32,10 @@ def task_metrics(
         groups: [N] keys of GAUC (usually the user).
         oracle: [N] the true probability of a positive label, where the data's generator knows it.
         name: The task's name, for notes and errors.
+        named: Further metrics, which the task's config names.
 
     Returns:
-        `(values, notes)`, with the metrics of the kind (`mmoe.metrics.kinds`).
+        `(values, notes)`, with the metrics of the kind (`mmoe.metrics.kinds`), then the named ones.
 
     Raises:
         ValueError: A column has the wrong length, a prediction is NaN, infinite or no probability,
@@ -56,7 +59,7 @@ def task_metrics(
         oracle=oracle,
         name=name,
     )
-    return judged.metrics(rows, name)
+    return with_named(judged.metrics(rows, name), rows, named, name)
 
 
 def monitor_value(metrics: Mapping[str, Mapping[str, Any]], monitor: str) -> float | None:

@@ -215,6 +215,7 @@ def check_decision(
                 ".to(torch.int32)"
             )
         _check_device("picks", experts, visibility_GE)
+    # Elsewhere a look at values would make the host wait for the GPU
     if host_is_near(weights) and weights.numel():
         _check_values(weights.detach(), experts, visibility_GE, sees_all)
     return GateOutput(

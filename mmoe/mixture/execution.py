@@ -26,14 +26,14 @@ NOMINAL_ROWS = 4096
 # in this library's products, and of a copy in memory (2026-11-20). With them 34 settings of B, E, G
 # and K that were timed both ways that day (benchmarks.mixture, auto_regret, fp32) are chosen
 # right, or cost 3 % more; the same holds for 20 to 40 microseconds per call and 1 to 2 ns per pick.
-SECONDS_PER_FLOP = {4: 1 / 200e9, 2: 1 / 400e9, 8: 1 / 95e9}  # by bytes per number
-SECONDS_PER_BYTE = 1 / 40e9  # read or written in memory, by one pass over rows
-SECONDS_PER_PICK = 2e-9  # plan and slots of one pick
-SECONDS_PER_GROUPED_CALL = 20e-6  # plan, gather, combine: what they cost without any rows
+_SECONDS_PER_FLOP = {4: 1 / 200e9, 2: 1 / 400e9, 8: 1 / 95e9}  # by bytes per number
+_SECONDS_PER_BYTE = 1 / 40e9  # read or written in memory, by one pass over rows
+_SECONDS_PER_PICK = 2e-9  # plan and slots of one pick
+_SECONDS_PER_GROUPED_CALL = 20e-6  # plan, gather, combine: what they cost without any rows
 # A product runs in blocks of rows; on average half a block of an expert's rows is wasted.
-ROWS_PER_BLOCK = 12
+_ROWS_PER_BLOCK = 12
 # Products forward, and for the gradients of rows and of weights.
-PASSES_FORWARD, PASSES_TRAINING = 1, 3
+_PASSES_FORWARD, _PASSES_TRAINING = 1, 3
 
 
 class Work(NamedTuple):
@@ -254,30 +254,30 @@ def choose_execution(work: Work) -> Literal["dense", "grouped"]:
 def dense_seconds(work: Work) -> float:
     """Estimates the time of dense execution: all experts on all rows, then one combine."""
     pairs = work.rows * work.num_experts
-    weights = work.picks * work.rows * SECONDS_PER_PICK  # picks become weights of all experts
+    weights = work.picks * work.rows * _SECONDS_PER_PICK  # picks become weights of all experts
     return _product_seconds(work, pairs) + _combine_seconds(work, pairs) + weights
 
 
 def grouped_seconds(work: Work) -> float:
     """Estimates the time of grouped execution: plan, gather, uneven products, combine."""
-    passes = PASSES_TRAINING if work.training else PASSES_FORWARD
-    blocks = work.pairs + ROWS_PER_BLOCK / 2 * min(work.num_experts, work.pairs)
-    gathered = 2 * passes * work.pairs * work.input_dim * work.number_bytes * SECONDS_PER_BYTE
-    planned = work.picks * work.rows * SECONDS_PER_PICK + SECONDS_PER_GROUPED_CALL
+    passes = _PASSES_TRAINING if work.training else _PASSES_FORWARD
+    blocks = work.pairs + _ROWS_PER_BLOCK / 2 * min(work.num_experts, work.pairs)
+    gathered = 2 * passes * work.pairs * work.input_dim * work.number_bytes * _SECONDS_PER_BYTE
+    planned = work.picks * work.rows * _SECONDS_PER_PICK + _SECONDS_PER_GROUPED_CALL
     return _product_seconds(work, blocks) + gathered + _combine_seconds(work, work.pairs) + planned
 
 
 def _product_seconds(work: Work, rows: float) -> float:
-    passes = PASSES_TRAINING if work.training else PASSES_FORWARD
-    per_flop = SECONDS_PER_FLOP.get(work.number_bytes, SECONDS_PER_FLOP[4])
+    passes = _PASSES_TRAINING if work.training else _PASSES_FORWARD
+    per_flop = _SECONDS_PER_FLOP.get(work.number_bytes, _SECONDS_PER_FLOP[4])
     return 2 * passes * rows * work.parameters * per_flop
 
 
 def _combine_seconds(work: Work, pairs: float) -> float:
     """Outputs are written by the product and read once forward; gradients written and read."""
-    passes = PASSES_TRAINING if work.training else PASSES_FORWARD
+    passes = _PASSES_TRAINING if work.training else _PASSES_FORWARD
     touched = 2 * passes * pairs * work.output_dim * work.number_bytes
-    return touched * SECONDS_PER_BYTE
+    return touched * _SECONDS_PER_BYTE
 
 
 def expected_share(visible: Sequence[Sequence[bool]], k: int) -> float:

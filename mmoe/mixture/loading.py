@@ -106,6 +106,7 @@ def load_experts(
         what = (name, own[name], state[old], before, filled)
         dim = known[name] if name in known else _guess(*what, stacked=name.startswith(prefix))
         values[name] = _resized(*what, dim)
+    # Only now that nothing was refused: else the layer would be half another one
     for name, value in values.items():
         own[name].copy_(value)
     kept = tuple((e, old) for e, old in enumerate(sources) if old is not None)

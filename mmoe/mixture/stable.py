@@ -16,14 +16,13 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from mmoe.mixture.trees import cast_for_autocast
-from mmoe.ops import dense_mm, extension_status
-from mmoe.ops._checks import FLOAT_DTYPES
+from mmoe.ops import FLOAT_DTYPES, dense_mm, extension_status
 
 # Without the extension products are torch's. MKL sums the inner products of narrow fp32 results in
 # an order that depends on the row's place: in torch 2.13 with 2 to 11 columns a shuffled batch gave
 # other last bits in 12 to 24 of 54 shapes, with one column in those of odd height, with 12 to 256
 # columns in none of 1,200. With a margin, and a whole number of vector registers:
-STABLE_WIDTH = 16
+_STABLE_WIDTH = 16
 
 HAS_KERNELS = extension_status().built
 
@@ -127,9 +126,9 @@ def padded_linear(x: Tensor, weight_HD: Tensor, bias_H: Tensor | None = None) ->
         torch.Size([3, 4])
     """
     width = weight_HD.shape[0]
-    if width >= STABLE_WIDTH or weight_HD.dtype != torch.float32:
+    if width >= _STABLE_WIDTH or weight_HD.dtype != torch.float32:
         return F.linear(x, weight_HD, bias_H)
-    missing = STABLE_WIDTH - width
+    missing = _STABLE_WIDTH - width
     weight_HD = F.pad(weight_HD, (0, 0, 0, missing))
     bias_H = None if bias_H is None else F.pad(bias_H, (0, missing))
     return F.linear(x, weight_HD, bias_H)[..., :width]

@@ -20,7 +20,7 @@ def build_mmoe(
     mixture = build_mixture(model, layout, input_dim, num_tasks, num_experts)
     return MixtureNetwork(
         [Level(mixture, task_names, numbered("expert", num_experts))],
-        build_towers(model, num_tasks),
+        build_towers(model, num_tasks, mixture.output_dim),
         range(num_tasks),
         input_dropout=model.input_dropout,
     )

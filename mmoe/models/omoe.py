@@ -19,7 +19,7 @@ def build_omoe(
     mixture = build_mixture(model, layout, input_dim, 1, model.num_experts)
     return MixtureNetwork(
         [Level(mixture, ["all tasks"], numbered("expert", model.num_experts))],
-        build_towers(model, len(task_names)),
+        build_towers(model, len(task_names), mixture.output_dim),
         [0] * len(task_names),
         input_dropout=model.input_dropout,
     )

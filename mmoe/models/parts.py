@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from mmoe.config.model import ModelConfig
-from mmoe.mixture import Capacity, MLPExperts, MultiGateMixture
+from mmoe.config import EXPERTS, TOWERS, ModelConfig
+from mmoe.mixture import Capacity, ExpertPool, MLPExperts, MultiGateMixture
 from mmoe.mixture.experts.norm import ExpertBatchNorm
 from mmoe.models.gates import build_gate
 from mmoe.models.layout import Layout
@@ -47,11 +47,11 @@ def build_mixture(
         placement = ExpertPlacement.even(num_experts, layout.world_size)
         pool = pool.part(placement.on(layout.rank))
         dispatcher = AllToAllDispatcher(placement, wire_dtype=layout.wire_dtype)
-    elif model.expert.norm == "batch":
+    else:
         # A rank that has an expert alone sees all of its rows; with copies it does not
-        for norm in pool.norms:
-            assert isinstance(norm, ExpertBatchNorm)
-            norm.ranks = layout.sums
+        for module in pool.modules():
+            if isinstance(module, ExpertBatchNorm):
+                module.ranks = layout.sums
     if gate is None:
         gate = build_gate(model, width, num_gates, num_experts, layout.sums)
     return MultiGateMixture(
@@ -68,18 +68,23 @@ def build_mixture(
     )
 
 
-def build_experts(model: ModelConfig, input_dim: int, num_experts: int) -> MLPExperts:
-    """`num_experts` MLPs as `model.expert` says."""
-    last = model.expert.output_activation
-    return MLPExperts(
-        num_experts,
-        input_dim,
-        model.expert.hidden,
-        activation=model.expert.activation,
-        output_activation=None if last == "none" else last,
-        norm=model.expert.norm,
-        dropout=model.expert.dropout,
-    )
+def build_experts(model: ModelConfig, input_dim: int, num_experts: int) -> MLPExperts | ExpertPool:
+    """`num_experts` experts as `model.expert` says.
+
+    Raises:
+        ValueError: They are modules that do not say how wide their output is.
+    """
+    config = model.expert
+    build, keywords = EXPERTS.implementation(config), config.keywords()
+    if config.makes_pools:
+        return build(num_experts, input_dim, **keywords)
+    pool = ExpertPool(build(input_dim, **keywords) for _ in range(num_experts))
+    if pool.output_dim is None:
+        raise ValueError(
+            f"expert kind {config.kind}: its modules do not say how wide their output is; give "
+            "them an attribute output_dim"
+        )
+    return pool
 
 
 def build_capacity(model: ModelConfig) -> Capacity | None:
@@ -87,15 +92,11 @@ def build_capacity(model: ModelConfig) -> Capacity | None:
     return None if model.capacity is None else Capacity(**model.capacity.model_dump())
 
 
-def build_towers(model: ModelConfig, num_tasks: int) -> TaskTowers:
-    """A tower per task over outputs of the last experts' width."""
-    return TaskTowers(
-        num_tasks,
-        model.expert.hidden[-1],
-        model.tower.hidden,
-        activation=model.tower.activation,
-        dropout=model.tower.dropout,
-    )
+def build_towers(model: ModelConfig, num_tasks: int, input_dim: int | None) -> TaskTowers:
+    """A tower per task over outputs of the last experts, `input_dim` wide."""
+    assert input_dim is not None, "build_experts asks for it"
+    build, keywords = TOWERS.implementation(model.tower), model.tower.keywords()
+    return TaskTowers.of(build(input_dim, **keywords) for _ in range(num_tasks))
 
 
 def numbered(name: str, count: int) -> list[str]:

@@ -30,14 +30,15 @@ def build_ple(
     Source: Tang et al., "Progressive layered extraction (PLE)" (RecSys 2020), equations 4 to 7.
     """
     levels = model.levels if levels is None else levels
-    stack = []
+    stack: list[Level] = []
     for number in range(1, levels + 1):
-        width = input_dim if number == 1 else model.expert.hidden[-1]
+        width = stack[-1].mixture.output_dim if stack else input_dim
+        assert width is not None, "build_experts asks for it"
         ends = {"first": number == 1, "last": number == levels}
         stack.append(_level(model, layout, width, task_names, **ends))
     return MixtureNetwork(
         stack,
-        build_towers(model, len(task_names)),
+        build_towers(model, len(task_names), stack[-1].mixture.output_dim),
         range(len(task_names)),
         input_dropout=model.input_dropout,
     )

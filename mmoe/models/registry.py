@@ -1,20 +1,11 @@
 """From a `ModelConfig` to its network."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from mmoe.config.model import ModelConfig
+from mmoe.config import MODELS, ModelConfig
 from mmoe.config.parallel import ParallelConfig
-from mmoe.models.cgc import build_cgc
-from mmoe.models.esmm import build_esmm
-from mmoe.models.layout import Layout, choose_layout
-from mmoe.models.mmoe import build_mmoe
+from mmoe.models.layout import choose_layout
 from mmoe.models.network import MixtureNetwork
-from mmoe.models.omoe import build_omoe
-from mmoe.models.ple import build_ple
-from mmoe.models.shared_bottom import build_shared_bottom
-from mmoe.models.single_task import build_single_task
-
-Builder = Callable[[ModelConfig, int, Sequence[str], Layout], MixtureNetwork]
 
 
 def build_network(
@@ -59,17 +50,4 @@ def build_network(
             f"input_dim: expected 1 or more, got {input_dim}; a model needs at least one feature"
         )
     layout = choose_layout(model, parallel)
-    return _builder(model.kind)(model, input_dim, task_names, layout)
-
-
-def _builder(kind: str) -> Builder:
-    builders: dict[str, Builder] = {
-        "cgc": build_cgc,
-        "esmm": build_esmm,
-        "mmoe": build_mmoe,
-        "omoe": build_omoe,
-        "ple": build_ple,
-        "shared_bottom": build_shared_bottom,
-        "single_task": build_single_task,
-    }
-    return builders[kind]
+    return MODELS.implementation(model)(model, input_dim, task_names, layout)

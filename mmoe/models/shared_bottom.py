@@ -21,7 +21,7 @@ def build_shared_bottom(
     mixture = build_mixture(model, layout, input_dim, 1, 1, gate=FixedGate(torch.ones(1, 1)))
     return MixtureNetwork(
         [Level(mixture, ["all tasks"], ["bottom"])],
-        build_towers(model, len(task_names)),
+        build_towers(model, len(task_names), mixture.output_dim),
         [0] * len(task_names),
         input_dropout=model.input_dropout,
         learned_gates=False,

@@ -28,7 +28,7 @@ def build_single_task(
     )
     return MixtureNetwork(
         [Level(mixture, task_names, task_names)],
-        build_towers(model, num_tasks),
+        build_towers(model, num_tasks, mixture.output_dim),
         range(num_tasks),
         input_dropout=model.input_dropout,
         learned_gates=False,

@@ -11,7 +11,8 @@ Not supported, as PyTorch lacks them for custom operators: forward-mode AD, whos
 without an error, and `torch.func.grad` and `torch.vmap`, which raise.
 """
 
-from mmoe.ops._library import ExtensionStatus, extension_status
+from mmoe.ops._checks import FLOAT_DTYPES, accumulate_dtype
+from mmoe.ops._library import REBUILD, ExtensionStatus, extension_status
 from mmoe.ops.dense_combine import dense_combine
 from mmoe.ops.dense_mm import dense_mm
 from mmoe.ops.exchange.exchange_returns import mix_returns, pack_returns
@@ -32,6 +33,8 @@ from mmoe.ops.route_plan import RoutePlan, route_plan
 from mmoe.ops.topk_gate import topk_gate
 
 __all__ = [
+    "FLOAT_DTYPES",
+    "REBUILD",
     "ExtensionStatus",
     "FusedActivation",
     "InboundPicks",
@@ -39,6 +42,7 @@ __all__ = [
     "ReturnPlan",
     "RoutePlan",
     "RowsFormat",
+    "accumulate_dtype",
     "decode_picks",
     "dense_combine",
     "dense_mm",

@@ -142,6 +142,7 @@ def define(schema: str, fake: Callable[..., Any]) -> None:
         for argument, value in signature.bind(*arguments, **named).arguments.items():
             parts = value if isinstance(value, list | tuple) else [value]
             tensors += [(argument, part) for part in parts if isinstance(part, torch.Tensor)]
+        # As the kernels do: a traced program must not hide two devices until it runs
         like, first = tensors[0]
         for argument, tensor in tensors:
             check_device(argument, tensor, first.device, like)

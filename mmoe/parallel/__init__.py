@@ -3,8 +3,9 @@
 Names are imported on first use: what a launcher says can be read without torch.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from mmoe.doors import lazily
 
 if TYPE_CHECKING:
     from mmoe.parallel.all_reduce_sums import AllReduceSums
@@ -31,31 +32,6 @@ if TYPE_CHECKING:
     from mmoe.parallel.object_collectives import first_other, from_all, from_first, to_first
     from mmoe.parallel.shards import Shard
 
-_HOMES = {
-    "AllReduceSums": "mmoe.parallel.all_reduce_sums",
-    "AllToAllDispatcher": "mmoe.parallel.experts.all_to_all",
-    "ExpertPlacement": "mmoe.parallel.experts.placement",
-    "GradientSum": "mmoe.parallel.gradient_sum",
-    "Shard": "mmoe.parallel.shards",
-    "WayBack": "mmoe.parallel.experts.links",
-    "Wire": "mmoe.parallel.experts.wire",
-    "ensure_process_group": "mmoe.parallel.launch.process_group",
-    "expert_shards": "mmoe.parallel.experts.shards",
-    "first_other": "mmoe.parallel.object_collectives",
-    "from_all": "mmoe.parallel.object_collectives",
-    "from_first": "mmoe.parallel.object_collectives",
-    "is_spread": "mmoe.parallel.experts.shards",
-    "join_ranks": "mmoe.parallel.launch.process_group",
-    "launched_ranks": "mmoe.parallel.launch.launcher",
-    "rank": "mmoe.parallel.launch.process_group",
-    "replicated_parameters": "mmoe.parallel.experts.shards",
-    "spread_layout": "mmoe.parallel.experts.shards",
-    "spread_parameters": "mmoe.parallel.experts.shards",
-    "to_first": "mmoe.parallel.object_collectives",
-    "training_group": "mmoe.parallel.launch.process_group",
-    "world_size": "mmoe.parallel.launch.process_group",
-}
-
 __all__ = [
     "AllReduceSums",
     "AllToAllDispatcher",
@@ -81,11 +57,34 @@ __all__ = [
     "world_size",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
-    raise AttributeError(f"module 'mmoe.parallel' has no attribute {name!r}")
+__getattr__ = lazily(
+    __name__,
+    {
+        "all_reduce_sums": ["AllReduceSums"],
+        "experts.all_to_all": ["AllToAllDispatcher"],
+        "experts.links": ["WayBack"],
+        "experts.placement": ["ExpertPlacement"],
+        "experts.shards": [
+            "expert_shards",
+            "is_spread",
+            "replicated_parameters",
+            "spread_layout",
+            "spread_parameters",
+        ],
+        "experts.wire": ["Wire"],
+        "gradient_sum": ["GradientSum"],
+        "launch.launcher": ["launched_ranks"],
+        "launch.process_group": [
+            "ensure_process_group",
+            "join_ranks",
+            "rank",
+            "training_group",
+            "world_size",
+        ],
+        "object_collectives": ["first_other", "from_all", "from_first", "to_first"],
+        "shards": ["Shard"],
+    },
+)
 
 
 def __dir__() -> list[str]:

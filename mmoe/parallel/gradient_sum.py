@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 # Bytes: some messages of this size fit under a backward pass, and each is long enough that its
 # latency does not count. DistributedDataParallel begins with a bucket of 1 MiB too.
-BUCKET_BYTES = 2**20
+_BUCKET_BYTES = 2**20
 
 
 @dataclass
@@ -62,7 +62,7 @@ class GradientSum:
         self,
         parameters: Sequence[nn.Parameter] | Iterator[nn.Parameter],
         group: dist.ProcessGroup | None = None,
-        bucket_bytes: int = BUCKET_BYTES,
+        bucket_bytes: int = _BUCKET_BYTES,
     ) -> None:
         self.group = group
         learned = [weight for weight in parameters if weight.requires_grad]

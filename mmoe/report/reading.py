@@ -37,7 +37,7 @@ def read_run(run_dir: str | Path) -> Run:
             f"{folder}: is not a run directory, for it holds no config.yaml; "
             f"name a folder that `mmoe train` wrote"
         )
-    config = load_config(folder / "config.yaml")
+    config = load_config(folder / "config.yaml", of_run=True)
     metrics = _read_json(folder, "metrics.json", Metrics)
     history = _read_json(folder, "history.json", History)
     curves = _read_json(folder, "curves.json", Curves)

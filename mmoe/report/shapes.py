@@ -29,7 +29,7 @@ class Metrics(Stored):
 
 
 class Epoch(Stored):
-    """An entry of history.json."""
+    """Entry of history.json."""
 
     epoch: Annotated[int, Field(ge=0, lt=2**31)]
     loss: dict[str, Measured | None] = Field(default_factory=dict)
@@ -79,7 +79,7 @@ class Histogram(Stored):
 
 
 class TaskCurves(Stored):
-    """What is drawn of one task."""
+    """Curves of one task, as the report draws them."""
 
     roc: Roc | None = None
     oracle_roc: Roc | None = None

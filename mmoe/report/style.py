@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 # Blue against orange stays apart for every kind of colour blindness; line styles differ as well.
 INK = "#1b1f24"
 MUTED = "#5d6670"
-GRID = "#e2e6ea"
+_GRID = "#e2e6ea"
 MODEL = "#0b66c2"
 ORACLE = "#c2570c"
 TRAIN = "#87909a"
@@ -23,7 +23,7 @@ PAPER = "#ffffff"
 _ROLES = {
     "ink": INK,
     "muted": MUTED,
-    "grid": GRID,
+    "grid": _GRID,
     "model": MODEL,
     "oracle": ORACLE,
     "train": TRAIN,
@@ -72,12 +72,12 @@ def dress(
 ) -> None:
     """Gives axes a light grid, no box, a bold title at the left that fits into one of `columns`."""
     axes.set_facecolor("none")
-    axes.grid(True, color=GRID, linewidth=0.8)
+    axes.grid(True, color=_GRID, linewidth=0.8)
     axes.set_axisbelow(True)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     for side in ("left", "bottom"):
-        axes.spines[side].set_color(GRID)
+        axes.spines[side].set_color(_GRID)
     axes.tick_params(colors=MUTED, labelsize=SIZE_SMALL, length=0, pad=4)
     for axis in (axes.xaxis, axes.yaxis):
         axis.get_offset_text().set(color=MUTED, fontsize=SIZE_SMALL)

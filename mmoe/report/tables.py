@@ -1,11 +1,11 @@
 """The numbers of the page as text: results, model line, facts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mmoe.config import GateConfig, ModelConfig
-from mmoe.metrics.columns import NONE, Column, count, is_number
+from mmoe.config import ModelConfig
+from mmoe.metrics.columns import NAMED_COLUMNS, NONE, Column, count, is_number
 from mmoe.metrics.kinds import KINDS, kind_of_metrics
 
 __all__ = ["NONE", "Table", "count", "duration", "model_line", "results_tables"]
@@ -37,7 +37,7 @@ def results_tables(tasks: Mapping[str, Mapping[str, Any]]) -> list[Table]:
         # The oracle and groups are there for some data only: no columns of dashes for the rest.
         kept = [
             column
-            for column in kind.columns
+            for column in (*kind.columns, *NAMED_COLUMNS.values())
             if not column.optional or any(column.text(values) != NONE for values in mine.values())
         ]
         rows = [[name, *(column.text(values) for column in kept)] for name, values in mine.items()]
@@ -54,34 +54,11 @@ def model_line(model: ModelConfig) -> str:
         >>> model_line(ModelConfig(gate={"kind": "noisy_top_k"})).split(" · ")[2]
         'noisy top-2 gates'
     """
-    name = _MODELS.get(model.kind, model.kind)
-    pool = {
-        "shared_bottom": "1 shared network",
-        "single_task": "1 network a task",
-        "cgc": f"{model.shared_experts} shared + {model.task_experts} own experts a task",
-        "ple": f"{model.levels} levels of {model.shared_experts} shared + "
-        f"{model.task_experts} own experts a task",
-    }.get(model.kind, f"{model.num_experts} expert{'s' * (model.num_experts > 1)}")
-    parts = [name, f"{pool} of {_widths(model.expert.hidden)}"]
+    parts = [model.title or model.kind, f"{model.pool_title} of {model.expert.title}"]
     if model.has_gates:
-        parts.append(f"{_gates(model.gate)} gates")
-    parts.append(f"tower {_widths(model.tower.hidden)}" if model.tower.hidden else "linear tower")
+        parts.append(f"{model.gate.title} gates")
+    parts.append(model.tower.title)
     return " · ".join(parts)
-
-
-def _gates(gate: GateConfig) -> str:
-    names = {
-        "softmax": "softmax",
-        "top_k": f"top-{gate.picks}",
-        "noisy_top_k": f"noisy top-{gate.picks}",
-        "switch": "Switch",
-        "gshard": "GShard",
-        "cosine": f"cosine top-{gate.picks}",
-        "sigmoid": f"sigmoid top-{gate.picks}",
-        "dselect_k": f"DSelect-{gate.picks}",
-        "static": "static" if gate.picks is None else f"static top-{gate.picks}",
-    }
-    return names[gate.kind]
 
 
 def duration(seconds: Any) -> str:
@@ -98,18 +75,3 @@ def duration(seconds: Any) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
-
-
-def _widths(hidden: Sequence[int]) -> str:
-    return "-".join(map(str, hidden))
-
-
-_MODELS = {
-    "mmoe": "MMoE",
-    "omoe": "OMoE",
-    "cgc": "CGC",
-    "ple": "PLE",
-    "esmm": "ESMM",
-    "shared_bottom": "Shared-Bottom",
-    "single_task": "Single-task",
-}

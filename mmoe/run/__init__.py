@@ -1,6 +1,23 @@
-"""A run's folder: what it holds, who may write in it, and what a run says while it goes on."""
+"""A run's folder: what it holds, who may write in it, and what a run says while it goes on.
 
-from mmoe.run.console import ConsoleReporter, SilentReporter
+`RunDirectory` names its files, a `FolderClaim` is the right to write there, a `Reporter` tells the
+user; `write_json` and `write_text` replace a file at once or not at all.
+"""
+
+from mmoe.run.atomic_files import read_json, write_json, write_text
+from mmoe.run.console import ConsoleReporter, Reporter, SilentReporter, Tracker
 from mmoe.run.directory import RunDirectory
+from mmoe.run.folder_claim import FolderClaim, FolderMark
 
-__all__ = ["ConsoleReporter", "RunDirectory", "SilentReporter"]
+__all__ = [
+    "ConsoleReporter",
+    "FolderClaim",
+    "FolderMark",
+    "Reporter",
+    "RunDirectory",
+    "SilentReporter",
+    "Tracker",
+    "read_json",
+    "write_json",
+    "write_text",
+]

@@ -19,7 +19,7 @@ from rich.table import Column
 from mmoe.terminal import readable
 
 # Plain lines come this often; a log of an hour stays readable.
-SECONDS_BETWEEN_LINES = 10.0
+_SECONDS_BETWEEN_LINES = 10.0
 
 
 class Terminal(Console):
@@ -81,7 +81,7 @@ class ConsoleReporter:
 
     @contextmanager
     def track(self, what: str, total: int | None, unit: str, *, done: int = 0) -> Iterator[Tracker]:
-        """Shows a bar on a terminal; elsewhere a line every `SECONDS_BETWEEN_LINES`."""
+        """Shows a bar on a terminal; elsewhere a line every `_SECONDS_BETWEEN_LINES`."""
         if not self.console.is_terminal:
             yield _Lines(self, what, total, unit, done)
             return
@@ -137,7 +137,7 @@ class _Lines:
 
     def advance(self, amount: int, note: str = "") -> None:
         rate = self.rate.add(amount)
-        if time.perf_counter() - self.last < SECONDS_BETWEEN_LINES:
+        if time.perf_counter() - self.last < _SECONDS_BETWEEN_LINES:
             return
         self.last = time.perf_counter()
         of = f"/{self.total:,}" if self.total is not None else ""

@@ -20,13 +20,13 @@ class _Metrics(Stored):
 
 @dataclass(frozen=True)
 class RunDirectory:
-    """The files of one run. `open` checks that a folder is one; a `FolderClaim` makes new ones."""
+    """Paths of one run's files. `open` checks a folder; a `FolderClaim` makes new ones."""
 
     path: Path
 
     @property
     def config_file(self) -> Path:
-        """The resolved config."""
+        """File of the resolved config."""
         return self.path / "config.yaml"
 
     @property
@@ -41,27 +41,27 @@ class RunDirectory:
 
     @property
     def curves_file(self) -> Path:
-        """What the report draws: ROC, calibration, gates."""
+        """File of what the report draws: ROC, calibration, gates."""
         return self.path / "curves.json"
 
     @property
     def warm_start_file(self) -> Path:
-        """What a warm start kept and initialised; absent where there was none."""
+        """File of what a warm start kept; absent where there was none."""
         return self.path / "warm_start.json"
 
     @property
     def data_file(self) -> Path:
-        """What the rows came from, so that other rows are noticed; of older runs absent."""
+        """File of what the rows came from; older runs have none."""
         return self.path / "data.json"
 
     @property
     def plan_file(self) -> Path:
-        """Which rank holds which tables; only of runs on several ranks."""
+        """File of which rank holds which tables; of runs on several ranks alone."""
         return self.path / "plan.json"
 
     @property
     def vocabulary(self) -> Path:
-        """The fitted transforms."""
+        """Folder of the fitted encoder."""
         return self.path / "vocabulary"
 
     @property
@@ -76,7 +76,7 @@ class RunDirectory:
 
     @property
     def profile(self) -> Path:
-        """Where a step's time goes; only with `mmoe train --profile`."""
+        """Folder of where a step's time goes; only with `mmoe train --profile`."""
         return self.path / "profile"
 
     @classmethod
@@ -98,8 +98,12 @@ class RunDirectory:
         return run
 
     def config(self) -> RunConfig:
-        """Reads the config that the run was trained with."""
-        return load_config(self.config_file)
+        """Reads the config that the run was trained with.
+
+        Raises:
+            ValueError: It is damaged, or names a module that has to be imported first (`--import`).
+        """
+        return load_config(self.config_file, of_run=True)
 
     def metrics(self) -> dict[str, Any]:
         """Reads metrics.json.

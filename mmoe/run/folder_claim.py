@@ -27,7 +27,7 @@ class FolderExists(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class FolderMark:
-    """What mmoe.json says: which process of mmoe made a folder, and for what.
+    """Content of mmoe.json: which process of mmoe made a folder, and for what.
 
     Attributes:
         kind: Of the folder.
@@ -87,7 +87,7 @@ def _kind(value: object) -> Kind:
 
 
 class FolderClaim:
-    """A folder that this process has made, or goes on with; a context, at whose end it is free.
+    """Right to write into a folder that this process made or goes on with; a context manager.
 
     Args:
         kind: What the folder is for.

@@ -78,7 +78,7 @@ class Holder:
 
 
 class FolderLock:
-    """The right to write into a folder; `take` waits for nobody who is alive.
+    """Right to write into a folder; `take` waits for nobody who is alive.
 
     On one machine the system itself knows whether the holder lives (`flock` ends with its process),
     so what a killed process held is taken over at once. Of a holder on another machine, or where

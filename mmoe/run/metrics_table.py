@@ -6,19 +6,16 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from mmoe.metrics.columns import Column
+from mmoe.metrics.columns import NAMED_COLUMNS, Column
 from mmoe.metrics.kinds import KINDS
 
 
 def _columns() -> dict[str, Column]:
-    """Of all kinds of tasks, by their keys: metrics, then counts of rows."""
+    """Of all kinds of tasks that there are by now, by their keys: metrics, then counts of rows."""
     found = {column.key: column for kind in KINDS.values() for column in kind.columns}
+    found |= NAMED_COLUMNS
     shown = [column for column in found.values() if column.title]
     return {column.key: column for column in sorted(shown, key=lambda column: column.is_count)}
-
-
-_COLUMNS = _columns()
-_OF_MANY_DAYS = [name for name, column in _COLUMNS.items() if column.every_day]
 
 
 def metrics_table(metrics: Mapping[str, Any], title: str = "test split") -> Table:
@@ -28,7 +25,7 @@ def metrics_table(metrics: Mapping[str, Any], title: str = "test split") -> Tabl
         metrics: What metrics.json holds.
         title: Which rows they were measured on.
     """
-    names = _with_values(list(_COLUMNS), list(metrics["tasks"].values()))
+    names = _with_values(list(_columns()), list(metrics["tasks"].values()))
     # Ten columns have to fit into a terminal of 80
     table = Table(
         title=Text(title, no_wrap=True, overflow="ignore"),
@@ -51,7 +48,8 @@ def backtest_table(result: Mapping[str, Any]) -> Table:
     """
     parts = [(day["train_days"][-1], day["test_day"], day["tasks"]) for day in result["days"]]
     parts.append(("", "total", result["total"]))
-    names = _with_values(_OF_MANY_DAYS, [t for _, _, tasks in parts for t in tasks.values()])
+    every_day = [name for name, column in _columns().items() if column.every_day]
+    names = _with_values(every_day, [t for _, _, tasks in parts for t in tasks.values()])
     table = Table(box=None, padding=(0, 1, 0, 0))
     for title in ("trained", "tested"):
         table.add_column(title, no_wrap=True)
@@ -69,8 +67,9 @@ def _with_values(names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> lis
 
 
 def _add_columns(table: Table, names: Sequence[str]) -> None:
+    columns = _columns()
     for name in names:
-        table.add_column(_COLUMNS[name].title, justify="right", no_wrap=True)
+        table.add_column(columns[name].title, justify="right", no_wrap=True)
 
 
 def _cells(values: Mapping[str, Any], names: Sequence[str]) -> list[str]:

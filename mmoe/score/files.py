@@ -21,6 +21,7 @@ from mmoe.datasets.files.readers import (
     widen,
 )
 from mmoe.datasets.files.resolve import resolve_files
+from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.encoded import EncodedData
 from mmoe.datasets.rows.places import missing_column
 from mmoe.datasets.rows.projection import required_columns
@@ -166,8 +167,8 @@ class _Scorer:
         try:
             with _Writer(temporary) as writer:
                 for table in iter_tables(source, self.columns, ROWS_PER_CHUNK):
-                    data = EncodedData(features=self.encoder.encode(table, str(source)))
-                    predictions_NT = self.predictor.predict(data, tracker=tracker)
+                    chunk = BatchSource.of_table(table, self.encoder, str(source))
+                    predictions_NT = self.predictor.predict(chunk, tracker=tracker)
                     result = _result(
                         table, self.kept_types, self.tasks, predictions_NT, str(source)
                     )

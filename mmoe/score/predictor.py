@@ -1,6 +1,7 @@
 """Predictions from a model, for one row or for many, from one thread or from many."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 
 import numpy as np
 import torch
@@ -10,7 +11,9 @@ from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.checkpoint.weights import load_weights, trained_precisions
 from mmoe.config import DeviceKind, RunConfig, ScoringPrecision
 from mmoe.datasets.features.encoder import FeatureEncoder
+from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.encoded import EncodedData
+from mmoe.datasets.rows.frames import TableLike, as_table, origin_of
 from mmoe.mixture.stable import HAS_KERNELS
 from mmoe.models.build import build_ranker
 from mmoe.models.device import resolve_device
@@ -30,7 +33,7 @@ GateCallback = Callable[[Sequence[GateRecord], int], None]
 
 
 class Predictor:
-    """Scores encoded rows in batches; evaluation, scoring and validation all go through it.
+    """Scores rows in batches; evaluation, scoring and validation all go through it.
 
     On the CPU a row's score is the same bits whatever stands beside it, wherever in the file it
     stands, and however many rows are scored: every product there is this library's own, whose rows
@@ -50,10 +53,13 @@ class Predictor:
         ranker: The model, on the device that scores. To train it on, put it back into training mode
             first, and make a new predictor after that.
         config: Its config: tasks, the most rows in a batch, precision.
+        encoder: Of the run; None: rows come encoded.
     """
 
-    def __init__(self, ranker: Ranker, config: RunConfig) -> None:
-        self.ranker = ranker.eval()
+    def __init__(
+        self, ranker: Ranker, config: RunConfig, encoder: FeatureEncoder | None = None
+    ) -> None:
+        self.ranker, self.encoder = ranker.eval(), encoder
         self.tasks = config.tasks
         self.height = config.training.eval_batch_size
         self.bf16 = config.training.precision == "bf16"
@@ -63,7 +69,7 @@ class Predictor:
 
     def predict(
         self,
-        data: EncodedData,
+        rows: BatchSource | EncodedData | TableLike,
         *,
         tracker: Tracker | None = None,
         on_gates: GateCallback | None = None,
@@ -75,7 +81,8 @@ class Predictor:
         done goes on with `help_others`.
 
         Args:
-            data: N rows; labels are not looked at.
+            rows: N rows: a source of them, encoded ones, or a DataFrame, Arrow table or mapping of
+                names to columns; labels are not looked at.
             tracker: Told of every batch.
             on_gates: Given each batch's gate weights and its count of real rows.
 
@@ -83,10 +90,43 @@ class Predictor:
             predictions_NT float32: probabilities for binary tasks, values for regression.
 
         Raises:
-            ValueError: The model has been put into training mode since.
+            ValueError: The model has been put into training mode since, or a value does not fit.
         """
-        self._check_mode()
+        scored = self.predict_chunks(self._source(rows), tracker=tracker, on_gates=on_gates)
+        predictions = [predictions_NT for _, predictions_NT in scored]
+        return predictions[0] if len(predictions) == 1 else np.concatenate(predictions)
+
+    def predict_chunks(
+        self,
+        source: BatchSource,
+        first: int = 0,
+        stop: int | None = None,
+        *,
+        tracker: Tracker | None = None,
+        on_gates: GateCallback | None = None,
+    ) -> Generator[tuple[EncodedData, np.ndarray]]:
+        """Rows [first, stop) of a source chunk by chunk, each with its predictions."""
         tracker = tracker or next(iter(_silent()))
+        with closing(source.chunks(first, stop)) as chunks:  # in any case nothing reads on
+            for chunk in chunks:
+                yield chunk, self._predict(chunk, tracker, on_gates)
+
+    def _source(self, rows: BatchSource | EncodedData | TableLike) -> BatchSource:
+        if isinstance(rows, BatchSource):
+            return rows
+        if isinstance(rows, EncodedData):
+            return BatchSource.of(rows)
+        if self.encoder is None:
+            raise ValueError(
+                "rows: expected encoded ones, as this predictor was made without an encoder; give "
+                "it one (Predictor(ranker, config, encoder)), or use load_predictor"
+            )
+        return BatchSource.of_table(as_table(rows), self.encoder, origin_of(rows))
+
+    def _predict(
+        self, data: EncodedData, tracker: Tracker, on_gates: GateCallback | None
+    ) -> np.ndarray:
+        self._check_mode()
         out_NT = np.zeros((len(data), len(self.tasks)), np.float32)
         if not len(data):
             return out_NT  # no turn: one without rows tells the others that all are done
@@ -186,7 +226,7 @@ def load_predictor(
         precision = trained_precisions(stored, encoder.tables)
     ranker = build_ranker(config, encoder, place, table_precision=precision)
     load_weights(ranker, stored, spread_layout(ranker.network))
-    return Predictor(ranker, config), encoder, config
+    return Predictor(ranker, config, encoder), encoder, config
 
 
 def _silent() -> list[Tracker]:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from mmoe.config.tasks import TaskConfig, entire_space_tasks
 from mmoe.tasks.constants import constants
-from mmoe.tasks.kinds import OBJECTIVES
+from mmoe.tasks.kinds import objective_of
 
 
 class LossSums(NamedTuple):
@@ -122,7 +122,7 @@ def loss_sums(
     # The last task first: where a logit is in two losses, this is the order of its gradient's sum,
     # which the stored results of ESMM rest on
     losses = [
-        OBJECTIVES[task.kind].loss(t, logits, label_B, tasks)
+        objective_of(task.kind).loss(t, logits, label_B, tasks)
         for t, (task, label_B) in reversed(list(enumerate(columns)))
     ]
     return LossSums((weights_BT * torch.stack(losses[::-1], dim=1)).sum(0), weights_BT.sum(0))
@@ -148,7 +148,7 @@ def _outcomes(
 ) -> tuple[Tensor, Tensor]:
     """What each task is trained on, and where that is known."""
     outcomes = [
-        OBJECTIVES[task.kind].outcome(t, labels_BT, observed_BT, tasks)
+        objective_of(task.kind).outcome(t, labels_BT, observed_BT, tasks)
         for t, task in enumerate(tasks)
     ]
     if all(outcome is None for outcome in outcomes):

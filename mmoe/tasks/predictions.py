@@ -8,7 +8,7 @@ from torch import Tensor
 
 from mmoe.config.tasks import TaskConfig
 from mmoe.tasks.constants import constants
-from mmoe.tasks.kinds import OBJECTIVES
+from mmoe.tasks.kinds import objective_of
 
 
 def predictions_from_logits(logits_BT: Tensor, tasks: Sequence[TaskConfig]) -> Tensor:
@@ -49,12 +49,13 @@ def predictions_from_logits(logits_BT: Tensor, tasks: Sequence[TaskConfig]) -> T
             f"{list(logits_BT.shape)}"
         )
     logits_BT = logits_BT.to(torch.promote_types(logits_BT.dtype, torch.float32))
+    # Where a share r of the negatives was kept, the odds of the log are 1 / r times too high
     rates = [task.negative_sampling_rate for task in tasks]
     if any(rate != 1 for rate in rates):
         logits_BT = logits_BT + constants([math.log(rate) for rate in rates], logits_BT)
     predictions_BT = logits_BT
     for kind in dict.fromkeys(task.kind for task in tasks):
         of_kind_T = constants([task.kind == kind for task in tasks], logits_BT).bool()
-        linked_BT = OBJECTIVES[kind].link(logits_BT)
+        linked_BT = objective_of(kind).link(logits_BT)
         predictions_BT = torch.where(of_kind_T, linked_BT, predictions_BT)
     return predictions_BT

@@ -1,12 +1,12 @@
 """One head per task: a tower over its mixture, and a logit."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmoe.config.model import Activation
+from mmoe.config.experts import Activation
 from mmoe.mixture import MLP
 from mmoe.mixture.stable import stable_linear
 
@@ -85,6 +85,13 @@ class TaskTowers(nn.ModuleList):
             Tower(input_dim, hidden, activation=activation, dropout=dropout)
             for _ in range(num_tasks)
         )
+
+    @classmethod
+    def of(cls, towers: Iterable[nn.Module]) -> "TaskTowers":
+        """Out of modules of any class that map `h_BO` to `logit_B`, one per task."""
+        made = cls(0, 1, [])
+        made.extend(towers)
+        return made
 
     def forward(self, inputs: Sequence[Tensor]) -> Tensor:
         """Computes `logits_BT` from T inputs `h_BO`, one per task."""

@@ -7,12 +7,21 @@ from typing import Any
 
 import numpy as np
 
-from mmoe.config import DeviceKind, RunConfig, ScoringPrecision, TaskConfig
+from mmoe.config import METRICS, DeviceKind, RunConfig, ScoringPrecision, TaskConfig
 from mmoe.datasets.features.encoder import FeatureEncoder
-from mmoe.datasets.files.fingerprint import DataPrint, print_data, print_files, print_tables
+from mmoe.datasets.files.fingerprint import (
+    DataPrint,
+    print_data,
+    print_files,
+    print_parts,
+    print_tables,
+)
+from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.encoded import EncodedLabels, join_labels
+from mmoe.datasets.rows.frames import TableLike, holds_rows
+from mmoe.datasets.rows.held_splits import HeldSplits
 from mmoe.datasets.rows.share import Share
-from mmoe.datasets.rows.sources import generated_splits, load_test
+from mmoe.datasets.rows.sources import HeldOut, generated_splits, load_test
 from mmoe.datasets.stream import every_row, open_stream, wants_stream
 from mmoe.datasets.values.arrow import check_room
 from mmoe.embeddings import memory_of_tables
@@ -25,7 +34,6 @@ from mmoe.run.console import Reporter, SilentReporter, Tracker
 from mmoe.run.directory import RunDirectory
 from mmoe.score.predictor import GateCallback, Predictor, load_predictor
 from mmoe.tasks.gate_statistics import GateStatistics
-from mmoe.train.prepare import LabelledRows, encode
 from mmoe.train.run_folder.data_words import said_of_other_rows, said_of_own_split
 
 Metrics = dict[str, dict[str, Any]]
@@ -33,7 +41,7 @@ Metrics = dict[str, dict[str, Any]]
 
 def predict_rows(
     predictor: Predictor,
-    rows: LabelledRows,
+    rows: BatchSource,
     *,
     tracker: Tracker | None = None,
     on_gates: GateCallback | None = None,
@@ -44,13 +52,12 @@ def predict_rows(
     """
     predictions: list[np.ndarray] = []
     labels: list[EncodedLabels] = []
-    chunk = None
-    with closing(
-        rows.chunks(*_own_span(predictor, rows))
-    ) as chunks:  # in any case nothing reads on
-        for chunk in chunks:
+    chunk, span = None, _own_span(predictor, rows)
+    scored = predictor.predict_chunks(rows, *span, tracker=tracker, on_gates=on_gates)
+    with closing(scored):  # in any case nothing reads on
+        for chunk, predictions_NT in scored:
             assert chunk.labels is not None, "these rows carry labels"
-            predictions.append(predictor.predict(chunk, tracker=tracker, on_gates=on_gates))
+            predictions.append(predictions_NT)
             labels.append(chunk.labels)
     assert chunk is not None, "one comes at least"
     predictor.help_others(chunk.rows(0, 0))
@@ -58,7 +65,7 @@ def predict_rows(
     return _joined(*map(list, zip(*of_ranks, strict=True)))
 
 
-def _own_span(predictor: Predictor, rows: LabelledRows) -> tuple[int, int]:
+def _own_span(predictor: Predictor, rows: BatchSource) -> tuple[int, int]:
     """The rows that this rank scores: whole batches, so that none differs from those of one."""
     return Share(rank(), world_size()).span(len(rows), predictor.height)
 
@@ -74,7 +81,7 @@ def _joined(
 def split_metrics(
     config: RunConfig,
     predictor: Predictor,
-    rows: LabelledRows,
+    rows: BatchSource,
     oracle: Mapping[str, np.ndarray] | None = None,
 ) -> tuple[Metrics, list[str]]:
     """Metrics of every task on one split, each on the rows where its label is observed.
@@ -114,6 +121,7 @@ def metrics_of(
             groups=groups_N,
             oracle=None if oracle is None else oracle.get(task.name),
             name=task.name,
+            named=[METRICS.implementation(metric)(metric) for metric in task.metrics],
         )
         metrics[task.name] = values
         notes += task_notes
@@ -162,7 +170,7 @@ def split_curves(
 
 def evaluate_run(
     run: RunDirectory,
-    data: str | Path | None = None,
+    data: str | Path | TableLike | None = None,
     reporter: Reporter | None = None,
     *,
     all_negatives: bool = False,
@@ -174,8 +182,8 @@ def evaluate_run(
 
     Args:
         run: A trained run.
-        data: Labelled rows; None: the run's own test split. Bundled sources take their folder and
-            evaluate on its test split.
+        data: Labelled rows, in files or in memory; None: the run's own test split. Bundled sources
+            take their folder and evaluate on its test split.
         reporter: Told of progress and of what could not be computed.
         all_negatives: The rows hold all negatives, also where those of training were sampled
             (`negative_sampling_rate`); False: they were sampled like those.
@@ -224,7 +232,7 @@ def _compare(
     run: RunDirectory,
     config: RunConfig,
     seen: DataPrint,
-    data: str | Path | None,
+    data: str | Path | TableLike | None,
     reporter: Reporter,
     *,
     silent: bool,
@@ -266,22 +274,25 @@ def _check_same_rows(count: int) -> None:
         )
 
 
-def _is_own_split(config: RunConfig, data: str | Path | None) -> bool:
+def _is_own_split(config: RunConfig, data: str | Path | TableLike | None) -> bool:
     """Of a bundled source `data` is the folder of its raw files, which are split again."""
-    return data is None or config.data.source != "files"
+    return data is None or (config.data.source != "files" and not holds_rows(data))
 
 
 def _held_out(
-    config: RunConfig, encoder: FeatureEncoder, data: str | Path | None
-) -> tuple[LabelledRows, dict[str, np.ndarray] | None, DataPrint]:
+    config: RunConfig, encoder: FeatureEncoder, data: str | Path | TableLike | None
+) -> tuple[BatchSource, dict[str, np.ndarray] | None, DataPrint]:
     """The rows to evaluate on, and what they came from; streamed where those of training were."""
+    if holds_rows(data):
+        held_out = load_test(config, data)
+        return _encoded(config, encoder, held_out), None, print_parts({"all": held_out.table})
     if not _is_own_split(config, data):
         assert data is not None, "it would be the own split"
         seen = from_first(lambda: print_files({"all": data}))
     else:
         splits = generated_splits(config, data)
         if splits is not None:
-            rows = encode(config, encoder, splits.test, splits.origin)
+            rows = HeldSplits(config, splits).rows("test", encoder)
             return rows, splits.oracle, print_tables(splits)
         seen = from_first(lambda: print_data(config, data=data))
     if wants_stream(config, data):
@@ -292,4 +303,8 @@ def _held_out(
         )
         return rows, None, seen
     held_out = load_test(config, data)
-    return encode(config, encoder, held_out.table, held_out.origin), held_out.oracle, seen
+    return _encoded(config, encoder, held_out), held_out.oracle, seen
+
+
+def _encoded(config: RunConfig, encoder: FeatureEncoder, rows: HeldOut) -> BatchSource:
+    return BatchSource.of_table(rows.table, encoder, rows.origin, config)

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, cast
 
 # One training point every so many steps keeps event files small; seconds until a point is on disk
-STEPS_BETWEEN_POINTS, _FLUSH_SECONDS = 10, 30.0
+_STEPS_BETWEEN_POINTS, _FLUSH_SECONDS = 10, 30.0
 
 
 class EventLog:
@@ -67,7 +67,7 @@ class EventLog:
 
     def losses(self, step: int, losses: Mapping[str, float], dropped: int | None = None) -> None:
         """Writes the training loss of each task, and picks that the capacity dropped."""
-        if self.file is None or step % STEPS_BETWEEN_POINTS:
+        if self.file is None or step % _STEPS_BETWEEN_POINTS:
             return
         for task, loss in losses.items():
             self._scalar(f"train/{task}/loss", loss, step)

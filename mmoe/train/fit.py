@@ -12,8 +12,11 @@ import torch
 
 from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.config import DeviceKind, RunConfig
+from mmoe.config.used_modules import with_used_modules
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.rows.encoded import EncodedLabels
+from mmoe.datasets.rows.frames import TableLike, holds_rows
+from mmoe.datasets.rows.sources import load_splits
 from mmoe.datasets.rows.splits import Splits
 from mmoe.datasets.stream import describe_lanes
 from mmoe.models.build import build_ranker
@@ -47,6 +50,7 @@ from mmoe.train.run_folder.start import (
     same_on_all_ranks,
     same_warm_start_on_all_ranks,
     with_absolute_paths,
+    without_paths,
 )
 from mmoe.train.state import Position, TrainingState
 from mmoe.train.warm_start import EarlierRun, WarmStart, WarmStartReport, transfer
@@ -67,7 +71,7 @@ def train_run(
     config: RunConfig,
     out: Path,
     *,
-    data: str | Path | None = None,
+    data: str | Path | TableLike | None = None,
     splits: Splits | None = None,
     resume: bool = False,
     warm_start: WarmStart | None = None,
@@ -85,8 +89,9 @@ def train_run(
     Args:
         config: What to train on what.
         out: The run directory; must be empty or absent, unless `resume`.
-        data: Overrides data.path; stored with the run.
-        splits: Tables in memory instead of files.
+        data: Overrides data.path; stored with the run. Or rows in memory (a DataFrame, an Arrow
+            table, a mapping of names to columns), split as data.split says.
+        splits: Tables in memory that are split already.
         resume: Continue an interrupted run from its latest checkpoint.
         warm_start: Begin with the weights and the vocabulary of another run. A resumed run needs it
             no more.
@@ -105,6 +110,8 @@ def train_run(
         Interrupted: A KeyboardInterrupt that knows the directory, once there is one.
     """
     reporter = reporter or SilentReporter()
+    if holds_rows(data):
+        config, splits, data = without_paths(config), load_splits(config, data), None
     place = resolve_device(device or config.training.device, config.training.embedding_backend)
     with (
         training_group(config.parallel.timeout_seconds, place),
@@ -146,7 +153,7 @@ def _train(
     changed_data: bool,
 ) -> FinishedRun:
     """`train_run` within a process group, in a folder that it holds the claim to."""
-    config = with_absolute_paths(config, data)
+    config = with_used_modules(with_absolute_paths(config, data))
     asked = {} if warm_start is None else warm_start.options()
     asked = {"--resume": resume, "--changed-data": changed_data, **asked}
     out = same_on_all_ranks(config, out, asked)

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from mmoe.config import OptimizerConfig
+from mmoe.config.optimizers import OPTIMIZERS
 
 
 def build_optimizer(network: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
@@ -15,15 +16,15 @@ def build_optimizer(network: nn.Module, config: OptimizerConfig) -> torch.optim.
 
     Weight decay takes all parameters, or (`weight_decay_on: matrices`) all but biases and norms.
     """
-    kinds = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
     named = list(network.named_parameters())
     groups: list[dict[str, Any]] = [{"params": [weight for _, weight in named]}]
+    # Decay pulls to 0, where biases and scales of norms have no reason to be
     if config.weight_decay_on == "matrices":
         groups = [
             {"params": [w for name, w in named if _is_matrix(name, w)]},
             {"params": [w for name, w in named if not _is_matrix(name, w)], "weight_decay": 0.0},
         ]
-    return kinds[config.kind](
+    return OPTIMIZERS.implementation(config)(
         [group for group in groups if group["params"]],
         lr=config.learning_rate,
         weight_decay=config.weight_decay,
@@ -65,6 +66,7 @@ def learning_rate_factor(config: OptimizerConfig, step: int, total_steps: int) -
     """
     warm = config.warmup_steps
     if step < warm:
+        # Never 0, which would lose the first step, and 1 only behind the warm-up
         return (step + 1) / (warm + 1)
     if config.schedule == "constant":
         return 1.0

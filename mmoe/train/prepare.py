@@ -1,45 +1,21 @@
-"""From a config to encoded splits, in memory or streamed."""
+"""From a config to the three splits as sources of batches, in memory or streamed."""
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
-import pyarrow as pa
 
 from mmoe.config import RunConfig
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.features.extend_encoder import extend_encoder
 from mmoe.datasets.files.changed_data import data_changes, shown
 from mmoe.datasets.files.fingerprint import DataPrint, print_data
-from mmoe.datasets.labels.encode import encode_labels
-from mmoe.datasets.rows.batch import Batch
-from mmoe.datasets.rows.encoded import EncodedData
-from mmoe.datasets.rows.share import WHOLE, Share
+from mmoe.datasets.rows.batch_source import BatchSource
+from mmoe.datasets.rows.held_splits import HeldSplits
 from mmoe.datasets.rows.sources import generated_splits, load_splits
 from mmoe.datasets.rows.splits import Splits
 from mmoe.datasets.stream import open_stream, wants_stream
 from mmoe.parallel import from_first
-
-
-class LabelledRows(Protocol):
-    """Rows to evaluate on: `EncodedData`, or `StreamRows`."""
-
-    def __len__(self) -> int: ...
-
-    def chunks(self, first: int = 0, stop: int | None = None) -> Generator[EncodedData]:
-        """Rows [first, stop) in order; one chunk at least, which may hold no row."""
-        ...
-
-
-class TrainingRows(LabelledRows, Protocol):
-    """Rows to train on: `EncodedData`, or `StreamRows`."""
-
-    def epoch_batches(
-        self, seed: int, epoch: int, size: int, first: int = 0, share: Share = WHOLE
-    ) -> Generator[Batch]:
-        """The batches of an epoch from number `first` on, or a rank's share of them."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,9 +29,9 @@ class PreparedData:
     """
 
     encoder: FeatureEncoder
-    train: TrainingRows
-    validation: LabelledRows
-    test: LabelledRows
+    train: BatchSource
+    validation: BatchSource
+    test: BatchSource
     oracle: dict[str, np.ndarray] | None
     origin: str
     data: DataPrint
@@ -93,23 +69,30 @@ def prepare(
     data = print_data(config, splits)
     if check is not None:
         check(data)
-    if streams:
-        return _prepare_stream(config, data, encoder, earlier, advance)
-    if splits is None:
+    if splits is None and not streams:
         splits = load_splits(config)
         refuse_change(config, data)
-    if encoder is None:
-        encoder = FeatureEncoder.fit(config, splits.train, splits.origin)
-        encoder = encoder if earlier is None else extend_encoder(encoder, earlier, splits.origin)
-    train = encode(config, encoder, splits.train, splits.origin, training=True)
+    opened = open_stream(config) if splits is None else HeldSplits(config, splits)
+
+    def fit() -> FeatureEncoder:
+        fitted = opened.fit(advance)
+        return fitted if earlier is None else extend_encoder(fitted, earlier, opened.origin)
+
+    if encoder is None:  # a pass of its own over a stream, which one rank does for all
+        encoder = from_first(fit, takes_long=True) if streams else fit()
+    if streams:
+        refuse_change(config, data)
+    train, validation, test = (opened.rows(n, encoder) for n in ("train", "validation", "test"))
     return PreparedData(
         encoder=encoder,
         train=train,
-        validation=encode(config, encoder, splits.validation, splits.origin),
-        test=encode(config, encoder, splits.test, splits.origin),
-        oracle=splits.oracle,
-        origin=splits.origin,
+        validation=validation,
+        test=test,
+        oracle=None if splits is None else splits.oracle,
+        origin=opened.origin,
         data=data,
+        streamed=streams,
+        fingerprint=opened.fingerprint(),
     )
 
 
@@ -133,51 +116,3 @@ def refuse_change(config: RunConfig, data: DataPrint, *, listed: bool = False) -
             f"{data.folder}: {shown(changes)} while it was read; let what writes there end first, "
             "and start again"
         )
-
-
-def encode(
-    config: RunConfig,
-    encoder: FeatureEncoder,
-    table: pa.Table,
-    origin: str,
-    *,
-    training: bool = False,
-) -> EncodedData:
-    """Features and labels of one table; rows that train must hold both classes of every label."""
-    return EncodedData(
-        features=encoder.encode(table, origin),
-        labels=encode_labels(config, table, origin, training=training),
-    )
-
-
-def _prepare_stream(
-    config: RunConfig,
-    data: DataPrint,
-    encoder: FeatureEncoder | None,
-    earlier: FeatureEncoder | None,
-    advance: Callable[[int], None] | None,
-) -> PreparedData:
-    """Fits the encoder in a pass of its own; an interrupted run brings its encoder along.
-
-    Of several ranks the first one fits it for all.
-    """
-    splits = open_stream(config)
-
-    def fit() -> FeatureEncoder:
-        fitted = splits.fit(advance)
-        return fitted if earlier is None else extend_encoder(fitted, earlier, splits.origin)
-
-    if encoder is None:
-        encoder = from_first(fit, takes_long=True)
-    refuse_change(config, data)
-    return PreparedData(
-        encoder=encoder,
-        train=splits.rows("train", encoder),
-        validation=splits.rows("validation", encoder),
-        test=splits.rows("test", encoder),
-        oracle=None,
-        origin=splits.origin,
-        data=data,
-        streamed=True,
-        fingerprint=splits.fingerprint(),
-    )

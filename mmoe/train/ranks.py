@@ -22,7 +22,7 @@ from mmoe.parallel.launch.process_group import COLLECTIVE_SECONDS
 
 
 class StepRanks:
-    """The ranks that share every batch of a training run.
+    """Ranks that share every batch of a training run, and what they tell each other.
 
     The loss is `L = Σ_r L_r`, the sum of what each rank calls `backward` on. So gradients of what
     every rank has are added up; those of spread experts are complete where they are held. Sums

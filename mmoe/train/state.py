@@ -72,6 +72,7 @@ class TrainingState:
         `model` is what scores, `training` what resuming needs beside it.
         """
         embeddings, network = self.ranker.tables, self.ranker.network
+        # Two states: scoring reads `model` alone
         model: dict[str, Tensor | Sequence[Shard]] = {
             **with_prefix("network", cut_all(self.scoring_network.state_dict(), self.layout)),
             **with_prefix("tables", embeddings.table_shards()),
@@ -85,6 +86,7 @@ class TrainingState:
         if ids is not None:
             model |= with_prefix("ids", ids.maps())
             training |= with_prefix("ids", ids.progress())
+        # The average is in `model`, since it scores; what it averages is needed to train on
         if self.average is not None:
             training |= with_prefix("raw", cut_all(network.state_dict(), self.layout))
             training["averaged"] = self.average.n_averaged
@@ -106,6 +108,7 @@ class TrainingState:
         if self.average is not None:
             load_network(network, training, "raw", self.layout)
             training.load({"averaged": self.average.n_averaged}, all_names=False)
+        # A rank of several may hold no row of a table, and then has none of its names
         one = world_size() == 1
         model.load(embeddings.table_shards(), "tables", all_names=one)
         training.load(embeddings.optimizer_shards(), "accumulators", all_names=one)

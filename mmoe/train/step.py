@@ -67,7 +67,7 @@ class StepProgram:
 
     def forward(self, step: Step) -> None:
         """Looks the step's ids up, once, and goes as far as the loss."""
-        set_learning_rates(self.state, self.config, self.total_steps)
+        _set_learning_rates(self.state, self.config, self.total_steps)
         with self._naming_the_step():
             forward(self.state.ranker, step, self.config, self.ranks)
 
@@ -123,7 +123,7 @@ def train_step(
     return step.found
 
 
-def set_learning_rates(state: TrainingState, config: RunConfig, total_steps: int) -> None:
+def _set_learning_rates(state: TrainingState, config: RunConfig, total_steps: int) -> None:
     """Sets the rates that the schedule has for the next step."""
     optimizer = config.training.optimizer
     if optimizer.schedule == "constant" and not optimizer.warmup_steps:

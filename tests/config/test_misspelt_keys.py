@@ -6,6 +6,7 @@ import pytest
 from pydantic import BaseModel
 
 from mmoe.config import config_from_dict
+from mmoe.config.kinds import kinds_of
 from mmoe.config.run import RunConfig
 
 SMALL = {
@@ -20,12 +21,19 @@ NEEDED: dict[str, dict[str, Any]] = {
     "ListFeature": {"kind": "list", "name": "age"},
     "CrossFeature": {"kind": "cross", "name": "age", "columns": ["a", "b"]},
     "DatetimeFeature": {"kind": "datetime", "name": "age", "parts": ["hour"]},
-    "TaskConfig": {"name": "click", "label": "click"},
+    "BinaryTask": {"name": "click", "label": "click"},
+    "RegressionTask": {"name": "click", "label": "click", "kind": "regression"},
+    "EntireSpaceTask": {"name": "click", "label": "click", "kind": "entire_space"},
 }
 
 
 def _sections(annotation: Any, wrap: Any = lambda section: section):
     """Every model within an annotation, with what puts a raw section of it into a raw config."""
+    kinds = kinds_of(annotation)
+    if kinds is not None:
+        for model in kinds.classes():
+            yield from _sections(model, wrap)
+        return
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation, wrap
         for name, field in annotation.model_fields.items():
@@ -67,7 +75,13 @@ CASES = [
 
 def test_the_walk_finds_the_sections():
     found = {case.values[2].__name__ for case in CASES}
-    assert {"RunConfig", "CrossFeature", "DatetimeFeature", "GateConfig", "TableConfig"} <= found
+    assert {
+        "RunConfig",
+        "CrossFeature",
+        "DatetimeFeature",
+        "CosineGateConfig",
+        "TableConfig",
+    } <= found
     assert len(found) >= 18
 
 

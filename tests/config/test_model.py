@@ -4,19 +4,21 @@ import pytest
 import yaml
 
 from mmoe.config import (
+    GATES,
     CapacityConfig,
     GateConfig,
     ModelConfig,
     RunConfig,
     config_from_dict,
     dump_config,
+    set_values,
 )
 
 SMALL = {
     "features": [{"kind": "numeric", "name": "age"}],
     "tasks": [{"name": "click", "label": "click"}],
 }
-KINDS = list(GateConfig.model_fields["kind"].annotation.__args__)
+KINDS = GATES.names()
 
 
 @pytest.mark.parametrize(
@@ -41,7 +43,7 @@ def test_how_many_experts_a_gate_picks(kind, picks):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_written_config_reads_back(kind):
-    """It spells out every default, also those of settings that go with other kinds."""
+    """It spells out every default."""
     config = config_from_dict({**SMALL, "model": {"gate": {"kind": kind, "dropout": 0.1}}})
     again = config_from_dict(yaml.safe_load(dump_config(config)))
     assert isinstance(again, RunConfig)
@@ -130,3 +132,26 @@ def test_the_last_layer_of_experts_may_have_no_activation():
     raw["model"]["expert"]["output_activation"] = "tanh"
     with pytest.raises(ValueError, match=r"model.expert.output_activation.*'same', 'none', 'relu'"):
         config_from_dict(raw)
+
+
+def test_each_kind_has_its_own_keys_alone():
+    assert "jitter" not in type(GateConfig(kind="top_k")).model_fields
+    assert dump_config(config_from_dict(SMALL)).count("  kind: softmax\n") == 1
+    assert "projection_dim" not in dump_config(config_from_dict(SMALL))
+    assert GateConfig(kind="cosine", k=3) == ModelConfig(gate={"kind": "cosine", "k": 3}).gate
+
+
+def test_the_written_config_of_an_earlier_version_reads_as_it_was():
+    """Every section had the keys of all its kinds."""
+    gate = dict(kind="cosine", k=None, hidden=[], temperature=1.0, dropout=0.0, z_loss=0.0)
+    gate |= dict(balance_loss=None, balance_scope="gate", softmax="after", importance_loss=0.01)
+    gate |= dict(load_loss=0.01, jitter=0.0, projection_dim=64, normalize=True, bias_speed=0.001)
+    gate |= dict(per_sample=True, gamma=1.0, entropy_loss=0.01, code_loss=1.0)
+    tables = dict(kind="sgd", learning_rate=0.3, eps=1e-8, betas=[0.9, 0.999])
+    raw = {**SMALL, "model": {"gate": gate}, "training": {"embedding_optimizer": tables}}
+    config = config_from_dict(raw)
+    assert config.model.gate == GateConfig(kind="cosine", projection_dim=64)
+    assert config.training.embedding_optimizer.keywords() == {}
+    gate["projection_dim"] = 256
+    again = config_from_dict(set_values(raw, ["model.gate.kind=softmax", "model.gate.k=2"]))
+    assert again.model.gate.picks is None

@@ -1,20 +1,31 @@
 """Kinds of tasks: the registry, and what tells them apart."""
 
-from typing import get_args
+from typing import ClassVar
 
 import numpy as np
 import pytest
 
 from mmoe.metrics import task_metrics
-from mmoe.metrics.kinds import HIGHER_IS_BETTER, KINDS, KindName, first_of, kind_of_metrics
+from mmoe.metrics.kinds import HIGHER_IS_BETTER, KINDS, add_kind, first_of, kind_of_metrics
 
 LABELS, PREDICTIONS = np.array([0.0, 1.0, 1.0]), np.array([0.2, 0.9, 0.4])
 
 
-def test_the_registry_has_the_kinds_that_a_config_may_name():
-    assert set(KINDS) == set(get_args(KindName))
+def test_which_metrics_are_better_when_they_are_higher():
     assert HIGHER_IS_BETTER["auc"]
     assert not any(HIGHER_IS_BETTER[metric] for metric in ("logloss", "ne", "rmse", "mae"))
+
+
+def test_a_kind_is_added_once_and_does_not_turn_a_metric_round():
+    with pytest.raises(ValueError, match="task kind 'binary': there is such a kind"):
+        add_kind("binary", KINDS["binary"])
+
+    class Upside(type(KINDS["binary"])):
+        monitored: ClassVar = {"logloss": True}
+
+    with pytest.raises(ValueError, match="logloss is better when it is lower in other kinds"):
+        add_kind("upside", Upside())
+    assert "upside" not in KINDS
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from mmoe.checkpoint import weights
 from mmoe.config import config_from_dict
+from mmoe.datasets import load_recipe
 from mmoe.datasets.rows.encoded import EncodedData
 from mmoe.datasets.rows.splits import Splits
 from mmoe.embeddings import scoring_embeddings
@@ -161,7 +162,9 @@ def test_evaluation_of_the_test_split_compares_with_the_run(mmoe, tmp_path):
 
 
 def test_a_change_too_small_to_print_has_no_minus():
-    lines = _cost_of_precision({"click": {"auc": 0.7}}, {"click": {"auc": 0.7 - 1e-9}}, "fp16")
+    config = load_recipe("synthetic-funnel")
+    before, now = ({"click": {"auc": auc}, "purchase": {}} for auc in (0.7, 0.7 - 1e-9))
+    lines = _cost_of_precision(config, before, now, "fp16")
     assert [*lines] == ["click: AUC 0.70000 with tables in fp16, 0.70000 as trained (+0.00000)"]
 
 

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from mmoe.config import TaskConfig
+from mmoe.config import TASKS, TaskConfig
 from mmoe.metrics.kinds import KINDS
 from mmoe.tasks import entire_space_sums, loss_sums, multi_task_loss, predictions_from_logits
-from mmoe.tasks.kinds import OBJECTIVES
+from mmoe.tasks.kinds import objective_of
 from mmoe.tasks.losses import observed_weights
 
 CLICK = TaskConfig(name="click", label="c", weight=0.5)
@@ -24,7 +24,8 @@ def funnel(rows: int = 50):
 
 
 def test_every_kind_can_be_trained():
-    assert set(OBJECTIVES) == set(KINDS)
+    assert set(TASKS.names()) == set(KINDS)
+    assert objective_of("binary") is objective_of("binary")
 
 
 def test_entire_space_is_esmm_wherever_its_column_is():

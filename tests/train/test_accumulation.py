@@ -7,7 +7,6 @@ import torch
 
 from mmoe.config import config_from_dict, set_values
 from mmoe.datasets.rows.batch import Batch
-from mmoe.datasets.rows.encoded import EncodedData
 from mmoe.models.build import build_ranker
 from mmoe.parallel import ensure_process_group
 from mmoe.train.gradients import Step, backward, forward
@@ -30,11 +29,11 @@ def _gradients(funnel_config, splits):
         data = prepare(config, splits=splits)
         torch.manual_seed(0)
         ranker = build_ranker(config, data.encoder).train()
-        assert isinstance(data.train, EncodedData)
+        assert data.train.held is not None
         batches: list[Batch] = []
         start = 100
         for size in sizes:
-            batches.append(data.train.batch(slice(start, start + size)))
+            batches.append(data.train.held.batch(slice(start, start + size)))
             start += size
         step = Step.of(batches)
         forward(ranker, step, config)

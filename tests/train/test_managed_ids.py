@@ -10,6 +10,7 @@ import torch
 
 from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.config import config_from_dict, set_values
+from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.encoded import EncodedData
 from mmoe.datasets.rows.splits import Splits
 from mmoe.embeddings import managed_ids
@@ -149,10 +150,10 @@ def test_ids_that_come_back_never_again_lose_their_rows(funnel_config, funnel_ta
 
     def in_order(self, seed, epoch, size, first=0, share=None):
         for start in range(first * size, len(self), size):
-            yield self.batch(slice(start, start + size))
+            yield self.held.batch(slice(start, start + size))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(EncodedData, "epoch_batches", in_order)
+        patch.setattr(BatchSource, "epoch_batches", in_order)
         run = train_run(config, tmp_path / "run", splits=splits).directory
     predictor, *_ = load_predictor(run)
     ids = managed_ids(predictor.ranker.embeddings)

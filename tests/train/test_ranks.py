@@ -24,7 +24,9 @@ def _step(funnel_config, splits):
         torch.manual_seed(0)
         ranker = build_ranker(config, data.encoder).train()
         starts = [sum(sizes[:i]) for i in range(len(sizes))]
-        batches = [data.train.batch(slice(a, a + n)) for a, n in zip(starts, sizes, strict=True)]
+        batches = [
+            data.train.held.batch(slice(a, a + n)) for a, n in zip(starts, sizes, strict=True)
+        ]
         joined = ONE_PROCESS if ranks is None else ranks(ranker.network)
         step = Step.of(batches)
         forward(ranker, step, config, joined)

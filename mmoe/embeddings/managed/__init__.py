@@ -1,1 +1,5 @@
-"""Tables whose rows change owners while training goes on (TorchRec's managed collisions)."""
+"""Tables whose rows change owners while training goes on (TorchRec's managed collisions).
+
+`ManagedEmbeddings` looks ids up through `IdAdmission`, which decides who owns which row;
+`mmoe.embeddings` has the names for other rooms.
+"""

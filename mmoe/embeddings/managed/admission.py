@@ -126,7 +126,7 @@ class IdAdmission:
         return {name: state[name] for name in _MAP}
 
     def progress(self) -> dict[str, Tensor]:
-        """What training needs beside `map` to go on to the bit."""
+        """Returns what training needs beside `map` to go on to the bit."""
         counters = {name: torch.tensor(value) for name, value in self.counters.items()}
         window = torch.cat([self.waiting[:0], *self._window])
         return {**self._ranks(), **counters, "waiting": self.waiting, "window": window}
@@ -151,7 +151,7 @@ class IdAdmission:
         self._window = [tensors["window"]]
 
     def continue_from(self, owners: Mapping[str, Tensor], progress: Mapping[str, Tensor]) -> None:
-        """As another run's `map` and `progress` have it, for as many rows.
+        """Takes over another run's `map` and `progress`, for as many rows.
 
         Where its policy did not keep what this one ranks by, every owner counts as seen once, in
         the last window. Windows are short again at first, so that a short day gives rows to its

@@ -83,27 +83,27 @@ class ManagedEmbeddings(nn.Module):
                 self._start_afresh(table, rows_R, admission.counters["windows"])
 
     def table_weights(self) -> dict[str, Tensor]:
-        """The tables by name."""
+        """Returns the tables by name."""
         return self._backend.table_weights()
 
     def optimizer_state(self) -> dict[str, Tensor]:
-        """The backend's."""
+        """Returns the backend's optimizer state."""
         return self._backend.optimizer_state()
 
     def table_shards(self) -> dict[str, Sharded]:
-        """The backend's."""
+        """Returns the backend's shards of tables."""
         return self._backend.table_shards()
 
     def optimizer_shards(self) -> dict[str, Sharded]:
-        """The backend's."""
+        """Returns the backend's shards of optimizer state."""
         return self._backend.optimizer_shards()
 
     def plan_summary(self) -> list[dict[str, Any]]:
-        """The backend's."""
+        """Returns the backend's plan."""
         return self._backend.plan_summary()
 
     def scale_learning_rates(self, factor: float) -> None:
-        """For the next step."""
+        """Scales all tables' rates for the next step."""
         self._backend.scale_learning_rates(factor)
 
     def ids_ahead(self, steps: object, phases: object) -> None:
@@ -152,7 +152,7 @@ class ManagedEmbeddings(nn.Module):
         return {table: admission.summary() for table, admission in self.admissions.items()}
 
     def restart_counts(self) -> None:
-        """A new epoch begins."""
+        """Begins to count lookups at 0, for a new epoch."""
         for admission in self.admissions.values():
             admission.restart_counts()
 

@@ -33,6 +33,7 @@ def pool_over_ranks(
     requests = [[bags[c].within(held[c][w]) for c in of] for w, of in enumerate(asked)]
     height, own = len(bags[0].lengths_B), asked[wire.rank]
     weighted = [bags[c].weights_V is not None for c in own]
+    # Zero columns first: `cat` needs one, also of a rank that was asked for nothing
     answers = [
         torch.cat([torch.zeros(rows, 0), *map(pool, own, batch)], dim=1)
         for rows, batch in _exchange(wire, requests, height, weighted)

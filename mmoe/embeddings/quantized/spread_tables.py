@@ -33,6 +33,7 @@ def spread_tables(
     share = sum(sizes.values()) / ranks
     filled = [0] * ranks
     held: dict[str, list[range]] = {}
+    # The largest first, each to the rank that has least: what comes last evens the ranks out
     for table in sorted(tables, key=lambda table: -sizes[table.name]):
         rows = table.num_rows
         if sizes[table.name] > share:

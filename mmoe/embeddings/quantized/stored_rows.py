@@ -12,7 +12,7 @@ _SCALE_AND_BIAS = 8  # bytes at the end of an int8 row: two fp32
 
 
 class StoredRows(Protocol):
-    """The interface of rows stored in some precision; sums are fp32."""
+    """Interface of rows stored in some precision; sums are fp32."""
 
     stored: Tensor
 

@@ -203,7 +203,7 @@ class ShardedEmbeddings(nn.Module):
             fused_params={
                 "optimizer": _OPTIMIZERS[self.optimizer.kind],
                 "learning_rate": self.optimizer.learning_rate,
-                "eps": self.optimizer.eps,
+                **self.optimizer.keywords(),
             }
         )
         world = World.of_this_process(self.parallel, device)

@@ -44,7 +44,7 @@ _WIDTH = {"fp32": 4, "fp16": 2}
 
 @dataclass(frozen=True)
 class World:
-    """The ranks, as the planner sees them.
+    """Ranks and their memory, as the planner sees them.
 
     Attributes:
         ranks: How many.

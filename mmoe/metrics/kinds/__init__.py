@@ -1,7 +1,7 @@
 """Task kinds, as far as NumPy goes: labels, metrics, columns. `mmoe.tasks.kinds` trains them."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import Any
 
 from mmoe.metrics.kinds.base import LabelColumn, TaskKind, TaskMetrics
 from mmoe.metrics.kinds.binary import Binary, zero_or_one
@@ -15,24 +15,44 @@ __all__ = [
     "LabelColumn",
     "TaskKind",
     "TaskMetrics",
+    "add_kind",
     "first_of",
     "kind_of",
     "kind_of_metrics",
     "zero_or_one",
 ]
 
-KindName = Literal["binary", "regression", "entire_space"]
+KindName = str  # a key of KINDS
 
-KINDS: dict[str, TaskKind] = {
-    "binary": Binary(),
-    "regression": Regression(),
-    "entire_space": EntireSpace(),
-}
+KINDS: dict[str, TaskKind] = {}
 
 # Metric → its direction, of all metrics that can choose the best checkpoint
-HIGHER_IS_BETTER = {
-    metric: higher for kind in KINDS.values() for metric, higher in kind.monitored.items()
-}
+HIGHER_IS_BETTER: dict[str, bool] = {}
+
+
+def add_kind(name: str, kind: TaskKind) -> None:
+    """Makes a kind of task known, and the metrics by which it can choose the best checkpoint.
+
+    How it is trained is added to `mmoe.tasks.kinds.OBJECTIVES` under the same name.
+
+    Raises:
+        ValueError: There is such a kind, or a metric of its has another direction there.
+    """
+    if name in KINDS:
+        raise ValueError(f"task kind {name!r}: there is such a kind; choose another name")
+    for metric, higher in kind.monitored.items():
+        if HIGHER_IS_BETTER.get(metric, higher) != higher:
+            raise ValueError(
+                f"task kind {name!r}: {metric} is better when it is "
+                f"{'lower' if higher else 'higher'} in other kinds; give it another name"
+            )
+    KINDS[name] = kind
+    HIGHER_IS_BETTER.update(kind.monitored)
+
+
+add_kind("binary", Binary())
+add_kind("regression", Regression())
+add_kind("entire_space", EntireSpace())
 
 
 def kind_of(name: str, task: str = "task") -> TaskKind:

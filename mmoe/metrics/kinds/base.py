@@ -7,7 +7,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from mmoe.metrics.columns import Column
+from mmoe.metrics.columns import NAMED_COLUMNS, Column
 from mmoe.metrics.observed import ObservedRows
 
 Value = float | int | None
@@ -86,7 +86,7 @@ class TaskKind(ABC):
 
     def column(self, key: str) -> Column:
         """Returns the column of one metric; unknown ones are called by their key."""
-        plain = Column(key=key, heading=key, meaning="")
+        plain = NAMED_COLUMNS.get(key, Column(key=key, heading=key, meaning=""))
         return next((column for column in self.columns if column.key == key), plain)
 
     @abstractmethod

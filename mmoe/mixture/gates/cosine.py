@@ -15,8 +15,8 @@ from mmoe.mixture.gates.options import GateOptions, gate_settings, show_settings
 from mmoe.ops.topk_gate import Softmax, topk_gate
 
 # Tutel's numbers, both temperatures: where the learned one starts, and what it stays above.
-START_TEMPERATURE = 0.5
-LOWEST_TEMPERATURE = 0.01
+_START_TEMPERATURE = 0.5
+_LOWEST_TEMPERATURE = 0.01
 
 
 class CosineGate(nn.Module):
@@ -80,7 +80,7 @@ class CosineGate(nn.Module):
         self.projection_dim = projection_dim
         self.softmax: Softmax = softmax
         nn.init.normal_(self.directions_GEP, std=0.01)
-        nn.init.constant_(self.log_scale_G, -math.log(START_TEMPERATURE))
+        nn.init.constant_(self.log_scale_G, -math.log(_START_TEMPERATURE))
 
     def forward(self, inputs: Sequence[Tensor], visibility_GE: Tensor) -> GateOutput:
         """Picks the k best visible experts, best first."""
@@ -99,5 +99,5 @@ class CosineGate(nn.Module):
         cosines = gate_products(projected_BGP.unbind(1), directions_GEP)
         if not isinstance(cosines, Tensor):
             cosines = torch.stack(list(cosines), dim=1)
-        scale_G = self.log_scale_G.to(dtype).clamp(max=-math.log(LOWEST_TEMPERATURE)).exp()
+        scale_G = self.log_scale_G.to(dtype).clamp(max=-math.log(_LOWEST_TEMPERATURE)).exp()
         return cosines * scale_G.unsqueeze(-1)

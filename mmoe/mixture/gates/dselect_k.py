@@ -23,7 +23,7 @@ from mmoe.mixture.gates.static import check_blind
 ENTROPY_EPSILON = 1e-6
 # Below this share of experts that exist, the loss for codes goes on as a straight line: 1 / 0 would
 # end the training.
-LOWEST_REACH = 0.05
+_LOWEST_REACH = 0.05
 
 
 class DSelectKGate(nn.Module):
@@ -190,8 +190,8 @@ class DSelectKGate(nn.Module):
             result["entropy_loss"] = self.entropy_loss * mean(entropies_BG, options.ranks)
         if self.code_loss:
             reach_BGK = reachable_BGKC.sum(-1)
-            floored_BGK = reach_BGK.clamp(min=LOWEST_REACH)
-            below_BGK = (floored_BGK - reach_BGK) / LOWEST_REACH**2
+            floored_BGK = reach_BGK.clamp(min=_LOWEST_REACH)
+            below_BGK = (floored_BGK - reach_BGK) / _LOWEST_REACH**2
             wasted_BG = (1 / floored_BGK + below_BGK - 1).sum(-1)
             result["code_loss"] = self.code_loss * mean(wasted_BG, options.ranks)
         if options.z_loss:

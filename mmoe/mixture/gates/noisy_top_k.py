@@ -91,6 +91,7 @@ class NoisyTopKGate(nn.Module):
         noisy_BGE = clean_BGE + scale_BGE * torch.randn_like(clean_BGE)
         noisy_BGE = self.options.drop(noisy_BGE, visibility_GE, training=True)
         weights, experts = topk_gate(noisy_BGE, visibility_GE, self.k)
+        # Noise decides who is picked; the losses judge what was learnt, without it
         losses = self.options.losses(clean_BGE, visibility_GE, experts)
         scope = self.options.balance_scope
         if self.importance_loss:

@@ -95,6 +95,7 @@ class SigmoidGate(nn.Module):
         check_sizes((self.logits.num_gates, self.logits.num_experts), inputs, visibility_GE)
         logits_BGE = self.options.temper(self.logits(inputs))
         scores_BGE = stable_sigmoid(logits_BGE)
+        # The bias decides who is picked, and is no part of a weight or of its gradient
         biased_BGE = scores_BGE.detach() + self.bias_GE
         biased_BGE = self.options.drop(biased_BGE, visibility_GE, self.training)
         _, experts = topk_gate(biased_BGE, visibility_GE, self.k)

@@ -15,7 +15,7 @@ from mmoe import ops
 from mmoe.mixture import DispatchPlan
 from mmoe.mixture.routing.dispatcher import Compute, source_places
 from mmoe.mixture.trees import Tree
-from mmoe.ops._checks import FLOAT_DTYPES, accumulate_dtype
+from mmoe.ops import FLOAT_DTYPES, accumulate_dtype
 from mmoe.parallel.experts.links import Links, Sizes, WayBack, WayCosts, check_way
 from mmoe.parallel.experts.overlap import own_halves, split_plan
 from mmoe.parallel.experts.placement import ExpertPlacement
@@ -25,7 +25,7 @@ from mmoe.parallel.experts.wire import Wire
 # Codes of picks are int32.
 CODES = 2**31
 # Below it, small products cost more than what they hide.
-OVERLAP_ROWS = 1024
+_OVERLAP_ROWS = 1024
 
 
 class Handle(NamedTuple):
@@ -123,7 +123,7 @@ class AllToAllDispatcher:
         *,
         group: dist.ProcessGroup | None = None,
         wire_dtype: torch.dtype | None = None,
-        overlap_rows: int = OVERLAP_ROWS,
+        overlap_rows: int = _OVERLAP_ROWS,
         way_back: WayBack = "auto",
     ) -> None:
         self.wire = Wire(group)

@@ -100,6 +100,7 @@ def expert_shards(
     found: dict[str, Tensor | list[Shard]] = {}
     for full_name, tensor in tensors.items():
         name = full_name.partition("/")[0]
+        # A count of steps has no dimension of experts, and is the same on all ranks
         if name in held and tensor.dim():
             placement, own = held[name]
             found[full_name] = _shards(tensor, own, placement.num_experts)

@@ -1,14 +1,24 @@
 """Task kinds in torch: losses and links. `mmoe.metrics.kinds` has their labels and metrics."""
 
+from functools import cache
+
+from mmoe.config.tasks import TASKS
 from mmoe.tasks.kinds.base import Objective
-from mmoe.tasks.kinds.binary import Binary
-from mmoe.tasks.kinds.entire_space import EntireSpace
-from mmoe.tasks.kinds.regression import Regression
 
-__all__ = ["OBJECTIVES", "Objective"]
+__all__ = ["Objective", "objective_of"]
 
-OBJECTIVES: dict[str, Objective] = {
-    "binary": Binary(),
-    "regression": Regression(),
-    "entire_space": EntireSpace(),
-}
+
+def objective_of(kind: str) -> Objective:
+    """Returns how tasks of a kind are trained.
+
+    Example:
+        >>> from mmoe.tasks.kinds import objective_of
+        >>> type(objective_of("regression")).__name__
+        'Regression'
+    """
+    return _one(TASKS.implementation(kind))
+
+
+@cache
+def _one(objective: type[Objective]) -> Objective:
+    return objective()

@@ -200,9 +200,8 @@ def _check_steps(out: Path, config: RunConfig, header: dict[str, Any], steps: li
     old = read_json(out / _STEPS, content)
     before = old.pop("steps")
     # Of an earlier version it may lack keys, whose defaults say what they did then
-    old["config"] = config_from_dict(old["config"], f"{out / _STEPS}: config").model_dump(
-        mode="json"
-    )
+    begun = config_from_dict(old["config"], f"{out / _STEPS}: config", of_run=True)
+    old["config"] = begun.model_dump(mode="json")
     difference = first_difference(old, {**header, "config": content["config"]})
     if content["steps"][: len(before)] != before:
         difference = difference or _other_days(before, content["steps"])

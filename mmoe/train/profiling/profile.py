@@ -21,7 +21,7 @@ from mmoe.train.profiling.recorder import StepRecorder
 from mmoe.train.profiling.step_times import StepTimes
 
 # Caches are warm, threads are up and read-ahead is steady by then
-WARM_UP, RECORDED = 10, 20
+WARM_UP, _RECORDED = 10, 20
 _STARTING = 3  # of the warm-up's steps, which are not timed
 
 
@@ -42,7 +42,7 @@ class TrainingProfile:
         self.folder, self.reporter, self.cuda = folder, reporter, cuda
         self.steps_left = steps_left
         self.first = min(WARM_UP, steps_left // 3)
-        self.count = min(RECORDED, steps_left - self.first)
+        self.count = min(_RECORDED, steps_left - self.first)
         self.done = 0
         self.rows: list[int] = []
         self.seconds: list[float] = []
@@ -130,9 +130,9 @@ class TrainingProfile:
             f"where a step's time goes: steps {self.first + 1} to {last} of this epoch, "
             f"{found['rows_per_step']:,.0f} rows each, {found['threads']} thread(s)"
         ]
-        if self.steps_left < WARM_UP + RECORDED:
+        if self.steps_left < WARM_UP + _RECORDED:
             lines.append(
-                f"(the epoch had only {self.steps_left} steps left; {WARM_UP + RECORDED} or more "
+                f"(the epoch had only {self.steps_left} steps left; {WARM_UP + _RECORDED} or more "
                 "give a steadier picture)"
             )
         if self.cuda:

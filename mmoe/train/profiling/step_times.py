@@ -89,6 +89,7 @@ def step_times(events: Sequence[FunctionEvent]) -> StepTimes:
     steps = sum(_name(marker) == STEP for marker in markers)
     forward, backward = _forward(markers), _backward(markers, here)
     forward.pop(PAUSE, None)
+    # A marker's own time is without the markers inside it: what is left of a step is the loop's
     forward[OTHER] += forward.pop(STEP, 0.0) + forward.pop(BACKWARD, 0.0) - sum(backward.values())
     return StepTimes(
         steps,

@@ -63,7 +63,7 @@ class RunData(Strict):
         return next(differ, [])
 
 
-def check_resumed(
+def _check_resumed(
     run: RunDirectory, now: DataPrint, *, allowed: bool
 ) -> tuple[RunData | None, bool]:
     """Refuses to resume where the data differs from what the run began with.
@@ -120,7 +120,7 @@ class ResumedData:
         """Checks before anything is read; all ranks together.
 
         Raises:
-            ValueError: As `check_resumed`; the same text on every rank.
+            ValueError: As `_check_resumed`; the same text on every rank.
         """
         run = self.run
         if run is None:
@@ -156,9 +156,9 @@ class ResumedData:
 def _checked(
     run: RunDirectory, now: DataPrint, allowed: bool
 ) -> tuple[tuple[RunData | None, bool], str | None]:
-    """As `check_resumed`; an error's text is returned, for all ranks to raise."""
+    """As `_check_resumed`; an error's text is returned, for all ranks to raise."""
     try:
-        return check_resumed(run, now, allowed=allowed), None
+        return _check_resumed(run, now, allowed=allowed), None
     except ValueError as error:
         return (None, False), str(error)
 

@@ -7,7 +7,6 @@ from zlib import crc32
 
 from mmoe.config import RunConfig
 from mmoe.datasets.files.data_file import is_address
-from mmoe.datasets.rows.encoded import EncodedData
 from mmoe.datasets.rows.sources import below
 from mmoe.errors import RanksDiffer
 from mmoe.parallel import first_other, from_all
@@ -36,6 +35,12 @@ def with_absolute_paths(config: RunConfig, data: str | Path | None) -> RunConfig
             paths = below(folder, paths)
             update[name] = absolute(paths) if isinstance(paths, str) else [*map(absolute, paths)]
     return config.model_copy(update={"data": section.model_copy(update=update)})
+
+
+def without_paths(config: RunConfig) -> RunConfig:
+    """Of a run whose rows are in memory: it must not seem to have read files."""
+    nowhere = {"path": None, "train": None, "validation": None, "test": None}
+    return config.model_copy(update={"data": config.data.model_copy(update=nowhere)})
 
 
 def same_on_all_ranks(config: RunConfig, out: Path, options: Mapping[str, Any]) -> Path:
@@ -70,7 +75,8 @@ def same_data_on_all_ranks(prepared: PreparedData) -> None:
         ValueError: A rank has read something else; the same text on every rank.
     """
     splits = (prepared.train, prepared.validation, prepared.test)
-    labels = prepared.train.labels if isinstance(prepared.train, EncodedData) else None
+    held = prepared.train.held
+    labels = None if held is None else held.labels
     seen = {
         "rows of train, validation and test": [len(rows) for rows in splits],
         "files": prepared.fingerprint,

@@ -81,6 +81,7 @@ class DenseTransfer:
             names = by_parameter.get(self._origin(name) or "", {})
             shapes = [old.shape(full_name) or () for full_name in names.values()]
             whole = self._whole_shape(name, own)
+            # Moments that do not fit are left behind: the parameter begins as a new one does
             if names and all(
                 not shape or fits(whole, shape, self.sources[name]) for shape in shapes
             ):

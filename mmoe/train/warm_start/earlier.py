@@ -15,7 +15,9 @@ from mmoe.train.warm_start.meaning import differences, named_pairs
 # What must stay of the model; sizes show in the tensors.
 _MODEL: tuple[tuple[str, ...], ...] = (
     ("kind",),
+    ("expert", "kind"),
     ("expert", "activation"),
+    ("tower", "kind"),
     ("tower", "activation"),
 )
 
@@ -97,7 +99,7 @@ class EarlierRun:
 def _at(config: RunConfig, keys: tuple[str, ...]) -> Any:
     value: Any = config.model.model_dump()
     for key in keys:
-        value = value[key]
+        value = value.get(key)
     return value
 
 

@@ -79,14 +79,15 @@ def tensor_sources(
         ValueError: A gate's codes spell the numbers of experts, and they have other numbers now.
     """
     sources = {name: TensorSource(name) for name in now.network.state_dict()}
-    towers = places_of(now.tasks, before.tasks)
+    towers = _places_of(now.tasks, before.tasks)
     for name in sources:
         part, _, rest = name.partition(".")
         if part == "towers":
             number, _, tensor = rest.partition(".")
             old = int(towers[int(number)])
             sources[name] = TensorSource(None if old == NEW else f"towers.{old}.{tensor}")
-    columns = places_of(now.inputs, before.inputs)
+    # By name, not by place: features come and go. Only the first level reads x
+    columns = _places_of(now.inputs, before.inputs)
     for number, (level, old_level) in enumerate(zip(now.levels, before.levels, strict=False)):
         prefix = f"levels.{number}.mixture"
         for name, source in _level_sources(level, old_level, prefix, new_experts):
@@ -125,11 +126,11 @@ def own_sources(
     return own
 
 
-def places_of(now: Sequence[str], before: Sequence[str]) -> np.ndarray:
+def _places_of(now: Sequence[str], before: Sequence[str]) -> np.ndarray:
     """Returns for each name its earlier place, or `NEW`.
 
     Example:
-        >>> places_of(["click", "like", "buy"], ["click", "buy"]).tolist()
+        >>> _places_of(["click", "like", "buy"], ["click", "buy"]).tolist()
         [0, -1, 1]
     """
     places = {name: place for place, name in enumerate(before)}
@@ -144,7 +145,7 @@ def expert_places(now: Sequence[str], before: Sequence[str], new_experts: NewExp
         >>> expert_places(now, ["click expert 1", "shared expert 1"], "copy").tolist()
         [0, 0, 1]
     """
-    places = places_of(now, before)
+    places = _places_of(now, before)
     if new_experts == "fresh":
         return places
     filled = places.copy()
@@ -163,7 +164,7 @@ def _level_sources(
 ) -> Iterator[tuple[str, TensorSource]]:
     """Gates and experts of one level. Every tensor of a gate begins with a dimension of gates."""
     experts = expert_places(level.expert_names, before.expert_names, new_experts)
-    gates = places_of(level.gate_names, before.gate_names)
+    gates = _places_of(level.gate_names, before.gate_names)
     _refuse_moved(level, experts)
     dims = expert_dims(level.mixture)
     for name in level.mixture.state_dict():

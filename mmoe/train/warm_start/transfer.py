@@ -113,10 +113,7 @@ def _usable_state(
 def _shape_of(earlier: EarlierRun) -> Shape:
     """Of the earlier network; built anew to ask it for names, as narrow as can be."""
     tasks, model = [t.name for t in earlier.config.tasks], earlier.config.model
-    narrow = {
-        "expert": model.expert.model_copy(update={"hidden": [1]}),
-        "tower": model.tower.model_copy(update={"hidden": [1]}),
-    }
+    narrow = {"expert": model.expert.narrow(), "tower": model.tower.narrow()}
     with torch.random.fork_rng(devices=[]):
         network = build_network(model.model_copy(update=narrow), 1, tasks)
     return Shape(network, tasks, input_names(earlier.encoder))

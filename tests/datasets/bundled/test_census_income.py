@@ -13,7 +13,7 @@ from mmoe.config import RunConfig, load_config
 from mmoe.datasets.bundled import census_income
 from mmoe.datasets.labels.encode import encode_labels
 
-RECIPES = Path(census_income.__file__).parent / "recipes"
+RECIPES = Path(census_income.__file__).parents[1] / "recipes"
 LEAKS = {
     "census-income": {"income_50k", "marital_stat", "instance_weight", "education"},
     "census-income-with-education": {"income_50k", "marital_stat", "instance_weight"},

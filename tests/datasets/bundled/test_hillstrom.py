@@ -14,7 +14,7 @@ HEADER = ",".join(hillstrom.COLUMNS)
 
 @pytest.fixture(scope="module")
 def recipe() -> RunConfig:
-    return load_config(Path(hillstrom.__file__).parent / "recipes" / "hillstrom.yaml")
+    return load_config(Path(hillstrom.__file__).parents[1] / "recipes" / "hillstrom.yaml")
 
 
 @pytest.fixture

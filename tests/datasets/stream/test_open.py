@@ -11,6 +11,7 @@ import pytest
 from mmoe.config import config_from_dict, set_values
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.labels.encode import encode_labels
+from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.encoded import join
 from mmoe.datasets.rows.share import Share
 from mmoe.datasets.rows.sources import load_splits
@@ -144,7 +145,7 @@ def test_chunks_of_a_rank_leave_other_row_groups_alone(log, funnel_config, tmp_p
     found.clear()
     assert [len(chunk) for chunk in rows.chunks(300, 300)] == [0]
     assert found == [], "no rows, nothing to read"
-    rows.group = None
+    rows.reader.group = None
     assert sum(map(len, rows.chunks(200, 250))) == 50
     assert [piece for piece, _ in found] == whole
 
@@ -225,9 +226,7 @@ def test_a_buffer_for_everything_gives_the_batches_of_memory(log, funnel_config,
     encoder = splits.fit()
     rows = splits.rows("train", encoder)
     table = memory.train
-    held = type(next(rows.chunks()))(
-        features=encoder.encode(table, "x"), labels=encode_labels(config, table, "x")
-    )
+    held = BatchSource.of_table(table, encoder, "x", config)
     for epoch in range(2):
         assert epoch_rows(rows, 3, epoch) == epoch_rows(held, 3, epoch)
 

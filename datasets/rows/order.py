@@ -14,7 +14,7 @@ from itertools import islice
 
 import numpy as np
 
-from mmoe.datasets.stream.lanes import WHOLE_EPOCH, Lane
+from mmoe.datasets.rows.lanes import WHOLE_EPOCH, Lane
 
 # Added to (seed, epoch) they make generators of their own; zeros at the end would make none.
 _PIECES, _WINDOW, _LANE = 1, 2, 3

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmoe.datasets.stream.order import row_order, window_rows, windows
+from mmoe.datasets.rows.order import row_order, window_rows, windows
 
 
 @given(

@@ -1,0 +1,222 @@
+"""Encoded rows of one split, as training, evaluation and scoring read them."""
+
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from mmoe.config import RunConfig, StreamingConfig
+from mmoe.datasets.features.encoder import FeatureEncoder
+from mmoe.datasets.labels.encode import encode_labels
+from mmoe.datasets.rows.batch import Batch
+from mmoe.datasets.rows.encoded import EncodedData
+from mmoe.datasets.rows.lanes import Lane, LanesOfRank
+from mmoe.datasets.rows.order import Window, row_order, window_rows, windows
+from mmoe.datasets.rows.prefetch import prefetch
+from mmoe.datasets.rows.share import WHOLE, Share
+
+# A window is made while another is trained on
+_WINDOWS_AHEAD = 1
+
+Windows = tuple[Window, ...]
+"""What each of a rank's lanes gives to one window."""
+
+
+class RowReader(Protocol):
+    """Where a `BatchSource` gets its rows: in memory, or read and encoded while they are used."""
+
+    @property
+    def counts_P(self) -> np.ndarray:
+        """Rows of each piece."""
+        ...
+
+    def windows(self, plan: Sequence[Windows], lanes: Sequence[Lane]) -> Iterator[EncodedData]:
+        """The rows of each window, those of the first lane first."""
+        ...
+
+    def chunks(self, first: int, stop: int) -> Generator[EncodedData]:
+        """Rows [first, stop) in order; one chunk at least, which may hold no row."""
+        ...
+
+
+class BatchSource:
+    """Batches of an epoch to train on, and chunks in order to evaluate or score.
+
+    The rows of an epoch come in windows, each shuffled within itself. In memory one window holds
+    all rows, which are encoded once. A stream's window has `data.streaming.shuffle_buffer_rows`;
+    where one holds the whole split, it is kept for all epochs, and its batches are those in memory,
+    bit for bit. Of several windows no more are in memory than the buffer allows, so their rows are
+    read and encoded anew in every epoch.
+
+    Args:
+        reader: The rows.
+        streaming: Rows of a window, its lanes, and batches made ahead.
+        keeps_chunks: Keep them for the next pass over the same rows.
+
+    Example:
+        >>> from mmoe.config import config_from_dict
+        >>> config = config_from_dict({
+        ...     "features": [{"kind": "numeric", "name": "age", "standardise": False}],
+        ...     "tasks": [{"name": "click", "label": "click"}]})
+        >>> table = pa.table({"age": [10.0, 20.0, 30.0], "click": [0, 1, 1]})
+        >>> encoder = FeatureEncoder.fit(config, table, "log")
+        >>> source = BatchSource.of_table(table, encoder, "log", config)
+        >>> [len(batch) for batch in source.epoch_batches(seed=0, epoch=0, size=2)]
+        [2, 1]
+    """
+
+    def __init__(
+        self, reader: RowReader, streaming: StreamingConfig, *, keeps_chunks: bool = False
+    ) -> None:
+        self.reader, self.streaming, self.keeps_chunks = reader, streaming, keeps_chunks
+        # What is read once: lanes and the window that holds all their rows; a span and its chunks
+        self._window: tuple[Sequence[Lane], EncodedData] | None = None
+        self._chunks: tuple[tuple[int, int], list[EncodedData]] | None = None
+
+    @classmethod
+    def of(cls, data: EncodedData) -> "BatchSource":
+        """Rows in memory: one window, one lane."""
+        one_window = StreamingConfig(
+            shuffle_buffer_rows=max(len(data), 1), interleave=1, read_ahead_batches=2
+        )
+        return cls(_Held(data), one_window)
+
+    @classmethod
+    def of_table(
+        cls,
+        table: pa.Table,
+        encoder: FeatureEncoder,
+        origin: str,
+        config: RunConfig | None = None,
+        *,
+        training: bool = False,
+    ) -> "BatchSource":
+        """The rows of a table, encoded at once.
+
+        Args:
+            table: N rows.
+            encoder: Fitted.
+            origin: What the user calls the data; starts error messages.
+            config: Tasks and groups of the labels; None: only scores are wanted.
+            training: These rows train: each binary task must have both classes among them.
+
+        Raises:
+            ValueError: A column is missing or a value does not fit; names file, column and row.
+        """
+        features = encoder.encode(table, origin)
+        if config is None:
+            return cls.of(EncodedData(features=features))
+        labels = encode_labels(config, table, origin, training=training)
+        return cls.of(EncodedData(features=features, labels=labels))
+
+    @property
+    def held(self) -> EncodedData | None:
+        """All rows, where they are in memory; None of a stream."""
+        return self.reader.data if isinstance(self.reader, _Held) else None
+
+    def __len__(self) -> int:
+        return int(self.reader.counts_P.sum())
+
+    def chunks(self, first: int = 0, stop: int | None = None) -> Generator[EncodedData]:
+        """Rows [first, stop) in order, with labels and groups where there are any.
+
+        Rows in memory come at once. One chunk comes at least, which may hold no row.
+        """
+        span = first, len(self) if stop is None else stop
+        if self._chunks is not None and self._chunks[0] == span:
+            yield from self._chunks[1]
+            return
+        kept: list[EncodedData] = []
+        with closing(self.reader.chunks(*span)) as chunks:
+            for chunk in chunks:
+                if self.keeps_chunks:
+                    kept.append(chunk)
+                yield chunk
+                del chunk  # not held here while the next is made
+        if self.keeps_chunks:
+            self._chunks = span, kept
+
+    def epoch_batches(
+        self, seed: int, epoch: int, size: int, first: int = 0, share: Share = WHOLE
+    ) -> Generator[Batch]:
+        """The batches of an epoch from number `first` on; made ahead in the background.
+
+        Args:
+            seed: Of the run.
+            epoch: Counted from 0.
+            size: Rows of a batch; the epoch's last one may have fewer.
+            first: Batches that are done.
+            share: What this rank takes of each batch; it may be no row.
+        """
+        batches = self._batches(seed, epoch, size, first, share)
+        return prefetch(batches, self.streaming.read_ahead_batches)
+
+    def _batches(
+        self, seed: int, epoch: int, size: int, first: int, share: Share
+    ) -> Generator[Batch]:
+        rows = window_rows(self.streaming.shuffle_buffer_rows, size)
+        lanes, share = LanesOfRank.of(share, self.streaming.lanes)
+        plan = self._plan(rows, seed, epoch, first * size, lanes)
+        filled = self._filled(plan, lanes)
+        try:
+            for parts, data in zip(plan, filled, strict=True):
+                orders = [row_order(window, seed, epoch) for window in parts]
+                begin, stop = parts[0].start, parts[0].stop
+                for start in range(max(first * size, begin), stop, size):
+                    end = min(start + size, stop)
+                    yield data.batch(_rows_of_batch(parts, orders, start, end, share))
+                del data  # the next window may take its place
+        finally:
+            filled.close()
+
+    def _plan(
+        self, rows: int, seed: int, epoch: int, first_row: int, lanes: Sequence[Lane]
+    ) -> list[Windows]:
+        """The windows from the one that holds `first_row` on, and what each lane gives to them."""
+        counts_P, interleave = self.reader.counts_P, self.streaming.interleave
+        of_lanes = [
+            windows(counts_P, rows, seed, epoch, first_row, interleave, lane) for lane in lanes
+        ]
+        return list(zip(*of_lanes, strict=True))
+
+    def _filled(self, plan: list[Windows], lanes: Sequence[Lane]) -> Generator[EncodedData]:
+        """The windows' rows; those of one that holds the whole split are read once."""
+        if not plan or plan[0][0].stop - plan[0][0].start < len(self):
+            yield from prefetch(self.reader.windows(plan, lanes), _WINDOWS_AHEAD)
+            return
+        if self._window is None or self._window[0] != lanes:
+            [data] = self.reader.windows(plan, lanes)
+            self._window = lanes, data
+        yield self._window[1]
+
+
+@dataclass(frozen=True)
+class _Held:
+    """Rows in memory: one piece."""
+
+    data: EncodedData
+
+    @property
+    def counts_P(self) -> np.ndarray:
+        return np.array([len(self.data)])
+
+    def windows(self, plan: Sequence[Windows], lanes: Sequence[Lane]) -> Iterator[EncodedData]:
+        yield from [self.data] * len(plan)
+
+    def chunks(self, first: int, stop: int) -> Generator[EncodedData]:
+        yield self.data if (first, stop) == (0, len(self.data)) else self.data.rows(first, stop)
+
+
+def _rows_of_batch(
+    parts: Windows, orders: Sequence[np.ndarray], start: int, stop: int, share: Share
+) -> np.ndarray:
+    """Where rows [start, stop) of the epoch are among those of the lanes' windows."""
+    before, rows = 0, []
+    for window, order in zip(parts, orders, strict=True):
+        rows_B = order[window.rows_before(start) : window.rows_before(stop)]
+        rows.append(before + share.of(rows_B))
+        before += len(order)
+    return np.concatenate(rows)

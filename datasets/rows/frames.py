@@ -1,0 +1,99 @@
+"""Rows that the caller holds: a DataFrame, an Arrow table, columns by name."""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from mmoe.datasets.rows.places import ROW_COLUMN, number_rows
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from typing_extensions import TypeIs
+
+    TableLike = pa.Table | pd.DataFrame | Mapping[str, Any]
+else:
+    TableLike = Any  # no pandas where nobody has one
+
+_EXPECTED = "a path, a DataFrame, an Arrow table or a mapping of names to columns"
+
+
+def holds_rows(data: object) -> "TypeIs[TableLike]":
+    """Whether `data` is rows in memory; else it is None, or says where files are."""
+    return not (data is None or isinstance(data, str | Path | list | tuple))
+
+
+def as_table(data: TableLike, origin: str | None = None) -> pa.Table:
+    """Rows in memory as an Arrow table, with the hidden column that lets errors name a row.
+
+    Args:
+        data: A DataFrame (pandas; others by Arrow's C interface), a table, or arrays by name.
+        origin: What error messages call it; None: its type's name (`origin_of`).
+
+    Raises:
+        ValueError: It is none of these, a column cannot be read or is there twice, columns differ
+            in length, or there is no row.
+
+    Example:
+        >>> as_table({"age": [20, 30]})["age"].to_pylist()
+        [20, 30]
+    """
+    origin = origin or origin_of(data)
+    table = data if isinstance(data, pa.Table) else _converted(data, origin)
+    if not table.num_rows:
+        raise ValueError(f"{origin}: holds no rows; expected one at least")
+    if ROW_COLUMN in table.column_names:
+        return table  # of files: its rows are named after them
+    return number_rows(table, [(origin, table.num_rows)])
+
+
+def origin_of(data: TableLike) -> str:
+    """What error messages call rows in memory: DataFrame, Table, dict."""
+    return type(data).__name__
+
+
+def arrow_column(name: str, values: Any, origin: str = "") -> pa.Array:
+    """One column: a Series, an array or a list; NaN is missing.
+
+    Raises:
+        ValueError: Its values are of several types, or of one that Arrow has not.
+    """
+    try:
+        array = pa.Array.from_pandas(values)
+        kind = array.type.value_type if isinstance(array.type, pa.DictionaryType) else array.type
+        if isinstance(kind, pa.BaseExtensionType):  # intervals, periods
+            raise TypeError(f"it holds {kind}")
+        return array
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        what = getattr(values, "dtype", type(values).__name__)
+        raise ValueError(
+            f"{f'{origin}: ' if origin else ''}column {name!r} (dtype {what}) cannot be read, "
+            f"{' '.join(str(error).split())}; make it one type, such as text or float"
+        ) from None
+
+
+def _converted(data: Any, origin: str) -> pa.Table:
+    pandas = sys.modules.get("pandas")
+    if pandas is not None and isinstance(data, pandas.DataFrame):
+        names = data.columns.map(str)
+        if names.has_duplicates:
+            twice = names[names.duplicated()][0]
+            raise ValueError(f"{origin}: two columns are called {twice!r}; rename one of them")
+        columns = {name: data.iloc[:, n] for n, name in enumerate(names)}
+    elif isinstance(data, Mapping):
+        columns = {str(name): values for name, values in data.items()}
+    elif hasattr(data, "__arrow_c_stream__"):
+        return pa.table(data)
+    else:
+        raise ValueError(f"data: expected {_EXPECTED}, got {data!r}")
+    arrays = {name: arrow_column(name, values, origin) for name, values in columns.items()}
+    for name, array in arrays.items():
+        first, rows = next((other, len(one)) for other, one in arrays.items())
+        if len(array) != rows:
+            raise ValueError(
+                f"{origin}: column {name!r} has {len(array)} rows, but {first!r} has {rows}; give "
+                "all columns one length"
+            )
+    return pa.table(arrays)

@@ -1,0 +1,48 @@
+"""The splits of a run whose rows are in memory."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from mmoe.config import RunConfig
+from mmoe.datasets.features.encoder import FeatureEncoder
+from mmoe.datasets.rows.batch_source import BatchSource
+from mmoe.datasets.rows.splits import Splits
+
+
+@dataclass(frozen=True)
+class HeldSplits:
+    """Tables as splits that can be fitted on and encoded, as those of a stream can.
+
+    Attributes:
+        config: Of the run.
+        splits: The tables.
+    """
+
+    config: RunConfig
+    splits: Splits
+
+    @property
+    def origin(self) -> str:
+        """What the user calls the data."""
+        return self.splits.origin
+
+    def fit(self, advance: Callable[[int], None] | None = None) -> FeatureEncoder:
+        """Learns from the training rows, which are there already: `advance` is not told.
+
+        Raises:
+            ValueError: A column is missing, or a value does not fit its feature's kind.
+        """
+        return FeatureEncoder.fit(self.config, self.splits.train, self.origin)
+
+    def rows(self, name: str, encoder: FeatureEncoder) -> BatchSource:
+        """The split `name`, encoded; one that trains must hold both classes of every label.
+
+        Raises:
+            ValueError: A value does not fit; names file, column and row.
+        """
+        table, training = getattr(self.splits, name), name == "train"
+        return BatchSource.of_table(table, encoder, self.origin, self.config, training=training)
+
+    def fingerprint(self) -> str:
+        """Nothing: which rows there are is seen from the tables."""
+        return ""

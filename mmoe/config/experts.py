@@ -1,0 +1,129 @@
+"""Experts and towers. A kind is a class with its own keys, and a line in `EXPERTS` or `TOWERS`."""
+
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from mmoe.config.gates import Width
+from mmoe.config.kinds import HasKinds, Kinds
+
+Activation = Literal["relu", "gelu", "silu"]
+
+
+class ExpertConfig(HasKinds):
+    """One expert: a module that maps rows to as many rows of its output width."""
+
+    kind: Any = Field(description="what an expert is")
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **keys: Any) -> None: ...
+
+    # Whether all experts are made at once: what implements the kind then takes their number first,
+    # and returns a pool
+    makes_pools: ClassVar[bool] = False
+
+    @property
+    def uses_batch(self) -> bool:
+        """Whether, in training, a row's result depends on which other rows its expert got."""
+        return False
+
+    @property
+    def title(self) -> str:
+        """What a report calls it."""
+        return self.kind
+
+    def keywords(self) -> dict[str, Any]:
+        """What it is built with, beside the width of its input."""
+        return {key: value for key, value in self if key != "kind"}
+
+    def narrow(self) -> "ExpertConfig":
+        """The same, as small as can be: for a network that is asked for its names alone."""
+        return self
+
+
+class MLPExpertConfig(ExpertConfig):
+    """An MLP. Its last width is the expert's output width."""
+
+    makes_pools: ClassVar[bool] = True
+
+    kind: Literal["mlp"] = "mlp"
+    hidden: list[Width] = Field(default=[256, 128], min_length=1, description="width of each layer")
+    activation: Literal["relu", "gelu", "silu", "swiglu"] = Field(
+        default="relu", description="after each layer"
+    )
+    output_activation: Literal["same", "none", "relu", "gelu", "silu", "swiglu"] = Field(
+        default="same", description="of the last layer; same: as the others; none: it has none"
+    )
+    norm: Literal["layer", "batch"] | None = Field(
+        default=None, description="before each activation; batch: over each expert's own rows"
+    )
+    dropout: float = Field(default=0.0, ge=0, lt=1, description="after each activation")
+
+    @property
+    def uses_batch(self) -> bool:
+        """Norm `batch` looks at the other rows."""
+        return self.norm == "batch"
+
+    @property
+    def title(self) -> str:
+        """Its widths."""
+        return "-".join(map(str, self.hidden))
+
+    def keywords(self) -> dict[str, Any]:
+        """As the pool takes them, where no activation is None."""
+        last = None if self.output_activation == "none" else self.output_activation
+        return super().keywords() | {"output_activation": last}
+
+    def narrow(self) -> "MLPExpertConfig":
+        """One unit."""
+        return self.model_copy(update={"hidden": [1]})
+
+
+class TowerConfig(HasKinds):
+    """One task's head over its mixture: a module that maps rows to a logit each."""
+
+    kind: Any = Field(description="what a tower is")
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **keys: Any) -> None: ...
+
+    @property
+    def title(self) -> str:
+        """What a report calls it."""
+        return f"{self.kind} tower"
+
+    def keywords(self) -> dict[str, Any]:
+        """What it is built with, beside the width of its input."""
+        return {key: value for key, value in self if key != "kind"}
+
+    def narrow(self) -> "TowerConfig":
+        """The same, as small as can be."""
+        return self
+
+
+class MLPTowerConfig(TowerConfig):
+    """An MLP and a linear layer to one number."""
+
+    kind: Literal["mlp"] = "mlp"
+    hidden: list[Width] = Field(default=[64], description="width of each layer; [] = linear")
+    activation: Activation = Field(default="relu", description="after each of them")
+    dropout: float = Field(default=0.0, ge=0, lt=1, description="after each activation")
+
+    @property
+    def title(self) -> str:
+        """Its widths."""
+        widths = "-".join(map(str, self.hidden))
+        return f"tower {widths}" if widths else "linear tower"
+
+    def narrow(self) -> "MLPTowerConfig":
+        """One unit."""
+        return self.model_copy(update={"hidden": [1]})
+
+
+# Config class → what is called with the input's width and its keywords, and gives one module
+EXPERTS = Kinds("expert", ExpertConfig, default="mlp")
+EXPERTS.add("mlp", MLPExpertConfig, "mmoe.mixture:MLPExperts")
+TOWERS = Kinds("tower", TowerConfig, default="mlp")
+TOWERS.add("mlp", MLPTowerConfig, "mmoe.tasks:Tower")

@@ -1,0 +1,40 @@
+"""What a run asks of a feature of any kind."""
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from mmoe.config.kinds import HasKinds
+
+
+class Feature(HasKinds):
+    """What a run asks of a feature of any kind; a kind says what is otherwise with it."""
+
+    if TYPE_CHECKING:  # every kind has them, each at its place in the run's files
+        kind: Any
+        name: Any
+        dim: Any
+
+    derived_are: ClassVar[str] = "parts"  # what `derived_names` are names of, in an error
+
+    @property
+    def source_columns(self) -> list[str]:
+        """All columns it is read from."""
+        raise NotImplementedError
+
+    @property
+    def derived_names(self) -> list[str]:
+        """Names of further features and tables that it makes."""
+        return []
+
+    @property
+    def table_names(self) -> list[str]:
+        """The embedding tables that it looks up."""
+        return self.derived_names
+
+    @property
+    def id_columns(self) -> int:
+        """Of how many columns one of its ids is made."""
+        return 1
+
+    def check_tables(self, shared: Collection[str]) -> None:
+        """Raises a ValueError where it does not go with the tables under `tables`."""

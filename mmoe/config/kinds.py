@@ -1,0 +1,300 @@
+"""`Kinds`: the kinds of one noun (features, gates, experts), to which others may add their own."""
+
+from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
+from typing import Any, ClassVar, Generic, TypeVar
+
+from pydantic import GetCoreSchemaHandler, ModelWrapValidatorHandler, create_model, model_validator
+from pydantic_core import (
+    CoreSchema,
+    PydanticKnownError,
+    SchemaValidator,
+    ValidationError,
+    core_schema,
+)
+
+from mmoe.config.base import Strict
+from mmoe.plugins import load_installed
+
+
+def _is_noun(section: type) -> bool:
+    """By name: pydantic asks this of `HasKinds` too, before there is one."""
+    return any(base.__name__ == "HasKinds" for base in section.__bases__)
+
+
+class HasKinds(Strict):
+    """A section that has kinds: its direct subclasses stand for a noun, theirs for its kinds.
+
+    As the type of a field the noun's class takes whatever kinds there are when a value comes;
+    called, it gives a section of the class of the kind asked for.
+
+    Example:
+        >>> from typing import Literal
+        >>> class Lamp(HasKinds):
+        ...     kind: str
+        >>> class Bulb(Lamp):
+        ...     kind: Literal["bulb"] = "bulb"
+        ...     watts: int = 40
+        >>> LAMPS = Kinds("lamp", Lamp, default="bulb")
+        >>> LAMPS.add("bulb", Bulb, "builtins:print")
+        >>> Lamp(watts=60)
+        Bulb(kind='bulb', watts=60)
+    """
+
+    registry: ClassVar["Kinds[Any]"]  # the noun's `Kinds` puts itself here
+
+    def __new__(cls, *_: Any, **data: Any) -> "HasKinds":
+        """An empty section: of a kind's class, also where the noun's was called."""
+        made: Any = cls.registry.class_of(data) if _is_noun(cls) else cls
+        return super().__new__(made)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """How pydantic validates it; every key of a kind's class is written."""
+        if not _is_noun(cls):
+            return handler(source)
+        return core_schema.no_info_plain_validator_function(
+            lambda value: cls.registry.validate(value),
+            serialization=core_schema.simple_ser_schema("any"),
+        )
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _keys_are_its_own(cls, raw: Any, handler: ModelWrapValidatorHandler[Any]) -> Any:
+        """Keys of other kinds pass at their defaults, where a kind need not be named.
+
+        Such sections have been written with the keys of all kinds, and `--set` changes the kind of
+        one that is written out.
+        """
+        if not isinstance(raw, Mapping) or not hasattr(cls, "registry") or _needs_kind(cls):
+            return handler(raw)
+        others = {key: kinds for key, kinds in cls.registry.keys_of(cls).items() if key in raw}
+        section = handler({key: value for key, value in raw.items() if key not in others})
+        owners = {key: cls.registry.config_class(kinds[0]) for key, kinds in others.items()}
+        values = {key: _read(owner, key, raw[key]) for key, owner in owners.items()}
+        for key, (value, default) in values.items():
+            if value != default:
+                section.refuse(key, value, others[key])
+        return section
+
+    def refuse(self, key: str, value: Any, kinds: list[str]) -> None:
+        """Raises a ValueError: `key` belongs to other kinds, and does not have its default."""
+        kind = getattr(self, self.registry.key)
+        raise ValueError(
+            f"{key} goes with {self.registry.key} {' or '.join(kinds)}, but {self.registry.key} is "
+            f"{kind}; remove {key}, or change {self.registry.key}"
+        )
+
+
+Noun = TypeVar("Noun", bound=HasKinds)
+
+
+class Kinds(Generic[Noun]):
+    """From the name of a kind to its config class and to what it is implemented by.
+
+    Args:
+        noun: What they are kinds of, for messages.
+        base: The class that all config classes derive from; a field of this type takes any kind.
+        default: The kind of a section that names none; None: it has to.
+        key: The key that tells the kinds apart.
+
+    Example:
+        >>> from mmoe.config.features import FEATURES
+        >>> FEATURES.names()[:2], FEATURES.config_class("list").__name__
+        (['numeric', 'categorical'], 'ListFeature')
+    """
+
+    def __init__(
+        self, noun: str, base: type[Noun], *, default: str | None = None, key: str = "kind"
+    ) -> None:
+        self.noun, self.base, self.default, self.key = noun, base, default, key
+        self._classes: dict[str, type[Noun]] = {}
+        self._implementations: dict[str, Any] = {}
+        base.registry = self
+
+    def add(self, kind: str, config_class: type[Noun], implementation: Any) -> None:
+        """Makes a kind known.
+
+        Args:
+            kind: Its name.
+            config_class: What a section of this kind holds; the default of its `kind` is the name.
+            implementation: What the kind is built by, or where that is, as `module:attribute`, to
+                be imported when it is asked for.
+
+        Raises:
+            ValueError: There is such a kind, or the class is not one of this noun and name.
+        """
+        what = f"{self.noun} {kind!r}"
+        if kind in self._classes:
+            raise ValueError(
+                f"{what}: there is such a kind, {self._classes[kind].__name__}; choose another name"
+            )
+        if not (isinstance(config_class, type) and issubclass(config_class, self.base)):
+            came = getattr(config_class, "__name__", repr(config_class))
+            raise ValueError(
+                f"{what}: expected a config class that derives from {self.base.__name__}, got "
+                f"{came}"
+            )
+        field = config_class.model_fields.get(self.key)
+        if field is None or field.default != kind:
+            raise ValueError(
+                f"{what}: {config_class.__name__} says another {self.key} or none; give it "
+                f'`{self.key}: Literal["{kind}"] = "{kind}"`'
+            )
+        self._classes[kind], self._implementations[kind] = config_class, implementation
+
+    def remove(self, kind: str) -> None:
+        """Forgets a kind that was added."""
+        del self._classes[kind], self._implementations[kind]
+
+    def knows(self, kind: Any) -> bool:
+        """Returns whether there is such a kind; one that is not known may be an installed one."""
+        if isinstance(kind, str) and kind not in self._classes:
+            load_installed()
+        return kind in self._classes
+
+    def names(self) -> list[str]:
+        """All kinds, in the order in which they came."""
+        return list(self._classes)
+
+    def classes(self) -> list[type[Noun]]:
+        """Their config classes."""
+        return list(self._classes.values())
+
+    def config_class(self, kind: str) -> type[Noun]:
+        """What a section of a kind holds.
+
+        Raises:
+            ValueError: There is no such kind.
+        """
+        self._check(kind)
+        return self._classes[kind]
+
+    def implementation(self, config: Noun | str) -> Any:
+        """What builds a kind, of which a section or the name is given.
+
+        Raises:
+            ValueError: There is no such kind.
+        """
+        kind = config if isinstance(config, str) else getattr(config, self.key)
+        self._check(kind)
+        found = self._implementations[kind]
+        if isinstance(found, str):
+            module, _, attribute = found.partition(":")
+            found = self._implementations[kind] = getattr(import_module(module), attribute)
+        return found
+
+    def keys_of(self, own: type[Noun]) -> dict[str, list[str]]:
+        """The keys that kinds have and the class `own` has not, each with its kinds."""
+        found: dict[str, list[str]] = {}
+        for kind, other in self._classes.items():
+            for key in other.model_fields:
+                if key not in own.model_fields:
+                    found.setdefault(key, []).append(kind)
+        return found
+
+    def validate(self, value: Any) -> Noun:
+        """A section out of a mapping, or the section that came.
+
+        Raises:
+            ValidationError: As pydantic's unions raise it; where a kind need not be named, as a
+                model with a `Literal` does.
+        """
+        if isinstance(value, self.base):
+            return value
+        if self.default is None:
+            if isinstance(value, Mapping):
+                self.knows(value.get(self.key))
+            return self._tagged().validate_python(value)
+        if not isinstance(value, Mapping):
+            raise PydanticKnownError("model_type", {"class_name": self.base.__name__})
+        return self.class_of(value).model_validate(value)
+
+    def class_of(self, section: Mapping[str, Any]) -> type[Noun]:
+        """The class of the kind that a raw section names.
+
+        Raises:
+            ValidationError: It names none that there is.
+        """
+        kind = section.get(self.key, self.default)
+        if isinstance(kind, str) and self.knows(kind):
+            return self._classes[kind]
+        context = {"expected": _alternatives(self._classes)}
+        wrong = {"type": "literal_error", "loc": (self.key,), "input": kind, "ctx": context}
+        if kind is None and self.key not in section:
+            wrong = {"type": "missing", "loc": (self.key,), "input": section}
+        raise ValidationError.from_exception_data(self.base.__name__, [wrong])  # type: ignore[list-item]
+
+    def _tagged(self) -> SchemaValidator:
+        choices: dict[Any, CoreSchema] = {
+            kind: core_schema.no_info_plain_validator_function(config_class.model_validate)
+            for kind, config_class in self._classes.items()
+        }
+        return SchemaValidator(core_schema.tagged_union_schema(choices, self.key))
+
+    def _check(self, kind: str) -> None:
+        if kind not in self._classes:
+            raise ValueError(
+                f"{self.noun} {kind!r}: there is no such kind; expected one of "
+                f"{', '.join(self._classes)}"
+            )
+
+
+class OneOf:
+    """In an annotation: the name of something that there is when a value comes.
+
+    A wrong one is refused as by `Literal`.
+
+    Args:
+        names: Returns what there is.
+
+    Example:
+        >>> from typing import Annotated
+        >>> from pydantic import TypeAdapter
+        >>> TypeAdapter(Annotated[str, OneOf(lambda: ["a", "b"])]).validate_python("b")
+        'b'
+    """
+
+    def __init__(self, names: Callable[[], Iterable[str]]) -> None:
+        self.names = names
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        """How pydantic validates it."""
+        return core_schema.no_info_plain_validator_function(
+            self._check, serialization=core_schema.simple_ser_schema("str")
+        )
+
+    def _check(self, value: Any) -> str:
+        if not isinstance(value, str) or value not in self.names():
+            raise PydanticKnownError("literal_error", {"expected": _alternatives(self.names())})
+        return value
+
+
+def kinds_of(annotation: Any) -> "Kinds[Any] | None":
+    """The kinds of a noun whose class it is, or None.
+
+    Example:
+        >>> from mmoe.config import Feature, NumericFeature
+        >>> kinds_of(Feature).noun, kinds_of(NumericFeature)
+        ('feature', None)
+    """
+    return annotation.registry if isinstance(annotation, type) and _is_noun(annotation) else None
+
+
+def _needs_kind(section: type[HasKinds]) -> bool:
+    return section.registry.default is None
+
+
+def _alternatives(names: Iterable[str]) -> str:
+    *others, last = map(repr, names)
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+def _read(section: type[HasKinds], key: str, value: Any) -> tuple[Any, Any]:
+    """A value of one key as the section would read it, and the key's default."""
+    field = section.model_fields[key]
+    alone = create_model(section.__name__, **{key: (field.annotation, field)})  # type: ignore[call-overload]
+    read = getattr(alone.model_validate({key: value}), key)
+    return read, field.get_default(call_default_factory=True)

@@ -1,0 +1,45 @@
+"""Metrics that a task names, beside those that its kind always has."""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from mmoe.config.kinds import HasKinds, Kinds
+from mmoe.metrics.columns import NAMED_COLUMNS
+from mmoe.metrics.kinds import HIGHER_IS_BETTER, KINDS
+
+
+class MetricConfig(HasKinds):
+    """A metric beside those that the task's kind always has, of a kind of somebody's own."""
+
+    if TYPE_CHECKING:
+        kind: Any
+
+
+class _Metrics(Kinds[MetricConfig]):
+    """Each is implemented by a `NamedMetric`; what tables and `monitor` know of it is NumPy's."""
+
+    def add(self, kind: str, config_class: type[MetricConfig], implementation: Any) -> None:
+        """Makes a metric known.
+
+        Raises:
+            ValueError: There is such a metric, or the classes are not those of one of this name.
+        """
+        column = implementation.column
+        if any(kind in task_kind.keys for task_kind in KINDS.values()):
+            raise ValueError(f"metric {kind!r}: a kind of task has it already; choose another name")
+        if column.key != kind:
+            raise ValueError(
+                f"metric {kind!r}: the key of {implementation.__name__}.column is {column.key!r}; "
+                "it has to be the name, under which metrics.json has the value"
+            )
+        super().add(kind, config_class, implementation)
+        NAMED_COLUMNS[kind] = replace(column, optional=True)  # only where a task names it
+        HIGHER_IS_BETTER[kind] = implementation.higher_is_better
+
+    def remove(self, kind: str) -> None:
+        """Forgets a metric."""
+        super().remove(kind)
+        del NAMED_COLUMNS[kind], HIGHER_IS_BETTER[kind]
+
+
+METRICS = _Metrics("metric", MetricConfig)

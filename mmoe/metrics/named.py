@@ -1,0 +1,49 @@
+"""Metrics that a task's config names, beside those that its kind always has."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from mmoe.metrics.columns import Column
+from mmoe.metrics.kinds.base import TaskMetrics, empty_reason
+from mmoe.metrics.observed import ObservedRows
+
+
+class NamedMetric(ABC):
+    """A number that judges the predictions of one task.
+
+    Attributes:
+        higher_is_better: Where it chooses the best checkpoint.
+        of_events: Labels have to be 0 or 1, predictions the probability of 1.
+        column: How tables show it; `key` is its name.
+
+    Args:
+        config: What the task's config says of it, a section of its own class.
+    """
+
+    higher_is_better: ClassVar[bool]
+    of_events: ClassVar[bool] = False
+    column: ClassVar[Column]
+
+    def __init__(self, config: Any) -> None:
+        self.config = config
+
+    @abstractmethod
+    def value(self, rows: ObservedRows) -> float | None:
+        """The metric of one row or more, whose weights are not all 0; None: it has none there."""
+
+
+def with_named(
+    found: TaskMetrics, rows: ObservedRows, metrics: Sequence[NamedMetric], name: str
+) -> TaskMetrics:
+    """Adds the values of named metrics to those of the kind of the task `name`."""
+    values, notes = dict(found.values), list(found.notes)
+    empty = empty_reason(rows) is not None  # the kind has said so
+    for metric in metrics:
+        value = None if empty else metric.value(rows)
+        finite = value is not None and math.isfinite(value)
+        values[metric.column.key] = float(value) if finite and value is not None else None
+        if not empty and not finite:
+            notes.append(f"{name}: {metric.column.key} not computed: it is {value}")
+    return TaskMetrics(values, notes)

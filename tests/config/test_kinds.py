@@ -1,0 +1,132 @@
+"""Registries of kinds: what may be added, and how a kind that was added reads."""
+
+import pickle
+from typing import Annotated, Literal
+
+import pytest
+import yaml
+from pydantic import Field, TypeAdapter, ValidationError
+
+from mmoe.config import FEATURES, Feature, config_from_dict, dump_config
+from mmoe.config.feature import Feature as FeatureBase
+from mmoe.config.kinds import HasKinds, Kinds, OneOf
+
+
+class Lamp(HasKinds):
+    """A noun."""
+
+    kind: str
+    watts: int = Field(default=40, description="power")
+
+
+class Bulb(Lamp):
+    kind: Literal["bulb"] = "bulb"
+    base: Literal["E14", "E27"] = "E27"
+
+
+class Tube(Lamp):
+    kind: Literal["tube"] = "tube"
+    length: float = Field(default=1.2, gt=0)
+
+
+class Geohash(FeatureBase):
+    """A feature kind of somebody's."""
+
+    kind: Literal["geohash"] = "geohash"
+    name: str = Field(description="of the feature")
+    digits: int = Field(default=5, ge=1, description="of the hash")
+
+    @property
+    def source_columns(self) -> list[str]:
+        return [self.name]
+
+
+@pytest.fixture
+def lamps():
+    kinds = Kinds("lamp", Lamp, default="bulb")
+    kinds.add("bulb", Bulb, "builtins:len")
+    kinds.add("tube", Tube, max)
+    return kinds
+
+
+def test_what_is_looked_up(lamps):
+    assert lamps.names() == ["bulb", "tube"]
+    assert lamps.config_class("tube") is Tube
+    assert lamps.implementation("bulb") is len
+    assert lamps.implementation(Tube()) is max
+    with pytest.raises(
+        ValueError, match="lamp 'neon': there is no such kind; expected one of bulb"
+    ):
+        lamps.implementation("neon")
+
+
+@pytest.mark.parametrize(
+    ("kind", "config_class", "message"),
+    [
+        ("bulb", Bulb, "lamp 'bulb': there is such a kind, Bulb; choose another name"),
+        ("neon", dict, "expected a config class that derives from Lamp, got dict"),
+        ("neon", Tube, """give it `kind: Literal\\["neon"\\] = "neon"`"""),
+        ("neon", Lamp, "lamp 'neon': Lamp says another kind or none"),
+    ],
+)
+def test_what_may_not_be_added(lamps, kind, config_class, message):
+    with pytest.raises(ValueError, match=message):
+        lamps.add(kind, config_class, print)
+    assert lamps.names() == ["bulb", "tube"]
+
+
+def test_the_class_of_the_noun_gives_that_of_the_kind(lamps):
+    assert Lamp() == Bulb() and type(Lamp(kind="tube", length=2)) is Tube
+    assert type(Lamp.model_validate({"kind": "tube"})) is Tube
+    assert TypeAdapter(list[Lamp]).validate_python([{"base": "E14"}, Tube()]) == [
+        Bulb(base="E14"),
+        Tube(),
+    ]
+    lamp = Lamp(kind="tube", watts=9)
+    assert pickle.loads(pickle.dumps(lamp)) == lamp == lamp.model_copy()
+    assert TypeAdapter(Lamp).dump_python(lamp) == {"kind": "tube", "watts": 9, "length": 1.2}
+
+
+def test_keys_of_other_kinds_pass_at_their_defaults(lamps):
+    assert Lamp.model_validate({"base": "E27", "kind": "tube"}) == Tube()
+    with pytest.raises(ValueError, match="base goes with kind bulb, but kind is tube; remove base"):
+        Lamp(kind="tube", base="E14")
+    with pytest.raises(ValidationError, match="length\n  Input should be greater than 0"):
+        Lamp(length=-1.0)
+
+
+@pytest.mark.parametrize("raw", [{"kind": "neon"}, {"kind": ["bulb"]}, {"kind": None}])
+def test_a_wrong_kind_is_refused_as_a_literal_is(lamps, raw):
+    for read in (Lamp.model_validate, lambda raw: Lamp(**raw)):
+        with pytest.raises(ValidationError, match="Input should be 'bulb' or 'tube'") as caught:
+            read(raw)
+        assert caught.value.errors()[0]["loc"] == ("kind",)
+
+
+def test_a_feature_of_somebody_reads_and_is_written():
+    raw = {
+        "features": [{"kind": "geohash", "name": "place", "digits": 7}],
+        "tasks": [{"name": "click", "label": "click"}],
+    }
+    with pytest.raises(ValueError, match=r"0\.kind: expected one of 'numeric', .*got 'geohash'"):
+        config_from_dict(raw)
+    FEATURES.add("geohash", Geohash, "builtins:print")
+    try:
+        config = config_from_dict(raw)
+        assert isinstance(config.features[0], Geohash) and isinstance(config.features[0], Feature)
+        assert config_from_dict(yaml.safe_load(dump_config(config))) == config
+        with pytest.raises(ValueError, match=r"features\.0\.geohash\.digits: .*got 0"):
+            config_from_dict({**raw, "features": [{**raw["features"][0], "digits": 0}]})
+        with pytest.raises(ValueError, match=r"unknown key 'digit'; did you mean 'digits'\?"):
+            config_from_dict({**raw, "features": [{**raw["features"][0], "digit": 1}]})
+    finally:
+        FEATURES.remove("geohash")
+
+
+def test_a_name_of_what_there_is_now():
+    known = ["a"]
+    adapter = TypeAdapter(Annotated[str, OneOf(lambda: known)])
+    with pytest.raises(ValidationError, match="Input should be 'a'"):
+        adapter.validate_python("b")
+    known.append("b")
+    assert adapter.validate_python("b") == "b"
