@@ -16,6 +16,14 @@ class RanksDiffer(ValueError):
     """Raised where ranks do or find different things; its text names the rank itself."""
 
 
+class Damaged(ValueError):
+    """A file holds something else than it should; `reason` is without its name and the remedy."""
+
+    def __init__(self, origin: str | Path, problem: str, remedy: str) -> None:
+        self.reason = f"is damaged ({problem})"
+        super().__init__(f"{origin}: {self.reason}; {remedy}")
+
+
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C while a run wrote into `folder`, which a resume goes on with."""
 

@@ -176,7 +176,8 @@ def _explain(path: DataFile, header: _Header, error: Exception) -> Exception:
     """Arrow's message, or the row itself where a row has too many or too few cells."""
     if short := out_of_memory(error, str(path)):
         return short
-    # Arrow knows the row on one thread only, and counts the header
+    # Arrow has one class for all that is wrong in a CSV file, and words; it knows the row on one
+    # thread only, and counts the header
     reason = re.sub(r"\bRow #\d+: ", "", _one_line(error))
     if "Expected" in reason and "columns" in reason:
         width = len(header.names)

@@ -34,6 +34,7 @@ def parse(expression: str) -> tuple[ast.expr, dict[str, str]]:
         tree = ast.parse(_QUOTED.sub(_replace, expression).strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         reason = getattr(error, "msg", None) or str(error)
+        # Python has no class of its own for it
         reason = "a number has too many digits" if "digits)" in reason else reason
         raise ValueError(
             f"{shown(expression)} is no column and no expression ({reason}); write a column's "

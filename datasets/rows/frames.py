@@ -25,12 +25,11 @@ def holds_rows(data: object) -> "TypeIs[TableLike]":
     return not (data is None or isinstance(data, str | Path | list | tuple))
 
 
-def as_table(data: TableLike, origin: str | None = None) -> pa.Table:
+def as_table(data: TableLike) -> pa.Table:
     """Rows in memory as an Arrow table, with the hidden column that lets errors name a row.
 
     Args:
         data: A DataFrame (pandas; others by Arrow's C interface), a table, or arrays by name.
-        origin: What error messages call it; None: its type's name (`origin_of`).
 
     Raises:
         ValueError: It is none of these, a column cannot be read or is there twice, columns differ
@@ -40,7 +39,7 @@ def as_table(data: TableLike, origin: str | None = None) -> pa.Table:
         >>> as_table({"age": [20, 30]})["age"].to_pylist()
         [20, 30]
     """
-    origin = origin or origin_of(data)
+    origin = origin_of(data)
     table = data if isinstance(data, pa.Table) else _converted(data, origin)
     if not table.num_rows:
         raise ValueError(f"{origin}: holds no rows; expected one at least")

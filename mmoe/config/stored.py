@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from mmoe.errors import Damaged
+
 # Beyond any number of a run, and safe to calculate with
 _LARGEST = 1e100
 Number = Annotated[float, Field(ge=-_LARGEST, le=_LARGEST, allow_inf_nan=False)]
@@ -30,10 +32,10 @@ class Stored(BaseModel):
     Example:
         >>> class Weather(Stored):
         ...     rain: Share
-        >>> check_stored({"rain": "much"}, Weather, "sky.json", "go")
+        >>> check_stored({"rain": "much"}, Weather, "sky", "go")
         Traceback (most recent call last):
             ...
-        ValueError: sky.json: is damaged (rain: Input should be a valid number, got 'much'); go
+        mmoe.errors.Damaged: sky: is damaged (rain: Input should be a valid number, got 'much'); go
     """
 
     model_config = ConfigDict(extra="allow", strict=True)
@@ -54,7 +56,7 @@ def read_stored(path: Path, shape: Any, remedy: str) -> Any:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())
-        raise ValueError(f"{path}: is damaged ({reason[:_LONGEST]}); {remedy}") from None
+        raise Damaged(path, reason[:_LONGEST], remedy) from None
     check_stored(content, shape, str(path), remedy)
     return content
 
@@ -71,8 +73,7 @@ def check_stored(content: Any, shape: Any, origin: str, remedy: str) -> None:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"])[:_LONGEST] or "the whole"
         got = "" if first["type"] == "missing" else f", got {_short(first['input'])}"
-        problem = f"{where}: {first['msg'][:_LONGEST]}{got}"
-        raise ValueError(f"{origin}: is damaged ({problem}); {remedy}") from None
+        raise Damaged(origin, f"{where}: {first['msg'][:_LONGEST]}{got}", remedy) from None
 
 
 _LONGEST = 200

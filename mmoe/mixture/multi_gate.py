@@ -313,6 +313,7 @@ class MultiGateMixture(nn.Module):
             record = None  # others' rows are nobody's statistics
 
         def compute(rows: Tree, offsets_E1: Tensor | None) -> Tree:
+            # Every expert here computes every row: they are read as they lie
             if offsets_E1 is None:
                 return join_rows(self._pool.dense([rows]))
             return self._pool.grouped(rows, offsets_E1, **_recorded(record))
@@ -338,6 +339,7 @@ class MultiGateMixture(nn.Module):
         out_BGO = dispatcher.combine(join_rows(y), handle)
         if record is None:
             return out_BGO, None
+        # Units that are 0 for rows of padding are not dead
         masks = (plan.routes.rows_P >= 0).view(self.num_experts, width).unbind(0)
         return out_BGO, dead_share(record, masks)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mmoe.config.stored import read_stored
+from mmoe.errors import Damaged
 
 
 def read_json(path: Path, keys: Iterable[str] = (), shape: Any = dict[str, Any]) -> dict[str, Any]:
@@ -26,7 +27,7 @@ def read_json(path: Path, keys: Iterable[str] = (), shape: Any = dict[str, Any])
     content = read_stored(path, shape, "train again")
     missing = [key for key in keys if key not in content]
     if missing:
-        raise ValueError(f"{path}: is damaged (no {', '.join(missing)}); train again")
+        raise Damaged(path, f"no {', '.join(missing)}", "train again")
     return content
 
 

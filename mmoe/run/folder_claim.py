@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Literal, Self
 
+from mmoe.errors import Damaged
 from mmoe.run.atomic_files import read_json, write_json
 from mmoe.run.folder_lock import FolderInUse, FolderLock, is_lock_file, remove_stray_locks
 from mmoe.run.own_files import STRAY_FILE, matching
@@ -65,7 +66,7 @@ class FolderMark:
                 id=str(content["id"]),
             )
         except (ValueError, TypeError) as error:
-            reason = str(error).removeprefix(f"{path}: ").removesuffix("; train again")
+            reason = error.reason if isinstance(error, Damaged) else error
             raise ValueError(
                 f"{path}: cannot be relied on ({reason}), so nobody can tell what in this folder "
                 f"is mmoe's; remove {MARK} to go on with its checkpoint as it is, or choose "

@@ -79,10 +79,7 @@ def _joined(
 
 
 def split_metrics(
-    config: RunConfig,
-    predictor: Predictor,
-    rows: BatchSource,
-    oracle: Mapping[str, np.ndarray] | None = None,
+    config: RunConfig, predictor: Predictor, rows: BatchSource
 ) -> tuple[Metrics, list[str]]:
     """Computes every task's metrics on one split, on rows where its label is observed.
 
@@ -90,7 +87,7 @@ def split_metrics(
         Metrics by task as in metrics.json, and notes on what could not be computed.
     """
     predictions_NT, labels = predict_rows(predictor, rows)
-    return from_first(lambda: metrics_of(config, predictions_NT, labels, oracle))
+    return from_first(lambda: metrics_of(config, predictions_NT, labels))
 
 
 def metrics_of(

@@ -95,13 +95,13 @@ class RankWatch:
             return True
         return first
 
-    def fails_alone(self, text: str, patience: float = _PATIENCE) -> bool:
+    def fails_alone(self, text: str) -> bool:
         """Returns whether rank 0 does not fail with the same words within some seconds."""
         if self.rank == 0:
             return False
         key = f"{_FAILURE}/0"
         with suppress(RuntimeError):  # the store is gone, and with it rank 0's words
-            self._main.wait([key], timedelta(seconds=patience))
+            self._main.wait([key], timedelta(seconds=_PATIENCE))
             return self._main.get(key).decode() != text
         return True
 
@@ -112,11 +112,11 @@ class RankWatch:
         except RuntimeError:
             return None
 
-    def gone(self, patience: float = 3 * _BEAT) -> list[int]:
-        """Lists the ranks that give no sign of life for so many seconds."""
+    def gone(self) -> list[int]:
+        """Lists the ranks that give no sign of life for some seconds."""
         try:
             before = self._signs(self._main)
-            time.sleep(patience)
+            time.sleep(3 * _BEAT)
             after = self._signs(self._main)
         except RuntimeError:
             return [0] if self.rank else []  # the store was rank 0's, or the launcher's

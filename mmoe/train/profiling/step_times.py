@@ -168,14 +168,13 @@ def _parts_of_nodes(
     return part_of
 
 
-def _operators(
-    events: Sequence[FunctionEvent], steps: int, shown: int = 14
-) -> list[dict[str, Any]]:
+def _operators(events: Sequence[FunctionEvent], steps: int) -> list[dict[str, Any]]:
+    """The fourteen that took longest."""
     spent: dict[str, list[float]] = defaultdict(list)
     for event in events:
         if not event.name.startswith((PREFIX, _NODE, _MARK)):
             spent[event.name].append(event.self_cpu_time_total)
-    slowest = sorted(spent.items(), key=lambda item: -sum(item[1]))[:shown]
+    slowest = sorted(spent.items(), key=lambda item: -sum(item[1]))[:14]
     return [
         {"name": name, "ms": sum(times) * _MICRO / steps, "calls": len(times) / steps}
         for name, times in slowest
