@@ -18,7 +18,7 @@ from rich.table import Table
 
 from mmoe.config import RunConfig
 from mmoe.datasets.recipes import load_recipe
-from mmoe.datasets.rows.places import visible_columns
+from mmoe.datasets.rows.locations import visible_columns
 from mmoe.datasets.rows.sources import load_splits
 from mmoe.datasets.rows.splits import Splits
 from mmoe.metrics.auc import auc

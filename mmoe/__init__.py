@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from mmoe.config import RunConfig, load_config
     from mmoe.integrations.sklearn import MultiTaskRanker
     from mmoe.mixture import MultiGateMixture
-    from mmoe.tuning import tune_process
+    from mmoe.process_settings import tune_process
 
 __version__ = "0.1.0"
 
@@ -20,7 +20,7 @@ _HOMES = {
     "MultiTaskRanker": "mmoe.integrations.sklearn",
     "RunConfig": "mmoe.config",
     "load_config": "mmoe.config",
-    "tune_process": "mmoe.tuning",
+    "tune_process": "mmoe.process_settings",
 }
 
 __all__ = [

@@ -12,9 +12,9 @@ from mmoe.commands import app
 from mmoe.errors import is_out_of_memory
 from mmoe.parallel.launch.launcher import has_launched
 from mmoe.plugins import look_in_current_folder
+from mmoe.process_settings import set_up
 from mmoe.resuming import Stopped
 from mmoe.terminal import readable, show_what_can_be_shown
-from mmoe.tuning import set_up
 
 # What typer makes of Ctrl-C
 INTERRUPTED = 130

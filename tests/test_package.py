@@ -10,7 +10,7 @@ from typing import get_args
 import pytest
 
 import mmoe
-from mmoe import tuning
+from mmoe import process_settings as tuning
 from mmoe.config import experts as config
 from mmoe.mixture.experts.mlp import Activation
 from mmoe.mixture.experts.mlp_experts import ExpertActivation
@@ -61,7 +61,7 @@ print("torch" in sys.modules)
 import mmoe.parallel.launch.launcher
 print("torch" in sys.modules)
 import mmoe.cli, mmoe.mixture, mmoe.train
-from mmoe.tuning import is_tuned
+from mmoe.process_settings import is_tuned
 print(changeable() == before, is_tuned())
 """
 

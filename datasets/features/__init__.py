@@ -6,7 +6,7 @@ chunk by chunk, `extend_encoder` continues an earlier run's encoder.
 
 from typing import TYPE_CHECKING
 
-from mmoe.doors import lazily
+from mmoe.lazy_exports import lazily
 
 if TYPE_CHECKING:
     from mmoe.datasets.features.codec import Codec, LookedUp

@@ -10,7 +10,7 @@ from mmoe.config import CategoricalFeature
 from mmoe.datasets.features.codec import Coded, LookedUp, Rules
 from mmoe.datasets.features.ids import IdCodec
 from mmoe.datasets.features.vocabulary import FIRST_KNOWN, Vocabulary
-from mmoe.datasets.rows.places import find_column
+from mmoe.datasets.rows.locations import find_column
 from mmoe.datasets.values.arrow import pc
 
 

@@ -12,7 +12,7 @@ from mmoe.datasets.features.codec import Codec, Coded, LookedUp, Rules, Section
 from mmoe.datasets.features.fit_ids import CountedRows, Counts, KindFit, countable
 from mmoe.datasets.features.ids import IdCodec
 from mmoe.datasets.features.vocabulary import UNSEEN, IdMap, Vocabulary
-from mmoe.datasets.rows.places import find_column
+from mmoe.datasets.rows.locations import find_column
 from mmoe.datasets.values.arrow import pc
 from mmoe.datasets.values.hashing import mix64
 from mmoe.datasets.values.keys import KeyKind, hash_keys, key_kind, missing_mask, to_keys, widest

@@ -9,7 +9,7 @@ import pyarrow as pa
 from pydantic import Field, create_model
 
 from mmoe.config import RunConfig, config_from_dict
-from mmoe.config.stored import Stored, read_stored
+from mmoe.config.json_files import Stored, read_stored
 from mmoe.datasets.features.codec import Rules
 from mmoe.datasets.features.registry import codecs_of, sections
 from mmoe.datasets.values.arrow import out_of_memory

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from pydantic import Field
 
 from mmoe.config import FeatureSpec, IdFeature, ManagedIds, RunConfig, TableSettings, TableSpec
-from mmoe.config.stored import Count, Stored
+from mmoe.config.json_files import Count, Stored
 from mmoe.datasets.features.codec import Codec, Rules, Section
 from mmoe.datasets.features.extend_ids import extended_ids
 from mmoe.datasets.features.fit_ids import CountFit, Counts, KindFit

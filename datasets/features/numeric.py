@@ -10,7 +10,7 @@ import pyarrow as pa
 from pydantic import Field
 
 from mmoe.config import NumericFeature, TableSpec
-from mmoe.config.stored import Stored
+from mmoe.config.json_files import Stored
 from mmoe.datasets.features.codec import Codec, Coded, Rules, Section
 from mmoe.datasets.features.fit_numbers import Moments, Quantiles
 from mmoe.datasets.features.vocabulary import FIRST_KNOWN, MISSING

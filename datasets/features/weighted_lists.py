@@ -12,7 +12,7 @@ from mmoe.datasets.features.ragged import (
     split_lists,
     to_ragged,
 )
-from mmoe.datasets.rows.places import find_column, place
+from mmoe.datasets.rows.locations import find_column, place
 from mmoe.datasets.values import text
 from mmoe.datasets.values.arrow import pc
 from mmoe.datasets.values.columns import numbers_of

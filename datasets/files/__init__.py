@@ -6,7 +6,7 @@
 
 from typing import TYPE_CHECKING
 
-from mmoe.doors import lazily
+from mmoe.lazy_exports import lazily
 
 if TYPE_CHECKING:
     from mmoe.datasets.files.changed_data import data_changes, same_rows

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 
 from mmoe.datasets.files.data_file import DataFile, is_address
-from mmoe.datasets.rows.places import MissingColumnError, distinct_names
+from mmoe.datasets.rows.locations import MissingColumnError, distinct_names
 from mmoe.datasets.values.arrow import may_use_threads, out_of_memory, pc
 
 _BLOCK_BYTES = 8 << 20  # a row must fit into one block

@@ -20,7 +20,7 @@ from mmoe.config.base import Strict
 from mmoe.datasets.files.data_file import DataFile
 from mmoe.datasets.files.readers import Paths
 from mmoe.datasets.files.resolve import resolve_files
-from mmoe.datasets.rows.places import visible_columns
+from mmoe.datasets.rows.locations import visible_columns
 from mmoe.datasets.rows.sources import source_paths
 from mmoe.datasets.rows.splits import Splits
 from mmoe.datasets.values.hashing import mix64

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from mmoe.datasets.files.data_file import DataFile, is_address
-from mmoe.datasets.rows.places import MissingColumnError, distinct_names
+from mmoe.datasets.rows.locations import MissingColumnError, distinct_names
 from mmoe.datasets.values.arrow import may_use_threads, out_of_memory
 
 _MAGIC = b"ARROW1"

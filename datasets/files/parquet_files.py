@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mmoe.datasets.files.data_file import DataFile, is_address
-from mmoe.datasets.rows.places import MissingColumnError, distinct_names
+from mmoe.datasets.rows.locations import MissingColumnError, distinct_names
 from mmoe.datasets.values.arrow import may_use_threads, out_of_memory
 
 # Bytes of each column read at once, instead of all that a row group has of it. A request to an

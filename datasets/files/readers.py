@@ -8,7 +8,7 @@ import pyarrow as pa
 from mmoe.datasets.files.data_file import DataFile
 from mmoe.datasets.files.formats import file_columns, folder_columns, iter_file, read_file
 from mmoe.datasets.files.resolve import Source, kind_of, resolve_files
-from mmoe.datasets.rows.places import cast_column, number_rows
+from mmoe.datasets.rows.locations import cast_column, number_rows
 from mmoe.datasets.values.arrow import pc
 from mmoe.datasets.values.plain import is_list, is_text, plain
 from mmoe.datasets.values.text import settle

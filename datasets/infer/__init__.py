@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from mmoe.doors import lazily
+from mmoe.lazy_exports import lazily
 
 if TYPE_CHECKING:
     from mmoe.datasets.infer.commented_yaml import write_commented_yaml

@@ -25,9 +25,9 @@ from mmoe.datasets.infer.guess_tasks import GuessedTask, consequence_notes, gues
 from mmoe.datasets.infer.guess_time import guess_time, time_like
 from mmoe.datasets.infer.leaks import sample_rows, too_good
 from mmoe.datasets.infer.profile import ColumnProfile, profile_column
-from mmoe.datasets.rows.places import distinct_names, visible_columns
+from mmoe.datasets.rows.locations import distinct_names, visible_columns
 from mmoe.datasets.rows.splits import assign_parts
-from mmoe.metrics.kinds import first_of
+from mmoe.metrics.task_kinds import first_of
 
 _SEEDS = 50  # split seeds tried until each split has both classes of each label
 

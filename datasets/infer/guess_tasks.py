@@ -9,11 +9,11 @@ from mmoe.config import TaskConfig
 from mmoe.datasets.infer.profile import profile_column
 from mmoe.datasets.labels.expressions import evaluate, evaluate_label
 from mmoe.datasets.labels.formula import columns_of, quote
-from mmoe.datasets.rows.places import missing_column, place, visible_columns
+from mmoe.datasets.rows.locations import missing_column, place, visible_columns
 from mmoe.datasets.values.arrow import pc
 from mmoe.datasets.values.plain import plain
 from mmoe.datasets.values.text import settle
-from mmoe.metrics.kinds import kind_of
+from mmoe.metrics.task_kinds import kind_of
 
 _POSITIVE_WORDS = (
     "1", "y", "yes", "t", "true", "on", "pos", "positive", "click", "clicked", "buy", "bought",

@@ -6,7 +6,7 @@ expression.
 
 from typing import TYPE_CHECKING
 
-from mmoe.doors import lazily
+from mmoe.lazy_exports import lazily
 
 if TYPE_CHECKING:
     from mmoe.datasets.labels.encode import TrainableCheck, encode_labels, find_groups

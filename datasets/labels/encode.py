@@ -9,10 +9,10 @@ from mmoe.config import RunConfig, TaskConfig
 from mmoe.datasets.labels.expressions import Values, evaluate_label
 from mmoe.datasets.labels.formula import shown
 from mmoe.datasets.rows.encoded import EncodedLabels
-from mmoe.datasets.rows.places import find_column, place
+from mmoe.datasets.rows.locations import find_column, place
 from mmoe.datasets.values.columns import to_numbers
 from mmoe.datasets.values.keys import codes_of, refuse_nested
-from mmoe.metrics.kinds import LabelColumn, kind_of, zero_or_one
+from mmoe.metrics.task_kinds import LabelColumn, kind_of, zero_or_one
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from mmoe.datasets.labels.formula import parse, quote, shown
-from mmoe.datasets.rows.places import find_column, place
+from mmoe.datasets.rows.locations import find_column, place
 from mmoe.datasets.values.arrow import pc
 from mmoe.datasets.values.columns import numbers_of, to_numbers
 from mmoe.datasets.values.plain import is_text

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from mmoe.config import SplitConfig
-from mmoe.datasets.rows.places import find_column
+from mmoe.datasets.rows.locations import find_column
 from mmoe.datasets.values.columns import to_times
 from mmoe.datasets.values.hashing import mix64
 from mmoe.datasets.values.plain import is_text

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from mmoe.datasets.rows.places import ROW_COLUMN, number_rows
+from mmoe.datasets.rows.locations import ROW_COLUMN, number_rows
 
 if TYPE_CHECKING:
     import pandas as pd

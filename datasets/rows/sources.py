@@ -15,7 +15,7 @@ from mmoe.datasets.files.data_file import is_address
 from mmoe.datasets.files.readers import Paths, column_names, read_table
 from mmoe.datasets.files.resolve import describe
 from mmoe.datasets.rows.frames import TableLike, as_table, holds_rows, origin_of
-from mmoe.datasets.rows.places import (
+from mmoe.datasets.rows.locations import (
     ROW_COLUMN,
     MissingColumnError,
     find_column,

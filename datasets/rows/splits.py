@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from mmoe.config import SplitConfig
 from mmoe.datasets.rows.days import day_parts
-from mmoe.datasets.rows.places import find_column, rows_by_file
+from mmoe.datasets.rows.locations import find_column, rows_by_file
 from mmoe.datasets.values.columns import to_times
 from mmoe.datasets.values.hashing import mix64
 from mmoe.datasets.values.keys import KeyKind, hash_keys, key_kind, missing_mask, to_keys

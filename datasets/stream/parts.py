@@ -12,9 +12,9 @@ import pyarrow as pa
 from mmoe.config import SplitConfig
 from mmoe.datasets.features.fit_ids import KindFit
 from mmoe.datasets.rows.days import day_parts
-from mmoe.datasets.rows.places import find_column
+from mmoe.datasets.rows.locations import find_column
 from mmoe.datasets.rows.splits import hash_parts, split_sizes, time_cuts, time_parts
-from mmoe.datasets.stream.ranks import smallest_hashes
+from mmoe.datasets.stream.nth_smallest import smallest_hashes
 from mmoe.datasets.stream.source import StreamSource
 from mmoe.datasets.stream.times import TimeFit
 from mmoe.datasets.values.columns import to_times

@@ -9,7 +9,7 @@ from mmoe.datasets.files.data_file import DataFile
 from mmoe.datasets.files.formats import iter_file
 from mmoe.datasets.files.parquet_files import Footers
 from mmoe.datasets.files.readers import plain_columns
-from mmoe.datasets.rows.places import cast_column, number_rows
+from mmoe.datasets.rows.locations import cast_column, number_rows
 from mmoe.datasets.values.text_kind import as_settled
 
 _ENDLESS = 2**62

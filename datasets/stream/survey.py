@@ -20,7 +20,7 @@ from mmoe.datasets.files.readers import (
     signed_where_it_fits,
 )
 from mmoe.datasets.files.resolve import describe, kind_of, resolve_files
-from mmoe.datasets.rows.places import MissingColumnError
+from mmoe.datasets.rows.locations import MissingColumnError
 from mmoe.datasets.stream.source import Piece, StreamSource
 from mmoe.datasets.values.plain import plain_type
 from mmoe.datasets.values.text_kind import TextKind

@@ -6,7 +6,7 @@
 
 from typing import TYPE_CHECKING
 
-from mmoe.doors import lazily
+from mmoe.lazy_exports import lazily
 
 if TYPE_CHECKING:
     from mmoe.datasets.values.arrow import check_room, may_use_threads, out_of_memory, pc

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow.compute
 
-from mmoe.tuning import is_tuned
+from mmoe.process_settings import is_tuned
 
 try:
     import resource

@@ -3,7 +3,7 @@
 import numpy as np
 import pyarrow as pa
 
-from mmoe.datasets.rows.places import cast_column, find_column, place
+from mmoe.datasets.rows.locations import cast_column, find_column, place
 from mmoe.datasets.values import text
 from mmoe.datasets.values.arrow import pc
 from mmoe.datasets.values.plain import is_list, is_text

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from mmoe.config import DatetimeFeature, Part, TimeUnit
-from mmoe.datasets.rows.places import find_column, place
+from mmoe.datasets.rows.locations import find_column, place
 from mmoe.datasets.values import text
 from mmoe.datasets.values.arrow import pc
 from mmoe.datasets.values.parse_datetimes import DAY_LENGTH, parse_iso, present_text

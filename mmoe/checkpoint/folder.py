@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import Tensor
 
 from mmoe.checkpoint.stored_tensors import StoredTensors
-from mmoe.config.stored import Stored
+from mmoe.config.json_files import Stored
 from mmoe.run.atomic_files import read_json
 from mmoe.run.own_files import (
     STEP_FILE,

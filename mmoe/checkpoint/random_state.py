@@ -7,7 +7,7 @@ from torch import Tensor
 
 from mmoe.checkpoint.stored_tensors import StoredTensors
 from mmoe.parallel import rank, world_size
-from mmoe.parallel.shards import Shard
+from mmoe.parallel.sharded_tensors import Shard
 
 
 def random_states(device: torch.device) -> dict[str, Tensor]:

@@ -14,7 +14,7 @@ from torch.distributed.checkpoint.state_dict_saver import save as distributed_sa
 from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.checkpoint.step_writer import ShardPlanner, StepWriter
 from mmoe.parallel import ensure_process_group, rank, world_size
-from mmoe.parallel.shards import Shard, TensorMap, local_shards
+from mmoe.parallel.sharded_tensors import Shard, TensorMap, local_shards
 
 # After an error on this rank others may be stuck; longer than writing takes, shorter than patience
 _SECONDS_AFTER_AN_ERROR = 60.0

@@ -29,7 +29,7 @@ from torch.futures import Future
 
 from mmoe.checkpoint.folder import CheckpointFolder, flush
 from mmoe.checkpoint.stored_tensors import file_name
-from mmoe.parallel.shards import Shard
+from mmoe.parallel.sharded_tensors import Shard
 from mmoe.run.own_files import STEP_FILE, remove_files
 
 

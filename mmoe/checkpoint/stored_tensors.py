@@ -22,7 +22,7 @@ from torch.distributed.checkpoint.metadata import (
 from torch.distributed.checkpoint.planner import LoadPlan, ReadItem
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 
-from mmoe.parallel.shards import Shard, TensorMap, local_shards
+from mmoe.parallel.sharded_tensors import Shard, TensorMap, local_shards
 
 # Read at a time, so that a table needs no second copy of itself
 _BLOCK_BYTES = 2**26

@@ -16,7 +16,7 @@ from mmoe.embeddings import (
 )
 from mmoe.models.ranker import Ranker
 from mmoe.parallel import world_size
-from mmoe.parallel.shards import Shard, cut_all
+from mmoe.parallel.sharded_tensors import Shard, cut_all
 
 
 def load_weights(

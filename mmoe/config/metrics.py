@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from mmoe.config.kinds import HasKinds, Kinds
 from mmoe.metrics.columns import NAMED_COLUMNS
-from mmoe.metrics.kinds import HIGHER_IS_BETTER, KINDS
+from mmoe.metrics.task_kinds import HIGHER_IS_BETTER, KINDS
 
 
 class MetricConfig(HasKinds):

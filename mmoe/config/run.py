@@ -11,7 +11,7 @@ from mmoe.config.model import ModelConfig
 from mmoe.config.parallel import ParallelConfig
 from mmoe.config.tasks import TaskConfig, entire_space_tasks
 from mmoe.config.training import TrainingConfig
-from mmoe.metrics.kinds import KINDS, first_of
+from mmoe.metrics.task_kinds import KINDS, first_of
 
 
 class RunConfig(Strict):

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from mmoe.config.base import Name
 from mmoe.config.kinds import HasKinds, Kinds
 from mmoe.config.metrics import METRICS, MetricConfig
-from mmoe.metrics.kinds import KINDS, TaskKind, add_kind, kind_of
+from mmoe.metrics.task_kinds import KINDS, TaskKind, add_kind, kind_of
 
 
 class TaskConfig(HasKinds):

@@ -8,7 +8,7 @@ from pydantic_core import PydanticKnownError
 
 from mmoe.config.base import Strict
 from mmoe.config.optimizers import EmbeddingOptimizerConfig, OptimizerConfig
-from mmoe.metrics.kinds import HIGHER_IS_BETTER
+from mmoe.metrics.task_kinds import HIGHER_IS_BETTER
 
 DeviceKind = Literal["auto", "cpu", "cuda"]
 

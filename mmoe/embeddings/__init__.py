@@ -20,7 +20,7 @@ from mmoe.embeddings.quantized.stored_rows import RowPrecision
 from mmoe.embeddings.sharded.plan_table import plan_table
 from mmoe.embeddings.step_phases import StepIds, StepPhases
 from mmoe.moved import moved
-from mmoe.parallel.shards import Shard, Sharded, local_shards
+from mmoe.parallel.sharded_tensors import Shard, Sharded, local_shards
 
 __all__ = [
     "EmbeddingBackend",

@@ -19,9 +19,9 @@ from mmoe.embeddings.initial import fill_tables
 from mmoe.embeddings.managed.backend import ManagedEmbeddings
 from mmoe.embeddings.quantized.backend import ScoringEmbeddings
 from mmoe.embeddings.quantized.stored_rows import RowPrecision
-from mmoe.embeddings.quiet import quiet_import
+from mmoe.embeddings.silence_warnings import quiet_import
 from mmoe.embeddings.step_phases import StepPhases, StepT
-from mmoe.parallel.shards import Sharded
+from mmoe.parallel.sharded_tensors import Sharded
 
 if TYPE_CHECKING:
     from mmoe.embeddings.sharded.ids_ahead import IdsAhead

@@ -12,7 +12,7 @@ from mmoe.embeddings.bags import split_bags
 from mmoe.embeddings.names import module_name
 from mmoe.embeddings.pooling import divide_by_length
 from mmoe.embeddings.row_updates import TableOptimizer, row_update
-from mmoe.parallel.shards import Sharded
+from mmoe.parallel.sharded_tensors import Sharded
 
 
 class PlainEmbeddings(nn.Module):

@@ -19,9 +19,9 @@ from mmoe.config import RunConfig, config_from_dict, load_config, set_values
 from mmoe.datasets.infer.config import infer_config
 from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.frames import arrow_column
-from mmoe.datasets.rows.places import number_rows
+from mmoe.datasets.rows.locations import number_rows
 from mmoe.datasets.rows.splits import Splits
-from mmoe.metrics.kinds import first_of, kind_of
+from mmoe.metrics.task_kinds import first_of, kind_of
 from mmoe.run import RunDirectory
 from mmoe.run.console import ConsoleReporter, SilentReporter
 from mmoe.score import Predictor, load_predictor

@@ -4,10 +4,10 @@ from mmoe.metrics.auc import auc
 from mmoe.metrics.columns import Column
 from mmoe.metrics.curves import task_curves
 from mmoe.metrics.delong import AucDifference, auc_difference_interval
-from mmoe.metrics.kinds import TaskKind, TaskMetrics
 from mmoe.metrics.named import NamedMetric
 from mmoe.metrics.observed import ObservedRows
 from mmoe.metrics.of_tasks import higher_is_better, monitor_value, task_metrics
+from mmoe.metrics.task_kinds import TaskKind, TaskMetrics
 
 __all__ = [
     "AucDifference",

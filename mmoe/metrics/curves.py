@@ -6,8 +6,8 @@ import numpy as np
 
 from mmoe.metrics.auc import roc_points
 from mmoe.metrics.calibration import ECE_BINS, calibration_bins
-from mmoe.metrics.kinds import KindName, kind_of
 from mmoe.metrics.observed import ObservedRows, observed_rows
+from mmoe.metrics.task_kinds import KindName, kind_of
 
 ROC_POINTS = 200
 HISTOGRAM_BINS = 60

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from mmoe.metrics.columns import Column
-from mmoe.metrics.kinds.base import TaskMetrics, empty_reason
 from mmoe.metrics.observed import ObservedRows
+from mmoe.metrics.task_kinds.base import TaskMetrics, empty_reason
 
 
 class NamedMetric(ABC):

@@ -8,7 +8,7 @@ import numpy as np
 from mmoe.errors import WHAT_TO_CHANGE, Diverged
 
 if TYPE_CHECKING:  # kinds judge these rows
-    from mmoe.metrics.kinds.base import TaskKind
+    from mmoe.metrics.task_kinds.base import TaskKind
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,7 +52,7 @@ def observed_rows(
         ValueError: A column has the wrong length, or a value is out of range.
 
     Example:
-        >>> from mmoe.metrics.kinds import kind_of
+        >>> from mmoe.metrics.task_kinds import kind_of
         >>> labels, predictions = np.array([1, 0]), np.array([0.9, 0.2])
         >>> rows = observed_rows(kind_of("binary"), labels, predictions, np.array([True, False]))
         >>> len(rows), rows.labels.tolist()

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from mmoe.metrics.kinds import HIGHER_IS_BETTER, KindName, TaskMetrics, kind_of
 from mmoe.metrics.named import NamedMetric, with_named
 from mmoe.metrics.observed import observed_rows
+from mmoe.metrics.task_kinds import HIGHER_IS_BETTER, KindName, TaskMetrics, kind_of
 
 
 def task_metrics(
@@ -35,7 +35,7 @@ def task_metrics(
         named: Further metrics, which the task's config names.
 
     Returns:
-        `(values, notes)`, with the metrics of the kind (`mmoe.metrics.kinds`), then the named ones.
+        `(values, notes)`: metrics of the kind (`mmoe.metrics.task_kinds`), then the named ones.
 
     Raises:
         ValueError: A column has the wrong length, a prediction is NaN, infinite or no probability,

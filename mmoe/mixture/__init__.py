@@ -26,9 +26,9 @@ from mmoe.mixture.gates import (
     TopKGate,
     update_biases,
 )
-from mmoe.mixture.loading import LoadReport, load_experts
 from mmoe.mixture.moe import MoE, MoEOutput
 from mmoe.mixture.multi_gate import MixtureOutput, MultiGateMixture
+from mmoe.mixture.resize_experts import LoadReport, load_experts
 from mmoe.mixture.routing.capacity import Capacity
 from mmoe.mixture.routing.dispatcher import Dispatcher, DispatchPlan, LocalDispatcher
 from mmoe.mixture.statistics import MixtureStatistics

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from mmoe.errors import NotFinite
 from mmoe.mixture.experts.pool import ExpertPool, Pool
 from mmoe.mixture.gates import GateOutput
+from mmoe.mixture.pytrees import Tree, leaves_of
 from mmoe.mixture.routing.capacity import Capacity
 from mmoe.mixture.routing.routes import host_is_near
 from mmoe.mixture.traits import DispatcherTraits
-from mmoe.mixture.trees import Tree, leaves_of
 
 
 def check_visibility(

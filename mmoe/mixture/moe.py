@@ -11,9 +11,9 @@ from mmoe.mixture.execution import Execution
 from mmoe.mixture.experts.pool import Pool
 from mmoe.mixture.gates import TopKGate
 from mmoe.mixture.multi_gate import MultiGateMixture
+from mmoe.mixture.pytrees import Tree, map_leaves
 from mmoe.mixture.routing.capacity import Capacity
 from mmoe.mixture.statistics import MixtureStatistics
-from mmoe.mixture.trees import Tree, map_leaves
 
 
 class MoEOutput(NamedTuple):

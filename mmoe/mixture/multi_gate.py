@@ -24,6 +24,14 @@ from mmoe.mixture.experts.mlp_experts import Record
 from mmoe.mixture.experts.pool import Pool
 from mmoe.mixture.gates import GateOutput, SoftmaxGate
 from mmoe.mixture.gates.contract import visible_experts
+from mmoe.mixture.pytrees import (
+    Tree,
+    cast_for_autocast,
+    join_rows,
+    leaves_of,
+    mix_dense,
+    split_rows,
+)
 from mmoe.mixture.routing.capacity import Capacity, drop_over_capacity
 from mmoe.mixture.routing.dispatcher import (
     Dispatcher,
@@ -35,14 +43,6 @@ from mmoe.mixture.routing.dispatcher import (
 from mmoe.mixture.routing.routes import padded_routes, plan_routes
 from mmoe.mixture.statistics import MixtureStatistics, dead_share, measure
 from mmoe.mixture.traits import DispatcherTraits, GateTraits, traits_of
-from mmoe.mixture.trees import (
-    Tree,
-    cast_for_autocast,
-    join_rows,
-    leaves_of,
-    mix_dense,
-    split_rows,
-)
 from mmoe.ops import RoutePlan
 
 

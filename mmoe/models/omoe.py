@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from mmoe.config.model import ModelConfig
 from mmoe.models.layout import ONE_PROCESS, Layout
 from mmoe.models.network import Level, MixtureNetwork
-from mmoe.models.parts import build_mixture, build_towers, pool_names
+from mmoe.models.sections import build_mixture, build_towers, pool_names
 
 
 def build_omoe(

@@ -8,7 +8,7 @@ from torch import Tensor
 from mmoe.config.model import ModelConfig
 from mmoe.models.layout import ONE_PROCESS, Layout
 from mmoe.models.network import Level, MixtureNetwork
-from mmoe.models.parts import build_mixture, build_towers, numbered
+from mmoe.models.sections import build_mixture, build_towers, numbered
 
 
 def build_ple(

@@ -8,7 +8,7 @@ from mmoe.config.model import ModelConfig
 from mmoe.mixture import FixedGate
 from mmoe.models.layout import ONE_PROCESS, Layout
 from mmoe.models.network import Level, MixtureNetwork
-from mmoe.models.parts import build_mixture, build_towers
+from mmoe.models.sections import build_mixture, build_towers
 
 
 def build_single_task(

@@ -5,7 +5,7 @@ Names are imported on first use: what a launcher says can be read without torch.
 
 from typing import TYPE_CHECKING
 
-from mmoe.doors import lazily
+from mmoe.lazy_exports import lazily
 
 if TYPE_CHECKING:
     from mmoe.parallel.all_reduce_sums import AllReduceSums
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         world_size,
     )
     from mmoe.parallel.object_collectives import first_other, from_all, from_first, to_first
-    from mmoe.parallel.shards import Shard
+    from mmoe.parallel.sharded_tensors import Shard
 
 __all__ = [
     "AllReduceSums",

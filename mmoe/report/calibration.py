@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mmoe.metrics.kinds import TaskKind, kind_of_metrics
+from mmoe.metrics.task_kinds import TaskKind, kind_of_metrics
 from mmoe.report import style
 
 # Two-sided 95 % quantile of the normal distribution.

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mmoe.metrics.columns import Column
-from mmoe.metrics.kinds import TaskKind, kind_of_metrics
+from mmoe.metrics.task_kinds import TaskKind, kind_of_metrics
 from mmoe.report import style
 
 

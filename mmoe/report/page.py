@@ -11,7 +11,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from mmoe.config import dump_config
-from mmoe.metrics.kinds import KINDS, kind_of_metrics
+from mmoe.metrics.task_kinds import KINDS, kind_of_metrics
 from mmoe.report import tables
 from mmoe.report.calibration import calibration_figure
 from mmoe.report.gates import gate_heatmap_figure

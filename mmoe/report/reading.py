@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mmoe.config import RunConfig, load_config
-from mmoe.config.stored import read_stored
+from mmoe.config.json_files import read_stored
 from mmoe.report.shapes import Curves, History, Metrics
 
 

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
-from mmoe.config.stored import Count, Measured, Number, Share, Stored
+from mmoe.config.json_files import Count, Measured, Number, Share, Stored
 
 # Values of one task by the names of the metrics; null or NaN: could not be computed
 TaskMetrics = dict[str, Measured | None]

@@ -6,7 +6,7 @@ from typing import Any
 
 from mmoe.config import ModelConfig
 from mmoe.metrics.columns import NAMED_COLUMNS, NONE, Column, count, is_number
-from mmoe.metrics.kinds import KINDS, kind_of_metrics
+from mmoe.metrics.task_kinds import KINDS, kind_of_metrics
 
 __all__ = ["NONE", "Table", "count", "duration", "model_line", "results_tables"]
 

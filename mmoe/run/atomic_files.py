@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from mmoe.config.stored import read_stored
+from mmoe.config.json_files import read_stored
 from mmoe.errors import Damaged
 
 
@@ -19,7 +19,7 @@ def read_json(path: Path, keys: Iterable[str] = (), shape: Any = dict[str, Any])
     Args:
         path: The file.
         keys: That must be there.
-        shape: What they and others must hold; see `mmoe.config.stored`.
+        shape: What they and others must hold; see `mmoe.config.json_files`.
 
     Raises:
         ValueError: The file is absent, no JSON, no mapping, lacks a key or holds something else.

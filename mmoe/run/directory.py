@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from mmoe.config import RunConfig, load_config
-from mmoe.config.stored import Stored
+from mmoe.config.json_files import Stored
 from mmoe.run.atomic_files import read_json
 from mmoe.run.folder_claim import FolderMark
 

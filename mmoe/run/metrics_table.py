@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mmoe.metrics.columns import NAMED_COLUMNS, Column
-from mmoe.metrics.kinds import KINDS
+from mmoe.metrics.task_kinds import KINDS
 
 
 def _columns() -> dict[str, Column]:

@@ -23,7 +23,7 @@ from mmoe.datasets.files.readers import (
 from mmoe.datasets.files.resolve import resolve_files
 from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.encoded import EncodedData
-from mmoe.datasets.rows.places import missing_column
+from mmoe.datasets.rows.locations import missing_column
 from mmoe.datasets.rows.projection import required_columns
 from mmoe.datasets.values.arrow import check_room
 from mmoe.datasets.values.plain import is_text, plain_type
@@ -32,7 +32,7 @@ from mmoe.parallel import from_all, from_first, launched_ranks, rank
 from mmoe.run.atomic_files import check_new_file, not_written
 from mmoe.run.console import Reporter, SilentReporter, Tracker
 from mmoe.run.directory import RunDirectory
-from mmoe.run.spared import check_not_of_run, check_not_read
+from mmoe.run.protected_paths import check_not_of_run, check_not_read
 from mmoe.run.temporaries import remove_dead, temporary_beside
 from mmoe.score.output_folder import FolderJob, folder_job, is_one_file
 from mmoe.score.predictor import Predictor, load_predictor

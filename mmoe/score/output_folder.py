@@ -11,7 +11,7 @@ from mmoe.errors import RanksDiffer
 from mmoe.parallel import first_other, from_first, join_ranks, rank, world_size
 from mmoe.run.atomic_files import check_parents
 from mmoe.run.directory import RunDirectory
-from mmoe.run.spared import check_not_of_run, check_not_read, identities, identity
+from mmoe.run.protected_paths import check_not_of_run, check_not_read, identities, identity
 from mmoe.run.temporaries import is_temporary, remove_dead
 from mmoe.score.provenance import Provenance, check_provenance, is_scored, with_input
 

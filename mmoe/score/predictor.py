@@ -14,7 +14,7 @@ from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.encoded import EncodedData
 from mmoe.datasets.rows.frames import TableLike, as_table, origin_of
-from mmoe.mixture.stable import HAS_KERNELS
+from mmoe.mixture.batch_invariant import HAS_KERNELS
 from mmoe.models.build import build_ranker
 from mmoe.models.device import resolve_device
 from mmoe.models.network import GateRecord, NetworkOutput

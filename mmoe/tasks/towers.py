@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from mmoe.config.experts import Activation
 from mmoe.mixture import MLP
-from mmoe.mixture.stable import stable_linear
+from mmoe.mixture.batch_invariant import stable_linear
 
 
 class Tower(nn.Module):

@@ -17,7 +17,7 @@ from mmoe.datasets.features.codec import LookedUp
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.features.numeric import NumericRule
 from mmoe.datasets.labels.encode import encode_labels
-from mmoe.metrics.kinds import kind_of
+from mmoe.metrics.task_kinds import kind_of
 
 # A fit that needs more passes than this gains nothing in AUC (fourth decimal, Census-Income)
 _PASSES = 200

@@ -27,8 +27,8 @@ from mmoe.datasets.values.arrow import check_room
 from mmoe.embeddings import memory_of_tables
 from mmoe.errors import RanksDiffer
 from mmoe.metrics.curves import task_curves
-from mmoe.metrics.kinds import kind_of
 from mmoe.metrics.of_tasks import task_metrics
+from mmoe.metrics.task_kinds import kind_of
 from mmoe.parallel import first_other, from_first, rank, to_first, world_size
 from mmoe.run.console import Reporter, SilentReporter, Tracker
 from mmoe.run.directory import RunDirectory

@@ -30,16 +30,17 @@ from mmoe.parallel import (
     world_size,
 )
 from mmoe.parallel.launch.cores import bind_to_own_cores
+from mmoe.process_settings import is_tuned
 from mmoe.run.atomic_files import write_json
 from mmoe.run.console import Reporter, SilentReporter
 from mmoe.run.directory import RunDirectory
 from mmoe.score.predictor import Predictor
 from mmoe.tasks.gate_statistics import GateStatistics
+from mmoe.train.allocator import keep_freed_memory
 from mmoe.train.evaluate import metrics_of, predict_rows, split_curves, split_metrics
 from mmoe.train.loop import Trainer, steps_of
-from mmoe.train.memory import keep_freed_memory
 from mmoe.train.optim import build_average, build_optimizer, check_schedule
-from mmoe.train.plan import say_plan
+from mmoe.train.placement_report import say_plan
 from mmoe.train.prepare import PreparedData, prepare, refuse_change
 from mmoe.train.run_folder.claim import RunClaim
 from mmoe.train.run_folder.data import ResumedData, RunData, changed_since
@@ -54,7 +55,6 @@ from mmoe.train.run_folder.start import (
 )
 from mmoe.train.state import Position, TrainingState
 from mmoe.train.warm_start import EarlierRun, WarmStart, WarmStartReport, transfer
-from mmoe.tuning import is_tuned
 
 TestCallback = Callable[[np.ndarray, EncodedLabels], None]
 

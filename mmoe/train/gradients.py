@@ -23,9 +23,9 @@ from mmoe.datasets.rows.batch import Batch
 from mmoe.errors import Diverged, NotFinite
 from mmoe.models.network import NetworkOutput
 from mmoe.models.ranker import Ranker
-from mmoe.tasks.losses import multi_task_loss, observed_weights
+from mmoe.tasks.masked_loss import multi_task_loss, observed_weights
 from mmoe.train.profiling.parts import BACKWARD, LOSS, part
-from mmoe.train.ranks import ONE_PROCESS, StepRanks
+from mmoe.train.step_collectives import ONE_PROCESS, StepRanks
 
 
 @dataclass(frozen=True)

@@ -20,15 +20,15 @@ from mmoe.run.console import Reporter, Tracker
 from mmoe.run.directory import RunDirectory
 from mmoe.score.predictor import Predictor
 from mmoe.train.evaluate import split_metrics
-from mmoe.train.events import EventLog
 from mmoe.train.gradients import Step
 from mmoe.train.on_device import on_device
 from mmoe.train.prepare import PreparedData
 from mmoe.train.profiling.parts import INPUT, PAUSE, part
 from mmoe.train.profiling.profile import TrainingProfile
-from mmoe.train.ranks import StepRanks
 from mmoe.train.state import TrainingState
 from mmoe.train.step import StepProgram
+from mmoe.train.step_collectives import StepRanks
+from mmoe.train.tensorboard import EventLog
 
 
 class Trainer:

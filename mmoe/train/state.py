@@ -16,11 +16,11 @@ from mmoe.checkpoint.random_state import load_random_states, own_random_states
 from mmoe.checkpoint.saver import CheckpointSaver
 from mmoe.checkpoint.stored_tensors import StoredTensors
 from mmoe.checkpoint.weights import load_id_maps, load_network, load_weights
-from mmoe.config.stored import Count, Number, Stored
+from mmoe.config.json_files import Count, Number, Stored
 from mmoe.embeddings import managed_ids
 from mmoe.models.ranker import Ranker
 from mmoe.parallel import rank, world_size
-from mmoe.parallel.shards import Shard, TensorMap, cut_all, cut_like, local_shards
+from mmoe.parallel.sharded_tensors import Shard, TensorMap, cut_all, cut_like, local_shards
 
 
 @dataclass

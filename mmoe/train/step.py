@@ -11,8 +11,8 @@ from mmoe.mixture import update_biases
 from mmoe.train.gradients import Step, StepLosses, backward, forward
 from mmoe.train.optim import learning_rate_factor
 from mmoe.train.profiling.parts import EMBEDDINGS, OPTIMIZER, part
-from mmoe.train.ranks import ONE_PROCESS, StepRanks
 from mmoe.train.state import TrainingState
+from mmoe.train.step_collectives import ONE_PROCESS, StepRanks
 
 
 @dataclass(frozen=True)

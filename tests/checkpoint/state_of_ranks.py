@@ -13,7 +13,7 @@ from torch import nn
 from mmoe.checkpoint.optimizer_state import flatten_optimizer, unflatten_optimizer
 from mmoe.checkpoint.saver import CheckpointSaver
 from mmoe.config import OptimizerConfig
-from mmoe.parallel.shards import Shard
+from mmoe.parallel.sharded_tensors import Shard
 from mmoe.train.optim import build_average, build_optimizer
 from mmoe.train.state import Position, TrainingState
 

@@ -17,7 +17,7 @@ from torch.distributed.checkpoint import HuggingFaceStorageReader, load
 
 from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.parallel import ensure_process_group
-from mmoe.parallel.shards import Shard
+from mmoe.parallel.sharded_tensors import Shard
 
 WORLD = Path(__file__).with_name("checkpoint_world.py")
 # A world that hangs ends itself before.

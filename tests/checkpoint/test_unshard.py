@@ -13,7 +13,7 @@ from mmoe.checkpoint import unshard as unshard_module
 from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.checkpoint.saver import CheckpointSaver
 from mmoe.checkpoint.unshard import unshard
-from mmoe.parallel.shards import Shard
+from mmoe.parallel.sharded_tensors import Shard
 from mmoe.run import RunDirectory
 
 TENSORS = {

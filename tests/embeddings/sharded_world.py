@@ -27,7 +27,7 @@ from mmoe.config import (
 from mmoe.embeddings import ManagedEmbeddings, PlainEmbeddings, build_embeddings
 from mmoe.embeddings.initial import fill_tables
 from mmoe.embeddings.managed.admission import IdAdmission
-from mmoe.parallel.shards import local_shards
+from mmoe.parallel.sharded_tensors import local_shards
 from tests.parallel.joining import join_world
 
 SEED = 3

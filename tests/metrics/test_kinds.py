@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mmoe.metrics import task_metrics
-from mmoe.metrics.kinds import HIGHER_IS_BETTER, KINDS, add_kind, first_of, kind_of_metrics
+from mmoe.metrics.task_kinds import HIGHER_IS_BETTER, KINDS, add_kind, first_of, kind_of_metrics
 
 LABELS, PREDICTIONS = np.array([0.0, 1.0, 1.0]), np.array([0.2, 0.9, 0.4])
 

@@ -8,7 +8,7 @@ from mmoe.config.parallel import ParallelConfig
 from mmoe.mixture import NoExperts
 from mmoe.models import layout as layouts
 from mmoe.models.layout import ONE_PROCESS, Layout, choose_layout, experts_are_spread
-from mmoe.models.parts import build_mixture
+from mmoe.models.sections import build_mixture
 from mmoe.parallel import ensure_process_group
 
 TOP_K = {"kind": "top_k", "k": 2}

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from mmoe.config import ExpertConfig, ModelConfig, TaskConfig
 from mmoe.models import build_network
-from mmoe.models.parts import build_experts
+from mmoe.models.sections import build_experts
 from mmoe.tasks import multi_task_loss
 
 D, TASKS = 6, ["click", "purchase"]

@@ -24,9 +24,9 @@ from mmoe.datasets.rows.batch import Batch
 from mmoe.models import Ranker, build_network
 from mmoe.parallel import Shard, expert_shards, replicated_parameters
 from mmoe.train.optim import build_average, build_optimizer
-from mmoe.train.ranks import ONE_PROCESS, StepRanks
 from mmoe.train.state import Position, TrainingState
 from mmoe.train.step import train_step
+from mmoe.train.step_collectives import ONE_PROCESS, StepRanks
 from tests.parallel.joining import PATIENCE, join_world
 
 D, F, STEPS = 10, 3, 3

@@ -16,7 +16,7 @@ from benchmarks.faults.inputs.json_faults import (
     tamper,
 )
 from mmoe.config import config_from_dict
-from mmoe.config.stored import Count, Stored, check_stored
+from mmoe.config.json_files import Count, Stored, check_stored
 from mmoe.train import WarmStart, train_run
 
 

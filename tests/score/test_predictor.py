@@ -13,7 +13,7 @@ from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.rows.encoded import EncodedData
 from mmoe.datasets.rows.splits import Splits
 from mmoe.embeddings import torchrec_problem
-from mmoe.mixture.stable import HAS_KERNELS
+from mmoe.mixture.batch_invariant import HAS_KERNELS
 from mmoe.models.build import build_ranker
 from mmoe.score import Predictor, load_predictor
 from mmoe.train import train_run

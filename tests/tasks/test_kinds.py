@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from mmoe.config import TASKS, TaskConfig
-from mmoe.metrics.kinds import KINDS
+from mmoe.metrics.task_kinds import KINDS
 from mmoe.tasks import entire_space_sums, loss_sums, multi_task_loss, predictions_from_logits
 from mmoe.tasks.kinds import objective_of
-from mmoe.tasks.losses import observed_weights
+from mmoe.tasks.masked_loss import observed_weights
 
 CLICK = TaskConfig(name="click", label="c", weight=0.5)
 BUY = TaskConfig(name="buy", label="b", kind="entire_space", observed_when="click")

@@ -9,7 +9,7 @@ from mmoe.models.build import build_ranker
 from mmoe.parallel import ensure_process_group
 from mmoe.train.gradients import Step, backward, forward
 from mmoe.train.prepare import prepare
-from mmoe.train.ranks import ONE_PROCESS, StepRanks
+from mmoe.train.step_collectives import ONE_PROCESS, StepRanks
 
 
 @pytest.fixture(name="step")

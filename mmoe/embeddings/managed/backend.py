@@ -10,7 +10,7 @@ from mmoe.config import FeatureSpec
 from mmoe.embeddings.initial import fresh_rows
 from mmoe.embeddings.managed.gather import gather_ids
 from mmoe.embeddings.names import table_of_state
-from mmoe.parallel.shards import Sharded, local_shards, rows_held
+from mmoe.parallel.sharded_tensors import Sharded, local_shards, rows_held
 
 if TYPE_CHECKING:
     from mmoe.embeddings.build import EmbeddingBackend

@@ -31,7 +31,7 @@ from mmoe.embeddings.sharded.planning import World, plan_tables
 from mmoe.embeddings.sharded.replicas import Replicas
 from mmoe.embeddings.sharded.sharder import TableSharder
 from mmoe.embeddings.step_phases import StepPhases, StepT
-from mmoe.parallel.shards import Shard, Sharded, held_whole
+from mmoe.parallel.sharded_tensors import Shard, Sharded, held_whole
 
 # What FBGEMM has kernels for on the CPU (tried with 1.8: Adam, partial row-wise Adam, LAMB, LARS
 # and the others say "not supported in CPU mode").

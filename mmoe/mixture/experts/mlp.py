@@ -7,7 +7,7 @@ from typing import Literal, get_args
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmoe.mixture.stable import activate, stable_linear
+from mmoe.mixture.batch_invariant import activate, stable_linear
 
 Activation = Literal["relu", "gelu", "silu"]
 

@@ -10,11 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmoe import ops
+from mmoe.mixture.batch_invariant import activate
 from mmoe.mixture.experts.no_experts import NoExperts, check_numbers
 from mmoe.mixture.experts.norm import ExpertBatchNorm, ExpertLayerNorm, ExpertNorm
-from mmoe.mixture.stable import activate
+from mmoe.mixture.pytrees import cast_for_autocast
 from mmoe.mixture.traits import PoolTraits
-from mmoe.mixture.trees import cast_for_autocast
 
 ExpertActivation = Literal["relu", "gelu", "silu", "swiglu"]
 # Of the last layer; None: it has none

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils import _pytree as pytree
 
+from mmoe.mixture.batch_invariant import StableFunctions
 from mmoe.mixture.experts.no_experts import NoExperts, check_numbers
+from mmoe.mixture.pytrees import Tree, join_rows, leaves_of, map_leaves, split_rows
 from mmoe.mixture.routing.routes import host_is_near
-from mmoe.mixture.stable import StableFunctions
 from mmoe.mixture.traits import PoolTraits
-from mmoe.mixture.trees import Tree, join_rows, leaves_of, map_leaves, split_rows
 
 # Rows per product when a grouped pool scores. A product of torch's may round differently at another
 # height, and how many rows an expert gets depends on the other rows of the batch; with products of

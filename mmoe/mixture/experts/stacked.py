@@ -11,8 +11,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from mmoe.mixture.experts.no_experts import NoExperts, check_numbers
 from mmoe.mixture.experts.pool import ExpertPool
+from mmoe.mixture.pytrees import Tree
 from mmoe.mixture.traits import PoolTraits
-from mmoe.mixture.trees import Tree
 
 
 class StackedExperts(nn.Module):

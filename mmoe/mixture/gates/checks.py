@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from mmoe.errors import NotFinite
-from mmoe.mixture.trees import leaves_of
+from mmoe.mixture.pytrees import leaves_of
 
 
 def check_k(k: int, num_experts: int) -> None:

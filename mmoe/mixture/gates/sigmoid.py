@@ -6,12 +6,12 @@ from typing import Unpack
 import torch
 from torch import Tensor, nn
 
+from mmoe.mixture.batch_invariant import stable_sigmoid
 from mmoe.mixture.gates.checks import check_coefficient, check_k, check_sizes
 from mmoe.mixture.gates.contract import GateOutput
 from mmoe.mixture.gates.logits import GateLogits
 from mmoe.mixture.gates.losses import count_picks
 from mmoe.mixture.gates.options import GateOptions, gate_settings, show_settings
-from mmoe.mixture.stable import stable_sigmoid
 from mmoe.ops.topk_gate import topk_gate
 
 

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from mmoe import ops
+from mmoe.mixture.pytrees import Tree, gather_rows, mix_grouped, stack_sources
 from mmoe.mixture.routing.routes import plan_routes, routes_by_source
-from mmoe.mixture.trees import Tree, gather_rows, mix_grouped, stack_sources
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from mmoe import ops
 from mmoe.mixture import DispatchPlan
+from mmoe.mixture.pytrees import Tree
 from mmoe.mixture.routing.dispatcher import Compute, source_places
-from mmoe.mixture.trees import Tree
 from mmoe.ops import FLOAT_DTYPES, accumulate_dtype
 from mmoe.parallel.experts.links import Links, Sizes, WayBack, WayCosts, check_way
 from mmoe.parallel.experts.overlap import own_halves, split_plan

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from mmoe.mixture import DispatchPlan, LocalDispatcher
+from mmoe.mixture.pytrees import Tree
 from mmoe.mixture.routing.dispatcher import Compute, LocalHandle
 from mmoe.mixture.routing.routes import plan_routes
-from mmoe.mixture.trees import Tree
 from mmoe.ops import RoutePlan
 from mmoe.parallel.experts.placement import ExpertPlacement
 

@@ -6,10 +6,10 @@ from itertools import pairwise
 from torch import Tensor, nn
 
 from mmoe.mixture import MultiGateMixture
-from mmoe.mixture.loading import expert_ranges
+from mmoe.mixture.resize_experts import expert_ranges
 from mmoe.mixture.traits import KnowsExpertTensors
 from mmoe.parallel.experts.all_to_all import AllToAllDispatcher
-from mmoe.parallel.shards import Shard
+from mmoe.parallel.sharded_tensors import Shard
 
 
 def is_spread(network: nn.Module) -> bool:

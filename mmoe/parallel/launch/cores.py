@@ -8,7 +8,7 @@ from pathlib import Path
 from mmoe.parallel.launch.launcher import local_rank, local_ranks, may_bind_cores
 from mmoe.parallel.launch.process_group import has_joined, rank, uses_nccl, world_size
 from mmoe.parallel.object_collectives import from_all
-from mmoe.tuning import is_tuned
+from mmoe.process_settings import is_tuned
 
 
 def bind_to_own_cores(wanted: bool) -> None:

@@ -1,4 +1,4 @@
-"""Task kinds in torch: losses and links. `mmoe.metrics.kinds` has their labels and metrics."""
+"""Task kinds in torch: losses and links. `mmoe.metrics.task_kinds` has their labels and metrics."""
 
 from functools import cache
 

@@ -9,7 +9,7 @@ from mmoe.config.tasks import TaskConfig
 
 
 class Objective(ABC):
-    """A task kind's loss and link; its labels and metrics are in `mmoe.metrics.kinds`."""
+    """A task kind's loss and link; its labels and metrics are in `mmoe.metrics.task_kinds`."""
 
     def outcome(
         self, t: int, labels_BT: Tensor, observed_BT: Tensor, tasks: Sequence[TaskConfig]

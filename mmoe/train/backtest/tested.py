@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from mmoe.config import RunConfig
 from mmoe.datasets.rows.encoded import EncodedLabels, join_labels
-from mmoe.datasets.rows.places import find_column
+from mmoe.datasets.rows.locations import find_column
 from mmoe.datasets.stream import open_stream
 from mmoe.datasets.values.keys import hash_keys, missing_mask, to_keys
 from mmoe.train.evaluate import metrics_of

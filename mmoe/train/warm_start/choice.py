@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mmoe.checkpoint.folder import CheckpointFolder
-from mmoe.config.stored import Stored
+from mmoe.config.json_files import Stored
 from mmoe.run.atomic_files import read_json
 from mmoe.run.directory import RunDirectory
 from mmoe.train.warm_start.sources import NewExperts

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from mmoe.config import RunConfig
-from mmoe.parallel.shards import Shard
+from mmoe.parallel.sharded_tensors import Shard
 from mmoe.train.warm_start.earlier import EarlierRun, model_difference
 from mmoe.train.warm_start.grow import fits, moved, moved_moments
 from mmoe.train.warm_start.rates import rate_shifts, shift_logits

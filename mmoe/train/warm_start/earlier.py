@@ -10,7 +10,7 @@ from mmoe.checkpoint.stored_tensors import StoredTensors
 from mmoe.config import RunConfig
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.run.directory import RunDirectory
-from mmoe.train.warm_start.meaning import differences, named_pairs
+from mmoe.train.warm_start.compatibility import differences, named_pairs
 
 # What must stay of the model; sizes show in the tensors.
 _MODEL: tuple[tuple[str, ...], ...] = (

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from mmoe.config import RunConfig
-from mmoe.train.warm_start.meaning import named_pairs
+from mmoe.train.warm_start.compatibility import named_pairs
 
 
 def rate_shifts(before: RunConfig, now: RunConfig) -> dict[str, float]:

@@ -14,9 +14,9 @@ from torch import nn
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.mixture import DSelectKGate, FixedGate, MLPExperts
 from mmoe.mixture.gates.logits import GateLogits
-from mmoe.mixture.loading import expert_dims, expert_ranges
+from mmoe.mixture.resize_experts import expert_dims, expert_ranges
 from mmoe.models.network import Level, MixtureNetwork
-from mmoe.parallel.shards import Shard
+from mmoe.parallel.sharded_tensors import Shard
 
 NewExperts = Literal["fresh", "copy"]
 NEW = -1  # the place of an entry that the earlier network did not have

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from mmoe.checkpoint.stored_tensors import StoredTensors
-from mmoe.parallel.shards import Shard
+from mmoe.parallel.sharded_tensors import Shard
 
 
 @dataclass(frozen=True)

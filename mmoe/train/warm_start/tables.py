@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from mmoe.checkpoint.stored_tensors import StoredTensors
 from mmoe.config import TableSpec
 from mmoe.embeddings import EmbeddingBackend, managed_ids, table_of_state
-from mmoe.parallel.shards import Shard, Sharded, first_rows, local_shards
+from mmoe.parallel.sharded_tensors import Shard, Sharded, first_rows, local_shards
 from mmoe.train.warm_start.report import WarmStartReport
 from mmoe.train.warm_start.stored import Stored
 

@@ -10,7 +10,7 @@ import pytest
 from mmoe.datasets.files.data_file import DataFile
 from mmoe.datasets.files.readers import column_names, iter_tables, read_table
 from mmoe.datasets.files.resolve import resolve_files
-from mmoe.datasets.rows.places import visible_columns
+from mmoe.datasets.rows.locations import visible_columns
 from mmoe.datasets.stream.survey import survey
 
 ROWS = pa.table({"user": [1, 2, 3], "word": ["a", None, "c"], "tags": [[1], [], [2, 3]]})

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmoe.datasets.files.readers import column_names, iter_tables, read_table
-from mmoe.datasets.rows.places import ROW_COLUMN, place
+from mmoe.datasets.rows.locations import ROW_COLUMN, place
 
 TEXT = "user,price,word\n1,0.5,a\n2,,b\n3,1e3,\n"
 ROWS = {"user": [1, 2, 3], "price": [0.5, None, 1000.0], "word": ["a", "b", None]}

@@ -15,7 +15,7 @@ from mmoe.datasets.infer.commented_yaml import commented_yaml, write_commented_y
 from mmoe.datasets.infer.config import infer_config
 from mmoe.datasets.infer.guess_tasks import guess_task
 from mmoe.datasets.labels.encode import encode_labels
-from mmoe.datasets.rows.places import number_rows
+from mmoe.datasets.rows.locations import number_rows
 from mmoe.datasets.rows.sources import load_splits
 
 ROWS = 2000

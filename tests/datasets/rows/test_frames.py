@@ -9,7 +9,7 @@ import pytest
 from mmoe.config import config_from_dict
 from mmoe.datasets.labels.encode import encode_labels
 from mmoe.datasets.rows.frames import as_table
-from mmoe.datasets.rows.places import visible_columns
+from mmoe.datasets.rows.locations import visible_columns
 from mmoe.datasets.rows.sources import load_splits, load_test
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from mmoe.config import SplitConfig
 from mmoe.datasets.rows.splits import time_cuts
-from mmoe.datasets.stream.ranks import smallest_hashes
+from mmoe.datasets.stream.nth_smallest import smallest_hashes
 from mmoe.datasets.stream.times import TimeFit
 from mmoe.datasets.values.hashing import mix64
 

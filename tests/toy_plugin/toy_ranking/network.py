@@ -12,7 +12,7 @@ from mmoe.config import ExpertConfig, GateConfig, ModelConfig, TowerConfig
 from mmoe.mixture import GateOutput
 from mmoe.models.layout import Layout
 from mmoe.models.network import Level, MixtureNetwork
-from mmoe.models.parts import build_mixture, build_towers, numbered
+from mmoe.models.sections import build_mixture, build_towers, numbered
 
 
 class SharpGateConfig(GateConfig):

@@ -12,7 +12,7 @@ import mmoe.register
 from mmoe.config import TaskConfig
 from mmoe.metrics import Column, ObservedRows, TaskKind, TaskMetrics
 from mmoe.metrics.columns import ROWS
-from mmoe.metrics.kinds.base import LabelColumn, empty_reason
+from mmoe.metrics.task_kinds.base import LabelColumn, empty_reason
 from mmoe.tasks.kinds import Objective
 
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from mmoe.train import memory
+from mmoe.train import allocator as memory
 
 # By its path: the package would bring torch along, and take seconds.
 PROGRAM = """

@@ -1,6 +1,6 @@
 """Entire space: a binary task that happens only after another one, trained over all rows."""
 
-from mmoe.metrics.kinds.binary import Binary
+from mmoe.metrics.task_kinds.binary import Binary
 
 
 class EntireSpace(Binary):

@@ -13,7 +13,7 @@ from mmoe.config import config_from_dict
 from mmoe.datasets.files.data_file import DataFile
 from mmoe.datasets.files.resolve import resolve_files
 from mmoe.datasets.rows.splits import Splits
-from mmoe.run.spared import check_not_of_run, local_path
+from mmoe.run.protected_paths import check_not_of_run, local_path
 from mmoe.run.temporaries import temporary_beside
 from mmoe.score import score_files
 from mmoe.score.provenance import with_input

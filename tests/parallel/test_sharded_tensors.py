@@ -8,7 +8,7 @@ from mmoe.config import ParallelConfig, TablePlacement, config_from_dict, dump_c
 from mmoe.embeddings import Shard, local_shards, plan_table
 from mmoe.embeddings.initial import fill_tables, fresh_rows
 from mmoe.embeddings.managed.gather import gather_ids
-from mmoe.parallel.shards import held_whole, rows_held
+from mmoe.parallel.sharded_tensors import held_whole, rows_held
 
 
 def cut(shape):

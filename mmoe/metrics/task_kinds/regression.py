@@ -5,8 +5,8 @@ from typing import ClassVar
 import numpy as np
 
 from mmoe.metrics.columns import ROWS, Column
-from mmoe.metrics.kinds.base import LabelColumn, TaskKind, TaskMetrics, Value, empty_reason
 from mmoe.metrics.observed import ObservedRows, first_row
+from mmoe.metrics.task_kinds.base import LabelColumn, TaskKind, TaskMetrics, Value, empty_reason
 
 
 class Regression(TaskKind):

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from mmoe.mixture.stable import (
+from mmoe.mixture.batch_invariant import (
     StableFunctions,
     padded_linear,
     stable_activation,

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from mmoe.mixture.routing.routes import plan_routes
-from mmoe.mixture.trees import (
+from mmoe.mixture.pytrees import (
     cast_for_autocast,
     gather_rows,
     join_rows,
@@ -13,6 +12,7 @@ from mmoe.mixture.trees import (
     split_rows,
     stack_sources,
 )
+from mmoe.mixture.routing.routes import plan_routes
 
 B, G, K, E = 7, 2, 2, 3
 

@@ -13,8 +13,8 @@ from mmoe.metrics.calibration import (
     normalised_entropy,
 )
 from mmoe.metrics.columns import NONE, ROWS, Column, count, is_number
-from mmoe.metrics.kinds.base import LabelColumn, TaskKind, TaskMetrics, Value, empty_reason
 from mmoe.metrics.observed import ObservedRows, first_row
+from mmoe.metrics.task_kinds.base import LabelColumn, TaskKind, TaskMetrics, Value, empty_reason
 
 
 def _gap(values: Mapping[str, Any]) -> str:

@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from mmoe.metrics.kinds.base import LabelColumn, TaskKind, TaskMetrics
-from mmoe.metrics.kinds.binary import Binary, zero_or_one
-from mmoe.metrics.kinds.entire_space import EntireSpace
-from mmoe.metrics.kinds.regression import Regression
+from mmoe.metrics.task_kinds.base import LabelColumn, TaskKind, TaskMetrics
+from mmoe.metrics.task_kinds.binary import Binary, zero_or_one
+from mmoe.metrics.task_kinds.entire_space import EntireSpace
+from mmoe.metrics.task_kinds.regression import Regression
 
 __all__ = [
     "HIGHER_IS_BETTER",

@@ -1,6 +1,6 @@
 import pytest
 
-from mmoe.train.events import EventLog
+from mmoe.train.tensorboard import EventLog
 
 
 class _Full:

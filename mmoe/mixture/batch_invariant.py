@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from mmoe.mixture.trees import cast_for_autocast
+from mmoe.mixture.pytrees import cast_for_autocast
 from mmoe.ops import FLOAT_DTYPES, dense_mm, extension_status
 
 # Without the extension products are torch's. MKL sums the inner products of narrow fp32 results in
@@ -34,7 +34,7 @@ def stable_sigmoid(x: Tensor) -> Tensor:
 
     Example:
         >>> import torch
-        >>> from mmoe.mixture.stable import stable_sigmoid
+        >>> from mmoe.mixture.batch_invariant import stable_sigmoid
         >>> stable_sigmoid(torch.zeros(2))
         tensor([0.5000, 0.5000])
     """
@@ -49,7 +49,7 @@ def activate(x: Tensor, activation: str, *, training: bool) -> Tensor:
 
     Example:
         >>> import torch
-        >>> from mmoe.mixture.stable import activate
+        >>> from mmoe.mixture.batch_invariant import activate
         >>> activate(torch.tensor([-1.0, 1.0]), "relu", training=True)
         tensor([0., 1.])
     """
@@ -68,7 +68,7 @@ def stable_activation(x: Tensor, activation: str) -> Tensor:
 
     Example:
         >>> import torch
-        >>> from mmoe.mixture.stable import stable_activation
+        >>> from mmoe.mixture.batch_invariant import stable_activation
         >>> stable_activation(torch.tensor([-1.0, 1.0]), "silu")
         tensor([-0.2689,  0.7311])
     """
@@ -97,7 +97,7 @@ def stable_linear(x: Tensor, weight_HD: Tensor, bias_H: Tensor | None = None) ->
 
     Example:
         >>> import torch
-        >>> from mmoe.mixture.stable import stable_linear
+        >>> from mmoe.mixture.batch_invariant import stable_linear
         >>> stable_linear(torch.ones(3, 2), torch.ones(4, 2)).shape
         torch.Size([3, 4])
     """
@@ -121,7 +121,7 @@ def padded_linear(x: Tensor, weight_HD: Tensor, bias_H: Tensor | None = None) ->
 
     Example:
         >>> import torch
-        >>> from mmoe.mixture.stable import padded_linear
+        >>> from mmoe.mixture.batch_invariant import padded_linear
         >>> padded_linear(torch.ones(3, 2), torch.ones(4, 2)).shape
         torch.Size([3, 4])
     """
@@ -143,7 +143,7 @@ class StableFunctions(TorchFunctionMode):
 
     Example:
         >>> import torch
-        >>> from mmoe.mixture.stable import StableFunctions
+        >>> from mmoe.mixture.batch_invariant import StableFunctions
         >>> with StableFunctions():
         ...     torch.nn.Linear(2, 3)(torch.ones(4, 2)).shape
         torch.Size([4, 3])

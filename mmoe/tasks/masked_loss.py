@@ -97,7 +97,7 @@ def observed_weights(
     Example:
         >>> import torch
         >>> from mmoe.config import TaskConfig
-        >>> from mmoe.tasks.losses import observed_weights
+        >>> from mmoe.tasks.masked_loss import observed_weights
         >>> tasks = [TaskConfig(name="click", label="click"), TaskConfig(name="buy", label="buy")]
         >>> observed = torch.tensor([[True, False], [True, True]])
         >>> observed_weights(torch.zeros(2, 2), observed, torch.ones(2, 2), tasks)

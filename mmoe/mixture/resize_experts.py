@@ -206,7 +206,7 @@ def expert_dims(layer: nn.Module) -> dict[str, int | None]:
 
     Example:
         >>> from mmoe.mixture import MoE, mlp_experts
-        >>> from mmoe.mixture.loading import expert_dims
+        >>> from mmoe.mixture.resize_experts import expert_dims
         >>> dims = expert_dims(MoE(4, mlp_experts(4, 4, [4])))
         >>> dims["mixture.experts.weights.0"], dims["mixture.gate.logits.weights.0"]
         (0, 1)
@@ -226,7 +226,7 @@ def expert_ranges(layer: nn.Module) -> dict[str, range]:
     Example:
         >>> import torch
         >>> from mmoe.mixture import MixedExperts, MLPExperts, MoE, StackedExperts
-        >>> from mmoe.mixture.loading import expert_ranges
+        >>> from mmoe.mixture.resize_experts import expert_ranges
         >>> mine = StackedExperts([torch.nn.Linear(4, 4) for _ in range(2)])
         >>> ranges = expert_ranges(MoE(4, MixedExperts([MLPExperts(3, 4, [4]), mine])))
         >>> ranges["mixture.experts.pools.1.stacked.weight"]

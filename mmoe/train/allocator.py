@@ -21,7 +21,7 @@ def keep_freed_memory() -> None:
     allocator or system runs, nothing happens.
 
     Example:
-        >>> from mmoe.train.memory import keep_freed_memory
+        >>> from mmoe.train.allocator import keep_freed_memory
         >>> keep_freed_memory()
 
     Source: mallopt(3).
