@@ -20,7 +20,7 @@ from mmoe.run.console import Reporter, Tracker
 from mmoe.run.directory import RunDirectory
 from mmoe.score.predictor import Predictor
 from mmoe.train.evaluate import split_metrics
-from mmoe.train.gradients import Step
+from mmoe.train.forward_backward import Step
 from mmoe.train.on_device import on_device
 from mmoe.train.prepare import PreparedData
 from mmoe.train.profiling.parts import INPUT, PAUSE, part

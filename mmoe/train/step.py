@@ -8,7 +8,7 @@ from mmoe.config import RunConfig
 from mmoe.datasets.rows.batch import Batch
 from mmoe.errors import WHAT_TO_CHANGE, Diverged
 from mmoe.mixture import update_biases
-from mmoe.train.gradients import Step, StepLosses, backward, forward
+from mmoe.train.forward_backward import Step, StepLosses, backward, forward
 from mmoe.train.optim import learning_rate_factor
 from mmoe.train.profiling.parts import EMBEDDINGS, OPTIMIZER, part
 from mmoe.train.state import TrainingState

@@ -29,7 +29,7 @@ from mmoe.embeddings import build_embeddings, local_shards, managed_ids
 from mmoe.models import Ranker, build_network
 from mmoe.run.console import SilentReporter
 from mmoe.train import train_run
-from mmoe.train.gradients import Step
+from mmoe.train.forward_backward import Step
 from mmoe.train.optim import build_average, build_optimizer
 from mmoe.train.state import Position, TrainingState
 from mmoe.train.step import StepProgram, train_step

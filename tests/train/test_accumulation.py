@@ -9,7 +9,7 @@ from mmoe.config import config_from_dict, set_values
 from mmoe.datasets.rows.batch import Batch
 from mmoe.models.build import build_ranker
 from mmoe.parallel import ensure_process_group
-from mmoe.train.gradients import Step, backward, forward
+from mmoe.train.forward_backward import Step, backward, forward
 from mmoe.train.prepare import prepare
 
 # Tables move by exactly the gradient; losses of the gates are not linear in the rows

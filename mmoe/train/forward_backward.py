@@ -11,7 +11,6 @@ and all get the losses of all rows. Balance losses and batch norms are then thos
 of a batch, capacities those of each rank's.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -24,6 +23,7 @@ from mmoe.errors import Diverged, NotFinite
 from mmoe.models.network import NetworkOutput
 from mmoe.models.ranker import Ranker
 from mmoe.tasks.masked_loss import multi_task_loss, observed_weights
+from mmoe.train.finite import check_losses, not_finite
 from mmoe.train.profiling.parts import BACKWARD, LOSS, part
 from mmoe.train.step_collectives import ONE_PROCESS, StepRanks
 
@@ -64,7 +64,7 @@ class Step:
     Example:
         >>> import torch
         >>> from mmoe.datasets.rows.batch import Batch
-        >>> from mmoe.train.gradients import Step
+        >>> from mmoe.train.forward_backward import Step
         >>> one, two = (
         ...     Batch(
         ...         dense_BF=torch.zeros(1, 0), values=torch.tensor(ids), num_rows=1,
@@ -166,7 +166,7 @@ def backward(step: Step, config: RunConfig, ranks: StepRanks = ONE_PROCESS) -> S
         tasks = len(step.weights_T)
         amounts, weights = values[:-tasks], values[-tasks:]
         try:
-            _check_finite(amounts, config)
+            check_losses(amounts[tasks], amounts[:tasks], [task.name for task in config.tasks])
         except Diverged:
             ranks.wait()  # all ranks see it, and leave nothing under way
             raise
@@ -193,22 +193,17 @@ def _of_all_ranks(
     whole_T = _observed_of_all(batches, config)
     rows_N = [float(batch.num_rows) for batch in batches]
     if not ranks.alone:
-        wrong = [_not_finite(x.detach()) for x in read if x is not None and x.numel()]
+        wrong = [not_finite(x.detach()) for x in read if x is not None and x.numel()]
         rows = torch.tensor(rows_N, dtype=torch.float64, device=whole_T.device)
         wrong_1 = torch.stack([rows.new_zeros(()).bool(), *wrong]).sum().view(1).to(rows)
         sums = ranks.add_up(torch.cat([whole_T.double(), rows, wrong_1]))
         whole_T = sums[: len(whole_T)].to(whole_T.dtype)
-        *rows_N, not_finite = sums[len(whole_T) :].tolist()
-        if not_finite:
+        *rows_N, wrong_numbers = sums[len(whole_T) :].tolist()
+        if wrong_numbers:
             raise Diverged(
                 "the loss cannot be computed: an embedding, a number or a weight is NaN or infinite"
             )
     return whole_T, [rows / max(sum(rows_N), 1) for rows in rows_N]
-
-
-def _not_finite(x: Tensor) -> Tensor:
-    """Whether a number is NaN or infinite: one pass, where `isfinite` takes three."""
-    return ~torch.stack(torch.aminmax(x)).isfinite().all()
 
 
 def _forward(ranker: Ranker, batch: Batch, x_BD: Tensor | None, config: RunConfig) -> NetworkOutput:
@@ -237,17 +232,6 @@ def _loss(
     for auxiliary in output.auxiliary_losses.values():
         total = total + auxiliary * share
     return total, losses_T
-
-
-def _check_finite(amounts: Sequence[float], config: RunConfig) -> None:
-    """Refuses a step by what `Step.amounts` found, the tasks' losses and that of all."""
-    value = amounts[len(config.tasks)]
-    if math.isfinite(value):
-        return
-    pairs = zip(config.tasks, amounts, strict=False)
-    names = [task.name for task, loss in pairs if not math.isfinite(loss)]
-    whose = f"of task {', '.join(names)}" if names else "(an auxiliary loss)"
-    raise Diverged(f"the loss {whose} is {value}")
 
 
 def _observed_of_all(batches: Sequence[Batch], config: RunConfig) -> Tensor:
