@@ -98,7 +98,8 @@ class StackedExperts(nn.Module):
         """Each expert's tensors; of one `unbind`, whose gradient is one tensor."""
         tensors = {name: tensor.unbind(0) for name, tensor in _tensors(self.stacked).items()}
         return [
-            {name: tensor[e] for name, tensor in tensors.items()} for e in range(self.num_experts)
+            {name: of_experts[e] for name, of_experts in tensors.items()}
+            for e in range(self.num_experts)
         ]
 
     def _pool(self, each: Sequence[dict[str, Tensor]]) -> ExpertPool:
