@@ -149,7 +149,9 @@ class Kinds(Generic[Noun]):
 
     def knows(self, kind: Any) -> bool:
         """Returns whether there is such a kind; one that is not known may be an installed one."""
-        if isinstance(kind, str) and kind not in self._classes:
+        if not isinstance(kind, str):
+            return False
+        if kind not in self._classes:
             load_installed()
         return kind in self._classes
 
@@ -217,7 +219,7 @@ class Kinds(Generic[Noun]):
             ValidationError: It names none that there is.
         """
         kind = section.get(self.key, self.default)
-        if isinstance(kind, str) and self.knows(kind):
+        if self.knows(kind):
             return self._classes[kind]
         context = {"expected": _alternatives(self._classes)}
         wrong = {"type": "literal_error", "loc": (self.key,), "input": kind, "ctx": context}

@@ -9,31 +9,18 @@ import pytest
 import yaml
 
 from mmoe import plugins
-from mmoe.config import (
-    EXPERTS,
-    FEATURES,
-    GATES,
-    METRICS,
-    MODELS,
-    TASKS,
-    TOWERS,
-    config_from_dict,
-    set_values,
-)
+from mmoe.config import config_from_dict, set_values
 from mmoe.run import RunDirectory
 from mmoe.train import train_run
+from tests.own_kinds import forget_own_kinds
 from tests.parallel.launch import free_port, start_program
 
 TOY = Path(__file__).resolve().parent.parent / "toy_plugin"
-NOUNS = (FEATURES, TASKS, METRICS, GATES, EXPERTS, TOWERS, MODELS)
 
 
 def forget() -> None:
     """As in a process that has not imported it yet."""
-    for kinds in NOUNS:
-        for kind in kinds.names():
-            if kinds.config_class(kind).__module__.startswith("toy_ranking"):
-                kinds.remove(kind)
+    forget_own_kinds()
     for name in [name for name in sys.modules if name.split(".")[0] == "toy_ranking"]:
         del sys.modules[name]
     plugins._installed.cache_clear()
