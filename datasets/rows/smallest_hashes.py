@@ -11,7 +11,7 @@ _SHIFT = np.uint64(48)  # the top 16 bits choose one of 65,536 bins
 
 
 def smallest_hashes(num_rows: int, seed: int, ranks: Sequence[int]) -> list[int]:
-    """For each rank the hash below which just so many of `mix64(0 … num_rows − 1)` lie.
+    """Returns for each rank the hash with just so many of `mix64(0 … num_rows − 1)` below.
 
     Two passes over the row numbers: bins of equal width are counted, then the hashes of the bins
     that hold an answer are sorted (num_rows / 65,536 of them on average).

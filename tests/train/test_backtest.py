@@ -14,7 +14,7 @@ from rich.console import Console
 from mmoe.config import SplitConfig, config_from_dict, set_values
 from mmoe.datasets.files import fingerprint
 from mmoe.datasets.rows.batch_source import BatchSource
-from mmoe.datasets.rows.days import Day, day_parts, days_of
+from mmoe.datasets.rows.days import Day, day_splits, days_of
 from mmoe.datasets.rows.splits import split_table
 from mmoe.metrics import auc, task_metrics
 from mmoe.run import RunDirectory, folder_lock
@@ -381,11 +381,11 @@ def test_a_split_by_day_leaves_other_days_out():
     assert set(test["day"].to_pylist()) == {4}
     assert sorted(train["row"].to_pylist() + validation["row"].to_pylist()) == list(range(50, 150))
     assert 2 <= validation.num_rows <= 20
-    part_N = day_parts(table, split, 1, "log")
+    split_N = day_splits(table, split, 1, "log")
     pieces = [
-        day_parts(table.slice(start, 70), split, 1, "log", start) for start in range(0, 300, 70)
+        day_splits(table.slice(start, 70), split, 1, "log", start) for start in range(0, 300, 70)
     ]
-    np.testing.assert_array_equal(np.concatenate(pieces), part_N)
+    np.testing.assert_array_equal(np.concatenate(pieces), split_N)
 
 
 @pytest.mark.parametrize(
