@@ -21,7 +21,7 @@ from mmoe.datasets.bundled.synthetic_world import (
     draw_parts,
     part_values,
 )
-from mmoe.datasets.rows.splits import Splits, assign_parts
+from mmoe.datasets.rows.splits import Splits, assign_splits
 
 _ORIGIN = "synthetic-funnel"
 _FIRST_SECOND = 1_735_689_600  # 2025-01-01 00:00 UTC
@@ -132,15 +132,15 @@ def load(config: RunConfig, data: Path | None) -> Splits:
     if data is not None:
         raise ValueError(f"--data {data}: synthetic-funnel makes its own rows; leave --data out")
     log = generate_funnel(**_checked_options(config.data.options))
-    part_N = assign_parts(log.table, config.data.split, config.split_seed, _ORIGIN)
+    split_N = assign_splits(log.table, config.data.split, config.split_seed, _ORIGIN)
     train, validation, test = (
-        log.table.take(pa.array(np.flatnonzero(part_N == part))) for part in range(3)
+        log.table.take(pa.array(np.flatnonzero(split_N == part))) for part in range(3)
     )
     return Splits(
         train=train,
         validation=validation,
         test=test,
-        oracle={name: truth_N[part_N == 2] for name, truth_N in _truths(config, log).items()},
+        oracle={name: truth_N[split_N == 2] for name, truth_N in _truths(config, log).items()},
         origin=_ORIGIN,
     )
 

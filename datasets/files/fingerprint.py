@@ -130,12 +130,12 @@ def print_files(
 
 def print_tables(splits: Splits) -> DataPrint:
     """Takes the fingerprint of each table, by some of its rows."""
-    return print_parts(
+    return print_splits(
         {"train": splits.train, "validation": splits.validation, "test": splits.test}
     )
 
 
-def print_parts(tables: Mapping[str, pa.Table]) -> DataPrint:
+def print_splits(tables: Mapping[str, pa.Table]) -> DataPrint:
     """Takes the fingerprint of tables by split, by some of their rows."""
     return DataPrint(
         kind="tables",

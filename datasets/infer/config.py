@@ -26,7 +26,7 @@ from mmoe.datasets.infer.guess_time import guess_time, time_like
 from mmoe.datasets.infer.leaks import sample_rows, too_good
 from mmoe.datasets.infer.profile import ColumnProfile, profile_column
 from mmoe.datasets.rows.locations import distinct_names, visible_columns
-from mmoe.datasets.rows.splits import assign_parts
+from mmoe.datasets.rows.splits import assign_splits
 from mmoe.metrics.task_kinds import first_of
 
 _SEEDS = 50  # split seeds tried until each split has both classes of each label
@@ -176,8 +176,8 @@ def _choose_split(
         profile, why = found
         split = SplitConfig(by="time", column=profile.name)
         try:
-            part_N = assign_parts(table, split, 1, origin)
-            lacking = _one_class(tasks, part_N == 0)
+            split_N = assign_splits(table, split, 1, origin)
+            lacking = _one_class(tasks, split_N == 0)
         except ValueError as error:
             lacking = str(error)
         if not lacking:
@@ -203,14 +203,14 @@ def _choose_seed(
     """The first seed with both classes everywhere, or at least in training."""
     trainable = None
     for seed in range(1, _SEEDS + 1):
-        part_N = assign_parts(table, split, seed, origin)
-        if _one_class(tasks, part_N == 0):
+        split_N = assign_splits(table, split, seed, origin)
+        if _one_class(tasks, split_N == 0):
             continue
-        if not any(_one_class(tasks, part_N == part) for part in (1, 2)):
+        if not any(_one_class(tasks, split_N == part) for part in (1, 2)):
             return seed, True
         trainable = trainable or seed
     if trainable is None:
-        lacking = _one_class(tasks, assign_parts(table, split, 1, origin) == 0)
+        lacking = _one_class(tasks, assign_splits(table, split, 1, origin) == 0)
         raise ValueError(f"{origin}: {lacking}, however the rows are drawn; give more rows")
     return trainable, False
 

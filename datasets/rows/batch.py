@@ -1,4 +1,4 @@
-"""One batch, ready for the network."""
+"""`Batch`: rows ready for the network."""
 
 from dataclasses import dataclass, fields, replace
 
@@ -36,7 +36,7 @@ class Batch:
         return self.dense_BF.shape[0]
 
     def to(self, device: torch.device) -> "Batch":
-        """The same rows on another device; this batch itself where it is there already.
+        """Copies the rows to another device; returns this batch itself where it is there already.
 
         To a GPU they go through pinned memory, and the host does not wait until they are there.
 
@@ -59,7 +59,7 @@ class Batch:
         return replace(self, **moved)
 
     def record_stream(self, stream: torch.cuda.Stream) -> None:
-        """Keeps the memory until `stream`, which reads it, has done what it was told so far."""
+        """Keeps the memory until `stream` has done what it was told so far."""
         for field in fields(self):
             tensor = getattr(self, field.name)
             if isinstance(tensor, torch.Tensor):

@@ -26,19 +26,19 @@ Windows = tuple[Window, ...]
 
 
 class RowReader(Protocol):
-    """Where a `BatchSource` gets its rows: in memory, or read and encoded while they are used."""
+    """Interface of what a `BatchSource` reads rows by: in memory, or encoded while used."""
 
     @property
     def counts_P(self) -> np.ndarray:
-        """Rows of each piece."""
+        """Number of rows of each piece."""
         ...
 
-    def windows(self, plan: Sequence[Windows], lanes: Sequence[Lane]) -> Iterator[EncodedData]:
-        """The rows of each window, those of the first lane first."""
+    def windows(self, schedule: Sequence[Windows], lanes: Sequence[Lane]) -> Iterator[EncodedData]:
+        """Yields the rows of each window, those of the first lane first."""
         ...
 
     def chunks(self, first: int, stop: int) -> Generator[EncodedData]:
-        """Rows [first, stop) in order; one chunk at least, which may hold no row."""
+        """Yields rows [first, stop) in order; one chunk at least, which may hold no row."""
         ...
 
 
@@ -78,7 +78,7 @@ class BatchSource:
 
     @classmethod
     def of(cls, data: EncodedData) -> "BatchSource":
-        """Rows in memory: one window, one lane."""
+        """Makes a source of rows in memory: one window, one lane."""
         one_window = StreamingConfig(
             shuffle_buffer_rows=max(len(data), 1), interleave=1, read_ahead_batches=2
         )
@@ -94,7 +94,7 @@ class BatchSource:
         *,
         training: bool = False,
     ) -> "BatchSource":
-        """The rows of a table, encoded at once.
+        """Makes a source of the rows of a table, encoded at once.
 
         Args:
             table: N rows.
@@ -121,7 +121,7 @@ class BatchSource:
         return int(self.reader.counts_P.sum())
 
     def chunks(self, first: int = 0, stop: int | None = None) -> Generator[EncodedData]:
-        """Rows [first, stop) in order, with labels and groups where there are any.
+        """Yields rows [first, stop) in order, with labels and groups if there are any.
 
         Rows in memory come at once. One chunk comes at least, which may hold no row.
         """
@@ -142,7 +142,7 @@ class BatchSource:
     def epoch_batches(
         self, seed: int, epoch: int, size: int, first: int = 0, share: Share = WHOLE
     ) -> Generator[Batch]:
-        """The batches of an epoch from number `first` on; made ahead in the background.
+        """Yields an epoch's batches from number `first` on, made ahead.
 
         Args:
             seed: Of the run.
@@ -159,20 +159,20 @@ class BatchSource:
     ) -> Generator[Batch]:
         rows = window_rows(self.streaming.shuffle_buffer_rows, size)
         lanes, share = LanesOfRank.of(share, self.streaming.lanes)
-        plan = self._plan(rows, seed, epoch, first * size, lanes)
-        filled = self._filled(plan, lanes)
+        schedule = self._schedule(rows, seed, epoch, first * size, lanes)
+        filled = self._filled(schedule, lanes)
         try:
-            for parts, data in zip(plan, filled, strict=True):
-                orders = [row_order(window, seed, epoch) for window in parts]
-                begin, stop = parts[0].start, parts[0].stop
+            for of_lanes, data in zip(schedule, filled, strict=True):
+                orders = [row_order(window, seed, epoch) for window in of_lanes]
+                begin, stop = of_lanes[0].start, of_lanes[0].stop
                 for start in range(max(first * size, begin), stop, size):
                     end = min(start + size, stop)
-                    yield data.batch(_rows_of_batch(parts, orders, start, end, share))
+                    yield data.batch(_rows_of_batch(of_lanes, orders, start, end, share))
                 del data  # the next window may take its place
         finally:
             filled.close()
 
-    def _plan(
+    def _schedule(
         self, rows: int, seed: int, epoch: int, first_row: int, lanes: Sequence[Lane]
     ) -> list[Windows]:
         """The windows from the one that holds `first_row` on, and what each lane gives to them."""
@@ -182,13 +182,13 @@ class BatchSource:
         ]
         return list(zip(*of_lanes, strict=True))
 
-    def _filled(self, plan: list[Windows], lanes: Sequence[Lane]) -> Generator[EncodedData]:
+    def _filled(self, schedule: list[Windows], lanes: Sequence[Lane]) -> Generator[EncodedData]:
         """The windows' rows; those of one that holds the whole split are read once."""
-        if not plan or plan[0][0].stop - plan[0][0].start < len(self):
-            yield from prefetch(self.reader.windows(plan, lanes), _WINDOWS_AHEAD)
+        if not schedule or schedule[0][0].stop - schedule[0][0].start < len(self):
+            yield from prefetch(self.reader.windows(schedule, lanes), _WINDOWS_AHEAD)
             return
         if self._window is None or self._window[0] != lanes:
-            [data] = self.reader.windows(plan, lanes)
+            [data] = self.reader.windows(schedule, lanes)
             self._window = lanes, data
         yield self._window[1]
 
@@ -203,19 +203,19 @@ class _Held:
     def counts_P(self) -> np.ndarray:
         return np.array([len(self.data)])
 
-    def windows(self, plan: Sequence[Windows], lanes: Sequence[Lane]) -> Iterator[EncodedData]:
-        yield from [self.data] * len(plan)
+    def windows(self, schedule: Sequence[Windows], lanes: Sequence[Lane]) -> Iterator[EncodedData]:
+        yield from [self.data] * len(schedule)
 
     def chunks(self, first: int, stop: int) -> Generator[EncodedData]:
         yield self.data if (first, stop) == (0, len(self.data)) else self.data.rows(first, stop)
 
 
 def _rows_of_batch(
-    parts: Windows, orders: Sequence[np.ndarray], start: int, stop: int, share: Share
+    of_lanes: Windows, orders: Sequence[np.ndarray], start: int, stop: int, share: Share
 ) -> np.ndarray:
     """Where rows [start, stop) of the epoch are among those of the lanes' windows."""
     before, rows = 0, []
-    for window, order in zip(parts, orders, strict=True):
+    for window, order in zip(of_lanes, orders, strict=True):
         rows_B = order[window.rows_before(start) : window.rows_before(stop)]
         rows.append(before + share.of(rows_B))
         before += len(order)

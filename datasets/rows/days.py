@@ -1,4 +1,4 @@
-"""Days of rows: a date column, moments cut at midnight UTC, or whole numbers."""
+"""Days of rows: a date column, datetimes cut at midnight UTC, or whole numbers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,12 +19,12 @@ _EPOCH = date(1970, 1, 1).toordinal()
 _FIRST_MOMENT = 10**8
 _PER_DAY = ((10**8, 86_400), (10**11, 86_400_000), (10**14, _DAY), (10**17, _DAY * 1000))
 
-NO_PART = 3  # of rows on other days
+NO_SPLIT = 3  # of rows on other days
 
 
 @dataclass(frozen=True, order=True)
 class Day:
-    """A day: `dated`, days since 1970; else a number as the data has it (3, or 20240131).
+    """A day of rows: `dated`, days since 1970; else a number as the data has it (3, or 20240131).
 
     Example:
         >>> str(Day.parse("2024-01-31")), str(Day.parse("20240131")), Day.parse("7").number
@@ -41,7 +41,7 @@ class Day:
 
     @classmethod
     def parse(cls, text: str) -> "Day":
-        """The day that `str` writes so.
+        """Reads a day that `str` wrote.
 
         Raises:
             ValueError: It is neither an ISO date nor a whole number.
@@ -59,9 +59,9 @@ class Day:
 
 
 def days_of(table: pa.Table, name: str, origin: str) -> tuple[np.ndarray, bool]:
-    """The day of every row.
+    """Returns the day of every row.
 
-    Dates, moments and ISO text are dated; so are whole numbers that look like moments since 1970.
+    Dates, datetimes and ISO text are dated; so are whole numbers that look like times since 1970.
     Other whole numbers are days as they are.
 
     Args:
@@ -110,10 +110,10 @@ def _iso_text(column: pa.ChunkedArray) -> bool:
     return not str(column[0].as_py()).strip().lstrip("+-").isdigit()
 
 
-def day_parts(
+def day_splits(
     table: pa.Table, split: SplitConfig, seed: int, origin: str, first: int = 0
 ) -> np.ndarray:
-    """Parts by day, int8 [N]: 0 = training, 1 = validation, 2 = test, 3 = none.
+    """Assigns splits by day, int8 [N]: 0 = training, 1 = validation, 2 = test, 3 = none.
 
     Args:
         table: N rows that are number `first` and up of the data set.
@@ -133,11 +133,11 @@ def day_parts(
     )
     rows = np.arange(first, first + len(days_N), dtype=np.uint64)
     uniform_N = (mix64(rows, seed) >> np.uint64(11)).astype(np.float64) * 2.0**-53  # exact
-    part_N = np.full(len(days_N), NO_PART, np.int8)
-    part_N[np.isin(days_N, test)] = 2
+    split_N = np.full(len(days_N), NO_SPLIT, np.int8)
+    split_N[np.isin(days_N, test)] = 2
     train_N = np.isin(days_N, train)
-    part_N[train_N] = (uniform_N[train_N] < split.validation).astype(np.int8)
-    return part_N
+    split_N[train_N] = (uniform_N[train_N] < split.validation).astype(np.int8)
+    return split_N
 
 
 def _numbers(days: Sequence[str], dated: bool, name: str, origin: str) -> list[int]:

@@ -12,7 +12,7 @@ from mmoe.datasets.rows.batch import Batch
 
 @dataclass(frozen=True, kw_only=True)
 class EncodedFeatures:
-    """N rows of network inputs.
+    """Network inputs of N rows.
 
     Attributes:
         dense_NF: float32.
@@ -35,7 +35,7 @@ class EncodedFeatures:
 
 @dataclass(frozen=True, kw_only=True)
 class EncodedLabels:
-    """N rows of T labels.
+    """Labels of N rows and T tasks.
 
     Attributes:
         labels_NT: float32, 0 where unobserved.
@@ -54,7 +54,7 @@ class EncodedLabels:
         return len(self.labels_NT)
 
     def rows(self, start: int, stop: int) -> "EncodedLabels":
-        """Rows [start, stop), not copied."""
+        """Returns rows [start, stop), not copied."""
         groups_N = None if self.groups_N is None else self.groups_N[start:stop]
         return EncodedLabels(
             labels_NT=self.labels_NT[start:stop],
@@ -66,7 +66,7 @@ class EncodedLabels:
 
 @dataclass(frozen=True, kw_only=True)
 class EncodedData:
-    """Features and, unless only scores are wanted, labels of the same rows."""
+    """Features of N rows and, unless only scores are wanted, their labels."""
 
     features: EncodedFeatures
     labels: EncodedLabels | None = None
@@ -82,7 +82,7 @@ class EncodedData:
         return len(self.features)
 
     def rows(self, start: int, stop: int) -> "EncodedData":
-        """Rows [start, stop), not copied."""
+        """Returns rows [start, stop), not copied."""
         features, labels = self.features, self.labels
         lists = [
             (values[offsets[start] : offsets[stop]], offsets[start : stop + 1] - offsets[start])
@@ -103,7 +103,7 @@ class EncodedData:
         )
 
     def batch(self, rows: np.ndarray | slice, pad_to: int | None = None) -> Batch:
-        """The given rows, in that order.
+        """Makes a batch of the given rows, in that order.
 
         Args:
             rows: int [B] row numbers, or a slice.
@@ -121,17 +121,17 @@ class EncodedData:
                 f"pad_to: expected at least {len(rows_B)}, the rows given, got {pad_to}"
             )
         values, lengths, id_weights = self._ids(rows_B, height)
-        parts = (None, None, None)
+        of_labels = (None, None, None)
         if self.labels is not None:
             arrays = (self.labels.labels_NT, self.labels.observed_NT, self.labels.weights_NT)
-            parts = tuple(torch.from_numpy(_gather(array, rows_B, height)) for array in arrays)
+            of_labels = tuple(torch.from_numpy(_gather(array, rows_B, height)) for array in arrays)
         return Batch(
             dense_BF=torch.from_numpy(_gather(self.features.dense_NF, rows_B, height)),
             values=torch.from_numpy(values),
             lengths_CB=torch.from_numpy(lengths),
-            labels_BT=parts[0],
-            observed_BT=parts[1],
-            weights_BT=parts[2],
+            labels_BT=of_labels[0],
+            observed_BT=of_labels[1],
+            weights_BT=of_labels[2],
             num_rows=len(rows_B),
             id_weights=None if id_weights is None else torch.from_numpy(id_weights),
         )
@@ -157,25 +157,25 @@ class EncodedData:
         return values, lengths, np.concatenate(weights)
 
 
-def join(parts: list[EncodedData]) -> EncodedData:
-    """The rows of all parts, in order; takes the parts away from the list."""
-    if len(parts) == 1:
-        return parts.pop()
-    features = [part.features for part in parts]
-    labels = [part.labels for part in parts if part.labels is not None]
-    parts.clear()
+def join(chunks: list[EncodedData]) -> EncodedData:
+    """Joins rows in order; takes them away from the list meanwhile, to save memory."""
+    if len(chunks) == 1:
+        return chunks.pop()
+    features = [chunk.features for chunk in chunks]
+    labels = [chunk.labels for chunk in chunks if chunk.labels is not None]
+    chunks.clear()
     return EncodedData(
         features=_join_features(features), labels=join_labels(labels) if labels else None
     )
 
 
-def in_chunks(parts: Iterable[EncodedData], size: int) -> Iterator[EncodedData]:
-    """The same rows in chunks of `size`, the last one with what is left."""
+def in_chunks(chunks: Iterable[EncodedData], size: int) -> Iterator[EncodedData]:
+    """Yields the same rows in chunks of `size`, the last one with what is left."""
     held: list[EncodedData] = []
     rows = 0
-    for part in parts:
-        held.append(part)
-        rows += len(part)
+    for chunk in chunks:
+        held.append(chunk)
+        rows += len(chunk)
         if rows < size:
             continue
         data = join(held)
@@ -188,34 +188,34 @@ def in_chunks(parts: Iterable[EncodedData], size: int) -> Iterator[EncodedData]:
         yield join(held)
 
 
-def join_labels(parts: Sequence[EncodedLabels]) -> EncodedLabels:
-    """The labels of all parts, in order; groups keep their codes."""
-    groups = [part.groups_N for part in parts if part.groups_N is not None]
+def join_labels(chunks: Sequence[EncodedLabels]) -> EncodedLabels:
+    """Joins labels in order; groups keep their codes."""
+    groups = [chunk.groups_N for chunk in chunks if chunk.groups_N is not None]
     return EncodedLabels(
-        labels_NT=np.concatenate([part.labels_NT for part in parts]),
-        observed_NT=np.concatenate([part.observed_NT for part in parts]),
-        weights_NT=np.concatenate([part.weights_NT for part in parts]),
+        labels_NT=np.concatenate([chunk.labels_NT for chunk in chunks]),
+        observed_NT=np.concatenate([chunk.observed_NT for chunk in chunks]),
+        weights_NT=np.concatenate([chunk.weights_NT for chunk in chunks]),
         groups_N=np.concatenate(groups) if groups else None,
     )
 
 
-def _join_features(parts: Sequence[EncodedFeatures]) -> EncodedFeatures:
+def _join_features(chunks: Sequence[EncodedFeatures]) -> EncodedFeatures:
     lists = []
-    for pairs in zip(*(part.lists for part in parts), strict=True):
+    for pairs in zip(*(chunk.lists for chunk in chunks), strict=True):
         lengths = np.concatenate([np.diff(offsets) for _, offsets in pairs])
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
         lists.append((np.concatenate([values for values, _ in pairs]), offsets))
-    weights = zip(*(part.list_weights for part in parts), strict=True)
+    weights = zip(*(chunk.list_weights for chunk in chunks), strict=True)
     return EncodedFeatures(
-        dense_NF=np.concatenate([part.dense_NF for part in parts]),
-        ids_NC=np.concatenate([part.ids_NC for part in parts]),
+        dense_NF=np.concatenate([chunk.dense_NF for chunk in chunks]),
+        ids_NC=np.concatenate([chunk.ids_NC for chunk in chunks]),
         lists=lists,
         list_weights=[_joined_weights(of_feature) for of_feature in weights],
     )
 
 
-def _joined_weights(parts: Sequence[np.ndarray | None]) -> np.ndarray | None:
-    present = [part for part in parts if part is not None]
+def _joined_weights(chunks: Sequence[np.ndarray | None]) -> np.ndarray | None:
+    present = [chunk for chunk in chunks if chunk is not None]
     return np.concatenate(present) if present else None
 
 

@@ -21,12 +21,12 @@ _EXPECTED = "a path, a DataFrame, an Arrow table or a mapping of names to column
 
 
 def holds_rows(data: object) -> "TypeIs[TableLike]":
-    """Whether `data` is rows in memory; else it is None, or says where files are."""
+    """Returns whether `data` is rows in memory; else it is None, or says where files are."""
     return not (data is None or isinstance(data, str | Path | list | tuple))
 
 
 def as_table(data: TableLike) -> pa.Table:
-    """Rows in memory as an Arrow table, with the hidden column that lets errors name a row.
+    """Makes an Arrow table of rows in memory, with the hidden column of row numbers.
 
     Args:
         data: A DataFrame (pandas; others by Arrow's C interface), a table, or arrays by name.
@@ -49,12 +49,12 @@ def as_table(data: TableLike) -> pa.Table:
 
 
 def origin_of(data: TableLike) -> str:
-    """What error messages call rows in memory: DataFrame, Table, dict."""
+    """Returns what error messages call rows in memory: DataFrame, Table, dict."""
     return type(data).__name__
 
 
 def arrow_column(name: str, values: Any, origin: str = "") -> pa.Array:
-    """One column: a Series, an array or a list; NaN is missing.
+    """Makes an Arrow column of a Series, an array or a list; NaN is missing.
 
     Raises:
         ValueError: Its values are of several types, or of one that Arrow has not.

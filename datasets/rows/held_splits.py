@@ -1,4 +1,4 @@
-"""The splits of a run whose rows are in memory."""
+"""`HeldSplits`: the splits of a run whose rows are in memory."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class HeldSplits:
         return self.splits.origin
 
     def fit(self, advance: Callable[[int], None] | None = None) -> FeatureEncoder:
-        """Learns from the training rows, which are there already: `advance` is not told.
+        """Fits the encoder to the training rows, which are there: `advance` is not told.
 
         Raises:
             ValueError: A column is missing, or a value does not fit its feature's kind.
@@ -35,7 +35,7 @@ class HeldSplits:
         return FeatureEncoder.fit(self.config, self.splits.train, self.origin)
 
     def rows(self, name: str, encoder: FeatureEncoder) -> BatchSource:
-        """The split `name`, encoded; one that trains must hold both classes of every label.
+        """Returns the split `name`, encoded; training labels must hold both classes.
 
         Raises:
             ValueError: A value does not fit; names file, column and row.
@@ -44,5 +44,5 @@ class HeldSplits:
         return BatchSource.of_table(table, encoder, self.origin, self.config, training=training)
 
     def fingerprint(self) -> str:
-        """Nothing: which rows there are is seen from the tables."""
+        """Returns nothing: which rows there are is seen from the tables."""
         return ""

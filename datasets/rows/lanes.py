@@ -1,4 +1,4 @@
-"""Lanes: parts of an epoch that are read apart from each other, so that ranks share the reading.
+"""Lanes: sequences of an epoch that are read apart, so that ranks share the reading.
 
 The rows of an epoch are dealt out to lanes in turns, as cards are: row j of the epoch comes from
 lane j mod N. So a batch has its B rows, whatever N is, and B / N of them from each lane, give or
@@ -11,7 +11,7 @@ from mmoe.datasets.rows.share import WHOLE, Share
 
 
 class Lane(NamedTuple):
-    """Every N-th row of an epoch.
+    """One lane: every N-th row of an epoch.
 
     Attributes:
         number: From 0.
@@ -26,11 +26,11 @@ class Lane(NamedTuple):
     lanes: int = 1
 
     def rows_before(self, row: int) -> int:
-        """How many of the epoch's rows [0, row) are this lane's."""
+        """Returns how many of the epoch's rows [0, row) are this lane's."""
         return (row + self.lanes - 1 - self.number) // self.lanes
 
     def first_row(self, total: int) -> int:
-        """Where the lane begins when the lanes of `total` rows lie one after the other."""
+        """Returns where the lane begins when the lanes of `total` rows are laid end to end."""
         return self.number * (total // self.lanes) + min(self.number, total % self.lanes)
 
 
@@ -39,9 +39,9 @@ WHOLE_EPOCH = Lane()
 
 
 class LanesOfRank(NamedTuple):
-    """What one rank reads, and what it takes of it.
+    """Lanes that one rank reads, and what it takes of them.
 
-    The parts of a batch, joined in order of ranks, are the rows of its lanes in order, however many
+    Shares of a batch, joined in order of ranks, are the rows of its lanes in order, however many
     ranks there are.
 
     Attributes:
@@ -61,7 +61,7 @@ class LanesOfRank(NamedTuple):
 
     @classmethod
     def of(cls, share: Share, lanes: int) -> "LanesOfRank":
-        """Those of rank `share.rank` of `share.ranks`, where there are `lanes`."""
+        """Returns those of rank `share.rank` of `share.ranks`, where there are `lanes`."""
         rank, ranks = share
         if ranks <= lanes:
             first, stop = lanes * rank // ranks, lanes * (rank + 1) // ranks
@@ -72,7 +72,7 @@ class LanesOfRank(NamedTuple):
 
 
 def describe_lanes(lanes: int, ranks: int) -> str | None:
-    """One line for the user on who reads what; None where there is nothing to choose.
+    """Returns a line for the user on who reads what, or None.
 
     Example:
         >>> print(describe_lanes(8, 4))

@@ -1,4 +1,4 @@
-"""Columns and rows as the user knows them: by name, by file and row number."""
+"""Columns and rows in messages, as the user knows them: by name, by file and row number."""
 
 import difflib
 import json
@@ -28,7 +28,7 @@ def number_rows(table: pa.Table, files: Sequence[tuple[str, int]], first: int = 
 
 
 def place(table: pa.Table, origin: str, index: int) -> str:
-    """Such as `log.csv: row 17`, counted from 1 without the header."""
+    """Names a row such as `log.csv: row 17`, counted from 1 without the header."""
     index = int(index)
     if ROW_COLUMN not in table.column_names:
         return f"{origin}: row {index + 1}"
@@ -41,7 +41,7 @@ def place(table: pa.Table, origin: str, index: int) -> str:
 
 
 def rows_by_file(table: pa.Table, origin: str) -> list[tuple[str, slice]]:
-    """The files of a whole numbered table and the rows that each gave; else all are `origin`'s."""
+    """Returns the files of a numbered table and the rows that each gave."""
     files = json.loads((table.schema.metadata or {}).get(_FILES_KEY, b"[]"))
     sizes = [num_rows for _, num_rows in files]
     if ROW_COLUMN not in table.column_names or sum(sizes) != table.num_rows:
@@ -54,12 +54,12 @@ def rows_by_file(table: pa.Table, origin: str) -> list[tuple[str, slice]]:
 
 
 def visible_columns(table: pa.Table) -> list[str]:
-    """The user's columns, without the hidden row number."""
+    """Lists the user's columns, without the hidden row number."""
     return [name for name in table.column_names if name != ROW_COLUMN]
 
 
 def find_column(table: pa.Table, name: str, origin: str, used_by: str) -> pa.ChunkedArray:
-    """The column `name`; plain values where it was dictionary-encoded.
+    """Returns the column `name`, with plain values where it was dictionary-encoded.
 
     Raises:
         ValueError: There is no such column, or more than one.
@@ -73,19 +73,19 @@ def find_column(table: pa.Table, name: str, origin: str, used_by: str) -> pa.Chu
 
 
 class MissingColumnError(ValueError):
-    """A file lacks a column; whoever knows what needs it can say so with `needed_by`."""
+    """Refusal of a file that lacks a column; `needed_by` adds what needs it."""
 
     def __init__(self, name: str, there: list[str], origin: str) -> None:
         super().__init__(missing_column(name, there, origin))
         self.name, self.there, self.origin = name, there, origin
 
     def needed_by(self, used_by: str) -> ValueError:
-        """The same message with who needs the column, such as "feature 'age'"."""
+        """Adds to the message who needs the column, such as "feature 'age'"."""
         return ValueError(missing_column(self.name, self.there, self.origin, used_by))
 
 
 def missing_column(name: str, there: Iterable[str], origin: str, used_by: str = "") -> str:
-    """The message for a column that is not there: nearest name and what there is."""
+    """Returns the error for a column that is not there: nearest name, and what there is."""
     names = list(there)
     lower = {known.lower(): known for known in reversed(names)}
     close = difflib.get_close_matches(name.lower(), lower, n=1, cutoff=0.6)
@@ -101,7 +101,7 @@ def missing_column(name: str, there: Iterable[str], origin: str, used_by: str = 
 
 
 def distinct_names(names: list[str]) -> list[str]:
-    """Unnamed columns get a name, equal names a number: a, a.1, a.2 as in pandas."""
+    """Names unnamed columns, and numbers equal names: a, a.1, a.2 as in pandas."""
     taken: set[str] = set()
     last: dict[str, int] = {}  # numbers up to these are taken
     result = []
@@ -119,7 +119,7 @@ def distinct_names(names: list[str]) -> list[str]:
 
 
 def cast_column(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    """The column as another type, digits lost where it has no room for them.
+    """Casts a column to another type; digits are lost where it has no room for them.
 
     Decimals become the nearest float, as the same number in text does; Arrow's own cast makes
     0.35 the next one, 0.35000000000000003, which may fall into another bucket.

@@ -1,9 +1,9 @@
-"""Which rows come when: a function of seed, epoch and sizes alone, so training can go on anywhere.
+"""Order of rows: a function of seed, epoch and sizes alone, so training can go on anywhere.
 
 The pieces (row groups) of a split are permuted; a few at a time are read side by side, in turns.
 That sequence is cut into windows of whole batches, and the rows of each window are permuted. Window
 w of an epoch needs the pieces that overlap it and nothing of its past. With several lanes the
-permuted pieces are cut into as many equal parts first, and each of them is such a sequence.
+permuted pieces are cut into as many equal stretches first, and each of them is such a sequence.
 """
 
 import math
@@ -29,7 +29,7 @@ class Take:
     rows: int
 
     def cut(self, rows: int) -> tuple["Take", "Take"]:
-        """The first rows, at most so many, and the others."""
+        """Cuts it into the first rows, at most so many, and the others."""
         rows = min(rows, self.rows)
         return (
             Take(self.piece, self.start, rows),
@@ -39,7 +39,7 @@ class Take:
 
 @dataclass(frozen=True)
 class Window:
-    """Rows [start, stop) of the epoch, and where those of one lane are."""
+    """Rows [start, stop) of the epoch that are in memory together, and one lane's of them."""
 
     number: int
     start: int
@@ -51,12 +51,12 @@ class Window:
         return sum(take.rows for take in self.takes)
 
     def rows_before(self, row: int) -> int:
-        """How many of this window's rows come before row `row` of the epoch."""
+        """Returns how many of this window's rows come before row `row` of the epoch."""
         return self.lane.rows_before(row) - self.lane.rows_before(self.start)
 
 
 def window_rows(buffer_rows: int, batch_size: int) -> int:
-    """Rows of a window: the buffer's, rounded up to whole batches."""
+    """Returns the rows of a window: the buffer's, rounded up to whole batches."""
     return math.ceil(buffer_rows / batch_size) * batch_size
 
 
@@ -69,7 +69,7 @@ def windows(
     interleave: int = 1,
     lane: Lane = WHOLE_EPOCH,
 ) -> Iterator[Window]:
-    """The windows of an epoch, from the one that holds row `first_row`.
+    """Yields the windows of an epoch, from the one that holds row `first_row`.
 
     Where one window holds everything, its rows come in file order.
 
@@ -80,7 +80,7 @@ def windows(
         epoch: Counted from 0.
         first_row: Rows that are done, over all lanes.
         interleave: Pieces read side by side, over all lanes.
-        lane: Whose part of each window is meant; it may be no row.
+        lane: Whose rows of each window is meant; it may be no row.
 
     Example:
         >>> [window] = windows(np.array([3, 0, 2]), 6, seed=0, epoch=0)
@@ -107,7 +107,7 @@ def windows(
 
 
 def _of_lane(counts_P: np.ndarray, order: np.ndarray, lane: Lane) -> Iterator[Take]:
-    """The lane's part of the pieces in order; a piece at a boundary is in two lanes."""
+    """The lane's rows of the pieces in order; a piece at a boundary is in two lanes."""
     ends = np.cumsum(counts_P[order])  # in the sequence of all pieces
     total = int(counts_P.sum())
     first = lane.first_row(total)
@@ -121,9 +121,9 @@ def _of_lane(counts_P: np.ndarray, order: np.ndarray, lane: Lane) -> Iterator[Ta
         yield Take(piece, start - begin, min(end, stop) - start)
 
 
-def _turns(parts: Iterable[Take], interleave: int, rows: int) -> Iterator[Take]:
+def _turns(takes: Iterable[Take], interleave: int, rows: int) -> Iterator[Take]:
     """Round robin over `interleave` pieces; where one ends, the next of the order takes over."""
-    waiting = iter(parts)
+    waiting = iter(takes)
     active = deque(islice(waiting, interleave))
     while active:
         turn, rest = active.popleft().cut(rows)
@@ -144,7 +144,7 @@ def _cut(turns: Iterator[Take], sizes: Sequence[int]) -> Iterator[tuple[Take, ..
 
 
 def row_order(window: Window, seed: int, epoch: int) -> np.ndarray:
-    """The permutation of a window's rows; for the first window that of a split in memory."""
+    """Returns the permutation of a window's rows; the first is that of a split in memory."""
     entropy = [seed, epoch]
     if window.lane.lanes > 1:
         entropy += [_LANE, window.lane.number, window.number]

@@ -1,4 +1,4 @@
-"""Work done ahead in a background thread."""
+"""Does work ahead in a background thread."""
 
 import queue
 import threading
@@ -11,7 +11,7 @@ _SECONDS_TO_STOP = 60.0  # one read from a slow disk may have to end first
 
 
 def prefetch(items: Iterable[T], depth: int) -> Generator[T]:
-    """The same items, made by a thread that is at most `depth` of them ahead.
+    """Yields the same items, made by a thread that is at most `depth` of them ahead.
 
     An error in the thread is raised here, as it is. Closing this iterator (or leaving it to the
     garbage collector) stops the thread and closes `items` in it.

@@ -1,4 +1,4 @@
-"""Which columns a run needs: only these are read."""
+"""Finds which columns a run needs: only these are read."""
 
 from collections.abc import Iterable
 
@@ -9,7 +9,7 @@ from mmoe.datasets.labels.formula import columns_of
 def required_columns(
     config: RunConfig, there: Iterable[str] | None = None, *, labels: bool = True
 ) -> list[str]:
-    """The columns that features need, and with `labels` those of tasks, groups and the split.
+    """Lists the columns of features and, with `labels`, of tasks, groups and the split.
 
     Args:
         config: The run.
@@ -36,7 +36,7 @@ def required_columns(
 def column_uses(
     config: RunConfig, there: Iterable[str] | None = None, *, labels: bool = True
 ) -> dict[str, str]:
-    """The same columns, each with what needs it first, such as "feature 'age'".
+    """Returns the same columns, each with what needs it first, such as "feature 'age'".
 
     Example:
         >>> from mmoe.config import config_from_dict

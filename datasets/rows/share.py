@@ -1,4 +1,4 @@
-"""Which rows of every batch one of several ranks trains on."""
+"""`Share`: which rows of every batch one of several ranks trains on."""
 
 from typing import NamedTuple
 
@@ -6,7 +6,7 @@ import numpy as np
 
 
 class Share(NamedTuple):
-    """Rows [B·rank // ranks, B·(rank + 1) // ranks) of every batch of B rows.
+    """One rank's share: rows [B·rank // ranks, B·(rank + 1) // ranks) of a batch of B.
 
     So several ranks together train on the batches of one process; they differ by a row at most.
 
@@ -23,12 +23,12 @@ class Share(NamedTuple):
     ranks: int = 1
 
     def of(self, rows_B: np.ndarray) -> np.ndarray:
-        """This rank's part of a batch, in order."""
+        """Returns this rank's rows of a batch, in order."""
         first, last = (len(rows_B) * r // self.ranks for r in (self.rank, self.rank + 1))
         return rows_B[first:last]
 
     def span(self, total: int, unit: int = 1) -> tuple[int, int]:
-        """First and end of this rank's rows of `total`: whole units, but for the last of all.
+        """Returns first and end of this rank's rows of `total`, in whole units but the last.
 
         Example:
             >>> [Share(rank, 2).span(50, unit=16) for rank in (0, 1)]

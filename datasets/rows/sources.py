@@ -50,7 +50,7 @@ class HeldOut:
 
 
 def source_names() -> list[str]:
-    """Values of `data.source`."""
+    """Lists the values of `data.source`."""
     return ["files", *_BUNDLED]
 
 
@@ -86,7 +86,7 @@ def load_splits(config: RunConfig, data: str | Path | TableLike | None = None) -
 
 
 def source_paths(config: RunConfig, data: str | Path | None = None) -> dict[str, Paths]:
-    """The files that a run's rows come from, by part; none where rows are generated.
+    """Returns the files that a run's rows come from, by split; none where generated.
 
     Args:
         config: Of the run.
@@ -104,12 +104,12 @@ def source_paths(config: RunConfig, data: str | Path | None = None) -> dict[str,
 
 
 def generated_splits(config: RunConfig, data: str | Path | None = None) -> Splits | None:
-    """The splits of a run whose rows are in no file; None: they are."""
+    """Generates the splits of a run whose rows are in no file; None: they are."""
     return None if source_paths(config, data) else load_splits(config, data)
 
 
 def one_path(config: RunConfig, data: str | Path | None) -> Paths:
-    """The files that are read and then split.
+    """Returns the files that are read and then split.
 
     Raises:
         ValueError: No path is given, or a setting would not be read.
@@ -122,25 +122,25 @@ def one_path(config: RunConfig, data: str | Path | None) -> Paths:
 
 
 def files_by_split(config: RunConfig, folder: str | Path | None) -> dict[str, Paths]:
-    """The files of each split, where the split is by file; validation may have none.
+    """Returns the files of each split, where the split is by file.
 
     Raises:
         ValueError: Training or test has no files, or a setting would not be read.
     """
     _refuse_unread(config.data)
-    parts: dict[str, Paths] = {
+    by_split: dict[str, Paths] = {
         name: below(folder, paths)
         for name in ("train", "validation", "test")
         if (paths := getattr(config.data, name))
     }
     for name in ("train", "test"):
-        if name not in parts:
+        if name not in by_split:
             raise ValueError(f"data.{name}: is missing, but the split is by file; set it")
-    return parts
+    return by_split
 
 
 def below(folder: str | Path | None, paths: str | list[str]) -> str | list[str]:
-    """The paths as seen from a folder; those that say where they are stay as they are."""
+    """Returns the paths as seen from a folder; absolute ones stay as they are."""
     if folder is None:
         return paths
     if not isinstance(paths, str):
@@ -152,7 +152,7 @@ def below(folder: str | Path | None, paths: str | list[str]) -> str | list[str]:
 
 
 def load_test(config: RunConfig, data: str | Path | TableLike | None = None) -> HeldOut:
-    """The rows that `mmoe evaluate` reports on.
+    """Loads the rows that `mmoe evaluate` reports on.
 
     Args:
         config: The run's config.
@@ -178,7 +178,7 @@ def load_test(config: RunConfig, data: str | Path | TableLike | None = None) -> 
 
 
 def _bundled(name: str, function: str) -> Callable[[RunConfig, Path | None], Any]:
-    """`load` makes the splits, `files` names what it reads, by part."""
+    """`load` makes the splits, `files` names what it reads, by split."""
     if name not in _BUNDLED:
         raise ValueError(f"data.source: expected one of {', '.join(source_names())}, got {name!r}")
     return getattr(import_module(_BUNDLED[name]), function)
@@ -186,12 +186,12 @@ def _bundled(name: str, function: str) -> Callable[[RunConfig, Path | None], Any
 
 def _by_file(config: RunConfig, folder: str | Path | None) -> Splits:
     """Training and test files; without validation files its share is drawn from training."""
-    parts = files_by_split(config, folder)
-    origins = {name: describe(paths) for name, paths in parts.items()}
-    uses = column_uses(config, column_names(parts["train"]))
+    by_split = files_by_split(config, folder)
+    origins = {name: describe(paths) for name, paths in by_split.items()}
+    uses = column_uses(config, column_names(by_split["train"]))
     tables = {
         name: _with_rows(_read(paths, uses, infer_types=name == "train"), origins[name])
-        for name, paths in parts.items()
+        for name, paths in by_split.items()
     }
     train = tables["train"]
     if "validation" not in tables:

@@ -7,8 +7,9 @@ import numpy as np
 import pyarrow as pa
 
 from mmoe.config import SplitConfig
-from mmoe.datasets.rows.days import day_parts
+from mmoe.datasets.rows.days import day_splits
 from mmoe.datasets.rows.locations import find_column, rows_by_file
+from mmoe.datasets.rows.smallest_hashes import smallest_hashes
 from mmoe.datasets.values.columns import to_times
 from mmoe.datasets.values.hashing import mix64
 from mmoe.datasets.values.keys import KeyKind, hash_keys, key_kind, missing_mask, to_keys
@@ -53,38 +54,39 @@ def split_table(
         The training, validation and test rows.
 
     Raises:
-        ValueError: A part would be empty, or the key or time column cannot be used.
+        ValueError: A split would be empty, or the key or time column cannot be used.
 
     Example:
         >>> table = pa.table({"day": [1, 1, 2, 3, 3, 4, 5, 5, 6, 7]})
         >>> split = SplitConfig(by="time", column="day", validation=0.2, test=0.2)
-        >>> [part["day"].to_pylist() for part in split_table(table, split, 1, "log.csv")]
+        >>> [rows["day"].to_pylist() for rows in split_table(table, split, 1, "log.csv")]
         [[1, 1, 2, 3, 3, 4], [5, 5], [6, 7]]
     """
-    part_N = assign_parts(table, split, split_seed, origin)
+    split_N = assign_splits(table, split, split_seed, origin)
     train, validation, test = (
-        table.take(pa.array(np.flatnonzero(part_N == part))) for part in range(3)
+        table.take(pa.array(np.flatnonzero(split_N == number))) for number in range(3)
     )
     return train, validation, test
 
 
-def assign_parts(table: pa.Table, split: SplitConfig, split_seed: int, origin: str) -> np.ndarray:
-    """Which part each row belongs to: int8 [N], 0 = training, 1 = validation, 2 = test, 3 = none.
+def assign_splits(table: pa.Table, split: SplitConfig, split_seed: int, origin: str) -> np.ndarray:
+    """Assigns rows to splits: int8 [N], 0 = training, 1 = validation, 2 = test, 3 = none.
 
     Args and errors are those of `split_table`.
     """
     if split.by == "random":
-        part_N = _random_parts(table.num_rows, split, split_seed)
+        cuts = random_cuts(table.num_rows, split, split_seed)
+        split_N = random_splits(0, table.num_rows, cuts, split_seed)
     elif split.by == "hash":
-        part_N = _hash_parts(table, split, split_seed, origin)
+        split_N = _hash_splits(table, split, split_seed, origin)
     elif split.by == "time":
-        part_N = _time_parts(table, split, origin)
+        split_N = _time_splits(table, split, origin)
     elif split.by == "day":
-        part_N = day_parts(table, split, split_seed, origin)
+        split_N = day_splits(table, split, split_seed, origin)
     else:
         raise ValueError(f"{origin}: a split by {split.by} is not cut from one table")
-    refuse_empty(np.bincount(part_N, minlength=4)[:3], split, origin)
-    return part_N
+    refuse_empty(np.bincount(split_N, minlength=4)[:3], split, origin)
+    return split_N
 
 
 def refuse_empty(counts: np.ndarray, split: SplitConfig, origin: str) -> None:
@@ -94,14 +96,24 @@ def refuse_empty(counts: np.ndarray, split: SplitConfig, origin: str) -> None:
             raise ValueError(f"{origin}: {_empty_split(name, split, int(counts.sum()))}")
 
 
-def _random_parts(num_rows: int, split: SplitConfig, split_seed: int) -> np.ndarray:
-    """0 = training, 1 = validation, 2 = test; exact shares, rounded."""
-    order = np.argsort(mix64(np.arange(num_rows, dtype=np.uint64), split_seed), kind="stable")
+def random_cuts(num_rows: int, split: SplitConfig, split_seed: int) -> tuple[int, int]:
+    """Returns the hashes of row numbers below which validation lies, and validation and test.
+
+    Just as many rows lie below them as the two shall have: exact shares, rounded.
+    """
     num_validation, num_test = split_sizes(num_rows, split)
-    part_N = np.zeros(num_rows, np.int8)
-    part_N[order[:num_validation]] = 1
-    part_N[order[num_validation : num_validation + num_test]] = 2
-    return part_N
+    ranks = [num_validation, num_validation + num_test]
+    below = smallest_hashes(num_rows, split_seed, ranks)
+    return below[0], below[1]
+
+
+def random_splits(first: int, rows: int, cuts: tuple[int, int], split_seed: int) -> np.ndarray:
+    """Assigns splits by row number, int8 [rows], to rows that are number `first` and up."""
+    hashes_N = mix64(np.arange(first, first + rows, dtype=np.uint64), split_seed)
+    split_N = np.zeros(rows, np.int8)
+    split_N[hashes_N < np.uint64(cuts[1])] = 2
+    split_N[hashes_N < np.uint64(cuts[0])] = 1
+    return split_N
 
 
 def split_sizes(num_rows: int, split: SplitConfig) -> tuple[int, int]:
@@ -117,15 +129,15 @@ def split_sizes(num_rows: int, split: SplitConfig) -> tuple[int, int]:
     return num_validation, num_test
 
 
-def _hash_parts(table: pa.Table, split: SplitConfig, split_seed: int, origin: str) -> np.ndarray:
+def _hash_splits(table: pa.Table, split: SplitConfig, split_seed: int, origin: str) -> np.ndarray:
     """All rows of a key land together; a row without a key is placed by its row number."""
     assert split.column is not None
     column = find_column(table, split.column, origin, "data.split.column")
     label = f"{origin}: column {split.column!r}"
-    return hash_parts(column, key_kind(column, label), label, split, split_seed)
+    return hash_splits(column, key_kind(column, label), label, split, split_seed)
 
 
-def hash_parts(
+def hash_splits(
     column: pa.ChunkedArray,
     kind: KeyKind,
     label: str,
@@ -133,59 +145,59 @@ def hash_parts(
     split_seed: int,
     first: int = 0,
 ) -> np.ndarray:
-    """Parts by key, int8 [N], of rows that are number `first` and up of the data set."""
+    """Assigns splits by key, int8 [N], of rows that are number `first` and up of the data set."""
     hashes_N = hash_keys(to_keys(column, kind, label))
     missing_N = missing_mask(column, kind)
     rows = np.flatnonzero(missing_N).astype(np.uint64) + np.uint64(first)
     hashes_N[missing_N] = mix64(rows, 1)
     # The top 53 bits make an exact float64 in [0, 1).
     uniform_N = (mix64(hashes_N, split_seed) >> np.uint64(11)).astype(np.float64) * 2.0**-53
-    part_N = np.zeros(len(column), np.int8)
-    part_N[uniform_N < split.validation + split.test] = 1
-    part_N[uniform_N < split.test] = 2
-    return part_N
+    split_N = np.zeros(len(column), np.int8)
+    split_N[uniform_N < split.validation + split.test] = 1
+    split_N[uniform_N < split.test] = 2
+    return split_N
 
 
-def _time_parts(table: pa.Table, split: SplitConfig, origin: str) -> np.ndarray:
-    """The past trains, the future tests; rows of one moment stay together."""
+def _time_splits(table: pa.Table, split: SplitConfig, origin: str) -> np.ndarray:
+    """The past trains, the future tests; rows of one time stay together."""
     assert split.column is not None
     times_N = to_times(table, split.column, origin)
     units = TimeUnits(split.column)
     for file, rows in rows_by_file(table, origin):
         units.add(times_N[rows], file)
-    moments, counts = np.unique(times_N, return_counts=True)
-    cuts = time_cuts(moments, counts, split, origin)
-    return time_parts(times_N, cuts)
+    times, counts = np.unique(times_N, return_counts=True)
+    cuts = time_cuts(times, counts, split, origin)
+    return time_splits(times_N, cuts)
 
 
 def time_cuts(
-    moments: np.ndarray, counts: np.ndarray, split: SplitConfig, origin: str
+    times: np.ndarray, counts: np.ndarray, split: SplitConfig, origin: str
 ) -> tuple[Any, Any]:
-    """The moments at which validation and test begin, so that the shares are nearest.
+    """The times at which validation and test begin, so that the shares are nearest.
 
     Raises:
-        ValueError: There are fewer than three moments.
+        ValueError: There are fewer than three times.
     """
-    if len(moments) < 3:
+    if len(times) < 3:
         raise ValueError(
-            f"{origin}: column {split.column!r} holds {len(moments)} distinct time(s), but a split "
+            f"{origin}: column {split.column!r} holds {len(times)} distinct time(s), but a split "
             "by time needs at least 3; split by random, or name another column"
         )
-    before = np.cumsum(counts)[:-1]  # rows before moment 1, 2, …
+    before = np.cumsum(counts)[:-1]  # rows before time 1, 2, …
     rows = int(counts.sum())
     first_test = 1 + _nearest(before[1:], rows * (1 - split.test)) + 1
     first_validation = 1 + _nearest(
         before[: first_test - 1], rows * (1 - split.test - split.validation)
     )
-    return moments[first_validation], moments[first_test]
+    return times[first_validation], times[first_test]
 
 
-def time_parts(times_N: np.ndarray, cuts: tuple[Any, Any]) -> np.ndarray:
-    """Parts by time, int8 [N]."""
-    part_N = np.zeros(len(times_N), np.int8)
-    part_N[times_N >= cuts[0]] = 1
-    part_N[times_N >= cuts[1]] = 2
-    return part_N
+def time_splits(times_N: np.ndarray, cuts: tuple[Any, Any]) -> np.ndarray:
+    """Assigns splits by time, int8 [N]."""
+    split_N = np.zeros(len(times_N), np.int8)
+    split_N[times_N >= cuts[0]] = 1
+    split_N[times_N >= cuts[1]] = 2
+    return split_N
 
 
 def _nearest(sorted_values: np.ndarray, target: float) -> int:

@@ -1,4 +1,4 @@
-"""From a config to the splits of a stream, and to the encoder fitted on the first of them."""
+"""Opens a config's splits as streams, and fits the encoder to the first of them."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -15,15 +15,15 @@ from mmoe.datasets.features.fit_encoder import EncoderFit
 from mmoe.datasets.files.readers import column_names
 from mmoe.datasets.labels.encode import TrainableCheck, encode_labels
 from mmoe.datasets.rows.batch_source import BatchSource
-from mmoe.datasets.rows.days import NO_PART
+from mmoe.datasets.rows.days import NO_SPLIT
 from mmoe.datasets.rows.prefetch import prefetch
 from mmoe.datasets.rows.projection import column_uses
 from mmoe.datasets.rows.sources import files_by_split, one_path
 from mmoe.datasets.rows.splits import refuse_empty
-from mmoe.datasets.stream.parts import RandomParts, WholeParts, count_parts, fit_parts
 from mmoe.datasets.stream.rows import StreamRows
 from mmoe.datasets.stream.source import StreamSource
 from mmoe.datasets.stream.split import Split
+from mmoe.datasets.stream.splitters import RandomSplitter, WholeSplitter, count_splits, fit_splitter
 from mmoe.datasets.stream.survey import survey
 
 _NAMES = ("train", "validation", "test")
@@ -41,7 +41,7 @@ class StreamSplits:
     origin: str
 
     def fit(self, advance: Callable[[int], None] | None = None) -> FeatureEncoder:
-        """One pass over all files: learns from the training rows, checks the others' values.
+        """Learns from the training rows and checks the others' values, in one pass.
 
         Args:
             advance: Told how many more rows are read.
@@ -65,7 +65,7 @@ class StreamSplits:
         return FeatureEncoder.of(fit)
 
     def rows(self, name: str, encoder: FeatureEncoder) -> BatchSource:
-        """The split `name`, encoded while it is read; kept where the buffer holds all splits."""
+        """Returns the split `name`, encoded while it is read."""
         streaming = self.config.data.streaming
         rows = sum(len(getattr(self, split)) for split in _NAMES)
         return BatchSource(
@@ -75,7 +75,7 @@ class StreamSplits:
         )
 
     def fingerprint(self) -> str:
-        """Of the files, their rows and how they are split: what resuming relies on."""
+        """Returns a digest of files, their rows and splits, for resuming."""
         digest = sha256()
         for name in _NAMES:
             split: Split = getattr(self, name)
@@ -92,9 +92,9 @@ class StreamSplits:
             columns = first.source.schema.names
             for piece in first.source.pieces:
                 for number, table in first.source.read(piece, columns):
-                    part_N = first.parts.of(table, number, table.num_rows)
-                    trains_N = (part_N == 0) & (first is self.train)
-                    others_N = ~trains_N & (part_N != NO_PART)
+                    split_N = first.splitter.of(table, number, table.num_rows)
+                    trains_N = (split_N == 0) & (first is self.train)
+                    others_N = ~trains_N & (split_N != NO_SPLIT)
                     for rows_N, trains in ((trains_N, True), (others_N, False)):
                         if rows_N.all():
                             yield table, trains
@@ -117,12 +117,12 @@ def open_stream(config: RunConfig, data: str | Path | None = None) -> StreamSpli
     paths = one_path(config, data)
     uses = column_uses(config, column_names(paths))
     source = survey(paths, uses, config.data.streaming.chunk_rows)
-    parts = fit_parts(source, config.data.split, config.split_seed)
-    counts_P3 = count_parts(source, parts)
+    splitter = fit_splitter(source, config.data.split, config.split_seed)
+    counts_P3 = count_splits(source, splitter)
     refuse_empty(counts_P3.sum(axis=0), config.data.split, source.origin)
     train, validation, test = (
-        Split(source=source, parts=parts, part=part, counts_P=counts_P3[:, part])
-        for part in range(3)
+        Split(source=source, splitter=splitter, number=number, counts_P=counts_P3[:, number])
+        for number in range(3)
     )
     return StreamSplits(
         config=config, train=train, validation=validation, test=test, origin=source.origin
@@ -149,21 +149,22 @@ def _by_file(config: RunConfig, folder: str | Path | None) -> StreamSplits:
 
 def _whole(source: StreamSource) -> Split:
     counts_P = np.array([piece.rows for piece in source.pieces], np.int64)
-    return Split(source=source, parts=WholeParts(), part=0, counts_P=counts_P)
+    return Split(source=source, splitter=WholeSplitter(), number=0, counts_P=counts_P)
 
 
 def _carved(source: StreamSource, share: SplitConfig, seed: int) -> dict[str, Split]:
     """A random validation share out of the training rows."""
-    parts = replace(RandomParts.fit(source.num_rows, share, seed), below_test=0)
-    counts_P3 = count_parts(source, parts)
+    splitter = RandomSplitter.fit(source.num_rows, share, seed)
+    splitter = replace(splitter, cuts=(splitter.cuts[0], 0))  # nothing tests
+    counts_P3 = count_splits(source, splitter)
     return {
-        name: Split(source=source, parts=parts, part=part, counts_P=counts_P3[:, part])
-        for part, name in enumerate(("train", "validation"))
+        name: Split(source=source, splitter=splitter, number=number, counts_P=counts_P3[:, number])
+        for number, name in enumerate(("train", "validation"))
     }
 
 
 def every_row(config: RunConfig, encoder: FeatureEncoder, data: str | Path) -> BatchSource:
-    """Rows of other files than those of the run, none left out: to evaluate on.
+    """Opens rows of other files than those of the run, to evaluate on.
 
     Text stays text: types guessed from these rows might differ from those of training.
     """

@@ -57,14 +57,14 @@ class StreamRows:
         """
         return prefetch(in_chunks(self._chunks(first, stop), self.chunk_rows), _CHUNKS_AHEAD)
 
-    def windows(self, plan: Sequence[Windows], lanes: Sequence[Lane]) -> Iterator[EncodedData]:
+    def windows(self, schedule: Sequence[Windows], lanes: Sequence[Lane]) -> Iterator[EncodedData]:
         """The rows of each window, those of the first lane first."""
         # One for each lane: two of them may read one piece, at different places
         readers = [PieceReader(self.split, self.columns) for _ in lanes]
-        for parts in plan:
+        for of_lanes in schedule:
             tables = (
                 table
-                for window, reader in zip(parts, readers, strict=True)
+                for window, reader in zip(of_lanes, readers, strict=True)
                 for take in window.takes
                 for table in reader.take(take)
             )
@@ -103,7 +103,7 @@ class StreamRows:
             at = end
 
     def _no_rows(self) -> EncodedData:
-        """Of a rank whose part of the rows is empty."""
+        """Of a rank whose share of the rows is empty."""
         schema = self.split.source.schema
         return self._encode(schema.empty_table().select(self.columns))
 

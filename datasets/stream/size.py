@@ -1,4 +1,4 @@
-"""Whether a run's rows are streamed or read into memory first."""
+"""Decides whether a run's rows are streamed or read into memory first."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ _MEGABYTE = 1_000_000
 
 
 def wants_stream(config: RunConfig, data: str | Path | None = None) -> bool:
-    """By `data.input`; where that is auto, by the bytes that the columns hold.
+    """Returns whether to stream: by `data.input`, or where that is auto by bytes.
 
     Args:
         config: Of the run.

@@ -21,7 +21,7 @@ MOVE = (
 
 @dataclass(frozen=True)
 class Piece:
-    """A row group of a Parquet file, or a whole file of another kind.
+    """Rows that are read together: a row group of a Parquet file, or a whole other file.
 
     Attributes:
         file: Where it is.
@@ -39,14 +39,14 @@ class Piece:
 
     @property
     def where(self) -> str:
-        """What an error message calls it."""
+        """Name of it in an error message."""
         group = "" if self.row_group is None else f": row group {self.row_group}"
         return f"{self.file}{group}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class StreamSource:
-    """Rows of files that are one data set.
+    """Rows of files that are one data set, read piece by piece.
 
     Attributes:
         pieces: In file order; none of them is empty.
@@ -68,11 +68,11 @@ class StreamSource:
 
     @property
     def num_rows(self) -> int:
-        """Of all pieces."""
+        """Number of rows of all pieces."""
         return sum(piece.rows for piece in self.pieces)
 
     def read(self, piece: Piece, columns: list[str]) -> Iterator[tuple[int, pa.Table]]:
-        """The piece's rows in order, in chunks.
+        """Yields the piece's rows in order, in chunks.
 
         Args:
             piece: One of `pieces`.

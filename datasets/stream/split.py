@@ -1,4 +1,4 @@
-"""The rows of a source that belong to one part, in any order of its pieces."""
+"""Rows of a source that belong to one split, in any order of its pieces."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -7,36 +7,36 @@ import numpy as np
 import pyarrow as pa
 
 from mmoe.datasets.rows.order import Take
-from mmoe.datasets.stream.parts import Parts
 from mmoe.datasets.stream.source import MOVE, StreamSource
+from mmoe.datasets.stream.splitters import Splitter
 
 
 @dataclass(frozen=True, kw_only=True)
 class Split:
-    """Rows of a source that belong to one part.
+    """Rows of a source that belong to one split.
 
     Attributes:
         source: The files.
-        parts: Which part a row belongs to.
-        part: The one that is meant.
+        splitter: Which split a row belongs to.
+        number: The one that is meant.
         counts_P: Rows of each piece that belong to it.
     """
 
     source: StreamSource
-    parts: Parts
-    part: int
+    splitter: Splitter
+    number: int
     counts_P: np.ndarray
 
     def __len__(self) -> int:
         return int(self.counts_P.sum())
 
     def tables(self, piece: int, columns: list[str]) -> Iterator[pa.Table]:
-        """The part's rows of one piece, in order, in chunks."""
+        """Yields the split's rows of one piece, in order, in chunks."""
         asked = columns
-        if self.parts.column is not None and self.parts.column not in columns:
-            asked = [*columns, self.parts.column]
+        if self.splitter.column is not None and self.splitter.column not in columns:
+            asked = [*columns, self.splitter.column]
         for first, table in self.source.read(self.source.pieces[piece], asked):
-            mine_N = self.parts.of(table, first, table.num_rows) == self.part
+            mine_N = self.splitter.of(table, first, table.num_rows) == self.number
             if mine_N.all():
                 yield table
             elif mine_N.any():
@@ -65,7 +65,7 @@ class PieceReader:
         self.open: dict[int, _Open] = {}
 
     def take(self, take: Take) -> Iterator[pa.Table]:
-        """The rows of one take, which never goes back in a piece; earlier rows are passed over.
+        """Yields the rows of one take; it never goes back within a piece.
 
         Raises:
             ValueError: The file holds fewer rows than before.
@@ -85,8 +85,8 @@ class PieceReader:
             if table is None:
                 where = self.split.source.pieces[number].where
                 raise ValueError(f"{where} holds other rows than before: {MOVE}")
-            part = table.slice(0, rows)
+            rows_here = table.slice(0, rows)
             piece.rest = table.slice(rows) if table.num_rows > rows else None
-            piece.done += part.num_rows
-            rows -= part.num_rows
-            yield part
+            piece.done += rows_here.num_rows
+            rows -= rows_here.num_rows
+            yield rows_here

@@ -1,4 +1,4 @@
-"""A first look at files: their pieces and one type for each column.
+"""Surveys files: their pieces, and one type for each column.
 
 Of Parquet files the footers are read; Arrow and CSV files are read through once, to count rows and
 to find what CSV columns hold.

@@ -84,12 +84,12 @@ class ModelConfig(HasKinds):
 
     @property
     def visible_experts(self) -> int:
-        """How many experts a task's gate sees."""
+        """Number of experts that a task's gate sees."""
         return self.num_experts
 
     @property
     def pool_title(self) -> str:
-        """What a report says of its experts."""
+        """Returns what a report says of its experts."""
         return f"{self.num_experts} expert{'s' * (self.num_experts > 1)}"
 
     @property
@@ -190,12 +190,12 @@ class SharedBottomConfig(ModelConfig):
 
     @property
     def visible_experts(self) -> int:
-        """The network."""
+        """Number of experts that a task's gate sees: the network."""
         return 1
 
     @property
     def pool_title(self) -> str:
-        """What a report says of its experts."""
+        """Returns what a report says of its experts."""
         return "1 shared network"
 
 
@@ -209,12 +209,12 @@ class SingleTaskConfig(ModelConfig):
 
     @property
     def visible_experts(self) -> int:
-        """Its network."""
+        """Number of experts that a task's gate sees: its network."""
         return 1
 
     @property
     def pool_title(self) -> str:
-        """What a report says of its experts."""
+        """Returns what a report says of its experts."""
         return "1 network a task"
 
 
@@ -234,12 +234,12 @@ class CGCConfig(ModelConfig):
 
     @property
     def visible_experts(self) -> int:
-        """A task's own and the shared ones."""
+        """Number of experts that a task's gate sees: its own and the shared ones."""
         return self.shared_experts + self.task_experts
 
     @property
     def pool_title(self) -> str:
-        """What a report says of its experts."""
+        """Returns what a report says of its experts."""
         return f"{self.shared_experts} shared + {self.task_experts} own experts a task"
 
 
@@ -251,12 +251,12 @@ class PLEConfig(CGCConfig):
 
     @property
     def depth(self) -> int:
-        """As many as were asked for."""
+        """Number of levels, as many as were asked for."""
         return self.levels
 
     @property
     def pool_title(self) -> str:
-        """What a report says of its experts."""
+        """Returns what a report says of its experts."""
         return f"{self.levels} levels of {super().pool_title}"
 
 

@@ -36,12 +36,12 @@ def build_gate(
 
 
 def static_gate(input_dim: int, num_gates: int, num_experts: int, **keywords: Any) -> StaticGate:
-    """It reads no input."""
+    """Builds a static gate, which reads no input."""
     return StaticGate(num_gates, num_experts, **keywords)
 
 
 def dselect_k_gate(
     input_dim: int, num_gates: int, num_experts: int, *, per_sample: bool, **keywords: Any
 ) -> DSelectKGate:
-    """It reads none where tasks choose once for all samples."""
+    """Builds a DSelect-k gate, which reads no input where tasks choose once for all samples."""
     return DSelectKGate(input_dim if per_sample else None, num_gates, num_experts, **keywords)

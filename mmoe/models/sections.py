@@ -71,7 +71,7 @@ def build_mixture(
 
 
 def build_experts(model: ModelConfig, input_dim: int, num_experts: int) -> BuiltPool:
-    """`num_experts` experts as `model.expert` says, or those of several kinds of `model.experts`.
+    """Builds `num_experts` experts as `model.expert` says, or those of `model.experts`.
 
     Raises:
         ValueError: They return rows of several widths, or do not say how wide theirs are.
@@ -109,7 +109,7 @@ def build_towers(model: ModelConfig, num_tasks: int, input_dim: int | None) -> T
 
 
 def pool_names(model: ModelConfig) -> list[str]:
-    """What the experts of one pool are called: a warm start finds them, and a report groups them.
+    """Names the experts of one pool: a warm start finds them, and a report groups them.
 
     Example:
         >>> from mmoe.config import ModelConfig

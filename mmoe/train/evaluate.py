@@ -13,7 +13,7 @@ from mmoe.datasets.files.fingerprint import (
     DataPrint,
     print_data,
     print_files,
-    print_parts,
+    print_splits,
     print_tables,
 )
 from mmoe.datasets.rows.batch_source import BatchSource
@@ -282,7 +282,7 @@ def _held_out(
     """The rows to evaluate on, and what they came from; streamed where those of training were."""
     if holds_rows(data):
         held_out = load_test(config, data)
-        return _encoded(config, encoder, held_out), None, print_parts({"all": held_out.table})
+        return _encoded(config, encoder, held_out), None, print_splits({"all": held_out.table})
     if not _is_own_split(config, data):
         assert data is not None, "it would be the own split"
         seen = from_first(lambda: print_files({"all": data}))

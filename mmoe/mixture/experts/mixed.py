@@ -13,7 +13,7 @@ from mmoe.mixture.traits import PoolTraits
 
 
 class MixedExperts(nn.Module):
-    """Pools of several kinds as one: the experts of the first, then those of the second, and so on.
+    """Pools of several kinds as one: the experts of the first, of the second, and so on.
 
     Each runs the rows of its own experts, `MLPExperts` as grouped products.
 
@@ -53,7 +53,7 @@ class MixedExperts(nn.Module):
         self.ranges = tuple(range(a, b) for a, b in pairwise(ends))  # of the whole, in a part too
 
     def part(self, experts: Sequence[int]) -> "MixedExperts | NoExperts":
-        """Copies of some of the experts as a pool of their own, as a rank among many holds them.
+        """Copies some of the experts into a pool of their own, such as those of one rank.
 
         Args:
             experts: Their numbers; those of one pool side by side, in the order of the pools.
@@ -80,12 +80,12 @@ class MixedExperts(nn.Module):
 
     @property
     def expert_tensors(self) -> dict[str, int]:
-        """Where tensors have a dimension of experts: all in front."""
+        """Returns which dimension of each tensor is that of experts: the first."""
         return dict.fromkeys(self.state_dict(), 0)
 
     @property
     def expert_ranges(self) -> dict[str, range]:
-        """Of which of the whole pool's experts each tensor has entries."""
+        """Returns of which of the whole pool's experts each tensor has entries."""
         return {
             f"pools.{i}.{name}": own
             for i, (pool, own) in enumerate(zip(self._each(), self.ranges, strict=True))
@@ -94,7 +94,7 @@ class MixedExperts(nn.Module):
 
     @property
     def traits(self) -> PoolTraits:
-        """What one of them needs, all get."""
+        """Traits of the whole: what one pool needs, all get."""
         each = [pool.traits for pool in self._each()]
         return PoolTraits(uses_batch=any(traits.uses_batch for traits in each))
 
@@ -103,7 +103,7 @@ class MixedExperts(nn.Module):
         return sum(len(pool) for pool in self._each())
 
     def forward(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """The same as `dense`."""
+        """Does the same as `dense`."""
         return self.dense(inputs)
 
     def dense(self, inputs: Sequence[Tensor]) -> list[Tensor]:
@@ -121,7 +121,7 @@ class MixedExperts(nn.Module):
         return _of_one_type(outputs)
 
     def grouped(self, rows: Tensor, offsets_E1: Tensor) -> Tensor:
-        """Runs expert e on rows `offsets[e] : offsets[e + 1]`, row for row; 0 past the last one.
+        """Runs expert e on rows `offsets[e] : offsets[e + 1]`; 0 past the last one.
 
         The sizes of the pools' shares are read on the host.
         """

@@ -207,7 +207,7 @@ class MLPExperts(nn.Module):
         return x_PD
 
     def extra_repr(self) -> str:
-        """Shown by `print`."""
+        """Returns the settings that `print` shows."""
         widths = "-".join(str(weight.shape[2]) for weight in self.weights)
         own = self.output_activation
         last = "" if own == "same" else f" (last layer: {own or 'none'})"
@@ -252,7 +252,7 @@ def mlp_experts(
     norm: ExpertNorm | None = None,
     dropout: float = 0.0,
 ) -> MLPExperts:
-    """A pool of equal MLPs; the arguments are those of `MLPExperts`.
+    """Makes a pool of equal MLPs; the arguments are those of `MLPExperts`.
 
     Example:
         >>> from mmoe.mixture import mlp_experts

@@ -16,7 +16,7 @@ from mmoe.mixture.traits import PoolTraits
 
 
 class StackedExperts(nn.Module):
-    """E modules of one class as a pool: each of their tensors is one with the experts in front.
+    """Pool of E modules of one class: each of their tensors is one, experts in front.
 
     They compute what an `ExpertPool` of them does. Since every tensor says which of it is whose,
     such experts can lie on several ranks, be saved in shards, and grow in number, as `MLPExperts`.
@@ -54,7 +54,7 @@ class StackedExperts(nn.Module):
             tensor.data = torch.stack([state[name].detach() for state in states])
 
     def part(self, experts: Sequence[int]) -> "StackedExperts | NoExperts":
-        """Copies of some of the experts as a pool of their own, as a rank among many holds them.
+        """Copies some of the experts into a pool of their own, such as those of one rank.
 
         Raises:
             ValueError: A number outside [0, E).
@@ -70,7 +70,7 @@ class StackedExperts(nn.Module):
 
     @property
     def expert_tensors(self) -> dict[str, int]:
-        """Where tensors have a dimension of experts: all in front."""
+        """Returns which dimension of each tensor is that of experts: the first."""
         return dict.fromkeys(self.state_dict(), 0)
 
     @property
@@ -83,7 +83,7 @@ class StackedExperts(nn.Module):
         return self.num_experts
 
     def forward(self, inputs: Sequence[Tree]) -> list[Tree]:
-        """The same as `dense`."""
+        """Does the same as `dense`."""
         return self.dense(inputs)
 
     def dense(self, inputs: Sequence[Tree]) -> list[Tree]:
@@ -98,7 +98,8 @@ class StackedExperts(nn.Module):
         """Each expert's tensors; of one `unbind`, whose gradient is one tensor."""
         tensors = {name: tensor.unbind(0) for name, tensor in _tensors(self.stacked).items()}
         return [
-            {name: tensor[e] for name, tensor in tensors.items()} for e in range(self.num_experts)
+            {name: of_experts[e] for name, of_experts in tensors.items()}
+            for e in range(self.num_experts)
         ]
 
     def _pool(self, each: Sequence[dict[str, Tensor]]) -> ExpertPool:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mmoe.config import SplitConfig
 from mmoe.datasets.files.readers import read_table
-from mmoe.datasets.rows.splits import assign_parts, split_table
+from mmoe.datasets.rows.splits import assign_splits, split_table
 
 
 def table(**columns):
@@ -27,36 +27,36 @@ def test_random_shares_are_exact_and_rows_keep_their_order():
 
 def test_random_split_is_the_same_for_ever():
     # Written down once: another machine or library version must give the same rows.
-    part_N = assign_parts(table(x=np.arange(20)), SplitConfig(), 1, "x")
-    assert part_N.tolist() == [0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 1, 0, 2, 0, 0, 2]
-    other = assign_parts(table(x=np.arange(20)), SplitConfig(), 2, "x")
-    assert other.tolist() != part_N.tolist()
+    split_N = assign_splits(table(x=np.arange(20)), SplitConfig(), 1, "x")
+    assert split_N.tolist() == [0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 1, 0, 2, 0, 0, 2]
+    other = assign_splits(table(x=np.arange(20)), SplitConfig(), 2, "x")
+    assert other.tolist() != split_N.tolist()
 
 
 def test_hash_split_is_the_same_for_ever_and_for_every_type_of_key():
     keys = list(range(20))
     split = SplitConfig(by="hash", column="key", validation=0.3, test=0.3)
-    part_N = assign_parts(table(key=keys), split, 1, "x")
-    assert part_N.tolist() == [0, 0, 2, 1, 0, 2, 0, 0, 1, 2, 2, 2, 2, 0, 2, 2, 0, 1, 2, 1]
+    split_N = assign_splits(table(key=keys), split, 1, "x")
+    assert split_N.tolist() == [0, 0, 2, 1, 0, 2, 0, 0, 1, 2, 2, 2, 2, 0, 2, 2, 0, 1, 2, 1]
     for same in (pa.array(keys, pa.uint8()), pa.array([float(key) for key in keys])):
-        assert assign_parts(table(key=same), split, 1, "x").tolist() == part_N.tolist()
+        assert assign_splits(table(key=same), split, 1, "x").tolist() == split_N.tolist()
 
 
 @settings(max_examples=30, deadline=None)
 @given(keys=st.lists(st.sampled_from("abcdefghijklmnopqrstuvwxyz"), min_size=200, max_size=400))
 def test_hash_split_keeps_a_key_together(keys):
     split = SplitConfig(by="hash", column="key", validation=0.3, test=0.3)
-    part_N = assign_parts(table(key=[*keys, *map(str, range(100))]), split, 5, "x")[: len(keys)]
+    split_N = assign_splits(table(key=[*keys, *map(str, range(100))]), split, 5, "x")[: len(keys)]
     for key in set(keys):
-        assert len(set(part_N[np.array(keys) == key])) == 1
+        assert len(set(split_N[np.array(keys) == key])) == 1
 
 
 def test_hash_split_spreads_rows_without_a_key():
     keys = pa.array([None] * 3000, pa.string())
-    part_N = assign_parts(
+    split_N = assign_splits(
         table(key=keys), SplitConfig(by="hash", column="key", validation=0.2, test=0.2), 1, "x"
     )
-    assert np.bincount(part_N).tolist() == pytest.approx([1800, 600, 600], rel=0.1)
+    assert np.bincount(split_N).tolist() == pytest.approx([1800, 600, 600], rel=0.1)
 
 
 @pytest.mark.parametrize(
@@ -88,10 +88,10 @@ def test_time_split_trains_on_the_past(times):
 def test_time_split_keeps_ties_together_and_in_order(times):
     if len(set(times)) < 3:
         with pytest.raises(ValueError, match="needs at least 3"):
-            assign_parts(table(t=times), SplitConfig(by="time", column="t"), 1, "x")
+            assign_splits(table(t=times), SplitConfig(by="time", column="t"), 1, "x")
         return
-    part_N = assign_parts(table(t=times), SplitConfig(by="time", column="t"), 1, "x")
-    spans = [np.array(times)[part_N == part] for part in range(3)]
+    split_N = assign_splits(table(t=times), SplitConfig(by="time", column="t"), 1, "x")
+    spans = [np.array(times)[split_N == part] for part in range(3)]
     assert spans[0].max() < spans[1].min()
     assert spans[1].max() < spans[2].min()
 

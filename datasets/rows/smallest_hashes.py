@@ -11,7 +11,7 @@ _SHIFT = np.uint64(48)  # the top 16 bits choose one of 65,536 bins
 
 
 def smallest_hashes(num_rows: int, seed: int, ranks: Sequence[int]) -> list[int]:
-    """For each rank the hash below which just so many of `mix64(0 … num_rows − 1)` lie.
+    """Returns for each rank the hash with just so many of `mix64(0 … num_rows − 1)` below.
 
     Two passes over the row numbers: bins of equal width are counted, then the hashes of the bins
     that hold an answer are sorted (num_rows / 65,536 of them on average).
@@ -26,6 +26,8 @@ def smallest_hashes(num_rows: int, seed: int, ranks: Sequence[int]) -> list[int]
         >>> [int((hashes < np.uint64(h)).sum()) for h in smallest_hashes(100, 7, [0, 30, 99])]
         [0, 30, 99]
     """
+    if not num_rows:
+        return [0 for _ in ranks]
     counts = np.zeros(1 << 16, np.int64)
     for hashes in _hashes(num_rows, seed):
         counts += np.bincount((hashes >> _SHIFT).astype(np.int64), minlength=1 << 16)

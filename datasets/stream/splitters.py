@@ -1,4 +1,4 @@
-"""Which part a row of a stream belongs to: 0 = training, 1 = validation, 2 = test, 3 = none.
+"""Splitters: which split a row of a stream is in: 0 = training, 1 = validation, 2 = test, 3 = none.
 
 The same rows as `split_table` puts there, found in bounded memory.
 """
@@ -11,36 +11,40 @@ import pyarrow as pa
 
 from mmoe.config import SplitConfig
 from mmoe.datasets.features.fit_ids import KindFit
-from mmoe.datasets.rows.days import day_parts
+from mmoe.datasets.rows.days import day_splits
 from mmoe.datasets.rows.locations import find_column
-from mmoe.datasets.rows.splits import hash_parts, split_sizes, time_cuts, time_parts
-from mmoe.datasets.stream.nth_smallest import smallest_hashes
+from mmoe.datasets.rows.splits import (
+    hash_splits,
+    random_cuts,
+    random_splits,
+    time_cuts,
+    time_splits,
+)
 from mmoe.datasets.stream.source import StreamSource
 from mmoe.datasets.stream.times import TimeFit
 from mmoe.datasets.values.columns import to_times
-from mmoe.datasets.values.hashing import mix64
 from mmoe.datasets.values.keys import KeyKind
 from mmoe.datasets.values.plain import is_text
 
 _ROWS = 1 << 17  # row numbers hashed at a time
 
 
-class Parts(Protocol):
-    """Cuts any chunk of a source."""
+class Splitter(Protocol):
+    """Interface of what assigns the rows of any chunk of a source to splits."""
 
     @property
     def column(self) -> str | None:
-        """The column it looks at; None: the row's number is enough."""
+        """Name of the column it looks at; None: the row's number is enough."""
         ...
 
     def of(self, table: pa.Table | None, first: int, rows: int) -> np.ndarray:
-        """Parts, int8 [rows], of rows that are number `first` and up of the source."""
+        """Returns the splits, int8 [rows], of rows that are number `first` and up of the source."""
         ...
 
 
 @dataclass(frozen=True)
-class WholeParts:
-    """Every row belongs to training."""
+class WholeSplitter:
+    """Assigns every row to training."""
 
     column: str | None = None
 
@@ -50,34 +54,26 @@ class WholeParts:
 
 
 @dataclass(frozen=True)
-class RandomParts:
+class RandomSplitter:
     """Rows whose hashed number is among the smallest."""
 
-    below_validation: int
-    below_test: int
+    cuts: tuple[int, int]
     seed: int
     column: str | None = None
 
     @classmethod
-    def fit(cls, num_rows: int, split: SplitConfig, seed: int) -> "RandomParts":
+    def fit(cls, num_rows: int, split: SplitConfig, seed: int) -> "RandomSplitter":
         """The hashes below which just as many rows lie as validation and test shall have."""
-        num_validation, num_test = split_sizes(num_rows, split)
-        ranks = [num_validation, num_validation + num_test]
-        below = smallest_hashes(num_rows, seed, ranks)
-        return cls(below_validation=below[0], below_test=below[1], seed=seed)
+        return cls(random_cuts(num_rows, split, seed), seed)
 
     def of(self, table: pa.Table | None, first: int, rows: int) -> np.ndarray:
         """By the rows' numbers."""
-        hashes_N = mix64(np.arange(first, first + rows, dtype=np.uint64), self.seed)
-        part_N = np.zeros(rows, np.int8)
-        part_N[hashes_N < np.uint64(self.below_test)] = 2
-        part_N[hashes_N < np.uint64(self.below_validation)] = 1
-        return part_N
+        return random_splits(first, rows, self.cuts, self.seed)
 
 
 @dataclass(frozen=True)
-class HashParts:
-    """All rows of a key together."""
+class HashSplitter:
+    """Assigns all rows of a key together."""
 
     split: SplitConfig
     seed: int
@@ -86,11 +82,11 @@ class HashParts:
 
     @property
     def column(self) -> str | None:
-        """The key."""
+        """Name of the column of keys."""
         return self.split.column
 
     @classmethod
-    def fit(cls, source: StreamSource, split: SplitConfig, seed: int) -> "HashParts":
+    def fit(cls, source: StreamSource, split: SplitConfig, seed: int) -> "HashSplitter":
         """Finds what the keys are; reads them only where their type does not say it."""
         name = split.column
         assert name is not None
@@ -106,16 +102,16 @@ class HashParts:
         return cls(split=split, seed=seed, kind=fit.finish(), origin=source.origin)
 
     def of(self, table: pa.Table | None, first: int, rows: int) -> np.ndarray:
-        """By the keys."""
+        """Assigns rows by their keys."""
         assert table is not None and self.column is not None
         column = find_column(table, self.column, self.origin, "data.split.column")
         label = f"{self.origin}: column {self.column!r}"
-        return hash_parts(column, self.kind, label, self.split, self.seed, first)
+        return hash_splits(column, self.kind, label, self.split, self.seed, first)
 
 
 @dataclass(frozen=True)
-class TimeParts:
-    """The past trains, the future tests."""
+class TimeSplitter:
+    """Assigns the past to training, the future to tests."""
 
     split: SplitConfig
     cuts: tuple[Any, Any]
@@ -123,11 +119,11 @@ class TimeParts:
 
     @property
     def column(self) -> str | None:
-        """The time."""
+        """Name of the column of times."""
         return self.split.column
 
     @classmethod
-    def fit(cls, source: StreamSource, split: SplitConfig) -> "TimeParts":
+    def fit(cls, source: StreamSource, split: SplitConfig) -> "TimeSplitter":
         """Reads the column of times once to find where to cut."""
         name = split.column
         assert name is not None
@@ -135,18 +131,18 @@ class TimeParts:
         for piece in source.pieces:
             for _, table in source.read(piece, [name]):
                 fit.add(to_times(table, name, source.origin), str(piece.file))
-        moments, counts = fit.finish()
-        return cls(split, time_cuts(moments, counts, split, source.origin), source.origin)
+        times, counts = fit.finish()
+        return cls(split, time_cuts(times, counts, split, source.origin), source.origin)
 
     def of(self, table: pa.Table | None, first: int, rows: int) -> np.ndarray:
-        """By the times."""
+        """Assigns rows by their times."""
         assert table is not None and self.column is not None
-        return time_parts(to_times(table, self.column, self.origin), self.cuts)
+        return time_splits(to_times(table, self.column, self.origin), self.cuts)
 
 
 @dataclass(frozen=True)
-class DayParts:
-    """Some days train, others test."""
+class DaySplitter:
+    """Assigns some days to training, others to tests."""
 
     split: SplitConfig
     seed: int
@@ -154,42 +150,42 @@ class DayParts:
 
     @property
     def column(self) -> str | None:
-        """The day."""
+        """Name of the column of days."""
         return self.split.column
 
     def of(self, table: pa.Table | None, first: int, rows: int) -> np.ndarray:
-        """By the days."""
+        """Assigns rows by their days."""
         assert table is not None
-        return day_parts(table, self.split, self.seed, self.origin, first)
+        return day_splits(table, self.split, self.seed, self.origin, first)
 
 
-def fit_parts(source: StreamSource, split: SplitConfig, seed: int) -> Parts:
-    """How `split` cuts the rows of a source."""
+def fit_splitter(source: StreamSource, split: SplitConfig, seed: int) -> Splitter:
+    """Returns what cuts the rows of a source as `split` says."""
     if split.by == "random":
-        return RandomParts.fit(source.num_rows, split, seed)
+        return RandomSplitter.fit(source.num_rows, split, seed)
     if split.by == "hash":
-        return HashParts.fit(source, split, seed)
+        return HashSplitter.fit(source, split, seed)
     if split.by == "time":
-        return TimeParts.fit(source, split)
+        return TimeSplitter.fit(source, split)
     if split.by == "day":
-        return DayParts(split, seed, source.origin)
+        return DaySplitter(split, seed, source.origin)
     raise ValueError(
         f"{source.origin}: a split by {split.by} cannot be streamed from one path; split by "
         "random, hash, time, day or file, or set data.input: memory"
     )
 
 
-def count_parts(source: StreamSource, parts: Parts) -> np.ndarray:
-    """Rows of each piece and part, int64 [P, 3]; reads the split's column, where there is one."""
+def count_splits(source: StreamSource, splitter: Splitter) -> np.ndarray:
+    """Counts rows of each piece and split, int64 [P, 3]; reads at most the split's column."""
     counts_P3 = np.zeros((len(source.pieces), 3), np.int64)
     for p, piece in enumerate(source.pieces):
-        if parts.column is None:
+        if splitter.column is None:
             for start in range(0, piece.rows, _ROWS):
                 rows = min(_ROWS, piece.rows - start)
-                part_N = parts.of(None, piece.before + start, rows)
-                counts_P3[p] += np.bincount(part_N, minlength=4)[:3]
+                split_N = splitter.of(None, piece.before + start, rows)
+                counts_P3[p] += np.bincount(split_N, minlength=4)[:3]
         else:
-            for first, table in source.read(piece, [parts.column]):
-                part_N = parts.of(table, first, table.num_rows)
-                counts_P3[p] += np.bincount(part_N, minlength=4)[:3]
+            for first, table in source.read(piece, [splitter.column]):
+                split_N = splitter.of(table, first, table.num_rows)
+                counts_P3[p] += np.bincount(split_N, minlength=4)[:3]
     return counts_P3
