@@ -7,7 +7,7 @@ it in the entry-point group `mmoe.plugins`. Imports no torch.
 Example:
     >>> from typing import Literal
     >>> import mmoe
-    >>> from mmoe.config import MetricConfig, config_from_dict
+    >>> from mmoe.config import METRICS, MetricConfig, config_from_dict
     >>> from mmoe.metrics import Column, NamedMetric
     >>> class BiasConfig(MetricConfig):
     ...     kind: Literal["bias"] = "bias"
@@ -22,6 +22,7 @@ Example:
     >>> features = [{"kind": "numeric", "name": "age"}]
     >>> config_from_dict({"features": features, "tasks": [task]}).tasks[0].metrics
     [BiasConfig(kind='bias')]
+    >>> METRICS.remove("bias")
 """
 
 from collections.abc import Callable

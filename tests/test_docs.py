@@ -34,6 +34,7 @@ import yaml
 import mmoe
 from mmoe.commands import app
 from mmoe.config import config_from_dict, dump_config
+from tests.own_kinds import forget_own_kinds
 
 ROOT = Path(__file__).resolve().parent.parent
 MODULES = sorted(module.name for module in pkgutil.walk_packages(mmoe.__path__, "mmoe."))
@@ -112,7 +113,8 @@ def test_every_block_is_of_a_kind_that_is_looked_at(chapter):
         for chapter in _with("python")
     ],
 )
-def test_python_prints_what_the_chapter_says(chapter, tmp_path, monkeypatch):
+def test_python_prints_what_the_chapter_says(chapter, tmp_path, monkeypatch, request):
+    request.addfinalizer(forget_own_kinds)
     monkeypatch.chdir(tmp_path)
     blocks = _blocks(chapter)
     for (kind, code), (after, expected) in zip(blocks, [*blocks[1:], ("", "")], strict=True):

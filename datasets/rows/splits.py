@@ -9,6 +9,7 @@ import pyarrow as pa
 from mmoe.config import SplitConfig
 from mmoe.datasets.rows.days import day_parts
 from mmoe.datasets.rows.places import find_column, rows_by_file
+from mmoe.datasets.rows.smallest_hashes import smallest_hashes
 from mmoe.datasets.values.columns import to_times
 from mmoe.datasets.values.hashing import mix64
 from mmoe.datasets.values.keys import KeyKind, hash_keys, key_kind, missing_mask, to_keys
@@ -74,7 +75,8 @@ def assign_parts(table: pa.Table, split: SplitConfig, split_seed: int, origin: s
     Args and errors are those of `split_table`.
     """
     if split.by == "random":
-        part_N = _random_parts(table.num_rows, split, split_seed)
+        cuts = random_cuts(table.num_rows, split, split_seed)
+        part_N = random_parts(0, table.num_rows, cuts, split_seed)
     elif split.by == "hash":
         part_N = _hash_parts(table, split, split_seed, origin)
     elif split.by == "time":
@@ -94,13 +96,23 @@ def refuse_empty(counts: np.ndarray, split: SplitConfig, origin: str) -> None:
             raise ValueError(f"{origin}: {_empty_split(name, split, int(counts.sum()))}")
 
 
-def _random_parts(num_rows: int, split: SplitConfig, split_seed: int) -> np.ndarray:
-    """0 = training, 1 = validation, 2 = test; exact shares, rounded."""
-    order = np.argsort(mix64(np.arange(num_rows, dtype=np.uint64), split_seed), kind="stable")
+def random_cuts(num_rows: int, split: SplitConfig, split_seed: int) -> tuple[int, int]:
+    """Returns the hashes of row numbers below which validation lies, and validation and test.
+
+    Just as many rows lie below them as the two shall have: exact shares, rounded.
+    """
     num_validation, num_test = split_sizes(num_rows, split)
-    part_N = np.zeros(num_rows, np.int8)
-    part_N[order[:num_validation]] = 1
-    part_N[order[num_validation : num_validation + num_test]] = 2
+    ranks = [num_validation, num_validation + num_test]
+    below = smallest_hashes(num_rows, split_seed, ranks)
+    return below[0], below[1]
+
+
+def random_parts(first: int, rows: int, cuts: tuple[int, int], split_seed: int) -> np.ndarray:
+    """Parts by row number, int8 [rows], of rows that are number `first` and up of the data set."""
+    hashes_N = mix64(np.arange(first, first + rows, dtype=np.uint64), split_seed)
+    part_N = np.zeros(rows, np.int8)
+    part_N[hashes_N < np.uint64(cuts[1])] = 2
+    part_N[hashes_N < np.uint64(cuts[0])] = 1
     return part_N
 
 

@@ -154,7 +154,8 @@ def _whole(source: StreamSource) -> Split:
 
 def _carved(source: StreamSource, share: SplitConfig, seed: int) -> dict[str, Split]:
     """A random validation share out of the training rows."""
-    parts = replace(RandomParts.fit(source.num_rows, share, seed), below_test=0)
+    parts = RandomParts.fit(source.num_rows, share, seed)
+    parts = replace(parts, cuts=(parts.cuts[0], 0))  # nothing tests
     counts_P3 = count_parts(source, parts)
     return {
         name: Split(source=source, parts=parts, part=part, counts_P=counts_P3[:, part])

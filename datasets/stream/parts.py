@@ -13,12 +13,16 @@ from mmoe.config import SplitConfig
 from mmoe.datasets.features.fit_ids import KindFit
 from mmoe.datasets.rows.days import day_parts
 from mmoe.datasets.rows.places import find_column
-from mmoe.datasets.rows.splits import hash_parts, split_sizes, time_cuts, time_parts
-from mmoe.datasets.stream.ranks import smallest_hashes
+from mmoe.datasets.rows.splits import (
+    hash_parts,
+    random_cuts,
+    random_parts,
+    time_cuts,
+    time_parts,
+)
 from mmoe.datasets.stream.source import StreamSource
 from mmoe.datasets.stream.times import TimeFit
 from mmoe.datasets.values.columns import to_times
-from mmoe.datasets.values.hashing import mix64
 from mmoe.datasets.values.keys import KeyKind
 from mmoe.datasets.values.plain import is_text
 
@@ -53,26 +57,18 @@ class WholeParts:
 class RandomParts:
     """Rows whose hashed number is among the smallest."""
 
-    below_validation: int
-    below_test: int
+    cuts: tuple[int, int]
     seed: int
     column: str | None = None
 
     @classmethod
     def fit(cls, num_rows: int, split: SplitConfig, seed: int) -> "RandomParts":
         """The hashes below which just as many rows lie as validation and test shall have."""
-        num_validation, num_test = split_sizes(num_rows, split)
-        ranks = [num_validation, num_validation + num_test]
-        below = smallest_hashes(num_rows, seed, ranks)
-        return cls(below_validation=below[0], below_test=below[1], seed=seed)
+        return cls(random_cuts(num_rows, split, seed), seed)
 
     def of(self, table: pa.Table | None, first: int, rows: int) -> np.ndarray:
         """By the rows' numbers."""
-        hashes_N = mix64(np.arange(first, first + rows, dtype=np.uint64), self.seed)
-        part_N = np.zeros(rows, np.int8)
-        part_N[hashes_N < np.uint64(self.below_test)] = 2
-        part_N[hashes_N < np.uint64(self.below_validation)] = 1
-        return part_N
+        return random_parts(first, rows, self.cuts, self.seed)
 
 
 @dataclass(frozen=True)

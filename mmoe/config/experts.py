@@ -19,26 +19,30 @@ class ExpertConfig(HasKinds):
 
         def __init__(self, **keys: Any) -> None: ...
 
+    count: int | None = Field(
+        default=None, ge=1, description="under model.experts: how many such experts there are"
+    )
+
     # Whether all experts are made at once: what implements the kind then takes their number first,
     # and returns a pool
     makes_pools: ClassVar[bool] = False
 
     @property
     def uses_batch(self) -> bool:
-        """Whether, in training, a row's result depends on which other rows its expert got."""
+        """Whether, in training, a row's result depends on its expert's other rows."""
         return False
 
     @property
     def title(self) -> str:
-        """What a report calls it."""
+        """Name of it in a report."""
         return self.kind
 
     def keywords(self) -> dict[str, Any]:
-        """What it is built with, beside the width of its input."""
-        return {key: value for key, value in self if key != "kind"}
+        """Returns what it is built with, beside the width of its input."""
+        return {key: value for key, value in self if key not in ("kind", "count")}
 
     def narrow(self) -> "ExpertConfig":
-        """The same, as small as can be: for a network that is asked for its names alone."""
+        """Returns the same, as small as can be: for a network asked for its names alone."""
         return self
 
 
@@ -62,21 +66,21 @@ class MLPExpertConfig(ExpertConfig):
 
     @property
     def uses_batch(self) -> bool:
-        """Norm `batch` looks at the other rows."""
+        """Whether its norm is `batch`, which looks at the other rows."""
         return self.norm == "batch"
 
     @property
     def title(self) -> str:
-        """Its widths."""
+        """Its widths, for a report."""
         return "-".join(map(str, self.hidden))
 
     def keywords(self) -> dict[str, Any]:
-        """As the pool takes them, where no activation is None."""
+        """Returns what its pool is built with, where no activation is None."""
         last = None if self.output_activation == "none" else self.output_activation
         return super().keywords() | {"output_activation": last}
 
     def narrow(self) -> "MLPExpertConfig":
-        """One unit."""
+        """Returns the same with one unit."""
         return self.model_copy(update={"hidden": [1]})
 
 
@@ -91,15 +95,15 @@ class TowerConfig(HasKinds):
 
     @property
     def title(self) -> str:
-        """What a report calls it."""
+        """Name of it in a report."""
         return f"{self.kind} tower"
 
     def keywords(self) -> dict[str, Any]:
-        """What it is built with, beside the width of its input."""
+        """Returns what it is built with, beside the width of its input."""
         return {key: value for key, value in self if key != "kind"}
 
     def narrow(self) -> "TowerConfig":
-        """The same, as small as can be."""
+        """Returns the same, as small as can be."""
         return self
 
 
@@ -113,12 +117,12 @@ class MLPTowerConfig(TowerConfig):
 
     @property
     def title(self) -> str:
-        """Its widths."""
+        """Its widths, for a report."""
         widths = "-".join(map(str, self.hidden))
         return f"tower {widths}" if widths else "linear tower"
 
     def narrow(self) -> "MLPTowerConfig":
-        """One unit."""
+        """Returns the same with one unit."""
         return self.model_copy(update={"hidden": [1]})
 
 

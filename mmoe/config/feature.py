@@ -1,4 +1,4 @@
-"""What a run asks of a feature of any kind."""
+"""`Feature`: what a run asks of a feature of any kind."""
 
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -7,7 +7,7 @@ from mmoe.config.kinds import HasKinds
 
 
 class Feature(HasKinds):
-    """What a run asks of a feature of any kind; a kind says what is otherwise with it."""
+    """What a run asks of a feature of any kind; a kind overrides what differs."""
 
     if TYPE_CHECKING:  # every kind has them, each at its place in the run's files
         kind: Any
@@ -18,7 +18,7 @@ class Feature(HasKinds):
 
     @property
     def source_columns(self) -> list[str]:
-        """All columns it is read from."""
+        """Names of all columns that it is read from."""
         raise NotImplementedError
 
     @property
@@ -28,13 +28,13 @@ class Feature(HasKinds):
 
     @property
     def table_names(self) -> list[str]:
-        """The embedding tables that it looks up."""
+        """Names of the embedding tables that it looks up."""
         return self.derived_names
 
     @property
     def id_columns(self) -> int:
-        """Of how many columns one of its ids is made."""
+        """Number of columns that one of its ids is made of."""
         return 1
 
     def check_tables(self, shared: Collection[str]) -> None:
-        """Raises a ValueError where it does not go with the tables under `tables`."""
+        """Refuses tables under `tables` that it does not go with."""

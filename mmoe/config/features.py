@@ -147,12 +147,12 @@ class NumericFeature(Feature):
 
     @property
     def source_column(self) -> str:
-        """The column it is read from."""
+        """Name of the column that it is read from."""
         return self.column or self.name
 
     @property
     def source_columns(self) -> list[str]:
-        """All columns it is read from."""
+        """Names of all columns that it is read from."""
         return [self.source_column]
 
     @property
@@ -167,23 +167,23 @@ class NumericFeature(Feature):
 
 
 class IdFeature(TableSettings, Feature):
-    """What features have in common that look ids up: a table of their own, or a shared one."""
+    """Base of features that look ids up: in a table of their own, or a shared one."""
 
     name: Name = Field(description=_NAME)
     table: Name | None = Field(default=None, description="a table of `tables` to share")
 
     @property
     def table_name(self) -> str:
-        """The table that is looked up."""
+        """Name of the table that is looked up."""
         return self.table or self.name
 
     @property
     def table_names(self) -> list[str]:
-        """That table."""
+        """Names of the tables that are looked up: one."""
         return [self.table_name]
 
     def check_tables(self, shared: Collection[str]) -> None:
-        """Its shared table is under `tables`, and a table of its own is not."""
+        """Refuses a shared table that is not under `tables`, and an own one that is."""
         if self.table is not None and self.table not in shared:
             raise ValueError(
                 f"feature {self.name!r} names the table {self.table!r}, which is not "
@@ -221,12 +221,12 @@ class CategoricalFeature(IdFeature):
 
     @property
     def source_column(self) -> str:
-        """The column it is read from."""
+        """Name of the column that it is read from."""
         return self.column or self.name
 
     @property
     def source_columns(self) -> list[str]:
-        """All columns it is read from."""
+        """Names of all columns that it is read from."""
         return [self.source_column]
 
 
@@ -260,12 +260,12 @@ class ListFeature(CategoricalFeature):
 
     @property
     def weighted(self) -> bool:
-        """Has every id a weight?"""
+        """Whether every id has a weight."""
         return self.weights is not None or self.weight_separator is not None
 
     @property
     def source_columns(self) -> list[str]:
-        """The column of ids, and that of weights."""
+        """Names of the column of ids, and of that of weights."""
         return [self.source_column, *([self.weights] if self.weights is not None else [])]
 
     @model_validator(mode="after")
@@ -303,12 +303,12 @@ class CrossFeature(IdFeature):
 
     @property
     def source_columns(self) -> list[str]:
-        """All columns it is read from."""
+        """Names of all columns that it is read from."""
         return self.columns
 
     @property
     def id_columns(self) -> int:
-        """All of them."""
+        """Number of columns that one of its ids is made of: all."""
         return len(self.columns)
 
     @model_validator(mode="after")

@@ -20,16 +20,16 @@ class GateConfig(HasKinds):
 
     @property
     def picks(self) -> int | None:
-        """How many experts a gate picks for one sample; None: it weighs all of them."""
+        """Number of experts that a gate picks for one sample; None: it weighs all."""
         return None
 
     @property
     def title(self) -> str:
-        """What a report calls it."""
+        """Name of it in a report."""
         return self.kind if self.picks is None else f"{self.kind} top-{self.picks}"
 
     def keywords(self) -> dict[str, Any]:
-        """What its gate is built with, beside sizes; keys left at null have the gate's defaults."""
+        """Returns what its gate is built with, beside sizes; null is the gate's default."""
         return {key: value for key, value in self if key != "kind" and value is not None}
 
 
@@ -76,7 +76,7 @@ class SoftmaxGateConfig(_ReadingGateConfig):
     kind: Literal["softmax"] = "softmax"
 
     def refuse(self, key: str, value: Any, kinds: list[str]) -> None:
-        """A k of 2 was the default in configs written before there were other kinds."""
+        """Refuses keys of other kinds, but a k of 2, the default of old configs."""
         if key != "k":
             super().refuse(key, value, kinds)
         elif value != 2:
@@ -95,7 +95,7 @@ class TopKGateConfig(_PickingGateConfig):
 
     @property
     def title(self) -> str:
-        """What a report calls it."""
+        """Name of it in a report."""
         return f"top-{self.picks}"
 
 
@@ -108,7 +108,7 @@ class NoisyTopKGateConfig(_PickingGateConfig):
 
     @property
     def title(self) -> str:
-        """What a report calls it."""
+        """Name of it in a report."""
         return f"noisy top-{self.picks}"
 
 
@@ -129,12 +129,12 @@ class SwitchGateConfig(_FixedPicksConfig):
 
     @property
     def picks(self) -> int:
-        """One."""
+        """Number of experts that it picks: one."""
         return 1
 
     @property
     def title(self) -> str:
-        """What a report calls it."""
+        """Name of it in a report."""
         return "Switch"
 
 
@@ -145,12 +145,12 @@ class GShardGateConfig(_FixedPicksConfig):
 
     @property
     def picks(self) -> int:
-        """Two."""
+        """Number of experts that it picks: two."""
         return 2
 
     @property
     def title(self) -> str:
-        """What a report calls it."""
+        """Name of it in a report."""
         return "GShard"
 
 
@@ -183,7 +183,7 @@ class DSelectKGateConfig(_PickingGateConfig):
 
     @property
     def title(self) -> str:
-        """What a report calls it."""
+        """Name of it in a report."""
         return f"DSelect-{self.picks}"
 
     @model_validator(mode="after")
@@ -206,11 +206,11 @@ class StaticGateConfig(LearnedGateConfig):
 
     @property
     def picks(self) -> int | None:
-        """All, if nothing else is said."""
+        """Number of experts that it picks; None: all, if nothing else is said."""
         return self.k
 
     def refuse(self, key: str, value: Any, kinds: list[str]) -> None:
-        """It has no input that a layer could read."""
+        """Refuses keys of other kinds, and layers: it has no input to read."""
         if key == "hidden":
             raise ValueError(_READS_NOTHING)
         super().refuse(key, value, kinds)

@@ -23,7 +23,7 @@ def _is_noun(section: type) -> bool:
 
 
 class HasKinds(Strict):
-    """A section that has kinds: its direct subclasses stand for a noun, theirs for its kinds.
+    """Base of a section with kinds: its direct subclasses are nouns, theirs the kinds.
 
     As the type of a field the noun's class takes whatever kinds there are when a value comes;
     called, it gives a section of the class of the kind asked for.
@@ -78,7 +78,7 @@ class HasKinds(Strict):
         return section
 
     def refuse(self, key: str, value: Any, kinds: list[str]) -> None:
-        """Raises a ValueError: `key` belongs to other kinds, and does not have its default."""
+        """Refuses `key`, whose value is no default: it belongs to other kinds."""
         kind = getattr(self, self.registry.key)
         raise ValueError(
             f"{key} goes with {self.registry.key} {' or '.join(kinds)}, but {self.registry.key} is "
@@ -90,7 +90,7 @@ Noun = TypeVar("Noun", bound=HasKinds)
 
 
 class Kinds(Generic[Noun]):
-    """From the name of a kind to its config class and to what it is implemented by.
+    """Registry of a noun's kinds: name → config class, and what it is implemented by.
 
     Args:
         noun: What they are kinds of, for messages.
@@ -149,20 +149,22 @@ class Kinds(Generic[Noun]):
 
     def knows(self, kind: Any) -> bool:
         """Returns whether there is such a kind; one that is not known may be an installed one."""
-        if isinstance(kind, str) and kind not in self._classes:
+        if not isinstance(kind, str):
+            return False
+        if kind not in self._classes:
             load_installed()
         return kind in self._classes
 
     def names(self) -> list[str]:
-        """All kinds, in the order in which they came."""
+        """Lists all kinds, in the order in which they came."""
         return list(self._classes)
 
     def classes(self) -> list[type[Noun]]:
-        """Their config classes."""
+        """Lists their config classes."""
         return list(self._classes.values())
 
     def config_class(self, kind: str) -> type[Noun]:
-        """What a section of a kind holds.
+        """Returns the class of a kind's section.
 
         Raises:
             ValueError: There is no such kind.
@@ -171,7 +173,7 @@ class Kinds(Generic[Noun]):
         return self._classes[kind]
 
     def implementation(self, config: Noun | str) -> Any:
-        """What builds a kind, of which a section or the name is given.
+        """Returns what builds a kind, of which a section or the name is given.
 
         Raises:
             ValueError: There is no such kind.
@@ -185,7 +187,7 @@ class Kinds(Generic[Noun]):
         return found
 
     def keys_of(self, own: type[Noun]) -> dict[str, list[str]]:
-        """The keys that kinds have and the class `own` has not, each with its kinds."""
+        """Returns the keys that kinds have and the class `own` has not, each with its kinds."""
         found: dict[str, list[str]] = {}
         for kind, other in self._classes.items():
             for key in other.model_fields:
@@ -194,7 +196,7 @@ class Kinds(Generic[Noun]):
         return found
 
     def validate(self, value: Any) -> Noun:
-        """A section out of a mapping, or the section that came.
+        """Makes a section out of a mapping; returns the section that came.
 
         Raises:
             ValidationError: As pydantic's unions raise it; where a kind need not be named, as a
@@ -211,13 +213,13 @@ class Kinds(Generic[Noun]):
         return self.class_of(value).model_validate(value)
 
     def class_of(self, section: Mapping[str, Any]) -> type[Noun]:
-        """The class of the kind that a raw section names.
+        """Returns the class of the kind that a raw section names.
 
         Raises:
             ValidationError: It names none that there is.
         """
         kind = section.get(self.key, self.default)
-        if isinstance(kind, str) and self.knows(kind):
+        if self.knows(kind):
             return self._classes[kind]
         context = {"expected": _alternatives(self._classes)}
         wrong = {"type": "literal_error", "loc": (self.key,), "input": kind, "ctx": context}
@@ -241,7 +243,7 @@ class Kinds(Generic[Noun]):
 
 
 class OneOf:
-    """In an annotation: the name of something that there is when a value comes.
+    """Annotation: the name of something that exists when a value comes.
 
     A wrong one is refused as by `Literal`.
 
@@ -273,7 +275,7 @@ class OneOf:
 
 
 def kinds_of(annotation: Any) -> "Kinds[Any] | None":
-    """The kinds of a noun whose class it is, or None.
+    """Returns the kinds of a noun whose class it is, or None.
 
     Example:
         >>> from mmoe.config import Feature, NumericFeature

@@ -11,7 +11,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from mmoe.config.bounded_yaml import BoundedLoader, RepeatsTooMuchError
-from mmoe.config.kinds import kinds_of
+from mmoe.config.kinds import HasKinds, kinds_of
 from mmoe.config.run import RunConfig
 from mmoe.plugins import MODULE_NAME, import_for_run, import_modules
 
@@ -120,14 +120,14 @@ def _is_module(name: object) -> bool:
 
 
 def dump_config(config: RunConfig) -> str:
-    """The config as YAML, every default spelled out, so that it reads back the same."""
+    """Writes the config as YAML, every default spelled out, so that it reads back the same."""
     out = io.StringIO()
     yaml.safe_dump(config.model_dump(mode="json"), out, sort_keys=False, allow_unicode=True)
     return out.getvalue()
 
 
 def set_values(raw: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
-    """A copy of `raw` with `key.path=value` assignments made.
+    """Returns a copy of `raw` with `key.path=value` assignments made.
 
     Items of a list are named by number or by name: `tasks.0.weight=2`, `tasks.click.weight=2`.
     """
@@ -217,7 +217,7 @@ def _wrong_kind(where: str, problem: Any) -> str:
 
 
 def _hint(error: ValidationError, imports: Any) -> str:
-    """Where a kind is not known, and is no misspelt one: its module may not have been imported."""
+    """Where a kind is not known, and is none misspelt: its module may not have been imported."""
     problem = _first_problem(error)
     context = problem.get("ctx", {})
     if problem["type"] == "union_tag_invalid":
@@ -227,14 +227,20 @@ def _hint(error: ValidationError, imports: Any) -> str:
         kind, known = problem["input"], context["expected"]
     else:
         return ""
-    if not isinstance(kind, str) or difflib.get_close_matches(
-        kind, re.findall(r"'([^']*)'", known), n=1
-    ):
+    if not isinstance(kind, str) or _is_meant_for_another(kind, re.findall(r"'([^']*)'", known)):
         return ""
     imported = f"imported: {', '.join(imports)}" if imports else "none is imported"
     return (
         f"; a kind of one's own needs its module under `imports`, or --import MODULE ({imported})"
     )
+
+
+def _is_meant_for_another(kind: str, known: list[str]) -> bool:
+    """Close to a known kind, the beginning of one, or that of another noun."""
+    nouns = [noun for noun in HasKinds.__subclasses__() if "registry" in vars(noun)]
+    elsewhere = {other for noun in nouns for other in noun.registry.names()}
+    begins = any(name.startswith(kind) for name in known)
+    return begins or kind in elsewhere or bool(difflib.get_close_matches(kind, known, n=1))
 
 
 def _first_problem(error: ValidationError) -> Any:

@@ -1,5 +1,6 @@
 """The network: which model, and its sizes. A kind is a class, and a line in `MODELS`."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
@@ -41,6 +42,7 @@ class ModelConfig(HasKinds):
 
     title: ClassVar[str] = ""  # what a report calls the model; default: its kind
     has_gates: ClassVar[bool] = True  # whether tasks weigh experts
+    has_one_pool: ClassVar[bool] = True  # whether num_experts, or experts, says what there is
 
     kind: Any = Field(description="which experts there are, and which gates see them")
     embedding_dim: int = Field(
@@ -56,6 +58,12 @@ class ModelConfig(HasKinds):
     task_experts: int = Field(default=2, ge=1, description="cgc, ple: own experts of each task")
     levels: int = Field(default=2, ge=1, le=16, description="ple: extraction levels")
     expert: ExpertConfig = Field(default=ExpertConfig(), description="every expert")
+    experts: list[ExpertConfig] | None = Field(
+        default=None,
+        min_length=1,
+        description="mmoe, omoe, esmm: experts of several kinds in one pool, each kind with its "
+        "count; num_experts and expert are then left out",
+    )
     gate: GateConfig = Field(default=GateConfig(), description="every gate")
     tower: TowerConfig = Field(default=TowerConfig(), description="the head of every task")
     capacity: CapacityConfig | None = Field(
@@ -71,24 +79,72 @@ class ModelConfig(HasKinds):
 
     @property
     def depth(self) -> int:
-        """How many levels of experts follow one another."""
+        """Number of levels of experts that follow one another."""
         return 1
 
     @property
     def visible_experts(self) -> int:
-        """How many experts a task's gate sees."""
+        """Number of experts that a task's gate sees."""
         return self.num_experts
 
     @property
     def pool_title(self) -> str:
-        """What a report says of its experts."""
+        """Returns what a report says of its experts."""
         return f"{self.num_experts} expert{'s' * (self.num_experts > 1)}"
+
+    @property
+    def expert_kinds(self) -> list[tuple[ExpertConfig, int | None]]:
+        """What experts there are, and how many of each; None: as many as a level has."""
+        return [(expert, expert.count) for expert in self.experts or [self.expert]]
+
+    @property
+    def experts_title(self) -> str:
+        """What a report calls them."""
+        kinds = [f"{n} × {expert.title}" if n else expert.title for expert, n in self.expert_kinds]
+        return " and ".join(kinds)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _experts_are_counted(cls, raw: Any) -> Any:
+        if not isinstance(raw, Mapping) or "num_experts" in raw:
+            return raw
+        counts = _counts(raw.get("experts"))
+        return {**raw, "num_experts": sum(counts)} if counts else raw
+
+    @model_validator(mode="after")
+    def _experts_are_said_once(self) -> "ModelConfig":
+        if self.expert.count is not None:
+            raise ValueError(
+                f"expert.count is {self.expert.count}, but expert says what every expert is; set "
+                "num_experts, or list kinds of experts under experts"
+            )
+        if self.experts is not None:
+            self._check_experts(self.experts)
+        return self
+
+    def _check_experts(self, experts: list[ExpertConfig]) -> None:
+        for i, expert in enumerate(experts):
+            if expert.count is None:
+                raise ValueError(f"experts.{i}.count is missing: how many such experts; add it")
+        total = sum(expert.count or 0 for expert in experts)
+        if not self.has_one_pool:
+            raise ValueError(
+                f"experts lists kinds of experts for one pool, which kind {self.kind} has not; "
+                "remove it, or set kind: mmoe, omoe or esmm"
+            )
+        if self.num_experts != total:
+            raise ValueError(
+                f"num_experts is {self.num_experts}, but the counts under experts add up to "
+                f"{total}; remove num_experts"
+            )
+        if self.expert != ExpertConfig():
+            raise ValueError("expert and experts both say what experts are; remove one of them")
 
     @model_validator(mode="after")
     def _execution_is_possible(self) -> "ModelConfig":
         if self.execution == "padded" and self.capacity is None:
             raise ValueError("execution is padded, which needs a capacity; set capacity or auto")
-        if self.execution == "padded" and self.expert.uses_batch:
+        if self.execution == "padded" and any(e.uses_batch for e, _ in self.expert_kinds):
             raise ValueError(
                 "execution is padded, whose rows of zeros expert.norm batch would count; set "
                 "execution to auto"
@@ -106,6 +162,17 @@ class ModelConfig(HasKinds):
         return self
 
 
+def _counts(experts: Any) -> list[int]:
+    """Of a raw list; none where one cannot be told, for the errors of its own."""
+    if not isinstance(experts, list | tuple):
+        return []
+    if not all(isinstance(expert, Mapping | ExpertConfig) for expert in experts):
+        return []
+    counts = [e.get("count") if isinstance(e, Mapping) else e.count for e in experts]
+    whole = [count for count in counts if isinstance(count, int) and count > 0]
+    return whole if len(whole) == len(counts) else []
+
+
 class MMoEConfig(ModelConfig):
     """Every task has a gate of its own over one pool of experts."""
 
@@ -117,17 +184,18 @@ class SharedBottomConfig(ModelConfig):
     """One network for all tasks."""
 
     title: ClassVar[str] = "Shared-Bottom"
+    has_one_pool: ClassVar[bool] = False
     has_gates: ClassVar[bool] = False
     kind: Literal["shared_bottom"] = "shared_bottom"
 
     @property
     def visible_experts(self) -> int:
-        """The network."""
+        """Number of experts that a task's gate sees: the network."""
         return 1
 
     @property
     def pool_title(self) -> str:
-        """What a report says of its experts."""
+        """Returns what a report says of its experts."""
         return "1 shared network"
 
 
@@ -135,17 +203,18 @@ class SingleTaskConfig(ModelConfig):
     """A network for each task."""
 
     title: ClassVar[str] = "Single-task"
+    has_one_pool: ClassVar[bool] = False
     has_gates: ClassVar[bool] = False
     kind: Literal["single_task"] = "single_task"
 
     @property
     def visible_experts(self) -> int:
-        """Its network."""
+        """Number of experts that a task's gate sees: its network."""
         return 1
 
     @property
     def pool_title(self) -> str:
-        """What a report says of its experts."""
+        """Returns what a report says of its experts."""
         return "1 network a task"
 
 
@@ -160,16 +229,17 @@ class CGCConfig(ModelConfig):
     """Own experts of each task beside shared ones."""
 
     title: ClassVar[str] = "CGC"
+    has_one_pool: ClassVar[bool] = False
     kind: Literal["cgc"] = "cgc"
 
     @property
     def visible_experts(self) -> int:
-        """A task's own and the shared ones."""
+        """Number of experts that a task's gate sees: its own and the shared ones."""
         return self.shared_experts + self.task_experts
 
     @property
     def pool_title(self) -> str:
-        """What a report says of its experts."""
+        """Returns what a report says of its experts."""
         return f"{self.shared_experts} shared + {self.task_experts} own experts a task"
 
 
@@ -181,12 +251,12 @@ class PLEConfig(CGCConfig):
 
     @property
     def depth(self) -> int:
-        """As many as were asked for."""
+        """Number of levels, as many as were asked for."""
         return self.levels
 
     @property
     def pool_title(self) -> str:
-        """What a report says of its experts."""
+        """Returns what a report says of its experts."""
         return f"{self.levels} levels of {super().pool_title}"
 
 

@@ -80,11 +80,11 @@ class EmbeddingOptimizerConfig(HasKinds):
         def __init__(self, **keys: Any) -> None: ...
 
     def keywords(self) -> dict[str, Any]:
-        """What the rule of its steps is built with; the rate is each table's own."""
+        """Returns what the rule of its steps is built with; not the rate."""
         return {key: value for key, value in self if key not in ("kind", "learning_rate")}
 
     def refuse(self, key: str, value: Any, kinds: list[str]) -> None:
-        """Such an optimizer has no such key."""
+        """Refuses a key that such an optimizer has not."""
         raise ValueError(
             f"{key} is {value}, but kind {self.kind} has none; remove it, or set kind: "
             f"{' or '.join(kinds)}"

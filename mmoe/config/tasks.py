@@ -47,7 +47,7 @@ class TaskConfig(HasKinds):
 
     @property
     def monitored(self) -> list[str]:
-        """The metrics of it that can choose the best checkpoint."""
+        """Names of its metrics that can choose the best checkpoint."""
         return [*kind_of(self.kind).monitored, *(metric.kind for metric in self.metrics)]
 
     @model_validator(mode="after")

@@ -4,10 +4,12 @@ Works on plain tensors and needs nothing of the rest of the library but `mmoe.op
 """
 
 from mmoe.mixture.execution import Execution, Work, choose_execution
+from mmoe.mixture.experts.mixed import MixedExperts
 from mmoe.mixture.experts.mlp import MLP
 from mmoe.mixture.experts.mlp_experts import MLPExperts, mlp_experts
 from mmoe.mixture.experts.no_experts import NoExperts
 from mmoe.mixture.experts.pool import ExpertPool, Pool
+from mmoe.mixture.experts.stacked import StackedExperts
 from mmoe.mixture.gates import (
     CosineGate,
     DSelectKGate,
@@ -51,6 +53,7 @@ __all__ = [
     "LoadReport",
     "LocalDispatcher",
     "MLPExperts",
+    "MixedExperts",
     "MixtureOutput",
     "MixtureStatistics",
     "MoE",
@@ -62,6 +65,7 @@ __all__ = [
     "PoolTraits",
     "SigmoidGate",
     "SoftmaxGate",
+    "StackedExperts",
     "StaticGate",
     "SwitchGate",
     "TopKGate",

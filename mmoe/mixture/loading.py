@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from mmoe.mixture.experts.pool import ExpertPool, Pool
 from mmoe.mixture.gates import DSelectKGate
 from mmoe.mixture.multi_gate import MultiGateMixture
-from mmoe.mixture.traits import KnowsExpertTensors
+from mmoe.mixture.traits import KnowsExpertRanges, KnowsExpertTensors
 
 NewExperts = Literal["fresh", "copy"]
 
@@ -88,6 +88,8 @@ def load_experts(
     if new_experts not in ("fresh", "copy"):
         raise ValueError(f"new_experts: expected fresh or copy, got {new_experts!r}")
     prefix, pool = _pool_of(layer)
+    if isinstance(pool, KnowsExpertRanges):
+        raise ValueError("layer: expected experts of one kind, got a pool of several kinds")
     before, after = _experts_in(state, prefix, pool), len(pool)
     sources = _check_sources(sources, before, after)
     fresh = [e for e, old in enumerate(sources) if old is None]
@@ -216,6 +218,26 @@ def expert_dims(layer: nn.Module) -> dict[str, int | None]:
             for tensor in tensors:
                 result.setdefault(f"{name}.{tensor}", module.expert_tensors.get(tensor))
     return result
+
+
+def expert_ranges(layer: nn.Module) -> dict[str, range]:
+    """Of which experts a tensor has entries, where it does not have one for all.
+
+    Example:
+        >>> import torch
+        >>> from mmoe.mixture import MixedExperts, MLPExperts, MoE, StackedExperts
+        >>> from mmoe.mixture.loading import expert_ranges
+        >>> mine = StackedExperts([torch.nn.Linear(4, 4) for _ in range(2)])
+        >>> ranges = expert_ranges(MoE(4, MixedExperts([MLPExperts(3, 4, [4]), mine])))
+        >>> ranges["mixture.experts.pools.1.stacked.weight"]
+        range(3, 5)
+    """
+    return {
+        f"{name}.{tensor}": experts
+        for name, module in layer.named_modules()
+        if isinstance(module, KnowsExpertRanges)
+        for tensor, experts in module.expert_ranges.items()
+    }
 
 
 def _guess(

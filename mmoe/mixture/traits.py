@@ -67,6 +67,16 @@ class KnowsExpertTensors(Protocol):
         ...
 
 
+@runtime_checkable
+class KnowsExpertRanges(Protocol):
+    """A pool of which some tensors belong to some of the experts."""
+
+    @property
+    def expert_ranges(self) -> Mapping[str, range]:
+        """By the names of its tensors: of which experts each has entries."""
+        ...
+
+
 Traits = TypeVar("Traits", PoolTraits, GateTraits, DispatcherTraits)
 
 

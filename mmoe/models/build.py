@@ -1,4 +1,4 @@
-"""From a config and a fitted encoder to a model."""
+"""Builds a model of a config and a fitted encoder."""
 
 from collections.abc import Mapping
 from typing import cast
@@ -25,7 +25,7 @@ def build_ranker(
     *,
     table_precision: ScoringPrecision | Mapping[str, RowPrecision] | None = None,
 ) -> Ranker:
-    """Embeddings, mixture and towers of a run, freshly initialised.
+    """Builds the embeddings, mixture and towers of a run, freshly initialised.
 
     The dense weights come from torch's global generator (seed it first, alike on all ranks); the
     tables from `config.seed`. Both are drawn on the CPU, so they are the same on every device.

@@ -11,7 +11,7 @@ from mmoe.models.ple import build_ple
 def build_cgc(
     model: ModelConfig, input_dim: int, task_names: Sequence[str], layout: Layout = ONE_PROCESS
 ) -> MixtureNetwork:
-    """Customized gate control: `logit_t = tower_t(Σ_{e ∈ own_t ∪ shared} g_t(x)_e · expert_e(x))`.
+    """Builds CGC: `logit_t = tower_t(Σ_{e ∈ own_t ∪ shared} g_t(x)_e · expert_e(x))`.
 
     Source: Tang et al., "Progressive layered extraction (PLE)" (RecSys 2020), equations 1 to 3.
     """

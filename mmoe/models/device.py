@@ -1,4 +1,4 @@
-"""Where a model computes: the one place that turns `auto | cpu | cuda` into a device."""
+"""Chooses where a model computes: the one place that turns `auto | cpu | cuda` into a device."""
 
 from typing import Literal
 
@@ -12,7 +12,7 @@ from mmoe.parallel.launch.launcher import local_rank, local_ranks
 def resolve_device(
     asked: DeviceKind = "auto", backend: Literal["auto", "torchrec", "plain"] = "auto"
 ) -> torch.device:
-    """The device that was asked for, or the best there is.
+    """Returns the device that was asked for, or the best there is.
 
     Args:
         asked: `auto` takes a GPU where the model can run on it, else the CPU.
@@ -44,7 +44,7 @@ def resolve_device(
 
 
 def describe_device(device: torch.device) -> str:
-    """For people: `cpu`, or `cuda:0 (NVIDIA H100)`."""
+    """Returns a device's name for people: `cpu`, or `cuda:0 (NVIDIA H100)`."""
     if device.type != "cuda":
         return str(device)
     return f"{device} ({torch.cuda.get_device_name(device)})"

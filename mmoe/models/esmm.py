@@ -11,7 +11,7 @@ from mmoe.models.network import MixtureNetwork
 def build_esmm(
     model: ModelConfig, input_dim: int, task_names: Sequence[str], layout: Layout = ONE_PROCESS
 ) -> MixtureNetwork:
-    """Two towers over an MMoE: `P(event) = σ(a)`, `P(consequence | event) = σ(b)`.
+    """Builds ESMM, two towers over an MMoE: `P(event) = σ(a)`, `P(consequence | event) = σ(b)`.
 
     The network is MMoE's; the loss makes the difference: the second task is trained as one of kind
     entire_space (`mmoe.tasks.kinds`), by which any other model can be trained too.

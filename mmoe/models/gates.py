@@ -1,4 +1,4 @@
-"""From the `gate` section of a `ModelConfig` to a gate module."""
+"""Builds a gate of the `gate` section of a `ModelConfig`."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ def build_gate(
     num_experts: int,
     ranks: RankSums = ONE_RANK,
 ) -> nn.Module:
-    """The gates that `model.gate` asks for; their losses are those of all `ranks`' rows.
+    """Builds the gates that `model.gate` asks for; losses are those of all `ranks`' rows.
 
     What implements their kind is called with the three sizes and the section's keys; where these
     are the options of learned gates, `ranks` is among them.
@@ -36,12 +36,12 @@ def build_gate(
 
 
 def static_gate(input_dim: int, num_gates: int, num_experts: int, **keywords: Any) -> StaticGate:
-    """It reads no input."""
+    """Builds a static gate, which reads no input."""
     return StaticGate(num_gates, num_experts, **keywords)
 
 
 def dselect_k_gate(
     input_dim: int, num_gates: int, num_experts: int, *, per_sample: bool, **keywords: Any
 ) -> DSelectKGate:
-    """It reads none where tasks choose once for all samples."""
+    """Builds a DSelect-k gate, which reads no input where tasks choose once for all samples."""
     return DSelectKGate(input_dim if per_sample else None, num_gates, num_experts, **keywords)

@@ -1,4 +1,4 @@
-"""What the network reads: numbers and embeddings side by side, in the type that it computes in."""
+"""Joins what the network reads: numbers and embeddings side by side, in its type."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def join_inputs(dense_BF: Tensor, x_BD: Tensor) -> Tensor:
-    """`[dense, x]`, under bfloat16 autocast in bfloat16.
+    """Returns `[dense, x]`, under bfloat16 autocast in bfloat16.
 
     Experts and gates would each cast it otherwise, and `cat` would write it once more: with 3,000
     columns these copies took as long as the gates.

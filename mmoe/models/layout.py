@@ -12,7 +12,7 @@ from mmoe.parallel import AllReduceSums, rank, world_size
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """Who holds what of a network; towers and gates are on every rank.
+    """How a network lies over ranks: who holds which experts; towers and gates are on all.
 
     Attributes:
         world_size: W.
@@ -34,7 +34,7 @@ ONE_PROCESS = Layout()
 
 
 def choose_layout(model: ModelConfig, parallel: ParallelConfig | None) -> Layout:
-    """The layout over the ranks of the process group; on one rank, or none, it is one process's.
+    """Returns the layout over the ranks of the process group, or of one process.
 
     Args:
         model: Its gates decide what `experts: auto` means.
@@ -59,7 +59,7 @@ def choose_layout(model: ModelConfig, parallel: ParallelConfig | None) -> Layout
 
 
 def experts_are_spread(model: ModelConfig, parallel: ParallelConfig) -> bool:
-    """Whether each rank of several holds some of the experts.
+    """Returns whether each rank of several holds some of the experts.
 
     With `experts: auto` they are where the gates pick. Where every gate reads every expert, each
     row would travel to every rank; adding up gradients sends less, but for very large experts.

@@ -1,4 +1,4 @@
-"""The part that all models share: levels of mixtures, then a tower per task."""
+"""The network that all models share: levels of mixtures, then a tower per task."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -5,20 +5,20 @@ from collections.abc import Sequence
 from mmoe.config.model import ModelConfig
 from mmoe.models.layout import ONE_PROCESS, Layout
 from mmoe.models.network import Level, MixtureNetwork
-from mmoe.models.parts import build_mixture, build_towers, numbered
+from mmoe.models.parts import build_mixture, build_towers, pool_names
 
 
 def build_omoe(
     model: ModelConfig, input_dim: int, task_names: Sequence[str], layout: Layout = ONE_PROCESS
 ) -> MixtureNetwork:
-    """`logit_t = tower_t(Σ_e softmax(W x)_e · expert_e(x))`: MMoE whose tasks share one gate.
+    """Builds OMoE, MMoE with one gate for all tasks: `logit_t = tower_t(Σ_e g(x)_e · expert_e(x))`.
 
     Source: Ma et al., "Modeling task relationships in multi-task learning with multi-gate
         mixture-of-experts" (KDD 2018), section 4.1.
     """
     mixture = build_mixture(model, layout, input_dim, 1, model.num_experts)
     return MixtureNetwork(
-        [Level(mixture, ["all tasks"], numbered("expert", model.num_experts))],
+        [Level(mixture, ["all tasks"], pool_names(model))],
         build_towers(model, len(task_names), mixture.output_dim),
         [0] * len(task_names),
         input_dropout=model.input_dropout,

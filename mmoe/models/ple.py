@@ -18,7 +18,7 @@ def build_ple(
     layout: Layout = ONE_PROCESS,
     levels: int | None = None,
 ) -> MixtureNetwork:
-    """Progressive layered extraction: `levels` (default `model.levels`) stacked mixtures.
+    """Builds progressive layered extraction: `levels` (default `model.levels`) of mixtures.
 
     On every level task t has `task_experts` of its own, and `shared_experts` belong to all. Gate t
     mixes its own and the shared ones; every level but the last has a shared gate that mixes all of

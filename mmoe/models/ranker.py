@@ -11,7 +11,7 @@ from mmoe.models.network import NetworkOutput
 
 
 class Ranker(nn.Module):
-    """`logits = network([dense, embeddings(ids)])`.
+    """Embeddings and a network: `logits = network([dense, embeddings(ids)])`.
 
     Under autocast only the network runs in the narrow type: lookups stay as they are, and logits
     come back in fp32.
@@ -43,13 +43,13 @@ class Ranker(nn.Module):
 
     @property
     def tables(self) -> EmbeddingBackend:
-        """The embeddings, by what they offer beside lookups: weights, optimizer, learning rate."""
+        """Embeddings, by what they offer beside lookups: weights, optimizer, learning rate."""
         assert self.embeddings is not None, "this ranker was built without embeddings"
         return cast(EmbeddingBackend, self.embeddings)
 
     @property
     def device(self) -> torch.device:
-        """Where it computes; batches have to be there."""
+        """Device where it computes; batches have to be there."""
         return next(self.network.parameters()).device
 
     def forward(
@@ -81,7 +81,7 @@ class Ranker(nn.Module):
     def look_up(
         self, values: Tensor, lengths: Tensor, id_weights: Tensor | None = None
     ) -> Tensor | None:
-        """The embeddings `x_BD`, fp32, or None where no feature has ids."""
+        """Looks up the embeddings `x_BD`, fp32; None where no feature has ids."""
         if self.embeddings is None or self.embeddings.output_dim == 0:
             return None
         with torch.autocast(values.device.type, enabled=False):
@@ -91,7 +91,7 @@ class Ranker(nn.Module):
     def mix(
         self, dense_BF: Tensor, x_BD: Tensor | None, return_gates: bool = False
     ) -> NetworkOutput:
-        """What `forward` does after the lookups."""
+        """Does what `forward` does after the lookups."""
         if dense_BF.dim() != 2 or dense_BF.shape[1] != self.num_dense:
             raise ValueError(
                 f"dense_BF: expected shape [rows, {self.num_dense}], got {list(dense_BF.shape)}"

@@ -1,4 +1,4 @@
-"""From a `ModelConfig` to its network."""
+"""Registry of models: from a `ModelConfig` to its network."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Shared-Bottom: one expert that everybody sees."""
+"""Shared-Bottom: one expert that every task sees."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ from mmoe.models.parts import build_mixture, build_towers
 def build_shared_bottom(
     model: ModelConfig, input_dim: int, task_names: Sequence[str], layout: Layout = ONE_PROCESS
 ) -> MixtureNetwork:
-    """`logit_t = tower_t(expert(x))`.
+    """Builds Shared-Bottom: `logit_t = tower_t(expert(x))`.
 
     Source: Caruana, "Multitask learning" (Machine Learning 28, 1997).
     """

@@ -14,7 +14,7 @@ from mmoe.models.parts import build_mixture, build_towers
 def build_single_task(
     model: ModelConfig, input_dim: int, task_names: Sequence[str], layout: Layout = ONE_PROCESS
 ) -> MixtureNetwork:
-    """`logit_t = tower_t(expert_t(x))`: the baseline that multi-task models have to beat."""
+    """Builds a network for each task: `logit_t = tower_t(expert_t(x))`."""
     num_tasks = len(task_names)
     own = torch.eye(num_tasks)
     mixture = build_mixture(

@@ -54,7 +54,7 @@ def model_line(model: ModelConfig) -> str:
         >>> model_line(ModelConfig(gate={"kind": "noisy_top_k"})).split(" · ")[2]
         'noisy top-2 gates'
     """
-    parts = [model.title or model.kind, f"{model.pool_title} of {model.expert.title}"]
+    parts = [model.title or model.kind, f"{model.pool_title} of {model.experts_title}"]
     if model.has_gates:
         parts.append(f"{model.gate.title} gates")
     parts.append(model.tower.title)

@@ -46,7 +46,7 @@ def predict_rows(
     tracker: Tracker | None = None,
     on_gates: GateCallback | None = None,
 ) -> tuple[np.ndarray, EncodedLabels]:
-    """Predictions and labels of all rows; of the features one chunk is in memory at a time.
+    """Returns predictions and labels of all rows; one chunk of features in memory at a time.
 
     Several ranks read and score a part each. Rank 0 gets all rows, in order; the others get theirs.
     """
@@ -81,7 +81,7 @@ def _joined(
 def split_metrics(
     config: RunConfig, predictor: Predictor, rows: BatchSource
 ) -> tuple[Metrics, list[str]]:
-    """Metrics of every task on one split, each on the rows where its label is observed.
+    """Computes every task's metrics on one split, on rows where its label is observed.
 
     Returns:
         Metrics by task as in metrics.json, and notes on what could not be computed.
@@ -98,7 +98,7 @@ def metrics_of(
     *,
     all_negatives: bool = False,
 ) -> tuple[Metrics, list[str]]:
-    """As `split_metrics`, from predictions that exist already.
+    """Computes metrics as `split_metrics` does, from predictions that exist already.
 
     Where the log kept the share r of a task's negatives, each counts 1/r times, so that metrics
     are those of the full log; `all_negatives` says that these rows hold them all.
@@ -149,7 +149,7 @@ def split_curves(
     gates: GateStatistics,
     oracle: Mapping[str, np.ndarray] | None = None,
 ) -> dict[str, Any]:
-    """What curves.json holds about a split."""
+    """Computes what curves.json holds about a split."""
     tasks = {
         task.name: task_curves(
             task.kind,

@@ -32,7 +32,7 @@ from mmoe.train.step import StepProgram
 
 
 class Trainer:
-    """Runs the epochs of one run directory.
+    """Runs the epochs of one run directory: trains, validates, keeps the best, stops early.
 
     Args:
         config: Of the run.
@@ -127,7 +127,7 @@ class Trainer:
             write_json(self.run.history_file, self.history())
 
     def history(self) -> dict[str, Any]:
-        """What history.json holds."""
+        """Epochs so far, as history.json holds them."""
         return {"epochs": self.state.position.history, "monitor": self.config.training.monitor}
 
     def _epoch(self, events: EventLog) -> None:
@@ -291,7 +291,7 @@ def _rows_in_use(table: str, ids: Mapping[str, Any]) -> str:
 
 
 def steps_of(config: RunConfig, train_rows: int) -> int:
-    """Optimizer steps of all epochs."""
+    """Returns the optimizer steps of all epochs."""
     batches = math.ceil(train_rows / config.training.batch_size)
     return math.ceil(batches / config.training.accumulate_batches) * config.training.epochs
 

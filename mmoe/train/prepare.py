@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 
 from mmoe.config import RunConfig
 from mmoe.datasets.features.encoder import FeatureEncoder
@@ -20,7 +21,7 @@ from mmoe.parallel import from_first
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedData:
-    """The three splits, and the encoder that was fitted on the first.
+    """The three splits of a run, and the encoder that was fitted on the first.
 
     Attributes:
         data: What the rows came from, as it was before and after it was read.
@@ -71,6 +72,7 @@ def prepare(
         check(data)
     if splits is None and not streams:
         splits = load_splits(config)
+        pa.default_memory_pool().release_unused()  # what reading took, before encoding takes more
         refuse_change(config, data)
     opened = open_stream(config) if splits is None else HeldSplits(config, splits)
 
@@ -97,7 +99,7 @@ def prepare(
 
 
 def refuse_change(config: RunConfig, data: DataPrint, *, listed: bool = False) -> None:
-    """Whether the files are still what they were before they were read.
+    """Refuses files that are no longer what they were before they were read.
 
     Args:
         config: Says where they are.

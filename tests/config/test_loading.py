@@ -223,3 +223,10 @@ def test_ordinary_anchors(tmp_path):
     assert {feature.buckets for feature in config.features} == {8}
     assert config.tasks[0].label == "click"
     assert config.data.path == ["x.csv", "x.csv"]
+
+
+@pytest.mark.parametrize("kind", ["cat", "numerc", "mlp", {"x": 1}, None, 3, "['a']"])
+def test_a_kind_that_is_misspelt_or_none_at_all_is_no_matter_of_imports(kind):
+    with pytest.raises(ValueError, match=r"features\.0\.kind: expected one of 'numeric'") as caught:
+        config_from_dict(_with(features=[{"kind": kind, "name": "age"}]))
+    assert ("--import" in str(caught.value)) == (kind == "['a']")

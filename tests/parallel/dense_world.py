@@ -12,13 +12,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
+from typing import Literal
 from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
 
 from mmoe.checkpoint.optimizer_state import flatten_optimizer
-from mmoe.config import RunConfig
+from mmoe.config import EXPERTS, ExpertConfig, RunConfig
 from mmoe.datasets.rows.batch import Batch
 from mmoe.models import Ranker, build_network
 from mmoe.parallel import Shard, expert_shards, replicated_parameters
@@ -35,6 +36,33 @@ TOP_1 = {"kind": "top_k", "k": 1}
 TOP_2 = {"kind": "top_k", "k": 2}
 GROUPED = {"execution": "grouped"}
 BALANCED = {"balance_loss": 0.5, "z_loss": 0.1}
+
+
+class CrossConfig(ExpertConfig):
+    """Experts of somebody's."""
+
+    kind: Literal["cross"] = "cross"
+
+
+class Cross(torch.nn.Module):
+    output_dim = 6
+
+    def __init__(self, input_dim):
+        super().__init__()
+        self.left, self.right = torch.nn.Linear(input_dim, 6), torch.nn.Linear(input_dim, 6)
+
+    def forward(self, x):
+        return self.left(x) * self.right(x).sigmoid()
+
+
+EXPERTS.add("cross", CrossConfig, Cross)
+KINDS = {
+    "experts": [
+        {"kind": "mlp", "count": 2, "hidden": [8, 6]},
+        {"kind": "cross", "count": 3},
+        {"kind": "mlp", "count": 1, "hidden": [6], "activation": "silu"},
+    ]
+}
 
 
 @dataclass(frozen=True)
@@ -117,6 +145,12 @@ CASES |= {
     ),
     "batch norm, dense": Case(model={"expert": {"norm": "batch", "hidden": [8, 6]}}),
     "layer norm": Case(TOP_2, "spread", {"expert": {"norm": "layer", "hidden": [8, 6]}}),
+    "kinds of experts": Case(TOP_2, "spread", KINDS, twice=True),
+    "kinds of experts, dense gates": Case({}, "spread", KINDS, rows=EMPTY),
+    "kinds of experts, replicated": Case(TOP_2, model=KINDS),
+    "experts of somebody's, PLE": Case(
+        TOP_2, "spread", {"kind": "ple", "expert": {"kind": "cross"}}, on_two=False
+    ),
     "bf16": Case(TOP_2, "spread", GROUPED, {"precision": "bf16"}, dtype="float32"),
     "bf16, replicated": Case({}, training={"precision": "bf16"}, dtype="float32"),
 }
@@ -125,6 +159,8 @@ CASES |= {
 def make_config(case):
     expert = {"hidden": [8, 6], "activation": "gelu"}
     model = {"expert": expert, "gate": case.gate, "num_experts": 6, **case.model}
+    if "experts" in model:
+        del model["expert"], model["num_experts"]
     training = {
         "optimizer": {"kind": "adamw", "weight_decay": 0.1, "learning_rate": 0.01},
         "gradient_clip": 0.2,
@@ -251,11 +287,11 @@ def held(network, world_size):
     pieces = [shard for value in described.values() if isinstance(value, list) for shard in value]
     sizes = torch.tensor([sum(shard.tensor.numel() for shard in pieces)])
     dist.all_reduce(sizes)
-    # Rank 0 holds an expert of every pool
     shapes = {name: v[0].shape for name, v in described.items() if isinstance(v, list) and v}
-    whole = torch.tensor([sum(torch.Size(shape).numel() for shape in shapes.values())])
-    dist.broadcast(whole, 0)
-    return bool((sizes == whole).all())
+    of_all: list[dict] = [{}] * world_size  # a rank may hold no expert of a kind
+    dist.all_gather_object(of_all, shapes)
+    whole = {name: shape for shapes in of_all for name, shape in shapes.items()}
+    return int(sizes) == sum(torch.Size(shape).numel() for shape in whole.values())
 
 
 def alike(network):

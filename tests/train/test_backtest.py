@@ -13,6 +13,7 @@ from rich.console import Console
 
 from mmoe.config import SplitConfig, config_from_dict, set_values
 from mmoe.datasets.files import fingerprint
+from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.days import Day, day_parts, days_of
 from mmoe.datasets.rows.splits import split_table
 from mmoe.metrics import auc, task_metrics
@@ -22,7 +23,6 @@ from mmoe.run.metrics_table import backtest_table
 from mmoe.score import load_predictor
 from mmoe.train import Interrupted, evaluate_run
 from mmoe.train.backtest import BacktestSettings, backtest, backtest_steps
-from mmoe.train.prepare import encode
 
 DAYS = ["2024-01-30", "2024-01-31", "2024-02-01", "2024-02-03"]
 
@@ -69,7 +69,9 @@ def test_the_total_is_of_all_tested_rows_together(config, folder, tmp_path):
     for day in result["days"]:
         predictor, encoder, run_config = load_predictor(RunDirectory(tmp_path / "out" / day["run"]))
         table = pq.read_table(folder / f"day={day['test_day']}")
-        predictions.append(predictor.predict(encode(run_config, encoder, table, "log"))[:, 0])
+        predictions.append(
+            predictor.predict(BatchSource.of_table(table, encoder, "log", run_config))[:, 0]
+        )
         labels.append(table["click"].to_numpy())
         users.append(table["user"].to_numpy())
     one, two, three = map(np.concatenate, (labels, predictions, users))

@@ -17,6 +17,7 @@ from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.config import config_from_dict, set_values
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.features.extend_encoder import extend_encoder
+from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.embeddings import managed_ids
 from mmoe.metrics.of_tasks import task_metrics
 from mmoe.parallel import ensure_process_group
@@ -27,7 +28,7 @@ from mmoe.score.predictor import Predictor
 from mmoe.train import WarmStart, evaluate_run, train_run
 from mmoe.train.backtest import BacktestSettings, backtest
 from mmoe.train.fit import _training_state
-from mmoe.train.prepare import encode, prepare
+from mmoe.train.prepare import prepare
 from mmoe.train.warm_start import EarlierRun, transfer
 
 # Managed ids need it, whatever the backend
@@ -127,7 +128,9 @@ def _begun(config, start: Path):
 
 def _predictions(config, state, encoder, table) -> np.ndarray:
     state.ranker.network = state.scoring_network
-    return Predictor(state.ranker, config).predict(encode(config, encoder, table, "log"))
+    return Predictor(state.ranker, config).predict(
+        BatchSource.of_table(table, encoder, "log", config)
+    )
 
 
 def _known_rows(log: Path, run: Path) -> pa.Table:
@@ -142,7 +145,7 @@ def _known_rows(log: Path, run: Path) -> pa.Table:
 
 def _old_predictions(run: Path, table: pa.Table) -> np.ndarray:
     predictor, encoder, config = load_predictor(RunDirectory.open(run))
-    return predictor.predict(encode(config, encoder, table, "log"))
+    return predictor.predict(BatchSource.of_table(table, encoder, "log", config))
 
 
 @pytest.mark.torchrec

@@ -8,11 +8,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from mmoe.config import config_from_dict, set_values
+from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.splits import Splits
 from mmoe.run import RunDirectory
 from mmoe.score import load_predictor, score_files
 from mmoe.train import evaluate_run, train_run
-from mmoe.train.prepare import encode
 
 RATE = 0.2
 CONFIG = {
@@ -75,7 +75,7 @@ def _finished(request, sampled_splits, tmp_path_factory):
 
 def test_probabilities_are_those_of_the_full_log(finished, full, sampled_splits):
     predictor, encoder, config = load_predictor(finished.directory)
-    predictions_NT = predictor.predict(encode(config, encoder, full, "log"))
+    predictions_NT = predictor.predict(BatchSource.of_table(full, encoder, "log", config))
     for t, task in enumerate(("click", "buy")):
         known = full[f"p_{task}"].to_numpy()
         assert predictions_NT[:, t].mean() == pytest.approx(known.mean(), rel=0.05)
@@ -106,7 +106,7 @@ def test_the_order_of_rows_is_left_alone(finished, sampled_splits):
     """AUC weighs all negatives alike, so that it is that of the rows as they are."""
     config = finished.directory.config()
     predictor, encoder, _ = load_predictor(finished.directory)
-    data = encode(config, encoder, sampled_splits.test, "log")
+    data = BatchSource.of_table(sampled_splits.test, encoder, "log", config)
     from mmoe.metrics import auc
 
     found = auc(sampled_splits.test["click"].to_numpy(), predictor.predict(data)[:, 0])
@@ -117,7 +117,7 @@ def test_scoring_gives_the_bits_of_evaluation(finished, sampled_splits, tmp_path
     pq.write_table(sampled_splits.test, tmp_path / "rows.parquet")
     score_files(finished.directory, tmp_path / "rows.parquet", tmp_path / "scores.parquet")
     predictor, encoder, config = load_predictor(finished.directory)
-    expected = predictor.predict(encode(config, encoder, sampled_splits.test, "log"))
+    expected = predictor.predict(BatchSource.of_table(sampled_splits.test, encoder, "log", config))
     scores = pq.read_table(tmp_path / "scores.parquet")
     assert np.array_equal(scores["pred_click"].to_numpy(), expected[:, 0])
 

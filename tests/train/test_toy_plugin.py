@@ -9,31 +9,18 @@ import pytest
 import yaml
 
 from mmoe import plugins
-from mmoe.config import (
-    EXPERTS,
-    FEATURES,
-    GATES,
-    METRICS,
-    MODELS,
-    TASKS,
-    TOWERS,
-    config_from_dict,
-    set_values,
-)
+from mmoe.config import config_from_dict, set_values
 from mmoe.run import RunDirectory
 from mmoe.train import train_run
+from tests.own_kinds import forget_own_kinds
 from tests.parallel.launch import free_port, start_program
 
 TOY = Path(__file__).resolve().parent.parent / "toy_plugin"
-NOUNS = (FEATURES, TASKS, METRICS, GATES, EXPERTS, TOWERS, MODELS)
 
 
 def forget() -> None:
     """As in a process that has not imported it yet."""
-    for kinds in NOUNS:
-        for kind in kinds.names():
-            if kinds.config_class(kind).__module__.startswith("toy_ranking"):
-                kinds.remove(kind)
+    forget_own_kinds()
     for name in [name for name in sys.modules if name.split(".")[0] == "toy_ranking"]:
         del sys.modules[name]
     plugins._installed.cache_clear()
@@ -80,9 +67,11 @@ def _raw(funnel_config):
         "model": {
             "kind": "twin",
             "embedding_dim": 4,
-            "num_experts": 4,
             "gate": {"kind": "sharp", "sharpness": 3.0},
-            "expert": {"kind": "sine", "width": 6},
+            "experts": [
+                {"kind": "mlp", "count": 2, "hidden": [8, 6]},
+                {"kind": "sine", "count": 3, "width": 6},
+            ],
             "tower": {"kind": "sum"},
         },
         "training": {**funnel_config["training"], "epochs": 2, "monitor": "click.within"},
@@ -125,7 +114,7 @@ def test_the_whole_road(mmoe, config, log, tmp_path):
     assert min(pq.read_table(scores)["pred_amount"].to_pylist()) > 0
     assert mmoe("report", run, "--import", "toy_ranking")[0] == 0
     page = (run / "report.html").read_text()
-    assert "twin · 4 experts of sine · sharp gates · sum tower" in page
+    assert "5 experts" in page and "sine · sharp gates · sum tower" in page
     assert "deviance" in page and "within" in page
 
 
@@ -168,7 +157,7 @@ RANK = f"import sys; sys.path.insert(0, {str(TOY)!r}); from mmoe.cli import main
 @pytest.mark.xdist_group("ranks")
 def test_two_ranks_are_one_process(mmoe, config, log, tmp_path):
     alone, together = tmp_path / "alone", tmp_path / "together"
-    settings = ["training.embedding_backend=torchrec"]
+    settings = ["training.embedding_backend=torchrec", "parallel.experts=spread"]
     command = ["train", config, "--data", log, "--set", *settings, "--out"]
     assert mmoe(*command, alone)[0] == 0
     port = free_port()
@@ -207,7 +196,7 @@ def test_an_installed_package_needs_no_import(mmoe, raw, log, installed, tmp_pat
         ("tasks.click.metrics.0.distance=0", "metrics.0.within.distance: .*greater than 0"),
         ("model.gate.sharpnes=1", "unknown key 'sharpnes'; did you mean 'sharpness'?"),
         ("model.gate.kind=sharper", "'static' or 'sharp', got 'sharper'"),
-        ("model.expert.kind=sinus", "'mlp' or 'sine', got 'sinus'"),
+        ("model.experts.1.kind=sinus", "'mlp' or 'sine', got 'sinus'"),
         ("model.tower.bias=7", "model.tower.bias: .*valid boolean.*got 7"),
         ("model.kind=twins", "'esmm' or 'twin', got 'twins'"),
         ("training.monitor=click.deviance", "deviance needs a count task"),

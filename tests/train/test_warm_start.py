@@ -17,6 +17,7 @@ from mmoe.checkpoint.stored_tensors import StoredTensors
 from mmoe.config import config_from_dict, set_values
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.features.extend_encoder import extend_encoder
+from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.splits import Splits
 from mmoe.models import build_network
 from mmoe.parallel import ensure_process_group
@@ -25,7 +26,7 @@ from mmoe.score import load_predictor
 from mmoe.score.predictor import Predictor
 from mmoe.train import WarmStart, train_run
 from mmoe.train.fit import _training_state
-from mmoe.train.prepare import encode, prepare
+from mmoe.train.prepare import prepare
 from mmoe.train.warm_start import EarlierRun, WarmStartReport, transfer
 from mmoe.train.warm_start.sources import NEW, Shape, expert_places, tensor_sources
 from mmoe.train.warm_start.stored import Stored
@@ -97,7 +98,9 @@ def _begun(config, start: Path, splits: Splits, new_experts: Any = "fresh"):
 
 def _predictions(config, state, encoder, table) -> np.ndarray:
     state.ranker.network = state.scoring_network
-    return Predictor(state.ranker, config).predict(encode(config, encoder, table, "log"))
+    return Predictor(state.ranker, config).predict(
+        BatchSource.of_table(table, encoder, "log", config)
+    )
 
 
 def _changed(raw: dict[str, Any], **sections: Any) -> dict[str, Any]:
@@ -110,7 +113,7 @@ def test_before_the_first_step_it_predicts_what_the_earlier_run_did(raw, days, m
     state, encoder, report = _begun(config, monday, days[1])
     predictor, old_encoder, old_config = load_predictor(RunDirectory.open(monday))
     table = days[0].test
-    old = predictor.predict(encode(old_config, old_encoder, table, "log"))
+    old = predictor.predict(BatchSource.of_table(table, old_encoder, "log", old_config))
     np.testing.assert_array_equal(_predictions(config, state, encoder, table), old)
     assert encoder.ids["user"].num_rows > old_encoder.ids["user"].num_rows
     assert any("table user 32 → 42 rows (+10)" in line for line in report.grown)
@@ -153,7 +156,7 @@ def test_a_new_feature_changes_nothing_until_it_is_trained(raw, days, monday):
     state, encoder, report = _begun(config, monday, days[1])
     predictor, old_encoder, old_config = load_predictor(RunDirectory.open(monday))
     table = days[0].test
-    old = predictor.predict(encode(old_config, old_encoder, table, "log"))
+    old = predictor.predict(BatchSource.of_table(table, old_encoder, "log", old_config))
     np.testing.assert_allclose(_predictions(config, state, encoder, table), old, atol=1e-6)
     assert "feature row (read with weights of zero at first)" in report.initialised
     weight = state.ranker.network.levels[0].mixture.experts.weights[0]
@@ -182,7 +185,7 @@ def test_a_new_task_gets_a_gate_and_a_tower(raw, days, monday):
     state, encoder, report = _begun(config_from_dict(changed), monday, days[1])
     predictor, old_encoder, old_config = load_predictor(RunDirectory.open(monday))
     table = days[0].test
-    old = predictor.predict(encode(old_config, old_encoder, table, "log"))
+    old = predictor.predict(BatchSource.of_table(table, old_encoder, "log", old_config))
     new = _predictions(config_from_dict(changed), state, encoder, table)
     np.testing.assert_allclose(new[:, 1:], old, atol=1e-6)
     assert "task dear" in report.initialised
@@ -216,7 +219,7 @@ def test_every_model_keeps_the_scores_of_its_tasks_when_one_is_added(raw, days, 
     state, encoder, _ = _begun(wider, tmp_path / "old", days[1])
     predictor, old_encoder, _ = load_predictor(RunDirectory.open(tmp_path / "old"))
     table = days[0].test
-    old = predictor.predict(encode(config, old_encoder, table, "log"))
+    old = predictor.predict(BatchSource.of_table(table, old_encoder, "log", config))
     new = _predictions(wider, state, encoder, table)
     # Ple's shared gate sees all experts, those of the new task too
     np.testing.assert_allclose(new[:, :2], old, atol=0.05 if kind == "ple" else 1e-6)

@@ -60,7 +60,7 @@ class MLP(nn.Module):
             nn.init.zeros_(layer.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """`[..., input_dim]` → `[..., output_dim]`."""
+        """Maps `[..., input_dim]` to `[..., output_dim]`."""
         for layer in self.layers:
             assert isinstance(layer, nn.Linear)
             y = layer(x) if self.training else stable_linear(x, layer.weight, layer.bias)
@@ -70,7 +70,7 @@ class MLP(nn.Module):
         return x
 
     def extra_repr(self) -> str:
-        """Shown by `print`."""
+        """Returns the settings that `print` shows."""
         return f"activation={self.activation}, dropout={self.dropout}"
 
 

@@ -25,7 +25,7 @@ Record = list[Tensor | list[Tensor]]
 
 
 class MLPExperts(nn.Module):
-    """E equal MLPs: each layer is `x ← drop(act(norm(x W[e] + b[e])))`.
+    """Pool of E equal MLPs: each layer is `x ← drop(act(norm(x W[e] + b[e])))`.
 
     Bias and activation are part of the product (without a norm), for all experts at once; nothing
     is read on the host, so it runs inside `torch.compile`, in `torch.export` and on a GPU without
@@ -100,7 +100,7 @@ class MLPExperts(nn.Module):
         self.reset_parameters()
 
     def part(self, experts: Sequence[int]) -> "MLPExperts | NoExperts":
-        """Copies of some of the experts as a pool of their own, as a rank among many holds them.
+        """Copies some of the experts into a pool of their own, such as those of one rank.
 
         No random number is drawn. So ranks that make the whole pool from one seed, and then each
         its part, start with the parameters of one process.
@@ -131,7 +131,7 @@ class MLPExperts(nn.Module):
 
     @property
     def expert_tensors(self) -> dict[str, int]:
-        """Where tensors have a dimension of experts, for `load_experts`."""
+        """Returns which dimension of each tensor is that of experts."""
         return dict.fromkeys(self.state_dict(), 0)
 
     def reset_parameters(self) -> None:
@@ -154,7 +154,7 @@ class MLPExperts(nn.Module):
         )
 
     def forward(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """The same as `dense`."""
+        """Does the same as `dense`."""
         return self.dense(inputs)
 
     def dense(self, inputs: Sequence[Tensor], record: Record | None = None) -> list[Tensor]:
@@ -207,7 +207,7 @@ class MLPExperts(nn.Module):
         return x_PD
 
     def extra_repr(self) -> str:
-        """Shown by `print`."""
+        """Returns the settings that `print` shows."""
         widths = "-".join(str(weight.shape[2]) for weight in self.weights)
         own = self.output_activation
         last = "" if own == "same" else f" (last layer: {own or 'none'})"
@@ -252,7 +252,7 @@ def mlp_experts(
     norm: ExpertNorm | None = None,
     dropout: float = 0.0,
 ) -> MLPExperts:
-    """A pool of equal MLPs; the arguments are those of `MLPExperts`.
+    """Makes a pool of equal MLPs; the arguments are those of `MLPExperts`.
 
     Example:
         >>> from mmoe.mixture import mlp_experts

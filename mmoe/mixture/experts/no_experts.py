@@ -8,7 +8,7 @@ from mmoe.mixture.traits import PoolTraits
 
 
 class NoExperts(nn.Module):
-    """A pool of no experts, for a rank among many; only other ranks compute.
+    """Pool of a rank that holds no experts; only other ranks compute.
 
     Args:
         output_dim: O, what the experts of the other ranks return; None: not known.
@@ -32,11 +32,11 @@ class NoExperts(nn.Module):
         return 0
 
     def dense(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """No expert, no output."""
+        """Returns no outputs."""
         return []
 
     def grouped(self, rows: Tensor, offsets_E1: Tensor) -> Tensor:
-        """No rows `x_0D` → no rows `y_0O`, which depend on x as those of other ranks do.
+        """Maps no rows `x_0D` to no rows `y_0O`, which depend on x as on other ranks.
 
         Args:
             rows: Without any row.

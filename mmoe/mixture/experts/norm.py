@@ -39,7 +39,7 @@ class ExpertLayerNorm(nn.Module):
         self.eps = eps
 
     def forward(self, y_PH: Tensor, offsets_E1: Tensor) -> Tensor:
-        """Rows in the order of a plan → the same, normalised, in their dtype."""
+        """Normalises rows in the order of a plan, in their dtype."""
         z_PH = _accumulate(y_PH)
         z_PH = F.layer_norm(z_PH, z_PH.shape[1:], eps=self.eps)
         return _affine(z_PH, self.weight, self.bias, offsets_E1).to(y_PH.dtype)
@@ -90,7 +90,7 @@ class ExpertBatchNorm(nn.Module):
         self.ranks: RankSums = ONE_RANK
 
     def forward(self, y_PH: Tensor, offsets_E1: Tensor) -> Tensor:
-        """Rows in the order of a plan → the same, normalised, in their dtype."""
+        """Normalises rows in the order of a plan, in their dtype."""
         z_PH, rows = _accumulate(y_PH), y_PH.shape[0]
         mean_EH, var_EH = self.running_mean.to(z_PH.dtype), self.running_var.to(z_PH.dtype)
         if self.training:

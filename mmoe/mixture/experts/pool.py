@@ -24,7 +24,7 @@ SCORING_TILE = 128
 
 @runtime_checkable
 class Pool(Protocol):
-    """What a mixture needs of its experts; a module that has it is used as it is.
+    """Interface of a pool of experts; a module that has it is used as it is.
 
     What else it may say of itself are `PoolTraits`, as `traits` or as attributes of their names.
     """
@@ -36,16 +36,16 @@ class Pool(Protocol):
         ...
 
     def dense(self, inputs: Sequence[Tree]) -> list[Tree]:
-        """Every expert on all rows: one `x_BD` for all or one per expert → E times `y_BO`."""
+        """Runs every expert on all rows: one `x_BD` for all or one per expert → E times `y_BO`."""
         ...
 
     def grouped(self, rows: Tree, offsets_E1: Tensor) -> Tree:
-        """Expert e on rows `offsets[e] : offsets[e + 1]` → `y_RO`, row for row."""
+        """Runs expert e on rows `offsets[e] : offsets[e + 1]` → `y_RO`, row for row."""
         ...
 
 
 class ExpertPool(nn.ModuleList):
-    """Experts that are modules of any class, of different classes too.
+    """Pool of experts that are modules of any class, of different classes too.
 
     Inputs and outputs may be tensors, or tuples and dicts of tensors to any depth (pytrees): rows
     of every leaf are gathered, and every leaf of the outputs is mixed. For equal MLPs use
@@ -117,7 +117,7 @@ class ExpertPool(nn.ModuleList):
         return PoolTraits(uses_batch=any(isinstance(m, _BatchNorm) for m in self.modules()))
 
     def part(self, experts: Sequence[int]) -> "ExpertPool | NoExperts":
-        """Copies of some of the experts as a pool of their own, as a rank among many holds them.
+        """Copies some of the experts into a pool of their own, such as those of one rank.
 
         Args:
             experts: Their numbers, in any order; none: `NoExperts`.
@@ -138,7 +138,7 @@ class ExpertPool(nn.ModuleList):
         return ExpertPool([copy.deepcopy(self[e]) for e in experts], self.output_dim)
 
     def forward(self, inputs: Sequence[Tree]) -> list[Tree]:
-        """The same as `dense`."""
+        """Does the same as `dense`."""
         return self.dense(inputs)
 
     def dense(self, inputs: Sequence[Tree]) -> list[Tree]:
@@ -161,7 +161,7 @@ class ExpertPool(nn.ModuleList):
         return outputs
 
     def grouped(self, rows: Tree, offsets_E1: Tensor) -> Tree:
-        """Runs each expert on its own rows: expert e takes rows `offsets[e] : offsets[e + 1]`.
+        """Runs each expert on its own rows: expert e on `offsets[e] : offsets[e + 1]`.
 
         The sizes are read on the host: on a GPU this waits for the plan, and inside `torch.compile`
         it cannot run (there a mixture runs such a pool dense).
@@ -226,7 +226,7 @@ class ExpertPool(nn.ModuleList):
         if self.output_dim is not None and isinstance(outputs[0], Tensor):
             first = [[self.output_dim]]
         for e, (output, size) in enumerate(zip(outputs, sizes, strict=True)):
-            kind = f"expert {e} ({type(self[e]).__name__})"
+            kind = f"expert {e} ({self[e]._get_name()})"
             if not _alike(output, outputs[0]):
                 raise ValueError(
                     f"experts: expected the structure that expert 0 returns from {kind}, got "

@@ -6,9 +6,9 @@ from itertools import pairwise
 from torch import Tensor, nn
 
 from mmoe.mixture import MultiGateMixture
+from mmoe.mixture.loading import expert_ranges
 from mmoe.mixture.traits import KnowsExpertTensors
 from mmoe.parallel.experts.all_to_all import AllToAllDispatcher
-from mmoe.parallel.experts.placement import ExpertPlacement
 from mmoe.parallel.shards import Shard
 
 
@@ -91,19 +91,23 @@ def expert_shards(
         >>> [(shard.shape, shard.offsets) for shard in described["experts.weights.0"]]
         [((4, 8, 3), (0, 0, 0))]
     """
-    held: dict[str, tuple[ExpertPlacement, Sequence[int]]] = {}
+    held: dict[str, tuple[range, Sequence[int]]] = {}
     for prefix, mixture, dispatcher in _spread_mixtures(network):
         own = dispatcher.placement.on(dispatcher.wire.rank)
         _check_pool(mixture.experts)
+        every = range(dispatcher.placement.num_experts)
+        ranges = expert_ranges(mixture)
         for name in mixture.experts.state_dict():
-            held[f"{prefix}experts.{name}"] = dispatcher.placement, own
+            experts = ranges.get(f"experts.{name}", every)
+            mine = [e - experts.start for e in own if e in experts]
+            held[f"{prefix}experts.{name}"] = experts, mine
     found: dict[str, Tensor | list[Shard]] = {}
     for full_name, tensor in tensors.items():
         name = full_name.partition("/")[0]
         # A count of steps has no dimension of experts, and is the same on all ranks
         if name in held and tensor.dim():
-            placement, own = held[name]
-            found[full_name] = _shards(tensor, own, placement.num_experts)
+            experts, mine = held[name]
+            found[full_name] = _shards(tensor, mine, len(experts))
         else:
             found[full_name] = tensor
     return found

@@ -76,6 +76,12 @@ class EarlierRun:
         """
         for keys in _MODEL:
             self._same(f"model.{'.'.join(keys)}", _at(self.config, keys), _at(config, keys))
+        for key in ("kind", "activation"):
+            there, here = (
+                [expert.get(key) for expert in _at(c, ("experts",)) or ()]
+                for c in (self.config, config)
+            )
+            self._same(f"{key} of model.experts", there, here)
         self._same("model.levels", self.config.model.depth, config.model.depth)
         for there, here in named_pairs(self.config, config, lambda c: c.tasks):
             self._same(f"tasks.{here.name}.kind", there.kind, here.kind)
@@ -122,6 +128,7 @@ def model_difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
         ("gate", "k"),
         ("tower", "hidden"),
         ("num_experts",),
+        ("experts",),
     )
     for keys in shaping:
         one: Any = there

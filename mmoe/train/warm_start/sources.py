@@ -14,7 +14,7 @@ from torch import nn
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.mixture import DSelectKGate, FixedGate, MLPExperts
 from mmoe.mixture.gates.logits import GateLogits
-from mmoe.mixture.loading import expert_dims
+from mmoe.mixture.loading import expert_dims, expert_ranges
 from mmoe.models.network import Level, MixtureNetwork
 from mmoe.parallel.shards import Shard
 
@@ -166,7 +166,8 @@ def _level_sources(
     experts = expert_places(level.expert_names, before.expert_names, new_experts)
     gates = _places_of(level.gate_names, before.gate_names)
     _refuse_moved(level, experts)
-    dims = expert_dims(level.mixture)
+    dims, ranges = expert_dims(level.mixture), expert_ranges(level.mixture)
+    old_ranges = expert_ranges(before.mixture)
     for name in level.mixture.state_dict():
         places: dict[int, np.ndarray] = {}
         if name.startswith("gate."):
@@ -174,7 +175,15 @@ def _level_sources(
         dim = dims.get(name)
         if dim is not None:
             places[dim] = experts
+        if name in ranges:
+            places[dim or 0] = _within(experts, ranges[name], old_ranges.get(name, range(0)))
         yield f"{prefix}.{name}", TensorSource(f"{prefix}.{name}", places)
+
+
+def _within(experts: np.ndarray, own: range, old: range) -> np.ndarray:
+    """The places of a kind's experts among the earlier ones of that kind."""
+    places = experts[own.start : own.stop]
+    return np.where((places >= old.start) & (places < old.stop), places - old.start, NEW)
 
 
 def _refuse_moved(level: Level, experts: np.ndarray) -> None:

@@ -68,8 +68,8 @@ def peaks(folder, files, split, lanes=1):
 )
 def test_twenty_times_the_rows_take_no_more_memory(folder, settings, monkeypatch):
     # Row numbers hashed, and moments kept apart, at a time: constants, here small against the rows
-    for module, name in (("ranks", "_ROWS"), ("parts", "_ROWS"), ("times", "_LEAST")):
-        monkeypatch.setattr(f"mmoe.datasets.stream.{module}.{name}", 4_000)
+    for name in ("rows.smallest_hashes._ROWS", "stream.parts._ROWS", "stream.times._LEAST"):
+        monkeypatch.setattr(f"mmoe.datasets.{name}", 4_000)
     monkeypatch.setattr("mmoe.datasets.stream.times._MOST", 8_000)
     peaks(folder, "00.parquet", *settings)  # what is imported and cached once
     small, small_arrow = peaks(folder, "00.parquet", *settings)

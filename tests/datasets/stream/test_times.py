@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from mmoe.config import SplitConfig
+from mmoe.datasets.rows.smallest_hashes import smallest_hashes
 from mmoe.datasets.rows.splits import time_cuts
-from mmoe.datasets.stream.ranks import smallest_hashes
 from mmoe.datasets.stream.times import TimeFit
 from mmoe.datasets.values.hashing import mix64
 

@@ -26,6 +26,8 @@ def smallest_hashes(num_rows: int, seed: int, ranks: Sequence[int]) -> list[int]
         >>> [int((hashes < np.uint64(h)).sum()) for h in smallest_hashes(100, 7, [0, 30, 99])]
         [0, 30, 99]
     """
+    if not num_rows:
+        return [0 for _ in ranks]
     counts = np.zeros(1 << 16, np.int64)
     for hashes in _hashes(num_rows, seed):
         counts += np.bincount((hashes >> _SHIFT).astype(np.int64), minlength=1 << 16)
