@@ -82,7 +82,7 @@ __getattr__ = lazily(
             "world_size",
         ],
         "object_collectives": ["first_other", "from_all", "from_first", "to_first"],
-        "shards": ["Shard"],
+        "sharded_tensors": ["Shard"],
     },
 )
 
