@@ -57,6 +57,7 @@ def changeable():
     return dict(os.environ), cores, logger
 before = changeable()
 import mmoe
+mmoe.register.gate
 print("torch" in sys.modules)
 import mmoe.parallel.launch.launcher
 print("torch" in sys.modules)

@@ -9,6 +9,7 @@ import yaml
 from pydantic import BaseModel
 
 from mmoe.config import FeatureConfig, RunConfig
+from mmoe.config.kinds import HasKinds
 from mmoe.datasets.infer.config import Reasons
 
 _WIDEST = 10**6  # one line for a feature, however long its column's name
@@ -95,8 +96,17 @@ def _left_out(reasons: Reasons) -> list[str]:
 
 
 def _changed(section: BaseModel) -> dict[str, Any]:
-    """What differs from the defaults, nested sections too."""
-    return section.model_dump(mode="json", exclude_defaults=True)
+    """What differs from the defaults, nested sections too; a kind from that of its noun."""
+    fields, found = type(section).model_fields, section.model_dump(mode="json")
+    defaults = {key: field.get_default(call_default_factory=True) for key, field in fields.items()}
+    if isinstance(section, HasKinds):
+        defaults[section.registry.key] = section.registry.default
+    values = {key: getattr(section, key) for key in fields}
+    return {
+        key: _changed(value) if isinstance(value, BaseModel) else found[key]
+        for key, value in values.items()
+        if value != defaults[key]
+    }
 
 
 def _inline(value: Any) -> str:

@@ -106,7 +106,7 @@ def config_from_dict(
     Raises:
         ValueError: A key or value is wrong, or a module is not allowed or cannot be imported.
     """
-    names = raw.get("imports")
+    names = raw.get("imports") if isinstance(raw, Mapping) else None
     if isinstance(names, list) and all(_is_module(name) for name in names):  # else refused below
         (import_for_run if of_run else import_modules)(names, origin)
     try:
