@@ -1,6 +1,6 @@
 """The network: which model, and its sizes. A kind is a class, and a line in `MODELS`."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
@@ -9,6 +9,7 @@ from mmoe.config.base import Strict
 from mmoe.config.experts import ExpertConfig, TowerConfig
 from mmoe.config.gates import GateConfig
 from mmoe.config.kinds import HasKinds, Kinds
+from mmoe.config.tasks import BinaryTask, TaskConfig, entire_space_tasks, refuse_sampled
 
 
 class CapacityConfig(Strict):
@@ -151,6 +152,17 @@ class ModelConfig(HasKinds):
             )
         return self
 
+    def check_tasks(self, tasks: Sequence[TaskConfig]) -> None:
+        """Refuses tasks that such a model cannot be trained for.
+
+        Raises:
+            ValueError: Their number or kind does not go with it.
+        """
+
+    def trained_tasks(self, tasks: Sequence[TaskConfig]) -> list[TaskConfig]:
+        """Returns the tasks, each of the kind that it is trained as."""
+        return list(tasks)
+
     @model_validator(mode="after")
     def _k_within_what_a_gate_sees(self) -> "ModelConfig":
         picks = self.gate.picks
@@ -265,6 +277,25 @@ class ESMMConfig(ModelConfig):
 
     title: ClassVar[str] = "ESMM"
     kind: Literal["esmm"] = "esmm"
+
+    def check_tasks(self, tasks: Sequence[TaskConfig]) -> None:
+        """Refuses other tasks than an event and its consequence.
+
+        Raises:
+            ValueError: They are not two binary ones, the second observed when the first one is 1,
+                or negatives of the second one are sampled.
+        """
+        funnel = len(tasks) == 2 and tasks[1].observed_when == tasks[0].name
+        if not funnel or not all(isinstance(task, BinaryTask) for task in tasks):
+            raise ValueError(
+                "model.kind esmm needs exactly two binary tasks, the second with "
+                "`observed_when:` the first one's name (click, then purchase)"
+            )
+        refuse_sampled(tasks[1], "model.kind esmm", tasks[0].name)
+
+    def trained_tasks(self, tasks: Sequence[TaskConfig]) -> list[TaskConfig]:
+        """Returns the tasks, the second of kind entire_space: ESMM is a spelling of it."""
+        return entire_space_tasks(tasks)
 
 
 # Config class → what builds the network, as `mmoe.models.registry.build_network` calls it

@@ -9,7 +9,7 @@ from mmoe.config.data import DataConfig
 from mmoe.config.features import FeatureConfig, Name, TableConfig
 from mmoe.config.model import ModelConfig
 from mmoe.config.parallel import ParallelConfig
-from mmoe.config.tasks import TaskConfig, entire_space_tasks
+from mmoe.config.tasks import TaskConfig
 from mmoe.config.training import TrainingConfig
 from mmoe.metrics.task_kinds import KINDS, first_of
 
@@ -129,46 +129,16 @@ class RunConfig(Strict):
         return self
 
     @model_validator(mode="after")
-    def _esmm_needs_a_funnel(self) -> "RunConfig":
-        if self.model.kind == "esmm":
-            funnel = len(self.tasks) == 2 and self.tasks[1].observed_when == self.tasks[0].name
-            if not funnel or any(task.kind != "binary" for task in self.tasks):
-                raise ValueError(
-                    "model.kind esmm needs exactly two binary tasks, the second with "
-                    "`observed_when:` the first one's name (click, then purchase)"
-                )
-            _refuse_sampled(self.tasks[1], "model.kind esmm", self.tasks[0].name)
-        return self
-
-    @model_validator(mode="after")
-    def _entire_space_follows_an_event(self) -> "RunConfig":
-        events = [task.name for task in self.tasks if task.kind == "binary"]
+    def _tasks_go_with_the_model_and_one_another(self) -> "RunConfig":
+        self.model.check_tasks(self.tasks)
         for task in self.tasks:
-            if task.kind != "entire_space":
-                continue
-            if task.observed_when not in events:
-                raise ValueError(
-                    f"task {task.name!r}: kind is entire_space, which needs `observed_when:` the "
-                    f"name of a binary task, its event (click, then purchase); got "
-                    f"{task.observed_when!r}, binary: {', '.join(events) or 'none'}"
-                )
-            _refuse_sampled(task, "kind entire_space", task.observed_when)
+            task.check_among(self.tasks)
         return self
 
     @property
     def trained_tasks(self) -> list[TaskConfig]:
         """Tasks, each of the kind it is trained as: `model.kind: esmm` spells entire_space."""
-        return entire_space_tasks(self.tasks) if self.model.kind == "esmm" else self.tasks
-
-
-def _refuse_sampled(task: TaskConfig, what: str, event: str) -> None:
-    """Rows with the event would be missing with the negatives, and P(event) be wrong."""
-    if task.negative_sampling_rate != 1:
-        raise ValueError(
-            f"task {task.name!r}: negative_sampling_rate is {task.negative_sampling_rate}, which "
-            f"{what} cannot correct; only negatives of {event!r} may be sampled (its product then "
-            "needs no rate of its own)"
-        )
+        return self.model.trained_tasks(self.tasks)
 
 
 def _unique(what: str, names: list[str]) -> None:

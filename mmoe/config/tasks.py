@@ -72,6 +72,13 @@ class TaskConfig(HasKinds):
                 )
         return self
 
+    def check_among(self, tasks: Sequence["TaskConfig"]) -> None:
+        """Refuses tasks of a run, this one among them, that it does not go with.
+
+        Raises:
+            ValueError: One is missing, or is of another kind than this one needs.
+        """
+
 
 class BinaryTask(TaskConfig):
     """What happens or not: 0 or 1."""
@@ -92,6 +99,21 @@ class EntireSpaceTask(TaskConfig):
     """
 
     kind: Literal["entire_space"] = "entire_space"
+
+    def check_among(self, tasks: Sequence[TaskConfig]) -> None:
+        """Refuses tasks without its event, and sampled negatives of its own.
+
+        Raises:
+            ValueError: `observed_when` names no binary task, or negatives are sampled.
+        """
+        events = [task.name for task in tasks if isinstance(task, BinaryTask)]
+        if self.observed_when not in events:
+            raise ValueError(
+                f"task {self.name!r}: kind is entire_space, which needs `observed_when:` the "
+                f"name of a binary task, its event (click, then purchase); got "
+                f"{self.observed_when!r}, binary: {', '.join(events) or 'none'}"
+            )
+        refuse_sampled(self, "kind entire_space", self.observed_when)
 
 
 class _Tasks(Kinds[TaskConfig]):
@@ -128,6 +150,24 @@ TASKS = _Tasks("task", TaskConfig, default="binary")
 TASKS.add("binary", BinaryTask, "mmoe.tasks.kinds.binary:Binary")
 TASKS.add("regression", RegressionTask, "mmoe.tasks.kinds.regression:Regression")
 TASKS.add("entire_space", EntireSpaceTask, "mmoe.tasks.kinds.entire_space:EntireSpace")
+
+
+def refuse_sampled(task: TaskConfig, what: str, event: str) -> None:
+    """Refuses sampled negatives of a task that is learnt over all rows of its event.
+
+    Rows with the event would be missing with the negatives, and P(event) be wrong.
+
+    Args:
+        task: The consequence.
+        what: What learns it so, for the error.
+        event: Name of its event.
+    """
+    if task.negative_sampling_rate != 1:
+        raise ValueError(
+            f"task {task.name!r}: negative_sampling_rate is {task.negative_sampling_rate}, which "
+            f"{what} cannot correct; only negatives of {event!r} may be sampled (its product then "
+            "needs no rate of its own)"
+        )
 
 
 def entire_space_tasks(tasks: Sequence[TaskConfig]) -> list[TaskConfig]:

@@ -3,8 +3,8 @@
 from typing import Any
 
 from mmoe.moved import moved
+from mmoe.predictor import Predictor, load_predictor
 from mmoe.score.files import score_files
-from mmoe.score.predictor import Predictor, load_predictor
 
 __all__ = ["Predictor", "load_predictor", "score_files"]
 

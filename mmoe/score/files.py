@@ -29,13 +29,13 @@ from mmoe.datasets.values.arrow import check_room
 from mmoe.datasets.values.plain import is_text, plain_type
 from mmoe.embeddings import memory_of_tables
 from mmoe.parallel import from_all, from_first, launched_ranks, rank
+from mmoe.predictor import Predictor, load_predictor
 from mmoe.run.atomic_files import check_new_file, not_written
 from mmoe.run.console import Reporter, SilentReporter, Tracker
 from mmoe.run.directory import RunDirectory
 from mmoe.run.protected_paths import check_not_of_run, check_not_read
 from mmoe.run.temporaries import remove_dead, temporary_beside
 from mmoe.score.output_folder import FolderJob, folder_job, is_one_file
-from mmoe.score.predictor import Predictor, load_predictor
 from mmoe.score.provenance import Provenance, as_metadata, provenance_of, with_input
 
 # Rows decoded and held at a time: 64k rows of 200 columns are some 100 MB.

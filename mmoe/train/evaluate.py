@@ -30,9 +30,9 @@ from mmoe.metrics.curves import task_curves
 from mmoe.metrics.of_tasks import task_metrics
 from mmoe.metrics.task_kinds import kind_of
 from mmoe.parallel import first_other, from_first, rank, to_first, world_size
+from mmoe.predictor import GateCallback, Predictor, load_predictor
 from mmoe.run.console import Reporter, SilentReporter, Tracker
 from mmoe.run.directory import RunDirectory
-from mmoe.score.predictor import GateCallback, Predictor, load_predictor
 from mmoe.tasks.gate_statistics import GateStatistics
 from mmoe.train.run_folder.data_words import said_of_other_rows, said_of_own_split
 

@@ -30,11 +30,11 @@ from mmoe.parallel import (
     world_size,
 )
 from mmoe.parallel.launch.cores import bind_to_own_cores
+from mmoe.predictor import Predictor
 from mmoe.process_settings import is_tuned
 from mmoe.run.atomic_files import write_json
 from mmoe.run.console import Reporter, SilentReporter
 from mmoe.run.directory import RunDirectory
-from mmoe.score.predictor import Predictor
 from mmoe.tasks.gate_statistics import GateStatistics
 from mmoe.train.allocator import keep_freed_memory
 from mmoe.train.evaluate import metrics_of, predict_rows, split_curves, split_metrics

@@ -15,10 +15,10 @@ from mmoe.datasets.rows.share import Share
 from mmoe.embeddings import managed_ids
 from mmoe.metrics.of_tasks import higher_is_better, monitor_value
 from mmoe.parallel import rank, world_size
+from mmoe.predictor import Predictor
 from mmoe.run.atomic_files import write_json
 from mmoe.run.console import Reporter, Tracker
 from mmoe.run.directory import RunDirectory
-from mmoe.score.predictor import Predictor
 from mmoe.train.evaluate import split_metrics
 from mmoe.train.forward_backward import Step
 from mmoe.train.on_device import on_device

@@ -19,7 +19,7 @@ from mmoe.checkpoint.saver import CheckpointSaver
 from mmoe.config import config_from_dict, load_config, set_values
 from mmoe.datasets.stream import StreamSplits
 from mmoe.parallel import from_all, rank
-from mmoe.score.predictor import Predictor
+from mmoe.predictor import Predictor
 from mmoe.train import WarmStart, train_run
 from mmoe.train.backtest import BacktestSettings, backtest
 from mmoe.train.evaluate import predict_rows

@@ -13,9 +13,9 @@ import torch
 from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.checkpoint.saver import CheckpointSaver
 from mmoe.config import config_from_dict, set_values
+from mmoe.predictor import Predictor
 from mmoe.run import RunDirectory
 from mmoe.score import load_predictor
-from mmoe.score.predictor import Predictor
 from mmoe.tasks.gate_statistics import GateStatistics
 from mmoe.train import WarmStart, evaluate_run
 from mmoe.train.fit import _training_state
@@ -220,7 +220,7 @@ def test_narrow_tables_are_looked_up_for_another_device(
     run, log = RunDirectory.open(tmp_path / "run"), tmp_path / "test.parquet"
     cpu = evaluate_run(run, log, table_precision=precision)
     with on_gpu():
-        monkeypatch.setattr("mmoe.score.predictor.resolve_device", lambda *_: GPU)
+        monkeypatch.setattr("mmoe.predictor.resolve_device", lambda *_: GPU)
         near(evaluate_run(run, log, table_precision=precision)["tasks"], cpu["tasks"])
 
 

@@ -21,10 +21,10 @@ from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.embeddings import managed_ids
 from mmoe.metrics.of_tasks import task_metrics
 from mmoe.parallel import ensure_process_group
+from mmoe.predictor import Predictor
 from mmoe.report import write_report
 from mmoe.run import RunDirectory
 from mmoe.score import load_predictor
-from mmoe.score.predictor import Predictor
 from mmoe.train import WarmStart, evaluate_run, train_run
 from mmoe.train.backtest import BacktestSettings, backtest
 from mmoe.train.fit import _training_state

@@ -21,9 +21,9 @@ from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.splits import Splits
 from mmoe.models import build_network
 from mmoe.parallel import ensure_process_group
+from mmoe.predictor import Predictor
 from mmoe.run import RunDirectory
 from mmoe.score import load_predictor
-from mmoe.score.predictor import Predictor
 from mmoe.train import WarmStart, train_run
 from mmoe.train.fit import _training_state
 from mmoe.train.prepare import prepare
