@@ -205,3 +205,18 @@ def test_an_installed_package_needs_no_import(mmoe, raw, log, installed, tmp_pat
 def test_what_is_wrong_with_it_is_said_as_of_built_in_kinds(raw, override, message):
     with pytest.raises(ValueError, match=message):
         config_from_dict(set_values({**raw, "imports": ["toy_ranking"]}, [override]))
+
+
+def test_a_kind_may_be_defined_anew_but_not_by_somebody_else():
+    import mmoe
+
+    plugins.import_modules(["toy_ranking"])
+    toy = sys.modules["toy_ranking.metric"]
+    mmoe.register.metric("within", toy.WithinConfig)(toy.Within)  # as a cell that is run again
+    other = type("Other", (toy.WithinConfig,), {"__module__": "elsewhere"})
+    with pytest.raises(ValueError, match="'within': there is such a kind, WithinConfig; choose"):
+        mmoe.register.metric("within", other)(toy.Within)
+    with pytest.raises(ValueError, match="metric 'auc': a kind of task has it already"):
+        mmoe.register.metric("auc", toy.WithinConfig)(toy.Within)
+    with pytest.raises(ValueError, match=r"metric 'near': the key of Within.column is 'within'"):
+        mmoe.register.metric("near", toy.WithinConfig)(toy.Within)
