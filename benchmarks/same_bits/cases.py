@@ -202,6 +202,7 @@ folder, seed, inputs, out = sys.argv[1:]
 said = judge_inputs(Path(folder), range(int(inputs)), int(seed), lambda text: None, jobs=2)
 def plain(text):
     text = re.sub(re.escape(folder) + r"/worker-\\d+", "FOLDER", text)
+    text = re.sub(r"(case-\\d+)-\\w+", r"\\1", text)
     return re.sub(r"process \\d+|0x[0-9a-f]+|\\d+ seconds? ago|\\d\\d:\\d\\d(:\\d\\d)?", "N", text)
 facts = {f"{v.number} {v.fault} {v.command}": f"{v.verdict}: {plain(v.said)}" for v in said}
 Path(out).write_text(json.dumps(facts))
