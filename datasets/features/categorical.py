@@ -3,15 +3,12 @@
 from collections.abc import Collection
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from mmoe.config import CategoricalFeature
 from mmoe.datasets.features.codec import Coded, LookedUp, Rules
 from mmoe.datasets.features.ids import IdCodec
-from mmoe.datasets.features.vocabulary import FIRST_KNOWN, Vocabulary
 from mmoe.datasets.rows.locations import find_column
-from mmoe.datasets.values.arrow import pc
 
 
 class CategoricalCodec(IdCodec[CategoricalFeature]):
@@ -38,16 +35,7 @@ class CategoricalCodec(IdCodec[CategoricalFeature]):
             return []
         [ids_N] = self.encode(table, rules, origin).ids
         id_map = self.ids(rules)
-        rank = _rank(id_map) if isinstance(id_map, Vocabulary) else None
-        return [LookedUp.single(self.rows(ids_N, rules), id_map.num_rows, rank)]
+        return [LookedUp.single(id_map.rows(ids_N), id_map.num_rows, id_map.rank())]
 
     def _column(self, table: pa.Table, origin: str) -> pa.ChunkedArray:
         return find_column(table, self.feature.source_column, origin, self.used_by)
-
-
-def _rank(vocabulary: Vocabulary) -> np.ndarray:
-    """Id → its key's place in key order (numbers keep their order); NaN for missing and unseen."""
-    rank = np.full(vocabulary.num_rows, np.nan)
-    order = pc.array_sort_indices(vocabulary.keys).to_numpy()
-    rank[FIRST_KNOWN + order] = np.arange(len(order))
-    return rank

@@ -10,8 +10,8 @@ import pyarrow as pa
 from mmoe.config import CrossFeature
 from mmoe.datasets.features.codec import Codec, Coded, LookedUp, Rules, Section
 from mmoe.datasets.features.fit_ids import CountedRows, Counts, KindFit, countable
+from mmoe.datasets.features.id_map import FIRST_KNOWN, UNSEEN, IdMap
 from mmoe.datasets.features.ids import IdCodec
-from mmoe.datasets.features.vocabulary import UNSEEN, IdMap, Vocabulary
 from mmoe.datasets.rows.locations import find_column
 from mmoe.datasets.values.arrow import pc
 from mmoe.datasets.values.hashing import mix64
@@ -203,10 +203,10 @@ class CrossCodec(IdCodec[CrossFeature]):
         found = [fit.finish() for fit in fits]
         if self.counted:
             kinds = _widest_columns([one.kinds() for one in found])
-            ids: IdMap = self.vocabulary([one.keys(kinds) for one in found])
+            learnt = self.learnt([one.keys(kinds) for one in found])
         else:
-            kinds, ids = _widest_columns(found), self.uncounted("int")
-        rules["tables"][self.table], rules["crosses"][self.table] = ids, kinds
+            kinds, learnt = _widest_columns(found), self.learnt(["int"])
+        rules["tables"][self.table], rules["crosses"][self.table] = learnt, kinds
 
     def encode(self, table: pa.Table, rules: Rules, origin: str) -> Coded:
         """Encodes rows: ids, one column; unseen where an id is of another kind than trained."""
@@ -221,7 +221,8 @@ class CrossCodec(IdCodec[CrossFeature]):
     ) -> list[LookedUp]:
         """Returns its ids; keys are mixed, so their order says nothing."""
         [ids_N] = self.encode(table, rules, origin).ids
-        return [LookedUp.single(self.rows(ids_N, rules), self.ids(rules).num_rows)]
+        id_map = self.ids(rules)
+        return [LookedUp.single(id_map.rows(ids_N), id_map.num_rows)]
 
     def extend(self, rules: Rules, earlier: Rules, origin: str) -> None:
         """Extends ids as of any table; columns have to hold what they held."""
@@ -243,7 +244,7 @@ class CrossCodec(IdCodec[CrossFeature]):
 
         Keys of a vocabulary are mixed already.
         """
-        counted = isinstance(ids, Vocabulary) and len(ids.keys) > 0
+        counted = ids.counted and ids.num_rows > FIRST_KNOWN
         for now, before, column in zip(today, earlier, self.feature.columns, strict=True):
             if (now if counted else widest([now, before])) != before:
                 raise ValueError(

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from mmoe.config import DatetimeFeature, Part, TableSpec
 from mmoe.datasets.features.codec import Codec, Coded, LookedUp, Rules
-from mmoe.datasets.features.vocabulary import FIRST_KNOWN, MISSING
+from mmoe.datasets.features.id_map import FIRST_KNOWN, MISSING
 from mmoe.datasets.values.arrow import pc
 from mmoe.datasets.values.datetimes import local_datetimes
 

@@ -13,9 +13,9 @@ from mmoe.config import FeatureSpec, RunConfig, TableSpec
 from mmoe.datasets.features import encoder_files
 from mmoe.datasets.features.codec import Codec, Rules
 from mmoe.datasets.features.fit_encoder import EncoderFit
+from mmoe.datasets.features.id_map import IdMap
 from mmoe.datasets.features.numeric import NumericRule
 from mmoe.datasets.features.registry import codecs_of, sections
-from mmoe.datasets.features.vocabulary import IdMap
 from mmoe.datasets.rows.encoded import EncodedFeatures
 from mmoe.datasets.values.keys import KeyKind
 

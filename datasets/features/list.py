@@ -77,11 +77,12 @@ class ListCodec(IdCodec[ListFeature]):
         if self.feature.source_column in numbers:
             return []
         [(ids_V, offsets, weights_V)] = self.encode(table, rules, origin).lists
+        id_map = self.ids(rules)
         return [
             LookedUp(
-                ids=self.rows(ids_V, rules),
+                ids=id_map.rows(ids_V),
                 offsets=offsets,
-                num_rows=self.ids(rules).num_rows,
+                num_rows=id_map.num_rows,
                 weights=np.ones(len(ids_V)) if weights_V is None else weights_V.astype(np.float64),
                 is_list=True,
             )

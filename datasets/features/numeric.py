@@ -13,7 +13,7 @@ from mmoe.config import NumericFeature, TableSpec
 from mmoe.config.json_files import Stored
 from mmoe.datasets.features.codec import Codec, Coded, Rules, Section
 from mmoe.datasets.features.fit_numbers import Moments, Quantiles
-from mmoe.datasets.features.vocabulary import FIRST_KNOWN, MISSING
+from mmoe.datasets.features.id_map import FIRST_KNOWN, MISSING
 
 # Values that quantiles are taken of: then a rank is off by 0.1 % of the rows (standard deviation)
 _LARGEST_SAMPLE = 1 << 18

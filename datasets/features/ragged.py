@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from mmoe.config import ListFeature
-from mmoe.datasets.features.vocabulary import MISSING
+from mmoe.datasets.features.id_map import MISSING
 from mmoe.datasets.values.arrow import pc
 from mmoe.datasets.values.plain import is_list, is_text, plain
 

@@ -1,30 +1,35 @@
-"""Ids to rows of an embedding table: a vocabulary, a hash, or raw ids that get rows later."""
+"""`Vocabulary`: the ids of training, each with a row of its own."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import Field
 
+from mmoe.config.json_files import Stored
+from mmoe.config.tables import VocabularyEncoding
 from mmoe.datasets.features.fit_ids import CountFit, Counts, count_keys
-from mmoe.datasets.values.arrow import pc
+from mmoe.datasets.features.id_map import FIRST_KNOWN, MISSING, UNSEEN, IdMap
+from mmoe.datasets.features.vocabulary_size import refuse_too_many
+from mmoe.datasets.values.arrow import may_use_threads, pc
 from mmoe.datasets.values.key_index import KeyIndex
-from mmoe.datasets.values.keys import (
-    ARROW_TYPES,
-    KeyKind,
-    hash_keys,
-    missing_mask,
-    raw_ids,
-    to_keys,
-)
+from mmoe.datasets.values.keys import ARROW_TYPES, KeyKind, missing_mask, to_keys
 
-MISSING = 0  # the row of cells without an id
-UNSEEN = 1  # the row of ids that training did not have, or had too seldom
-FIRST_KNOWN = 2
+
+class _Entry(Stored):
+    """Of encoder.json; the keys lie in a file beside."""
+
+    encoding: Literal["vocabulary"]
+    kind: KeyKind
+    file: Annotated[str, Field(pattern=r"^[^/\\]+\.parquet$")]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Vocabulary:
+class Vocabulary(IdMap):
     """Rows for the ids of training, the most frequent first; equal counts in key order.
 
     Attributes:
@@ -32,6 +37,10 @@ class Vocabulary:
         keys: Distinct ids in the order of their rows, row 2 first.
         counts: int64, how often training had each.
     """
+
+    encoding = "vocabulary"
+    entry = _Entry
+    counted = True
 
     kind: KeyKind
     keys: pa.Array
@@ -75,6 +84,13 @@ class Vocabulary:
             counts=counts["count"].to_numpy(),
         )
 
+    @classmethod
+    def learnt(cls, found: Sequence[Counts], encoding: VocabularyEncoding) -> "Vocabulary":
+        """Makes one of counted ids; it may not outgrow the table."""
+        vocabulary = cls.of(found, encoding.min_count)
+        refuse_too_many(len(vocabulary.keys), encoding, found[0].label, vocabulary.counts)
+        return vocabulary
+
     def lookup(self, column: pa.ChunkedArray, label: str) -> np.ndarray:
         """Returns rows, int32 [N]: 0 where missing, 1 where unknown, 2 and up for known ids."""
         keys = to_keys(column, self.kind, label)
@@ -89,56 +105,58 @@ class Vocabulary:
         """Made once, by whichever thread comes first."""
         return vars(self).setdefault("_made_index", KeyIndex(self.keys))
 
+    def write(self, folder: Path, stem: str) -> dict[str, Any]:
+        """Returns the name of the Parquet file that holds the keys."""
+        file = f"{stem}.parquet"
+        temporary = (folder / file).with_suffix(".tmp")
+        columns = {"key": self.keys, "count": pa.array(self.counts, pa.int64())}
+        pq.write_table(pa.table(columns), temporary)
+        temporary.replace(folder / file)
+        return {"kind": self.kind, "file": file}
 
-@dataclass(frozen=True, kw_only=True)
-class HashRule:
-    """Rows by hash: every id is hashed into `size` rows; no id is stored.
+    @classmethod
+    def read(cls, entry: Any, folder: Path) -> "Vocabulary":
+        """Reads the file."""
+        # Not with pq.read_table, which takes threads whatever it is told
+        with pq.ParquetFile(folder / entry["file"]) as file:
+            table = file.read(use_threads=may_use_threads())
+        return cls(
+            kind=entry["kind"],
+            keys=table["key"].combine_chunks().cast(ARROW_TYPES[entry["kind"]]),
+            counts=table["count"].to_numpy().astype(np.int64),
+        )
 
-    Row 1 stays for values that are no id of this kind (text, where training had integers).
-    """
+    def marks(self, table: str) -> Iterator[bytes | memoryview]:
+        """Yields some of its keys, and all counts."""
+        yield f"{table} {self.kind} {self.keys[:1000].to_pylist()}".encode()
+        yield memoryview(np.ascontiguousarray(self.counts))
 
-    kind: KeyKind
-    size: int
+    def _extended(
+        self, earlier: "Vocabulary", kind: KeyKind, encoding: VocabularyEncoding, label: str
+    ) -> "Vocabulary":
+        """Earlier keys, then those of today that are not among them; both as the wider kind."""
+        old_keys, new_keys = (one._keys_as(kind, label) for one in (earlier, self))
+        place_N = pc.index_in(new_keys, old_keys)
+        is_new_N = place_N.is_null().to_numpy(zero_copy_only=False)
+        counts = earlier.counts.copy()
+        known = place_N.drop_null().to_numpy()
+        counts[known] += self.counts[~is_new_N]
+        keys = pa.concat_arrays([old_keys, new_keys.filter(pa.array(is_new_N))])
+        longer = f"{label}, with the ids of earlier days,"
+        otherwise = "a higher min_count for today's ids, or train without --warm-start"
+        refuse_too_many(len(keys), encoding, longer, otherwise=otherwise)
+        counts = np.concatenate([counts, self.counts[is_new_N]])
+        return Vocabulary(kind=kind, keys=keys, counts=counts)
 
-    @property
-    def num_rows(self) -> int:
-        """Rows of the embedding table."""
-        return FIRST_KNOWN + self.size
+    def _keys_as(self, kind: KeyKind, label: str) -> pa.Array:
+        if self.kind == kind:
+            return self.keys
+        keys = to_keys(pa.chunked_array([self.keys]), kind, label)
+        return keys.combine_chunks().cast(ARROW_TYPES[kind])
 
-    def lookup(self, column: pa.ChunkedArray, label: str) -> np.ndarray:
-        """Returns rows, int32 [N]: 0 missing, 1 no id of this kind, else 2 + hash mod size."""
-        keys = to_keys(column, self.kind, label)
-        ids_N = (hash_keys(keys) % np.uint64(self.size)).astype(np.int32)
-        ids_N += FIRST_KNOWN
-        return _marked(ids_N, keys, column, self.kind)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ManagedRule:
-    """Raw ids: the embeddings give `size` of them a row while training goes on."""
-
-    kind: KeyKind
-    size: int
-
-    @property
-    def num_rows(self) -> int:
-        """Rows of the embedding table."""
-        return FIRST_KNOWN + self.size
-
-    def lookup(self, column: pa.ChunkedArray, label: str) -> np.ndarray:
-        """Returns int64 [N]: 0 missing, 1 no id of this kind, else the raw id, 2 and up."""
-        keys = to_keys(column, self.kind, label)
-        return _marked(raw_ids(keys, FIRST_KNOWN), keys, column, self.kind)
-
-
-def _marked(
-    ids_N: np.ndarray, keys: pa.ChunkedArray, column: pa.ChunkedArray, kind: KeyKind
-) -> np.ndarray:
-    """The ids, in place: 1 where a value is no id of this kind, 0 where it is missing."""
-    if keys.null_count:
-        ids_N[pc.is_null(keys).to_numpy()] = UNSEEN
-        ids_N[missing_mask(column, kind)] = MISSING
-    return ids_N
-
-
-IdMap = Vocabulary | HashRule | ManagedRule
+    def rank(self) -> np.ndarray:
+        """Returns each key's place in key order (numbers keep it); NaN for missing and unseen."""
+        rank = np.full(self.num_rows, np.nan)
+        order = pc.array_sort_indices(self.keys).to_numpy()
+        rank[FIRST_KNOWN + order] = np.arange(len(order))
+        return rank

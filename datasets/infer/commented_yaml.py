@@ -9,6 +9,7 @@ import yaml
 from pydantic import BaseModel
 
 from mmoe.config import FeatureConfig, RunConfig
+from mmoe.config.inlined import Inlines
 from mmoe.config.kinds import HasKinds
 from mmoe.datasets.infer.config import Reasons
 
@@ -102,7 +103,8 @@ def _changed(section: BaseModel) -> dict[str, Any]:
     if isinstance(section, HasKinds):
         defaults[section.registry.key] = section.registry.default
     values = {key: getattr(section, key) for key in fields}
-    return {
+    first = _changed(section.inlined) if isinstance(section, Inlines) else {}
+    return first | {
         key: _changed(value) if isinstance(value, BaseModel) else found[key]
         for key, value in values.items()
         if value != defaults[key]

@@ -12,8 +12,6 @@ from mmoe.config.features import (
     IdFeature,
     ListFeature,
     NumericFeature,
-    TableConfig,
-    TableSettings,
 )
 from mmoe.config.gates import GATES, GateConfig, LearnedGateConfig
 from mmoe.config.loading import config_from_dict, dump_config, load_config, set_values
@@ -23,10 +21,12 @@ from mmoe.config.optimizers import EmbeddingOptimizerConfig, OptimizerConfig
 from mmoe.config.parallel import ParallelConfig, ScoringPrecision, TablePlacement
 from mmoe.config.run import RunConfig
 from mmoe.config.specs import FeatureSpec, ManagedIds, TableSpec
+from mmoe.config.tables import ENCODINGS, TableConfig, TableEncoding, TableSettings
 from mmoe.config.tasks import TASKS, TaskConfig
 from mmoe.config.training import DeviceKind, TrainingConfig
 
 __all__ = [
+    "ENCODINGS",
     "EXPERTS",
     "FEATURES",
     "GATES",
@@ -61,6 +61,7 @@ __all__ = [
     "SplitConfig",
     "StreamingConfig",
     "TableConfig",
+    "TableEncoding",
     "TablePlacement",
     "TableSettings",
     "TableSpec",

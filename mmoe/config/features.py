@@ -1,124 +1,17 @@
-"""Features and the embedding tables they look up."""
+"""Features: a kind is a class with its own keys, and a line in `FEATURES`."""
 
-from collections.abc import Collection
-from typing import ClassVar, Literal
+from collections.abc import Collection, Mapping
+from typing import Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, ModelWrapValidatorHandler, model_validator
 
-from mmoe.config.base import Name, Strict
+from mmoe.config.base import Name
 from mmoe.config.datetimes import DatetimeFeature
 from mmoe.config.feature import Feature
 from mmoe.config.kinds import Kinds
+from mmoe.config.tables import TableSettings
 
-# Keys that go with encoding managed, and those that go with the others
-_OF_MANAGED = ("rows", "admit_after", "evict", "evict_every")
-_OF_OTHERS = ("min_count", "hash_size")
 _NAME = "of the feature, in reports and files of a run"
-
-
-class TableSettings(Strict):
-    """How ids become rows of an embedding table, and how wide the rows are."""
-
-    encoding: Literal["vocabulary", "hash", "managed"] = Field(
-        default="vocabulary",
-        description="vocabulary: the ids seen in training get a row each; "
-        "hash: every id is hashed into hash_size rows; "
-        "managed: ids get one of `rows` rows while training goes on, and lose it when others "
-        "need it more (TorchRec's managed collisions, ZCH)",
-    )
-    min_count: int = Field(
-        default=1,
-        ge=1,
-        le=2**62,  # rows are counted in 64 bits
-        description="ids seen less often share the row of unseen ids",
-    )
-    max_rows: int | None = Field(
-        default=None,
-        ge=1,
-        le=2**31 - 8,
-        description="vocabulary: more ids with a row of their own than this are an error",
-    )
-    hash_size: int = Field(
-        default=100_000, ge=2, le=2**31 - 8, description="rows, where encoding is hash"
-    )
-    rows: int | None = Field(
-        default=None,
-        ge=2,
-        le=2**31 - 8,
-        description="managed: how many ids own a row at one time",
-    )
-    admit_after: int = Field(
-        default=1,
-        ge=1,
-        le=2**62,
-        description="managed: ids share the row of unseen ids until they were seen so often; of "
-        "those that wait the last `rows` sightings are remembered",
-    )
-    evict: Literal["lfu", "lru", "distance_lfu"] = Field(
-        default="distance_lfu",
-        description="managed: who loses the row to a new id. lfu: the least often seen; lru: the "
-        "longest not seen; distance_lfu: the lowest count / (1 + windows since it was seen)",
-    )
-    evict_every: int = Field(
-        default=100,
-        ge=1,
-        description="managed: steps of a window; at its end rows are given and taken (the first "
-        "windows are shorter: they end after steps 1, 2, 4, 8, …). Its ids are held in memory",
-    )
-    dim: int | None = Field(
-        default=None,
-        ge=4,
-        le=4096,
-        multiple_of=4,  # FBGEMM reads rows in vectors of four
-        description="embedding width; default model.embedding_dim",
-    )
-    learning_rate: float | None = Field(
-        default=None,
-        gt=0,
-        description="of this table; default training.embedding_optimizer.learning_rate. The "
-        "schedule multiplies it too",
-    )
-
-    @model_validator(mode="after")
-    def _counts_need_a_vocabulary(self) -> "TableSettings":
-        if self.encoding == "hash" and self.min_count != 1:
-            raise ValueError(
-                f"min_count is {self.min_count}, but encoding hash counts no ids; remove it, "
-                "or say encoding: vocabulary"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _keys_fit_managed(self) -> "TableSettings":
-        managed = self.encoding == "managed"
-        for key in _OF_OTHERS if managed else _OF_MANAGED:
-            value = getattr(self, key)
-            if value != TableSettings.model_fields[key].default:
-                other = f"use {', '.join(_OF_MANAGED)}" if managed else "say encoding: managed"
-                raise ValueError(
-                    f"{key} is {value}, but encoding {self.encoding} has no use for it; "
-                    f"remove it, or {other}"
-                )
-        if managed and self.rows is None:
-            raise ValueError(
-                "encoding managed needs `rows`: how many ids own a row at one time; add rows: N"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _only_a_vocabulary_can_outgrow_its_table(self) -> "TableSettings":
-        if self.encoding != "vocabulary" and self.max_rows is not None:
-            raise ValueError(
-                f"max_rows is {self.max_rows:,}, but encoding {self.encoding} has as many rows "
-                "as it is told, whatever comes; remove it, or say encoding: vocabulary"
-            )
-        return self
-
-
-class TableConfig(TableSettings):
-    """A named table that several features share (`table: NAME` in each of them)."""
-
-    name: Name = Field(description="by which features name it")
 
 
 class NumericFeature(Feature):
@@ -195,20 +88,21 @@ class IdFeature(TableSettings, Feature):
                 f"rename the table, or say `table: {self.name}` in the feature"
             )
 
-    @model_validator(mode="after")
-    def _settings_belong_to_the_table(self) -> "IdFeature":
-        if self.table is not None:
-            inline = [
-                key
-                for key, field in TableSettings.model_fields.items()
-                if getattr(self, key) != field.default
-            ]
+    @model_validator(mode="wrap")
+    @classmethod
+    def _settings_belong_to_the_table(
+        cls, raw: Any, handler: ModelWrapValidatorHandler["IdFeature"]
+    ) -> "IdFeature":
+        feature = handler(raw)
+        if feature.table is not None and isinstance(raw, Mapping):
+            own = [key for key in TableSettings.model_fields if getattr(feature, key) is not None]
+            inline = cls.inlines.changed(raw) + own
             if inline:
                 raise ValueError(
-                    f"feature {self.name!r} uses the shared table {self.table!r}, so "
+                    f"feature {feature.name!r} uses the shared table {feature.table!r}, so "
                     f"{', '.join(inline)} must be set on that table under `tables`"
                 )
-        return self
+        return feature
 
 
 class CategoricalFeature(IdFeature):

@@ -1,10 +1,17 @@
 """`Kinds`: the kinds of one noun (features, gates, experts), to which others may add their own."""
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from importlib import import_module
 from typing import Any, ClassVar, Generic, TypeVar
 
-from pydantic import GetCoreSchemaHandler, ModelWrapValidatorHandler, create_model, model_validator
+from pydantic import (
+    BaseModel,
+    GetCoreSchemaHandler,
+    ModelWrapValidatorHandler,
+    create_model,
+    model_validator,
+)
 from pydantic_core import (
     CoreSchema,
     PydanticKnownError,
@@ -195,6 +202,17 @@ class Kinds(Generic[Noun]):
                     found.setdefault(key, []).append(kind)
         return found
 
+    def all_keys(self) -> list[str]:
+        """Lists the keys of all kinds, the one that tells them apart first."""
+        return [*self.base.model_fields, *self.keys_of(self.base)]
+
+    def changed(self, raw: Mapping[str, Any]) -> list[str]:
+        """Lists keys of any kind to which a raw section gives another value than their default."""
+        owners = {key: kinds[0] for key, kinds in self.keys_of(self.base).items() if key in raw}
+        values = {key: _read(self._classes[kind], key, raw[key]) for key, kind in owners.items()}
+        named = [self.key] if raw.get(self.key, self.default) != self.default else []
+        return named + [key for key, (value, default) in values.items() if value != default]
+
     def validate(self, value: Any) -> Noun:
         """Makes a section out of a mapping; returns the section that came.
 
@@ -296,7 +314,12 @@ def _alternatives(names: Iterable[str]) -> str:
 
 def _read(section: type[HasKinds], key: str, value: Any) -> tuple[Any, Any]:
     """A value of one key as the section would read it, and the key's default."""
+    read = getattr(_alone(section, key).model_validate({key: value}), key)
+    return read, section.model_fields[key].get_default(call_default_factory=True)
+
+
+@cache
+def _alone(section: type[HasKinds], key: str) -> type[BaseModel]:
+    """A model of this key only."""
     field = section.model_fields[key]
-    alone = create_model(section.__name__, **{key: (field.annotation, field)})  # type: ignore[call-overload]
-    read = getattr(alone.model_validate({key: value}), key)
-    return read, field.get_default(call_default_factory=True)
+    return create_model(section.__name__, **{key: (field.annotation, field)})  # type: ignore[call-overload]

@@ -11,6 +11,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from mmoe.config.bounded_yaml import BoundedLoader, RepeatsTooMuchError
+from mmoe.config.inlined import keys_in
 from mmoe.config.kinds import HasKinds, kinds_of
 from mmoe.config.run import RunConfig
 from mmoe.plugins import MODULE_NAME, import_for_run, import_modules
@@ -237,8 +238,9 @@ def _hint(error: ValidationError, imports: Any) -> str:
 
 def _is_meant_for_another(kind: str, known: list[str]) -> bool:
     """Close to a known kind, the beginning of one, or that of another noun."""
-    nouns = [noun for noun in HasKinds.__subclasses__() if "registry" in vars(noun)]
-    elsewhere = {other for noun in nouns for other in noun.registry.names()}
+    nouns = [vars(noun).get("registry") for noun in HasKinds.__subclasses__()]
+    kinds = [known for known in nouns if known is not None and known.key == "kind"]
+    elsewhere = {other for known in kinds for other in known.names()}
     begins = any(name.startswith(kind) for name in known)
     return begins or kind in elsewhere or bool(difflib.get_close_matches(kind, known, n=1))
 
@@ -266,7 +268,7 @@ def _known_keys(model: type[BaseModel], parents: tuple[int | str, ...]) -> list[
     for part in parents:
         places = [inside for place in places for inside in _inside(place, part)]
     sections = [section for place in places for section in models_in(place)]
-    return sorted({key for section in sections for key in section.model_fields})
+    return sorted({key for section in sections for key in keys_in(section)})
 
 
 def _inside(annotation: Any, part: int | str) -> list[Any]:

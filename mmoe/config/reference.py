@@ -18,6 +18,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from mmoe.config.base import Name
+from mmoe.config.inlined import Inlines
 from mmoe.config.kinds import HasKinds, Kinds, OneOf, kinds_of
 from mmoe.config.loading import models_in
 from mmoe.config.run import RunConfig
@@ -50,8 +51,10 @@ def reference(config: type[BaseModel] = RunConfig) -> str:
     parts: list[str] = []
     known: dict[str, list[str]] = {}
     for path, model in sections(config):
+        if path in known:
+            continue  # of an inlined noun, which several sections take
         kinds = kinds_of(model)
-        lines = [] if kinds is None else [_kind_line(kinds)]
+        lines = [_kind_line(told) for told in (kinds, _inlined(model)) if told is not None]
         fields = (model if kinds is None else kinds.classes()[0]).model_fields
         lines += [
             _line(path, name, field) for name, field in fields.items() if not _is_constant(field)
@@ -84,7 +87,8 @@ def _table(lines: Sequence[str], known: Mapping[str, Sequence[str]]) -> str:
 def sections(config: type[BaseModel], path: str = "") -> Iterator[Section]:
     """Yields the model of every section, with its path: itself, then what its keys hold.
 
-    Kinds that have the same keys are one section, with the class of their noun.
+    Kinds that have the same keys are one section, with the class of their noun. Kinds whose keys
+    stand in other sections have one path wherever they do.
     """
     kinds = kinds_of(config)
     if kinds is not None and not _alike(kinds):
@@ -92,9 +96,17 @@ def sections(config: type[BaseModel], path: str = "") -> Iterator[Section]:
             yield from sections(model, f"{path}: {kinds.key} {name}")
         return
     yield path, config
+    inlined = _inlined(config)
+    if inlined is not None:
+        for name in inlined.names():
+            yield f"{inlined.key} {name}", inlined.config_class(name)
     for name, field in (config if kinds is None else kinds.classes()[0]).model_fields.items():
         for model in models_in(field.annotation, expand=False):
             yield from sections(model, f"{path}.{name}" if path else name)
+
+
+def _inlined(model: type[BaseModel]) -> Kinds[Any] | None:
+    return model.inlines if issubclass(model, Inlines) else None
 
 
 def _alike(kinds: Kinds[Any]) -> bool:

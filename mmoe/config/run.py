@@ -4,11 +4,12 @@ from difflib import get_close_matches
 
 from pydantic import Field, model_validator
 
-from mmoe.config.base import ModuleName, Strict
+from mmoe.config.base import ModuleName, Name, Strict
 from mmoe.config.data import DataConfig
-from mmoe.config.features import FeatureConfig, Name, TableConfig
+from mmoe.config.features import FeatureConfig
 from mmoe.config.model import ModelConfig
 from mmoe.config.parallel import ParallelConfig
+from mmoe.config.tables import TableConfig
 from mmoe.config.tasks import TaskConfig
 from mmoe.config.training import TrainingConfig
 from mmoe.metrics.task_kinds import KINDS, first_of

@@ -6,6 +6,7 @@ import pytest
 from pydantic import BaseModel
 
 from mmoe.config import config_from_dict
+from mmoe.config.inlined import keys_in
 from mmoe.config.kinds import kinds_of
 from mmoe.config.run import RunConfig
 
@@ -87,7 +88,7 @@ def test_the_walk_finds_the_sections():
 
 @pytest.mark.parametrize(("wrap", "section", "model"), CASES)
 def test_the_key_that_was_meant_is_named(wrap, section, model):
-    for key in model.model_fields:
+    for key in keys_in(model):
         misspelt = f"{key}_"
         raw = wrap({**section, misspelt: 1})
         with pytest.raises(ValueError, match="unknown key") as caught:

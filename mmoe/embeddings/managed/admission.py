@@ -14,7 +14,7 @@ from torchrec.modules.mc_modules import (
 
 from mmoe.config import ManagedIds
 
-# As mmoe.datasets.features.vocabulary numbers them: 0 is missing; owned rows and raw ids begin at 2
+# As mmoe.datasets.features.id_map numbers them: 0 is missing; owned rows and raw ids begin at 2
 _UNSEEN, _FIRST = 1, 2
 
 _POLICIES = {

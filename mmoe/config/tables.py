@@ -1,0 +1,179 @@
+"""Tables, and encodings: how ids become rows. One is a class, and a line in `ENCODINGS`."""
+
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from mmoe.config.base import Name
+from mmoe.config.inlined import Inlines
+from mmoe.config.kinds import HasKinds, Kinds
+from mmoe.config.specs import ManagedIds
+
+
+class TableEncoding(HasKinds):
+    """How ids become rows of a table; its keys stand beside those of a feature or table."""
+
+    # Keys that may change without giving a row another meaning
+    free: ClassVar[frozenset[str]] = frozenset()
+
+    encoding: Any = Field(
+        description="vocabulary: the ids seen in training get a row each; "
+        "hash: every id is hashed into hash_size rows; "
+        "managed: ids get one of `rows` rows while training goes on, and lose it when others "
+        "need it more (TorchRec's managed collisions, ZCH). The keys of each stand beside this one",
+    )
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **keys: Any) -> None: ...
+
+    @property
+    def managed(self) -> ManagedIds | None:
+        """How ids come and go while training goes on; None: rows are those of the encoder."""
+        return None
+
+    def meaning(self) -> dict[str, object]:
+        """Returns what says which row an id has."""
+        return self.model_dump(exclude=set(self.free))
+
+    def refuse(self, key: str, value: Any, kinds: list[str]) -> None:
+        """Refuses a key of other encodings."""
+        if key == "max_rows":
+            raise ValueError(
+                f"max_rows is {value:,}, but encoding {self.encoding} has as many rows "
+                "as it is told, whatever comes; remove it, or say encoding: vocabulary"
+            )
+        raise ValueError(
+            f"{key} is {value}, but encoding {self.encoding} has no use for it; "
+            f"remove it, or {self._instead(kinds)}"
+        )
+
+    def _instead(self, kinds: list[str]) -> str:
+        """What to do where a key of these encodings is wanted."""
+        return f"say encoding: {' or '.join(kinds)}"
+
+
+class VocabularyEncoding(TableEncoding):
+    """The ids seen in training get a row each."""
+
+    free = frozenset({"min_count", "max_rows"})
+
+    encoding: Literal["vocabulary"] = "vocabulary"
+    min_count: int = Field(
+        default=1,
+        ge=1,
+        le=2**62,  # rows are counted in 64 bits
+        description="ids seen less often share the row of unseen ids",
+    )
+    max_rows: int | None = Field(
+        default=None,
+        ge=1,
+        le=2**31 - 8,
+        description="more ids with a row of their own than this are an error",
+    )
+
+    def refuse(self, key: str, value: Any, kinds: list[str]) -> None:
+        """Refuses keys of other encodings, but a hash_size, which has always passed."""
+        if key != "hash_size":
+            super().refuse(key, value, kinds)
+
+
+class HashEncoding(TableEncoding):
+    """Every id is hashed into one of `hash_size` rows."""
+
+    encoding: Literal["hash"] = "hash"
+    hash_size: int = Field(default=100_000, ge=2, le=2**31 - 8, description="rows")
+
+    def refuse(self, key: str, value: Any, kinds: list[str]) -> None:
+        """Refuses keys of other encodings: there is nothing to count."""
+        if key == "min_count":
+            raise ValueError(
+                f"min_count is {value}, but encoding hash counts no ids; remove it, "
+                "or say encoding: vocabulary"
+            )
+        super().refuse(key, value, kinds)
+
+
+class ManagedEncoding(TableEncoding):
+    """Ids get one of `rows` rows while training goes on, and lose it when others need it more."""
+
+    free = frozenset({"admit_after", "evict", "evict_every"})
+
+    encoding: Literal["managed"] = "managed"
+    rows: int | None = Field(
+        default=None, ge=2, le=2**31 - 8, description="how many ids own a row at one time"
+    )
+    admit_after: int = Field(
+        default=1,
+        ge=1,
+        le=2**62,
+        description="ids share the row of unseen ids until they were seen so often; of those that "
+        "wait the last `rows` sightings are remembered",
+    )
+    evict: Literal["lfu", "lru", "distance_lfu"] = Field(
+        default="distance_lfu",
+        description="who loses the row to a new id. lfu: the least often seen; lru: the longest "
+        "not seen; distance_lfu: the lowest count / (1 + windows since it was seen)",
+    )
+    evict_every: int = Field(
+        default=100,
+        ge=1,
+        description="steps of a window; at its end rows are given and taken (the first windows are "
+        "shorter: they end after steps 1, 2, 4, 8, …). Its ids are held in memory",
+    )
+
+    @property
+    def managed(self) -> ManagedIds:
+        """Its keys."""
+        return ManagedIds(**self.model_dump(exclude={"encoding"}))
+
+    def _instead(self, kinds: list[str]) -> str:
+        own = [key for key in type(self).model_fields if key != "encoding"]
+        return f"use {', '.join(own)}"
+
+    @model_validator(mode="after")
+    def _has_rows(self) -> "ManagedEncoding":
+        if self.rows is None:
+            raise ValueError(
+                "encoding managed needs `rows`: how many ids own a row at one time; add rows: N"
+            )
+        return self
+
+
+# Config class → what turns ids into rows, once it has seen those of training
+ENCODINGS = Kinds("encoding", TableEncoding, default="vocabulary", key="encoding")
+ENCODINGS.add("vocabulary", VocabularyEncoding, "mmoe.datasets.features.vocabulary:Vocabulary")
+ENCODINGS.add("hash", HashEncoding, "mmoe.datasets.features.uncounted_ids:HashRule")
+ENCODINGS.add("managed", ManagedEncoding, "mmoe.datasets.features.uncounted_ids:ManagedRule")
+
+
+class TableSettings(Inlines):
+    """How ids become rows of an embedding table, and how wide the rows are."""
+
+    inlines: ClassVar[Kinds[Any]] = ENCODINGS
+
+    dim: int | None = Field(
+        default=None,
+        ge=4,
+        le=4096,
+        multiple_of=4,  # FBGEMM reads rows in vectors of four
+        description="embedding width; default model.embedding_dim",
+    )
+    learning_rate: float | None = Field(
+        default=None,
+        gt=0,
+        description="of this table; default training.embedding_optimizer.learning_rate. The "
+        "schedule multiplies it too",
+    )
+
+    @property
+    def table_encoding(self) -> TableEncoding:
+        """How ids become rows."""
+        assert isinstance(self.inlined, TableEncoding)
+        return self.inlined
+
+
+class TableConfig(TableSettings):
+    """A named table that several features share (`table: NAME` in each of them)."""
+
+    name: Name = Field(description="by which features name it")
