@@ -4,6 +4,7 @@ To import a module is to run it. So a config that one trains with, and a command
 name; a run's folder, which may be anybody's, nothing that has not been imported or installed.
 """
 
+import re
 import sys
 import traceback
 from collections.abc import Iterable
@@ -48,6 +49,11 @@ def import_modules(
         ValueError: --import: my_pkg.ranking: cannot be imported: there is no module 'my_pkg'; ...
     """
     for name in names:
+        if re.fullmatch(MODULE_NAME, name) is None or name.endswith(".py"):
+            raise ValueError(
+                f"{origin}: {name!r}: expected the name of a module, as in `import my_pkg.ranking`"
+                f"{_meant(name)}"
+            )
         if name in sys.modules:
             continue
         if _looks_here and not installed and not {str(Path.cwd()), ""} & {*sys.path}:
@@ -123,6 +129,13 @@ def load_installed() -> None:
     """
     for module, plugin in _installed():
         import_modules([module], plugin, installed=True)
+
+
+def _meant(path: str) -> str:
+    """The module of a file, where a file was named."""
+    name = path.removesuffix(".py").replace("/", ".")
+    is_one = path.endswith(".py") and re.fullmatch(MODULE_NAME, name) is not None
+    return f"; {path} is {name}" if is_one else ""
 
 
 def _why(error: BaseException, name: str) -> str:

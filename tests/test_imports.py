@@ -138,6 +138,17 @@ def test_an_installed_entry_point_allows_its_module(modules, run):
     assert "kinds_of_mine" in sys.modules
 
 
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("../mine", ""), (".mine", ""), ("", ""), ("my_pkg:Gate", ""), ("a.py", "; a.py is a"),
+     ("my_pkg/ranking.py", "; my_pkg/ranking.py is my_pkg.ranking")],
+)  # fmt: skip
+def test_what_is_no_name_of_a_module_is_refused(name, hint):
+    with pytest.raises(ValueError, match=r"^--import: .*expected the name of a module") as refused:
+        plugins.import_modules([name])
+    assert str(refused.value).endswith(f"as in `import my_pkg.ranking`{hint}")
+
+
 def test_a_broken_plugin_is_named_with_its_package(modules):
     info = modules / "toy-1.0.dist-info"
     info.mkdir()
