@@ -4,6 +4,7 @@ To import a module is to run it. So a config that one trains with, and a command
 name; a run's folder, which may be anybody's, nothing that has not been imported or installed.
 """
 
+import re
 import sys
 import traceback
 from collections.abc import Iterable
@@ -27,12 +28,16 @@ def look_in_current_folder() -> None:
     _looks_here = not sys.flags.safe_path
 
 
-def import_modules(names: Iterable[str], origin: str = "--import") -> None:
+def import_modules(
+    names: Iterable[str], origin: str = "--import", *, installed: bool = False
+) -> None:
     """Imports modules, which register their kinds.
 
     Args:
         names: Dotted, as in `import my_pkg.ranking`.
         origin: Who asks for them; starts error messages.
+        installed: They are those of installed packages: what the current folder has by their names,
+            which may be that of somebody's run, is not meant.
 
     Raises:
         ValueError: One is not found, or raises; says which, and why.
@@ -44,9 +49,14 @@ def import_modules(names: Iterable[str], origin: str = "--import") -> None:
         ValueError: --import: my_pkg.ranking: cannot be imported: there is no module 'my_pkg'; ...
     """
     for name in names:
+        if re.fullmatch(MODULE_NAME, name) is None or name.endswith(".py"):
+            raise ValueError(
+                f"{origin}: {name!r}: expected the name of a module, as in `import my_pkg.ranking`"
+                f"{_meant(name)}"
+            )
         if name in sys.modules:
             continue
-        if _looks_here and not {str(Path.cwd()), ""} & {*sys.path}:
+        if _looks_here and not installed and not {str(Path.cwd()), ""} & {*sys.path}:
             sys.path.insert(0, str(Path.cwd()))
         try:
             import_module(name)
@@ -80,19 +90,34 @@ def import_for_run(names: Iterable[str], origin: str) -> None:
                 f"{origin}: needs the module {name}, which a run's folder may not import by "
                 f"itself; if you trust it, say --import {name} (in Python: import it first)"
             )
-        import_modules([name], origin)
+        import_modules([name], origin, installed=True)
 
 
 def installed_modules() -> list[str]:
     """Returns the modules that installed packages name as plugins; imports none of them."""
-    return [plugin.module for plugin in _installed()]
+    return [module for module, _ in _installed()]
 
 
 @cache  # it reads the metadata of every package there is
-def _installed() -> "tuple[EntryPoint, ...]":
+def _installed() -> tuple[tuple[str, str], ...]:
+    """Each plugin's module, and which plugin it is."""
     from importlib.metadata import entry_points  # 20 ms, for those who need it
 
-    return tuple(entry_points(group=GROUP))
+    return tuple((_module(plugin), _called(plugin)) for plugin in entry_points(group=GROUP))
+
+
+def _module(plugin: "EntryPoint") -> str:
+    if plugin.pattern.match(plugin.value) is None:  # `module` would raise an AttributeError
+        raise ValueError(
+            f"{_called(plugin)}: its entry point names no module: {plugin.value!r}; mend its "
+            "package, or uninstall it"
+        )
+    return plugin.module
+
+
+def _called(plugin: "EntryPoint") -> str:
+    package = "a package" if plugin.dist is None else plugin.dist.name
+    return f"the plugin {plugin.name!r} of {package}, installed here"
 
 
 @cache
@@ -102,9 +127,15 @@ def load_installed() -> None:
     Raises:
         ValueError: One of them cannot be imported; names its package.
     """
-    for plugin in _installed():
-        package = "a package" if plugin.dist is None else plugin.dist.name
-        import_modules([plugin.module], f"the plugin {plugin.name!r} of {package}, installed here")
+    for module, plugin in _installed():
+        import_modules([module], plugin, installed=True)
+
+
+def _meant(path: str) -> str:
+    """The module of a file, where a file was named."""
+    name = path.removesuffix(".py").replace("/", ".")
+    is_one = path.endswith(".py") and re.fullmatch(MODULE_NAME, name) is not None
+    return f"; {path} is {name}" if is_one else ""
 
 
 def _why(error: BaseException, name: str) -> str:

@@ -14,6 +14,7 @@ from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.encoded import EncodedData
 from mmoe.datasets.rows.frames import TableLike, as_table, origin_of
+from mmoe.datasets.rows.projection import required_columns
 from mmoe.mixture.batch_invariant import HAS_KERNELS
 from mmoe.models.build import build_ranker
 from mmoe.models.device import resolve_device
@@ -121,7 +122,9 @@ class Predictor:
                 "rows: expected encoded ones, as this predictor was made without an encoder; give "
                 "it one (Predictor(ranker, config, encoder)), or use load_predictor"
             )
-        return BatchSource.of_table(as_table(rows), self.encoder, origin_of(rows))
+        config = self.encoder.config
+        table = as_table(rows, lambda there: required_columns(config, there, labels=False))
+        return BatchSource.of_table(table, self.encoder, origin_of(rows))
 
     def _predict(
         self, data: EncodedData, tracker: Tracker, on_gates: GateCallback | None

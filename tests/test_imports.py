@@ -138,6 +138,17 @@ def test_an_installed_entry_point_allows_its_module(modules, run):
     assert "kinds_of_mine" in sys.modules
 
 
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("../mine", ""), (".mine", ""), ("", ""), ("my_pkg:Gate", ""), ("a.py", "; a.py is a"),
+     ("my_pkg/ranking.py", "; my_pkg/ranking.py is my_pkg.ranking")],
+)  # fmt: skip
+def test_what_is_no_name_of_a_module_is_refused(name, hint):
+    with pytest.raises(ValueError, match=r"^--import: .*expected the name of a module") as refused:
+        plugins.import_modules([name])
+    assert str(refused.value).endswith(f"as in `import my_pkg.ranking`{hint}")
+
+
 def test_a_broken_plugin_is_named_with_its_package(modules):
     info = modules / "toy-1.0.dist-info"
     info.mkdir()
@@ -145,6 +156,31 @@ def test_a_broken_plugin_is_named_with_its_package(modules):
     (info / "entry_points.txt").write_text("[mmoe.plugins]\nmine = raising\n")
     with pytest.raises(ValueError, match=r"^the plugin 'mine' of toy, installed here: raising: "):
         plugins.load_installed()
+
+
+@pytest.mark.parametrize("value", ["", "kinds of mine"])
+def test_an_entry_point_without_a_module_is_named_with_its_package(modules, run, value):
+    info = modules / "toy-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: toy\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[mmoe.plugins]\nmine = {value}\n")
+    with pytest.raises(ValueError, match=r"^the plugin 'mine' of toy, .* names no module: '"):
+        load_config(run / "config.yaml")
+
+
+def test_an_installed_plugin_is_not_looked_for_in_the_current_folder(
+    modules, run, tmp_path, monkeypatch
+):
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    (theirs / "kinds_of_mine.py").write_text("raise RuntimeError('what a stranger wrote')")
+    test_an_installed_entry_point_allows_its_module(modules, run)
+    monkeypatch.delitem(sys.modules, "kinds_of_mine")
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path != ""])
+    monkeypatch.setattr(plugins, "_looks_here", True)
+    monkeypatch.chdir(theirs)
+    load_config(run / "config.yaml")
+    assert sys.modules["kinds_of_mine"].__file__ == str(modules / "kinds_of_mine.py")
 
 
 def test_a_command_writes_what_it_imports_into_the_config(mmoe, modules, funnel_table):

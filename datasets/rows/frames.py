@@ -1,8 +1,9 @@
 """Rows that the caller holds: a DataFrame, an Arrow table, columns by name."""
 
 import sys
-from collections.abc import Mapping
-from pathlib import Path
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -21,15 +22,26 @@ _EXPECTED = "a path, a DataFrame, an Arrow table or a mapping of names to column
 
 
 def holds_rows(data: object) -> "TypeIs[TableLike]":
-    """Returns whether `data` is rows in memory; else it is None, or says where files are."""
-    return not (data is None or isinstance(data, str | Path | list | tuple))
+    """Returns whether `data` is rows in memory; else it is None, or says where files are.
+
+    Example:
+        >>> holds_rows({"age": [20]}), holds_rows(["a.csv", "b.csv"])
+        (True, False)
+    """
+    if isinstance(data, list | tuple):  # of rows: `as_table` says what is expected instead
+        return not all(isinstance(path, str | PathLike) for path in data)
+    return not (data is None or isinstance(data, str | PathLike))
 
 
-def as_table(data: TableLike) -> pa.Table:
+def as_table(
+    data: TableLike, needed: Callable[[list[str]], Collection[str]] | None = None
+) -> pa.Table:
     """Makes an Arrow table of rows in memory, with the hidden column of row numbers.
 
     Args:
         data: A DataFrame (pandas; others by Arrow's C interface), a table, or arrays by name.
+        needed: Given the names of all columns, returns those that are used: another one that
+            cannot be read is left out. None: all are.
 
     Raises:
         ValueError: It is none of these, a column cannot be read or is there twice, columns differ
@@ -40,7 +52,7 @@ def as_table(data: TableLike) -> pa.Table:
         [20, 30]
     """
     origin = origin_of(data)
-    table = data if isinstance(data, pa.Table) else _converted(data, origin)
+    table = data if isinstance(data, pa.Table) else _converted(data, origin, needed)
     if not table.num_rows:
         raise ValueError(f"{origin}: holds no rows; expected one at least")
     if ROW_COLUMN in table.column_names:
@@ -73,21 +85,24 @@ def arrow_column(name: str, values: Any, origin: str = "") -> pa.Array:
         ) from None
 
 
-def _converted(data: Any, origin: str) -> pa.Table:
+def _converted(
+    data: Any, origin: str, needed: Callable[[list[str]], Collection[str]] | None
+) -> pa.Table:
     pandas = sys.modules.get("pandas")
     if pandas is not None and isinstance(data, pandas.DataFrame):
-        names = data.columns.map(str)
-        if names.has_duplicates:
-            twice = names[names.duplicated()][0]
-            raise ValueError(f"{origin}: two columns are called {twice!r}; rename one of them")
-        columns = {name: data.iloc[:, n] for n, name in enumerate(names)}
+        columns = [(str(name), data.iloc[:, n]) for n, name in enumerate(data.columns)]
     elif isinstance(data, Mapping):
-        columns = {str(name): values for name, values in data.items()}
+        columns = [(str(name), values) for name, values in data.items()]
     elif hasattr(data, "__arrow_c_stream__"):
-        return pa.table(data)
+        return _streamed(data)
     else:
-        raise ValueError(f"data: expected {_EXPECTED}, got {data!r}")
-    arrays = {name: arrow_column(name, values, origin) for name, values in columns.items()}
+        raise _no_rows(data)
+    names = [name for name, _ in columns]
+    name, count = Counter(names).most_common(1)[0] if names else ("", 0)
+    if count > 1:
+        raise ValueError(f"{origin}: two columns are called {name!r}; rename one of them")
+    used = names if needed is None else needed(names)
+    arrays = dict(_readable(columns, used, origin))
     for name, array in arrays.items():
         first, rows = next((other, len(one)) for other, one in arrays.items())
         if len(array) != rows:
@@ -96,3 +111,28 @@ def _converted(data: Any, origin: str) -> pa.Table:
                 "all columns one length"
             )
     return pa.table(arrays)
+
+
+def _readable(
+    columns: list[tuple[str, Any]], used: Collection[str], origin: str
+) -> Iterator[tuple[str, pa.Array]]:
+    """Every column that is used, and of the others those that can be read."""
+    for name, values in columns:
+        try:
+            yield name, arrow_column(name, values, origin)
+        except ValueError:
+            if name in used:
+                raise
+
+
+def _streamed(data: Any) -> pa.Table:
+    try:
+        return pa.table(data)
+    except (pa.ArrowException, TypeError):  # one column, such as a Series
+        raise _no_rows(data) from None
+
+
+def _no_rows(data: Any) -> ValueError:
+    what = " ".join(repr(data).split())
+    what = what if len(what) <= 80 else f"{what[:77]}..."
+    return ValueError(f"data: expected {_EXPECTED}, got {what}")

@@ -209,12 +209,11 @@ def _by_file(config: RunConfig, folder: str | Path | None) -> Splits:
 
 def _held_table(config: RunConfig, data: TableLike) -> tuple[pa.Table, str]:
     """The columns that the run uses of rows in memory, and what errors call them."""
-    table, origin = as_table(data), origin_of(data)
-    there = visible_columns(table)
-    uses = column_uses(config, there)
-    for name, used_by in uses.items():
-        find_column(table, name, origin, used_by)
-    return table.select([*uses, ROW_COLUMN]), origin
+    table = as_table(data, lambda there: column_uses(config, there))
+    origin = origin_of(data)
+    uses = column_uses(config, visible_columns(table))
+    columns = {name: find_column(table, name, origin, used_by) for name, used_by in uses.items()}
+    return pa.table({**columns, ROW_COLUMN: table[ROW_COLUMN]}), origin
 
 
 def _refuse_rows(data: DataConfig, origin: str) -> None:

@@ -1,8 +1,9 @@
 """One run: data, features, tasks, model, training."""
 
 from difflib import get_close_matches
+from typing import Any
 
-from pydantic import Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from mmoe.config.base import ModuleName, Name, Strict
 from mmoe.config.data import DataConfig
@@ -136,10 +137,25 @@ class RunConfig(Strict):
             task.check_among(self.tasks)
         return self
 
+    def __setstate__(self, state: dict[Any, Any]) -> None:
+        """Reads a pickled config; of an earlier release one whose sections had other keys."""
+        if "imports" not in state["__dict__"]:
+            state = RunConfig.model_validate(_raw(state["__dict__"])).__getstate__()
+        super().__setstate__(state)
+
     @property
     def trained_tasks(self) -> list[TaskConfig]:
         """Tasks, each of the kind it is trained as: `model.kind: esmm` spells entire_space."""
         return self.model.trained_tasks(self.tasks)
+
+
+def _raw(value: Any) -> Any:
+    """A section with the keys it was pickled with, whatever its class has now."""
+    if isinstance(value, BaseModel):
+        value = vars(value)
+    if isinstance(value, dict):
+        return {key: _raw(inside) for key, inside in value.items()}
+    return [_raw(inside) for inside in value] if isinstance(value, list) else value
 
 
 def _unique(what: str, names: list[str]) -> None:

@@ -1,5 +1,7 @@
 """Config files: what is accepted, and what the errors say."""
 
+import copy
+import pickle
 import subprocess
 import sys
 
@@ -230,3 +232,15 @@ def test_a_kind_that_is_misspelt_or_none_at_all_is_no_matter_of_imports(kind):
     with pytest.raises(ValueError, match=r"features\.0\.kind: expected one of 'numeric'") as caught:
         config_from_dict(_with(features=[{"kind": kind, "name": "age"}]))
     assert ("--import" in str(caught.value)) == (kind == "['a']")
+
+
+def test_what_an_earlier_release_pickled_has_the_keys_of_today():
+    """Its sections had one class for all kinds, with the keys of all."""
+    config = config_from_dict(_with(model={"kind": "ple", "levels": 3}))
+    assert pickle.loads(pickle.dumps(config)) == config
+    earlier = copy.deepcopy(config_from_dict(SMALL))  # its model is of kind mmoe
+    del vars(earlier)["imports"], vars(earlier.tasks[0])["metrics"], vars(earlier.model)["experts"]
+    vars(earlier.model).update(kind="ple", levels=3)
+    read = pickle.loads(pickle.dumps(earlier))
+    assert read == config
+    assert type(read.model) is type(config.model)

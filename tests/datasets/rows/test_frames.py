@@ -8,7 +8,7 @@ import pytest
 
 from mmoe.config import config_from_dict
 from mmoe.datasets.labels.encode import encode_labels
-from mmoe.datasets.rows.frames import as_table
+from mmoe.datasets.rows.frames import as_table, holds_rows
 from mmoe.datasets.rows.locations import visible_columns
 from mmoe.datasets.rows.sources import load_splits, load_test
 
@@ -65,7 +65,25 @@ def test_a_value_is_refused_by_its_row(funnel_config, funnel_table):
     pytest.fail("row 17 is in no split")
 
 
+def test_a_column_that_nobody_reads_may_be_anything(funnel_config, funnel_table):
+    frame = funnel_table.to_pandas()
+    splits = load_splits(config_from_dict(funnel_config), frame.assign(what=object()))
+    assert "what" not in splits.train.column_names
+    with pytest.raises(ValueError, match=r"^DataFrame: column 'price' \(dtype object\) cannot be"):
+        load_splits(config_from_dict(funnel_config), frame.assign(price=object()))
+
+
+def test_columns_of_other_libraries_are_made_plain_as_those_of_files(funnel_config, funnel_table):
+    views = funnel_table.set_column(2, "item", funnel_table["item"].cast(pa.string_view()))
+    config = config_from_dict(funnel_config)
+    items = [load_splits(config, rows).train["item"].to_pylist() for rows in (funnel_table, views)]
+    assert items[0] == items[1]
+
+
 REFUSED = {
+    "records": ([{"age": 1}], "data: expected a path, a DataFrame, an Arrow table or a mapping"),
+    "Series": (pd.Series([1.0]), "data: expected a path, a DataFrame, an Arrow table or a mapping"),
+    "names": ({"1": [1], 1: [2]}, "dict: two columns are called '1'; rename one"),
     "type": (7, "data: expected a path, a DataFrame, an Arrow table or a mapping"),
     "no rows": ({"age": []}, "dict: holds no rows"),
     "lengths": ({"age": [1, 2], "x": [1]}, "dict: column 'x' has 1 rows, but 'age' has 2"),
@@ -79,6 +97,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("rows", REFUSED)
 def test_what_is_no_rows_is_refused(rows):
+    assert holds_rows(REFUSED[rows][0])
     with pytest.raises(ValueError, match=REFUSED[rows][1]):
         as_table(REFUSED[rows][0])
 
