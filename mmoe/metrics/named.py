@@ -35,7 +35,7 @@ class NamedMetric(ABC):
 
     @abstractmethod
     def value(self, rows: ObservedRows) -> float | None:
-        """The metric of one row or more, whose weights are not all 0; None: it has none there."""
+        """Computes it over one row or more, whose weights are not all 0; None: it has none."""
 
 
 def with_named(
