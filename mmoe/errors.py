@@ -16,6 +16,10 @@ class RanksDiffer(ValueError):
     """Raised where ranks do or find different things; its text names the rank itself."""
 
 
+class NotImported(ValueError):
+    """Raised where a module with somebody's kinds may not be imported, or cannot be."""
+
+
 class Damaged(ValueError):
     """A file holds something else than it should; `reason` is without its name and the remedy."""
 

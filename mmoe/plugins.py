@@ -13,6 +13,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mmoe.errors import NotImported
+
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
@@ -40,13 +42,13 @@ def import_modules(
             which may be that of somebody's run, is not meant.
 
     Raises:
-        ValueError: One is not found, or raises; says which, and why.
+        NotImported: One is not found, or raises; says which, and why.
 
     Example:
         >>> import_modules(["my_pkg.ranking"])  # doctest: +ELLIPSIS
         Traceback (most recent call last):
             ...
-        ValueError: --import: my_pkg.ranking: cannot be imported: there is no module 'my_pkg'; ...
+        mmoe.errors.NotImported: --import: my_pkg.ranking: cannot be imported: there is no ...
     """
     for name in names:
         if re.fullmatch(MODULE_NAME, name) is None or name.endswith(".py"):
@@ -61,7 +63,8 @@ def import_modules(
         try:
             import_module(name)
         except (Exception, SystemExit) as error:
-            raise ValueError(f"{origin}: {name}: cannot be imported: {_why(error, name)}") from None
+            why = _why(error, name)
+            raise NotImported(f"{origin}: {name}: cannot be imported: {why}") from None
 
 
 def import_for_run(names: Iterable[str], origin: str) -> None:
@@ -75,18 +78,18 @@ def import_for_run(names: Iterable[str], origin: str) -> None:
         origin: The run's file; starts error messages.
 
     Raises:
-        ValueError: A module is not allowed, or cannot be imported.
+        NotImported: A module is not allowed, or cannot be imported.
 
     Example:
         >>> import_for_run(["json"], "runs/a/config.yaml")  # imported long since
         >>> import_for_run(["antigravity"], "runs/a/config.yaml")  # doctest: +ELLIPSIS
         Traceback (most recent call last):
             ...
-        ValueError: runs/a/config.yaml: needs the module antigravity, which a run's folder may ...
+        mmoe.errors.NotImported: runs/a/config.yaml: needs the module antigravity, which a run's ...
     """
     for name in names:
         if name not in sys.modules and name not in installed_modules():
-            raise ValueError(
+            raise NotImported(
                 f"{origin}: needs the module {name}, which a run's folder may not import by "
                 f"itself; if you trust it, say --import {name} (in Python: import it first)"
             )
@@ -125,7 +128,7 @@ def load_installed() -> None:
     """Imports the plugins of installed packages, once; looked for where a kind is not known.
 
     Raises:
-        ValueError: One of them cannot be imported; names its package.
+        NotImported: One of them cannot be imported; names its package.
     """
     for module, plugin in _installed():
         import_modules([module], plugin, installed=True)

@@ -53,8 +53,9 @@ def gate(kind: str, config: "type[GateConfig]") -> Decorator[Any]:
     Args:
         kind: Its name in a config.
         config: Derives from `mmoe.config.GateConfig`, or, where it takes the options of learned
-            gates, from `LearnedGateConfig`. The gate is made of the width of its input, the numbers
-            of gates and experts, and the keys of its section by their names.
+            gates, from `LearnedGateConfig`; says `picks` where it picks experts. The gate is made
+            of the width of its input, the numbers of gates and experts, and the keys of its section
+            by their names.
 
     Raises:
         ValueError: Something else has this name, or the class says another one.
@@ -106,11 +107,12 @@ def model(kind: str, config: "type[ModelConfig]") -> Decorator[Any]:
 
 
 def feature(kind: str, config: "type[Feature]") -> Decorator[Any]:
-    """Adds a kind of feature; stands before its `Codec`.
+    """Adds a kind of feature; stands before its `mmoe.datasets.features.Codec`.
 
     Args:
         kind: Its name in a config.
-        config: Derives from `mmoe.config.Feature`.
+        config: Derives from `mmoe.config.Feature`; has a key `name`, and says its `source_columns`.
+            The codec is made of its section and the run's config.
 
     Raises:
         ValueError: Something else has this name, or the class says another one.
@@ -119,12 +121,13 @@ def feature(kind: str, config: "type[Feature]") -> Decorator[Any]:
 
 
 def task_kind(kind: str, config: "type[TaskConfig]", *, judge: "type[TaskKind]") -> Decorator[Any]:
-    """Adds a kind of task; stands before its `Objective`, by which it is trained.
+    """Adds a kind of task; stands before its `mmoe.tasks.kinds.Objective`: loss and link.
 
     Args:
         kind: Its name in a config.
         config: Derives from `mmoe.config.TaskConfig`.
-        judge: Says which labels it takes, and how its predictions are judged and shown.
+        judge: Derives from `mmoe.metrics.TaskKind`: which labels it takes, and how its predictions
+            are judged and shown.
 
     Raises:
         ValueError: Something else has this name, or the class says another one.
@@ -133,7 +136,7 @@ def task_kind(kind: str, config: "type[TaskConfig]", *, judge: "type[TaskKind]")
 
 
 def metric(kind: str, config: "type[MetricConfig]") -> Decorator[Any]:
-    """Adds a metric; stands before the `NamedMetric` that computes it.
+    """Adds a metric; stands before the `mmoe.metrics.NamedMetric` that computes it.
 
     Args:
         kind: Its name in a config, in metrics.json and as a `monitor`.

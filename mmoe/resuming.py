@@ -12,7 +12,7 @@ from mmoe.parallel.launch.launcher import has_launched, restarts_ranks
 
 
 def resumes(out: Path | None, resume: bool, what: str, *, changed_data: bool = False) -> bool:
-    """Whether to go on with what is in `out`: asked for, or begun by these ranks before a restart.
+    """Returns whether to go on with what is in `out`: asked for, or begun before a restart.
 
     Raises:
         ValueError: There is no `out` to go on in, or `changed_data` is said of a new beginning.

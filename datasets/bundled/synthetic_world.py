@@ -181,7 +181,7 @@ def draw_parts(
 
 
 def part_values(name: str, p: dict[str, np.ndarray], x: Impressions) -> np.ndarray:
-    """One part of a signal on every row, before it is scaled to its share."""
+    """Returns one part of a signal on every row, before it is scaled to its share."""
     match name:
         case "main":
             better, cheap = p["slope"]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from mmoe.lazy_exports import lazily
 
 if TYPE_CHECKING:
-    from mmoe.datasets.features.codec import Codec, LookedUp
+    from mmoe.datasets.features.codec import Codec, Coded, LookedUp, Rules, Section
     from mmoe.datasets.features.encoder import FeatureEncoder
     from mmoe.datasets.features.extend_encoder import extend_encoder
     from mmoe.datasets.features.fit_encoder import EncoderFit
@@ -19,11 +19,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Codec",
+    "Coded",
     "EncoderFit",
     "FeatureEncoder",
     "IdCodec",
     "LookedUp",
     "RaggedRows",
+    "Rules",
+    "Section",
     "codecs_of",
     "extend_encoder",
 ]
@@ -31,7 +34,7 @@ __all__ = [
 __getattr__ = lazily(
     __name__,
     {
-        "codec": ["Codec", "LookedUp"],
+        "codec": ["Codec", "Coded", "LookedUp", "Rules", "Section"],
         "encoder": ["FeatureEncoder"],
         "extend_encoder": ["extend_encoder"],
         "fit_encoder": ["EncoderFit"],

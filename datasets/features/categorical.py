@@ -15,7 +15,7 @@ class CategoricalCodec(IdCodec[CategoricalFeature]):
     """Codec of a column of ids."""
 
     def label(self, origin: str) -> str:
-        """Name of its column, for errors."""
+        """Returns the name of its column, for errors."""
         return f"{origin}: column {self.feature.source_column!r} (of {self.used_by})"
 
     def add(self, fit: Any, table: pa.Table, origin: str) -> None:

@@ -89,8 +89,9 @@ class LookedUp:
 class Codec(ABC, Generic[FeatureT]):
     """One feature of a run. It holds settings alone; what was learnt is in `rules`.
 
-    A new kind is a codec in a file of its own, and a config class in `mmoe.config.features` with a
-    line that ties the two.
+    A new kind is a codec in a file of its own and a config class, tied by a line in
+    `mmoe.config.features`, or from outside by `mmoe.register.feature`. It says `tables` and
+    `encode`; the names of what `encode` returns are `dense_names`, `lookups` and `lists`.
 
     Args:
         feature: Its settings.
@@ -105,7 +106,8 @@ class Codec(ABC, Generic[FeatureT]):
     def __init__(self, feature: FeatureT, config: RunConfig) -> None:
         self.feature, self.config = feature, config
         self.used_by = f"feature {feature.name!r}"
-        self.dim: int = feature.dim or config.model.embedding_dim
+        own = feature.dim if "dim" in type(feature).model_fields else None
+        self.dim: int = own or config.model.embedding_dim
 
     # What it makes
 
@@ -127,7 +129,7 @@ class Codec(ABC, Generic[FeatureT]):
 
     @abstractmethod
     def tables(self, rules: Rules) -> list[TableSpec]:
-        """Returns the embedding tables."""
+        """Returns the embedding tables; [] where it makes numbers alone."""
 
     # Learning from training rows, chunk by chunk
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from mmoe.config import FeatureSpec, RunConfig, TableSpec
 from mmoe.datasets.features import encoder_files
-from mmoe.datasets.features.codec import Codec, Rules
+from mmoe.datasets.features.codec import Codec, Coded, Rules
 from mmoe.datasets.features.fit_encoder import EncoderFit
 from mmoe.datasets.features.id_map import IdMap
 from mmoe.datasets.features.numeric import NumericRule
@@ -137,6 +137,8 @@ class FeatureEncoder:
                 infinite, a datetime that is none, a weight too few.
         """
         coded = [codec.encode(table, self.rules, origin) for codec in self.codecs]
+        for codec, one in zip(self.codecs, coded, strict=True):
+            _check(codec, one, table.num_rows)
         dense = [column_N for one in coded for column_N in one.dense]
         ids = [column_N for one in coded for column_N in one.ids]
         weights = [weights_V for one in coded for _, _, weights_V in one.lists]
@@ -162,6 +164,21 @@ class FeatureEncoder:
         """
         config, rules = encoder_files.load(Path(folder))
         return cls(config=config, rules=rules)
+
+
+def _check(codec: Codec[Any], coded: Coded, num_rows: int) -> None:
+    """Refuses what a codec of somebody's returned, where the network could not say whose it is."""
+    made = f"{codec.used_by}: {type(codec).__name__}.encode returned"
+    for names, expected, columns in (
+        ("dense_names", codec.dense_names, coded.dense),
+        ("lookups", codec.lookups, coded.ids),
+        ("lists", codec.lists, coded.lists),
+    ):
+        if len(columns) != len(expected):
+            raise ValueError(f"{made} {len(columns)} of the {len(expected)} in its `{names}`")
+    for column_N in (*coded.dense, *coded.ids):
+        if len(column_N) != num_rows:
+            raise ValueError(f"{made} a column of {len(column_N)} rows; expected {num_rows}")
 
 
 def _stack(columns: list[np.ndarray], num_rows: int, dtype: np.dtype[Any]) -> np.ndarray:

@@ -13,6 +13,7 @@ from mmoe.config.json_files import Stored, read_stored
 from mmoe.datasets.features.codec import Rules
 from mmoe.datasets.features.registry import codecs_of, sections
 from mmoe.datasets.values.arrow import out_of_memory
+from mmoe.errors import NotImported
 
 _FORMAT = 1
 
@@ -47,7 +48,7 @@ def load(folder: Path) -> tuple[RunConfig, Rules]:
     """Reads what `save` wrote.
 
     Raises:
-        ValueError: The folder holds no complete encoder.
+        ValueError: The folder holds no complete encoder, or needs a module that is not allowed.
     """
     file = folder / "encoder.json"
     try:
@@ -58,6 +59,8 @@ def load(folder: Path) -> tuple[RunConfig, Rules]:
             for key, section in sections().items()
         }
         _check_complete(file, config, rules)
+    except NotImported:
+        raise
     except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
         reason = " ".join(str(error).split())
         raise out_of_memory(error, str(folder)) or ValueError(

@@ -59,7 +59,7 @@ class IdCodec(Codec[IdFeatureT]):
         self.dim = self.settings.dim or config.model.embedding_dim
 
     def label(self, origin: str) -> str:
-        """Name for errors."""
+        """Returns its name in errors."""
         raise NotImplementedError
 
     @property
@@ -110,7 +110,7 @@ class IdCodec(Codec[IdFeatureT]):
             rules["tables"][self.table] = self.ids(rules).extended(before, self.encoding, label)
 
     def extended_label(self, origin: str) -> str:
-        """Name for errors where an earlier run had other ids."""
+        """Returns its name in errors where an earlier run had other ids."""
         return self.label(origin)
 
     def table_meanings(self) -> dict[str, dict[str, object]]:

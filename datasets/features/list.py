@@ -21,7 +21,7 @@ class ListCodec(IdCodec[ListFeature]):
     free = IdCodec.free | {"separator", "weights", "weight_separator", "max_length", "keep"}
 
     def label(self, origin: str) -> str:
-        """Name of its column of ids, for errors."""
+        """Returns the name of its column of ids, for errors."""
         return f"{origin}: column {self.feature.source_column!r} (of {self.used_by})"
 
     @property

@@ -173,7 +173,7 @@ def _time_splits(table: pa.Table, split: SplitConfig, origin: str) -> np.ndarray
 def time_cuts(
     times: np.ndarray, counts: np.ndarray, split: SplitConfig, origin: str
 ) -> tuple[Any, Any]:
-    """The times at which validation and test begin, so that the shares are nearest.
+    """Finds the times at which validation and test begin, so that the shares are nearest.
 
     Raises:
         ValueError: There are fewer than three times.

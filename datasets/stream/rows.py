@@ -58,7 +58,7 @@ class StreamRows:
         return prefetch(in_chunks(self._chunks(first, stop), self.chunk_rows), _CHUNKS_AHEAD)
 
     def windows(self, schedule: Sequence[Windows], lanes: Sequence[Lane]) -> Iterator[EncodedData]:
-        """The rows of each window, those of the first lane first."""
+        """Yields the rows of each window, those of the first lane first."""
         # One for each lane: two of them may read one piece, at different places
         readers = [PieceReader(self.split, self.columns) for _ in lanes]
         for of_lanes in schedule:

@@ -49,7 +49,7 @@ class WholeSplitter:
     column: str | None = None
 
     def of(self, table: pa.Table | None, first: int, rows: int) -> np.ndarray:
-        """Zeros."""
+        """Assigns all rows to the one split."""
         return np.zeros(rows, np.int8)
 
 
@@ -63,11 +63,11 @@ class RandomSplitter:
 
     @classmethod
     def fit(cls, num_rows: int, split: SplitConfig, seed: int) -> "RandomSplitter":
-        """The hashes below which just as many rows lie as validation and test shall have."""
+        """Finds the hashes below which as many rows lie as validation and test shall have."""
         return cls(random_cuts(num_rows, split, seed), seed)
 
     def of(self, table: pa.Table | None, first: int, rows: int) -> np.ndarray:
-        """By the rows' numbers."""
+        """Assigns rows by their numbers."""
         return random_splits(first, rows, self.cuts, self.seed)
 
 

@@ -48,7 +48,7 @@ class CheckpointFolder:
     path: Path
 
     def exists(self) -> bool:
-        """Whether a whole checkpoint is there."""
+        """Returns whether a whole checkpoint is there."""
         return (self.path / "index.json").exists()
 
     def index(self) -> dict[str, Any]:

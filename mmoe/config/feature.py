@@ -7,9 +7,13 @@ from mmoe.config.kinds import HasKinds
 
 
 class Feature(HasKinds):
-    """What a run asks of a feature of any kind; a kind overrides what differs."""
+    """What a run asks of a feature of any kind; a kind overrides what differs.
 
-    if TYPE_CHECKING:  # every kind has them, each at its place in the run's files
+    It says its `source_columns`, and has a key `name`; `dim` where it looks tables up whose width
+    may be chosen.
+    """
+
+    if TYPE_CHECKING:  # each kind has them at its own place in the run's files
         kind: Any
         name: Any
         dim: Any

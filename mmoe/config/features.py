@@ -213,8 +213,28 @@ class CrossFeature(IdFeature):
         return self
 
 
+class _Features(Kinds[Feature]):
+    """Each is implemented by a `Codec`."""
+
+    def add(self, kind: str, config_class: type[Feature], implementation: Any) -> None:
+        """Makes a kind of feature known.
+
+        Raises:
+            ValueError: There is such a kind, or the class is not one of a feature of this name.
+        """
+        if isinstance(config_class, type) and issubclass(config_class, Feature):
+            lacks = "" if "name" in config_class.model_fields else "key `name`"
+            if config_class.source_columns is Feature.source_columns:
+                lacks = "property `source_columns`, the columns that it is read from"
+            if lacks:
+                raise ValueError(
+                    f"feature {kind!r}: {config_class.__name__} has no {lacks}; add it"
+                )
+        super().add(kind, config_class, implementation)
+
+
 # Config class → codec; what is not imported here needs NumPy and PyArrow
-FEATURES = Kinds("feature", Feature)
+FEATURES = _Features("feature", Feature)
 FEATURES.add("numeric", NumericFeature, "mmoe.datasets.features.numeric:NumericCodec")
 FEATURES.add(
     "categorical", CategoricalFeature, "mmoe.datasets.features.categorical:CategoricalCodec"

@@ -48,7 +48,7 @@ class PlainEmbeddings(nn.Module):
     def forward(
         self, values: Tensor, lengths_CB: Tensor, id_weights: Tensor | None = None
     ) -> Tensor:
-        """See `EmbeddingBackend`.
+        """Returns pooled embeddings x_BD, the features side by side.
 
         Args:
             values: Ids of all features, feature-major, int64 [V].
@@ -80,15 +80,15 @@ class PlainEmbeddings(nn.Module):
         return {name: self.tables[module_name(name)].data for name in self._names}
 
     def table_shards(self) -> dict[str, Sharded]:
-        """See `EmbeddingBackend`: all of them whole."""
+        """Returns the tables (not copies) by name: all of them whole."""
         return dict(self.table_weights())
 
     def optimizer_state(self) -> dict[str, Tensor]:
-        """See `EmbeddingBackend`."""
+        """Returns what a resumed run needs (not copies): `TABLE/NAME`."""
         return self.optimizer.state()
 
     def optimizer_shards(self) -> dict[str, Sharded]:
-        """See `EmbeddingBackend`."""
+        """Returns the tensors of `optimizer_state`, cut as the tables are."""
         return dict(self.optimizer_state())
 
     def plan_summary(self) -> list[dict[str, Any]]:
@@ -104,4 +104,4 @@ class PlainEmbeddings(nn.Module):
         self.optimizer.step()
 
     def ids_ahead(self, steps: object, phases: object) -> None:
-        """None: one process has all the rows."""
+        """Returns None: one process has all the rows."""

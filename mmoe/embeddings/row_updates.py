@@ -145,7 +145,7 @@ class TableOptimizer:
         self.steps = torch.zeros(1, dtype=torch.int64)  # on the CPU, where it is read
 
     def state(self) -> dict[str, Tensor]:
-        """See `EmbeddingBackend.optimizer_state`."""
+        """Returns its state by name, a row for each row; see `EmbeddingBackend.optimizer_state`."""
         tensors = {
             f"{table}/{name}": tensor
             for table, state in self.states.items()

@@ -112,7 +112,7 @@ class MultiTaskRanker(BaseEstimator):
     def fit(
         self, X: pd.DataFrame, y: pd.DataFrame | pd.Series | np.ndarray | None = None
     ) -> "MultiTaskRanker":
-        """Trains.
+        """Trains on X and y, and keeps the best epoch's weights.
 
         Args:
             X: Feature columns. With a config also the label columns, where `y` is None.
@@ -153,7 +153,7 @@ class MultiTaskRanker(BaseEstimator):
         return pd.DataFrame(predictor.predict(rows), columns=columns, index=features.index)
 
     def predict(self, X: pd.DataFrame) -> pd.DataFrame:
-        """Labels: 1 where the probability is at least one half; values for regression tasks."""
+        """Returns labels: 1 where the probability is at least 0.5; values for regression tasks."""
         predictions = self.predict_proba(X)
         return pd.DataFrame(
             {
@@ -165,7 +165,7 @@ class MultiTaskRanker(BaseEstimator):
     def score(
         self, X: pd.DataFrame, y: pd.DataFrame | pd.Series | np.ndarray | None = None
     ) -> float:
-        """Mean AUC of the binary tasks (0.5 = chance, 1 = perfect); without any, minus mean RMSE.
+        """Returns the mean AUC of the binary tasks (1 = perfect); without any, minus the mean RMSE.
 
         Raises:
             ValueError: No task's metric can be computed on these rows.

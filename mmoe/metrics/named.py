@@ -1,4 +1,8 @@
-"""Metrics that a task's config names, beside those that its kind always has."""
+"""Metrics that a task's config names, beside those that its kind always has.
+
+One of somebody's own is a `NamedMetric`, tied to its config class by `mmoe.register.metric`. What a
+kind always has is in `mmoe.metrics.task_kinds`, each metric in a file beside this one.
+"""
 
 import math
 from abc import ABC, abstractmethod
@@ -31,7 +35,7 @@ class NamedMetric(ABC):
 
     @abstractmethod
     def value(self, rows: ObservedRows) -> float | None:
-        """The metric of one row or more, whose weights are not all 0; None: it has none there."""
+        """Computes it over one row or more, whose weights are not all 0; None: it has none."""
 
 
 def with_named(

@@ -93,7 +93,7 @@ class ExecutionPolicy:
     widths: tuple[int, int]
 
     def counts_pairs(self, experts_BGK: Tensor | None, training: bool) -> bool:
-        """Whether `choose` wants the number of distinct pairs, free to count here.
+        """Returns whether `choose` wants the number of distinct pairs, free to count here.
 
         Not in evaluation: what a row's bits are must not depend on its batch mates.
         """

@@ -221,7 +221,7 @@ def expert_dims(layer: nn.Module) -> dict[str, int | None]:
 
 
 def expert_ranges(layer: nn.Module) -> dict[str, range]:
-    """Of which experts a tensor has entries, where it does not have one for all.
+    """Returns of which experts a tensor has entries, where it does not have one for all.
 
     Example:
         >>> import torch

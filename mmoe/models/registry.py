@@ -1,4 +1,8 @@
-"""Registry of models: from a `ModelConfig` to its network."""
+"""From a `ModelConfig` to its network; which kind has which is in `mmoe.config.model.MODELS`.
+
+A model is a file here with a function that builds it (`omoe.py` is the shortest), and a class of
+config with its line in `MODELS`.
+"""
 
 from collections.abc import Sequence
 

@@ -7,6 +7,8 @@ Every operator has a specification in `mmoe.ops.reference` or `exchange_referenc
 CUDA kernel in the extension `mmoe._C` (`gate_mm` is torch's own product on a GPU), and works under
 `torch.compile`, `torch.export`, `no_grad` and `inference_mode`. Autocast leaves them alone: outputs
 have the dtype of the expert outputs, sums are taken in float32.
+A new one is specified, then a file here with its schema, shapes and gradient (`gate_mm.py` is a
+short one), then kernels in `csrc/`.
 Not supported, as PyTorch lacks them for custom operators: forward-mode AD, whose tangents are lost
 without an error, and `torch.func.grad` and `torch.vmap`, which raise.
 """

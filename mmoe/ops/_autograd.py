@@ -15,7 +15,7 @@ from mmoe.ops._library import LIBRARY
 def register_autograd(
     name: str, backward: Callable[..., Any], setup_context: Callable[..., Any]
 ) -> None:
-    """Attach an operator's gradient, which cannot be differentiated again.
+    """Attaches an operator's gradient, which cannot be differentiated again.
 
     Kernels of gradients have none themselves: without this, a gradient of a gradient would be 0.
     `torch.autograd.function.once_differentiable` does not serve here: it raises only where the

@@ -8,12 +8,12 @@ FLOAT_DTYPES = (torch.float32, torch.bfloat16, torch.float64)
 
 
 def accumulate_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype sums are taken in, which is also the one kernels expect of weights."""
+    """Returns the dtype sums are taken in, which is also the one kernels expect of weights."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def check_dims(name: str, tensor: torch.Tensor, letters: Sequence[str]) -> None:
-    """Refuse a tensor whose number of dimensions is not that of its shape letters."""
+    """Refuses a tensor whose number of dimensions is not that of its shape letters."""
     if tensor.dim() != len(letters):
         dimensions = "1 dimension" if len(letters) == 1 else f"{len(letters)} dimensions"
         raise ValueError(
@@ -22,7 +22,7 @@ def check_dims(name: str, tensor: torch.Tensor, letters: Sequence[str]) -> None:
 
 
 def check_int32(name: str, tensor: torch.Tensor) -> None:
-    """Refuse index tensors of another dtype than int32."""
+    """Refuses index tensors of another dtype than int32."""
     if tensor.dtype != torch.int32:
         raise ValueError(
             f"{name}: expected dtype torch.int32, got {tensor.dtype}; use .to(torch.int32)"
@@ -30,14 +30,14 @@ def check_int32(name: str, tensor: torch.Tensor) -> None:
 
 
 def check_float(name: str, tensor: torch.Tensor) -> None:
-    """Refuse dtypes the kernels do not know."""
+    """Refuses dtypes the kernels do not know."""
     if tensor.dtype not in FLOAT_DTYPES:
         names = ", ".join(str(dtype) for dtype in FLOAT_DTYPES)
         raise ValueError(f"{name}: expected one of {names}, got {tensor.dtype}")
 
 
 def check_shape(name: str, tensor: torch.Tensor, expected: Sequence[int], like: str) -> None:
-    """Refuse a shape that does not fit another argument's."""
+    """Refuses a shape that does not fit another argument's."""
     if list(tensor.shape) != list(expected):
         raise ValueError(
             f"{name}: expected shape {list(expected)} to fit {like}, got {list(tensor.shape)}"
@@ -45,7 +45,7 @@ def check_shape(name: str, tensor: torch.Tensor, expected: Sequence[int], like: 
 
 
 def check_device(name: str, tensor: torch.Tensor, device: torch.device, like: str) -> None:
-    """Refuse tensors on two devices."""
+    """Refuses tensors on two devices."""
     if tensor.device != device:
         raise ValueError(
             f"{name}: expected device {device} as {like}, got {tensor.device}; move one with .to()"

@@ -41,7 +41,7 @@ class ExtensionStatus:
 
 
 def extension_status() -> ExtensionStatus:
-    """Say whether the compiled operators are in use, and whether they include CUDA kernels.
+    """Says whether the compiled operators are in use, and whether they include CUDA kernels.
 
     Returns:
         The status; without an extension `detail` says what is used instead.
@@ -88,7 +88,7 @@ def _without_autocast(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def reference_of(name: str) -> Callable[..., Any]:
-    """Find an operator's specification."""
+    """Finds an operator's specification."""
     own = exchange_reference if hasattr(exchange_reference, name) else reference
     return getattr(own, name)
 

@@ -11,13 +11,13 @@ from mmoe.errors import NotFinite
 
 
 def _readable(tensor: Tensor) -> bool:
-    """Say whether a look at the values costs nothing."""
+    """Says whether a look at the values costs nothing."""
     plain = type(tensor) in (Tensor, torch.nn.Parameter)
     return plain and tensor.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 def check_indices(name: str, noun: str, indices: Tensor, limit: int) -> None:
-    """Refuse an index outside [-1, limit)."""
+    """Refuses an index outside [-1, limit)."""
     if not _readable(indices):
         return
     wrong = (indices < -1) | (indices >= limit)
@@ -27,7 +27,7 @@ def check_indices(name: str, noun: str, indices: Tensor, limit: int) -> None:
 
 
 def check_visible(visibility_GE: Tensor, k: int) -> None:
-    """Refuse more picks than a gate sees experts."""
+    """Refuses more picks than a gate sees experts."""
     if not _readable(visibility_GE):
         return
     for gate, seen in enumerate(visibility_GE.sum(1).tolist()):
@@ -36,7 +36,7 @@ def check_visible(visibility_GE: Tensor, k: int) -> None:
 
 
 def check_no_nan(logits_BGE: Tensor) -> None:
-    """Refuse NaN, and say in which gate and how often."""
+    """Refuses NaN, and says in which gate and how often."""
     if not _readable(logits_BGE):
         return
     for gate, rows in enumerate(logits_BGE.isnan().any(-1).sum(0).tolist()):
@@ -48,7 +48,7 @@ def check_no_nan(logits_BGE: Tensor) -> None:
 
 
 def check_samples(rows_P: Tensor, slots_BGK: Tensor) -> None:
-    """Refuse a slot whose pair is not its own sample's."""
+    """Refuses a slot whose pair is not its own sample's."""
     if not _readable(slots_BGK) or rows_P.numel() == 0:
         return
     samples_B11 = torch.arange(slots_BGK.shape[0]).view(-1, 1, 1)

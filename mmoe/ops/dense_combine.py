@@ -18,7 +18,7 @@ from mmoe.ops._library import define
 
 
 def dense_combine(y: Sequence[Tensor] | Tensor, weights_BGE: Tensor) -> Tensor:
-    """Mix the outputs of all experts for every gate.
+    """Mixes the outputs of all experts for every gate.
 
     out[b, g] = sum over e of weights[b, g, e] * y[e][b]
 
@@ -62,7 +62,7 @@ def dense_combine(y: Sequence[Tensor] | Tensor, weights_BGE: Tensor) -> Tensor:
 
 
 def _check_outputs(y: Sequence[Tensor] | Tensor) -> list[Tensor]:
-    """Return the operator's list: the E tensors, or the stacked one alone."""
+    """Returns the operator's list: the E tensors, or the stacked one alone."""
     if isinstance(y, Tensor):
         check_dims("y", y, "EBO")
         check_float("y", y)

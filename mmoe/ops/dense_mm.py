@@ -19,7 +19,7 @@ def dense_mm(
     bias_EH: Tensor | None = None,
     activation: FusedActivation = "none",
 ) -> list[Tensor]:
-    """Send all rows through the layer of every expert, bias and activation within the product.
+    """Sends all rows through the layer of every expert, bias and activation within the product.
 
     y[e] = activation(x[e] @ W[e] + b[e]), where x[e] is x itself if all experts read the same.
 

@@ -11,7 +11,7 @@ from mmoe.ops._library import define
 
 
 def gate_mm(x_BD: Tensor, weight_DN: Tensor, bias_N: Tensor | None = None) -> Tensor:
-    """Multiply rows by the weights of all gates without rounding anything.
+    """Multiplies rows by the weights of all gates without rounding anything.
 
     y = x @ W + b
 

@@ -18,7 +18,7 @@ from mmoe.ops._library import define
 
 
 def gated_combine(y_PO: Tensor, slots_BGK: Tensor, weights_BGK: Tensor) -> Tensor:
-    """Mix routed expert outputs for every gate.
+    """Mixes routed expert outputs for every gate.
 
     out[b, g] = sum over k with slots[b, g, k] >= 0 of weights[b, g, k] * y[slots[b, g, k]]
 

@@ -28,7 +28,7 @@ def grouped_mm(
     bias_EH: Tensor | None = None,
     activation: FusedActivation = "none",
 ) -> Tensor:
-    """Send each expert's rows through its own layer, bias and activation within the product.
+    """Sends each expert's rows through its own layer, bias and activation within the product.
 
     y[p] = activation(x[p] @ W[e] + b[e]) for offsets[e] ≤ p < offsets[e + 1]
 
@@ -74,7 +74,7 @@ def grouped_mm(
 def check_layer(
     x: Tensor, weight_EDH: Tensor, bias_EH: Tensor | None, activation: str, name: str = "x_PD"
 ) -> None:
-    """Refuse weights that do not fit the rows; shared with `dense_mm`."""
+    """Refuses weights that do not fit the rows; shared with `dense_mm`."""
     if activation not in get_args(FusedActivation):
         known = ", ".join(get_args(FusedActivation))
         raise ValueError(f"activation: expected one of {known}, got {activation!r}")

@@ -11,7 +11,7 @@ from mmoe.ops.route_plan import RoutePlan
 
 
 def permute(x_BD: Tensor, plan: RoutePlan) -> Tensor:
-    """Gather one row for every pair of a plan, so that each expert's rows lie side by side.
+    """Gathers one row for every pair of a plan, so that each expert's rows lie side by side.
 
     x_PD[p] = x[rows[p]], and 0 where rows[p] is -1 (the plan's tail)
 
@@ -46,7 +46,7 @@ def permute(x_BD: Tensor, plan: RoutePlan) -> Tensor:
 
 
 def unpermute(y_PD: Tensor, plan: RoutePlan) -> Tensor:
-    """Add the rows of a plan up per sample, each pair once: the adjoint of `permute`.
+    """Adds up the rows of a plan per sample, each pair once: the adjoint of `permute`.
 
     y_BD[b] = sum of y[p] over the distinct p >= 0 among slots[b], in increasing p
 
@@ -112,7 +112,7 @@ def _backward_of_unpermute(ctx: Any, grad_BD: Tensor) -> tuple[Tensor, None, Non
 
 
 def _named(rows_P: Tensor, slots_BGK: Tensor) -> Tensor:
-    """Give the rows of the pairs that a slot names, and -1 for the others."""
+    """Gives the rows of the pairs that a slot names, and -1 for the others."""
     P = len(rows_P)
     # Entry P takes what unused picks write, and is cut off.
     targets = torch.where(slots_BGK >= 0, slots_BGK, P).flatten().long()

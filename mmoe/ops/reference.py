@@ -21,7 +21,7 @@ def _accumulate(tensor: Tensor) -> Tensor:
 
 
 def _gate_logits(logits_BGE: Tensor, visibility_GE: Tensor) -> Tensor:
-    """Give the logits to pick by: -inf for what a gate does not see, a large number for +inf."""
+    """Gives the logits to pick by: -inf for what a gate does not see, a large number for +inf."""
     # With +inf itself, softmax would take inf from inf.
     logits_BGE = _accumulate(logits_BGE)
     logits_BGE = logits_BGE.clamp(max=torch.finfo(logits_BGE.dtype).max)
@@ -31,7 +31,7 @@ def _gate_logits(logits_BGE: Tensor, visibility_GE: Tensor) -> Tensor:
 def topk_gate(
     logits_BGE: Tensor, visibility_GE: Tensor, k: int, softmax_after: bool = True
 ) -> tuple[Tensor, Tensor]:
-    """Pick each gate's k largest logits among the experts it sees, and weigh them by softmax.
+    """Picks each gate's k largest logits among the experts it sees, and weighs them by softmax.
 
     Args:
         logits_BGE: Float. Equal logits: the expert with the lower number wins. -inf counts as not
@@ -67,7 +67,7 @@ def topk_gate_backward(
     experts_BGK: Tensor,
     softmax_after: bool,
 ) -> Tensor:
-    """Give the gradient of `topk_gate`'s weights for logits_BGE, in the logits' dtype.
+    """Gives the gradient of `topk_gate`'s weights for logits_BGE, in the logits' dtype.
 
     With p the softmax over the picks (after) or over all visible experts (before), and grad[e] the
     weight's gradient of a picked expert, 0 of the others:
@@ -90,7 +90,7 @@ def topk_gate_backward(
 
 
 def route_plan(experts_BGK: Tensor, num_experts: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Number the distinct (sample, expert) pairs, expert by expert and by sample inside one.
+    """Numbers the distinct (sample, expert) pairs, expert by expert and by sample inside one.
 
     Args:
         experts_BGK: int32, each in [0, E), or -1 for a pick that is not used.
@@ -132,7 +132,7 @@ def route_plan(experts_BGK: Tensor, num_experts: int) -> tuple[Tensor, Tensor, T
 
 
 def permute(x_BD: Tensor, rows_P: Tensor, slots_BGK: Tensor) -> Tensor:
-    """Gather the rows of a plan: x_PD[p] = x_BD[rows_P[p]], and 0 where rows_P[p] is -1.
+    """Gathers the rows of a plan: x_PD[p] = x_BD[rows_P[p]], and 0 where rows_P[p] is -1.
 
     The slots serve the gradient alone, which is `unpermute`.
     """
@@ -142,7 +142,7 @@ def permute(x_BD: Tensor, rows_P: Tensor, slots_BGK: Tensor) -> Tensor:
 
 
 def unpermute(y_PD: Tensor, rows_P: Tensor, slots_BGK: Tensor) -> Tensor:
-    """Add the rows of a plan up per sample, each pair once: the adjoint of `permute`.
+    """Adds up the rows of a plan per sample, each pair once: the adjoint of `permute`.
 
     y_BD[b] = sum of y_PD[p] over the distinct p >= 0 among slots_BGK[b], in increasing p
 
@@ -171,7 +171,7 @@ def _activate(z: Tensor, activation: str) -> Tensor:
 
 
 def _activation_gradient(grad: Tensor, y: Tensor, z: Tensor, activation: str) -> Tensor:
-    """Give the gradient of z from that of y = activation(z), rounded as the products read it."""
+    """Gives the gradient of z from that of y = activation(z), rounded as the products read it."""
     dtype, grad, y, z = grad.dtype, _accumulate(grad), _accumulate(y), _accumulate(z)
     match activation:
         case "relu":
@@ -184,7 +184,7 @@ def _activation_gradient(grad: Tensor, y: Tensor, z: Tensor, activation: str) ->
 
 
 def keeps_z(activation: str) -> bool:
-    """Say whether the gradient needs what went into the activation: ReLU's can be told from y."""
+    """Says whether the gradient needs what went into the activation: ReLU's can be told from y."""
     return activation in ("gelu", "silu")
 
 
@@ -204,7 +204,7 @@ def grouped_mm(
     bias_EH: Tensor | None,
     activation: str,
 ) -> tuple[Tensor, Tensor]:
-    """Send each expert's rows through its own layer: y = activation(z), z = x @ W[e] + b[e].
+    """Sends each expert's rows through its own layer: y = activation(z), z = x @ W[e] + b[e].
 
     Args:
         x_PD: Rows in the order of a plan.
@@ -242,7 +242,7 @@ def grouped_mm_backward(
     need_weight: bool,
     need_bias: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Give the gradients of `grouped_mm` for x_PD, weight_EDH and bias_EH; 0 in the tail.
+    """Gives the gradients of `grouped_mm` for x_PD, weight_EDH and bias_EH; 0 in the tail.
 
     A gradient that is not needed comes back as an empty tensor.
     """
@@ -269,7 +269,7 @@ def grouped_mm_backward(
 def dense_mm(
     x: Sequence[Tensor], weight_EDH: Tensor, bias_EH: Tensor | None, activation: str
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Send all rows through the layer of every expert: y[e] = activation(x[e] @ W[e] + b[e]).
+    """Sends all rows through the layer of every expert: y[e] = activation(x[e] @ W[e] + b[e]).
 
     Args:
         x: One tensor [B, D] that all experts read, or E tensors.
@@ -300,7 +300,7 @@ def dense_mm_backward(
     need_weight: bool,
     need_bias: bool,
 ) -> tuple[list[Tensor], Tensor, Tensor]:
-    """Give the gradients of `dense_mm`; that of a shared x is the sum over the experts."""
+    """Gives the gradients of `dense_mm`; that of a shared x is the sum over the experts."""
     E, D, H = weight_EDH.shape
     shared = len(x) != E or E == 1
     grad_x = [_accumulate(part).new_zeros(part.shape) for part in x] if need_x else []
@@ -320,7 +320,7 @@ def dense_mm_backward(
 
 
 def gate_mm(x_BD: Tensor, weight_DN: Tensor, bias_N: Tensor | None) -> Tensor:
-    """Multiply rows of any float type in float32 (float64 for float64): y = x @ W + b.
+    """Multiplies rows of any float type in float32 (float64 for float64): y = x @ W + b.
 
     Args:
         x_BD: Rows.
@@ -342,7 +342,7 @@ def gate_mm_backward(
     need_weight: bool,
     need_bias: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Give the gradients of `gate_mm`; an empty tensor where one is not needed."""
+    """Gives the gradients of `gate_mm`; an empty tensor where one is not needed."""
     return (
         (grad_BN @ weight_DN.t()).to(x_BD.dtype) if need_x else x_BD.new_empty(0),
         x_BD.to(weight_DN.dtype).t() @ grad_BN if need_weight else weight_DN.new_empty(0),
@@ -351,14 +351,14 @@ def gate_mm_backward(
 
 
 def _picked(y_PO: Tensor, slots_BGK: Tensor) -> Tensor:
-    """Give the expert output behind every pick, [B, G, K, O]; zeros behind an unused one."""
+    """Gives the expert output behind every pick, [B, G, K, O]; zeros behind an unused one."""
     y_PO = _accumulate(y_PO)
     # Index -1 is the last row: the zeros appended here.
     return torch.cat([y_PO, y_PO.new_zeros(1, y_PO.shape[1])])[slots_BGK.long()]
 
 
 def gated_combine(y_PO: Tensor, slots_BGK: Tensor, weights_BGK: Tensor) -> Tensor:
-    """Mix routed expert outputs for every gate, each pick by its slot.
+    """Mixes routed expert outputs for every gate, each pick by its slot.
 
     out[b, g] = sum over k with slots[b, g, k] >= 0 of weights[b, g, k] * y[slots[b, g, k]]
 
@@ -378,7 +378,7 @@ def gated_combine(y_PO: Tensor, slots_BGK: Tensor, weights_BGK: Tensor) -> Tenso
 def gated_combine_backward(
     grad_BGO: Tensor, y_PO: Tensor, slots_BGK: Tensor, weights_BGK: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Give the gradients of `gated_combine` for y_PO (its dtype) and weights_BGK (their dtype)."""
+    """Gives the gradients of `gated_combine` for y_PO (its dtype) and weights_BGK (their dtype)."""
     P, O = y_PO.shape  # noqa: E741
     used_BGK = slots_BGK >= 0
     grad_BGKO = _accumulate(grad_BGO).unsqueeze(2).expand(*slots_BGK.shape, O)
@@ -400,7 +400,7 @@ def _stacked(y: Sequence[Tensor]) -> Tensor:
 
 
 def dense_combine(y: Sequence[Tensor], weights_BGE: Tensor) -> Tensor:
-    """Mix the outputs of all experts: out[b, g] = sum over e of weights[b, g, e] * y[e][b].
+    """Mixes the outputs of all experts: out[b, g] = sum over e of weights[b, g, e] * y[e][b].
 
     Args:
         y: E tensors [B, O], or one tensor [E, B, O] in a list.
@@ -415,7 +415,7 @@ def dense_combine(y: Sequence[Tensor], weights_BGE: Tensor) -> Tensor:
 def dense_combine_backward(
     grad_BGO: Tensor, y: Sequence[Tensor], weights_BGE: Tensor
 ) -> tuple[list[Tensor], Tensor]:
-    """Give the gradients of `dense_combine` for y (same form, same dtype) and weights_BGE."""
+    """Gives the gradients of `dense_combine` for y (same form, same dtype) and weights_BGE."""
     grad_BGO = _accumulate(grad_BGO)
     grad_y_EBO = torch.einsum("bgo,bge->ebo", grad_BGO, weights_BGE).to(y[0].dtype)
     grad_weights_BGE = torch.einsum("bgo,ebo->bge", grad_BGO, _stacked(y))

@@ -24,7 +24,7 @@ class RoutePlan(NamedTuple):
 
 
 def route_plan(experts_BGK: Tensor, num_experts: int) -> RoutePlan:
-    """Number the distinct (sample, expert) pairs that the gates' picks need.
+    """Numbers the distinct (sample, expert) pairs that the gates' picks need.
 
     Pairs are ordered by (expert, sample) and none occurs twice, however many gates asked for it:
     slots[b, g, k] = #{(e, s) wanted : (e, s) < (experts[b, g, k], b)}. The shapes depend on shapes

@@ -15,7 +15,7 @@ Softmax = Literal["after", "before"]
 def topk_gate(
     logits_BGE: Tensor, visibility_GE: Tensor, k: int, *, softmax: Softmax = "after"
 ) -> tuple[Tensor, Tensor]:
-    """Pick each gate's k largest logits among the experts it sees, and weigh them by softmax.
+    """Picks each gate's k largest logits among the experts it sees, and weighs them by softmax.
 
     With S the picks ("after") or all visible experts ("before"):
     weight[j] = exp(logit[e_j]) / sum over e in S of exp(logit[e])

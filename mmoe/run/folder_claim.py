@@ -202,7 +202,7 @@ class FolderClaim:
 
 
 def holds_nothing(folder: Path) -> bool:
-    """Whether a folder is empty, but for the lock of a process that died before it made anything.
+    """Returns whether a folder is empty, but for the lock of a process that died at its start.
 
     False where it is no folder.
     """

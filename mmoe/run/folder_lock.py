@@ -162,7 +162,7 @@ class FolderLock:
         )
 
     def is_mine(self) -> bool:
-        """Whether the lock is still this process's."""
+        """Returns whether the lock is still this process's."""
         return not self._lost and self._is_mine()
 
     def release(self) -> None:
@@ -195,7 +195,7 @@ class FolderLock:
 
 
 def is_lock_file(name: str) -> bool:
-    """Whether a file of this name belongs to a lock, or to one that is being taken."""
+    """Returns whether a file of this name belongs to a lock, or to one that is being taken."""
     return name == LOCK or (name.startswith(f".{LOCK}.") and name.endswith(".tmp"))
 
 

@@ -88,7 +88,7 @@ class TaskTowers(nn.ModuleList):
 
     @classmethod
     def of(cls, towers: Iterable[nn.Module]) -> "TaskTowers":
-        """Out of modules of any class that map `h_BO` to `logit_B`, one per task."""
+        """Makes them of modules of any class that map `h_BO` to `logit_B`, one per task."""
         made = cls(0, 1, [])
         made.extend(towers)
         return made

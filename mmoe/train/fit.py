@@ -270,7 +270,7 @@ def _say_sizes(prepared: PreparedData, device: torch.device, reporter: Reporter)
     reporter.say(
         f"{prepared.origin}: {how}{len(prepared.train):,} rows to train on, "
         f"{len(prepared.validation):,} to validate, {len(prepared.test):,} to test; "
-        f"{len(tables)} tables with {parameters:,} embedding parameters"
+        f"{len(tables)} table{'s' * (len(tables) != 1)} with {parameters:,} embedding parameters"
     )
     if device.type != "cpu":
         reporter.say(f"training on {describe_device(device)}")

@@ -75,6 +75,20 @@ def test_what_may_not_be_added(lamps, kind, config_class, message):
     assert lamps.names() == ["bulb", "tube"]
 
 
+def test_a_feature_says_its_name_and_where_it_is_read_from():
+    class Nameless(FeatureBase):
+        kind: Literal["bare"] = "bare"
+        source_columns = Geohash.source_columns
+
+    class Rootless(FeatureBase):
+        kind: Literal["bare"] = "bare"
+        name: str
+
+    for config_class, lacks in ((Nameless, "key `name`"), (Rootless, "property `source_columns`")):
+        with pytest.raises(ValueError, match=f"'bare': {config_class.__name__} has no {lacks}"):
+            FEATURES.add("bare", config_class, print)
+
+
 def test_the_class_of_the_noun_gives_that_of_the_kind(lamps):
     assert Lamp() == Bulb() and type(Lamp(kind="tube", length=2)) is Tube
     assert type(Lamp.model_validate({"kind": "tube"})) is Tube

@@ -46,7 +46,7 @@ class ManagedEmbeddings(nn.Module):
         self.output_dim = self._backend.output_dim
 
     def forward(self, values: Tensor, lengths_CB: Tensor, *others: Tensor | None) -> Tensor:
-        """See `EmbeddingBackend`; `values` holds raw ids where the table is managed."""
+        """Returns pooled embeddings x_BD; `values` holds raw ids where the table is managed."""
         return self.module(self.rows_of(values, lengths_CB), lengths_CB, *others)
 
     def rows_of(self, values: Tensor, lengths_CB: Tensor) -> Tensor:
@@ -107,7 +107,7 @@ class ManagedEmbeddings(nn.Module):
         self._backend.scale_learning_rates(factor)
 
     def ids_ahead(self, steps: object, phases: object) -> None:
-        """None: which row an id has is known when the step before it is over."""
+        """Returns None: which row an id has is known when the step before it is over."""
 
     def maps(self) -> dict[str, Tensor]:
         """Returns `TABLE.TENSOR`: who owns which row (not copies), which scoring needs."""

@@ -94,7 +94,7 @@ class ScoringEmbeddings(nn.Module):
     def forward(
         self, values: Tensor, lengths_CB: Tensor, id_weights: Tensor | None = None
     ) -> Tensor:
-        """See `EmbeddingBackend`; x_BD is fp32, on the device of `values`."""
+        """Returns pooled embeddings x_BD in fp32, on the device of `values`."""
         if not self.features:
             return torch.zeros(len(lengths_CB), 0, device=values.device)
         weights = None if id_weights is None else id_weights.to(self.device)

@@ -63,7 +63,7 @@ class Int8Rows:
         self.stored = torch.empty(rows, row_bytes(dim, "int8"), dtype=torch.uint8)
 
     def fill(self, start: int, block_HD: Tensor) -> Tensor:
-        """See `StoredRows`."""
+        """Stores fp32 rows from `start` on; returns which of them fit."""
         packed_HP = torch.ops.quantized.embedding_bag_byte_prepack(block_HD)
         self.stored[start : start + len(block_HD)] = packed_HP
         tails_H8 = packed_HP[:, -_SCALE_AND_BIAS:].clone(memory_format=torch.contiguous_format)
@@ -71,7 +71,7 @@ class Int8Rows:
         return block_HD.isfinite().all(dim=1) & scales_H2.isfinite().all(dim=1)
 
     def pool(self, ids_V: Tensor, lengths_B: Tensor, weights_V: Tensor | None) -> Tensor:
-        """See `StoredRows`."""
+        """Returns `sums_BD`: Σ e, or Σ w·e, over each bag's ids."""
         return torch.ops.quantized.embedding_bag_byte_rowwise_offsets(
             self.stored,
             ids_V,
@@ -94,13 +94,13 @@ class Fp16Rows:
         self.stored = torch.empty(rows, dim, dtype=torch.float16, device=device)
 
     def fill(self, start: int, block_HD: Tensor) -> Tensor:
-        """See `StoredRows`."""
+        """Stores fp32 rows from `start` on; returns which of them fit."""
         block16_HD = block_HD.to(torch.float16)
         self.stored[start : start + len(block_HD)] = block16_HD
         return block16_HD.isfinite().all(dim=1)
 
     def pool(self, ids_V: Tensor, lengths_B: Tensor, weights_V: Tensor | None) -> Tensor:
-        """See `StoredRows`."""
+        """Returns `sums_BD`: Σ e, or Σ w·e, over each bag's ids."""
         # A bag of fp16 rows is summed into fp16; so its rows are widened first
         rows_VD = self.stored[ids_V].float()
         return _sums(
@@ -123,12 +123,12 @@ class Fp32Rows:
         self.stored = torch.empty(rows, dim, device=device)
 
     def fill(self, start: int, block_HD: Tensor) -> Tensor:
-        """See `StoredRows`."""
+        """Stores fp32 rows from `start` on; returns which of them fit."""
         self.stored[start : start + len(block_HD)] = block_HD
         return block_HD.isfinite().all(dim=1)
 
     def pool(self, ids_V: Tensor, lengths_B: Tensor, weights_V: Tensor | None) -> Tensor:
-        """See `StoredRows`."""
+        """Returns `sums_BD`: Σ e, or Σ w·e, over each bag's ids."""
         return _sums(self.stored, ids_V, lengths_B, weights_V)
 
 

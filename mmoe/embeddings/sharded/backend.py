@@ -99,7 +99,7 @@ class ShardedEmbeddings(nn.Module):
     def forward(
         self, values: Tensor, lengths_CB: Tensor, id_weights: Tensor | None = None
     ) -> Tensor:
-        """See `EmbeddingBackend`."""
+        """Returns pooled embeddings x_BD, the features side by side."""
         batch = lengths_CB.numel() // max(len(self.keys), 1)
         if batch == 0 and dist.get_world_size() == 1:
             # FBGEMM refuses an empty batch; the result of no rows is no rows
@@ -125,7 +125,7 @@ class ShardedEmbeddings(nn.Module):
     def ids_ahead(
         self, steps: Iterator[StepT], phases: StepPhases[StepT]
     ) -> IdsAhead[StepT] | None:
-        """See `EmbeddingBackend`."""
+        """Trains on `steps` with the ids of the next one under way; None: it cannot here."""
         if self.parallel.pipeline == "off" or dist.get_world_size() == 1:
             return None
         return IdsAhead(
@@ -145,11 +145,11 @@ class ShardedEmbeddings(nn.Module):
         return held_whole(self._shards)
 
     def table_shards(self) -> dict[str, Sharded]:
-        """See `EmbeddingBackend`."""
+        """Returns the tables (not copies) by name: whole, or the shards that are here."""
         return dict(self._shards)
 
     def optimizer_state(self) -> dict[str, Tensor]:
-        """See `EmbeddingBackend`.
+        """Returns what a resumed run needs (not copies): `TABLE/NAME`.
 
         Raises:
             ValueError: A table is spread over ranks.
@@ -157,7 +157,7 @@ class ShardedEmbeddings(nn.Module):
         return held_whole(self.optimizer_shards())
 
     def optimizer_shards(self) -> dict[str, Sharded]:
-        """See `EmbeddingBackend`."""
+        """Returns the tensors of `optimizer_state`, cut as the tables are."""
         if self.optimizer.kind == "sgd":
             return {}
         with _quiet():

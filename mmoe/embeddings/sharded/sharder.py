@@ -41,7 +41,7 @@ class TableSharder(EmbeddingBagCollectionSharder):
     def shard(
         self, module: EmbeddingBagCollection, *others: Any, **settings: Any
     ) -> ShardedEmbeddingBagCollection:
-        """See TorchRec."""
+        """Returns the module spread over ranks, as TorchRec calls for it."""
         sharded = super().shard(module, *others, **settings)
         if dist.get_backend() == "gloo":
             for output in sharded._output_dists:

@@ -1,4 +1,7 @@
-"""What a gate takes and what it gives back: the seam between gates and the mixture."""
+"""What a gate takes and what it gives back: the seam between gates and the mixture.
+
+A gate is a file here; what a config may say of it is a class and a line in `mmoe.config.gates`.
+"""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol

@@ -29,7 +29,7 @@ ROWS, PICKS, WEIGHTS, PAIRS, SUMS, BACK = range(6)
 def outbound_plan(
     experts_BGK: Tensor, homes_E3: Tensor, num_ranks: int, num_sources: int
 ) -> tuple[Tensor, ...]:
-    """Sort a batch by where it goes; see `mmoe.ops.outbound_plan` for what is returned.
+    """Sorts a batch by where it goes; see `mmoe.ops.outbound_plan` for what is returned.
 
     Args:
         experts_BGK: int32; −1 = unused.
@@ -105,7 +105,7 @@ def _numbers(blocks: Sequence[Tensor], dtype: torch.dtype, *shape: int) -> Tenso
 
 
 def _join(links_WL: Tensor, rows_ND: Tensor, codes_Q: Tensor | None, weights_Q: Tensor) -> Tensor:
-    """Put a message together from all rows, all picks' codes and all picks' weights."""
+    """Puts a message together from all rows, all picks' codes and all picks' weights."""
     bounds, blocks = links_WL.tolist(), []
     for own, ends in pairwise(bounds):
         blocks.append(_bytes(rows_ND[own[ROWS] : ends[ROWS]]))
@@ -153,7 +153,7 @@ def pack_rows(
     wire: torch.dtype,
     num_bytes: int,
 ) -> Tensor:
-    """Put together what goes out: rows rounded to the wire's dtype, codes, and weights."""
+    """Puts together what goes out: rows rounded to the wire's dtype, codes, and weights."""
     rows, picks = links_WL[-1, ROWS], links_WL[-1, PICKS]
     x_XD = torch.stack(list(sources), 1).flatten(0, 1)
     x_ND = x_XD.index_select(0, rows_M[:rows].long()).to(wire)
@@ -172,7 +172,7 @@ def pack_rows_backward(
     dtype: torch.dtype,
     wire: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
-    """Add up what came back for each sample and source, by row: grad_BSD; and grad_weights_BGK."""
+    """Adds up what came back for each sample and source, by row: grad_BSD; and grad_weights_BGK."""
     wide = accumulate_dtype(dtype)
     grad_ND, _, grad_Q = _split(message, links_WL, width, wire, wide, codes=0)
     B, G, K = rows_BGK.shape
@@ -205,7 +205,7 @@ def decode_picks(
     dtype: torch.dtype,
     wire: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Read the picks that came: picks_NGK, weights_NGK (0 where none came), places_Q."""
+    """Reads the picks that came: picks_NGK, weights_NGK (0 where none came), places_Q."""
     wide = accumulate_dtype(dtype)
     _, codes_Q, weights_Q = _split(message, links_WL, width, wire, wide, codes=4)
     rows_Q = (codes_Q < 0).cumsum(0) - 1
@@ -227,7 +227,7 @@ def unpack_rows(
     dtype: torch.dtype,
     wire: torch.dtype,
 ) -> Tensor:
-    """Gather the rows that came: x_RD[i] = row rows_R[i] of the message, 0 for −1."""
+    """Gathers the rows that came: x_RD[i] = row rows_R[i] of the message, 0 for −1."""
     x_ND, _, _ = _split(message, links_WL, width, wire, accumulate_dtype(dtype), codes=4)
     return reference.permute(x_ND.to(dtype), rows_R, rows_R.new_empty(len(x_ND), 1, 0))
 
@@ -241,7 +241,7 @@ def unpack_rows_backward(
     wire: torch.dtype,
     num_bytes: int,
 ) -> Tensor:
-    """Put together the gradients that go back: of each row the sum over its pairs, and weights."""
+    """Puts together the gradients that go back: of each row the sum over its pairs, and weights."""
     rows_N = torch.arange(len(slots_NGK), dtype=torch.int32, device=grad_RD.device)
     owners_R = rows_N.new_full((len(grad_RD) + 1,), -1)
     targets_NX = torch.where(slots_NGK >= 0, slots_NGK, len(grad_RD)).flatten(1).long()
@@ -256,7 +256,7 @@ def unpack_rows_backward(
 def return_plan(
     rows_R: Tensor, offsets_E1: Tensor, slots_NGK: Tensor, links_WL: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Number what goes back, rank by rank: its pairs by (expert, row), or its sums by (row, gate).
+    """Numbers what goes back, rank by rank: its pairs by (expert, row), or its sums by (row, gate).
 
     Returns:
         back_R: int32, the row back that a pair is; −1 where sums go back.
@@ -293,7 +293,7 @@ def pack_returns(
     num_rows: int,
     wire: torch.dtype,
 ) -> Tensor:
-    """Put outputs, or the gates' sums of them, in the order in which they go back."""
+    """Puts outputs, or the gates' sums of them, in the order in which they go back."""
     sums_NGO = reference.gated_combine(y_RO, slots_NGK, weights_NGK)
     # Entry Z takes what does not go back.
     places = torch.cat([back_R, back_NG.flatten()]).long()
@@ -311,7 +311,7 @@ def pack_returns_backward(
     back_NG: Tensor,
     slots_NGK: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Give the gradients of `pack_returns` for y_RO and weights_NGK."""
+    """Gives the gradients of `pack_returns` for y_RO and weights_NGK."""
     grad_ZO = torch.cat([grad_ZO, grad_ZO.new_zeros(1, grad_ZO.shape[1])]).to(y_RO.dtype)
     slots_NGK = torch.where((back_NG >= 0).unsqueeze(2), slots_NGK, -1)
     grad_y_RO, grad_weights_NGK = reference.gated_combine_backward(
@@ -329,7 +329,7 @@ def mix_returns(
     links_WL: Tensor,
     dtype: torch.dtype,
 ) -> Tensor:
-    """Mix what came back: out[b, g] = Σ_row Σ_{k of the row} w[b, g, k] · y[pick].
+    """Mixes what came back: out[b, g] = Σ_row Σ_{k of the row} w[b, g, k] · y[pick].
 
     The partial sum over the picks of one row is rounded to `dtype`, as it is where it comes
     back as a sum. So the result has the same bits whichever way the links chose.
@@ -348,7 +348,7 @@ def mix_returns_backward(
     sums_BGK: Tensor,
     links_WL: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Give the gradients of `mix_returns` for back_ZO and weights_BGK.
+    """Gives the gradients of `mix_returns` for back_ZO and weights_BGK.
 
     A weight whose sum came back has gradient 0 here: it gets its own where the sum was taken.
     """

@@ -19,7 +19,7 @@ def pack_returns(
     num_rows: int,
     wire: torch.dtype,
 ) -> Tensor:
-    """Put the experts' outputs, or each gate's sum of them, in the order in which they go back.
+    """Puts the experts' outputs, or each gate's sum of them, in the order in which they go back.
 
     back[back_R[p]] = y[p];   back[back_NG[n, g]] = Σ_k weights[n, g, k] · y[slots[n, g, k]]
 
@@ -57,7 +57,7 @@ def mix_returns(
     links_WL: Tensor,
     dtype: torch.dtype,
 ) -> Tensor:
-    """Mix what came back for every gate: out[b, g] = Σ_row Σ_{k of the row} w[b, g, k] · y[pick].
+    """Mixes what came back for every gate: out[b, g] = Σ_row Σ_{k of the row} w[b, g, k] · y[pick].
 
     The picks of a row first, then the rows, and a row's part is rounded to `dtype`: so the result
     has the same bits whether pairs came back or their sum.

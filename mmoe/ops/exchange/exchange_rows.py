@@ -38,7 +38,7 @@ def pack_rows(
     wire: torch.dtype,
     num_bytes: int,
 ) -> Tensor:
-    """Gather what goes out straight into one message: for each rank [rows][codes][weights].
+    """Gathers what goes out straight into one message: for each rank [rows][codes][weights].
 
     Args:
         sources: S tensors `x_BD` of one dtype.
@@ -88,7 +88,7 @@ def pack_rows_backward(
     num_sources: int,
     rows_format: RowsFormat,
 ) -> tuple[Tensor, Tensor]:
-    """Add up the gradients that came back, of each sample's rows in their order.
+    """Adds up the gradients that came back, of each sample's rows in their order.
 
     Args:
         message: For each rank [rows][weights], from `unpack_rows_backward`.
@@ -108,7 +108,7 @@ def pack_rows_backward(
 def unpack_rows(
     message: Tensor, rows_R: Tensor, links_WL: Tensor, rows_format: RowsFormat
 ) -> Tensor:
-    """Gather the rows of a message: x_RD[i] = row rows_R[i], and 0 where that is −1.
+    """Gathers the rows of a message: x_RD[i] = row rows_R[i], and 0 where that is −1.
 
     Args:
         message: uint8, from `pack_rows` of all ranks.
@@ -131,7 +131,7 @@ def unpack_rows_backward(
     wire: torch.dtype,
     num_bytes: int,
 ) -> Tensor:
-    """Put the gradients that go back into one message: for each rank [rows][weights].
+    """Puts the gradients that go back into one message: for each rank [rows][weights].
 
     Args:
         grad_RD: Of the rows that were gathered.

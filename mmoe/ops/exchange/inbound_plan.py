@@ -34,7 +34,7 @@ def decode_picks(
     gates: tuple[int, int],
     num_experts: int,
 ) -> InboundPicks:
-    """Read the codes and weights of a message.
+    """Reads the codes and weights of a message.
 
     Args:
         message: uint8, from `pack_rows` of all ranks.
@@ -78,7 +78,7 @@ class ReturnPlan(NamedTuple):
 
 
 def return_plan(routes: RoutePlan, links_WL: Tensor) -> ReturnPlan:
-    """Number what goes back, rank by rank: pairs by (expert, row), or sums by (row, gate).
+    """Numbers what goes back, rank by rank: pairs by (expert, row), or sums by (row, gate).
 
     Args:
         routes: The plan of the picks that came, cut at its last pair.

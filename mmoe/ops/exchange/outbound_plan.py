@@ -38,7 +38,7 @@ class OutboundPlan(NamedTuple):
 def outbound_plan(
     experts_BGK: Tensor, homes_E3: Tensor, num_ranks: int, num_sources: int
 ) -> OutboundPlan:
-    """Sort the picks of all gates by the rank that holds the expert.
+    """Sorts the picks of all gates by the rank that holds the expert.
 
     A sample travels to a rank once for each source that picked experts there read. The shapes
     depend on shapes alone (M = B · min(G · K, W · S, E), Q = B · G · K), so nothing is copied to

@@ -38,7 +38,7 @@ def with_absolute_paths(config: RunConfig, data: str | Path | None) -> RunConfig
 
 
 def without_paths(config: RunConfig) -> RunConfig:
-    """Of a run whose rows are in memory: it must not seem to have read files."""
+    """Returns the config without paths: rows from memory must not seem to have come from files."""
     nowhere = {"path": None, "train": None, "validation": None, "test": None}
     return config.model_copy(update={"data": config.data.model_copy(update=nowhere)})
 

@@ -62,7 +62,7 @@ class EarlierRun:
         return self.folder.tensors(self.best, "model")
 
     def training(self) -> StoredTensors:
-        """Optimizer state of the best checkpoint."""
+        """Reads the optimizer state of the best checkpoint."""
         return self.folder.tensors(self.best, "training")
 
     def check(self, config: RunConfig) -> None:

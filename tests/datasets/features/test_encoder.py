@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmoe.config import config_from_dict
+from mmoe.datasets.features import Coded
 from mmoe.datasets.features.encoder import FeatureEncoder
+from mmoe.datasets.features.numeric import NumericCodec
 from mmoe.datasets.files.readers import iter_tables, read_table
 from mmoe.datasets.rows.projection import required_columns
 from mmoe.datasets.values.hashing import hash_text, mix64
@@ -46,6 +48,20 @@ def test_vocabulary_is_by_frequency_then_key():
 def test_min_count_sends_rare_ids_to_the_unseen_row():
     encoder = fit(configured(WORD | {"min_count": 2}), word=["b", "a", "a"])
     assert ids(encoder, word=["a", "b", "z", None]) == [2, 1, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("coded", "message"),
+    [
+        (Coded(), "returned 0 of the 1 in its `dense_names`"),
+        (Coded(dense=[np.zeros(3)]), "returned a column of 3 rows; expected 2"),
+    ],
+)
+def test_what_a_codec_returns_has_to_be_what_it_said(monkeypatch, coded, message):
+    encoder = fit(configured(NUMBER), x=[1.0, 3.0])
+    monkeypatch.setattr(NumericCodec, "encode", lambda *_: coded)
+    with pytest.raises(ValueError, match=f"feature 'x': NumericCodec.encode {message}"):
+        encoder.encode(pa.table({"x": [1.0, 2.0]}), "new.csv")
 
 
 def test_fitting_looks_at_training_rows_only():

@@ -8,7 +8,7 @@ from pydantic import Field
 
 import mmoe.register
 from mmoe.config import Feature, TableSpec
-from mmoe.datasets.features.codec import Codec, Coded, Rules, Section
+from mmoe.datasets.features import Codec, Coded, Rules, Section
 
 
 class RemainderFeature(Feature):
