@@ -1,6 +1,6 @@
 """The network: which model, and its sizes. A kind is a class, and a line in `MODELS`."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
@@ -9,6 +9,7 @@ from mmoe.config.base import Strict
 from mmoe.config.experts import ExpertConfig, TowerConfig
 from mmoe.config.gates import GateConfig
 from mmoe.config.kinds import HasKinds, Kinds
+from mmoe.config.tasks import TaskConfig, entire_space_tasks, refuse_sampled
 
 
 class CapacityConfig(Strict):
@@ -102,6 +103,18 @@ class ModelConfig(HasKinds):
         """What a report calls them."""
         kinds = [f"{n} × {expert.title}" if n else expert.title for expert, n in self.expert_kinds]
         return " and ".join(kinds)
+
+    def check_tasks(self, tasks: Sequence[TaskConfig]) -> None:
+        """Refuses tasks that the model cannot be trained for.
+
+        Raises:
+            ValueError: There are such ones.
+        """
+        return
+
+    def trained_tasks(self, tasks: list[TaskConfig]) -> list[TaskConfig]:
+        """Returns the tasks, each of the kind that it is trained as."""
+        return tasks
 
     @model_validator(mode="before")
     @classmethod
@@ -265,6 +278,24 @@ class ESMMConfig(ModelConfig):
 
     title: ClassVar[str] = "ESMM"
     kind: Literal["esmm"] = "esmm"
+
+    def check_tasks(self, tasks: Sequence[TaskConfig]) -> None:
+        """Refuses what is no funnel.
+
+        Raises:
+            ValueError: Not an event and its consequence, or one whose negatives are sampled.
+        """
+        funnel = len(tasks) == 2 and tasks[1].observed_when == tasks[0].name
+        if not funnel or any(task.kind != "binary" for task in tasks):
+            raise ValueError(
+                "model.kind esmm needs exactly two binary tasks, the second with "
+                "`observed_when:` the first one's name (click, then purchase)"
+            )
+        refuse_sampled(tasks[1], "model.kind esmm", tasks[0].name)
+
+    def trained_tasks(self, tasks: list[TaskConfig]) -> list[TaskConfig]:
+        """Returns the second one as of kind entire_space."""
+        return entire_space_tasks(tasks)
 
 
 # Config class → what builds the network, as `mmoe.models.registry.build_network` calls it

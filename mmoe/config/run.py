@@ -10,7 +10,7 @@ from mmoe.config.data import DataConfig
 from mmoe.config.features import FeatureConfig, Name, TableConfig
 from mmoe.config.model import ModelConfig
 from mmoe.config.parallel import ParallelConfig
-from mmoe.config.tasks import TaskConfig, entire_space_tasks
+from mmoe.config.tasks import TaskConfig, refuse_sampled
 from mmoe.config.training import TrainingConfig
 from mmoe.metrics.task_kinds import KINDS, first_of
 
@@ -130,15 +130,8 @@ class RunConfig(Strict):
         return self
 
     @model_validator(mode="after")
-    def _esmm_needs_a_funnel(self) -> "RunConfig":
-        if self.model.kind == "esmm":
-            funnel = len(self.tasks) == 2 and self.tasks[1].observed_when == self.tasks[0].name
-            if not funnel or any(task.kind != "binary" for task in self.tasks):
-                raise ValueError(
-                    "model.kind esmm needs exactly two binary tasks, the second with "
-                    "`observed_when:` the first one's name (click, then purchase)"
-                )
-            _refuse_sampled(self.tasks[1], "model.kind esmm", self.tasks[0].name)
+    def _model_takes_the_tasks(self) -> "RunConfig":
+        self.model.check_tasks(self.tasks)
         return self
 
     @model_validator(mode="after")
@@ -153,7 +146,7 @@ class RunConfig(Strict):
                     f"name of a binary task, its event (click, then purchase); got "
                     f"{task.observed_when!r}, binary: {', '.join(events) or 'none'}"
                 )
-            _refuse_sampled(task, "kind entire_space", task.observed_when)
+            refuse_sampled(task, "kind entire_space", task.observed_when)
         return self
 
     def __setstate__(self, state: dict[Any, Any]) -> None:
@@ -165,17 +158,7 @@ class RunConfig(Strict):
     @property
     def trained_tasks(self) -> list[TaskConfig]:
         """Tasks, each of the kind it is trained as: `model.kind: esmm` spells entire_space."""
-        return entire_space_tasks(self.tasks) if self.model.kind == "esmm" else self.tasks
-
-
-def _refuse_sampled(task: TaskConfig, what: str, event: str) -> None:
-    """Rows with the event would be missing with the negatives, and P(event) be wrong."""
-    if task.negative_sampling_rate != 1:
-        raise ValueError(
-            f"task {task.name!r}: negative_sampling_rate is {task.negative_sampling_rate}, which "
-            f"{what} cannot correct; only negatives of {event!r} may be sampled (its product then "
-            "needs no rate of its own)"
-        )
+        return self.model.trained_tasks(self.tasks)
 
 
 def _raw(value: Any) -> Any:

@@ -150,3 +150,22 @@ def entire_space_tasks(tasks: Sequence[TaskConfig]) -> list[TaskConfig]:
     event, consequence = tasks
     trained = {"kind": "entire_space", "observed_when": event.name}
     return [event, consequence.model_copy(update=trained)]
+
+
+def refuse_sampled(task: TaskConfig, what: str, event: str) -> None:
+    """Refuses negatives of a consequence that are sampled: P(event) would be wrong without them.
+
+    Args:
+        task: The consequence.
+        what: Which setting makes it one, for the message.
+        event: Name of the event.
+
+    Raises:
+        ValueError: Its `negative_sampling_rate` is not 1.
+    """
+    if task.negative_sampling_rate != 1:
+        raise ValueError(
+            f"task {task.name!r}: negative_sampling_rate is {task.negative_sampling_rate}, which "
+            f"{what} cannot correct; only negatives of {event!r} may be sampled (its product then "
+            "needs no rate of its own)"
+        )
