@@ -1,5 +1,6 @@
 """`Kinds`: the kinds of one noun (features, gates, experts), to which others may add their own."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from importlib import import_module
@@ -22,6 +23,8 @@ from pydantic_core import (
 
 from mmoe.config.base import Strict
 from mmoe.plugins import load_installed
+
+_NAME = r"[A-Za-z_][A-Za-z0-9_\-]*"  # a dot would part it in training.monitor
 
 
 def _is_noun(section: type) -> bool:
@@ -129,9 +132,14 @@ class Kinds(Generic[Noun]):
                 be imported when it is asked for.
 
         Raises:
-            ValueError: There is such a kind, or the class is not one of this noun and name.
+            ValueError: There is such a kind, the name is none, or the class is not one of this noun
+                and name.
         """
         what = f"{self.noun} {kind!r}"
+        if not isinstance(kind, str) or re.fullmatch(_NAME, kind) is None:
+            raise ValueError(
+                f"{what}: expected a name of letters, digits, _ and -, with a letter or _ in front"
+            )
         if kind in self._classes:
             raise ValueError(
                 f"{what}: there is such a kind, {self._classes[kind].__name__}; choose another name"

@@ -24,7 +24,7 @@ class _Metrics(Kinds[MetricConfig]):
         Raises:
             ValueError: There is such a metric, or the classes are not those of one of this name.
         """
-        column = implementation.column
+        column, higher_is_better = implementation.column, implementation.higher_is_better
         if any(kind in task_kind.keys for task_kind in KINDS.values()):
             raise ValueError(f"metric {kind!r}: a kind of task has it already; choose another name")
         if column.key != kind:
@@ -34,7 +34,7 @@ class _Metrics(Kinds[MetricConfig]):
             )
         super().add(kind, config_class, implementation)
         NAMED_COLUMNS[kind] = replace(column, optional=True)  # only where a task names it
-        HIGHER_IS_BETTER[kind] = implementation.higher_is_better
+        HIGHER_IS_BETTER[kind] = higher_is_better
 
     def remove(self, kind: str) -> None:
         """Forgets a metric."""

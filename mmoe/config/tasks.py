@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from mmoe.config.base import Name
 from mmoe.config.kinds import HasKinds, Kinds
 from mmoe.config.metrics import METRICS, MetricConfig
-from mmoe.metrics.task_kinds import KINDS, TaskKind, add_kind, kind_of
+from mmoe.metrics.task_kinds import TaskKind, add_kind, kind_of, remove_kind
 
 
 class TaskConfig(HasKinds):
@@ -136,14 +136,14 @@ class _Tasks(Kinds[TaskConfig]):
         try:
             if judge is not None:
                 add_kind(kind, judge)
-        except ValueError:
+        except Exception:  # whatever is wrong with the judge, it is mended and added once more
             super().remove(kind)
             raise
 
     def remove(self, kind: str) -> None:
         """Forgets a kind, and its judge."""
         super().remove(kind)
-        KINDS.pop(kind)
+        remove_kind(kind)
 
 
 TASKS = _Tasks("task", TaskConfig, default="binary")

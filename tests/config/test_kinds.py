@@ -64,6 +64,9 @@ def test_what_is_looked_up(lamps):
     ("kind", "config_class", "message"),
     [
         ("bulb", Bulb, "lamp 'bulb': there is such a kind, Bulb; choose another name"),
+        ("", Tube, "lamp '': expected a name of letters, digits, _ and -"),
+        ("my.tube", Tube, "lamp 'my.tube': expected a name"),
+        (None, Tube, "lamp None: expected a name"),
         ("neon", dict, "expected a config class that derives from Lamp, got dict"),
         ("neon", Tube, """give it `kind: Literal\\["neon"\\] = "neon"`"""),
         ("neon", Lamp, "lamp 'neon': Lamp says another kind or none"),

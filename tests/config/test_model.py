@@ -1,10 +1,13 @@
 """The model section: which gate settings go together."""
 
+from typing import Literal
+
 import pytest
 import yaml
 
 from mmoe.config import (
     GATES,
+    MODELS,
     CapacityConfig,
     GateConfig,
     ModelConfig,
@@ -155,3 +158,28 @@ def test_the_written_config_of_an_earlier_version_reads_as_it_was():
     gate["projection_dim"] = 256
     again = config_from_dict(set_values(raw, ["model.gate.kind=softmax", "model.gate.k=2"]))
     assert again.model.gate.picks is None
+
+
+class _Alone(ModelConfig):
+    """A model that says itself what it is trained for, as ESMM does."""
+
+    kind: Literal["alone"] = "alone"
+
+    def check_tasks(self, tasks):
+        if len(tasks) > 1:
+            raise ValueError("model.kind alone needs one task")
+
+    def trained_tasks(self, tasks):
+        return [task.model_copy(update={"weight": 2.0}) for task in tasks]
+
+
+def test_a_model_of_ones_own_says_which_tasks_it_takes():
+    MODELS.add("alone", _Alone, print)
+    try:
+        config = config_from_dict({**SMALL, "model": {"kind": "alone"}})
+        assert [task.weight for task in config.trained_tasks] == [2.0]
+        two = [*SMALL["tasks"], {"name": "buy", "label": "buy"}]
+        with pytest.raises(ValueError, match=r"^config: model\.kind alone needs one task$"):
+            config_from_dict({**SMALL, "tasks": two, "model": {"kind": "alone"}})
+    finally:
+        MODELS.remove("alone")

@@ -220,3 +220,21 @@ def test_a_kind_may_be_defined_anew_but_not_by_somebody_else():
         mmoe.register.metric("auc", toy.WithinConfig)(toy.Within)
     with pytest.raises(ValueError, match=r"metric 'near': the key of Within.column is 'within'"):
         mmoe.register.metric("near", toy.WithinConfig)(toy.Within)
+
+
+def test_a_kind_whose_first_definition_was_wrong_is_mended_in_its_cell():
+    import mmoe
+
+    plugins.import_modules(["toy_ranking"])
+    toy, task = sys.modules["toy_ranking.metric"], sys.modules["toy_ranking.task"]
+    without = type("Within", (), {"column": toy.Within.column})
+    with pytest.raises(AttributeError, match="higher_is_better"):
+        mmoe.register.metric("within", toy.WithinConfig)(without)
+    mmoe.register.metric("within", toy.WithinConfig)(toy.Within)
+
+    count = mmoe.register.task_kind
+    with pytest.raises(AttributeError, match="monitored"):
+        count("count", task.CountTask, judge=dict)(task.Count)
+    turned = type("Counts", (task.Counts,), {"monitored": {"deviance": True}})
+    count("count", task.CountTask, judge=turned)(task.Count)
+    count("count", task.CountTask, judge=task.Counts)(task.Count)

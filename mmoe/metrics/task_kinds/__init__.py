@@ -19,6 +19,7 @@ __all__ = [
     "first_of",
     "kind_of",
     "kind_of_metrics",
+    "remove_kind",
     "zero_or_one",
 ]
 
@@ -48,6 +49,14 @@ def add_kind(name: str, kind: TaskKind) -> None:
             )
     KINDS[name] = kind
     HIGHER_IS_BETTER.update(kind.monitored)
+
+
+def remove_kind(name: str) -> None:
+    """Forgets a kind of task, and the direction of metrics that no other kind has."""
+    monitored = KINDS.pop(name).monitored
+    for metric in monitored:
+        if not any(metric in other.monitored for other in KINDS.values()):
+            HIGHER_IS_BETTER.pop(metric, None)
 
 
 add_kind("binary", Binary())
