@@ -30,6 +30,8 @@ class Ranks:
         module: What is run.
         argument: Its only argument.
         ranks: How many; one has no world, and no launcher's variables.
+        threads: Of each.
+        python: The interpreter; None: this one.
     """
 
     def __init__(
@@ -39,18 +41,20 @@ class Ranks:
         argument: str,
         *,
         ranks: int = 1,
+        threads: int = 1,
+        python: str | None = None,
     ) -> None:
         self.name = name
         port = free_port() if ranks > 1 else 0
         self.logs = [tempfile.TemporaryFile("w+") for _ in range(ranks)]  # noqa: SIM115 - closed with the processes
         self.processes = [
             subprocess.Popen(
-                [sys.executable, "-m", module, argument],
+                [python or sys.executable, "-m", module, argument],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 cwd=ROOT,
-                env=environment(1) | _launched(rank, ranks, port),
+                env=environment(threads) | _launched(rank, ranks, port),
             )
             for rank, log in enumerate(self.logs)
         ]
