@@ -66,7 +66,7 @@ def _train(config: RunConfig, state: TrainingState, data: PreparedData, clock: C
     state.ranker.train()
     for epoch in range(training.epochs):
         for batch in data.train.epoch_batches(config.seed, epoch, training.batch_size):
-            train_step(state, batch, config, steps_per_epoch * training.epochs)
+            train_step(state, [batch], config, steps_per_epoch * training.epochs)
             state.position.step += 1
         clock.say(f"trained gates of {config.model.num_experts} experts: epoch {epoch + 1}")
 
