@@ -128,7 +128,7 @@ def backtest(
     column: Annotated[
         str | None,
         typer.Option(
-            help="Holds the day: dates, moments (cut at midnight UTC) or whole numbers; left out: "
+            help="Holds the day: dates, times (cut at midnight UTC) or whole numbers; left out: "
             "data.split.column."
         ),
     ] = None,

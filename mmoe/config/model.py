@@ -181,7 +181,7 @@ def _counts(experts: Any) -> list[int]:
     if not all(isinstance(expert, Mapping | ExpertConfig) for expert in experts):
         return []
     counts = [e.get("count") if isinstance(e, Mapping) else e.count for e in experts]
-    whole = [count for count in counts if isinstance(count, int) and count > 0]
+    whole = [int(count) for count in counts if str(count).isdecimal() and int(count) > 0]
     return whole if len(whole) == len(counts) else []
 
 

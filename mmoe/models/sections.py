@@ -79,7 +79,8 @@ def build_experts(model: ModelConfig, input_dim: int, num_experts: int) -> Built
     pools = [_pool(expert, input_dim, n or num_experts) for expert, n in model.expert_kinds]
     if len(pools) == 1:
         return pools[0]
-    return MixedExperts(pools, [f"kind {expert.kind}" for expert, _ in model.expert_kinds])
+    names = [f"experts.{i} ({expert.kind})" for i, (expert, _) in enumerate(model.expert_kinds)]
+    return MixedExperts(pools, names)
 
 
 def _pool(config: ExpertConfig, input_dim: int, num_experts: int) -> MLPExperts | StackedExperts:

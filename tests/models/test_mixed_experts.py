@@ -124,9 +124,13 @@ def test_what_is_refused(model, message):
         config_from_dict(_raw(**model))
 
 
+def test_a_count_in_quotes_is_counted():
+    config = config_from_dict(_raw(experts=[{**MIXED[0], "count": "3"}, MIXED[1]]))
+    assert config.model.num_experts == 5
+
+
 def test_widths_that_differ():
     experts = [MIXED[0], {"kind": "cross_net", "count": 1, "width": 7}]
-    with pytest.raises(
-        ValueError, match=r"kind mlp returns width 4, but kind cross_net .* width 7"
-    ):
+    message = r"experts.0 \(mlp\) returns width 4, but experts.1 \(cross_net\) .* width 7"
+    with pytest.raises(ValueError, match=message):
         build_network(ModelConfig(experts=experts), 6, ["click"])
