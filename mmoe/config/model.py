@@ -180,9 +180,10 @@ def _counts(experts: Any) -> list[int]:
         return []
     if not all(isinstance(expert, Mapping | ExpertConfig) for expert in experts):
         return []
-    counts = [e.get("count") if isinstance(e, Mapping) else e.count for e in experts]
-    whole = [int(count) for count in counts if str(count).isdecimal() and int(count) > 0]
-    return whole if len(whole) == len(counts) else []
+    counts = [str(e.get("count") if isinstance(e, Mapping) else e.count) for e in experts]
+    if not all(count.isdecimal() and int(count) > 0 for count in counts):
+        return []
+    return [int(count) for count in counts]
 
 
 class MMoEConfig(ModelConfig):
