@@ -1,0 +1,99 @@
+"""The untouched config against models of a minute: `python -m benchmarks.first_try --data DIR`.
+
+Every log is written as a file, `mmoe init` infers a config, and nobody looks at it: it is trained
+and scores fresh rows, as logistic regression and boosted trees do on the same training rows with
+columns in the kinds that a careful person would give them. The last line is JSON.
+"""
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.first_try.judge import summary
+from benchmarks.first_try.logs import LOGS
+from benchmarks.first_try.race import Raced, race
+from benchmarks.first_try.real import REAL, race_real
+from benchmarks.first_try.wide import init_seconds
+from benchmarks.racing.results import Target
+
+TARGETS = {
+    "wins": Target(0.9),
+    "worst_gap": Target(-0.01),
+    "share_of_gap": Target(0.3),
+    "kinds_right": Target(0.98),
+    "init_seconds_400k": Target(10, at_most=True),
+    "fit_seconds_over_trees": Target(10, at_most=True),
+}
+
+
+def main() -> None:
+    """Runs the command line."""
+    given = _arguments()
+    started = time.perf_counter()
+    folder = Path(given.folder or tempfile.mkdtemp(prefix="first-try-"))
+    raced: dict[str, Raced] = {}
+    for name in given.only or LOGS:
+        if name in LOGS:
+            raced[name] = race(
+                LOGS[name],
+                folder / name,
+                test_rows=given.test_rows,
+                seeds=given.seeds,
+                overrides=given.set,
+                say=_say,
+            )
+    verdicts = [verdict for each in raced.values() for verdict in each.verdicts]
+    if given.data:
+        for name in REAL:
+            if not given.only or name in given.only:
+                verdicts += race_real(
+                    name, given.data, folder / name, seeds=given.seeds or 3, say=_say
+                )
+    result: dict[str, Any] = {"benchmark": "first_try", **summary(verdicts), **_of_init(raced)}
+    if not given.only:
+        result["init_seconds_400k"] = round(init_seconds(folder), 2)
+    result["missed"] = sorted(
+        key for key, target in TARGETS.items() if result.get(key) and not target.met(result[key])
+    )
+    result["minutes"] = round((time.perf_counter() - started) / 60, 1)
+    result["verdicts"] = [verdict.as_json() for verdict in verdicts]
+    line = json.dumps(result, ensure_ascii=False)
+    if given.out:
+        given.out.write_text(line + "\n", encoding="utf-8")
+    print(line)
+
+
+def _of_init(raced: dict[str, Raced]) -> dict[str, Any]:
+    if not raced:
+        return {}
+    right = [ok for each in raced.values() for ok in each.right.values()]
+    ratios = [each.seconds_over_trees for each in raced.values()]
+    return {
+        "kinds_right": round(statistics.fmean(right), 4),
+        "wrong_kinds": {name: each.wrong for name, each in raced.items() if each.wrong},
+        "fit_seconds_over_trees": round(statistics.median(ratios), 2),
+    }
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="An untouched config against simple models.")
+    parser.add_argument("--only", nargs="+", metavar="LOG", choices=[*LOGS, *REAL])
+    parser.add_argument("--data", type=Path, help="folder with the real data sets' folders")
+    parser.add_argument("--folder", help="where logs and rivals' predictions stay")
+    parser.add_argument("--seeds", type=int, help="default: 3, below 30,000 rows 5")
+    parser.add_argument("--test-rows", type=int, default=200_000)
+    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--out", type=Path, help="a file for the JSON line")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
