@@ -1,7 +1,7 @@
 """A whole run: data, training, evaluation, files."""
 
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -57,6 +57,7 @@ from mmoe.train.state import Position, TrainingState
 from mmoe.train.warm_start import EarlierRun, WarmStart, WarmStartReport, transfer
 
 TestCallback = Callable[[np.ndarray, EncodedLabels], None]
+EpochCallback = Callable[[Mapping[str, Any]], None]
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,8 @@ def train_run(
     warm_start: WarmStart | None = None,
     reporter: Reporter | None = None,
     on_test: TestCallback | None = None,
+    on_epoch: EpochCallback | None = None,
+    shared: PreparedData | None = None,
     profile: bool = False,
     device: DeviceKind | None = None,
     numbered: bool = False,
@@ -97,6 +100,9 @@ def train_run(
             no more.
         reporter: Told of progress.
         on_test: Given predictions and labels of the test split before metrics.json is written.
+        on_epoch: Given every epoch's entry of history.json, once it is saved; what it raises ends
+            the run, which can be resumed.
+        shared: Rows that are prepared already, of a run that differs in nothing they depend on.
         profile: Also record some steps, and write RUN/profile/ (trace, table).
         device: Overrides training.device, for this call alone: it is not stored with the run.
         numbered: Where `out` exists, take the first of out-2, out-3, … that does not; nothing is
@@ -130,6 +136,8 @@ def train_run(
             warm_start=warm_start,
             reporter=reporter,
             on_test=on_test,
+            on_epoch=on_epoch,
+            shared=shared,
             profile=profile,
             numbered=numbered,
             changed_data=changed_data,
@@ -148,6 +156,8 @@ def _train(
     warm_start: WarmStart | None,
     reporter: Reporter,
     on_test: TestCallback | None,
+    on_epoch: EpochCallback | None,
+    shared: PreparedData | None,
     profile: bool,
     numbered: bool,
     changed_data: bool,
@@ -179,6 +189,7 @@ def _train(
             encoder=encoder,
             earlier=None if earlier is None else earlier.encoder,
             splits=splits,
+            shared=shared,
             advance=tracker.advance,
             check=resumed.check,
         )
@@ -203,7 +214,16 @@ def _train(
             reporter.say(note)
         resumed.take_in(state.position)
     say_plan(state.ranker, run, reporter)
-    trainer = Trainer(config, state, prepared, run, reporter, profile=profile, check=claim.check)
+    trainer = Trainer(
+        config,
+        state,
+        prepared,
+        run,
+        reporter,
+        profile=profile,
+        check=claim.check,
+        on_epoch=on_epoch or (lambda _: None),
+    )
     _fit(trainer, run, claim)
     if prepared.streamed:
         from_first(lambda: refuse_change(config, prepared.data, listed=True))

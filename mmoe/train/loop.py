@@ -43,6 +43,7 @@ class Trainer:
         profile: Record some steps of the first epoch.
         check: Raises where the run's folder is no longer this process's; with `look=False` by what
             is known already.
+        on_epoch: Given every epoch's entry of the history, once it is saved.
 
     Raises:
         ValueError: The restored state comes from other data.
@@ -58,8 +59,9 @@ class Trainer:
         *,
         profile: bool = False,
         check: Callable[..., None] = lambda **_: None,
+        on_epoch: Callable[[Mapping[str, Any]], None] = lambda _: None,
     ) -> None:
-        self.check = check
+        self.check, self.on_epoch = check, on_epoch
         self.config, self.state, self.data = config, state, data
         self.run, self.reporter = run, reporter
         self.checkpoints = CheckpointSaver(
@@ -110,6 +112,7 @@ class Trainer:
                     best = position.epochs_without_gain == 0
                     self._save(best=best)
                     self._write_history()
+                    self.on_epoch(position.history[-1])
         self.ranks.close()
         self._write_history()  # a resumed run may have lost it
         if position.epoch < training.epochs:
