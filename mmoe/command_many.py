@@ -121,3 +121,51 @@ def compare(
         print_table(table)
         print()
     say(folders[0] / "compare.html")
+
+
+def tune(
+    recipe_or_config: Annotated[
+        str, typer.Argument(metavar="CONFIG.yaml", help="A config file, or a recipe.")
+    ],
+    trials: Annotated[
+        int, typer.Option(help="So many at most, with --resume those before among them.")
+    ] = 20,
+    minutes: Annotated[
+        float, typer.Option(help="End then, whatever is left to try; a trial under way is stopped.")
+    ] = 15,
+    data: Annotated[str | None, typer.Option(help="Overrides data.path of the config.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="A folder; left out: runs/NAME-tune-DATE-TIME.")
+    ] = None,
+    set_: SetValues = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on in --out, for --minutes more.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, as tune.json.")] = False,
+    import_: Imports = None,
+    quiet: Quiet = False,
+) -> None:
+    """Search for better settings on the validation split, and write the best config."""
+    resume = resumes(out, resume, "folder of the search")
+    config = config_of_command(recipe_or_config, set_, import_)
+    from mmoe.tune import TuneSettings, tune_config
+    from mmoe.tune.result import search_table
+
+    settings, folders = TuneSettings(trials=trials, minutes=minutes), list[Path]()
+    with advising_resume():
+        result = tune_config(
+            config,
+            out or by_time(f"{config.name}-tune"),
+            settings,
+            data=data,
+            resume=resume,
+            numbered=out is None,
+            reporter=reporter(quiet),
+            on_folder=folders.append,
+        )
+    if as_json:
+        print(json.dumps(result, indent=2, allow_nan=False))
+        return
+    print_table(search_table(result))
+    if result["best"] is not None:
+        say(f"next: mmoe train {folders[0] / 'best.yaml'}")

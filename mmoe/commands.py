@@ -10,7 +10,7 @@ import typer
 
 from mmoe import __version__
 from mmoe.command_config import config_of_command, own_config, with_imports
-from mmoe.command_many import backtest, compare
+from mmoe.command_many import backtest, compare, tune
 from mmoe.command_options import (
     ChangedData,
     Device,
@@ -124,7 +124,7 @@ def train(
     _say(finished.directory.path)
 
 
-for _command in (backtest, compare):
+for _command in (backtest, compare, tune):
     app.command()(_command)
 
 

@@ -15,7 +15,7 @@ from mmoe.report.comparison import write_comparison_page
 from mmoe.run.atomic_files import write_json
 from mmoe.run.console import Reporter, SilentReporter, Tracker
 from mmoe.run.folder_claim import FolderClaim
-from mmoe.run.inner_reporter import InnerReporter
+from mmoe.run.inner_reporter import InnerReporter, once
 from mmoe.train.evaluate import metrics_of
 from mmoe.train.run_folder.planned import begin_planned, hold_planned
 from mmoe.train.run_folder.start import with_absolute_paths
@@ -93,7 +93,7 @@ def _train_all(
         for by_seed in zip(*(one.configs for one in contestants), strict=True)
         for one, config in zip(contestants, by_seed, strict=True)
     ]
-    progress = _Progress(rows, reporter)
+    progress, warn = _Progress(rows, reporter), once(reporter.say)
     with reporter.track("comparing", len(BASELINES) + len(runs), "runs") as tracker:
         for name, title in BASELINES.items():
             tracker.advance(0, title)
@@ -101,7 +101,7 @@ def _train_all(
             progress.done(title, entries[name], tracker)
         for folder, config in runs:
             claim.check()
-            inner = InnerReporter(tracker, folder, progress.warn)
+            inner = InnerReporter(tracker, folder, warn)
             entries[folder] = trained_entry(out / folder, config, rows, inner)
             progress.done(folder, entries[folder], tracker)
     return _gather(contestants, entries)
@@ -124,17 +124,10 @@ def _gather(contestants: list[Contestant], entries: dict[str, Entry]) -> list[Tr
 
 
 class _Progress:
-    """Says what every entry reached; a warning that all runs give is said once."""
+    """Says what every entry reached."""
 
     def __init__(self, rows: ComparedRows, reporter: Reporter) -> None:
         self.rows, self.reporter = rows, reporter
-        self.said: set[str] = set()
-
-    def warn(self, text: str) -> None:
-        """Says a line that has not been said."""
-        if text not in self.said:
-            self.said.add(text)
-            self.reporter.say(text)
 
     def done(self, title: str, entry: Entry, tracker: Tracker) -> None:
         """Counts an entry, and says its metrics."""

@@ -6,6 +6,26 @@ from contextlib import contextmanager
 from mmoe.run.console import Tracker
 
 
+def once(say: Callable[[str], None]) -> Callable[[str], None]:
+    """Returns what says each line the first time alone: many runs warn of the same.
+
+    Example:
+        >>> say = once(print)
+        >>> for line in ("note: a", "note: a", "note: b"):
+        ...     say(line)
+        note: a
+        note: b
+    """
+    said: set[str] = set()
+
+    def say_once(text: str) -> None:
+        if text not in said:
+            said.add(text)
+            say(text)
+
+    return say_once
+
+
 class InnerReporter:
     """A reporter for one run of a command that makes many: its progress is a note on theirs.
 
