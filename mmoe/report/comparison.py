@@ -151,9 +151,10 @@ def _at_the_edge(
 ) -> None:
     """A model that is far away: an arrow, and how far."""
     left = value < limits[0]
-    edge, reach = limits[0 if left else 1], limits[1] - limits[0]
+    reach = limits[1] - limits[0]
+    edge = limits[0] + 0.015 * reach if left else limits[1] - 0.015 * reach
     marker = "<" if left else ">"
-    axes.plot(edge, place, color=colour, marker=marker, markersize=6, ls="none", clip_on=False)
+    axes.plot(edge, place, color=colour, marker=marker, markersize=6, ls="none")
     axes.text(
         edge + (0.03 if left else -0.03) * reach, place, tables.signed(value, form), va="center",
         ha="left" if left else "right", fontsize=style.SIZE_SMALL, color=style.MUTED,

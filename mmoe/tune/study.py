@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from mmoe.tune.space import Dimension
@@ -16,8 +17,9 @@ _NAME, _OUTCOME, _SPACE = "mmoe", "outcome", "space"
 # Of the trials that have come as far, about one in so many goes on: after a ninth of the epochs
 # (one at least), after three times as many, and so on
 _REDUCTION = 3
-# Drawn at random before TPE has something to go by
-_RANDOM_TRIALS = 8
+# Trials before TPE has something to go by: the config itself, then some that change a few keys. A
+# config is no random point: with every key drawn anew nearly all of them would be worse
+_FIRST_TRIALS, _SHARE_CHANGED = 8, 0.3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,12 +83,13 @@ class Study:
             ) from None
         self._check_space(path)
         self.study.sampler = optuna.samplers.TPESampler(
-            seed=seed + len(trials), n_startup_trials=_RANDOM_TRIALS
+            seed=seed + len(trials), n_startup_trials=_FIRST_TRIALS
         )
         self.study.pruner = optuna.pruners.SuccessiveHalvingPruner(
             min_resource=max(1, epochs // _REDUCTION**2), reduction_factor=_REDUCTION
         )
-        self._begin(trials)
+        self._again = self._interrupted(trials)
+        self._first = _first_trials(space, seed)
 
     def outcomes(self) -> list[Outcome]:
         """Lists how trials ended, in order; what was interrupted is not among them."""
@@ -99,6 +102,11 @@ class Study:
 
     def ask(self) -> tuple[Any, dict[str, Any]]:
         """Returns the next trial, and the value of each key in it."""
+        done = len(self.outcomes())
+        if self._again:
+            self.study.enqueue_trial(self._again.pop(0))
+        elif done < len(self._first):
+            self.study.enqueue_trial(self._first[done])
         trial = self.study.ask()
         return trial, {
             each.key: each.values[trial.suggest_int(each.name, 0, len(each.values) - 1)]
@@ -118,24 +126,19 @@ class Study:
         """Leaves a trial for the next resume, as if it had been killed."""
         self.study.tell(trial, state=self.optuna.trial.TrialState.FAIL)
 
-    def _begin(self, trials: Sequence[Any]) -> None:
-        """The config itself is the first trial; what was interrupted is tried again."""
+    def _interrupted(self, trials: Sequence[Any]) -> list[dict[str, int]]:
+        """What is to be tried again."""
         states = self.optuna.trial.TrialState
-        own = {each.name: each.own for each in self.space}
-        if not trials:
-            self.study.enqueue_trial(own)
-        queued = [t.system_attrs.get("fixed_params") for t in trials if t.state == states.WAITING]
-        done = {tuple(sorted(t.params.items())) for t in trials if _OUTCOME in t.user_attrs}
+        done = {_as_key(t.params) for t in trials if _OUTCOME in t.user_attrs}
+        again: dict[Any, dict[str, int]] = {}
         for trial in trials:
             if trial.state == states.RUNNING:
                 self.study.tell(trial.number, state=states.FAIL)
             elif trial.state != states.FAIL:
                 continue
-            again = dict(trial.params) if len(trial.params) == len(self.space) else None
-            again = own if trial.number == 0 else again
-            if again and again not in queued and tuple(sorted(again.items())) not in done:
-                self.study.enqueue_trial(again)
-                queued.append(again)
+            if len(trial.params) == len(self.space) and _as_key(trial.params) not in done:
+                again[_as_key(trial.params)] = dict(trial.params)
+        return list(again.values())
 
     def _check_space(self, path: Path) -> None:
         now = [[each.key, list(each.values)] for each in self.space]
@@ -147,6 +150,25 @@ class Study:
                 f"{path}: was begun by another version of mmoe, which searches over other values; "
                 "choose another --out"
             )
+
+
+def _as_key(params: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted(params.items()))
+
+
+def _first_trials(space: Sequence[Dimension], seed: int) -> list[dict[str, int]]:
+    """The config itself, and others near it: name → place among the values."""
+    draw, own = Random(seed), {each.name: each.own for each in space}
+    trials = [own]
+    while len(trials) < _FIRST_TRIALS:
+        trial = dict(own)
+        certain = draw.choice(space)
+        for each in space:
+            if each is certain or draw.random() < _SHARE_CHANGED:
+                others = [place for place in range(len(each.values)) if place != each.own]
+                trial[each.name] = draw.choice(others)
+        trials.append(trial)
+    return trials
 
 
 def import_optuna() -> Any:
