@@ -88,7 +88,7 @@ def _of_task(name: str, kind_name: str, t: int) -> list[Measure]:
         task=name,
         metric=kind.headline,
         heading=column.heading,
-        form=column.form,
+        form=column.form.replace("{:.4g}", "{:#.4g}"),  # 153.0 beside 105.9
         higher_is_better=kind.monitored[kind.headline],
         headline=True,
         tasks=(t,),

@@ -1,7 +1,7 @@
 """A whole run: data, training, evaluation, files."""
 
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -38,7 +38,7 @@ from mmoe.run.directory import RunDirectory
 from mmoe.tasks.gate_statistics import GateStatistics
 from mmoe.train.allocator import keep_freed_memory
 from mmoe.train.evaluate import metrics_of, predict_rows, split_curves, split_metrics
-from mmoe.train.loop import Trainer, steps_of
+from mmoe.train.loop import EpochCallback, Trainer, steps_of
 from mmoe.train.optim import build_average, build_optimizer, check_schedule
 from mmoe.train.placement_report import say_plan
 from mmoe.train.prepare import PreparedData, prepare, refuse_change
@@ -57,7 +57,6 @@ from mmoe.train.state import Position, TrainingState
 from mmoe.train.warm_start import EarlierRun, WarmStart, WarmStartReport, transfer
 
 TestCallback = Callable[[np.ndarray, EncodedLabels], None]
-EpochCallback = Callable[[Mapping[str, Any]], None]
 
 
 @dataclass(frozen=True)
@@ -74,16 +73,16 @@ def train_run(
     *,
     data: str | Path | TableLike | None = None,
     splits: Splits | None = None,
+    shared: PreparedData | None = None,
     resume: bool = False,
     warm_start: WarmStart | None = None,
     reporter: Reporter | None = None,
     on_test: TestCallback | None = None,
-    on_epoch: EpochCallback | None = None,
-    shared: PreparedData | None = None,
     profile: bool = False,
     device: DeviceKind | None = None,
     numbered: bool = False,
     changed_data: bool = False,
+    on_epoch: EpochCallback | None = None,
 ) -> FinishedRun:
     """Trains, evaluates on the test split, and writes the run directory.
 
@@ -95,20 +94,20 @@ def train_run(
         data: Overrides data.path; stored with the run. Or rows in memory (a DataFrame, an Arrow
             table, a mapping of names to columns), split as data.split says.
         splits: Tables in memory that are split already.
+        shared: Rows that are prepared already, of a run that differs in nothing they depend on.
         resume: Continue an interrupted run from its latest checkpoint.
         warm_start: Begin with the weights and the vocabulary of another run. A resumed run needs it
             no more.
         reporter: Told of progress.
         on_test: Given predictions and labels of the test split before metrics.json is written.
-        on_epoch: Given every epoch's entry of history.json, once it is saved; what it raises ends
-            the run, which can be resumed.
-        shared: Rows that are prepared already, of a run that differs in nothing they depend on.
         profile: Also record some steps, and write RUN/profile/ (trace, table).
         device: Overrides training.device, for this call alone: it is not stored with the run.
         numbered: Where `out` exists, take the first of out-2, out-3, … that does not; nothing is
             resumed then.
         changed_data: Resume also where the rows are no longer those that the run began with; the
             interrupted epoch begins again.
+        on_epoch: Given, after each epoch, its number (from 1) and its entry of history.json; where
+            it returns True, that epoch was the last.
 
     Raises:
         ValueError: Config, data or directory cannot be used. Checked before anything is written.
@@ -132,15 +131,15 @@ def train_run(
             claim,
             data=data,
             splits=splits,
+            shared=shared,
             resume=resume,
             warm_start=warm_start,
             reporter=reporter,
             on_test=on_test,
-            on_epoch=on_epoch,
-            shared=shared,
             profile=profile,
             numbered=numbered,
             changed_data=changed_data,
+            on_epoch=on_epoch,
         )
 
 
@@ -152,15 +151,15 @@ def _train(
     *,
     data: str | Path | None,
     splits: Splits | None,
+    shared: PreparedData | None,
     resume: bool,
     warm_start: WarmStart | None,
     reporter: Reporter,
     on_test: TestCallback | None,
-    on_epoch: EpochCallback | None,
-    shared: PreparedData | None,
     profile: bool,
     numbered: bool,
     changed_data: bool,
+    on_epoch: EpochCallback | None,
 ) -> FinishedRun:
     """`train_run` within a process group, in a folder that it holds the claim to."""
     config = with_used_modules(with_absolute_paths(config, data))
@@ -222,7 +221,7 @@ def _train(
         reporter,
         profile=profile,
         check=claim.check,
-        on_epoch=on_epoch or (lambda _: None),
+        on_epoch=on_epoch,
     )
     _fit(trainer, run, claim)
     if prepared.streamed:

@@ -69,8 +69,8 @@ def run_trial(
             reporter=inner,
             on_epoch=watch.see,
         )
-        state = "finished"  # one that was killed after its last epoch
-        watch.report()
+        state = "finished"  # a run that had been killed after its last epoch
+        watch.catch_up()
     except _Ends as end:
         state = end.state
     except Diverged:
@@ -89,40 +89,43 @@ class _Watch:
     """Looks at a trial after every epoch."""
 
     def __init__(self, trial: Any, config: RunConfig, run: RunDirectory, deadline: float) -> None:
-        self.trial, self.config, self.run, self.deadline = trial, config, run, deadline
+        self.trial, self.training, self.run, self.deadline = trial, config.training, run, deadline
+        self.higher = higher_is_better(config.training.monitor)
         self.best: float | None = None
-        self.epochs = 0
+        self.best_epoch = self.epochs = 0
 
     def check_time(self) -> None:
         """Ends the trial where the time is up."""
         if time.monotonic() > self.deadline:
             raise _Ends("out of time")
 
-    def see(self, entry: Mapping[str, Any]) -> None:
-        """Reports the epoch; ends the trial where it is done, or not worth going on with."""
-        since_best = self.report()
-        training = self.config.training
-        if self.epochs >= training.epochs or since_best >= training.patience:
+    def see(self, number: int, entry: Mapping[str, Any]) -> None:
+        """Reports an epoch; ends the trial where it is done, or not worth going on with."""
+        if number > self.epochs + 1:
+            self.catch_up()
+        self._report(entry)
+        since_best = self.epochs - self.best_epoch
+        if self.epochs >= self.training.epochs or since_best >= self.training.patience:
             raise _Ends("finished")
         if self.best is not None and self.trial.should_prune():
             raise _Ends("pruned")
         if time.monotonic() + entry["seconds"] > self.deadline:
             raise _Ends("out of time")
 
-    def report(self) -> int:
-        """Tells the pruner of epochs it does not know; returns how many came since the best."""
-        entries = read_json(self.run.history_file, ("epochs",))["epochs"]
-        higher = higher_is_better(self.config.training.monitor)
-        for entry in entries[self.epochs :]:
-            value = entry["monitor"]
-            if value is not None and (
-                self.best is None or (value > self.best if higher else value < self.best)
-            ):
-                self.best = value
-            if self.best is not None:
-                self.trial.report(self.best, entry["epoch"])
-        self.epochs = len(entries)
-        return next(n for n, entry in enumerate(reversed(entries)) if entry["best"])
+    def catch_up(self) -> None:
+        """Reports epochs of the run's history: one that was killed had some before."""
+        for entry in read_json(self.run.history_file, ("epochs",))["epochs"][self.epochs :]:
+            self._report(entry)
+
+    def _report(self, entry: Mapping[str, Any]) -> None:
+        """Tells the pruner the best value so far, which is that of the kept checkpoint."""
+        value, self.epochs = entry["monitor"], entry["epoch"]
+        if value is None:  # nothing to compare by; the newest weights are kept
+            self.best_epoch = self.epochs
+        elif self.best is None or (value > self.best if self.higher else value < self.best):
+            self.best, self.best_epoch = value, self.epochs
+        if self.best is not None:
+            self.trial.report(self.best, self.epochs)
 
 
 def trial_folder(out: Path, settings: Mapping[str, Any]) -> Path:
