@@ -167,10 +167,12 @@ def _limits(measure: Mapping[str, Any], models: list[Mapping[str, Any]]) -> tupl
     for model in models:
         difference = model["results"][measure["key"]].get("difference")
         if difference is not None:
-            mine = [v for k in ("low", "value", "high") if (v := difference.get(k)) is not None]
-            (near if model.get("seeds") is not None or "seeds" not in model else far).extend(mine)
-    widest = max(max(near), -min(near)) or max(map(abs, far), default=0.0)
-    shown = [*near, *(value for value in far if abs(value) <= _FARTHEST * widest)]
+            ends = [v for key in ("low", "value", "high") if (v := difference.get(key)) is not None]
+            trained = model.get("seeds") is not None or "seeds" not in model
+            near += ends if trained else []
+            far += [] if trained else [(abs(difference["value"]), ends)]
+    widest = max(map(abs, near)) or max((value for value, _ in far), default=0.0)
+    shown = near + [v for value, ends in far if value <= _FARTHEST * widest for v in ends]
     low, high = min(shown), max(shown)
     room = 0.08 * (high - low) or 1e-4
     return low - room, high + room

@@ -46,8 +46,8 @@ class InnerReporter:
         self.tracker, self.name, self.warn, self.check = tracker, name, warn, check
 
     def say(self, text: str) -> None:
-        """Passes on notes and warnings alone."""
-        if text.strip().startswith(("note", "warning")):
+        """Passes on notes, warnings and alarms alone."""
+        if text.strip().startswith(("note", "warning", "alarm")):
             self.warn(text.strip())
 
     @contextmanager
