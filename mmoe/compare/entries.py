@@ -20,6 +20,7 @@ from mmoe.errors import Damaged, Diverged
 from mmoe.run.atomic_files import read_json, write_json
 from mmoe.run.console import Reporter
 from mmoe.run.directory import RunDirectory
+from mmoe.run.folder_claim import remove_stray_files
 from mmoe.train.baselines import boosted_trees, logistic_regression
 from mmoe.train.fit import train_run
 
@@ -91,6 +92,7 @@ def baseline_entry(folder: Path, name: str, rows: ComparedRows) -> Entry:
     kept, facts = folder / _PREDICTIONS, folder / _BASELINE
     if not (facts.exists() and kept.exists()):
         folder.mkdir(exist_ok=True)
+        remove_stray_files(folder)
         splits, start = rows.splits, time.perf_counter()
         fitted = _FIT[name](rows.config, splits.train, splits.test, origin=splits.origin)
         seconds = time.perf_counter() - start

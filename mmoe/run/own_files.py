@@ -7,7 +7,7 @@ from pathlib import Path
 # Written aside by a process before the move to its name
 _ASIDE = r"\.\d+\.tmp"
 _JSON = r"(?:config\.yaml|(?:warm_start|data|plan|history|curves|metrics|index|state|table)\.json)"
-_OF_MANY = r"(?:(?:backtest|compare|baseline|tune)\.json|compare\.html|best\.yaml)"
+_OF_MANY = r"(?:(?:backtest|compare|baseline|tune)\.json|best\.yaml)"
 _TENSORS = r"(?:model|training)(?:-\d{5}-of-\d{5})?\.safetensors"
 
 STEP_NAME = re.compile(r"step-\d{8,}(?:-\d+)?")

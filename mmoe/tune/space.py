@@ -30,7 +30,6 @@ _LISTED: Mapping[str, Sequence[float]] = {
     "model.input_dropout": (0, 0.05, 0.1, 0.2),
     "model.expert.dropout": (0, 0.1, 0.2, 0.3, 0.5),
     "model.tower.dropout": (0, 0.1, 0.3),
-    "training.embedding_optimizer.weight_decay": (0, 1e-6, 1e-5, 1e-4, 1e-3),
 }
 _SMALLEST: Mapping[str, int] = {"training.batch_size": 16, "model.embedding_dim": 4}
 # An epoch should have so many steps, however large batches get
@@ -116,7 +115,7 @@ def _keys(config: RunConfig) -> list[str]:
         unused |= {"model.expert.hidden", "model.expert.dropout"}
     tables = {name for feature in config.features for name in feature.table_names}
     if not tables:
-        unused |= {key for key in (*_TIMES, *_LISTED) if "embedding" in key}
+        unused |= {key for key in _TIMES if "embedding" in key}
     keys = [*_TIMES, "training.optimizer.weight_decay", *_LISTED]
     return [key for key in keys if key not in unused and _get(raw, key) not in (None, [])]
 

@@ -198,6 +198,12 @@ def test_the_command_prints_a_table_json_and_a_page(mmoe, small, tmp_path):
     assert re.search(r"^shared_bottom-seed-3: click AUC 0\.\d+, buy AUC 0\.\d+; ", err, re.M)
     assert err.count("gauc rests on") == 2  # of click and of buy, once each
 
+    code, _, err = mmoe("report", out)
+    assert code == 2
+    assert f"is a comparison, whose page is {out / 'compare.html'}" in err
+    code, _, err = mmoe("report", out / "shared_bottom-seed-3")
+    assert code == 0, err
+
     code, printed, err = mmoe(*arguments, "--resume", "--json", "--quiet")
     assert (code, err) == (0, "")
     assert json.loads(printed) == json.loads((out / "compare.json").read_text())
