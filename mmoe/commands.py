@@ -10,6 +10,7 @@ import typer
 
 from mmoe import __version__
 from mmoe.command_config import config_of_command, own_config, with_imports
+from mmoe.command_many import backtest, compare, tune
 from mmoe.command_options import (
     ChangedData,
     Device,
@@ -21,10 +22,12 @@ from mmoe.command_options import (
     RunDir,
     SetValues,
 )
+from mmoe.command_output import print_table as _print_table
+from mmoe.command_output import reporter as _reporter
+from mmoe.command_output import say as _say
 from mmoe.parallel.launch.launcher import has_launched
 from mmoe.plugins import import_modules
 from mmoe.resuming import advising_resume, by_time, resumes
-from mmoe.terminal import readable
 
 app = typer.Typer(
     help="Multi-task ranking with Multi-gate Mixture-of-Experts.",
@@ -121,61 +124,8 @@ def train(
     _say(finished.directory.path)
 
 
-@app.command()
-def backtest(
-    recipe_or_config: Annotated[str, typer.Argument(metavar="CONFIG.yaml", help="A config file.")],
-    data: Annotated[str | None, typer.Option(help="Overrides data.path of the config.")] = None,
-    column: Annotated[
-        str | None,
-        typer.Option(
-            help="Holds the day: dates, times (cut at midnight UTC) or whole numbers; left out: "
-            "data.split.column."
-        ),
-    ] = None,
-    days: Annotated[int | None, typer.Option(help="Test the last so many days.")] = None,
-    from_scratch: Annotated[
-        bool, typer.Option("--from-scratch", help="Train anew every day, on all days so far.")
-    ] = False,
-    window: Annotated[
-        int | None,
-        typer.Option(
-            help="Train on the last so many days; left out: one, or with --from-scratch all so far."
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="A folder; left out: runs/NAME-backtest-DATE-TIME.")
-    ] = None,
-    set_: SetValues = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the first unfinished day in --out.")
-    ] = False,
-    changed_data: ChangedData = False,
-    import_: Imports = None,
-    quiet: Quiet = False,
-) -> None:
-    """Train day d, test day d + 1, walking forward; print every day and the total."""
-    resume = resumes(out, resume, "folder of the backtest", changed_data=changed_data)
-    config = config_of_command(recipe_or_config, set_, import_)
-    from mmoe.run.metrics_table import backtest_table
-    from mmoe.train.backtest import BacktestSettings
-    from mmoe.train.backtest import backtest as walk
-
-    settings = BacktestSettings(column=column, days=days, from_scratch=from_scratch, window=window)
-    folders: list[Path] = []
-    with advising_resume():
-        result = walk(
-            config,
-            out or by_time(f"{config.name}-backtest"),
-            settings,
-            data=data,
-            resume=resume,
-            reporter=_reporter(quiet),
-            numbered=out is None,
-            changed_data=changed_data,
-            on_folder=folders.append,
-        )
-    _print_table(backtest_table(result))
-    _say(folders[0])
+for _command in (backtest, compare, tune):
+    app.command()(_command)
 
 
 @app.command()
@@ -356,25 +306,8 @@ def doctor() -> None:
     sys.exit(diagnose())
 
 
-def _reporter(quiet: bool) -> Any:
-    from mmoe.run.console import ConsoleReporter, SilentReporter
-
-    return SilentReporter() if quiet else ConsoleReporter()
-
-
 def _print_metrics(metrics: dict[str, Any], title: str = "test split") -> None:
     """Metrics as a table on standard output."""
     from mmoe.run.metrics_table import metrics_table
 
     _print_table(metrics_table(metrics, title))
-
-
-def _print_table(table: Any) -> None:
-    from mmoe.run.console import Terminal
-
-    Terminal(width=200, highlight=False).print(table)
-
-
-def _say(line: object) -> None:
-    """A line on standard output; names in it come from data that anybody may have written."""
-    print(readable(str(line)))

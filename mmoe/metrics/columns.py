@@ -56,6 +56,16 @@ def count(value: Any) -> str:
     return f"{int(value):,}".replace(",", "\u202f") if is_number(value) else NONE
 
 
+def signed(value: float, form: str) -> str:
+    """Writes a difference, with its sign.
+
+    Example:
+        >>> signed(-0.00312, "{:.4f}"), signed(0.00001, "{:.4f}"), signed(12.0, "{:.4g}")
+        ('−0.0031', '+0.0000', '+12')
+    """
+    return ("−" if value < 0 else "+") + form.format(abs(value))
+
+
 ROWS = Column(
     key="rows",
     heading="rows",

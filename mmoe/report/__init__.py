@@ -1,6 +1,7 @@
 """Pictures of a run and one self-contained HTML page; reads the run's JSON files only."""
 
 from mmoe.report.calibration import calibration_figure
+from mmoe.report.comparison import comparison_figure, write_comparison_page
 from mmoe.report.gates import gate_heatmap_figure
 from mmoe.report.learning import learning_curve_figure
 from mmoe.report.page import write_report
@@ -8,8 +9,10 @@ from mmoe.report.roc import roc_figure
 
 __all__ = [
     "calibration_figure",
+    "comparison_figure",
     "gate_heatmap_figure",
     "learning_curve_figure",
     "roc_figure",
+    "write_comparison_page",
     "write_report",
 ]

@@ -48,7 +48,7 @@ def write_report(
         _check_not_of_run(target, run.folder)
     if not target.parent.is_dir():
         raise ValueError(f"{target}: there is no folder {target.parent}; create it first")
-    _write_whole(target, render(run))
+    write_whole(target, render(run))
     return target
 
 
@@ -61,12 +61,9 @@ def _check_not_of_run(target: Path, folder: Path) -> None:
 
 def render(run: Run) -> str:
     """Returns the page as text."""
-    home = files("mmoe.report") / "templates"
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    template = environment.from_string(home.joinpath("report.html.j2").read_text(encoding="utf-8"))
     tasks = run.metrics["tasks"]
-    return template.render(
-        style=Markup(home.joinpath("report.css").read_text(encoding="utf-8")),
+    return rendered(
+        "report.html.j2",
         name=run.config.name,
         model=tables.model_line(run.config.model),
         tasks=list(tasks),
@@ -80,6 +77,15 @@ def render(run: Run) -> str:
         gates=[_gate_table(level) for level in run.curves.get("gates") or []],
         config=dump_config(run.config),
     )
+
+
+def rendered(template: str, **values: Any) -> str:
+    """Returns a page of the folder of templates, with the style that all pages share."""
+    home = files("mmoe.report") / "templates"
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    page = environment.from_string(home.joinpath(template).read_text(encoding="utf-8"))
+    style = Markup(home.joinpath("report.css").read_text(encoding="utf-8"))
+    return page.render(style=style, **values)
 
 
 def _pictures(run: Run) -> dict[str, Markup]:
@@ -155,8 +161,8 @@ def _gate_table(level: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _write_whole(target: Path, page: str) -> None:
-    """Under a temporary name first, so that a reader never meets half a page."""
+def write_whole(target: Path, page: str) -> None:
+    """Writes a page under a temporary name first, so that a reader never meets half of it."""
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     temporary = Path(name)
     try:

@@ -32,6 +32,11 @@ def read_run(run_dir: str | Path) -> Run:
     folder = Path(run_dir)
     if not folder.is_dir():
         raise ValueError(f"{folder}: there is no such folder; name one that `mmoe train` wrote")
+    if (folder / "compare.json").is_file():
+        raise ValueError(
+            f"{folder}: is a comparison, whose page is {folder / 'compare.html'}; name one of its "
+            "runs, a folder inside it"
+        )
     if not (folder / "config.yaml").is_file():
         raise ValueError(
             f"{folder}: is not a run directory, for it holds no config.yaml; "

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from mmoe.config import ModelConfig
-from mmoe.metrics.columns import NAMED_COLUMNS, NONE, Column, count, is_number
+from mmoe.metrics.columns import NAMED_COLUMNS, NONE, Column, count, is_number, signed
 from mmoe.metrics.task_kinds import KINDS, kind_of_metrics
 
-__all__ = ["NONE", "Table", "count", "duration", "model_line", "results_tables"]
+__all__ = ["NONE", "Table", "count", "duration", "model_line", "results_tables", "signed"]
 
 
 @dataclass(frozen=True, slots=True)

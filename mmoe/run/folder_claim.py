@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Literal, Self
+from typing import Literal, Self, cast, get_args
 
 from mmoe.errors import Damaged
 from mmoe.run.atomic_files import read_json, write_json
@@ -13,7 +13,7 @@ from mmoe.run.folder_lock import FolderInUse, FolderLock, is_lock_file, remove_s
 from mmoe.run.own_files import STRAY_FILE, matching
 
 MARK = "mmoe.json"
-Kind = Literal["run", "backtest"]
+Kind = Literal["run", "backtest", "comparison", "search"]
 _FORMAT = 1
 _KEYS = ("mmoe", "format", "made_folder", "config_sha256", "diverged", "id")
 _NOTE = "made by mmoe, which knows the folder by it and removes nothing in folders without it"
@@ -81,9 +81,9 @@ class FolderMark:
 
 
 def _kind(value: object) -> Kind:
-    if value not in ("run", "backtest"):
-        raise ValueError(f"expected run or backtest, got {value!r}")
-    return value
+    if value not in get_args(Kind):
+        raise ValueError(f"expected one of {', '.join(get_args(Kind))}, got {value!r}")
+    return cast(Kind, value)
 
 
 class FolderClaim:

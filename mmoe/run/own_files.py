@@ -7,13 +7,14 @@ from pathlib import Path
 # Written aside by a process before the move to its name
 _ASIDE = r"\.\d+\.tmp"
 _JSON = r"(?:config\.yaml|(?:warm_start|data|plan|history|curves|metrics|index|state|table)\.json)"
+_OF_MANY = r"(?:(?:backtest|compare|baseline|tune)\.json|best\.yaml)"
 _TENSORS = r"(?:model|training)(?:-\d{5}-of-\d{5})?\.safetensors"
 
 STEP_NAME = re.compile(r"step-\d{8,}(?:-\d+)?")
 STEP_FOLDER = re.compile(rf"{STEP_NAME.pattern}|\.{STEP_NAME.pattern}{_ASIDE}")
 STEP_FILE = re.compile(rf"{_TENSORS}|state\.json")
 STRAY_POINTER = re.compile(rf"\.index(?:\.json)?{_ASIDE}")
-STRAY_FILE = re.compile(rf"\.(?:{_JSON}|mmoe\.json|predictions\.parquet|backtest\.json){_ASIDE}")
+STRAY_FILE = re.compile(rf"\.(?:{_JSON}|mmoe\.json|predictions\.parquet|{_OF_MANY}){_ASIDE}")
 PROFILE_FILE = re.compile(rf"trace\.json|table\.(?:json|txt)|\.table\.(?:json|txt){_ASIDE}")
 STRAY_PROFILE = re.compile(r"\.profile\.\d+(?:-earlier)?\.tmp")
 VOCABULARY_FILE = re.compile(r"encoder\.json(?:\.tmp)?|\d{3}-.*\.(?:parquet|tmp)")

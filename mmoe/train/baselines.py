@@ -31,11 +31,13 @@ class BaselinePredictions:
         predictions_N: float64, a probability or, for a regression task, a value; for every row.
         labels_N: float32, 0 where unobserved.
         observed_N: bool, the rows on which the label exists; metrics belong on these alone.
+        parameters: Weights of the model that was fitted; None: it has none (trees).
     """
 
     predictions_N: np.ndarray
     labels_N: np.ndarray
     observed_N: np.ndarray
+    parameters: int | None = None
 
 
 def logistic_regression(
@@ -155,6 +157,7 @@ def _fit_tasks(
             predictions_N=np.asarray(predictions_N, dtype=np.float64),
             labels_N=test_labels.labels_NT[:, t],
             observed_N=test_labels.observed_NT[:, t],
+            parameters=np.size(model.coef_) + 1 if hasattr(model, "coef_") else None,
         )
     return results
 

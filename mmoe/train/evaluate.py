@@ -114,7 +114,7 @@ def metrics_of(
             labels.labels_NT[:, t],
             predictions_NT[:, t],
             labels.observed_NT[:, t],
-            weights=_weights(task, labels, t, all_negatives),
+            weights=row_weights(task, labels, t, all_negatives),
             groups=groups_N,
             oracle=None if oracle is None else oracle.get(task.name),
             name=task.name,
@@ -131,10 +131,10 @@ def metrics_of(
     return metrics, notes
 
 
-def _weights(
+def row_weights(
     task: TaskConfig, labels: EncodedLabels, t: int, all_negatives: bool = False
 ) -> np.ndarray | None:
-    """What each row counts in the task's metrics; None = 1."""
+    """Returns what each row counts in the task's metrics; None = 1."""
     weights_N = labels.weights_NT[:, t] if task.weight_column else None
     if task.negative_sampling_rate == 1 or all_negatives:
         return weights_N
@@ -156,7 +156,7 @@ def split_curves(
             labels.labels_NT[:, t],
             predictions_NT[:, t],
             labels.observed_NT[:, t],
-            weights=_weights(task, labels, t),
+            weights=row_weights(task, labels, t),
             oracle=None if oracle is None else oracle.get(task.name),
             name=task.name,
         )

@@ -38,7 +38,7 @@ from mmoe.run.directory import RunDirectory
 from mmoe.tasks.gate_statistics import GateStatistics
 from mmoe.train.allocator import keep_freed_memory
 from mmoe.train.evaluate import metrics_of, predict_rows, split_curves, split_metrics
-from mmoe.train.loop import Trainer, steps_of
+from mmoe.train.loop import EpochCallback, Trainer, steps_of
 from mmoe.train.optim import build_average, build_optimizer, check_schedule
 from mmoe.train.placement_report import say_plan
 from mmoe.train.prepare import PreparedData, prepare, refuse_change
@@ -73,6 +73,7 @@ def train_run(
     *,
     data: str | Path | TableLike | None = None,
     splits: Splits | None = None,
+    shared: PreparedData | None = None,
     resume: bool = False,
     warm_start: WarmStart | None = None,
     reporter: Reporter | None = None,
@@ -81,6 +82,7 @@ def train_run(
     device: DeviceKind | None = None,
     numbered: bool = False,
     changed_data: bool = False,
+    on_epoch: EpochCallback | None = None,
 ) -> FinishedRun:
     """Trains, evaluates on the test split, and writes the run directory.
 
@@ -92,6 +94,7 @@ def train_run(
         data: Overrides data.path; stored with the run. Or rows in memory (a DataFrame, an Arrow
             table, a mapping of names to columns), split as data.split says.
         splits: Tables in memory that are split already.
+        shared: Rows that are prepared already, of a run that differs in nothing they depend on.
         resume: Continue an interrupted run from its latest checkpoint.
         warm_start: Begin with the weights and the vocabulary of another run. A resumed run needs it
             no more.
@@ -103,6 +106,8 @@ def train_run(
             resumed then.
         changed_data: Resume also where the rows are no longer those that the run began with; the
             interrupted epoch begins again.
+        on_epoch: Given, after each epoch, its number (from 1) and its entry of history.json; where
+            it returns True, that epoch was the last.
 
     Raises:
         ValueError: Config, data or directory cannot be used. Checked before anything is written.
@@ -126,6 +131,7 @@ def train_run(
             claim,
             data=data,
             splits=splits,
+            shared=shared,
             resume=resume,
             warm_start=warm_start,
             reporter=reporter,
@@ -133,6 +139,7 @@ def train_run(
             profile=profile,
             numbered=numbered,
             changed_data=changed_data,
+            on_epoch=on_epoch,
         )
 
 
@@ -144,6 +151,7 @@ def _train(
     *,
     data: str | Path | None,
     splits: Splits | None,
+    shared: PreparedData | None,
     resume: bool,
     warm_start: WarmStart | None,
     reporter: Reporter,
@@ -151,6 +159,7 @@ def _train(
     profile: bool,
     numbered: bool,
     changed_data: bool,
+    on_epoch: EpochCallback | None,
 ) -> FinishedRun:
     """`train_run` within a process group, in a folder that it holds the claim to."""
     config = with_used_modules(with_absolute_paths(config, data))
@@ -179,6 +188,7 @@ def _train(
             encoder=encoder,
             earlier=None if earlier is None else earlier.encoder,
             splits=splits,
+            shared=shared,
             advance=tracker.advance,
             check=resumed.check,
         )
@@ -203,7 +213,16 @@ def _train(
             reporter.say(note)
         resumed.take_in(state.position)
     say_plan(state.ranker, run, reporter)
-    trainer = Trainer(config, state, prepared, run, reporter, profile=profile, check=claim.check)
+    trainer = Trainer(
+        config,
+        state,
+        prepared,
+        run,
+        reporter,
+        profile=profile,
+        check=claim.check,
+        on_epoch=on_epoch,
+    )
     _fit(trainer, run, claim)
     if prepared.streamed:
         from_first(lambda: refuse_change(config, prepared.data, listed=True))

@@ -1,7 +1,7 @@
 """From a config to the three splits as sources of batches, in memory or streamed."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -39,6 +39,26 @@ class PreparedData:
     streamed: bool = False
     fingerprint: str = ""
 
+    def of(self, config: RunConfig, encoder: FeatureEncoder | None = None) -> "PreparedData":
+        """Returns the same rows for another run.
+
+        Args:
+            config: Whose features, tables and tasks are those that were prepared, but for the
+                widths and learning rates of tables.
+            encoder: Of an interrupted run.
+
+        Raises:
+            ValueError: That encoder was fitted on other rows.
+        """
+        if encoder is None:
+            return replace(self, encoder=replace(self.encoder, config=config))
+        if encoder.fingerprint() != self.encoder.fingerprint():
+            raise ValueError(
+                f"{self.origin}: the ids are not those of the interrupted run; resume with the "
+                "same data, or choose another --out"
+            )
+        return replace(self, encoder=encoder)
+
 
 def prepare(
     config: RunConfig,
@@ -46,6 +66,7 @@ def prepare(
     encoder: FeatureEncoder | None = None,
     earlier: FeatureEncoder | None = None,
     splits: Splits | None = None,
+    shared: PreparedData | None = None,
     advance: Callable[[int], None] | None = None,
     check: Callable[[DataPrint], None] | None = None,
 ) -> PreparedData:
@@ -56,6 +77,7 @@ def prepare(
         encoder: Of an interrupted run; None fits one on the training split.
         earlier: Of the run that a new one continues: what is fitted extends it.
         splits: Tables that are in memory already.
+        shared: Prepared already, for a run that differs in nothing that rows depend on.
         advance: Told how many more rows a stream has read.
         check: Given what the rows come from, before they are read; on every rank.
 
@@ -63,6 +85,10 @@ def prepare(
         ValueError: Anything is wrong with the data, or it changes while it is read; the message
             names file, column and row.
     """
+    if shared is not None:
+        if check is not None:
+            check(shared.data)
+        return shared.of(config, encoder)
     # Ranks that see other files must not part here: what they have read is compared later
     streams = splits is None and from_first(lambda: wants_stream(config))
     if splits is None and not streams:

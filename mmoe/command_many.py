@@ -1,0 +1,171 @@
+"""The commands that train many runs. Each imports what it needs, as those of `mmoe.commands` do."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mmoe.command_config import config_of_command
+from mmoe.command_options import ChangedData, Imports, Quiet, SetValues
+from mmoe.command_output import print_table, reporter, say
+from mmoe.resuming import advising_resume, by_time, resumes
+
+
+def backtest(
+    recipe_or_config: Annotated[str, typer.Argument(metavar="CONFIG.yaml", help="A config file.")],
+    data: Annotated[str | None, typer.Option(help="Overrides data.path of the config.")] = None,
+    column: Annotated[
+        str | None,
+        typer.Option(
+            help="Holds the day: dates, times (cut at midnight UTC) or whole numbers; left out: "
+            "data.split.column."
+        ),
+    ] = None,
+    days: Annotated[int | None, typer.Option(help="Test the last so many days.")] = None,
+    from_scratch: Annotated[
+        bool, typer.Option("--from-scratch", help="Train anew every day, on all days so far.")
+    ] = False,
+    window: Annotated[
+        int | None,
+        typer.Option(
+            help="Train on the last so many days; left out: one, or with --from-scratch all so far."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="A folder; left out: runs/NAME-backtest-DATE-TIME.")
+    ] = None,
+    set_: SetValues = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the first unfinished day in --out.")
+    ] = False,
+    changed_data: ChangedData = False,
+    import_: Imports = None,
+    quiet: Quiet = False,
+) -> None:
+    """Train day d, test day d + 1, walking forward; print every day and the total."""
+    resume = resumes(out, resume, "folder of the backtest", changed_data=changed_data)
+    config = config_of_command(recipe_or_config, set_, import_)
+    from mmoe.run.metrics_table import backtest_table
+    from mmoe.train.backtest import BacktestSettings
+    from mmoe.train.backtest import backtest as walk
+
+    settings = BacktestSettings(column=column, days=days, from_scratch=from_scratch, window=window)
+    folders: list[Path] = []
+    with advising_resume():
+        result = walk(
+            config,
+            out or by_time(f"{config.name}-backtest"),
+            settings,
+            data=data,
+            resume=resume,
+            reporter=reporter(quiet),
+            numbered=out is None,
+            changed_data=changed_data,
+            on_folder=folders.append,
+        )
+    print_table(backtest_table(result))
+    say(folders[0])
+
+
+def compare(
+    recipe_or_config: Annotated[
+        str, typer.Argument(metavar="CONFIG.yaml", help="A config file, or a recipe.")
+    ],
+    models: Annotated[
+        str,
+        typer.Option(
+            metavar="KIND,KIND,…", help="Kinds of models; each is judged against the first."
+        ),
+    ] = "single_task,shared_bottom,mmoe,ple",
+    seeds: Annotated[
+        int, typer.Option(help="Train each so often, with the config's seed and those after it.")
+    ] = 5,
+    data: Annotated[str | None, typer.Option(help="Overrides data.path of the config.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="A folder; left out: runs/NAME-compare-DATE-TIME.")
+    ] = None,
+    set_: SetValues = None,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume", help="Go on in --out: what is finished is read; takes more models, seeds."
+        ),
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, as compare.json.")] = False,
+    import_: Imports = None,
+    quiet: Quiet = False,
+) -> None:
+    """Train several models with several seeds; logistic regression and trees beside them."""
+    resume = resumes(out, resume, "folder of the comparison")
+    config = config_of_command(recipe_or_config, set_, import_)
+    from mmoe.compare import ComparisonSettings, compare_models
+    from mmoe.compare.table import comparison_tables
+
+    settings, folders = ComparisonSettings.of_text(models, seeds), list[Path]()
+    with advising_resume():
+        result = compare_models(
+            config,
+            out or by_time(f"{config.name}-compare"),
+            settings,
+            data=data,
+            resume=resume,
+            numbered=out is None,
+            reporter=reporter(quiet),
+            on_folder=folders.append,
+        )
+    if as_json:
+        print(json.dumps(result, indent=2, allow_nan=False))
+        return
+    for table in comparison_tables(result):
+        print_table(table)
+        print()
+    say(folders[0] / "compare.html")
+
+
+def tune(
+    recipe_or_config: Annotated[
+        str, typer.Argument(metavar="CONFIG.yaml", help="A config file, or a recipe.")
+    ],
+    trials: Annotated[
+        int, typer.Option(help="So many at most, with --resume those before among them.")
+    ] = 20,
+    minutes: Annotated[
+        float, typer.Option(help="End then, whatever is left to try; a trial under way is stopped.")
+    ] = 15,
+    data: Annotated[str | None, typer.Option(help="Overrides data.path of the config.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="A folder; left out: runs/NAME-tune-DATE-TIME.")
+    ] = None,
+    set_: SetValues = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on in --out, for --minutes more.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, as tune.json.")] = False,
+    import_: Imports = None,
+    quiet: Quiet = False,
+) -> None:
+    """Search for better settings on the validation split, and write the best config."""
+    resume = resumes(out, resume, "folder of the search")
+    config = config_of_command(recipe_or_config, set_, import_)
+    from mmoe.tune import TuneSettings, tune_config
+    from mmoe.tune.result import search_table
+
+    settings, folders = TuneSettings(trials=trials, minutes=minutes), list[Path]()
+    with advising_resume():
+        result = tune_config(
+            config,
+            out or by_time(f"{config.name}-tune"),
+            settings,
+            data=data,
+            resume=resume,
+            numbered=out is None,
+            reporter=reporter(quiet),
+            on_folder=folders.append,
+        )
+    if as_json:
+        print(json.dumps(result, indent=2, allow_nan=False))
+        return
+    print_table(search_table(result))
+    if result["best"] is not None:
+        say(f"next: mmoe train {folders[0] / 'best.yaml'}")

@@ -1,0 +1,98 @@
+"""The interval of a difference between two models that were trained with several seeds."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from scipy.special import ndtri, stdtrit
+
+CONFIDENCE = 0.95
+# What the interval is, as compare.json and the page say it
+MEANING = (
+    "95 % interval of the mean difference over seeds: two variances are added, that of the test "
+    "rows (of the difference averaged over the seeds, on the same rows: DeLong's for AUC, the "
+    "first-order one for RMSE, MAE and R²) and that of the seeds (of the differences seed by "
+    "seed, divided by their number); Student's t with Satterthwaite's degrees of freedom. With "
+    "one seed it is of the test rows alone"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """A mean difference, and how sure it is.
+
+    Attributes:
+        value: Mean over the seeds.
+        low: Lower end of the interval; None: there is nothing to tell it from.
+        high: Upper end.
+        row_error: Standard error by the test rows; None for a metric that has none.
+        seed_error: Standard error by the seeds; None where there is one.
+        degrees: Of freedom; None: infinitely many.
+    """
+
+    value: float
+    low: float | None
+    high: float | None
+    row_error: float | None
+    seed_error: float | None
+    degrees: float | None
+
+    def verdict(self, *, higher_is_better: bool) -> str:
+        """Returns gains or pays where the interval leaves 0 out, else even."""
+        if self.low is None or self.high is None or self.low <= 0 <= self.high:
+            return "even"
+        return "gains" if (self.low > 0) == higher_is_better else "pays"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns what compare.json holds."""
+        return asdict(self)
+
+
+def paired_difference(
+    own_S: np.ndarray,
+    first_S: np.ndarray,
+    own_terms_N: np.ndarray | None,
+    first_terms_N: np.ndarray | None,
+) -> Difference:
+    """Computes the mean difference of two models on the same test rows, with its interval.
+
+    `Var = Σ_rows (a − b)² + Var_seeds(d) / S`: the terms a and b of each row
+    (`mmoe.metrics.row_terms`) are averaged over the seeds first, as the metric is, so the noise of
+    the rows, which all seeds share, is not averaged away.
+
+    Args:
+        own_S: The metric, seed by seed; one value of a model that has no seeds.
+        first_S: Of the model that it is compared with, likewise.
+        own_terms_N: Terms of the test rows; None: the metric has none.
+        first_terms_N: Likewise.
+
+    Example:
+        >>> found = paired_difference(np.array([0.81, 0.83]), np.array([0.80, 0.80]), None, None)
+        >>> round(found.value, 3), round(found.low, 3), round(found.high, 3), found.degrees
+        (0.02, -0.107, 0.147, 1.0)
+    """
+    differences_S = own_S - first_S
+    count, value = len(differences_S), float(differences_S.mean())
+    rows = None
+    if own_terms_N is not None and first_terms_N is not None:
+        rows = float(((own_terms_N - first_terms_N) ** 2).sum())
+    seeds = float(differences_S.var(ddof=1)) / count if count > 1 else None
+    total = (rows or 0.0) + (seeds or 0.0)
+    low = high = degrees = None
+    if rows is not None or seeds is not None:
+        degrees = total**2 / seeds**2 * (count - 1) if seeds else None
+        reach = _quantile(degrees) * total**0.5
+        low, high = value - reach, value + reach
+    return Difference(
+        value=value,
+        low=low,
+        high=high,
+        row_error=None if rows is None else rows**0.5,
+        seed_error=None if seeds is None else seeds**0.5,
+        degrees=degrees,
+    )
+
+
+def _quantile(degrees: float | None) -> float:
+    share = 0.5 + CONFIDENCE / 2
+    return float(ndtri(share) if degrees is None else stdtrit(degrees, share))

@@ -1,0 +1,134 @@
+"""One entry of a comparison: a model trained with one seed, or a simple model; kept on disk."""
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from mmoe.checkpoint.folder import CheckpointFolder
+from mmoe.compare.rows import ComparedRows
+from mmoe.config import RunConfig
+from mmoe.errors import Damaged, Diverged
+from mmoe.run.atomic_files import read_json, write_json
+from mmoe.run.console import Reporter
+from mmoe.run.directory import RunDirectory
+from mmoe.run.folder_claim import remove_stray_files
+from mmoe.train.baselines import boosted_trees, logistic_regression
+from mmoe.train.fit import train_run
+
+BASELINES: Mapping[str, str] = MappingProxyType(
+    {"logistic_regression": "logistic regression", "boosted_trees": "boosted trees"}
+)
+_FIT: Mapping[str, Callable[..., Any]] = MappingProxyType(
+    {"logistic_regression": logistic_regression, "boosted_trees": boosted_trees}
+)
+_PREDICTIONS, _BASELINE = "predictions.parquet", "baseline.json"
+_AGAIN = "remove its folder and say --resume"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """What one training gave.
+
+    Attributes:
+        predictions_NT: float64, of the test rows.
+        parameters: Weights, tables included; None: it has none (trees).
+        seconds: That training took.
+        rows_per_second: In training; None: there are no epochs.
+    """
+
+    predictions_NT: np.ndarray
+    parameters: int | None
+    seconds: float
+    rows_per_second: float | None
+
+
+def trained_entry(folder: Path, config: RunConfig, rows: ComparedRows, inner: Reporter) -> Entry:
+    """Reads a finished run, or trains it, from where it was interrupted.
+
+    Raises:
+        ValueError: It cannot be trained, or a file of it is damaged.
+    """
+    run, kept = RunDirectory(folder), folder / _PREDICTIONS
+    names = [task.name for task in config.tasks]
+    if not (run.metrics_file.exists() and kept.exists()):
+        try:
+            train_run(
+                config,
+                folder,
+                resume=folder.exists(),
+                shared=rows.shared(config),
+                reporter=inner,
+                on_test=lambda predictions_NT, _: _write(kept, names, predictions_NT),
+            )
+        except Diverged as error:
+            raise Diverged(f"compare, {folder.name}: {error}") from None
+        except ValueError as error:
+            raise ValueError(f"compare, {folder.name}: {error}") from None
+    train = run.metrics()["train"]
+    return Entry(
+        predictions_NT=_read(kept, names, len(rows.test_labels)),
+        parameters=_count_weights(run),
+        seconds=train["seconds"],
+        rows_per_second=train["rows_per_second"],
+    )
+
+
+def baseline_entry(folder: Path, name: str, rows: ComparedRows) -> Entry:
+    """Reads what a simple model predicted, or fits it.
+
+    Raises:
+        ValueError: A label has one class only, or a file is damaged.
+    """
+    names = [task.name for task in rows.config.tasks]
+    kept, facts = folder / _PREDICTIONS, folder / _BASELINE
+    if not (facts.exists() and kept.exists()):
+        folder.mkdir(exist_ok=True)
+        remove_stray_files(folder)
+        splits, start = rows.splits, time.perf_counter()
+        fitted = _FIT[name](rows.config, splits.train, splits.test, origin=splits.origin)
+        seconds = time.perf_counter() - start
+        _write(kept, names, np.stack([fitted[task].predictions_N for task in names], axis=1))
+        counts = [one.parameters for one in fitted.values()]
+        total = None if None in counts else sum(counts)
+        write_json(facts, {"seconds": seconds, "parameters": total})
+    found = read_json(facts, ("seconds", "parameters"))
+    return Entry(
+        predictions_NT=_read(kept, names, len(rows.test_labels)),
+        parameters=found["parameters"],
+        seconds=found["seconds"],
+        rows_per_second=None,
+    )
+
+
+def _count_weights(run: RunDirectory) -> int:
+    """Of the network and the tables."""
+    model = CheckpointFolder(run.checkpoint).tensors("best", "model")
+    names = [name for name in model.names() if name.startswith(("network.", "tables."))]
+    return sum(prod(model.shape(name)) for name in names)
+
+
+def _write(path: Path, names: Sequence[str], predictions_NT: np.ndarray) -> None:
+    columns = {f"pred_{name}": predictions_NT[:, t] for t, name in enumerate(names)}
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    pq.write_table(pa.table(columns), temporary)
+    temporary.replace(path)
+
+
+def _read(path: Path, names: Sequence[str], rows: int) -> np.ndarray:
+    try:
+        table = pq.read_table(path)
+        columns = [table[f"pred_{name}"].to_numpy() for name in names]
+    except (OSError, KeyError, pa.ArrowException) as error:
+        raise Damaged(path, " ".join(str(error).split()), _AGAIN) from None
+    if table.num_rows != rows:
+        raise Damaged(path, f"{table.num_rows:,} rows, the test split has {rows:,}", _AGAIN)
+    return np.stack(columns, axis=1).astype(np.float64)

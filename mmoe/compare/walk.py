@@ -1,0 +1,141 @@
+"""A comparison from start to end: rows, simple models, every model with every seed, the result."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from mmoe.compare.contestants import ComparisonSettings, Contestant, contestants_of
+from mmoe.compare.entries import BASELINES, Entry, baseline_entry, trained_entry
+from mmoe.compare.result import Trained, comparison
+from mmoe.compare.rows import ComparedRows, read_rows
+from mmoe.config import RunConfig
+from mmoe.errors import Interrupted
+from mmoe.metrics.task_kinds import kind_of
+from mmoe.report.comparison import write_comparison_page
+from mmoe.run.atomic_files import write_json
+from mmoe.run.console import Reporter, SilentReporter, Tracker
+from mmoe.run.folder_claim import FolderClaim
+from mmoe.run.inner_reporter import InnerReporter, once
+from mmoe.train.evaluate import metrics_of
+from mmoe.train.run_folder.planned import begin_planned, hold_planned
+from mmoe.train.run_folder.start import with_absolute_paths
+
+_RESULT, _PAGE = "compare.json", "compare.html"
+
+
+def compare_models(
+    config: RunConfig,
+    out: Path,
+    settings: ComparisonSettings | None = None,
+    *,
+    data: str | Path | None = None,
+    resume: bool = False,
+    numbered: bool = False,
+    reporter: Reporter | None = None,
+    on_folder: Callable[[Path], None] = lambda _: None,
+) -> dict[str, Any]:
+    """Trains every model with every seed, simple models beside them, and judges them on one split.
+
+    Args:
+        config: Of all runs, but for `model.kind` and `seed`.
+        out: Gets a run directory for each model and seed, compare.json and compare.html; must be
+            empty or absent, unless `resume`.
+        settings: Which models, how many seeds.
+        data: Overrides data.path.
+        resume: Go on in `out`: what is finished is read. There may be more models and seeds.
+        numbered: Where `out` exists, take the first of out-2, out-3, … that does not.
+        reporter: Told of progress.
+        on_folder: Given the folder, once it is known.
+
+    Returns:
+        What compare.json holds: for each model its metrics over the seeds, and their differences
+        to the first model's with intervals.
+
+    Raises:
+        ValueError: Config, data, settings or folder cannot be used; or a run diverged.
+        Interrupted: A KeyboardInterrupt that knows the folder, once there is one.
+    """
+    reporter = reporter or SilentReporter()
+    config = with_absolute_paths(config, data)
+    contestants = contestants_of(config, settings or ComparisonSettings())
+    with FolderClaim("comparison", reporter.say) as claim:
+        if not numbered:
+            hold_planned(claim, out, resume=resume)
+        rows = read_rows(config)
+        out = begin_planned(claim, out, config, rows.prepared.data, numbered=numbered)
+        on_folder(out)
+        try:
+            models = _train_all(out, contestants, rows, reporter, claim)
+        except KeyboardInterrupt as stop:
+            raise Interrupted(out, saved=True) from stop
+        result = comparison(rows, models)
+        claim.check()
+        write_json(out / _RESULT, result)
+        write_comparison_page(out / _RESULT, out / _PAGE)
+        return result
+
+
+def _train_all(
+    out: Path,
+    contestants: list[Contestant],
+    rows: ComparedRows,
+    reporter: Reporter,
+    claim: FolderClaim,
+) -> list[Trained]:
+    """Simple models first, then seed by seed: what is interrupted has every model early."""
+    prepared, entries = rows.prepared, {}
+    reporter.say(
+        f"{prepared.origin}: {len(prepared.train):,} rows to train on, "
+        f"{len(prepared.validation):,} to validate, {len(prepared.test):,} to test"
+    )
+    runs = [
+        (one.folder(config), config)
+        for by_seed in zip(*(one.configs for one in contestants), strict=True)
+        for one, config in zip(contestants, by_seed, strict=True)
+    ]
+    progress, warn = _Progress(rows, reporter), once(reporter.say)
+    with reporter.track("comparing", len(BASELINES) + len(runs), "runs") as tracker:
+        for name, title in BASELINES.items():
+            tracker.advance(0, title)
+            entries[name] = baseline_entry(out / name, name, rows)
+            progress.done(title, entries[name], tracker)
+        for folder, config in runs:
+            claim.check()
+            inner = InnerReporter(tracker, folder, warn)
+            entries[folder] = trained_entry(out / folder, config, rows, inner)
+            progress.done(folder, entries[folder], tracker)
+    return _gather(contestants, entries)
+
+
+def _gather(contestants: list[Contestant], entries: dict[str, Entry]) -> list[Trained]:
+    models = []
+    for one in contestants:
+        folders = [one.folder(config) for config in one.configs]
+        mine = [entries[folder] for folder in folders]
+        seeds = [config.seed for config in one.configs]
+        models.append(
+            Trained(name=one.name, title=one.name, folders=folders, seeds=seeds, entries=mine)
+        )
+    for name, title in BASELINES.items():
+        models.append(
+            Trained(name=name, title=title, folders=[name], seeds=None, entries=[entries[name]])
+        )
+    return models
+
+
+class _Progress:
+    """Says what every entry reached."""
+
+    def __init__(self, rows: ComparedRows, reporter: Reporter) -> None:
+        self.rows, self.reporter = rows, reporter
+
+    def done(self, title: str, entry: Entry, tracker: Tracker) -> None:
+        """Counts an entry, and says its metrics."""
+        config = self.rows.config
+        metrics, _ = metrics_of(config, entry.predictions_NT, self.rows.test_labels)
+        parts = []
+        for task in config.tasks:
+            column = kind_of(task.kind).column(kind_of(task.kind).headline)
+            parts.append(f"{task.name} {column.heading} {column.text(metrics[task.name])}")
+        self.reporter.say(f"{title}: {', '.join(parts)}; {entry.seconds:.1f} s")
+        tracker.advance(1, title)

@@ -1,0 +1,114 @@
+"""How far each test row moves a metric: intervals of means and differences follow from it."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from mmoe.metrics.observed import ObservedRows
+
+
+def row_terms(metric: str, rows: ObservedRows) -> np.ndarray | None:
+    """Computes a term for each row, whose squares add up to the variance of the metric.
+
+    Terms of several predictions for the same rows are added, averaged and subtracted as the metrics
+    are: `Σ (a − b)²` is the variance of the difference of two. For `auc` that is DeLong's; for
+    `rmse`, `mae` and `r2` the first order of the metric's change by a row.
+
+    Args:
+        metric: Its key in metrics.json, or `r2`.
+        rows: Where the label is observed.
+
+    Returns:
+        float64 [n]; None for other metrics, and where there are too few rows: two of each class for
+        `auc`, else two.
+
+    Example:
+        >>> from mmoe.metrics.delong import auc_difference_interval
+        >>> labels = np.array([0, 0, 0, 1, 1, 1.0])
+        >>> scores = [np.arange(6.0), np.array([0, 4, 1, 2, 3, 5.0])]
+        >>> one, two = (row_terms("auc", of_predictions(labels, each)) for each in scores)
+        >>> delong = auc_difference_interval(labels, *scores)
+        >>> bool(np.isclose(((one - two) ** 2).sum() ** 0.5, delong.standard_error))
+        True
+
+    Source: DeLong et al., Biometrics 44(3), 1988.
+    """
+    terms = _TERMS.get(metric)
+    if terms is None or len(rows) < 2:
+        return None
+    weights = np.ones(len(rows)) if rows.weights is None else rows.weights
+    return terms(rows.labels, rows.predictions, weights) if weights.sum() > 0 else None
+
+
+def of_predictions(labels: np.ndarray, predictions: np.ndarray) -> ObservedRows:
+    """Returns rows that are all observed and count once."""
+    return ObservedRows(
+        labels=labels, predictions=predictions, weights=None, groups=None, oracle=None
+    )
+
+
+def r_squared(rows: ObservedRows) -> float | None:
+    """Returns the share of the labels' variance that predictions explain; None where all agree.
+
+    Example:
+        >>> r_squared(of_predictions(np.array([1.0, 2, 3]), np.array([1.0, 2, 2])))
+        0.5
+    """
+    if len(rows) == 0 or (rows.weights is not None and rows.weights.sum() == 0):
+        return None
+    mean = np.average(rows.labels, weights=rows.weights)
+    variance = float(np.average((rows.labels - mean) ** 2, weights=rows.weights))
+    error = float(np.average((rows.labels - rows.predictions) ** 2, weights=rows.weights))
+    return 1 - error / variance if variance > 0 else None
+
+
+def _auc_terms(labels: np.ndarray, scores: np.ndarray, weights: np.ndarray) -> np.ndarray | None:
+    """(V − AUC) / √(P (P − 1)) of a positive, and likewise of a negative; V as in `delong`."""
+    positive = labels > 0.5
+    classes = (positive & (weights > 0), ~positive & (weights > 0))
+    if min(int(mine.sum()) for mine in classes) < 2:
+        return None
+    _, place = np.unique(scores, return_inverse=True)
+    terms = np.zeros(len(labels))
+    for mine, other, side in ((classes[0], classes[1], 1.0), (classes[1], classes[0], -1.0)):
+        per_score = np.bincount(place, weights=np.where(other, weights, 0.0))
+        below = (np.cumsum(per_score) - per_score / 2)[place] / per_score.sum()
+        # Of a negative V is the share of positives above it: one less those below
+        terms[mine] = side * _centred(below[mine], weights[mine])
+    return terms
+
+
+def _centred(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Terms of a weighted mean, with n − 1 in the variance."""
+    total, count = weights.sum(), len(values)
+    mean = (weights * values).sum() / total
+    return weights * (values - mean) / total * np.sqrt(count / (count - 1))
+
+
+def _rmse_terms(labels: np.ndarray, predictions: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    squares = (predictions - labels) ** 2
+    root = np.sqrt(np.average(squares, weights=weights))
+    return _centred(squares, weights) / (2 * root) if root > 0 else np.zeros(len(labels))
+
+
+def _mae_terms(labels: np.ndarray, predictions: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    return _centred(np.abs(predictions - labels), weights)
+
+
+def _r2_terms(
+    labels: np.ndarray, predictions: np.ndarray, weights: np.ndarray
+) -> np.ndarray | None:
+    squares = (predictions - labels) ** 2
+    spread = (labels - np.average(labels, weights=weights)) ** 2
+    error, variance = (float(np.average(x, weights=weights)) for x in (squares, spread))
+    if variance == 0:
+        return None
+    return -_centred(squares - error / variance * spread, weights) / variance
+
+
+_TERMS: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray | None]] = {
+    "auc": _auc_terms,
+    "rmse": _rmse_terms,
+    "mae": _mae_terms,
+    "r2": _r2_terms,
+}

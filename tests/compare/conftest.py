@@ -1,0 +1,36 @@
+"""Comparisons of the funnel, small enough for a second or two."""
+
+from functools import partial
+
+import pyarrow.parquet as pq
+import pytest
+
+from mmoe.compare import ComparisonSettings, compare_models, entries
+from mmoe.config import config_from_dict, set_values
+
+
+@pytest.fixture(autouse=True)
+def _few_trees(monkeypatch):
+    few = partial(entries.boosted_trees, iterations=5)
+    monkeypatch.setattr(entries, "_FIT", {**entries._FIT, "boosted_trees": few})
+
+
+@pytest.fixture
+def small(funnel_table, funnel_config, tmp_path):
+    """The raw config of the funnel in a file: fewer rows and features, one epoch."""
+    path = tmp_path / "log.parquet"
+    pq.write_table(funnel_table[:1500], path)
+    changes = [f"data.path={path}", "training.epochs=1", "model.expert.hidden=[4]"]
+    return set_values(funnel_config, changes)
+
+
+@pytest.fixture
+def compare(small, tmp_path):
+    """Compares models in the folder `out`, with changes to the config."""
+
+    def run(models, seeds, *overrides, **keywords):
+        config = config_from_dict(set_values(small, overrides))
+        settings = ComparisonSettings(models=models, seeds=seeds)
+        return compare_models(config, tmp_path / "out", settings, **keywords)
+
+    return run

@@ -1,0 +1,87 @@
+"""What is searched over, and the config that comes out: nothing here needs Optuna."""
+
+import pytest
+import yaml
+
+from mmoe.config import config_from_dict, set_values
+from mmoe.tune.best_config import commented_config
+from mmoe.tune.result import search_result
+from mmoe.tune.space import search_space, with_values
+from mmoe.tune.study import Outcome
+
+
+@pytest.fixture(name="config")
+def _config(funnel_config):
+    def make(*overrides):
+        return config_from_dict(set_values(funnel_config, overrides))
+
+    return make
+
+
+def _values(config, rows=None):
+    return {each.key: each.values for each in search_space(config, rows)}
+
+
+def test_every_dimension_holds_the_configs_own_value_and_valid_ones(config):
+    own = config("model.gate={kind: noisy_top_k, k: 2}", "model.num_experts=4")
+    raw = own.model_dump(mode="json")
+    space = search_space(own, 3200)
+    assert len(space) == 11
+    for each in space:
+        value = raw
+        for name in each.key.split("."):
+            value = value[name]
+        assert each.values[each.own] == value
+        assert list(each.values) == sorted(each.values)
+        assert len(set(map(str, each.values))) == len(each.values)
+        for other in each.values:
+            with_values(own, {each.key: other})
+
+
+def test_what_a_config_cannot_have_or_use_is_left_out(config):
+    assert _values(config(), 3200)["training.batch_size"] == (64, 128, 256)
+    assert _values(config())["training.batch_size"] == (64, 128, 256, 512, 1024)
+    top_3 = _values(config("model.gate={kind: noisy_top_k, k: 3}"))
+    assert top_3["model.num_experts"] == (3, 6)
+    assert "model.shared_experts" not in top_3
+    cgc = _values(config("model.kind=cgc"))
+    assert "model.num_experts" not in cgc
+    assert cgc["model.shared_experts"] == (2, 4, 8)
+    bottom = _values(config("model.kind=shared_bottom"))
+    assert not {"model.num_experts", "model.shared_experts"} & set(bottom)
+    several = _values(config("model={experts: [{kind: mlp, count: 2}, {kind: mlp, count: 1}]}"))
+    assert not {"model.num_experts", "model.expert.hidden", "model.expert.dropout"} & set(several)
+    decayed = "training.optimizer={kind: adamw, weight_decay: 0.3, weight_decay_on: matrices}"
+    key = "training.optimizer.weight_decay"
+    assert _values(config(decayed))[key] == (1e-3, 1e-2, 0.1, 0.3, 0.5)  # 0 is refused there
+    plain = _values(config("features=[{kind: numeric, name: price}]", "model.tower.hidden=[]"))
+    assert not any("embedding" in key for key in plain)
+    assert "model.tower.hidden" not in plain
+
+
+def test_the_config_that_comes_out_reads_back_the_same_with_comments(config):
+    own = config()
+    changed = {"model.expert.hidden": [8, 4], "training.optimizer.learning_rate": 0.004}
+    best = with_values(own, changed)
+    was = {"model.expert.hidden": [16, 8], "training.optimizer.learning_rate": 0.001}
+    text = commented_config(best, was, ["first", "second"])
+    assert config_from_dict(yaml.safe_load(text)) == best
+    lines = text.splitlines()
+    assert lines[:2] == ["# first", "# second"]
+    assert "    hidden:  # was [16, 8]" in lines
+    assert "    learning_rate: 0.004  # was 0.001" in lines
+    assert sum("  # was" in line for line in lines) == 2
+
+
+@pytest.mark.parametrize(("higher", "expected"), [(True, 3), (False, 2)])
+def test_the_best_is_the_first_with_the_best_value(config, higher, expected):
+    space = search_space(config())
+    own = {each.key: each.values[each.own] for each in space}
+    outcomes = [
+        Outcome(state="finished", value=value, epochs=1, seconds=1.0, settings=own)
+        for value in (None, 0.5, 0.7, 0.7)
+    ]
+    result = search_result(config(), space, outcomes, higher_is_better=higher)
+    assert result["best"]["trial"] == expected
+    assert result["best"]["changed"] == {}
+    assert search_result(config(), space, [], higher_is_better=higher)["best"] is None
