@@ -192,7 +192,10 @@ def test_an_installed_package_needs_no_import(mmoe, raw, log, installed, tmp_pat
         ("tasks.amount.kind=counts", "'entire_space' or 'count', got 'counts'"),
         ("tasks.amount.exposures=3", "unknown key 'exposures'; did you mean 'exposure'?"),
         ("tasks.buy.exposure=3", "exposure goes with kind count, but kind is binary"),
-        ("tasks.click.metrics.0.kind=near", "metrics.0.kind: expected one of 'within', got 'near'"),
+        (
+            "tasks.click.metrics.0.kind=near",
+            "metrics.0.kind: expected one of 'ndcg', 'recall', 'within', got 'near'",
+        ),
         ("tasks.click.metrics.0.distance=0", "metrics.0.within.distance: .*greater than 0"),
         ("model.gate.sharpnes=1", "unknown key 'sharpnes'; did you mean 'sharpness'?"),
         ("model.gate.kind=sharper", "'static' or 'sharp', got 'sharper'"),
