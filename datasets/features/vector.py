@@ -68,8 +68,8 @@ class VectorFit:
         length: Of the first vector seen, also among rows that do not train.
     """
 
-    def __init__(self, feature: VectorFeature) -> None:
-        self.feature = feature
+    def __init__(self, feature: VectorFeature, label: str) -> None:
+        self.feature, self.label = feature, label  # what the column is called in an error
         self.length: int | None = None
         self.missing = False
         self.moments: list[Moments] = []
@@ -92,14 +92,14 @@ class VectorFit:
             for moments, numbers_B in zip(self.moments, numbers_LB, strict=True):
                 moments.add(numbers_B[~np.isnan(numbers_B)] if gaps else numbers_B)
 
-    def finish(self, label: str) -> VectorRule:
+    def finish(self) -> VectorRule:
         """Returns the rule of all rows.
 
         Raises:
             ValueError: No training row has a vector.
         """
         if not self.moments:
-            raise ValueError(f"{label} is empty in every training row; remove the feature")
+            raise ValueError(f"{self.label} is empty in every training row; remove the feature")
         mean, deviation = zip(*(moments.finish() for moments in self.moments), strict=True)
         return VectorRule(mean=mean, deviation=deviation, missing=self.missing)
 
@@ -170,7 +170,7 @@ class VectorCodec(Codec[VectorFeature]):
 
     def start(self, origin: str, codecs: Sequence[Codec[Any]]) -> VectorFit:
         """Returns what fits its rule."""
-        return VectorFit(self.feature)
+        return VectorFit(self.feature, f"{origin}: {self._column}")
 
     def add(self, fit: VectorFit, table: pa.Table, origin: str) -> None:
         """Learns from more training rows."""
@@ -183,8 +183,7 @@ class VectorCodec(Codec[VectorFeature]):
     def finish(self, fits: Sequence[VectorFit], rules: Rules) -> None:
         """Makes the rule."""
         [fit] = fits
-        label = f"column {self.feature.source_column!r} (of {self.used_by})"
-        rules["vectors"][self.feature.name] = fit.finish(label)
+        rules["vectors"][self.feature.name] = fit.finish()
 
     def extend(self, rules: Rules, earlier: Rules, origin: str) -> None:
         """Keeps the scaling of an earlier run; its vectors have to be as long.
@@ -195,9 +194,9 @@ class VectorCodec(Codec[VectorFeature]):
         before, now = earlier["vectors"].get(self.feature.name), self._rule(rules)
         if before is not None and before.length != now.length:
             raise ValueError(
-                f"{origin}: column {self.feature.source_column!r} (of {self.used_by}) holds "
-                f"vectors of {now.length} numbers, but {before.length} in the run that is "
-                "continued; give the feature another name, or train without --warm-start"
+                f"{origin}: {self._column} holds vectors of {now.length} numbers, but "
+                f"{before.length} in the run that is continued; give the feature another name, or "
+                "train without --warm-start"
             )
         super().extend(rules, earlier, origin)
 
@@ -213,6 +212,10 @@ class VectorCodec(Codec[VectorFeature]):
         numbers_LN = np.full((rule.length, table.num_rows), np.nan)
         numbers_LN[:, vectors.present_N] = vectors.numbers_ML.T
         return list(numbers_LN)
+
+    @property
+    def _column(self) -> str:
+        return f"column {self.feature.source_column!r} (of {self.used_by})"
 
     def _vectors(self, table: pa.Table, origin: str, length: int | None) -> Vectors:
         return to_vectors(table, self.feature.source_column, origin, self.used_by, length)
