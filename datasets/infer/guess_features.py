@@ -43,7 +43,7 @@ def guess_feature(profile: ColumnProfile, name: str) -> GuessedFeature:
     """Guesses the feature that a column becomes; columns to leave out are sorted out before."""
     column = None if name == profile.name else profile.name
     if profile.vector is not None:
-        vector, kind = guess_vector(profile.vector, name, column)
+        vector, kind = guess_vector(profile.vector, profile.rows, name, column)
         return GuessedFeature(vector, kind + _missing(profile))
     if profile.nature == "list" or profile.separator:
         separator = profile.separator or "|"

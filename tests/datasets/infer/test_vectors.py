@@ -9,6 +9,7 @@ import pytest
 
 from mmoe.config import load_config
 from mmoe.datasets.infer.config import infer_config
+from mmoe.datasets.infer.guess_vectors import VectorFacts, guess_vector
 
 ROWS = 60
 _RNG = np.random.default_rng(0)
@@ -64,7 +65,14 @@ def test_vectors_of_different_lengths_are_left_out_with_a_word():
     assert "2 in row 1, 3 in row 2" in _kind([json.dumps(v) for v in ragged])
 
 
-def test_init_says_what_they_are_and_projects_long_ones(tmp_path, mmoe):
+def test_long_ones_are_projected_where_there_are_rows_to_learn_it_from():
+    guessed = [guess_vector(VectorFacts(n), rows, "x", None)
+               for n, rows in ((768, 50_000), (768, 5_000), (16, 50_000))]  # fmt: skip
+    assert [feature.dim for feature, _ in guessed] == [32, None, None]
+    assert guessed[0][1] == "vectors of 768 numbers; projected to 32"
+
+
+def test_init_says_what_they_are(tmp_path, mmoe):
     long = list(_RNG.normal(size=(ROWS, 40)))
     table = pa.table(
         {"Title-Vec": pa.array(long, mask=np.arange(ROWS) % 6 == 0), "short": VECTORS,
@@ -78,9 +86,9 @@ def test_init_says_what_they_are_and_projects_long_ones(tmp_path, mmoe):
         "left out 'ragged': lists of real numbers, 2 in row 1, 3 in row 2: vectors need one" in text
     )
     comments = out.read_text()
-    assert "# vectors of 40 numbers; projected to 32, 17 % missing" in comments
+    assert "# vectors of 40 numbers, 17 % missing" in comments
     first, second = load_config(out).features
     assert (first.kind, first.name, first.column, first.dim) == (
-        "vector", "Title_Vec", "Title-Vec", 32
+        "vector", "Title_Vec", "Title-Vec", None
     )  # fmt: skip
     assert (second.kind, second.name, second.dim) == ("vector", "short", None)
