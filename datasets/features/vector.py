@@ -18,6 +18,12 @@ from mmoe.datasets.values.vectors import Vectors, to_vectors
 # Values of one number whose moments are taken at once: vectors have hundreds of them
 _BLOCK = 1024
 _ROWS = 8192  # widened and scaled at a time
+# Power of the length L by which standardised numbers are narrower than those of numeric features: at
+# Adam's one rate for all weights, those of a vector learn too fast together. In ten of ten pairs on
+# invented logs (10,000 rows as they are, 20,000 with dim 32) that raised the test AUC, by 0.001 to
+# 0.003 with L = 16, 0.003 to 0.008 with 64, 0.009 to 0.012 with 256. The square root is too much: with
+# 2,000 rows and L = 64 it took 0.035 in one of two pairs.
+_NARROWER = 0.25
 # float32 products of this and ordinary weights stay finite through a network.
 _LIMIT = 1e9
 
@@ -30,7 +36,7 @@ class VectorRule:
 
     Attributes:
         mean: L numbers.
-        deviation: Likewise.
+        deviation: Likewise; where vectors are standardised L^¼ times those of training.
         missing: A training row has no vector, so that there is a column that says so: its weights
             are what the network learns of such rows.
     """
@@ -100,8 +106,13 @@ class VectorFit:
         """
         if not self.moments:
             raise ValueError(f"{self.label} is empty in every training row; remove the feature")
-        mean, deviation = zip(*(moments.finish() for moments in self.moments), strict=True)
-        return VectorRule(mean=mean, deviation=deviation, missing=self.missing)
+        found = [moments.finish() for moments in self.moments]
+        narrower = len(found) ** _NARROWER if self.feature.standardise else 1.0
+        return VectorRule(
+            mean=tuple(mean for mean, _ in found),
+            deviation=tuple(deviation * narrower for _, deviation in found),
+            missing=self.missing,
+        )
 
 
 _Finite = Annotated[float, Field(allow_inf_nan=False)]

@@ -222,7 +222,9 @@ class VectorFeature(Feature):
         default=None, description="column in the data; default: the feature's name"
     )
     standardise: bool = Field(
-        default=True, description="zero mean, unit variance of each number on the training split"
+        default=True,
+        description="zero mean of each number on the training split, and one variance for all: "
+        "1 / √length",
     )
     dim: int | None = Field(
         default=None,

@@ -32,7 +32,7 @@ class InputProjections(nn.ModuleDict):
         self.specs = tuple(specs)
         for spec in specs:
             linear = nn.Linear(spec.width, spec.dim, bias=False)
-            # Of standardised numbers the projections have a variance of about 1 as well
+            # Projections have about the variance of the numbers that they are made of
             nn.init.normal_(linear.weight, std=spec.width**-0.5)
             self[_key(spec.name)] = linear
 
