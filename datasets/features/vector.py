@@ -18,11 +18,11 @@ from mmoe.datasets.values.vectors import Vectors, to_vectors
 # Values of one number whose moments are taken at once: vectors have hundreds of them
 _BLOCK = 1024
 _ROWS = 8192  # widened and scaled at a time
-# Power of the length L by which standardised numbers are narrower than those of numeric features: at
-# Adam's one rate for all weights, those of a vector learn too fast together. In ten of ten pairs on
-# invented logs (10,000 rows as they are, 20,000 with dim 32) that raised the test AUC, by 0.001 to
-# 0.003 with L = 16, 0.003 to 0.008 with 64, 0.009 to 0.012 with 256. The square root is too much: with
-# 2,000 rows and L = 64 it took 0.035 in one of two pairs.
+# Power of the length L by which standardised numbers are narrower than those of numeric features:
+# at Adam's one rate for all weights, those of a vector learn too fast together. In ten of ten pairs
+# on invented logs (10,000 rows as they are, 20,000 with dim 32) that raised the test AUC, by 0.001
+# to 0.003 with L = 16, 0.003 to 0.008 with 64, 0.009 to 0.012 with 256. The square root is too
+# much: with 2,000 rows and L = 64 it took 0.035 in one of two pairs.
 _NARROWER = 0.25
 # float32 products of this and ordinary weights stay finite through a network.
 _LIMIT = 1e9
