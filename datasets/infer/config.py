@@ -252,6 +252,8 @@ def _useless(profile: ColumnProfile) -> str | None:
         return "empty in every row"
     if profile.nature == "other":
         return "neither numbers, text, dates nor lists of them"
+    if profile.vector is not None:
+        return profile.vector.problem or None
     if profile.nature != "list" and profile.distinct <= 1 and not profile.missing:
         return "the same value in every row"
     if profile.unique_per_row:

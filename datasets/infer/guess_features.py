@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mmoe.config import CategoricalFeature, FeatureConfig, ListFeature, NumericFeature
+from mmoe.datasets.infer.guess_vectors import guess_vector
 from mmoe.datasets.infer.profile import ColumnProfile
 
 _FEW = 20  # integers of so few values are treated as names
@@ -41,6 +42,9 @@ class GuessedFeature:
 def guess_feature(profile: ColumnProfile, name: str) -> GuessedFeature:
     """Guesses the feature that a column becomes; columns to leave out are sorted out before."""
     column = None if name == profile.name else profile.name
+    if profile.vector is not None:
+        vector, kind = guess_vector(profile.vector, profile.rows, name, column)
+        return GuessedFeature(vector, kind + _missing(profile))
     if profile.nature == "list" or profile.separator:
         separator = profile.separator or "|"
         feature = ListFeature(name=name, column=column, separator=separator)

@@ -102,7 +102,7 @@ def _single_feature_auc(
     error = np.sqrt((positives + negatives + 1) / (12 * positives * negatives))
     if (_TOO_GOOD - 0.5) / error < _SURE:
         return 0.5
-    if profile.nature in ("list", "other"):
+    if profile.nature in ("list", "vector", "other"):
         return 0.5
     present_N = pc.is_valid(column).to_numpy().astype(np.float64)
     scores = [present_N, _rate_per_value(column, labels_N)]

@@ -7,12 +7,13 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
+from mmoe.datasets.infer.guess_vectors import VectorFacts, look_for_vectors
 from mmoe.datasets.values.arrow import pc
 from mmoe.datasets.values.columns import numbers_of, parse_datetimes
 from mmoe.datasets.values.plain import is_list, is_text, plain
 from mmoe.datasets.values.text import settle
 
-Nature = Literal["integer", "real", "boolean", "text", "list", "datetime", "other"]
+Nature = Literal["integer", "real", "boolean", "text", "list", "vector", "datetime", "other"]
 
 _ISO = re.compile(r"^\d{4}-\d\d(-\d\d)?([T ]\d\d:\d\d(:\d\d(\.\d+)?)?)?(Z|[+-]\d\d:?\d\d)?$")
 _SEPARATORS = ("|", ";", ",")
@@ -31,6 +32,7 @@ class ColumnProfile:
         distinct: Distinct values.
         separator: Where text looks like lists, what stands between the items.
         numbers_N: float64 [N], NaN where missing; None for text and lists.
+        vector: Of lists of real numbers.
     """
 
     name: str
@@ -40,6 +42,7 @@ class ColumnProfile:
     distinct: int
     separator: str | None = None
     numbers_N: np.ndarray | None = None
+    vector: VectorFacts | None = None
 
     @property
     def unique_per_row(self) -> bool:
@@ -63,9 +66,10 @@ def profile_column(name: str, column: pa.ChunkedArray) -> ColumnProfile:
     column = plain(column)
     if is_text(column.type):
         column = settle(column)
-    nature = _nature(column)
+    vector = look_for_vectors(column)
+    nature = _nature(column) if vector is None else "vector"
     missing = int(pc.sum(pc.is_null(column, nan_is_null=True).cast(pa.int64())).as_py() or 0)
-    distinct = 0 if nature in ("list", "other") else _distinct(column)
+    distinct = 0 if nature in ("list", "vector", "other") else _distinct(column)
     numbers_N = None
     if nature in ("integer", "real", "boolean") or (
         nature == "datetime" and not is_text(column.type)
@@ -80,6 +84,7 @@ def profile_column(name: str, column: pa.ChunkedArray) -> ColumnProfile:
         distinct=distinct,
         separator=separator,
         numbers_N=numbers_N,
+        vector=vector,
     )
 
 
