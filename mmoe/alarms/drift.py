@@ -146,7 +146,7 @@ def _difference(stored: StoredColumn, column: Column, counts: np.ndarray) -> str
             now = float(column.unscale(np.median(present, keepdims=True))[0])
             if f"{now:.4g}" != f"{stored.median:.4g}":
                 return f"median {stored.median:.4g} in training, {now:.4g} here"
-    before_B, now_B = np.array(stored.counts) / sum(stored.counts), counts / counts.sum()
+    before_B, now_B = np.array(stored.counts) / max(sum(stored.counts), 1), counts / counts.sum()
     b = int(np.abs(now_B - before_B).argmax())
     shares = f"{before_B[b]:.1%} of training, {now_B[b]:.1%} here"
     if b == 0:

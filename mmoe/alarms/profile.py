@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from mmoe.alarms.alarm import Alarm
 from mmoe.alarms.column import Column, ColumnKind
@@ -19,6 +19,7 @@ _IDS = 256
 _SMOOTHING = 20.0
 
 FORMAT = 1
+_Id = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 
 
 class StoredColumn(Stored):
@@ -41,13 +42,27 @@ class StoredColumn(Stored):
 
     kind: ColumnKind
     edges: list[Number] = Field(default_factory=list)
-    ids: list[int] = Field(default_factory=list)
+    ids: list[_Id] = Field(default_factory=list)
     counts: list[Count]
     at_zero: Share | None = None
     unseen: Share | None = None
     median: Number | None = None
     positives: dict[str, list[Number]] = Field(default_factory=dict)
     observed: dict[str, list[Count]] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _fit(self) -> "StoredColumn":
+        bins = 2 + len(self.edges if self.kind == "number" else self.ids)
+        for name, counted in [
+            ("counts", self.counts),
+            *self.positives.items(),
+            *self.observed.items(),
+        ]:
+            if len(counted) != bins:
+                raise ValueError(f"{name} has {len(counted)} values for {bins} bins")
+        if self.positives.keys() != self.observed.keys():
+            raise ValueError("positives and observed are of other tasks")
+        return self
 
     def codes(self, column: Column) -> np.ndarray:
         """Returns the bin of each item, int [V]."""
@@ -116,14 +131,21 @@ class StoredColumn(Stored):
         return empty.model_copy(update=update)
 
 
+class _StoredAlarm(Stored):
+    kind: str
+    about: str
+    finding: str
+    mend: str
+
+
 class _StoredFile(Stored):
     """columns.json."""
 
     format: int
     rows: Count
-    judged_by: Count
+    judged_by: Annotated[Count, Field(gt=0)]
     columns: dict[str, StoredColumn]
-    alarms: list[dict[str, Any]]
+    alarms: list[_StoredAlarm]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,7 +206,10 @@ class TrainingColumns:
                 name: StoredColumn.model_validate(column)
                 for name, column in content["columns"].items()
             },
-            alarms=[Alarm(**alarm) for alarm in content["alarms"]],
+            alarms=[
+                Alarm(**{key: alarm[key] for key in _StoredAlarm.model_fields})
+                for alarm in content["alarms"]
+            ],
         )
 
 

@@ -123,5 +123,11 @@ def _known(codec: Codec[Any], encoder: FeatureEncoder, ids_V: np.ndarray) -> dic
     return {
         "unseen": float((present_V == UNSEEN).mean()),
         "expected_unseen": float(rare[present_V].mean()),
-        "shown": lambda id_: repr(vocabulary.keys[id_ - FIRST_KNOWN].as_py()),
+        "shown": lambda id_: _key(vocabulary, id_),
     }
+
+
+def _key(vocabulary: Vocabulary, id_: int) -> str:
+    """The id of a row of its table."""
+    place = id_ - FIRST_KNOWN
+    return repr(vocabulary.keys[place].as_py()) if place < len(vocabulary.keys) else f"row {id_}"

@@ -96,7 +96,10 @@ class Watch:
             found += tasks_outdone(training, fair, labels_NT, observed_NT, seen_NT, events)
         trained = [t for t, task in enumerate(self.config.tasks) if task.weight]
         found += same_predictions(
-            *(x[:, trained] for x in (seen_NT, labels_NT, observed_NT)), [tasks[t] for t in trained]
+            seen_NT[:, trained],
+            labels_NT[:, trained],
+            observed_NT[:, trained],
+            [tasks[t] for t in trained],
         )
         found += self._of_gates(predictor)
         if training is not None:
