@@ -156,6 +156,17 @@ def test_tasks_that_are_copies_and_gates_that_see_nothing(config, funnel_table, 
     assert "one label is the other's copy" in line
 
 
+def test_rows_that_are_all_alike_say_so_alone(config, funnel_table, tmp_path):
+    finished = train_run(config(funnel_table), tmp_path / "run")
+    rows = funnel_table[:200]
+    for place, name in ((1, "user"), (2, "item"), (3, "price"), (4, "tags")):
+        rows = rows.set_column(place, name, pa.nulls(200, rows.schema.field(name).type))
+    (first, *_) = found = evaluate_run(finished.directory, rows)["alarms"]
+    assert first["finding"].startswith("all rows are the same to the model")
+    assert {alarm["about"] for alarm in found[1:]} == {"user", "item", "price", "tags"}
+    assert {alarm["kind"] for alarm in found[1:]} == {"drift"}
+
+
 def test_dead_experts_are_found_by_their_outputs(config, funnel_table, tmp_path):
     from mmoe.models.ranker import Ranker
 

@@ -161,7 +161,8 @@ LEAKS = "rows are split by their number, so test rows may have been trained on"
 def _evaluated(run, **keywords):
     listener = _Listens()
     result = evaluate_run(RunDirectory.open(run), reporter=listener, **keywords)
-    return result, " ".join(listener.said)
+    # Rows of noise raise alarms, which are no words about their data
+    return result, " ".join(line for line in listener.said if not line.startswith("alarm: "))
 
 
 def test_rows_learnt_by_heart_are_not_evaluated_without_a_word(mmoe, runs, log):

@@ -43,6 +43,14 @@ def columns_of(features: EncodedFeatures, encoder: FeatureEncoder) -> Iterator[C
             yield from _lists(codec, encoder, of_lists)
 
 
+def all_alike(features: EncodedFeatures) -> bool:
+    """Returns whether all rows are the same to a model."""
+    of_lists = [
+        part for ids_V, offsets in features.lists for part in (ids_V, np.diff(offsets)) if len(part)
+    ]
+    return all((x == x[:1]).all() for x in (features.dense_NF, features.ids_NC, *of_lists))
+
+
 def _number(
     codec: NumericCodec, encoder: FeatureEncoder, scaled_N: np.ndarray, buckets_NC: np.ndarray
 ) -> Column:

@@ -6,6 +6,7 @@ import numpy as np
 
 from mmoe.alarms import (
     Alarm,
+    Column,
     TrainingColumns,
     drifts,
     gate_alarms,
@@ -22,10 +23,19 @@ from mmoe.parallel import from_all
 from mmoe.predictor import Predictor
 from mmoe.run.console import Reporter
 from mmoe.tasks.gate_statistics import GateStatistics
-from mmoe.train.alarms.columns import columns_of
+from mmoe.train.alarms.columns import all_alike, columns_of
 from mmoe.train.alarms.experts import ROWS, constant_experts
 from mmoe.train.alarms.learnt import events_of, halves, independent_rows, tasks_of
 from mmoe.train.alarms.sampled import SampledRows, rows_to_look_at
+
+_FEWEST_ROWS = 100  # for all to be alike by no chance
+_ALL_ALIKE = Alarm(
+    kind="constant_predictions",
+    about="all tasks",
+    finding="all rows are the same to the model: their ids are missing or were not in training, "
+    "their numbers equal",
+    mend="use features whose values come again, not an id of each row",
+)
 
 
 class Watch:
@@ -85,15 +95,38 @@ class Watch:
         labels_NT, observed_NT, seen_NT = (
             self.sample.of(x) for x in (labels.labels_NT, labels.observed_NT, predictions_NT)
         )
-        tasks, events = tasks_of(self.config), events_of(self.config, trained=True)
         if look_for_leaks or training is None:
-            found = leaks_in(columns, labels_NT, observed_NT, tasks, halves(len(labels_NT)))
+            found = leaks_in(
+                columns, labels_NT, observed_NT, tasks_of(self.config), halves(len(labels_NT))
+            )
         else:
             found = list(training.alarms)
-        if training is not None:
+        if len(labels_NT) >= _FEWEST_ROWS and all_alike(self.features):
+            found.append(_ALL_ALIKE)  # and what models do with such rows says nothing of them
+        else:
             leaking = {alarm.about for alarm in found}
             fair = [column for column in columns if column.name not in leaking]
-            found += tasks_outdone(training, fair, labels_NT, observed_NT, seen_NT, events)
+            found += self._of_model(predictor, training, fair, seen_NT, labels_NT, observed_NT)
+        if training is not None:
+            judged_by = min(independent_rows(self.config, labels), len(labels_NT))
+            found += drifts(training, columns, judged_by, where)
+        return found
+
+    def _of_model(
+        self,
+        predictor: Predictor,
+        training: TrainingColumns | None,
+        columns: Sequence[Column],
+        seen_NT: np.ndarray,
+        labels_NT: np.ndarray,
+        observed_NT: np.ndarray,
+    ) -> list[Alarm]:
+        """Of what it predicts, and of its experts and gates; tasks of weight 0 are left out."""
+        found: list[Alarm] = []
+        if training is not None:
+            events = events_of(self.config, trained=True)
+            found += tasks_outdone(training, columns, labels_NT, observed_NT, seen_NT, events)
+        tasks = tasks_of(self.config)
         trained = [t for t, task in enumerate(self.config.tasks) if task.weight]
         found += same_predictions(
             seen_NT[:, trained],
@@ -101,11 +134,7 @@ class Watch:
             observed_NT[:, trained],
             [tasks[t] for t in trained],
         )
-        found += self._of_gates(predictor)
-        if training is not None:
-            judged_by = min(independent_rows(self.config, labels), len(labels_NT))
-            found += drifts(training, columns, judged_by, where)
-        return found
+        return [*found, *self._of_gates(predictor)]
 
     def _of_gates(self, predictor: Predictor) -> Sequence[Alarm]:
         """None where gates are blind: those are meant to be the same for every row."""
