@@ -48,56 +48,62 @@ def leaks_in(
     for column in columns:
         if column.kind == "list":
             continue
-        codes_N, size = column.coded
+        coded, reasons = column.coded, []
         for t, (task, is_event) in enumerate(tasks):
             rows = np.flatnonzero(observed_NT[:, t])
             labels_N = labels_NT[rows, t].astype(np.float64)
-            if is_event:
-                reason = _of_event(column, codes_N[rows], size, labels_N, rows, half_N[rows], task)
-            else:
-                reason = _of_number(column, labels_N, rows, task)
-            if reason is not None:
-                finding = f"column {column.name} {reason}"
-                found.append(Alarm(kind="leak", about=column.name, finding=finding, mend=_MEND))
-                break  # one line a column
+            of_task = (
+                _of_event(column, coded, labels_N, rows, half_N, task)
+                if is_event
+                else _of_number(column, labels_N, rows, task)
+            )
+            reasons += [] if of_task is None else [of_task]
+        if reasons:  # one line a column, of the label that it tells best
+            finding = f"column {column.name} {max(reasons)[1]}"
+            found.append(Alarm(kind="leak", about=column.name, finding=finding, mend=_MEND))
     return found
+
+
+_Reason = tuple[float, str] | None  # how well it tells the label, and the words
 
 
 def _of_event(
     column: Column,
-    codes_N: np.ndarray,
-    size: int,
+    coded: tuple[np.ndarray, int],
     labels_N: np.ndarray,
     rows: np.ndarray,
     half_N: np.ndarray,
     task: str,
-) -> str | None:
+) -> _Reason:
+    codes_N, size = coded[0][rows], coded[1]
     positives = int(labels_N.sum())
     if enough_to_tell(positives, len(labels_N) - positives, TOO_GOOD, SURE):
         values = [auc_by_order((codes_N > 0).astype(np.int64), 2, labels_N)]
         if column.kind == "number":
             values.append(auc_by_order(codes_N, size, labels_N))
         if size <= _MANY_VALUES * len(rows):
-            values.append(auc_by_rates(codes_N, size, labels_N, half_N))
+            values.append(auc_by_rates(codes_N, size, labels_N, half_N[rows]))
         best = max(max(value, 1 - value) for value in values)
         if best > TOO_GOOD:
-            return f"alone foretells {task} with an AUC of {best:.4f}"
+            return best, f"alone foretells {task} with an AUC of {best:.4f}"
     if column.zero is None:
         return None
     items_N = column.items[rows]
     nonzero_N = ~column.missing[rows] & (items_N != np.float32(column.zero))
     if column.at_zero is not None:
         nonzero_N &= items_N != 0  # it may be missing
-    if implies_label(nonzero_N, labels_N):
-        return f"is not 0 in {int(nonzero_N.sum()):,} rows, and {task} is 1 in every one of them"
-    return None
+    if not implies_label(nonzero_N, labels_N):
+        return None
+    return 0.5, f"is not 0 in {int(nonzero_N.sum()):,} rows, and {task} is 1 in every one of them"
 
 
-def _of_number(column: Column, labels_N: np.ndarray, rows: np.ndarray, task: str) -> str | None:
+def _of_number(column: Column, labels_N: np.ndarray, rows: np.ndarray, task: str) -> _Reason:
     if column.kind != "number":
         return None
     there = ~column.missing[rows]
     if there.sum() < _FEWEST_NUMBERS:
         return None
     order = abs(same_order(column.items[rows][there], labels_N[there]))
-    return f"orders the rows as the label of {task} does" if order > _SAME_ORDER else None
+    if order <= _SAME_ORDER:
+        return None
+    return order, f"orders the rows as the label of {task} does"

@@ -11,9 +11,12 @@ from mmoe.metrics.one_column import mid_ranks
 # Spearman's correlation: a row then has about the same place in both orders, off by some 1 % of the
 # rows (√((1 − ρ) / 6)). Tasks that share much (logits correlated by 0.99) stay at 0.99.
 _SAME_ORDER = 0.999
-# Labels that differ in fewer of the rows that have both are copies
-_COPIES = 0.001
+# Labels that differ in fewer of the rows that have both, and in which one of them is 1, are copies;
+# then less will do, since towers of their own never end quite alike
+_COPIES = 0.01
+_ORDER_OF_COPIES = 0.95
 _FEWEST_ROWS = 100
+_FEWEST_LABELS = 20
 # Of the mean prediction: less is rounding
 _CONSTANT = 1e-5
 
@@ -47,10 +50,10 @@ def same_predictions(
         if tasks[a][1] != tasks[b][1]:
             continue
         order = float(np.corrcoef(ranks[a], ranks[b])[0, 1])
-        if order > _SAME_ORDER:
-            found.append(
-                _same(tasks[a][0], tasks[b][0], order, _unlike(a, b, labels_NT, observed_NT))
-            )
+        unlike = _unlike(a, b, labels_NT, observed_NT, is_event=tasks[a][1])
+        copies = unlike is not None and unlike < _COPIES
+        if order > (_ORDER_OF_COPIES if copies else _SAME_ORDER):
+            found.append(_same(tasks[a][0], tasks[b][0], order, unlike, copies=copies))
     return found
 
 
@@ -64,21 +67,25 @@ def _constant(task: str, value: float) -> Alarm:
     )
 
 
-def _unlike(a: int, b: int, labels_NT: np.ndarray, observed_NT: np.ndarray) -> float | None:
-    """Share of the rows with both labels in which they differ; None: there are none."""
-    both_N = observed_NT[:, a] & observed_NT[:, b]
-    if not both_N.any():
+def _unlike(
+    a: int, b: int, labels_NT: np.ndarray, observed_NT: np.ndarray, *, is_event: bool
+) -> float | None:
+    """Share of the rows with both labels (one of them 1, if 0 and 1) in which they differ."""
+    rows_N = observed_NT[:, a] & observed_NT[:, b]
+    if is_event:
+        rows_N &= (labels_NT[:, a] > 0.5) | (labels_NT[:, b] > 0.5)
+    if rows_N.sum() < _FEWEST_LABELS:
         return None
-    return float((labels_NT[both_N, a] != labels_NT[both_N, b]).mean())
+    return float((labels_NT[rows_N, a] != labels_NT[rows_N, b]).mean())
 
 
-def _same(one: str, other: str, order: float, unlike: float | None) -> Alarm:
+def _same(one: str, other: str, order: float, unlike: float | None, *, copies: bool) -> Alarm:
     finding = f"{one} and {other} put the rows in the same order (rank correlation {order:.4f})"
-    if unlike is not None and unlike < _COPIES:
-        finding += f", and their labels differ in {unlike:.2%} of the rows"
+    if copies:
+        finding += ", and their labels are the same"
         mend = "one label is the other's copy: check the columns, or drop one of the tasks"
     else:
-        differ = "" if unlike is None else f", though their labels differ in {unlike:.1%} of rows"
+        differ = "" if unlike is None else f", though {unlike:.1%} of their labels differ"
         finding += differ
         mend = (
             "the model does not tell them apart, so one of them is not learnt: give them gates of "
