@@ -278,9 +278,11 @@ def init(
     from mmoe.datasets.files.readers import read_table
     from mmoe.datasets.infer.commented_yaml import write_commented_yaml
     from mmoe.datasets.infer.config import infer_config
+    from mmoe.datasets.infer.label_names import separate_labels
     from mmoe.datasets.labels.formula import quote
 
     table = read_table(data, numbered=True)
+    label = separate_labels(label, table.column_names, data)
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", Path(data).name.split(".")[0]).strip("-") or "run"
     name = name if name[0].isalpha() else f"run-{name}"
     config, reasons = infer_config(table, label, name=name, path=data, origin=data)

@@ -5,7 +5,13 @@ from pathlib import Path
 
 
 class Diverged(ValueError):
-    """Raised where a loss, a weight or a prediction is no finite number."""
+    """Raised where a loss, a weight or a prediction is no finite number.
+
+    Attributes:
+        on_all_ranks: Every rank raises it at this point, so they can speak of it with one another.
+    """
+
+    on_all_ranks: bool = False
 
 
 class NotFinite(ValueError):

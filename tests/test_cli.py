@@ -138,6 +138,22 @@ def test_init_says_which_of_two_values_counts(mmoe, tmp_path):
     assert "task like_it: binary\n" in out
 
 
+def test_init_takes_labels_with_commas_between(mmoe, tmp_path):
+    log, config = tmp_path / "log.csv", tmp_path / "config.yaml"
+    rows = [f"{row % 7},{row % 2},{int(row % 3 == 0)}" for row in range(90)]
+    log.write_text("\n".join(["user,click,long click", *rows]))
+    code, out, err = mmoe("init", log, "--label", "click,long click", "--out", config)
+    assert code == 0, err
+    assert "task click: binary\n" in out
+    assert "task long_click: binary\n" in out
+    code, _, err = mmoe("init", log, "--label", "click,long", "--out", tmp_path / "other.yaml")
+    assert code == 2
+    assert "there is no column 'long', which --label 'click,long' needs" in err
+    assert "(labels one by one: --label click --label long)" in err
+    code, _, err = mmoe("init", log, "--label", "clik, buyy", "--out", tmp_path / "other.yaml")
+    assert code == 2
+
+
 def test_init_does_not_split_by_a_time_of_two_units(mmoe, log, tmp_path):
     """Its config would not train."""
     table = pq.read_table(log).slice(0, 2000)

@@ -5,16 +5,20 @@ import pyarrow as pa
 
 from mmoe.datasets.infer.guess_tasks import GuessedTask
 from mmoe.datasets.infer.profile import ColumnProfile
-from mmoe.datasets.values.arrow import pc
 from mmoe.datasets.values.hashing import mix64
 from mmoe.datasets.values.keys import codes_of
 from mmoe.datasets.values.plain import plain
+from mmoe.metrics.one_column import (
+    SURE,
+    TOO_GOOD,
+    auc_by_order,
+    auc_by_rates,
+    enough_to_tell,
+    implies_label,
+    same_order,
+)
 
 _LOOKED_AT = 200_000  # rows on which a column is tried against a label
-_TOO_GOOD = 0.99  # single-feature AUC
-_SMOOTHING = 1.0  # rows of the base rate added to each category
-_SURE = 3.3  # standard errors above chance: few rows reach any AUC by luck
-_UNLIKELY = 1e-6
 
 
 def too_good(
@@ -36,7 +40,7 @@ def too_good(
         labels_N = task.values_N[rows]
         part = profile.take(rows)
         value = _single_feature_auc(part, table[profile.name].take(pa.array(rows)), labels_N)
-        if value > _TOO_GOOD:
+        if value > TOO_GOOD:
             return f"alone it foretells {task.task.name!r} with AUC {value:.4f}"
         if _implies_label(part, labels_N):
             return (
@@ -57,31 +61,7 @@ def _same_order(task: GuessedTask, numbers_N: np.ndarray) -> bool:
     both_N = task.observed_N & np.isfinite(numbers_N)
     if both_N.sum() < 20:
         return False
-    left, right = (_mid_ranks(values[both_N]) for values in (task.values_N, numbers_N))
-    if left.min() == left.max() or right.min() == right.max():
-        return False
-    return bool(abs(np.corrcoef(left, right)[0, 1]) > 0.999)
-
-
-def auc(scores_N: np.ndarray, labels_N: np.ndarray) -> float:
-    """Returns the AUC, ties counting half; NaN with one class.
-
-    Example:
-        >>> auc(np.array([0.1, 0.4, 0.4, 0.8]), np.array([0, 0, 1, 1]))
-        0.875
-    """
-    positive = labels_N > 0.5
-    positives, negatives = int(positive.sum()), int((~positive).sum())
-    if not positives or not negatives:
-        return float("nan")
-    wins = _mid_ranks(scores_N)[positive].sum() - positives * (positives + 1) / 2
-    return float(wins / (positives * negatives))
-
-
-def _mid_ranks(values_N: np.ndarray) -> np.ndarray:
-    """Returns ranks from 1; equal values share their mean rank."""
-    _, inverse, counts = np.unique(values_N, return_inverse=True, return_counts=True)
-    return (np.cumsum(counts) - (counts - 1) / 2)[inverse]
+    return abs(same_order(task.values_N[both_N], numbers_N[both_N])) > 0.999
 
 
 def _single_feature_auc(
@@ -95,52 +75,32 @@ def _single_feature_auc(
     Returns:
         0.5 to 1; 0.5 where there are too few rows to tell.
     """
-    positives = labels_N.sum()
-    negatives = len(labels_N) - positives
-    if min(positives, negatives) < 5:
-        return 0.5
-    error = np.sqrt((positives + negatives + 1) / (12 * positives * negatives))
-    if (_TOO_GOOD - 0.5) / error < _SURE:
+    positives = int(labels_N.sum())
+    if not enough_to_tell(positives, len(labels_N) - positives, TOO_GOOD, SURE):
         return 0.5
     if profile.nature in ("list", "vector", "other"):
         return 0.5
-    present_N = pc.is_valid(column).to_numpy().astype(np.float64)
-    scores = [present_N, _rate_per_value(column, labels_N)]
+    codes_N, size = codes_of(plain(column))
+    codes_N = codes_N % (size + 1)  # missing has code −1, the last one
+    values = [
+        auc_by_order((codes_N < size).astype(np.int64), 2, labels_N),
+        auc_by_rates(codes_N, size + 1, labels_N, halves(len(codes_N))),
+    ]
     if profile.numbers_N is not None:
-        numbers_N = profile.numbers_N
-        lowest = np.nanmin(numbers_N) if not np.isnan(numbers_N).all() else 0.0
-        scores += [np.nan_to_num(numbers_N, nan=lowest - 1)]
-    values = [auc(score_N, labels_N) for score_N in scores]
+        # NaN comes last among the values, and first in the order: the AUC is that of either sign
+        distinct, ranks_N = np.unique(profile.numbers_N, return_inverse=True)
+        ranks_N = np.where(np.isnan(profile.numbers_N), 0, ranks_N + 1)
+        values.append(auc_by_order(ranks_N, len(distinct) + 1, labels_N))
     return max(max(value, 1 - value) for value in values)
+
+
+def halves(rows: int) -> np.ndarray:
+    """Returns which half each of so many rows belongs to, bool, the same ones every time."""
+    return (mix64(np.arange(rows, dtype=np.uint64)) & np.uint64(1)).astype(bool)
 
 
 def _implies_label(profile: ColumnProfile, labels_N: np.ndarray) -> bool:
     """Returns whether the label is 1 wherever the column is not 0: likely known afterwards."""
     if profile.numbers_N is None:
         return False
-    nonzero_N = np.nan_to_num(profile.numbers_N) != 0
-    rows = int(nonzero_N.sum())
-    rate = float(labels_N.mean()) if len(labels_N) else 1.0
-    return bool(
-        0 < rows < len(labels_N) / 2
-        and labels_N[nonzero_N].all()
-        and rate < 0.5
-        and rate**rows < _UNLIKELY
-    )
-
-
-def _rate_per_value(column: pa.ChunkedArray, labels_N: np.ndarray) -> np.ndarray:
-    """Positive rate of a row's value in the other half of the rows."""
-    codes_N, size = codes_of(plain(column))
-    half_N = (mix64(np.arange(len(codes_N), dtype=np.uint64)) & np.uint64(1)).astype(bool)
-    base = labels_N.mean()
-    size += 1  # missing has code −1, the last one
-    codes_N = codes_N % size
-    scores_N = np.empty(len(codes_N))
-    for half in (False, True):
-        there = half_N != half
-        count = np.bincount(codes_N[there], minlength=size)
-        total = np.bincount(codes_N[there], weights=labels_N[there], minlength=size)
-        rate = (total + base * _SMOOTHING) / (count + _SMOOTHING)
-        scores_N[half_N == half] = rate[codes_N[half_N == half]]
-    return scores_N
+    return implies_label(np.nan_to_num(profile.numbers_N) != 0, labels_N)

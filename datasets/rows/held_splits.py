@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import pyarrow as pa
+
 from mmoe.config import RunConfig
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.rows.batch_source import BatchSource
@@ -26,12 +28,18 @@ class HeldSplits:
         """What the user calls the data."""
         return self.splits.origin
 
-    def fit(self, advance: Callable[[int], None] | None = None) -> FeatureEncoder:
+    def fit(
+        self,
+        advance: Callable[[int], None] | None = None,
+        on_training: Callable[[pa.Table], None] | None = None,
+    ) -> FeatureEncoder:
         """Fits the encoder to the training rows, which are there: `advance` is not told.
 
         Raises:
             ValueError: A column is missing, or a value does not fit its feature's kind.
         """
+        if on_training is not None:
+            on_training(self.splits.train)
         return FeatureEncoder.fit(self.config, self.splits.train, self.origin)
 
     def rows(self, name: str, encoder: FeatureEncoder) -> BatchSource:

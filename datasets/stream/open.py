@@ -40,11 +40,16 @@ class StreamSplits:
     test: Split
     origin: str
 
-    def fit(self, advance: Callable[[int], None] | None = None) -> FeatureEncoder:
+    def fit(
+        self,
+        advance: Callable[[int], None] | None = None,
+        on_training: Callable[[pa.Table], None] | None = None,
+    ) -> FeatureEncoder:
         """Learns from the training rows and checks the others' values, in one pass.
 
         Args:
             advance: Told how many more rows are read.
+            on_training: Given the training rows, table by table.
 
         Raises:
             ValueError: A value does not fit, or a training label has one class only; nothing has
@@ -57,6 +62,8 @@ class StreamSplits:
                 if trains:
                     fit.add(table)
                     check.add(labels)
+                    if on_training is not None:
+                        on_training(table)
                 else:
                     fit.check(table)
                 if advance is not None:

@@ -73,6 +73,7 @@ def render(run: Run) -> str:
         validation=tables.results_tables(run.metrics.get("validation") or {}),
         notes=[str(note) for note in run.metrics.get("notes") or []],
         advice=_advice(run),
+        alarms=run.metrics.get("alarms") or [],
         pictures=_pictures(run),
         gates=[_gate_table(level) for level in run.curves.get("gates") or []],
         config=dump_config(run.config),

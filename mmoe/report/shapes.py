@@ -19,6 +19,13 @@ class TrainFacts(Stored):
     rows_per_second: Number | None = None
 
 
+class Alarm(Stored):
+    """Entry of `alarms` in metrics.json."""
+
+    finding: str
+    mend: str
+
+
 class Metrics(Stored):
     """metrics.json."""
 
@@ -26,6 +33,7 @@ class Metrics(Stored):
     validation: dict[str, TaskMetrics] | None = None
     train: TrainFacts | None = None
     notes: list[Any] | None = None
+    alarms: list[Alarm] | None = None
 
 
 class Epoch(Stored):

@@ -55,6 +55,11 @@ class RunDirectory:
         return self.path / "data.json"
 
     @property
+    def columns_file(self) -> Path:
+        """File of what each column was like in training, for alarms; older runs have none."""
+        return self.path / "columns.json"
+
+    @property
     def plan_file(self) -> Path:
         """File of which rank holds which tables; of runs on several ranks alone."""
         return self.path / "plan.json"

@@ -6,7 +6,8 @@ from pathlib import Path
 
 # Written aside by a process before the move to its name
 _ASIDE = r"\.\d+\.tmp"
-_JSON = r"(?:config\.yaml|(?:warm_start|data|plan|history|curves|metrics|index|state|table)\.json)"
+_NAMES = "warm_start|data|columns|plan|history|curves|metrics|index|state|table"
+_JSON = rf"(?:config\.yaml|(?:{_NAMES})\.json)"
 _OF_MANY = r"(?:(?:backtest|compare|baseline|tune)\.json|best\.yaml)"
 _TENSORS = r"(?:model|training)(?:-\d{5}-of-\d{5})?\.safetensors"
 
@@ -20,7 +21,7 @@ STRAY_PROFILE = re.compile(r"\.profile\.\d+(?:-earlier)?\.tmp")
 VOCABULARY_FILE = re.compile(r"encoder\.json(?:\.tmp)?|\d{3}-.*\.(?:parquet|tmp)")
 EVENT_FILE = re.compile(r"events\.out\.tfevents\..*")
 # What lies in the run's folder itself before there is a checkpoint
-EARLY_FILE = re.compile(r"config\.yaml|(?:warm_start|data|plan|history)\.json")
+EARLY_FILE = re.compile(r"config\.yaml|(?:warm_start|data|columns|plan|history)\.json")
 
 
 def remove_files(folder: Path, own: re.Pattern[str]) -> None:

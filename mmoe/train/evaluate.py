@@ -34,6 +34,7 @@ from mmoe.predictor import GateCallback, Predictor, load_predictor
 from mmoe.run.console import Reporter, SilentReporter, Tracker
 from mmoe.run.directory import RunDirectory
 from mmoe.tasks.gate_statistics import GateStatistics
+from mmoe.train.alarms import Watch, alarms_of_metrics, say_alarms, stored_columns
 from mmoe.train.run_folder.data_words import said_of_other_rows, said_of_own_split
 
 Metrics = dict[str, dict[str, Any]]
@@ -45,22 +46,31 @@ def predict_rows(
     *,
     tracker: Tracker | None = None,
     on_gates: GateCallback | None = None,
+    watch: Watch | None = None,
 ) -> tuple[np.ndarray, EncodedLabels]:
     """Returns predictions and labels of all rows; one chunk of features in memory at a time.
 
     Several ranks read and score a part each. Rank 0 gets all rows, in order; the others get theirs.
+    What `watch` sees of gates and rows is then brought together on rank 0.
     """
     predictions: list[np.ndarray] = []
     labels: list[EncodedLabels] = []
     chunk, span = None, _own_span(predictor, rows)
+    if watch is not None:
+        watch.begin(len(rows), span[0])
+        on_gates = watch.gates.update
     scored = predictor.predict_chunks(rows, *span, tracker=tracker, on_gates=on_gates)
     with closing(scored):  # in any case nothing reads on
         for chunk, predictions_NT in scored:
             assert chunk.labels is not None, "these rows carry labels"
             predictions.append(predictions_NT)
             labels.append(chunk.labels)
+            if watch is not None:
+                watch.see(chunk)
     assert chunk is not None, "one comes at least"
     predictor.help_others(chunk.rows(0, 0))
+    if watch is not None:
+        watch.gather()
     of_ranks = to_first(_joined(predictions, labels))
     return _joined(*map(list, zip(*of_ranks, strict=True)))
 
@@ -194,8 +204,8 @@ def evaluate_run(
         changed_data: It is known that the data has changed since training: no word about it.
 
     Returns:
-        As metrics.json; with `data_changed`, where the test split is the run's own and its data is
-        not what it was.
+        As metrics.json, with the `alarms` of these rows; with `data_changed`, where the test split
+        is the run's own and its data is not what it was.
 
     Raises:
         ValueError: The run, the data or the device cannot be used.
@@ -216,7 +226,8 @@ def evaluate_run(
     _check_same_rows(len(rows))
     first, stop = _own_span(predictor, rows)
     with reporter.track("evaluating", stop - first, "rows") as tracker:
-        predictions_NT, labels = predict_rows(predictor, rows, tracker=tracker)
+        watch = Watch(config, encoder)
+        predictions_NT, labels = predict_rows(predictor, rows, tracker=tracker, watch=watch)
     metrics, notes = from_first(
         lambda: metrics_of(config, predictions_NT, labels, oracle, all_negatives=all_negatives)
     )
@@ -225,8 +236,27 @@ def evaluate_run(
     if table_precision is not None and data is None and not all_negatives:
         for line in _cost_of_precision(config, stored["tasks"], metrics, table_precision):
             reporter.say(line)
-    stored.pop("data_changed", None)
-    return {**stored, "tasks": metrics, **({"data_changed": changes} if changes else {})}
+    own = _is_own_split(config, data)
+    alarms = from_first(
+        lambda: watch.alarms(
+            predictor,
+            # Columns of all negatives are not distributed as those of a log that kept a share
+            None if all_negatives else stored_columns(run),
+            predictions_NT,
+            labels,
+            "test" if own else "evaluated",
+            look_for_leaks=not own,
+        )
+    )
+    say_alarms(alarms, reporter)
+    for key in ("data_changed", "alarms"):
+        stored.pop(key, None)
+    return {
+        **stored,
+        "tasks": metrics,
+        **alarms_of_metrics(alarms),
+        **({"data_changed": changes} if changes else {}),
+    }
 
 
 def _compare(

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from mmoe.alarms import TrainingColumns
 from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.config import DeviceKind, RunConfig
 from mmoe.config.used_modules import with_used_modules
@@ -22,7 +23,6 @@ from mmoe.datasets.stream import describe_lanes
 from mmoe.models.build import build_ranker
 from mmoe.models.device import describe_device, resolve_device
 from mmoe.parallel import (
-    from_all,
     from_first,
     rank,
     spread_layout,
@@ -35,7 +35,7 @@ from mmoe.process_settings import is_tuned
 from mmoe.run.atomic_files import write_json
 from mmoe.run.console import Reporter, SilentReporter
 from mmoe.run.directory import RunDirectory
-from mmoe.tasks.gate_statistics import GateStatistics
+from mmoe.train.alarms import Watch, alarms_of_metrics, learn_columns, say_alarms
 from mmoe.train.allocator import keep_freed_memory
 from mmoe.train.evaluate import metrics_of, predict_rows, split_curves, split_metrics
 from mmoe.train.loop import EpochCallback, Trainer, steps_of
@@ -204,14 +204,14 @@ def _train(
     run = old or from_first(lambda: claim.start(config, prepared, out, report, numbered=numbered))
     claim.run = run
     _seen_by_all(run, claim)
-    if report is not None:
-        _say_continued(config, run, reporter)
+    _say_continued(config, run, report, reporter)
     if old is not None:
         note = state.restore(CheckpointFolder(run.checkpoint), seed=config.seed)
         reporter.say(f"resuming after step {state.position.step} of {run.path}")
         if note is not None:
             reporter.say(note)
         resumed.take_in(state.position)
+    columns = learn_columns(run, config, prepared.encoder, prepared.sample)
     say_plan(state.ranker, run, reporter)
     trainer = Trainer(
         config,
@@ -228,7 +228,7 @@ def _train(
         from_first(lambda: refuse_change(config, prepared.data, listed=True))
     state.restore_best(trainer.checkpoints.folder)
     claim.check()
-    return FinishedRun(run, _evaluate(config, state, prepared, run, reporter, on_test))
+    return FinishedRun(run, _evaluate(config, state, prepared, run, reporter, on_test, columns))
 
 
 def _transfer(
@@ -295,8 +295,12 @@ def _say_sizes(prepared: PreparedData, device: torch.device, reporter: Reporter)
         reporter.say(f"training on {describe_device(device)}")
 
 
-def _say_continued(config: RunConfig, run: RunDirectory, reporter: Reporter) -> None:
+def _say_continued(
+    config: RunConfig, run: RunDirectory, report: WarmStartReport | None, reporter: Reporter
+) -> None:
     """Where test rows may have been trained on by the run of a warm start."""
+    if report is None:
+        return
     remembered = from_first(lambda: RunData.read(run))
     line = None if remembered is None else said_of_continued(remembered, config)
     if line is not None:
@@ -316,19 +320,23 @@ def _evaluate(
     run: RunDirectory,
     reporter: Reporter,
     on_test: TestCallback | None,
+    columns: TrainingColumns | None,
 ) -> dict[str, Any]:
     """Writes curves.json and, last, metrics.json; every rank scores, the first one measures."""
     predictor = Predictor(state.ranker, config)  # nothing is trained after it
     validation, _ = split_metrics(config, predictor, prepared.validation)
-    gates = GateStatistics()
-    predictions_NT, labels = predict_rows(predictor, prepared.test, on_gates=gates.update)
-    gates = _of_all_ranks(gates)
+    watch = Watch(config, prepared.encoder)
+    predictions_NT, labels = predict_rows(predictor, prepared.test, watch=watch)
 
     def measure() -> dict[str, Any]:
         oracle = prepared.oracle
         tasks, notes = metrics_of(config, predictions_NT, labels, oracle)
         for note in notes:
             reporter.say(f"note, test: {note}")
+        alarms = watch.alarms(
+            predictor, columns, predictions_NT, labels, "test", look_for_leaks=False
+        )
+        say_alarms(alarms, reporter)
         metrics = {
             "tasks": tasks,
             "validation": validation,
@@ -336,26 +344,19 @@ def _evaluate(
             "seed": config.seed,
             "split_seed": config.split_seed,
             "versions": _versions(),
+            **alarms_of_metrics(alarms),
         }
         changes = changed_since(run)
         if changes:
             metrics["data_changed"] = changes
         if on_test is not None:
             on_test(predictions_NT, labels)
-        curves = split_curves(config, predictions_NT, labels, gates, oracle)
+        curves = split_curves(config, predictions_NT, labels, watch.gates, oracle)
         write_json(run.curves_file, curves)
         write_json(run.metrics_file, metrics)
         return metrics
 
     return from_first(measure)
-
-
-def _of_all_ranks(gates: GateStatistics) -> GateStatistics:
-    """Of the batches of all ranks, in order of ranks."""
-    total = GateStatistics()
-    for of_rank in from_all(gates):
-        total.add(of_rank)
-    return total
 
 
 def _about_training(position: Position, train_rows: int) -> dict[str, Any]:

@@ -167,8 +167,9 @@ def backward(step: Step, config: RunConfig, ranks: StepRanks = ONE_PROCESS) -> S
         amounts, weights = values[:-tasks], values[-tasks:]
         try:
             check_losses(amounts[tasks], amounts[:tasks], [task.name for task in config.tasks])
-        except Diverged:
+        except Diverged as error:
             ranks.wait()  # all ranks see it, and leave nothing under way
+            error.on_all_ranks = True
             raise
         if step.x_ND is not None:
             step.x_ND.backward(_joined([x_BD.grad for x_BD in step.leaves_BD]))
@@ -200,9 +201,11 @@ def _of_all_ranks(
         whole_T = sums[: len(whole_T)].to(whole_T.dtype)
         *rows_N, wrong_numbers = sums[len(whole_T) :].tolist()
         if wrong_numbers:
-            raise Diverged(
+            error = Diverged(
                 "the loss cannot be computed: an embedding, a number or a weight is NaN or infinite"
             )
+            error.on_all_ranks = True
+            raise error
     return whole_T, [rows / max(sum(rows_N), 1) for rows in rows_N]
 
 

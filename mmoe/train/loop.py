@@ -20,6 +20,7 @@ from mmoe.predictor import Predictor
 from mmoe.run.atomic_files import write_json
 from mmoe.run.console import Reporter, Tracker
 from mmoe.run.directory import RunDirectory
+from mmoe.train.divergence import RecentSteps
 from mmoe.train.evaluate import split_metrics
 from mmoe.train.forward_backward import Step
 from mmoe.train.on_device import on_device
@@ -89,6 +90,7 @@ class Trainer:
         self.batches_per_epoch = math.ceil(len(data.train) / size)
         self.total_steps = steps_of(config, len(data.train))
         self.ranks = StepRanks.of(state.ranker.network, config.parallel.timeout_seconds)
+        self.recent = RecentSteps()
         self.profile = self._new_profile() if profile and rank() == 0 else None
 
     def _new_profile(self) -> TrainingProfile | None:
@@ -169,7 +171,9 @@ class Trainer:
             start = time.perf_counter()
             # Closed, whatever happens, so that nothing reads on in the background
             batches = stack.enter_context(closing(self._batches()))
-            program = StepProgram(self.state, self.config, self.total_steps, self.ranks)
+            program = StepProgram(
+                self.state, self.config, self.total_steps, self.ranks, self.recent
+            )
             steps = stack.enter_context(closing(program.run(self._taken(batches))))
             while self._step(steps, tracker, events, start):
                 if every and position.step % every == 0 and position.batch < self.batches_per_epoch:

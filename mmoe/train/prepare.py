@@ -12,11 +12,13 @@ from mmoe.datasets.features.extend_encoder import extend_encoder
 from mmoe.datasets.files.changed_data import data_changes, shown
 from mmoe.datasets.files.fingerprint import DataPrint, print_data
 from mmoe.datasets.rows.batch_source import BatchSource
+from mmoe.datasets.rows.encoded import EncodedData
 from mmoe.datasets.rows.held_splits import HeldSplits
 from mmoe.datasets.rows.sources import generated_splits, load_splits
 from mmoe.datasets.rows.splits import Splits
-from mmoe.datasets.stream import open_stream, wants_stream
-from mmoe.parallel import from_first
+from mmoe.datasets.stream import StreamSplits, open_stream, wants_stream
+from mmoe.parallel import from_first, rank
+from mmoe.train.alarms import SampledTraining
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +29,8 @@ class PreparedData:
         data: What the rows came from, as it was before and after it was read.
         streamed: The splits are read while they are used.
         fingerprint: Of the files and row groups, where they are streamed: the order of rows.
+        sample: Some training rows with labels, for alarms; on rank 0, and not of a stream that is
+            not read for its encoder.
     """
 
     encoder: FeatureEncoder
@@ -38,6 +42,7 @@ class PreparedData:
     data: DataPrint
     streamed: bool = False
     fingerprint: str = ""
+    sample: EncodedData | None = None
 
     def of(self, config: RunConfig, encoder: FeatureEncoder | None = None) -> "PreparedData":
         """Returns the same rows for another run.
@@ -102,8 +107,11 @@ def prepare(
         refuse_change(config, data)
     opened = open_stream(config) if splits is None else HeldSplits(config, splits)
 
+    streamed = len(opened.train) if isinstance(opened, StreamSplits) else 0
+    looked_at = SampledTraining(config, opened.origin, streamed)
+
     def fit() -> FeatureEncoder:
-        fitted = opened.fit(advance)
+        fitted = opened.fit(advance, looked_at.add if streams else None)
         return fitted if earlier is None else extend_encoder(fitted, earlier, opened.origin)
 
     if encoder is None:  # a pass of its own over a stream, which one rank does for all
@@ -121,6 +129,7 @@ def prepare(
         data=data,
         streamed=streams,
         fingerprint=opened.fingerprint(),
+        sample=looked_at.rows(train, encoder) if rank() == 0 else None,
     )
 
 

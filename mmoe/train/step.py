@@ -2,12 +2,14 @@
 
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mmoe.config import RunConfig
 from mmoe.datasets.rows.batch import Batch
 from mmoe.errors import WHAT_TO_CHANGE, Diverged
 from mmoe.mixture import update_biases
+from mmoe.parallel import from_all
+from mmoe.train.divergence import RecentSteps, likeliest_cause
 from mmoe.train.forward_backward import Step, StepLosses, backward, forward
 from mmoe.train.optim import learning_rate_factor
 from mmoe.train.profiling.parts import EMBEDDINGS, OPTIMIZER, part
@@ -29,12 +31,14 @@ class StepProgram:
         total_steps: Of all epochs, for the schedule.
         ranks: The ranks that share the batches, each of which trains by as many steps of as many
             batches; default: there are no others.
+        recent: The steps before, for the likeliest cause where one diverges.
     """
 
     state: TrainingState
     config: RunConfig
     total_steps: int
     ranks: StepRanks = ONE_PROCESS
+    recent: RecentSteps = field(default_factory=RecentSteps)
 
     def run(self, batches: Iterator[Sequence[Batch]]) -> Generator[Step]:
         """Trains on the batches of each step; to be closed.
@@ -68,13 +72,14 @@ class StepProgram:
     def forward(self, step: Step) -> None:
         """Looks the step's ids up, once, and goes as far as the loss."""
         _set_learning_rates(self.state, self.config, self.total_steps)
-        with self._naming_the_step():
+        self.recent.begin(step)
+        with self._naming_the_step(step):
             forward(self.state.ranker, step, self.config, self.ranks)
 
     def backward(self, step: Step) -> None:
         """Fills the gradients."""
-        with self._naming_the_step():
-            backward(step, self.config, self.ranks)
+        with self._naming_the_step(step):
+            self.recent.end(backward(step, self.config, self.ranks))
 
     def update(self) -> None:
         """Moves the weights by the gradients, and clears these."""
@@ -94,13 +99,22 @@ class StepProgram:
         return part(EMBEDDINGS)
 
     @contextmanager
-    def _naming_the_step(self) -> Generator[None]:
-        """Says which step diverged, and what to do."""
+    def _naming_the_step(self, step: Step) -> Generator[None]:
+        """Says which step diverged, the likeliest cause, and what to do."""
         try:
             yield
         except Diverged as error:
             number = self.state.position.step + 1
-            raise Diverged(f"training step {number}: {error}; {WHAT_TO_CHANGE}") from error
+            why = self._why(step, everywhere=error.on_all_ranks)
+            raise Diverged(f"training step {number}: {error}; {why}") from error
+
+    def _why(self, step: Step, *, everywhere: bool) -> str:
+        """The likeliest cause and its mend; of all ranks' findings, where all are here."""
+        ranker, alone = self.state.ranker, self.ranks.alone
+        found = likeliest_cause(ranker, step, self.config, self.recent, alone=alone)
+        findings = [found] if alone or not everywhere else from_all(found)
+        cause = min((one for one in findings if one is not None), default=None)
+        return WHAT_TO_CHANGE if cause is None else f"likeliest cause: {cause.what}; {cause.mend}"
 
 
 def train_step(

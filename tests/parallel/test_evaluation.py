@@ -30,10 +30,11 @@ def test_metrics_of_three_ranks_are_those_of_one(
     ]
     run = tmp_path / "run"
     train_run(config_from_dict(set_values(funnel_config, settings)), run)
-    alone = evaluate_run(RunDirectory.open(run))["tasks"]
+    alone = evaluate_run(RunDirectory.open(run))
     first, *others = launch(["evaluate", run, "--json", "--quiet"], 3)
     assert [first.code, *(rank.code for rank in others)] == [0, 0, 0], first.err
-    assert json.loads(first.out)["tasks"] == alone
-    assert alone["click"]["rows"] == 400
-    assert alone["click"]["gauc"] is not None
+    assert json.loads(first.out)["tasks"] == alone["tasks"]
+    assert json.loads(first.out).get("alarms") == alone.get("alarms")
+    assert alone["tasks"]["click"]["rows"] == 400
+    assert alone["tasks"]["click"]["gauc"] is not None
     assert [rank.out for rank in others] == ["", ""]

@@ -60,9 +60,13 @@ def test_experts_are_spread_where_it_was_asked(cases):
 def test_a_loss_that_is_no_number_ends_the_step_on_every_rank(world):
     assert all(rank["diverged"] == world[0]["diverged"] for rank in world)
     label, embedding, weight = world[0]["diverged"]
-    assert label.startswith("training step 1: the loss of task click is nan; lower")
-    for said in (embedding, weight):
+    assert label.startswith(
+        "training step 1: the loss of task click is nan; likeliest cause: a label of task click is "
+        "nan in this step"
+    )
+    for said, whose in ((embedding, "the embedding tables"), (weight, "levels.0.mixture.gate")):
         assert said.startswith(
             "training step 1: the loss cannot be computed: an embedding, a number or a weight is "
-            "NaN or infinite; lower"
+            "NaN or infinite; likeliest cause: weights were NaN or infinite before this step, the "
+            f"first of this process ({whose}"
         )

@@ -24,6 +24,7 @@ def test_files_and_metrics_of_a_run(train):
     folder = finished.directory.path
     assert sorted(path.name for path in folder.iterdir()) == [
         "checkpoint",
+        "columns.json",
         "config.yaml",
         "curves.json",
         "data.json",

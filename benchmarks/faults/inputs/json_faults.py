@@ -17,6 +17,7 @@ READERS = {
     "metrics.json": ("evaluate", "report"),
     "history.json": ("report",),
     "curves.json": ("report",),
+    "columns.json": ("evaluate", "resume"),
     "encoder.json": ("evaluate", "score", "resume", "warm start"),
     "warm_start.json": ("resume",),
 }

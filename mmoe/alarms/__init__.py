@@ -1,0 +1,45 @@
+"""Alarms: what is wrong with a run that its metrics do not say by themselves; NumPy alone.
+
+Each check is a function in a file of its own, from arrays to `Alarm`s; `mmoe.train.alarms` hands it
+the arrays and says what comes back. Thresholds stand at the top of each file with their reasons.
+"""
+
+from typing import TYPE_CHECKING
+
+from mmoe.lazy_exports import lazily
+
+if TYPE_CHECKING:
+    from mmoe.alarms.alarm import Alarm, lines_of
+    from mmoe.alarms.column import Column
+    from mmoe.alarms.drift import drifts
+    from mmoe.alarms.gates import gate_alarms
+    from mmoe.alarms.leaks import leaks_in
+    from mmoe.alarms.outdone import tasks_outdone
+    from mmoe.alarms.predictions import same_predictions
+    from mmoe.alarms.profile import TrainingColumns
+
+__all__ = [
+    "Alarm",
+    "Column",
+    "TrainingColumns",
+    "drifts",
+    "gate_alarms",
+    "leaks_in",
+    "lines_of",
+    "same_predictions",
+    "tasks_outdone",
+]
+
+__getattr__ = lazily(
+    __name__,
+    {
+        "alarm": ["Alarm", "lines_of"],
+        "column": ["Column"],
+        "drift": ["drifts"],
+        "gates": ["gate_alarms"],
+        "leaks": ["leaks_in"],
+        "outdone": ["tasks_outdone"],
+        "predictions": ["same_predictions"],
+        "profile": ["TrainingColumns"],
+    },
+)

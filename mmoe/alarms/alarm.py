@@ -1,0 +1,49 @@
+"""`Alarm`: one thing that is likely wrong, and how to mend it."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+AlarmKind = Literal[
+    "leak", "same_predictions", "constant_predictions", "dead_expert", "gate", "outdone", "drift"
+]
+
+# Lines of one kind on a screen; metrics.json and the report have all
+_LINES_OF_A_KIND = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alarm:
+    """One finding: what, about which column, task, expert or gate, and the mend.
+
+    Example:
+        >>> alarm = Alarm(kind="leak", about="paid", finding="column paid is …", mend="remove it")
+        >>> alarm.line
+        'alarm: column paid is …; remove it'
+    """
+
+    kind: AlarmKind
+    about: str
+    finding: str
+    mend: str
+
+    @property
+    def line(self) -> str:
+        """What a screen shows."""
+        return f"alarm: {self.finding}; {self.mend}"
+
+    def as_dict(self) -> dict[str, str]:
+        """Returns what metrics.json holds."""
+        return asdict(self)
+
+
+def lines_of(alarms: Sequence[Alarm]) -> list[str]:
+    """Returns a line for each alarm; of a kind that has many, for the first ones alone."""
+    lines: list[str] = []
+    for kind in dict.fromkeys(alarm.kind for alarm in alarms):
+        mine = [alarm for alarm in alarms if alarm.kind == kind]
+        lines += [alarm.line for alarm in mine[:_LINES_OF_A_KIND]]
+        if len(mine) > _LINES_OF_A_KIND:
+            others = ", ".join(alarm.about for alarm in mine[_LINES_OF_A_KIND:])
+            lines.append(f"alarm: likewise {others}; `alarms` in metrics.json has all")
+    return lines

@@ -1,0 +1,223 @@
+"""Alarm: a column whose distribution is another one than in training."""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from mmoe.alarms.alarm import Alarm
+from mmoe.alarms.column import Column
+from mmoe.alarms.profile import StoredColumn, TrainingColumns
+
+# Population stability index: a tenth is called a small shift, a quarter a large one (the custom of
+# credit scoring, where the index comes from). What two samples of one distribution would show is
+# taken off first.
+_LARGE_PSI = 0.25
+# Differences of shares, in parts of the rows: below, a model hardly notices
+_MORE_MISSING = 0.1
+_MORE_UNSEEN = 0.2
+# Standard deviations: once in three million columns by chance
+_SURE = 5.0
+_FEWEST_ROWS = 100
+# A group of bins has at least this share of the rows of both sides together, else it joins others:
+# a tenth for numbers (ten groups), a fiftieth for ids
+_GROUP_OF_NUMBERS = 0.1
+_GROUP_OF_IDS = 0.02
+_FEWEST_IN_A_GROUP = 10
+# A value of a datetime's part that so few training rows had is as good as new
+_UNTRAINED = 0.001
+
+
+def drifts(
+    training: TrainingColumns, columns: Iterable[Column], judged_by: int, where: str
+) -> list[Alarm]:
+    """Finds columns that differ from training in size and beyond chance.
+
+    In turn: the share of rows without a value, the share of ids that training did not know (against
+    what training rows themselves would show, held out one by one), and the population stability
+    index `Σ_b (q_b − p_b) ln(q_b / p_b)` over groups of bins. Parts of a datetime differ by nature
+    where rows are of other days: they count where training hardly had these values.
+
+    Args:
+        training: What the columns were like there.
+        columns: Of the rows that are evaluated.
+        judged_by: Rows that count as independent: groups where rows have groups.
+        where: What these rows are called.
+
+    Returns:
+        An alarm for each column that differs, the largest difference first.
+    """
+    found: list[tuple[float, Alarm]] = []
+    for column in columns:
+        stored = training.columns.get(column.name)
+        if stored is None or stored.kind != column.kind:
+            continue
+        if min(training.rows, column.rows) < _FEWEST_ROWS or not len(column.items):
+            continue
+        unit = 1 / training.judged_by + 1 / judged_by
+        counts = stored.counted(column)
+        result = (
+            _missing(stored, column, counts, unit, where)
+            or _unseen(stored, column, unit, where)
+            or _untrained(stored, column, counts, unit, where)
+            or _shifted(stored, column, counts, unit, where)
+        )
+        if result is not None:
+            size, finding, mend = result
+            alarm = Alarm(kind="drift", about=column.name, finding=finding, mend=mend)
+            found.append((size, alarm))
+    return [alarm for _, alarm in sorted(found, key=lambda pair: -pair[0])]
+
+
+_Found = tuple[float, str, str] | None
+
+
+def _missing(
+    stored: StoredColumn, column: Column, counts: np.ndarray, unit: float, where: str
+) -> _Found:
+    before, now = stored.counts[0] / max(sum(stored.counts), 1), counts[0] / counts.sum()
+    if stored.at_zero is not None and column.at_zero is not None:
+        before, now = stored.at_zero, column.at_zero
+    if abs(now - before) < _MORE_MISSING or not _beyond_chance(before, now, unit):
+        return None
+    finding = (
+        f"column {column.name} is {column.empty} in {now:.1%} of the {where} rows, {before:.1%} in "
+        "training"
+    )
+    return abs(now - before) * 4, finding, "find what fills it, or leave the feature out"
+
+
+def _unseen(stored: StoredColumn, column: Column, unit: float, where: str) -> _Found:
+    before, now = stored.unseen, column.unseen
+    if before is None or now is None:
+        return None
+    if now - before < _MORE_UNSEEN or not _beyond_chance(before, now, unit):
+        return None
+    finding = (
+        f"column {column.name} has ids that training did not know in {now:.1%} of the {where} "
+        f"rows, where {before:.1%} were to be expected"
+    )
+    mend = (
+        "train on rows as recent as these, add what such ids have in common (a category, an age), "
+        "or leave the feature out"
+    )
+    return (now - before) * 4, finding, mend
+
+
+def _untrained(
+    stored: StoredColumn, column: Column, counts: np.ndarray, unit: float, where: str
+) -> _Found:
+    if column.kind != "part":
+        return None
+    shares = np.array(stored.counts) / max(sum(stored.counts), 1)
+    now = float(counts[1:][shares[1:] < _UNTRAINED].sum() / counts.sum())
+    if now < _MORE_UNSEEN or not _beyond_chance(0.0, now, unit):
+        return None
+    finding = (
+        f"feature {column.name} has values that training hardly had in {now:.1%} of the {where} "
+        "rows"
+    )
+    return now * 4, finding, "leave this part of the datetime out, or train on rows of such times"
+
+
+def _shifted(
+    stored: StoredColumn, column: Column, counts: np.ndarray, unit: float, where: str
+) -> _Found:
+    if column.kind == "part":
+        return None
+    groups = _groups(stored, counts, unit)
+    before = np.bincount(groups, weights=stored.counts)
+    now = np.bincount(groups, weights=counts)
+    psi, chance = stability_index(before, now), (len(before) - 1) * unit
+    if psi - chance < _LARGE_PSI or chi2_deviations(psi / unit, len(before) - 1) < _SURE:
+        return None
+    finding = (
+        f"column {column.name} is distributed otherwise in the {where} rows than in training "
+        f"({_difference(stored, column, counts)}; stability index {psi:.2f})"
+    )
+    mend = "train on rows like these, or leave the feature out; AUCs here say little of other days"
+    return psi, finding, mend
+
+
+def _difference(stored: StoredColumn, column: Column, counts: np.ndarray) -> str:
+    """Where it lies, or which value differs most: training against now."""
+    if column.kind == "number" and stored.median is not None:
+        present = column.items[~column.missing]
+        if len(present):
+            now = float(column.unscale(np.median(present, keepdims=True))[0])
+            if f"{now:.4g}" != f"{stored.median:.4g}":
+                return f"median {stored.median:.4g} in training, {now:.4g} here"
+    before_B, now_B = np.array(stored.counts) / max(sum(stored.counts), 1), counts / counts.sum()
+    b = int(np.abs(now_B - before_B).argmax())
+    shares = f"{before_B[b]:.1%} of training, {now_B[b]:.1%} here"
+    if b == 0:
+        return f"empty: {shares}"
+    if column.kind == "number":
+        return f"its values {_range(stored, column, b)}: {shares}"
+    return f"{'all other ids' if b == 1 else column.shown(stored.ids[b - 2])}: {shares}"
+
+
+def _range(stored: StoredColumn, column: Column, b: int) -> str:
+    """Bin b of a number, in the file's units."""
+    ends = [f"{x:.4g}" for x in column.unscale(np.array(stored.edges, np.float32))]
+    if not ends:
+        return "that are there"
+    if b == 1:
+        return f"up to {ends[0]}"
+    return f"above {ends[-1]}" if b > len(ends) else f"from {ends[b - 2]} to {ends[b - 1]}"
+
+
+def _groups(stored: StoredColumn, counts: np.ndarray, unit: float) -> np.ndarray:
+    """Group of each bin: neighbours of a number until they are enough, rare ids with the rest."""
+    both = (np.array(stored.counts) / max(sum(stored.counts), 1) + counts / counts.sum()) / 2
+    least = max(
+        _GROUP_OF_NUMBERS if stored.kind == "number" else _GROUP_OF_IDS, _FEWEST_IN_A_GROUP * unit
+    )
+    if stored.kind != "number":
+        own = both >= least
+        own[0], own[1] = True, False
+        return np.where(own, np.cumsum(own), 0)
+    groups, held = np.zeros(len(both), int), 0.0
+    for b in range(1, len(both)):
+        groups[b] = groups[b - 1] + (b == 1 or held >= least)
+        held = both[b] if b == 1 or held >= least else held + both[b]
+    if held < least and groups[-1] > 1:  # the last one joins its neighbour
+        groups[groups == groups[-1]] -= 1
+    return groups
+
+
+def stability_index(before_G: np.ndarray, now_G: np.ndarray) -> float:
+    """Returns `Σ (q − p) ln(q / p)` of two counts; half a row is added to each, so that none is 0.
+
+    Example:
+        >>> stability_index(np.array([50, 50]), np.array([50, 50]))
+        0.0
+        >>> round(stability_index(np.array([900, 100]), np.array([100, 900])), 1)
+        3.5
+    """
+    p, q = ((counts + 0.5) / (counts + 0.5).sum() for counts in (before_G, now_G))
+    return float(((q - p) * np.log(q / p)).sum())
+
+
+def chi2_deviations(value: float, freedom: int) -> float:
+    """Returns how many standard deviations of a normal a chi-square value amounts to.
+
+    With samples of n and m rows of one distribution, stability index / (1/n + 1/m) is about
+    chi-square with a degree of freedom less than groups.
+
+    Example:
+        >>> round(chi2_deviations(3.84, 1), 1)
+        1.7
+
+    Source: Wilson & Hilferty, PNAS 17, 1931; the index's distribution: Yurdakul, Statistical
+    Properties of Population Stability Index, 2018.
+    """
+    if freedom < 1:
+        return 0.0
+    spread = 2 / (9 * freedom)
+    return float(((value / freedom) ** (1 / 3) - (1 - spread)) / spread**0.5)
+
+
+def _beyond_chance(before: float, now: float, unit: float) -> bool:
+    """Whether two shares differ by more than samples of one distribution do."""
+    pooled = np.clip((before + now) / 2, 0.01, 0.99)
+    return bool(abs(now - before) > _SURE * np.sqrt(pooled * (1 - pooled) * unit))

@@ -1,0 +1,237 @@
+"""`TrainingColumns`: what each column was like in training, small enough to keep with a run."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from mmoe.alarms.alarm import Alarm
+from mmoe.alarms.column import Column, ColumnKind
+from mmoe.config.json_files import Count, Number, Share, Stored
+
+# Quantile bins of a number, and ids that are counted one by one: enough to judge a column alone by,
+# and a file of some 10 kB a column
+_BINS = 32
+_IDS = 256
+# Rows of the base rate added to each bin's: a rate of few rows says little
+_SMOOTHING = 20.0
+
+FORMAT = 1
+_Id = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+
+
+class StoredColumn(Stored):
+    """Counts of one column in training, bin by bin.
+
+    Bins of a number: missing, then (edges[i − 1], edges[i]] of its scaled values. Of ids: missing,
+    all others, then `ids`.
+
+    Attributes:
+        kind: As of `Column`.
+        edges: Between the bins of a number, ascending.
+        ids: Those with a bin of their own.
+        counts: Items in each bin.
+        at_zero: As of `Column`.
+        unseen: Share of the items that would be unseen if their row were held out.
+        median: Of the numbers, as the file has them.
+        positives: Task → labels that are 1 in each bin.
+        observed: Task → labels in each bin.
+    """
+
+    kind: ColumnKind
+    edges: list[Number] = Field(default_factory=list)
+    ids: list[_Id] = Field(default_factory=list)
+    counts: list[Count]
+    at_zero: Share | None = None
+    unseen: Share | None = None
+    median: Number | None = None
+    positives: dict[str, list[Number]] = Field(default_factory=dict)
+    observed: dict[str, list[Count]] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _fit(self) -> "StoredColumn":
+        bins = 2 + len(self.edges if self.kind == "number" else self.ids)
+        for name, counted in [
+            ("counts", self.counts),
+            *self.positives.items(),
+            *self.observed.items(),
+        ]:
+            if len(counted) != bins:
+                raise ValueError(f"{name} has {len(counted)} values for {bins} bins")
+        if self.positives.keys() != self.observed.keys():
+            raise ValueError("positives and observed are of other tasks")
+        return self
+
+    def codes(self, column: Column) -> np.ndarray:
+        """Returns the bin of each item, int [V]."""
+        if self.kind == "number":
+            codes_V = 1 + np.searchsorted(np.array(self.edges), column.items, side="left")
+        else:
+            ids = np.array(self.ids, np.int64)
+            order = np.argsort(ids)
+            place_V = np.searchsorted(ids, column.items, sorter=order)
+            place_V = order[np.minimum(place_V, len(ids) - 1)] if len(ids) else place_V
+            known_V = ids[place_V] == column.items if len(ids) else np.zeros(len(place_V), bool)
+            codes_V = np.where(known_V, 2 + place_V, 1)
+        return np.where(column.missing, 0, codes_V)
+
+    def rates(self, task: str) -> np.ndarray:
+        """Returns each bin's rate of positives in training; to the mean where rows are few."""
+        positives, observed = np.array(self.positives[task]), np.array(self.observed[task])
+        base = positives.sum() / max(observed.sum(), 1)
+        return (positives + base * _SMOOTHING) / (observed + _SMOOTHING)
+
+    def counted(self, column: Column) -> np.ndarray:
+        """Returns how many items lie in each bin."""
+        return np.bincount(self.codes(column), minlength=len(self.counts))
+
+    @classmethod
+    def of(
+        cls,
+        column: Column,
+        labels_NT: np.ndarray,
+        observed_NT: np.ndarray,
+        events: Mapping[str, int],
+    ) -> "StoredColumn":
+        """Counts a column of training rows.
+
+        Args:
+            column: N rows.
+            labels_NT: Their labels.
+            observed_NT: Where these are.
+            events: Name of each task whose labels are 0 and 1 → its place.
+        """
+        present = column.items[~column.missing]
+        edges, ids, median = [], [], None
+        if column.kind == "number":
+            edges = _edges(present)
+            raw = column.unscale(np.median(present, keepdims=True)) if len(present) else [np.nan]
+            median = float(raw[0]) if np.isfinite(raw[0]) else None
+            bins = len(edges) + 2
+        else:
+            values, counts = np.unique(present[present > 1], return_counts=True)
+            ids = values[np.argsort(-counts, kind="stable")[:_IDS]].tolist()
+            bins = len(ids) + 2
+        empty = cls(kind=column.kind, edges=edges, ids=ids, counts=[0] * bins)
+        codes_V = empty.codes(column)
+        labels = {} if column.kind == "list" else {
+            task: _labels(codes_V, bins, labels_NT[:, t], observed_NT[:, t])
+            for task, t in events.items()
+        }  # fmt: skip
+        update = {
+            "counts": np.bincount(codes_V, minlength=bins).tolist(),
+            "at_zero": column.at_zero,
+            "unseen": column.expected_unseen,
+            "median": median,
+            "positives": {task: positives for task, (positives, _) in labels.items()},
+            "observed": {task: observed for task, (_, observed) in labels.items()},
+        }
+        return empty.model_copy(update=update)
+
+
+class _StoredAlarm(Stored):
+    kind: str
+    about: str
+    finding: str
+    mend: str
+
+
+class _StoredFile(Stored):
+    """columns.json."""
+
+    format: int
+    rows: Count
+    judged_by: Annotated[Count, Field(gt=0)]
+    columns: dict[str, StoredColumn]
+    alarms: list[_StoredAlarm]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingColumns:
+    """What `mmoe train` keeps of the training rows, in columns.json.
+
+    Attributes:
+        rows: Training rows that were looked at.
+        judged_by: How many of them count as independent: groups where rows have groups.
+        columns: By name.
+        alarms: Found in these rows.
+    """
+
+    rows: int
+    judged_by: int
+    columns: Mapping[str, StoredColumn]
+    alarms: Sequence[Alarm] = ()
+
+    file_shape = _StoredFile
+
+    @classmethod
+    def of(
+        cls,
+        columns: Iterable[Column],
+        labels_NT: np.ndarray,
+        observed_NT: np.ndarray,
+        events: Mapping[str, int],
+        *,
+        judged_by: int,
+        alarms: Sequence[Alarm] = (),
+    ) -> "TrainingColumns":
+        """Counts columns of training rows; arguments as of `StoredColumn.of`."""
+        stored = {c.name: StoredColumn.of(c, labels_NT, observed_NT, events) for c in columns}
+        return cls(rows=len(labels_NT), judged_by=judged_by, columns=stored, alarms=alarms)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns plain JSON."""
+        return {
+            "format": FORMAT,
+            "rows": self.rows,
+            "judged_by": self.judged_by,
+            "alarms": [alarm.as_dict() for alarm in self.alarms],
+            "columns": {
+                name: column.model_dump(exclude_defaults=True)
+                for name, column in self.columns.items()
+            },
+        }
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> "TrainingColumns | None":
+        """Reads what `as_dict` gave; None where another version wrote it."""
+        if content["format"] != FORMAT:
+            return None
+        return cls(
+            rows=content["rows"],
+            judged_by=content["judged_by"],
+            columns={
+                name: StoredColumn.model_validate(column)
+                for name, column in content["columns"].items()
+            },
+            alarms=[
+                Alarm(**{key: alarm[key] for key in _StoredAlarm.model_fields})
+                for alarm in content["alarms"]
+            ],
+        )
+
+
+def _edges(present: np.ndarray) -> list[float]:
+    """Quantiles, each half-way to the next value: last bits differ from machine to machine."""
+    values = np.unique(present).astype(np.float64)
+    if len(values) < 2:
+        return []
+    if len(values) > _BINS:
+        steps = np.linspace(0, 1, _BINS + 1)[1:-1]
+        cuts = np.quantile(present, steps, method="inverted_cdf").astype(np.float64)
+        places = np.unique(np.searchsorted(values, cuts))
+    else:
+        places = np.arange(len(values) - 1)
+    places = places[places < len(values) - 1]
+    return ((values[places] + values[places + 1]) / 2).tolist()
+
+
+def _labels(
+    codes_N: np.ndarray, bins: int, labels_N: np.ndarray, observed_N: np.ndarray
+) -> tuple[list[float], list[int]]:
+    """Labels that are 1 in each bin, and all labels there."""
+    codes_N, labels_N = codes_N[observed_N], labels_N[observed_N]
+    positives = np.bincount(codes_N, weights=labels_N, minlength=bins)
+    return positives.tolist(), np.bincount(codes_N, minlength=bins).tolist()

@@ -1,0 +1,141 @@
+"""Encoded rows as the columns that alarms look at."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from mmoe.alarms import Column
+from mmoe.datasets.features.codec import Codec
+from mmoe.datasets.features.cross import CrossCodec
+from mmoe.datasets.features.datetime import DatetimeCodec
+from mmoe.datasets.features.encoder import FeatureEncoder
+from mmoe.datasets.features.id_map import FIRST_KNOWN, MISSING, UNSEEN
+from mmoe.datasets.features.ids import IdCodec
+from mmoe.datasets.features.numeric import NumericCodec, NumericRule
+from mmoe.datasets.features.vocabulary import Vocabulary
+from mmoe.datasets.rows.encoded import EncodedFeatures
+
+# Numbers of one feature that are columns by themselves; more are a vector, whose entries say little
+_MOST_NUMBERS = 4
+
+
+def columns_of(features: EncodedFeatures, encoder: FeatureEncoder) -> Iterator[Column]:
+    """Yields the columns of sampled rows, one or more a feature.
+
+    Crosses are left out, since their columns are features too or could be; so are sines and
+    cosines, and vectors.
+
+    Args:
+        features: The rows.
+        encoder: That encoded them.
+    """
+    dense = ids = lists = 0
+    for codec in encoder.codecs:
+        numbers_NF = features.dense_NF[:, dense : (dense := dense + len(codec.dense_names))]
+        ids_NC = features.ids_NC[:, ids : (ids := ids + len(codec.lookups))]
+        of_lists = features.lists[lists : (lists := lists + len(codec.lists))]
+        if isinstance(codec, NumericCodec):
+            yield _number(codec, encoder, numbers_NF[:, 0], ids_NC)
+        elif not isinstance(codec, CrossCodec):
+            yield from _plain_numbers(codec, numbers_NF)
+            yield from _ids(codec, encoder, ids_NC)
+            yield from _lists(codec, encoder, of_lists)
+
+
+def all_alike(features: EncodedFeatures) -> bool:
+    """Returns whether all rows are the same to a model."""
+    of_lists = [
+        part for ids_V, offsets in features.lists for part in (ids_V, np.diff(offsets)) if len(part)
+    ]
+    return all((x == x[:1]).all() for x in (features.dense_NF, features.ids_NC, *of_lists))
+
+
+def _number(
+    codec: NumericCodec, encoder: FeatureEncoder, scaled_N: np.ndarray, buckets_NC: np.ndarray
+) -> Column:
+    """A number: whether it is missing its bucket tells."""
+    feature, rule = codec.feature, encoder.numeric[codec.feature.name]
+    zero = float(rule.scale(np.zeros(1))[0])
+    bucketed = buckets_NC.shape[1] > 0
+    missing_N = buckets_NC[:, 0] == MISSING if bucketed else np.zeros(len(scaled_N), bool)
+    return Column(
+        name=feature.name,
+        kind="number",
+        items=scaled_N,
+        missing=missing_N,
+        rows=len(scaled_N),
+        at_zero=None if bucketed or not len(scaled_N) else float((scaled_N == 0).mean()),
+        empty="empty"
+        if bucketed
+        else ("empty or 0" if zero == 0 else "empty (or the training mean)"),
+        zero=zero,
+        unscale=lambda scaled: _unscaled(rule, scaled),
+    )
+
+
+def _unscaled(rule: NumericRule, scaled: np.ndarray) -> np.ndarray:
+    """The numbers as the file has them."""
+    x = np.asarray(scaled, np.float64) * rule.deviation + rule.mean
+    with np.errstate(over="ignore"):
+        return np.copysign(np.expm1(np.abs(x)), x) if rule.log else x
+
+
+def _plain_numbers(codec: Codec[Any], numbers_NF: np.ndarray) -> Iterator[Column]:
+    """Numbers of another kind of feature, where they are all that it makes."""
+    if codec.lookups or codec.lists or numbers_NF.shape[1] > _MOST_NUMBERS:
+        return
+    for name, numbers_N in zip(codec.dense_names, numbers_NF.T, strict=True):
+        none_N = np.zeros(len(numbers_N), bool)
+        yield Column(name=name, kind="number", items=numbers_N, missing=none_N, rows=len(numbers_N))
+
+
+def _ids(codec: Codec[Any], encoder: FeatureEncoder, ids_NC: np.ndarray) -> Iterator[Column]:
+    part = isinstance(codec, DatetimeCodec)
+    for spec, ids_N in zip(codec.lookups, ids_NC.T, strict=True):
+        yield Column(
+            name=spec.name,
+            kind="part" if part else "id",
+            items=ids_N,
+            missing=ids_N == MISSING,
+            rows=len(ids_N),
+            **_known(codec, encoder, ids_N),
+        )
+
+
+def _lists(
+    codec: Codec[Any],
+    encoder: FeatureEncoder,
+    of_lists: Sequence[tuple[np.ndarray, np.ndarray]],
+) -> Iterator[Column]:
+    for spec, (ids_V, offsets) in zip(codec.lists, of_lists, strict=True):
+        yield Column(
+            name=spec.name,
+            kind="list",
+            items=ids_V,
+            missing=ids_V == MISSING,
+            rows=len(offsets) - 1,
+            **_known(codec, encoder, ids_V),
+        )
+
+
+def _known(codec: Codec[Any], encoder: FeatureEncoder, ids_V: np.ndarray) -> dict[str, Any]:
+    """What a vocabulary says of ids: how many are unseen, would be in training, and their names."""
+    vocabulary = codec.ids(encoder.rules) if isinstance(codec, IdCodec) else None
+    present_V = ids_V[ids_V != MISSING]
+    if not isinstance(vocabulary, Vocabulary) or not len(present_V):
+        return {}
+    min_count = getattr(codec.encoding, "min_count", 1) if isinstance(codec, IdCodec) else 1
+    # A training row whose id has min_count rows would find it unseen if it were held out itself
+    rare = np.concatenate([[False, True], vocabulary.counts <= min_count])
+    return {
+        "unseen": float((present_V == UNSEEN).mean()),
+        "expected_unseen": float(rare[present_V].mean()),
+        "shown": lambda id_: _key(vocabulary, id_),
+    }
+
+
+def _key(vocabulary: Vocabulary, id_: int) -> str:
+    """The id of a row of its table."""
+    place = id_ - FIRST_KNOWN
+    return repr(vocabulary.keys[place].as_py()) if place < len(vocabulary.keys) else f"row {id_}"
