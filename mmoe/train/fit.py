@@ -38,7 +38,7 @@ from mmoe.run.directory import RunDirectory
 from mmoe.tasks.gate_statistics import GateStatistics
 from mmoe.train.allocator import keep_freed_memory
 from mmoe.train.evaluate import metrics_of, predict_rows, split_curves, split_metrics
-from mmoe.train.loop import Trainer, steps_of
+from mmoe.train.loop import EpochCallback, Trainer, steps_of
 from mmoe.train.optim import build_average, build_optimizer, check_schedule
 from mmoe.train.placement_report import say_plan
 from mmoe.train.prepare import PreparedData, prepare, refuse_change
@@ -81,6 +81,7 @@ def train_run(
     device: DeviceKind | None = None,
     numbered: bool = False,
     changed_data: bool = False,
+    on_epoch: EpochCallback | None = None,
 ) -> FinishedRun:
     """Trains, evaluates on the test split, and writes the run directory.
 
@@ -103,6 +104,8 @@ def train_run(
             resumed then.
         changed_data: Resume also where the rows are no longer those that the run began with; the
             interrupted epoch begins again.
+        on_epoch: Given, after each epoch, its number (from 1) and its entry of history.json; where
+            it returns True, that epoch was the last.
 
     Raises:
         ValueError: Config, data or directory cannot be used. Checked before anything is written.
@@ -133,6 +136,7 @@ def train_run(
             profile=profile,
             numbered=numbered,
             changed_data=changed_data,
+            on_epoch=on_epoch,
         )
 
 
@@ -151,6 +155,7 @@ def _train(
     profile: bool,
     numbered: bool,
     changed_data: bool,
+    on_epoch: EpochCallback | None,
 ) -> FinishedRun:
     """`train_run` within a process group, in a folder that it holds the claim to."""
     config = with_used_modules(with_absolute_paths(config, data))
@@ -203,7 +208,16 @@ def _train(
             reporter.say(note)
         resumed.take_in(state.position)
     say_plan(state.ranker, run, reporter)
-    trainer = Trainer(config, state, prepared, run, reporter, profile=profile, check=claim.check)
+    trainer = Trainer(
+        config,
+        state,
+        prepared,
+        run,
+        reporter,
+        profile=profile,
+        check=claim.check,
+        on_epoch=on_epoch,
+    )
     _fit(trainer, run, claim)
     if prepared.streamed:
         from_first(lambda: refuse_change(config, prepared.data, listed=True))

@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack, closing, nullcontext
+from copy import deepcopy
 from itertools import islice
 from typing import Any
 
@@ -14,7 +15,7 @@ from mmoe.datasets.rows.batch import Batch
 from mmoe.datasets.rows.share import Share
 from mmoe.embeddings import managed_ids
 from mmoe.metrics.of_tasks import higher_is_better, monitor_value
-from mmoe.parallel import rank, world_size
+from mmoe.parallel import from_first, rank, world_size
 from mmoe.predictor import Predictor
 from mmoe.run.atomic_files import write_json
 from mmoe.run.console import Reporter, Tracker
@@ -30,6 +31,8 @@ from mmoe.train.step import StepProgram
 from mmoe.train.step_collectives import StepRanks
 from mmoe.train.tensorboard import EventLog
 
+EpochCallback = Callable[[int, Mapping[str, Any]], bool | None]
+
 
 class Trainer:
     """Runs the epochs of one run directory: trains, validates, keeps the best, stops early.
@@ -43,6 +46,7 @@ class Trainer:
         profile: Record some steps of the first epoch.
         check: Raises where the run's folder is no longer this process's; with `look=False` by what
             is known already.
+        on_epoch: Asked after each epoch; see `train_run`.
 
     Raises:
         ValueError: The restored state comes from other data.
@@ -58,8 +62,9 @@ class Trainer:
         *,
         profile: bool = False,
         check: Callable[..., None] = lambda **_: None,
+        on_epoch: EpochCallback | None = None,
     ) -> None:
-        self.check = check
+        self.check, self.on_epoch = check, on_epoch
         self.config, self.state, self.data = config, state, data
         self.run, self.reporter = run, reporter
         self.checkpoints = CheckpointSaver(
@@ -98,6 +103,7 @@ class Trainer:
     def fit(self) -> None:
         """Trains until the last epoch, or until the monitored metric stops improving."""
         position, training = self.state.position, self.config.training
+        asked_to_stop = False
         folder = self.run.tensorboard if rank() == 0 else None
         # Left when the last checkpoint is written
         with EventLog(folder, position.step) as events, self.checkpoints:
@@ -106,17 +112,31 @@ class Trainer:
                 with part(PAUSE):
                     self._close_epoch(events)
                     stop = position.epochs_without_gain >= training.patience
-                    position.finished = stop or position.epoch >= training.epochs
+                    asked_to_stop = not stop and self._asked_to_stop()
+                    position.finished = stop or asked_to_stop or position.epoch >= training.epochs
                     best = position.epochs_without_gain == 0
                     self._save(best=best)
                     self._write_history()
         self.ranks.close()
         self._write_history()  # a resumed run may have lost it
-        if position.epoch < training.epochs:
+        if asked_to_stop:
+            self.reporter.say(f"stopped after epoch {position.epoch}, as a callback asked")
+        elif position.epoch < training.epochs:
             self.reporter.say(
                 f"stopped after epoch {position.epoch}: {training.monitor} did not improve for "
                 f"{training.patience} epoch(s)"
             )
+
+    def _asked_to_stop(self) -> bool:
+        """Whether the caller, told of the epoch, wants no other; all ranks do what the first says.
+
+        It is given a copy: what it does with that is not written.
+        """
+        tell = self.on_epoch
+        if tell is None:
+            return False
+        entry = deepcopy(self.state.position.history[-1])
+        return from_first(lambda: tell(entry["epoch"], entry) is True)
 
     def _save(self, *, best: bool) -> None:
         self.check()
