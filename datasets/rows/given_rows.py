@@ -1,0 +1,51 @@
+"""Rows in whatever form a caller has them, in one of those that `as_table` takes."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+
+def is_row_dicts(rows: object) -> bool:
+    """Returns whether this is a list of mappings, each a row by column names.
+
+    Example:
+        >>> is_row_dicts([{"age": 20}]), is_row_dicts({"age": [20]}), is_row_dicts([20])
+        (True, False, False)
+    """
+    return isinstance(rows, list | tuple) and all(isinstance(row, Mapping) for row in rows)
+
+
+def plain_rows(rows: Any) -> Any:
+    """Returns a list of row mappings as columns, and a batch or another library's frame as a table.
+
+    What `as_table` takes already comes back as it is.
+
+    Example:
+        >>> plain_rows([{"age": 20}, {"age": 31, "city": "Oslo"}])
+        {'age': [20, 31], 'city': [None, 'Oslo']}
+    """
+    if is_row_dicts(rows):
+        return _columns(rows)
+    if isinstance(rows, pa.RecordBatch):
+        return pa.Table.from_batches([rows])
+    exchanges = hasattr(rows, "__dataframe__") and not hasattr(rows, "__arrow_c_stream__")
+    if exchanges and type(rows).__module__.partition(".")[0] != "pandas":
+        from pyarrow.interchange import from_dataframe
+
+        return from_dataframe(rows)
+    return rows
+
+
+def count_rows(rows: Any) -> int:
+    """Returns how many rows there are, of what `plain_rows` gives."""
+    if isinstance(rows, Mapping):
+        return max((len(column) for column in rows.values()), default=0)
+    return len(rows)
+
+
+def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """A key that a row lacks is missing there."""
+    names = dict.fromkeys(str(name) for row in rows for name in row)
+    named = [{str(name): value for name, value in row.items()} for row in rows]
+    return {name: [row.get(name) for row in named] for name in names}
