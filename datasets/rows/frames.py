@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from mmoe.datasets.rows.given_rows import without_views
 from mmoe.datasets.rows.locations import ROW_COLUMN, number_rows
 from mmoe.datasets.rows.mixed_values import texts_of_mixed
 
@@ -62,6 +63,7 @@ def as_table(
     table = data if isinstance(data, pa.Table) else _converted(data, origin, needed, mixed)
     if not table.num_rows:
         raise ValueError(f"{origin}: holds no rows; expected one at least")
+    table = without_views(table)
     if ROW_COLUMN in table.column_names:
         return table  # of files: its rows are named after them
     return number_rows(table, [(origin, table.num_rows)])

@@ -5,6 +5,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from mmoe.datasets.values.plain import plain
+
 
 def is_row_dicts(rows: object) -> bool:
     """Returns whether this is a list of mappings, each a row by column names.
@@ -35,6 +37,33 @@ def plain_rows(rows: Any) -> Any:
 
         return from_dataframe(rows)
     return rows
+
+
+def without_views(table: pa.Table) -> pa.Table:
+    """Returns a table with texts and bytes for views of them, as polars gives: few read those.
+
+    Example:
+        >>> views = pa.table({"city": pa.array(["Oslo"], pa.string_view())})
+        >>> without_views(views).schema.field("city").type
+        DataType(large_string)
+    """
+    for place, field in enumerate(table.schema):
+        if "_view" not in str(field.type):
+            continue
+        column = table.column(place)
+        if isinstance(field.type, pa.DictionaryType):  # a category: it stays one
+            chunks = [_plain_values(chunk) for chunk in column.chunks]
+            kind = pa.dictionary(field.type.index_type, pa.large_string(), field.type.ordered)
+            column = pa.chunked_array(chunks, kind)
+        else:
+            column = plain(column)
+        table = table.set_column(place, field.name, column)
+    return table
+
+
+def _plain_values(chunk: pa.DictionaryArray) -> pa.DictionaryArray:
+    values = chunk.dictionary.cast(pa.large_string())
+    return pa.DictionaryArray.from_arrays(chunk.indices, values, ordered=chunk.type.ordered)
 
 
 def count_rows(rows: Any) -> int:

@@ -44,8 +44,18 @@ def _labels() -> pa.Table:
     return pa.Table.from_pandas(Y, preserve_index=False)
 
 
+def _views(table: pa.Table) -> pa.Table:
+    """As polars gives texts."""
+    fields = [
+        field.with_type(pa.string_view() if pa.types.is_large_string(field.type) else field.type)
+        for field in table.schema
+    ]
+    return table.cast(pa.schema(fields))
+
+
 FORMS = {
     "table": (TABLE, _labels()),
+    "views": (_views(TABLE), _views(_labels())),
     "batch": (TABLE.to_batches()[0], _labels().to_batches()[0]),
     "dicts": (X.to_dict("records"), Y.to_dict("records")),
     "columns": (X.to_dict("list"), Y.to_dict("list")),
