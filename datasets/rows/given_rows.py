@@ -7,6 +7,8 @@ import pyarrow as pa
 
 from mmoe.datasets.values.plain import plain
 
+_SCALARS = (str, bytes, bool, int, float)
+
 
 def is_row_dicts(rows: object) -> bool:
     """Returns whether this is a list of mappings, each a row by column names.
@@ -23,12 +25,20 @@ def plain_rows(rows: Any) -> Any:
 
     What `as_table` takes already comes back as it is.
 
+    Raises:
+        ValueError: It is a mapping of names to values: one row.
+
     Example:
         >>> plain_rows([{"age": 20}, {"age": 31, "city": "Oslo"}])
         {'age': [20, 31], 'city': [None, 'Oslo']}
     """
     if is_row_dicts(rows):
         return _columns(rows)
+    if isinstance(rows, Mapping) and any(isinstance(v, _SCALARS) for v in rows.values()):
+        raise ValueError(
+            "rows: expected a mapping of names to columns, got one of names to values; put a row "
+            "into a list: [row]"
+        )
     if isinstance(rows, pa.RecordBatch):
         return pa.Table.from_batches([rows])
     exchanges = hasattr(rows, "__dataframe__") and not hasattr(rows, "__arrow_c_stream__")

@@ -92,7 +92,10 @@ def weight_column(sample_weight: Any, features: Rows) -> np.ndarray | None:
     if sample_weight is None:
         return None
     index = sample_weight.index if isinstance(sample_weight, pd.Series) else None
-    weights = np.asarray(sample_weight, dtype=np.float64)
+    try:
+        weights = np.asarray(sample_weight, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"sample_weight: expected one number a row: {error}") from None
     if weights.ndim != 1:
         raise ValueError(f"sample_weight: expected one number a row, got shape {weights.shape}")
     table = in_order_of_X(pa.table({WEIGHT: weights}), index, features, WEIGHT)
@@ -160,7 +163,7 @@ def _some(values: pd.Index) -> str:
 
 
 def _has_names(X: Any) -> bool:
-    if issparse(X):  # a mapping too, in one of its forms
+    if issparse(X) or isinstance(X, pd.Series):  # one of those is a mapping, this is a stream
         return False
     if isinstance(X, Mapping | pa.Table | pa.RecordBatch) or (is_row_dicts(X) and len(X) > 0):
         return True
@@ -169,6 +172,11 @@ def _has_names(X: Any) -> bool:
 
 def _columns_of_array(X: Any, names: Sequence[str] | None) -> dict[str, np.ndarray]:
     """Columns of anything that NumPy makes an array of two dimensions."""
+    if X is None or isinstance(X, str | int | float):
+        raise ValueError(
+            "X: expected a DataFrame, an Arrow table, a list of dicts or an array of two "
+            f"dimensions, got {str(X)[:80]!r}"
+        )
     any_type: Any = None
     array = check_array(X, dtype=any_type, ensure_all_finite=False, input_name="X")
     if names is not None and len(names) != array.shape[1]:

@@ -192,7 +192,7 @@ class MultiTaskRanker(BaseEstimator):
         names = features.table.column_names
         validation = validation_rows(eval_set, names)
         on_epoch = one_callback(callbacks)
-        _warn_of_mixed(features)
+        _warn_of_mixed(features.mixed)
         config, warning = config_for(
             self, table, [] if labels is None else labels.column_names, regressions
         )
@@ -211,7 +211,11 @@ class MultiTaskRanker(BaseEstimator):
             on_epoch=on_epoch,
         )
         stored = StoredFit(
-            labels=of_labels, columns=names, named=features.named, weights_before=before
+            labels=of_labels,
+            columns=names,
+            named=features.named,
+            mixed=features.mixed,
+            weights_before=before,
         )
         stored.write(finished.directory.path)
         self._take(finished.directory.path, config, finished.metrics, stored)
@@ -345,7 +349,7 @@ class MultiTaskRanker(BaseEstimator):
         check_is_fitted(self, "run_directory_")
         needed = required_columns(self.config_, labels=False)
         rows = feature_rows(X, needed=needed, names=self._stored.columns)
-        _warn_of_mixed(rows)
+        _warn_of_mixed([name for name in rows.mixed if name not in self._stored.mixed])
         loaded = self._model.get()
         table = joined(rows, None)
         return rows, loaded.predictor.predict(BatchSource.of_table(table, loaded.encoder, "X"))
@@ -382,6 +386,6 @@ class MultiTaskRanker(BaseEstimator):
             self._model = HeldModel(self.run_directory_)
 
 
-def _warn_of_mixed(rows: Rows) -> None:
-    if rows.mixed:
-        warn_caller(said_of_mixed(rows.mixed))
+def _warn_of_mixed(columns: Sequence[str]) -> None:
+    if columns:
+        warn_caller(said_of_mixed(columns))

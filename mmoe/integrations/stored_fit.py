@@ -25,6 +25,7 @@ class _File(Stored):
     labels: dict[str, _Labels]
     columns: list[str]
     named: bool
+    mixed: list[str] = Field(default_factory=list)
     weights_before: dict[str, str | None]
 
 
@@ -36,12 +37,14 @@ class StoredFit:
         labels: Task → the two values of its label.
         columns: Of X.
         named: They have names of their own; an array's have not.
+        mixed: Those of numbers and texts, which were read as text.
         weights_before: Task → its weight column beside `sample_weight`; empty without that.
     """
 
     labels: Mapping[str, LabelValues]
     columns: Sequence[str]
     named: bool
+    mixed: Sequence[str] = ()
     weights_before: Mapping[str, str | None] = field(default_factory=dict)
 
     def write(self, folder: Path) -> None:

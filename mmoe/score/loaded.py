@@ -1,6 +1,5 @@
 """`load`: a trained run as one object, which scores whatever form rows come in."""
 
-import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from os import PathLike
 from pathlib import Path
@@ -16,6 +15,7 @@ from mmoe.datasets.rows.frames import as_table, origin_of
 from mmoe.datasets.rows.given_rows import count_rows, is_row_dicts, plain_rows
 from mmoe.datasets.rows.mixed_values import said_of_mixed
 from mmoe.datasets.rows.projection import required_columns
+from mmoe.errors import warn_caller
 from mmoe.predictor import Predictor, load_predictor
 from mmoe.run.directory import RunDirectory
 
@@ -64,6 +64,7 @@ class LoadedRun:
         self.predictor, self.encoder, self.config = predictor, encoder, config
         self.tasks = [task.name for task in config.tasks]
         self.columns = required_columns(config, labels=False)
+        self._told: set[str] = set()  # of which columns it was said that they are read as text
 
     def predict(self, rows: Any) -> Any:
         """Returns a column `pred_<task>` for each task, in the form in which the rows came.
@@ -108,8 +109,10 @@ class LoadedRun:
         if hasattr(rows, "__len__") and not count_rows(rows):
             return np.zeros((0, len(self.tasks)), np.float32)
         table = as_table(rows, lambda _: self.columns, origin=origin, mixed=mixed)
-        if mixed:
-            warnings.warn(said_of_mixed(mixed), stacklevel=3)
+        new = [name for name in mixed if name not in self._told]
+        if new:
+            self._told.update(new)
+            warn_caller(said_of_mixed(new))
         starts = range(0, table.num_rows, _ROWS_AT_A_TIME)
         chunks = (table.slice(start, _ROWS_AT_A_TIME) for start in starts)
         return np.concatenate([self._encoded(chunk, origin or origin_of(rows)) for chunk in chunks])

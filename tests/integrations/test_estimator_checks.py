@@ -8,7 +8,7 @@ from mmoe.integrations.task_view import TaskClassifier, TaskRegressor
 from tests.integrations.small import SETTINGS, SMALL
 
 WHOLE = MultiTaskRanker(**SMALL)
-# To reach the accuracy that is asked for; chosen by log-loss, for classes are cut at one half
+# To reach the accuracy that is asked for
 LONGER = MultiTaskRanker(
     epochs=8,
     batch_size=16,

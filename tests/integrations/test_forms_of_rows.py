@@ -114,7 +114,8 @@ def test_numbers_and_texts_side_by_side_are_texts():
     with pytest.warns(UserWarning, match="side by side in 'code', 'note', .* text") as caught:
         mine = MultiTaskRanker(**SMALL).fit(mixed, Y)
     assert [w.filename for w in caught] == [__file__]
-    with pytest.warns(UserWarning, match="side by side"):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # it is said once
         answers = mine.predict_proba(mixed)
     texts = mixed.assign(code=[str(code) for code in codes], note=["a", "1.5", None, "2"] * 100)
     assert mine.predict_proba(texts).equals(answers)
@@ -154,3 +155,19 @@ def test_a_sparse_matrix_is_refused():
     for kind in (sparse.csr_matrix, sparse.dok_array):
         with pytest.raises(TypeError, match="Sparse data was passed for X"):
             MultiTaskRanker(**SMALL).fit(kind(np.eye(9)), np.arange(9) % 2)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (None, "X: expected a DataFrame, .* got 'None'"),
+        ("log.csv", "got 'log.csv'"),
+        (X.iloc[0].to_dict(), r"got one of names to values; put a row into a list: \[row\]"),
+        (X.price, "Expected a 2-dimensional container|Expected 2D array"),
+        (X.drop(columns="item"), "X: there is no column 'item', which feature 'item' needs"),
+        (X[:0], "X: holds no rows"),
+    ],
+)
+def test_no_rows(ranker, rows, message):
+    with pytest.raises(ValueError, match=message):
+        ranker.predict(rows)

@@ -110,6 +110,7 @@ def test_a_large_table_is_encoded_in_parts(model, expected, funnel_table, monkey
         ("log.parquet", "expected rows in memory, got the path 'log.parquet'; files are scored by"),
         (pd.DataFrame({"user": [1]}), "there is no column 'item', which feature 'item' needs"),
         (iter([{"user": [1]}]), "batch 1: there is no column 'item'"),
+        ({"user": 1}, r"put a row into a list: \[row\]"),
         (5, "expected a path, a DataFrame"),
     ],
 )
