@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from mmoe.integrations.sklearn import MultiTaskRanker
     from mmoe.mixture import MultiGateMixture
     from mmoe.process_settings import tune_process
+    from mmoe.score import load
 
 __version__ = "0.1.0"
 
@@ -19,6 +20,7 @@ _HOMES = {
     "MultiGateMixture": "mmoe.mixture",
     "MultiTaskRanker": "mmoe.integrations.sklearn",
     "RunConfig": "mmoe.config",
+    "load": "mmoe.score",
     "load_config": "mmoe.config",
     "tune_process": "mmoe.process_settings",
 }
@@ -28,6 +30,7 @@ __all__ = [
     "MultiTaskRanker",
     "RunConfig",
     "__version__",
+    "load",
     "load_config",
     "register",
     "tune_process",

@@ -1,6 +1,8 @@
 """Exceptions that callers tell apart by their class; and the errors of others that have none."""
 
 import re
+import sys
+import warnings
 from pathlib import Path
 
 
@@ -63,6 +65,14 @@ def is_time_out(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and bool(
         re.search("timed? ?out", str(error), re.IGNORECASE)
     )
+
+
+def warn_caller(text: str) -> None:
+    """Warns of something that the caller of this library gave, at the line of theirs."""
+    frame, level = sys._getframe(1), 2
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "mmoe":
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, stacklevel=level)
 
 
 WHAT_TO_CHANGE = (

@@ -202,6 +202,8 @@ def load_predictor(
 ) -> tuple[Predictor, FeatureEncoder, RunConfig]:
     """Loads the best model of a run to score with, from any number of threads.
 
+    The layer below `mmoe.load`, whose `predict` answers in the form in which rows come.
+
     On one process it needs no process group, and makes none: `torch.distributed` is the caller's,
     before this or after it. Where torchrun has started several ranks, they join and share tables
     and experts out; so they do in a group of several that is there already.

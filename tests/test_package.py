@@ -124,6 +124,8 @@ ensure_process_group()
 tables = [TableSpec(name="item", num_rows=9, dim=4, managed=ManagedIds(rows=7))]
 features = [FeatureSpec(name="item", table="item", pooling="sum")]
 build_embeddings(tables, features, optimizer=EmbeddingOptimizerConfig(), backend="torchrec")
+from torch.fx._symbolic_trace import is_fx_tracing
+is_fx_tracing()  # as TorchRec's forward does
 warnings.warn("the user's own", DeprecationWarning)
 """
 

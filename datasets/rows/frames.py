@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from mmoe.datasets.rows.given_rows import without_views
 from mmoe.datasets.rows.locations import ROW_COLUMN, number_rows
+from mmoe.datasets.rows.mixed_values import texts_of_mixed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,7 +36,11 @@ def holds_rows(data: object) -> "TypeIs[TableLike]":
 
 
 def as_table(
-    data: TableLike, needed: Callable[[list[str]], Collection[str]] | None = None
+    data: TableLike,
+    needed: Callable[[list[str]], Collection[str]] | None = None,
+    *,
+    origin: str | None = None,
+    mixed: list[str] | None = None,
 ) -> pa.Table:
     """Makes an Arrow table of rows in memory, with the hidden column of row numbers.
 
@@ -42,6 +48,8 @@ def as_table(
         data: A DataFrame (pandas; others by Arrow's C interface), a table, or arrays by name.
         needed: Given the names of all columns, returns those that are used: another one that
             cannot be read is left out. None: all are.
+        origin: What error messages call the rows; None: their type.
+        mixed: Columns of numbers and texts are read as text, and named here; None: refused.
 
     Raises:
         ValueError: It is none of these, a column cannot be read or is there twice, columns differ
@@ -51,10 +59,11 @@ def as_table(
         >>> as_table({"age": [20, 30]})["age"].to_pylist()
         [20, 30]
     """
-    origin = origin_of(data)
-    table = data if isinstance(data, pa.Table) else _converted(data, origin, needed)
+    origin = origin or origin_of(data)
+    table = data if isinstance(data, pa.Table) else _converted(data, origin, needed, mixed)
     if not table.num_rows:
         raise ValueError(f"{origin}: holds no rows; expected one at least")
+    table = without_views(table)
     if ROW_COLUMN in table.column_names:
         return table  # of files: its rows are named after them
     return number_rows(table, [(origin, table.num_rows)])
@@ -88,7 +97,10 @@ def arrow_column(name: str, values: Any, origin: str = "") -> pa.Array:
 
 
 def _converted(
-    data: Any, origin: str, needed: Callable[[list[str]], Collection[str]] | None
+    data: Any,
+    origin: str,
+    needed: Callable[[list[str]], Collection[str]] | None,
+    mixed: list[str] | None,
 ) -> pa.Table:
     pandas = sys.modules.get("pandas")
     if pandas is not None and isinstance(data, pandas.DataFrame):
@@ -104,7 +116,7 @@ def _converted(
     if count > 1:
         raise ValueError(f"{origin}: two columns are called {name!r}; rename one of them")
     used = names if needed is None else needed(names)
-    arrays = dict(_readable(columns, used, origin))
+    arrays = dict(_readable(columns, used, origin, mixed))
     for name, array in arrays.items():
         first, rows = next((other, len(one)) for other, one in arrays.items())
         if len(array) != rows:
@@ -116,14 +128,18 @@ def _converted(
 
 
 def _readable(
-    columns: list[tuple[str, Any]], used: Collection[str], origin: str
+    columns: list[tuple[str, Any]], used: Collection[str], origin: str, mixed: list[str] | None
 ) -> Iterator[tuple[str, pa.Array]]:
     """Every column that is used, and of the others those that can be read."""
     for name, values in columns:
         try:
             yield name, arrow_column(name, values, origin)
         except ValueError:
-            if name in used:
+            texts = None if mixed is None or name not in used else texts_of_mixed(values)
+            if texts is not None and mixed is not None:
+                mixed.append(name)
+                yield name, texts
+            elif name in used:
                 raise
 
 

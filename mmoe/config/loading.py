@@ -251,7 +251,23 @@ def _explain(error: ValidationError) -> str:
     if problem["type"] == "value_error":
         return f"{where}: {message}"
     came = repr(problem["input"])
-    return f"{where}: {message}, got {came if len(came) < 80 else came[:77] + '...'}"
+    close = _nearest(problem["input"], problem["ctx"]["expected"]) if _is_choice(problem) else ""
+    return f"{where}: {message}, got {came if len(came) < 80 else came[:77] + '...'}{close}"
+
+
+def _is_choice(problem: Any) -> bool:
+    return problem["type"] == "literal_error" and isinstance(problem["input"], str)
+
+
+def _nearest(came: str, expected: str) -> str:
+    """Asks for the nearest of the names in quotes; nothing where none is near."""
+    names = {_letters(name): name for name in re.findall(r"'([^']*)'", expected)}
+    close = difflib.get_close_matches(_letters(came), names, n=1)
+    return f"; did you mean {names[close[0]]!r}?" if close else ""
+
+
+def _letters(name: str) -> str:
+    return re.sub(r"[-_ ]", "", name.lower())
 
 
 def _wrong_kind(where: str, problem: Any) -> str:
@@ -261,7 +277,7 @@ def _wrong_kind(where: str, problem: Any) -> str:
         return f"{where}.{key}: is required, but missing"
     expected, tag = problem["ctx"]["expected_tags"], problem["ctx"]["tag"]
     there_are = f"expected one of {expected}" if expected else "there is none of one's own"
-    return f"{where}.{key}: {there_are}, got {tag!r}"
+    return f"{where}.{key}: {there_are}, got {tag!r}{_nearest(str(tag), expected)}"
 
 
 def _hint(error: ValidationError, imports: Any) -> str:
@@ -275,7 +291,9 @@ def _hint(error: ValidationError, imports: Any) -> str:
         kind, known = problem["input"], context["expected"]
     else:
         return ""
-    if not isinstance(kind, str) or _is_meant_for_another(kind, re.findall(r"'([^']*)'", known)):
+    if not isinstance(kind, str) or _nearest(kind, known):
+        return ""
+    if _is_meant_for_another(kind, re.findall(r"'([^']*)'", known)):
         return ""
     imported = f"imported: {', '.join(imports)}" if imports else "none is imported"
     return (
@@ -284,12 +302,11 @@ def _hint(error: ValidationError, imports: Any) -> str:
 
 
 def _is_meant_for_another(kind: str, known: list[str]) -> bool:
-    """Close to a known kind, the beginning of one, or that of another noun."""
+    """The beginning of a known kind, or that of another noun."""
     nouns = [vars(noun).get("registry") for noun in HasKinds.__subclasses__()]
     kinds = [known for known in nouns if known is not None and known.key == "kind"]
     elsewhere = {other for known in kinds for other in known.names()}
-    begins = any(name.startswith(kind) for name in known)
-    return begins or kind in elsewhere or bool(difflib.get_close_matches(kind, known, n=1))
+    return any(name.startswith(kind) for name in known) or kind in elsewhere
 
 
 def _first_problem(error: ValidationError) -> Any:

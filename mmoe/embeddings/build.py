@@ -19,7 +19,7 @@ from mmoe.embeddings.initial import fill_tables
 from mmoe.embeddings.managed.backend import ManagedEmbeddings
 from mmoe.embeddings.quantized.backend import ScoringEmbeddings
 from mmoe.embeddings.quantized.stored_rows import RowPrecision
-from mmoe.embeddings.silence_warnings import quiet_import
+from mmoe.embeddings.silence_warnings import quiet_import, quiet_tracing
 from mmoe.embeddings.step_phases import StepPhases, StepT
 from mmoe.parallel.sharded_tensors import Sharded
 
@@ -145,6 +145,7 @@ def build_embeddings(
         with quiet_import():  # seconds to import: only when used
             from mmoe.embeddings.sharded.backend import ShardedEmbeddings
 
+        quiet_tracing()
         module: nn.Module = ShardedEmbeddings(tables, features, optimizer, parallel, device)
     else:
         _check_plain(optimizer, features)

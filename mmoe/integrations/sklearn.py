@@ -1,50 +1,60 @@
 """`MultiTaskRanker`: a run as a scikit-learn estimator."""
 
-import json
 import shutil
 import tempfile
-import warnings
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 from sklearn.base import BaseEstimator
+from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
-from mmoe.config import RunConfig, config_from_dict, load_config, set_values
-from mmoe.datasets.infer.config import infer_config
+from mmoe.config import RunConfig
 from mmoe.datasets.rows.batch_source import BatchSource
-from mmoe.datasets.rows.frames import arrow_column
-from mmoe.datasets.rows.locations import number_rows
-from mmoe.datasets.rows.splits import Splits
+from mmoe.datasets.rows.mixed_values import said_of_mixed
+from mmoe.datasets.rows.projection import required_columns
+from mmoe.errors import warn_caller
+from mmoe.integrations.estimator_config import config_for
+from mmoe.integrations.estimator_data import (
+    Callback,
+    RowWeights,
+    one_callback,
+    training_rows,
+    validation_rows,
+    without_weights,
+)
+from mmoe.integrations.estimator_rows import (
+    Rows,
+    feature_rows,
+    joined,
+    label_rows,
+    weight_column,
+)
+from mmoe.integrations.label_values import ZERO_ONE, in_units_of_y, label_values
+from mmoe.integrations.nested_parameters import as_parameters, split_parameters
+from mmoe.integrations.stored_fit import HeldModel, StoredFit, pack_files, unpack_files
+from mmoe.integrations.task_view import TaskClassifier, TaskRegressor, view_of
 from mmoe.metrics.task_kinds import first_of, kind_of
 from mmoe.run import RunDirectory
 from mmoe.run.console import ConsoleReporter, SilentReporter
-from mmoe.score import Predictor, load_predictor
 from mmoe.train import train_run
 from mmoe.train.evaluate import split_metrics
 
-# Named parameters, so that GridSearchCV can vary them, and the config keys they set.
-_SETTINGS = {
-    "model": "model.kind",
-    "num_experts": "model.num_experts",
-    "epochs": "training.epochs",
-    "batch_size": "training.batch_size",
-    "learning_rate": "training.optimizer.learning_rate",
-    "seed": "seed",
-}
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 class MultiTaskRanker(BaseEstimator):
     """One model for all the labels of a DataFrame, over the same config and code as `mmoe train`.
 
     `fit` infers features from the columns as `mmoe init` does, or takes a config. A share of the
-    rows is held out to choose the best epoch; metrics of the run are computed on those rows, since
-    test rows stay with the caller.
+    rows, or `eval_set`, chooses the best epoch; metrics of the run are computed on those rows,
+    since test rows stay with the caller. `task("click")` is one label's classifier or regressor,
+    for what of scikit-learn takes a single y.
 
     Args:
         config: A RunConfig, a mapping or a YAML file; None infers one from the data.
@@ -55,7 +65,8 @@ class MultiTaskRanker(BaseEstimator):
         batch_size: Rows a step.
         learning_rate: Of the dense part.
         seed: Of weights, batch order, dropout.
-        settings: Any other config values, `{"model.gate.kind": "top_k"}`.
+        settings: Any other config values, `{"model.gate.kind": "top_k"}`. As parameters they are
+            called `model__gate__kind`, in `set_params` and in searches.
         validation: Share of the rows that chooses the best epoch.
         run_dir: Where the run directory is made (with -2, -3, … where it exists already); None: a
             temporary folder (see `save`).
@@ -66,6 +77,8 @@ class MultiTaskRanker(BaseEstimator):
         config_: The RunConfig that was trained.
         metrics_: What metrics.json holds.
         task_names_: The tasks.
+        n_features_in_: Columns of X.
+        feature_names_in_: Their names, where X was no array.
 
     Raises:
         ValueError: From `fit`, where config or data cannot be used.
@@ -80,6 +93,8 @@ class MultiTaskRanker(BaseEstimator):
         >>> ranker = MultiTaskRanker(epochs=2, seed=1).fit(log, labels)
         >>> list(ranker.predict_proba(log).columns)
         ['pred_click', 'pred_buy']
+        >>> ranker.task("click").classes_
+        array([False,  True])
     """
 
     def __init__(
@@ -109,14 +124,45 @@ class MultiTaskRanker(BaseEstimator):
         self.run_dir = run_dir
         self.verbose = verbose
 
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Returns the parameters; with `deep` those of `settings` too, as `model__gate__kind`."""
+        own = super().get_params(deep=deep)
+        return {**own, **as_parameters(self.settings)} if deep else own
+
+    def set_params(self, **params: Any) -> "MultiTaskRanker":
+        """Sets parameters; `model__gate__kind="top_k"` is kept as `settings["model.gate.kind"]`.
+
+        Raises:
+            ValueError: There is no such parameter, nor such a section of the config.
+        """
+        own, keys = split_parameters(params)
+        super().set_params(**own)
+        if keys:
+            self.settings = {**(self.settings or {}), **keys}
+        return self
+
     def fit(
-        self, X: pd.DataFrame, y: pd.DataFrame | pd.Series | np.ndarray | None = None
+        self,
+        X: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        *,
+        eval_set: Sequence[tuple[Any, Any]] | None = None,
+        callbacks: Callback | Sequence[Callback] | None = None,
     ) -> "MultiTaskRanker":
         """Trains on X and y, and keeps the best epoch's weights.
 
         Args:
-            X: Feature columns. With a config also the label columns, where `y` is None.
-            y: One column per label; a missing value is an unobserved label.
+            X: N rows of feature columns: a DataFrame of pandas or polars, an Arrow table, a list of
+                dicts, or an array. With a config also the label columns, where `y` is None.
+            y: One column per label, in any such form; a missing value is an unobserved label. Rows
+                are matched with those of X by their index, where both are of pandas.
+            sample_weight: N numbers of 0 or more, of rows in every task's loss and metrics. A
+                batch's loss is divided by their sum, so only their ratios count.
+            eval_set: `[(X, y)]`: rows that choose the best epoch, in place of a share of X.
+            callbacks: Each is called after every epoch with its number, from 1, and what
+                history.json holds of it (loss, validation, monitor, best); where one returns True,
+                that epoch was the last.
 
         Returns:
             Itself.
@@ -124,65 +170,134 @@ class MultiTaskRanker(BaseEstimator):
         Raises:
             ValueError: X, y or the config cannot be used; the message names the column.
         """
-        features, labels = _features_frame(X), _labels_frame(y, len(X))
-        table = _to_table(features, labels)
-        config = self._config(table, [] if labels is None else list(labels.columns))
-        table = number_rows(
-            table, [("X", table.num_rows)]
-        )  # rows are shuffled before they are checked
-        train, validation = _hold_out(table, self.validation, config.split_seed)
-        splits = Splits(train=train, validation=validation, test=validation, origin="X")
+        return self._fit(X, y, sample_weight, eval_set=eval_set, callbacks=callbacks)
+
+    def _fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        *,
+        eval_set: Any,
+        callbacks: Any,
+        regressions: Sequence[str] = (),
+    ) -> "MultiTaskRanker":
+        """`fit`; columns of y among `regressions` are no classes, however few values they have."""
+        features = feature_rows(X)
+        labels = label_rows(y, features)
+        if len(features) < 2:
+            raise ValueError("X: expected at least 2 rows to train on, got 1 sample")
+        table = joined(features, labels)
+        weights = weight_column(sample_weight, features)
+        names = features.table.column_names
+        validation = validation_rows(eval_set, names)
+        on_epoch = one_callback(callbacks)
+        _warn_of_mixed(features.mixed)
+        config, warning = config_for(
+            self, table, [] if labels is None else labels.column_names, regressions
+        )
+        if warning is not None:
+            warn_caller(warning)
+        of_labels = label_values(config, table)
+        config, splits, before = training_rows(config, table, validation, weights, self.validation)
         # scikit-learn fits an estimator and its clones again and again: each fit gets a folder
         folder = self._temporary_folder() if self.run_dir is None else Path(self.run_dir)
-        reporter = ConsoleReporter() if self.verbose else SilentReporter()
         finished = train_run(
-            config, folder, splits=splits, reporter=reporter, numbered=self.run_dir is not None
+            config,
+            folder,
+            splits=splits,
+            reporter=ConsoleReporter() if self.verbose else SilentReporter(),
+            numbered=self.run_dir is not None,
+            on_epoch=on_epoch,
         )
-        self._take(finished.directory.path, config, finished.metrics)
-        self.n_features_in_ = features.shape[1]
-        self.feature_names_in_ = np.asarray(features.columns, dtype=object)
+        stored = StoredFit(
+            labels=of_labels,
+            columns=names,
+            named=features.named,
+            mixed=features.mixed,
+            weights_before=before,
+        )
+        stored.write(finished.directory.path)
+        self._take(finished.directory.path, config, finished.metrics, stored)
         return self
 
-    def predict_proba(self, X: pd.DataFrame) -> pd.DataFrame:
-        """Predictions, one column `pred_<task>` a task: probabilities, or values for regression."""
-        check_is_fitted(self, "run_directory_")
-        features = _features_frame(X)
-        predictor, encoder, _ = self._loaded()
-        rows = BatchSource.of_table(_to_table(features, None), encoder, "X")
-        columns = [f"pred_{name}" for name in self.task_names_]
-        return pd.DataFrame(predictor.predict(rows), columns=columns, index=features.index)
+    def predict_proba(self, X: Any) -> pd.DataFrame:
+        """Returns one column `pred_<task>` a task: probabilities, or values for regression."""
+        rows, predictions_NT = self._predictions(X)
+        return rows.out({f"pred_{task}": predictions_NT[:, t] for t, task in self._numbered()})
 
-    def predict(self, X: pd.DataFrame) -> pd.DataFrame:
-        """Returns labels: 1 where the probability is at least 0.5; values for regression tasks."""
-        predictions = self.predict_proba(X)
-        return pd.DataFrame(
-            {
-                task.name: kind_of(task.kind).decide(predictions[f"pred_{task.name}"])
-                for task in self.config_.tasks
-            }
+    def predict(self, X: Any) -> pd.DataFrame:
+        """Returns labels as y had them: one of a binary task's two values, or a number.
+
+        The value whose probability is at least 0.5; a regression's in the units of y.
+        """
+        rows, predictions_NT = self._predictions(X)
+        return rows.out(
+            {task: self._label(t, predictions_NT[:, t]) for t, task in self._numbered()}
         )
 
-    def score(
-        self, X: pd.DataFrame, y: pd.DataFrame | pd.Series | np.ndarray | None = None
-    ) -> float:
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Returns the mean AUC of the binary tasks (1 = perfect); without any, minus the mean RMSE.
+
+        Args:
+            X: As for `fit`.
+            y: Likewise.
+            sample_weight: Likewise.
 
         Raises:
             ValueError: No task's metric can be computed on these rows.
         """
         check_is_fitted(self, "run_directory_")
-        features, labels = _features_frame(X), _labels_frame(y, len(X))
-        table = _to_table(features, labels)
-        predictor, encoder, _ = self._loaded()
-        rows = BatchSource.of_table(table, encoder, "X", self.config_)
-        metrics, notes = split_metrics(self.config_, predictor, rows)
-        kind = first_of(task.kind for task in self.config_.tasks)
+        features = feature_rows(X, names=self._stored.columns)
+        table = joined(features, label_rows(y, features))
+        config = without_weights(self.config_, self._stored.weights_before)
+        weights = weight_column(sample_weight, features)
+        if weights is not None:
+            row_weights = RowWeights(config, table.column_names)
+            config, table = row_weights.config, row_weights.added(table, weights)
+        loaded = self._model.get()
+        rows = BatchSource.of_table(table, loaded.encoder, "X", config)
+        metrics, notes = split_metrics(config, loaded.predictor, rows)
+        kind = first_of(task.kind for task in config.tasks)
         values = [values.get(kind.headline) for values in metrics.values()]
         known = [value for value in values if value is not None]
         if not known:
             raise ValueError(f"y: no metric can be computed on these rows: {'; '.join(notes)}")
         mean = float(np.mean(known))
         return mean if kind.monitored[kind.headline] else -mean
+
+    def task(self, name: str | None = None) -> TaskClassifier | TaskRegressor:
+        """Returns one task as scikit-learn's classifier or regressor, fitted as this is.
+
+        Args:
+            name: Of the task; None: the only one.
+
+        Raises:
+            ValueError: There is no such task, or none is named and there are several.
+        """
+        check_is_fitted(self, "run_directory_")
+        return view_of(self, name)
+
+    def plot_gates(self) -> "Axes":
+        """Returns pyplot axes with how much of each expert each task's gate uses."""
+        from mmoe.integrations.run_pictures import gate_axes
+
+        check_is_fitted(self, "run_directory_")
+        return gate_axes(self.run_directory_)
+
+    def plot_learning_curves(self) -> np.ndarray:
+        """Returns an array of pyplot axes: loss and validation metric of each task, by epoch."""
+        from mmoe.integrations.run_pictures import learning_axes
+
+        check_is_fitted(self, "run_directory_")
+        return learning_axes(self.run_directory_)
+
+    def plot_roc(self) -> np.ndarray:
+        """Returns an array of pyplot axes: each binary task's ROC on the held-out rows."""
+        from mmoe.integrations.run_pictures import roc_axes
+
+        check_is_fitted(self, "run_directory_")
+        return roc_axes(self.run_directory_)
 
     def save(self, path: str | Path) -> Path:
         """Copies the run directory to `path`, which must not exist.
@@ -201,50 +316,51 @@ class MultiTaskRanker(BaseEstimator):
         """Loads an estimator from a run directory, its own or one of `mmoe train`."""
         run = RunDirectory.open(path)
         ranker = cls(config=str(run.config_file))
-        ranker._take(run.path, run.config(), run.metrics())
-        columns = dict.fromkeys(
-            column for feature in ranker.config_.features for column in feature.source_columns
-        )
-        ranker.feature_names_in_ = np.asarray(list(columns), dtype=object)
-        ranker.n_features_in_ = len(columns)
+        ranker._take(run.path, run.config(), run.metrics(), StoredFit.read(run))
         return ranker
 
-    def _take(self, folder: Path, config: RunConfig, metrics: dict[str, Any]) -> None:
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = tags.input_tags.categorical = tags.input_tags.string = True
+        tags.target_tags.required = self.config is None
+        tags.target_tags.multi_output = True
+        return tags
+
+    def _take(
+        self, folder: Path, config: RunConfig, metrics: dict[str, Any], stored: StoredFit
+    ) -> None:
         self.run_directory_ = folder
         self.config_ = config
         self.metrics_ = metrics
         self.task_names_ = [task.name for task in config.tasks]
-        self._predictor = None
+        self.n_features_in_ = len(stored.columns)
+        if stored.named:
+            self.feature_names_in_ = np.asarray(stored.columns, dtype=object)
+        elif hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_
+        self._stored = stored
+        self._model = HeldModel(folder)
 
-    def _loaded(self) -> tuple[Predictor, Any, RunConfig]:
-        """The model, read at the first prediction."""
-        if self._predictor is None:
-            self._predictor = load_predictor(RunDirectory.open(self.run_directory_))
-        return self._predictor
+    def _numbered(self) -> list[tuple[int, str]]:
+        return list(enumerate(self.task_names_))
 
-    def _config(self, table: pa.Table, labels: Sequence[str]) -> RunConfig:
-        if not isinstance(self.settings, Mapping | None):
-            raise ValueError(f"settings: expected a mapping, got {self.settings!r}")
-        overrides = {
-            key: getattr(self, name)
-            for name, key in _SETTINGS.items()
-            if getattr(self, name) is not None
-        } | dict(self.settings or {})
-        if self.config is None:
-            if not labels:
-                raise ValueError("y: expected a DataFrame with a column for each label, got None")
-            raw = _inferred(table, labels)
-        elif isinstance(self.config, RunConfig):
-            raw = self.config.model_dump(mode="json")
-        elif isinstance(self.config, Mapping):
-            raw = dict(self.config)
-        elif isinstance(self.config, str | Path):
-            raw = load_config(self.config).model_dump(mode="json")
-        else:
-            raise ValueError(
-                f"config: expected a RunConfig, a mapping or a YAML file, got {self.config!r}"
-            )
-        return config_from_dict(_assign(raw, overrides), origin="MultiTaskRanker")
+    def _predictions(self, X: Any) -> tuple[Rows, np.ndarray]:
+        """The rows, and predictions_NT for them."""
+        check_is_fitted(self, "run_directory_")
+        needed = required_columns(self.config_, labels=False)
+        rows = feature_rows(X, needed=needed, names=self._stored.columns)
+        _warn_of_mixed([name for name in rows.mixed if name not in self._stored.mixed])
+        loaded = self._model.get()
+        table = joined(rows, None)
+        return rows, loaded.predictor.predict(BatchSource.of_table(table, loaded.encoder, "X"))
+
+    def _label(self, t: int, predictions_N: np.ndarray) -> np.ndarray:
+        """What y would have held."""
+        task = self.config_.tasks[t]
+        decided_N = kind_of(task.kind).decide(predictions_N)
+        if not kind_of(task.kind).is_event:
+            return in_units_of_y(task, decided_N)
+        return self._stored.labels.get(task.name, ZERO_ONE).written(decided_N.astype(bool))
 
     def _temporary_folder(self) -> Path:
         folder = tempfile.mkdtemp(prefix="mmoe-")
@@ -255,11 +371,8 @@ class MultiTaskRanker(BaseEstimator):
     def __getstate__(self) -> dict[str, Any]:
         """With the files of the run, which may be in a temporary folder; without the model."""
         state = dict(cast(dict[str, Any], super().__getstate__()))
-        state["_predictor"] = None
-        if "run_directory_" in state:
-            folder = Path(state["run_directory_"])
-            files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-            state["_files"] = {str(path.relative_to(folder)): path.read_bytes() for path in files}
+        if state.pop("_model", None) is not None:
+            state["_files"] = pack_files(Path(state["run_directory_"]))
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -269,86 +382,10 @@ class MultiTaskRanker(BaseEstimator):
         super().__setstate__(state)
         if files is not None:
             self.run_directory_ = self._temporary_folder()
-            for name, content in files.items():
-                path = self.run_directory_ / name
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(content)
+            unpack_files(files, self.run_directory_)
+            self._model = HeldModel(self.run_directory_)
 
 
-def _inferred(table: pa.Table, labels: Sequence[str]) -> dict[str, Any]:
-    """A config from the columns; says which were left out, since nobody reads the config here."""
-    config, reasons = infer_config(table, list(labels), origin="X")
-    if reasons.left_out:
-        listed = "; ".join(f"{column!r}: {reason}" for column, reason in reasons.left_out)
-        warnings.warn(f"columns of X left out ({listed})", stacklevel=4)
-    return config.model_dump(mode="json")
-
-
-def _hold_out(table: pa.Table, share: float, seed: int) -> tuple[pa.Table, pa.Table]:
-    """Training and validation rows; at least one of each."""
-    if not isinstance(share, int | float) or not 0 < share < 1:
-        raise ValueError(f"validation: expected a share between 0 and 1, got {share!r}")
-    if table.num_rows < 2:
-        raise ValueError(f"X: expected at least 2 rows to train on, got {table.num_rows}")
-    order = np.random.default_rng(seed).permutation(table.num_rows)
-    held_out = min(max(1, round(table.num_rows * share)), table.num_rows - 1)
-    return table.take(order[held_out:]), table.take(order[:held_out])
-
-
-def _features_frame(X: pd.DataFrame | np.ndarray) -> pd.DataFrame:
-    """A DataFrame with text column names; arrays (from a Pipeline) get x0, x1, …."""
-    if isinstance(X, pd.DataFrame):
-        return X.rename(columns=str)
-    array = np.asarray(X)
-    if array.ndim != 2:
-        raise ValueError(
-            f"X: expected a DataFrame or an array of two dimensions, got shape {array.shape}"
-        )
-    return pd.DataFrame(array, columns=[f"x{i}" for i in range(array.shape[1])])
-
-
-def _labels_frame(y: Any, rows: int) -> pd.DataFrame | None:
-    """Labels as named columns: a Series' name, or label (label_0, label_1, …) for arrays."""
-    if y is None:
-        return None
-    if isinstance(y, pd.Series):
-        y = y.to_frame(y.name if y.name is not None else "label")
-    if not isinstance(y, pd.DataFrame):
-        array = np.asarray(y)
-        if array.ndim == 1:
-            y = pd.DataFrame({"label": array})
-        else:
-            y = pd.DataFrame(array, columns=[f"label_{i}" for i in range(array.shape[1])])
-    if len(y) != rows:
-        raise ValueError(f"y: expected {rows} rows, as many as X, got {len(y)}")
-    return y.rename(columns=str)
-
-
-def _to_table(features: pd.DataFrame, labels: pd.DataFrame | None) -> pa.Table:
-    frames = [features] if labels is None else [features, labels]
-    shared = [] if labels is None else [c for c in labels.columns if c in set(features.columns)]
-    if shared:
-        raise ValueError(
-            f"X: holds the label column {shared[0]!r} as well as y; drop it from X, "
-            f"or the model would see what it has to predict"
-        )
-    for which, frame in zip(("X", "y"), frames, strict=False):
-        twice = frame.columns[frame.columns.duplicated()]
-        if len(twice):
-            raise ValueError(f"{which}: two columns are called {twice[0]!r}; rename one of them")
-    columns: dict[str, Any] = {name: frame[name] for frame in frames for name in frame.columns}
-    return pa.table({name: arrow_column(name, values) for name, values in columns.items()})
-
-
-def _assign(raw: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Sets dotted keys; values pass through YAML, as `--set` on the command line does."""
-    return set_values(
-        raw, [f"{key}={json.dumps(value, default=_plain)}" for key, value in values.items()]
-    )
-
-
-def _plain(value: Any) -> Any:
-    """NumPy's numbers, as searches over np.arange or randint hand them in."""
-    if isinstance(value, np.generic):
-        return value.item()
-    raise ValueError(f"settings: expected numbers, texts or lists, got {value!r}")
+def _warn_of_mixed(columns: Sequence[str]) -> None:
+    if columns:
+        warn_caller(said_of_mixed(columns))

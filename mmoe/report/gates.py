@@ -54,16 +54,19 @@ class _Layout:
         return _title(level) + self.heading + _ROW * len(level.gates)
 
 
-def gate_heatmap_figure(gates: Sequence[Mapping[str, Any]]) -> Figure:
+def gate_heatmap_figure(
+    gates: Sequence[Mapping[str, Any]], *, figure: Figure | None = None
+) -> Figure:
     """Draws mean gate weights by task and expert, one map a level, and how many experts that makes.
 
     Args:
         gates: The `gates` section of curves.json, or `GateStatistics.summary()`: for each level
             `gates`, `experts`, `mean_weight` [G, E], `entropy` [G] in nats, `effective_experts`
             [G], `visible` [G, E]; `effective_experts_of_mean` is worked out where it is absent.
+        figure: To draw into, without axes, such as pyplot's; None: a new one, outside its state.
 
     Returns:
-        A matplotlib Figure, outside pyplot's state. The darkest cell is the largest mean weight of
+        The matplotlib Figure. The darkest cell is the largest mean weight of
         all levels; a struck-through cell is an expert which the gate may not see.
 
     Raises:
@@ -86,7 +89,7 @@ def gate_heatmap_figure(gates: Sequence[Mapping[str, Any]]) -> Figure:
     width = max(layout.right for layout in layouts)
     height = sum(layout.height(level) for layout, level in zip(layouts, levels, strict=True))
     height += _LEGEND + 14.0 * (len(levels) - 1)
-    figure = Figure(figsize=(width / 72, height / 72), facecolor=style.PAPER)
+    figure = style.new_figure(width / 72, height / 72, figure, layout="none")
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set_axis_off()
     axes.set_xlim(0, width)

@@ -11,15 +11,21 @@ from mmoe.metrics.task_kinds import TaskKind, kind_of_metrics
 from mmoe.report import style
 
 
-def learning_curve_figure(history: Mapping[str, Any], tasks: Sequence[str] | None = None) -> Figure:
+def learning_curve_figure(
+    history: Mapping[str, Any],
+    tasks: Sequence[str] | None = None,
+    *,
+    figure: Figure | None = None,
+) -> Figure:
     """Draws training over validation loss, and under them the validation metric, for each task.
 
     Args:
         history: What history.json holds: `epochs` and `monitor`.
         tasks: Which tasks, in order; None = all that have a loss.
+        figure: To draw into, without axes, such as pyplot's; None: a new one, outside its state.
 
     Returns:
-        A matplotlib Figure, outside pyplot's state.
+        The matplotlib Figure.
 
     Raises:
         ValueError: There is no epoch.
@@ -37,7 +43,7 @@ def learning_curve_figure(history: Mapping[str, Any], tasks: Sequence[str] | Non
     columns = style.columns_for(len(names)) if len(names) > 1 else 2
     blocks = -(-len(names) // columns) if len(names) > 1 else 1
     rows = 2 * blocks if len(names) > 1 else 1
-    figure = style.new_figure(style.PAGE_WIDTH, 1.9 * rows + 0.4)
+    figure = style.new_figure(style.PAGE_WIDTH, 1.9 * rows + 0.4, figure)
     grid = figure.subplots(rows, columns, squeeze=False)
     best = best_epoch(epochs)
     for axes in grid.flat:

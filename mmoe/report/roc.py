@@ -10,16 +10,20 @@ from mmoe.report import style
 
 
 def roc_figure(
-    curves: Mapping[str, Mapping[str, Any]], metrics: Mapping[str, Mapping[str, Any]]
+    curves: Mapping[str, Mapping[str, Any]],
+    metrics: Mapping[str, Mapping[str, Any]],
+    *,
+    figure: Figure | None = None,
 ) -> Figure:
     """Draws the ROC of every binary task.
 
     Args:
         curves: Task → its part of curves.json; tasks without a `roc` get an empty panel.
         metrics: Task → its part of metrics.json, for the AUCs written beside the curves.
+        figure: To draw into, without axes, such as pyplot's; None: a new one, outside its state.
 
     Returns:
-        A matplotlib Figure, outside pyplot's state.
+        The matplotlib Figure.
 
     Example:
         >>> roc = {"fpr": [0, 0.2, 1], "tpr": [0, 0.7, 1]}
@@ -31,7 +35,7 @@ def roc_figure(
     columns = style.columns_for(len(curves))
     rows = -(-len(curves) // columns)
     width = style.square_width(columns)
-    figure = style.new_figure(width * columns, (width + 0.15) * rows)
+    figure = style.new_figure(width * columns, (width + 0.15) * rows, figure)
     grid = figure.subplots(rows, columns, squeeze=False).ravel()
     for axes, (task, mine) in zip(grid, curves.items(), strict=False):
         style.dress(axes, title=task, columns=columns)

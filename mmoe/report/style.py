@@ -56,9 +56,22 @@ def few_ticks(most: int, integer: bool = False) -> MaxNLocator:
     return MaxNLocator(nbins=most, integer=integer, steps=steps, min_n_ticks=1)
 
 
-def new_figure(width: float, height: float) -> Figure:
-    """Makes a figure that lays itself out and belongs to no pyplot state."""
-    return Figure(figsize=(width, height), layout="constrained", facecolor=PAPER)
+def new_figure(
+    width: float, height: float, figure: Figure | None = None, *, layout: str = "constrained"
+) -> Figure:
+    """Makes a figure that lays itself out and belongs to no pyplot state; or sets up the one given.
+
+    Args:
+        width: Inches.
+        height: Inches.
+        figure: Without axes; None: a new one.
+        layout: Of matplotlib; none: every part is placed by hand.
+    """
+    figure = Figure() if figure is None else figure
+    figure.set_size_inches(width, height)
+    figure.set_layout_engine(layout)  # type: ignore[arg-type]  # stubs list the names as literals
+    figure.set_facecolor(PAPER)
+    return figure
 
 
 def dress(

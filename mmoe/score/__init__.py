@@ -1,12 +1,13 @@
-"""Scores: a predictor for rows in memory, and files in, files out."""
+"""Scores: `load` for rows in memory (over `load_predictor`), and files in, files out."""
 
 from typing import Any
 
 from mmoe.moved import moved
 from mmoe.predictor import Predictor, load_predictor
 from mmoe.score.files import score_files
+from mmoe.score.loaded import LoadedRun, load
 
-__all__ = ["Predictor", "load_predictor", "score_files"]
+__all__ = ["LoadedRun", "Predictor", "load", "load_predictor", "score_files"]
 
 
 def __getattr__(name: str) -> Any:

@@ -279,3 +279,22 @@ def test_what_an_earlier_release_pickled_has_the_keys_of_today():
     read = pickle.loads(pickle.dumps(earlier))
     assert read == config
     assert type(read.model) is type(config.model)
+
+
+@pytest.mark.parametrize(
+    ("model", "nearest"),
+    [
+        ({"kind": "mmo"}, "got 'mmo'; did you mean 'mmoe'?"),
+        ({"kind": "MMoE"}, "got 'MMoE'; did you mean 'mmoe'?"),
+        ({"kind": "single-task"}, "got 'single-task'; did you mean 'single_task'?"),
+        ({"kind": "mmoe", "gate": {"kind": "topk"}}, "got 'topk'; did you mean 'top_k'?"),
+    ],
+)
+def test_a_misspelt_choice_is_answered_with_the_nearest(model, nearest):
+    raw = {
+        "features": [{"kind": "numeric", "name": "age"}],
+        "tasks": [{"name": "click", "label": "click"}],
+    }
+    with pytest.raises(ValueError, match=r"kind: Input should be") as caught:
+        config_from_dict({**raw, "model": model})
+    assert str(caught.value).endswith(nearest)

@@ -1,0 +1,163 @@
+"""The config that an estimator trains: its own or an inferred one, with its parameters in it."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from mmoe.config import RunConfig, config_from_dict, load_config, set_values
+from mmoe.datasets.infer.config import infer_config
+from mmoe.datasets.labels.formula import columns_of, quote
+from mmoe.datasets.values.arrow import pc
+from mmoe.metrics.task_kinds import first_of, kind_of
+
+if TYPE_CHECKING:
+    from mmoe.integrations.sklearn import MultiTaskRanker
+
+
+# Named parameters, so that GridSearchCV can vary them, and the config keys they set.
+_SETTINGS = {
+    "model": "model.kind",
+    "num_experts": "model.num_experts",
+    "epochs": "training.epochs",
+    "batch_size": "training.batch_size",
+    "learning_rate": "training.optimizer.learning_rate",
+    "seed": "seed",
+}
+
+
+def config_for(
+    ranker: "MultiTaskRanker",
+    table: pa.Table,
+    labels: Sequence[str],
+    regressions: Sequence[str] = (),
+) -> tuple[RunConfig, str | None]:
+    """Makes the config that an estimator's parameters ask for.
+
+    Args:
+        ranker: Their owner.
+        table: X and y.
+        labels: Columns of y.
+        regressions: Those whose values are numbers to be met, also where there are only two.
+
+    Returns:
+        The config, and a warning, where it was inferred and columns were left out.
+
+    Raises:
+        ValueError: A parameter, key or value is wrong, or nothing can be inferred.
+    """
+    if not isinstance(ranker.settings, Mapping | None):
+        raise ValueError(f"settings: expected a mapping, got {ranker.settings!r}")
+    given = {key: getattr(ranker, name) for name, key in _SETTINGS.items()}
+    overrides = {key: value for key, value in given.items() if value is not None}
+    raw, warning = raw_config(ranker.config), None
+    if raw is None and not labels:
+        raise ValueError(
+            "y: expected a DataFrame with a column for each label, got None: MultiTaskRanker "
+            "without a config requires y to be passed, but the target y is None"
+        )
+    if raw is None:
+        raw, warning = _inferred(table, labels, regressions)
+    return _finished(raw, overrides | dict(ranker.settings or {})), warning
+
+
+def raw_config(given: Any) -> dict[str, Any] | None:
+    """Returns the `config` of an estimator as a mapping; None: one is to be inferred.
+
+    Raises:
+        ValueError: It is neither a config nor names one.
+    """
+    if given is None:
+        return None
+    if isinstance(given, RunConfig):
+        return given.model_dump(mode="json")
+    if isinstance(given, Mapping):
+        return dict(given)
+    if isinstance(given, str | Path):
+        return load_config(given).model_dump(mode="json")
+    raise ValueError(f"config: expected a RunConfig, a mapping or a YAML file, got {given!r}")
+
+
+def _inferred(
+    table: pa.Table, labels: Sequence[str], regressions: Sequence[str]
+) -> tuple[dict[str, Any], str | None]:
+    """A config from the columns, and which were left out, since nobody reads it here."""
+    config, reasons = infer_config(table, list(labels), origin="X")
+    listed = "; ".join(f"{column!r}: {reason}" for column, reason in reasons.left_out)
+    raw = config.model_dump(mode="json")
+    for column, task in zip(labels, raw["tasks"], strict=True):
+        if column in regressions and kind_of(task["kind"]).is_event:
+            task |= {"kind": "regression", "label": quote(column), "metrics": []}
+    headline = first_of(task["kind"] for task in raw["tasks"]).headline
+    raw["training"]["monitor"] = f"mean.{headline}"
+    return raw, f"columns of X left out ({listed})" if listed else None
+
+
+def _finished(raw: Mapping[str, Any], values: Mapping[str, Any]) -> RunConfig:
+    """Sets dotted keys; values pass through YAML, as `--set` on the command line does."""
+    assignments = [f"{key}={json.dumps(value, default=_plain)}" for key, value in values.items()]
+    return config_from_dict(set_values(raw, assignments), origin="MultiTaskRanker")
+
+
+def label_column(raw: Mapping[str, Any], task: str) -> str:
+    """Returns the column that a task's label is made of; the task's name where there are several.
+
+    Raises:
+        ValueError: There is no such task.
+    """
+    labels = {section["name"]: section["label"] for section in raw["tasks"]}
+    if task not in labels:
+        raise ValueError(f"task: there is no {task!r} in the config; it has {', '.join(labels)}")
+    columns = columns_of(labels[task])
+    return columns[0] if len(columns) == 1 else task
+
+
+def with_label(
+    raw: Mapping[str, Any], task: str, column: str, values: pa.ChunkedArray, there: set[str]
+) -> dict[str, Any]:
+    """Returns a config one task of which is trained on values that are given.
+
+    The other tasks stay where all columns that they need are there; else it is the only one.
+
+    Args:
+        raw: The config.
+        task: Name of the task.
+        column: Where the values will be, as `label_column` says.
+        values: Labels; what is neither 0 nor 1 is read as the task's label says.
+        there: All columns that there are.
+    """
+    tasks = [dict(section) for section in raw["tasks"]]
+    names = [section["name"] for section in tasks]
+    whole = all(_is_there(section, there, names) for section in tasks if section["name"] != task)
+    mine = tasks[names.index(task)]
+    if set(pc.unique(values.drop_null()).to_pylist()) <= {0, 1} or column == task:
+        mine["label"] = quote(column)
+    if whole:
+        return {**raw, "tasks": tasks}
+    mine["observed_when"] = None
+    kind = kind_of(mine.get("kind", "binary"))
+    training = dict(raw.get("training") or {})
+    metric = str(training.get("monitor")).rpartition(".")[2]
+    training["monitor"] = f"mean.{metric if metric in kind.monitored else kind.headline}"
+    return {**raw, "tasks": [mine], "training": training}
+
+
+def _is_there(task: Mapping[str, Any], there: set[str], names: Sequence[str]) -> bool:
+    """Whether all columns are there that a task needs."""
+    texts, condition, weight = [task["label"]], task.get("observed_when"), task.get("weight_column")
+    if condition is not None and condition not in names:
+        texts.append(condition)
+    columns = {c for text in texts for c in ([text] if text in there else columns_of(text))}
+    return columns | ({weight} if weight else set()) <= there
+
+
+def _plain(value: Any) -> Any:
+    """NumPy's numbers, as searches over np.arange or randint hand them in."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    raise ValueError(f"settings: expected numbers, texts or lists, got {value!r}")

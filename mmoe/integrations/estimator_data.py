@@ -1,0 +1,147 @@
+"""What an estimator trains on: weights of rows, and the rows that choose the best epoch."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from mmoe.config import RunConfig
+from mmoe.datasets.rows.splits import Splits
+from mmoe.datasets.values.columns import to_numbers
+from mmoe.integrations.estimator_rows import WEIGHT, feature_rows, joined, label_rows
+
+Callback = Callable[[int, Mapping[str, Any]], bool | None]
+
+
+class RowWeights:
+    """`sample_weight` as weight columns of the tasks: times the one that a task has already.
+
+    Args:
+        config: Of the run, without them.
+        taken: Names of columns that there are.
+    """
+
+    def __init__(self, config: RunConfig, taken: list[str]) -> None:
+        self.before = {task.name: task.weight_column for task in config.tasks}
+        self.columns = {name: _free(column, taken) for name, column in self.before.items()}
+        tasks = [
+            task.model_copy(update={"weight_column": self.columns[task.name]})
+            for task in config.tasks
+        ]
+        self.config = config.model_copy(update={"tasks": tasks})
+
+    def added(self, table: pa.Table, weights_N: np.ndarray | None) -> pa.Table:
+        """Returns the table with the weight columns; None: every row has weight 1."""
+        weights_N = np.ones(table.num_rows) if weights_N is None else weights_N
+        for task, column in self.columns.items():
+            own, values_N = self.before[task], weights_N
+            if own is not None:
+                used_by = f"weight_column of task {task!r}"
+                values_N = weights_N * to_numbers(table, own, "X", used_by)
+            if column not in table.column_names:
+                table = table.append_column(column, pa.array(values_N, from_pandas=True))
+        return table
+
+
+def without_weights(config: RunConfig, before: Mapping[str, str | None]) -> RunConfig:
+    """Returns a config with the weight columns that tasks had before those of `RowWeights`."""
+    tasks = [
+        task.model_copy(update={"weight_column": before.get(task.name, task.weight_column)})
+        for task in config.tasks
+    ]
+    return config.model_copy(update={"tasks": tasks})
+
+
+def training_rows(
+    config: RunConfig,
+    table: pa.Table,
+    validation: pa.Table | None,
+    weights_N: np.ndarray | None,
+    share: Any,
+) -> tuple[RunConfig, Splits, dict[str, str | None]]:
+    """Makes the splits of a run.
+
+    Args:
+        config: Of the run.
+        table: X and y.
+        validation: Rows that choose the best epoch; None: a share of the others.
+        weights_N: Of the table's rows; None: all count alike.
+        share: Of the rows, where validation rows are not given.
+
+    Returns:
+        The config, with weight columns where there are weights; the splits; and the weight columns
+        that tasks had before, where others have taken their place.
+
+    Raises:
+        ValueError: The share is none.
+    """
+    before: dict[str, str | None] = {}
+    if weights_N is not None:
+        weights = RowWeights(config, table.column_names)
+        config, before = weights.config, weights.before
+        table = weights.added(table, weights_N)
+        validation = None if validation is None else weights.added(validation, None)
+    if validation is None:
+        table, validation = _held_out(table, share, config.split_seed)
+    splits = Splits(train=table, validation=validation, test=validation, origin="X")
+    return config, splits, before
+
+
+def _held_out(table: pa.Table, share: Any, seed: int) -> tuple[pa.Table, pa.Table]:
+    """Rows to train on and a share of them, at least one, held out."""
+    if not isinstance(share, int | float) or not 0 < share < 1:
+        raise ValueError(f"validation: expected a share between 0 and 1, got {share!r}")
+    order = np.random.default_rng(seed).permutation(table.num_rows)
+    count = min(max(1, round(table.num_rows * share)), table.num_rows - 1)
+    return table.take(order[count:]), table.take(order[:count])
+
+
+def validation_rows(eval_set: Any, names: list[str]) -> pa.Table | None:
+    """Reads `eval_set`, a list of one pair of X and y; None where there is none.
+
+    Args:
+        eval_set: As given to `fit`.
+        names: The columns of X, for an X that is an array.
+
+    Raises:
+        ValueError: It is no such list.
+    """
+    if eval_set is None:
+        return None
+    pairs = list(eval_set) if isinstance(eval_set, list | tuple) else [None]
+    if len(pairs) != 1 or not isinstance(pairs[0], list | tuple) or len(pairs[0]) != 2:
+        raise ValueError(
+            f"eval_set: expected [(X, y)], one pair whose rows choose the best epoch, got "
+            f"{len(pairs)} item(s) of {type(eval_set).__name__}"
+        )
+    X, y = pairs[0]
+    try:
+        features = feature_rows(X, names=names)
+        return joined(features, label_rows(y, features))
+    except ValueError as error:
+        raise ValueError(f"eval_set: {error}") from None
+
+
+def _free(own: str | None, taken: list[str]) -> str:
+    name = WEIGHT if own is None else f"{WEIGHT} x {own}"
+    while name in taken:
+        name = f"{name}_"
+    return name
+
+
+def one_callback(callbacks: Any) -> Callback | None:
+    """Makes one callback that calls all, and stops where one of them says so.
+
+    Raises:
+        ValueError: One is no function.
+    """
+    given = [callbacks] if callable(callbacks) else list(callbacks or ())
+    for callback in given:
+        if not callable(callback):
+            raise ValueError(
+                f"callbacks: expected functions of epoch and metrics, got {callback!r}"
+            )
+    if not given:
+        return None
+    return lambda epoch, metrics: any([callback(epoch, metrics) is True for callback in given])

@@ -1,0 +1,99 @@
+"""Labels as the caller wrote them: the two values of a binary one, the unit of a regression."""
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from mmoe.config import RunConfig, TaskConfig
+from mmoe.datasets.labels.expressions import evaluate_label
+from mmoe.datasets.labels.formula import columns_of, quote
+from mmoe.datasets.values.arrow import pc
+from mmoe.datasets.values.plain import plain
+from mmoe.metrics.task_kinds import kind_of
+
+
+@dataclass(frozen=True)
+class LabelValues:
+    """The two values of a binary label.
+
+    Attributes:
+        values: In sorted order.
+        positive: The place of the one that the task is the probability of.
+    """
+
+    values: list[Any]
+    positive: int
+
+    @property
+    def classes(self) -> np.ndarray:
+        """Array of both values, sorted, as scikit-learn's `classes_`."""
+        return np.array(self.values)
+
+    def written(self, positive_N: np.ndarray) -> np.ndarray:
+        """Returns the value for each row: the positive one where this is so."""
+        return self.classes[np.where(positive_N, self.positive, 1 - self.positive)]
+
+
+ZERO_ONE = LabelValues([0, 1], 1)
+
+
+def label_values(config: RunConfig, table: pa.Table) -> dict[str, LabelValues]:
+    """Finds the two values of each binary label that is one column of two values.
+
+    Args:
+        config: Says how 0 and 1 are made of it.
+        table: All rows that were fitted to.
+
+    Returns:
+        Task → values; `ZERO_ONE` where it is numbers, or made of several columns or values.
+    """
+    return {
+        task.name: _values(task, table) or ZERO_ONE
+        for task in config.tasks
+        if kind_of(task.kind).is_event
+    }
+
+
+def _values(task: TaskConfig, table: pa.Table) -> LabelValues | None:
+    columns = [task.label] if task.label in table.column_names else columns_of(task.label)
+    if len(columns) != 1:
+        return None
+    found = pc.unique(plain(table[columns[0]]).drop_null())
+    values = sorted(value for value in found.to_pylist() if value == value)
+    if len(values) != 2 or not all(isinstance(v, str | bool | int | float) for v in values):
+        return None
+    if not any(isinstance(value, str | bool) for value in values) and values == [0, 1]:
+        return None  # also where missing ones have made them floats
+    pair = pa.table({columns[0]: pa.array(values, found.type)})
+    made = evaluate_label(task.label, pair, "y", f"task {task.name!r}")
+    outcomes = [] if made.is_text else np.asarray(made.data, np.float64).tolist()
+    return LabelValues(values, outcomes.index(1.0)) if sorted(outcomes) == [0.0, 1.0] else None
+
+
+_NUMBER = r"[-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?"
+
+
+def in_units_of_y(task: TaskConfig, predictions_N: np.ndarray) -> np.ndarray:
+    """Undoes the scale on which a regression is trained: `y / 100`, `log1p(y)`.
+
+    Any other expression is the unit of its own.
+
+    Example:
+        >>> task = TaskConfig(name="ms", label="log1p(ms)", kind="regression")
+        >>> in_units_of_y(task, np.array([0.0, np.log(11)])).round(6).tolist()
+        [0.0, 10.0]
+    """
+    try:
+        names = columns_of(task.label)
+    except ValueError:  # a column whose name is no expression
+        return predictions_N
+    if len(names) != 1:
+        return predictions_N
+    name = re.escape(quote(names[0]))
+    if re.fullmatch(rf"log1p\({name}\)", task.label):
+        return np.expm1(predictions_N)
+    scaled = re.fullmatch(rf"{name} / ({_NUMBER})", task.label)
+    return predictions_N * float(scaled[1]) if scaled else predictions_N

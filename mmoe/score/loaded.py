@@ -1,0 +1,141 @@
+"""`load`: a trained run as one object, which scores whatever form rows come in."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from mmoe.config import DeviceKind, RunConfig, ScoringPrecision
+from mmoe.datasets.features.encoder import FeatureEncoder
+from mmoe.datasets.rows.batch_source import BatchSource
+from mmoe.datasets.rows.frames import as_table, origin_of
+from mmoe.datasets.rows.given_rows import count_rows, is_row_dicts, plain_rows
+from mmoe.datasets.rows.mixed_values import said_of_mixed
+from mmoe.datasets.rows.projection import required_columns
+from mmoe.errors import warn_caller
+from mmoe.predictor import Predictor, load_predictor
+from mmoe.run.directory import RunDirectory
+
+_ROWS_AT_A_TIME = 65_536  # encoded at a time: what a large table needs beside itself
+
+
+def load(
+    run: str | Path | RunDirectory,
+    device: DeviceKind = "auto",
+    *,
+    table_precision: ScoringPrecision | None = None,
+) -> "LoadedRun":
+    """Returns a trained run's best model, ready to score.
+
+    Args:
+        run: The folder that `mmoe train` or an estimator's `save` wrote.
+        device: To score on, whatever the run was trained on; auto: a GPU where there is one.
+        table_precision: int8 or fp16: embeddings in fewer bits; None: as they were trained.
+
+    Raises:
+        ValueError: It is no trained run, or cannot be read; there is no such device or precision.
+
+    Example:
+        >>> import mmoe
+        >>> mmoe.load("runs/mine").predict({"user_id": [7], "price": [1.5]})  # doctest: +SKIP
+        {'pred_click': array([0.31], dtype=float32)}
+    """
+    folder = run if isinstance(run, RunDirectory) else RunDirectory.open(run)
+    return LoadedRun(*load_predictor(folder, device, table_precision=table_precision))
+
+
+class LoadedRun:
+    """A trained model that answers rows in the form in which they come, from any thread.
+
+    Args:
+        predictor: Of `load_predictor`, the layer below: rows in, an array out.
+        encoder: Likewise.
+        config: Likewise.
+
+    Attributes:
+        tasks: Names of the tasks; predictions are called `pred_<task>`.
+        columns: Names of the columns that are read; others may be there.
+    """
+
+    def __init__(self, predictor: Predictor, encoder: FeatureEncoder, config: RunConfig) -> None:
+        self.predictor, self.encoder, self.config = predictor, encoder, config
+        self.tasks = [task.name for task in config.tasks]
+        self.columns = required_columns(config, labels=False)
+        self._told: set[str] = set()  # of which columns it was said that they are read as text
+
+    def predict(self, rows: Any) -> Any:
+        """Returns a column `pred_<task>` for each task, in the form in which the rows came.
+
+        Args:
+            rows: N rows, of any order of columns: a pandas DataFrame (answered with one, its index
+                kept), an Arrow table, batch or reader of batches, a polars DataFrame, a mapping of
+                names to columns (answered with arrays), a list of dicts, each a row (answered with
+                one). Or batches of them: an iterator, or a list of tables; they are answered by an
+                iterator, which reads one batch at a time.
+
+        Returns:
+            Probabilities of binary tasks, values of regressions, float32 [N] each.
+
+        Raises:
+            ValueError: A column is missing or a value does not fit; names it, and the row.
+        """
+        if isinstance(rows, str | PathLike):
+            raise ValueError(
+                f"rows: expected rows in memory, got the path {str(rows)!r}; files are scored by "
+                "`mmoe score`, or mmoe.score.score_files"
+            )
+        if isinstance(rows, pa.RecordBatchReader):
+            schema = pa.schema([(name, pa.float32()) for name in self._names])
+            return pa.RecordBatchReader.from_batches(schema, self._of_batches(rows))
+        if isinstance(rows, Iterator) or _is_list_of_tables(rows):
+            return self._of_batches(rows)
+        return self._like(rows, self._scores(rows))
+
+    @property
+    def _names(self) -> list[str]:
+        return [f"pred_{task}" for task in self.tasks]
+
+    def _of_batches(self, batches: Iterable[Any]) -> Iterator[Any]:
+        for number, batch in enumerate(batches, start=1):
+            yield self._like(batch, self._scores(batch, f"batch {number}"))
+
+    def _scores(self, rows: Any, origin: str | None = None) -> np.ndarray:
+        """Predictions of rows of any kind, [N, tasks]."""
+        rows = plain_rows(rows)
+        mixed: list[str] = []
+        if hasattr(rows, "__len__") and not count_rows(rows):
+            return np.zeros((0, len(self.tasks)), np.float32)
+        table = as_table(rows, lambda _: self.columns, origin=origin, mixed=mixed)
+        new = [name for name in mixed if name not in self._told]
+        if new:
+            self._told.update(new)
+            warn_caller(said_of_mixed(new))
+        starts = range(0, table.num_rows, _ROWS_AT_A_TIME)
+        chunks = (table.slice(start, _ROWS_AT_A_TIME) for start in starts)
+        return np.concatenate([self._encoded(chunk, origin or origin_of(rows)) for chunk in chunks])
+
+    def _encoded(self, table: pa.Table, origin: str) -> np.ndarray:
+        return self.predictor.predict(BatchSource.of_table(table, self.encoder, origin))
+
+    def _like(self, rows: Any, predictions_NT: np.ndarray) -> Any:
+        """The predictions in the form of the rows."""
+        columns = {
+            name: np.ascontiguousarray(predictions_NT[:, t]) for t, name in enumerate(self._names)
+        }
+        if is_row_dicts(rows):
+            return [dict(zip(columns, row, strict=True)) for row in predictions_NT.tolist()]
+        if isinstance(rows, Mapping):
+            return columns
+        if isinstance(rows, pa.RecordBatch):
+            return pa.RecordBatch.from_pydict(columns)
+        library = type(rows).__module__.partition(".")[0]
+        if library == "pandas":
+            return type(rows)(columns, index=rows.index)
+        return type(rows)(columns) if library == "polars" else pa.table(columns)
+
+
+def _is_list_of_tables(rows: Any) -> bool:
+    return isinstance(rows, list | tuple) and bool(rows) and not is_row_dicts(rows)
