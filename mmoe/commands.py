@@ -183,9 +183,7 @@ def evaluate(
 @app.command()
 def score(
     run_dir: RunDir,
-    input_: Annotated[
-        str, typer.Option("--input", help="Parquet, CSV or Arrow: a file, a folder or a glob.")
-    ],
+    input_: Annotated[str, typer.Option("--input", help="A file of rows, a folder or a glob.")],
     output: Annotated[
         Path,
         typer.Option(
@@ -266,9 +264,15 @@ def report(
 
 @app.command()
 def init(
-    data: Annotated[str, typer.Argument(metavar="DATA", help="Parquet, CSV or Arrow with labels.")],
+    data: Annotated[str, typer.Argument(metavar="DATA", help="A log with labels.")],
     label: Annotated[list[str], typer.Option(help="A label column; takes several, and repeats.")],
     out: Annotated[Path, typer.Option(help="The config to write.")] = Path("config.yaml"),
+    columns: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B,C", help="Names of all columns, where CSV files have no header line."
+        ),
+    ] = None,
     import_: Imports = None,
 ) -> None:
     """Look at a log and write a commented config that trains as it is."""
@@ -278,15 +282,17 @@ def init(
     from mmoe.datasets.files.readers import read_table
     from mmoe.datasets.infer.commented_yaml import write_commented_yaml
     from mmoe.datasets.infer.config import infer_config
+    from mmoe.datasets.infer.headerless import rows_to_look_at, with_column_names
     from mmoe.datasets.infer.label_names import separate_labels
     from mmoe.datasets.labels.formula import quote
 
-    table = read_table(data, numbered=True)
+    rows = rows_to_look_at(data, columns)
+    table = read_table(rows, numbered=True)
     label = separate_labels(label, table.column_names, data)
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", Path(data).name.split(".")[0]).strip("-") or "run"
     name = name if name[0].isalpha() else f"run-{name}"
     config, reasons = infer_config(table, label, name=name, path=data, origin=data)
-    config = with_imports(config, import_)
+    config = with_imports(with_column_names(config, rows), import_)
     write_commented_yaml(out, config, reasons)
     _say(f"{out}: {len(config.features)} features, {len(config.tasks)} tasks")
     as_given = {*label, *map(quote, label)}

@@ -6,8 +6,9 @@ from pathlib import Path
 
 # Written aside by a process before the move to its name
 _ASIDE = r"\.\d+\.tmp"
-_NAMES = "warm_start|data|columns|plan|history|curves|metrics|index|state|table"
-_JSON = rf"(?:config\.yaml|(?:{_NAMES})\.json)"
+# What lies in the run's folder itself before there is a checkpoint
+_EARLY = "warm_start|data|columns|plan|mlflow|history"
+_JSON = rf"(?:config\.yaml|(?:{_EARLY}|curves|metrics|index|state|table)\.json)"
 _OF_MANY = r"(?:(?:backtest|compare|baseline|tune)\.json|best\.yaml)"
 _TENSORS = r"(?:model|training)(?:-\d{5}-of-\d{5})?\.safetensors"
 
@@ -20,8 +21,7 @@ PROFILE_FILE = re.compile(rf"trace\.json|table\.(?:json|txt)|\.table\.(?:json|tx
 STRAY_PROFILE = re.compile(r"\.profile\.\d+(?:-earlier)?\.tmp")
 VOCABULARY_FILE = re.compile(r"encoder\.json(?:\.tmp)?|\d{3}-.*\.(?:parquet|tmp)")
 EVENT_FILE = re.compile(r"events\.out\.tfevents\..*")
-# What lies in the run's folder itself before there is a checkpoint
-EARLY_FILE = re.compile(r"config\.yaml|(?:warm_start|data|columns|plan|history)\.json")
+EARLY_FILE = re.compile(rf"config\.yaml|(?:{_EARLY})\.json")
 
 
 def remove_files(folder: Path, own: re.Pattern[str]) -> None:
