@@ -25,8 +25,8 @@ from mmoe.datasets.files.resolve import resolve_files
 from mmoe.datasets.rows.encoded import EncodedData
 from mmoe.datasets.rows.locations import missing_column
 from mmoe.datasets.rows.projection import required_columns
-from mmoe.datasets.rows.unseen_ids import UnseenIds
 from mmoe.datasets.rows.sources import with_names
+from mmoe.datasets.rows.unseen_ids import UnseenIds
 from mmoe.datasets.values.arrow import check_room
 from mmoe.datasets.values.plain import is_text, plain_type
 from mmoe.embeddings import memory_of_tables
