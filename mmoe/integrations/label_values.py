@@ -58,8 +58,11 @@ def label_values(config: RunConfig, table: pa.Table) -> dict[str, LabelValues]:
 
 
 def _values(task: TaskConfig, table: pa.Table) -> LabelValues | None:
-    columns = [task.label] if task.label in table.column_names else columns_of(task.label)
-    if len(columns) != 1:
+    try:
+        columns = [task.label] if task.label in table.column_names else columns_of(task.label)
+    except ValueError:  # training says so, and names the task
+        return None
+    if len(columns) != 1 or columns[0] not in table.column_names:
         return None
     found = pc.unique(plain(table[columns[0]]).drop_null())
     values = sorted(value for value in found.to_pylist() if value == value)

@@ -371,7 +371,8 @@ class MultiTaskRanker(BaseEstimator):
     def __getstate__(self) -> dict[str, Any]:
         """With the files of the run, which may be in a temporary folder; without the model."""
         state = dict(cast(dict[str, Any], super().__getstate__()))
-        if state.pop("_model", None) is not None:
+        state.pop("_model", None)
+        if "run_directory_" in state:
             state["_files"] = pack_files(Path(state["run_directory_"]))
         return state
 
@@ -384,6 +385,8 @@ class MultiTaskRanker(BaseEstimator):
             self.run_directory_ = self._temporary_folder()
             unpack_files(files, self.run_directory_)
             self._model = HeldModel(self.run_directory_)
+            if not hasattr(self, "_stored"):  # pickled before there was such a thing
+                self._stored = StoredFit.read(RunDirectory.open(self.run_directory_))
 
 
 def _warn_of_mixed(columns: Sequence[str]) -> None:
