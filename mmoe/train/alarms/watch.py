@@ -16,7 +16,7 @@ from mmoe.alarms import (
     tasks_outdone,
 )
 from mmoe.config import RunConfig
-from mmoe.config.gates import LearnedGateConfig, StaticGateConfig
+from mmoe.config.gates import DSelectKGateConfig, LearnedGateConfig, StaticGateConfig
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.rows.encoded import EncodedData, EncodedFeatures, EncodedLabels
 from mmoe.parallel import from_all
@@ -137,10 +137,10 @@ class Watch:
         return [*found, *self._of_gates(predictor)]
 
     def _of_gates(self, predictor: Predictor) -> Sequence[Alarm]:
-        """None where gates are blind: those are meant to be the same for every row."""
+        """None where gates are to be the same for every row, or to settle on few experts."""
         gate = self.config.model.gate if self.config.model.has_gates else None
-        blind = isinstance(gate, StaticGateConfig) or not getattr(gate, "per_sample", True)
-        if not isinstance(gate, LearnedGateConfig) or blind:
+        settles = isinstance(gate, StaticGateConfig | DSelectKGateConfig)
+        if not isinstance(gate, LearnedGateConfig) or settles:
             return []
         constant = [] if self.glance is None else constant_experts(predictor, self.glance)
         return gate_alarms(self.gates.summary(), constant)
