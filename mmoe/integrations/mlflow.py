@@ -131,7 +131,7 @@ def _rows(config: RunConfig, example: Any) -> pd.DataFrame:
     for column in columns:
         if column not in frame.columns:
             raise ValueError(missing_column(column, frame.columns, "input_example"))
-    return frame[columns]
+    return frame.loc[:, columns]
 
 
 def _signature(mlflow: Any, config: RunConfig, rows: pd.DataFrame | None) -> Any:
