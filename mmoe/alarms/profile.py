@@ -15,10 +15,13 @@ from mmoe.config.json_files import Count, Number, Share, Stored
 # and a file of some 10 kB a column
 _BINS = 32
 _IDS = 256
+# Over all columns, where these are many: then the file stays within some megabytes
+_ALL_IDS = 16_384
 # Rows of the base rate added to each bin's: a rate of few rows says little
 _SMOOTHING = 20.0
 
 FORMAT = 1
+_LARGEST = 1e100  # that a `Number` may be
 _Id = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 
 
@@ -94,6 +97,7 @@ class StoredColumn(Stored):
         labels_NT: np.ndarray,
         observed_NT: np.ndarray,
         events: Mapping[str, int],
+        most_ids: int = _IDS,
     ) -> "StoredColumn":
         """Counts a column of training rows.
 
@@ -102,17 +106,18 @@ class StoredColumn(Stored):
             labels_NT: Their labels.
             observed_NT: Where these are.
             events: Name of each task whose labels are 0 and 1 → its place.
+            most_ids: That have bins of their own.
         """
         present = column.items[~column.missing]
         edges, ids, median = [], [], None
         if column.kind == "number":
             edges = _edges(present)
             raw = column.unscale(np.median(present, keepdims=True)) if len(present) else [np.nan]
-            median = float(raw[0]) if np.isfinite(raw[0]) else None
+            median = float(raw[0]) if abs(float(raw[0])) < _LARGEST else None
             bins = len(edges) + 2
         else:
             values, counts = np.unique(present[present > 1], return_counts=True)
-            ids = values[np.argsort(-counts, kind="stable")[:_IDS]].tolist()
+            ids = values[np.argsort(-counts, kind="stable")[:most_ids]].tolist()
             bins = len(ids) + 2
         empty = cls(kind=column.kind, edges=edges, ids=ids, counts=[0] * bins)
         codes_V = empty.codes(column)
@@ -178,7 +183,11 @@ class TrainingColumns:
         alarms: Sequence[Alarm] = (),
     ) -> "TrainingColumns":
         """Counts columns of training rows; arguments as of `StoredColumn.of`."""
-        stored = {c.name: StoredColumn.of(c, labels_NT, observed_NT, events) for c in columns}
+        columns = list(columns)
+        most_ids = min(_IDS, max(_BINS, _ALL_IDS // max(len(columns), 1)))
+        stored = {
+            c.name: StoredColumn.of(c, labels_NT, observed_NT, events, most_ids) for c in columns
+        }
         return cls(rows=len(labels_NT), judged_by=judged_by, columns=stored, alarms=alarms)
 
     def as_dict(self) -> dict[str, Any]:

@@ -310,6 +310,15 @@ def test_gates_that_see_one_expert_or_few_rows_are_left_alone():
     assert gate_alarms([gates([[1.0, 0.0]], [0.0], samples=120)]) == []
 
 
+def test_what_is_kept_of_many_columns_is_small():
+    values = np.arange(2_000) % 400 + 2
+    assert len(learnt([ids("c", values)]).columns["c"].ids) == 256
+    many = learnt([ids(f"c{n}", values) for n in range(300)])
+    assert {len(column.ids) for column in many.columns.values()} == {54}
+    huge = learnt([number("x", np.arange(2_000), unscale=lambda x: np.float64(x) * 1e200)])
+    assert huge.columns["x"].median is None, "no number that the file may hold"
+
+
 def test_many_alarms_are_some_lines():
     alarms = [
         Alarm(kind="drift", about=f"c{n}", finding="it differs", mend="mend") for n in range(12)
