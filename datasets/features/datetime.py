@@ -57,7 +57,7 @@ class DatetimeCodec(Codec[DatetimeFeature]):
 
     content = "parts of moments"
     # How files say it; new parts are new inputs, told by name
-    free = Codec.free | {"unit", "parts", "cyclic"}
+    free = Codec.free | {"unit", "format", "missing_values", "parts", "cyclic"}
 
     @property
     def dense_names(self) -> list[str]:
