@@ -91,9 +91,12 @@ def _feature(feature: FeatureConfig, reasons: Reasons) -> str:
 def _left_out(reasons: Reasons) -> list[str]:
     if not reasons.left_out:
         return []
-    return ["  # left out:"] + [
-        f"  #   {_one_line(column)}: {_one_line(reason)}" for column, reason in reasons.left_out
-    ]
+    lines = ["  # left out:"]
+    for column, reason in reasons.left_out:
+        lines.append(f"  #   {_one_line(column)}: {_one_line(reason)}")
+        offered = reasons.offered.get(column, [])
+        lines += [f"  #   {_feature(feature, reasons).strip()}" for feature in offered]
+    return lines
 
 
 def _changed(section: BaseModel) -> dict[str, Any]:

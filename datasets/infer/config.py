@@ -20,11 +20,13 @@ from mmoe.config import (
     TowerConfig,
     TrainingConfig,
 )
+from mmoe.datasets.infer.guess_datetimes import datetime_keys, offered_features
 from mmoe.datasets.infer.guess_features import group_column, guess_feature
 from mmoe.datasets.infer.guess_tasks import GuessedTask, consequence_notes, guess_task
 from mmoe.datasets.infer.guess_time import guess_time, time_like
 from mmoe.datasets.infer.leaks import sample_rows, too_good
-from mmoe.datasets.infer.profile import ColumnProfile, profile_column
+from mmoe.datasets.infer.profile import ColumnProfile
+from mmoe.datasets.infer.read_column import read_column
 from mmoe.datasets.rows.locations import distinct_names, visible_columns
 from mmoe.datasets.rows.splits import assign_splits
 from mmoe.metrics.task_kinds import first_of
@@ -42,6 +44,7 @@ class Reasons:
         features: Feature name → reason.
         tasks: Task name → reasons.
         left_out: Column and reason, in the file's order.
+        offered: Column that is left out → features of which it may become one.
         sizes: Of the model's and batches' sizes.
         consequences: Task name → the task it is a consequence of.
     """
@@ -51,6 +54,7 @@ class Reasons:
     features: dict[str, str] = field(default_factory=dict)
     tasks: dict[str, list[str]] = field(default_factory=dict)
     left_out: list[tuple[str, str]] = field(default_factory=list)
+    offered: dict[str, list[FeatureConfig]] = field(default_factory=dict)
     sizes: str = ""
     consequences: dict[str, str] = field(default_factory=dict)
 
@@ -62,15 +66,17 @@ def infer_config(
     name: str = "run",
     path: str | Path | None = None,
     origin: str = "data",
+    rows: int | None = None,
 ) -> tuple[RunConfig, Reasons]:
     """Infers a config that trains as it is, from a look at every column.
 
     Args:
-        table: All rows; the labels and everything else.
+        table: All rows, or a sample of them; the labels and everything else.
         labels: Label columns, or expressions over columns; one task each, in this order.
         name: Of the run.
         path: `data.path` of the config.
         origin: What the user calls the data; starts error messages.
+        rows: How many there are, where the table is a sample of them.
 
     Returns:
         The config, and for each of its lines the reason.
@@ -91,11 +97,12 @@ def infer_config(
         raise ValueError(f"{origin}: columns without a name, or with one name; rename them")
     if not labels:
         raise ValueError("labels: expected at least one label column, got none")
+    rows = table.num_rows if rows is None else rows
     names = _Names()
     tasks = [guess_task(table, label, names.task(label), origin) for label in labels]
     used = {column for task in tasks for column in task.columns}
     profiles = [
-        profile_column(column, table[column])
+        read_column(column, table[column])
         for column in visible_columns(table)
         if column not in used
     ]
@@ -117,10 +124,11 @@ def infer_config(
         data=data,
         features=features,
         tasks=[task.task for task in tasks],
-        model=_model(table.num_rows),
-        training=_training(table.num_rows, [task.task for task in tasks]),
+        model=_model(rows),
+        training=_training(rows, [task.task for task in tasks]),
     )
-    reasons.sizes = f"sizes for {table.num_rows} rows"
+    about = "about " if rows > table.num_rows else ""
+    reasons.sizes = f"sizes for {about}{rows} rows"
     return config, reasons
 
 
@@ -174,7 +182,7 @@ def _choose_split(
     complaint = ""
     if found:
         profile, why = found
-        split = SplitConfig(by="time", column=profile.name)
+        split = SplitConfig(by="time", column=profile.name, format=profile.keys.get("format"))
         try:
             split_N = assign_splits(table, split, 1, origin)
             lacking = _one_class(tasks, split_N == 0)
@@ -242,6 +250,8 @@ def _leave_out(
         ) or (_useless(profile) or too_good(table, tasks, samples, profile))
         if reason:
             reasons.left_out.append((profile.name, reason))
+            offered = offered_features(profile, _Names().feature(profile.name))
+            reasons.offered[profile.name] = offered
         else:
             kept.append(profile)
     return kept
@@ -254,9 +264,11 @@ def _useless(profile: ColumnProfile) -> str | None:
         return "neither numbers, text, dates nor lists of them"
     if profile.nature != "list" and profile.distinct <= 1 and not profile.missing:
         return "the same value in every row"
+    if profile.no_input:
+        return profile.no_input
     if profile.unique_per_row:
         return "its value is different in every row"
-    if profile.nature == "datetime" or time_like(profile):
+    if (profile.nature == "datetime" or time_like(profile)) and datetime_keys(profile) is None:
         return (
             "a moment in time, which does not come again; kind: datetime takes its hour and weekday"
         )

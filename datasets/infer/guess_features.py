@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from mmoe.config import CategoricalFeature, FeatureConfig, ListFeature, NumericFeature
+from mmoe.datasets.infer.guess_datetimes import datetime_feature
+from mmoe.datasets.infer.list_forms import shown
 from mmoe.datasets.infer.profile import ColumnProfile
 
 _FEW = 20  # integers of so few values are treated as names
@@ -41,10 +43,13 @@ class GuessedFeature:
 def guess_feature(profile: ColumnProfile, name: str) -> GuessedFeature:
     """Guesses the feature that a column becomes; columns to leave out are sorted out before."""
     column = None if name == profile.name else profile.name
+    if (datetime := datetime_feature(profile, name)) is not None:
+        return GuessedFeature(*datetime)
     if profile.nature == "list" or profile.separator:
-        separator = profile.separator or "|"
-        feature = ListFeature(name=name, column=column, separator=separator)
-        kind = f"text with {separator!r} between items" if profile.separator else "a list column"
+        feature = ListFeature(name=name, column=column, **profile.keys)
+        kind = profile.said or "a list column"
+        if profile.separator:
+            kind = f"text with {shown(profile.separator)} between items"
         return GuessedFeature(feature, kind + _missing(profile))
     if _is_categorical(profile):
         return _categorical(profile, name, column)
@@ -111,7 +116,8 @@ def _numeric(profile: ColumnProfile, name: str, column: str | None) -> GuessedFe
     span = f"{np.nanmin(numbers_N):g} to {np.nanmax(numbers_N):g}"
     reason = f"{profile.distinct} different {kind}, {span}"
     reason += "; long tail: its logarithm" if log else ""
-    feature = NumericFeature(name=name, column=column, log=log, buckets=buckets)
+    reason += f"; {profile.said}" if profile.said else ""
+    feature = NumericFeature(name=name, column=column, log=log, buckets=buckets, **profile.keys)
     return GuessedFeature(feature, reason + _missing(profile))
 
 

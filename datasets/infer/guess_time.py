@@ -37,6 +37,7 @@ def guess_time(profiles: list[ColumnProfile]) -> tuple[ColumnProfile, TimeLike] 
         (_rank(profile, reason), profile, reason)
         for profile in profiles
         if (reason := time_like(profile)) and profile.distinct >= 3 and not profile.missing
+        if not profile.no_input
         if not _OTHER_DATE.search(profile.name.lower())
     ]
     if not found:
