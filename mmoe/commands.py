@@ -325,15 +325,19 @@ def init(
     if out.exists():
         raise ValueError(f"--out {out}: exists already; remove it or choose another name")
     import_modules(import_ or [])
-    from mmoe.datasets.files.readers import read_table
+    from mmoe.datasets.files.sampling import sample_table
     from mmoe.datasets.infer.commented_yaml import write_commented_yaml
     from mmoe.datasets.infer.config import infer_config
     from mmoe.datasets.labels.formula import quote
 
-    table = read_table(data, numbered=True)
+    sample = sample_table(data)
+    if sample.note:
+        _say(f"{data}: {sample.note}")
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", Path(data).name.split(".")[0]).strip("-") or "run"
     name = name if name[0].isalpha() else f"run-{name}"
-    config, reasons = infer_config(table, label, name=name, path=data, origin=data)
+    config, reasons = infer_config(
+        sample.table, label, name=name, path=data, origin=data, rows=sample.rows
+    )
     config = with_imports(config, import_)
     write_commented_yaml(out, config, reasons)
     _say(f"{out}: {len(config.features)} features, {len(config.tasks)} tasks")
