@@ -29,7 +29,11 @@ def parse_format(values: pa.ChunkedArray, form: str) -> pa.ChunkedArray:
         >>> parse_format(cells, "%d.%m.%Y").to_pylist()
         [86400000000, None, None]
     """
-    coded = values.combine_chunks().dictionary_encode()  # each text once: days come back
+    cells = values.combine_chunks()
+    micros = _of_digits(cells, form) if not cells.null_count else None
+    if micros is not None:
+        return pa.chunked_array([micros])
+    coded = cells.dictionary_encode()  # each text once: days come back
     micros = _of_digits(coded.dictionary, form)
     if micros is not None:
         return pa.chunked_array([micros.take(coded.indices)])
