@@ -26,7 +26,7 @@ from mmoe.datasets.infer.guess_tasks import GuessedTask, consequence_notes, gues
 from mmoe.datasets.infer.guess_time import guess_time, time_like
 from mmoe.datasets.infer.leaks import sample_rows, too_good
 from mmoe.datasets.infer.profile import ColumnProfile
-from mmoe.datasets.infer.read_column import read_column
+from mmoe.datasets.infer.reading.column import read_column
 from mmoe.datasets.rows.locations import distinct_names, visible_columns
 from mmoe.datasets.rows.splits import assign_splits
 from mmoe.metrics.task_kinds import first_of

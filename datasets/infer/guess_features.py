@@ -7,8 +7,8 @@ import numpy as np
 
 from mmoe.config import CategoricalFeature, FeatureConfig, ListFeature, NumericFeature
 from mmoe.datasets.infer.guess_datetimes import datetime_feature
-from mmoe.datasets.infer.list_forms import shown
 from mmoe.datasets.infer.profile import ColumnProfile
+from mmoe.datasets.infer.reading.lists import shown
 
 _FEW = 20  # integers of so few values are treated as names
 _MANY = 1_000_000  # more ids than this are hashed, so that the table does not grow with the data

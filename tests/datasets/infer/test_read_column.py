@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 
 from mmoe.datasets.infer.config import infer_config
-from mmoe.datasets.infer.read_column import read_column
-from mmoe.datasets.infer.sentinels import sentinels
+from mmoe.datasets.infer.reading.column import read_column
+from mmoe.datasets.infer.reading.sentinels import sentinels
 
 ROWS = 400
 RNG = np.random.default_rng(0)

@@ -10,17 +10,17 @@ import numpy as np
 import pyarrow as pa
 
 from mmoe.config import DatetimeFeature, NumericFeature
-from mmoe.datasets.infer import list_forms
-from mmoe.datasets.infer.date_forms import datetime_formats, look_like_dates
-from mmoe.datasets.infer.number_forms import (
+from mmoe.datasets.infer.profile import ColumnProfile, is_iso, of_numbers, profile_column
+from mmoe.datasets.infer.reading import lists
+from mmoe.datasets.infer.reading.datetimes import datetime_formats, look_like_dates
+from mmoe.datasets.infer.reading.numbers import (
     missing_words,
     mostly_words,
     number_keys,
     plain_numbers,
     stray_words,
 )
-from mmoe.datasets.infer.profile import ColumnProfile, is_iso, of_numbers, profile_column
-from mmoe.datasets.infer.sentinels import sentinels
+from mmoe.datasets.infer.reading.sentinels import sentinels
 from mmoe.datasets.values.arrow import pc
 from mmoe.datasets.values.datetimes import local_datetimes
 from mmoe.datasets.values.parse_datetimes import present_text
@@ -148,21 +148,21 @@ def _of_lists(
     name: str, column: pa.ChunkedArray, present: pa.ChunkedArray, distinct: int
 ) -> ColumnProfile:
     profile = profile_column(name, column)
-    rows = list_forms.sampled(present)
-    brackets = list_forms.in_brackets(rows)
+    rows = lists.sampled(present)
+    brackets = lists.in_brackets(rows)
     if brackets == "lists":
         keys = {"format": "json"}
         return _replaced(profile, nature="list", keys=keys, said="lists in brackets, in text")
     if brackets == "nested":
         return _left_out(name, column, "objects, or lists of lists, in text; flatten them")
-    if brackets == "fractions" or list_forms.vector_separator(rows) is not None:
+    if brackets == "fractions" or lists.vector_separator(rows) is not None:
         why = "vectors in text, whose fractions are no ids; store them as lists of numbers"
         return _left_out(name, column, why)
-    separator = list_forms.separator_of(rows)
+    separator = lists.separator_of(rows)
     if separator is not None:
         keys = {"separator": separator} if separator != "|" else {}
         return _replaced(profile, separator=separator, keys=keys)
-    why = list_forms.free_text(rows, len(present), distinct)
+    why = lists.free_text(rows, len(present), distinct)
     return _replaced(profile, no_input=why)
 
 
