@@ -24,6 +24,9 @@ _WEIGHT_OF_LABELS = 7.0
 _MOST_UNSURE = 2.5
 LARGE_ID = 2**31
 _FEW = 20  # values, each of which may have a bucket or a row of its own: ids and numbers are alike
+_NAMES = {-1: -4.0, 0: 0.0, 1: 2.0, 2: 3.5}
+_FAMILY = 2.0
+_AGREE = 0.85  # share of a family that is of one kind
 _ENOUGH = 50  # values that make a line of themselves
 _WORDS = {
     "labels": "the little that the label says",
@@ -89,7 +92,7 @@ def decide(facts: Mapping[str, Facts]) -> dict[str, Verdict]:
 
 def _scores(facts: Facts) -> dict[str, float]:
     """Reasons, above 0 for ids."""
-    scores = {"labels": _of_labels(facts.evidence), "name": (0.0, 2.0, -4.0)[hint(facts.name)]}
+    scores = {"labels": _of_labels(facts.evidence), "name": _NAMES[hint(facts.name)]}
     if facts.shape is not None:
         scores["shape"] = _of_shape(facts.shape)
     if facts.distinct <= _FEW:
@@ -133,18 +136,22 @@ def _of_shape(shape: Shape) -> float:
         # equally often. Where there are more numbers between the ends than rows, and values do not
         # come back, ids could not be learned either
         return 0.7 if shape.density > 0.5 else -0.7
-    if shape.from_start and shape.hard_end and shape.distinct >= 100:
-        return 0.5  # ids numbered by how often they come, or a count that is cut off
+    if shape.cut_off:
+        return 0.7
     return -2.0 * min(1.0, shape.distinct / _ENOUGH)
 
 
 def _of_family(others: list[dict[str, float]]) -> float:
-    """What the labels and shapes of C1, …, C20 say together; nothing where they contradict."""
-    own = [score["labels"] + score.get("shape", 0.0) for score in others]
-    labels = [score["labels"] for score in others]
-    if max(labels) >= _WEIGHT_OF_LABELS and min(labels) <= -_WEIGHT_OF_LABELS:
+    """What the labels and shapes of C1, …, C20 say together; nothing where they contradict.
+
+    c0 to c9 may be anything: only where nearly all are of one kind is the next one likely so.
+    """
+    own = np.array([score["labels"] + score.get("shape", 0.0) for score in others])
+    clear = own[np.abs(own) >= 1]
+    if len(clear) < 3:
         return 0.0
-    return float(np.clip(np.mean(own), -3.0, 3.0))
+    ids = float((clear > 0).mean())
+    return _FAMILY * (float(ids >= _AGREE) - float(ids <= 1 - _AGREE))
 
 
 def _verdict(facts: Facts, scores: dict[str, float]) -> Verdict:

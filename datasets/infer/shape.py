@@ -33,7 +33,8 @@ class Shape:
             with σ = 1, 1.3 to 4 for Zipf's law in any order; 1.00 to 1.05 for ages, counts, cents
             and rounded salaries (50,000 invented rows each).
         clumped: Whether that is more than chance.
-        hard_end: Whether the values near the upper end come again and again, without gaps.
+        cut_off: Whether the values near the upper end still come often, without gaps, and then no
+            more: a quantity's tail fades away, ids numbered by how often they come just end.
     """
 
     distinct: int
@@ -46,7 +47,7 @@ class Shape:
     flat: bool
     clumping: float
     clumped: bool
-    hard_end: bool
+    cut_off: bool
 
 
 def shape_of(values_V: np.ndarray, counts_V: np.ndarray, lowest: float) -> Shape:
@@ -77,10 +78,14 @@ def shape_of(values_V: np.ndarray, counts_V: np.ndarray, lowest: float) -> Shape
         < 0.03 + 2 / np.sqrt(rows),
         clumping=clumping,
         clumped=clumped,
-        hard_end=bool(
-            top_V.sum() >= 0.8 * (span - np.ceil(_TOP * (span - 1))) and counts_V[top_V].mean() >= 3
-        ),
+        cut_off=_cut_off(counts_V[top_V], span - np.ceil(_TOP * (span - 1)), rows / len(values_V)),
     )
+
+
+def _cut_off(top_V: np.ndarray, places: float, mean: float) -> bool:
+    """By the median, for where numbers are clipped many are at the end itself."""
+    usual = float(np.median(top_V)) if len(top_V) else 0.0
+    return len(top_V) >= 0.8 * places and usual >= 3 and 0.15 * mean < usual < 0.9 * mean
 
 
 def _unevenness(per_tenth: np.ndarray, span: float) -> float:
