@@ -18,6 +18,7 @@ from mmoe.config import (
 )
 from mmoe.datasets.infer.choose_split import choose_split
 from mmoe.datasets.infer.coded import draw
+from mmoe.datasets.infer.drift import flattered
 from mmoe.datasets.infer.guess_features import group_column
 from mmoe.datasets.infer.guess_tasks import consequence_notes, guess_task
 from mmoe.datasets.infer.inputs import Inputs
@@ -25,6 +26,7 @@ from mmoe.datasets.infer.profile import profile_column
 from mmoe.datasets.infer.told import Told
 from mmoe.datasets.infer.unique_names import Names
 from mmoe.datasets.rows.locations import distinct_names, visible_columns
+from mmoe.datasets.values.columns import to_times
 from mmoe.metrics.task_kinds import first_of
 
 
@@ -131,8 +133,12 @@ def infer_config(
         model=_model(table.num_rows),
         training=_training(table.num_rows, [task.task for task in tasks]),
     )
+    flattery = ""
+    if chosen.config.by == "time" and chosen.time_column:
+        times_N = to_times(table, chosen.time_column, origin)[inputs.sample.rows_S]
+        flattery = flattered(inputs.coded, inputs.numbers, inputs.sample, times_N)
     reasons = Reasons(
-        split=chosen.reason,
+        split="; ".join(filter(None, (chosen.reason, flattery))),
         group="who the rows belong to, for GAUC" if group else "",
         features=inputs.reasons,
         tasks={task.task.name: task.reasons for task in tasks},

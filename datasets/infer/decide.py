@@ -34,6 +34,7 @@ _WORDS = {
     "shape": "how its values come",
     "few values": "being few",
     "key": "what else follows from it",
+    "quantity": "its name or values, though single ones foretell as ids do",
     "its family": "columns named alike",
 }
 _DOUBT = 1.5  # reasons of less than this leave a column unsure
@@ -90,6 +91,12 @@ def decide(facts: Mapping[str, Facts]) -> dict[str, Verdict]:
     return verdicts
 
 
+def _is_quantity(facts: Facts) -> bool:
+    """Whether name or values can be nothing else, whatever the labels say."""
+    line = facts.shape is not None and (facts.shape.negative or facts.shape.rounded)
+    return line or hint(facts.name) < 0
+
+
 def _scores(facts: Facts) -> dict[str, float]:
     """Reasons, above 0 for ids."""
     scores = {"labels": _of_labels(facts.evidence), "name": _NAMES[hint(facts.name)]}
@@ -125,7 +132,7 @@ def _favours_ids(evidence: Evidence) -> bool:
 
 
 def _of_shape(shape: Shape) -> float:
-    if shape.negative:
+    if shape.negative or shape.rounded:
         return -4.0
     if shape.largest >= LARGE_ID:
         return 6.0
@@ -156,6 +163,10 @@ def _of_family(others: list[dict[str, float]]) -> float:
 
 def _verdict(facts: Facts, scores: dict[str, float]) -> Verdict:
     total = sum(scores.values())
+    if total > 0 and _is_quantity(facts):
+        # Its values foretell more than their neighbours do (round sums, 40 hours a week), but they
+        # are sums and hours: they get buckets of their own, or ids beside the number
+        return Verdict(kind="number", why=_WORDS["quantity"])
     kind: Literal["ids", "number"] = "ids" if total > 0 else "number"
     measured = _measured(facts.evidence) and (scores["labels"] > 0) == (total > 0)
     weights = {name: score for name, score in scores.items() if (score > 0) == (total > 0)}

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 # Neighbours are looked for at these distances as well: people round to fives, tens and thousands
-_LAGS = (1, 2, 5, 7, 10, 12, 100, 1000, 10_000)
+_LAGS = (1, 2, 5, 7, 10, 12, 50, 100, 500, 1000, 5000, 10_000)
+_NEXT = 2  # the first lags, at which only what is not rounded has neighbours
 _CLUMPED = 1.4  # of clumping: steep counts and sorted popularity have up to 1.3
 _TENTHS = 10
 _TOP = 0.95  # of the way to the largest value
@@ -33,6 +34,7 @@ class Shape:
             with σ = 1, 1.3 to 4 for Zipf's law in any order; 1.00 to 1.05 for ages, counts, cents
             and rounded salaries (50,000 invented rows each).
         clumped: Whether that is more than chance.
+        rounded: Whether it would be, but for neighbours tens, hundreds or thousands away.
         cut_off: Whether the values near the upper end still come often, without gaps, and then no
             more: a quantity's tail fades away, ids numbered by how often they come just end.
     """
@@ -47,6 +49,7 @@ class Shape:
     flat: bool
     clumping: float
     clumped: bool
+    rounded: bool
     cut_off: bool
 
 
@@ -65,7 +68,8 @@ def shape_of(values_V: np.ndarray, counts_V: np.ndarray, lowest: float) -> Shape
     tenths = np.minimum(units_V * _TENTHS / span, _TENTHS - 1).astype(np.int64)
     rows = float(counts_V.sum())
     top_V = units_V >= _TOP * (span - 1)
-    clumping, clumped = _clumping(units_V, counts_V.astype(np.float64))
+    same, next_to, near = _pairs(units_V, counts_V.astype(np.float64))
+    clumped = _more(same, near)
     return Shape(
         distinct=len(values_V),
         rows=int(rows),
@@ -76,8 +80,9 @@ def shape_of(values_V: np.ndarray, counts_V: np.ndarray, lowest: float) -> Shape
         uneven=_unevenness(np.bincount(tenths, minlength=_TENTHS), span),
         flat=_unevenness(np.bincount(tenths, weights=counts_V, minlength=_TENTHS), span)
         < 0.03 + 2 / np.sqrt(rows),
-        clumping=clumping,
+        clumping=(same + 1) / (near + 1),
         clumped=clumped,
+        rounded=not clumped and near > 3 * next_to and _more(same, next_to),
         cut_off=_cut_off(counts_V[top_V], span - np.ceil(_TOP * (span - 1)), rows / len(values_V)),
     )
 
@@ -96,19 +101,23 @@ def _unevenness(per_tenth: np.ndarray, span: float) -> float:
     return float(np.abs(per_tenth / per_tenth.sum() - np.diff(ends) / span).sum() / 2)
 
 
-def _clumping(units_V: np.ndarray, counts_V: np.ndarray) -> tuple[float, bool]:
+def _pairs(units_V: np.ndarray, counts_V: np.ndarray) -> tuple[float, float, float]:
+    """Pairs of rows of one value, of the next ones, and of those at the lag that has most."""
     same = float((counts_V * (counts_V - 1)).sum())
-    near = 0.0
     span = units_V[-1] + 1
+    found = [0.0]
     for lag in _LAGS:
         if lag > span / 6:
             break
         at = np.minimum(np.searchsorted(units_V, units_V + lag), len(units_V) - 1)
         there_V = units_V[at] == units_V + lag
         pairs = float((counts_V * counts_V[at])[there_V].sum())
-        near = max(near, pairs * span / (span - lag))
-    chance = 4 * np.sqrt(same + near) + 10
-    return (same + 1) / (near + 1), same > _CLUMPED * near + chance
+        found.append(pairs * span / (span - lag))
+    return same, max(found[: _NEXT + 1]), max(found)
+
+
+def _more(same: float, near: float) -> bool:
+    return same > _CLUMPED * near + 4 * np.sqrt(same + near) + 10
 
 
 def whole(values_V: np.ndarray) -> bool:
