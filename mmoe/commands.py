@@ -11,11 +11,14 @@ import typer
 from mmoe import __version__
 from mmoe.command_config import config_of_command, own_config, with_imports
 from mmoe.command_options import (
+    Categorical,
     ChangedData,
     Device,
+    Drop,
     Imports,
     InPrecision,
     NewExperts,
+    Numeric,
     OnDevice,
     Quiet,
     RunDir,
@@ -319,27 +322,37 @@ def init(
     data: Annotated[str, typer.Argument(metavar="DATA", help="Parquet, CSV or Arrow with labels.")],
     label: Annotated[list[str], typer.Option(help="A label column; takes several, and repeats.")],
     out: Annotated[Path, typer.Option(help="The config to write.")] = Path("config.yaml"),
+    categorical: Categorical = None,
+    numeric: Numeric = None,
+    drop: Drop = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace an existing config.")
+    ] = False,
     import_: Imports = None,
 ) -> None:
     """Look at a log and write a commented config that trains as it is."""
-    if out.exists():
-        raise ValueError(f"--out {out}: exists already; remove it or choose another name")
+    if out.exists() and not overwrite:
+        raise ValueError(
+            f"--out {out}: exists already; add --overwrite to replace it, or choose another name"
+        )
     import_modules(import_ or [])
     from mmoe.datasets.files.sampling import sample_table
     from mmoe.datasets.infer.commented_yaml import write_commented_yaml
     from mmoe.datasets.infer.config import infer_config
+    from mmoe.datasets.infer.told import Told
     from mmoe.datasets.labels.formula import quote
+    from mmoe.datasets.rows.locations import visible_columns
 
     sample = sample_table(data)
     if sample.note:
         _say(f"{data}: {sample.note}")
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", Path(data).name.split(".")[0]).strip("-") or "run"
     name = name if name[0].isalpha() else f"run-{name}"
-    config, reasons = infer_config(
-        sample.table, label, name=name, path=data, origin=data, rows=sample.rows
-    )
+    told = Told.of_options(visible_columns(sample.table), categorical, numeric, drop)
+    about: Any = {"name": name, "path": data, "origin": data, "told": told, "rows": sample.rows}
+    config, reasons = infer_config(sample.table, label, **about)
     config = with_imports(config, import_)
-    write_commented_yaml(out, config, reasons)
+    write_commented_yaml(out, config, reasons, overwrite=overwrite)
     _say(f"{out}: {len(config.features)} features, {len(config.tasks)} tasks")
     as_given = {*label, *map(quote, label)}
     for task in config.tasks:
@@ -349,6 +362,9 @@ def init(
         _say(f"  {task} happens only after {event}: see the comment on observed_when in {out}")
     for column, reason in reasons.left_out:
         _say(f"  left out {column!r}: {reason}")
+    if reasons.unsure:
+        listed = ", ".join(repr(column) for column in reasons.unsure)
+        _say(f"  unsure of: {listed}; say --categorical or --numeric")
     _say(f"next: mmoe train {out}")
 
 

@@ -16,14 +16,16 @@ from mmoe.datasets.infer.config import Reasons
 _WIDEST = 10**6  # one line for a feature, however long its column's name
 
 
-def write_commented_yaml(path: str | Path, config: RunConfig, reasons: Reasons) -> None:
+def write_commented_yaml(
+    path: str | Path, config: RunConfig, reasons: Reasons, *, overwrite: bool = False
+) -> None:
     """Writes the config under a temporary name, then renames it.
 
     Raises:
-        ValueError: The file exists already.
+        ValueError: The file exists already, and is not to be replaced.
     """
     target = Path(path)
-    if target.exists():
+    if target.exists() and not overwrite:
         raise ValueError(f"{target}: exists already; remove it, or name another file with --out")
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")

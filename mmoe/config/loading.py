@@ -11,6 +11,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from mmoe.config.bounded_yaml import BoundedLoader, RepeatsTooMuchError
+from mmoe.config.features import FEATURES
 from mmoe.config.inlined import keys_in
 from mmoe.config.kinds import HasKinds, kinds_of
 from mmoe.config.run import RunConfig
@@ -130,7 +131,8 @@ def dump_config(config: RunConfig) -> str:
 def set_values(raw: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
     """Returns a copy of `raw` with `key.path=value` assignments made.
 
-    Items of a list are named by number or by name: `tasks.0.weight=2`, `tasks.click.weight=2`.
+    Items of a list are named by number or by name: `tasks.0.weight=2`, `tasks.click.weight=2`. A
+    feature of which `kind` is set loses the keys that this kind has not.
     """
     result = _copy(raw)
     for override in overrides:
@@ -145,8 +147,20 @@ def set_values(raw: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, An
             raise ValueError(f"--set {override!r}: bad value: {_one_line(error)}") from None
         except RecursionError:
             raise ValueError(f"--set {override[:60]!r}: bad value: {_TOO_DEEP}") from None
-        _assign(result, key.strip().split("."), value, override)
+        keys = key.strip().split(".")
+        _assign(result, keys, value, override)
+        if keys[0] == "features" and len(keys) == 3 and keys[-1] == "kind":
+            _keep_keys_of_kind(result["features"], keys[1], override)
     return result
+
+
+def _keep_keys_of_kind(features: Any, which: str, override: str) -> None:
+    """A feature that becomes of another kind keeps what both have: a category has no buckets."""
+    index = _list_index(features, which, override)
+    kind = features[index]["kind"]
+    if kind in FEATURES.names():
+        theirs = keys_in(FEATURES.config_class(kind))
+        features[index] = {key: kept for key, kept in features[index].items() if key in theirs}
 
 
 def _assign(node: Any, keys: list[str], value: Any, override: str) -> None:

@@ -277,7 +277,7 @@ class MultiTaskRanker(BaseEstimator):
 
 def _inferred(table: pa.Table, labels: Sequence[str]) -> dict[str, Any]:
     """A config from the columns; says which were left out, since nobody reads the config here."""
-    config, reasons = infer_config(table, list(labels), origin="X")
+    config, reasons = infer_config(table, list(labels), origin="X", split=False)
     if reasons.left_out:
         listed = "; ".join(f"{column!r}: {reason}" for column, reason in reasons.left_out)
         warnings.warn(f"columns of X left out ({listed})", stacklevel=4)

@@ -161,7 +161,8 @@ def _of_lists(
     separator = lists.separator_of(rows)
     if separator is not None:
         keys = {"separator": separator} if separator != "|" else {}
-        return _replaced(profile, separator=separator, keys=keys)
+        said = f"text with {lists.shown(separator)} between items"
+        return _replaced(profile, separator=separator, keys=keys, said=said)
     why = lists.free_text(rows, len(present), distinct)
     return _replaced(profile, no_input=why)
 

@@ -87,7 +87,7 @@ def test_what_is_left_out_and_why():
         "gap_leak": pa.array(np.where(click == 1, rng.normal(size=ROWS), np.nan), from_pandas=True),
         "later": click * (rng.random(ROWS) < 0.5),
         "endless": np.where(np.arange(ROWS) == 5, np.inf, 1.5 + np.arange(ROWS) % 7),
-        "birthday": [datetime.date(1990, 1, 1 + i % 5) for i in range(ROWS)],
+        "birthday": [datetime.date(1990, 1, 1 + i % 31) for i in range(ROWS)],
         "nested": [{"a": 1}] * ROWS,
         "nested_list": [[{"a": 1}]] * ROWS,
         "list_of_lists": [[[1], [2]]] * ROWS,
@@ -275,8 +275,9 @@ def test_any_column_name_works():
 
 
 def test_names_keep_letters_without_their_accents():
-    price = log()["price"]
-    config, _, _ = infer(log(**dict.fromkeys(("Länge (s)", "Größe", "Künstler-Nr"), price)))
+    rng = np.random.default_rng(0)
+    columns = {name: rng.normal(size=ROWS) for name in ("Länge (s)", "Größe", "Künstler-Nr")}
+    config, _, _ = infer(log(**columns))
     assert {"Lange_s", "Grosse", "Kunstler_Nr"} <= {f.name for f in config.features}
 
 
@@ -437,7 +438,7 @@ def test_a_time_that_is_not_the_events_is_not_said_to_be_none():
     assert infer(log())[1].split.startswith("no column holds times; rows drawn at random")
 
 
-def test_what_is_deeper_than_a_list_is_left_out_and_times_have_parts():
+def test_what_is_deeper_than_a_list_is_left_out_and_moments_have_a_hint():
     rng = np.random.default_rng(0)
     times = [f"2024-01-{1 + n % 28:02d}T10:00:00" for n in range(60)]
     table = pa.table(
@@ -451,7 +452,6 @@ def test_what_is_deeper_than_a_list_is_left_out_and_times_have_parts():
     )
     config, reasons = infer_config(table, ["click"])
     left_out = dict(reasons.left_out)
-    assert [feature.name for feature in config.features] == ["user", "born"]
-    assert feature(config, "born").parts == ["weekday"]
+    assert [feature.name for feature in config.features] == ["user"]
     assert left_out["deep"] == "neither numbers, text, dates nor lists of them"
-    assert left_out["shown_at"] == "the time that the split is made by"
+    assert "kind: datetime takes its hour" in " ".join(left_out.values())

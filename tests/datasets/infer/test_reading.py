@@ -6,9 +6,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from mmoe.datasets.infer.commented_yaml import commented_yaml
 from mmoe.datasets.infer.config import infer_config
 from mmoe.datasets.infer.reading.column import read_column
 from mmoe.datasets.infer.reading.sentinels import sentinels
+from mmoe.datasets.infer.told import Told
 
 ROWS = 400
 RNG = np.random.default_rng(0)
@@ -195,28 +197,43 @@ def test_sentinels(numbers, found):
 
 
 def test_a_config_says_how_it_reads():
-    clicks = RNG.integers(0, 2, ROWS)
+    luck = RNG.random(ROWS) < 0.1
     days = [time.strftime("%d/%m/%Y") for time in TIMES]
+    visited = RNG.permutation(ROWS)
     table = pa.table(
         {
             "preis": [swapped(f"{v:,.2f} €") for v in PRICES],
-            "gebucht_am": days,
+            "time": days,
             "geboren": [day if int(day[:2]) <= 12 else "01/02/1990" for day in days],
             "tags": [str(one) for one in items("t{}")],
-            "besucht": RNG.permutation(days),
-            "click": clicks,
+            "besucht": [days[n] for n in visited],
+            "click": [int((TIMES[n].weekday() > 3) ^ luck[n]) for n in visited],
         }
     )
-    config, reasons = infer_config(table, ["click"])
+    config, reasons = infer_config(table, ["click"], rows=10_000)
     kinds = {feature.name: feature for feature in config.features}
     assert kinds["preis"].unit == "€" and kinds["preis"].decimal == ","
     assert kinds["tags"].format == "json"
-    assert config.data.split.by == "time" and config.data.split.format == "%d/%m/%Y"
-    others = {"gebucht_am", "besucht"} - {config.data.split.column}
-    assert kinds[others.pop()].format == "%d/%m/%Y"
-    from mmoe.datasets.infer.commented_yaml import commented_yaml
-
+    split = config.data.split
+    assert (split.by, split.column, split.format) == ("time", "time", "%d/%m/%Y")
+    assert kinds["besucht"].format == "%d/%m/%Y" and kinds["besucht"].parts == ["weekday"]
     text = commented_yaml(config, reasons)
     for form in ("%d/%m/%Y", "%m/%d/%Y"):
-        line = f"  #   - {{kind: datetime, name: geboren, parts: [weekday, month], format: {form}}}"
-        assert line.replace(form, f"'{form}'") in text
+        line = "  #   - {kind: datetime, name: geboren, parts: [weekday, month], format: '"
+        assert f"{line}{form}'}}" in text
+    assert "# sizes for about 10000 rows" in text
+
+
+def test_what_is_said_of_a_column_counts():
+    table = pa.table(
+        {
+            "price": [f"${v:,.2f}" for v in PRICES],
+            "code": some(COUNTS % 90, "?"),
+            "click": RNG.integers(0, 2, ROWS),
+        }
+    )
+    told = Told(categorical=["price"], numeric=["code"])
+    config, _ = infer_config(table, ["click"], told=told)
+    kinds = {feature.name: feature for feature in config.features}
+    assert kinds["price"].kind == "categorical"
+    assert kinds["code"].kind == "numeric" and kinds["code"].missing_values == ["?"]
