@@ -32,6 +32,7 @@ from mmoe.datasets.infer.unique_names import Names
 _LEAST = 12  # values that have a shape
 _MOMENT = "a moment in time, which does not come again; kind: datetime takes its hour and weekday"
 _EXACT = 2.0**53
+_QUANTITY = {"unit", "decimal", "thousands"}  # $5 is no id
 
 
 @dataclass
@@ -172,6 +173,8 @@ class Inputs:
             return Verdict("ids", why="the group column")
         if pa.types.is_dictionary(self.table.schema.field(profile.name).type):
             return Verdict("ids", why="its type")
+        if _QUANTITY & profile.keys.keys():
+            return Verdict("number")
         coded = self.coded.get(profile.name)
         if profile.nature == "real":
             return None

@@ -13,6 +13,7 @@ from mmoe.datasets.infer.evidence import weigh
 from mmoe.datasets.infer.guess_time import TimeLike, time_like, unit_of
 from mmoe.datasets.infer.profile import ColumnProfile
 from mmoe.datasets.values.datetimes import local_datetimes
+from mmoe.datasets.values.written_datetimes import has_hours
 
 _PARTS: tuple[Part, ...] = ("hour", "weekday", "month")
 
@@ -64,12 +65,18 @@ def guess_moment(
 
 
 def offered(profile: ColumnProfile, name: str) -> list[FeatureConfig]:
-    """Lists the features of which a person has to choose one, where a column has two readings."""
+    """Lists features that a person may make of a column of datetimes, one for each reading of it.
+
+    Only where text has a format that one would have to find out.
+    """
     column = None if name == profile.name else profile.name
-    return [
-        DatetimeFeature(name=name, column=column, parts=["weekday", "month"], **keys)
-        for keys in profile.offered
-    ]
+    known = [profile.keys] if profile.nature == "datetime" and "format" in profile.keys else []
+    features = []
+    for keys in profile.offered or known:
+        hours = has_hours(keys["format"])
+        parts: list[Part] = ["hour", "weekday"] if hours else ["weekday", "month"]
+        features.append(DatetimeFeature(name=name, column=column, parts=parts, **keys))
+    return features
 
 
 def _keys(profile: ColumnProfile) -> dict[str, Any]:

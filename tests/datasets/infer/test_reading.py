@@ -229,11 +229,16 @@ def test_what_is_said_of_a_column_counts():
         {
             "price": [f"${v:,.2f}" for v in PRICES],
             "code": some(COUNTS % 90, "?"),
+            "term": [f"{12 * (1 + v % 4)} months" for v in COUNTS],
+            "since": [time.strftime("%b %d, %Y") for time in TIMES],
             "click": RNG.integers(0, 2, ROWS),
         }
     )
     told = Told(categorical=["price"], numeric=["code"])
-    config, _ = infer_config(table, ["click"], told=told)
+    config, reasons = infer_config(table, ["click"], told=told)
     kinds = {feature.name: feature for feature in config.features}
     assert kinds["price"].kind == "categorical"
     assert kinds["code"].kind == "numeric" and kinds["code"].missing_values == ["?"]
+    assert kinds["term"].kind == "numeric" and kinds["term"].unit == "months"  # no id
+    [since] = reasons.offered["since"]
+    assert since.format == "%b %d, %Y" and since.parts == ["weekday", "month"]
