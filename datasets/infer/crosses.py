@@ -1,9 +1,10 @@
 """Pairs of id columns that foretell something together which neither does alone.
 
 An embedding of an id meets another one only in the layers above, which learn each one's own rate
-long before they learn a product of two. On an invented log (40,000 rows, 60 × 90 ids of
-which each pair has its own rate) the one cross found here raised the test AUC of the same network from 0.675 to 0.725 and from
-0.602 to 0.670, on another (100,000 rows) from 0.694 to 0.697 and from 0.651 to 0.653; two seeds.
+long before they learn a product of two. On an invented log where pairs have rates of their own
+(40,000 rows, 60 × 90 ids) the one cross found here raised the test AUC of the same network from
+0.675 to 0.725 and from 0.602 to 0.670; on another (100,000 rows) from 0.694 to 0.697 and from 0.651
+to 0.653; two seeds each.
 """
 
 from collections.abc import Mapping
