@@ -107,7 +107,7 @@ def infer_config(
     used = {column for task in tasks for column in task.columns}
     told.check(table, used, origin)
     columns = [column for column in visible_columns(table) if column not in used]
-    dropped = [(column, "as told") for column in columns if column in told.drop]
+    dropped = [(column, "--drop") for column in columns if column in told.drop]
     profiles = [read_column(column, table[column]) for column in columns]
     profiles = told.apply(table, profiles, origin)
     chosen = choose_split(table, tasks, profiles if split else [], origin)

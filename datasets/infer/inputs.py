@@ -166,9 +166,9 @@ class Inputs:
     def _clear(self, profile: ColumnProfile) -> Verdict | None:
         """The kind of a column that nothing need be measured for."""
         if profile.name in self.told.numeric:
-            return Verdict("number", why="as told")
+            return Verdict("number", why="--numeric")
         if profile.name in self.told.categorical:
-            return Verdict("ids", why="as told")
+            return Verdict("ids", why="--categorical")
         if profile.name == self.group:
             return Verdict("ids", why="the group column")
         if pa.types.is_dictionary(self.table.schema.field(profile.name).type):
@@ -240,7 +240,7 @@ class Inputs:
         verdict: Verdict,
         evidence: Evidence | None,
     ) -> GuessedFeature:
-        if profile.nature == "list" or (profile.separator and verdict.why != "as told"):
+        if profile.nature == "list" or (profile.separator and profile.name not in self.told.kept):
             return guess_list(profile, name)
         if verdict.kind == "number":
             return guess_number(profile, name, verdict, evidence)

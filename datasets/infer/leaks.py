@@ -3,6 +3,7 @@
 import numpy as np
 
 from mmoe.datasets.infer.coded import Coded, Sample, Target
+from mmoe.datasets.infer.evidence import UNREPEATED
 from mmoe.datasets.infer.readings import Sums, as_ids, auc_of_sums, held_out_auc
 
 _TOO_GOOD = 0.99  # single-feature AUC
@@ -75,7 +76,8 @@ def _single_feature_auc(sums: Sums, coded: Coded) -> float:
     if coded.values_V is not None:  # missing ones below all
         order_V = np.where(there_V, np.arange(coded.cells), -1.0)
         values.append(auc_of_sums(positives_V, negatives_V, order_V))
-    values.append(_by_rates(sums, positives / (positives + negatives)))
+    if coded.size <= UNREPEATED * (positives + negatives):
+        values.append(_by_rates(sums, positives / (positives + negatives)))
     return max(max(value, 1 - value) for value in values if not np.isnan(value))
 
 
