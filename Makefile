@@ -8,7 +8,7 @@ NATIVE := $(shell find csrc -type f 2>/dev/null)
 # A worker for each core; tests of ranks on one of them, begun first (tests/conftest.py)
 PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadgroup --no-loadscope-reorder
 
-.PHONY: setup demo test test-all lint typecheck cuda-check gpu-check sanitize notebooks bench bench-peers clean
+.PHONY: setup demo test test-all lint typecheck cuda-check gpu-check sanitize notebooks wheel wheel-check bench bench-peers clean
 
 setup: $(STAMP)
 
@@ -51,6 +51,13 @@ sanitize: setup
 
 notebooks: setup
 	$(BIN)/python .ci/run_notebooks.py
+
+# dist/mmoe-*.whl, with the compiled operators
+wheel: setup
+	bash .ci/wheel $(BIN)/python
+
+wheel-check: setup
+	bash .ci/wheel-check $(BIN)/python
 
 bench: setup
 	$(BIN)/python -m benchmarks.bench_ops

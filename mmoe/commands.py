@@ -236,9 +236,7 @@ def evaluate(
 @app.command()
 def score(
     run_dir: RunDir,
-    input_: Annotated[
-        str, typer.Option("--input", help="Parquet, CSV or Arrow: a file, a folder or a glob.")
-    ],
+    input_: Annotated[str, typer.Option("--input", help="A file of rows, a folder or a glob.")],
     output: Annotated[
         Path,
         typer.Option(
@@ -319,7 +317,7 @@ def report(
 
 @app.command()
 def init(
-    data: Annotated[str, typer.Argument(metavar="DATA", help="Parquet, CSV or Arrow with labels.")],
+    data: Annotated[str, typer.Argument(metavar="DATA", help="A log with labels.")],
     label: Annotated[list[str], typer.Option(help="A label column; takes several, and repeats.")],
     out: Annotated[Path, typer.Option(help="The config to write.")] = Path("config.yaml"),
     categorical: Categorical = None,
@@ -328,6 +326,12 @@ def init(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace an existing config.")
     ] = False,
+    columns: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B,C", help="Names of all columns, where CSV files have no header line."
+        ),
+    ] = None,
     import_: Imports = None,
 ) -> None:
     """Look at a log and write a commented config that trains as it is."""
@@ -339,11 +343,13 @@ def init(
     from mmoe.datasets.files.sampling import sample_table
     from mmoe.datasets.infer.commented_yaml import write_commented_yaml
     from mmoe.datasets.infer.config import infer_config
+    from mmoe.datasets.infer.headerless import rows_to_look_at, with_column_names
     from mmoe.datasets.infer.told import Told
     from mmoe.datasets.labels.formula import quote
     from mmoe.datasets.rows.locations import visible_columns
 
-    sample = sample_table(data)
+    rows = rows_to_look_at(data, columns)
+    sample = sample_table(rows)
     if sample.note:
         _say(f"{data}: {sample.note}")
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", Path(data).name.split(".")[0]).strip("-") or "run"
@@ -351,7 +357,7 @@ def init(
     told = Told.of_options(visible_columns(sample.table), categorical, numeric, drop)
     about: Any = {"name": name, "path": data, "origin": data, "told": told, "rows": sample.rows}
     config, reasons = infer_config(sample.table, label, **about)
-    config = with_imports(config, import_)
+    config = with_imports(with_column_names(config, rows), import_)
     write_commented_yaml(out, config, reasons, overwrite=overwrite)
     _say(f"{out}: {len(config.features)} features, {len(config.tasks)} tasks")
     as_given = {*label, *map(quote, label)}

@@ -1,13 +1,15 @@
 """`mmoe doctor`: what is installed, what works, what to install."""
 
 import platform
+import re
 import shutil
 import warnings
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.util import find_spec
 from pathlib import Path
 
+from rich.markup import escape
 from rich.table import Table
 
 from mmoe import __version__
@@ -49,6 +51,7 @@ def diagnose() -> int:
         _cuda(),
         _torchrec(),
         _device(),
+        _extras(),
     ]
     table = Table(title="mmoe doctor", title_justify="left")
     for column in ("", "what", "found", "what to do"):
@@ -57,7 +60,8 @@ def diagnose() -> int:
         mark = (
             "[green]ok[/]" if finding.good else "[red]no[/]" if finding.needed else "[yellow]–[/]"
         )
-        table.add_row(mark, finding.what, finding.found, "" if finding.good else finding.mend)
+        mend = "" if finding.good else finding.mend
+        table.add_row(mark, finding.what, escape(finding.found), escape(mend))
     console = Terminal(highlight=False)
     console.print(table)
     broken = [finding.what for finding in findings if finding.needed and not finding.good]
@@ -147,6 +151,40 @@ def _torchrec() -> Finding:
         (_version(name) for name in ("fbgemm-gpu", "fbgemm-gpu-cpu") if _installed(name)), "unknown"
     )
     return Finding("TorchRec and FBGEMM", f"{_version('torchrec')}, {fbgemm}", True)
+
+
+def _extras() -> Finding:
+    """What `pip install 'mmoe[…]'` adds; TorchRec has a line of its own, tools are not listed."""
+    there, absent = [], []
+    for extra, packages in sorted(extras(_requirements()).items()):
+        if extra not in ("dev", "torchrec"):
+            (there if all(map(_installed, packages)) else absent).append(extra)
+    found = [*there, *(f"{extra} not installed" for extra in absent)]
+    mend = "; ".join(f"pip install 'mmoe[{extra}]'" for extra in absent)
+    return Finding("extras", ", ".join(found) or "none", not absent, needed=False, mend=mend)
+
+
+def extras(requirements: list[str]) -> dict[str, list[str]]:
+    """Returns each extra and the packages it asks for; other names of one are left out.
+
+    Example:
+        >>> extras(["torch>=2.10", "optuna>=4; extra == 'tune'", "mmoe[tune]; extra == 'search'"])
+        {'tune': ['optuna']}
+    """
+    found: dict[str, list[str]] = {}
+    for requirement in requirements:
+        package = re.match(r"[\w.-]+", requirement)
+        extra = re.search(r"extra == ['\"]([\w.-]+)['\"]", requirement)
+        if package is not None and extra is not None and package[0] != "mmoe":
+            found.setdefault(extra[1], []).append(package[0])
+    return found
+
+
+def _requirements() -> list[str]:
+    try:
+        return requires("mmoe") or []
+    except PackageNotFoundError:  # run from its folder, not installed
+        return []
 
 
 def _installed(package: str) -> bool:

@@ -5,11 +5,13 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from typing import get_args
 
 import pytest
 
 import mmoe
+from mmoe import doctor
 from mmoe import process_settings as tuning
 from mmoe.config import experts as config
 from mmoe.mixture.experts.mlp import Activation
@@ -57,6 +59,7 @@ def changeable():
     return dict(os.environ), cores, logger
 before = changeable()
 import mmoe
+
 mmoe.register.gate
 print("torch" in sys.modules)
 import mmoe.parallel.launch.launcher
@@ -91,6 +94,7 @@ def test_tuning_after_torch_is_imported_warns_once(monkeypatch):
 
 WITHOUT_THE_REST = """
 import sys
+import tomllib
 absent = ["pydantic", "yaml", "pandas", "pyarrow", "sklearn", "torchrec", "fbgemm_gpu", "rich"]
 sys.modules.update(dict.fromkeys([*absent, "mmoe.config", "mmoe.datasets"]))
 import mmoe.mixture, mmoe.ops
@@ -135,3 +139,36 @@ def test_what_torchrec_and_fbgemm_deprecate_does_not_reach_the_screen(repository
     lines = run(TABLES_ON_TORCHREC, PYTHONWARNINGS="default").stderr.splitlines()
     shown = [line for line in lines if line.strip()]
     assert len(shown) == 1 and "DeprecationWarning: the user's own" in shown[0]
+
+
+def test_extras_are_named_for_what_they_add(repository, mmoe, monkeypatch):
+    project = tomllib.loads((repository / "pyproject.toml").read_text())["project"]
+    asked = [
+        f"{requirement}; extra == '{extra}'"
+        for extra, requirements in project["optional-dependencies"].items()
+        for requirement in requirements
+    ]
+    found = doctor.extras(asked)
+    assert found["torchrec"] == ["torchrec", "fbgemm-gpu"] and "gpu" not in found
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(doctor, "_requirements", lambda: [*asked, "numpy; extra == 'arrays'"])
+    monkeypatch.setattr(doctor, "_installed", lambda package: not package.startswith("mlflow"))
+    code, out, _ = mmoe("doctor")
+    assert code == 0 and "all is well" in out
+    assert "mlflow not installed" in out and "pip install 'mmoe[mlflow]'" in out
+    assert "extras" in out and "arrays" in out and "torchrec not installed" not in out
+
+
+def test_the_image_has_what_the_set_up_installs(repository):
+    """One place decides which versions match."""
+    text = (repository / "mmoe/parallel/Dockerfile").read_text()
+    setup = (repository / ".ci/setup").read_text()
+    lines = re.sub(r"\\\n", " ", text).splitlines()
+    known = "ARG|FROM|RUN|WORKDIR|COPY|CMD"
+    assert all(re.match(rf"({known}) \S|#|$", line) for line in lines)
+    runs = "\n".join(line.removeprefix("RUN ") for line in lines if line.startswith("RUN "))
+    subprocess.run(["bash", "-n"], input=runs, text=True, check=True)
+    versions = set(re.findall(r"[\w.-]+==[\w.]+", runs))
+    assert len(versions) == 4
+    assert {version for version in versions if version not in setup} == set()
+    assert "my-registry/mmoe" in text

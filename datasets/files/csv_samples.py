@@ -6,15 +6,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
-from mmoe.datasets.files.csv_files import (
-    _CODECS,
-    _explain,
-    _Header,
-    _options,
-    _read_header,
-    _trim,
-)
+from mmoe.datasets.files.csv_files import _explain, _options, _trim
+from mmoe.datasets.files.csv_header import Header, read_header
 from mmoe.datasets.files.data_file import DataFile
+from mmoe.datasets.files.text_files import _CODECS
 from mmoe.datasets.values.hashing import mix64
 
 _QUOTE, _NEWLINE = ord('"'), ord("\n")
@@ -53,7 +48,7 @@ def iter_blocks(
     Raises:
         UncutError: It is not sure where a block's rows begin.
     """
-    header, size = _read_header(file), file.size()
+    header, size = read_header(file), file.size()
     part = size / blocks
     room = max(int(part) - block_bytes, 0)
     jumps = mix64(np.arange(blocks, dtype=np.uint64), size) % np.uint64(room + 1)
@@ -72,7 +67,7 @@ def iter_start(file: DataFile, columns: list[str]) -> Iterator[tuple[pa.Table, f
     Raises:
         ValueError: As `read_csv`.
     """
-    header, size = _read_header(file), file.size()
+    header, size = read_header(file), file.size()
     codec = next((c for end, c in _CODECS.items() if file.name.lower().endswith(end)), None)
     options = _options(file, header, columns)
     try:
@@ -87,7 +82,7 @@ def iter_start(file: DataFile, columns: list[str]) -> Iterator[tuple[pa.Table, f
 
 
 def _rows(
-    block: bytes, quoted: bool, header: _Header, columns: list[str]
+    block: bytes, quoted: bool, header: Header, columns: list[str]
 ) -> tuple[pa.Table, int] | None:
     """The rows from the first end of a line to the last one, where the block begins in a quoted
     cell or not; None where it does not.
@@ -113,7 +108,7 @@ def _rows(
     return (_trim(table), len(rows)) if table.num_rows == expected else None
 
 
-def _block_options(header: _Header, size: int, columns: list[str]) -> dict:
+def _block_options(header: Header, size: int, columns: list[str]) -> dict:
     return {
         "read_options": pacsv.ReadOptions(
             column_names=header.names, block_size=size + 1, use_threads=False

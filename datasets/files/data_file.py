@@ -20,6 +20,10 @@ _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"  # what Hive and Spark call the folder 
 class DataFile:
     """A file of rows: a local path, or an address that fsspec knows (`s3://…`).
 
+    Attributes:
+        address: Where it is.
+        column_names: Of a CSV file that has no header line.
+
     Example:
         >>> file = DataFile("logs/day=2024-01-31/country=DE/part-0.parquet")
         >>> file.partitions, file.name
@@ -27,6 +31,7 @@ class DataFile:
     """
 
     address: str
+    column_names: tuple[str, ...] | None = None
 
     def __str__(self) -> str:
         return self.address

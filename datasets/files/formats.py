@@ -1,12 +1,15 @@
-"""One file of any format: Parquet, CSV or Arrow, with the columns that its folders name."""
+"""One file of any format: Parquet, CSV, JSON lines or Arrow, with the columns its folders name."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import MappingProxyType
 
 import pyarrow as pa
 
-from mmoe.datasets.files.csv_files import csv_columns, iter_csv, read_csv
+from mmoe.datasets.files.csv_files import csv_columns, csv_schema, iter_csv, read_csv
 from mmoe.datasets.files.data_file import DataFile
 from mmoe.datasets.files.ipc_files import ipc_columns, ipc_schema, iter_ipc, read_ipc
+from mmoe.datasets.files.json_lines import iter_json, json_columns, json_schema, read_json
 from mmoe.datasets.files.parquet_files import (
     Footers,
     iter_parquet,
@@ -17,9 +20,46 @@ from mmoe.datasets.files.parquet_files import (
 from mmoe.datasets.files.resolve import kind_of
 
 
+@dataclass(frozen=True)
+class Format:
+    """What reads one kind of file.
+
+    Attributes:
+        columns: The file's own names.
+        schema: Its names and types.
+        read: The whole file, of columns in their order.
+        chunks: The same rows, at most so many at a time (CSV: a block).
+        is_text: Its cells have no types: they become what all of a column's look like.
+    """
+
+    columns: Callable[[DataFile], list[str]]
+    schema: Callable[[DataFile], pa.Schema]
+    read: Callable[[DataFile, list[str]], pa.Table]
+    chunks: Callable[[DataFile, list[str], int], Iterator[pa.Table]]
+    is_text: bool = False
+
+
+# By what `kind_of` says of a file
+_FORMATS = MappingProxyType(
+    {
+        "parquet": Format(
+            parquet_columns, lambda file: parquet_layout(file)[0], read_parquet, iter_parquet
+        ),
+        "csv": Format(csv_columns, csv_schema, read_csv, iter_csv, is_text=True),
+        "json": Format(json_columns, json_schema, read_json, iter_json),
+        "ipc": Format(ipc_columns, ipc_schema, read_ipc, iter_ipc),
+    }
+)
+
+
+def format_of(file: DataFile) -> Format:
+    """Returns what reads the file."""
+    return _FORMATS[kind_of(file)]
+
+
 def file_columns(file: DataFile) -> list[str]:
     """Lists the file's own columns, then those of its folders (`day=2024-01-31/`)."""
-    own = _own_columns(file)
+    own = format_of(file).columns(file)
     return own + [name for name in file.partitions if name not in own]
 
 
@@ -27,7 +67,7 @@ def folder_columns(file: DataFile) -> dict[str, str | None]:
     """Returns columns that folders name and the file has not, each with its one value."""
     if not file.partitions:
         return {}
-    own = _own_columns(file)
+    own = format_of(file).columns(file)
     return {name: value for name, value in file.partitions.items() if name not in own}
 
 
@@ -35,12 +75,7 @@ def read_file(file: DataFile, names: list[str]) -> pa.Table:
     """Reads the whole file; columns of folders are text."""
     folders = folder_columns(file)
     own = [name for name in names if name not in folders]
-    kind = kind_of(file)
-    if kind == "parquet":
-        table = read_parquet(file, own)
-    else:
-        table = read_ipc(file, own) if kind == "ipc" else read_csv(file, own)
-    return _with_folders(table, names, folders)
+    return _with_folders(format_of(file).read(file, own), names, folders)
 
 
 def iter_file(
@@ -63,11 +98,10 @@ def iter_file(
     """
     folders = folder_columns(file) if folders is None else folders
     own = [name for name in names if name not in folders]
-    kind = kind_of(file)
-    if kind == "parquet":
+    if row_group is not None:
         tables = iter_parquet(file, own, rows, row_group, footers)
     else:
-        tables = iter_ipc(file, own, rows) if kind == "ipc" else iter_csv(file, own)
+        tables = format_of(file).chunks(file, own, rows)
     for table in tables:
         yield _with_folders(table, names, folders)
 
@@ -85,21 +119,8 @@ def _with_folders(table: pa.Table, names: list[str], folders: dict[str, str | No
 
 def file_types(file: DataFile) -> pa.Schema:
     """Returns the columns and their types; those of CSV files and of folders are text."""
-    kind = kind_of(file)
-    if kind == "parquet":
-        own = parquet_layout(file)[0]
-    elif kind == "ipc":
-        own = ipc_schema(file)
-    else:
-        own = pa.schema([(name, pa.large_string()) for name in csv_columns(file)])
+    own = format_of(file).schema(file)
     there = set(own.names)
     return pa.schema(
         [*own, *(pa.field(n, pa.large_string()) for n in file.partitions if n not in there)]
     )
-
-
-def _own_columns(file: DataFile) -> list[str]:
-    kind = kind_of(file)
-    if kind == "parquet":
-        return parquet_columns(file)
-    return ipc_columns(file) if kind == "ipc" else csv_columns(file)

@@ -1,4 +1,4 @@
-"""CSV, Parquet and Arrow files to Arrow tables: whole, or in chunks of bounded memory."""
+"""Files of any format to Arrow tables: whole, or in chunks of bounded memory."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
@@ -6,8 +6,14 @@ from functools import partial
 import pyarrow as pa
 
 from mmoe.datasets.files.data_file import DataFile
-from mmoe.datasets.files.formats import file_columns, folder_columns, iter_file, read_file
-from mmoe.datasets.files.resolve import Source, kind_of, resolve_files
+from mmoe.datasets.files.formats import (
+    file_columns,
+    folder_columns,
+    format_of,
+    iter_file,
+    read_file,
+)
+from mmoe.datasets.files.resolve import Source, resolve_files
 from mmoe.datasets.rows.locations import cast_column, number_rows
 from mmoe.datasets.values.arrow import pc
 from mmoe.datasets.values.plain import is_list, is_text, plain
@@ -33,7 +39,7 @@ def read_table(
     as_text: Collection[str] = (),
     numbered: bool = False,
 ) -> pa.Table:
-    """Reads CSV (plain, .gz, .bz2, .zst), Parquet or Arrow IPC, here or wherever fsspec reaches.
+    """Reads CSV or JSON lines (plain, .gz, .bz2, .zst), Parquet or Arrow, wherever fsspec reaches.
 
     Args:
         paths: A file, folder, glob, address, or a list of them; rows keep the files' natural order.
@@ -76,7 +82,7 @@ def join_tables(
     table = _concat(files, tables)
     if not infer_types:
         return table
-    any_csv = any(kind_of(file) == "csv" for file in set(files))
+    any_csv = any(format_of(file).is_text for file in set(files))
     folders = {name for file in files for name in file.partitions}
     settled = {
         name: settle(column)

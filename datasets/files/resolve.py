@@ -3,6 +3,7 @@
 import difflib
 import glob
 from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mmoe.datasets.files.data_file import DataFile, is_address, is_glob, natural_key
@@ -10,11 +11,29 @@ from mmoe.datasets.files.remote import resolve_address
 
 _PARQUET_SUFFIXES = (".parquet", ".pq")
 _CSV_SUFFIXES = (".csv", ".tsv")
+_JSON_SUFFIXES = (".jsonl", ".ndjson")
 _IPC_SUFFIXES = (".arrow", ".ipc", ".feather", ".arrows")
 _COMPRESSED = (".gz", ".bz2", ".zst")
 _MAGIC = {b"PAR1": "parquet", b"ARRO": "ipc"}  # first bytes
 
-Source = str | Path | DataFile
+_WORDS = {"csv": "CSV", "parquet": "Parquet", "ipc": "Arrow", "json": "JSON lines"}
+
+
+@dataclass(frozen=True)
+class Headerless:
+    """Paths of CSV files that have no header line, and what their columns are called.
+
+    Files among them that have names of their own keep these.
+    """
+
+    paths: "Source | list[str]"
+    names: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return describe(self.paths)
+
+
+Source = str | Path | DataFile | Headerless
 
 
 def resolve_files(paths: Source | Iterable[Source]) -> list[DataFile]:
@@ -39,11 +58,13 @@ def resolve_files(paths: Source | Iterable[Source]) -> list[DataFile]:
 
 
 def kind_of(file: DataFile) -> str:
-    """Returns `parquet`, `ipc` or `csv`: by its name, else by its first bytes."""
+    """Returns `parquet`, `ipc`, `json` or `csv`: by its name, else by its first bytes."""
     kind = _kind_of_name(file.name)
     if kind is None:
         with file.open() as stream:
-            kind = _MAGIC.get(stream.read(4), "csv")
+            start = stream.read(4)
+        is_json = start.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"{")
+        kind = _MAGIC.get(start, "json" if is_json else "csv")
     return kind
 
 
@@ -58,6 +79,8 @@ def describe(paths: Source | Iterable[Source]) -> str:
 def _resolve_one(source: Source) -> list[DataFile]:
     if isinstance(source, DataFile):
         return [source]
+    if isinstance(source, Headerless):
+        return [replace(f, column_names=source.names) for f in resolve_files(source.paths)]
     path = str(source)
     if is_address(path):
         return _checked(resolve_address(path, _choose), path)
@@ -87,23 +110,27 @@ def _in_folder(folder: Path) -> list[DataFile]:
 
 
 def _choose(names: Iterable[str]) -> list[str]:
-    """The data files among the names below a folder, in natural order."""
-    return [
+    """The data files among the names below a folder, in natural order.
+
+    Those called .json are, where there are no others: beside others they are notes about them.
+    """
+    found = [
         name
         for name in sorted(names, key=natural_key)
         if _kind_of_name(name) is not None and not any(map(_is_hidden, name.split("/")))
     ]
+    return [name for name in found if not _is_json(name)] or found
 
 
 def _checked(files: list[DataFile], folder: str) -> list[DataFile]:
     if not files:
         raise ValueError(
-            f"{folder}: holds no data file; expected names that end in .parquet, .csv or .tsv "
-            "(or .csv.gz, .csv.bz2), .arrow or .feather"
+            f"{folder}: holds no data file; expected names that end in .parquet, .csv, .tsv or "
+            ".jsonl (or .csv.gz, .csv.bz2), .arrow or .feather"
         )
     kinds = sorted({kind_of(file) for file in files})
     if len(kinds) > 1:
-        named = " and ".join({"csv": "CSV", "parquet": "Parquet", "ipc": "Arrow"}[k] for k in kinds)
+        named = " and ".join(_WORDS[kind] for kind in kinds)
         raise ValueError(
             f"{folder}: holds {named} files; name one kind, such as {folder.rstrip('/')}/*.parquet"
         )
@@ -118,7 +145,17 @@ def _kind_of_name(name: str) -> str | None:
         return "ipc"
     for suffix in _COMPRESSED:
         name = name.removesuffix(suffix)
+    if name.endswith(_JSON_SUFFIXES) or _is_json(name):
+        return "json"
     return "csv" if name.endswith(_CSV_SUFFIXES) else None
+
+
+def _is_json(name: str) -> bool:
+    """Of lines, or one value."""
+    name = name.lower()
+    for suffix in _COMPRESSED:
+        name = name.removesuffix(suffix)
+    return name.endswith(".json")
 
 
 def _is_hidden(name: str) -> bool:

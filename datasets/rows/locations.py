@@ -95,8 +95,11 @@ def missing_column(name: str, there: Iterable[str], origin: str, used_by: str = 
         f", … ({len(names)} in all)" if len(names) > 60 else ""
     )
     message = f"{origin}: there is no column {name!r}{used}{hint}; the columns are: {listed}"
-    if names and all(_is_number(known) for known in names):
-        message += "; they look like data, so the file may lack a header line: add one"
+    if names and 2 * sum(map(is_number, names)) >= len(names):
+        message += (
+            "; they look like data, so the file may lack a header line: add one, or name the "
+            "columns (data.column_names)"
+        )
     return message
 
 
@@ -139,7 +142,8 @@ def _shortened(name: str) -> str:
     return name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}…"
 
 
-def _is_number(text: str) -> bool:
+def is_number(text: str) -> bool:
+    """Returns whether Python reads the text as a number."""
     try:
         float(text)
     except ValueError:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from mmoe.config import DataConfig, RunConfig, SplitConfig
 from mmoe.datasets.files.data_file import is_address
 from mmoe.datasets.files.readers import Paths, column_names, read_table
-from mmoe.datasets.files.resolve import describe
+from mmoe.datasets.files.resolve import Headerless, Source, describe, kind_of, resolve_files
 from mmoe.datasets.rows.frames import TableLike, as_table, holds_rows, origin_of
 from mmoe.datasets.rows.locations import (
     ROW_COLUMN,
@@ -118,7 +118,7 @@ def one_path(config: RunConfig, data: str | Path | None) -> Paths:
     paths = data if data is not None else config.data.path
     if not paths:
         raise ValueError("data.path: is missing; set it, or give --data PATH")
-    return paths
+    return _as_read(config.data, paths)
 
 
 def files_by_split(config: RunConfig, folder: str | Path | None) -> dict[str, Paths]:
@@ -128,7 +128,7 @@ def files_by_split(config: RunConfig, folder: str | Path | None) -> dict[str, Pa
         ValueError: Training or test has no files, or a setting would not be read.
     """
     _refuse_unread(config.data)
-    by_split: dict[str, Paths] = {
+    by_split = {
         name: below(folder, paths)
         for name in ("train", "validation", "test")
         if (paths := getattr(config.data, name))
@@ -136,7 +136,40 @@ def files_by_split(config: RunConfig, folder: str | Path | None) -> dict[str, Pa
     for name in ("train", "test"):
         if name not in by_split:
             raise ValueError(f"data.{name}: is missing, but the split is by file; set it")
-    return by_split
+    return {name: _as_read(config.data, paths) for name, paths in by_split.items()}
+
+
+def with_names(data: DataConfig, paths: Source | list[str]) -> Source | list[str]:
+    """Returns paths whose CSV files have the run's `data.column_names` where they lack a header."""
+    if data.column_names is None:
+        return paths
+    return Headerless(paths, tuple(data.column_names))
+
+
+def headerless(paths: Source | list[str], names: list[str], key: str) -> Headerless:
+    """Returns CSV files without a header line as files whose columns have these names.
+
+    Args:
+        paths: Files, folders or globs.
+        names: Of all columns, in order.
+        key: What gave the names, for refusals.
+
+    Raises:
+        ValueError: There is no such file, or none that needs names.
+    """
+    if "csv" not in [kind_of(file) for file in resolve_files(paths)]:
+        raise ValueError(
+            f"{key}: is for CSV files without a header, but {describe(paths)} names its columns "
+            "itself; remove it"
+        )
+    return Headerless(paths, tuple(names))
+
+
+def _as_read(data: DataConfig, paths: Source | list[str]) -> Source | list[str]:
+    """Files of the config itself: names that none of them needs are a mistake."""
+    if data.column_names is None:
+        return paths
+    return headerless(paths, data.column_names, "data.column_names")
 
 
 def below(folder: str | Path | None, paths: str | list[str]) -> str | list[str]:
@@ -170,10 +203,10 @@ def load_test(config: RunConfig, data: str | Path | TableLike | None = None) -> 
     if data is None or config.data.source != "files":
         splits = load_splits(config, data)
         return HeldOut(table=splits.test, oracle=splits.oracle, origin=splits.origin)
-    origin = describe(data)
-    there = column_names(data)
+    origin, rows = describe(data), with_names(config.data, data)
+    there = column_names(rows)
     # Text stays text: types guessed from these rows might differ from those of training.
-    table = _read(data, column_uses(unsplit, there), infer_types=False)
+    table = _read(rows, column_uses(unsplit, there), infer_types=False)
     return HeldOut(table=_with_rows(table, origin), oracle=None, origin=origin)
 
 

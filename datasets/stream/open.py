@@ -18,7 +18,7 @@ from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.days import NO_SPLIT
 from mmoe.datasets.rows.prefetch import prefetch
 from mmoe.datasets.rows.projection import column_uses, text_columns
-from mmoe.datasets.rows.sources import files_by_split, one_path
+from mmoe.datasets.rows.sources import files_by_split, one_path, with_names
 from mmoe.datasets.rows.splits import refuse_empty
 from mmoe.datasets.stream.rows import StreamRows
 from mmoe.datasets.stream.source import StreamSource
@@ -174,6 +174,7 @@ def every_row(config: RunConfig, encoder: FeatureEncoder, data: str | Path) -> B
     unsplit = config.model_copy(
         update={"data": config.data.model_copy(update={"split": SplitConfig()})}
     )
-    uses = column_uses(unsplit, column_names(data))
-    source = survey(data, uses, config.data.streaming.chunk_rows, infer_types=False)
+    rows = with_names(config.data, data)
+    uses = column_uses(unsplit, column_names(rows))
+    source = survey(rows, uses, config.data.streaming.chunk_rows, infer_types=False)
     return BatchSource(StreamRows(_whole(source), unsplit, encoder), config.data.streaming)

@@ -1,7 +1,7 @@
 """Surveys files: their pieces, and one type for each column.
 
-Of Parquet files the footers are read; Arrow and CSV files are read through once, to count rows and
-to find what CSV columns hold.
+Of Parquet files the footers are read; others are read through once, to count rows and to find what
+CSV columns hold.
 """
 
 from collections.abc import Collection, Iterable
@@ -11,7 +11,7 @@ from functools import partial
 import pyarrow as pa
 
 from mmoe.datasets.files.data_file import DataFile
-from mmoe.datasets.files.formats import file_types, folder_columns, iter_file
+from mmoe.datasets.files.formats import file_types, folder_columns, format_of, iter_file
 from mmoe.datasets.files.parquet_files import parquet_layout
 from mmoe.datasets.files.readers import (
     Paths,
@@ -81,22 +81,21 @@ def survey(
 def _look_at(
     file: DataFile, uses: dict[str, str], texts: dict[str, TextKind], chunk_rows: int
 ) -> _Found:
-    kind = kind_of(file)
-    there = file_types(file)
+    there, is_text = file_types(file), format_of(file).is_text
     for name in uses:
         if name not in there.names:
             raise MissingColumnError(name, there.names, str(file)).needed_by(uses[name])
     schema = pa.schema([(name, plain_type(there.field(name).type)) for name in uses])
     size = file.size()
-    if kind == "parquet":
+    if kind_of(file) == "parquet":
         return _Found(file, size, schema, parquet_layout(file)[1], True)
     folders = folder_columns(file)
     own = [name for name in uses if name not in folders] or there.names[:1]
-    # Of an Arrow file one column is enough to count the rows.
-    rows, asked = 0, own if kind == "csv" else own[:1]
+    # Where types are known one column is enough to count the rows.
+    rows, asked = 0, own if is_text else own[:1]
     for table in iter_file(file, asked, chunk_rows, folders=folders):
         rows += table.num_rows
-        if kind == "csv":
+        if is_text:
             for name in texts.keys() & set(own):
                 texts[name].add(table[name])
     return _Found(file, size, schema, [rows], False)
@@ -117,11 +116,11 @@ def _settle_folders(
 
 def _settled_schema(one: _Found, texts: dict[str, TextKind]) -> pa.Schema:
     """Text of CSV files and folders gets the type it looks like."""
-    is_csv = kind_of(one.file) == "csv"
+    untyped = format_of(one.file).is_text
     fields = []
     for item in one.schema:
         is_text = pa.types.is_large_string(item.type)
-        settles = is_text and item.name in texts and (is_csv or item.name in one.file.partitions)
+        settles = is_text and item.name in texts and (untyped or item.name in one.file.partitions)
         fields.append(item.with_type(texts[item.name].type) if settles else item)
     return pa.schema(fields)
 

@@ -19,10 +19,15 @@ _WITH_POWER = r"^[+-]?(\d+\.?\d*|\.\d+)[eE][+-]?\d+$|^[+-]?\.0+$"
 _GLANCE = 200  # values looked at before whole columns are tried
 
 
+def is_missing(value: str) -> bool:
+    """Returns whether a cell is empty, or a word for that."""
+    return value in _MISSING_WORDS
+
+
 def blank_to_null(values: pa.ChunkedArray) -> pa.ChunkedArray:
     """Turns words that mean "missing" into null."""
-    is_missing = pc.is_in(values, pa.array(_MISSING_WORDS, values.type))
-    return pc.if_else(is_missing, pa.scalar(None, values.type), values)
+    missing = pc.is_in(values, pa.array(_MISSING_WORDS, values.type))
+    return pc.if_else(missing, pa.scalar(None, values.type), values)
 
 
 def settle(values: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from mmoe.config.base import Strict
 from mmoe.config.datetimes import DatetimeFormat
@@ -112,7 +112,14 @@ class DataConfig(Strict):
     )
     path: Paths | None = Field(
         default=None,
-        description="file, folder, glob or fsspec address; CSV (.gz, .bz2), Parquet or Arrow",
+        description="file, folder, glob or fsspec address; CSV or JSON lines (.gz, .bz2), Parquet "
+        "or Arrow",
+    )
+    column_names: list[str] | None = Field(
+        default=None,
+        min_length=1,
+        description="of CSV files that have no header line: what their columns are called, in "
+        "order; a first line of just these names is a header all the same",
     )
     train: Paths | None = Field(
         default=None, description="as path, for the training rows: where the files are the split"
@@ -133,3 +140,30 @@ class DataConfig(Strict):
     options: dict[str, Any] = Field(
         default_factory=dict, description="arguments of a bundled source, e.g. rows of a generator"
     )
+
+    @field_validator("column_names")
+    @classmethod
+    def _names_are_distinct(cls, names: list[str] | None) -> list[str] | None:
+        return None if names is None else check_column_names(names)
+
+    @model_validator(mode="after")
+    def _names_are_of_files(self) -> "DataConfig":
+        if self.column_names is not None and self.source != "files":
+            raise ValueError(
+                f"column_names is for files, but source is {self.source}; remove column_names"
+            )
+        return self
+
+
+def check_column_names(names: list[str]) -> list[str]:
+    """Returns the names.
+
+    Raises:
+        ValueError: One is empty, or comes twice.
+    """
+    for place, name in enumerate(names):
+        if not name.strip():
+            raise ValueError(f"column {place + 1} has no name; name every column")
+        if name in names[:place]:
+            raise ValueError(f"{name!r} comes twice; give each column a name of its own")
+    return names

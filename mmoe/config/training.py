@@ -11,6 +11,7 @@ from mmoe.config.optimizers import EmbeddingOptimizerConfig, OptimizerConfig
 from mmoe.metrics.task_kinds import HIGHER_IS_BETTER
 
 DeviceKind = Literal["auto", "cpu", "cuda"]
+LoggerName = Literal["tensorboard", "mlflow"]
 
 
 class TrainingConfig(Strict):
@@ -78,6 +79,17 @@ class TrainingConfig(Strict):
         description="evaluate and keep an average of the dense weights, over some "
         "1 / (1 - ema_decay) steps; in the first ones over fewer",
     )
+
+    loggers: list[LoggerName] = Field(
+        default=["tensorboard"],
+        description="where losses and metrics are logged beside the run's own files: tensorboard "
+        "(RUN/tensorboard), mlflow (wherever MLflow is set to log to; needs mmoe[mlflow])",
+    )
+
+    @field_validator("loggers")
+    @classmethod
+    def _loggers_are_distinct(cls, loggers: list[LoggerName]) -> list[LoggerName]:
+        return list(dict.fromkeys(loggers))
 
     @field_validator("monitor")
     @classmethod

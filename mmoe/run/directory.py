@@ -75,6 +75,11 @@ class RunDirectory:
         return self.path / "tensorboard"
 
     @property
+    def mlflow_file(self) -> Path:
+        """File of which run of MLflow this one is logged to; only with `training.loggers`."""
+        return self.path / "mlflow.json"
+
+    @property
     def profile(self) -> Path:
         """Folder of where a step's time goes; only with `mmoe train --profile`."""
         return self.path / "profile"

@@ -6,7 +6,8 @@ from pathlib import Path
 
 # Written aside by a process before the move to its name
 _ASIDE = r"\.\d+\.tmp"
-_JSON = r"(?:config\.yaml|(?:warm_start|data|plan|history|curves|metrics|index|state|table)\.json)"
+_EARLY = "warm_start|data|plan|mlflow|history"  # what lies there before there is a checkpoint
+_JSON = rf"(?:config\.yaml|(?:{_EARLY}|curves|metrics|index|state|table)\.json)"
 _TENSORS = r"(?:model|training)(?:-\d{5}-of-\d{5})?\.safetensors"
 
 STEP_NAME = re.compile(r"step-\d{8,}(?:-\d+)?")
@@ -18,8 +19,7 @@ PROFILE_FILE = re.compile(rf"trace\.json|table\.(?:json|txt)|\.table\.(?:json|tx
 STRAY_PROFILE = re.compile(r"\.profile\.\d+(?:-earlier)?\.tmp")
 VOCABULARY_FILE = re.compile(r"encoder\.json(?:\.tmp)?|\d{3}-.*\.(?:parquet|tmp)")
 EVENT_FILE = re.compile(r"events\.out\.tfevents\..*")
-# What lies in the run's folder itself before there is a checkpoint
-EARLY_FILE = re.compile(r"config\.yaml|(?:warm_start|data|plan|history)\.json")
+EARLY_FILE = re.compile(rf"config\.yaml|(?:{_EARLY})\.json")
 
 
 def remove_files(folder: Path, own: re.Pattern[str]) -> None:

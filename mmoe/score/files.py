@@ -1,4 +1,4 @@
-"""Scores files: Parquet or CSV in, Parquet out, in bounded memory."""
+"""Scores files: what `mmoe.datasets.files` reads in, Parquet out, in bounded memory."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +14,7 @@ from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.files.data_file import DataFile
 from mmoe.datasets.files.formats import file_types
 from mmoe.datasets.files.readers import (
+    Paths,
     column_names,
     iter_tables,
     largest_in_file,
@@ -25,6 +26,7 @@ from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.encoded import EncodedData
 from mmoe.datasets.rows.locations import missing_column
 from mmoe.datasets.rows.projection import required_columns
+from mmoe.datasets.rows.sources import with_names
 from mmoe.datasets.values.arrow import check_room
 from mmoe.datasets.values.plain import is_text, plain_type
 from mmoe.embeddings import memory_of_tables
@@ -63,7 +65,7 @@ def score_files(
 
     Args:
         run: A trained run; its best checkpoint scores.
-        source: Parquet, CSV or Arrow: a file, a folder or a glob.
+        source: Parquet, CSV, JSON lines or Arrow: a file, a folder or a glob.
         output: The Parquet file, or the folder, to write.
         keep: Input columns to copy, in this order, before the predictions.
         overwrite: Replace `output` where it exists, file by file when the new one is complete; what
@@ -99,23 +101,25 @@ def score_files(
     if table_precision is not None:
         reporter.say(memory_of_tables(encoder.tables, table_precision))
     tasks = [f"pred_{task.name}" for task in config.tasks]
-    _check_kept(keep, tasks, column_names(str(source)), str(source))
+    rows_of = partial(with_names, config.data)
+    _check_kept(keep, tasks, column_names(rows_of(str(source))), str(source))
     scorer = _Scorer(
         predictor,
         encoder,
         tasks,
-        kept_types=_kept_types(source, keep),
+        kept_types=_kept_types(rows_of(str(source)), keep),
         columns=[*dict.fromkeys([*required_columns(config, labels=False), *keep])],
     )
     with reporter.track("scoring", None, "rows") as tracker:
         if one_file:
-            rows = scorer.score(str(source), output, tracker, by)
+            rows = scorer.score(rows_of(str(source)), output, tracker, by)
         else:
             output.mkdir(parents=True, exist_ok=True)
             rows = sum(
-                scorer.score(file, path, tracker, with_input(by, file)) for file, path in job.mine
+                scorer.score(rows_of(file), path, tracker, with_input(by, file))
+                for file, path in job.mine
             )
-            predictor.help_others(scorer.no_rows(resolve_files(str(source))[0]))
+            predictor.help_others(scorer.no_rows(resolve_files(rows_of(str(source)))[0]))
             rows = sum(from_all(rows))
             from_first(job.remove_stale)
     reporter.say(_summary(rows, output, job))
@@ -159,7 +163,7 @@ class _Scorer:
     kept_types: dict[str, pa.DataType]
     columns: list[str]
 
-    def score(self, source: str | DataFile, output: Path, tracker: Tracker, by: Provenance) -> int:
+    def score(self, source: Paths, output: Path, tracker: Tracker, by: Provenance) -> int:
         """Returns the number of rows; `by` is written into the file."""
         output.parent.mkdir(parents=True, exist_ok=True)
         temporary = temporary_beside(output)
@@ -188,14 +192,14 @@ class _Scorer:
         return EncodedData(features=self.encoder.encode(table[:0], str(file)))
 
 
-def _kept_types(source: str | Path, keep: Sequence[str]) -> dict[str, pa.DataType]:
+def _kept_types(source: Paths, keep: Sequence[str]) -> dict[str, pa.DataType]:
     """One type for each kept column over all files, found before anything is written.
 
     CSV cells are kept as text: what they look like may change from file to file.
     """
     types: dict[str, pa.DataType] = {}
     first: dict[str, DataFile] = {}
-    files = resolve_files(str(source))
+    files = resolve_files(source)
     schemas = [file_types(file) for file in files]
     kept = [pa.schema([(name, _kept_type(schema, name)) for name in keep]) for schema in schemas]
     largest = [partial(largest_in_file, file, rows_per_chunk=ROWS_PER_CHUNK) for file in files]

@@ -17,7 +17,7 @@ from mmoe.score.provenance import Provenance, check_provenance, is_scored, with_
 
 _PARQUET = (".parquet", ".pq")
 _OURS = re.compile(r"\d{5}-.*\.parquet")
-_OTHER_FILES = (".csv", ".gz", ".tsv", ".txt", ".json", ".arrow", ".feather", ".ipc")
+_OTHER_FILES = (".csv", ".gz", ".tsv", ".txt", ".json", ".jsonl", ".arrow", ".feather", ".ipc")
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,7 @@ from mmoe.run.directory import RunDirectory
 from mmoe.tasks.gate_statistics import GateStatistics
 from mmoe.train.allocator import keep_freed_memory
 from mmoe.train.evaluate import metrics_of, predict_rows, split_curves, split_metrics
+from mmoe.train.loggers import check_loggers, log_finished
 from mmoe.train.loop import Trainer, steps_of
 from mmoe.train.optim import build_average, build_optimizer, check_schedule
 from mmoe.train.placement_report import say_plan
@@ -110,6 +111,7 @@ def train_run(
         Interrupted: A KeyboardInterrupt that knows the directory, once there is one.
     """
     reporter = reporter or SilentReporter()
+    check_loggers(config)
     if holds_rows(data):
         config, splits, data = without_paths(config), load_splits(config, data), None
     place = resolve_device(device or config.training.device, config.training.embedding_backend)
@@ -326,6 +328,7 @@ def _evaluate(
         curves = split_curves(config, predictions_NT, labels, gates, oracle)
         write_json(run.curves_file, curves)
         write_json(run.metrics_file, metrics)
+        log_finished(config, run, metrics, reporter.say)
         return metrics
 
     return from_first(measure)

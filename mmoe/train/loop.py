@@ -21,6 +21,7 @@ from mmoe.run.console import Reporter, Tracker
 from mmoe.run.directory import RunDirectory
 from mmoe.train.evaluate import split_metrics
 from mmoe.train.forward_backward import Step
+from mmoe.train.loggers import Loggers
 from mmoe.train.on_device import on_device
 from mmoe.train.prepare import PreparedData
 from mmoe.train.profiling.parts import INPUT, PAUSE, part
@@ -28,7 +29,6 @@ from mmoe.train.profiling.profile import TrainingProfile
 from mmoe.train.state import TrainingState
 from mmoe.train.step import StepProgram
 from mmoe.train.step_collectives import StepRanks
-from mmoe.train.tensorboard import EventLog
 
 
 class Trainer:
@@ -98,9 +98,10 @@ class Trainer:
     def fit(self) -> None:
         """Trains until the last epoch, or until the monitored metric stops improving."""
         position, training = self.state.position, self.config.training
-        folder = self.run.tensorboard if rank() == 0 else None
+        logged = self.run if rank() == 0 else None
+        loggers = Loggers(self.config, logged, position.step, self.reporter.say)
         # Left when the last checkpoint is written
-        with EventLog(folder, position.step) as events, self.checkpoints:
+        with loggers as events, self.checkpoints:
             while not position.finished:
                 self._epoch(events)
                 with part(PAUSE):
@@ -130,7 +131,7 @@ class Trainer:
         """Epochs so far, as history.json holds them."""
         return {"epochs": self.state.position.history, "monitor": self.config.training.monitor}
 
-    def _epoch(self, events: EventLog) -> None:
+    def _epoch(self, events: Loggers) -> None:
         position = self.state.position
         if position.batch == 0:
             position.loss_sums = [0.0] * len(self.config.tasks)
@@ -156,9 +157,7 @@ class Trainer:
                     self._save(best=position.best_value is None)
                 start = time.perf_counter()
 
-    def _step(
-        self, steps: Iterator[Step], tracker: Tracker, events: EventLog, start: float
-    ) -> bool:
+    def _step(self, steps: Iterator[Step], tracker: Tracker, events: Loggers, start: float) -> bool:
         """Trains on the next batches and says so; False where there are none."""
         position = self.state.position
         with nullcontext() if self.profile is None else self.profile.step():
@@ -203,7 +202,7 @@ class Trainer:
         )
         return on_device(batches, self.state.ranker.device)
 
-    def _close_epoch(self, events: EventLog) -> None:
+    def _close_epoch(self, events: Loggers) -> None:
         """Validates and writes the epoch into the history."""
         position = self.state.position
         metrics, notes = self._validate()

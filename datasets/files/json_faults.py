@@ -1,0 +1,114 @@
+"""What is wrong in JSON lines, by line: Arrow says it of the row of a block, or not at all."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from mmoe.datasets.files.data_file import DataFile
+from mmoe.datasets.values.plain import is_list, is_text
+
+_SHOWN = 60  # characters of a line
+
+
+def explain_line(
+    file: DataFile, first: int, block: bytes, before: Mapping[str, pa.DataType] | None = None
+) -> ValueError | None:
+    """Returns the refusal of the first line that is wrong, or None where each is right.
+
+    Args:
+        file: Whose lines they are.
+        first: Number of the block's first line.
+        block: Whole lines.
+        before: Types of the columns in the lines above.
+    """
+    kinds = {name: _kind_of_type(kind) for name, kind in (before or {}).items()}
+    for number, line in enumerate(block.split(b"\n"), start=first):
+        if not line.strip():
+            continue
+        where = f"{file}: line {number}"
+        try:
+            row = json.loads(line.decode("utf-8"), object_pairs_hook=_distinct)
+        except UnicodeDecodeError:
+            return ValueError(f"{where} is not UTF-8 text; convert the file, such as with iconv")
+        except RecursionError:
+            return ValueError(f"{where} is nested too deeply; mend the line")
+        except ValueError as error:
+            return ValueError(f"{where} is no JSON object ({_reason(error, line)}); mend the line")
+        if not isinstance(row, dict):
+            return ValueError(
+                f"{where} holds {_words(row)}, expected an object such as "
+                '{"user": 17, "click": 1}; mend the line'
+            )
+        for name, value in row.items():
+            kind = _kind(value)
+            known = kinds.setdefault(name, kind)
+            if " and " in kind:
+                return ValueError(
+                    f"{where}: column {name!r} holds {kind}; write all items with one type"
+                )
+            if _differ(known, kind):
+                return ValueError(
+                    f"{where}: column {name!r} holds {kind}, but {known} in the lines before; "
+                    "write the column with one type"
+                )
+            kinds[name] = kind if "nothing" in known else known
+    return None
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    row = dict(pairs)
+    if len(row) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {twice!r} comes twice")
+    return row
+
+
+def _reason(error: ValueError, line: bytes) -> str:
+    start = line.strip()[:_SHOWN].decode("utf-8", errors="replace")
+    if isinstance(error, json.JSONDecodeError):
+        return f"{error.msg} at character {error.pos + 1} of {start!r}"
+    return str(error)
+
+
+def _differ(one: str, two: str) -> bool:
+    """Whether no type holds both; what is null or empty fits all, an empty list all lists."""
+    while one.startswith("lists of ") and two.startswith("lists of "):
+        one, two = one.removeprefix("lists of "), two.removeprefix("lists of ")
+    return one != two and "nothing" not in (one, two)
+
+
+def _kind(value: Any) -> str:
+    """What a value is, in words that name what it fits."""
+    if isinstance(value, list):
+        kinds = [kind for kind in map(_kind, value) if kind != "nothing"]
+        mixed = next((kind for kind in kinds if _differ(kinds[0], kind)), None)
+        item = f"{kinds[0]} and {mixed}" if mixed else (kinds or ["nothing"])[0]
+        return f"lists of {item}"
+    return _words(value)
+
+
+def _words(value: Any) -> str:
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return "booleans"
+    if isinstance(value, int | float):
+        return "numbers"
+    if isinstance(value, str):
+        return "text"
+    return "a list" if isinstance(value, list) else "objects"
+
+
+def _kind_of_type(kind: pa.DataType) -> str:
+    if is_list(kind):
+        return f"lists of {_kind_of_type(kind.value_type)}"
+    if pa.types.is_null(kind):
+        return "nothing"
+    if pa.types.is_boolean(kind):
+        return "booleans"
+    if pa.types.is_struct(kind):
+        return "objects"
+    return "text" if is_text(kind) else "numbers"

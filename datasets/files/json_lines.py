@@ -1,0 +1,194 @@
+"""JSON lines on pyarrow: an object on each line, keys are columns.
+
+Blocks of whole lines are parsed one by one, first to find the types of all, then as these types:
+Arrow's own reader of streams fixes them by the first block, and has no columns that begin later.
+"""
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+import pyarrow as pa
+import pyarrow.json as pajson
+
+from mmoe.datasets.files.data_file import DataFile
+from mmoe.datasets.files.json_faults import explain_line
+from mmoe.datasets.files.text_files import one_line, open_text, read_start, unreadable
+from mmoe.datasets.rows.locations import MissingColumnError
+from mmoe.datasets.values.arrow import out_of_memory, pc
+from mmoe.datasets.values.plain import is_list, is_text
+
+_BLOCK_BYTES = 8 << 20  # and as many more as the line takes that does not end there
+_BOM = b"\xef\xbb\xbf"
+_ANY_INTEGER = pa.decimal128(20, 0)  # of 64 bits, with a sign or without
+_EXACT = 2.0**53  # whole numbers below are exact in float64
+
+
+def json_columns(file: DataFile) -> list[str]:
+    """Lists all keys of the file, in the order in which they come first."""
+    return json_schema(file).names
+
+
+def json_schema(file: DataFile) -> pa.Schema:
+    """Returns the columns and their types, which hold every value of the file.
+
+    Raises:
+        ValueError: The file is empty or cannot be read, a line is no JSON object, or a column holds
+            text beside numbers; names file and line.
+    """
+    return _found_schema(file, file.state())
+
+
+def read_json(file: DataFile, columns: list[str]) -> pa.Table:
+    """Reads the whole file, `columns` in their order; a key that a line lacks is null."""
+    return pa.concat_tables(_tables(file, columns)).select(columns)
+
+
+def iter_json(file: DataFile, columns: list[str], rows: int) -> Iterator[pa.Table]:
+    """Yields the same rows in the same order, at most `rows` at a time; holds a block."""
+    for table in _tables(file, columns):
+        for start in range(0, table.num_rows, rows):
+            yield table.slice(start, rows).select(columns)
+
+
+def _tables(file: DataFile, columns: list[str]) -> Iterator[pa.Table]:
+    """Blocks of rows: the columns, or one of the file where none are asked for, to have rows."""
+    there = json_schema(file)
+    for column in columns:
+        if column not in there.names:
+            raise MissingColumnError(column, there.names, str(file))
+    schema = pa.schema([there.field(column) for column in columns or there.names[:1]])
+    for line, block in _blocks(file):
+        yield _parse(file, line, block, schema)
+
+
+@lru_cache(maxsize=1024)
+def _found_schema(file: DataFile, state: object) -> pa.Schema:
+    """Of the file as it is: a file written anew is in another state."""
+    kinds: dict[str, pa.DataType] = {}
+    for line, block in _blocks(file):
+        found = _parse(file, line, block, None)
+        for name, column in zip(found.column_names, found.columns, strict=True):
+            kind = _kept_digits(block, name, column)
+            joined = _joined(kinds.get(name, pa.null()), kind)
+            if joined is None:
+                raise explain_line(file, line, block, kinds) or ValueError(
+                    f"{file}: column {name!r} holds {kind} from line {line} on, but {kinds[name]} "
+                    "before; write the column with one type"
+                )
+            kinds[name] = joined
+    if not kinds:
+        raise ValueError(f"{file}: is empty; expected a JSON object on each line")
+    return pa.schema(list(kinds.items()))
+
+
+def _blocks(file: DataFile) -> Iterator[tuple[int, bytes]]:
+    """Whole lines, some megabytes of them at a time, each time with the number of the first."""
+    _refuse_array(file)
+    line, rest = 1, b""
+    try:
+        with open_text(file) as stream:
+            while data := stream.read(_BLOCK_BYTES):
+                data = rest + (data.removeprefix(_BOM) if line == 1 and not rest else data)
+                end = data.rfind(b"\n") + 1
+                block, rest = data[:end], data[end:]
+                if block.strip():
+                    yield line, block
+                line += block.count(b"\n")
+    except (pa.ArrowException, OSError, EOFError) as error:
+        raise out_of_memory(error, str(file)) or unreadable(file, error) from None
+    if rest.strip():
+        yield line, rest
+
+
+def _refuse_array(file: DataFile) -> None:
+    """One array of objects has to be parsed whole: a file of lines need not be."""
+    if read_start(file, 1 << 12).removeprefix(_BOM).lstrip().startswith(b"["):
+        raise ValueError(
+            f"{file}: holds one JSON array, expected a JSON object on each line; write it so, such "
+            f"as with jq -c '.[]' {file.name} > {file.name.split('.')[0]}-lines.jsonl"
+        )
+
+
+def _parse(file: DataFile, line: int, block: bytes, schema: pa.Schema | None) -> pa.Table:
+    """The rows of a block; with a schema as its types, its columns alone."""
+    try:
+        if schema is None:
+            block.decode("utf-8")  # Arrow does not look
+        return _arrow_table(block, schema)
+    except (pa.ArrowException, UnicodeDecodeError) as error:
+        raise (
+            out_of_memory(error, str(file))
+            or explain_line(file, line, block)
+            or ValueError(
+                f"{file}: cannot be read as JSON lines, from line {line} on ({one_line(error)}); "
+                "mend or copy the file again"
+            )
+        ) from None
+
+
+def _arrow_table(block: bytes, schema: pa.Schema | None) -> pa.Table:
+    others = "infer" if schema is None else "ignore"
+    return pajson.read_json(
+        pa.BufferReader(block),
+        read_options=pajson.ReadOptions(use_threads=False, block_size=len(block) + 1),
+        parse_options=pajson.ParseOptions(explicit_schema=schema, unexpected_field_behavior=others),
+    )
+
+
+def _kept_digits(block: bytes, name: str, column: pa.ChunkedArray) -> pa.DataType:
+    """The column's type; ids of more than 63 bits, which Arrow takes for floats, stay integers."""
+    kind, values = _plain_kind(column.type), column
+    while is_list(values.type):
+        values = pc.list_flatten(values)
+    if not pa.types.is_floating(values.type):
+        return kind
+    if not pc.any(pc.greater_equal(pc.abs(values), _EXACT)).as_py():
+        return kind
+    whole = _with_leaf(kind, _ANY_INTEGER)
+    try:
+        _arrow_table(block, pa.schema([(name, whole)]))
+    except pa.ArrowInvalid:
+        return kind
+    return whole
+
+
+def _with_leaf(kind: pa.DataType, leaf: pa.DataType) -> pa.DataType:
+    return pa.list_(_with_leaf(kind.value_type, leaf)) if is_list(kind) else leaf
+
+
+def _plain_kind(kind: pa.DataType) -> pa.DataType:
+    """Text stays text: Arrow takes what looks like a datetime for one."""
+    if is_text(kind) or pa.types.is_temporal(kind):
+        return pa.large_string()
+    if is_list(kind):
+        return pa.list_(_plain_kind(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_plain_kind(field.type)) for field in kind])
+    return kind
+
+
+def _joined(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
+    """The type that holds both, or None."""
+    if left == right or pa.types.is_null(right):
+        return left
+    if pa.types.is_null(left):
+        return right
+    if is_list(left) and is_list(right):
+        item = _joined(left.value_type, right.value_type)
+        return None if item is None else pa.list_(item)
+    if pa.types.is_struct(left) and pa.types.is_struct(right):
+        return _joined_structs(left, right)
+    numbers = {left, right}
+    if numbers <= {pa.int64(), _ANY_INTEGER}:
+        return _ANY_INTEGER
+    return pa.float64() if numbers <= {pa.int64(), _ANY_INTEGER, pa.float64()} else None
+
+
+def _joined_structs(left: pa.StructType, right: pa.StructType) -> pa.DataType | None:
+    kinds = {field.name: field.type for field in left}
+    for field in right:
+        joined = _joined(kinds.get(field.name, pa.null()), field.type)
+        if joined is None:
+            return None
+        kinds[field.name] = joined
+    return pa.struct(list(kinds.items()))

@@ -1,0 +1,126 @@
+"""JSON lines: whole as in chunks, types over all lines, faults by line."""
+
+import gzip
+import json
+
+import fsspec
+import pyarrow as pa
+import pytest
+
+from mmoe.datasets.files import json_lines
+from mmoe.datasets.files.readers import column_names, iter_tables, read_table
+from mmoe.datasets.files.resolve import kind_of, resolve_files
+from mmoe.datasets.rows.locations import visible_columns
+from mmoe.datasets.stream.survey import survey
+
+ROWS = [
+    {
+        "user": n,
+        "day": "2024-01-31",  # stays text, as in CSV
+        "zip": f"0050{n}",
+        "words": ["a", f"b{n}"],
+        "vector": [0.5, n],
+        "hash": 2**63 + n,
+        "price": 1.5 if n % 2 else 2,
+        "seen": n > 5,
+        "about": {"n": n},
+    }
+    for n in range(20)
+]
+ROWS[15]["late"] = "x"  # after the first blocks
+del ROWS[3]["words"]
+ROWS[4] |= {"price": None, "words": []}
+
+
+def write(path, rows=ROWS):
+    text = "".join(f"{json.dumps(row)}\n" for row in rows)
+    data = text.rstrip("\n").encode()
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(json_lines, "_BLOCK_BYTES", 700)
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.ndjson.gz", "a.json", "a"])
+def test_whole_as_in_chunks(tmp_path, small_blocks, name):
+    path = write(tmp_path / name)
+    table = read_table(path)
+    assert column_names(path) == [*ROWS[0], "late"]
+    kinds = dict(zip(table.column_names, table.schema.types, strict=True))
+    assert kinds["day"] == kinds["zip"] == kinds["late"] == pa.large_string()
+    assert (kinds["user"], kinds["price"], kinds["seen"]) == (pa.int64(), pa.float64(), pa.bool_())
+    assert kinds["vector"] == pa.list_(pa.float64())
+    assert table.to_pylist() == [{"words": None, "late": None} | row for row in ROWS]
+    chunks = list(iter_tables(path, ["hash", "late", "words"], 3))
+    assert visible_columns(chunks[0]) == ["hash", "late", "words"]
+    assert max(chunk.num_rows for chunk in chunks) == 3
+    whole = pa.concat_tables(chunk.select(["hash", "late", "words"]) for chunk in chunks)
+    assert whole.equals(table.select(["hash", "late", "words"]))
+
+
+def test_streamed_from_folders_and_addresses(tmp_path, small_blocks):
+    (tmp_path / "day=2024-01-31").mkdir()
+    write(tmp_path / "day=2024-01-31" / "part.jsonl", [{"x": 1}, {"x": 2}])
+    (tmp_path / "notes.json").write_text("{}")  # beside data files a note
+    source = survey(str(tmp_path), {"x": "feature 'x'", "day": "feature 'day'"}, chunk_rows=1)
+    [piece] = source.pieces
+    tables = [table for _, table in source.read(piece, ["day", "x"])]
+    assert [table["x"].to_pylist() for table in tables] == [[1], [2]]
+    assert tables[1]["day"].to_pylist() == ["2024-01-31"]
+    assert read_table(tmp_path, ["day"]).num_rows == 2
+    with fsspec.open("memory://lines/a.jsonl.gz", "wt", compression="gzip") as file:
+        file.write('{"x": 7}\n')
+    assert read_table("memory://lines").to_pydict() == {"x": [7]}
+
+
+def test_a_folder_of_json_files(tmp_path):
+    write(tmp_path / "part-0.json", [{"x": 1}])
+    [file] = resolve_files(tmp_path)
+    assert kind_of(file) == "json"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (
+            '{"a": 1}\n{"a": \n',
+            "line 2 is no JSON object .Expecting value at character 7 of .*mend",
+        ),
+        ('{"a": 1}\n\n[1]\n', "line 3 holds a list, expected an object such as"),
+        ("a,b\n1,2\n", "line 1 is no JSON object"),
+        (
+            '{"a": 1}\n{"a": "x"}\n',
+            "line 2: column 'a' holds text, but numbers in the lines before",
+        ),
+        ('{"a": [1]}\n{"a": ["x"]}\n', "line 2: column 'a' holds lists of text, but lists of num"),
+        ('{"a": [1, "x"]}\n', "line 1: column 'a' holds lists of numbers and text; write all"),
+        ('{"a": {"b": 1}}\n{"a": 3}\n', "line 2: column 'a' holds numbers, but objects"),
+        ('{"a": 1, "a": 2}\n', "line 1 .*the key 'a' comes twice"),
+        ('{"a": 1}\n' * 50 + '{"a": "x"}\n', "line 51: column 'a' holds text, but numbers"),
+        ('[{"a": 1}]', r"holds one JSON array.*jq -c '\.\[\]' a\.jsonl > a-lines\.jsonl"),
+        ("\n\n", "is empty; expected a JSON object on each line"),
+        ('{"a": "é"}\n'.encode("latin-1"), "line 1 is not UTF-8 text"),
+        ('{"a": 1}\n'.encode("utf-16"), "looks like UTF-16"),
+        ('{"a": {"b": 1}}\n{"a": {"b": "x"}}\n', "from line 1 on .*changed from number to string"),
+    ],
+)
+def test_faults_are_named_by_line(tmp_path, small_blocks, text, says):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(ValueError, match=rf"^[^\n]*a\.jsonl: [^\n]*{says}[^\n]*$"):
+        read_table(path)
+    with pytest.raises(ValueError, match=says):
+        list(iter_tables(path, None, 2))
+
+
+def test_a_missing_column_and_a_file_written_anew(tmp_path):
+    path = write(tmp_path / "a.jsonl", [{"x": 1}])
+    with pytest.raises(
+        ValueError, match=r"a\.jsonl: there is no column 'X' \(did you mean 'x'\?\)"
+    ):
+        read_table(path, ["X"])
+    write(path, [{"X": 1.5}])
+    assert read_table(path, ["X"])["X"].to_pylist() == [1.5]

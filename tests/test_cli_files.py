@@ -1,0 +1,58 @@
+"""Files without a header line, and JSON lines, from `mmoe init` to `mmoe score`."""
+
+import json
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+NAMES = ["user", "price", "click"]
+SMALL = ("--set", "training.epochs=1", "--set", "training.embedding_backend=plain", "--quiet")
+
+
+def rows():
+    rng = np.random.default_rng(3)
+    return [[int(u), 1.5 + p, int(c)] for u, p, c in rng.integers(0, (20, 90, 2), (300, 3))]
+
+
+def write_csv(path):
+    path.write_text("".join(f"{u},{p},{c}\n" for u, p, c in rows()))
+    return path
+
+
+def write_json(path):
+    lines = [dict(zip(NAMES, row, strict=True)) for row in rows()]
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "write", "options"),
+    [
+        ("log.csv", write_csv, ("--columns", "user, price,click")),
+        ("log.jsonl", write_json, ()),
+    ],
+)
+def test_a_log_from_init_to_scores(mmoe, tmp_path, name, write, options):
+    log, config, run = write(tmp_path / name), tmp_path / "config.yaml", tmp_path / "run"
+    assert mmoe("init", log, *options, "--label", "click", "--out", config)[::2] == (0, "")
+    for more in ((), ("--set", "data.input=stream", "--set", "data.streaming.chunk_rows=70")):
+        out = f"{run}{len(more)}"
+        assert mmoe("train", config, "--out", out, *SMALL, *more)[0] == 0
+        scores = tmp_path / f"{len(more)}.parquet"
+        assert mmoe("score", out, "--input", log, "--output", scores, "--keep", "user")[0] == 0
+        assert mmoe("evaluate", out, "--data", log, "--quiet")[0] == 0
+    one, two = (pq.read_table(tmp_path / f"{n}.parquet") for n in (0, 4))
+    assert one.equals(two)
+    assert one["user"].cast("int64").to_pylist() == [row[0] for row in rows()]
+
+
+def test_a_file_without_a_header_is_said_to_have_none(mmoe, tmp_path):
+    log, config = write_csv(tmp_path / "log.csv"), tmp_path / "config.yaml"
+    code, _, err = mmoe("init", log, "--label", "click", "--out", config)
+    assert code == 2 and "the file has no header; name its 3 columns: --columns a,b,c" in err
+    code, _, err = mmoe("init", log, "--label", "c", "--columns", "a,b,b", "--out", config)
+    assert code == 2 and err.startswith("mmoe: error: --columns a,b,b: 'b' comes twice;")
+    code, _, err = mmoe("init", log, "--label", "b", "--columns", "a,b", "--out", config)
+    assert code == 2 and "the first line has 3 cells, but names were given for 2 (a, b)" in err
+    assert not config.exists()
