@@ -75,3 +75,10 @@ ChangedData = Annotated[
         "--changed-data", help="With --resume: go on also where files have changed since."
     ),
 ]
+
+Columns = Annotated[
+    str | None,
+    typer.Option(
+        metavar="A,B,C", help="Names of all columns, where CSV files have no header line."
+    ),
+]

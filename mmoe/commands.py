@@ -1,7 +1,6 @@
 """The commands. Each imports what it needs, so `mmoe --help` answers at once."""
 
 import json
-import re
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,6 +12,7 @@ from mmoe.command_config import config_of_command, own_config, with_imports
 from mmoe.command_options import (
     Categorical,
     ChangedData,
+    Columns,
     Device,
     Drop,
     Imports,
@@ -326,12 +326,7 @@ def init(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace an existing config.")
     ] = False,
-    columns: Annotated[
-        str | None,
-        typer.Option(
-            metavar="A,B,C", help="Names of all columns, where CSV files have no header line."
-        ),
-    ] = None,
+    columns: Columns = None,
     import_: Imports = None,
 ) -> None:
     """Look at a log and write a commented config that trains as it is."""
@@ -352,11 +347,10 @@ def init(
     sample = sample_table(rows)
     if sample.note:
         _say(f"{data}: {sample.note}")
-    name = re.sub(r"[^A-Za-z0-9_-]+", "-", Path(data).name.split(".")[0]).strip("-") or "run"
-    name = name if name[0].isalpha() else f"run-{name}"
     told = Told.of_options(visible_columns(sample.table), categorical, numeric, drop)
-    about: Any = {"name": name, "path": data, "origin": data, "told": told, "rows": sample.rows}
-    config, reasons = infer_config(sample.table, label, **about)
+    about: Any = {"path": data, "origin": data, "told": told, "rows": sample.rows}
+    name = Path(data).name.split(".")[0]
+    config, reasons = infer_config(sample.table, label, name=name, **about)
     config = with_imports(with_column_names(config, rows), import_)
     write_commented_yaml(out, config, reasons, overwrite=overwrite)
     _say(f"{out}: {len(config.features)} features, {len(config.tasks)} tasks")
