@@ -90,6 +90,9 @@ def _refuse_words(
 ) -> None:
     """Text that is neither a number nor a missing word is an error, not a missing number."""
     is_word = pc.is_valid(text.blank_to_null(column)).to_numpy() & np.isnan(numbers_N)
+    if is_word.any():  # blanks alone, of any kind, are an empty cell
+        trimmed = pc.utf8_trim_whitespace(column)
+        is_word &= pc.is_valid(text.blank_to_null(trimmed)).to_numpy()
     if is_word.any():
         index = int(is_word.argmax())
         raise ValueError(

@@ -102,6 +102,7 @@ def parse_written(
     digits = pc.replace_substring(digits, decimal, ".") if decimal != "." else digits
     digits = pc.if_else(pa.array(good_N), digits, pa.scalar(None, digits.type))
     numbers = digits.cast(pa.float64())
+    numbers = pc.if_else(pc.is_inf(numbers), pa.scalar(None, pa.float64()), numbers)  # 1e400
     return pc.if_else(pa.array(minus_N == 1), pc.negate(numbers), numbers)
 
 

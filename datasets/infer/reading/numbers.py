@@ -46,9 +46,11 @@ def missing_words(texts: pa.Array) -> list[str]:
 
 
 def plain_numbers(texts: pa.Array) -> bool:
-    """Returns whether all are numbers as programs write them."""
-    kind = settle(pa.chunked_array([texts])).type
-    return not is_text(kind) and not pa.types.is_boolean(kind)
+    """Returns whether all are numbers as programs write them, and finite."""
+    settled = settle(pa.chunked_array([texts]))
+    if is_text(settled.type) or pa.types.is_boolean(settled.type):
+        return False
+    return not pc.any(pc.is_inf(settled), min_count=0).as_py()
 
 
 def stray_words(texts: pa.Array, counts_N: np.ndarray) -> list[str] | None:

@@ -6,11 +6,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from mmoe.config import NumericFeature
 from mmoe.datasets.infer.commented_yaml import commented_yaml
 from mmoe.datasets.infer.config import infer_config
 from mmoe.datasets.infer.reading.column import read_column
 from mmoe.datasets.infer.reading.sentinels import sentinels
 from mmoe.datasets.infer.told import Told
+from mmoe.datasets.values.written_numbers import feature_numbers
 
 ROWS = 400
 RNG = np.random.default_rng(0)
@@ -242,3 +244,19 @@ def test_what_is_said_of_a_column_counts():
     assert kinds["term"].kind == "numeric" and kinds["term"].unit == "months"  # no id
     [since] = reasons.offered["since"]
     assert since.format == "%b %d, %Y" and since.parts == ["weekday", "month"]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [["20", "\u202f", "7", " "], ["1e400", "$5"], ["\tinf", "2"], ["121e400", "\u00a0-999"], ["$"]],
+)
+def test_what_is_found_is_read(values):
+    """Blanks are an empty cell, and numbers beyond float64 are none."""
+    profile = read(values * 5)
+    if profile.nature in ("integer", "real"):
+        feature = NumericFeature(name="x", **profile.keys)
+        numbers_N = feature_numbers(pa.table({"x": values * 5}), feature, "log")
+        np.testing.assert_array_equal(numbers_N, profile.numbers_N)
+        assert np.isnan(numbers_N).sum() == profile.missing
+    else:
+        assert not profile.keys
