@@ -15,7 +15,7 @@ _MANY = 1_000_000  # more ids than this are hashed, so that the table does not g
 # An embedding row learned from a handful of labels repeats them. On an invented log with 1.5 rows
 # an id, a minimum of 20 raised the test AUC from 0.772 to 0.786 (click) and from 0.848 to 0.857
 # (purchase), one run each.
-_ROWS_PER_ID = 20
+ROWS_PER_ID = 20
 _ENOUGH_ROWS = 10_000  # below, an id seen 20 times is no rare one
 _LONG_TAIL = 5.0  # 99th percentile over the median of what is not zero
 _NEVER_RAW = 50.0  # the same: beyond, a few numbers as they are would drown all others
@@ -114,7 +114,7 @@ def least_rows(shrinkage: float) -> int:
     Its rows are worth as much as all others' where there are as many as the measured shrinkage;
     with a quarter of them it has a row.
     """
-    return round(min(max(shrinkage / 4, 1), _ROWS_PER_ID))
+    return round(min(max(shrinkage / 4, 1), ROWS_PER_ID))
 
 
 def _rows_of_ids(profile: ColumnProfile, evidence: Evidence | None) -> tuple[dict, str]:
@@ -122,12 +122,12 @@ def _rows_of_ids(profile: ColumnProfile, evidence: Evidence | None) -> tuple[dic
     if profile.distinct > _MANY:
         size = 1 << int(np.ceil(np.log2(profile.distinct)))
         return {"encoding": "hash", "hash_size": size}, "; hashed, as there are so many"
-    if profile.distinct <= profile.rows / _ROWS_PER_ID:
+    if profile.distinct <= profile.rows / ROWS_PER_ID:
         return {}, ""
     if evidence is not None and evidence.z_ids > SURE:
         least = least_rows(evidence.shrinkage)
     else:
-        least = _ROWS_PER_ID if profile.rows >= _ENOUGH_ROWS else 1
+        least = ROWS_PER_ID if profile.rows >= _ENOUGH_ROWS else 1
     if least <= 1:
         return {}, ""
     return {"min_count": least}, f"; those seen fewer than {least} times share a row"

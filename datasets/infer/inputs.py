@@ -12,6 +12,7 @@ from mmoe.datasets.infer.crosses import find_crosses
 from mmoe.datasets.infer.decide import LARGE_ID, SURE, Facts, Verdict, decide
 from mmoe.datasets.infer.evidence import Evidence, light_values, weigh
 from mmoe.datasets.infer.guess_features import (
+    ROWS_PER_ID,
     GuessedFeature,
     guess_ids,
     guess_list,
@@ -30,8 +31,8 @@ from mmoe.datasets.infer.told import Told
 from mmoe.datasets.infer.unique_names import Names
 
 _LEAST = 12  # values that have a shape
+_SPLIT = "the time that the split is made by"
 _MOMENT = "a moment in time, which does not come again; kind: datetime takes its hour and weekday"
-_EXACT = 2.0**53
 
 
 @dataclass
@@ -72,7 +73,10 @@ class Inputs:
 
     def choose(self, names: Names, origin: str) -> None:
         """Fills in features, reasons and what is left out, in the order of the columns."""
-        kept = [profile for profile in self.profiles if self._is_input(profile, origin)]
+        kept = [profile for profile in self.profiles if self._is_input(profile)]
+        kept += [profile for profile in self.profiles if self._is_moment(profile, origin)]
+        order = {profile.name: index for index, profile in enumerate(self.profiles)}
+        kept.sort(key=lambda profile: order[profile.name])
         relations = relate(self.coded)
         evidence = {
             name: weigh(coded, self.sample, self._folds(name, relations))
@@ -86,19 +90,11 @@ class Inputs:
             if profile.name in verdicts:
                 self._add(profile, names, verdicts[profile.name], evidence.get(profile.name))
         self._cross(names)
-        order = {profile.name: index for index, profile in enumerate(self.profiles)}
         self.left_out.sort(key=lambda one: order[one[0]])
 
-    def _is_input(self, profile: ColumnProfile, origin: str) -> bool:
-        """Whether a column is an input; else it gets its reason."""
+    def _is_input(self, profile: ColumnProfile) -> bool:
+        """Whether a column is an input as it is; else it gets its reason."""
         reason = self._useless(profile)
-        if reason == _MOMENT or (profile.name == self.time_column and self.splits):
-            found = guess_moment(
-                self.table, profile, "moment", self.sample if self.splits else None, origin
-            )
-            if found is not None:
-                self.moments[profile.name] = found
-                return True
         if reason is None:
             coded = code(profile, self.table[profile.name], self.sample.rows_S)
             if coded is not None:
@@ -110,6 +106,18 @@ class Inputs:
             self.left_out.append((profile.name, reason))
         return reason is None
 
+    def _is_moment(self, profile: ColumnProfile, origin: str) -> bool:
+        """Whether parts of a datetime that was left out are inputs."""
+        reason = dict(self.left_out).get(profile.name)
+        if reason not in (_MOMENT, _SPLIT):
+            return False
+        known = list(self.coded.values())
+        found = guess_moment(self.table, profile, self.sample, known, self.splits, origin)
+        if found is not None:
+            self.moments[profile.name] = found
+            self.left_out.remove((profile.name, reason))
+        return found is not None
+
     def _useless(self, profile: ColumnProfile) -> str | None:
         if profile.missing == profile.rows:
             return "empty in every row"
@@ -118,7 +126,7 @@ class Inputs:
         if profile.name in self.told.kept:
             return None
         if self.splits and profile.name == self.time_column:
-            return "the time that the split is made by"
+            return _SPLIT
         if profile.nature == "other":
             return "neither numbers, text, dates nor lists of them"
         if profile.nature != "list" and profile.distinct <= 1 and not profile.missing:
@@ -250,7 +258,8 @@ class Inputs:
             left, right = cross.columns
             name = names.feature(f"{left}_x_{right}")
             least = least_rows(cross.shrinkage)
-            settings: dict[str, Any] = {"min_count": least} if least > 1 else {}
+            rare = least > 1 and cross.pairs > len(self.sample.rows_S) / ROWS_PER_ID
+            settings: dict[str, Any] = {"min_count": least} if rare else {}
             feature = CrossFeature(name=name, columns=[left, right], **settings)
             reason = f"together they foretell {cross.task!r} (z {cross.z:.0f}), "
             self._take(feature, f"{reason}which neither does alone; {cross.pairs} pairs")
@@ -265,7 +274,7 @@ def _measures(profile: ColumnProfile) -> bool:
     if profile.nature != "integer" or numbers_N is None:
         return False
     values_V = np.unique(numbers_N[~np.isnan(numbers_N)])
-    if len(values_V) < _LEAST or np.abs(values_V).max() >= _EXACT:
+    if len(values_V) < _LEAST or np.abs(values_V).max() >= 2**53:
         return False
     shape = shape_of(values_V, np.ones(len(values_V), np.int64), float(values_V[0]))
     sound = hint(profile.name)

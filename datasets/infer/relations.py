@@ -110,7 +110,7 @@ def copies_of(columns: Mapping[str, Coded]) -> dict[str, str]:
         missing = int((column.codes_S == column.size).sum())
         key = (column.size, missing)
         for earlier in firsts.get(key, []):
-            if _one_to_one(columns[earlier], column):
+            if one_to_one(columns[earlier], column):
                 found[name] = earlier
                 break
         else:
@@ -128,12 +128,15 @@ def same_order(left: Coded, right: Coded) -> bool:
     return np.array_equal(left.codes_S, reverse_S)
 
 
-def _one_to_one(left: Coded, right: Coded) -> bool:
+def one_to_one(left: Coded, right: Coded) -> bool:
+    """Returns whether each value of one goes with one of the other, in rows enough to tell."""
     rows = len(left.codes_S)
     if left.size < 2 or rows < 20:
         return False
     if left.size > rows / 2:
         return same_order(left, right)
+    if left.size != right.size:
+        return False
     to_V = np.full(left.cells, -1)
     to_V[left.codes_S] = right.codes_S
     if not np.array_equal(to_V[left.codes_S], right.codes_S):
