@@ -17,11 +17,11 @@ from mmoe.config import (
     TrainingConfig,
 )
 from mmoe.datasets.infer.choose_split import choose_split
-from mmoe.datasets.infer.coded import draw
-from mmoe.datasets.infer.drift import flattered
 from mmoe.datasets.infer.guess_features import group_column
 from mmoe.datasets.infer.guess_tasks import consequence_notes, guess_task
 from mmoe.datasets.infer.inputs import Inputs
+from mmoe.datasets.infer.measured.coded import draw
+from mmoe.datasets.infer.measured.drift import flattered
 from mmoe.datasets.infer.profile import profile_column
 from mmoe.datasets.infer.told import Told
 from mmoe.datasets.infer.unique_names import Names

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from mmoe.config import CategoricalFeature, FeatureConfig, ListFeature, NumericFeature
-from mmoe.datasets.infer.decide import SURE, Verdict
-from mmoe.datasets.infer.evidence import BUCKETS, Evidence
+from mmoe.datasets.infer.measured.decide import SURE, Verdict
+from mmoe.datasets.infer.measured.evidence import BUCKETS, Evidence
 from mmoe.datasets.infer.profile import ColumnProfile
 
 _FEW = 20  # numbers of so few values need no logarithm
@@ -88,7 +88,8 @@ def guess_number(
     buckets = _buckets(profile, evidence)
     feature = NumericFeature(name=name, column=_column(profile, name), log=log, buckets=buckets)
     beside = None
-    if evidence is not None and _has_own_values(evidence, profile):
+    told = verdict.why.startswith("--")
+    if evidence is not None and not told and _has_own_values(evidence, profile):
         beside = f"{name}_as_id", f"values of {name} differ from their neighbours"
     return GuessedFeature(feature, _because(verdict, evidence, facts + _missing(profile)), beside)
 

@@ -7,10 +7,6 @@ import numpy as np
 import pyarrow as pa
 
 from mmoe.config import CrossFeature, DatetimeFeature, FeatureConfig, NumericFeature
-from mmoe.datasets.infer.coded import Coded, Sample, code, folds_of
-from mmoe.datasets.infer.crosses import find_crosses
-from mmoe.datasets.infer.decide import LARGE_ID, SURE, Facts, Verdict, decide
-from mmoe.datasets.infer.evidence import Evidence, light_values, weigh
 from mmoe.datasets.infer.guess_features import (
     ROWS_PER_ID,
     GuessedFeature,
@@ -22,11 +18,15 @@ from mmoe.datasets.infer.guess_features import (
 )
 from mmoe.datasets.infer.guess_time import TimeLike, time_like
 from mmoe.datasets.infer.leaks import too_good
+from mmoe.datasets.infer.measured.coded import Coded, Sample, code, folds_of
+from mmoe.datasets.infer.measured.crosses import find_crosses
+from mmoe.datasets.infer.measured.decide import LARGE_ID, SURE, Facts, Verdict, decide
+from mmoe.datasets.infer.measured.evidence import Evidence, light_values, weigh
+from mmoe.datasets.infer.measured.names import hint
+from mmoe.datasets.infer.measured.relations import Relations, copies_of, relate, same_order
+from mmoe.datasets.infer.measured.shape import Shape, shape_of
 from mmoe.datasets.infer.moments import guess_moment
-from mmoe.datasets.infer.names import hint
 from mmoe.datasets.infer.profile import ColumnProfile
-from mmoe.datasets.infer.relations import Relations, copies_of, relate, same_order
-from mmoe.datasets.infer.shape import Shape, shape_of
 from mmoe.datasets.infer.told import Told
 from mmoe.datasets.infer.unique_names import Names
 

@@ -7,12 +7,12 @@ import pyarrow as pa
 
 from mmoe.config import DatetimeFeature, Part, TimeUnit
 from mmoe.datasets.features.datetime import part_ids
-from mmoe.datasets.infer.coded import Coded, Sample
-from mmoe.datasets.infer.decide import SURE
-from mmoe.datasets.infer.evidence import weigh
 from mmoe.datasets.infer.guess_time import TimeLike, time_like, unit_of
+from mmoe.datasets.infer.measured.coded import Coded, Sample
+from mmoe.datasets.infer.measured.decide import SURE
+from mmoe.datasets.infer.measured.evidence import weigh
+from mmoe.datasets.infer.measured.relations import one_to_one
 from mmoe.datasets.infer.profile import ColumnProfile
-from mmoe.datasets.infer.relations import one_to_one
 from mmoe.datasets.values.datetimes import local_datetimes
 
 _PARTS: tuple[Part, ...] = ("hour", "weekday", "month")

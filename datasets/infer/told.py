@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
+from mmoe.datasets.infer.measured.shape import whole
 from mmoe.datasets.infer.profile import ColumnProfile
-from mmoe.datasets.infer.shape import whole
 from mmoe.datasets.rows.locations import missing_column, visible_columns
 from mmoe.datasets.values.columns import to_numbers
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from mmoe.datasets.infer.coded import Coded
+from mmoe.datasets.infer.measured.coded import Coded
 
 _LOOKED_AT = 50_000  # rows
 _FOLLOWS = 0.9  # of the agreement that chance leaves to be had
