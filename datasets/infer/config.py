@@ -136,7 +136,7 @@ def infer_config(
     flattery = ""
     if chosen.config.by == "time" and chosen.time_column:
         times_N = to_times(table, chosen.time_column, origin)[inputs.sample.rows_S]
-        flattery = flattered(inputs.coded, inputs.numbers, inputs.sample, times_N)
+        flattery = flattered(inputs.strongest, inputs.numbers, inputs.sample, times_N)
     reasons = Reasons(
         split="; ".join(filter(None, (chosen.reason, flattery))),
         group="who the rows belong to, for GAUC" if group else "",

@@ -30,6 +30,7 @@ from mmoe.datasets.infer.profile import ColumnProfile
 from mmoe.datasets.infer.told import Told
 from mmoe.datasets.infer.unique_names import Names
 
+_STRONGEST = 50  # columns of a model of all columns
 _LEAST = 12  # values that have a shape
 _SPLIT = "the time that the split is made by"
 _MOMENT = "a moment in time, which does not come again; kind: datetime takes its hour and weekday"
@@ -49,6 +50,7 @@ class Inputs:
         splits: Whether a split is made; if not, a datetime is an input.
         coded: Column → its sampled rows.
         numbers: Columns that are read as numbers.
+        strongest: Those of `coded` that foretell most.
         moments: Datetimes of which parts are inputs, and the reasons.
         features: The outcome.
         reasons: Feature → reason.
@@ -65,6 +67,7 @@ class Inputs:
     splits: bool
     coded: dict[str, Coded] = field(default_factory=dict)
     numbers: set[str] = field(default_factory=set)
+    strongest: dict[str, Coded] = field(default_factory=dict)
     moments: dict[str, tuple[DatetimeFeature, str]] = field(default_factory=dict)
     features: list[FeatureConfig] = field(default_factory=list)
     reasons: dict[str, str] = field(default_factory=dict)
@@ -89,6 +92,7 @@ class Inputs:
         for profile in kept:
             if profile.name in verdicts:
                 self._add(profile, names, verdicts[profile.name], evidence.get(profile.name))
+        self.strongest = self._strongest(evidence)
         self._cross(names)
         self.left_out.sort(key=lambda one: order[one[0]])
 
@@ -253,8 +257,16 @@ class Inputs:
         self.features.append(feature)
         self.reasons[feature.name] = reason
 
+    def _strongest(self, evidence: dict[str, Evidence | None]) -> dict[str, Coded]:
+        """The columns that foretell most, in their order: enough for models of all columns."""
+        strength = {
+            name: one.strength if (one := evidence.get(name)) else 0.0 for name in self.coded
+        }
+        chosen = set(sorted(self.coded, key=lambda name: -strength[name])[:_STRONGEST])
+        return {name: coded for name, coded in self.coded.items() if name in chosen}
+
     def _cross(self, names: Names) -> None:
-        for cross in find_crosses(self.coded, self.numbers, self.sample):
+        for cross in find_crosses(self.strongest, self.numbers, self.sample):
             left, right = cross.columns
             name = names.feature(f"{left}_x_{right}")
             least = least_rows(cross.shrinkage)
