@@ -145,7 +145,9 @@ def bucket_edges(values_V: np.ndarray, counts_V: np.ndarray, buckets: int) -> np
 
     A value with more than 1 / buckets of the rows is alone in its bucket; the other buckets are
     spread over the values between, by their rows. Quantiles of all rows would spend themselves on
-    such values: of a capital gain that is 0 in 92 of 100 rows 20 of them tell 2 apart.
+    such values: of a capital gain that is 0 in 92 of 100 rows 20 of them tell 2 apart. On an
+    invented census (30,000 rows; gains, losses, 40 hours a week) buckets of the rest raised the
+    test AUC from 0.739 to 0.751 and from 0.666 to 0.667, two seeds.
 
     Args:
         values_V: Distinct values, ascending.

@@ -18,11 +18,11 @@ from mmoe.config import (
     TrainingConfig,
 )
 from mmoe.datasets.infer.choose_split import choose_split
-from mmoe.datasets.infer.coded import draw
-from mmoe.datasets.infer.drift import flattered
 from mmoe.datasets.infer.guess_features import group_column
 from mmoe.datasets.infer.guess_tasks import consequence_notes, guess_task
 from mmoe.datasets.infer.inputs import Inputs
+from mmoe.datasets.infer.measured.coded import draw
+from mmoe.datasets.infer.measured.drift import flattered
 from mmoe.datasets.infer.moments import offered
 from mmoe.datasets.infer.reading import read_column
 from mmoe.datasets.infer.told import Told
@@ -143,7 +143,7 @@ def infer_config(
     if chosen.config.by == "time" and chosen.time_column:
         form = chosen.config.format
         times_N = to_times(table, chosen.time_column, origin, form)[inputs.sample.rows_S]
-        flattery = flattered(inputs.coded, inputs.numbers, inputs.sample, times_N)
+        flattery = flattered(inputs.strongest, inputs.numbers, inputs.sample, times_N)
     reasons = Reasons(
         split="; ".join(filter(None, (chosen.reason, flattery))),
         group="who the rows belong to, for GAUC" if group else "",

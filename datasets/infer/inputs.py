@@ -7,11 +7,8 @@ import numpy as np
 import pyarrow as pa
 
 from mmoe.config import CrossFeature, DatetimeFeature, FeatureConfig, NumericFeature
-from mmoe.datasets.infer.coded import Coded, Sample, code, folds_of
-from mmoe.datasets.infer.crosses import find_crosses
-from mmoe.datasets.infer.decide import LARGE_ID, SURE, Facts, Verdict, decide
-from mmoe.datasets.infer.evidence import Evidence, light_values, weigh
 from mmoe.datasets.infer.guess_features import (
+    ROWS_PER_ID,
     GuessedFeature,
     guess_ids,
     guess_list,
@@ -21,17 +18,22 @@ from mmoe.datasets.infer.guess_features import (
 )
 from mmoe.datasets.infer.guess_time import TimeLike, time_like
 from mmoe.datasets.infer.leaks import too_good
+from mmoe.datasets.infer.measured.coded import Coded, Sample, code, folds_of
+from mmoe.datasets.infer.measured.crosses import find_crosses
+from mmoe.datasets.infer.measured.decide import LARGE_ID, SURE, Facts, Verdict, decide
+from mmoe.datasets.infer.measured.evidence import Evidence, light_values, weigh
+from mmoe.datasets.infer.measured.names import hint
+from mmoe.datasets.infer.measured.relations import Relations, copies_of, relate, same_order
+from mmoe.datasets.infer.measured.shape import Shape, shape_of
 from mmoe.datasets.infer.moments import guess_moment
-from mmoe.datasets.infer.names import hint
 from mmoe.datasets.infer.profile import ColumnProfile
-from mmoe.datasets.infer.relations import Relations, copies_of, relate, same_order
-from mmoe.datasets.infer.shape import Shape, shape_of
 from mmoe.datasets.infer.told import Told
 from mmoe.datasets.infer.unique_names import Names
 
+_STRONGEST = 50  # columns of a model of all columns
 _LEAST = 12  # values that have a shape
+_SPLIT = "the time that the split is made by"
 _MOMENT = "a moment in time, which does not come again; kind: datetime takes its hour and weekday"
-_EXACT = 2.0**53
 _QUANTITY = {"unit", "decimal", "thousands"}  # $5 is no id
 
 
@@ -49,6 +51,7 @@ class Inputs:
         splits: Whether a split is made; if not, a datetime is an input.
         coded: Column → its sampled rows.
         numbers: Columns that are read as numbers.
+        strongest: Those of `coded` that foretell most.
         moments: Datetimes of which parts are inputs, and the reasons.
         features: The outcome.
         reasons: Feature → reason.
@@ -65,6 +68,7 @@ class Inputs:
     splits: bool
     coded: dict[str, Coded] = field(default_factory=dict)
     numbers: set[str] = field(default_factory=set)
+    strongest: dict[str, Coded] = field(default_factory=dict)
     moments: dict[str, tuple[DatetimeFeature, str]] = field(default_factory=dict)
     features: list[FeatureConfig] = field(default_factory=list)
     reasons: dict[str, str] = field(default_factory=dict)
@@ -73,7 +77,10 @@ class Inputs:
 
     def choose(self, names: Names, origin: str) -> None:
         """Fills in features, reasons and what is left out, in the order of the columns."""
-        kept = [profile for profile in self.profiles if self._is_input(profile, origin)]
+        kept = [profile for profile in self.profiles if self._is_input(profile)]
+        kept += [profile for profile in self.profiles if self._is_moment(profile, origin)]
+        order = {profile.name: index for index, profile in enumerate(self.profiles)}
+        kept.sort(key=lambda profile: order[profile.name])
         relations = relate(self.coded)
         evidence = {
             name: weigh(coded, self.sample, self._folds(name, relations))
@@ -86,20 +93,13 @@ class Inputs:
         for profile in kept:
             if profile.name in verdicts:
                 self._add(profile, names, verdicts[profile.name], evidence.get(profile.name))
+        self.strongest = self._strongest(evidence)
         self._cross(names)
-        order = {profile.name: index for index, profile in enumerate(self.profiles)}
         self.left_out.sort(key=lambda one: order[one[0]])
 
-    def _is_input(self, profile: ColumnProfile, origin: str) -> bool:
-        """Whether a column is an input; else it gets its reason."""
+    def _is_input(self, profile: ColumnProfile) -> bool:
+        """Whether a column is an input as it is; else it gets its reason."""
         reason = self._useless(profile)
-        if reason == _MOMENT or (profile.name == self.time_column and self.splits):
-            found = guess_moment(
-                self.table, profile, "moment", self.sample if self.splits else None, origin
-            )
-            if found is not None:
-                self.moments[profile.name] = found
-                return True
         if reason is None:
             coded = code(profile, self.table[profile.name], self.sample.rows_S)
             if coded is not None:
@@ -111,6 +111,18 @@ class Inputs:
             self.left_out.append((profile.name, reason))
         return reason is None
 
+    def _is_moment(self, profile: ColumnProfile, origin: str) -> bool:
+        """Whether parts of a datetime that was left out are inputs."""
+        reason = dict(self.left_out).get(profile.name)
+        if reason not in (_MOMENT, _SPLIT):
+            return False
+        known = list(self.coded.values())
+        found = guess_moment(self.table, profile, self.sample, known, self.splits, origin)
+        if found is not None:
+            self.moments[profile.name] = found
+            self.left_out.remove((profile.name, reason))
+        return found is not None
+
     def _useless(self, profile: ColumnProfile) -> str | None:
         if profile.missing == profile.rows:
             return "empty in every row"
@@ -119,7 +131,7 @@ class Inputs:
         if profile.name in self.told.kept:
             return None
         if self.splits and profile.name == self.time_column:
-            return "the time that the split is made by"
+            return _SPLIT
         if profile.no_input:
             return profile.no_input
         if profile.nature == "other":
@@ -250,12 +262,21 @@ class Inputs:
         self.features.append(feature)
         self.reasons[feature.name] = reason
 
+    def _strongest(self, evidence: dict[str, Evidence | None]) -> dict[str, Coded]:
+        """The columns that foretell most, in their order: enough for models of all columns."""
+        strength = {
+            name: one.strength if (one := evidence.get(name)) else 0.0 for name in self.coded
+        }
+        chosen = set(sorted(self.coded, key=lambda name: -strength[name])[:_STRONGEST])
+        return {name: coded for name, coded in self.coded.items() if name in chosen}
+
     def _cross(self, names: Names) -> None:
-        for cross in find_crosses(self.coded, self.numbers, self.sample):
+        for cross in find_crosses(self.strongest, self.numbers, self.sample):
             left, right = cross.columns
             name = names.feature(f"{left}_x_{right}")
             least = least_rows(cross.shrinkage)
-            settings: dict[str, Any] = {"min_count": least} if least > 1 else {}
+            rare = least > 1 and cross.pairs > len(self.sample.rows_S) / ROWS_PER_ID
+            settings: dict[str, Any] = {"min_count": least} if rare else {}
             feature = CrossFeature(name=name, columns=[left, right], **settings)
             reason = f"together they foretell {cross.task!r} (z {cross.z:.0f}), "
             self._take(feature, f"{reason}which neither does alone; {cross.pairs} pairs")
@@ -270,7 +291,7 @@ def _measures(profile: ColumnProfile) -> bool:
     if profile.nature != "integer" or numbers_N is None:
         return False
     values_V = np.unique(numbers_N[~np.isnan(numbers_N)])
-    if len(values_V) < _LEAST or np.abs(values_V).max() >= _EXACT:
+    if len(values_V) < _LEAST or np.abs(values_V).max() >= 2**53:
         return False
     shape = shape_of(values_V, np.ones(len(values_V), np.int64), float(values_V[0]))
     sound = hint(profile.name)

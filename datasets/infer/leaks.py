@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from mmoe.datasets.infer.coded import Coded, Sample, Target
-from mmoe.datasets.infer.evidence import UNREPEATED
-from mmoe.datasets.infer.readings import Sums, as_ids, auc_of_sums, held_out_auc
+from mmoe.datasets.infer.measured.coded import Coded, Sample, Target
+from mmoe.datasets.infer.measured.evidence import UNREPEATED
+from mmoe.datasets.infer.measured.readings import Sums, as_ids, auc_of_sums, held_out_auc
 
 _TOO_GOOD = 0.99  # single-feature AUC
 _SMOOTHING = 1.0  # rows of the base rate added to each category

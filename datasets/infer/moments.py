@@ -1,5 +1,6 @@
 """Hour, weekday and month of a datetime, where they foretell something or nothing else is left."""
 
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -7,10 +8,11 @@ import pyarrow as pa
 
 from mmoe.config import DatetimeFeature, FeatureConfig, Part
 from mmoe.datasets.features.datetime import part_ids
-from mmoe.datasets.infer.coded import Coded, Sample
-from mmoe.datasets.infer.decide import SURE
-from mmoe.datasets.infer.evidence import weigh
 from mmoe.datasets.infer.guess_time import TimeLike, time_like, unit_of
+from mmoe.datasets.infer.measured.coded import Coded, Sample
+from mmoe.datasets.infer.measured.decide import SURE
+from mmoe.datasets.infer.measured.evidence import weigh
+from mmoe.datasets.infer.measured.relations import one_to_one
 from mmoe.datasets.infer.profile import ColumnProfile
 from mmoe.datasets.values.datetimes import local_datetimes
 from mmoe.datasets.values.written_datetimes import has_hours
@@ -19,15 +21,21 @@ _PARTS: tuple[Part, ...] = ("hour", "weekday", "month")
 
 
 def guess_moment(
-    table: pa.Table, profile: ColumnProfile, name: str, sample: Sample | None, origin: str
+    table: pa.Table,
+    profile: ColumnProfile,
+    sample: Sample,
+    known: Collection[Coded],
+    measured: bool,
+    origin: str,
 ) -> tuple[DatetimeFeature, str] | None:
     """Makes a feature of a datetime's parts, and the reason.
 
     Args:
         table: All rows.
         profile: The column.
-        name: Of the feature.
-        sample: The rows in which a part must foretell a label; None: any part that differs.
+        sample: The rows that are looked at.
+        known: Columns that are inputs; a part that one of them holds is none.
+        measured: Whether a part must foretell a label; if not, it has but to differ.
         origin: Starts error messages.
 
     Returns:
@@ -36,32 +44,33 @@ def guess_moment(
     if time_like(profile) not in (TimeLike.DATES, TimeLike.SINCE_1970):
         return None
     keys = _keys(profile)
-    column = None if name == profile.name else profile.name
-    rows = None if sample is None else pa.array(sample.rows_S)
-    some = table.select([profile.name])
-    some = some if rows is None else some.take(rows)
-    parts, reasons = [], []
+    some = table.select([profile.name]).take(pa.array(sample.rows_S))
+    found: dict[Part, str] = {}
     for part in _PARTS:
-        feature = DatetimeFeature(name=name, column=column, parts=[part], **keys)
-        try:
-            ids_S = part_ids(local_datetimes(some, feature, origin), part).astype(np.int64)
-        except ValueError:  # a date has no hour, and not all text is what it looks like
+        coded = _coded(some, profile.name, part, keys, origin)
+        if coded is None or any(one_to_one(coded, other) for other in known):
             continue
-        if ids_S.min() == ids_S.max():
+        evidence = weigh(coded, sample, sample.folds_S)
+        if evidence is None or (measured and evidence.z_ids <= SURE):
             continue
-        if sample is not None:
-            size = int(ids_S.max()) + 1
-            found = weigh(Coded(ids_S, None, size), sample, sample.folds_S)
-            if found is None or found.z_ids <= SURE:
-                continue
-            measure = "AUC" if found.is_event else "of the variance"
-            reasons.append(f"{part}: {found.ids:.2f} {measure}")
-        parts.append(part)
-    if not parts:
+        unit_of_it = "AUC" if evidence.is_event else "of the variance"
+        found[part] = f"{part}: {evidence.ids:.2f} {unit_of_it}"
+    if not found:
         return None
-    why = ", ".join(reasons) or "its parts; the moment itself does not come again"
-    why = f"{profile.said}; {why}" if profile.said else why
-    return DatetimeFeature(name=name, column=column, parts=parts, **keys), why
+    feature = DatetimeFeature(name="moment", column=profile.name, parts=list(found), **keys)
+    return feature, "; ".join(filter(None, (profile.said, ", ".join(found.values()))))
+
+
+def _coded(
+    table: pa.Table, column: str, part: Part, keys: dict[str, Any], origin: str
+) -> Coded | None:
+    feature = DatetimeFeature(name="moment", column=column, parts=[part], **keys)
+    try:
+        ids_S = part_ids(local_datetimes(table, feature, origin), part)
+    except ValueError:  # a date has no hour, and not all text is what it looks like
+        return None
+    values, codes_S = np.unique(ids_S, return_inverse=True)
+    return Coded(codes_S, None, len(values)) if len(values) > 1 else None
 
 
 def offered(profile: ColumnProfile, name: str) -> list[FeatureConfig]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mmoe.datasets.features.fit_numbers import bucket_edges
-from mmoe.datasets.infer.coded import FOLDS
+from mmoe.datasets.infer.measured.coded import FOLDS
 
 # Rows of the mean that a value's own rows are weighed against
 _SHRINKAGES = (2.0, 8.0, 32.0, 128.0, 512.0)

@@ -10,9 +10,9 @@ from typing import Literal
 
 import numpy as np
 
-from mmoe.datasets.infer.evidence import Evidence
-from mmoe.datasets.infer.names import hint, stems
-from mmoe.datasets.infer.shape import Shape
+from mmoe.datasets.infer.measured.evidence import Evidence
+from mmoe.datasets.infer.measured.names import hint, stems
+from mmoe.datasets.infer.measured.shape import Shape
 
 # Of z, where each column is tried once or twice: one of a thousand by chance
 SURE = 3.3

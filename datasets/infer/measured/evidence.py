@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mmoe.datasets.infer.coded import FOLDS, Coded, Sample, Target
-from mmoe.datasets.infer.readings import (
+from mmoe.datasets.infer.measured.coded import FOLDS, Coded, Sample, Target
+from mmoe.datasets.infer.measured.readings import (
     Gain,
     Sums,
     as_buckets,

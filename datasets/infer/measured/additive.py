@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from mmoe.datasets.features.fit_numbers import bucket_edges
-from mmoe.datasets.infer.coded import Coded
+from mmoe.datasets.infer.measured.coded import Coded
 
 _PASSES = 2  # over the columns; a third changes AUCs by less than 0.001
 _BUCKETS = 30  # of a column of numbers

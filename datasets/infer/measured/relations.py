@@ -5,10 +5,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from mmoe.datasets.infer.coded import Coded
+from mmoe.datasets.infer.measured.coded import Coded
 
 _LOOKED_AT = 50_000  # rows
+_COMPARED = 150_000_000  # values, of all pairs of columns; of very many columns fewer rows are seen
+_LEAST = 2000  # rows
 _FOLLOWS = 0.9  # of the agreement that chance leaves to be had
+_CONSTANT = 0.98  # of two rows that agree by chance: such a column tells nothing
+_KEY = 20  # values of an owner, at least
 _REPEATED = 0.2  # of the rows, at least, have another one of the same value
 
 
@@ -33,19 +37,20 @@ def relate(columns: Mapping[str, Coded]) -> Relations:
     names = list(columns)
     if not names or len(columns[names[0]].codes_S) < 20:
         return found
-    cut = {name: columns[name].codes_S[:_LOOKED_AT] for name in names}
-    agreement = {name: _chance(codes_S) for name, codes_S in cut.items()}
+    rows = max(min(_LOOKED_AT, _COMPARED // len(names) ** 2), _LEAST)
+    codes_CR = np.stack([columns[name].codes_S[:rows].astype(np.int32) for name in names])
+    chance_C = np.array([_chance(codes_R) for codes_R in codes_CR])
     follows: dict[str, list[str]] = {name: [] for name in names}
-    for owner in names:
-        order, same = _pairs(cut[owner])
-        if same.sum() < _REPEATED * len(order):
+    for index, owner in enumerate(names):
+        order, same = _pairs(codes_CR[index])
+        if columns[owner].size < _KEY or same.sum() < _REPEATED * len(order):
             continue
-        for name in names:
-            if name != owner and agreement[name] < 0.98:
-                codes = cut[name][order]
-                share = float((codes[1:] == codes[:-1])[same].mean())
-                if share - agreement[name] >= _FOLLOWS * (1 - agreement[name]):
-                    follows[name].append(owner)
+        left, right = order[:-1][same], order[1:][same]
+        share_C = (codes_CR[:, left] == codes_CR[:, right]).mean(axis=1)
+        follows_C = (share_C - chance_C >= _FOLLOWS * (1 - chance_C)) & (chance_C < _CONSTANT)
+        for other in np.flatnonzero(follows_C):
+            if other != index:
+                follows[names[other]].append(owner)
     for name in names:
         _settle(name, columns, follows, found)
     return found
@@ -72,7 +77,7 @@ def _settle(
     owners = [owner for owner in follows[name] if columns[owner].size > 1.05 * size]
     if owners:
         found.owner[name] = min(owners, key=lambda owner: columns[owner].size)
-    if owners or size < 20:
+    if owners or size < _KEY:
         return
     mine = [other for other in follows if name in follows[other] and columns[other].size < size]
     if any(
@@ -110,7 +115,7 @@ def copies_of(columns: Mapping[str, Coded]) -> dict[str, str]:
         missing = int((column.codes_S == column.size).sum())
         key = (column.size, missing)
         for earlier in firsts.get(key, []):
-            if _one_to_one(columns[earlier], column):
+            if one_to_one(columns[earlier], column):
                 found[name] = earlier
                 break
         else:
@@ -128,12 +133,15 @@ def same_order(left: Coded, right: Coded) -> bool:
     return np.array_equal(left.codes_S, reverse_S)
 
 
-def _one_to_one(left: Coded, right: Coded) -> bool:
+def one_to_one(left: Coded, right: Coded) -> bool:
+    """Returns whether each value of one goes with one of the other, in rows enough to tell."""
     rows = len(left.codes_S)
     if left.size < 2 or rows < 20:
         return False
     if left.size > rows / 2:
         return same_order(left, right)
+    if left.size != right.size:
+        return False
     to_V = np.full(left.cells, -1)
     to_V[left.codes_S] = right.codes_S
     if not np.array_equal(to_V[left.codes_S], right.codes_S):

@@ -13,8 +13,8 @@ from itertools import combinations
 
 import numpy as np
 
-from mmoe.datasets.infer.additive import levels, of_both_halves
-from mmoe.datasets.infer.coded import Coded, Sample, Target
+from mmoe.datasets.infer.measured.additive import levels, of_both_halves
+from mmoe.datasets.infer.measured.coded import Coded, Sample, Target
 
 _COLUMNS = 14  # of ids, that are paired: those of the most values that rows can tell apart
 _MOST = 4  # crosses of a config

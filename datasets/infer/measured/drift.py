@@ -4,9 +4,9 @@ from collections.abc import Collection, Mapping
 
 import numpy as np
 
-from mmoe.datasets.infer.additive import additive, levels
-from mmoe.datasets.infer.coded import Coded, Sample, Target
-from mmoe.datasets.infer.readings import auc_of_sums
+from mmoe.datasets.infer.measured.additive import additive, levels
+from mmoe.datasets.infer.measured.coded import Coded, Sample, Target
+from mmoe.datasets.infer.measured.readings import auc_of_sums
 
 _FUTURE = 0.2  # of the rows, the last ones, as the split has them
 _PAST = 0.5  # of the rows, before them: what both models learn from
