@@ -1,10 +1,12 @@
 """The config that a command runs with."""
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mmoe.plugins import import_modules
+from mmoe.terminal import readable
 
 if TYPE_CHECKING:
     from mmoe.config import RunConfig
@@ -28,10 +30,15 @@ def config_of_command(
     from mmoe.datasets.recipes import load_recipe
 
     if isinstance(found, Path):
-        config = load_config(found, overrides or [], of_run=True)
+        config = load_config(found, overrides or [], of_run=True, say=_note)
     else:
-        config = load_recipe(found, overrides or [])
+        config = load_recipe(found, overrides or [], say=_note)
     return with_imports(config, imports)
+
+
+def _note(line: str) -> None:
+    """On standard error, where no result stands."""
+    sys.stderr.write(f"note: {readable(line)}\n")
 
 
 def with_imports(config: "RunConfig", imports: Sequence[str] | None) -> "RunConfig":

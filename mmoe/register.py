@@ -113,7 +113,8 @@ def feature(kind: str, config: "type[Feature]") -> Decorator[Any]:
     Args:
         kind: Its name in a config.
         config: Derives from `mmoe.config.Feature`; has a key `name`, and says its `source_columns`.
-            The codec is made of its section and the run's config.
+            The codec is made of its section and the run's config; it names its numbers
+            (`dense_names`) and what it looks up.
 
     Raises:
         ValueError: Something else has this name, or the class says another one.

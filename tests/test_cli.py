@@ -14,6 +14,7 @@ import torch
 import yaml
 
 from mmoe import cli
+from mmoe.config import load_config
 from mmoe.ops import ExtensionStatus
 
 
@@ -63,6 +64,22 @@ def test_the_whole_road(mmoe, config, log, tmp_path):
     page = (run / "report.html").read_text()
     assert "click" in page
     assert "http" not in page.replace("http://www.w3.org", "").replace("https://www.w3.org", "")
+
+
+def test_a_feature_of_another_kind_is_trained_and_what_it_loses_is_said(
+    mmoe, config, log, tmp_path
+):
+    run = tmp_path / "run"
+    settings = ("features.price.kind=categorical", "training.epochs=1", "features.tags.dim=8")
+    code, _, err = mmoe("train", config, "--data", log, "--out", run, "--quiet", "--set", *settings)
+    assert code == 0
+    assert err == (
+        "note: --set features.price.kind=categorical: dropped buckets, log, which this kind has "
+        "not\n"
+    )
+    features = {one.name: one for one in load_config(run / "config.yaml").features}
+    assert (features["price"].kind, features["price"].dim) == ("categorical", 4)
+    assert features["tags"].dim == 8
 
 
 def test_default_run_directory_has_name_and_time(mmoe, config, log, tmp_path, monkeypatch):

@@ -48,7 +48,7 @@ class Coded:
     """Encoded rows of one feature, N of them.
 
     Attributes:
-        dense: For each of the codec's `dense_names` float32 [N].
+        dense: For each of the codec's `dense_columns` float32 [N], or several together [N, k].
         ids: For each of its `lookups` int32 [N]; int64 where ids are raw.
         lists: For each of its `lists` ids [V], offsets int64 [N + 1], and float32 weights [V] where
             ids have weights.
@@ -91,7 +91,8 @@ class Codec(ABC, Generic[FeatureT]):
 
     A new kind is a codec in a file of its own and a config class, tied by a line in
     `mmoe.config.features`, or from outside by `mmoe.register.feature`. It says `tables` and
-    `encode`; the names of what `encode` returns are `dense_names`, `lookups` and `lists`.
+    `encode`; the names of what `encode` returns are `dense_names` (or `dense_columns`, where
+    training rows decide how many there are), `lookups` and `lists`.
 
     Args:
         feature: Its settings.
@@ -115,6 +116,15 @@ class Codec(ABC, Generic[FeatureT]):
     def dense_names(self) -> list[str]:
         """Names of the numbers that enter the network as they are."""
         return []
+
+    def dense_columns(self, rules: Rules) -> list[str]:
+        """Returns the same, where what was learnt says how many there are."""
+        return self.dense_names
+
+    @property
+    def projected_to(self) -> int | None:
+        """Width that a linear layer of the network projects them to; None: none does."""
+        return None
 
     @property
     def lookups(self) -> list[FeatureSpec]:
@@ -153,6 +163,10 @@ class Codec(ABC, Generic[FeatureT]):
     def check(self, table: pa.Table, origin: str) -> None:
         """Refuses bad values in rows that do not train, before training instead of after it."""
         return
+
+    def check_beside(self, fit: Any, table: pa.Table, origin: str) -> None:
+        """Does what `check` does, beside `fit`, which learns from the rows that train."""
+        self.check(table, origin)
 
     def finish(self, fits: Sequence[Any], rules: Rules) -> None:
         """Puts what was learnt into `rules`, for all features that share it."""
@@ -199,6 +213,10 @@ class Codec(ABC, Generic[FeatureT]):
         """Reads these columns, float64 [N] each, NaN where missing."""
         columns = self.number_columns
         return [to_numbers(table, column, origin, self.used_by) for column in columns]
+
+    def number_inputs(self, table: pa.Table, rules: Rules, origin: str) -> list[np.ndarray]:
+        """Reads the same, where what was learnt says how many there are."""
+        return self.numbers(table, origin)
 
     def looked_up(
         self, table: pa.Table, rules: Rules, origin: str, numbers: Collection[str]

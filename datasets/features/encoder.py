@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from mmoe.config import FeatureSpec, RunConfig, TableSpec
+from mmoe.config import FeatureSpec, ProjectionSpec, RunConfig, TableSpec
 from mmoe.datasets.features import encoder_files
 from mmoe.datasets.features.codec import Codec, Coded, Rules
 from mmoe.datasets.features.fit_encoder import EncoderFit
@@ -106,8 +106,20 @@ class FeatureEncoder:
 
     @property
     def dense_names(self) -> list[str]:
-        """Names of the columns of dense_NF: numbers, sines and cosines."""
-        return [name for codec in self.codecs for name in codec.dense_names]
+        """Names of the columns of dense_NF: numbers, those of vectors, sines and cosines."""
+        return [name for codec in self.codecs for name in codec.dense_columns(self.rules)]
+
+    @property
+    def projections(self) -> list[ProjectionSpec]:
+        """Features whose columns of dense_NF a linear layer projects, in their order."""
+        found, first = [], 0
+        for codec in self.codecs:
+            width, dim = len(codec.dense_columns(self.rules)), codec.projected_to
+            if dim is not None:
+                name = codec.feature.name
+                found.append(ProjectionSpec(name=name, first=first, width=width, dim=dim))
+            first += width
+        return found
 
     @property
     def categorical(self) -> list[FeatureSpec]:
@@ -138,7 +150,7 @@ class FeatureEncoder:
         """
         coded = [codec.encode(table, self.rules, origin) for codec in self.codecs]
         for codec, one in zip(self.codecs, coded, strict=True):
-            _check(codec, one, table.num_rows)
+            _check(codec, one, self.rules, table.num_rows)
         dense = [column_N for one in coded for column_N in one.dense]
         ids = [column_N for one in coded for column_N in one.ids]
         weights = [weights_V for one in coded for _, _, weights_V in one.lists]
@@ -166,26 +178,32 @@ class FeatureEncoder:
         return cls(config=config, rules=rules)
 
 
-def _check(codec: Codec[Any], coded: Coded, num_rows: int) -> None:
+def _check(codec: Codec[Any], coded: Coded, rules: Rules, num_rows: int) -> None:
     """Refuses what a codec of somebody's returned, where the network could not say whose it is."""
     made = f"{codec.used_by}: {type(codec).__name__}.encode returned"
     for names, expected, columns in (
-        ("dense_names", codec.dense_names, coded.dense),
-        ("lookups", codec.lookups, coded.ids),
-        ("lists", codec.lists, coded.lists),
+        ("dense_names", codec.dense_columns(rules), sum(map(_width, coded.dense))),
+        ("lookups", codec.lookups, len(coded.ids)),
+        ("lists", codec.lists, len(coded.lists)),
     ):
-        if len(columns) != len(expected):
-            raise ValueError(f"{made} {len(columns)} of the {len(expected)} in its `{names}`")
+        if columns != len(expected):
+            raise ValueError(f"{made} {columns} of the {len(expected)} in its `{names}`")
     for column_N in (*coded.dense, *coded.ids):
         if len(column_N) != num_rows:
             raise ValueError(f"{made} a column of {len(column_N)} rows; expected {num_rows}")
 
 
+def _width(columns_NK: np.ndarray) -> int:
+    return 1 if columns_NK.ndim == 1 else columns_NK.shape[1]
+
+
 def _stack(columns: list[np.ndarray], num_rows: int, dtype: np.dtype[Any]) -> np.ndarray:
     """[N, columns], row-major; filled in blocks of rows, so that writes stay in the cache."""
-    out = np.empty((num_rows, len(columns)), dtype)
+    matrices = [column.reshape(num_rows, _width(column)) for column in columns]
+    ends = np.cumsum([0, *(matrix.shape[1] for matrix in matrices)])
+    out = np.empty((num_rows, ends[-1]), dtype)
     block = 8192
     for start in range(0, num_rows, block):
-        for position, column in enumerate(columns):
-            out[start : start + block, position] = column[start : start + block]
+        for matrix, first, stop in zip(matrices, ends[:-1], ends[1:], strict=True):
+            out[start : start + block, first:stop] = matrix[start : start + block]
     return out

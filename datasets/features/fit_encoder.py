@@ -35,8 +35,8 @@ class EncoderFit:
 
     def check(self, table: pa.Table) -> None:
         """Refuses bad values in rows that do not train, before training instead of after it."""
-        for codec in self.codecs:
-            codec.check(table, self.origin)
+        for codec, fit in self.fits.items():
+            codec.check_beside(fit, table, self.origin)
 
     def finish(self) -> Rules:
         """Returns what the rows taught.

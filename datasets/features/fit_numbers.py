@@ -11,12 +11,15 @@ import numpy as np
 
 from mmoe.datasets.values.hashing import mix64
 
-_BLOCK = 8192  # values whose moments are taken at once
+_BLOCK = 8192
 
 
 @dataclass
 class Moments:
     """Mean and deviation of values seen chunk by chunk; near the float64 limit too.
+
+    Attributes:
+        block: Values whose moments are taken at once; fewer are held until there are so many.
 
     Example:
         >>> moments = Moments()
@@ -32,6 +35,7 @@ class Moments:
     lowest: float = math.inf
     highest: float = -math.inf
     rest: np.ndarray | None = None  # fewer than a block
+    block: int = _BLOCK
 
     def add(self, values: np.ndarray) -> None:
         """Adds more values, float64, none of them NaN."""
@@ -41,10 +45,10 @@ class Moments:
         self.highest = max(self.highest, float(values.max()))
         if self.rest is not None:
             values = np.concatenate([self.rest, values])
-        whole = len(values) // _BLOCK * _BLOCK
+        whole = len(values) // self.block * self.block
         self.rest = values[whole:].copy()
         if whole:
-            self._merge(values[:whole].reshape(-1, _BLOCK))
+            self._merge(values[:whole].reshape(-1, self.block))
 
     def finish(self) -> tuple[float, float]:
         """Returns mean and deviation; a constant's deviation is 1, and so is that of nothing."""

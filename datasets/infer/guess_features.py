@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from mmoe.config import CategoricalFeature, FeatureConfig, ListFeature, NumericFeature
+from mmoe.datasets.infer.guess_vectors import guess_vector
 from mmoe.datasets.infer.measured.decide import SURE, Verdict
 from mmoe.datasets.infer.measured.evidence import BUCKETS, Evidence
 from mmoe.datasets.infer.profile import ColumnProfile
@@ -41,6 +42,13 @@ def guess_list(profile: ColumnProfile, name: str) -> GuessedFeature:
     """Makes the feature of a column of lists."""
     feature = ListFeature(name=name, column=_column(profile, name), **profile.keys)
     return GuessedFeature(feature, (profile.said or "a list column") + _missing(profile))
+
+
+def guess_vectors(profile: ColumnProfile, name: str) -> GuessedFeature:
+    """Makes the feature of a column of vectors."""
+    assert profile.vector is not None
+    feature, kind = guess_vector(profile.vector, profile.rows, name, _column(profile, name))
+    return GuessedFeature(feature, kind + _missing(profile))
 
 
 def group_column(profiles: list[ColumnProfile]) -> ColumnProfile | None:

@@ -13,6 +13,7 @@ from mmoe.datasets.infer.guess_features import (
     guess_ids,
     guess_list,
     guess_number,
+    guess_vectors,
     least_rows,
     other_reading,
 )
@@ -134,6 +135,8 @@ class Inputs:
             return _SPLIT
         if profile.no_input:
             return profile.no_input
+        if profile.vector is not None:
+            return profile.vector.problem or None
         if profile.nature == "other":
             return "neither numbers, text, dates nor lists of them"
         if profile.nature != "list" and profile.distinct <= 1 and not profile.missing:
@@ -252,6 +255,8 @@ class Inputs:
         verdict: Verdict,
         evidence: Evidence | None,
     ) -> GuessedFeature:
+        if profile.vector is not None:
+            return guess_vectors(profile, name)
         if profile.nature == "list" or (profile.separator and profile.name not in self.told.kept):
             return guess_list(profile, name)
         if verdict.kind == "number":

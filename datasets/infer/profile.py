@@ -8,12 +8,13 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
+from mmoe.datasets.infer.guess_vectors import VectorFacts, look_for_vectors
 from mmoe.datasets.values.arrow import pc
 from mmoe.datasets.values.columns import numbers_of, parse_datetimes
 from mmoe.datasets.values.plain import is_list, is_text, plain
 from mmoe.datasets.values.text import settle
 
-Nature = Literal["integer", "real", "boolean", "text", "list", "datetime", "other"]
+Nature = Literal["integer", "real", "boolean", "text", "list", "vector", "datetime", "other"]
 
 _ISO = re.compile(r"^\d{4}-\d\d(-\d\d)?([T ]\d\d:\d\d(:\d\d(\.\d+)?)?)?(Z|[+-]\d\d:?\d\d)?$")
 _EXACT = 2.0**53
@@ -36,6 +37,7 @@ class ColumnProfile:
         said: How they are read, in words; "" where nothing need be said.
         no_input: Why no feature can be made of it, or "".
         offered: Where it may be read in two ways, the keys of each.
+        vector: Of lists of real numbers.
     """
 
     name: str
@@ -49,6 +51,7 @@ class ColumnProfile:
     said: str = ""
     no_input: str = ""
     offered: tuple[Mapping[str, Any], ...] = ()
+    vector: VectorFacts | None = None
 
     @property
     def unique_per_row(self) -> bool:
@@ -72,9 +75,10 @@ def profile_column(name: str, column: pa.ChunkedArray) -> ColumnProfile:
     column = plain(column)
     if is_text(column.type):
         column = settle(column)
-    nature = _nature(column)
+    vector = look_for_vectors(column)
+    nature = _nature(column) if vector is None else "vector"
     missing = int(pc.sum(pc.is_null(column, nan_is_null=True).cast(pa.int64())).as_py() or 0)
-    distinct = 0 if nature in ("list", "other") else _distinct(column)
+    distinct = 0 if nature in ("list", "vector", "other") else _distinct(column)
     numbers_N = None
     if nature in ("integer", "real", "boolean") or (
         nature == "datetime" and not is_text(column.type)
@@ -87,6 +91,7 @@ def profile_column(name: str, column: pa.ChunkedArray) -> ColumnProfile:
         missing=missing,
         distinct=distinct,
         numbers_N=numbers_N,
+        vector=vector,
     )
 
 

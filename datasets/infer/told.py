@@ -80,7 +80,7 @@ class Told:
         return [self._one(table, one, origin) for one in profiles if one.name not in self.drop]
 
     def _one(self, table: pa.Table, profile: ColumnProfile, origin: str) -> ColumnProfile:
-        if profile.name in self.categorical and profile.nature in ("list", "other"):
+        if profile.name in self.categorical and profile.nature in ("list", "vector", "other"):
             raise ValueError(
                 f"--categorical {profile.name}: it holds {table[profile.name].type}, expected one "
                 "id a row; remove the option"

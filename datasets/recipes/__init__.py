@@ -2,7 +2,8 @@
 
 import difflib
 import os
-from collections.abc import Iterable
+import warnings
+from collections.abc import Callable, Iterable
 from importlib.resources import as_file, files
 
 from mmoe.config import RunConfig, load_config
@@ -16,18 +17,24 @@ def recipe_names() -> list[str]:
     return sorted(name.removesuffix(".yaml") for name in names if name.endswith(".yaml"))
 
 
-def load_recipe(name_or_path: str, overrides: Iterable[str] = ()) -> RunConfig:
+def load_recipe(
+    name_or_path: str,
+    overrides: Iterable[str] = (),
+    *,
+    say: Callable[[str], None] = warnings.warn,
+) -> RunConfig:
     """Loads a bundled recipe by name, or a config file (.yaml, .yml, or with a slash).
 
     Args:
         name_or_path: Such as `synthetic-funnel` or `my/config.yaml`.
         overrides: `key.path=value` assignments, as for `load_config`.
+        say: As there.
 
     Raises:
         ValueError: There is no such recipe (the nearest is named), or the config is wrong.
     """
     if is_path(name_or_path):
-        return load_config(name_or_path, overrides)
+        return load_config(name_or_path, overrides, say=say)
     names = recipe_names()
     if "=" in name_or_path:
         raise ValueError(
@@ -42,7 +49,7 @@ def load_recipe(name_or_path: str, overrides: Iterable[str] = ()) -> RunConfig:
             "config file's name ends in .yaml"
         )
     with as_file(files(__name__) / f"{name_or_path}.yaml") as path:
-        return load_config(path, overrides)
+        return load_config(path, overrides, say=say)
 
 
 def is_path(name_or_path: str) -> bool:

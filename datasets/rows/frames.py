@@ -71,6 +71,8 @@ def arrow_column(name: str, values: Any, origin: str = "") -> pa.Array:
     Raises:
         ValueError: Its values are of several types, or of one that Arrow has not.
     """
+    if getattr(values, "ndim", 1) == 2 and not hasattr(values, "columns"):
+        values = list(values)  # a vector in each row
     try:
         array = pa.Array.from_pandas(values)
         kind = array.type.value_type if isinstance(array.type, pa.DictionaryType) else array.type

@@ -12,6 +12,7 @@ from mmoe.config.features import (
     IdFeature,
     ListFeature,
     NumericFeature,
+    VectorFeature,
 )
 from mmoe.config.gates import GATES, GateConfig, LearnedGateConfig
 from mmoe.config.loading import config_from_dict, dump_config, load_config, set_values
@@ -20,7 +21,7 @@ from mmoe.config.model import MODELS, CapacityConfig, ModelConfig
 from mmoe.config.optimizers import EmbeddingOptimizerConfig, OptimizerConfig
 from mmoe.config.parallel import ParallelConfig, ScoringPrecision, TablePlacement
 from mmoe.config.run import RunConfig
-from mmoe.config.specs import FeatureSpec, ManagedIds, TableSpec
+from mmoe.config.specs import FeatureSpec, ManagedIds, ProjectionSpec, TableSpec
 from mmoe.config.tables import ENCODINGS, TableConfig, TableEncoding, TableSettings
 from mmoe.config.tasks import TASKS, TaskConfig
 from mmoe.config.training import DeviceKind, TrainingConfig
@@ -56,6 +57,7 @@ __all__ = [
     "OptimizerConfig",
     "ParallelConfig",
     "Part",
+    "ProjectionSpec",
     "RunConfig",
     "ScoringPrecision",
     "SplitConfig",
@@ -69,6 +71,7 @@ __all__ = [
     "TimeUnit",
     "TowerConfig",
     "TrainingConfig",
+    "VectorFeature",
     "config_from_dict",
     "dump_config",
     "load_config",

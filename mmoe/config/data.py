@@ -136,7 +136,9 @@ class DataConfig(Strict):
     streaming: StreamingConfig = Field(
         default=StreamingConfig(), description="how rows are streamed, where they are"
     )
-    group_column: str | None = Field(default=None, description="key of GAUC, usually the user")
+    group_column: str | None = Field(
+        default=None, description="key of GAUC, ndcg and recall, usually the user"
+    )
     options: dict[str, Any] = Field(
         default_factory=dict, description="arguments of a bundled source, e.g. rows of a generator"
     )

@@ -251,6 +251,38 @@ class CrossFeature(IdFeature):
         return self
 
 
+class VectorFeature(Feature):
+    """A list of numbers, as many in every row: a pretrained embedding."""
+
+    kind: Literal["vector"] = "vector"
+    name: Name = Field(description=_NAME)
+    column: str | None = Field(
+        default=None, description="column in the data; default: the feature's name"
+    )
+    standardise: bool = Field(
+        default=True,
+        description="zero mean of each number on the training split, and one variance for all: "
+        "1 / √length",
+    )
+    dim: int | None = Field(
+        default=None,
+        ge=1,
+        le=4096,
+        description="width that a linear layer projects the vector to; left out: it is read as "
+        "it is",
+    )
+
+    @property
+    def source_column(self) -> str:
+        """Name of the column that it is read from."""
+        return self.column or self.name
+
+    @property
+    def source_columns(self) -> list[str]:
+        """Names of all columns that it is read from."""
+        return [self.source_column]
+
+
 class _Features(Kinds[Feature]):
     """Each is implemented by a `Codec`."""
 
@@ -280,5 +312,6 @@ FEATURES.add(
 FEATURES.add("list", ListFeature, "mmoe.datasets.features.list:ListCodec")
 FEATURES.add("cross", CrossFeature, "mmoe.datasets.features.cross:CrossCodec")
 FEATURES.add("datetime", DatetimeFeature, "mmoe.datasets.features.datetime:DatetimeCodec")
+FEATURES.add("vector", VectorFeature, "mmoe.datasets.features.vector:VectorCodec")
 
 FeatureConfig = Feature  # of any kind that there is

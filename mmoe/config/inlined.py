@@ -96,3 +96,16 @@ def keys_in(section: type[BaseModel]) -> list[str]:
     """
     theirs = section.inlines.all_keys() if issubclass(section, Inlines) else []
     return [*theirs, *section.model_fields]
+
+
+def defaults_of(section: type[BaseModel]) -> dict[str, Any]:
+    """Returns the defaults of the same keys; `PydanticUndefined` where a key is needed.
+
+    Example:
+        >>> from mmoe.config import NumericFeature
+        >>> defaults_of(NumericFeature)["buckets"]
+        0
+    """
+    theirs = section.inlines.classes() if issubclass(section, Inlines) else []
+    fields = [item for model in (*theirs, section) for item in model.model_fields.items()]
+    return {key: field.get_default(call_default_factory=True) for key, field in fields}

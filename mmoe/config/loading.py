@@ -3,7 +3,8 @@
 import difflib
 import io
 import re
-from collections.abc import Iterable, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
 
@@ -11,15 +12,18 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from mmoe.config.bounded_yaml import BoundedLoader, RepeatsTooMuchError
-from mmoe.config.features import FEATURES
-from mmoe.config.inlined import keys_in
+from mmoe.config.inlined import defaults_of, keys_in
 from mmoe.config.kinds import HasKinds, kinds_of
 from mmoe.config.run import RunConfig
 from mmoe.plugins import MODULE_NAME, import_for_run, import_modules
 
 
 def load_config(
-    path: str | Path, overrides: Iterable[str] = (), *, of_run: bool = False
+    path: str | Path,
+    overrides: Iterable[str] = (),
+    *,
+    of_run: bool = False,
+    say: Callable[[str], None] = warnings.warn,
 ) -> RunConfig:
     """Reads a YAML config and applies `key.path=value` overrides.
 
@@ -27,6 +31,7 @@ def load_config(
         path: A YAML file.
         overrides: Such as `["training.epochs=3", "seed=1"]`; values are YAML.
         of_run: As for `config_from_dict`; so is any config that lies in a run's folder.
+        say: As for `set_values`.
 
     Raises:
         ValueError: The file cannot be read, is no mapping, or a key or value is wrong. The message
@@ -55,7 +60,7 @@ def load_config(
     if not isinstance(raw, dict):
         raise ValueError(f"{path}: expected `key: value` lines at the top, got {_kind_of(raw)}")
     try:
-        raw = set_values(raw, overrides)
+        raw = set_values(raw, overrides, say)
     except RecursionError:
         raise ValueError(f"{path}: a value contains itself (an alias to its own anchor)") from None
     return config_from_dict(raw, origin=str(path), of_run=of_run or _lies_in_run(path))
@@ -128,11 +133,23 @@ def dump_config(config: RunConfig) -> str:
     return out.getvalue()
 
 
-def set_values(raw: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
+def set_values(
+    raw: Mapping[str, Any],
+    overrides: Iterable[str],
+    say: Callable[[str], None] = warnings.warn,
+) -> dict[str, Any]:
     """Returns a copy of `raw` with `key.path=value` assignments made.
 
     Items of a list are named by number or by name: `tasks.0.weight=2`, `tasks.click.weight=2`. A
-    feature of which `kind` is set loses the keys that this kind has not.
+    feature of another kind (`features.price.kind=categorical`) keeps the keys that this kind has.
+
+    Args:
+        raw: A config.
+        overrides: The assignments.
+        say: Told of keys that are dropped so, where they said something else than their default.
+
+    Raises:
+        ValueError: An assignment is none, or leads nowhere.
     """
     result = _copy(raw)
     for override in overrides:
@@ -149,18 +166,34 @@ def set_values(raw: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, An
             raise ValueError(f"--set {override[:60]!r}: bad value: {_TOO_DEEP}") from None
         keys = key.strip().split(".")
         _assign(result, keys, value, override)
-        if keys[0] == "features" and len(keys) == 3 and keys[-1] == "kind":
-            _keep_keys_of_kind(result["features"], keys[1], override)
+        dropped = _drop_keys(result, keys, override)
+        if dropped:
+            say(f"--set {override}: dropped {', '.join(dropped)}, which this kind has not")
     return result
 
 
-def _keep_keys_of_kind(features: Any, which: str, override: str) -> None:
-    """A feature that becomes of another kind keeps what both have: a category has no buckets."""
-    index = _list_index(features, which, override)
-    kind = features[index]["kind"]
-    if kind in FEATURES.names():
-        theirs = keys_in(FEATURES.config_class(kind))
-        features[index] = {key: kept for key, kept in features[index].items() if key in theirs}
+def _drop_keys(raw: dict[str, Any], keys: list[str], override: str) -> list[str]:
+    """Takes keys away that a section's new kind has not; names those that said something.
+
+    Of sections that have to name their kind: others take the keys of all kinds at their defaults.
+    """
+    places: list[Any] = [RunConfig]
+    for key in keys[:-1]:
+        places = [inside for place in places for inside in _inside(place, key)]
+    nouns = [kinds for kinds in map(kinds_of, places) if kinds is not None]
+    if len(nouns) != 1 or nouns[0].default is not None or keys[-1] != nouns[0].key:
+        return []
+    [kinds] = nouns
+    section: Any = raw
+    for key in keys[:-1]:
+        is_list = isinstance(section, list)
+        section = section[_list_index(section, key, override)] if is_list else section[key]
+    if not kinds.knows(section[kinds.key]):
+        return []  # refused when all is read
+    defaults = {key: value for kind in kinds.classes() for key, value in defaults_of(kind).items()}
+    known = keys_in(kinds.config_class(section[kinds.key]))
+    gone = [key for key in section if key in defaults and key not in known]
+    return [key for key in gone if section.pop(key) != defaults[key]]
 
 
 def _assign(node: Any, keys: list[str], value: Any, override: str) -> None:

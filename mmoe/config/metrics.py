@@ -1,18 +1,38 @@
 """Metrics that a task names, beside those that its kind always has."""
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field
 
 from mmoe.config.kinds import HasKinds, Kinds
 from mmoe.metrics.columns import NAMED_COLUMNS
+from mmoe.metrics.ranking import Ndcg, Recall
 from mmoe.metrics.task_kinds import HIGHER_IS_BETTER, KINDS
 
 
 class MetricConfig(HasKinds):
-    """A metric beside those that the task's kind always has, of a kind of somebody's own."""
+    """A metric beside those that the task's kind always has."""
 
     if TYPE_CHECKING:
         kind: Any
+
+
+_K = "so many rows of each group of data.group_column count: those scored best"
+
+
+class NdcgConfig(MetricConfig):
+    """NDCG@k by group, the mean over groups with a positive row, each counted once."""
+
+    kind: Literal["ndcg"] = "ndcg"
+    k: int = Field(default=10, ge=1, le=1_000_000, description=_K)
+
+
+class RecallConfig(MetricConfig):
+    """Recall@k by group, the mean over groups with a positive row, each counted once."""
+
+    kind: Literal["recall"] = "recall"
+    k: int = Field(default=10, ge=1, le=1_000_000, description=_K)
 
 
 class _Metrics(Kinds[MetricConfig]):
@@ -43,3 +63,5 @@ class _Metrics(Kinds[MetricConfig]):
 
 
 METRICS = _Metrics("metric", MetricConfig)
+METRICS.add("ndcg", NdcgConfig, Ndcg)
+METRICS.add("recall", RecallConfig, Recall)

@@ -8,6 +8,7 @@ from pydantic import BaseModel, Field, model_validator
 from mmoe.config.base import ModuleName, Name, Strict
 from mmoe.config.data import DataConfig
 from mmoe.config.features import FeatureConfig
+from mmoe.config.metrics import METRICS
 from mmoe.config.model import ModelConfig
 from mmoe.config.parallel import ParallelConfig
 from mmoe.config.tables import TableConfig
@@ -119,6 +120,18 @@ class RunConfig(Strict):
                 f"training.monitor is {self.training.monitor!r}, but {metric} needs {needs}; set "
                 f"training.monitor: mean.{headline}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _metrics_have_their_groups(self) -> "RunConfig":
+        for task in self.tasks:
+            for metric in task.metrics:
+                grouped = METRICS.implementation(metric).needs_groups
+                if grouped and self.data.group_column is None:
+                    raise ValueError(
+                        f"task {task.name!r}: metrics: {metric.kind} is computed by group; say "
+                        "data.group_column, such as the column of users or searches, or remove it"
+                    )
         return self
 
     @model_validator(mode="after")

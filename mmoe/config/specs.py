@@ -1,4 +1,4 @@
-"""What embeddings need to know of the data: tables, and features that look them up."""
+"""What a model needs to know of the data: tables, features that look them up, projections."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -43,3 +43,20 @@ class TableSpec:
     dim: int
     managed: ManagedIds | None = None
     learning_rate: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProjectionSpec:
+    """A feature whose dense columns a linear layer projects, after fitting.
+
+    Attributes:
+        name: Of the feature.
+        first: Number of the first of its columns among all dense ones.
+        width: How many columns it has.
+        dim: Width that they are projected to.
+    """
+
+    name: str
+    first: int
+    width: int
+    dim: int

@@ -42,7 +42,8 @@ class TaskConfig(HasKinds):
     )
     metrics: list[MetricConfig] = Field(
         default_factory=list,
-        description="metrics of your own, each at most once, beside those of the kind",
+        description="metrics beside those of the kind, each at most once: ndcg and recall, by "
+        "group, and those of your own",
     )
 
     @property

@@ -1,9 +1,14 @@
 """Metrics of predictions, in NumPy alone: AUC and its kin, calibration, curves, intervals."""
 
-from mmoe.metrics.auc import auc
+from mmoe.metrics.auc import auc, average_precision
 from mmoe.metrics.columns import Column
 from mmoe.metrics.curves import task_curves
-from mmoe.metrics.delong import AucDifference, auc_difference_interval
+from mmoe.metrics.delong import (
+    AucDifference,
+    AucInterval,
+    auc_difference_interval,
+    auc_interval,
+)
 from mmoe.metrics.named import NamedMetric
 from mmoe.metrics.observed import ObservedRows
 from mmoe.metrics.of_tasks import higher_is_better, monitor_value, task_metrics
@@ -11,6 +16,7 @@ from mmoe.metrics.task_kinds import TaskKind, TaskMetrics
 
 __all__ = [
     "AucDifference",
+    "AucInterval",
     "Column",
     "NamedMetric",
     "ObservedRows",
@@ -18,6 +24,8 @@ __all__ = [
     "TaskMetrics",
     "auc",
     "auc_difference_interval",
+    "auc_interval",
+    "average_precision",
     "higher_is_better",
     "monitor_value",
     "task_curves",

@@ -19,6 +19,7 @@ class Column:
         form: How a number is written in the report.
         written: How a task's values are written there; None: the number under `key`, in `form`.
         title: In a terminal, where room is scarce; "": the column does not stand there.
+        cell: How a task's values are written in a terminal; None: the number under `key`.
         every_day: It also stands in the table of a backtest's many days.
         optional: Some data has it: it stands only where a task has it.
         is_count: A number of rows; these stand behind all metrics.
@@ -30,6 +31,7 @@ class Column:
     form: str = "{:.4f}"
     written: Callable[[Mapping[str, Any]], str] | None = None
     title: str = ""
+    cell: Callable[[Mapping[str, Any]], str] | None = None
     every_day: bool = True
     optional: bool = False
     is_count: bool = False

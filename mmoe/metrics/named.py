@@ -20,6 +20,7 @@ class NamedMetric(ABC):
     Attributes:
         higher_is_better: Where it chooses the best checkpoint.
         of_events: Labels have to be 0 or 1, predictions the probability of 1.
+        needs_groups: Rows have to have groups (`data.group_column`).
         column: How tables show it; `key` is its name.
 
     Args:
@@ -28,6 +29,7 @@ class NamedMetric(ABC):
 
     higher_is_better: ClassVar[bool]
     of_events: ClassVar[bool] = False
+    needs_groups: ClassVar[bool] = False
     column: ClassVar[Column]
 
     def __init__(self, config: Any) -> None:
@@ -37,6 +39,10 @@ class NamedMetric(ABC):
     def value(self, rows: ObservedRows) -> float | None:
         """Computes it over one row or more, whose weights are not all 0; None: it has none."""
 
+    def judged(self, rows: ObservedRows) -> tuple[float | None, str | None]:
+        """Returns its value, and what there is to say of it, such as what it rests on."""
+        return self.value(rows), None
+
 
 def with_named(
     found: TaskMetrics, rows: ObservedRows, metrics: Sequence[NamedMetric], name: str
@@ -45,9 +51,10 @@ def with_named(
     values, notes = dict(found.values), list(found.notes)
     empty = empty_reason(rows) is not None  # the kind has said so
     for metric in metrics:
-        value = None if empty else metric.value(rows)
+        value, note = (None, None) if empty else metric.judged(rows)
         finite = value is not None and math.isfinite(value)
         values[metric.column.key] = float(value) if finite and value is not None else None
-        if not empty and not finite:
-            notes.append(f"{name}: {metric.column.key} not computed: it is {value}")
+        if not empty and not finite and note is None:
+            note = f"{metric.column.key} not computed: it is {value}"
+        notes += [] if note is None else [f"{name}: {note}"]
     return TaskMetrics(values, notes)

@@ -8,6 +8,7 @@ import numpy as np
 from mmoe.metrics.named import NamedMetric, with_named
 from mmoe.metrics.observed import observed_rows
 from mmoe.metrics.task_kinds import HIGHER_IS_BETTER, KindName, TaskMetrics, kind_of
+from mmoe.metrics.task_kinds.base import empty_reason
 
 
 def task_metrics(
@@ -20,6 +21,8 @@ def task_metrics(
     oracle: np.ndarray | None = None,
     name: str = "task",
     named: Sequence[NamedMetric] = (),
+    *,
+    intervals: bool = False,
 ) -> TaskMetrics:
     """Computes every metric of one task; None stands where one cannot be computed.
 
@@ -33,6 +36,7 @@ def task_metrics(
         oracle: [N] the true probability of a positive label, where the data's generator knows it.
         name: The task's name, for notes and errors.
         named: Further metrics, which the task's config names.
+        intervals: Also say how sure they are, where the kind can.
 
     Returns:
         `(values, notes)`: metrics of the kind (`mmoe.metrics.task_kinds`), then the named ones.
@@ -59,7 +63,11 @@ def task_metrics(
         oracle=oracle,
         name=name,
     )
-    return with_named(judged.metrics(rows, name), rows, named, name)
+    found = judged.metrics(rows, name)
+    if intervals and empty_reason(rows) is None:
+        sure = judged.intervals(rows, name)
+        found = TaskMetrics(found.values | sure.values, [*found.notes, *sure.notes])
+    return with_named(found, rows, named, name)
 
 
 def monitor_value(metrics: Mapping[str, Mapping[str, Any]], monitor: str) -> float | None:

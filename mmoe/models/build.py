@@ -14,6 +14,7 @@ from mmoe.embeddings import (
     build_embeddings,
     build_scoring_embeddings,
 )
+from mmoe.models.projections import InputProjections, narrowed_by
 from mmoe.models.ranker import Ranker
 from mmoe.models.registry import build_network
 
@@ -43,13 +44,16 @@ def build_ranker(
     # Backends differ in how many numbers they draw themselves, which the network must not feel
     with torch.random.fork_rng(devices=[]):
         embeddings = _build_tables(config, encoder, device, table_precision)
-    num_dense = len(encoder.dense_names)
+    num_dense, projections = len(encoder.dense_names), encoder.projections
+    width = num_dense + cast(EmbeddingBackend, embeddings).output_dim
     network = build_network(
         config.model,
-        num_dense + cast(EmbeddingBackend, embeddings).output_dim,
+        width - narrowed_by(projections),
         [task.name for task in config.tasks],
         config.parallel,
     )
+    if projections:
+        network.inputs = InputProjections(projections)
     return Ranker(embeddings, network.to(device), num_dense)
 
 

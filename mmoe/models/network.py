@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmoe.mixture import MultiGateMixture
+from mmoe.models.projections import InputProjections
 from mmoe.tasks import TaskTowers
 
 
@@ -79,7 +80,12 @@ class MixtureNetwork(nn.Module):
         task_gates: For each task, the gate of the last level that its tower reads.
         input_dropout: Probability that an entry of x is zeroed while training.
         learned_gates: False where the gates are constants, of which nothing is worth recording.
+
+    Attributes:
+        inputs: Projects columns of what `forward` gets, before all else; None: none are projected.
     """
+
+    inputs: InputProjections | None
 
     def __init__(
         self,
@@ -97,6 +103,7 @@ class MixtureNetwork(nn.Module):
         self.task_gates = tuple(task_gates)
         self.input_dropout = input_dropout
         self.learned_gates = learned_gates
+        self.inputs = None
 
     def forward(self, x_BD: Tensor, return_gates: bool = False) -> NetworkOutput:
         """Computes every task's logits.
@@ -108,6 +115,8 @@ class MixtureNetwork(nn.Module):
         Returns:
             Logits, auxiliary losses and, if asked for, gate records.
         """
+        if self.inputs is not None:
+            x_BD = self.inputs(x_BD)
         if self.input_dropout:
             x_BD = F.dropout(x_BD, self.input_dropout, self.training)
         sources: Sequence[Tensor] = [x_BD]

@@ -26,7 +26,7 @@ def metrics_table(metrics: Mapping[str, Any], title: str = "test split") -> Tabl
         title: Which rows they were measured on.
     """
     names = _with_values(list(_columns()), list(metrics["tasks"].values()))
-    # Ten columns have to fit into a terminal of 80
+    # Twelve columns have to fit into a terminal of 100
     table = Table(
         title=Text(title, no_wrap=True, overflow="ignore"),
         title_justify="left",
@@ -73,10 +73,14 @@ def _add_columns(table: Table, names: Sequence[str]) -> None:
 
 
 def _cells(values: Mapping[str, Any], names: Sequence[str]) -> list[str]:
-    return [_cell(values.get(name)) for name in names]
+    columns = _columns()
+    return [_cell(columns[name], values) for name in names]
 
 
-def _cell(value: float | int | None) -> str:
+def _cell(column: Column, values: Mapping[str, Any]) -> str:
+    if column.cell is not None:
+        return column.cell(values)
+    value: float | int | None = values.get(column.key)
     if value is None:
         return "–"
     return f"{value:,}" if isinstance(value, int) else f"{value:.4f}"

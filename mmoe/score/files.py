@@ -22,11 +22,11 @@ from mmoe.datasets.files.readers import (
     widen,
 )
 from mmoe.datasets.files.resolve import resolve_files
-from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.encoded import EncodedData
 from mmoe.datasets.rows.locations import missing_column
 from mmoe.datasets.rows.projection import required_columns
 from mmoe.datasets.rows.sources import with_names
+from mmoe.datasets.rows.unseen_ids import UnseenIds
 from mmoe.datasets.values.arrow import check_room
 from mmoe.datasets.values.plain import is_text, plain_type
 from mmoe.embeddings import memory_of_tables
@@ -38,7 +38,13 @@ from mmoe.run.directory import RunDirectory
 from mmoe.run.protected_paths import check_not_of_run, check_not_read
 from mmoe.run.temporaries import remove_dead, temporary_beside
 from mmoe.score.output_folder import FolderJob, folder_job, is_one_file
-from mmoe.score.provenance import Provenance, as_metadata, provenance_of, with_input
+from mmoe.score.provenance import (
+    Provenance,
+    as_metadata,
+    as_unseen_ids,
+    provenance_of,
+    with_input,
+)
 
 # Rows decoded and held at a time: 64k rows of 200 columns are some 100 MB.
 ROWS_PER_CHUNK = 65_536
@@ -61,7 +67,8 @@ def score_files(
     A name that ends in .parquet (or .pq) is one file for all rows. Any other is a folder, which
     gets a file for each file that was read, `00000-NAME.parquet`, `00001-NAME.parquet` and so on.
     Several ranks (torchrun) share these files out. Every file is written beside its final name and
-    moved there when complete, and holds a note of what scored it (metadata `mmoe.scored_by`).
+    moved there when complete, and holds a note of what scored it (metadata `mmoe.scored_by`), and
+    one of how many rows had ids that training had not (`mmoe.unseen_ids`).
 
     Args:
         run: A trained run; its best checkpoint scores.
@@ -109,6 +116,7 @@ def score_files(
         tasks,
         kept_types=_kept_types(rows_of(str(source)), keep),
         columns=[*dict.fromkeys([*required_columns(config, labels=False), *keep])],
+        unseen=UnseenIds(encoder),
     )
     with reporter.track("scoring", None, "rows") as tracker:
         if one_file:
@@ -123,7 +131,17 @@ def score_files(
             rows = sum(from_all(rows))
             from_first(job.remove_stale)
     reporter.say(_summary(rows, output, job))
+    unseen = _of_all_ranks(scorer.unseen, encoder).text()
+    if unseen is not None:
+        reporter.say(unseen)
     return rows
+
+
+def _of_all_ranks(unseen: UnseenIds, encoder: FeatureEncoder) -> UnseenIds:
+    total = UnseenIds(encoder)
+    for rows, by_feature in from_all((unseen.rows, dict(unseen.by_feature))):
+        total.include(rows, by_feature)
+    return total
 
 
 def _name(temporary: Path, output: Path) -> None:
@@ -155,6 +173,7 @@ class _Scorer:
         tasks: Names of the predicted columns.
         kept_types: Of the columns to copy.
         columns: To read.
+        unseen: Counts, over all files of this rank.
     """
 
     predictor: Predictor
@@ -162,29 +181,33 @@ class _Scorer:
     tasks: list[str]
     kept_types: dict[str, pa.DataType]
     columns: list[str]
+    unseen: UnseenIds
 
     def score(self, source: Paths, output: Path, tracker: Tracker, by: Provenance) -> int:
         """Returns the number of rows; `by` is written into the file."""
         output.parent.mkdir(parents=True, exist_ok=True)
         temporary = temporary_beside(output)
-        rows = 0
+        unseen = UnseenIds(self.encoder)
         try:
             with _Writer(temporary) as writer:
                 for table in iter_tables(source, self.columns, ROWS_PER_CHUNK):
-                    chunk = BatchSource.of_table(table, self.encoder, str(source))
+                    features = self.encoder.encode(table, str(source))
+                    unseen.add(features)
+                    chunk = EncodedData(features=features)
                     predictions_NT = self.predictor.predict(chunk, tracker=tracker)
                     result = _result(
                         table, self.kept_types, self.tasks, predictions_NT, str(source)
                     )
                     writer.write(result.replace_schema_metadata(as_metadata(by)))
-                    rows += table.num_rows
+                writer.note(unseen)
             _name(temporary, output)
         except OSError as error:
             temporary.unlink(missing_ok=True)
             raise not_written(output, error) from None
         finally:
             temporary.unlink(missing_ok=True)
-        return rows
+        self.unseen.include(unseen.rows, unseen.by_feature)
+        return unseen.rows
 
     def no_rows(self, file: DataFile) -> EncodedData:
         """The features of a file, without its rows."""
@@ -320,6 +343,12 @@ class _Writer:
         if self.writer is None:
             self.writer = pq.ParquetWriter(self.path, table.schema, compression="zstd")
         self.writer.write_table(table)
+
+    def note(self, unseen: UnseenIds) -> None:
+        """Writes what is known of all rows, after them."""
+        # Of pyarrow's releases, older ones cannot add to what they have begun
+        if self.writer is not None and hasattr(self.writer, "add_key_value_metadata"):
+            self.writer.add_key_value_metadata(as_unseen_ids(unseen.summary()))
 
     def __exit__(self, *_: object) -> None:
         if self.writer is not None:

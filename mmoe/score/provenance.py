@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,6 +16,7 @@ from mmoe.datasets.files.fingerprint import print_files
 from mmoe.run.directory import RunDirectory
 
 KEY = b"mmoe.scored_by"  # of the metadata of a Parquet file
+UNSEEN_KEY = b"mmoe.unseen_ids"  # likewise; `pyarrow.parquet.read_metadata(file).metadata`
 # Names of what scores, as people are told them
 Provenance = Mapping[str, str]
 _INPUT = "the input"
@@ -52,6 +54,11 @@ def with_input(by: Provenance, file: DataFile) -> Provenance:
 def as_metadata(by: Provenance) -> dict[bytes, bytes]:
     """Returns a provenance as metadata of a Parquet file."""
     return {KEY: json.dumps(by).encode()}
+
+
+def as_unseen_ids(summary: Mapping[str, Mapping[str, Any]]) -> dict[bytes, bytes]:
+    """Returns, as metadata of a Parquet file, how many of its rows had ids that are unseen."""
+    return {UNSEEN_KEY: json.dumps(summary).encode()}
 
 
 def is_scored(file: Path) -> bool:

@@ -161,7 +161,11 @@ def _fit_tasks(
 
 def _numbers(encoder: FeatureEncoder, table: pa.Table, origin: str) -> list[np.ndarray]:
     """All columns that are numbers, float64 [N] each."""
-    return [numbers_N for codec in encoder.codecs for numbers_N in codec.numbers(table, origin)]
+    return [
+        numbers_N
+        for codec in encoder.codecs
+        for numbers_N in codec.number_inputs(table, encoder.rules, origin)
+    ]
 
 
 def _scaler(numbers_N: np.ndarray) -> NumericRule:

@@ -83,11 +83,13 @@ def split_metrics(
 ) -> tuple[Metrics, list[str]]:
     """Computes every task's metrics on one split, on rows where its label is observed.
 
+    Without intervals, which take as long as an AUC each: validation comes after every epoch.
+
     Returns:
         Metrics by task as in metrics.json, and notes on what could not be computed.
     """
     predictions_NT, labels = predict_rows(predictor, rows)
-    return from_first(lambda: metrics_of(config, predictions_NT, labels))
+    return from_first(lambda: metrics_of(config, predictions_NT, labels, intervals=False))
 
 
 def metrics_of(
@@ -97,8 +99,9 @@ def metrics_of(
     oracle: Mapping[str, np.ndarray] | None = None,
     *,
     all_negatives: bool = False,
+    intervals: bool = True,
 ) -> tuple[Metrics, list[str]]:
-    """Computes metrics as `split_metrics` does, from predictions that exist already.
+    """Computes metrics as `split_metrics` does, with intervals, from predictions that exist.
 
     Where the log kept the share r of a task's negatives, each counts 1/r times, so that metrics
     are those of the full log; `all_negatives` says that these rows hold them all.
@@ -119,6 +122,7 @@ def metrics_of(
             oracle=None if oracle is None else oracle.get(task.name),
             name=task.name,
             named=[METRICS.implementation(metric)(metric) for metric in task.metrics],
+            intervals=intervals,
         )
         metrics[task.name] = values
         notes += task_notes

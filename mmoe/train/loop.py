@@ -224,7 +224,7 @@ class Trainer:
         for entry in position.history:
             entry["best"] = entry["best"] and not gain
         rate = len(self.data.train) / max(position.epoch_seconds, 1e-9)
-        notes = [note for note in notes if "gauc rests on" not in note]  # said of the test split
+        notes = [note for note in notes if " rests on " not in note]  # said of the test split
         entry = {
             "epoch": position.epoch,
             "step": position.step,

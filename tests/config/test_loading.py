@@ -100,7 +100,10 @@ def test_errors_name_the_key_and_the_way_out(raw, message):
 def test_a_feature_whose_kind_is_set_keeps_what_both_kinds_have():
     number = {"kind": "numeric", "name": "zip", "column": "plz", "log": True, "buckets": 20}
     raw = {**SMALL, "name": "run", "features": [number]}
-    raw = set_values(raw, ["features.zip.kind=categorical", "features.zip.min_count=5"])
+    said = []
+    sets = ["features.zip.kind=categorical", "features.zip.min_count=5"]
+    raw = set_values(raw, sets, said.append)
+    assert len(said) == 1 and "dropped log, buckets" in said[0]
     [feature] = config_from_dict(raw).features
     assert (feature.kind, feature.source_columns) == ("categorical", ["plz"])
     [feature] = config_from_dict(set_values(raw, ["features.0.kind=numeric"])).features
@@ -113,6 +116,41 @@ def test_overrides():
     assert (config.training.epochs, config.tasks[0].weight) == (3, 2.5)
     assert config.features[0].log
     assert "training" not in SMALL, "the original is left alone"
+
+
+def test_another_kind_of_feature_keeps_the_keys_that_it_has():
+    raw = {
+        **SMALL,
+        "features": [
+            {"kind": "numeric", "name": "age", "column": "years", "dim": 8, "log": True,
+             "buckets": 20, "standardise": True},
+            {"kind": "list", "name": "tags", "encoding": "hash", "hash_size": 8, "keep": "last",
+             "max_length": 3},
+        ],
+    }  # fmt: skip
+    said = []
+    found = set_values(
+        raw, ["features.age.kind=categorical", "features.1.kind=numeric"], said.append
+    )
+    assert found["features"] == [
+        {"kind": "categorical", "name": "age", "column": "years", "dim": 8},
+        {"kind": "numeric", "name": "tags"},
+    ]
+    config_from_dict(found)
+    assert said == [
+        "--set features.age.kind=categorical: dropped log, buckets, which this kind has not",
+        "--set features.1.kind=numeric: dropped encoding, hash_size, keep, max_length, which this "
+        "kind has not",
+    ]
+    # Keys given before the kind that has them stay, and so does what no kind has, to be refused
+    early = ["features.age.min_count=5", "features.age.bukets=5", "features.age.kind=categorical"]
+    with pytest.warns(UserWarning, match="dropped log, buckets"):
+        found = set_values(raw, early)["features"][0]
+    assert (found["min_count"], found["bukets"]) == (5, 5)
+    assert set_values(raw, ["features.age.kind=numbers"])["features"][0]["log"]
+    written = yaml.safe_load(dump_config(config_from_dict(SMALL)))
+    config_from_dict(set_values(written, ["features.age.kind=categorical"], said.append))
+    assert len(said) == 2, "what says its default is dropped without a word"
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
-from mmoe.metrics.delong import auc_difference_interval
+from mmoe.metrics.delong import auc_difference_interval, auc_interval
 
 
 def _variance_by_definition(labels, scores_a, scores_b):
@@ -86,3 +86,52 @@ def test_swapping_the_models_flips_the_sign():
 def test_refuses(labels, scores_b, confidence, message):
     with pytest.raises(ValueError, match=message):
         auc_difference_interval(np.array(labels), np.arange(4), np.array(scores_b), confidence)
+
+
+def _by_definition(labels, scores, weights):
+    """Of the full matrix of pairs, weighted: AUC and its variance."""
+    p, n = labels == 1, labels == 0
+    pairs = 0.5 * (1 + np.sign(scores[p][:, None] - scores[n][None, :]))
+    of_p, of_n = (
+        np.average(pairs, axis=1, weights=weights[n]),
+        np.average(pairs, axis=0, weights=weights[p]),
+    )
+    value = np.average(of_p, weights=weights[p])
+    terms = [
+        (w**2 * (v - value) ** 2).sum() / w.sum() ** 2 * len(w) / (len(w) - 1)
+        for w, v in ((weights[p], of_p), (weights[n], of_n))
+    ]
+    return value, sum(terms)
+
+
+@given(st.integers(4, 80), st.integers(2, 30), st.booleans(), st.integers(0, 2**32))
+@settings(deadline=None)
+def test_an_interval_of_one_auc_equals_the_definition(n, levels, weighted, seed):
+    rng = np.random.default_rng(seed)
+    labels, scores = rng.integers(0, 2, n), rng.integers(0, levels, n).astype(float)
+    labels[:4] = [0, 0, 1, 1]
+    weights = rng.random(n) + 0.1 if weighted else np.ones(n)
+    found = auc_interval(labels, scores, weights if weighted else None)
+    value, variance = _by_definition(labels, scores, weights)
+    assert found.auc == pytest.approx(value, abs=1e-12)
+    assert found.standard_error == pytest.approx(np.sqrt(variance), abs=1e-9)
+    assert 0 <= found.low <= found.auc <= found.high <= 1
+    if 0 < value < 1:
+        logit = np.log([x / (1 - x) for x in (found.low, value, found.high)])
+        reach = 1.959964 * np.sqrt(variance) / (value * (1 - value))
+        np.testing.assert_allclose(np.diff(logit), reach, rtol=1e-4, atol=1e-6)
+
+
+def test_weights_of_whole_classes_and_rows_without_weight_change_nothing():
+    rng = np.random.default_rng(0)
+    labels, scores = rng.integers(0, 2, 200), rng.normal(size=200)
+    plain = auc_interval(labels, scores)
+    assert auc_interval(labels, scores, np.where(labels == 1, 1.0, 8.0)) == pytest.approx(plain)
+    more = np.concatenate([labels, [0, 1]]), np.concatenate([scores, [9.0, -9.0]])
+    assert auc_interval(*more, np.append(np.ones(200), [0, 0])) == pytest.approx(plain)
+
+
+def test_no_interval_of_one_row_of_a_class():
+    assert auc_interval(np.array([0, 0, 1]), np.arange(3)) is None
+    with pytest.raises(ValueError, match="confidence must be between 0 and 1, got 95"):
+        auc_interval(np.array([0, 0, 1, 1]), np.arange(4), confidence=95)

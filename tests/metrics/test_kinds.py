@@ -30,7 +30,8 @@ def test_a_kind_is_added_once_and_does_not_turn_a_metric_round():
 
 @pytest.mark.parametrize("name", KINDS)
 def test_a_kind_gives_what_it_says(name):
-    kind, values = KINDS[name], task_metrics(name, LABELS, PREDICTIONS).values
+    kind = KINDS[name]
+    values = task_metrics(name, LABELS, PREDICTIONS, intervals=True).values
     assert {*kind.monitored, *kind.calibration_keys, kind.loss_metric} - {None} <= set(values)
     assert kind.keys <= {*values, "gap"}
     assert kind_of_metrics(values).columns is kind.columns

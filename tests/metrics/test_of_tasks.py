@@ -9,6 +9,7 @@ from mmoe.metrics.of_tasks import higher_is_better, monitor_value, task_metrics
 BINARY_KEYS = [
     "auc",
     "gauc",
+    "pr_auc",
     "logloss",
     "ne",
     "calibration",
@@ -36,6 +37,7 @@ def test_binary_metrics_equal_scikit_learn_on_the_observed_rows():
     y, p = labels[observed], predictions[observed].astype(np.float64)
     assert list(values) == BINARY_KEYS
     assert values["auc"] == pytest.approx(sk.roc_auc_score(y, p))
+    assert values["pr_auc"] == pytest.approx(sk.average_precision_score(y, p))
     assert values["logloss"] == pytest.approx(sk.log_loss(y, p))
     assert values["oracle_auc"] == pytest.approx(sk.roc_auc_score(y, truth[observed]))
     assert values["oracle_logloss"] == pytest.approx(sk.log_loss(y, truth[observed]))
@@ -108,7 +110,7 @@ def test_groups_give_gauc_and_a_note_on_what_it_rests_on():
 )
 def test_one_class_says_what_it_cannot_compute(labels, empty, note):
     values, notes = task_metrics("binary", np.array(labels), np.array([0.2, 0.4]), name="buy")
-    unknown = {"gauc", "oracle_auc", "oracle_logloss"}
+    unknown = {"gauc", "oracle_auc", "oracle_logloss", "pr_auc"}
     assert {key for key, value in values.items() if value is None} == empty | unknown
     assert len(notes) == 1
     assert notes[0].startswith("buy: auc, ne")
@@ -200,7 +202,7 @@ def test_monitor_takes_one_task_or_the_mean_of_those_that_have_a_value():
         ("love.auc", "no task 'love'; tasks: click"),
         ("click.rmse", "the task has no rmse"),
         ("mean.rmse", "the task has no rmse"),
-        ("click.f1", "unknown metric 'f1'; expected one of auc, logloss, ne, rmse, mae"),
+        ("click.f1", "unknown metric 'f1'; expected one of auc, logloss, ne, pr_auc, rmse"),
     ],
 )
 def test_monitor_refuses(monitor, message):
@@ -211,3 +213,32 @@ def test_monitor_refuses(monitor, message):
 def test_direction_of_a_monitor():
     assert higher_is_better("mean.auc")
     assert not any(higher_is_better(f"click.{name}") for name in ("logloss", "ne", "rmse", "mae"))
+
+
+def test_an_auc_says_its_interval_and_where_it_rests_on_few_rows():
+    labels, predictions, _ = _binary()
+    plain = task_metrics("binary", labels, predictions).values
+    values, notes = task_metrics("binary", labels, predictions, intervals=True)
+    assert {key: values[key] for key in plain} == plain
+    assert values["auc_low"] < values["auc"] < values["auc_high"]
+    assert (values["auc_few"], notes) == (None, [])
+    few = np.flatnonzero(labels)[20:]
+    labels[few] = 0
+    values, notes = task_metrics("binary", labels, predictions, name="buy", intervals=True)
+    assert values["auc_few"] == 20
+    low, high = (f"{values[key]:.3f}" for key in ("auc_low", "auc_high"))
+    assert notes == [
+        f"buy: auc rests on 20 positive rows, so even its 95 % interval ({low} to {high}) is rough"
+    ]
+
+
+def test_one_positive_row_has_an_auc_without_an_interval():
+    values, notes = task_metrics(
+        "binary", np.array([0, 0, 1]), np.array([0.1, 0.4, 0.3]), name="buy", intervals=True
+    )
+    assert (values["auc"], values["auc_low"], values["auc_few"]) == (0.5, None, 1)
+    assert notes == [
+        "buy: auc rests on 1 positive row, too few for an interval; evaluate more rows"
+    ]
+    none = task_metrics("binary", np.zeros(2), np.array([0.1, 0.4]), intervals=True)
+    assert (none.values["auc_low"], none.values["auc_few"], len(none.notes)) == (None, None, 1)

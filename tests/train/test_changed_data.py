@@ -161,12 +161,18 @@ LEAKS = "rows are split by their number, so test rows may have been trained on"
 def _evaluated(run, **keywords):
     listener = _Listens()
     result = evaluate_run(RunDirectory.open(run), reporter=listener, **keywords)
-    return result, " ".join(listener.said)
+    return result, " ".join(line for line in listener.said if " auc rests on " not in line)
+
+
+def _but_few(err):
+    """What is said beside that few rows are positive."""
+    return [line for line in err.splitlines() if " auc rests on " not in line]
 
 
 def test_rows_learnt_by_heart_are_not_evaluated_without_a_word(mmoe, runs, log):
     run = runs / "done-memory"
-    assert mmoe("evaluate", run)[::2] == (0, "")
+    code, _, err = mmoe("evaluate", run)
+    assert (code, _but_few(err)) == (0, [])
     assert RunDirectory.open(run).metrics()["tasks"]["click"]["auc"] < 0.6
     _rotate(log)
     code, out, err = mmoe("evaluate", run)
@@ -180,7 +186,7 @@ def test_rows_learnt_by_heart_are_not_evaluated_without_a_word(mmoe, runs, log):
     assert found["tasks"]["click"]["auc"] > 0.85, "most of them were trained on"
     assert found["data_changed"] == ["part-0.parquet was removed", "part-4.parquet was added"]
     code, out, err = mmoe("evaluate", run, "--changed-data")
-    assert (code, err) == (0, "")
+    assert (code, _but_few(err)) == (0, [])
     assert "its data changed" not in out
 
 

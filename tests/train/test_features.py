@@ -1,6 +1,7 @@
 """Runs with every kind of feature: as in memory, resumed, scored and evaluated, to the bit."""
 
 import datetime as dt
+import json
 
 import numpy as np
 import pyarrow as pa
@@ -30,6 +31,8 @@ FEATURES = [
     {"kind": "list", "name": "tags", "weights": "strength", "max_length": 2, "keep": "last"},
     {"kind": "list", "name": "topics", "weight_separator": ":", "pooling": "sum"},
     {"kind": "list", "name": "seen", "max_length": 2, "keep": "last"},
+    {"kind": "vector", "name": "picture", "dim": 3},
+    {"kind": "vector", "name": "plain", "column": "picture", "standardise": False},
 ]  # fmt: skip
 ROWS = 1200
 
@@ -47,6 +50,8 @@ def _log():
     liked = np.array([dict(row).get(1, 0) for row in pairs])
     utility = rng.normal(size=(20, 3))[user, slot] * 2 + 3 * liked - 0.5
     gaps = rng.random(ROWS) < 0.1
+    pictures = np.random.default_rng(6).normal(0, 0.2, (ROWS, 6)).astype(np.float32)
+    pictures[:, 0] += utility
     return pa.table(
         {
             "user": pa.array(user, mask=gaps),
@@ -58,6 +63,7 @@ def _log():
             "strength": strength,
             "topics": ["|".join(f"t{tag}:{weight}" for tag, weight in row) for row in pairs],
             "seen": [[f"i{n}" for n in one] for one in tags],
+            "picture": pa.array(list(pictures), mask=gaps),
             "click": (rng.random(ROWS) < 1 / (1 + np.exp(-utility))).astype(int),
         }
     )
@@ -114,6 +120,8 @@ def _as_csv(log, path):
         values = log[name].to_pylist()
         if name in ("tags", "strength", "seen"):
             values = ["|".join(str(item) for item in row) for row in values]
+        elif name == "picture":
+            values = [row and json.dumps(row) for row in values]
         columns[name] = values
     pacsv.write_csv(pa.table(columns), path)
     return path

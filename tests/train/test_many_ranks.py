@@ -4,6 +4,7 @@ import json
 import time
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
@@ -22,8 +23,9 @@ def _folder(funnel_config, funnel_table, tmp_path_factory):
     """`log/` in row groups, and one config for each way to read it and to hold the experts."""
     folder = tmp_path_factory.mktemp("ranks")
     (folder / "log").mkdir()
+    log = _pictured(funnel_table)
     for part in range(4):
-        rows = funnel_table[part * ROWS // 4 : (part + 1) * ROWS // 4]
+        rows = log[part * ROWS // 4 : (part + 1) * ROWS // 4]
         pq.write_table(rows, folder / "log" / f"part-{part}.parquet", row_group_size=250)
     for name, experts, gate in (
         ("spread", "spread", {"kind": "top_k", "k": 2, "balance_loss": 0.01}),
@@ -37,6 +39,7 @@ def _folder(funnel_config, funnel_table, tmp_path_factory):
             "input": "stream",
             "streaming": {"shuffle_buffer_rows": 600, "lanes": 3},
         }
+        raw["features"].append({"kind": "vector", "name": "picture", "dim": 2})
         raw["model"] |= {
             "gate": gate,
             "expert": {"hidden": [16, 8]},
@@ -52,6 +55,13 @@ def _folder(funnel_config, funnel_table, tmp_path_factory):
         raw["parallel"] = {"experts": experts}
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(raw))
     return folder
+
+
+def _pictured(table):
+    """With a vector of the price in most rows."""
+    price_N = table["price"].to_numpy()
+    vectors = list(np.stack([price_N, np.sqrt(price_N), -price_N], axis=1))
+    return table.append_column("picture", pa.array(vectors, mask=price_N < 0.2))
 
 
 def _train(folder, name, out, ranks, *more):
@@ -105,7 +115,8 @@ def test_what_four_ranks_saved_goes_on_on_any_number(folder, one, funnel_table):
     assert len(list(run.glob("checkpoint/*/model-*-of-*.safetensors"))) >= 2
     _close(metrics, _train(folder, name, f"{name}-4", 3, "--resume"), 1e-4)
     whole, loaded = (
-        _scores(RunDirectory.open(folder / f"{name}-{ranks}"), funnel_table) for ranks in (1, 4)
+        _scores(RunDirectory.open(folder / f"{name}-{ranks}"), _pictured(funnel_table))
+        for ranks in (1, 4)
     )
     assert np.abs(whole - loaded).max() < 1e-3
 

@@ -188,11 +188,14 @@ def test_an_installed_package_needs_no_import(mmoe, raw, log, installed, tmp_pat
     [
         ("features.row.diviser=3", "unknown key 'diviser'; did you mean 'divisor'?"),
         ("features.row.divisor=1", "features.4.remainder.divisor: .*greater than or equal to 2"),
-        ("features.row.kind=rest", "expected one of .*'datetime', 'remainder', got 'rest'"),
+        ("features.row.kind=rest", "expected one of .*'vector', 'remainder', got 'rest'"),
         ("tasks.amount.kind=counts", "'entire_space' or 'count', got 'counts'"),
         ("tasks.amount.exposures=3", "unknown key 'exposures'; did you mean 'exposure'?"),
         ("tasks.buy.exposure=3", "exposure goes with kind count, but kind is binary"),
-        ("tasks.click.metrics.0.kind=near", "metrics.0.kind: expected one of 'within', got 'near'"),
+        (
+            "tasks.click.metrics.0.kind=near",
+            "metrics.0.kind: expected one of 'ndcg', 'recall', 'within', got 'near'",
+        ),
         ("tasks.click.metrics.0.distance=0", "metrics.0.within.distance: .*greater than 0"),
         ("model.gate.sharpnes=1", "unknown key 'sharpnes'; did you mean 'sharpness'?"),
         ("model.gate.kind=sharper", "'static' or 'sharp', got 'sharper'"),

@@ -460,3 +460,41 @@ def test_without_an_average_it_goes_on_from_the_averaged_weights(raw, days, tmp_
     assert state.average is not None and int(state.average.n_averaged) > 0
     plain, _, _ = _begun(config_from_dict(raw), tmp_path / "old", days[1])
     assert torch.equal(plain.ranker.network.state_dict()[name], averaged)
+
+
+def _with_pictures(splits: Splits) -> Splits:
+    """The same rows, each with a vector but some."""
+
+    def add(table: pa.Table) -> pa.Table:
+        price_N = table["price"].to_numpy()
+        vectors = list(np.stack([price_N, np.sqrt(price_N), -price_N], axis=1))
+        return table.append_column("picture", pa.array(vectors, mask=price_N < 0.2))
+
+    parts = {name: add(getattr(splits, name)) for name in ("train", "validation", "test")}
+    return Splits(**parts, origin="log")
+
+
+def test_a_projection_goes_on_and_a_new_one_changes_nothing_at_first(raw, days, monday, tmp_path):
+    vector = {"kind": "vector", "name": "picture", "dim": 2}
+    config = config_from_dict({**raw, "features": [vector, *raw["features"]]})
+    first, second = map(_with_pictures, days)
+    state, encoder, report = _begun(config, monday, second)
+    predictor, old_encoder, old_config = load_predictor(RunDirectory.open(monday))
+    old = predictor.predict(BatchSource.of_table(first.test, old_encoder, "log", old_config))
+    np.testing.assert_allclose(_predictions(config, state, encoder, first.test), old, atol=1e-6)
+    assert "feature picture (read with weights of zero at first)" in report.initialised
+
+    train_run(config, tmp_path / "first", splits=first)
+    state, encoder, _ = _begun(config, tmp_path / "first", second)
+    stored = CheckpointFolder(tmp_path / "first" / "checkpoint").model("best")
+    projection = stored["network.inputs.picture_projection.weight"]
+    assert projection.shape == (2, 4)
+    assert torch.equal(state.ranker.network.inputs["picture_projection"].weight, projection)
+    moments = state.optimizer.state[state.ranker.network.inputs["picture_projection"].weight]
+    assert moments["exp_avg_sq"].any()
+    predictor, old_encoder, _ = load_predictor(RunDirectory.open(tmp_path / "first"))
+    old = predictor.predict(BatchSource.of_table(first.test, old_encoder, "log", config))
+    np.testing.assert_array_equal(_predictions(config, state, encoder, first.test), old)
+    wider = config_from_dict({**raw, "features": [{**vector, "dim": 3}, *raw["features"]]})
+    with pytest.raises(ValueError, match=r"features.picture.dim is 2 there and 3 here; keep it"):
+        EarlierRun.open(tmp_path / "first").check(wider)

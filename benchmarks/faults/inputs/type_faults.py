@@ -51,6 +51,8 @@ ROLES: dict[str, Callable[[dict[str, Any]], None]] = {
     "buckets": _feature(kind="numeric", log=True, buckets=3),
     "cross": _feature(kind="cross", columns=[ODD, "item"]),
     "datetime": _feature(kind="datetime", parts=["hour", "weekday"]),
+    "vector": _feature(kind="vector"),
+    "projected": _feature(kind="vector", dim=3),
     "label": _task(label=ODD),
     "regression": _task(label=ODD, kind="regression"),
     "expression": _task(label=f"{ODD} >= 2"),

@@ -111,7 +111,7 @@ def code(profile: ColumnProfile, column: pa.ChunkedArray, rows_S: np.ndarray) ->
         array([1, 2, 0, 1])
     """
     numbers_N = profile.numbers_N
-    if profile.nature in ("list", "other"):
+    if profile.nature in ("list", "vector", "other"):
         return None
     whole = len(column) == len(rows_S)
     if numbers_N is not None:

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from mmoe.config import DatetimeFeature, NumericFeature
+from mmoe.datasets.infer.guess_vectors import VectorFacts
 from mmoe.datasets.infer.profile import ColumnProfile, is_iso, of_numbers, profile_column
 from mmoe.datasets.infer.reading import lists
 from mmoe.datasets.infer.reading.datetimes import datetime_formats, look_like_dates
@@ -148,6 +149,8 @@ def _of_lists(
     name: str, column: pa.ChunkedArray, present: pa.ChunkedArray, distinct: int
 ) -> ColumnProfile:
     profile = profile_column(name, column)
+    if profile.vector is not None:
+        return profile
     rows = lists.sampled(present)
     brackets = lists.in_brackets(rows)
     if brackets == "lists":
@@ -155,8 +158,12 @@ def _of_lists(
         return _replaced(profile, nature="list", keys=keys, said="lists in brackets, in text")
     if brackets == "nested":
         return _left_out(name, column, "objects, or lists of lists, in text; flatten them")
-    if brackets == "fractions" or lists.vector_separator(rows) is not None:
-        why = "vectors in text, whose fractions are no ids; store them as lists of numbers"
+    mark = lists.vector_separator(rows)
+    length = lists.length_of_all(present, mark) if mark is not None else None
+    if length is not None:
+        return _replaced(profile, nature="vector", vector=VectorFacts(length))
+    if brackets == "fractions" or mark is not None:
+        why = "numbers with fractions, which are no ids, nor as many in each row as in a vector"
         return _left_out(name, column, why)
     separator = lists.separator_of(rows)
     if separator is not None:

@@ -67,13 +67,19 @@ def separator_of(rows: pa.ChunkedArray) -> str | None:
 
 def vector_separator(rows: pa.ChunkedArray) -> str | None:
     """Returns what parts numbers with fractions, as many in each row; else None."""
-    for separator in (*_SEPARATORS, " "):
+    for separator in ("|", ";", ",", " "):  # those that vectors are read with
         if _share(pc.match_substring(rows, separator)) < _LISTS:
             continue
         counts = pc.list_value_length(pc.split_pattern(rows, separator))
         if pc.count_distinct(counts).as_py() == 1 and _are_fractions(_items(rows, separator)):
             return separator
     return None
+
+
+def length_of_all(present: pa.ChunkedArray, separator: str) -> int | None:
+    """Returns how many items every row has, or None where they differ."""
+    counts = pc.unique(pc.list_value_length(pc.split_pattern(present, separator)))
+    return int(counts[0].as_py()) if len(counts) == 1 else None
 
 
 def free_text(rows: pa.ChunkedArray, present: int, distinct: int) -> str:

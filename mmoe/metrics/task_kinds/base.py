@@ -120,6 +120,15 @@ class TaskKind(ABC):
     def metrics(self, rows: ObservedRows, name: str) -> TaskMetrics:
         """Computes all metrics of the task `name`; None where one cannot be computed."""
 
+    def intervals(self, rows: ObservedRows, name: str) -> TaskMetrics:
+        """Says how sure metrics are, under keys of their own: of rows that a result is read off.
+
+        Args:
+            rows: One or more, whose weights are not all 0.
+            name: The task's.
+        """
+        return TaskMetrics({}, [])
+
     def decide(self, predictions: Any) -> Any:
         """Turns predictions into labels."""
         return predictions

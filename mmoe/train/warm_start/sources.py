@@ -16,6 +16,7 @@ from mmoe.mixture import DSelectKGate, FixedGate, MLPExperts
 from mmoe.mixture.gates.logits import GateLogits
 from mmoe.mixture.resize_experts import expert_dims, expert_ranges
 from mmoe.models.network import Level, MixtureNetwork
+from mmoe.models.projections import projected_feature, projected_names
 from mmoe.parallel.sharded_tensors import Shard
 
 NewExperts = Literal["fresh", "copy"]
@@ -60,7 +61,7 @@ class Shape:
 
 def input_names(encoder: FeatureEncoder) -> list[str]:
     """Names each column of x, in the order in which the ranker joins them."""
-    names = list(encoder.dense_names)
+    names = projected_names(encoder.dense_names, encoder.projections)
     dims = {table.name: table.dim for table in encoder.tables}
     for feature in [*encoder.categorical, *encoder.lists]:
         # A feature that looks up another table now gives other numbers
@@ -82,6 +83,9 @@ def tensor_sources(
     towers = _places_of(now.tasks, before.tasks)
     for name in sources:
         part, _, rest = name.partition(".")
+        feature = projected_feature(name)
+        if feature is not None and f"{feature} projected[0]" not in before.inputs:
+            sources[name] = TensorSource(None)
         if part == "towers":
             number, _, tensor = rest.partition(".")
             old = int(towers[int(number)])

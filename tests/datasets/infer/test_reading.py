@@ -159,8 +159,7 @@ def test_lists_in_brackets(write, kind):
 @pytest.mark.parametrize(
     ("values", "why"),
     [
-        ([str([float(v), float(v) / 7]) for v in PRICES], "vectors in text"),
-        ([f"{v:.3f} {v / 7:.3f}" for v in PRICES], "vectors in text"),
+        (["[0.5, 1.5]", "[2.5]"] * 20, "numbers with fractions, which are no ids"),
         ([f'{{"a": {v}}}' for v in COUNTS], "objects, or lists of lists, in text"),
         ([f"it was number {v} that I liked, not {n}" for n, v in enumerate(COUNTS[:-1])] * 2,
          "free text: 9 words a row, 50 % of the rows different"),
@@ -170,6 +169,13 @@ def test_lists_in_brackets(write, kind):
 )  # fmt: skip
 def test_what_is_no_input(values, why):
     assert read(values).no_input.startswith(why)
+
+
+@pytest.mark.parametrize("form", ["[{:.3f}, {:.3f}]", "{:.3f} {:.3f}", "{:.3f},{:.3f}"])
+def test_vectors_in_text(form):
+    profile = read([form.format(v, v / 7) for v in PRICES])
+    assert profile.nature == "vector" and not profile.no_input
+    assert profile.vector is not None and profile.vector.length == 2
 
 
 @pytest.mark.parametrize("ids", [[101, 202, 303], [101, 202], [999, 101, 345, 876]])

@@ -120,3 +120,10 @@ def test_settings_that_rows_in_memory_leave_unread(funnel_config, name):
     data, words = SETTINGS[name]
     with pytest.raises(ValueError, match=words):
         load_splits(config_from_dict({**funnel_config, "data": data}), pa.table({"user": [1]}))
+
+
+def test_a_matrix_holds_a_vector_in_each_row():
+    table = as_table({"age": [1, 2], "title": np.array([[0.5, 1.0], [2.0, 3.0]])})
+    assert table["title"].to_pylist() == [[0.5, 1.0], [2.0, 3.0]]
+    with pytest.raises(ValueError, match="'title' has 1 rows, but 'age' has 2"):
+        as_table({"age": [1, 2], "title": np.zeros((1, 3))})

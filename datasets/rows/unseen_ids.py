@@ -1,0 +1,106 @@
+"""Ids that training did not have, counted while rows are scored."""
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+
+from mmoe.datasets.features.codec import Codec
+from mmoe.datasets.features.encoder import FeatureEncoder
+from mmoe.datasets.features.id_map import UNSEEN
+from mmoe.datasets.features.ids import IdCodec
+from mmoe.datasets.rows.encoded import EncodedFeatures
+
+
+class UnseenIds:
+    """Counts, feature by feature, rows with an id that has no row of its own.
+
+    Of features with a vocabulary alone: a hash has rows for all ids, and managed ids come and go.
+    An id that training saw less than `min_count` times counts as well.
+
+    Args:
+        encoder: Made the rows.
+
+    Attributes:
+        rows: All rows so far.
+        by_feature: Those of them with such an id; of a list, with one at least.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> from mmoe.config import config_from_dict
+        >>> config = config_from_dict({
+        ...     "features": [{"kind": "categorical", "name": "item"}],
+        ...     "tasks": [{"name": "click", "label": "click"}]})
+        >>> encoder = FeatureEncoder.fit(config, pa.table({"item": ["a", "b"]}), "log")
+        >>> unseen = UnseenIds(encoder)
+        >>> unseen.add(encoder.encode(pa.table({"item": ["b", "c", "d", None]}), "new"))
+        >>> unseen.by_feature, unseen.text()
+        (Counter({'item': 2}), 'unseen ids: item in 2 rows (50 %)')
+    """
+
+    def __init__(self, encoder: FeatureEncoder) -> None:
+        self.rows = 0
+        self.by_feature: Counter[str] = Counter()
+        self._columns, self._lists = _places(encoder)
+        self.by_feature.update(dict.fromkeys([*self._columns, *self._lists], 0))
+
+    def add(self, features: EncodedFeatures) -> None:
+        """Counts more rows."""
+        self.rows += len(features)
+        for name, column in self._columns.items():
+            unseen_N = features.ids_NC[:, column] == UNSEEN
+            self.by_feature[name] += int(np.count_nonzero(unseen_N))
+        for name, position in self._lists.items():
+            ids_V, offsets = features.lists[position]
+            places = np.flatnonzero(ids_V == UNSEEN)
+            rows = np.searchsorted(offsets, places, side="right")
+            self.by_feature[name] += len(np.unique(rows))
+
+    def include(self, rows: int, by_feature: dict[str, int]) -> None:
+        """Counts what others have counted: another file, or another rank."""
+        self.rows += rows
+        self.by_feature.update(by_feature)
+
+    def summary(self) -> dict[str, dict[str, Any]]:
+        """Returns rows and their share by feature, for JSON."""
+        return {
+            name: {"rows": count, "share": count / max(self.rows, 1)}
+            for name, count in self.by_feature.items()
+        }
+
+    def text(self) -> str | None:
+        """Returns a line for people; None where no feature has a vocabulary."""
+        if not self.by_feature or not self.rows:
+            return None
+        found = [
+            f"{name} in {count:,} row{'s' * (count != 1)} ({_percent(count / self.rows)})"
+            for name, count in self.by_feature.items()
+            if count
+        ]
+        return f"unseen ids: {', '.join(found) or 'none'}"
+
+
+def _places(encoder: FeatureEncoder) -> tuple[dict[str, int], dict[str, int]]:
+    """Features with a vocabulary: numbers of their columns of ids, and of their lists."""
+    columns: dict[str, int] = {}
+    lists: dict[str, int] = {}
+    ids = ragged = 0
+    for codec in encoder.codecs:
+        if _knows_its_ids(codec):
+            columns |= {spec.name: ids + i for i, spec in enumerate(codec.lookups)}
+            lists |= {spec.name: ragged + i for i, spec in enumerate(codec.lists)}
+        ids, ragged = ids + len(codec.lookups), ragged + len(codec.lists)
+    return columns, lists
+
+
+def _knows_its_ids(codec: Codec[Any]) -> bool:
+    return isinstance(codec, IdCodec) and codec.counted
+
+
+def _percent(share: float) -> str:
+    """Two digits; few are not none, and most are not all."""
+    if share < 0.0001:
+        return "below 0.01 %"
+    if 0.99 < share < 1:
+        return f"{100 * share:.4g} %"
+    return f"{100 * share:.2g} %" if share < 0.995 else "100 %"
