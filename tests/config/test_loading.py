@@ -106,7 +106,7 @@ def test_a_feature_whose_kind_is_set_keeps_what_both_kinds_have():
     assert len(said) == 1 and "dropped log, buckets" in said[0]
     [feature] = config_from_dict(raw).features
     assert (feature.kind, feature.source_columns) == ("categorical", ["plz"])
-    [feature] = config_from_dict(set_values(raw, ["features.0.kind=numeric"])).features
+    [feature] = config_from_dict(set_values(raw, ["features.0.kind=numeric"], said.append)).features
     assert (feature.kind, feature.source_columns) == ("numeric", ["plz"])
 
 
