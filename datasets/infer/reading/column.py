@@ -13,7 +13,7 @@ from mmoe.config import DatetimeFeature, NumericFeature
 from mmoe.datasets.infer.guess_vectors import VectorFacts
 from mmoe.datasets.infer.profile import ColumnProfile, is_iso, of_numbers, profile_column
 from mmoe.datasets.infer.reading import lists
-from mmoe.datasets.infer.reading.datetimes import datetime_formats, look_like_dates
+from mmoe.datasets.infer.reading.datetimes import datetime_formats, look_like_dates, read_and_unread
 from mmoe.datasets.infer.reading.numbers import (
     missing_words,
     mostly_words,
@@ -105,7 +105,7 @@ def _of_values(
     if written is not None:
         return _numbers(name, column, written | keys)
     if look_like_dates(values):
-        some = " and ".join(repr(value) for value in _unlike(values))
+        some = " and ".join(repr(value) for value in read_and_unread(values))
         why = f"dates, but no one format reads every row (such as {some}); write them in one way"
         return _left_out(name, column, why)
     return None
@@ -201,11 +201,3 @@ def _replaced(profile: ColumnProfile, **facts: Any) -> ColumnProfile:
 
 def _first(column: pa.ChunkedArray) -> str:
     return present_text(digits_of(column)).drop_null()[0].as_py()
-
-
-def _unlike(values: pa.Array) -> list[str]:
-    """Two texts of different length, if there are."""
-    first = values[0].as_py()
-    lengths = pc.utf8_length(values)
-    others = values.filter(pc.not_equal(lengths, len(first)))
-    return [first, *(others.slice(0, 1) if len(others) else values.slice(1, 1)).to_pylist()]

@@ -71,6 +71,17 @@ def look_like_dates(texts: pa.Array) -> bool:
     return bool(share is not None and share >= _DATES_SHARE)
 
 
+def read_and_unread(texts: pa.Array) -> list[str]:
+    """Returns a text that the first one's best format reads, and one that it does not read."""
+    column = pa.chunked_array([texts])
+    found = [parse_format(column, form) for form in _candidates(texts[0].as_py())]
+    if not found:
+        return texts.slice(0, 2).to_pylist()
+    best = min(found, key=lambda micros: micros.null_count)
+    parts = (texts.filter(pc.is_valid(best)), texts.filter(pc.is_null(best)))
+    return [text for part in parts for text in part.slice(0, 1).to_pylist()]
+
+
 def _candidates(text: str) -> list[str]:
     """Formats that a text may have, by what it looks like."""
     if re.match(rf"{_DAY_NAME} {_MONTH} ", text):

@@ -134,6 +134,8 @@ def test_dates_in_several_forms_are_left_out():
     forms = ["%d.%m.%Y %H:%M", "%d.%m.%Y"]
     profile = read([time.strftime(forms[n % 2]) for n, time in enumerate(TIMES)])
     assert profile.no_input.startswith("dates, but no one format reads every row (such as '")
+    one_wrong = [time.strftime("%d/%m/%Y") for time in TIMES] + ["99/99/2023"]
+    assert "' and '99/99/2023'); write them in one way" in read(one_wrong).no_input
 
 
 def items(kind, least=1):
