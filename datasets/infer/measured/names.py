@@ -9,7 +9,7 @@ price cost fee tax amount amt total sum revenue income salary wage spend spent b
 gains loss losses profit balance margin discount score rating rate ratio pct percent percentage
 share prob probability duration length len size width height weight area volume depth distance
 dist age ages count counts cnt num nb qty quantity visits views clicks impressions pageviews
-purchases orders times freq frequency hours minutes mins seconds secs days weeks months years
+purchases orders times freq frequency hours minute minutes mins seconds secs days weeks months years
 year dwell latency delay speed temperature temp humidity wind pressure lat lon lng latitude
 longitude avg mean median min max std var variance popularity likes followers comments reviews
 tenure recency points stars degree population capacity interest offset elapsed
