@@ -34,6 +34,7 @@ _NAMES = {-1: -4.0, 0: 0.0, 1: 2.0, 2: 3.5}
 _FAMILY = 2.0
 _AGREE = 0.85  # share of a family that is of one kind
 _ENOUGH = 40  # values that make a line of themselves
+_ALIKE = 31  # values (hours, days of a month) up to which nobody need ask
 _WORDS = {
     "labels": "the little that the label says",
     "name": "the name",
@@ -180,5 +181,5 @@ def _verdict(facts: Facts, scores: dict[str, float]) -> Verdict:
     measured = _measured(facts.evidence) and (scores["labels"] > 0) == (total > 0)
     weights = {name: score for name, score in scores.items() if (score > 0) == (total > 0)}
     why = max(weights, key=lambda name: abs(weights[name]), default="") if weights else ""
-    unsure = not measured and abs(total) < _DOUBT and facts.distinct > _FEW
+    unsure = not measured and abs(total) < _DOUBT and facts.distinct > _ALIKE
     return Verdict(kind=kind, measured=measured, unsure=unsure, why=_WORDS.get(why, why))
