@@ -9,7 +9,7 @@ price cost fee tax amount amt total sum revenue income salary wage spend spent b
 gains loss losses profit balance margin discount score rating rate ratio pct percent percentage
 share prob probability duration length len size width height weight area volume depth distance
 dist age ages count counts cnt num nb qty quantity visits views clicks impressions pageviews
-purchases orders times freq frequency hours minutes mins seconds secs days weeks months years
+purchases orders times freq frequency hours minute minutes mins seconds secs days weeks months years
 year dwell latency delay speed temperature temp humidity wind pressure lat lon lng latitude
 longitude avg mean median min max std var variance popularity likes followers comments reviews
 tenure recency points stars degree population capacity interest offset elapsed
@@ -22,12 +22,14 @@ merchant vendor supplier carrier browser language lang genre segment cluster gen
 occupation profession page article movie song track artist book game hotel property station
 airport airline model make type class group host ip cookie session
 """
+# After these a quantity is none: tax_filer_status, price_band
+_SORTS = "status stat type group class kind category cat segment flag band bucket"
 # What a compound ends on says what it is: price_id is an id, item_price a price
 _KEYS = """
 id ids uid uuid guid gid key hash code sku asin ean isbn upc msno zipcode postcode
 """
-_QUANTITY_WORDS, _ID_WORDS, _KEY_WORDS = (
-    frozenset(words.split()) for words in (_QUANTITIES, _IDS, _KEYS)
+_QUANTITY_WORDS, _ID_WORDS, _KEY_WORDS, _SORT_WORDS = (
+    frozenset(words.split()) for words in (_QUANTITIES, _IDS, _KEYS, _SORTS)
 )
 _ENDINGS = re.compile(r"(id|ids|uuid|key|code|no|nr)$")
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_]+")
@@ -40,8 +42,8 @@ def hint(name: str) -> int:
     A quantity word beats an id word, but the last word says what a compound is.
 
     Example:
-        >>> [hint(name) for name in ("item_price", "user_id", "price_id", "userid", "c12", "msno")]
-        [-1, 2, 2, 2, 0, 2]
+        >>> [hint(name) for name in ("item_price", "price_id", "userid", "c12", "age_group")]
+        [-1, 2, 2, 0, 1]
     """
     words = [word.lower() for word in _WORDS.findall(name) if not word.isdigit()]
     if not words:
@@ -49,6 +51,8 @@ def hint(name: str) -> int:
     last = words[-1]
     if last in _KEY_WORDS:
         return 2
+    if last in _SORT_WORDS:
+        return 1
     if _COUNTED.search(name) or any(word in _QUANTITY_WORDS for word in words):
         return -1
     if any(word in _ID_WORDS or word in _KEY_WORDS for word in words):

@@ -26,6 +26,7 @@ class Shape:
         density: Values over the whole numbers between the ends (in units of the common divisor).
         from_start: Whether they begin at 0 or 1.
         negative: Whether some are below 0 (−1 alone is a missing value).
+        lowest: The lowest.
         largest: The largest.
         uneven: How far the values are from evenly spread between the ends, 0 to 1.
         flat: Whether the rows are evenly spread between the ends.
@@ -44,6 +45,7 @@ class Shape:
     density: float
     from_start: bool
     negative: bool
+    lowest: float
     largest: float
     uneven: float
     flat: bool
@@ -76,6 +78,7 @@ def shape_of(values_V: np.ndarray, counts_V: np.ndarray, lowest: float) -> Shape
         density=len(values_V) / span,
         from_start=lowest in (0, 1),
         negative=bool((values_V < -1).any()),
+        lowest=lowest,
         largest=float(values_V[-1]),
         uneven=_unevenness(np.bincount(tenths, minlength=_TENTHS), span),
         flat=_unevenness(np.bincount(tenths, weights=counts_V, minlength=_TENTHS), span)
