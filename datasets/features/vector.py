@@ -154,6 +154,7 @@ class VectorCodec(Codec[VectorFeature]):
 
     sections = (_VectorRules(),)
     free = frozenset({"name", "column"})  # `dim` is the shape of a weight
+    long_tailed = False
 
     def dense_columns(self, rules: Rules) -> list[str]:
         """Names its numbers, and that of rows without."""

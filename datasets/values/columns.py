@@ -40,7 +40,10 @@ def to_numbers(table: pa.Table, name: str, origin: str, used_by: str) -> np.ndar
     numbers_N = numbers_of(column)
     if numbers_N is None:
         where = f"{origin}: column {name!r} (of {used_by})"
-        raise ValueError(f"{where} holds {column.type}, expected numbers; convert the column")
+        vector = ", or make the feature kind: vector" if is_list(column.type) else ""
+        raise ValueError(
+            f"{where} holds {column.type}, expected numbers; convert the column{vector}"
+        )
     if is_text(column.type):
         _refuse_words(table, column, numbers_N, name, origin, used_by)
     infinite_N = np.isinf(numbers_N)

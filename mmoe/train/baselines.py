@@ -41,7 +41,7 @@ class BaselinePredictions:
 def logistic_regression(
     config: RunConfig, train: pa.Table, test: pa.Table, *, origin: str = "data"
 ) -> dict[str, BaselinePredictions]:
-    """Fits logistic regression a task, on one-hot ids and scaled log1p numbers.
+    """Fits logistic regression a task, on one-hot ids and scaled log1p numbers (vectors: as is).
 
     L2 penalty with C = 1; ridge regression for regression tasks. A column that is a number is used
     as a number only, also where the config embeds it as well.
@@ -69,7 +69,7 @@ def logistic_regression(
         True
     """
     encoder = FeatureEncoder.fit(config, train, origin)
-    scalers = [_scaler(numbers_N) for numbers_N in _numbers(encoder, train, origin)]
+    scalers = _scalers(encoder, train, origin)
     x_train, x_test = (_one_hot(encoder, scalers, table, origin) for table in (train, test))
     return _fit_tasks(config, (train, x_train), (test, x_test), origin, _linear_model)
 
@@ -168,8 +168,12 @@ def _numbers(encoder: FeatureEncoder, table: pa.Table, origin: str) -> list[np.n
     ]
 
 
-def _scaler(numbers_N: np.ndarray) -> NumericRule:
-    return NumericRule.fit(NumericFeature.model_validate({"name": "x", "log": True}), numbers_N)
+def _scalers(encoder: FeatureEncoder, table: pa.Table, origin: str) -> list[NumericRule]:
+    return [
+        NumericRule.fit(NumericFeature(name="x", log=codec.long_tailed), numbers_N)
+        for codec in encoder.codecs
+        for numbers_N in codec.number_inputs(table, encoder.rules, origin)
+    ]
 
 
 def _looked_up(encoder: FeatureEncoder, table: pa.Table, origin: str) -> list[LookedUp]:

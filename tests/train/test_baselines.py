@@ -125,3 +125,20 @@ def test_trees_rank_ids_by_key_not_by_frequency() -> None:
     result = boosted_trees(config, log, log, iterations=1)["click"]
     assert len(np.unique(result.predictions_N)) <= 7
     assert roc_auc_score(result.labels_N, result.predictions_N) == 1.0
+
+
+@pytest.mark.parametrize("fit", [logistic_regression, boosted_trees])
+def test_a_vector_is_so_many_numbers(fit) -> None:
+    generator = np.random.default_rng(3)
+    vectors = generator.normal(size=(600, 4))
+    click = (vectors[:, 1] + generator.normal(size=600) > 0).astype(int)
+    table = pa.table({"title": pa.array(list(vectors), mask=np.arange(600) % 9 == 0)})
+    table = table.append_column("click", pa.array(click))
+    config = make_config(
+        [{"name": "click", "label": "click"}], [{"kind": "vector", "name": "title", "dim": 2}]
+    )
+    found = fit(config, table[:400], table[400:])["click"]
+    assert roc_auc_score(found.labels_N, found.predictions_N) > 0.75
+    empty = pa.table({"title": pa.nulls(3), "click": [0, 1, 0]})
+    same = fit(config, table[:400], empty)["click"].predictions_N
+    assert np.isfinite(same).all() and np.ptp(same) == 0
