@@ -55,4 +55,6 @@ def test_a_file_without_a_header_is_said_to_have_none(mmoe, tmp_path):
     assert code == 2 and err.startswith("mmoe: error: --columns a,b,b: 'b' comes twice;")
     code, _, err = mmoe("init", log, "--label", "b", "--columns", "a,b", "--out", config)
     assert code == 2 and "the first line has 3 cells, but names were given for 2 (a, b)" in err
+    code, _, err = mmoe("init", log, "--label", "b", "--columns", "", "--out", config)
+    assert code == 2 and "--columns : expected the names of all columns" in err
     assert not config.exists()

@@ -161,8 +161,10 @@ def check_column_names(names: list[str]) -> list[str]:
     """Returns the names.
 
     Raises:
-        ValueError: One is empty, or comes twice.
+        ValueError: There is none, one is empty, or one comes twice.
     """
+    if not names:
+        raise ValueError("expected the names of all columns, such as a,b,c")
     for place, name in enumerate(names):
         if not name.strip():
             raise ValueError(f"column {place + 1} has no name; name every column")

@@ -19,6 +19,7 @@ from mmoe import __version__
 from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.config import RunConfig
 from mmoe.datasets.rows.frames import TableLike
+from mmoe.datasets.rows.locations import missing_column
 from mmoe.datasets.rows.projection import required_columns
 from mmoe.run import RunDirectory
 from mmoe.score import Predictor, load_predictor
@@ -97,12 +98,14 @@ def _model(mlflow: Any, run_dir: str | Path, example: Any) -> Generator[dict[str
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / "run"
         _copy_scoring_files(run, data)
+        config = RunDirectory.open(data).config()
+        rows = None if example is None else _rows(config, example)
         yield {
             "loader_module": _MODULE,
             "data_path": str(data),
-            "signature": _signature(mlflow, data, example),
+            "signature": _signature(mlflow, config, rows),
             "pip_requirements": [f"mmoe=={__version__}"],
-        } | ({} if example is None else {"input_example": example})
+        } | ({} if rows is None else {"input_example": rows})
 
 
 def _copy_scoring_files(run: RunDirectory, to: Path) -> None:
@@ -121,20 +124,26 @@ def _copy_scoring_files(run: RunDirectory, to: Path) -> None:
             shutil.copy2(path, to)
 
 
-def _signature(mlflow: Any, data: Path, example: Any) -> Any:
+def _rows(config: RunConfig, example: Any) -> pd.DataFrame:
+    """Of an example, the columns that features read."""
+    frame = example if isinstance(example, pd.DataFrame) else pa.table(example).to_pandas()
+    columns = required_columns(config, labels=False)
+    for column in columns:
+        if column not in frame.columns:
+            raise ValueError(missing_column(column, frame.columns, "input_example"))
+    return frame.loc[:, columns]
+
+
+def _signature(mlflow: Any, config: RunConfig, rows: pd.DataFrame | None) -> Any:
     """Of the columns that features read, and of the predictions."""
     types = import_module("mlflow.types.schema")
-    config = RunDirectory.open(data).config()
     columns = required_columns(config, labels=False)
-    outputs = types.Schema([types.ColSpec("float", f"pred_{task.name}") for task in config.tasks])
-    if example is None:
-        inputs = types.Schema(
-            [types.ColSpec(types.AnyType(), name, required=False) for name in columns]
-        )
-        return mlflow.models.ModelSignature(inputs=inputs, outputs=outputs)
-    table = example if isinstance(example, pd.DataFrame) else pa.table(example).to_pandas()
-    found = mlflow.models.infer_signature(table[columns])
-    return mlflow.models.ModelSignature(inputs=found.inputs, outputs=outputs)
+    any_types = [types.ColSpec(types.AnyType(), name, required=False) for name in columns]
+    outputs = [types.ColSpec("float", f"pred_{task.name}") for task in config.tasks]
+    inputs = types.Schema(any_types)
+    if rows is not None:
+        inputs = mlflow.models.infer_signature(rows).inputs
+    return mlflow.models.ModelSignature(inputs=inputs, outputs=types.Schema(outputs))
 
 
 @contextmanager

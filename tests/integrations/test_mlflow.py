@@ -46,18 +46,25 @@ def test_what_is_no_run(tmp_path, monkeypatch):
         save_model(RunDirectory(tmp_path / "none").path, tmp_path / "model")
 
 
+def test_an_example_that_lacks_a_column(run, frame, tmp_path, monkeypatch):
+    monkeypatch.setattr("mmoe.integrations.mlflow._mlflow", lambda: None)
+    with pytest.raises(ValueError, match="input_example: there is no column 'price'"):
+        save_model(run.path, tmp_path / "model", input_example=frame.drop(columns="price"))
+
+
 @pytest.mark.skipif(find_spec("mlflow") is not None, reason="mlflow is installed")
 def test_without_mlflow(run, tmp_path):
     with pytest.raises(ValueError, match=r"pip install 'mmoe\[mlflow\]'"):
         save_model(run.path, tmp_path / "model")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_spec("mlflow") is None, reason="mlflow is not installed: mmoe[mlflow]")
 @pytest.mark.parametrize("with_example", [False, True])
 def test_mlflow_loads_it(run, frame, tmp_path, with_example):
     import mlflow
 
-    example = frame[:3] if with_example else None
+    example = frame[:3].assign(other=1) if with_example else None
     save_model(run.path, tmp_path / "model", input_example=example)
     assert not list((tmp_path / "model").rglob("*.pkl"))
     model = mlflow.pyfunc.load_model(str(tmp_path / "model"))

@@ -173,6 +173,7 @@ def test_no_loggers(funnel_config, tmp_path):
         config_from_dict(set_values(funnel_config, ["training.loggers=[wandb]"]))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_spec("mlflow") is None, reason="mlflow is not installed: mmoe[mlflow]")
 def test_with_mlflow_itself(config, funnel_table, tmp_path, monkeypatch):
     import mlflow
