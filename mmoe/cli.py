@@ -129,4 +129,6 @@ def _is_setting(flag: str, argument: str) -> bool:
     return flag == "--set" and re.match(r"[A-Za-z_][\w.]*=", argument) is not None
 
 
-_SEVERAL_VALUES = ("--set", "--keep", "--label", "--import")
+_SEVERAL_VALUES = (
+    "--set", "--keep", "--label", "--import", "--categorical", "--numeric", "--drop",
+)  # fmt: skip

@@ -21,6 +21,18 @@ Imports = Annotated[
         help="Import a module first that registers kinds of its own; takes several, and repeats.",
     ),
 ]
+
+
+def _columns(what: str) -> object:
+    said = (
+        f"Columns that {what}, whatever they look like; takes several, by commas too, and repeats."
+    )
+    return typer.Option(metavar="COLUMN", help=said)
+
+
+Categorical = Annotated[list[str] | None, _columns("hold ids")]
+Numeric = Annotated[list[str] | None, _columns("hold numbers")]
+Drop = Annotated[list[str] | None, _columns("are left out")]
 RunDir = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="A folder made by mmoe train.")]
 
 
@@ -61,5 +73,12 @@ ChangedData = Annotated[
     bool,
     typer.Option(
         "--changed-data", help="With --resume: go on also where files have changed since."
+    ),
+]
+
+Columns = Annotated[
+    str | None,
+    typer.Option(
+        metavar="A,B,C", help="Names of all columns, where CSV files have no header line."
     ),
 ]

@@ -1,7 +1,6 @@
 """The commands. Each imports what it needs, so `mmoe --help` answers at once."""
 
 import json
-import re
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,11 +11,15 @@ from mmoe import __version__
 from mmoe.command_config import config_of_command, own_config, with_imports
 from mmoe.command_many import backtest, compare, tune
 from mmoe.command_options import (
+    Categorical,
     ChangedData,
+    Columns,
     Device,
+    Drop,
     Imports,
     InPrecision,
     NewExperts,
+    Numeric,
     OnDevice,
     Quiet,
     RunDir,
@@ -267,33 +270,41 @@ def init(
     data: Annotated[str, typer.Argument(metavar="DATA", help="A log with labels.")],
     label: Annotated[list[str], typer.Option(help="A label column; takes several, and repeats.")],
     out: Annotated[Path, typer.Option(help="The config to write.")] = Path("config.yaml"),
-    columns: Annotated[
-        str | None,
-        typer.Option(
-            metavar="A,B,C", help="Names of all columns, where CSV files have no header line."
-        ),
-    ] = None,
+    categorical: Categorical = None,
+    numeric: Numeric = None,
+    drop: Drop = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace an existing config.")
+    ] = False,
+    columns: Columns = None,
     import_: Imports = None,
 ) -> None:
     """Look at a log and write a commented config that trains as it is."""
-    if out.exists():
-        raise ValueError(f"--out {out}: exists already; remove it or choose another name")
+    if out.exists() and not overwrite:
+        raise ValueError(
+            f"--out {out}: exists already; add --overwrite to replace it, or choose another name"
+        )
     import_modules(import_ or [])
-    from mmoe.datasets.files.readers import read_table
+    from mmoe.datasets.files.sampling import sample_table
     from mmoe.datasets.infer.commented_yaml import write_commented_yaml
     from mmoe.datasets.infer.config import infer_config
     from mmoe.datasets.infer.headerless import rows_to_look_at, with_column_names
     from mmoe.datasets.infer.label_names import separate_labels
+    from mmoe.datasets.infer.told import Told
     from mmoe.datasets.labels.formula import quote
+    from mmoe.datasets.rows.locations import visible_columns
 
     rows = rows_to_look_at(data, columns)
-    table = read_table(rows, numbered=True)
-    label = separate_labels(label, table.column_names, data)
-    name = re.sub(r"[^A-Za-z0-9_-]+", "-", Path(data).name.split(".")[0]).strip("-") or "run"
-    name = name if name[0].isalpha() else f"run-{name}"
-    config, reasons = infer_config(table, label, name=name, path=data, origin=data)
+    sample = sample_table(rows)
+    if sample.note:
+        _say(f"{data}: {sample.note}")
+    label = separate_labels(label, sample.table.column_names, data)
+    told = Told.of_options(visible_columns(sample.table), categorical, numeric, drop)
+    about: Any = {"path": data, "origin": data, "told": told, "rows": sample.rows}
+    name = Path(data).name.split(".")[0]
+    config, reasons = infer_config(sample.table, label, name=name, **about)
     config = with_imports(with_column_names(config, rows), import_)
-    write_commented_yaml(out, config, reasons)
+    write_commented_yaml(out, config, reasons, overwrite=overwrite)
     _say(f"{out}: {len(config.features)} features, {len(config.tasks)} tasks")
     as_given = {*label, *map(quote, label)}
     for task in config.tasks:
@@ -303,6 +314,9 @@ def init(
         _say(f"  {task} happens only after {event}: see the comment on observed_when in {out}")
     for column, reason in reasons.left_out:
         _say(f"  left out {column!r}: {reason}")
+    if reasons.unsure:
+        listed = ", ".join(repr(column) for column in reasons.unsure)
+        _say(f"  unsure of: {listed}; say --categorical or --numeric")
     _say(f"next: mmoe train {out}")
 
 

@@ -32,12 +32,12 @@ def _part_rows(part: Part) -> int:
     return FIRST_KNOWN + _PARTS[part][0]
 
 
-def _part_ids(local_N: pa.ChunkedArray, part: Part) -> np.ndarray:
+def part_ids(local_N: pa.ChunkedArray, part: Part) -> np.ndarray:
     """Returns the ids of a part, int32 [N]: 0 where missing, else 2 + the part's value.
 
     Example:
         >>> noon = pa.chunked_array([pa.array([43_200_000_000, None], pa.timestamp("us"))])
-        >>> _part_ids(noon, "hour").tolist()
+        >>> part_ids(noon, "hour").tolist()
         [14, 0]
     """
     values = pc.add(_PARTS[part][1](local_N), FIRST_KNOWN)
@@ -57,7 +57,7 @@ class DatetimeCodec(Codec[DatetimeFeature]):
 
     content = "parts of moments"
     # How files say it; new parts are new inputs, told by name
-    free = Codec.free | {"unit", "parts", "cyclic"}
+    free = Codec.free | {"unit", "format", "missing_values", "parts", "cyclic"}
 
     @property
     def dense_names(self) -> list[str]:
@@ -77,7 +77,7 @@ class DatetimeCodec(Codec[DatetimeFeature]):
     def encode(self, table: pa.Table, rules: Rules, origin: str) -> Coded:
         """Encodes rows: an id a part, and the point on its circle."""
         local_N = local_datetimes(table, self.feature, origin)
-        parts = [(_part_ids(local_N, part), part) for part in self.feature.parts]
+        parts = [(part_ids(local_N, part), part) for part in self.feature.parts]
         on_circles = parts if self.feature.cyclic else []
         waves = [wave_N for one in on_circles for wave_N in _part_circle(*one)]
         return Coded(ids=[ids_N for ids_N, _ in parts], dense=waves)

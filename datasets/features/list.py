@@ -18,7 +18,9 @@ class ListCodec(IdCodec[ListFeature]):
     """Codec of a column of lists, and perhaps one of their weights."""
 
     # How files say it, and how much of it is read
-    free = IdCodec.free | {"separator", "weights", "weight_separator", "max_length", "keep"}
+    free = IdCodec.free | {
+        "separator", "format", "weights", "weight_separator", "max_length", "keep"
+    }  # fmt: skip
 
     def label(self, origin: str) -> str:
         """Returns the name of its column of ids, for errors."""

@@ -14,6 +14,7 @@ from mmoe.config.json_files import Stored
 from mmoe.datasets.features.codec import Codec, Coded, Rules, Section
 from mmoe.datasets.features.fit_numbers import Moments, Quantiles
 from mmoe.datasets.features.id_map import FIRST_KNOWN, MISSING
+from mmoe.datasets.values.written_numbers import feature_numbers
 
 # Values that quantiles are taken of: then a rank is off by 0.1 % of the rows (standard deviation)
 _LARGEST_SAMPLE = 1 << 18
@@ -149,6 +150,8 @@ class NumericCodec(Codec[NumericFeature]):
 
     sections = (_NumericRules(),)
     content = "buckets"
+    # How files say it
+    free = Codec.free | {"decimal", "thousands", "unit", "missing_values"}
 
     @property
     def dense_names(self) -> list[str]:
@@ -159,6 +162,10 @@ class NumericCodec(Codec[NumericFeature]):
     def number_columns(self) -> list[str]:
         """Name of its column."""
         return [self.feature.source_column]
+
+    def numbers(self, table: pa.Table, origin: str) -> list[np.ndarray]:
+        """Reads its column as its keys say, float64 [N], NaN where missing."""
+        return [feature_numbers(table, self.feature, origin)]
 
     def tables(self, rules: Rules) -> list[TableSpec]:
         """Returns the table of its buckets, if it has any."""

@@ -17,7 +17,9 @@ from mmoe.datasets.values import text
 from mmoe.datasets.values.arrow import pc
 from mmoe.datasets.values.columns import numbers_of
 from mmoe.datasets.values.plain import is_list, is_text
+from mmoe.datasets.values.written_lists import parse_lists
 
+_SHOWN = 80  # characters of a cell in an error
 _LARGEST = 1e9  # float32 products of this and ordinary embeddings stay finite
 
 
@@ -41,9 +43,7 @@ def list_ids(table: pa.Table, feature: ListFeature, origin: str) -> Ragged:
         >>> ragged.values.to_pylist(), ragged.offsets.tolist(), ragged.weights.tolist()
         (['sports', 'news', 'art'], [0, 2, 2, 3], [0.75, 0.25, 1.0])
     """
-    used_by = f"feature {feature.name!r}"
-    column = find_column(table, feature.source_column, origin, used_by)
-    _refuse_deeper(column, feature.source_column, used_by, origin)
+    column = _lists(table, feature.source_column, feature, origin)
     if not feature.weighted:
         return to_ragged(column, feature)
     reader = _Weights(table, feature, origin)
@@ -105,9 +105,7 @@ class _Weights:
 
     def beside(self, lengths_N: np.ndarray) -> np.ndarray:
         """The column of weights; every row must have as many as ids."""
-        used_by = f"feature {self.feature.name!r}"
-        column = find_column(self.table, self.column, self.origin, used_by)
-        _refuse_deeper(column, self.column, used_by, self.origin)
+        column = _lists(self.table, self.column, self.feature, self.origin)
         weights, counts_N = _items(column, self.feature.separator)
         wrong_N = counts_N != lengths_N
         if wrong_N.any():
@@ -175,6 +173,27 @@ def _shares(weights_V: np.ndarray, lengths_N: np.ndarray) -> np.ndarray:
     row_V = np.repeat(np.arange(len(lengths_N)), lengths_N)
     sums_V = np.bincount(row_V, weights_V, minlength=len(lengths_N))[row_V]
     return np.divide(weights_V, sums_V, out=np.zeros_like(weights_V), where=sums_V > 0)
+
+
+def _lists(table: pa.Table, name: str, feature: ListFeature, origin: str) -> pa.ChunkedArray:
+    """A column of lists, or of text with separators: lists in text are parsed."""
+    used_by = f"feature {feature.name!r}"
+    column = find_column(table, name, origin, used_by)
+    _refuse_deeper(column, name, used_by, origin)
+    if feature.format != "json" or not is_text(column.type):
+        return column
+    lists, wrong = parse_lists(column)
+    wrong_N = wrong.to_numpy()
+    if wrong_N.any():
+        index = int(wrong_N.argmax())
+        cell = column[index].as_py()
+        raise ValueError(
+            f"{place(table, origin, index)}: column {name!r} (of {used_by}) is "
+            f"{cell if len(cell) <= _SHOWN else cell[:_SHOWN] + '…'!r}, expected a list of plain "
+            """values such as ["a", "b"] or [1, 2], as the feature has format: json; mend the """
+            "cell, or leave it empty"
+        )
+    return lists
 
 
 def _refuse_deeper(column: pa.ChunkedArray, name: str, used_by: str, origin: str) -> None:

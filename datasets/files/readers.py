@@ -1,6 +1,6 @@
 """Files of any format to Arrow tables: whole, or in chunks of bounded memory."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 
 import pyarrow as pa
@@ -36,6 +36,7 @@ def read_table(
     columns: list[str] | None = None,
     *,
     infer_types: bool = True,
+    as_text: Collection[str] = (),
     numbered: bool = False,
 ) -> pa.Table:
     """Reads CSV or JSON lines (plain, .gz, .bz2, .zst), Parquet or Arrow, wherever fsspec reaches.
@@ -46,6 +47,7 @@ def read_table(
         columns: Only these; None = all.
         infer_types: CSV columns become bool, int64, float64 or text by what all files together
             hold; False leaves them text, which encoders read all the same.
+        as_text: CSV columns that stay text in any case.
         numbered: Add the hidden column that lets errors name a file and row.
 
     Returns:
@@ -58,22 +60,38 @@ def read_table(
     files = resolve_files(paths)
     names = column_names(files) if columns is None else list(dict.fromkeys(columns))
     tables = [_read(file, names) for file in files]
-    table = _concat(files, tables)
-    if infer_types:
-        any_csv = any(format_of(file).is_text for file in files)
-        folders = {name for file in files for name in file.partitions}
-        settled = {
-            name: settle(column)
-            if (any_csv or name in folders) and is_text(column.type)
-            else column
-            for name, column in zip(table.column_names, table.columns, strict=True)
-        }
-        if settled:  # at once: a table that changes one column copies the list of all others
-            table = pa.table(settled, metadata=table.schema.metadata)
+    table = join_tables(files, tables, infer_types=infer_types, as_text=as_text)
     if numbered:
         sizes = [(str(f), part.num_rows) for f, part in zip(files, tables, strict=True)]
         table = number_rows(table, sizes)
     return table
+
+
+def join_tables(
+    files: list[DataFile],
+    tables: list[pa.Table],
+    *,
+    infer_types: bool = True,
+    as_text: Collection[str] = (),
+) -> pa.Table:
+    """Joins tables of one file each, plain and with the same columns, as `read_table` does.
+
+    Raises:
+        ValueError: A column has another type than in the files before it; the message names both.
+    """
+    table = _concat(files, tables)
+    if not infer_types:
+        return table
+    any_csv = any(format_of(file).is_text for file in set(files))
+    folders = {name for file in files for name in file.partitions}
+    settled = {
+        name: settle(column)
+        if (any_csv or name in folders) and is_text(column.type) and name not in as_text
+        else column
+        for name, column in zip(table.column_names, table.columns, strict=True)
+    }
+    # At once: a table that changes one column copies the list of all others
+    return pa.table(settled, metadata=table.schema.metadata) if settled else table
 
 
 def iter_tables(paths: Paths, columns: list[str] | None, rows_per_chunk: int) -> Iterator[pa.Table]:

@@ -16,14 +16,16 @@ from mmoe.datasets.infer.config import Reasons
 _WIDEST = 10**6  # one line for a feature, however long its column's name
 
 
-def write_commented_yaml(path: str | Path, config: RunConfig, reasons: Reasons) -> None:
+def write_commented_yaml(
+    path: str | Path, config: RunConfig, reasons: Reasons, *, overwrite: bool = False
+) -> None:
     """Writes the config under a temporary name, then renames it.
 
     Raises:
-        ValueError: The file exists already.
+        ValueError: The file exists already, and is not to be replaced.
     """
     target = Path(path)
-    if target.exists():
+    if target.exists() and not overwrite:
         raise ValueError(f"{target}: exists already; remove it, or name another file with --out")
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
@@ -93,9 +95,12 @@ def _feature(feature: FeatureConfig, reasons: Reasons) -> str:
 def _left_out(reasons: Reasons) -> list[str]:
     if not reasons.left_out:
         return []
-    return ["  # left out:"] + [
-        f"  #   {_one_line(column)}: {_one_line(reason)}" for column, reason in reasons.left_out
-    ]
+    lines = ["  # left out:"]
+    for column, reason in reasons.left_out:
+        lines.append(f"  #   {_one_line(column)}: {_one_line(reason)}")
+        offered = reasons.offered.get(column, [])
+        lines += [f"  #   {_feature(feature, reasons).strip()}" for feature in offered]
+    return lines
 
 
 def _changed(section: BaseModel) -> dict[str, Any]:

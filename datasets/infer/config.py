@@ -1,7 +1,5 @@
 """A first config from the data itself: the engine of `mmoe init` and of the estimator."""
 
-import re
-import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,21 +13,23 @@ from mmoe.config import (
     FeatureConfig,
     ModelConfig,
     RunConfig,
-    SplitConfig,
     TaskConfig,
     TowerConfig,
     TrainingConfig,
 )
-from mmoe.datasets.infer.guess_features import group_column, guess_feature
-from mmoe.datasets.infer.guess_tasks import GuessedTask, consequence_notes, guess_task
-from mmoe.datasets.infer.guess_time import guess_time, time_like
-from mmoe.datasets.infer.leaks import sample_rows, too_good
-from mmoe.datasets.infer.profile import ColumnProfile, profile_column
+from mmoe.datasets.infer.choose_split import choose_split
+from mmoe.datasets.infer.guess_features import group_column
+from mmoe.datasets.infer.guess_tasks import consequence_notes, guess_task
+from mmoe.datasets.infer.inputs import Inputs
+from mmoe.datasets.infer.measured.coded import draw
+from mmoe.datasets.infer.measured.drift import flattered
+from mmoe.datasets.infer.moments import offered
+from mmoe.datasets.infer.reading import read_column
+from mmoe.datasets.infer.told import Told
+from mmoe.datasets.infer.unique_names import Names
 from mmoe.datasets.rows.locations import distinct_names, visible_columns
-from mmoe.datasets.rows.splits import assign_splits
+from mmoe.datasets.values.columns import to_times
 from mmoe.metrics.task_kinds import first_of
-
-_SEEDS = 50  # split seeds tried until each split has both classes of each label
 
 
 @dataclass(kw_only=True)
@@ -42,8 +42,10 @@ class Reasons:
         features: Feature name → reason.
         tasks: Task name → reasons.
         left_out: Column and reason, in the file's order.
+        offered: Column that is left out → features of which it may become one.
         sizes: Of the model's and batches' sizes.
         consequences: Task name → the task it is a consequence of.
+        unsure: Columns whose kind the rows are too few to tell.
     """
 
     split: str = ""
@@ -51,8 +53,10 @@ class Reasons:
     features: dict[str, str] = field(default_factory=dict)
     tasks: dict[str, list[str]] = field(default_factory=dict)
     left_out: list[tuple[str, str]] = field(default_factory=list)
+    offered: dict[str, list[FeatureConfig]] = field(default_factory=dict)
     sizes: str = ""
     consequences: dict[str, str] = field(default_factory=dict)
+    unsure: list[str] = field(default_factory=list)
 
 
 def infer_config(
@@ -62,21 +66,28 @@ def infer_config(
     name: str = "run",
     path: str | Path | None = None,
     origin: str = "data",
+    split: bool = True,
+    told: Told | None = None,
+    rows: int | None = None,
 ) -> tuple[RunConfig, Reasons]:
     """Infers a config that trains as it is, from a look at every column.
 
     Args:
-        table: All rows; the labels and everything else.
+        table: All rows, or a sample of them; the labels and everything else.
         labels: Label columns, or expressions over columns; one task each, in this order.
         name: Of the run.
         path: `data.path` of the config.
         origin: What the user calls the data; starts error messages.
+        split: Whether the config's split is made; if not, a datetime stays an input.
+        told: Which columns are ids, numbers, or nothing, as somebody knows who knows better.
+        rows: How many there are, where the table is a sample of them.
 
     Returns:
         The config, and for each of its lines the reason.
 
     Raises:
-        ValueError: A label is missing, constant or ambiguous, or no column is left to learn from.
+        ValueError: A label is missing, constant or ambiguous, no column is left to learn from, or
+            columns are not what they are said to be.
 
     Example:
         >>> table = pa.table({"user": [1, 2, 1, 2] * 10, "price": [0.5, 1.5, 2.5, 0.5] * 10,
@@ -91,196 +102,60 @@ def infer_config(
         raise ValueError(f"{origin}: columns without a name, or with one name; rename them")
     if not labels:
         raise ValueError("labels: expected at least one label column, got none")
-    names = _Names()
+    names, told, rows = Names(), told or Told(), rows or table.num_rows
     tasks = [guess_task(table, label, names.task(label), origin) for label in labels]
     used = {column for task in tasks for column in task.columns}
-    profiles = [
-        profile_column(column, table[column])
-        for column in visible_columns(table)
-        if column not in used
-    ]
-    reasons = Reasons(tasks={task.task.name: task.reasons for task in tasks})
-    reasons.consequences = consequence_notes(tasks)
-    split, split_seed, time_column = _choose_split(table, tasks, profiles, reasons, origin)
-    kept = _leave_out(table, tasks, profiles, time_column, reasons)
-    features = _features(kept, names, reasons, origin)
+    told.check(table, used, origin)
+    columns = [column for column in visible_columns(table) if column not in used]
+    dropped = [(column, "--drop") for column in columns if column in told.drop]
+    profiles = [read_column(column, table[column]) for column in columns]
+    profiles = told.apply(table, profiles, origin)
+    chosen = choose_split(table, tasks, profiles if split else [], origin)
     group = group_column(profiles)
-    reasons.group = "who the rows belong to, for GAUC" if group else ""
-    data = DataConfig(
-        path=str(path) if path is not None else None,
-        split=split,
-        group_column=group.name if group else None,
+    inputs = Inputs(
+        table=table,
+        profiles=profiles,
+        sample=draw(tasks),
+        told=told,
+        group=group.name if group else None,
+        time_column=chosen.time_column,
+        splits=split,
     )
+    inputs.choose(names, origin)
+    left_out = sorted(dropped + inputs.left_out, key=lambda one: columns.index(one[0]))
+    if not inputs.features:
+        why = "; ".join(f"{column}: {reason}" for column, reason in left_out) or "none there"
+        raise ValueError(f"{origin}: no column is left to learn from ({why})")
     config = RunConfig(
         name=names.run(name),
-        split_seed=split_seed,
-        data=data,
-        features=features,
+        split_seed=chosen.seed,
+        data=DataConfig(
+            path=str(path) if path is not None else None,
+            split=chosen.config,
+            group_column=inputs.group,
+        ),
+        features=inputs.features,
         tasks=[task.task for task in tasks],
-        model=_model(table.num_rows),
-        training=_training(table.num_rows, [task.task for task in tasks]),
+        model=_model(rows),
+        training=_training(rows, [task.task for task in tasks]),
     )
-    reasons.sizes = f"sizes for {table.num_rows} rows"
+    flattery = ""
+    if chosen.config.by == "time" and chosen.time_column:
+        form = chosen.config.format
+        times_N = to_times(table, chosen.time_column, origin, form)[inputs.sample.rows_S]
+        flattery = flattered(inputs.strongest, inputs.numbers, inputs.sample, times_N)
+    reasons = Reasons(
+        split="; ".join(filter(None, (chosen.reason, flattery))),
+        group="who the rows belong to, for GAUC" if group else "",
+        features=inputs.reasons,
+        tasks={task.task.name: task.reasons for task in tasks},
+        left_out=left_out,
+        offered={one.name: offered(one, Names().feature(one.name)) for one in profiles},
+        sizes=f"sizes for {'about ' * (rows > table.num_rows)}{rows} rows",
+        consequences=consequence_notes(tasks),
+        unsure=inputs.unsure,
+    )
     return config, reasons
-
-
-class _Names:
-    """Names that a config takes, out of whatever the columns are called."""
-
-    def __init__(self) -> None:
-        self.features: set[str] = set()
-        self.tasks: set[str] = set()
-
-    def feature(self, column: str) -> str:
-        return self._unique(column, "feature", self.features)
-
-    def task(self, label: str) -> str:
-        return self._unique(label, "task", self.tasks)
-
-    @staticmethod
-    def run(name: str) -> str:
-        cleaned = re.sub(r"[^A-Za-z0-9_\-]+", "-", name).strip("-")
-        return cleaned if re.match(r"^[A-Za-z_]", cleaned) else f"run-{cleaned}".rstrip("-")
-
-    @staticmethod
-    def _unique(column: str, kind: str, taken: set[str]) -> str:
-        """ASCII letters, digits and _; distinct even where case is ignored.
-
-        Letters lose their accents (Künstler: Kunstler). Never two underscores in a row, as in the
-        names of bucket tables.
-        """
-        plain = unicodedata.normalize("NFKD", column.replace("ß", "ss"))
-        plain = "".join(letter for letter in plain if not unicodedata.combining(letter))
-        base = re.sub(r"[^A-Za-z0-9]+", "_", plain).strip("_")[:100] or f"{kind}_{len(taken) + 1}"
-        base = base if re.match(r"^[A-Za-z_]", base) else f"{kind[0]}_{base}"
-        base = "mean_value" if kind == "task" and base == "mean" else base
-        name, number = base, 1
-        while name.lower() in taken:
-            number += 1
-            name = f"{base}_{number}"
-        taken.add(name.lower())
-        return name
-
-
-def _choose_split(
-    table: pa.Table,
-    tasks: list[GuessedTask],
-    profiles: list[ColumnProfile],
-    reasons: Reasons,
-    origin: str,
-) -> tuple[SplitConfig, int, str | None]:
-    """By time if there is a time and training then has both classes, else random."""
-    found = guess_time(profiles)
-    complaint = ""
-    if found:
-        profile, why = found
-        split = SplitConfig(by="time", column=profile.name)
-        try:
-            split_N = assign_splits(table, split, 1, origin)
-            lacking = _one_class(tasks, split_N == 0)
-        except ValueError as error:
-            lacking = str(error)
-        if not lacking:
-            reasons.split = f"{profile.name!r} holds {why}: train on the past, test on the future"
-            return split, 1, profile.name
-        complaint = f"not by time ({profile.name!r} holds {why}): {lacking}; "
-    split = SplitConfig()
-    if table.num_rows < 3:
-        raise ValueError(f"{origin}: {table.num_rows} row(s) cannot be split into three parts")
-    seed, full = _choose_seed(table, tasks, split, origin)
-    others = ", ".join(repr(profile.name) for profile in profiles if time_like(profile))
-    no_time = f"no column holds each event's time (not {others}); "
-    no_time = no_time if others else "no column holds times; "
-    reasons.split = f"{complaint or no_time}rows drawn at random"
-    if not full:
-        reasons.split += "; too few rows for both classes of each label in every part"
-    return split, seed, found[0].name if found else None
-
-
-def _choose_seed(
-    table: pa.Table, tasks: list[GuessedTask], split: SplitConfig, origin: str
-) -> tuple[int, bool]:
-    """The first seed with both classes everywhere, or at least in training."""
-    trainable = None
-    for seed in range(1, _SEEDS + 1):
-        split_N = assign_splits(table, split, seed, origin)
-        if _one_class(tasks, split_N == 0):
-            continue
-        if not any(_one_class(tasks, split_N == part) for part in (1, 2)):
-            return seed, True
-        trainable = trainable or seed
-    if trainable is None:
-        lacking = _one_class(tasks, assign_splits(table, split, 1, origin) == 0)
-        raise ValueError(f"{origin}: {lacking}, however the rows are drawn; give more rows")
-    return trainable, False
-
-
-def _one_class(tasks: list[GuessedTask], rows_N: np.ndarray) -> str:
-    """What is wrong with these rows as training rows, or nothing."""
-    for task in tasks:
-        values = task.values_N[rows_N & task.observed_N]
-        if not len(values):
-            return f"{task.task.name!r} would have no label in training"
-        if task.is_event and values.min() == values.max():
-            return f"{task.task.name!r} would have one class only in training ({values[0]:g})"
-    return ""
-
-
-def _leave_out(
-    table: pa.Table,
-    tasks: list[GuessedTask],
-    profiles: list[ColumnProfile],
-    time_column: str | None,
-    reasons: Reasons,
-) -> list[ColumnProfile]:
-    """The columns that are inputs; the others get their reason."""
-    kept = []
-    samples = [sample_rows(np.flatnonzero(task.observed_N)) for task in tasks]
-    for profile in profiles:
-        reason = (
-            "the time that the split is made by" if profile.name == time_column else None
-        ) or (_useless(profile) or too_good(table, tasks, samples, profile))
-        if reason:
-            reasons.left_out.append((profile.name, reason))
-        else:
-            kept.append(profile)
-    return kept
-
-
-def _useless(profile: ColumnProfile) -> str | None:
-    if profile.missing == profile.rows:
-        return "empty in every row"
-    if profile.nature == "other":
-        return "neither numbers, text, dates nor lists of them"
-    if profile.vector is not None:
-        return profile.vector.problem or None
-    if profile.nature != "list" and profile.distinct <= 1 and not profile.missing:
-        return "the same value in every row"
-    if profile.unique_per_row:
-        return "its value is different in every row"
-    if profile.nature == "datetime" or time_like(profile):
-        return (
-            "a moment in time, which does not come again; kind: datetime takes its hour and weekday"
-        )
-    if profile.numbers_N is not None and np.isinf(profile.numbers_N).any():
-        return "it holds infinity; clip it"
-    return None
-
-
-def _features(
-    profiles: list[ColumnProfile], names: _Names, reasons: Reasons, origin: str
-) -> list[FeatureConfig]:
-    features = []
-    for profile in profiles:
-        guessed = guess_feature(profile, names.feature(profile.name))
-        reasons.features[guessed.feature.name] = guessed.reason
-        features.append(guessed.feature)
-    if not features:
-        why = (
-            "; ".join(f"{column}: {reason}" for column, reason in reasons.left_out) or "none there"
-        )
-        raise ValueError(f"{origin}: no column is left to learn from ({why})")
-    return features
 
 
 def _model(rows: int) -> ModelConfig:

@@ -5,6 +5,7 @@ from enum import StrEnum
 
 import numpy as np
 
+from mmoe.config import TimeUnit
 from mmoe.datasets.infer.profile import ColumnProfile
 
 _TIME_NAME = re.compile(
@@ -16,7 +17,7 @@ _OTHER_DATE = re.compile(
     r"birth|dob|sign_?up|register|registration|joined|expir|publish|release|upload|deadline|first_"
 )
 _SECONDS = (6.3e8, 4.1e9)  # 1990 to 2100, in seconds since 1970
-_UNITS = (1.0, 1e3, 1e6, 1e9)  # seconds, milliseconds, microseconds, nanoseconds
+_UNITS: dict[TimeUnit, float] = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 _DAYS = (19_900_101, 21_001_231)  # written as yyyymmdd
 _ORDERED = 0.95  # share of steps that do not go back
 _ORDERED_OVERALL = 0.8  # correlation with the row number; times need not pass evenly
@@ -37,6 +38,7 @@ def guess_time(profiles: list[ColumnProfile]) -> tuple[ColumnProfile, TimeLike] 
         (_rank(profile, reason), profile, reason)
         for profile in profiles
         if (reason := time_like(profile)) and profile.distinct >= 3 and not profile.missing
+        if not profile.no_input
         if not _OTHER_DATE.search(profile.name.lower())
     ]
     if not found:
@@ -55,14 +57,25 @@ def time_like(profile: ColumnProfile) -> TimeLike | None:
     present = numbers_N[~np.isnan(numbers_N)]
     if not len(present) or not _TIME_NAME.search(profile.name.lower()):
         return None
+    if unit_of(profile):
+        return TimeLike.SINCE_1970
     low, high = float(present.min()), float(present.max())
-    for unit in _UNITS:
-        if _SECONDS[0] * unit <= low and high <= _SECONDS[1] * unit:
-            return TimeLike.SINCE_1970
     if profile.nature == "integer" and _DAYS[0] <= low and high <= _DAYS[1]:
         return TimeLike.YYYYMMDD
     if len(present) > 20 and profile.distinct > 2 and _rises(present):
         return TimeLike.RISES
+    return None
+
+
+def unit_of(profile: ColumnProfile) -> TimeUnit | None:
+    """Returns in which unit all numbers are times since 1970, between 1990 and 2100, or None."""
+    numbers_N = profile.numbers_N
+    if numbers_N is None or np.isnan(numbers_N).all():
+        return None
+    low, high = float(np.nanmin(numbers_N)), float(np.nanmax(numbers_N))
+    for unit, size in _UNITS.items():
+        if _SECONDS[0] * size <= low and high <= _SECONDS[1] * size:
+            return unit
     return None
 
 

@@ -1,8 +1,9 @@
 """Profiles a column: the facts from which a first config is inferred."""
 
 import re
-from dataclasses import dataclass, replace
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +17,6 @@ from mmoe.datasets.values.text import settle
 Nature = Literal["integer", "real", "boolean", "text", "list", "vector", "datetime", "other"]
 
 _ISO = re.compile(r"^\d{4}-\d\d(-\d\d)?([T ]\d\d:\d\d(:\d\d(\.\d+)?)?)?(Z|[+-]\d\d:?\d\d)?$")
-_SEPARATORS = ("|", ";", ",")
 _EXACT = 2.0**53
 
 
@@ -31,7 +31,12 @@ class ColumnProfile:
         missing: Rows without a value.
         distinct: Distinct values.
         separator: Where text looks like lists, what stands between the items.
-        numbers_N: float64 [N], NaN where missing; None for text and lists.
+        numbers_N: float64 [N], NaN where missing; None for text and lists. Datetimes are seconds
+            since 1970.
+        keys: Keys of a feature of this nature that say how its cells are read.
+        said: How they are read, in words; "" where nothing need be said.
+        no_input: Why no feature can be made of it, or "".
+        offered: Where it may be read in two ways, the keys of each.
         vector: Of lists of real numbers.
     """
 
@@ -42,6 +47,10 @@ class ColumnProfile:
     distinct: int
     separator: str | None = None
     numbers_N: np.ndarray | None = None
+    keys: Mapping[str, Any] = field(default_factory=dict)
+    said: str = ""
+    no_input: str = ""
+    offered: tuple[Mapping[str, Any], ...] = ()
     vector: VectorFacts | None = None
 
     @property
@@ -57,11 +66,11 @@ class ColumnProfile:
 
 
 def profile_column(name: str, column: pa.ChunkedArray) -> ColumnProfile:
-    """Profiles all of a column.
+    """Profiles all of a column as it is; `read_column` also knows what people write.
 
     Example:
-        >>> profile_column("x", pa.chunked_array([["a|b", "b", "a", "b|a", "a"]])).separator
-        '|'
+        >>> profile_column("x", pa.chunked_array([["7", "8", None]])).nature
+        'integer'
     """
     column = plain(column)
     if is_text(column.type):
@@ -75,16 +84,30 @@ def profile_column(name: str, column: pa.ChunkedArray) -> ColumnProfile:
         nature == "datetime" and not is_text(column.type)
     ):
         numbers_N = numbers_of(column)
-    separator = _separator(column, distinct) if nature == "text" else None
     return ColumnProfile(
         name=name,
         nature=nature,
         rows=len(column),
         missing=missing,
         distinct=distinct,
-        separator=separator,
         numbers_N=numbers_N,
         vector=vector,
+    )
+
+
+def of_numbers(name: str, numbers_N: np.ndarray, **facts: Any) -> ColumnProfile:
+    """Profiles a column by its numbers, float64 [N], NaN where missing."""
+    present = numbers_N[~np.isnan(numbers_N)]
+    values = np.unique(present)
+    whole = np.array_equal(values, np.floor(values)) and (np.abs(values) < _EXACT).all()
+    return ColumnProfile(
+        name=name,
+        nature="integer" if whole else "real",
+        rows=len(numbers_N),
+        missing=len(numbers_N) - len(present),
+        distinct=len(values),
+        numbers_N=numbers_N,
+        **facts,
     )
 
 
@@ -103,13 +126,14 @@ def _nature(column: pa.ChunkedArray) -> Nature:
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         return "datetime"
     if is_text(kind):
-        return "datetime" if _is_iso(column) else "text"
+        return "datetime" if is_iso(column) else "text"
     if is_list(kind) and not pa.types.is_nested(kind.value_type):
         return "list"
     return "other"
 
 
-def _is_iso(column: pa.ChunkedArray) -> bool:
+def is_iso(column: pa.ChunkedArray) -> bool:
+    """Returns whether all of it is ISO 8601, in one way."""
     present = column.drop_null()
     glance = present.slice(0, 100).to_pylist()
     if not glance or not all(_ISO.match(value) for value in glance):
@@ -123,21 +147,3 @@ def _distinct(column: pa.ChunkedArray) -> int:
     if pa.types.is_floating(column.type):
         column = pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
     return int(pc.count_distinct(column, mode="only_valid").as_py())
-
-
-def _separator(column: pa.ChunkedArray, distinct: int) -> str | None:
-    """Text is a list where items come back in other combinations: fewer items than texts."""
-    present = column.drop_null()
-    if len(present) < 3:
-        return None
-    for separator in _SEPARATORS:
-        holds = pc.match_substring(present, separator)
-        share = pc.mean(holds.cast(pa.float64())).as_py()
-        if share < 0.1:
-            continue
-        items = pc.utf8_trim_whitespace(pc.list_flatten(pc.split_pattern(present, separator)))
-        kinds = pc.count_distinct(items).as_py()
-        sentences = pc.mean(pc.match_substring(items, " ").cast(pa.float64())).as_py() > 0.5
-        if kinds < distinct and kinds <= len(items) / 2 and not sentences:
-            return separator
-    return None

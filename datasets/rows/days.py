@@ -58,16 +58,19 @@ class Day:
             ) from None
 
 
-def days_of(table: pa.Table, name: str, origin: str) -> tuple[np.ndarray, bool]:
+def days_of(
+    table: pa.Table, name: str, origin: str, form: str | None = None
+) -> tuple[np.ndarray, bool]:
     """Returns the day of every row.
 
-    Dates, datetimes and ISO text are dated; so are whole numbers that look like times since 1970.
-    Other whole numbers are days as they are.
+    Dates, datetimes and text are dated; so are whole numbers that look like times since 1970, or
+    that have a format. Other whole numbers are days as they are.
 
     Args:
         table: N rows.
         name: The column.
         origin: Starts error messages.
+        form: As for `to_times`.
 
     Returns:
         int64 [N] as `Day.number`, and whether they are dated.
@@ -80,10 +83,11 @@ def days_of(table: pa.Table, name: str, origin: str) -> tuple[np.ndarray, bool]:
         >>> days_of(table, "at", "log.csv"), days_of(table, "n", "log.csv")
         ((array([1, 2]), True), (array([7, 8]), False))
     """
-    times_N = to_times(table, name, origin)
+    times_N = to_times(table, name, origin, form)
     column = find_column(table, name, origin, "data.split.column")
     kind = column.type
-    if pa.types.is_date(kind) or pa.types.is_timestamp(kind) or _iso_text(column):
+    dated = pa.types.is_date(kind) or pa.types.is_timestamp(kind)
+    if dated or form is not None or _iso_text(column):
         return times_N // _DAY, True
     if times_N.dtype.kind == "f":
         if not np.array_equal(times_N, np.floor(times_N)):
@@ -126,7 +130,7 @@ def day_splits(
         ValueError: The column holds no days, or days of another kind than the config's.
     """
     assert split.column is not None
-    days_N, dated = days_of(table, split.column, origin)
+    days_N, dated = days_of(table, split.column, origin, split.format)
     train, test = (
         _numbers(days or [], dated, split.column, origin)
         for days in (split.train_days, split.test_days)

@@ -68,6 +68,23 @@ def column_uses(
     return uses
 
 
+def text_columns(config: RunConfig) -> set[str]:
+    """Returns the columns whose text a feature or the split reads in a way of its own.
+
+    They stay text where types are inferred: 1.234 may be a thousand, 20231124 a day.
+
+    Example:
+        >>> from mmoe.config import config_from_dict
+        >>> text_columns(config_from_dict({
+        ...     "features": [{"kind": "numeric", "name": "price", "thousands": ","}],
+        ...     "tasks": [{"name": "click", "label": "click"}]}))
+        {'price'}
+    """
+    split = config.data.split
+    found = {column for feature in config.features for column in feature.text_columns}
+    return found | ({split.column} if split.column and split.format is not None else set())
+
+
 def _columns(text: str, there: set[str], used_by: str) -> list[str]:
     try:
         return [text] if text in there else list(columns_of(text))

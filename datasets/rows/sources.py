@@ -1,6 +1,6 @@
 """Where a run's rows come from: the user's files or a bundled source."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -21,7 +21,7 @@ from mmoe.datasets.rows.locations import (
     find_column,
     visible_columns,
 )
-from mmoe.datasets.rows.projection import column_uses
+from mmoe.datasets.rows.projection import column_uses, text_columns
 from mmoe.datasets.rows.splits import Splits, split_table
 
 # Imported only when asked for, so that one source's needs are not everybody's.
@@ -80,7 +80,7 @@ def load_splits(config: RunConfig, data: str | Path | TableLike | None = None) -
     paths = one_path(config, data)
     origin = describe(paths)
     uses = column_uses(config, column_names(paths))
-    table = _with_rows(_read(paths, uses), origin)
+    table = _with_rows(_read(paths, uses, as_text=text_columns(config)), origin)
     train, validation, test = split_table(table, config.data.split, config.split_seed, origin)
     return Splits(train=train, validation=validation, test=test, origin=origin)
 
@@ -223,7 +223,7 @@ def _by_file(config: RunConfig, folder: str | Path | None) -> Splits:
     origins = {name: describe(paths) for name, paths in by_split.items()}
     uses = column_uses(config, column_names(by_split["train"]))
     tables = {
-        name: _with_rows(_read(paths, uses, infer_types=name == "train"), origins[name])
+        name: _with_rows(_read(paths, uses, name == "train", text_columns(config)), origins[name])
         for name, paths in by_split.items()
     }
     train = tables["train"]
@@ -262,10 +262,13 @@ def _refuse_rows(data: DataConfig, origin: str) -> None:
         raise ValueError(f"{wrong}: the rows to train on are a {origin} in memory")
 
 
-def _read(paths: Paths, uses: dict[str, str], *, infer_types: bool = True) -> pa.Table:
+def _read(
+    paths: Paths, uses: dict[str, str], infer_types: bool = True, as_text: Collection[str] = ()
+) -> pa.Table:
     """The columns that the run uses; where one is missing, the message says what for."""
     try:
-        return read_table(paths, list(uses), infer_types=infer_types, numbered=True)
+        names = list(uses)
+        return read_table(paths, names, infer_types=infer_types, as_text=as_text, numbered=True)
     except MissingColumnError as error:
         raise error.needed_by(uses[error.name]) from None
 

@@ -161,7 +161,7 @@ def hash_splits(
 def _time_splits(table: pa.Table, split: SplitConfig, origin: str) -> np.ndarray:
     """The past trains, the future tests; rows of one time stay together."""
     assert split.column is not None
-    times_N = to_times(table, split.column, origin)
+    times_N = to_times(table, split.column, origin, split.format)
     units = TimeUnits(split.column)
     for file, rows in rows_by_file(table, origin):
         units.add(times_N[rows], file)

@@ -17,7 +17,7 @@ from mmoe.datasets.labels.encode import TrainableCheck, encode_labels
 from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.days import NO_SPLIT
 from mmoe.datasets.rows.prefetch import prefetch
-from mmoe.datasets.rows.projection import column_uses
+from mmoe.datasets.rows.projection import column_uses, text_columns
 from mmoe.datasets.rows.sources import files_by_split, one_path, with_names
 from mmoe.datasets.rows.splits import refuse_empty
 from mmoe.datasets.stream.rows import StreamRows
@@ -123,7 +123,8 @@ def open_stream(config: RunConfig, data: str | Path | None = None) -> StreamSpli
         return _by_file(config, data)
     paths = one_path(config, data)
     uses = column_uses(config, column_names(paths))
-    source = survey(paths, uses, config.data.streaming.chunk_rows)
+    chunk, as_text = config.data.streaming.chunk_rows, text_columns(config)
+    source = survey(paths, uses, chunk, as_text=as_text)
     splitter = fit_splitter(source, config.data.split, config.split_seed)
     counts_P3 = count_splits(source, splitter)
     refuse_empty(counts_P3.sum(axis=0), config.data.split, source.origin)
@@ -140,9 +141,10 @@ def _by_file(config: RunConfig, folder: str | Path | None) -> StreamSplits:
     """Training and test files; without validation files its share is drawn from training."""
     paths = files_by_split(config, folder)
     uses = column_uses(config, column_names(paths["train"]))
-    chunk = config.data.streaming.chunk_rows
+    chunk, as_text = config.data.streaming.chunk_rows, text_columns(config)
     sources = {
-        name: survey(paths[name], uses, chunk, infer_types=name == "train") for name in paths
+        name: survey(paths[name], uses, chunk, infer_types=name == "train", as_text=as_text)
+        for name in paths
     }
     splits = {name: _whole(source) for name, source in sources.items()}
     if "validation" not in splits:

@@ -130,14 +130,16 @@ class TimeSplitter:
         fit = TimeFit(name, source.origin)
         for piece in source.pieces:
             for _, table in source.read(piece, [name]):
-                fit.add(to_times(table, name, source.origin), str(piece.file))
+                times_N = to_times(table, name, source.origin, split.format)
+                fit.add(times_N, str(piece.file))
         times, counts = fit.finish()
         return cls(split, time_cuts(times, counts, split, source.origin), source.origin)
 
     def of(self, table: pa.Table | None, first: int, rows: int) -> np.ndarray:
         """Assigns rows by their times."""
         assert table is not None and self.column is not None
-        return time_splits(to_times(table, self.column, self.origin), self.cuts)
+        times_N = to_times(table, self.column, self.origin, self.split.format)
+        return time_splits(times_N, self.cuts)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ Of Parquet files the footers are read; others are read through once, to count ro
 CSV columns hold.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import partial
 
@@ -38,7 +38,12 @@ class _Found:
 
 
 def survey(
-    paths: Paths, uses: dict[str, str], chunk_rows: int, *, infer_types: bool = True
+    paths: Paths,
+    uses: dict[str, str],
+    chunk_rows: int,
+    *,
+    infer_types: bool = True,
+    as_text: Collection[str] = (),
 ) -> StreamSource:
     """Finds the files, their pieces and the columns' types.
 
@@ -47,13 +52,14 @@ def survey(
         uses: The columns to read, each with what needs it.
         chunk_rows: Rows decoded at a time.
         infer_types: As for `read_table`.
+        as_text: As for `read_table`.
 
     Raises:
         ValueError: A file is missing or damaged, lacks a column, or holds another type of it than
             the others; or there is not one row.
     """
     files, origin = resolve_files(paths), describe(paths)
-    texts = {name: TextKind() for name in uses} if infer_types else {}
+    texts = {name: TextKind() for name in uses if infer_types and name not in as_text}
     found = [_look_at(file, uses, texts, chunk_rows) for file in files]
     _settle_folders(files, uses, texts)
     settled = [_settled_schema(one, texts) for one in found]

@@ -7,6 +7,7 @@ from mmoe.datasets.rows.locations import cast_column, find_column, place
 from mmoe.datasets.values import text
 from mmoe.datasets.values.arrow import pc
 from mmoe.datasets.values.plain import is_list, is_text
+from mmoe.datasets.values.written_datetimes import digits_of, parse_format
 
 _MICROSECONDS = 1e6
 # How text says a datetime; all rows in one way
@@ -92,6 +93,9 @@ def _refuse_words(
 ) -> None:
     """Text that is neither a number nor a missing word is an error, not a missing number."""
     is_word = pc.is_valid(text.blank_to_null(column)).to_numpy() & np.isnan(numbers_N)
+    if is_word.any():  # blanks alone, of any kind, are an empty cell
+        trimmed = pc.utf8_trim_whitespace(column)
+        is_word &= pc.is_valid(text.blank_to_null(trimmed)).to_numpy()
     if is_word.any():
         index = int(is_word.argmax())
         raise ValueError(
@@ -101,11 +105,17 @@ def _refuse_words(
         )
 
 
-def to_times(table: pa.Table, name: str, origin: str) -> np.ndarray:
+def to_times(table: pa.Table, name: str, origin: str, form: str | None = None) -> np.ndarray:
     """Reads a column of datetimes as an array that sorts by time: integers, floats, dates, text.
 
+    Args:
+        table: N rows.
+        name: The column.
+        origin: Starts error messages.
+        form: How text and numbers say them, in strptime's directives; None: ISO 8601, or numbers.
+
     Returns:
-        int64 or float64 [N] (microseconds since 1970 for dates and ISO text).
+        int64 or float64 [N] (microseconds since 1970 for dates and text).
 
     Raises:
         ValueError: The column is missing, is no time, or has an empty cell.
@@ -120,6 +130,8 @@ def to_times(table: pa.Table, name: str, origin: str) -> np.ndarray:
             f"{place(table, origin, index)}: column {name!r} is empty, but a split by time needs "
             "every row's time; drop such rows, or split by random"
         )
+    if form is not None and not pa.types.is_temporal(column.type):
+        return _written_times(table, name, column, origin, form)
     if pa.types.is_integer(column.type):
         return column.to_numpy()
     if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
@@ -138,8 +150,24 @@ def to_times(table: pa.Table, name: str, origin: str) -> np.ndarray:
         bad = float("nan")
     raise ValueError(
         f"{where}: column {name!r} (of {used_by}) cannot be ordered in time (such as {bad!r}); "
-        "write ISO 8601 (2024-01-31T12:00:00), seconds or milliseconds, or split by random"
+        "write ISO 8601 (2024-01-31T12:00:00), seconds or milliseconds, say data.split.format, or "
+        "split by random"
     )
+
+
+def _written_times(
+    table: pa.Table, name: str, column: pa.ChunkedArray, origin: str, form: str
+) -> np.ndarray:
+    cells = pc.utf8_trim_whitespace(digits_of(column))
+    micros = parse_format(cells, form)
+    if micros.null_count:
+        index = int(pc.is_null(micros).to_numpy().argmax())
+        raise ValueError(
+            f"{place(table, origin, index)}: column {name!r} (of data.split.column) is "
+            f"{column[index].as_py()!r}, which is no datetime of the format {form!r}; mend the "
+            "cell, drop the row, or change data.split.format"
+        )
+    return micros.to_numpy()
 
 
 def parse_datetimes(column: pa.ChunkedArray) -> np.ndarray | None:

@@ -1,5 +1,6 @@
 """Datetimes of a time zone, from columns of any kind."""
 
+from datetime import UTC, datetime
 from itertools import takewhile
 
 import numpy as np
@@ -12,6 +13,8 @@ from mmoe.datasets.values.arrow import pc
 from mmoe.datasets.values.parse_datetimes import DAY_LENGTH, parse_iso, present_text
 from mmoe.datasets.values.plain import is_text
 from mmoe.datasets.values.time_zones import local_micros
+from mmoe.datasets.values.written_datetimes import digits_of, has_hours, parse_format
+from mmoe.datasets.values.written_numbers import words_to_null
 
 # Microseconds are `number * first // second`
 _SCALES: dict[TimeUnit, tuple[int, int]] = {
@@ -62,9 +65,12 @@ def local_datetimes(table: pa.Table, feature: DatetimeFeature, origin: str) -> p
     if pa.types.is_timestamp(kind):
         reader.refuse_unit(str(kind))
         return reader.local(_whole(column.cast(pa.int64()), kind.unit, reader, _DATETIMES))
+    numbers = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+    if feature.format is not None and (numbers or is_text(kind)):
+        return reader.written(column, feature.format)
     if is_text(kind):
         return reader.numbers_in_text(column) if feature.unit else reader.iso(column)
-    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+    if numbers:
         return reader.local(reader.numbers(column))
     raise ValueError(f"{reader.where} holds {kind}, expected {_EXPECTED}; convert the column")
 
@@ -138,7 +144,7 @@ class _Reader:
 
     def numbers_in_text(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
         """Each cell as the number that it is: whole ones keep all their digits."""
-        present = text.blank_to_null(column)
+        present = text.blank_to_null(words_to_null(column, self.feature.missing_values))
         whole = text.to_integers(present)
         reals = text.to_reals(present)
         wrong_N = (pc.is_valid(present).to_numpy()) & pc.is_null(reals).to_numpy()
@@ -152,9 +158,33 @@ class _Reader:
         micros = self.numbers(pc.if_else(pc.is_valid(whole), None, reals))
         return self.local(pc.coalesce(self.numbers(whole), micros))
 
+    def written(self, column: pa.ChunkedArray, form: str) -> pa.ChunkedArray:
+        """Text of the feature's format; what is none is named with its row."""
+        cells = digits_of(column)
+        present = self.present(cells)
+        micros = parse_format(present, form)
+        wrong_N = pc.is_valid(present).to_numpy() & pc.is_null(micros).to_numpy()
+        wrong_N |= pc.is_valid(column).to_numpy() & pc.is_null(cells).to_numpy()
+        if wrong_N.any():
+            index = int(wrong_N.argmax())
+            example = datetime(2024, 1, 31, 12, tzinfo=UTC).strftime(form)
+            raise ValueError(
+                f"{self.row(index)} is {column[index].as_py()!r}, expected a datetime such as "
+                f"{example!r} (format {form!r}); mend the cell, leave it empty, name it in "
+                "missing_values, or change format"
+            )
+        if not has_hours(form):
+            self.refuse_hours(f"has the format {form!r}, which has no time of day")
+            return micros.cast(pa.timestamp("us"))
+        return self.local(micros)
+
+    def present(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
+        """Trimmed text; null where it is missing, or a word that says so."""
+        return present_text(words_to_null(column, self.feature.missing_values))
+
     def iso(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
         """Text; what is no datetime is named with its row."""
-        present = present_text(column)
+        present = self.present(column)
         micros = parse_iso(present)
         wrong_N = pc.is_valid(present).to_numpy() & pc.is_null(micros).to_numpy()
         if wrong_N.any():

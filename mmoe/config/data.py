@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from mmoe.config.base import Strict
+from mmoe.config.datetimes import DatetimeFormat
 
 Paths = str | list[str]
 Day = Annotated[str, BeforeValidator(str)]  # YAML reads 2024-01-31 as a date, 7 as a number
@@ -22,6 +23,11 @@ class SplitConfig(Strict):
         default="random", description="what decides which rows a split has"
     )
     column: str | None = Field(default=None, description="the key (hash) or the time (time, day)")
+    format: DatetimeFormat | None = Field(
+        default=None,
+        description="time, day: how the column's text (or 20231124) says it, such as "
+        "%d/%m/%Y %H:%M; default: ISO 8601, or numbers",
+    )
     validation: float = Field(
         default=0.1, gt=0, lt=1, description="share of the rows (day: of those of train_days)"
     )
@@ -37,6 +43,8 @@ class SplitConfig(Strict):
             raise ValueError(f"split by {self.by} needs `column`")
         if self.by in ("random", "file") and self.column is not None:
             raise ValueError(f"split by {self.by} takes no `column`; remove it")
+        if self.by not in ("time", "day") and self.format is not None:
+            raise ValueError(f"split by {self.by} takes no `format`; remove it")
         self._days_are_given_where_they_count()
         if self.validation + self.test >= 1:
             raise ValueError("validation + test must leave rows to train on (be below 1)")

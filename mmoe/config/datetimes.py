@@ -1,10 +1,12 @@
 """Features made of datetimes."""
 
 import difflib
-from typing import Literal
+import re
+from datetime import UTC, datetime
+from typing import Annotated, Literal
 from zoneinfo import available_timezones
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from mmoe.config.base import Name
 from mmoe.config.feature import Feature
@@ -22,6 +24,32 @@ Part = Literal[
 ]
 TimeUnit = Literal["s", "ms", "us", "ns"]
 _NO_ZONES = {"localtime", "Factory"}  # another one on every machine; none
+# Directives of strptime that mean the same on every machine
+_DIRECTIVES = "aAbBdmyYHIpMSfzj%"
+_PROBE = datetime(2024, 11, 24, 13, 5, 9, tzinfo=UTC)
+
+
+def _says_a_day(form: str) -> str:
+    """Refuses a format that leaves year, month or day open."""
+    mend = "write such as %d/%m/%Y, %m/%d/%Y %H:%M or %Y%m%d"
+    for directive in re.findall(r"%(.?)", form):
+        if directive not in _DIRECTIVES or not directive:
+            known = " ".join(f"%{one}" for one in _DIRECTIVES)
+            raise ValueError(
+                f"format {form!r} holds %{directive}, expected of strptime's directives {known}; "
+                f"{mend}"
+            )
+    try:
+        read = datetime.strptime(_PROBE.strftime(form), form)
+    except (ValueError, re.error) as error:
+        raise ValueError(f"format {form!r} cannot be read ({error}); {mend}") from None
+    if read.date() != _PROBE.date():
+        raise ValueError(f"format {form!r} leaves year, month or day open; {mend}")
+    return form
+
+
+# How text says a datetime, in strptime's directives
+DatetimeFormat = Annotated[str, AfterValidator(_says_a_day)]
 
 
 class DatetimeFeature(Feature):
@@ -41,6 +69,14 @@ class DatetimeFeature(Feature):
     unit: TimeUnit | None = Field(
         default=None, description="of numbers since 1970; text and timestamps say it themselves"
     )
+    format: DatetimeFormat | None = Field(
+        default=None,
+        description="how text (or a number such as 20231124) says it, such as %d/%m/%Y %H:%M in "
+        "strptime's directives; default: ISO 8601",
+    )
+    missing_values: list[str] = Field(
+        default=[], description="words that mean a missing value, such as 0000-00-00"
+    )
     cyclic: bool = Field(
         default=False, description="sine and cosine of each part as inputs as well"
     )
@@ -57,6 +93,11 @@ class DatetimeFeature(Feature):
     def source_columns(self) -> list[str]:
         """Names of all columns that it is read from."""
         return [self.source_column]
+
+    @property
+    def text_columns(self) -> list[str]:
+        """Its column, where `format` says how its text is read."""
+        return [self.source_column] if self.format is not None else []
 
     @property
     def derived_names(self) -> list[str]:
@@ -77,6 +118,15 @@ class DatetimeFeature(Feature):
                 "such as Europe/Berlin"
             )
         return name
+
+    @model_validator(mode="after")
+    def _one_way_to_read(self) -> "DatetimeFeature":
+        if self.unit is not None and self.format is not None:
+            raise ValueError(
+                "unit (of numbers since 1970) and format (of text) both say how the column is "
+                "read; remove one of them"
+            )
+        return self
 
     @model_validator(mode="after")
     def _parts_differ(self) -> "DatetimeFeature":

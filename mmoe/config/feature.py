@@ -26,6 +26,11 @@ class Feature(HasKinds):
         raise NotImplementedError
 
     @property
+    def text_columns(self) -> list[str]:
+        """Names of those whose text it reads in a way of its own, so that it has to stay text."""
+        return []
+
+    @property
     def derived_names(self) -> list[str]:
         """Names of further features and tables that it makes."""
         return []

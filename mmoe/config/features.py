@@ -37,6 +37,22 @@ class NumericFeature(Feature):
     dim: int | None = Field(
         default=None, ge=4, le=4096, multiple_of=4, description="width of the bucket embedding"
     )
+    decimal: Literal[".", ","] = Field(
+        default=".", description="decimal mark of numbers in text: `,` in 1.234,50"
+    )
+    thousands: Literal[",", ".", " ", "'"] | None = Field(
+        default=None,
+        description="what parts thousands of numbers in text: `,` in 1,234.50; ' ' is any blank",
+    )
+    unit: str | None = Field(
+        default=None,
+        min_length=1,
+        description="before or behind numbers in text: $, EUR, kg; a number may go without it, but "
+        "not without %",
+    )
+    missing_values: list[int | float | str] = Field(
+        default=[], description="numbers and words that mean a missing value: [-999, unknown]"
+    )
 
     @property
     def source_column(self) -> str:
@@ -49,6 +65,12 @@ class NumericFeature(Feature):
         return [self.source_column]
 
     @property
+    def text_columns(self) -> list[str]:
+        """Its column, where a key says how its text is read."""
+        written = (self.decimal, self.thousands, self.unit) != (".", None, None)
+        return [self.source_column] if written else []
+
+    @property
     def bucket_name(self) -> str:
         """Name of the feature and table that embed the number's bucket."""
         return f"{self.name}__bucket"
@@ -57,6 +79,17 @@ class NumericFeature(Feature):
     def derived_names(self) -> list[str]:
         """Names of further features and tables that it makes."""
         return [self.bucket_name] if self.buckets else []
+
+    @model_validator(mode="after")
+    def _marks_differ(self) -> "NumericFeature":
+        if self.decimal == self.thousands:
+            raise ValueError(
+                f"decimal and thousands are both {self.decimal!r}; a number such as 1,234.50 has "
+                "decimal: '.' and thousands: ','"
+            )
+        if self.unit is not None and (any(map(str.isdigit, self.unit)) or not self.unit.strip()):
+            raise ValueError(f"unit {self.unit!r}: expected what is no number, such as $ or kg")
+        return self
 
 
 class IdFeature(TableSettings, Feature):
@@ -137,6 +170,11 @@ class ListFeature(CategoricalFeature):
     )
     separator: str = Field(
         default="|", min_length=1, description="between ids where the column is text"
+    )
+    format: Literal["separated", "json"] = Field(
+        default="separated",
+        description="of lists in text: items with the separator between them, or lists as JSON, "
+        'Python or NumPy write them: ["a", "b"], [1 2]',
     )
     max_length: int | None = Field(
         default=None, ge=1, le=2**31 - 1, description="most ids kept of a list"

@@ -85,7 +85,7 @@ def _inferred(
     table: pa.Table, labels: Sequence[str], regressions: Sequence[str]
 ) -> tuple[dict[str, Any], str | None]:
     """A config from the columns, and which were left out, since nobody reads it here."""
-    config, reasons = infer_config(table, list(labels), origin="X")
+    config, reasons = infer_config(table, list(labels), origin="X", split=False)
     listed = "; ".join(f"{column!r}: {reason}" for column, reason in reasons.left_out)
     raw = config.model_dump(mode="json")
     for column, task in zip(labels, raw["tasks"], strict=True):

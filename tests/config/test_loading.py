@@ -97,6 +97,19 @@ def test_errors_name_the_key_and_the_way_out(raw, message):
     assert "\n" not in str(caught.value)
 
 
+def test_a_feature_whose_kind_is_set_keeps_what_both_kinds_have():
+    number = {"kind": "numeric", "name": "zip", "column": "plz", "log": True, "buckets": 20}
+    raw = {**SMALL, "name": "run", "features": [number]}
+    said = []
+    sets = ["features.zip.kind=categorical", "features.zip.min_count=5"]
+    raw = set_values(raw, sets, said.append)
+    assert len(said) == 1 and "dropped log, buckets" in said[0]
+    [feature] = config_from_dict(raw).features
+    assert (feature.kind, feature.source_columns) == ("categorical", ["plz"])
+    [feature] = config_from_dict(set_values(raw, ["features.0.kind=numeric"], said.append)).features
+    assert (feature.kind, feature.source_columns) == ("numeric", ["plz"])
+
+
 def test_overrides():
     raw = set_values(SMALL, ["training.epochs=3", "tasks.click.weight=2.5", "features.0.log=true"])
     config = config_from_dict(raw)

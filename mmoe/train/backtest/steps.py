@@ -75,6 +75,7 @@ class Step:
         split = SplitConfig(
             by="day",
             column=column,
+            format=_format(config, column),
             validation=config.data.split.validation,
             train_days=[str(day) for day in self.train],
             test_days=[str(self.test)],
@@ -159,17 +160,25 @@ def _all(files: dict[Day, dict[str, int]]) -> list[str]:
     return sorted(numbered, key=lambda file: numbered[file])
 
 
+def _format(config: RunConfig, column: str) -> str | None:
+    """How the column's text says a datetime, where the split says so."""
+    split = config.data.split
+    return split.format if column == split.column else None
+
+
 def _files_by_day(config: RunConfig, column: str) -> tuple[dict[Day, dict[str, int]], str]:
     """For each day the files that hold rows of it, each with its place; and the data's name."""
     paths = one_path(config, None)
     use = {column: "backtest --column"}
-    source = survey(paths, use, config.data.streaming.chunk_rows)
+    form = _format(config, column)
+    as_text = [column] if form is not None else []
+    source = survey(paths, use, config.data.streaming.chunk_rows, as_text=as_text)
     order = {file: number for number, file in enumerate(source.sizes)}
     found: dict[Day, dict[str, int]] = defaultdict(dict)
     kinds: set[bool] = set()
     for piece in source.pieces:
         for _, table in source.read(piece, [column]):
-            days_N, dated = days_of(table, column, source.origin)
+            days_N, dated = days_of(table, column, source.origin, form)
             kinds.add(dated)
             for number in np.unique(days_N).tolist():
                 found[Day(number, dated)][str(piece.file)] = order[piece.file]

@@ -125,6 +125,46 @@ def test_a_sample_of_quantiles_is_uniform_and_independent_of_chunks():
     np.testing.assert_allclose(edges[0], np.arange(1, 10) * 10_000, atol=3_000)
 
 
+def edges_of(values, buckets, chunk=10**6):
+    quantiles = Quantiles(size=1 << 14, distinct=buckets)
+    for start in range(0, len(values), chunk):
+        quantiles.add(values[start : start + chunk])
+    return quantiles.edges(buckets)
+
+
+def test_a_value_of_most_rows_leaves_the_buckets_to_the_others():
+    gains = np.where(np.arange(1000) < 920, 0.0, np.arange(1000) - 900.0)  # 0, and 20 to 99
+    edges = edges_of(np.random.default_rng(0).permutation(gains), 9)
+    assert edges == (0.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0)
+
+
+def test_a_value_of_most_rows_is_alone_between_the_others():
+    values = np.concatenate([np.arange(-50.0, 0), np.full(900, 7.0), np.arange(8.0, 58)])
+    edges = edges_of(values, 5)
+    assert edges == (-25.0, -1.0, 7.0, 33.0)
+    # too few buckets for both sides: the smaller one goes with the value
+    assert edges_of(values, 2) == (-1.0,)
+    assert edges_of(-values, 2) == (-8.0,)
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_buckets_are_never_more_than_asked_and_heavy_values_have_their_own(data):
+    seed, buckets = data.draw(st.integers(0, 10**6)), data.draw(st.integers(2, 30))
+    rng = np.random.default_rng(seed)
+    share = rng.dirichlet(np.full(60, rng.uniform(0.02, 1)))
+    values = rng.choice(60, 4000, p=share) * 1.5
+    edges = edges_of(values, buckets)
+    assert edges == edges_of(values, buckets, chunk=777)
+    distinct, counts = np.unique(values, return_counts=True)
+    bucket = np.searchsorted(edges, distinct)
+    assert bucket.max() < buckets
+    heavy = counts * buckets > len(values)
+    runs = np.count_nonzero(np.diff(heavy, prepend=True) & ~heavy)
+    if heavy.sum() + runs <= buckets:  # enough for what lies between them
+        assert all((bucket == bucket[i]).sum() == 1 for i in np.flatnonzero(heavy))
+
+
 def test_rare_values_of_a_sampled_column_still_have_a_bucket():
     numbers = np.zeros(50_000)
     numbers[17] = 3.0

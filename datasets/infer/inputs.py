@@ -1,0 +1,305 @@
+"""Which columns are inputs, and as what: everything known of the columns, brought together."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from mmoe.config import CrossFeature, DatetimeFeature, FeatureConfig, NumericFeature
+from mmoe.datasets.infer.guess_features import (
+    ROWS_PER_ID,
+    GuessedFeature,
+    guess_ids,
+    guess_list,
+    guess_number,
+    guess_vectors,
+    least_rows,
+    other_reading,
+)
+from mmoe.datasets.infer.guess_time import TimeLike, time_like
+from mmoe.datasets.infer.leaks import too_good
+from mmoe.datasets.infer.measured.coded import Coded, Sample, code, folds_of
+from mmoe.datasets.infer.measured.crosses import find_crosses
+from mmoe.datasets.infer.measured.decide import LARGE_ID, SURE, Facts, Verdict, decide
+from mmoe.datasets.infer.measured.evidence import Evidence, light_values, weigh
+from mmoe.datasets.infer.measured.names import hint
+from mmoe.datasets.infer.measured.relations import Relations, copies_of, relate, same_order
+from mmoe.datasets.infer.measured.shape import Shape, shape_of
+from mmoe.datasets.infer.moments import guess_moment
+from mmoe.datasets.infer.profile import ColumnProfile
+from mmoe.datasets.infer.told import Told
+from mmoe.datasets.infer.unique_names import Names
+
+_STRONGEST = 50  # columns of a model of all columns
+_LEAST = 12  # values that have a shape
+_SPLIT = "the time that the split is made by"
+_MOMENT = "a moment in time, which does not come again; kind: datetime takes its hour and weekday"
+_QUANTITY = {"unit", "decimal", "thousands"}  # $5 is no id
+
+
+@dataclass
+class Inputs:
+    """The columns, and what was found out about them.
+
+    Attributes:
+        table: All rows.
+        profiles: Columns that may be inputs.
+        sample: The rows that are looked at.
+        told: What a person said.
+        group: Column that the rows belong to.
+        time_column: What the split is made by.
+        splits: Whether a split is made; if not, a datetime is an input.
+        coded: Column → its sampled rows.
+        numbers: Columns that are read as numbers.
+        strongest: Those of `coded` that foretell most.
+        moments: Datetimes of which parts are inputs, and the reasons.
+        features: The outcome.
+        reasons: Feature → reason.
+        left_out: Column and reason.
+        unsure: Columns whose kind is a guess.
+    """
+
+    table: pa.Table
+    profiles: list[ColumnProfile]
+    sample: Sample
+    told: Told
+    group: str | None
+    time_column: str | None
+    splits: bool
+    coded: dict[str, Coded] = field(default_factory=dict)
+    numbers: set[str] = field(default_factory=set)
+    strongest: dict[str, Coded] = field(default_factory=dict)
+    moments: dict[str, tuple[DatetimeFeature, str]] = field(default_factory=dict)
+    features: list[FeatureConfig] = field(default_factory=list)
+    reasons: dict[str, str] = field(default_factory=dict)
+    left_out: list[tuple[str, str]] = field(default_factory=list)
+    unsure: list[str] = field(default_factory=list)
+
+    def choose(self, names: Names, origin: str) -> None:
+        """Fills in features, reasons and what is left out, in the order of the columns."""
+        kept = [profile for profile in self.profiles if self._is_input(profile)]
+        kept += [profile for profile in self.profiles if self._is_moment(profile, origin)]
+        order = {profile.name: index for index, profile in enumerate(self.profiles)}
+        kept.sort(key=lambda profile: order[profile.name])
+        relations = relate(self.coded)
+        evidence = {
+            name: weigh(coded, self.sample, self._folds(name, relations))
+            for name, coded in self.coded.items()
+        }
+        verdicts = self._verdicts(kept, evidence, relations)
+        for name, reason in self._copies(verdicts).items():
+            self.left_out.append((name, reason))
+            del self.coded[name], verdicts[name]
+        for profile in kept:
+            if profile.name in verdicts:
+                self._add(profile, names, verdicts[profile.name], evidence.get(profile.name))
+        self.strongest = self._strongest(evidence)
+        self._cross(names)
+        self.left_out.sort(key=lambda one: order[one[0]])
+
+    def _is_input(self, profile: ColumnProfile) -> bool:
+        """Whether a column is an input as it is; else it gets its reason."""
+        reason = self._useless(profile)
+        if reason is None:
+            coded = code(profile, self.table[profile.name], self.sample.rows_S)
+            if coded is not None:
+                if profile.name not in self.told.kept:
+                    reason = too_good(coded, self.sample)
+                if reason is None:
+                    self.coded[profile.name] = coded
+        if reason is not None:
+            self.left_out.append((profile.name, reason))
+        return reason is None
+
+    def _is_moment(self, profile: ColumnProfile, origin: str) -> bool:
+        """Whether parts of a datetime that was left out are inputs."""
+        reason = dict(self.left_out).get(profile.name)
+        if reason not in (_MOMENT, _SPLIT):
+            return False
+        known = list(self.coded.values())
+        found = guess_moment(self.table, profile, self.sample, known, self.splits, origin)
+        if found is not None:
+            self.moments[profile.name] = found
+            self.left_out.remove((profile.name, reason))
+        return found is not None
+
+    def _useless(self, profile: ColumnProfile) -> str | None:
+        if profile.missing == profile.rows:
+            return "empty in every row"
+        if profile.numbers_N is not None and np.isinf(profile.numbers_N).any():
+            return "it holds infinity; clip it"
+        if profile.name in self.told.kept:
+            return None
+        if self.splits and profile.name == self.time_column:
+            return _SPLIT
+        if profile.no_input:
+            return profile.no_input
+        if profile.vector is not None:
+            return profile.vector.problem or None
+        if profile.nature == "other":
+            return "neither numbers, text, dates nor lists of them"
+        if profile.nature != "list" and profile.distinct <= 1 and not profile.missing:
+            return "the same value in every row"
+        time = time_like(profile)
+        if time in (TimeLike.DATES, TimeLike.SINCE_1970) or (time and self.splits):
+            return _MOMENT
+        if profile.unique_per_row and not _measures(profile):
+            return "its value is different in every row"
+        return None
+
+    def _folds(self, name: str, relations: Relations) -> np.ndarray:
+        """Rows that are held out together: at random, or all of what a column follows from."""
+        owner = relations.owner.get(name)
+        return self.sample.folds_S if owner is None else folds_of(self.coded[owner].codes_S)
+
+    def _verdicts(
+        self,
+        kept: list[ColumnProfile],
+        evidence: dict[str, Evidence | None],
+        relations: Relations,
+    ) -> dict[str, Verdict]:
+        found, facts = {}, {}
+        for profile in kept:
+            name = profile.name
+            clear = self._clear(profile)
+            if clear is not None:
+                found[name] = clear
+            elif profile.nature == "real":
+                own = evidence.get(name)
+                sure = own is not None and own.z_number > SURE and own.share >= 0.5
+                found[name] = Verdict("number", measured=sure, why="labels" if sure else "")
+            else:
+                shape = self._shape(name, relations)
+                facts[name] = Facts(
+                    name, profile.distinct, shape, evidence[name], name in relations.keys
+                )
+        decided = decide(facts)
+        self.unsure = [name for name, verdict in decided.items() if verdict.unsure]
+        return found | decided
+
+    def _clear(self, profile: ColumnProfile) -> Verdict | None:
+        """The kind of a column that nothing need be measured for."""
+        if profile.name in self.told.numeric:
+            return Verdict("number", why="--numeric")
+        if profile.name in self.told.categorical:
+            return Verdict("ids", why="--categorical")
+        if profile.name == self.group:
+            return Verdict("ids", why="the group column")
+        if pa.types.is_dictionary(self.table.schema.field(profile.name).type):
+            return Verdict("ids", why="its type")
+        if _QUANTITY & profile.keys.keys():
+            return Verdict("number")
+        coded = self.coded.get(profile.name)
+        if profile.nature == "real":
+            return None
+        if profile.nature != "integer" or coded is None or coded.values_V is None:
+            return Verdict("ids")
+        return Verdict("ids") if profile.distinct <= 2 else None
+
+    def _shape(self, name: str, relations: Relations) -> Shape | None:
+        """Of a column's values, each counted once for all rows of what it follows from."""
+        coded = self.coded[name]
+        assert coded.values_V is not None
+        codes = coded.codes_S
+        if name in relations.owner:
+            _, firsts = np.unique(self.coded[relations.owner[name]].codes_S, return_index=True)
+            codes = codes[firsts]
+        counts_V = np.bincount(codes, minlength=coded.cells)[: coded.size]
+        light_V = light_values(counts_V)
+        if light_V.sum() < _LEAST:
+            return None
+        return shape_of(coded.values_V[light_V], counts_V[light_V], float(coded.values_V[0]))
+
+    def _copies(self, verdicts: dict[str, Verdict]) -> dict[str, str]:
+        """Columns to leave out: of ids those with as many names, of numbers those in one order."""
+        out = {}
+        for name, earlier in copies_of(self.coded).items():
+            kinds = {verdicts[name].kind, verdicts[earlier].kind}
+            if name in self.told.kept or kinds == {"ids", "number"}:
+                continue
+            if kinds == {"number"} and not same_order(self.coded[name], self.coded[earlier]):
+                continue
+            if name == self.group:
+                name, earlier = earlier, name
+            if name not in self.told.kept:
+                out[name] = f"a copy of {earlier!r}: one to one with it in every row"
+        return out
+
+    def _add(
+        self,
+        profile: ColumnProfile,
+        names: Names,
+        verdict: Verdict,
+        evidence: Evidence | None,
+    ) -> None:
+        name = names.feature(profile.name)
+        if profile.name in self.moments:
+            moment, reason = self.moments[profile.name]
+            column = None if name == profile.name else profile.name
+            self._take(moment.model_copy(update={"name": name, "column": column}), reason)
+            return
+        guessed = self._guess(profile, name, verdict, evidence)
+        self._take(guessed.feature, guessed.reason)
+        if isinstance(guessed.feature, NumericFeature):
+            self.numbers.add(profile.name)
+        if guessed.beside is not None:
+            second = names.feature(guessed.beside[0])
+            feature = other_reading(guessed, profile, second, evidence)
+            self._take(feature, f"as well: {guessed.beside[1]}")
+
+    def _guess(
+        self,
+        profile: ColumnProfile,
+        name: str,
+        verdict: Verdict,
+        evidence: Evidence | None,
+    ) -> GuessedFeature:
+        if profile.vector is not None:
+            return guess_vectors(profile, name)
+        if profile.nature == "list" or (profile.separator and profile.name not in self.told.kept):
+            return guess_list(profile, name)
+        if verdict.kind == "number":
+            return guess_number(profile, name, verdict, evidence)
+        return guess_ids(profile, name, verdict, evidence)
+
+    def _take(self, feature: FeatureConfig, reason: str) -> None:
+        self.features.append(feature)
+        self.reasons[feature.name] = reason
+
+    def _strongest(self, evidence: dict[str, Evidence | None]) -> dict[str, Coded]:
+        """The columns that foretell most, in their order: enough for models of all columns."""
+        strength = {
+            name: one.strength if (one := evidence.get(name)) else 0.0 for name in self.coded
+        }
+        chosen = set(sorted(self.coded, key=lambda name: -strength[name])[:_STRONGEST])
+        return {name: coded for name, coded in self.coded.items() if name in chosen}
+
+    def _cross(self, names: Names) -> None:
+        for cross in find_crosses(self.strongest, self.numbers, self.sample):
+            left, right = cross.columns
+            name = names.feature(f"{left}_x_{right}")
+            least = least_rows(cross.shrinkage)
+            rare = least > 1 and cross.pairs > len(self.sample.rows_S) / ROWS_PER_ID
+            settings: dict[str, Any] = {"min_count": least} if rare else {}
+            feature = CrossFeature(name=name, columns=[left, right], **settings)
+            reason = f"together they foretell {cross.task!r} (z {cross.z:.0f}), "
+            self._take(feature, f"{reason}which neither does alone; {cross.pairs} pairs")
+
+
+def _measures(profile: ColumnProfile) -> bool:
+    """Whether whole numbers that never come again may still be a quantity, such as an income.
+
+    Not row numbers (dense), nor keys (evenly spread, large, or named so).
+    """
+    numbers_N = profile.numbers_N
+    if profile.nature != "integer" or numbers_N is None:
+        return False
+    values_V = np.unique(numbers_N[~np.isnan(numbers_N)])
+    if len(values_V) < _LEAST or np.abs(values_V).max() >= 2**53:
+        return False
+    shape = shape_of(values_V, np.ones(len(values_V), np.int64), float(values_V[0]))
+    sound = hint(profile.name)
+    if sound > 0 or shape.density > 0.5 or shape.largest >= LARGE_ID:
+        return False
+    return sound < 0 or shape.negative or shape.uneven > 0.2

@@ -1,0 +1,234 @@
+"""How well a column foretells a label, read in one way or another: on rows held out.
+
+A reading gives each value of a column, in each fold, a prediction that was made without that
+fold's labels. All that is needed of the rows are their sums by value and fold, so a reading costs
+as much as there are values, not rows. Labels have mean 0 and deviation 1, and what a reading
+gains is the squared error that it takes off: Σ y² - (y - p)².
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from mmoe.datasets.features.fit_numbers import bucket_edges
+from mmoe.datasets.infer.measured.coded import FOLDS
+
+# Rows of the mean that a value's own rows are weighed against
+_SHRINKAGES = (2.0, 8.0, 32.0, 128.0, 512.0)
+_WINDOWS = (1, 2, 5, 12, 30, 80, 200, 500, 1500)  # neighbours on each side
+_RIDGE = 1e-3  # rows' worth, of a polynomial's coefficients
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Rows, labels and squared labels of each value in each fold, float64 [V, FOLDS]."""
+
+    rows_VK: np.ndarray
+    labels_VK: np.ndarray
+    squares_VK: np.ndarray
+
+    @classmethod
+    def of(
+        cls, codes_L: np.ndarray, size: int, labels_L: np.ndarray, folds_L: np.ndarray
+    ) -> "Sums":
+        """Adds up rows."""
+        cells_L = codes_L * FOLDS + folds_L
+        return cls(
+            *(
+                np.bincount(cells_L, weights=weights, minlength=size * FOLDS)
+                .astype(np.float64)
+                .reshape(size, FOLDS)
+                for weights in (None, labels_L, labels_L * labels_L)
+            )
+        )
+
+    def take(self, some: np.ndarray | slice) -> "Sums":
+        """Returns those of some values."""
+        return Sums(self.rows_VK[some], self.labels_VK[some], self.squares_VK[some])
+
+    def over_folds(self) -> "Sums":
+        """Returns the sums over all folds, float64 [V, 1]."""
+        parts = (self.rows_VK, self.labels_VK, self.squares_VK)
+        return Sums(*(part.sum(axis=1, keepdims=True) for part in parts))
+
+    def grouped(self, groups_V: np.ndarray) -> "Sums":
+        """Returns the sums of groups of values."""
+        size = int(groups_V.max(initial=-1)) + 1
+        parts = (self.rows_VK, self.labels_VK, self.squares_VK)
+        return Sums(*(_added_up(part, groups_V, size) for part in parts))
+
+
+def _added_up(part_VK: np.ndarray, groups_V: np.ndarray, size: int) -> np.ndarray:
+    cells = (groups_V[:, None] * FOLDS + np.arange(FOLDS)).ravel()
+    return np.bincount(cells, weights=part_VK.ravel(), minlength=size * FOLDS).reshape(size, FOLDS)
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What one reading gains over another.
+
+    Attributes:
+        total: Squared error taken off, over all rows.
+        z: In standard errors, rows drawn anew.
+        z_values: In standard errors, values drawn anew: what a few values with many rows each
+            agree on says little about the others.
+    """
+
+    total: float
+    z: float
+    z_values: float
+
+
+def total_gain(sums: Sums, p_VK: np.ndarray) -> float:
+    """Returns what predictions gain over the mean, without its error: for picking one of many."""
+    if p_VK.shape[1] == 1:  # the same in all folds
+        sums = sums.over_folds()
+    return float(2 * np.vdot(p_VK, sums.labels_VK) - np.vdot(p_VK * p_VK, sums.rows_VK))
+
+
+def gain(sums: Sums, p_VK: np.ndarray, over_VK: np.ndarray | float = 0.0) -> Gain:
+    """Compares predictions p with others, by default with the mean.
+
+    Each row's (y - q)² - (y - p)² is (p - q)(2y - p - q).
+    """
+    difference, both = p_VK - over_VK, p_VK + over_VK
+    n, s, q = sums.rows_VK, sums.labels_VK, sums.squares_VK
+    gains_VK = difference * (2 * s - both * n)
+    total = float(gains_VK.sum())
+    rows = float((difference**2 * (4 * q - 4 * both * s + both**2 * n)).sum())
+    values = float((gains_VK.sum(axis=1) ** 2).sum())
+    return Gain(total, total / np.sqrt(rows or 1.0), total / np.sqrt(values or 1.0))
+
+
+def as_ids(sums: Sums, shrinkage: float) -> np.ndarray:
+    """Returns the mean of each value's rows in the other folds, drawn to 0: float64 [V, FOLDS]."""
+    return _drawn_to_0(*_elsewhere(sums), shrinkage)
+
+
+def _elsewhere(sums: Sums) -> tuple[np.ndarray, np.ndarray]:
+    rows_VK = sums.rows_VK.sum(axis=1, keepdims=True) - sums.rows_VK
+    return rows_VK, sums.labels_VK.sum(axis=1, keepdims=True) - sums.labels_VK
+
+
+def _drawn_to_0(rows_VK: np.ndarray, labels_VK: np.ndarray, shrinkage: float) -> np.ndarray:
+    return labels_VK / (rows_VK + shrinkage)
+
+
+def best_ids(sums: Sums) -> tuple[np.ndarray, float]:
+    """Returns the best of several shrinkages, and which; the mean alone (inf) where none gains.
+
+    What is left of noise grows as the shrinkage falls, so one stops where it gets worse.
+    """
+    rows_VK, labels_VK = _elsewhere(sums)
+    best, best_VK, chosen = 0.0, np.zeros_like(rows_VK), np.inf
+    for shrinkage in reversed(_SHRINKAGES):
+        p_VK = _drawn_to_0(rows_VK, labels_VK, shrinkage)
+        total = total_gain(sums, p_VK)
+        if total <= best:
+            break
+        best, best_VK, chosen = total, p_VK, shrinkage
+    return best_VK, chosen
+
+
+def as_number(sums: Sums, values_V: np.ndarray) -> np.ndarray:
+    """Returns what each value's neighbours foretell, without its own rows: float64 [V, 1].
+
+    The best of means over windows and of polynomials, in ranks and in logarithms. Of ids it says
+    nothing, whatever their rates, for a neighbour's rate is a stranger's.
+    """
+    sums = sums.over_folds()
+    best, most = np.zeros((len(values_V), 1)), 0.0
+    for p_V in _smooth(sums.rows_VK[:, 0], sums.labels_VK[:, 0], values_V):
+        total = total_gain(sums, p_V[:, None])
+        if total > most:
+            best, most = p_V[:, None], total
+    return best
+
+
+def _smooth(rows_V: np.ndarray, labels_V: np.ndarray, values_V: np.ndarray) -> Iterator[np.ndarray]:
+    size = len(rows_V)
+    below_V = np.concatenate([[0.0], np.cumsum(rows_V)])
+    sums_V = np.concatenate([[0.0], np.cumsum(labels_V)])
+    at = np.arange(size)
+    for window in _WINDOWS:
+        if window > max(1, size // 6):
+            break
+        low, high = np.maximum(at - window, 0), np.minimum(at + window + 1, size)
+        rows, labels = below_V[high] - below_V[low] - rows_V, sums_V[high] - sums_V[low] - labels_V
+        for shrinkage in (8.0, 128.0):
+            yield labels / (rows + shrinkage)
+    ranks_V = (below_V[:-1] + rows_V / 2) / max(below_V[-1], 1.0)
+    logs_V = np.copysign(np.log1p(np.abs(values_V)), values_V)
+    for x_V, degrees in ((ranks_V, (1, 2, 4)), (logs_V, (1, 2)), (values_V, (1, 2))):
+        for degree in degrees:
+            if size > degree + 2:
+                yield _polynomial(rows_V, labels_V, x_V, degree)
+
+
+def _polynomial(
+    rows_V: np.ndarray, labels_V: np.ndarray, x_V: np.ndarray, degree: int
+) -> np.ndarray:
+    """A weighted fit's prediction for each value as if its rows had been left out.
+
+    With leverages h the fit without a value predicts (fit - h · mean) / (1 - h) there.
+    """
+    low, high = float(x_V.min()), float(x_V.max())
+    x_V = 2 * (x_V - low) / (high - low or 1.0) - 1
+    basis_VP = np.polynomial.chebyshev.chebvander(x_V, degree)
+    gram_PP = (basis_VP * rows_V[:, None]).T @ basis_VP
+    gram_PP += _RIDGE * np.eye(degree + 1)
+    inverse_PP = np.linalg.inv(gram_PP)
+    fit_V = basis_VP @ (inverse_PP @ (basis_VP.T @ labels_V))
+    leverage_V = np.einsum("vp,pq,vq->v", basis_VP, inverse_PP, basis_VP)
+    own_V = np.minimum(leverage_V * rows_V, 1 - 1e-9)
+    return np.clip((fit_V - leverage_V * labels_V) / (1 - own_V), -10, 10)
+
+
+def straight_lines(sums: Sums, values_V: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns a line through logarithms and one through the numbers: float64 [V, 1] each."""
+    rows_V, labels_V = sums.rows_VK.sum(axis=1), sums.labels_VK.sum(axis=1)
+    logs_V = np.copysign(np.log1p(np.abs(values_V)), values_V)
+    logs_V, values_V = (_polynomial(rows_V, labels_V, x_V, 1) for x_V in (logs_V, values_V))
+    return logs_V[:, None], values_V[:, None]
+
+
+def fine_buckets(rows_V: np.ndarray, values_V: np.ndarray, most: int) -> np.ndarray:
+    """Returns the bucket of each value, int64 [V], of at most so many."""
+    if len(values_V) <= most:
+        return np.arange(len(values_V))
+    edges = bucket_edges(values_V, rows_V.astype(np.int64), most)
+    return np.searchsorted(edges, values_V)
+
+
+def as_buckets(sums: Sums, values_V: np.ndarray, buckets: int) -> np.ndarray:
+    """Returns means of quantile buckets in the other folds: float64 [V, FOLDS]."""
+    bucket_V = fine_buckets(sums.rows_VK.sum(axis=1), values_V, buckets)
+    return as_ids(sums.grouped(bucket_V), 8.0)[bucket_V]
+
+
+def held_out_auc(positives_VK: np.ndarray, negatives_VK: np.ndarray, p_VK: np.ndarray) -> float:
+    """Returns the mean over folds of the AUC, ties counting half; NaN where no fold has any.
+
+    Fold by fold: predictions of different folds are of different means.
+    """
+    found = []
+    for positives_V, negatives_V, p_V in zip(positives_VK.T, negatives_VK.T, p_VK.T, strict=True):
+        value = auc_of_sums(positives_V, negatives_V, p_V)
+        if not np.isnan(value):
+            found.append(value)
+    return float(np.mean(found)) if found else float("nan")
+
+
+def auc_of_sums(positives_V: np.ndarray, negatives_V: np.ndarray, p_V: np.ndarray) -> float:
+    """Returns the AUC of predictions that so many positives and negatives have."""
+    total = positives_V.sum() * negatives_V.sum()
+    if not total:
+        return float("nan")
+    order = np.argsort(p_V, kind="stable")
+    ordered = p_V[order]
+    starts = np.flatnonzero(np.diff(ordered, prepend=np.nan) != 0)
+    positives = np.add.reduceat(positives_V[order], starts)
+    negatives = np.add.reduceat(negatives_V[order], starts)
+    below = np.cumsum(negatives) - negatives / 2
+    return float((positives * below).sum() / total)

@@ -1,0 +1,149 @@
+"""Which columns follow from others: copies, new names for the same ids, properties of an id."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from mmoe.datasets.infer.measured.coded import Coded
+
+_LOOKED_AT = 50_000  # rows
+_COMPARED = 150_000_000  # values, of all pairs of columns; of very many columns fewer rows are seen
+_LEAST = 2000  # rows
+_FOLLOWS = 0.9  # of the agreement that chance leaves to be had
+_CONSTANT = 0.98  # of two rows that agree by chance: such a column tells nothing
+_KEY = 20  # values of an owner, at least
+_REPEATED = 0.2  # of the rows, at least, have another one of the same value
+
+
+@dataclass(frozen=True)
+class Relations:
+    """What follows from what.
+
+    Attributes:
+        owner: Column → the coarsest one that it follows from: a price from its item, an age from
+            its user. Rows of one owner are no different evidence of such a column.
+        keys: Columns that others follow from, which themselves follow from none: ids, for a
+            quantity decides of nothing else but what is a function of it.
+    """
+
+    owner: dict[str, str] = field(default_factory=dict)
+    keys: set[str] = field(default_factory=set)
+
+
+def relate(columns: Mapping[str, Coded]) -> Relations:
+    """Finds what follows from what in the sampled rows."""
+    found = Relations()
+    names = list(columns)
+    if not names or len(columns[names[0]].codes_S) < 20:
+        return found
+    rows = max(min(_LOOKED_AT, _COMPARED // len(names) ** 2), _LEAST)
+    codes_CR = np.stack([columns[name].codes_S[:rows].astype(np.int32) for name in names])
+    chance_C = np.array([_chance(codes_R) for codes_R in codes_CR])
+    follows: dict[str, list[str]] = {name: [] for name in names}
+    for index, owner in enumerate(names):
+        order, same = _pairs(codes_CR[index])
+        if columns[owner].size < _KEY or same.sum() < _REPEATED * len(order):
+            continue
+        left, right = order[:-1][same], order[1:][same]
+        share_C = (codes_CR[:, left] == codes_CR[:, right]).mean(axis=1)
+        follows_C = (share_C - chance_C >= _FOLLOWS * (1 - chance_C)) & (chance_C < _CONSTANT)
+        for other in np.flatnonzero(follows_C):
+            if other != index:
+                follows[names[other]].append(owner)
+    for name in names:
+        _settle(name, columns, follows, found)
+    return found
+
+
+def _pairs(codes_S: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Rows in order of value, and which of them have the value of the next."""
+    order = np.argsort(codes_S, kind="stable")
+    ordered = codes_S[order]
+    return order, ordered[1:] == ordered[:-1]
+
+
+def _chance(codes_S: np.ndarray) -> float:
+    """How often two rows have the same value."""
+    counts = np.bincount(codes_S)
+    return float(((counts / len(codes_S)) ** 2).sum())
+
+
+def _settle(
+    name: str, columns: Mapping[str, Coded], follows: Mapping[str, list[str]], found: Relations
+) -> None:
+    size = columns[name].size
+    # As many values and each from the other: one to one, and neither owns the other
+    owners = [owner for owner in follows[name] if columns[owner].size > 1.05 * size]
+    if owners:
+        found.owner[name] = min(owners, key=lambda owner: columns[owner].size)
+    if owners or size < _KEY:
+        return
+    mine = [other for other in follows if name in follows[other] and columns[other].size < size]
+    if any(
+        columns[other].size >= 2 and not _function(columns[name], columns[other]) for other in mine
+    ):
+        found.keys.add(name)
+
+
+def _function(column: Coded, other: Coded) -> bool:
+    """Whether a column that follows is a step function of numbers, as an age group."""
+    if column.values_V is None:
+        return False
+    codes_S, others_S = column.codes_S[:_LOOKED_AT], other.codes_S[:_LOOKED_AT]
+    first_V = np.full(column.cells, -1)
+    first_V[codes_S] = others_S
+    steps_V = first_V[first_V >= 0]
+    if len(steps_V) < 2:
+        return True
+    changes = float((steps_V[1:] != steps_V[:-1]).mean())
+    by_chance = 1 - float(((np.bincount(steps_V) / len(steps_V)) ** 2).sum())
+    if changes < 0.7 * by_chance:
+        return True
+    return bool(abs(np.corrcoef(np.arange(len(steps_V)), steps_V)[0, 1]) > 0.5)
+
+
+def copies_of(columns: Mapping[str, Coded]) -> dict[str, str]:
+    """Finds columns that are one to one with an earlier one in every sampled row.
+
+    Numbers that hardly repeat are copies where they order the rows alike; with ids of as many
+    values that would be chance.
+    """
+    found: dict[str, str] = {}
+    firsts: dict[tuple[int, int], list[str]] = {}
+    for name, column in columns.items():
+        missing = int((column.codes_S == column.size).sum())
+        key = (column.size, missing)
+        for earlier in firsts.get(key, []):
+            if one_to_one(columns[earlier], column):
+                found[name] = earlier
+                break
+        else:
+            firsts.setdefault(key, []).append(name)
+    return found
+
+
+def same_order(left: Coded, right: Coded) -> bool:
+    """Returns whether two columns of numbers order the rows alike, or the other way round."""
+    if left.values_V is None or right.values_V is None or left.size != right.size:
+        return False
+    if np.array_equal(left.codes_S, right.codes_S):
+        return True
+    reverse_S = np.where(right.codes_S == right.size, right.size, right.size - 1 - right.codes_S)
+    return np.array_equal(left.codes_S, reverse_S)
+
+
+def one_to_one(left: Coded, right: Coded) -> bool:
+    """Returns whether each value of one goes with one of the other, in rows enough to tell."""
+    rows = len(left.codes_S)
+    if left.size < 2 or rows < 20:
+        return False
+    if left.size > rows / 2:
+        return same_order(left, right)
+    if left.size != right.size:
+        return False
+    to_V = np.full(left.cells, -1)
+    to_V[left.codes_S] = right.codes_S
+    if not np.array_equal(to_V[left.codes_S], right.codes_S):
+        return False
+    return len(np.unique(to_V[to_V >= 0])) == (to_V >= 0).sum()

@@ -1,0 +1,242 @@
+"""Which columns are ids and which are numbers, whatever they are called."""
+
+import datetime
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import yaml
+
+from mmoe.config import config_from_dict
+from mmoe.datasets.features.encoder import FeatureEncoder
+from mmoe.datasets.infer.commented_yaml import commented_yaml
+from mmoe.datasets.infer.config import infer_config
+
+ROWS = 8000
+
+
+def clicks(logit, rng):
+    logit = logit - np.quantile(logit, 0.7)
+    return (rng.random(len(logit)) < 1 / (1 + np.exp(-logit))).astype(int)
+
+
+def infer(columns, effect, *, seed=0, **options):
+    rng = np.random.default_rng(seed + 1)
+    table = pa.table({**columns, "y": clicks(effect, rng)})
+    config, reasons = infer_config(table, ["y"], **options)
+    assert config_from_dict(yaml.safe_load(commented_yaml(config, reasons))) == config
+    FeatureEncoder.fit(config, table, "log").encode(table, "log")
+    return config, reasons
+
+
+def kinds(config):
+    return {feature.source_columns[0]: feature.kind for feature in reversed(config.features)}
+
+
+def ids(rng, size, zipf=0.7, rows=ROWS):
+    """Ids in no order, and what each adds to the logit."""
+    share = 1 / np.arange(1, size + 1) ** zipf
+    drawn = rng.permutation(size)[rng.choice(size, rows, p=share / share.sum())]
+    return drawn, rng.normal(size=size)[drawn]
+
+
+@pytest.mark.parametrize("name", ["userid", "msno", "asin", "customer", "C14", "c0", "x"])
+@pytest.mark.parametrize("code", ["dense", "sparse"])
+def test_whole_numbers_whose_values_foretell_each_by_itself_are_ids(name, code):
+    rng = np.random.default_rng(0)
+    values, effect = ids(rng, 200)
+    if code == "sparse":
+        values = np.sort(rng.choice(10**7, 200, replace=False))[values]
+    config, reasons = infer({name: values}, effect)
+    assert kinds(config) == {name: "categorical"}
+    if config.data.group_column is None:  # that one is ids always
+        assert reasons.features[name].startswith("ids: 0.6")
+        assert "as a number (z 1" in reasons.features[name]
+    assert not reasons.unsure
+
+
+@pytest.mark.parametrize(
+    "name", ["item_price", "user_score", "video_duration", "site_visits", "c0"]
+)
+@pytest.mark.parametrize("shape", ["cents", "counts", "even"])
+def test_whole_numbers_whose_neighbours_foretell_alike_are_numbers(name, shape):
+    rng = np.random.default_rng(0)
+    values = {
+        "cents": np.round(100 * rng.lognormal(3, 1, ROWS)),
+        "counts": rng.poisson(rng.gamma(2, 20, ROWS)),
+        "even": rng.integers(0, 1000, ROWS),
+    }[shape]
+    config, reasons = infer({name: values}, 1.5 * np.log1p(values))
+    assert kinds(config) == {name: "numeric"}
+    assert reasons.features[name].startswith("number: 0.")
+    assert not reasons.unsure
+
+
+def test_without_a_word_from_the_labels_the_values_decide():
+    rng = np.random.default_rng(0)
+    nothing = np.zeros(ROWS)
+    columns = {
+        "a": ids(rng, 300)[0],
+        "b": np.round(100 * rng.lognormal(3, 1, ROWS)),
+        "c": np.sort(rng.choice(10**8, 2000, replace=False))[ids(rng, 2000, 0.2)[0]],
+        "d": rng.normal(0, 50, ROWS).round(),
+        "e": rng.poisson(rng.gamma(1, 6, ROWS)),
+        "item_price": ids(rng, 300)[0],  # what it is called counts for more
+        "price_id": rng.poisson(60, ROWS),
+    }
+    config, _ = infer(columns, nothing)
+    assert kinds(config) == {
+        "a": "categorical", "b": "numeric", "c": "categorical", "d": "numeric", "e": "numeric",
+        "item_price": "numeric", "price_id": "categorical",
+    }  # fmt: skip
+
+
+def test_what_neither_labels_nor_values_nor_name_tell_is_said_to_be_unsure():
+    rng = np.random.default_rng(0)
+    config, reasons = infer({"q": rng.integers(0, 300, 900)}, np.zeros(900))
+    assert reasons.unsure == ["q"]
+    assert "unsure" in reasons.features["q"]
+    assert len(config.features) == 1
+
+
+def test_a_property_of_an_item_is_no_id_for_telling_the_items_apart():
+    rng = np.random.default_rng(0)
+    item, effect = ids(rng, 400, 0.3)
+    price = rng.permutation(np.round(rng.lognormal(6, 1, 400)))[item]
+    config, _ = infer({"a": item, "b": price}, effect + 0.5 * np.log(price))
+    assert kinds(config) == {"a": "categorical", "b": "numeric"}
+
+
+def test_a_family_of_columns_is_judged_together():
+    rng = np.random.default_rng(0)
+    drawn = {f"C{i}": ids(rng, 150, 0.9) for i in range(4)}
+    columns = {name: values for name, (values, _) in drawn.items()}
+    columns["C9"] = rng.integers(0, 40, ROWS) + 7
+    config, reasons = infer(columns, sum(effect for _, effect in drawn.values()))
+    assert set(kinds(config).values()) == {"categorical"}
+    assert not reasons.unsure
+
+
+def test_categories_of_pandas_are_ids_and_so_is_the_group():
+    rng = np.random.default_rng(0)
+    count = rng.poisson(rng.gamma(2, 20, ROWS))
+    columns = {"n": pa.array(count).dictionary_encode(), "user": rng.poisson(80, ROWS)}
+    config, _ = infer(columns, np.log1p(count))
+    assert kinds(config) == {"n": "categorical", "user": "categorical"}
+
+
+def test_a_number_with_values_of_its_own_gets_buckets_for_them():
+    rng = np.random.default_rng(0)
+    hours = rng.permutation(np.arange(ROWS) % 97)
+    config, _ = infer({"hours": hours}, 3.0 * (hours % 8 == 0))
+    [feature] = config.features
+    assert (feature.kind, feature.buckets) == ("numeric", 97)
+
+
+def test_rounded_sums_are_numbers_with_ids_beside():
+    rng = np.random.default_rng(0)
+    rows = 30_000
+    whole = rng.random(rows) < 0.7
+    sums = np.where(whole, 500 * rng.integers(1, 600, rows), rng.integers(500, 300_000, rows))
+    effect = np.where(whole, rng.normal(size=600)[sums // 500 % 600], 0) * 2
+    config, _ = infer({"a": sums}, effect)
+    assert [feature.kind for feature in config.features] == ["numeric", "categorical"]
+    assert [feature.name for feature in config.features] == ["a", "a_as_id"]
+
+
+def test_a_logarithm_only_where_the_numbers_themselves_do_not_foretell_better():
+    rng = np.random.default_rng(0)
+    columns = {name: 1000 * rng.gamma(0.5, 1, ROWS) for name in ("a", "b")}
+    config, _ = infer(columns, columns["a"] / 700 + 0.7 * np.log1p(columns["b"]))
+    assert [feature.log for feature in config.features] == [False, True]
+
+
+def test_a_column_that_is_one_to_one_with_another_is_left_out():
+    rng = np.random.default_rng(0)
+    item, effect = ids(rng, 50)
+    price = rng.lognormal(3, 1, ROWS)
+    columns = {
+        "item": item,
+        "title": [f"title {i * 7 % 50}" for i in item],
+        "price": price,
+        "cents": 100 * price,
+        "discount": -price,
+        "other": rng.lognormal(3, 1, ROWS),
+    }
+    config, reasons = infer(columns, effect)
+    assert list(kinds(config)) == ["other", "price", "item"]
+    assert dict(reasons.left_out) == {
+        "title": "a copy of 'item': one to one with it in every row",
+        "cents": "a copy of 'price': one to one with it in every row",
+        "discount": "a copy of 'price': one to one with it in every row",
+    }
+
+
+def test_two_id_columns_that_say_something_together_are_crossed():
+    rng = np.random.default_rng(0)
+    a, b, c = (rng.integers(0, size, 20_000) for size in (40, 30, 50))
+    both = rng.normal(size=(40, 30))[a, b]
+    columns = {"a_id": a, "b_id": b, "c_id": c}
+    config, reasons = infer(columns, both + rng.normal(size=40)[a])
+    assert [f.columns for f in config.features if f.kind == "cross"] == [["a_id", "b_id"]]
+    assert "together they foretell 'y'" in reasons.features["a_id_x_b_id"]
+    config, _ = infer(columns, rng.normal(size=40)[a] + rng.normal(size=30)[b])
+    assert "cross" not in [feature.kind for feature in config.features]
+
+
+def test_incomes_that_never_come_again_are_no_row_numbers():
+    rng = np.random.default_rng(0)
+    income = np.unique(rng.lognormal(12, 1, 700).round())[:600]
+    columns = {
+        "w": rng.permutation(income),
+        "row": rng.permutation(600),
+        "key": rng.choice(10**9, 600, replace=False),
+    }
+    config, reasons = infer(columns, np.zeros(600))
+    assert kinds(config) == {"w": "numeric"}
+    assert set(dict(reasons.left_out).values()) == {"its value is different in every row"}
+
+
+def hours(start, rows=ROWS):
+    return [start + datetime.timedelta(minutes=37 * row) for row in range(rows)]
+
+
+def test_without_a_split_a_datetime_stays_an_input():
+    moments = hours(datetime.datetime(2024, 1, 1))
+    steps = np.arange(ROWS)
+    columns = {"at": moments, "day": steps // 100, "ts": 1_700_000_000 + steps * 977}
+    config, reasons = infer(columns, np.zeros(ROWS), split=False)
+    assert config.data.split.by == "random"
+    assert not reasons.left_out
+    features = {feature.name: feature for feature in config.features}
+    assert features["at"].parts == ["hour", "weekday", "month"]
+    assert (features["ts"].kind, features["ts"].unit) == ("datetime", "s")
+
+
+def test_the_hour_of_the_splits_time_is_an_input_where_it_foretells():
+    moments = hours(datetime.datetime(2024, 1, 1))
+    night = np.array([moment.hour < 6 for moment in moments])
+    config, reasons = infer({"at": moments, "x": np.arange(ROWS) % 7}, 2.0 * night)
+    assert (config.data.split.by, config.data.split.column) == ("time", "at")
+    [at] = [feature for feature in config.features if feature.kind == "datetime"]
+    assert (at.name, at.parts) == ("at", ["hour"])
+    assert reasons.features["at"].startswith("hour: 0.6")
+
+
+@pytest.mark.parametrize("moves", [True, False])
+def test_what_a_random_split_would_flatter_is_said(moves):
+    rng = np.random.default_rng(0)
+    rows = 30_000
+    item = rng.integers(0, 300, rows) + moves * np.arange(rows) // 60
+    columns = {"ts": 1_700_000_000 + 60 * np.arange(rows), "item_id": item}
+    _, reasons = infer(columns, 1.5 * rng.normal(size=2000)[item])
+    assert ("a random split would flatter: there a plain additive" in reasons.split) == moves
+
+
+def test_ids_seen_too_seldom_share_a_row_by_what_their_rows_are_worth():
+    rng = np.random.default_rng(0)
+    rows = 20_000
+    strong, effect = ids(rng, 4000, 0.0, rows)
+    weak, _ = ids(rng, 4000, 0.0, rows)
+    config, _ = infer({"a_id": strong, "b_id": weak}, 4 * effect)
+    assert [feature.min_count for feature in config.features] == [1, 20]

@@ -1,0 +1,270 @@
+"""Columns of strangers' logs: what their text is taken for, and by which keys it is read."""
+
+import datetime as dt
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from mmoe.config import NumericFeature
+from mmoe.datasets.infer.commented_yaml import commented_yaml
+from mmoe.datasets.infer.config import infer_config
+from mmoe.datasets.infer.reading.column import read_column
+from mmoe.datasets.infer.reading.sentinels import sentinels
+from mmoe.datasets.infer.told import Told
+from mmoe.datasets.values.written_numbers import feature_numbers
+
+ROWS = 400
+RNG = np.random.default_rng(0)
+PRICES = RNG.lognormal(6, 1.5, ROWS)
+COUNTS = RNG.integers(0, 50_000, ROWS)
+TIMES = [dt.datetime(2023, 1, 1) + dt.timedelta(minutes=int(m))
+         for m in RNG.integers(0, 400 * 1440, ROWS)]  # fmt: skip
+
+
+def read(values):
+    return read_column("x", pa.chunked_array([pa.array(values, pa.large_string())]))
+
+
+def swapped(text):
+    return text.translate(str.maketrans(",.", ".,"))
+
+
+def some(values, word, every=11):
+    return [word if n % every == 0 else str(value) for n, value in enumerate(values)]
+
+
+@pytest.mark.parametrize(
+    ("values", "keys"),
+    [
+        ([f"${v:,.2f}" for v in PRICES], {"thousands": ",", "unit": "$"}),
+        ([f"(${v:,.2f})" for v in PRICES], {"thousands": ",", "unit": "$"}),
+        ([f"US$ {v:.0f}" for v in PRICES], {"unit": "US$"}),
+        ([swapped(f"{v:,.2f} €") for v in PRICES],
+         {"decimal": ",", "thousands": ".", "unit": "€"}),
+        ([swapped(f"€ {v:,}") for v in COUNTS], {"decimal": ",", "thousands": ".", "unit": "€"}),
+        ([swapped(f"{v:,.2f}").replace(".", "\u202f") for v in PRICES],
+         {"decimal": ",", "thousands": " "}),
+        ([f"{v:,.2f}".replace(",", "\u2019") for v in PRICES], {"thousands": "'"}),
+        ([f"{v:,}" for v in COUNTS], {"thousands": ","}),
+        ([swapped(f"{v / 1e4:.2f}") for v in COUNTS], {"decimal": ","}),
+        ([f"{v % 100}.5 %" for v in COUNTS], {"unit": "%"}),
+        ([f"{v} km" for v in COUNTS], {"unit": "km"}),
+        (some(COUNTS, "?"), {"missing_values": ["?"]}),
+        (some(COUNTS, "unknown", 2), {"missing_values": ["unknown"]}),
+        (some([f"{v:,}" for v in COUNTS], "n.a."), {"thousands": ",", "missing_values": ["n.a."]}),
+        (some(COUNTS, "-999"), {"missing_values": [-999]}),
+        (some(COUNTS, "error", 200), {"missing_values": ["error"]}),
+    ],
+)  # fmt: skip
+def test_numbers(values, keys):
+    profile = read(values)
+    assert profile.nature in ("integer", "real")
+    assert profile.keys == keys
+    assert profile.numbers_N is not None and not profile.no_input
+    missing = sum(value in ("?", "unknown", "n.a.", "-999", "error") for value in values)
+    assert profile.missing == missing == np.isnan(profile.numbers_N).sum()
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [f"C{v % 300}" for v in COUNTS],
+        [f"{v % 99999:05d}" for v in COUNTS],  # 00501
+        [f"{v % 95}" if v % 50 else "2A" for v in COUNTS],
+        ["$5", "€5"] * 200,
+        ["New York", "Los Angeles", "Paris", "San Francisco"] * 100,
+        ["A category of many words, and long", "Another such name of goods & more"] * 200,
+        some(["yes", "no"] * 200, "?"),
+    ],
+)
+def test_ids_stay_ids(values):
+    profile = read(values)
+    assert (profile.nature, profile.separator, profile.no_input) == ("text", None, "")
+    assert not profile.keys
+
+
+@pytest.mark.parametrize(
+    ("form", "found"),
+    [
+        ("%d/%m/%Y", "%d/%m/%Y"),
+        ("%m/%d/%Y", "%m/%d/%Y"),
+        ("%d.%m.%Y %H:%M", "%d.%m.%Y %H:%M"),
+        ("%m/%d/%Y %I:%M %p", "%m/%d/%Y %I:%M %p"),
+        ("%d %b %Y", "%d %b %Y"),
+        ("%b %d, %Y", "%b %d, %Y"),
+        ("%d-%B-%Y", "%d-%B-%Y"),
+        ("%Y/%m/%d %H:%M:%S", "%Y/%m/%d %H:%M:%S"),
+        ("%d/%m/%y", "%d/%m/%y"),
+        ("%Y-%m-%d %H:%M:%S UTC", "%Y-%m-%d %H:%M:%S UTC"),
+        ("%a, %d %b %Y %H:%M:%S GMT", "%a, %d %b %Y %H:%M:%S GMT"),
+        ("%a %b %d %H:%M:%S +0000 %Y", "%a %b %d %H:%M:%S %z %Y"),
+        ("%d/%b/%Y:%H:%M:%S +0100", "%d/%b/%Y:%H:%M:%S %z"),
+        ("%Y-%m-%dT%H:%M:%SZ", None),
+        ("%Y-%m-%d", None),
+    ],
+)
+def test_datetimes(form, found):
+    profile = read([time.strftime(form) for time in TIMES] + ["NULL", ""])
+    assert profile.nature == "datetime"
+    assert profile.keys == ({} if found is None else {"format": found})
+    assert profile.missing == 2 and not profile.no_input
+
+
+@pytest.mark.parametrize("form", ["%Y%m%d", "%Y%m%d%H%M%S"])
+@pytest.mark.parametrize("kind", [pa.int64(), pa.float64(), pa.large_string()])
+def test_days_of_digits(form, kind):
+    texts = pa.array([time.strftime(form) for time in TIMES] + [None])
+    column = pa.chunked_array([texts.cast(pa.int64()).cast(kind)])
+    profile = read_column("jour", column)
+    assert (profile.nature, profile.keys, profile.missing) == ("datetime", {"format": form}, 1)
+    ids = pa.chunked_array([pa.array([20230000 + n for n in range(200)])])
+    assert read_column("sku", ids).nature == "integer"
+
+
+def test_day_or_month_first_is_asked():
+    profile = read([time.strftime("%d/%m/%Y") for time in TIMES if time.day <= 12])
+    assert profile.no_input.startswith("day or month first?")
+    assert [keys["format"] for keys in profile.offered] == ["%d/%m/%Y", "%m/%d/%Y"]
+    # The same day either way
+    assert read(["01/01/2023", "02/02/2023", "03/03/2023"]).keys == {"format": "%d/%m/%Y"}
+
+
+def test_dates_in_several_forms_are_left_out():
+    forms = ["%d.%m.%Y %H:%M", "%d.%m.%Y"]
+    profile = read([time.strftime(forms[n % 2]) for n, time in enumerate(TIMES)])
+    assert profile.no_input.startswith("dates, but no one format reads every row (such as '")
+    one_wrong = [time.strftime("%d/%m/%Y") for time in TIMES] + ["99/99/2023"]
+    assert "' and '99/99/2023'); write them in one way" in read(one_wrong).no_input
+
+
+def items(kind, least=1):
+    return [[kind.format(n) for n in RNG.integers(0, 30, RNG.integers(least, 6))]
+            for _ in range(ROWS)]  # fmt: skip
+
+
+@pytest.mark.parametrize("separator", ["|", ",", ";", " ", "^", "\t", ", "])
+def test_separators(separator):
+    profile = read([separator.join(one) for one in items("n{}")])
+    assert profile.separator == (separator.strip() or separator)
+    expected = {} if separator == "|" else {"separator": separator.strip() or separator}
+    assert profile.keys == expected
+
+
+@pytest.mark.parametrize("write", [str, lambda one: str(one).replace("'", '"')])
+@pytest.mark.parametrize("kind", ["t {}", "{}"])
+def test_lists_in_brackets(write, kind):
+    profile = read([write(one) for one in items(kind, least=0)])
+    assert (profile.nature, profile.keys) == ("list", {"format": "json"})
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        (["[0.5, 1.5]", "[2.5]"] * 20, "numbers with fractions, which are no ids"),
+        ([f'{{"a": {v}}}' for v in COUNTS], "objects, or lists of lists, in text"),
+        ([f"it was number {v} that I liked, not {n}" for n, v in enumerate(COUNTS[:-1])] * 2,
+         "free text: 9 words a row, 50 % of the rows different"),
+        (["the same"] * 9 + [f"a title of {v}" for v in range(ROWS)],
+         "almost every row has a text of its own (98 % are different)"),
+    ],
+)  # fmt: skip
+def test_what_is_no_input(values, why):
+    assert read(values).no_input.startswith(why)
+
+
+@pytest.mark.parametrize("form", ["[{:.3f}, {:.3f}]", "{:.3f} {:.3f}", "{:.3f},{:.3f}"])
+def test_vectors_in_text(form):
+    profile = read([form.format(v, v / 7) for v in PRICES])
+    assert profile.nature == "vector" and not profile.no_input
+    assert profile.vector is not None and profile.vector.length == 2
+
+
+@pytest.mark.parametrize("ids", [[101, 202, 303], [101, 202], [999, 101, 345, 876]])
+def test_lists_of_ids_of_three_digits_are_no_thousands(ids):
+    rows = [",".join(str(100 + (v * n) % 800) for n in ids) for v in COUNTS]
+    assert not {"thousands", "decimal"} & set(read(rows).keys)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "found"),
+    [
+        ([*range(18, 90)] * 3 + [-999] * 9, [-999]),
+        ([*range(18, 90)] * 3 + [9999] * 9 + [-9999] * 9, [-9999, 9999]),
+        ([*range(1, 90)] * 3 + [-1] * 40, [-1]),
+        ([*range(1, 90)] * 3 + [-1] * 5, []),  # not frequent
+        ([0] * 40 + [*range(90)] * 3 + [-1] * 40, []),  # not alone there
+        ([*range(-90, 90)] * 3 + [-1] * 40, []),  # inside
+        ([*range(18, 90)] * 30 + [-999] * 2, []),  # rare
+        ([*range(18, 90)] * 3 + [99] * 20, []),  # near
+        ([0] * 5000 + [*range(0, 41_000, 10)] + [99_999] * 30, []),  # a top code, rare
+        ([1, 2, 3, -999] * 30, []),  # few values: names
+        ([np.nan] * 100, []),
+    ],
+)
+def test_sentinels(numbers, found):
+    assert sentinels(np.array(numbers, float)) == found
+
+
+def test_a_config_says_how_it_reads():
+    luck = RNG.random(ROWS) < 0.1
+    days = [time.strftime("%d/%m/%Y") for time in TIMES]
+    visited = RNG.permutation(ROWS)
+    table = pa.table(
+        {
+            "preis": [swapped(f"{v:,.2f} €") for v in PRICES],
+            "time": days,
+            "geboren": [day if int(day[:2]) <= 12 else "01/02/1990" for day in days],
+            "tags": [str(one) for one in items("t{}")],
+            "besucht": [days[n] for n in visited],
+            "click": [int((TIMES[n].weekday() > 3) ^ luck[n]) for n in visited],
+        }
+    )
+    config, reasons = infer_config(table, ["click"], rows=10_000)
+    kinds = {feature.name: feature for feature in config.features}
+    assert kinds["preis"].unit == "€" and kinds["preis"].decimal == ","
+    assert kinds["tags"].format == "json"
+    split = config.data.split
+    assert (split.by, split.column, split.format) == ("time", "time", "%d/%m/%Y")
+    assert kinds["besucht"].format == "%d/%m/%Y" and kinds["besucht"].parts == ["weekday"]
+    text = commented_yaml(config, reasons)
+    for form in ("%d/%m/%Y", "%m/%d/%Y"):
+        line = "  #   - {kind: datetime, name: geboren, parts: [weekday, month], format: '"
+        assert f"{line}{form}'}}" in text
+    assert "# sizes for about 10000 rows" in text
+
+
+def test_what_is_said_of_a_column_counts():
+    table = pa.table(
+        {
+            "price": [f"${v:,.2f}" for v in PRICES],
+            "code": some(COUNTS % 90, "?"),
+            "term": [f"{12 * (1 + v % 4)} months" for v in COUNTS],
+            "since": [time.strftime("%b %d, %Y") for time in TIMES],
+            "click": RNG.integers(0, 2, ROWS),
+        }
+    )
+    told = Told(categorical=["price"], numeric=["code"])
+    config, reasons = infer_config(table, ["click"], told=told)
+    kinds = {feature.name: feature for feature in config.features}
+    assert kinds["price"].kind == "categorical"
+    assert kinds["code"].kind == "numeric" and kinds["code"].missing_values == ["?"]
+    assert kinds["term"].kind == "numeric" and kinds["term"].unit == "months"  # no id
+    [since] = reasons.offered["since"]
+    assert since.format == "%b %d, %Y" and since.parts == ["weekday", "month"]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [["20", "\u202f", "7", " "], ["1e400", "$5"], ["\tinf", "2"], ["121e400", "\u00a0-999"], ["$"]],
+)
+def test_what_is_found_is_read(values):
+    """Blanks are an empty cell, and numbers beyond float64 are none."""
+    profile = read(values * 5)
+    if profile.nature in ("integer", "real"):
+        feature = NumericFeature(name="x", **profile.keys)
+        numbers_N = feature_numbers(pa.table({"x": values * 5}), feature, "log")
+        np.testing.assert_array_equal(numbers_N, profile.numbers_N)
+        assert np.isnan(numbers_N).sum() == profile.missing
+    else:
+        assert not profile.keys
