@@ -99,9 +99,9 @@ class FitsCounted:
     count, fit = 0, StreamSplits.fit
 
     def __enter__(self):
-        def fit(splits, advance=None):
+        def fit(splits, *options):
             self.count += 1
-            return FitsCounted.fit(splits, advance)
+            return FitsCounted.fit(splits, *options)
 
         StreamSplits.fit = fit
         return self
