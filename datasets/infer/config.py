@@ -4,18 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 
 from mmoe.config import (
     DataConfig,
-    ExpertConfig,
     FeatureConfig,
-    ModelConfig,
     RunConfig,
-    TaskConfig,
-    TowerConfig,
-    TrainingConfig,
 )
 from mmoe.datasets.infer.choose_split import choose_split
 from mmoe.datasets.infer.guess_features import group_column
@@ -25,11 +19,11 @@ from mmoe.datasets.infer.measured.coded import draw
 from mmoe.datasets.infer.measured.drift import flattered
 from mmoe.datasets.infer.moments import offered
 from mmoe.datasets.infer.reading import read_column
+from mmoe.datasets.infer.sizes import model_for, training_for
 from mmoe.datasets.infer.told import Told
 from mmoe.datasets.infer.unique_names import Names
 from mmoe.datasets.rows.locations import distinct_names, visible_columns
 from mmoe.datasets.values.columns import to_times
-from mmoe.metrics.task_kinds import first_of
 
 
 @dataclass(kw_only=True)
@@ -136,8 +130,8 @@ def infer_config(
         ),
         features=inputs.features,
         tasks=[task.task for task in tasks],
-        model=_model(rows),
-        training=_training(rows, [task.task for task in tasks]),
+        model=model_for(rows),
+        training=training_for(rows, [task.task for task in tasks]),
     )
     flattery = ""
     if chosen.config.by == "time" and chosen.time_column:
@@ -156,33 +150,3 @@ def infer_config(
         unsure=inputs.unsure,
     )
     return config, reasons
-
-
-def _model(rows: int) -> ModelConfig:
-    """Fewer and narrower layers where there are few rows to learn them from."""
-    if rows >= 100_000:
-        return ModelConfig()
-    if rows >= 5_000:
-        return ModelConfig(
-            embedding_dim=8,
-            num_experts=4,
-            expert=ExpertConfig(hidden=[128, 64]),
-            tower=TowerConfig(hidden=[32]),
-        )
-    return ModelConfig(
-        embedding_dim=4,
-        num_experts=4,
-        expert=ExpertConfig(hidden=[32]),
-        tower=TowerConfig(hidden=[16]),
-    )
-
-
-def _training(rows: int, tasks: list[TaskConfig]) -> TrainingConfig:
-    """Batches of about a hundredth of the rows, a power of two from 16 to 4096."""
-    batch_size = int(2 ** np.clip(np.round(np.log2(max(rows, 1) / 100)), 4, 12))
-    return TrainingConfig(
-        epochs=10 if rows >= 10_000 else 20,
-        batch_size=batch_size,
-        eval_batch_size=max(256, batch_size),
-        monitor=f"mean.{first_of(task.kind for task in tasks).headline}",
-    )

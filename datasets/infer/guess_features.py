@@ -11,6 +11,7 @@ from mmoe.datasets.infer.guess_vectors import guess_vector
 from mmoe.datasets.infer.measured.decide import SURE, Verdict
 from mmoe.datasets.infer.measured.evidence import BUCKETS, Evidence
 from mmoe.datasets.infer.profile import ColumnProfile
+from mmoe.datasets.infer.sizes import buckets_for
 
 _FEW = 20  # numbers of so few values need no logarithm
 _MANY = 1_000_000  # more ids than this are hashed, so that the table does not grow with the data
@@ -166,7 +167,7 @@ def _wants_log(profile: ColumnProfile, evidence: Evidence | None) -> bool:
 
 
 def _fewest_buckets(profile: ColumnProfile) -> int:
-    fewest = 20 if profile.rows >= 1000 else 5
+    fewest = buckets_for(profile.rows)
     return fewest if profile.distinct > 2 else 0
 
 

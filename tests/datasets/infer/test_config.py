@@ -59,7 +59,7 @@ def test_an_ordinary_log():
         "shop": "categorical",
     }
     assert feature(config, "price").log is True
-    assert feature(config, "price").buckets == 20
+    assert feature(config, "price").buckets == 5
     assert [task.label for task in config.tasks] == ["click", "buy"]
     assert config.data.split.by == "random"
     assert config.data.group_column == "user_id"
@@ -192,7 +192,7 @@ def test_labels(values, expression, kind):
     column = pa.array((values * ROWS)[:ROWS])
     config, _, _ = infer(log(y=column), "y")
     assert (config.tasks[0].label, config.tasks[0].kind) == (expression, kind)
-    assert config.training.monitor == ("mean.rmse" if kind == "regression" else "mean.auc")
+    assert config.training.monitor == ("mean.rmse" if kind == "regression" else "mean.logloss")
 
 
 def test_an_expression_as_a_label():
@@ -455,3 +455,14 @@ def test_what_is_deeper_than_a_list_is_left_out_and_moments_have_a_hint():
     assert [feature.name for feature in config.features] == ["user"]
     assert left_out["deep"] == "neither numbers, text, dates nor lists of them"
     assert "kind: datetime takes its hour" in " ".join(left_out.values())
+
+
+@pytest.mark.parametrize("rows", [900, 14_000, 20_000])
+def test_few_rows_get_few_buckets_and_more_regularisation(rows):
+    rng = np.random.default_rng(3)
+    table = pa.table({"x": rng.normal(size=rows), "y": rng.integers(0, 2, rows)})
+    config, _ = infer_config(table, ["y"])
+    few = rows < 15_000
+    assert feature(config, "x").buckets == (5 if few else 20)
+    assert config.training.monitor == ("mean.logloss" if few else "mean.auc")
+    assert config.training.optimizer.weight_decay == (0.5 if few else 0)
