@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from mmoe.alarms import TrainingColumns
 from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.config import DeviceKind, RunConfig
 from mmoe.config.used_modules import with_used_modules
@@ -196,8 +195,7 @@ def _train(
         )
     same_data_on_all_ranks(prepared)
     _say_sizes(prepared, place, reporter)
-    if prepared.streamed:
-        _say_lanes(config, reporter)
+    _say_lanes(config, prepared, reporter)
     check_schedule(config.training.optimizer, steps_of(config, len(prepared.train)))
     if is_tuned():
         keep_freed_memory()  # of steps, not what reading took
@@ -213,7 +211,8 @@ def _train(
         if note is not None:
             reporter.say(note)
         resumed.take_in(state.position)
-    columns = learn_columns(run, config, prepared.encoder, prepared.sample)
+    if prepared.streamed:  # a run that is resumed does not read for its encoder again
+        learn_columns(run, config, prepared.encoder, prepared.sample)
     say_plan(state.ranker, run, reporter)
     trainer = Trainer(
         config,
@@ -230,7 +229,7 @@ def _train(
         from_first(lambda: refuse_change(config, prepared.data, listed=True))
     state.restore_best(trainer.checkpoints.folder)
     claim.check()
-    return FinishedRun(run, _evaluate(config, state, prepared, run, reporter, on_test, columns))
+    return FinishedRun(run, _evaluate(config, state, prepared, run, reporter, on_test))
 
 
 def _transfer(
@@ -309,9 +308,9 @@ def _say_continued(
         reporter.say(line)
 
 
-def _say_lanes(config: RunConfig, reporter: Reporter) -> None:
+def _say_lanes(config: RunConfig, prepared: PreparedData, reporter: Reporter) -> None:
     text = describe_lanes(config.data.streaming.lanes, world_size())
-    if text is not None:
+    if prepared.streamed and text is not None:
         reporter.say(text)
 
 
@@ -322,11 +321,11 @@ def _evaluate(
     run: RunDirectory,
     reporter: Reporter,
     on_test: TestCallback | None,
-    columns: TrainingColumns | None,
 ) -> dict[str, Any]:
     """Writes curves.json and, last, metrics.json; every rank scores, the first one measures."""
     predictor = Predictor(state.ranker, config)  # nothing is trained after it
     validation, _ = split_metrics(config, predictor, prepared.validation)
+    columns = learn_columns(run, config, prepared.encoder, prepared.sample)
     watch = Watch(config, prepared.encoder)
     predictions_NT, labels = predict_rows(predictor, prepared.test, watch=watch)
 

@@ -1,6 +1,6 @@
 """What a run hands to `mmoe.alarms`, and what it does with what comes back.
 
-`learn_columns` looks at the training rows before training, `Watch` at the rows that are evaluated,
+`learn_columns` looks at the training rows, `Watch` at the rows that are evaluated,
 as they pass.
 """
 

@@ -1,4 +1,4 @@
-"""columns.json: what the training rows were like, learnt before training and kept with the run."""
+"""columns.json: what the training rows were like, learnt once and kept with the run."""
 
 from collections.abc import Mapping
 
