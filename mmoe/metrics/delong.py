@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mmoe.metrics.auc import class_weights, run_starts
+from mmoe.metrics.row_terms import auc_terms
 
 
 class AucInterval(NamedTuple):
@@ -59,23 +59,8 @@ def auc_interval(
     positives = int((labels > 0.5).sum())
     if min(positives, len(labels) - positives) < 2:
         return None
-    order = np.argsort(scores, kind="stable")
-    ties = run_starts(scores[order])
-    of_class = class_weights(labels[order], weights_N, order)
-    positive_K, negative_K = (np.add.reduceat(w, ties) for w in of_class)
-    beaten_K = np.cumsum(negative_K) - negative_K / 2
-    beating_K = positive_K.sum() - (np.cumsum(positive_K) - positive_K / 2)
-    wins_K = beaten_K / negative_K.sum()
-    value = float((positive_K * wins_K).sum() / positive_K.sum())
-    variance = 0.0
-    for w, shares_K, rows in (
-        (of_class[0], wins_K, positives),
-        (of_class[1], beating_K / positive_K.sum(), len(labels) - positives),
-    ):
-        squares_K = np.add.reduceat(w**2, ties)
-        spread = (squares_K * (shares_K - value) ** 2).sum() / w.sum() ** 2
-        variance += spread * rows / (rows - 1)
-    error = float(np.sqrt(variance))
+    value, terms = auc_terms(labels, scores, weights_N)
+    error = float(np.sqrt((terms**2).sum()))
     low, high = _around(value, error, NormalDist().inv_cdf(0.5 + confidence / 2))
     return AucInterval(value, low, high, error)
 
@@ -112,7 +97,7 @@ def auc_difference_interval(
 
     `Var(AUC_a − AUC_b) = Var_p(V_a − V_b) / P + Var_n(V_a − V_b) / N`, where V of a positive is
     the share of the negatives it beats and V of a negative the share of the positives that beat it.
-    Both come from mid-ranks, so it takes O(n log n).
+    Both come from counts by score, so it takes O(n log n).
 
     Args:
         labels: [n] 0 or 1, at least two of each.
@@ -135,15 +120,10 @@ def auc_difference_interval(
     labels = np.asarray(labels)
     columns = [np.asarray(scores, dtype=np.float64) for scores in (scores_a, scores_b)]
     _check(labels, columns, confidence)
-    positive = labels > 0.5
-    (of_positives_a, of_negatives_a), (of_positives_b, of_negatives_b) = (
-        _placements(positive, scores) for scores in columns
-    )
-    auc_a, auc_b = float(of_positives_a.mean()), float(of_positives_b.mean())
+    ones = np.ones(len(labels))
+    (auc_a, terms_a), (auc_b, terms_b) = (auc_terms(labels, scores, ones) for scores in columns)
     # Of paired differences: both models judge the same rows, so most of the noise is shared
-    variance = np.var(of_positives_a - of_positives_b, ddof=1) / len(of_positives_a)
-    variance += np.var(of_negatives_a - of_negatives_b, ddof=1) / len(of_negatives_a)
-    error, difference = float(np.sqrt(variance)), auc_a - auc_b
+    error, difference = float(np.sqrt(((terms_a - terms_b) ** 2).sum())), auc_a - auc_b
     reach = NormalDist().inv_cdf(0.5 + confidence / 2) * error
     if error > 0:
         p_value = 2 * NormalDist().cdf(-abs(difference) / error)
@@ -152,29 +132,6 @@ def auc_difference_interval(
     return AucDifference(
         auc_a, auc_b, difference, difference - reach, difference + reach, error, p_value
     )
-
-
-def _placements(positive: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Share of negatives below each positive, of positives above each negative (ties half)."""
-    of_positives, of_negatives = scores[positive], scores[~positive]
-    everywhere = _midranks(scores)
-    # A row's rank among all, minus its rank in its own class, counts the other class below it.
-    below_positives = everywhere[positive] - _midranks(of_positives)
-    below_negatives = everywhere[~positive] - _midranks(of_negatives)
-    return (
-        below_positives / len(of_negatives),
-        1.0 - below_negatives / len(of_positives),
-    )
-
-
-def _midranks(values: np.ndarray) -> np.ndarray:
-    """Ranks from 1; equal values share the middle of their ranks (as `scipy.stats.rankdata`'s do).
-
-    That takes twice the time, and most of a second to import.
-    """
-    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    return (last - (counts - 1) / 2.0)[inverse]
 
 
 def _check(labels: np.ndarray, columns: list[np.ndarray], confidence: float) -> None:

@@ -1,6 +1,5 @@
 """How well rows are ranked within groups: NDCG@k and recall@k, exact with ties."""
 
-from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -44,7 +43,7 @@ def grouped_ndcg(
     """
     ranked = _Ranked.of(labels, scores, groups)
     if ranked is None:
-        return GroupedRanking(None, 0, _num_groups(groups))
+        return GroupedRanking(None, 0, 0)
     gains = _discounts(ranked.places_N, k)
     best = np.concatenate([[0.0], np.cumsum(_discounts(np.arange(1, k + 1), k))])
     return ranked.mean(gains, best[np.minimum(ranked.positives_G, k)])
@@ -71,7 +70,7 @@ def grouped_recall(
     """
     ranked = _Ranked.of(labels, scores, groups)
     if ranked is None:
-        return GroupedRanking(None, 0, _num_groups(groups))
+        return GroupedRanking(None, 0, 0)
     return ranked.mean((ranked.places_N <= k).astype(np.float64), ranked.positives_G)
 
 
@@ -96,7 +95,9 @@ class _Ranked:
     @classmethod
     def of(cls, labels: np.ndarray, scores: np.ndarray, groups: np.ndarray) -> "_Ranked | None":
         """None: no row is in a group."""
-        codes_N = _codes(groups)
+        import pandas as pd  # late: who reads a config need not wait for it
+
+        codes_N = pd.factorize(np.asarray(groups))[0]  # −1 where a key is missing
         order = np.lexsort((-np.asarray(scores, np.float64), codes_N))
         order = order[codes_N[order] >= 0]
         if not len(order):
@@ -126,20 +127,14 @@ def _discounts(places: np.ndarray, k: int) -> np.ndarray:
     return np.where(places <= k, 1 / np.log2(1.0 + places), 0.0)
 
 
-def _codes(groups: np.ndarray) -> np.ndarray:
-    """Whole numbers instead of keys; −1 where a key is missing."""
-    import pandas as pd  # late: who reads a config need not wait for it
-
-    return pd.factorize(np.asarray(groups))[0]
-
-
-def _num_groups(groups: np.ndarray) -> int:
-    return int(_codes(groups).max(initial=-1)) + 1
-
-
 class _AtK(NamedMetric):
-    """Named metric of the k best scored rows of each group."""
+    """Named metric of the k best scored rows of each group.
 
+    Attributes:
+        of_groups: Computes it of labels, scores, groups and k.
+    """
+
+    of_groups: ClassVar["staticmethod[[np.ndarray, np.ndarray, np.ndarray, int], GroupedRanking]"]
     higher_is_better = True
     of_events = True
     needs_groups = True
@@ -153,7 +148,9 @@ class _AtK(NamedMetric):
         if rows.groups is None:
             return None, f"{self.column.key} not computed: there is no data.group_column"
         counts = slice(None) if rows.weights is None else rows.weights > 0
-        found = self.of_groups(rows.labels[counts], rows.predictions[counts], rows.groups[counts])
+        found = self.of_groups(
+            rows.labels[counts], rows.predictions[counts], rows.groups[counts], self.config.k
+        )
         name = f"{self.column.key}@{self.config.k}"
         if found.value is None:
             return None, f"{name} not computed: none of {found.all_groups:,} groups has a positive"
@@ -161,12 +158,6 @@ class _AtK(NamedMetric):
         return found.value, (
             f"{name} rests on {found.groups:,} of {found.all_groups:,} groups{left_out}"
         )
-
-    @abstractmethod
-    def of_groups(
-        self, labels: np.ndarray, scores: np.ndarray, groups: np.ndarray
-    ) -> GroupedRanking:
-        """Computes it."""
 
 
 class Ndcg(_AtK):
@@ -179,12 +170,7 @@ class Ndcg(_AtK):
         "mean over the groups with a positive row",
         title="NDCG",
     )
-
-    def of_groups(
-        self, labels: np.ndarray, scores: np.ndarray, groups: np.ndarray
-    ) -> GroupedRanking:
-        """Computes it."""
-        return grouped_ndcg(labels, scores, groups, self.config.k)
+    of_groups = staticmethod(grouped_ndcg)
 
 
 class Recall(_AtK):
@@ -197,9 +183,4 @@ class Recall(_AtK):
         "groups (users) with a positive row",
         title="recall",
     )
-
-    def of_groups(
-        self, labels: np.ndarray, scores: np.ndarray, groups: np.ndarray
-    ) -> GroupedRanking:
-        """Computes it."""
-        return grouped_recall(labels, scores, groups, self.config.k)
+    of_groups = staticmethod(grouped_recall)

@@ -62,20 +62,36 @@ def r_squared(rows: ObservedRows) -> float | None:
     return 1 - error / variance if variance > 0 else None
 
 
-def _auc_terms(labels: np.ndarray, scores: np.ndarray, weights: np.ndarray) -> np.ndarray | None:
-    """(V − AUC) / √(P (P − 1)) of a positive, and likewise of a negative; V as in `delong`."""
+def auc_terms(
+    labels: np.ndarray, scores: np.ndarray, weights: np.ndarray
+) -> tuple[float, np.ndarray]:
+    """Computes the AUC, and DeLong's term of each row.
+
+    (V − AUC) / √(P (P − 1)) of a positive, and likewise of a negative; V as in `delong`.
+
+    Args:
+        labels: [n] 0 or 1.
+        scores: [n] any numbers but NaN; only their order matters.
+        weights: [n] non-negative; at least two rows of each class have some.
+    """
     positive = labels > 0.5
     classes = (positive & (weights > 0), ~positive & (weights > 0))
-    if min(int(mine.sum()) for mine in classes) < 2:
-        return None
     _, place = np.unique(scores, return_inverse=True)
-    terms = np.zeros(len(labels))
+    terms, below_N = np.zeros(len(labels)), np.zeros(len(labels))
     for mine, other, side in ((classes[0], classes[1], 1.0), (classes[1], classes[0], -1.0)):
         per_score = np.bincount(place, weights=np.where(other, weights, 0.0))
-        below = (np.cumsum(per_score) - per_score / 2)[place] / per_score.sum()
+        below_N[mine] = (np.cumsum(per_score) - per_score / 2)[place[mine]] / per_score.sum()
         # Of a negative V is the share of positives above it: one less those below
-        terms[mine] = side * _centred(below[mine], weights[mine])
-    return terms
+        terms[mine] = side * _centred(below_N[mine], weights[mine])
+    value = float(np.average(below_N[classes[0]], weights=weights[classes[0]]))
+    return value, terms
+
+
+def _auc_terms(labels: np.ndarray, scores: np.ndarray, weights: np.ndarray) -> np.ndarray | None:
+    positives = int((labels[weights > 0] > 0.5).sum())
+    if min(positives, int((weights > 0).sum()) - positives) < 2:
+        return None
+    return auc_terms(labels, scores, weights)[1]
 
 
 def _centred(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
