@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from mmoe.config.tables import VocabularyEncoding
 from mmoe.datasets.features.codec import Codec
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.features.id_map import UNSEEN
@@ -42,6 +43,7 @@ class UnseenIds:
         self.rows = 0
         self.by_feature: Counter[str] = Counter()
         self._columns, self._lists = _places(encoder)
+        self._leaves_out_rare = any(map(_leaves_out_rare, encoder.codecs))
         self.by_feature.update(dict.fromkeys([*self._columns, *self._lists], 0))
 
     def add(self, features: EncodedFeatures) -> None:
@@ -77,7 +79,8 @@ class UnseenIds:
             for name, count in self.by_feature.items()
             if count
         ]
-        return f"unseen ids: {', '.join(found) or 'none'}"
+        rare = ", or rarer than min_count in training" if self._leaves_out_rare else ""
+        return f"unseen ids{rare}: {', '.join(found) or 'none'}"
 
 
 def _places(encoder: FeatureEncoder) -> tuple[dict[str, int], dict[str, int]]:
@@ -95,6 +98,11 @@ def _places(encoder: FeatureEncoder) -> tuple[dict[str, int], dict[str, int]]:
 
 def _knows_its_ids(codec: Codec[Any]) -> bool:
     return isinstance(codec, IdCodec) and codec.counted
+
+
+def _leaves_out_rare(codec: Codec[Any]) -> bool:
+    encoding = codec.encoding if isinstance(codec, IdCodec) else None
+    return isinstance(encoding, VocabularyEncoding) and encoding.min_count > 1
 
 
 def _percent(share: float) -> str:
