@@ -76,6 +76,7 @@ class IdCodec(Codec[IdFeatureT]):
                 dim=self.dim,
                 managed=self.encoding.managed,
                 learning_rate=self.settings.learning_rate,
+                ids=True,
             )
         ]
 

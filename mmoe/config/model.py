@@ -52,6 +52,11 @@ class ModelConfig(HasKinds):
     input_dropout: float = Field(
         default=0.0, ge=0, lt=1, description="of the input: dense features and embeddings"
     )
+    interaction: Literal["none", "fm"] = Field(
+        default="none",
+        description="fm: a factorization machine of the features of ids (of width embedding_dim) "
+        "adds products of their embeddings to every task's logit",
+    )
     num_experts: int = Field(default=8, ge=1, description="mmoe, omoe, esmm: experts in the pool")
     shared_experts: int = Field(
         default=4, ge=1, description="cgc, ple: experts that every task sees"

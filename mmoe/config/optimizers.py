@@ -69,19 +69,33 @@ OPTIMIZERS.add("adam", AdamConfig, "torch.optim:Adam")
 OPTIMIZERS.add("adamw", AdamWConfig, "torch.optim:AdamW")
 
 
+_OF_ALL = ("kind", "learning_rate", "weight_decay")
+
+
 class EmbeddingOptimizerConfig(HasKinds):
     """Optimizer of the tables. Each step moves the rows that its batch looked up, and no others."""
 
     kind: Any = Field(description="how rows are moved")
     learning_rate: float = Field(default=0.05, gt=0, description="of tables that set none")
+    weight_decay: float = Field(
+        default=0.0,
+        ge=0,
+        description="an L2 penalty of each step on rows of ids (not on buckets of numbers); a row "
+        "makes up for it when it is next looked up. So rare ids stay near zero",
+    )
 
     if TYPE_CHECKING:
 
         def __init__(self, **keys: Any) -> None: ...
 
+    @property
+    def needs_copies(self) -> bool:
+        """Whether several ranks train copies of a table of ids: fused kernels have no decay."""
+        return self.weight_decay > 0
+
     def keywords(self) -> dict[str, Any]:
-        """Returns what the rule of its steps is built with; not the rate."""
-        return {key: value for key, value in self if key not in ("kind", "learning_rate")}
+        """Returns what the rule of its steps is built with; not rate and decay."""
+        return {key: value for key, value in self if key not in _OF_ALL}
 
     def refuse(self, key: str, value: Any, kinds: list[str]) -> None:
         """Refuses a key that such an optimizer has not."""

@@ -35,7 +35,8 @@ class TableSpec:
     """An embedding table, after fitting: `num_rows` rows of width `dim`.
 
     With `managed`, batches carry raw ids, and the embeddings turn them into rows.
-    `learning_rate` is None where the table is trained at the rate of all tables.
+    `learning_rate` is None where the table is trained at the rate of all tables. `ids`: its rows
+    stand for ids, not for buckets of numbers or parts of datetimes.
     """
 
     name: str
@@ -43,6 +44,12 @@ class TableSpec:
     dim: int
     managed: ManagedIds | None = None
     learning_rate: float | None = None
+    ids: bool = False
+
+    @property
+    def decays(self) -> bool:
+        """Whether a decay of rows is meant for it: not where rows change hands."""
+        return self.ids and self.managed is None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

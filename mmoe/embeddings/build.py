@@ -56,7 +56,8 @@ class EmbeddingBackend(Protocol):
         """Returns what a resumed run needs (not copies): `TABLE/NAME`, a row for each row.
 
         Row-wise Adagrad: `sum` [rows]; Adagrad: `sum` [rows, dim]; Adam: `exp_avg`, `exp_avg_sq`
-        [rows, dim], and `steps`, int64 [1], of all tables together; SGD: nothing.
+        [rows, dim], and `steps`, int64 [1], of all tables together; SGD: nothing. Tables that decay
+        also have `last_step`, int32 [rows], and then there are `steps`.
         """
         ...
 
@@ -108,10 +109,11 @@ def build_embeddings(
     `torchrec` runs on TorchRec's `DistributedModelParallel` and FBGEMM's fused kernels and needs an
     initialised process group (`mmoe.parallel.ensure_process_group`); `plain` is `nn.EmbeddingBag`;
     `auto` takes torchrec where it is installed, has kernels for the device, and has the optimizer:
-    FBGEMM has no Adam for the CPU, so Adam runs on `plain`. Tables have the same names and, for one
-    `seed`, the same initial values either way: uniform in ±1/√rows (Naumov et al. 2019, DLRM), and
-    zeros for rows 0 and 1, which stand for missing and unseen ids. Tables with managed ids are
-    looked up by raw ids, and need TorchRec whatever the backend.
+    FBGEMM has no Adam for the CPU, so Adam runs on `plain`, and its fused kernels have no decay of
+    rows, so with `weight_decay` one process takes `plain`, and several keep copies. Tables have the
+    same names and, for one `seed`, the same initial values either way: uniform in ±1/√rows (Naumov
+    et al. 2019, DLRM), and zeros for rows 0 and 1, which stand for missing and unseen ids. Tables
+    with managed ids are looked up by raw ids, and need TorchRec whatever the backend.
 
     Args:
         tables: Names, rows and widths; every feature's table must be among them.
@@ -131,7 +133,7 @@ def build_embeddings(
     """
     _check_tables(tables, features)
     if backend == "auto":
-        unusable = optimizer.kind == "adam" or torchrec_problem(device)
+        unusable = _plain_alone(optimizer) or torchrec_problem(device)
         backend = "plain" if unusable else "torchrec"
     if not features:
         backend = "plain"  # TorchRec refuses a collection without tables
@@ -146,6 +148,12 @@ def build_embeddings(
             from mmoe.embeddings.sharded.backend import ShardedEmbeddings
 
         quiet_tracing()
+        if _plain_alone(optimizer):
+            raise ValueError(
+                "training.embedding_backend is torchrec, whose fused kernels have no "
+                "embedding_optimizer.weight_decay on one process; set embedding_backend: auto, or "
+                "weight_decay: 0"
+            )
         module: nn.Module = ShardedEmbeddings(tables, features, optimizer, parallel, device)
     else:
         _check_plain(optimizer, features)
@@ -189,6 +197,12 @@ def _check_tables(tables: Sequence[TableSpec], features: Sequence[FeatureSpec]) 
                 f"feature {feature.name!r} looks up table {feature.table!r}; "
                 f"tables: {sorted(known)}"
             )
+
+
+def _plain_alone(optimizer: EmbeddingOptimizerConfig) -> bool:
+    """Whether nothing but the plain backend has such an optimizer here."""
+    ranks = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+    return optimizer.kind == "adam" or (optimizer.needs_copies and ranks == 1)
 
 
 def _check_plain(optimizer: EmbeddingOptimizerConfig, features: Sequence[FeatureSpec]) -> None:

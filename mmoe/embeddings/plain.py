@@ -11,7 +11,7 @@ from mmoe.config import EmbeddingOptimizerConfig, FeatureSpec, TableSpec
 from mmoe.embeddings.bags import split_bags
 from mmoe.embeddings.names import module_name
 from mmoe.embeddings.pooling import divide_by_length
-from mmoe.embeddings.row_updates import TableOptimizer, row_update
+from mmoe.embeddings.row_updates import TableOptimizer, decays_of, row_update
 from mmoe.parallel.sharded_tensors import Sharded
 
 
@@ -43,7 +43,9 @@ class PlainEmbeddings(nn.Module):
         dims = {table.name: table.dim for table in tables}
         self.output_dim = sum(dims[feature.table] for feature in features)
         rates = {table.name: table.learning_rate or optimizer.learning_rate for table in tables}
-        self.optimizer = TableOptimizer(weights, rates, row_update(optimizer))
+        self.optimizer = TableOptimizer(
+            weights, rates, row_update(optimizer), decays_of(tables, optimizer)
+        )
 
     def forward(
         self, values: Tensor, lengths_CB: Tensor, id_weights: Tensor | None = None

@@ -1,14 +1,16 @@
 """Optimizers of tables whose gradients are sparse: only rows that were looked up move."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from mmoe.config import EmbeddingOptimizerConfig
+from mmoe.config import EmbeddingOptimizerConfig, TableSpec
 from mmoe.config.optimizers import EMBEDDING_OPTIMIZERS
+
+_LAST = "last_step"  # in which a row was moved
 
 
 class RowGradients(NamedTuple):
@@ -28,6 +30,10 @@ class RowGradients(NamedTuple):
         """Moves the rows by `rate` of a step, in place."""
         self.weight.index_add_(0, self.rows_R, steps_RD, alpha=-rate)
 
+    def shrink(self, by_RD: Tensor) -> None:
+        """Divides the rows by `1 + by`, in place."""
+        self.weight[self.rows_R] = self.weight[self.rows_R] / (1 + by_RD)
+
 
 class RowUpdate(Protocol):
     """Interface of an update rule for the rows that a batch looked up."""
@@ -38,8 +44,12 @@ class RowUpdate(Protocol):
 
     def __call__(
         self, found: RowGradients, state: Mapping[str, Tensor], *, rate: float, step: int
-    ) -> None:
-        """Moves the rows, in place; `step` counts from 1."""
+    ) -> Tensor | float:
+        """Moves the rows, in place; `step` counts from 1.
+
+        Returns:
+            What gradients were multiplied with: one number, or [R, 1] or [R, D].
+        """
         ...
 
 
@@ -60,14 +70,16 @@ class Adagrad:
 
     def __call__(
         self, found: RowGradients, state: Mapping[str, Tensor], *, rate: float, step: int
-    ) -> None:
+    ) -> Tensor | float:
         """See `RowUpdate`."""
         _, rows_R, g_RD = found
         squares = g_RD.square().mean(dim=1) if self.rowwise else g_RD.square()
         total = state["sum"][rows_R] + squares
         state["sum"][rows_R] = total
         root = total.sqrt() + self.eps
-        found.move(g_RD / (root[:, None] if self.rowwise else root), rate)
+        root = root[:, None] if self.rowwise else root
+        found.move(g_RD / root, rate)
+        return rate / root
 
 
 @dataclass(frozen=True)
@@ -90,7 +102,7 @@ class Adam:
 
     def __call__(
         self, found: RowGradients, state: Mapping[str, Tensor], *, rate: float, step: int
-    ) -> None:
+    ) -> Tensor | float:
         """See `RowUpdate`."""
         _, rows_R, g_RD = found
         moments = []
@@ -99,7 +111,9 @@ class Adam:
             state[name][rows_R] = average
             moments.append(average / (1 - beta**step))
         mean, square = moments
-        found.move(mean / (square.sqrt_() + self.eps), rate)
+        root = square.sqrt_() + self.eps
+        found.move(mean / root, rate)
+        return rate / root
 
 
 @dataclass(frozen=True)
@@ -112,9 +126,10 @@ class Sgd:
 
     def __call__(
         self, found: RowGradients, state: Mapping[str, Tensor], *, rate: float, step: int
-    ) -> None:
+    ) -> Tensor | float:
         """See `RowUpdate`."""
         found.move(found.g_RD, rate)
+        return rate
 
 
 def full_adagrad(eps: float) -> Adagrad:
@@ -127,22 +142,50 @@ def row_update(config: EmbeddingOptimizerConfig) -> RowUpdate:
     return EMBEDDING_OPTIMIZERS.implementation(config)(**config.keywords())
 
 
+def decays_of(tables: Iterable[TableSpec], config: EmbeddingOptimizerConfig) -> dict[str, float]:
+    """Returns the decay of each table that has one; of managed ids the rows change hands."""
+    if not config.weight_decay:
+        return {}
+    return {table.name: config.weight_decay for table in tables if table.decays}
+
+
 class TableOptimizer:
-    """Applies one rule to every table, each at its own rate.
+    r"""Applies one rule to every table, each at its own rate, and shrinks rows of ids.
+
+    With a decay λ each step adds `½ λ |w|²` of every row to the loss. A row is moved only when it
+    is looked up, and then makes up for the n steps since it was: `w /= 1 + n λ rate`, with what the
+    rule multiplied the gradient with as rate. So a frequent id hardly feels it, and a rare one has
+    to have shown much to be far from zero.
 
     Args:
         tables: Parameters [rows, dim] with sparse gradients, by name.
         rates: Of each table.
         update: The rule.
+        decays: λ of the tables that have one.
+
+    Source: the proximal step of Duchi & Singer, "Efficient online and batch learning using forward
+        backward splitting" (JMLR 2009), section 5.2: late, of all steps at once.
     """
 
     def __init__(
-        self, tables: Mapping[str, nn.Parameter], rates: Mapping[str, float], update: RowUpdate
+        self,
+        tables: Mapping[str, nn.Parameter],
+        rates: Mapping[str, float],
+        update: RowUpdate,
+        decays: Mapping[str, float] | None = None,
     ) -> None:
         self.tables, self.rates, self.update = tables, rates, update
+        self.decays = {name: decay for name, decay in (decays or {}).items() if name in tables}
         self.factor = 1.0
-        self.states = {name: update.new_state(weight) for name, weight in tables.items()}
+        self.states = {name: self._new_state(name) for name in tables}
         self.steps = torch.zeros(1, dtype=torch.int64)  # on the CPU, where it is read
+
+    def _new_state(self, name: str) -> dict[str, Tensor]:
+        weight = self.tables[name]
+        state = self.update.new_state(weight)
+        if name in self.decays:
+            state[_LAST] = torch.zeros(len(weight), dtype=torch.int32, device=weight.device)
+        return state
 
     def state(self) -> dict[str, Tensor]:
         """Returns its state by name, a row for each row; see `EmbeddingBackend.optimizer_state`."""
@@ -151,7 +194,8 @@ class TableOptimizer:
             for table, state in self.states.items()
             for name, tensor in state.items()
         }
-        return {**tensors, "steps": self.steps} if isinstance(self.update, Adam) else tensors
+        counts = self.decays or isinstance(self.update, Adam)
+        return {**tensors, "steps": self.steps} if counts else tensors
 
     @torch.no_grad()
     def step(self) -> None:
@@ -167,7 +211,15 @@ class TableOptimizer:
                 continue
             found = RowGradients(weight.data, *_moved_rows(gradient))
             rate = self.rates[name] * self.factor
-            self.update(found, self.states[name], rate=rate, step=step)
+            moved = self.update(found, self.states[name], rate=rate, step=step)
+            if name in self.decays:
+                self._shrink(name, found, moved, step)
+
+    def _shrink(self, name: str, found: RowGradients, rate: Tensor | float, step: int) -> None:
+        last = self.states[name][_LAST]
+        steps_R1 = (step - last[found.rows_R])[:, None]
+        last[found.rows_R] = step
+        found.shrink(self.decays[name] * steps_R1 * rate)
 
 
 def _moved_rows(gradient: Tensor) -> tuple[Tensor, Tensor]:

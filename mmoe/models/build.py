@@ -14,6 +14,7 @@ from mmoe.embeddings import (
     build_embeddings,
     build_scoring_embeddings,
 )
+from mmoe.models.interactions import FactorizationMachine
 from mmoe.models.projections import InputProjections, narrowed_by
 from mmoe.models.ranker import Ranker
 from mmoe.models.registry import build_network
@@ -54,7 +55,23 @@ def build_ranker(
     )
     if projections:
         network.inputs = InputProjections(projections)
+    if config.model.interaction == "fm":
+        network.interaction = _factorization_machine(config, encoder)
     return Ranker(embeddings, network.to(device), num_dense)
+
+
+def _factorization_machine(
+    config: RunConfig, encoder: FeatureEncoder
+) -> FactorizationMachine | None:
+    """Of the features of ids that have the common width; None where there is no pair."""
+    dim, starts, start = config.model.embedding_dim, [], 0
+    tables = {table.name: table for table in encoder.tables}
+    for feature in (*encoder.categorical, *encoder.lists):
+        table = tables[feature.table]
+        if table.ids and table.dim == dim:
+            starts.append(start)
+        start += table.dim
+    return FactorizationMachine(starts, dim, len(config.tasks)) if len(starts) > 1 else None
 
 
 def _build_tables(

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmoe.mixture import MultiGateMixture
+from mmoe.models.interactions import FactorizationMachine
 from mmoe.models.projections import InputProjections
 from mmoe.tasks import TaskTowers
 
@@ -83,9 +84,12 @@ class MixtureNetwork(nn.Module):
 
     Attributes:
         inputs: Projects columns of what `forward` gets, before all else; None: none are projected.
+        interaction: What `Ranker` adds to the logits, of embeddings as they were looked up; or
+            None.
     """
 
     inputs: InputProjections | None
+    interaction: FactorizationMachine | None
 
     def __init__(
         self,
@@ -104,6 +108,7 @@ class MixtureNetwork(nn.Module):
         self.input_dropout = input_dropout
         self.learned_gates = learned_gates
         self.inputs = None
+        self.interaction = None
 
     def forward(self, x_BD: Tensor, return_gates: bool = False) -> NetworkOutput:
         """Computes every task's logits.

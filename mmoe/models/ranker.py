@@ -96,4 +96,9 @@ class Ranker(nn.Module):
             raise ValueError(
                 f"dense_BF: expected shape [rows, {self.num_dense}], got {list(dense_BF.shape)}"
             )
-        return self.network(dense_BF if x_BD is None else join_inputs(dense_BF, x_BD), return_gates)
+        x_BX = dense_BF if x_BD is None else join_inputs(dense_BF, x_BD)
+        output: NetworkOutput = self.network(x_BX, return_gates)
+        interaction = getattr(self.network, "interaction", None)
+        if x_BD is None or interaction is None:
+            return output
+        return output._replace(logits_BT=output.logits_BT + interaction(x_BD))

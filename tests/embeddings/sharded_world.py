@@ -32,9 +32,9 @@ from tests.parallel.joining import join_world
 
 SEED = 3
 TABLES = [
-    TableSpec(name="item", num_rows=101, dim=16),
-    TableSpec(name="user", num_rows=50, dim=8, learning_rate=0.01),
-    TableSpec(name="city", num_rows=31, dim=32, learning_rate=0.3),
+    TableSpec(name="item", ids=True, num_rows=101, dim=16),
+    TableSpec(name="user", ids=True, num_rows=50, dim=8, learning_rate=0.01),
+    TableSpec(name="city", ids=True, num_rows=31, dim=32, learning_rate=0.3),
     TableSpec(name="hour", num_rows=9, dim=8, learning_rate=0.01),
 ]
 FEATURES = [  # not in the order of the tables; `item` is shared
@@ -58,6 +58,7 @@ class Case:
     optimizer: str = "rowwise_adagrad"
     weighted: bool = True
     managed: ManagedIds | None = None  # the ids of items, which then come and go
+    weight_decay: float = 0.0
 
 
 def all_tables(**keys):
@@ -90,6 +91,7 @@ CASES |= {
     "fp16": Case(all_tables(sharding="row_wise", precision="fp16")),
     "fp16, whole": Case(all_tables(sharding="table_wise", precision="fp16"), "sgd"),
 }
+CASES["rows that decay"] = Case({}, weight_decay=0.3)
 CASES |= {
     f"managed, {sharding}": Case(
         all_tables(sharding=sharding),
@@ -101,6 +103,7 @@ CASES |= {
 
 
 REFUSED = {
+    "rows that decay in pieces": Case(all_tables(sharding="table_wise"), weight_decay=0.3),
     "columns of row-wise Adagrad": Case(all_tables(sharding="grid")),
     "too few rows": Case({"per_table": {"city": {"sharding": "row_wise"}}}),
     "kernel": Case(all_tables(kernel="uvm_caching")),
@@ -206,7 +209,11 @@ def build(case, tables, features):
 
 
 def optimizer_of(case):
-    settings = {"kind": case.optimizer, "learning_rate": 0.1}
+    settings = {
+        "kind": case.optimizer,
+        "learning_rate": 0.1,
+        "weight_decay": case.weight_decay,
+    }
     return EmbeddingOptimizerConfig.model_validate(settings)
 
 

@@ -21,8 +21,10 @@ FEATURES = [
 FACTORS = (1.0, 0.3, 2.0)
 
 
-def _config(kind: str) -> EmbeddingOptimizerConfig:
-    return EmbeddingOptimizerConfig.model_validate({"kind": kind, "learning_rate": 0.1})
+def _config(kind: str, weight_decay: float = 0.0) -> EmbeddingOptimizerConfig:
+    return EmbeddingOptimizerConfig.model_validate(
+        {"kind": kind, "learning_rate": 0.1, "weight_decay": weight_decay}
+    )
 
 
 def _ids(step: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -42,10 +44,11 @@ def _train(module, factors=FACTORS, first: int = 0) -> None:
         module.step()
 
 
-def _build(kind: str, backend: str, tables=TABLES):
+def _build(kind: str, backend: str, tables=TABLES, weight_decay: float = 0.0):
     if backend == "torchrec":
         ensure_process_group()
-    return build_embeddings(tables, FEATURES, optimizer=_config(kind), backend=backend, seed=3)
+    config = _config(kind, weight_decay)
+    return build_embeddings(tables, FEATURES, optimizer=config, backend=backend, seed=3)
 
 
 @pytest.mark.torchrec
@@ -145,17 +148,66 @@ def test_row_wise_adagrad_by_hand():
     torch.testing.assert_close(weight, expected)
 
 
+OF_IDS = [replace(table, ids=table.name != "hour") for table in TABLES]
+
+
+def test_a_row_makes_up_for_the_steps_since_it_was_moved():
+    table = TableSpec(name="item", num_rows=3, dim=4, ids=True)
+    feature = FeatureSpec(name="item", table="item", pooling="sum")
+    module = build_embeddings([table], [feature], optimizer=_config("sgd", 0.5), backend="plain")
+    weight = module.table_weights()["item"].fill_(1.0)
+    expected = torch.ones(3)
+    for ids, row, steps in (([1], 1, 1), ([2], 2, 2), ([2], 2, 1), ([1], 1, 3)):
+        module(torch.tensor(ids), torch.tensor([1]).int()).sum().backward()
+        module.step()
+        expected[row] = (expected[row] - 0.1) / (1 + steps * 0.5 * 0.1)
+    torch.testing.assert_close(weight, expected[:, None].expand(3, 4))
+    state = module.optimizer_state()
+    assert state["item/last_step"].tolist() == [0, 4, 3] and state["steps"].tolist() == [4]
+
+
+@pytest.mark.parametrize("kind", ["rowwise_adagrad", "adagrad", "sgd", "adam"])
+def test_only_tables_of_ids_decay(kind):
+    plain, decayed = _build(kind, "plain", OF_IDS), _build(kind, "auto", OF_IDS, 0.5)
+    _train(plain), _train(decayed)
+    one, two = plain.table_weights(), decayed.table_weights()
+    assert torch.equal(one["hour"], two["hour"])
+    for name in ("item", "user", "city"):
+        assert two[name].norm() < one[name].norm(), name
+
+
+def test_where_every_row_is_looked_up_the_decay_is_an_l2_penalty():
+    """In the limit of small steps: the rows end where the penalised loss has its minimum."""
+    table = TableSpec(name="item", num_rows=2, dim=4, ids=True)
+    feature = FeatureSpec(name="item", table="item", pooling="sum")
+    config = _config("sgd", 0.25)
+    module = build_embeddings([table], [feature], optimizer=config, backend="plain")
+    goal = torch.tensor([[1.0, 2, 3, 4], [-1.0, 0, 1, 2]])
+    for _ in range(300):
+        out = module(torch.tensor([0, 1]), torch.ones(2).int())
+        (0.5 * (out - goal).square()).sum().backward()
+        module.step()
+    torch.testing.assert_close(module.table_weights()["item"], goal / 1.25)
+
+
+@pytest.mark.torchrec
+def test_fused_kernels_of_one_process_refuse_a_decay():
+    with pytest.raises(ValueError, match=r"no embedding_optimizer.weight_decay on one process"):
+        _build("sgd", "torchrec", OF_IDS, 0.5)
+
+
 @pytest.mark.parametrize(
-    ("kind", "backend"),
+    ("kind", "backend", "weight_decay"),
     [
-        (kind, backend)
+        (kind, backend, 0.0)
         for kind in ("rowwise_adagrad", "adagrad", "sgd", "adam")
         for backend in ("plain", pytest.param("torchrec", marks=pytest.mark.torchrec))
         if kind != "adam" or backend == "plain"
-    ],
+    ]
+    + [("rowwise_adagrad", "plain", 0.5)],
 )
-def test_state_is_all_that_a_resumed_run_needs(kind, backend):
-    whole, first, second = (_build(kind, backend) for _ in range(3))
+def test_state_is_all_that_a_resumed_run_needs(kind, backend, weight_decay):
+    whole, first, second = (_build(kind, backend, OF_IDS, weight_decay) for _ in range(3))
     _train(whole)
     _train(first, FACTORS[:2])
     for mine, theirs in (

@@ -105,6 +105,11 @@ def test_a_rank_may_hold_nothing_or_several_pieces(world):
             r"table 'city': parallel says sharding row_wise, but its 1 rows are too few to give "
             r"all of \d ranks some; say sharding: table_wise",
         ),
+        (
+            "rows that decay in pieces",
+            r"table 'item': parallel says sharding table_wise, but embedding_optimizer.weight_decay"
+            r" needs a copy on every rank; say sharding: data_parallel",
+        ),
         ("kernel", r"table 'item': parallel says kernel uvm_caching, .* say kernel: fused"),
         (
             "memory",

@@ -94,7 +94,9 @@ class ShardedEmbeddings(nn.Module):
                 table_of_module(name.split(".")[1]): _held(value)
                 for name, value in self.sharded.state_dict().items()
             }
-        self._replicas = Replicas(cast(Any, self.sharded.module), self._rates, optimizer)
+        self._replicas = Replicas(
+            cast(Any, self.sharded.module), self.tables, self._rates, optimizer
+        )
 
     def forward(
         self, values: Tensor, lengths_CB: Tensor, id_weights: Tensor | None = None
@@ -159,7 +161,7 @@ class ShardedEmbeddings(nn.Module):
     def optimizer_shards(self) -> dict[str, Sharded]:
         """Returns the tensors of `optimizer_state`, cut as the tables are."""
         if self.optimizer.kind == "sgd":
-            return {}
+            return dict(self._replicas.state())
         with _quiet():
             state = self.sharded.fused_optimizer.state_dict()["state"]
             found: dict[str, Sharded] = {
@@ -167,9 +169,9 @@ class ShardedEmbeddings(nn.Module):
                 for by_table in state.values()
                 for name, value in by_table.items()
             }
-        found |= self._replicas.state()
+        copies = self._replicas.state()
         # A rank that holds no shard of a table has none of its state
-        return {name: found.get(name, []) for name in (f"{table}/sum" for table in self._shards)}
+        return {f"{table}/sum": found.get(f"{table}/sum", []) for table in self._shards} | copies
 
     def scale_learning_rates(self, factor: float) -> None:
         """Scales the rates for the next backward pass."""

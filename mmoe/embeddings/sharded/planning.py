@@ -182,7 +182,7 @@ def _constraints(
             "of the machine for a GPU, but this run is on the CPU; say kernel: fused"
         )
     shardings = _allowed(table, parallel, optimizer, world)
-    if whole and (placement.sharding or "auto") == "auto":
+    if whole and (placement.sharding or "auto") == "auto" and shardings != ["data_parallel"]:
         shardings = ["table_wise"]
     kernels = [KERNELS[name].value for name in (KERNELS if kernel == "auto" else [kernel])]
     if world.device == "cpu" or (world.ranks == 1 and kernel == "auto"):
@@ -208,6 +208,8 @@ def _allowed(
     if world.ranks == 1:
         return ["table_wise"]
     too_few = [name for name in BY_ROWS if not _fills(table.num_rows, _cuts(name, world))]
+    if asked == "auto" and _has_copies(table, optimizer):
+        return ["data_parallel"]
     if asked == "auto":
         # The planner takes either of equals: the same config would not always be the same plan
         equal = _EQUAL_ON_ONE_MACHINE if world.local_ranks == world.ranks else ()
@@ -244,8 +246,17 @@ def _fills(rows: int, ranks: int) -> bool:
     return -(-rows // ranks) * (ranks - 1) < rows
 
 
+def _has_copies(table: TableSpec, optimizer: EmbeddingOptimizerConfig) -> bool:
+    return table.decays and optimizer.needs_copies
+
+
 def _check_optimizer(table: TableSpec, sharding: str, optimizer: EmbeddingOptimizerConfig) -> None:
     start = f"table {table.name!r}: parallel says sharding {sharding}, but "
+    if sharding != "data_parallel" and _has_copies(table, optimizer):
+        raise ValueError(
+            start + "embedding_optimizer.weight_decay needs a copy on every rank; say sharding: "
+            "data_parallel (or auto), or set training.embedding_optimizer.weight_decay: 0"
+        )
     if sharding in BY_COLUMNS and optimizer.kind == "rowwise_adagrad":
         raise ValueError(
             start + "rowwise_adagrad has one number for a whole row, and the parts of a row would "
@@ -341,5 +352,7 @@ def _need(
         "grid": world.local_ranks * (table.dim // columns),
         "auto": world.ranks,
     }
-    copies = world.ranks if placement.sharding == "data_parallel" else 1
+    sharding = placement.sharding or "auto"
+    copied = sharding == "data_parallel" or (sharding == "auto" and _has_copies(table, optimizer))
+    copies = world.ranks if copied else 1
     return whole * copies, -(-whole // divisors.get(placement.sharding or "auto", 1))

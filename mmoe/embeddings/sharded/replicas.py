@@ -14,9 +14,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torchrec.distributed.batched_embedding_kernel import BatchedDenseEmbeddingBag
 from torchrec.distributed.embeddingbag import ShardedEmbeddingBagCollection
 
-from mmoe.config import EmbeddingOptimizerConfig
+from mmoe.config import EmbeddingOptimizerConfig, TableSpec
 from mmoe.embeddings.names import table_of_module
-from mmoe.embeddings.row_updates import TableOptimizer, row_update
+from mmoe.embeddings.row_updates import TableOptimizer, decays_of, row_update
 
 
 class Replicas:
@@ -28,6 +28,7 @@ class Replicas:
 
     Args:
         sharded: TorchRec's module, which holds the lookups (and hides them from `modules`).
+        tables: All that there are.
         rates: Of each table.
         config: Of the optimizer.
     """
@@ -35,6 +36,7 @@ class Replicas:
     def __init__(
         self,
         sharded: ShardedEmbeddingBagCollection,
+        tables: Sequence[TableSpec],
         rates: Mapping[str, float],
         config: EmbeddingOptimizerConfig,
     ) -> None:
@@ -46,7 +48,9 @@ class Replicas:
                 _look_up_with_gradient(lookup)
                 for name, weight in lookup.named_parameters_by_table():
                     self._weights[table_of_module(name)] = weight
-        self._optimizer = TableOptimizer(self._weights, rates, row_update(config))
+        self._optimizer = TableOptimizer(
+            self._weights, rates, row_update(config), decays_of(tables, config)
+        )
 
     def state(self) -> dict[str, Tensor]:
         """Returns the optimizer's state, by `TABLE/NAME`."""
