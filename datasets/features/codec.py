@@ -9,7 +9,14 @@ from typing import Any, ClassVar, Generic, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from mmoe.config import Feature, FeatureSpec, RunConfig, TableSpec
+from mmoe.config import (
+    Feature,
+    FeatureSpec,
+    InputLayerSpec,
+    ProjectionSpec,
+    RunConfig,
+    TableSpec,
+)
 from mmoe.datasets.values.columns import to_numbers
 
 Rules = dict[str, dict[str, Any]]  # section of encoder.json → feature or table → what was learnt
@@ -126,6 +133,18 @@ class Codec(ABC, Generic[FeatureT]):
     def projected_to(self) -> int | None:
         """Width that a linear layer of the network projects them to; None: none does."""
         return None
+
+    def input_layers(self, rules: Rules, first: int) -> list[InputLayerSpec]:
+        """Returns what the network makes of its numbers where it does not read them as they are.
+
+        Args:
+            rules: What was learnt.
+            first: Number of the first of its `dense_columns` among all dense ones.
+        """
+        if self.projected_to is None:
+            return []
+        width, name = len(self.dense_columns(rules)), self.feature.name
+        return [ProjectionSpec(name=name, first=first, width=width, dim=self.projected_to)]
 
     @property
     def lookups(self) -> list[FeatureSpec]:

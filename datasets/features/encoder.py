@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from mmoe.config import FeatureSpec, ProjectionSpec, RunConfig, TableSpec
+from mmoe.config import FeatureSpec, InputLayerSpec, RunConfig, TableSpec
 from mmoe.datasets.features import encoder_files
 from mmoe.datasets.features.codec import Codec, Coded, Rules
 from mmoe.datasets.features.fit_encoder import EncoderFit
@@ -22,7 +22,7 @@ from mmoe.datasets.values.keys import KeyKind
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureEncoder:
-    """Scaling, buckets and ids of every feature, fitted on training rows.
+    """Scaling, buckets, pieces and ids of every feature, fitted on training rows.
 
     Ids are int32: 0 = missing (null, NaN, ""), 1 = not in the vocabulary, 2 and up known ids,
     buckets or parts of a datetime; int64 raw ids from 2 up with encoding managed. Numbers:
@@ -50,7 +50,7 @@ class FeatureEncoder:
 
     @classmethod
     def fit(cls, config: RunConfig, train: pa.Table, origin: str) -> "FeatureEncoder":
-        """Learns vocabularies, buckets and scaling.
+        """Learns vocabularies, buckets, pieces and scaling.
 
         Args:
             config: Features and tables.
@@ -91,7 +91,7 @@ class FeatureEncoder:
 
     @property
     def numeric(self) -> dict[str, NumericRule]:
-        """Scaling and buckets of each numeric feature."""
+        """Scaling, buckets and pieces of each numeric feature."""
         return self.rules["numeric"]
 
     @property
@@ -106,19 +106,17 @@ class FeatureEncoder:
 
     @property
     def dense_names(self) -> list[str]:
-        """Names of the columns of dense_NF: numbers, those of vectors, sines and cosines."""
+        """Names of the columns of dense_NF: numbers, positions, those of vectors, sines."""
         return [name for codec in self.codecs for name in codec.dense_columns(self.rules)]
 
     @property
-    def projections(self) -> list[ProjectionSpec]:
-        """Features whose columns of dense_NF a linear layer projects, in their order."""
-        found, first = [], 0
+    def input_layers(self) -> list[InputLayerSpec]:
+        """What the network makes of columns of dense_NF, projections and pieces, in their order."""
+        found: list[InputLayerSpec] = []
+        first = 0
         for codec in self.codecs:
-            width, dim = len(codec.dense_columns(self.rules)), codec.projected_to
-            if dim is not None:
-                name = codec.feature.name
-                found.append(ProjectionSpec(name=name, first=first, width=width, dim=dim))
-            first += width
+            found += codec.input_layers(self.rules, first)
+            first += len(codec.dense_columns(self.rules))
         return found
 
     @property

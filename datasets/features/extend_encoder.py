@@ -9,9 +9,9 @@ from mmoe.datasets.features.encoder import FeatureEncoder
 def extend_encoder(today: FeatureEncoder, earlier: FeatureEncoder, origin: str) -> FeatureEncoder:
     """Returns an encoder with known rows as in `earlier`, and today's new ids as well.
 
-    Scaling and buckets of features that `earlier` had are kept: other ones would give its weights
-    another meaning. Its ids keep their rows; ids that `today` has on top get the next rows, in
-    today's order. Features and tables that are new are taken from `today`.
+    Scaling, buckets and pieces of features that `earlier` had are kept: other ones would give its
+    weights another meaning. Its ids keep their rows; ids that `today` has on top get the next rows,
+    in today's order. Features and tables that are new are taken from `today`.
 
     Args:
         today: Fitted on today's training rows, with today's config.

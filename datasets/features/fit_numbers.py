@@ -131,11 +131,22 @@ class Quantiles:
             return ()
         if self.distinct is not None and len(self.distinct) <= buckets:
             return tuple(self.distinct[:-1].tolist())
+        edges = bucket_edges(*self._sample(), buckets)
+        return tuple(edges[edges < self.highest].tolist())
+
+    def ends(self, pieces: int) -> np.ndarray:
+        """Returns both ends of at most so many pieces: quantiles, or values where few; float64."""
+        if not self.seen:
+            return np.zeros(0)
+        if self.distinct is not None and len(self.distinct) <= pieces + 1:
+            return self.distinct
+        return piece_ends(*self._sample(), pieces)
+
+    def _sample(self) -> tuple[np.ndarray, np.ndarray]:
+        """The sampled values, ascending, and how often each is among them."""
         if self.held > self.size:
             self._prune()
-        ordered = np.sort(np.concatenate(self.values))
-        edges = bucket_edges(*np.unique(ordered, return_counts=True), buckets)
-        return tuple(edges[edges < self.highest].tolist())
+        return np.unique(np.concatenate(self.values), return_counts=True)
 
     def _prune(self) -> None:
         draws, values = np.concatenate(self.draws), np.concatenate(self.values)
@@ -177,6 +188,31 @@ def bucket_edges(values_V: np.ndarray, counts_V: np.ndarray, buckets: int) -> np
         elif b == len(values_V):
             edges_V[a - 1] = False
     return values_V[edges_V]
+
+
+def piece_ends(values_V: np.ndarray, counts_V: np.ndarray, pieces: int) -> np.ndarray:
+    """Returns the ends of pieces with about as many rows each, the outermost included.
+
+    They are the edges of `bucket_edges`. Next to a value with more than 1 / pieces of the rows ends
+    a piece as well, so that the number takes a whole step from there to that value.
+
+    Args:
+        values_V: Distinct values, ascending.
+        counts_V: Rows of each.
+        pieces: At most so many, 1 at least.
+
+    Example:
+        >>> piece_ends(np.arange(6.0), np.array([94, 1, 1, 2, 1, 1]), 4)
+        array([0., 1., 3., 4., 5.])
+    """
+    ends = values_V[[0, -1]]
+    for buckets in range(pieces, 0, -1):  # steps next to heavy values are pieces too
+        heavy_V = counts_V * buckets > counts_V.sum()
+        edges = bucket_edges(values_V, counts_V, buckets)
+        ends = np.unique([values_V[0], *edges, *values_V[1:][heavy_V[:-1]], values_V[-1]])
+        if len(ends) <= pieces + 1:
+            break
+    return ends
 
 
 def _shares(rows: list[int], buckets: int) -> list[int]:

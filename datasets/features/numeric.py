@@ -1,4 +1,4 @@
-"""Numeric features: logarithm, scaling, quantile buckets."""
+"""Numeric features: logarithm, scaling, quantile buckets, positions among pieces."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from mmoe.config import NumericFeature, TableSpec
+from mmoe.config import InputLayerSpec, NumericFeature, PiecesSpec, TableSpec
 from mmoe.config.json_files import Stored
 from mmoe.datasets.features.codec import Codec, Coded, Rules, Section
 from mmoe.datasets.features.fit_numbers import Moments, Quantiles
@@ -28,23 +28,26 @@ _LIMIT = 1e9
 
 @dataclass(frozen=True, kw_only=True)
 class NumericRule:
-    """How one numeric column becomes a network input and, if asked, a bucket id.
+    """How one numeric column becomes a network input and, if asked, a bucket id and a position.
 
     scaled = (f(x) − mean) / deviation, with f(x) = sign(x)·log(1 + |x|) or x; a missing value
-    becomes 0, which is the mean.
+    becomes 0, which is the mean. The position u counts pieces below x, and is linear in f(x) within
+    a piece.
     """
 
     log: bool
     mean: float
     deviation: float
     edges: tuple[float, ...] = ()  # ascending; bucket i holds edges[i − 1] < x ≤ edges[i]
+    ends: tuple[float, ...] = ()  # of pieces, ascending; piece p is ends[p] to ends[p + 1]
+    missing: bool = False  # has the network a column that says so, beside the pieces?
 
     @classmethod
     def fit(cls, feature: NumericFeature, numbers_N: np.ndarray) -> "NumericRule":
-        """Fits mean, deviation and bucket edges to training values.
+        """Fits mean, deviation and edges of buckets and pieces to training values.
 
         Args:
-            feature: log, standardise, buckets.
+            feature: log, standardise, buckets, pieces.
             numbers_N: float64 [N], NaN where missing.
 
         Example:
@@ -63,6 +66,11 @@ class NumericRule:
         """Rows of the bucket table: missing, unseen (unused), and a row a bucket."""
         return FIRST_KNOWN + len(self.edges) + 1
 
+    @property
+    def num_pieces(self) -> int:
+        """Pieces between all ends; 0 where training rows have one value, or none."""
+        return max(len(self.ends) - 1, 0)
+
     def scale(self, numbers_N: np.ndarray) -> np.ndarray:
         """Scales numbers: float32 [N], finite."""
         with np.errstate(over="ignore"):  # to infinity, which is clipped below
@@ -79,6 +87,14 @@ class NumericRule:
         ids_N[np.isnan(numbers_N)] = MISSING
         return ids_N
 
+    def position(self, numbers_N: np.ndarray) -> np.ndarray:
+        """Returns positions among pieces, float32 [N] in [0, P]; −1 where missing."""
+        # Halves, since two ends may lie further apart than the largest float64
+        ends_E = _transform(np.array(self.ends or (0.0,)), self.log) / 2
+        position_N = np.interp(_transform(numbers_N, self.log) / 2, ends_E, np.arange(len(ends_E)))
+        position_N[np.isnan(numbers_N)] = -1.0
+        return position_N.astype(np.float32)
+
 
 def _transform(numbers_N: np.ndarray, log: bool) -> np.ndarray:
     return np.copysign(np.log1p(np.abs(numbers_N)), numbers_N) if log else numbers_N
@@ -88,21 +104,24 @@ class NumberFit:
     """Fits a `NumericRule` chunk by chunk.
 
     Args:
-        feature: log, standardise, buckets.
+        feature: log, standardise, buckets, pieces.
         sample: Values that quantiles are taken of; exact up to so many, a uniform sample beyond.
     """
 
     def __init__(self, feature: NumericFeature, sample: int = _LARGEST_SAMPLE) -> None:
         self.feature = feature
         self.moments = Moments()
-        self.quantiles = Quantiles(sample, feature.buckets)
+        ends = 0 if feature.pieces is None else feature.pieces + 1
+        self.quantiles = Quantiles(sample, max(feature.buckets, ends))
+        self.missing = False
 
     def add(self, numbers_N: np.ndarray) -> None:
         """Adds more training rows: float64 [N], NaN where missing."""
         present = numbers_N[~np.isnan(numbers_N)]
         if self.feature.standardise:
             self.moments.add(_transform(present, self.feature.log))
-        if self.feature.buckets:
+        self.missing |= len(present) < len(numbers_N)
+        if takes_quantiles(self.feature):
             self.quantiles.add(present)
 
     def finish(self) -> NumericRule:
@@ -110,7 +129,27 @@ class NumberFit:
         feature = self.feature
         mean, deviation = self.moments.finish()
         edges = self.quantiles.edges(feature.buckets) if feature.buckets else ()
-        return NumericRule(log=feature.log, mean=mean, deviation=deviation, edges=edges)
+        ends = self._ends(feature.pieces) if feature.pieces else ()
+        return NumericRule(
+            log=feature.log,
+            mean=mean,
+            deviation=deviation,
+            edges=edges,
+            ends=ends,
+            # Where there are buckets, that of missing values says it
+            missing=self.missing and feature.pieces is not None and not feature.buckets,
+        )
+
+    def _ends(self, pieces: int) -> tuple[float, ...]:
+        """Ends of pieces in the file's numbers, as many as the logarithm tells apart."""
+        ends_E = self.quantiles.ends(pieces)
+        _, kept = np.unique(_transform(ends_E, self.feature.log), return_index=True)
+        return tuple(ends_E[kept].tolist())
+
+
+def takes_quantiles(feature: NumericFeature) -> bool:
+    """Returns whether quantiles of the training values are needed: for buckets or pieces."""
+    return feature.buckets > 0 or feature.pieces is not None
 
 
 _Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -123,6 +162,8 @@ class _StoredRule(Stored):
     mean: _Finite
     deviation: Annotated[_Finite, Field(gt=0)]
     edges: list[_Finite]
+    ends: list[_Finite] = Field(default=[])
+    missing: bool = False
 
 
 class _NumericRules(Section):
@@ -133,12 +174,15 @@ class _NumericRules(Section):
     required = True
 
     def write(self, rule: NumericRule, folder: Path, stem: str) -> Any:
-        """Returns the fields of a rule."""
-        return asdict(rule)
+        """Returns the fields of a rule; those of pieces where it has them."""
+        fields = asdict(rule)
+        of_pieces = {key: fields.pop(key) for key in ("ends", "missing")}
+        return fields | {key: value for key, value in of_pieces.items() if value}
 
     def read(self, entry: Any, folder: Path) -> NumericRule:
         """Reads what `write` wrote."""
-        return NumericRule(**{**entry, "edges": tuple(entry["edges"])})
+        ends = tuple(entry.get("ends", ()))
+        return NumericRule(**{**entry, "edges": tuple(entry["edges"]), "ends": ends})
 
     def marks(self, rules: dict[str, NumericRule]) -> Iterator[bytes]:
         """Yields nothing: last bits of numbers may differ from machine to machine."""
@@ -155,8 +199,18 @@ class NumericCodec(Codec[NumericFeature]):
 
     @property
     def dense_names(self) -> list[str]:
-        """Its own name."""
-        return [self.feature.name]
+        """Its own name, and that of its position among its pieces."""
+        name = self.feature.name
+        return [name] if self.feature.pieces is None else [name, f"{name}[position]"]
+
+    def input_layers(self, rules: Rules, first: int) -> list[InputLayerSpec]:
+        """Returns its pieces, in place of the position."""
+        if self.feature.pieces is None:
+            return []
+        rule, name = self._rule(rules), self.feature.name
+        return [
+            PiecesSpec(name=name, first=first + 1, pieces=rule.num_pieces, missing=rule.missing)
+        ]
 
     @property
     def number_columns(self) -> list[str]:
@@ -179,8 +233,8 @@ class NumericCodec(Codec[NumericFeature]):
         return [("numeric", self.feature.name)]
 
     def start(self, origin: str, codecs: Sequence[Codec[Any]]) -> NumberFit:
-        """Returns what fits its rule; it samples fewer values the more buckets there are."""
-        bucketed = sum(isinstance(c, NumericCodec) and c.feature.buckets > 0 for c in codecs)
+        """Returns what fits its rule; it samples fewer values the more columns need quantiles."""
+        bucketed = sum(isinstance(c, NumericCodec) and takes_quantiles(c.feature) for c in codecs)
         sample = min(_LARGEST_SAMPLE, max(_SMALLEST_SAMPLE, _SAMPLES // max(bucketed, 1)))
         return NumberFit(self.feature, sample)
 
@@ -194,16 +248,17 @@ class NumericCodec(Codec[NumericFeature]):
         self.numbers(table, origin)
 
     def finish(self, fits: Sequence[NumberFit], rules: Rules) -> None:
-        """Makes the rule: scaling and buckets."""
+        """Makes the rule: scaling, buckets and pieces."""
         [fit] = fits
         rules["numeric"][self.feature.name] = fit.finish()
 
     def encode(self, table: pa.Table, rules: Rules, origin: str) -> Coded:
-        """Encodes rows: the scaled number, and its bucket."""
+        """Encodes rows: the scaled number, its position among pieces, and its bucket."""
         [numbers_N] = self.numbers(table, origin)
         rule = self._rule(rules)
         buckets = [rule.bucket(numbers_N)] if self.feature.buckets else []
-        return Coded(dense=[rule.scale(numbers_N)], ids=buckets)
+        positions = [] if self.feature.pieces is None else [rule.position(numbers_N)]
+        return Coded(dense=[rule.scale(numbers_N), *positions], ids=buckets)
 
     def _rule(self, rules: Rules) -> NumericRule:
         return rules["numeric"][self.feature.name]

@@ -21,7 +21,14 @@ from mmoe.config.model import MODELS, CapacityConfig, ModelConfig
 from mmoe.config.optimizers import EmbeddingOptimizerConfig, OptimizerConfig
 from mmoe.config.parallel import ParallelConfig, ScoringPrecision, TablePlacement
 from mmoe.config.run import RunConfig
-from mmoe.config.specs import FeatureSpec, ManagedIds, ProjectionSpec, TableSpec
+from mmoe.config.specs import (
+    FeatureSpec,
+    InputLayerSpec,
+    ManagedIds,
+    PiecesSpec,
+    ProjectionSpec,
+    TableSpec,
+)
 from mmoe.config.tables import ENCODINGS, TableConfig, TableEncoding, TableSettings
 from mmoe.config.tasks import TASKS, TaskConfig
 from mmoe.config.training import DeviceKind, TrainingConfig
@@ -48,6 +55,7 @@ __all__ = [
     "FeatureSpec",
     "GateConfig",
     "IdFeature",
+    "InputLayerSpec",
     "LearnedGateConfig",
     "ListFeature",
     "ManagedIds",
@@ -57,6 +65,7 @@ __all__ = [
     "OptimizerConfig",
     "ParallelConfig",
     "Part",
+    "PiecesSpec",
     "ProjectionSpec",
     "RunConfig",
     "ScoringPrecision",

@@ -15,7 +15,7 @@ _NAME = "of the feature, in reports and files of a run"
 
 
 class NumericFeature(Feature):
-    """A number: scaled, and optionally looked up in a table of quantile buckets as well."""
+    """A number: scaled, and if asked its quantile bucket's embedding and its pieces as well."""
 
     derived_are: ClassVar[str] = "buckets"
 
@@ -36,6 +36,14 @@ class NumericFeature(Feature):
     )
     dim: int | None = Field(
         default=None, ge=4, le=4096, multiple_of=4, description="width of the bucket embedding"
+    )
+    # A position among 1,000 keeps 14 bits behind the point as float32
+    pieces: int | None = Field(
+        default=None,
+        ge=2,
+        le=1000,
+        description="piecewise linear encoding beside the number: a column for each piece between "
+        "quantiles, from −0.5 to 0.5 as the number goes through it",
     )
     decimal: Literal[".", ","] = Field(
         default=".", description="decimal mark of numbers in text: `,` in 1.234,50"

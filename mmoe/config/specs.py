@@ -1,4 +1,4 @@
-"""What a model needs to know of the data: tables, features that look them up, projections."""
+"""What a model needs to know of the data: tables, features that look them up, input layers."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -67,3 +67,40 @@ class ProjectionSpec:
     first: int
     width: int
     dim: int
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the columns that stand in their place."""
+        return [f"{self.name} projected[{i}]" for i in range(self.dim)]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PiecesSpec:
+    """A number that the network expands into pieces, after fitting: piecewise linear encoding.
+
+    Attributes:
+        name: Of the feature.
+        first: Number of the dense column with its position among the pieces; −1 where it is
+            missing.
+        pieces: How many it has; 0 where all training rows have one value.
+        missing: Has it a column that says that it is missing?
+    """
+
+    name: str
+    first: int
+    pieces: int
+    missing: bool
+
+    @property
+    def width(self) -> int:
+        """How many dense columns it has: its position."""
+        return 1
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the columns that stand in its place."""
+        names = [f"{self.name} piece[{i}]" for i in range(self.pieces)]
+        return names + [f"{self.name}[missing]"] * self.missing
+
+
+InputLayerSpec = ProjectionSpec | PiecesSpec

@@ -14,8 +14,8 @@ from mmoe.embeddings import (
     build_embeddings,
     build_scoring_embeddings,
 )
+from mmoe.models.input_layers import InputLayers, widened_by
 from mmoe.models.interactions import FactorizationMachine
-from mmoe.models.projections import InputProjections, narrowed_by
 from mmoe.models.ranker import Ranker
 from mmoe.models.registry import build_network
 
@@ -45,16 +45,16 @@ def build_ranker(
     # Backends differ in how many numbers they draw themselves, which the network must not feel
     with torch.random.fork_rng(devices=[]):
         embeddings = _build_tables(config, encoder, device, table_precision)
-    num_dense, projections = len(encoder.dense_names), encoder.projections
+    num_dense, layers = len(encoder.dense_names), encoder.input_layers
     width = num_dense + cast(EmbeddingBackend, embeddings).output_dim
     network = build_network(
         config.model,
-        width - narrowed_by(projections),
+        width + widened_by(layers),
         [task.name for task in config.tasks],
         config.parallel,
     )
-    if projections:
-        network.inputs = InputProjections(projections)
+    if layers:
+        network.inputs = InputLayers(layers)
     if config.model.interaction == "fm":
         network.interaction = _factorization_machine(config, encoder)
     return Ranker(embeddings, network.to(device), num_dense)

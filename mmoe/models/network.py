@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmoe.mixture import MultiGateMixture
+from mmoe.models.input_layers import InputLayers
 from mmoe.models.interactions import FactorizationMachine
-from mmoe.models.projections import InputProjections
 from mmoe.tasks import TaskTowers
 
 
@@ -83,12 +83,13 @@ class MixtureNetwork(nn.Module):
         learned_gates: False where the gates are constants, of which nothing is worth recording.
 
     Attributes:
-        inputs: Projects columns of what `forward` gets, before all else; None: none are projected.
-        interaction: What `Ranker` adds to the logits, of embeddings as they were looked up; or
-            None.
+        inputs: What the ranker makes of dense columns before `forward`, kept here to be trained,
+            averaged and stored with the rest; None: they are read as they are.
+        interaction: What the ranker adds to the logits, of embeddings as they were looked up; kept
+            here likewise; or None.
     """
 
-    inputs: InputProjections | None
+    inputs: InputLayers | None
     interaction: FactorizationMachine | None
 
     def __init__(
@@ -114,14 +115,12 @@ class MixtureNetwork(nn.Module):
         """Computes every task's logits.
 
         Args:
-            x_BD: Dense features and embeddings, side by side.
+            x_BD: Dense features, as `inputs` returns them, and embeddings, side by side.
             return_gates: Also record what the gates did.
 
         Returns:
             Logits, auxiliary losses and, if asked for, gate records.
         """
-        if self.inputs is not None:
-            x_BD = self.inputs(x_BD)
         if self.input_dropout:
             x_BD = F.dropout(x_BD, self.input_dropout, self.training)
         sources: Sequence[Tensor] = [x_BD]

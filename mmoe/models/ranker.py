@@ -13,6 +13,8 @@ from mmoe.models.network import NetworkOutput
 class Ranker(nn.Module):
     """Embeddings and a network: `logits = network([dense, embeddings(ids)])`.
 
+    Where the network has `inputs`, dense features go through them first.
+
     Under autocast only the network runs in the narrow type: lookups stay as they are, and logits
     come back in fp32.
 
@@ -96,6 +98,9 @@ class Ranker(nn.Module):
             raise ValueError(
                 f"dense_BF: expected shape [rows, {self.num_dense}], got {list(dense_BF.shape)}"
             )
+        inputs = getattr(self.network, "inputs", None)
+        if inputs is not None:
+            dense_BF = inputs(dense_BF)  # before they are joined, and rounded under autocast
         x_BX = dense_BF if x_BD is None else join_inputs(dense_BF, x_BD)
         output: NetworkOutput = self.network(x_BX, return_gates)
         interaction = getattr(self.network, "interaction", None)

@@ -462,6 +462,27 @@ def test_without_an_average_it_goes_on_from_the_averaged_weights(raw, days, tmp_
     assert torch.equal(plain.ranker.network.state_dict()[name], averaged)
 
 
+def test_pieces_go_on_and_new_ones_change_nothing_at_first(raw, days, monday, tmp_path):
+    pieces = {"kind": "numeric", "name": "steps", "column": "price", "pieces": 6}
+    config = config_from_dict({**raw, "features": [pieces, *raw["features"]]})
+    state, encoder, report = _begun(config, monday, days[1])
+    predictor, old_encoder, old_config = load_predictor(RunDirectory.open(monday))
+    test = days[0].test
+    old = predictor.predict(BatchSource.of_table(test, old_encoder, "log", old_config))
+    np.testing.assert_allclose(_predictions(config, state, encoder, test), old, atol=1e-6)
+    assert "feature steps (read with weights of zero at first)" in report.initialised
+
+    train_run(config, tmp_path / "first", splits=days[0])
+    state, encoder, _ = _begun(config, tmp_path / "first", days[1])
+    predictor, old_encoder, _ = load_predictor(RunDirectory.open(tmp_path / "first"))
+    assert encoder.numeric["steps"] == old_encoder.numeric["steps"]
+    old = predictor.predict(BatchSource.of_table(test, old_encoder, "log", config))
+    np.testing.assert_array_equal(_predictions(config, state, encoder, test), old)
+    finer = config_from_dict({**raw, "features": [{**pieces, "pieces": 7}, *raw["features"]]})
+    with pytest.raises(ValueError, match=r"features.steps.pieces is 6 there and 7 here; keep it"):
+        EarlierRun.open(tmp_path / "first").check(finer)
+
+
 def _with_pictures(splits: Splits) -> Splits:
     """The same rows, each with a vector but some."""
 

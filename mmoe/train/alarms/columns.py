@@ -16,7 +16,8 @@ from mmoe.datasets.features.numeric import NumericCodec, NumericRule
 from mmoe.datasets.features.vocabulary import Vocabulary
 from mmoe.datasets.rows.encoded import EncodedFeatures
 
-# Numbers of one feature that are columns by themselves; more are a vector, whose entries say little
+# Numbers of one feature that are columns by themselves; more are a vector, or as many as training
+# rows say, and its entries say little
 _MOST_NUMBERS = 4
 
 
@@ -32,11 +33,12 @@ def columns_of(features: EncodedFeatures, encoder: FeatureEncoder) -> Iterator[C
     """
     dense = ids = lists = 0
     for codec in encoder.codecs:
-        numbers_NF = features.dense_NF[:, dense : (dense := dense + len(codec.dense_names))]
+        width = len(codec.dense_columns(encoder.rules))
+        numbers_NF = features.dense_NF[:, dense : (dense := dense + width)]
         ids_NC = features.ids_NC[:, ids : (ids := ids + len(codec.lookups))]
         of_lists = features.lists[lists : (lists := lists + len(codec.lists))]
         if isinstance(codec, NumericCodec):
-            yield _number(codec, encoder, numbers_NF[:, 0], ids_NC)
+            yield _number(codec, encoder, numbers_NF, ids_NC)
         elif not isinstance(codec, CrossCodec):
             yield from _plain_numbers(codec, numbers_NF)
             yield from _ids(codec, encoder, ids_NC)
@@ -52,23 +54,22 @@ def all_alike(features: EncodedFeatures) -> bool:
 
 
 def _number(
-    codec: NumericCodec, encoder: FeatureEncoder, scaled_N: np.ndarray, buckets_NC: np.ndarray
+    codec: NumericCodec, encoder: FeatureEncoder, numbers_NF: np.ndarray, buckets_NC: np.ndarray
 ) -> Column:
-    """A number: whether it is missing its bucket tells."""
+    """A number: whether it is missing its bucket tells, or its position among pieces."""
     feature, rule = codec.feature, encoder.numeric[codec.feature.name]
     zero = float(rule.scale(np.zeros(1))[0])
-    bucketed = buckets_NC.shape[1] > 0
-    missing_N = buckets_NC[:, 0] == MISSING if bucketed else np.zeros(len(scaled_N), bool)
+    scaled_N, position_NF = numbers_NF[:, 0], numbers_NF[:, 1:]
+    bucketed, told = buckets_NC.shape[1] > 0, bool(feature.buckets or feature.pieces)
+    missing_N = np.any(buckets_NC == MISSING if bucketed else position_NF < 0, axis=1)
     return Column(
         name=feature.name,
         kind="number",
         items=scaled_N,
         missing=missing_N,
         rows=len(scaled_N),
-        at_zero=None if bucketed or not len(scaled_N) else float((scaled_N == 0).mean()),
-        empty="empty"
-        if bucketed
-        else ("empty or 0" if zero == 0 else "empty (or the training mean)"),
+        at_zero=None if told or not len(scaled_N) else float((scaled_N == 0).mean()),
+        empty="empty" if told else ("empty or 0" if zero == 0 else "empty (or the training mean)"),
         zero=zero,
         unscale=lambda scaled: _unscaled(rule, scaled),
     )
@@ -83,7 +84,8 @@ def _unscaled(rule: NumericRule, scaled: np.ndarray) -> np.ndarray:
 
 def _plain_numbers(codec: Codec[Any], numbers_NF: np.ndarray) -> Iterator[Column]:
     """Numbers of another kind of feature, where they are all that it makes."""
-    if codec.lookups or codec.lists or numbers_NF.shape[1] > _MOST_NUMBERS:
+    few = numbers_NF.shape[1] == len(codec.dense_names) <= _MOST_NUMBERS
+    if codec.lookups or codec.lists or not few:
         return
     for name, numbers_N in zip(codec.dense_names, numbers_NF.T, strict=True):
         none_N = np.zeros(len(numbers_N), bool)

@@ -15,8 +15,8 @@ from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.mixture import DSelectKGate, FixedGate, MLPExperts
 from mmoe.mixture.gates.logits import GateLogits
 from mmoe.mixture.resize_experts import expert_dims, expert_ranges
+from mmoe.models.input_layers import projected_feature, replaced_names
 from mmoe.models.network import Level, MixtureNetwork
-from mmoe.models.projections import projected_feature, projected_names
 from mmoe.parallel.sharded_tensors import Shard
 
 NewExperts = Literal["fresh", "copy"]
@@ -61,7 +61,7 @@ class Shape:
 
 def input_names(encoder: FeatureEncoder) -> list[str]:
     """Names each column of x, in the order in which the ranker joins them."""
-    names = projected_names(encoder.dense_names, encoder.projections)
+    names = replaced_names(encoder.dense_names, encoder.input_layers)
     dims = {table.name: table.dim for table in encoder.tables}
     for feature in [*encoder.categorical, *encoder.lists]:
         # A feature that looks up another table now gives other numbers

@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from mmoe.config import config_from_dict
+from mmoe.config import ProjectionSpec, config_from_dict
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.features.extend_encoder import extend_encoder
 from mmoe.datasets.features.fit_encoder import EncoderFit
@@ -69,8 +69,8 @@ def test_saved_and_loaded(tmp_path):
     loaded = FeatureEncoder.load(tmp_path)
     assert loaded.rules == encoder.rules
     assert loaded.fingerprint() == encoder.fingerprint()
-    [spec] = loaded.projections
-    assert (spec.name, spec.first, spec.width, spec.dim) == ("title", 1, 6, 3)
+    [spec] = loaded.input_layers
+    assert spec == ProjectionSpec(name="title", first=1, width=6, dim=3)
 
 
 def test_a_warm_start_keeps_the_scaling_and_refuses_another_length():

@@ -1,0 +1,186 @@
+"""Pieces of numbers: their ends, positions among them, stored, streamed and extended."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mmoe.config import NumericFeature, PiecesSpec, config_from_dict
+from mmoe.datasets.features.encoder import FeatureEncoder
+from mmoe.datasets.features.extend_encoder import extend_encoder
+from mmoe.datasets.features.fit_encoder import EncoderFit
+from mmoe.datasets.features.fit_numbers import piece_ends
+from mmoe.datasets.features.numeric import NumberFit, NumericRule
+from mmoe.train.alarms.columns import columns_of
+
+
+def _config(**keys):
+    features = [{"kind": "numeric", "name": "x", **keys}, {"kind": "numeric", "name": "y"}]
+    return config_from_dict({"features": features, "tasks": [{"name": "t", "label": "t"}]})
+
+
+def _fit(x, **keys):
+    x = pa.array(x, pa.float64())
+    return FeatureEncoder.fit(_config(**keys), pa.table({"x": x, "y": np.zeros(len(x))}), "log")
+
+
+def _positions(encoder, x):
+    x = pa.array(x, pa.float64())
+    return encoder.encode(pa.table({"x": x, "y": np.zeros(len(x))}), "new").dense_NF[:, 1]
+
+
+def test_a_position_counts_pieces_and_lies_between_the_plain_numbers():
+    encoder = _fit([0.0, 1.0, 3.0, 7.0], pieces=10)
+    assert encoder.dense_names == ["x", "x[position]", "y"]
+    assert encoder.input_layers == [PiecesSpec(name="x", first=1, pieces=3, missing=False)]
+    x = [-5.0, 0.0, 0.25, 2.0, 3.0, 6.0, 7.0, 1e300, None]
+    assert _positions(encoder, x).tolist() == [0, 0, 0.25, 1.5, 2, 2.75, 3, 3, -1]
+
+
+@pytest.mark.parametrize("log", [False, True])
+def test_ends_are_quantiles_and_positions_linear_in_what_is_scaled(log):
+    x = np.random.default_rng(0).lognormal(3, 2, 10_001)
+    encoder = _fit(x, pieces=8, log=log)
+    ends = np.array(encoder.numeric["x"].ends)
+    quantiles = np.quantile(x, np.arange(9) / 8)
+    rows = np.searchsorted(np.sort(x), [ends, quantiles])
+    assert np.abs(np.diff(rows, axis=0)).max() <= 1
+    new = np.random.default_rng(1).lognormal(3, 2, 1000)
+    f = np.log1p if log else np.positive
+    expected = np.interp(f(new), f(ends), np.arange(9))
+    np.testing.assert_allclose(_positions(encoder, new), expected, rtol=1e-6, atol=1e-6)
+
+
+def test_a_heavy_value_has_a_step_on_each_side():
+    x = np.concatenate([np.arange(-300.0, 0), np.zeros(900), np.arange(1.0, 301)])
+    encoder = _fit(x, pieces=12)
+    ends = encoder.numeric["x"].ends
+    below = ends.index(-1.0)
+    assert ends[below : below + 3] == (-1.0, 0.0, 1.0)
+    assert len(ends) <= 13
+    assert np.diff(_positions(encoder, [-1.0, 0.0, 1.0])).tolist() == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("x", "pieces"),
+    [([5.0] * 4, 0), ([None] * 3, 0), ([float("nan")] * 2, 0), ([1.0, 2.0, None], 1)],
+)
+def test_few_values_have_few_pieces(x, pieces):
+    encoder = _fit(x, pieces=6)
+    [spec] = encoder.input_layers
+    assert (spec.pieces, spec.missing) == (pieces, x[-1] != 5.0)
+    positions = _positions(encoder, [5.0, -5.0, None]).tolist()
+    assert positions == [float(pieces), 0.0, -1.0]
+
+
+def test_what_is_missing_is_said_once():
+    assert _fit([1.0, None, 3.0], pieces=2).numeric["x"].missing
+    assert not _fit([1.0, 2.0, 3.0], pieces=2).numeric["x"].missing, "no training row says it"
+    assert not _fit([1.0, None, 3.0], pieces=2, buckets=2).numeric["x"].missing, "a bucket says it"
+    sentinel = _fit([1.0, -999.0, 3.0], pieces=2, missing_values=[-999])
+    assert sentinel.numeric["x"].ends == (1.0, 3.0)
+    assert _positions(sentinel, [-999.0, None]).tolist() == [-1, -1]
+
+
+def test_infinity_is_refused_as_without_pieces():
+    encoder = _fit([1.0, 2.0], pieces=2)
+    with pytest.raises(ValueError, match=r"new: row 2: column 'x' .* inf"):
+        _positions(encoder, [1.0, float("inf")])
+
+
+@pytest.mark.parametrize("log", [False, True])
+def test_ends_as_far_apart_as_numbers_can_be(log):
+    largest = np.finfo(float).max
+    encoder = _fit([-largest, largest, 5e-324, 0.0], pieces=3, log=log)
+    positions = _positions(encoder, [-largest, 0.0, 5e-324, 1.0, largest])
+    assert np.isfinite(positions).all()
+    assert (np.diff(positions) >= 0).all()
+    assert positions[-1] == encoder.numeric["x"].num_pieces
+    top = np.nextafter(largest, 0)  # its logarithm is the same
+    pair = _fit([top, largest], pieces=2, log=log)
+    assert pair.numeric["x"].num_pieces == 1 - log
+    assert np.isfinite(_positions(pair, [0.0, top, largest])).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(values=st.lists(st.integers(-20, 20), min_size=1, max_size=200), pieces=st.integers(2, 30))
+def test_pieces_are_at_most_so_many_and_follow_the_order(values, pieces):
+    x = np.array(values, float)
+    ends = piece_ends(*np.unique(x, return_counts=True), pieces)
+    assert len(ends) <= pieces + 1
+    assert (np.diff(ends) > 0).all()
+    assert (ends[0], ends[-1]) == (x.min(), x.max())
+    rule = NumericRule.fit(NumericFeature(name="x", pieces=pieces), x)
+    positions = rule.position(np.sort(x))
+    assert (np.diff(positions) >= 0).all()
+    assert (positions.min(), positions.max()) == (0, rule.num_pieces)
+    if len(set(values)) <= pieces + 1:
+        assert rule.ends == tuple(sorted(set(values)))
+
+
+def test_in_chunks_as_at_once_to_the_bit():
+    rng = np.random.default_rng(0)
+    x = np.where(rng.random(20_000) < 0.1, np.nan, rng.lognormal(3, 2, 20_000))
+    config, table = _config(pieces=16, log=True), pa.table({"x": x, "y": x})
+    whole = FeatureEncoder.fit(config, table, "log")
+    for size in (999, 8192):
+        fit = EncoderFit(config, "log")
+        for start in range(0, len(x), size):
+            fit.add(table.slice(start, size))
+        assert FeatureEncoder.of(fit).numeric == whole.numeric
+    fits = [NumberFit(NumericFeature(name="x", pieces=16), sample=1024) for _ in range(2)]
+    fits[0].add(x)
+    for chunk in np.split(x, 40):
+        fits[1].add(chunk)
+    assert fits[0].finish() == fits[1].finish()
+
+
+def test_buckets_are_the_same_beside_pieces():
+    x = np.random.default_rng(0).normal(size=5000).round(2)
+    alone = _fit(x, buckets=20)
+    both = _fit(x, buckets=20, pieces=1000)
+    assert both.numeric["x"].edges == alone.numeric["x"].edges
+
+
+def test_saved_and_loaded(tmp_path):
+    encoder = _fit([1.0, 2.0, 4.0, None], pieces=2)
+    encoder.save(tmp_path)
+    loaded = FeatureEncoder.load(tmp_path)
+    assert loaded.rules == encoder.rules
+    assert loaded.input_layers == encoder.input_layers
+    content = json.loads((tmp_path / "encoder.json").read_text())["numeric"]
+    assert set(content["x"]) == {"log", "mean", "deviation", "edges", "ends", "missing"}
+    assert set(content["y"]) == {"log", "mean", "deviation", "edges"}, "as before there were pieces"
+
+
+def test_a_warm_start_keeps_them():
+    monday, tuesday = _fit([1.0, 2.0, 3.0], pieces=2), _fit([5.0, None], pieces=2)
+    extended = extend_encoder(tuesday, monday, "log")
+    assert extended.numeric["x"] == monday.numeric["x"]
+    assert extended.input_layers == monday.input_layers
+
+
+def test_alarms_see_which_numbers_are_missing():
+    x, y = [1.0, None, 3.0], [1.0, 2.0, 3.0]
+    encoder = _fit(x, pieces=2)
+    features = encoder.encode(pa.table({"x": x, "y": y}), "log")
+    of_x, of_y = columns_of(features, encoder)
+    assert (of_x.name, of_x.missing.tolist()) == ("x", [False, True, False])
+    assert (of_y.name, of_y.items.tolist()) == ("y", y)
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"pieces": 1}, r"features.0.*pieces.*2"),
+        ({"pieces": 1001}, r"features.0.*pieces.*1000"),
+        ({"pieces": 2.5}, r"features.0.*pieces"),
+        ({"kind": "categorical", "pieces": 4}, r"features.0.*pieces"),
+    ],
+)
+def test_refuses(keys, message):
+    with pytest.raises(ValueError, match=message):
+        _config(**keys)

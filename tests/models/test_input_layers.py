@@ -1,0 +1,88 @@
+"""Dense columns that the network replaces: pieces beside projections, before they are rounded."""
+
+import numpy as np
+import pytest
+import torch
+
+from mmoe.config import ModelConfig, PiecesSpec, ProjectionSpec
+from mmoe.models import Ranker, build_network
+from mmoe.models.input_layers import InputLayers, expand_pieces, replaced_names, widened_by
+
+PRICE = PiecesSpec(name="price", first=1, pieces=48, missing=True)
+TITLE = ProjectionSpec(name="title", first=3, width=4, dim=2)
+
+
+def _encoded(x_N, ends_E):
+    """Piecewise linear encoding as the paper writes it, centred, in float64."""
+    low_P, high_P = ends_E[:-1], ends_E[1:]
+    gone_NP = np.clip((x_N[:, None] - low_P) / (high_P - low_P), 0, 1) - 0.5
+    return np.where(np.isnan(x_N)[:, None], 0.0, gone_NP)
+
+
+def _positions(x_N, ends_E):
+    position_N = np.interp(x_N, ends_E, np.arange(len(ends_E)))
+    return torch.tensor(np.where(np.isnan(x_N), -1, position_N)[:, None], dtype=torch.float32)
+
+
+@pytest.mark.parametrize("missing", [True, False])
+def test_pieces_are_the_encoding_of_the_paper(missing):
+    rng = np.random.default_rng(0)
+    ends_E, x_N = np.sort(rng.normal(0, 5, 49)), rng.normal(0, 8, 500)
+    x_N[::9] = np.nan
+    spec = PiecesSpec(name="price", first=0, pieces=48, missing=missing)
+    found = expand_pieces(_positions(x_N, ends_E), spec)
+    np.testing.assert_allclose(found[:, :48], _encoded(x_N, ends_E), atol=1e-5)
+    assert found.shape == (500, 48 + missing)
+    if missing:
+        assert found[:, 48].tolist() == np.isnan(x_N).tolist()
+
+
+def test_columns_keep_their_places_and_names():
+    layers, dense = InputLayers([PRICE, TITLE]), torch.randn(5, 8).abs()
+    out = layers(dense)
+    names = replaced_names([f"d{n}" for n in range(8)], layers.specs)
+    assert len(names) == out.shape[1] == 8 + widened_by(layers.specs)
+    for name, column in zip(names, out.T, strict=True):
+        if name.startswith("d"):
+            assert torch.equal(column, dense[:, int(name[1:])])
+    assert names[1] == "price piece[0]"
+    assert names[48:51] == ["price piece[47]", "price[missing]", "d2"]
+    assert names[51:] == ["title projected[0]", "title projected[1]", "d7"]
+    assert list(layers.state_dict()) == ["title_projection.weight"]
+
+
+def test_without_pieces_the_position_goes():
+    layers = InputLayers([PiecesSpec(name="price", first=1, pieces=0, missing=False)])
+    assert layers(torch.tensor([[1.0, 0.0, 3.0]])).tolist() == [[1.0, 3.0]]
+
+
+class _Seen(torch.nn.Module):
+    """Returns what it gets, after its input layers."""
+
+    def __init__(self, specs):
+        super().__init__()
+        self.inputs = InputLayers(specs)
+
+    def forward(self, x_BD, return_gates):
+        return x_BD
+
+
+@pytest.mark.parametrize("width", [0, 3])
+def test_under_autocast_positions_keep_their_fractions(width):
+    dense, x = torch.tensor([[0.0, 40.3, 1.0]]), torch.ones(1, width)
+    ranker = Ranker(None, _Seen([PRICE]), 3)
+    with torch.autocast("cpu", torch.bfloat16):
+        seen = ranker.mix(dense, x if width else None).float()
+    assert seen.shape == (1, 51 + width)
+    assert seen[0, 1:41].tolist() == [0.5] * 40
+    assert seen[0, 41].item() == pytest.approx(-0.2, abs=1e-3)
+
+
+def test_gradients_reach_projections_beside_pieces_under_autocast():
+    torch.manual_seed(0)
+    network = build_network(ModelConfig(), 8 + widened_by([PRICE, TITLE]), ["click"])
+    network.inputs = InputLayers([PRICE, TITLE])
+    with torch.autocast("cpu", torch.bfloat16):
+        logits = Ranker(None, network, 8).mix(torch.rand(6, 8), None).logits_BT
+    logits.sum().backward()
+    assert network.inputs["title_projection"].weight.grad.any()
