@@ -20,10 +20,11 @@ from mmoe.datasets.infer.guess_features import (
 from mmoe.datasets.infer.guess_time import TimeLike, time_like
 from mmoe.datasets.infer.leaks import too_good
 from mmoe.datasets.infer.measured.coded import Coded, Sample, code, folds_of
-from mmoe.datasets.infer.measured.crosses import find_crosses
+from mmoe.datasets.infer.measured.crosses import find_crosses, leftovers
 from mmoe.datasets.infer.measured.decide import LARGE_ID, SURE, Facts, Verdict, decide
 from mmoe.datasets.infer.measured.evidence import Evidence, light_values, weigh
 from mmoe.datasets.infer.measured.names import hint
+from mmoe.datasets.infer.measured.products import find_product
 from mmoe.datasets.infer.measured.relations import Relations, copies_of, relate, same_order
 from mmoe.datasets.infer.measured.shape import Shape, shape_of
 from mmoe.datasets.infer.moments import guess_moment
@@ -53,6 +54,7 @@ class Inputs:
         coded: Column → its sampled rows.
         numbers: Columns that are read as numbers.
         strongest: Those of `coded` that foretell most.
+        product: Two of them whose hidden numbers multiply.
         moments: Datetimes of which parts are inputs, and the reasons.
         features: The outcome.
         reasons: Feature → reason.
@@ -70,6 +72,7 @@ class Inputs:
     coded: dict[str, Coded] = field(default_factory=dict)
     numbers: set[str] = field(default_factory=set)
     strongest: dict[str, Coded] = field(default_factory=dict)
+    product: Product | None = None
     moments: dict[str, tuple[DatetimeFeature, str]] = field(default_factory=dict)
     features: list[FeatureConfig] = field(default_factory=list)
     reasons: dict[str, str] = field(default_factory=dict)
@@ -276,7 +279,10 @@ class Inputs:
         return {name: coded for name, coded in self.coded.items() if name in chosen}
 
     def _cross(self, names: Names) -> None:
-        for cross in find_crosses(self.strongest, self.numbers, self.sample):
+        left = list(leftovers(self.strongest, self.numbers, self.sample))
+        rows = len(self.sample.rows_S)
+        self.product = find_product(self.strongest, self.numbers, rows, left)
+        for cross in find_crosses(self.strongest, self.numbers, self.sample, left):
             left, right = cross.columns
             name = names.feature(f"{left}_x_{right}")
             least = least_rows(cross.shrinkage)

@@ -7,14 +7,14 @@ long before they learn a product of two. On an invented log where pairs have rat
 to 0.653; two seeds each.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
 
 from mmoe.datasets.infer.measured.additive import levels, of_both_halves
-from mmoe.datasets.infer.measured.coded import Coded, Sample, Target
+from mmoe.datasets.infer.measured.coded import Coded, Sample
 
 _COLUMNS = 14  # of ids, that are paired: those of the most values that rows can tell apart
 _MOST = 4  # crosses of a config
@@ -47,7 +47,30 @@ class Cross:
     shrinkage: float
 
 
-def find_crosses(columns: Mapping[str, Coded], numbers: set[str], sample: Sample) -> list[Cross]:
+@dataclass(frozen=True)
+class Leftover:
+    """What an additive model of all columns leaves of a label, in rows that it was not fitted on.
+
+    Attributes:
+        task: Name of the label.
+        index_L: int64 [L], which of the sampled rows.
+        half_L: bool [L], which of the two halves a row is of.
+        left_L: float64 [L], the label less its prediction.
+        information_L: float64 [L], of each row: the curvature of its loss.
+        explained: What the predictions take off the loss, over all rows.
+    """
+
+    task: str
+    index_L: np.ndarray
+    half_L: np.ndarray
+    left_L: np.ndarray
+    information_L: np.ndarray
+    explained: float
+
+
+def find_crosses(
+    columns: Mapping[str, Coded], numbers: set[str], sample: Sample, left: Sequence[Leftover]
+) -> list[Cross]:
     """Finds pairs of id columns whose cross adds to an additive model of all columns.
 
     Halves of the sample are predicted by models of the other half, pairs by means of what is left
@@ -56,7 +79,8 @@ def find_crosses(columns: Mapping[str, Coded], numbers: set[str], sample: Sample
     Args:
         columns: All that are inputs.
         numbers: Which of them are numbers.
-        sample: The rows, and the labels.
+        sample: The rows.
+        left: Of every label.
     """
     ids = [name for name in columns if name not in numbers and columns[name].size >= 2]
     rows = len(sample.rows_S)
@@ -70,40 +94,50 @@ def find_crosses(columns: Mapping[str, Coded], numbers: set[str], sample: Sample
             paired[left, right] = codes_S, size
     if not paired:
         return []
-    half_S = sample.folds_S % 2 == 0
     best: dict[tuple[str, str], Cross] = {}
-    for target in sample.targets:
-        for cross in _of_target(columns, numbers, paired, target, half_S):
+    for one in left:
+        for cross in _of_task(paired, one):
             if cross.columns not in best or best[cross.columns].z < cross.z:
                 best[cross.columns] = cross
     return sorted(best.values(), key=lambda cross: -cross.share)[:_MOST]
 
 
-def _of_target(
-    columns: Mapping[str, Coded],
-    numbers: set[str],
-    paired: Mapping[tuple[str, str], tuple[np.ndarray, int]],
-    target: Target,
-    half_S: np.ndarray,
+def leftovers(
+    columns: Mapping[str, Coded], numbers: set[str], sample: Sample
+) -> Iterator[Leftover]:
+    """Yields what is left of each label that has rows enough; see `find_crosses`."""
+    half_S = sample.folds_S % 2 == 0
+    for target in sample.targets:
+        index_L, half_L = target.index_L, half_S[target.index_L]
+        labels_L = target.raw_L if target.is_event else target.labels_L
+        if not _enough(labels_L, half_L):
+            continue
+        found = {}
+        for name, coded in columns.items():
+            codes_S, size = levels(coded, name in numbers)
+            found[name] = codes_S[index_L], size
+        p_L = of_both_halves(found, labels_L, half_L, target.is_event)
+        yield Leftover(
+            task=target.task,
+            index_L=index_L,
+            half_L=half_L,
+            left_L=labels_L - p_L,
+            information_L=p_L * (1 - p_L) if target.is_event else np.ones_like(p_L),
+            explained=_explained(labels_L, p_L, target.is_event),
+        )
+
+
+def _of_task(
+    paired: Mapping[tuple[str, str], tuple[np.ndarray, int]], left: Leftover
 ) -> list[Cross]:
-    index_L, half_L = target.index_L, half_S[target.index_L]
-    labels_L = target.raw_L if target.is_event else target.labels_L
-    if not _enough(labels_L, half_L):
-        return []
-    found = {}
-    for name, coded in columns.items():
-        codes_S, size = levels(coded, name in numbers)
-        found[name] = codes_S[index_L], size
-    p_L = of_both_halves(found, labels_L, half_L, target.is_event)
-    explained = _explained(labels_L, p_L, target.is_event)
-    left_L = labels_L - p_L
-    information_L = p_L * (1 - p_L) if target.is_event else np.ones_like(p_L)
     crosses = []
     for names, (codes_S, size) in paired.items():
-        gain, z, shrinkage = _gain(codes_S[index_L], size, left_L, information_L, half_L)
-        if z > _SURE and gain > _WORTH * explained:
-            share = gain / max(explained, gain)
-            crosses.append(Cross(names, target.task, share, z, size, shrinkage))
+        gain, z, shrinkage = _gain(
+            codes_S[left.index_L], size, left.left_L, left.information_L, left.half_L
+        )
+        if z > _SURE and gain > _WORTH * left.explained:
+            share = gain / max(left.explained, gain)
+            crosses.append(Cross(names, left.task, share, z, size, shrinkage))
     return crosses
 
 
