@@ -17,6 +17,8 @@ from mmoe.embeddings import (
 from mmoe.models.projections import InputProjections, narrowed_by
 from mmoe.models.ranker import Ranker
 from mmoe.models.registry import build_network
+from mmoe.models.wide import WidePart
+from mmoe.tasks import Tower
 
 
 def build_ranker(
@@ -54,7 +56,14 @@ def build_ranker(
     )
     if projections:
         network.inputs = InputProjections(projections)
-    return Ranker(embeddings, network.to(device), num_dense)
+    wide = None
+    if config.model.wide:
+        features = [*encoder.categorical, *encoder.lists]
+        wide = WidePart(encoder.tables, features, num_dense, len(config.tasks)).to(device)
+        for tower in network.towers:
+            if isinstance(tower, Tower):  # the model begins as its wide part
+                tower.start_at_zero()
+    return Ranker(embeddings, network.to(device), num_dense, wide)
 
 
 def _build_tables(
