@@ -1,5 +1,6 @@
 """`model.wide`: a linear model first, kept by every way that a model goes."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -228,6 +229,38 @@ def test_resumed_to_the_bit(train, tmp_path, assert_same, dies_after):
     resumed = train("broken", *settings, resume=True)
     assert_same(tmp_path / "whole", tmp_path / "broken")
     assert resumed.metrics["tasks"] == whole.metrics["tasks"]
+
+
+def test_what_training_makes_worse_stays_as_it_began(train, splits, tmp_path, dies_after, mmoe):
+    worse = ("training.optimizer.learning_rate=3", "training.embedding_optimizer.learning_rate=9")
+    settings = (WIDE, "training.patience=1", *worse)
+    said = Said()
+    run = train("one", *settings, reporter=said)
+    history = json.loads((run.directory.path / "history.json").read_text())
+    assert history["start"]["best"]
+    assert [entry["best"] for entry in history["epochs"]] == [False]
+    assert history["epochs"][0]["epoch"] == 1
+    assert any(
+        line.startswith("before the first epoch  validation: click auc") for line in said.lines
+    )
+    predictor, _, config = load_predictor(run.directory)
+    start = _training_state(config, prepare(config, splits=splits)).ranker.network
+    assert torch.equal(predictor.ranker.network.towers[0].logit.weight, torch.zeros(1, 8))
+    for one, two in zip(predictor.ranker.network.parameters(), start.parameters(), strict=True):
+        assert torch.equal(one, two)
+    with pytest.raises(KeyboardInterrupt):
+        train("broken", *settings, reporter=dies_after(3))
+    train("broken", *settings, resume=True)
+    again = json.loads((tmp_path / "broken" / "history.json").read_text())
+    assert again["start"] == history["start"]
+    assert mmoe("report", run.directory.path)[0] == 0
+    assert "(best: before the first)" in (run.directory.path / "report.html").read_text()
+
+
+def test_a_warm_start_keeps_having_one(train):
+    run = train("plain", "training.epochs=1")
+    with pytest.raises(ValueError, match=r"model.wide is False there and True here"):
+        train("wide", WIDE, warm_start=WarmStart(run.directory.path))
 
 
 @pytest.mark.parametrize("kind", ["shared_bottom", "ple", "esmm"])
