@@ -24,7 +24,7 @@ from mmoe.datasets.infer.measured.crosses import find_crosses, leftovers
 from mmoe.datasets.infer.measured.decide import LARGE_ID, SURE, Facts, Verdict, decide
 from mmoe.datasets.infer.measured.evidence import Evidence, light_values, weigh
 from mmoe.datasets.infer.measured.names import hint
-from mmoe.datasets.infer.measured.products import find_product
+from mmoe.datasets.infer.measured.products import Product, find_product
 from mmoe.datasets.infer.measured.relations import Relations, copies_of, relate, same_order
 from mmoe.datasets.infer.measured.shape import Shape, shape_of
 from mmoe.datasets.infer.moments import guess_moment

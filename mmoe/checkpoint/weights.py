@@ -33,6 +33,7 @@ def load_weights(
         ValueError: A name is missing on one side, or a shape differs.
     """
     load_network(ranker.network, model, "network", layout)
+    load_wide(ranker, model)
     tables = scoring_embeddings(ranker.embeddings)
     if tables is None:
         model.load(ranker.tables.table_shards(), "tables", all_names=world_size() == 1)
@@ -55,6 +56,12 @@ def load_network(
     # A rank without experts does not know the names of their tensors
     every = world_size() == 1
     stored.load(cut_all(network.state_dict(), layout or {}), prefix, all_names=every)
+
+
+def load_wide(ranker: Ranker, model: StoredTensors) -> None:
+    """Copies the wide part of `model` into a ranker that has one."""
+    if ranker.wide is not None:
+        model.load(ranker.wide.state_dict(), "wide")
 
 
 def load_id_maps(embeddings: EmbeddingBackend, model: StoredTensors) -> None:

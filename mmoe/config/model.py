@@ -75,6 +75,11 @@ class ModelConfig(HasKinds):
     capacity: CapacityConfig | None = Field(
         default=None, description="null: nothing is dropped; {} = factor 1.25"
     )
+    wide: bool = Field(
+        default=False,
+        description="add a logistic regression of all features (ridge for a regression task), "
+        "fitted before the first epoch and then kept, to what the towers say, which begin at 0",
+    )
     execution: Literal["auto", "dense", "grouped", "padded"] = Field(
         default="auto", description="padded: every expert computes as many rows as the capacity"
     )

@@ -11,7 +11,7 @@ from mmoe.config.features import FeatureConfig
 from mmoe.config.metrics import METRICS
 from mmoe.config.model import ModelConfig
 from mmoe.config.parallel import ParallelConfig
-from mmoe.config.tables import TableConfig
+from mmoe.config.tables import TableConfig, TableSettings
 from mmoe.config.tasks import TaskConfig
 from mmoe.config.training import TrainingConfig
 from mmoe.metrics.task_kinds import KINDS, first_of
@@ -141,6 +141,18 @@ class RunConfig(Strict):
                 f"parallel.experts is spread, but model.execution {self.model.execution} runs "
                 "every expert on every rank; set execution: auto, or experts: replicated"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _wide_part_has_rows_that_stay(self) -> "RunConfig":
+        sections = [("tables", t) for t in self.tables] + [("features", f) for f in self.features]
+        for section, item in sections if self.model.wide else ():
+            if isinstance(item, TableSettings) and item.table_encoding.managed is not None:
+                raise ValueError(
+                    f"model.wide is true, but {section}.{item.name} has encoding managed, whose "
+                    "rows pass from id to id, so that no fitted weight stays one's own; set "
+                    "encoding: vocabulary or hash there, or model.wide: false"
+                )
         return self
 
     @model_validator(mode="after")

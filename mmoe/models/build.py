@@ -18,6 +18,8 @@ from mmoe.models.input_layers import InputLayers, widened_by
 from mmoe.models.interactions import FactorizationMachine
 from mmoe.models.ranker import Ranker
 from mmoe.models.registry import build_network
+from mmoe.models.wide import WidePart
+from mmoe.tasks import Tower
 
 
 def build_ranker(
@@ -57,7 +59,14 @@ def build_ranker(
         network.inputs = InputLayers(layers)
     if config.model.interaction == "fm":
         network.interaction = _factorization_machine(config, encoder)
-    return Ranker(embeddings, network.to(device), num_dense)
+    wide = None
+    if config.model.wide:
+        features = [*encoder.categorical, *encoder.lists]
+        wide = WidePart(encoder.tables, features, num_dense, len(config.tasks)).to(device)
+        for tower in network.towers:
+            if isinstance(tower, Tower):  # the model begins as its wide part
+                tower.start_at_zero()
+    return Ranker(embeddings, network.to(device), num_dense, wide)
 
 
 def _factorization_machine(

@@ -8,10 +8,11 @@ from torch import Tensor, nn
 from mmoe.embeddings import EmbeddingBackend
 from mmoe.models.inputs import join_inputs
 from mmoe.models.network import NetworkOutput
+from mmoe.models.wide import WidePart
 
 
 class Ranker(nn.Module):
-    """Embeddings and a network: `logits = network([dense, embeddings(ids)])`.
+    """Embeddings and a network: `logits = network([dense, embeddings(ids)]) + wide(dense, ids)`.
 
     Where the network has `inputs`, dense features go through them first.
 
@@ -24,6 +25,7 @@ class Ranker(nn.Module):
             only where there are any.
         network: `network(x_BD, return_gates)` → `NetworkOutput`.
         num_dense: Number of dense features.
+        wide: A linear model whose logits are added; None: there is none.
 
     Example:
         >>> import torch
@@ -35,13 +37,20 @@ class Ranker(nn.Module):
         torch.Size([4, 1])
     """
 
-    def __init__(self, embeddings: nn.Module | None, network: nn.Module, num_dense: int) -> None:
+    def __init__(
+        self,
+        embeddings: nn.Module | None,
+        network: nn.Module,
+        num_dense: int,
+        wide: WidePart | None = None,
+    ) -> None:
         super().__init__()
         if num_dense < 0:
             raise ValueError(f"num_dense: expected 0 or more, got {num_dense}")
         self.embeddings = embeddings
         self.network = network
         self.num_dense = num_dense
+        self.wide = wide
 
     @property
     def tables(self) -> EmbeddingBackend:
@@ -78,7 +87,8 @@ class Ranker(nn.Module):
         Raises:
             ValueError: Another number of dense features than expected.
         """
-        return self.mix(dense_BF, self.look_up(values, lengths, id_weights), return_gates)
+        output = self.mix(dense_BF, self.look_up(values, lengths, id_weights), return_gates)
+        return self.add_wide(output, dense_BF, values, lengths, id_weights)
 
     def look_up(
         self, values: Tensor, lengths: Tensor, id_weights: Tensor | None = None
@@ -93,7 +103,7 @@ class Ranker(nn.Module):
     def mix(
         self, dense_BF: Tensor, x_BD: Tensor | None, return_gates: bool = False
     ) -> NetworkOutput:
-        """Does what `forward` does after the lookups."""
+        """Computes what the network makes of numbers and looked-up embeddings."""
         if dense_BF.dim() != 2 or dense_BF.shape[1] != self.num_dense:
             raise ValueError(
                 f"dense_BF: expected shape [rows, {self.num_dense}], got {list(dense_BF.shape)}"
@@ -107,3 +117,17 @@ class Ranker(nn.Module):
         if x_BD is None or interaction is None:
             return output
         return output._replace(logits_BT=output.logits_BT + interaction(x_BD))
+
+    def add_wide(
+        self,
+        output: NetworkOutput,
+        dense_BF: Tensor,
+        values: Tensor,
+        lengths: Tensor,
+        id_weights: Tensor | None = None,
+    ) -> NetworkOutput:
+        """Adds the wide part's logits, where there is one, to what `mix` returned; in fp32."""
+        if self.wide is None:
+            return output
+        wide_BT = self.wide(dense_BF, values, lengths, id_weights)
+        return output._replace(logits_BT=output.logits_BT + wide_BT)

@@ -118,7 +118,9 @@ def _pictures(run: Run) -> dict[str, Markup]:
 
 def _facts(run: Run) -> list[tuple[str, str]]:
     train = run.metrics.get("train") or {}
-    best = best_epoch(run.history["epochs"])
+    best: int | str | None = best_epoch(run.history["epochs"])
+    if (run.history.get("start") or {}).get("best"):
+        best = "before the first"
     epochs = tables.count(train.get("epochs", len(run.history["epochs"])))
     speed = train.get("rows_per_second")
     return [

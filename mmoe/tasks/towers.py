@@ -51,6 +51,10 @@ class Tower(nn.Module):
         nn.init.kaiming_normal_(self.logit.weight, nonlinearity="linear")
         nn.init.zeros_(self.logit.bias)
 
+    def start_at_zero(self) -> None:
+        """Gives the last layer weights of zero, so that every logit is 0 until it is trained."""
+        nn.init.zeros_(self.logit.weight)
+
     def forward(self, h_BO: Tensor) -> Tensor:
         """Computes `logit_B` from `h_BO`, fp32 (fp64 where the weights are)."""
         h_BH = self.mlp(h_BO)

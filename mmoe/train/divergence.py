@@ -14,7 +14,7 @@ from mmoe.datasets.features.registry import codecs_of
 from mmoe.datasets.rows.batch import Batch
 from mmoe.errors import WHAT_TO_CHANGE
 from mmoe.models.ranker import Ranker
-from mmoe.train.forward_backward import Step, StepLosses
+from mmoe.train.forward_backward import Step, StepLosses, network_output
 
 # A label's or a row weight's size from which its squared error moves the weights out of range
 _LARGE_LABEL = 1e6
@@ -160,7 +160,7 @@ def _precision(ranker: Ranker, step: Step, config: RunConfig) -> Cause | None:
         for batch in step.batches:
             x_BD = next(leaves, None)
             try:
-                logits_BT = ranker.mix(batch.dense_BF, x_BD).logits_BT
+                logits_BT = network_output(ranker, batch, x_BD).logits_BT
             except ValueError:
                 return None
             if not bool(logits_BT.isfinite().all()):

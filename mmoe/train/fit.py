@@ -37,6 +37,7 @@ from mmoe.run.directory import RunDirectory
 from mmoe.train.alarms import Watch, alarms_of_metrics, learn_columns, say_alarms
 from mmoe.train.allocator import keep_freed_memory
 from mmoe.train.evaluate import metrics_of, predict_rows, split_curves, split_metrics
+from mmoe.train.fit_wide import fit_wide
 from mmoe.train.loggers import check_loggers, log_finished
 from mmoe.train.loop import EpochCallback, Trainer, steps_of
 from mmoe.train.optim import build_average, build_optimizer, check_schedule
@@ -194,13 +195,14 @@ def _train(
             check=resumed.check,
         )
     same_data_on_all_ranks(prepared)
-    _say_sizes(prepared, place, reporter)
-    _say_lanes(config, prepared, reporter)
+    _say_sizes(config, prepared, place, reporter)
     check_schedule(config.training.optimizer, steps_of(config, len(prepared.train)))
     if is_tuned():
         keep_freed_memory()  # of steps, not what reading took
     state = _training_state(config, prepared, place)
     report = _transfer(earlier, warm_start, state, config, prepared, reporter)
+    # A resumed run has it in its checkpoint
+    fit_wide(state.ranker.wide if old is None else None, config, prepared, reporter)
     run = old or from_first(lambda: claim.start(config, prepared, out, report, numbered=numbered))
     claim.run = run
     _seen_by_all(run, claim)
@@ -283,7 +285,9 @@ def _training_state(
     return TrainingState(ranker, optimizer, average, Position(), spread_layout(ranker.network))
 
 
-def _say_sizes(prepared: PreparedData, device: torch.device, reporter: Reporter) -> None:
+def _say_sizes(
+    config: RunConfig, prepared: PreparedData, device: torch.device, reporter: Reporter
+) -> None:
     tables = prepared.encoder.tables
     parameters = sum(table.num_rows * table.dim for table in tables)
     how = "streamed, " if prepared.streamed else ""
@@ -294,6 +298,9 @@ def _say_sizes(prepared: PreparedData, device: torch.device, reporter: Reporter)
     )
     if device.type != "cpu":
         reporter.say(f"training on {describe_device(device)}")
+    lanes = describe_lanes(config.data.streaming.lanes, world_size())
+    if prepared.streamed and lanes is not None:
+        reporter.say(lanes)
 
 
 def _say_continued(
@@ -306,12 +313,6 @@ def _say_continued(
     line = None if remembered is None else said_of_continued(remembered, config)
     if line is not None:
         reporter.say(line)
-
-
-def _say_lanes(config: RunConfig, prepared: PreparedData, reporter: Reporter) -> None:
-    text = describe_lanes(config.data.streaming.lanes, world_size())
-    if prepared.streamed and text is not None:
-        reporter.say(text)
 
 
 def _evaluate(

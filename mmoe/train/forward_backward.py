@@ -213,9 +213,15 @@ def _forward(ranker: Ranker, batch: Batch, x_BD: Tensor | None, config: RunConfi
     try:
         narrow = config.training.precision == "bf16"
         with torch.autocast(ranker.device.type, torch.bfloat16, enabled=narrow):
-            return ranker.mix(batch.dense_BF, x_BD)
+            return network_output(ranker, batch, x_BD)
     except NotFinite as error:  # a gate refuses it before the loss could show it
         raise Diverged(f"the loss cannot be computed ({error})") from error
+
+
+def network_output(ranker: Ranker, batch: Batch, x_BD: Tensor | None) -> NetworkOutput:
+    """Computes the logits of a batch whose ids are looked up, those of a wide part included."""
+    output = ranker.mix(batch.dense_BF, x_BD)
+    return ranker.add_wide(output, batch.dense_BF, batch.values, batch.lengths_CB, batch.id_weights)
 
 
 def _loss(

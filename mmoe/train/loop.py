@@ -110,6 +110,7 @@ class Trainer:
         loggers = Loggers(self.config, logged, position.step, self.reporter.say)
         # Left when the last checkpoint is written
         with loggers as events, self.checkpoints:
+            self._judge_start()
             while not position.finished:
                 self._epoch(events)
                 with part(PAUSE):
@@ -129,6 +130,23 @@ class Trainer:
                 f"stopped after epoch {position.epoch}: {training.monitor} did not improve for "
                 f"{training.patience} epoch(s)"
             )
+
+    def _judge_start(self) -> None:
+        """Makes a model that begins as its wide part a candidate for the best one."""
+        position = self.state.position
+        if self.state.ranker.wide is None or position.step or position.best_value is not None:
+            return
+        metrics, _ = self._validate()
+        value = monitor_value(metrics, self.config.training.monitor)
+        if value is None:  # nothing to compare by: the newest weights are kept
+            return
+        position.best_value = value
+        position.history.append(
+            {"epoch": 0, "step": 0, "validation": metrics, "monitor": value, "best": True}
+        )
+        self._save(best=True)
+        self._write_history()
+        self.reporter.say(f"before the first epoch  validation: {self._judged(metrics)}  *best")
 
     def _asked_to_stop(self) -> bool:
         """Whether the caller, told of the epoch, wants no other; all ranks do what the first says.
@@ -150,8 +168,13 @@ class Trainer:
             write_json(self.run.history_file, self.history())
 
     def history(self) -> dict[str, Any]:
-        """Epochs so far, as history.json holds them."""
-        return {"epochs": self.state.position.history, "monitor": self.config.training.monitor}
+        """Epochs so far, as history.json holds them, and the state before the first."""
+        entries = self.state.position.history
+        held: dict[str, Any] = {"epochs": [entry for entry in entries if entry["epoch"]]}
+        held["monitor"] = self.config.training.monitor
+        if len(held["epochs"]) < len(entries):
+            held["start"] = entries[0]
+        return held
 
     def _epoch(self, events: Loggers) -> None:
         position = self.state.position
@@ -276,22 +299,25 @@ class Trainer:
             ranker.network = raw
 
     def _say_epoch(self, entry: Mapping[str, Any], notes: list[str]) -> None:
-        task_metric = self.config.training.monitor.rpartition(".")[2]
-        parts = [
-            f"{name} {task_metric} {metrics[task_metric]:.4f}"
-            for name, metrics in entry["validation"].items()
-            if metrics.get(task_metric) is not None
-        ]
         star = "  *best" if entry["best"] else ""
         self.reporter.say(
             f"epoch {entry['epoch']}/{self.config.training.epochs}  "
             f"{entry['rows_per_second']:,.0f} rows/s  {_note(entry['loss'])}  "
-            f"validation: {', '.join(parts) or 'nothing to compute'}{star}"
+            f"validation: {self._judged(entry['validation'])}{star}"
         )
         for table, ids in entry.get("ids", {}).items():
             self.reporter.say(f"  {_rows_in_use(table, ids)}")
         for note in notes:
             self.reporter.say(f"  note, validation: {note}")
+
+    def _judged(self, metrics: Mapping[str, Mapping[str, Any]]) -> str:
+        name = self.config.training.monitor.rpartition(".")[2]
+        parts = [
+            f"{task} {name} {of_task[name]:.4f}"
+            for task, of_task in metrics.items()
+            if of_task.get(name) is not None
+        ]
+        return ", ".join(parts) or "nothing to compute"
 
     def _mean_losses(self) -> dict[str, float | None]:
         position = self.state.position

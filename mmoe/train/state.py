@@ -15,7 +15,7 @@ from mmoe.checkpoint.optimizer_state import flatten_optimizer, unflatten_optimiz
 from mmoe.checkpoint.random_state import load_random_states, own_random_states
 from mmoe.checkpoint.saver import CheckpointSaver
 from mmoe.checkpoint.stored_tensors import StoredTensors
-from mmoe.checkpoint.weights import load_id_maps, load_network, load_weights
+from mmoe.checkpoint.weights import load_id_maps, load_network, load_weights, load_wide
 from mmoe.config.json_files import Count, Number, Stored
 from mmoe.embeddings import managed_ids
 from mmoe.models.ranker import Ranker
@@ -82,6 +82,8 @@ class TrainingState:
             **with_prefix("accumulators", embeddings.optimizer_shards()),
             **own_random_states(self.ranker.device),
         }
+        if self.ranker.wide is not None:
+            model |= with_prefix("wide", self.ranker.wide.state_dict())
         ids = managed_ids(embeddings)
         if ids is not None:
             model |= with_prefix("ids", ids.maps())
@@ -105,6 +107,7 @@ class TrainingState:
         model, training = folder.tensors("latest", "model"), folder.tensors("latest", "training")
         network, embeddings = self.ranker.network, self.ranker.tables
         load_network(self.scoring_network, model, "network", self.layout)
+        load_wide(self.ranker, model)
         if self.average is not None:
             load_network(network, training, "raw", self.layout)
             training.load({"averaged": self.average.n_averaged}, all_names=False)

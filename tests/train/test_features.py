@@ -11,13 +11,20 @@ import pytest
 
 from mmoe.config import config_from_dict, set_values
 from mmoe.datasets.files.readers import read_table
+from mmoe.datasets.rows.encoded import EncodedData
 from mmoe.datasets.stream import open_stream
 from mmoe.integrations.sklearn import MultiTaskRanker
+from mmoe.metrics.auc import auc
+from mmoe.models.build import build_ranker
 from mmoe.run import RunDirectory
+from mmoe.run.console import SilentReporter
 from mmoe.score import load_predictor, score_files
 from mmoe.train import evaluate_run, train_run
 from mmoe.train.baselines import boosted_trees, logistic_regression
+from mmoe.train.design_matrix import id_columns
 from mmoe.train.evaluate import predict_rows
+from mmoe.train.fit_wide import fit_wide
+from mmoe.train.prepare import prepare
 
 FEATURES = [
     {"kind": "cross", "name": "user_slot", "columns": ["user", "slot"]},
@@ -182,6 +189,28 @@ def test_the_estimator_takes_every_kind(log, folder, train, tmp_path):
     assert {"slot", "strength", "topics"} <= set(ranker.feature_names_in_)
     probabilities = ranker.predict_proba(frame[list(ranker.feature_names_in_)])
     assert probabilities["pred_click"].between(0, 1).all()
+
+
+@pytest.mark.parametrize("source", ["memory", "stream"])
+def test_a_wide_part_sees_every_kind(source, funnel_config, log, folder):
+    raw = {**funnel_config, "features": FEATURES, "tasks": [funnel_config["tasks"][0]]}
+    settings = [f"data.path={folder}", f"data.input={source}", "model.wide=true"]
+    config = config_from_dict(set_values(raw, settings))
+    prepared = prepare(config)
+    ranker = build_ranker(config, prepared.encoder)
+    fit_wide(ranker.wide, config, prepared, SilentReporter())
+    rows = EncodedData(features=prepared.encoder.encode(log, "log"))
+    ids = id_columns(ranker.wide, rows.features, np.arange(ROWS))
+    batch, wide = rows.batch(slice(None)), ranker.wide
+    expected = ids @ wide.ids_RT.numpy() + batch.dense_BF.numpy() @ wide.dense_TF.numpy().T
+    found = ranker(
+        batch.dense_BF, batch.values, batch.lengths_CB, id_weights=batch.id_weights
+    ).logits_BT
+    assert found.detach().numpy() == pytest.approx(expected + wide.bias_T.numpy(), abs=1e-5)
+    heights = {table.name: table.num_rows for table in prepared.encoder.tables}
+    for feature, first in zip(wide.features, wide.first_rows, strict=True):
+        assert wide.ids_RT[first : first + heights[feature.table]].any(), feature
+    assert auc(log["click"].to_numpy(), expected[:, 0]) > 0.7
 
 
 def test_baselines_see_every_kind(funnel_config, log):

@@ -7,8 +7,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 import yaml
 
+from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.run import RunDirectory
 from mmoe.score import load_predictor
 from tests.parallel.launch import free_port, launch, start
@@ -99,6 +101,19 @@ def test_two_ranks_train_as_one_process(folder, one):
     ]
     for ours, theirs in zip(*losses, strict=True):
         assert theirs == pytest.approx(ours, abs=1e-5)
+
+
+def test_two_ranks_share_a_wide_part(folder):
+    """Rank 0 fits it; both add it to their rows' logits."""
+    settings = ("--set", "model.wide=true", "--set", "training.epochs=1")
+    one, two = (_train(folder, "replicated", f"wide-{ranks}", ranks, *settings) for ranks in (1, 2))
+    _close(one, two, 1e-4)
+    tensors = [
+        CheckpointFolder(folder / f"wide-{ranks}" / "checkpoint").model("best") for ranks in (1, 2)
+    ]
+    for name in ("wide.ids_RT", "wide.dense_TF", "wide.bias_T"):
+        assert torch.equal(*(of_run[name] for of_run in tensors))
+    assert tensors[0]["wide.ids_RT"].any()
 
 
 def test_what_four_ranks_saved_goes_on_on_any_number(folder, one, funnel_table):

@@ -5,7 +5,7 @@ measured (`crosses`). But where tastes are a few hidden numbers of each, what an
 leaves over, as a matrix of users by items, has a few directions that come again in other rows.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 

@@ -113,7 +113,7 @@ class SampledTraining:
         table = pa.concat_tables(self._tables)
         self._tables.clear()
         return EncodedData(
-            features=replace(encoder.encode(table, self.origin), list_weights=()),
+            features=encoder.encode(table, self.origin),
             labels=encode_labels(self.config, table, self.origin),
         )
 

@@ -13,10 +13,13 @@ def rate_shifts(before: RunConfig, now: RunConfig) -> dict[str, float]:
     """Returns by task what to add to its logit so that probabilities stay what they were.
 
     A logit learnt under the rate r predicts `σ(logit + ln r)`; under the rate r′ it has to be
-    `logit + ln(r / r′)`. Tasks whose rate stayed are left out.
+    `logit + ln(r / r′)`. Tasks whose rate stayed are left out,
+    and all where a wide part is fitted to the new rows: its bias has the shift.
 
     Source: as `mmoe.tasks.predictions_from_logits`.
     """
+    if now.model.wide:
+        return {}
     pairs = named_pairs(before, now, lambda config: config.tasks)
     return {
         here.name: math.log(there.negative_sampling_rate / here.negative_sampling_rate)

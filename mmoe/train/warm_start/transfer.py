@@ -85,6 +85,8 @@ def transfer(
     dense.copy(network, continued)
     _start_average(state, scoring, training, dense)
     _say_names(report, now, before, config, earlier)
+    if state.ranker.wide is not None:
+        report.initialised.append("the wide part (fitted to these rows)")
     embeddings = state.ranker.tables
     continue_tables(tables, embeddings.table_shards(), old_tables, report)
     accumulators, moments = _usable_state(training, earlier.config, config)

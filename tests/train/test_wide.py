@@ -1,0 +1,293 @@
+"""`model.wide`: a linear model first, kept by every way that a model goes."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression, Ridge
+
+from mmoe.checkpoint.folder import CheckpointFolder
+from mmoe.config import config_from_dict, set_values
+from mmoe.datasets.rows.batch_source import BatchSource
+from mmoe.datasets.rows.splits import Splits
+from mmoe.predictor import Predictor
+from mmoe.run.console import SilentReporter
+from mmoe.score import load_predictor
+from mmoe.train import WarmStart, train_run
+from mmoe.train.fit import _training_state
+from mmoe.train.fit_wide import fit_wide
+from mmoe.train.prepare import prepare
+
+WIDE = "model.wide=true"
+
+
+class Said(SilentReporter):
+    """Keeps what it is told."""
+
+    def __init__(self):
+        self.lines = []
+
+    def say(self, text):
+        self.lines.append(text)
+
+    @property
+    def wide(self):
+        return next(line for line in self.lines if line.startswith("wide part"))
+
+
+@pytest.fixture(name="additive")
+def _additive():
+    """Splits of a log whose click is a logistic regression of four id columns and a number."""
+    rng = np.random.default_rng(0)
+    rows = 2_500
+    ids = rng.integers(0, 30, (rows, 4))
+    number = rng.normal(5, 2, rows)
+    z = rng.normal(0, 0.8, (4, 30))[np.arange(4), ids].sum(1) + 0.3 * (number - 5)
+    log = pa.table(
+        {f"c{n}": ids[:, n].astype(str) for n in range(4)}
+        | {"number": number, "minutes": 3 * z + rng.normal(size=rows)}
+        | {"click": (rng.random(rows) < 1 / (1 + np.exp(-z))).astype(int)}
+    )
+    return Splits(train=log[:1500], validation=log[1500:2000], test=log[2000:], origin="log")
+
+
+def _additive_config(**task):
+    return {
+        "features": [{"kind": "categorical", "name": f"c{n}", "dim": 4} for n in range(4)]
+        + [{"kind": "numeric", "name": "number", "standardise": False}],
+        "tasks": [{"name": "click", "label": "click", **task}],
+        "model": {"num_experts": 2, "expert": {"hidden": [8]}, "tower": {"hidden": []}},
+        "training": {"epochs": 1, "batch_size": 256, "embedding_backend": "plain"},
+    }
+
+
+def _started(raw, splits, **keywords):
+    """A model before its first epoch, its rows, and what was said."""
+    config, said = config_from_dict(set_values(raw, [WIDE])), Said()
+    prepared = prepare(config, splits=splits, **keywords)
+    state = _training_state(config, prepared)
+    fit_wide(state.ranker.wide, config, prepared, said)
+    return Predictor(state.ranker, config), prepared, said.wide
+
+
+def _one_hot(table):
+    """Ids of c0 … c3 and the scaled number, made without the library's columns."""
+    blocks = []
+    for n in range(4):
+        ids = np.array(table[f"c{n}"].to_pylist(), int)
+        blocks.append(ids[:, None] == np.arange(30))
+    return np.hstack([*blocks, table["number"].to_numpy()[:, None]]).astype(float)
+
+
+def _scaled(x, like):
+    scaled = x.copy()
+    scaled[:, -1] = (x[:, -1] - like[:, -1].mean()) / like[:, -1].std()
+    return scaled
+
+
+def test_the_model_begins_as_logistic_regression(additive):
+    predictor, prepared, said = _started(_additive_config(), additive)
+    choice = float(said.split("C ")[1].split(",")[0])
+    train, test = _one_hot(additive.train), _one_hot(additive.test)
+    model = LogisticRegression(C=choice, max_iter=100)
+    model.fit(_scaled(train, train), additive.train["click"].to_numpy())
+    expected = model.predict_proba(_scaled(test, train))[:, 1]
+    assert np.abs(predictor.predict(prepared.test)[:, 0] - expected).max() < 1e-5
+    assert "validation AUC 0." in said
+
+
+def test_the_model_begins_as_ridge_regression(additive):
+    raw = _additive_config(kind="regression", label="minutes")
+    raw["training"]["monitor"] = "mean.rmse"
+    predictor, prepared, said = _started(raw, additive)
+    choice = float(said.split("C ")[1].split(",")[0])
+    train, test = _one_hot(additive.train), _one_hot(additive.test)
+    model = Ridge(alpha=1 / choice).fit(_scaled(train, train), additive.train["minutes"].to_numpy())
+    found = predictor.predict(prepared.test)[:, 0]
+    assert np.abs(found - model.predict(_scaled(test, train))).max() < 5e-2
+    assert "validation RMSE" in said
+
+
+def test_it_helps_where_the_truth_is_a_sum(additive, tmp_path):
+    plain, wide = (
+        train_run(
+            config_from_dict(set_values(_additive_config(), more)), tmp_path / name, splits=additive
+        )
+        for name, more in (("plain", []), ("wide", [WIDE]))
+    )
+    assert wide.metrics["tasks"]["click"]["auc"] > plain.metrics["tasks"]["click"]["auc"] + 0.02
+
+
+def test_row_weights_count(additive):
+    """A row of weight 2 is as good as two rows."""
+    train, rest = additive.train, {"validation": additive.validation, "test": additive.test}
+    twice = np.arange(len(train)) % 3 == 0
+    doubled = pa.concat_tables([train, train.filter(pa.array(twice))])
+    weights = pa.array(1.0 + twice)
+    ones = {
+        name: rows.append_column("w", pa.array(np.ones(len(rows)))) for name, rows in rest.items()
+    }
+    raw = _additive_config(weight_column="w")
+    weighted = Splits(train=train.append_column("w", weights), **ones, origin="log")
+    repeated = Splits(
+        train=doubled.append_column("w", pa.array(np.ones(len(doubled)))), **ones, origin="log"
+    )
+    found = []
+    for splits in (weighted, repeated):
+        predictor, prepared, _ = _started(raw, splits)
+        found.append(predictor.predict(prepared.test)[:, 0])
+    # The penalty is that of the mean weight, so not quite the same
+    assert np.abs(found[0] - found[1]).max() < 0.05
+
+
+def test_few_rows_and_one_class_are_no_obstacle(additive):
+    few = Splits(
+        train=additive.train[:12],
+        validation=additive.validation[:1],
+        test=additive.test,
+        origin="log",
+    )
+    predictor, prepared, said = _started(_additive_config(), few)
+    assert np.isfinite(predictor.predict(prepared.test)).all()
+    assert "click C " in said
+
+
+@pytest.mark.parametrize("outcome", [0.0, 1.0])
+def test_one_outcome_only_is_its_base_rate(additive, outcome):
+    config = config_from_dict(set_values(_additive_config(), [WIDE]))
+    prepared = prepare(config, splits=additive)
+    labels = prepared.train.held.labels
+    same = replace(labels, labels_NT=np.full_like(labels.labels_NT, outcome))
+    rows = BatchSource.of(replace(prepared.train.held, labels=same))
+    state, said = _training_state(config, prepared), Said()
+    wide = state.ranker.wide
+    fit_wide(wide, config, replace(prepared, train=rows), said)
+    assert not wide.ids_RT.any()
+    assert not wide.dense_TF.any()
+    assert abs(float(wide.bias_T)) == pytest.approx(np.log(1500.5 / 0.5), abs=1e-4)
+    assert "click has one outcome only" in said.wide
+
+
+def test_numbers_out_of_range_give_finite_weights(additive):
+    huge = additive.train.set_column(5, "minutes", pa.array(np.linspace(-3e38, 3e38, 1500)))
+    splits = replace(additive, train=huge)
+    raw = _additive_config(kind="regression", label="minutes")
+    raw["training"]["monitor"] = "mean.rmse"
+    wide = _started(raw, splits)[0].ranker.wide
+    assert all(bool(buffer.isfinite().all()) for buffer in wide.buffers())
+
+
+@pytest.mark.parametrize(
+    ("features", "tables"),
+    [
+        ([{"kind": "categorical", "name": "user", "encoding": "managed", "rows": 9}], []),
+        (
+            [{"kind": "categorical", "name": "user", "table": "people"}],
+            [{"name": "people", "encoding": "managed", "rows": 9}],
+        ),
+    ],
+)
+def test_managed_ids_are_refused(funnel_config, features, tables):
+    raw = {**funnel_config, "features": features, "tables": tables}
+    config_from_dict(raw)
+    with pytest.raises(ValueError, match=r"model.wide is true, but .* encoding managed"):
+        config_from_dict(set_values(raw, [WIDE]))
+
+
+def test_a_run_is_repeated_scored_and_kept_to_the_bit(
+    train, splits, funnel_table, tmp_path, assert_same
+):
+    settings = (WIDE, "training.ema_decay=0.9")
+    said = Said()
+    run = train("one", *settings, reporter=said)
+    train("two", *settings)
+    assert_same(tmp_path / "one", tmp_path / "two")
+    assert said.wide.startswith("wide part: click C ")
+    assert "; buy C " in said.wide
+    stored = CheckpointFolder(run.directory.checkpoint)
+    first, last = stored.model("best"), stored.model("latest")
+    for name in ("wide.ids_RT", "wide.dense_TF", "wide.bias_T"):
+        assert torch.equal(first[name], last[name]), "it is not averaged"
+    assert first["wide.ids_RT"].any()
+    predictor, encoder, config = load_predictor(run.directory)
+    test = funnel_table[3500:]
+    rows = prepare(config, encoder=encoder, splits=splits).test
+    assert np.array_equal(predictor.predict(test), predictor.predict(rows))
+    small = load_predictor(run.directory, table_precision="int8")[0]
+    assert np.abs(small.predict(test) - predictor.predict(test)).max() < 0.02
+    assert torch.equal(small.ranker.wide.ids_RT, predictor.ranker.wide.ids_RT)
+
+
+def test_resumed_to_the_bit(train, tmp_path, assert_same, dies_after):
+    settings = (WIDE, "training.checkpoint_every_steps=5", "training.epochs=2")
+    whole = train("whole", *settings)
+    with pytest.raises(KeyboardInterrupt):
+        train("broken", *settings, reporter=dies_after(14))
+    resumed = train("broken", *settings, resume=True)
+    assert_same(tmp_path / "whole", tmp_path / "broken")
+    assert resumed.metrics["tasks"] == whole.metrics["tasks"]
+
+
+def test_what_training_makes_worse_stays_as_it_began(train, splits, tmp_path, dies_after, mmoe):
+    worse = ("training.optimizer.learning_rate=3", "training.embedding_optimizer.learning_rate=9")
+    settings = (WIDE, "training.patience=1", *worse)
+    said = Said()
+    run = train("one", *settings, reporter=said)
+    history = json.loads((run.directory.path / "history.json").read_text())
+    assert history["start"]["best"]
+    assert [entry["best"] for entry in history["epochs"]] == [False]
+    assert history["epochs"][0]["epoch"] == 1
+    assert any(
+        line.startswith("before the first epoch  validation: click auc") for line in said.lines
+    )
+    predictor, _, config = load_predictor(run.directory)
+    start = _training_state(config, prepare(config, splits=splits)).ranker.network
+    assert torch.equal(predictor.ranker.network.towers[0].logit.weight, torch.zeros(1, 8))
+    for one, two in zip(predictor.ranker.network.parameters(), start.parameters(), strict=True):
+        assert torch.equal(one, two)
+    with pytest.raises(KeyboardInterrupt):
+        train("broken", *settings, reporter=dies_after(3))
+    train("broken", *settings, resume=True)
+    again = json.loads((tmp_path / "broken" / "history.json").read_text())
+    assert again["start"] == history["start"]
+    assert mmoe("report", run.directory.path)[0] == 0
+    assert "(best: before the first)" in (run.directory.path / "report.html").read_text()
+
+
+def test_a_warm_start_keeps_having_one(train):
+    run = train("plain", "training.epochs=1")
+    with pytest.raises(ValueError, match=r"model.wide is False there and True here"):
+        train("wide", WIDE, warm_start=WarmStart(run.directory.path))
+
+
+@pytest.mark.parametrize("kind", ["shared_bottom", "ple", "esmm"])
+def test_every_model_takes_it(train, kind):
+    run = train(kind, WIDE, f"model.kind={kind}", "training.epochs=1", "training.precision=bf16")
+    assert run.metrics["tasks"]["click"]["auc"] > 0.6
+
+
+def test_a_task_that_is_not_trained_has_none(train):
+    run = train("one", WIDE, "tasks.buy.weight=0", "training.epochs=1")
+    wide = load_predictor(run.directory)[0].ranker.wide
+    assert wide.ids_RT[:, 0].any()
+    assert not wide.ids_RT[:, 1].any()
+
+
+def test_a_run_without_it_has_none_and_a_warm_start_fits_it_anew(train, tmp_path, weights):
+    monday = train("monday", WIDE, "training.epochs=1")
+    said = Said()
+    train(
+        "tuesday",
+        WIDE,
+        "training.epochs=1",
+        warm_start=WarmStart(monday.directory.path),
+        reporter=said,
+    )
+    assert said.wide
+    assert not any(
+        name.startswith("wide")
+        for name in weights(train("plain", "training.epochs=1").directory.path)
+    )
