@@ -98,7 +98,7 @@ class PiecesSpec:
 
     @property
     def columns(self) -> list[str]:
-        """Names of the columns that stand in its place."""
+        """Names of the columns that it becomes, that of missing numbers last."""
         names = [f"{self.name} piece[{i}]" for i in range(self.pieces)]
         return names + [f"{self.name}[missing]"] * self.missing
 

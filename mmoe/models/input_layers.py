@@ -14,7 +14,8 @@ class InputLayers(nn.ModuleDict):
     """Replaces the dense columns of some features by linear projections or pieces of them.
 
     Projections have no bias: the layers that read them have their own, and a missing vector, which
-    is 0, is then told by the weights of its own column alone. Pieces have no weights at all.
+    is 0, is then told by the weights of its own column alone. Pieces have no weights at all, and
+    stand behind all other columns: those of features with as many pieces are made at once.
 
     Args:
         specs: The features, in the order of their columns, which do not overlap.
@@ -37,6 +38,11 @@ class InputLayers(nn.ModuleDict):
                 # Projections have about the variance of the numbers that they are made of
                 nn.init.normal_(linear.weight, std=spec.width**-0.5)
                 self[_key(spec.name)] = linear
+        in_pieces = _in_pieces(specs)
+        self.pieces = sorted({spec.pieces for spec in in_pieces})
+        for pieces in self.pieces:
+            self._keep(f"positions_{pieces}", [s for s in in_pieces if s.pieces == pieces])
+        self._keep("told_missing", [spec for spec in in_pieces if spec.missing])
 
     def forward(self, dense_BF: Tensor) -> Tensor:
         """Replaces them; other columns stay as they are, in their order.
@@ -46,52 +52,58 @@ class InputLayers(nn.ModuleDict):
         """
         parts, at = [], 0
         for spec in self.specs:
-            stop = spec.first + spec.width
-            own_BK = dense_BF[:, spec.first : stop]
-            made_BC = (
-                expand_pieces(own_BK, spec)
-                if isinstance(spec, PiecesSpec)
-                else self._project(own_BK, spec)
-            )
-            parts += [dense_BF[:, at : spec.first], made_BC]
-            at = stop
-        return torch.cat([*parts, dense_BF[:, at:]], dim=1)
+            parts.append(dense_BF[:, at : spec.first])
+            at = spec.first + spec.width
+            if isinstance(spec, ProjectionSpec):
+                parts.append(self._project(dense_BF[:, spec.first : at], spec))
+        parts.append(dense_BF[:, at:])
+        for pieces in self.pieces:
+            position_BK = dense_BF.index_select(1, self.get_buffer(f"positions_{pieces}"))
+            parts.append(expand_pieces(position_BK, pieces))
+        if self.pieces:
+            told_BM = dense_BF.index_select(1, self.get_buffer("told_missing"))
+            parts.append((told_BM < 0).to(dense_BF))
+        return torch.cat(parts, dim=1)
 
     def _project(self, own_BK: Tensor, spec: ProjectionSpec) -> Tensor:
         product = F.linear if self.training else stable_linear
         weight: Tensor = self[_key(spec.name)].weight  # type: ignore[assignment]
         return product(own_BK.contiguous(), weight)
 
+    def _keep(self, name: str, specs: Sequence[PiecesSpec]) -> None:
+        """Keeps the places of positions on the network's device, and out of its files."""
+        places = torch.tensor([spec.first for spec in specs], dtype=torch.int64)
+        self.register_buffer(name, places, persistent=False)
 
-def expand_pieces(position_B1: Tensor, spec: PiecesSpec) -> Tensor:
-    """Returns the piecewise linear encoding of a number, from its position among the pieces.
 
-    Column p of P is `clip(u − p, 0, 1) − 0.5`: how far u has gone through piece p. All are 0 where
-    the number is missing (u < 0), which a last column says where `spec.missing`.
+def expand_pieces(position_BK: Tensor, pieces: int) -> Tensor:
+    """Returns the piecewise linear encoding of numbers, from their positions among P pieces.
+
+    Column p of a number is `clip(u − p, 0, 1) − 0.5`: how far u has gone through piece p. All are 0
+    where the number is missing.
 
     Args:
-        position_B1: u, in [0, P]: whole pieces below the number, and its fraction of the next.
-        spec: P, and whether a column says that the number is missing.
+        position_BK: u of K numbers, in [0, P]: whole pieces below the number, and its fraction of
+            the next; below 0 where it is missing.
+        pieces: P.
 
     Returns:
-        `[B, P]`, or `[B, P + 1]`.
+        `[B, K·P]`, the first number's columns first.
 
     Source: Gorishniy, Rubachev, Babenko, "On embeddings for numerical features in tabular deep
     learning", NeurIPS 2022, section 3.2.
 
     Example:
         >>> import torch
-        >>> from mmoe.config import PiecesSpec
-        >>> spec = PiecesSpec(name="price", first=0, pieces=3, missing=True)
-        >>> expand_pieces(torch.tensor([[1.25], [-1.0]]), spec)
-        tensor([[ 0.5000, -0.2500, -0.5000,  0.0000],
-                [ 0.0000,  0.0000,  0.0000,  1.0000]])
+        >>> expand_pieces(torch.tensor([[1.25], [-1.0]]), 3)
+        tensor([[ 0.5000, -0.2500, -0.5000],
+                [ 0.0000,  0.0000,  0.0000]])
     """
-    start_P = torch.arange(spec.pieces, device=position_B1.device, dtype=position_B1.dtype)
-    missing_B1 = position_B1 < 0
-    gone_BP = (position_B1 - start_P).clamp(0, 1) - 0.5
-    gone_BP = gone_BP.masked_fill(missing_B1, 0.0)
-    return torch.cat([gone_BP, missing_B1.to(gone_BP)], dim=1) if spec.missing else gone_BP
+    start_P = torch.arange(pieces, device=position_BK.device, dtype=position_BK.dtype)
+    # −0.5 where the number is known: a sum instead of a mask over all columns
+    known_BK = (position_BK + 1).clamp(0, 1)
+    gone_BKP = (position_BK.unsqueeze(2) - start_P).clamp_(0, 1)
+    return gone_BKP.sub_(known_BK.unsqueeze(2), alpha=0.5).flatten(1)
 
 
 def widened_by(specs: Sequence[InputLayerSpec]) -> int:
@@ -116,9 +128,15 @@ def replaced_names(names: Sequence[str], specs: Sequence[InputLayerSpec]) -> lis
     """
     found, at = [], 0
     for spec in specs:
-        found += [*names[at : spec.first], *spec.columns]
+        found += names[at : spec.first]
         at = spec.first + spec.width
-    return [*found, *names[at:]]
+        if isinstance(spec, ProjectionSpec):
+            found += spec.columns
+    found += names[at:]
+    in_pieces = _in_pieces(specs)
+    for spec in in_pieces:
+        found += spec.columns[: spec.pieces]
+    return found + [spec.columns[-1] for spec in in_pieces if spec.missing]
 
 
 def projected_feature(tensor: str) -> str | None:
@@ -137,3 +155,9 @@ def projected_feature(tensor: str) -> str | None:
 def _key(name: str) -> str:
     """A name that no method of a module has."""
     return f"{name}_projection"
+
+
+def _in_pieces(specs: Sequence[InputLayerSpec]) -> list[PiecesSpec]:
+    """Those that are expanded, in the order of the columns that they become."""
+    found = [spec for spec in specs if isinstance(spec, PiecesSpec)]
+    return sorted(found, key=lambda spec: spec.pieces)

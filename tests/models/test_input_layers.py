@@ -24,30 +24,40 @@ def _positions(x_N, ends_E):
     return torch.tensor(np.where(np.isnan(x_N), -1, position_N)[:, None], dtype=torch.float32)
 
 
-@pytest.mark.parametrize("missing", [True, False])
-def test_pieces_are_the_encoding_of_the_paper(missing):
+def test_pieces_are_the_encoding_of_the_paper():
     rng = np.random.default_rng(0)
     ends_E, x_N = np.sort(rng.normal(0, 5, 49)), rng.normal(0, 8, 500)
     x_N[::9] = np.nan
-    spec = PiecesSpec(name="price", first=0, pieces=48, missing=missing)
-    found = expand_pieces(_positions(x_N, ends_E), spec)
+    position_N1, other_N1 = _positions(x_N, ends_E), _positions(-x_N, ends_E)
+    found = expand_pieces(torch.cat([position_N1, other_N1], dim=1), 48)
     np.testing.assert_allclose(found[:, :48], _encoded(x_N, ends_E), atol=1e-5)
-    assert found.shape == (500, 48 + missing)
-    if missing:
-        assert found[:, 48].tolist() == np.isnan(x_N).tolist()
+    np.testing.assert_allclose(found[:, 48:], _encoded(-x_N, ends_E), atol=1e-5)
+    assert not found[::9].any()
 
 
-def test_columns_keep_their_places_and_names():
-    layers, dense = InputLayers([PRICE, TITLE]), torch.randn(5, 8).abs()
-    out = layers(dense)
-    names = replaced_names([f"d{n}" for n in range(8)], layers.specs)
-    assert len(names) == out.shape[1] == 8 + widened_by(layers.specs)
-    for name, column in zip(names, out.T, strict=True):
-        if name.startswith("d"):
-            assert torch.equal(column, dense[:, int(name[1:])])
-    assert names[1] == "price piece[0]"
-    assert names[48:51] == ["price piece[47]", "price[missing]", "d2"]
-    assert names[51:] == ["title projected[0]", "title projected[1]", "d7"]
+def test_columns_keep_their_places_and_names_and_pieces_follow():
+    age, fee = (
+        PiecesSpec(name=name, first=first, pieces=2, missing=name == "fee")
+        for name, first in (("age", 0), ("fee", 7))
+    )
+    layers, dense = InputLayers([age, PRICE, TITLE, fee]), torch.rand(5, 9) * 2
+    dense[0, 7] = -1
+    out, pieces = layers(dense), expand_pieces
+    names = replaced_names([f"d{n}" for n in range(9)], layers.specs)
+    assert len(names) == out.shape[1] == 9 + widened_by(layers.specs)
+    expected = {
+        "d2": dense[:, 2:3],
+        "title projected[0]": dense[:, 3:7] @ layers["title_projection"].weight[:1].T,
+        "title projected[1]": dense[:, 3:7] @ layers["title_projection"].weight[1:].T,
+        "d8": dense[:, 8:],
+        **{f"age piece[{p}]": pieces(dense[:, :1], 2)[:, p : p + 1] for p in range(2)},
+        **{f"fee piece[{p}]": pieces(dense[:, 7:8], 2)[:, p : p + 1] for p in range(2)},
+        **{f"price piece[{p}]": pieces(dense[:, 1:2], 48)[:, p : p + 1] for p in range(48)},
+        "fee[missing]": (dense[:, 7:8] < 0).float(),
+        "price[missing]": torch.zeros(5, 1),
+    }
+    assert names == list(expected)
+    torch.testing.assert_close(out, torch.cat(list(expected.values()), dim=1))
     assert list(layers.state_dict()) == ["title_projection.weight"]
 
 
@@ -74,8 +84,8 @@ def test_under_autocast_positions_keep_their_fractions(width):
     with torch.autocast("cpu", torch.bfloat16):
         seen = ranker.mix(dense, x if width else None).float()
     assert seen.shape == (1, 51 + width)
-    assert seen[0, 1:41].tolist() == [0.5] * 40
-    assert seen[0, 41].item() == pytest.approx(-0.2, abs=1e-3)
+    assert seen[0, 2:42].tolist() == [0.5] * 40
+    assert seen[0, 42].item() == pytest.approx(-0.2, abs=1e-3)
 
 
 def test_gradients_reach_projections_beside_pieces_under_autocast():

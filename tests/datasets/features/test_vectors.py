@@ -9,6 +9,7 @@ from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.features.extend_encoder import extend_encoder
 from mmoe.datasets.features.fit_encoder import EncoderFit
 from mmoe.datasets.values.vectors import to_vectors
+from mmoe.train.alarms.columns import columns_of
 
 
 def _config(**keys):
@@ -71,6 +72,22 @@ def test_saved_and_loaded(tmp_path):
     assert loaded.fingerprint() == encoder.fingerprint()
     [spec] = loaded.input_layers
     assert spec == ProjectionSpec(name="title", first=1, width=6, dim=3)
+
+
+def test_alarms_take_the_numbers_behind_a_vector_for_what_they_are():
+    config = config_from_dict(
+        {
+            "features": [{"kind": "vector", "name": "title"}, {"kind": "numeric", "name": "age"}],
+            "tasks": [{"name": "click", "label": "click"}],
+        }
+    )
+    for length in (2, 5):
+        table = _table(rows=50, length=length)
+        encoder = FeatureEncoder.fit(config, table, "log")
+        features = encoder.encode(table, "log")
+        [age] = columns_of(features, encoder)
+        assert age.name == "age"
+        np.testing.assert_array_equal(age.items, features.dense_NF[:, -1])
 
 
 def test_a_warm_start_keeps_the_scaling_and_refuses_another_length():
