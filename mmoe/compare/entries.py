@@ -110,9 +110,9 @@ def baseline_entry(folder: Path, name: str, rows: ComparedRows) -> Entry:
 
 
 def _count_weights(run: RunDirectory) -> int:
-    """Of the network and the tables."""
+    """Of the network, the tables and a wide part."""
     model = CheckpointFolder(run.checkpoint).tensors("best", "model")
-    names = [name for name in model.names() if name.startswith(("network.", "tables."))]
+    names = [name for name in model.names() if name.startswith(("network.", "tables.", "wide."))]
     return sum(prod(model.shape(name)) for name in names)
 
 

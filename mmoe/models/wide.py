@@ -50,6 +50,7 @@ class WidePart(nn.Module):
     dense_TF: Tensor
     bias_T: Tensor
     _first_C: Tensor
+    _weighted_C: Tensor
 
     def __init__(
         self,
@@ -75,6 +76,8 @@ class WidePart(nn.Module):
         self.register_buffer("bias_T", torch.zeros(num_tasks))
         first_C = torch.tensor(self.first_rows, dtype=torch.int64)
         self.register_buffer("_first_C", first_C, persistent=False)
+        weighted_C = torch.tensor([feature.weighted for feature in features], dtype=torch.bool)
+        self.register_buffer("_weighted_C", weighted_C, persistent=False)
 
     def forward(
         self, dense_BF: Tensor, values: Tensor, lengths: Tensor, id_weights: Tensor | None = None
@@ -102,8 +105,8 @@ class WidePart(nn.Module):
         counts_C = lengths_CB.sum(dim=1)
         weights_V = needed_weights(self.features, id_weights)
         if weights_V is not None:
-            weighted_C = torch.tensor([f.weighted for f in self.features], device=values.device)
-            weights_V = torch.where(self._of_each(weighted_C, counts_C, values), weights_V, 1.0)
+            weighted_V = self._of_each(self._weighted_C, counts_C, values)
+            weights_V = torch.where(weighted_V, weights_V, 1.0)
         ends = lengths_CB.flatten().cumsum(0)
         pooled = F.embedding_bag(
             values.long() + self._of_each(self._first_C, counts_C, values),

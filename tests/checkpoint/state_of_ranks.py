@@ -66,7 +66,11 @@ def make_state(rank, ranks, step):
         ranker=cast(
             Any,
             SimpleNamespace(
-                network=network, tables=tables, embeddings=tables, device=torch.device("cpu")
+                network=network,
+                tables=tables,
+                embeddings=tables,
+                wide=None,
+                device=torch.device("cpu"),
             ),
         ),
         optimizer=optimizer,

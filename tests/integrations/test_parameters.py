@@ -1,5 +1,7 @@
 """Config keys as parameters, and pictures."""
 
+import pickle
+
 import matplotlib.pyplot as plt
 import pytest
 from sklearn.base import clone
@@ -27,6 +29,12 @@ def test_config_keys_are_parameters():
     assert "model__gate__kind" not in ranker.get_params(deep=False)
     with pytest.raises(ValueError, match="Invalid parameter 'modle'"):
         ranker.set_params(modle__gate__kind="top_k")
+
+
+def test_a_wide_part_is_a_parameter_and_pickled_with_the_rest():
+    ranker = MultiTaskRanker(**SMALL).set_params(model__wide=True).fit(X, Y)
+    assert ranker.config_.model.wide
+    assert pickle.loads(pickle.dumps(ranker)).predict_proba(X).equals(ranker.predict_proba(X))
 
 
 def test_a_search_over_config_keys():

@@ -15,10 +15,12 @@ from mmoe.checkpoint.saver import CheckpointSaver
 from mmoe.config import config_from_dict, set_values
 from mmoe.predictor import Predictor
 from mmoe.run import RunDirectory
+from mmoe.run.console import SilentReporter
 from mmoe.score import load_predictor
 from mmoe.tasks.gate_statistics import GateStatistics
 from mmoe.train import WarmStart, evaluate_run
 from mmoe.train.fit import _training_state
+from mmoe.train.fit_wide import fit_wide
 from mmoe.train.prepare import prepare
 from mmoe.train.step import train_step
 from tests.train.emulated_gpu import GPU, emulated_gpu
@@ -144,6 +146,29 @@ def test_a_step_on_another_device_is_that_of_the_cpu(overrides, prepared, tmp_pa
     assert [level["samples"] for level in found_scores[1]] == [
         level["samples"] for level in expected_scores[1]
     ]
+
+
+def test_a_wide_part_on_another_device_is_that_of_the_cpu(prepared, monkeypatch):
+    config, data = prepared("model.wide=true")
+    plain, _ = prepared()
+
+    def run(device):
+        state = _training_state(config, data, device)
+        fit_wide(state.ranker.wide, config, data, SilentReporter())
+        return take_steps(config, data, state), scores(config, data, state)
+
+    (expected, expected_scores), waited = run(CPU), {}
+    with emulated_gpu(monkeypatch) as waits:
+        found, found_scores = run(GPU)
+        for one in (config, plain):
+            state = _training_state(one, data, GPU)
+            batch = next(data.train.epoch_batches(1, 0, 64)).to(GPU)
+            waits.clear()
+            train_step(state, [batch], one, 100)
+            waited[one.model.wide] = list(waits)
+    assert found[-1].losses == pytest.approx(expected[-1].losses, rel=1e-5)
+    assert found_scores[0] == pytest.approx(expected_scores[0], abs=1e-5)
+    assert waited[True] == waited[False], "the host waits for nothing more"
 
 
 def test_the_host_waits_for_a_device_once_a_step(prepared, monkeypatch):
