@@ -17,6 +17,7 @@ from mmoe.datasets.infer.guess_tasks import consequence_notes, guess_task
 from mmoe.datasets.infer.inputs import Inputs
 from mmoe.datasets.infer.measured.coded import draw
 from mmoe.datasets.infer.measured.drift import flattered
+from mmoe.datasets.infer.measured.products import Product
 from mmoe.datasets.infer.moments import offered
 from mmoe.datasets.infer.reading import read_column
 from mmoe.datasets.infer.sizes import model_for, training_for
@@ -120,6 +121,7 @@ def infer_config(
     if not inputs.features:
         why = "; ".join(f"{column}: {reason}" for column, reason in left_out) or "none there"
         raise ValueError(f"{origin}: no column is left to learn from ({why})")
+    products = inputs.product is not None
     config = RunConfig(
         name=names.run(name),
         split_seed=chosen.seed,
@@ -130,8 +132,8 @@ def infer_config(
         ),
         features=inputs.features,
         tasks=[task.task for task in tasks],
-        model=model_for(rows),
-        training=training_for(rows, [task.task for task in tasks]),
+        model=model_for(rows, products=products),
+        training=training_for(rows, [task.task for task in tasks], products=products),
     )
     flattery = ""
     if chosen.config.by == "time" and chosen.time_column:
@@ -145,8 +147,18 @@ def infer_config(
         tasks={task.task.name: task.reasons for task in tasks},
         left_out=left_out,
         offered={one.name: offered(one, Names().feature(one.name)) for one in profiles},
-        sizes=f"sizes for {'about ' * (rows > table.num_rows)}{rows} rows",
+        sizes=f"sizes for {'about ' * (rows > table.num_rows)}{rows} rows" + _of(inputs.product),
         consequences=consequence_notes(tasks),
         unsure=inputs.unsure,
     )
     return config, reasons
+
+
+def _of(product: Product | None) -> str:
+    if product is None:
+        return ""
+    pair = " and ".join(product.columns)
+    return (
+        f"; {pair} foretell {product.task!r} by hidden numbers that multiply (z {product.z:.0f}), "
+        "which interaction: fm learns"
+    )

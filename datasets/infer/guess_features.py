@@ -11,7 +11,7 @@ from mmoe.datasets.infer.guess_vectors import guess_vector
 from mmoe.datasets.infer.measured.decide import SURE, Verdict
 from mmoe.datasets.infer.measured.evidence import BUCKETS, Evidence
 from mmoe.datasets.infer.profile import ColumnProfile
-from mmoe.datasets.infer.sizes import buckets_for
+from mmoe.datasets.infer.sizes import encodings_for
 
 _FEW = 20  # numbers of so few values need no logarithm
 _MANY = 1_000_000  # more ids than this are hashed, so that the table does not grow with the data
@@ -93,9 +93,8 @@ def guess_number(
     facts += f"{np.nanmax(numbers_N):g}"
     log = _wants_log(profile, evidence)
     facts += "; long tail: its logarithm" if log else ""
-    buckets = _buckets(profile, evidence)
     facts += f"; {profile.said}" if profile.said else ""
-    how: dict[str, Any] = {"log": log, "buckets": buckets, **profile.keys}
+    how: dict[str, Any] = {"log": log, **_cut(profile, evidence), **profile.keys}
     feature = NumericFeature(name=name, column=_column(profile, name), **how)
     beside = None
     told = verdict.why.startswith("--")
@@ -112,7 +111,7 @@ def other_reading(
         settings, _ = _rows_of_ids(profile, evidence)
         return CategoricalFeature(name=name, column=profile.name, **settings)
     log = _wants_log(profile, evidence)
-    how: dict[str, Any] = {"log": log, "buckets": _fewest_buckets(profile), **profile.keys}
+    how: dict[str, Any] = {"log": log, **_cut(profile, None), **profile.keys}
     return NumericFeature(name=name, column=profile.name, **how)
 
 
@@ -166,17 +165,14 @@ def _wants_log(profile: ColumnProfile, evidence: Evidence | None) -> bool:
     return tail > _NEVER_RAW or evidence is None or evidence.z_log > -SURE
 
 
-def _fewest_buckets(profile: ColumnProfile) -> int:
-    fewest = buckets_for(profile.rows)
-    return fewest if profile.distinct > 2 else 0
-
-
-def _buckets(profile: ColumnProfile, evidence: Evidence | None) -> int:
-    """More than the usual number where they foretell better."""
-    fewest = _fewest_buckets(profile)
-    if not fewest or evidence is None:
-        return fewest
-    return max(fewest, evidence.buckets if evidence.strength > SURE else 0)
+def _cut(profile: ColumnProfile, evidence: Evidence | None) -> dict[str, int]:
+    """Pieces and buckets; more buckets than usual where they foretell better."""
+    if profile.distinct <= 2:
+        return {}
+    cut = encodings_for(profile.rows)
+    if cut["buckets"] and evidence is not None and evidence.strength > SURE:
+        cut["buckets"] = max(cut["buckets"], evidence.buckets)
+    return cut
 
 
 def _has_own_values(evidence: Evidence, profile: ColumnProfile) -> bool:

@@ -29,6 +29,7 @@ from mmoe.datasets.infer.measured.relations import Relations, copies_of, relate,
 from mmoe.datasets.infer.measured.shape import Shape, shape_of
 from mmoe.datasets.infer.moments import guess_moment
 from mmoe.datasets.infer.profile import ColumnProfile
+from mmoe.datasets.infer.sizes import is_rare
 from mmoe.datasets.infer.told import Told
 from mmoe.datasets.infer.unique_names import Names
 
@@ -279,11 +280,13 @@ class Inputs:
         return {name: coded for name, coded in self.coded.items() if name in chosen}
 
     def _cross(self, names: Names) -> None:
-        left = list(leftovers(self.strongest, self.numbers, self.sample))
+        over = list(leftovers(self.strongest, self.numbers, self.sample))
         rows = len(self.sample.rows_S)
-        self.product = find_product(self.strongest, self.numbers, rows, left)
-        for cross in find_crosses(self.strongest, self.numbers, self.sample, left):
+        self.product = find_product(self.strongest, self.numbers, rows, over)
+        for cross in find_crosses(self.strongest, self.numbers, self.sample, over):
             left, right = cross.columns
+            if self.product is not None and is_rare(cross.pairs, rows):
+                continue
             name = names.feature(f"{left}_x_{right}")
             least = least_rows(cross.shrinkage)
             rare = least > 1 and cross.pairs > len(self.sample.rows_S) / ROWS_PER_ID

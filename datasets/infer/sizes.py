@@ -28,49 +28,72 @@ from mmoe.config import (
     TowerConfig,
     TrainingConfig,
 )
-from mmoe.config.optimizers import AdamWConfig
+from mmoe.config.optimizers import AdamWConfig, RowwiseAdagradConfig
 from mmoe.metrics.task_kinds import first_of
 
-FEW_ROWS = 15_000  # below, few buckets and more regularisation
+FEW_ROWS = 15_000  # below, no buckets and more regularisation
+_MANY_ROWS = 100_000
+_PAIR_ROWS = 50.0  # a row; rarer pairs of ids are left to a factorization machine
 
 
-def buckets_for(rows: int) -> int:
-    """Returns the usual number of buckets of a number."""
-    return 20 if rows >= FEW_ROWS else 5
+def encodings_for(rows: int) -> dict[str, int]:
+    """Returns how a number is cut: buckets have a row each, pieces share what they learn."""
+    return {"buckets": 20, "pieces": 48} if rows >= FEW_ROWS else {"buckets": 0, "pieces": 16}
 
 
-def model_for(rows: int) -> ModelConfig:
-    """Returns fewer and narrower layers where there are few rows to learn them from."""
-    if rows >= 100_000:
-        return ModelConfig()
-    if rows >= 5_000:
+def model_for(rows: int, *, products: bool = False) -> ModelConfig:
+    """Returns fewer and narrower layers where there are few rows to learn them from.
+
+    Args:
+        rows: Of the log.
+        products: Hidden numbers of two columns of ids multiply.
+    """
+    about: dict[str, Any] = {"wide": True, "interaction": "fm" if products else "none"}
+    if rows >= _MANY_ROWS:
+        return ModelConfig(expert=ExpertConfig(dropout=0.2), **about)
+    if rows >= FEW_ROWS:
         return ModelConfig(
             embedding_dim=8,
             num_experts=4,
-            expert=ExpertConfig(hidden=[128, 64]),
+            expert=ExpertConfig(hidden=[256, 128], dropout=0.3),
             tower=TowerConfig(hidden=[32]),
+            **about,
         )
+    wide = rows >= 5_000
     return ModelConfig(
-        embedding_dim=4,
+        embedding_dim=8 if wide else 4,
         num_experts=4,
-        expert=ExpertConfig(hidden=[32]),
-        tower=TowerConfig(hidden=[16]),
+        expert=ExpertConfig(hidden=[128, 64] if wide else [32], dropout=0.3),
+        tower=TowerConfig(hidden=[32] if wide else [16]),
+        **about,
     )
 
 
-def training_for(rows: int, tasks: Sequence[TaskConfig]) -> TrainingConfig:
-    """Returns epochs and regularisation; batches of about a hundredth of the rows."""
+def is_rare(pairs: int, rows: int) -> bool:
+    """Returns whether pairs of ids come too seldom to learn each one's own rate."""
+    return pairs * _PAIR_ROWS > rows
+
+
+def training_for(
+    rows: int, tasks: Sequence[TaskConfig], *, products: bool = False
+) -> TrainingConfig:
+    """Returns epochs and regularisation; batches of about a hundredth of the rows.
+
+    Args:
+        rows: Of the log.
+        tasks: Their kinds say what is monitored.
+        products: Hidden numbers of two columns of ids multiply; rare ids are then held near zero.
+    """
     batch_size = int(2 ** np.clip(np.round(np.log2(max(rows, 1) / 100)), 4, 12))
     headline = first_of(task.kind for task in tasks).headline
+    few = rows < FEW_ROWS
     about: dict[str, Any] = {
-        "epochs": 10 if rows >= 10_000 else 20,
+        "epochs": 10 if rows >= _MANY_ROWS else 15 if rows >= FEW_ROWS else 20,
         "batch_size": batch_size,
         "eval_batch_size": max(256, batch_size),
+        "optimizer": AdamWConfig(weight_decay=0.5 if few else 0.05, schedule="cosine"),
     }
-    if rows >= FEW_ROWS:
-        return TrainingConfig(**about, monitor=f"mean.{headline}")
-    return TrainingConfig(
-        **about,
-        monitor=f"mean.{'logloss' if headline == 'auc' else headline}",
-        optimizer=AdamWConfig(weight_decay=0.5, schedule="cosine"),
-    )
+    if products:
+        about["embedding_optimizer"] = RowwiseAdagradConfig(weight_decay=float(f"{1 / rows:.1g}"))
+    loss = "logloss" if headline == "auc" else headline
+    return TrainingConfig(**about, monitor=f"mean.{loss if few else headline}")

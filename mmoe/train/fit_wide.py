@@ -74,8 +74,8 @@ def fit_wide(
 
     Training rows are those in memory, of a stream the sample that its encoder was fitted beside;
     at most 400,000. The penalty is the one of a few whose loss is the least on the validation
-    split, where that is in memory, or on a fifth of the rows that is held out; up to 20,000 rows, on
-    fifths of them in turn. Rank 0 fits for all.
+    split, where that is in memory, or on a fifth of the rows that is held out; up to 20,000 rows,
+    on fifths of them in turn. Rank 0 fits for all.
 
     Args:
         wide: Of a new model; changed in place. None: nothing is done.

@@ -69,7 +69,10 @@ class Leftover:
 
 
 def find_crosses(
-    columns: Mapping[str, Coded], numbers: set[str], sample: Sample, left: Sequence[Leftover]
+    columns: Mapping[str, Coded],
+    numbers: set[str],
+    sample: Sample,
+    over: Sequence[Leftover],
 ) -> list[Cross]:
     """Finds pairs of id columns whose cross adds to an additive model of all columns.
 
@@ -80,7 +83,7 @@ def find_crosses(
         columns: All that are inputs.
         numbers: Which of them are numbers.
         sample: The rows.
-        left: Of every label.
+        over: What an additive model leaves of every label.
     """
     ids = [name for name in columns if name not in numbers and columns[name].size >= 2]
     rows = len(sample.rows_S)
@@ -95,7 +98,7 @@ def find_crosses(
     if not paired:
         return []
     best: dict[tuple[str, str], Cross] = {}
-    for one in left:
+    for one in over:
         for cross in _of_task(paired, one):
             if cross.columns not in best or best[cross.columns].z < cross.z:
                 best[cross.columns] = cross

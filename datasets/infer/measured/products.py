@@ -39,7 +39,7 @@ class Product:
 
 
 def find_product(
-    columns: Mapping[str, Coded], numbers: set[str], rows: int, left: Sequence[Leftover]
+    columns: Mapping[str, Coded], numbers: set[str], rows: int, over: Sequence[Leftover]
 ) -> Product | None:
     """Finds the pair of id columns whose products foretell a label best; None: there is none.
 
@@ -49,7 +49,7 @@ def find_product(
         columns: All that are inputs.
         numbers: Which of them are numbers.
         rows: Of the sample.
-        left: What an additive model leaves of every label.
+        over: What an additive model leaves of every label.
 
     Source: the power iteration with a few vectors: Halko, Martinsson & Tropp, "Finding structure
         with randomness" (SIAM Review 2011), algorithm 4.4.
@@ -60,7 +60,7 @@ def find_product(
         return None
     found = [
         Product((one, two), label.task, _z(columns[one], columns[two], label))
-        for label in left
+        for label in over
         for one, two in combinations(ids, 2)
     ]
     best = max(found, key=lambda product: product.z, default=None)
