@@ -13,6 +13,7 @@ from mmoe.datasets.infer.measured.evidence import BUCKETS, Evidence
 from mmoe.datasets.infer.profile import ColumnProfile
 from mmoe.datasets.infer.sizes import encodings_for
 
+_USUAL_BUCKETS = 20  # a number that needs more has values that differ from their neighbours
 _FEW = 20  # numbers of so few values need no logarithm
 _MANY = 1_000_000  # more ids than this are hashed, so that the table does not grow with the data
 # An embedding row learned from a handful of labels repeats them. On an invented log with 1.5 rows
@@ -170,9 +171,8 @@ def _cut(profile: ColumnProfile, evidence: Evidence | None) -> dict[str, int]:
     if profile.distinct <= 2:
         return {}
     cut = encodings_for(profile.rows)
-    if cut["buckets"] and evidence is not None and evidence.strength > SURE:
-        cut["buckets"] = max(cut["buckets"], evidence.buckets)
-    return cut
+    measured = evidence.buckets if evidence is not None and evidence.strength > SURE else 0
+    return {**cut, "buckets": measured} if measured > _USUAL_BUCKETS else cut
 
 
 def _has_own_values(evidence: Evidence, profile: ColumnProfile) -> bool:

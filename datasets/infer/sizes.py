@@ -33,7 +33,7 @@ from mmoe.metrics.task_kinds import first_of
 
 FEW_ROWS = 15_000  # below, no buckets and more regularisation
 _MANY_ROWS = 100_000
-_PAIR_ROWS = 20.0  # a row; rarer pairs of ids are left to a factorization machine
+_PAIR_ROWS = 10.0  # a row; rarer pairs of ids are left to a factorization machine
 
 
 def encodings_for(rows: int) -> dict[str, int]:

@@ -59,7 +59,7 @@ def test_an_ordinary_log():
         "shop": "categorical",
     }
     assert feature(config, "price").log is True
-    assert feature(config, "price").buckets == 5
+    assert (feature(config, "price").buckets, feature(config, "price").pieces) == (0, 16)
     assert [task.label for task in config.tasks] == ["click", "buy"]
     assert config.data.split.by == "random"
     assert config.data.group_column == "user_id"
@@ -458,11 +458,13 @@ def test_what_is_deeper_than_a_list_is_left_out_and_moments_have_a_hint():
 
 
 @pytest.mark.parametrize("rows", [900, 14_000, 20_000])
-def test_few_rows_get_few_buckets_and_more_regularisation(rows):
+def test_few_rows_get_no_buckets_and_more_regularisation(rows):
     rng = np.random.default_rng(3)
     table = pa.table({"x": rng.normal(size=rows), "y": rng.integers(0, 2, rows)})
     config, _ = infer_config(table, ["y"])
     few = rows < 15_000
-    assert feature(config, "x").buckets == (5 if few else 20)
+    number = feature(config, "x")
+    assert (number.buckets, number.pieces) == ((0, 16) if few else (20, 48))
     assert config.training.monitor == ("mean.logloss" if few else "mean.auc")
-    assert config.training.optimizer.weight_decay == (0.5 if few else 0)
+    assert config.training.optimizer.weight_decay == (0.5 if few else 0.05)
+    assert config.model.wide and config.model.interaction == "none"
