@@ -50,7 +50,9 @@ def model_for(rows: int, *, products: bool = False) -> ModelConfig:
     """
     about: dict[str, Any] = {"wide": True, "interaction": "fm" if products else "none"}
     if rows >= _MANY_ROWS:
-        return ModelConfig(expert=ExpertConfig(dropout=0.2), **about)
+        return ModelConfig(
+            num_experts=4, expert=ExpertConfig(hidden=[128, 64], dropout=0.2), **about
+        )
     if rows >= FEW_ROWS:
         return ModelConfig(
             embedding_dim=8,

@@ -107,6 +107,10 @@ def build_average(network: nn.Module, decay: float | None) -> AveragedModel | No
         return None
 
     def update(averages: Any, weights: Any, averaged: Tensor | int) -> None:
+        if not averages[0].is_floating_point():  # numbers of columns and experts: no amounts
+            for average, weight in zip(averages, weights, strict=True):
+                average.copy_(weight)
+            return
         n = int(averaged)
         get_ema_multi_avg_fn(min(decay, (1 + n) / (10 + n)))(averages, weights, averaged)
 

@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from mmoe.config import ModelConfig, OptimizerConfig, config_from_dict, set_values
+from mmoe.config.specs import PiecesSpec
 from mmoe.models import build_network
+from mmoe.models.input_layers import InputLayers
 from mmoe.train.optim import build_average, build_optimizer, learning_rate_factor
 
 
@@ -143,3 +145,22 @@ def test_the_average_of_a_short_run_follows_the_weights():
         seen.append(float(average.module.weight.detach()))
         assert seen[-1] == pytest.approx(expected, rel=1e-5)
     assert seen[-1] > 20
+
+
+def test_the_average_leaves_whole_numbers_alone():
+    """Numbers of columns and of experts' sources, which decay would round down."""
+    network = build_network(ModelConfig(kind="ple"), 6, ["click", "buy"])
+    network.inputs = InputLayers([PiecesSpec(name="price", first=5, pieces=4, missing=False)])
+    average = build_average(network, 0.9)
+    assert average is not None
+    for _ in range(5):
+        average.update_parameters(network)
+    whole = {
+        name: buffer
+        for name, buffer in network.named_buffers()
+        if not buffer.is_floating_point() and buffer.numel()
+    }
+    assert len(whole) > 3
+    for name, buffer in average.module.named_buffers():
+        if name in whole:
+            assert torch.equal(buffer, whole[name]), name
