@@ -151,9 +151,9 @@ def test_the_average_leaves_whole_numbers_alone():
     """Numbers of columns and of experts' sources, which decay would round down."""
     network = build_network(ModelConfig(kind="ple"), 6, ["click", "buy"])
     network.inputs = InputLayers([PiecesSpec(name="price", first=5, pieces=4, missing=False)])
-    average = build_average(network, 0.9)
+    average = build_average(network, 0.99)
     assert average is not None
-    for _ in range(5):
+    for _ in range(50):
         average.update_parameters(network)
     whole = {
         name: buffer
