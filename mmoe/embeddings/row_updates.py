@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from mmoe.config import EmbeddingOptimizerConfig, TableSpec
 from mmoe.config.optimizers import EMBEDDING_OPTIMIZERS
 
-_LAST = "last_step"  # in which a row was moved
+LAST_STEP = "last_step"  # in which a row was moved
+_AVERAGES = ("exp_avg", "exp_avg_sq")
 
 
 class RowGradients(NamedTuple):
@@ -97,8 +98,7 @@ class Adam:
 
     def new_state(self, weight: Tensor) -> dict[str, Tensor]:
         """Returns both averages, zeros."""
-        names = ("exp_avg", "exp_avg_sq")
-        return {name: torch.zeros(weight.shape, device=weight.device) for name in names}
+        return {name: torch.zeros(weight.shape, device=weight.device) for name in _AVERAGES}
 
     def __call__(
         self, found: RowGradients, state: Mapping[str, Tensor], *, rate: float, step: int
@@ -106,7 +106,7 @@ class Adam:
         """See `RowUpdate`."""
         _, rows_R, g_RD = found
         moments = []
-        for name, beta, value in zip(state, self.betas, (g_RD, g_RD.square()), strict=True):
+        for name, beta, value in zip(_AVERAGES, self.betas, (g_RD, g_RD.square()), strict=True):
             average = state[name][rows_R].lerp_(value, 1 - beta)
             state[name][rows_R] = average
             moments.append(average / (1 - beta**step))
@@ -153,9 +153,9 @@ class TableOptimizer:
     r"""Applies one rule to every table, each at its own rate, and shrinks rows of ids.
 
     With a decay λ each step adds `½ λ |w|²` of every row to the loss. A row is moved only when it
-    is looked up, and then makes up for the n steps since it was: `w /= 1 + n λ rate`, with what the
-    rule multiplied the gradient with as rate. So a frequent id hardly feels it, and a rare one has
-    to have shown much to be far from zero.
+    has a gradient, and then makes up for the n steps since it had: `w /= 1 + n λ rate`, with what
+    the rule multiplied the gradient with as rate. So a frequent id hardly feels it, and a rare one
+    has to have shown much to be far from zero.
 
     Args:
         tables: Parameters [rows, dim] with sparse gradients, by name.
@@ -184,7 +184,7 @@ class TableOptimizer:
         weight = self.tables[name]
         state = self.update.new_state(weight)
         if name in self.decays:
-            state[_LAST] = torch.zeros(len(weight), dtype=torch.int32, device=weight.device)
+            state[LAST_STEP] = torch.zeros(len(weight), dtype=torch.int32, device=weight.device)
         return state
 
     def state(self) -> dict[str, Tensor]:
@@ -216,10 +216,12 @@ class TableOptimizer:
                 self._shrink(name, found, moved, step)
 
     def _shrink(self, name: str, found: RowGradients, rate: Tensor | float, step: int) -> None:
-        last = self.states[name][_LAST]
-        steps_R1 = (step - last[found.rows_R])[:, None]
-        last[found.rows_R] = step
-        found.shrink(self.decays[name] * steps_R1 * rate)
+        last = self.states[name][LAST_STEP]
+        moved_R = found.g_RD.any(dim=1)  # a gradient of zeros would divide the rate by eps alone
+        last_R = last[found.rows_R]
+        last[found.rows_R] = torch.where(moved_R, step, last_R)
+        by_RD = self.decays[name] * (step - last_R)[:, None] * rate
+        found.shrink(torch.where(moved_R[:, None], by_RD, 0.0))
 
 
 def _moved_rows(gradient: Tensor) -> tuple[Tensor, Tensor]:

@@ -138,6 +138,23 @@ def test_tables_grow_and_known_rows_keep_weights_and_accumulators(raw, days, mon
     assert torch.equal(accumulated[: len(old)], sums) and not accumulated[len(old) :].any()
 
 
+def test_rows_that_are_new_make_up_for_no_decay_of_earlier_steps(raw, days, tmp_path):
+    raw = set_values(
+        raw, ["training.embedding_optimizer.kind=adam", "training.embedding_backend=plain"]
+    )
+    decaying = config_from_dict(set_values(raw, ["training.embedding_optimizer.weight_decay=1e-3"]))
+    for name, config in (("plain", config_from_dict(raw)), ("decaying", decaying)):
+        run = train_run(config, tmp_path / name, splits=days[0])
+        model = CheckpointFolder(tmp_path / name / "checkpoint").tensors("best", "model")
+        known = model.shape("tables.user")[0] if name == "decaying" else 0
+        state, _, _ = _begun(decaying, run.directory.path, days[1])
+        found = state.ranker.tables.optimizer_state()
+        last, steps = found["user/last_step"], int(found["steps"])
+        assert steps > 0 and len(last) > known
+        assert last[known:].tolist() == [steps] * (len(last) - known)
+        assert not known or (0 < int(last[:known].max()) <= steps and int(last[:known].min()) == 0)
+
+
 @pytest.mark.parametrize("optimizer", ["adam", "adamw"])
 def test_moments_go_on(raw, days, monday, optimizer):
     config = config_from_dict(set_values(raw, [f"training.optimizer.kind={optimizer}"]))
@@ -223,6 +240,20 @@ def test_every_model_keeps_the_scores_of_its_tasks_when_one_is_added(raw, days, 
     new = _predictions(wider, state, encoder, table)
     # Ple's shared gate sees all experts, those of the new task too
     np.testing.assert_allclose(new[:, :2], old, atol=0.05 if kind == "ple" else 1e-6)
+
+
+def test_a_task_keeps_its_weights_of_products_in_another_place(raw, days, tmp_path):
+    settings = ["model.interaction=fm", "training.epochs=1"]
+    config = config_from_dict(set_values(raw, settings))
+    train_run(config, tmp_path / "old", splits=days[0])
+    tasks = [{"name": "dear", "label": "price > 1"}, *raw["tasks"][::-1]]
+    changed = config_from_dict(set_values({**raw, "tasks": tasks}, settings))
+    state, encoder, _ = _begun(changed, tmp_path / "old", days[1])
+    predictor, old_encoder, _ = load_predictor(RunDirectory.open(tmp_path / "old"))
+    table = days[0].test
+    old = predictor.predict(BatchSource.of_table(table, old_encoder, "log", config))
+    new = _predictions(changed, state, encoder, table)
+    np.testing.assert_allclose(new[:, :0:-1], old, atol=1e-6)
 
 
 @pytest.mark.parametrize("gate", ["noisy_top_k", "cosine", "sigmoid", "static", "dselect_k"])
@@ -415,6 +446,7 @@ def test_a_vocabulary_beyond_max_rows_is_refused():
     ("override", "message"),
     [
         ("model.kind=omoe", r"model.kind is 'mmoe' there and 'omoe' here; keep it as it was"),
+        ("model.interaction=fm", r"model.interaction is 'none' there and 'fm' here; keep it"),
         ("model.expert.hidden=[16,4]", r"tensor 'levels.0.mixture.experts.weights.1' has shape "
          r"\[3, 16, 8\] there, but \[3, 16, 4\] is needed here \(model.expert.hidden is \[16, 8\]"),
         ("model.tower.hidden=[4]", r"model.tower.hidden is \[8\] there and \[4\] here"),
