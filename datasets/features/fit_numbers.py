@@ -166,7 +166,7 @@ def bucket_edges(values_V: np.ndarray, counts_V: np.ndarray, buckets: int) -> np
 
     Args:
         values_V: Distinct values, ascending.
-        counts_V: Rows of each.
+        counts_V: Rows of each, which may be 0.
         buckets: At most so many, 1 at least.
 
     Example:
@@ -221,7 +221,8 @@ def _shares(rows: list[int], buckets: int) -> list[int]:
     A run without any goes with the heavy value above it, the last one with that below.
     """
     order = sorted(range(len(rows)), key=lambda run: (-rows[run], run))[:buckets]
-    total, left = sum(rows[run] for run in order), buckets - len(order)
+    total = max(sum(rows[run] for run in order), 1)  # 0 where all rows are of heavy values
+    left = buckets - len(order)
     shares, seen = [0] * len(rows), 0
     for run in order:
         shares[run] = 1 + (seen + rows[run]) * left // total - seen * left // total

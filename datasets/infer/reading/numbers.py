@@ -36,6 +36,7 @@ _MEASURES = {"%", "‰", "kg", "g", "mg", "lb", "lbs", "oz", "t", "km", "m", "cm
 _MARKS = ((".", None), (".", ","), (",", None), (",", "."), (".", " "), (",", " "), (".", "'"),
           (",", "'"))  # decimal, thousands  # fmt: skip
 _LEAST_UNITS = 0.5  # share of numbers that have the unit; all where it is one letter (2A)
+_CODE = r"^([A-Za-z]+\d|[A-Za-z] )"  # m340, t 12: of a measure the number comes first
 _FIRST_DIGITS = 30  # groups of three of which one at least should begin with 0
 
 
@@ -92,6 +93,8 @@ def number_keys(texts: pa.Array) -> dict[str, Any] | None:
         with_unit = pc.match_substring(glance, unit)
         share = pc.mean(with_unit.cast(pa.float64())).as_py()
         if share < (1 if unit.isalpha() and len(unit) == 1 else _LEAST_UNITS):
+            return None
+        if unit in _MEASURES and pc.any(pc.match_substring_regex(glance, _CODE)).as_py():
             return None
     for decimal, thousands in _MARKS:
         for some in (glance, pa.chunked_array([texts])):

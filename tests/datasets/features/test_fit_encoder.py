@@ -13,7 +13,7 @@ from mmoe.config import NumericFeature, config_from_dict
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.features.fit_encoder import EncoderFit
 from mmoe.datasets.features.fit_ids import CountFit
-from mmoe.datasets.features.fit_numbers import Moments, Quantiles
+from mmoe.datasets.features.fit_numbers import Moments, Quantiles, bucket_edges
 from mmoe.datasets.features.numeric import NumberFit, NumericRule
 from mmoe.datasets.values import text
 from mmoe.datasets.values.text_kind import TextKind, as_settled
@@ -145,6 +145,14 @@ def test_a_value_of_most_rows_is_alone_between_the_others():
     # too few buckets for both sides: the smaller one goes with the value
     assert edges_of(values, 2) == (-1.0,)
     assert edges_of(-values, 2) == (-8.0,)
+
+
+@pytest.mark.parametrize("counts", [[0, 5, 0, 0, 5, 5, 0], [0] * 7])
+def test_values_may_have_no_rows(counts):  # those of a label that few rows have
+    values, counts = np.arange(7.0), np.array(counts)
+    bucket = np.searchsorted(bucket_edges(values, counts, 6), values)
+    assert bucket.max() < 6
+    assert all((bucket == bucket[i]).sum() == 1 for i in np.flatnonzero(counts))
 
 
 @given(st.data())

@@ -70,6 +70,8 @@ def test_numbers(values, keys):
     "values",
     [
         [f"C{v % 300}" for v in COUNTS],
+        [f"m{v % 300}" for v in COUNTS],  # no metres: a measure stands behind its number
+        [f"t {v % 300}" for v in COUNTS],
         [f"{v % 99999:05d}" for v in COUNTS],  # 00501
         [f"{v % 95}" if v % 50 else "2A" for v in COUNTS],
         ["$5", "€5"] * 200,
