@@ -11,6 +11,7 @@ from mmoe.config import EmbeddingOptimizerConfig, TableSpec
 from mmoe.config.optimizers import EMBEDDING_OPTIMIZERS
 
 _LAST = "last_step"  # in which a row was moved
+_AVERAGES = ("exp_avg", "exp_avg_sq")
 
 
 class RowGradients(NamedTuple):
@@ -97,8 +98,7 @@ class Adam:
 
     def new_state(self, weight: Tensor) -> dict[str, Tensor]:
         """Returns both averages, zeros."""
-        names = ("exp_avg", "exp_avg_sq")
-        return {name: torch.zeros(weight.shape, device=weight.device) for name in names}
+        return {name: torch.zeros(weight.shape, device=weight.device) for name in _AVERAGES}
 
     def __call__(
         self, found: RowGradients, state: Mapping[str, Tensor], *, rate: float, step: int
@@ -106,7 +106,7 @@ class Adam:
         """See `RowUpdate`."""
         _, rows_R, g_RD = found
         moments = []
-        for name, beta, value in zip(state, self.betas, (g_RD, g_RD.square()), strict=True):
+        for name, beta, value in zip(_AVERAGES, self.betas, (g_RD, g_RD.square()), strict=True):
             average = state[name][rows_R].lerp_(value, 1 - beta)
             state[name][rows_R] = average
             moments.append(average / (1 - beta**step))
