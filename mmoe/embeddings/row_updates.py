@@ -153,9 +153,9 @@ class TableOptimizer:
     r"""Applies one rule to every table, each at its own rate, and shrinks rows of ids.
 
     With a decay λ each step adds `½ λ |w|²` of every row to the loss. A row is moved only when it
-    is looked up, and then makes up for the n steps since it was: `w /= 1 + n λ rate`, with what the
-    rule multiplied the gradient with as rate. So a frequent id hardly feels it, and a rare one has
-    to have shown much to be far from zero.
+    has a gradient, and then makes up for the n steps since it had: `w /= 1 + n λ rate`, with what
+    the rule multiplied the gradient with as rate. So a frequent id hardly feels it, and a rare one
+    has to have shown much to be far from zero.
 
     Args:
         tables: Parameters [rows, dim] with sparse gradients, by name.
@@ -217,9 +217,11 @@ class TableOptimizer:
 
     def _shrink(self, name: str, found: RowGradients, rate: Tensor | float, step: int) -> None:
         last = self.states[name][_LAST]
-        steps_R1 = (step - last[found.rows_R])[:, None]
-        last[found.rows_R] = step
-        found.shrink(self.decays[name] * steps_R1 * rate)
+        moved_R = found.g_RD.any(dim=1)  # a gradient of zeros would divide the rate by eps alone
+        last_R = last[found.rows_R]
+        last[found.rows_R] = torch.where(moved_R, step, last_R)
+        by_RD = self.decays[name] * (step - last_R)[:, None] * rate
+        found.shrink(torch.where(moved_R[:, None], by_RD, 0.0))
 
 
 def _moved_rows(gradient: Tensor) -> tuple[Tensor, Tensor]:

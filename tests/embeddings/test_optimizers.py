@@ -176,6 +176,18 @@ def test_only_tables_of_ids_decay(kind):
         assert two[name].norm() < one[name].norm(), name
 
 
+@pytest.mark.parametrize("kind", ["rowwise_adagrad", "adagrad", "sgd", "adam"])
+def test_a_row_with_a_gradient_of_zeros_does_not_decay(kind):
+    """As in the first step of a model that begins as its wide part: the towers' weights are 0."""
+    module = _build(kind, "plain", OF_IDS, 0.5)
+    before = {name: weight.clone() for name, weight in module.table_weights().items()}
+    (module(*_ids(0)) * 0).sum().backward()
+    module.step()
+    for name, weight in module.table_weights().items():
+        assert torch.equal(weight, before[name]), name
+    assert not module.optimizer_state()["item/last_step"].any()
+
+
 def test_where_every_row_is_looked_up_the_decay_is_an_l2_penalty():
     """In the limit of small steps: the rows end where the penalised loss has its minimum."""
     table = TableSpec(name="item", num_rows=2, dim=4, ids=True)
