@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from mmoe.config import EmbeddingOptimizerConfig, TableSpec
 from mmoe.config.optimizers import EMBEDDING_OPTIMIZERS
 
-_LAST = "last_step"  # in which a row was moved
+LAST_STEP = "last_step"  # in which a row was moved
 _AVERAGES = ("exp_avg", "exp_avg_sq")
 
 
@@ -184,7 +184,7 @@ class TableOptimizer:
         weight = self.tables[name]
         state = self.update.new_state(weight)
         if name in self.decays:
-            state[_LAST] = torch.zeros(len(weight), dtype=torch.int32, device=weight.device)
+            state[LAST_STEP] = torch.zeros(len(weight), dtype=torch.int32, device=weight.device)
         return state
 
     def state(self) -> dict[str, Tensor]:
@@ -216,7 +216,7 @@ class TableOptimizer:
                 self._shrink(name, found, moved, step)
 
     def _shrink(self, name: str, found: RowGradients, rate: Tensor | float, step: int) -> None:
-        last = self.states[name][_LAST]
+        last = self.states[name][LAST_STEP]
         moved_R = found.g_RD.any(dim=1)  # a gradient of zeros would divide the rate by eps alone
         last_R = last[found.rows_R]
         last[found.rows_R] = torch.where(moved_R, step, last_R)

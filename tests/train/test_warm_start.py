@@ -138,6 +138,23 @@ def test_tables_grow_and_known_rows_keep_weights_and_accumulators(raw, days, mon
     assert torch.equal(accumulated[: len(old)], sums) and not accumulated[len(old) :].any()
 
 
+def test_rows_that_are_new_make_up_for_no_decay_of_earlier_steps(raw, days, tmp_path):
+    raw = set_values(
+        raw, ["training.embedding_optimizer.kind=adam", "training.embedding_backend=plain"]
+    )
+    decaying = config_from_dict(set_values(raw, ["training.embedding_optimizer.weight_decay=1e-3"]))
+    for name, config in (("plain", config_from_dict(raw)), ("decaying", decaying)):
+        run = train_run(config, tmp_path / name, splits=days[0])
+        model = CheckpointFolder(tmp_path / name / "checkpoint").tensors("best", "model")
+        known = model.shape("tables.user")[0] if name == "decaying" else 0
+        state, _, _ = _begun(decaying, run.directory.path, days[1])
+        found = state.ranker.tables.optimizer_state()
+        last, steps = found["user/last_step"], int(found["steps"])
+        assert steps > 0 and len(last) > known
+        assert last[known:].tolist() == [steps] * (len(last) - known)
+        assert not known or (0 < int(last[:known].max()) <= steps and int(last[:known].min()) == 0)
+
+
 @pytest.mark.parametrize("optimizer", ["adam", "adamw"])
 def test_moments_go_on(raw, days, monday, optimizer):
     config = config_from_dict(set_values(raw, [f"training.optimizer.kind={optimizer}"]))

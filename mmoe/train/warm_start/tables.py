@@ -2,9 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 
+from torch import Tensor
+
 from mmoe.checkpoint.stored_tensors import StoredTensors
 from mmoe.config import TableSpec
 from mmoe.embeddings import EmbeddingBackend, managed_ids, table_of_state
+from mmoe.embeddings.row_updates import LAST_STEP
 from mmoe.parallel.sharded_tensors import Shard, Sharded, first_rows, local_shards
 from mmoe.train.warm_start.report import WarmStartReport
 from mmoe.train.warm_start.stored import Stored
@@ -82,8 +85,19 @@ def continue_accumulators(
         elif table is not None:
             without[table] = None
     old.load(known)
+    _decay_from_now(states, known)
     if without:
         report.compare("embedding optimizer state of table", list(without), [])
+
+
+def _decay_from_now(states: Mapping[str, Sharded], known: Mapping[str, list[Shard]]) -> None:
+    """Lets rows that are new make up for steps from here on: the count is the earlier run's."""
+    steps = states.get("steps")
+    for name, state in states.items():
+        if isinstance(steps, Tensor) and name.endswith(f"/{LAST_STEP}"):
+            rows = sum(len(shard.tensor) for shard in known.get(name, []))
+            for shard in local_shards(state):  # never cut: tables that decay are copies
+                shard.tensor[rows:] = int(steps)
 
 
 def continue_ids(
