@@ -242,6 +242,20 @@ def test_every_model_keeps_the_scores_of_its_tasks_when_one_is_added(raw, days, 
     np.testing.assert_allclose(new[:, :2], old, atol=0.05 if kind == "ple" else 1e-6)
 
 
+def test_a_task_keeps_its_weights_of_products_in_another_place(raw, days, tmp_path):
+    settings = ["model.interaction=fm", "training.epochs=1"]
+    config = config_from_dict(set_values(raw, settings))
+    train_run(config, tmp_path / "old", splits=days[0])
+    tasks = [{"name": "dear", "label": "price > 1"}, *raw["tasks"][::-1]]
+    changed = config_from_dict(set_values({**raw, "tasks": tasks}, settings))
+    state, encoder, _ = _begun(changed, tmp_path / "old", days[1])
+    predictor, old_encoder, _ = load_predictor(RunDirectory.open(tmp_path / "old"))
+    table = days[0].test
+    old = predictor.predict(BatchSource.of_table(table, old_encoder, "log", config))
+    new = _predictions(changed, state, encoder, table)
+    np.testing.assert_allclose(new[:, :0:-1], old, atol=1e-6)
+
+
 @pytest.mark.parametrize("gate", ["noisy_top_k", "cosine", "sigmoid", "static", "dselect_k"])
 def test_every_tensor_of_every_gate_has_an_origin(gate):
     settings = {"kind": gate} | ({} if gate == "static" else {"k": 2})
@@ -432,6 +446,7 @@ def test_a_vocabulary_beyond_max_rows_is_refused():
     ("override", "message"),
     [
         ("model.kind=omoe", r"model.kind is 'mmoe' there and 'omoe' here; keep it as it was"),
+        ("model.interaction=fm", r"model.interaction is 'none' there and 'fm' here; keep it"),
         ("model.expert.hidden=[16,4]", r"tensor 'levels.0.mixture.experts.weights.1' has shape "
          r"\[3, 16, 8\] there, but \[3, 16, 4\] is needed here \(model.expert.hidden is \[16, 8\]"),
         ("model.tower.hidden=[4]", r"model.tower.hidden is \[8\] there and \[4\] here"),

@@ -15,6 +15,7 @@ from mmoe.train.warm_start.compatibility import differences, named_pairs
 # What must stay of the model; sizes show in the tensors.
 _MODEL: tuple[tuple[str, ...], ...] = (
     ("kind",),
+    ("interaction",),
     ("wide",),
     ("expert", "kind"),
     ("expert", "activation"),

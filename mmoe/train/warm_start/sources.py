@@ -90,6 +90,8 @@ def tensor_sources(
             number, _, tensor = rest.partition(".")
             old = int(towers[int(number)])
             sources[name] = TensorSource(None if old == NEW else f"towers.{old}.{tensor}")
+        if part == "interaction":  # a row of each task
+            sources[name] = TensorSource(name, {0: towers})
     # By name, not by place: features come and go. Only the first level reads x
     columns = _places_of(now.inputs, before.inputs)
     for number, (level, old_level) in enumerate(zip(now.levels, before.levels, strict=False)):
