@@ -126,4 +126,6 @@ def _fit(model: Pipeline, rows: pd.DataFrame, task: str) -> Pipeline:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         warnings.simplefilter("ignore", UserWarning)  # bins that are too narrow, unseen categories
+        # TargetEncoder's random_state: from 1.9 on a generator takes its place, before none could
+        warnings.simplefilter("ignore", FutureWarning)
         return model.fit(rows, rows[task].astype(int))

@@ -22,8 +22,8 @@ Few rows get no buckets (each is an embedding row that learns from its own rows 
 decay, and the epoch of the lowest loss: an AUC of some hundred validation rows chooses by luck.
 Eight experts of 256 and 128 units instead of four of 128 and 64 took four times as long on 200,000
 rows, and had 0.728, 0.685. An average of the weights over some 100 steps added up to 0.002 above
-15,000 rows (funnel, fraud, insurance), and took nothing. Tasks that share their truth lose a little by the wide part (videos),
-which is fitted for each alone.
+15,000 rows (funnel, fraud, insurance), and took nothing. Tasks that share their truth lose a little
+by the wide part (videos), which is fitted for each alone.
 """
 
 from collections.abc import Sequence
