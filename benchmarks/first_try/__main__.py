@@ -17,6 +17,7 @@ from benchmarks.first_try.judge import summary
 from benchmarks.first_try.logs import LOGS
 from benchmarks.first_try.race import Raced, race
 from benchmarks.first_try.real import REAL, race_real
+from benchmarks.first_try.samples import SAMPLES, race_sample
 from benchmarks.first_try.wide import init_seconds
 from benchmarks.racing.results import Target
 
@@ -53,6 +54,12 @@ def main() -> None:
                 verdicts += race_real(
                     name, given.data, folder / name, seeds=given.seeds or 3, say=_say
                 )
+    samples = []
+    if given.data and not given.only:
+        samples = [
+            race_sample(name, given.data, folder / name, seeds=given.seeds or 3, say=_say)
+            for name in SAMPLES
+        ]
     result: dict[str, Any] = {"benchmark": "first_try", **summary(verdicts), **_of_init(raced)}
     if not given.only:
         result["init_seconds_400k"] = round(init_seconds(folder), 2)
@@ -61,6 +68,7 @@ def main() -> None:
     )
     result["minutes"] = round((time.perf_counter() - started) / 60, 1)
     result["verdicts"] = [verdict.as_json() for verdict in verdicts]
+    result["samples"] = [verdict.as_json() for verdict in samples]
     line = json.dumps(result, ensure_ascii=False)
     if given.out:
         given.out.write_text(line + "\n", encoding="utf-8")
