@@ -103,7 +103,7 @@ def _expected(column: pa.ChunkedArray) -> str:
 
 
 def consequence_notes(tasks: list[GuessedTask]) -> dict[str, str]:
-    """Says how to train a label that is positive only where another one is."""
+    """Says which label is positive only where another one is, though it is known elsewhere."""
     notes = {}
     for task in tasks:
         for other in tasks:
@@ -111,6 +111,8 @@ def consequence_notes(tasks: list[GuessedTask]) -> dict[str, str]:
                 continue
             inside = (task.values_N == 1) & task.observed_N
             outer = (other.values_N == 1) & other.observed_N
+            if not (task.observed_N & ~outer).any():
+                continue  # already learned from those rows alone
             if inside.sum() >= 1 and outer.sum() > inside.sum() and not (inside & ~outer).any():
                 notes[task.task.name] = other.task.name
                 break

@@ -68,6 +68,15 @@ def test_an_ordinary_log():
     assert config.data.path == "log.csv"
 
 
+def test_a_label_that_is_null_without_the_event_needs_no_observed_when():
+    table = log()
+    click, buy = (table[name].to_pylist() for name in ("click", "buy"))
+    masked = pa.array([b if c else None for c, b in zip(click, buy, strict=True)])
+    table = table.set_column(table.column_names.index("buy"), "buy", masked)
+    _, reasons, text = infer(table, "click", "buy")
+    assert not reasons.consequences and "observed_when" not in text
+
+
 def left_out(reasons):
     return dict(reasons.left_out)
 
