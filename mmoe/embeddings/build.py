@@ -149,10 +149,12 @@ def build_embeddings(
 
         quiet_tracing()
         if _plain_alone(optimizer):
+            adam = optimizer.kind == "adam"
+            lacks = "kind adam" if adam else "weight_decay on one process"
             raise ValueError(
                 "training.embedding_backend is torchrec, whose fused kernels have no "
-                "embedding_optimizer.weight_decay on one process; set embedding_backend: auto, or "
-                "weight_decay: 0"
+                f"embedding_optimizer.{lacks}; set embedding_backend: auto, or "
+                f"{'another kind' if adam else 'weight_decay: 0'}"
             )
         module: nn.Module = ShardedEmbeddings(tables, features, optimizer, parallel, device)
     else:

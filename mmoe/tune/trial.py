@@ -101,7 +101,7 @@ class _Watch:
 
     def see(self, number: int, entry: Mapping[str, Any]) -> None:
         """Reports an epoch; ends the trial where it is done, or not worth going on with."""
-        if number > self.epochs + 1:
+        if (not self.epochs or number > self.epochs + 1) and self.run.history_file.exists():
             self.catch_up()
         self._report(entry)
         since_best = self.epochs - self.best_epoch
@@ -113,8 +113,14 @@ class _Watch:
             raise _Ends("out of time")
 
     def catch_up(self) -> None:
-        """Reports epochs of the run's history: one that was killed had some before."""
-        for entry in read_json(self.run.history_file, ("epochs",))["epochs"][self.epochs :]:
+        """Reports what the run's history has: one that was killed had epochs before.
+
+        A model that begins as its wide part is kept as it began where no epoch is better.
+        """
+        history = read_json(self.run.history_file, ("epochs",))
+        if not self.epochs and "start" in history:
+            self.best = history["start"]["monitor"]
+        for entry in history["epochs"][self.epochs :]:
             self._report(entry)
 
     def _report(self, entry: Mapping[str, Any]) -> None:

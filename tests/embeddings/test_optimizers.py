@@ -203,9 +203,11 @@ def test_where_every_row_is_looked_up_the_decay_is_an_l2_penalty():
 
 
 @pytest.mark.torchrec
-def test_fused_kernels_of_one_process_refuse_a_decay():
+def test_fused_kernels_of_one_process_refuse_a_decay_and_adam():
     with pytest.raises(ValueError, match=r"no embedding_optimizer.weight_decay on one process"):
         _build("sgd", "torchrec", OF_IDS, 0.5)
+    with pytest.raises(ValueError, match=r"no embedding_optimizer.kind adam; .* another kind"):
+        _build("adam", "torchrec", OF_IDS)
 
 
 @pytest.mark.parametrize(

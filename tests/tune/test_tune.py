@@ -76,6 +76,18 @@ def test_it_is_judged_on_the_validation_split_alone(tune, monkeypatch):
     assert len(tune(2, "training.epochs=1", "training.monitor=click.logloss")["trials"]) == 2
 
 
+def test_a_trial_that_training_makes_worse_is_worth_what_it_began_with(tune, tmp_path, monkeypatch):
+    """And ends where its run would, which would then look at the test split."""
+    monkeypatch.setattr("mmoe.tune.search.remove_trial", lambda folder: None)
+    monkeypatch.setattr("mmoe.train.fit.predict_rows", None)
+    worse = ("training.optimizer.learning_rate=3", "training.embedding_optimizer.learning_rate=9")
+    [trial] = tune(1, "model.wide=true", "training.patience=1", *worse)["trials"]
+    [history] = (tmp_path / "out").glob("trials/*/history.json")
+    start = json.loads(history.read_text())["start"]
+    assert start["best"]
+    assert (trial["value"], trial["epochs"], trial["state"]) == (start["monitor"], 1, "finished")
+
+
 class _DiesAfter(SilentReporter):
     """Ctrl-C after so many steps of training, as a killed process stops there."""
 
