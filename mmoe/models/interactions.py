@@ -37,7 +37,7 @@ class FactorizationMachine(nn.Module):
         columns = [start + d for start in starts for d in range(dim)]
         self.register_buffer("columns_C", torch.tensor(columns), persistent=False)
         self.weight_TD = nn.Parameter(torch.empty(num_tasks, dim))
-        nn.init.normal_(self.weight_TD, std=0.1)
+        nn.init.normal_(self.weight_TD, std=0.3)
 
     def forward(self, x_BX: Tensor) -> Tensor:
         """Computes what is added to the logits, [B, T], of all embeddings side by side.

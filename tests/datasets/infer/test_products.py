@@ -29,7 +29,8 @@ def test_tastes_get_a_factorization_machine_and_rows_that_decay(ids):
     tastes, kinds = rng.normal(size=(400, 2)), rng.normal(size=(200, 2))
     config, reasons = _infer(*ids, np.einsum("nk,nk->n", tastes[ids[0]], kinds[ids[1]]))
     assert config.model.interaction == "fm"
-    assert config.training.embedding_optimizer.weight_decay == 5e-5
+    optimizer = config.training.embedding_optimizer
+    assert (optimizer.learning_rate, optimizer.weight_decay) == (0.5, 1.3e-4)
     assert "foretell 'click' by hidden numbers that multiply (z " in reasons.sizes
     # 20,000 rows hold most of the 80,000 pairs once: none has a rate of its own to learn
     assert [feature.kind for feature in config.features] == ["categorical", "categorical"]
