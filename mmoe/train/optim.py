@@ -108,7 +108,8 @@ def build_average(network: nn.Module, decay: float | None) -> AveragedModel | No
 
     def update(averages: Any, weights: Any, averaged: Tensor | int) -> None:
         if not averages[0].is_floating_point():
-            torch._foreach_copy_(averages, weights)  # places: a mean of 7 and 7 may become 6
+            for average, weight in zip(averages, weights, strict=True):
+                average.copy_(weight)  # places: a mean of 7 and 7 may become 6
             return
         n = int(averaged)
         get_ema_multi_avg_fn(min(decay, (1 + n) / (10 + n)))(averages, weights, averaged)
