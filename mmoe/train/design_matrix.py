@@ -102,6 +102,12 @@ class Columns:
         scaled_NF = (dense_NF - self.mean_F) / self.deviation_F
         return sparse.csr_array(sparse.hstack([found, sparse.csr_array(scaled_NF)], format="csr"))
 
+    def groups(self, wide: WidePart) -> np.ndarray:
+        """Returns a number for each column of `matrix`: ids' is their table's, dense ones' own."""
+        starts = np.unique(wide.first_rows)
+        of_ids_U = np.searchsorted(starts, self.used_U, side="right") - 1
+        return np.concatenate([of_ids_U, len(starts) + np.arange(len(self.mean_F))])
+
     def unscaled(
         self, weights: np.ndarray, bias: float, rows: int
     ) -> tuple[np.ndarray, np.ndarray, float]:

@@ -1,60 +1,29 @@
-"""Fits the wide part of a model: a penalised linear model a task, before the first epoch."""
+"""Fits the wide part of a model: a linear model a task, before the first epoch."""
 
 import time
-import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from scipy import sparse
 
-from mmoe.config import RunConfig
-from mmoe.datasets.rows.encoded import EncodedData
+from mmoe.config import RunConfig, TaskConfig
+from mmoe.datasets.rows.encoded import EncodedData, EncodedLabels
 from mmoe.metrics.auc import auc
 from mmoe.metrics.task_kinds import kind_of
 from mmoe.models.wide import WidePart
 from mmoe.parallel import from_first
 from mmoe.run.console import Reporter
 from mmoe.train.design_matrix import Columns, id_columns, numbers_a_row
+from mmoe.train.linear_model import Linear, Rows, fit_linear
 from mmoe.train.prepare import PreparedData
 
-# Inverse penalties, the strongest first. C is the variance of the prior of the weights, so few rows
-# tell the best as well as many do
-_CHOICES = (0.03, 0.1, 0.3, 1.0, 3.0)
-# Up to here a split of a tenth chooses by luck, and five fits more take no time
-_FEW_ROWS, _FOLDS = 20_000, 5
-_PASSES = 100
 # Beyond, a sample: the fit takes seconds, and its weights are no longer what limits the model
 _MOST_ROWS = 400_000
-_MOST_TO_CHOOSE = 100_000
+_MOST_JUDGED = 100_000
 # Entries of the matrix, of 12 bytes each
 _MOST_NUMBERS = 40_000_000
-_HELD_OUT = 0.2
-
-
-@dataclass(frozen=True)
-class _Rows:
-    """Rows on which a task is observed: the matrix, labels, and weights of mean 1."""
-
-    x: sparse.csr_array
-    y_N: np.ndarray
-    weights_N: np.ndarray
-
-    def where(self, mask_N: np.ndarray) -> "_Rows":
-        """Keeps only some."""
-        return _Rows(self.x[np.flatnonzero(mask_N)], self.y_N[mask_N], self.weights_N[mask_N])
-
-
-@dataclass(frozen=True)
-class _Linear:
-    """A linear model: a weight for each column of the matrix."""
-
-    weights: np.ndarray
-    bias: float
-
-    def logits(self, rows: _Rows) -> np.ndarray:
-        return rows.x @ self.weights + self.bias
 
 
 @dataclass(frozen=True)
@@ -70,20 +39,24 @@ class _Fitted:
 def fit_wide(
     wide: WidePart | None, config: RunConfig, prepared: PreparedData, reporter: Reporter
 ) -> None:
-    """Fits logistic regression (ridge for a regression task) and puts its weights into `wide`.
+    """Fits a linear model for each task, and puts its weights into `wide`.
+
+    Logistic regression, or linear regression for a regression task. Each table's weights have a
+    variance of their own, which the rows tell, so features of noise end near zero. The task with
+    most positives comes first (of regressions: most rows), and the logits of those before are
+    columns for each later one: a rare task learns its weights from what it has in common with the
+    frequent ones, and only the rest from its own few rows. Sums of linear models are linear, so
+    every task ends with one weight a row and column.
 
     Training rows are those in memory, of a stream the sample that its encoder was fitted beside;
-    at most 400,000. The penalty is the one of a few whose loss is the least on the validation
-    split, where that is in memory, or on a fifth of the rows that is held out; up to 20,000 rows,
-    on fifths of them in turn. Rank 0 fits for all.
+    at most 400,000. Rank 0 fits for all.
 
     Args:
         wide: Of a new model; changed in place. None: nothing is done.
         config: Tasks and seed.
-        prepared: Training and validation rows.
-        reporter: Told of the penalties in one line.
-
-    Source: Fan et al., "LIBLINEAR" (JMLR 2008), for the loss: `½ |w|² + C Σ_n loss_n`.
+        prepared: Training rows, and those of validation, where they are in memory, whose AUC
+            (or RMSE) is said.
+        reporter: Told of it in one line.
     """
     if wide is None:
         return
@@ -113,27 +86,82 @@ def _fit(wide: WidePart, config: RunConfig, prepared: PreparedData) -> _Fitted:
     rows_N = _drawn(data, _MOST_ROWS, generator)
     ids, dense_NF = id_columns(wide, data.features, rows_N), _dense(data, rows_N)
     columns = Columns.of(ids, dense_NF)
-    x = columns.matrix(ids, dense_NF)
-    validation = prepared.validation.held
-    judged_N = _drawn(validation, _MOST_TO_CHOOSE, generator)
+    shared = _Shared(columns.matrix(ids, dense_NF), columns.groups(wide), tasks)
+    held = prepared.validation.held
+    judged_N = _drawn(held, _MOST_JUDGED, generator)
     x_judged = None
-    if validation is not None:
-        ids = id_columns(wide, validation.features, judged_N)
-        x_judged = columns.matrix(ids, _dense(validation, judged_N))
-    for t, task in enumerate(config.tasks):
-        if not task.weight:
-            found.said.append(f"{task.name} is not trained")
-            continue
-        mine = _rows_of_task(data, rows_N, x, t)
-        judge = None if x_judged is None else _rows_of_task(validation, judged_N, x_judged, t)
-        model, said = _fit_task(mine, judge, kind_of(task.kind).is_event, generator)
+    if held is not None:
+        ids = id_columns(wide, held.features, judged_N)
+        x_judged = columns.matrix(ids, _dense(held, judged_N))
+    said = [f"{task.name} is not trained" for task in config.tasks]
+    for t in _most_told_first(config.tasks, data.labels, rows_N):
+        is_event = kind_of(config.tasks[t].kind).is_event
+        mine = _rows_of_task(data, rows_N, shared.x, t)
+        judge = None if x_judged is None else _rows_of_task(held, judged_N, x_judged, t)
+        model = shared.fitted(mine, is_event, generator)
         with np.errstate(over="ignore", invalid="ignore"):
-            weights = columns.unscaled(model.weights, model.bias, rows)
+            weights = columns.unscaled(model.weights_C, model.bias, rows)
             found.ids_RT[:, t], found.dense_TF[t], found.bias_T[t] = weights
-        found.said.append(f"{task.name} {said}")
+        said[t] = f"{config.tasks[t].name} {_said(model, mine, judge, is_event)}"
     for array in (found.ids_RT, found.dense_TF, found.bias_T):  # labels near the end of the range
         np.nan_to_num(array, copy=False, nan=0.0, posinf=0.0, neginf=0.0)
+    found.said.extend(said)
     return found
+
+
+class _Shared:
+    """The matrix of all rows, with a column for each task's logits, which later tasks weigh too.
+
+    Attributes:
+        x: [N, C + T]; the last T columns are explicit zeros until their task is fitted.
+    """
+
+    def __init__(self, x: sparse.csr_array, groups_C: np.ndarray, tasks: int) -> None:
+        rows = len(x.indptr) - 1
+        zeros = np.zeros(rows * tasks), np.tile(np.arange(tasks), rows)
+        starts = np.arange(rows + 1) * tasks
+        spare = sparse.csr_array((*zeros, starts), shape=(rows, tasks))
+        self.x = sparse.csr_array(sparse.hstack([x, spare], format="csr"))
+        groups = int(groups_C.max(initial=-1)) + 1
+        self._groups_C = np.concatenate([groups_C, groups + np.arange(tasks)])
+        self._most, self._columns = tasks, len(groups_C)
+        self._earlier: list[tuple[Linear, float]] = []  # and the deviation of its logits
+
+    def fitted(self, rows: Rows, is_event: bool, draw: np.random.Generator) -> Linear:
+        """Returns a task's model of the first C columns, and gives later ones its logits."""
+        model = fit_linear(rows, self._groups_C, is_event=is_event, draw=draw)
+        weights_C, of_earlier_T = np.split(model.weights_C, [self._columns])
+        bias = model.bias
+        for weight, (earlier, deviation) in zip(of_earlier_T, self._earlier, strict=False):
+            weights_C = weights_C + weight / deviation * earlier.weights_C
+            bias += weight / deviation * earlier.bias
+        model = Linear(weights_C, bias)
+        self._give(model)
+        return model
+
+    def _give(self, model: Linear) -> None:
+        logits_N = _beside_spare(model, self.x).logits(self.x)
+        mean, deviation = float(logits_N.mean()), float(logits_N.std())
+        if not 0 < deviation < np.inf:  # a constant tells nothing
+            return
+        centred = Linear(model.weights_C, model.bias - mean)
+        places_N = self.x.indptr[1:] - self._most + len(self._earlier)
+        self.x.data[places_N] = (logits_N - mean) / deviation
+        self._earlier.append((centred, deviation))
+
+
+def _most_told_first(
+    tasks: Sequence[TaskConfig], labels: EncodedLabels, rows_N: np.ndarray
+) -> list[int]:
+    """Numbers of the tasks that are trained, the one whose rows tell most first."""
+    told = {}
+    for t, task in enumerate(tasks):
+        if task.weight:
+            there_N = labels.observed_NT[rows_N, t].astype(bool)
+            events = np.count_nonzero(labels.labels_NT[rows_N, t][there_N])
+            rows = np.count_nonzero(there_N)
+            told[t] = min(events, rows - events) if kind_of(task.kind).is_event else rows
+    return sorted(told, key=lambda t: -told[t])
 
 
 def _drawn(data: EncodedData | None, most: int, generator: np.random.Generator) -> np.ndarray:
@@ -153,103 +181,30 @@ def _dense(data: EncodedData, rows_N: np.ndarray) -> np.ndarray:
 
 def _rows_of_task(
     data: EncodedData | None, rows_N: np.ndarray, x: sparse.csr_array, t: int
-) -> _Rows:
+) -> Rows:
     assert data is not None and data.labels is not None, "these splits carry labels"
     weights_N = data.labels.weights_NT[rows_N, t].astype(np.float64)
     there_N = data.labels.observed_NT[rows_N, t] & (weights_N > 0)
-    found = _Rows(x, data.labels.labels_NT[rows_N, t].astype(np.float64), weights_N)
-    found = found if there_N.all() else found.where(there_N)
+    found = Rows(x, data.labels.labels_NT[rows_N, t].astype(np.float64), weights_N)
+    found = found if there_N.all() else found.where(np.flatnonzero(there_N))
     mean = found.weights_N.mean() if len(found.y_N) else 1.0
-    return _Rows(found.x, found.y_N, found.weights_N / mean)
+    return Rows(found.x, found.y_N, found.weights_N / mean)
 
 
-def _fit_task(
-    rows: _Rows, judge: _Rows | None, is_event: bool, draw: np.random.Generator
-) -> tuple[_Linear, str]:
-    """The model of the best penalty, and what to say of it."""
-    if not _differ(rows):
-        return _constant(rows, is_event), "has one outcome only, so it is that"
-    fitted, where = rows, "validation"
-    if judge is None or not _differ(judge):
-        aside_N = draw.random(len(rows.y_N)) < _HELD_OUT
-        fitted, judge, where = rows.where(~aside_N), rows.where(aside_N), "held-out"
-    if len(fitted.y_N) > 2 * _MOST_TO_CHOOSE:
-        fitted = fitted.where(draw.random(len(fitted.y_N)) < _MOST_TO_CHOOSE / len(fitted.y_N))
-    if not _differ(fitted) or not _differ(judge):  # too few rows to choose by
-        return _model(rows, _CHOICES[0], is_event), f"C {_CHOICES[0]:g}"
-    if len(rows.y_N) <= _FEW_ROWS:
-        choice = _best_of_folds(rows, is_event, draw)
-        model = _model(fitted, choice, is_event)
-    else:
-        choice, model = _best(fitted, judge, is_event)
-    said = f"C {choice:g}, {where} {_score(judge, model.logits(judge), is_event)}"
-    return (model if fitted is rows else _model(rows, choice, is_event)), said
-
-
-def _best(rows: _Rows, judge: _Rows, is_event: bool) -> tuple[float, _Linear]:
-    """The penalty from which a weaker one no longer helps, and its model."""
-    best, model, loss = 0.0, _constant(rows, is_event), np.inf
-    for choice in _CHOICES:
-        tried = _model(rows, choice, is_event)
-        tried_loss = _loss(judge, tried.logits(judge), is_event)
-        if not tried_loss < loss:
-            break
-        best, model, loss = choice, tried, tried_loss
-    return best or _CHOICES[0], model
-
-
-def _best_of_folds(rows: _Rows, is_event: bool, draw: np.random.Generator) -> float:
-    """The penalty from which a weaker one no longer helps, on rows that are held out in turn."""
-    fold_N = draw.integers(0, _FOLDS, len(rows.y_N))
-    folds = [(rows.where(fold_N != k), rows.where(fold_N == k)) for k in range(_FOLDS)]
-    folds = [(fitted, judge) for fitted, judge in folds if _differ(fitted) and len(judge.y_N)]
-    best, loss = _CHOICES[0], np.inf
-    for choice in _CHOICES:
-        models = [(_model(fitted, choice, is_event), judge) for fitted, judge in folds]
-        tried = [_loss(judge, model.logits(judge), is_event) for model, judge in models]
-        if not sum(tried) < loss:
-            break
-        best, loss = choice, sum(tried)
-    return best
-
-
-def _model(rows: _Rows, choice: float, is_event: bool) -> _Linear:
-    """Minimises `½ |w|² + C Σ_n weight_n loss_n`, where ridge has half of the squared error."""
-    from sklearn.linear_model import LogisticRegression, Ridge  # slow to import: only where used
-
-    model: Any = Ridge(alpha=1 / choice, solver="lsqr")
+def _said(model: Linear, rows: Rows, judge: Rows | None, is_event: bool) -> str:
+    if not rows.differ:
+        return "has one outcome only, so it is that"
+    where = "validation"
+    if judge is None or not judge.differ:
+        judge, where = rows, "training"
+    logits_N = _beside_spare(model, judge.x).logits(judge.x)
     if is_event:
-        model = LogisticRegression(C=choice, max_iter=_PASSES)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # more passes gain nothing; the loss is judged
-        model.fit(rows.x, rows.y_N, sample_weight=rows.weights_N)
-    return _Linear(np.ravel(model.coef_), float(np.ravel(model.intercept_)[0]))
+        return f"{where} AUC {auc(judge.y_N, logits_N):.4f}"
+    error = np.average((logits_N - judge.y_N) ** 2, weights=judge.weights_N) ** 0.5
+    return f"{where} RMSE {error:.4g}"
 
 
-def _differ(rows: _Rows) -> bool:
-    return len(rows.y_N) > 0 and bool((rows.y_N != rows.y_N[0]).any())
-
-
-def _constant(rows: _Rows, is_event: bool) -> _Linear:
-    """No weights, and the mean as bias; of an event its log odds, with half a row of either."""
-    sum_of_weights = rows.weights_N.sum()
-    total = float(rows.weights_N @ rows.y_N)
-    bias = total / max(sum_of_weights, 1.0)
-    if is_event:
-        bias = float(np.log((total + 0.5) / (sum_of_weights - total + 0.5)))
-    return _Linear(np.zeros(rows.x.shape[1]), bias)  # type: ignore[index]  # untyped in SciPy
-
-
-def _loss(rows: _Rows, logits_N: np.ndarray, is_event: bool) -> float:
-    """Mean log loss, or squared error."""
-    if is_event:
-        losses_N = np.logaddexp(0, logits_N) - rows.y_N * logits_N
-    else:
-        losses_N = (logits_N - rows.y_N) ** 2
-    return float(np.average(losses_N, weights=rows.weights_N))
-
-
-def _score(rows: _Rows, logits_N: np.ndarray, is_event: bool) -> str:
-    if is_event:
-        return f"AUC {auc(rows.y_N, logits_N):.4f}"
-    return f"RMSE {_loss(rows, logits_N, is_event) ** 0.5:.4g}"
+def _beside_spare(model: Linear, x: sparse.csr_array) -> Linear:
+    """With zeros for the columns of tasks, which the matrix of training rows has."""
+    columns = x.shape[1]  # type: ignore[index]  # untyped in SciPy
+    return Linear(np.pad(model.weights_C, (0, columns - len(model.weights_C))), model.bias)

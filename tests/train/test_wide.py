@@ -7,7 +7,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.linear_model import Ridge
+from sklearn.metrics import roc_auc_score
 
 from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.config import config_from_dict, set_values
@@ -88,27 +89,58 @@ def _scaled(x, like):
     return scaled
 
 
-def test_the_model_begins_as_logistic_regression(additive):
+def test_the_model_begins_as_a_logistic_regression(additive):
+    """Where its penalised loss is least, the gradient is the weights over their variance."""
     predictor, prepared, said = _started(_additive_config(), additive)
-    choice = float(said.split("C ")[1].split(",")[0])
-    train, test = _one_hot(additive.train), _one_hot(additive.test)
-    model = LogisticRegression(C=choice, max_iter=100)
-    model.fit(_scaled(train, train), additive.train["click"].to_numpy())
-    expected = model.predict_proba(_scaled(test, train))[:, 1]
-    assert np.abs(predictor.predict(prepared.test)[:, 0] - expected).max() < 1e-5
-    assert "validation AUC 0." in said
+    train = additive.train
+    p_N = predictor.predict(prepared.train)[:, 0]
+    x = _scaled(_one_hot(train), _one_hot(train))
+    gradient_C = x.T @ (train["click"].to_numpy() - p_N)
+    # From the logits; what all ids of a column have in common may as well be in the bias
+    logits_N = np.log(p_N / (1 - p_N), dtype=np.float64)
+    weights_C = np.linalg.lstsq(np.hstack([x, np.ones((len(x), 1))]), logits_N)[0][:-1]
+    for ids in range(0, 120, 30):
+        own, slope = (of_C[ids : ids + 30] for of_C in (weights_C, gradient_C))
+        own, slope = own - own.mean(), slope - slope.mean()
+        variance = (own @ own) / (own @ slope)
+        assert 0.2 < variance < 1.5, "the truth has 0.64"
+        assert np.abs(own - variance * slope).max() < 0.02
+    assert abs((train["click"].to_numpy() - p_N).sum()) < 0.1
+    assert "click validation AUC 0.7" in said
 
 
-def test_the_model_begins_as_ridge_regression(additive):
+def test_the_model_begins_as_a_linear_regression(additive):
     raw = _additive_config(kind="regression", label="minutes")
     raw["training"]["monitor"] = "mean.rmse"
     predictor, prepared, said = _started(raw, additive)
-    choice = float(said.split("C ")[1].split(",")[0])
     train, test = _one_hot(additive.train), _one_hot(additive.test)
-    model = Ridge(alpha=1 / choice).fit(_scaled(train, train), additive.train["minutes"].to_numpy())
+    # Noise of 1 over weights of deviation 3 · 0.8
+    model = Ridge(alpha=1 / 2.4**2).fit(_scaled(train, train), additive.train["minutes"].to_numpy())
     found = predictor.predict(prepared.test)[:, 0]
-    assert np.abs(found - model.predict(_scaled(test, train))).max() < 5e-2
-    assert "validation RMSE" in said
+    assert np.abs(found - model.predict(_scaled(test, train))).max() < 0.1
+    assert "validation RMSE 1." in said
+
+
+def test_a_rare_task_learns_from_a_frequent_one(additive):
+    """Its weights are those of click, but for the bias; it has a twentieth of the positives."""
+    rng = np.random.default_rng(5)
+    splits = {}
+    for part in ("train", "validation", "test"):
+        rows = getattr(additive, part)
+        rare = rng.random(len(rows)) < 1 / (1 + np.exp(4 - rows["minutes"].to_numpy() / 3))
+        splits[part] = rows.append_column("rare", pa.array(rare.astype(int)))
+    splits = Splits(**splits, origin="log")
+    raw = _additive_config()
+    rare = {"name": "rare", "label": "rare"}
+    alone = _started({**raw, "tasks": [rare]}, splits)
+    both = _started({**raw, "tasks": [rare, *raw["tasks"]]}, splits)
+    labels = splits.test["rare"].to_numpy()
+    aucs = [
+        roc_auc_score(labels, predictor.predict(prepared.test)[:, 0])
+        for predictor, prepared, _ in (alone, both)
+    ]
+    assert aucs[1] > aucs[0] + 0.02
+    assert both[2].index("rare") < both[2].index("click"), "said in the order of the config"
 
 
 def test_it_helps_where_the_truth_is_a_sum(additive, tmp_path):
@@ -139,8 +171,8 @@ def test_row_weights_count(additive):
     for splits in (weighted, repeated):
         predictor, prepared, _ = _started(raw, splits)
         found.append(predictor.predict(prepared.test)[:, 0])
-    # The penalty is that of the mean weight, so not quite the same
-    assert np.abs(found[0] - found[1]).max() < 0.05
+    # The variances are those of the mean weight, so not quite the same
+    assert np.abs(found[0] - found[1]).max() < 0.08
 
 
 def test_few_rows_and_one_class_are_no_obstacle(additive):
@@ -152,7 +184,7 @@ def test_few_rows_and_one_class_are_no_obstacle(additive):
     )
     predictor, prepared, said = _started(_additive_config(), few)
     assert np.isfinite(predictor.predict(prepared.test)).all()
-    assert "click C " in said
+    assert "click training AUC" in said
 
 
 @pytest.mark.parametrize("outcome", [0.0, 1.0])
@@ -205,8 +237,8 @@ def test_a_run_is_repeated_scored_and_kept_to_the_bit(
     run = train("one", *settings, reporter=said)
     train("two", *settings)
     assert_same(tmp_path / "one", tmp_path / "two")
-    assert said.wide.startswith("wide part: click C ")
-    assert "; buy C " in said.wide
+    assert said.wide.startswith("wide part: click validation AUC 0.")
+    assert "; buy validation AUC 0." in said.wide
     stored = CheckpointFolder(run.directory.checkpoint)
     first, last = stored.model("best"), stored.model("latest")
     for name in ("wide.ids_RT", "wide.dense_TF", "wide.bias_T"):
