@@ -285,6 +285,7 @@ def init(
             f"--out {out}: exists already; add --overwrite to replace it, or choose another name"
         )
     import_modules(import_ or [])
+    from mmoe.datasets.files.readers import column_names
     from mmoe.datasets.files.sampling import sample_table
     from mmoe.datasets.infer.commented_yaml import write_commented_yaml
     from mmoe.datasets.infer.config import infer_config
@@ -292,14 +293,14 @@ def init(
     from mmoe.datasets.infer.label_names import separate_labels
     from mmoe.datasets.infer.told import Told
     from mmoe.datasets.labels.formula import quote
-    from mmoe.datasets.rows.locations import visible_columns
 
     rows = rows_to_look_at(data, columns)
-    sample = sample_table(rows)
+    there = column_names(rows)
+    label = separate_labels(label, there, data)
+    told = Told.of_options(there, categorical, numeric, drop)
+    sample = sample_table(rows, without=told.unread(label))
     if sample.note:
         _say(f"{data}: {sample.note}")
-    label = separate_labels(label, sample.table.column_names, data)
-    told = Told.of_options(visible_columns(sample.table), categorical, numeric, drop)
     about: Any = {"path": data, "origin": data, "told": told, "rows": sample.rows}
     name = Path(data).name.split(".")[0]
     config, reasons = infer_config(sample.table, label, name=name, **about)

@@ -1,7 +1,7 @@
 """Who is ahead on a task, and by how much."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -76,6 +76,44 @@ def paired_difference(
         variance += statistics.variance(differences) / len(pairs)
     mean, reach = statistics.fmean(differences), _NORMAL_95 * variance**0.5
     return statistics.fmean(pair.auc_a for pair in pairs), mean, mean - reach, mean + reach
+
+
+def judged(
+    labels_N: np.ndarray,
+    ours: Sequence[np.ndarray],
+    rivals: Mapping[str, np.ndarray],
+    *,
+    log: str,
+    family: str,
+    task: str,
+    true_N: np.ndarray | None = None,
+) -> Verdict:
+    """Returns how our scores, one array a seed, stand against the better of the rivals'.
+
+    Args:
+        labels_N: Of the rows whose label is known; all other arrays are of these rows.
+        ours: Scores of each seed.
+        rivals: Name → scores.
+        log: The log's name.
+        family: Of the log.
+        task: Name of the label.
+        true_N: The true probabilities, where somebody knows them.
+    """
+    aucs = {name: auc(labels_N, scores_N) for name, scores_N in rivals.items()}
+    better = max(aucs, key=aucs.__getitem__)
+    mean, difference, low, high = paired_difference(labels_N, ours, rivals[better])
+    return Verdict(
+        log=log,
+        family=family,
+        task=task,
+        auc=mean,
+        better=better,
+        better_auc=aucs[better],
+        oracle=float("nan") if true_N is None else auc(labels_N, true_N),
+        difference=difference,
+        low=low,
+        high=high,
+    )
 
 
 def auc(labels_N: np.ndarray, scores_N: np.ndarray) -> float:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.first_try.careful import Columns, frame_of
-from benchmarks.first_try.judge import Verdict, auc, paired_difference
+from benchmarks.first_try.judge import Verdict, judged
 from benchmarks.first_try.logs import Log
 from benchmarks.first_try.ours import Trained, inferred, kinds_found, trained
 from benchmarks.first_try.rivals import Rival, rivals
@@ -84,21 +84,14 @@ def _judge(
     against: Sequence[Rival],
 ) -> Verdict:
     seen_N = ~np.isnan(labels_N)
-    labels_N = labels_N[seen_N]
-    better = max(against, key=lambda rival: auc(labels_N, rival.scores_N[seen_N]))
-    own = [run.scores[task][seen_N] for run in runs]
-    mean, difference, low, high = paired_difference(labels_N, own, better.scores_N[seen_N])
-    return Verdict(
+    return judged(
+        labels_N[seen_N],
+        [run.scores[task][seen_N] for run in runs],
+        {rival.name: rival.scores_N[seen_N] for rival in against},
         log=log.name,
         family=log.family,
         task=task,
-        auc=mean,
-        better=better.name,
-        better_auc=auc(labels_N, better.scores_N[seen_N]),
-        oracle=auc(labels_N, true_N[seen_N]),
-        difference=difference,
-        low=low,
-        high=high,
+        true_N=true_N[seen_N],
     )
 
 

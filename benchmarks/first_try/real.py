@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks.first_try.judge import Verdict, auc, paired_difference
+from benchmarks.first_try.judge import Verdict, judged
 from benchmarks.first_try.ours import inferred, trained
 from mmoe.config import RunConfig
 from mmoe.datasets import encode_labels, load_recipe, load_splits
@@ -49,22 +49,12 @@ def race_real(name: str, data: Path, folder: Path, *, seeds: int, say: Say) -> l
         seen_N = np.asarray(encoded.observed_NT)[:, t].astype(bool)
         labels_N = np.asarray(encoded.labels_NT)[seen_N, t]
         scores = {rival: fitted[task].predictions_N[seen_N] for rival, fitted in others.items()}
-        better = max(scores, key=lambda rival: auc(labels_N, scores[rival]))
         own = [run.scores[task][seen_N] for run in runs]
-        mean, difference, low, high = paired_difference(labels_N, own, scores[better])
-        verdict = Verdict(
-            log=name,
-            family="real",
-            task=task,
-            auc=mean,
-            better=better,
-            better_auc=auc(labels_N, scores[better]),
-            oracle=float("nan"),
-            difference=difference,
-            low=low,
-            high=high,
+        verdict = judged(labels_N, own, scores, log=name, family="real", task=task)
+        say(
+            f"  {task:12} {verdict.auc:.4f}  {verdict.better:26} {verdict.difference:+.4f} "
+            f"[{verdict.low:+.4f}, {verdict.high:+.4f}]"
         )
-        say(f"  {task:12} {mean:.4f}  {better:26} {difference:+.4f} [{low:+.4f}, {high:+.4f}]")
         verdicts.append(verdict)
     return verdicts
 

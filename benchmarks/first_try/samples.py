@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
-from benchmarks.first_try.judge import Verdict, auc, paired_difference
+from benchmarks.first_try.judge import Verdict, judged
 from benchmarks.first_try.ours import inferred, trained
 from mmoe.train.baselines import boosted_trees, logistic_regression
 
@@ -38,22 +38,11 @@ def race_sample(name: str, data: Path, folder: Path, *, seeds: int, say: Say) ->
     scores = {
         rival: fit(config, train, test)[label].predictions_N for rival, fit in _BASELINES.items()
     }
-    better = max(scores, key=lambda rival: auc(labels_N, scores[rival]))
     own = [run.scores[label] for run in runs]
-    mean, difference, low, high = paired_difference(labels_N, own, scores[better])
+    verdict = judged(labels_N, own, scores, log=name, family="samples", task=label)
     say(
-        f"{name} ({len(labels_N)} rows, {int(labels_N.sum())} positive): {label} {mean:.3f}  "
-        f"{better} {difference:+.3f} [{low:+.3f}, {high:+.3f}]"
+        f"{name} ({len(labels_N)} rows, {int(labels_N.sum())} positive): {label} "
+        f"{verdict.auc:.3f}  {verdict.better} {verdict.difference:+.3f} "
+        f"[{verdict.low:+.3f}, {verdict.high:+.3f}]"
     )
-    return Verdict(
-        log=name,
-        family="samples",
-        task=label,
-        auc=mean,
-        better=better,
-        better_auc=auc(labels_N, scores[better]),
-        oracle=float("nan"),
-        difference=difference,
-        low=low,
-        high=high,
-    )
+    return verdict

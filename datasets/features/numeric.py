@@ -18,8 +18,8 @@ from mmoe.datasets.values.written_numbers import feature_numbers
 
 # Values that quantiles are taken of: then a rank is off by 0.1 % of the rows (standard deviation)
 _LARGEST_SAMPLE = 1 << 18
-# Values sampled over all bucketed features (16 bytes each), and the least for one of them: then a
-# quantile's rank is off by 0.2 % of the rows (standard deviation)
+# Values sampled over all features that need quantiles (16 bytes each), and the least for one of
+# them: then a quantile's rank is off by 0.2 % of the rows (standard deviation)
 _SAMPLES = 1 << 22
 _SMALLEST_SAMPLE = 1 << 16
 # float32 products of this and ordinary weights stay finite through a network.
@@ -234,8 +234,10 @@ class NumericCodec(Codec[NumericFeature]):
 
     def start(self, origin: str, codecs: Sequence[Codec[Any]]) -> NumberFit:
         """Returns what fits its rule; it samples fewer values the more columns need quantiles."""
-        bucketed = sum(isinstance(c, NumericCodec) and takes_quantiles(c.feature) for c in codecs)
-        sample = min(_LARGEST_SAMPLE, max(_SMALLEST_SAMPLE, _SAMPLES // max(bucketed, 1)))
+        with_quantiles = sum(
+            isinstance(c, NumericCodec) and takes_quantiles(c.feature) for c in codecs
+        )
+        sample = min(_LARGEST_SAMPLE, max(_SMALLEST_SAMPLE, _SAMPLES // max(with_quantiles, 1)))
         return NumberFit(self.feature, sample)
 
     def add(self, fit: NumberFit, table: pa.Table, origin: str) -> None:

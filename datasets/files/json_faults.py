@@ -1,7 +1,9 @@
 """What is wrong in JSON lines, by line: Arrow says it of the row of a block, or not at all."""
 
 import json
-from collections.abc import Mapping
+import re
+import shlex
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -9,7 +11,17 @@ import pyarrow as pa
 from mmoe.datasets.files.data_file import DataFile
 from mmoe.datasets.values.plain import is_list, is_text
 
+_ONE_TYPE = "write the column with one type"
 _SHOWN = 60  # characters of a line
+
+
+class MixedColumnError(ValueError):
+    """Refusal of a column whose values no type holds; the others can be read without it."""
+
+    def __init__(self, column: str, where: str, what: str, mend: str) -> None:
+        leave = f"leave it out (mmoe init: --drop {shlex.quote(column)})"
+        super().__init__(f"{where}: column {column!r} holds {what}; {mend}, or {leave}")
+        self.column = column
 
 
 def explain_line(
@@ -45,16 +57,44 @@ def explain_line(
             kind = _kind(value)
             known = kinds.setdefault(name, kind)
             if " and " in kind:
-                return ValueError(
-                    f"{where}: column {name!r} holds {kind}; write all items with one type"
-                )
+                return MixedColumnError(name, where, kind, "write all items with one type")
             if _differ(known, kind):
-                return ValueError(
-                    f"{where}: column {name!r} holds {kind}, but {known} in the lines before; "
-                    "write the column with one type"
-                )
+                what = f"{kind}, but {known} in the lines before"
+                return MixedColumnError(name, where, what, _ONE_TYPE)
             kinds[name] = kind if "nothing" in known else known
     return None
+
+
+def explain_types(file: DataFile, first: int, said: str) -> ValueError | None:
+    """Returns the refusal of the column of which Arrow says that its types change within objects.
+
+    Args:
+        file: Whose lines they are.
+        first: Number of the block's first line.
+        said: By Arrow.
+    """
+    named = re.search(r"Column\(/([^/)]+)", said)
+    if named is None:
+        return None
+    what = f"more than one type, from line {first} on ({said})"
+    return MixedColumnError(named[1], str(file), what, _ONE_TYPE)
+
+
+def without_columns(block: bytes, columns: Collection[str]) -> bytes:
+    """Returns the same lines without some keys; a line that is no object stays as it is."""
+    if not columns:
+        return block
+    return b"\n".join(_without(line, columns) for line in block.split(b"\n"))
+
+
+def _without(line: bytes, columns: Collection[str]) -> bytes:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return line
+    if not isinstance(row, dict):
+        return line
+    return json.dumps({key: value for key, value in row.items() if key not in columns}).encode()
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

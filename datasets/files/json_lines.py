@@ -4,14 +4,20 @@ Blocks of whole lines are parsed one by one, first to find the types of all, the
 Arrow's own reader of streams fixes them by the first block, and has no columns that begin later.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 
 import pyarrow as pa
 import pyarrow.json as pajson
 
 from mmoe.datasets.files.data_file import DataFile
-from mmoe.datasets.files.json_faults import explain_line
+from mmoe.datasets.files.json_faults import (
+    MixedColumnError,
+    explain_line,
+    explain_types,
+    without_columns,
+)
 from mmoe.datasets.files.text_files import one_line, open_text, read_start, unreadable
 from mmoe.datasets.rows.locations import MissingColumnError
 from mmoe.datasets.values.arrow import out_of_memory, pc
@@ -31,11 +37,14 @@ def json_columns(file: DataFile) -> list[str]:
 def json_schema(file: DataFile) -> pa.Schema:
     """Returns the columns and their types, which hold every value of the file.
 
+    A column that no type holds, such as text beside numbers, has the type null, and comes last: it
+    is refused where it is read.
+
     Raises:
-        ValueError: The file is empty or cannot be read, a line is no JSON object, or a column holds
-            text beside numbers; names file and line.
+        ValueError: The file is empty or cannot be read, or a line is no JSON object; names file and
+            line.
     """
-    return _found_schema(file, file.state())
+    return _look_at(file, file.state()).schema
 
 
 def read_json(file: DataFile, columns: list[str]) -> pa.Table:
@@ -52,33 +61,72 @@ def iter_json(file: DataFile, columns: list[str], rows: int) -> Iterator[pa.Tabl
 
 def _tables(file: DataFile, columns: list[str]) -> Iterator[pa.Table]:
     """Blocks of rows: the columns, or one of the file where none are asked for, to have rows."""
-    there = json_schema(file)
+    found = _look_at(file, file.state())
+    there = found.schema
     for column in columns:
         if column not in there.names:
             raise MissingColumnError(column, there.names, str(file))
+        if column in found.faults:
+            raise ValueError(found.faults[column])
     schema = pa.schema([there.field(column) for column in columns or there.names[:1]])
     for line, block in _blocks(file):
         yield _parse(file, line, block, schema)
 
 
+@dataclass(frozen=True)
+class _Found:
+    """Types of the columns, and what is wrong with those that have none."""
+
+    schema: pa.Schema
+    faults: Mapping[str, str]
+
+
 @lru_cache(maxsize=1024)
-def _found_schema(file: DataFile, state: object) -> pa.Schema:
-    """Of the file as it is: a file written anew is in another state."""
+def _look_at(file: DataFile, state: object) -> _Found:
+    """Looks at the file as it is: a file written anew is in another state."""
     kinds: dict[str, pa.DataType] = {}
+    faults: dict[str, str] = {}
     for line, block in _blocks(file):
-        found = _parse(file, line, block, None)
-        for name, column in zip(found.column_names, found.columns, strict=True):
-            kind = _kept_digits(block, name, column)
-            joined = _joined(kinds.get(name, pa.null()), kind)
-            if joined is None:
-                raise explain_line(file, line, block, kinds) or ValueError(
-                    f"{file}: column {name!r} holds {kind} from line {line} on, but {kinds[name]} "
-                    "before; write the column with one type"
-                )
-            kinds[name] = joined
-    if not kinds:
+        kinds |= _kinds(file, line, block, kinds, faults)
+    if not kinds and not faults:
         raise ValueError(f"{file}: is empty; expected a JSON object on each line")
-    return pa.schema(list(kinds.items()))
+    whole = [(name, kind) for name, kind in kinds.items() if name not in faults]
+    return _Found(pa.schema([*whole, *((name, pa.null()) for name in faults)]), faults)
+
+
+def _kinds(
+    file: DataFile,
+    line: int,
+    block: bytes,
+    before: Mapping[str, pa.DataType],
+    faults: dict[str, str],
+) -> dict[str, pa.DataType]:
+    """Types that hold a block's columns and what came before; adds to faults where none does."""
+    while True:
+        rest = without_columns(block, faults)
+        try:
+            return _joined_kinds(file, line, rest, before)
+        except MixedColumnError as error:
+            if error.column in faults:  # it goes by another name
+                raise
+            faults[error.column] = str(error)
+
+
+def _joined_kinds(
+    file: DataFile, line: int, block: bytes, before: Mapping[str, pa.DataType]
+) -> dict[str, pa.DataType]:
+    kinds = {}
+    found = _parse(file, line, block, None)
+    for name, column in zip(found.column_names, found.columns, strict=True):
+        kind, known = _kept_digits(block, name, column), before.get(name, pa.null())
+        joined = _joined(known, kind)
+        if joined is None:
+            what = f"{kind} from line {line} on, but {known} before"
+            raise explain_line(file, line, block, before) or MixedColumnError(
+                name, str(file), what, "write the column with one type"
+            )
+        kinds[name] = joined
+    return kinds
 
 
 def _blocks(file: DataFile) -> Iterator[tuple[int, bytes]]:
@@ -119,6 +167,7 @@ def _parse(file: DataFile, line: int, block: bytes, schema: pa.Schema | None) ->
         raise (
             out_of_memory(error, str(file))
             or explain_line(file, line, block)
+            or explain_types(file, line, one_line(error))
             or ValueError(
                 f"{file}: cannot be read as JSON lines, from line {line} on ({one_line(error)}); "
                 "mend or copy the file again"

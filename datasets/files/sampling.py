@@ -1,6 +1,6 @@
 """A sample of data files: all rows of small ones, of large ones some from everywhere."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -53,7 +53,9 @@ class _Part:
     from_start: int = 0  # bytes, where no more than the start was read
 
 
-def sample_table(paths: Paths, rows: int = ROWS, most_bytes: int = BYTES) -> Sample:
+def sample_table(
+    paths: Paths, rows: int = ROWS, most_bytes: int = BYTES, *, without: Collection[str] = ()
+) -> Sample:
     """Reads all rows of small files, and about `rows` of large ones, the same ones every time.
 
     Of Parquet some of each row group, or of some row groups; of plain CSV whole lines of blocks all
@@ -63,15 +65,18 @@ def sample_table(paths: Paths, rows: int = ROWS, most_bytes: int = BYTES) -> Sam
         paths: As for `read_table`.
         rows: Most rows, about.
         most_bytes: Of all of them as text; memory takes a few times as many.
+        without: Columns that are not read, whatever they hold: they come as nulls.
 
     Raises:
         ValueError: As `read_table`.
     """
     files = resolve_files(paths)
+    there = column_names(files)
+    names = [name for name in there if name not in without]
+    asked = names if without else None
     if _is_small(files, rows, most_bytes):
-        table = read_table(files, numbered=True)
-        return Sample(table=table, rows=table.num_rows)
-    names = column_names(files)
+        table = read_table(files, asked, numbered=True)
+        return Sample(table=_with_nulls(table, there), rows=table.num_rows)
     chosen = _spread(files, _FILES)
     sizes = [file.size() for file in chosen]
     parts = []
@@ -81,12 +86,21 @@ def sample_table(paths: Paths, rows: int = ROWS, most_bytes: int = BYTES) -> Sam
     tables = [table for part in parts for table in part.tables]
     owners = [part.file for part in parts for _ in part.tables]
     if not tables:  # not one whole row: as all, which then says what is wrong
-        table = read_table(files, numbered=True)
-        return Sample(table=table, rows=table.num_rows)
+        table = read_table(files, asked, numbered=True)
+        return Sample(table=_with_nulls(table, there), rows=table.num_rows)
     table = join_tables(owners, [plain_columns(table) for table in tables])
     estimate = max(sum(part.rows for part in parts) * len(files) / len(chosen), table.num_rows)
     all_rows = table.num_rows if estimate < table.num_rows + 1 else int(estimate)
-    return Sample(table=table, rows=all_rows, note=_note(table.num_rows, all_rows, files, parts))
+    note = _note(table.num_rows, all_rows, files, parts)
+    return Sample(table=_with_nulls(table, there), rows=all_rows, note=note)
+
+
+def _with_nulls(table: pa.Table, there: list[str]) -> pa.Table:
+    """The table with a column of nulls in the place of each that was not read."""
+    for place, name in enumerate(there):
+        if name not in table.column_names:
+            table = table.add_column(place, name, pa.nulls(table.num_rows))
+    return table
 
 
 def _is_small(files: list[DataFile], rows: int, most_bytes: int) -> bool:

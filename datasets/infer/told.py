@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from mmoe.datasets.infer.profile import ColumnProfile, of_numbers
+from mmoe.datasets.labels.formula import columns_of
 from mmoe.datasets.rows.locations import missing_column, visible_columns
 from mmoe.datasets.values.columns import to_numbers
 
@@ -44,6 +45,10 @@ class Told:
     def kept(self) -> set[str]:
         """Columns that are inputs, whatever speaks against it."""
         return {*self.categorical, *self.numeric}
+
+    def unread(self, labels: Collection[str]) -> set[str]:
+        """Returns columns to drop of which no label is made: nothing need be known of them."""
+        return set(self.drop) - {column for label in labels for column in _columns_of(label)}
 
     def check(self, table: pa.Table, labels: Collection[str], origin: str) -> None:
         """Refuses columns that are not there, are labels, or are said to be two things.
@@ -90,6 +95,13 @@ class Told:
             return profile
         numbers_N = to_numbers(table, profile.name, origin, f"--numeric {profile.name}")
         return of_numbers(profile.name, numbers_N)
+
+
+def _columns_of(label: str) -> list[str]:
+    try:
+        return [label, *columns_of(label)]
+    except ValueError:  # a column whose name is no expression, or refused later
+        return [label]
 
 
 def _names(columns: Collection[str], values: Sequence[str]) -> list[str]:

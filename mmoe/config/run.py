@@ -7,7 +7,8 @@ from pydantic import BaseModel, Field, model_validator
 
 from mmoe.config.base import ModuleName, Name, Strict
 from mmoe.config.data import DataConfig
-from mmoe.config.features import FeatureConfig
+from mmoe.config.datetimes import DatetimeFeature
+from mmoe.config.features import FeatureConfig, IdFeature, NumericFeature
 from mmoe.config.metrics import METRICS
 from mmoe.config.model import ModelConfig
 from mmoe.config.parallel import ParallelConfig
@@ -15,6 +16,8 @@ from mmoe.config.tables import TableConfig, TableSettings
 from mmoe.config.tasks import TaskConfig
 from mmoe.config.training import TrainingConfig
 from mmoe.metrics.task_kinds import KINDS, first_of
+
+_WITHOUT_IDS = (NumericFeature, DatetimeFeature)  # what these look up are buckets and parts
 
 
 class RunConfig(Strict):
@@ -153,6 +156,25 @@ class RunConfig(Strict):
                     "rows pass from id to id, so that no fitted weight stays one's own; set "
                     "encoding: vocabulary or hash there, or model.wide: false"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _products_have_two_features(self) -> "RunConfig":
+        if self.model.interaction == "none":
+            return self
+        dim, shared = self.model.embedding_dim, {table.name: table.dim for table in self.tables}
+        ids = [feature for feature in self.features if isinstance(feature, IdFeature)]
+        wide = [f.name for f in ids if (f.dim or shared.get(f.table_name) or dim) == dim]
+        # What a feature of one's own kind looks up is known where the model is built
+        own = [f for f in self.features if not isinstance(f, _WITHOUT_IDS) and f.table_names]
+        if len(wide) < 2 and len(own) == len(ids):
+            others = ", ".join(feature.name for feature in ids if feature.name not in wide)
+            raise ValueError(
+                "model.interaction is fm, which multiplies embeddings of two features of ids or "
+                f"more of width model.embedding_dim ({dim}); there is {wide[0] if wide else 'none'}"
+                f"{' alone' if wide else ''}{f' (of another dim: {others})' if others else ''}; "
+                "set interaction: none, or add such features"
+            )
         return self
 
     @model_validator(mode="after")

@@ -58,7 +58,8 @@ class TrainingConfig(Strict):
     )
     monitor: str = Field(
         default="mean.auc",
-        description="TASK.METRIC or mean.METRIC on the validation split; picks the best checkpoint",
+        description="TASK.METRIC, or mean.METRIC: over the tasks that have it; on the validation "
+        "split; picks the best checkpoint",
     )
     patience: int = Field(default=3, ge=1, description="epochs without improvement before stopping")
     checkpoint_every_steps: int | None = Field(

@@ -102,6 +102,32 @@ def _finished(raw: Mapping[str, Any], values: Mapping[str, Any]) -> RunConfig:
     return config_from_dict(set_values(raw, assignments), origin="MultiTaskRanker")
 
 
+def task_called(labels: Mapping[str, str], name: str) -> str:
+    """Returns the task of this name, or the one whose label is made of the column of this name.
+
+    A task's name has ASCII letters, digits and _ alone, a column's may have others.
+
+    Args:
+        labels: Task → its label.
+        name: Comes back where it is neither, or a column of several labels.
+
+    Example:
+        >>> task_called({"gefallt": "`gefällt` == 'ja'", "buy": "buy"}, "gefällt")
+        'gefallt'
+    """
+    if name in labels:
+        return name
+    found = [task for task, label in labels.items() if name == label or _reads(label) == [name]]
+    return found[0] if len(found) == 1 else name
+
+
+def _reads(label: str) -> list[str]:
+    try:
+        return columns_of(label)
+    except ValueError:  # a column as it is written, which is no expression
+        return []
+
+
 def label_column(raw: Mapping[str, Any], task: str) -> str:
     """Returns the column that a task's label is made of; the task's name where there are several.
 

@@ -270,7 +270,7 @@ class MultiTaskRanker(BaseEstimator):
         """Returns one task as scikit-learn's classifier or regressor, fitted as this is.
 
         Args:
-            name: Of the task; None: the only one.
+            name: Of the task, or of its label's column, as y had it; None: the only one.
 
         Raises:
             ValueError: There is no such task, or none is named and there are several.

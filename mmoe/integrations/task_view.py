@@ -12,7 +12,12 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from mmoe.datasets.values.columns import to_numbers
-from mmoe.integrations.estimator_config import label_column, raw_config, with_label
+from mmoe.integrations.estimator_config import (
+    label_column,
+    raw_config,
+    task_called,
+    with_label,
+)
 from mmoe.integrations.estimator_rows import Rows, feature_rows, label_rows
 from mmoe.integrations.label_values import ZERO_ONE
 from mmoe.metrics.task_kinds import kind_of
@@ -32,7 +37,7 @@ class TaskView(BaseEstimator):
 
     Args:
         ranker: Whose parameters `fit` trains with; None: `MultiTaskRanker()`.
-        task: Name of the task; None: that of y, or label.
+        task: Name of the task, or its label's column; None: that of y, or label.
 
     Attributes:
         ranker_: The fitted ranker.
@@ -83,6 +88,8 @@ class TaskView(BaseEstimator):
         name = str(self.task or own.column_names[0])
         ranker = self._new_ranker()
         raw = raw_config(ranker.config)
+        if raw is not None:
+            name = task_called({task["name"]: task["label"] for task in raw["tasks"]}, name)
         column = name if raw is None else label_column(raw, name)
         together = own.rename_columns([column])
         if labels is not None:
@@ -101,7 +108,7 @@ class TaskView(BaseEstimator):
             callbacks=callbacks,
             regressions=self._regressions(name),
         )
-        return self._take(ranker, name)
+        return self._take(ranker, _called(ranker, name))
 
     def _check(self, column: pa.ChunkedArray) -> None:
         """Refuses labels of another kind."""
@@ -239,12 +246,17 @@ def view_of(ranker: "MultiTaskRanker", name: str | None) -> TaskClassifier | Tas
     names = ranker.task_names_
     if name is None and len(names) == 1:
         name = names[0]
-    if name is None or name not in names:
+    called = name if name is None else _called(ranker, name)
+    if called is None or called not in names:
         came = "none" if name is None else repr(name)
         raise ValueError(f"task: expected one of {', '.join(map(repr, names))}, got {came}")
-    task = ranker.config_.tasks[names.index(name)]
+    task = ranker.config_.tasks[names.index(called)]
     made = TaskClassifier if kind_of(task.kind).is_event else TaskRegressor
-    return made(ranker, name)._take(ranker, name)
+    return made(ranker, name)._take(ranker, called)
+
+
+def _called(ranker: "MultiTaskRanker", name: str) -> str:
+    return task_called({task.name: task.label for task in ranker.config_.tasks}, name)
 
 
 def _one_label(y: Any, features: Rows) -> pa.Table:

@@ -42,7 +42,8 @@ def build_ranker(
             each table's own, as it was trained. None: tables as `config` trains them.
 
     Raises:
-        ValueError: The embedding backend that was asked for is not installed.
+        ValueError: The embedding backend that was asked for is not installed, or a factorization
+            machine has no two features.
     """
     # Backends differ in how many numbers they draw themselves, which the network must not feel
     with torch.random.fork_rng(devices=[]):
@@ -69,10 +70,8 @@ def build_ranker(
     return Ranker(embeddings, network.to(device), num_dense, wide)
 
 
-def _factorization_machine(
-    config: RunConfig, encoder: FeatureEncoder
-) -> FactorizationMachine | None:
-    """Of the features of ids that have the common width; None where there is no pair."""
+def _factorization_machine(config: RunConfig, encoder: FeatureEncoder) -> FactorizationMachine:
+    """Of the features of ids that have the common width."""
     dim, starts, start = config.model.embedding_dim, [], 0
     tables = {table.name: table for table in encoder.tables}
     for feature in (*encoder.categorical, *encoder.lists):
@@ -80,7 +79,12 @@ def _factorization_machine(
         if table.ids and table.dim == dim:
             starts.append(start)
         start += table.dim
-    return FactorizationMachine(starts, dim, len(config.tasks)) if len(starts) > 1 else None
+    if len(starts) < 2:  # a config of known kinds of features says so itself
+        raise ValueError(
+            f"model.interaction is fm, but {len(starts)} feature(s) of ids have embeddings of "
+            f"width model.embedding_dim ({dim}), expected two or more; set interaction: none"
+        )
+    return FactorizationMachine(starts, dim, len(config.tasks))
 
 
 def _build_tables(

@@ -67,7 +67,7 @@ class InputLayers(nn.ModuleDict):
 
     def _project(self, own_BK: Tensor, spec: ProjectionSpec) -> Tensor:
         product = F.linear if self.training else stable_linear
-        weight: Tensor = self[_key(spec.name)].weight  # type: ignore[assignment]
+        weight = self.get_parameter(f"{_key(spec.name)}.weight")
         return product(own_BK.contiguous(), weight)
 
     def _keep(self, name: str, specs: Sequence[PiecesSpec]) -> None:

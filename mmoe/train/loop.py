@@ -110,6 +110,7 @@ class Trainer:
         loggers = Loggers(self.config, logged, position.step, self.reporter.say)
         # Left when the last checkpoint is written
         with loggers as events, self.checkpoints:
+            self._say_watched()
             self._judge_start()
             while not position.finished:
                 self._epoch(events)
@@ -130,6 +131,20 @@ class Trainer:
                 f"stopped after epoch {position.epoch}: {training.monitor} did not improve for "
                 f"{training.patience} epoch(s)"
             )
+
+    def _say_watched(self) -> None:
+        """Names the tasks that have no say in which epoch is the best: others' mean decides."""
+        monitor = self.config.training.monitor
+        task_name, _, metric = monitor.rpartition(".")
+        tasks = self.config.tasks
+        without = [task.name for task in tasks if metric not in task.monitored]
+        if task_name != "mean" or not without or self.state.position.finished:
+            return
+        having = [task.name for task in tasks if task.name not in without]
+        self.reporter.say(
+            f"the best epoch is chosen by {monitor} over {', '.join(having)}; "
+            f"{', '.join(without)} {'has' if len(without) == 1 else 'have'} no {metric}"
+        )
 
     def _judge_start(self) -> None:
         """Makes a model that begins as its wide part a candidate for the best one."""

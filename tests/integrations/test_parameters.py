@@ -1,7 +1,5 @@
 """Config keys as parameters, and pictures."""
 
-import pickle
-
 import matplotlib.pyplot as plt
 import pytest
 from sklearn.base import clone
@@ -31,10 +29,9 @@ def test_config_keys_are_parameters():
         ranker.set_params(modle__gate__kind="top_k")
 
 
-def test_a_wide_part_is_a_parameter_and_pickled_with_the_rest():
-    ranker = MultiTaskRanker(**SMALL).set_params(model__wide=True).fit(X, Y)
-    assert ranker.config_.model.wide
-    assert pickle.loads(pickle.dumps(ranker)).predict_proba(X).equals(ranker.predict_proba(X))
+def test_a_wide_part_is_a_parameter():
+    ranker = MultiTaskRanker(**SMALL).set_params(model__wide=True)
+    assert clone(ranker).fit(X, Y).config_.model.wide
 
 
 def test_a_search_over_config_keys():

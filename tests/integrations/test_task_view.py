@@ -71,6 +71,20 @@ def test_which_task(ranker):
         ranker.task("clicked")
 
 
+def test_a_task_is_found_by_the_column_of_its_label():
+    labels = LABELS.rename(columns={"bought": "gefällt", "watched": "名前"})
+    ranker = MultiTaskRanker(**SMALL).fit(X, labels)
+    assert ranker.task_names_ == ["gefallt", "liked", "task_3"]
+    view = ranker.task("gefällt")
+    assert view.task_ == "gefallt" and view.classes_.tolist() == ["buy", "skip"]
+    assert (view.predict(X) == ranker.task("gefallt").predict(X)).all()
+    assert is_regressor(ranker.task("名前"))
+    refit = clone(view).fit(X, labels["gefällt"], labels=labels)
+    assert refit.ranker_.task_names_ == ranker.task_names_ and refit.task_ == "gefallt"
+    alone = TaskClassifier(MultiTaskRanker(**SMALL)).fit(X, labels["gefällt"])
+    assert set(alone.predict(X)) <= {"buy", "skip"}
+
+
 def test_a_clone_fits_one_task_and_leaves_the_ranker(ranker):
     view = clone(ranker.task("bought"))
     with pytest.raises(ValueError, match="not fitted"):

@@ -97,9 +97,21 @@ def test_features_of_ids_and_of_the_common_width_take_part():
     assert starts == [firsts[tables.index(table)] for table in ("user", "tags")]
 
 
-def test_one_feature_of_ids_has_no_pair():
-    config = _config(FEATURES[:2], interaction="fm")
-    assert build_ranker(config, _encoder(config)).network.interaction is None
+@pytest.mark.parametrize(
+    ("features", "message"),
+    [
+        (FEATURES[:2], r"there is user alone; set interaction: none, or add such features"),
+        (FEATURES[1:2], r"width model.embedding_dim \(8\); there is none; set interaction: none"),
+        ([FEATURES[0], FEATURES[3]], r"there is user alone \(of another dim: wide\); set"),
+    ],
+)
+def test_a_single_feature_of_ids_has_no_pair(features, message):
+    with pytest.raises(ValueError, match="model.interaction is fm, which .*" + message):
+        _config(features, interaction="fm")
+    config = _config(features)
+    model = config.model.model_copy(update={"interaction": "fm"})  # unchecked, as of other kinds
+    with pytest.raises(ValueError, match=r"model.interaction is fm, but [01] feature\(s\) of ids"):
+        build_ranker(config.model_copy(update={"model": model}), _encoder(config))
 
 
 @pytest.mark.parametrize("kind", ["mmoe", "single_task"])

@@ -15,6 +15,7 @@ from mmoe.config import config_from_dict, set_values
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.rows.splits import Splits
 from mmoe.run import RunDirectory
+from mmoe.run.console import SilentReporter
 from mmoe.score import load_predictor
 from mmoe.train import train_run
 
@@ -213,6 +214,31 @@ def test_regression_beside_binary(train):
     tasks = "[{name: click, label: click}, {name: price, label: price, kind: regression}]"
     finished = train("run", f"tasks={tasks}", "training.monitor=price.rmse")
     assert set(finished.metrics["tasks"]["price"]) == {"rmse", "mae", "rows"}
+
+
+class _Said(SilentReporter):
+    """Keeps what is said."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def say(self, message: str) -> None:
+        self.lines.append(message)
+
+
+def test_a_mean_is_over_the_tasks_that_have_the_metric_and_says_so(train):
+    tasks = "[{name: click, label: click}, {name: price, label: price, kind: regression}]"
+    said = _Said()
+    for number, monitor in enumerate(("mean.logloss", "mean.rmse", "click.auc")):
+        settings = [f"tasks={tasks}", f"training.monitor={monitor}", "training.epochs=1"]
+        finished = train(f"run{number}", *settings, reporter=said)
+        [epoch] = json.loads(finished.directory.history_file.read_text())["epochs"]
+        task, metric = [("click", "logloss"), ("price", "rmse"), ("click", "auc")][number]
+        assert epoch["monitor"] == epoch["validation"][task][metric]
+    assert [line for line in said.lines if "best epoch" in line] == [
+        "the best epoch is chosen by mean.logloss over click; price has no logloss",
+        "the best epoch is chosen by mean.rmse over price; click has no rmse",
+    ]
 
 
 def test_one_class_in_validation_just_works(funnel_config, funnel_table, tmp_path, capsys):

@@ -15,8 +15,6 @@ from safetensors.torch import save_file
 from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.checkpoint.stored_tensors import StoredTensors
 from mmoe.config import config_from_dict, set_values
-from mmoe.datasets.features.encoder import FeatureEncoder
-from mmoe.datasets.features.extend_encoder import extend_encoder
 from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.splits import Splits
 from mmoe.models import build_network
@@ -103,6 +101,12 @@ def _predictions(config, state, encoder, table) -> np.ndarray:
     )
 
 
+def _earlier_predictions(run: Path, table: pa.Table) -> np.ndarray:
+    """As `mmoe score` makes them of a finished run."""
+    predictor, encoder, config = load_predictor(RunDirectory.open(run))
+    return predictor.predict(BatchSource.of_table(table, encoder, "log", config))
+
+
 def _changed(raw: dict[str, Any], **sections: Any) -> dict[str, Any]:
     """A copy with items added to its lists."""
     return {**raw, **{key: [*raw[key], *items] for key, items in sections.items()}}
@@ -111,11 +115,10 @@ def _changed(raw: dict[str, Any], **sections: Any) -> dict[str, Any]:
 def test_before_the_first_step_it_predicts_what_the_earlier_run_did(raw, days, monday):
     config = config_from_dict(raw)
     state, encoder, report = _begun(config, monday, days[1])
-    predictor, old_encoder, old_config = load_predictor(RunDirectory.open(monday))
     table = days[0].test
-    old = predictor.predict(BatchSource.of_table(table, old_encoder, "log", old_config))
+    old = _earlier_predictions(monday, table)
     np.testing.assert_array_equal(_predictions(config, state, encoder, table), old)
-    assert encoder.ids["user"].num_rows > old_encoder.ids["user"].num_rows
+    assert encoder.ids["user"].num_rows > EarlierRun.open(monday).encoder.ids["user"].num_rows
     assert any("table user 32 → 42 rows (+10)" in line for line in report.grown)
     assert not report.dropped and not report.initialised
 
@@ -171,9 +174,8 @@ def test_a_new_feature_changes_nothing_until_it_is_trained(raw, days, monday):
     # In front, so that columns found by position would be wrong
     config = config_from_dict({**raw, "features": [*features, *raw["features"]]})
     state, encoder, report = _begun(config, monday, days[1])
-    predictor, old_encoder, old_config = load_predictor(RunDirectory.open(monday))
     table = days[0].test
-    old = predictor.predict(BatchSource.of_table(table, old_encoder, "log", old_config))
+    old = _earlier_predictions(monday, table)
     np.testing.assert_allclose(_predictions(config, state, encoder, table), old, atol=1e-6)
     assert "feature row (read with weights of zero at first)" in report.initialised
     weight = state.ranker.network.levels[0].mixture.experts.weights[0]
@@ -200,9 +202,8 @@ def test_a_new_task_gets_a_gate_and_a_tower(raw, days, monday):
     extra = {"name": "dear", "label": "price > 1"}
     changed = {**raw, "tasks": [extra, *raw["tasks"]]}  # in front of the others
     state, encoder, report = _begun(config_from_dict(changed), monday, days[1])
-    predictor, old_encoder, old_config = load_predictor(RunDirectory.open(monday))
     table = days[0].test
-    old = predictor.predict(BatchSource.of_table(table, old_encoder, "log", old_config))
+    old = _earlier_predictions(monday, table)
     new = _predictions(config_from_dict(changed), state, encoder, table)
     np.testing.assert_allclose(new[:, 1:], old, atol=1e-6)
     assert "task dear" in report.initialised
@@ -234,9 +235,8 @@ def test_every_model_keeps_the_scores_of_its_tasks_when_one_is_added(raw, days, 
     changed = _changed(raw, tasks=[{"name": "dear", "label": "price > 1"}])
     wider = config_from_dict(set_values(changed, settings))
     state, encoder, _ = _begun(wider, tmp_path / "old", days[1])
-    predictor, old_encoder, _ = load_predictor(RunDirectory.open(tmp_path / "old"))
     table = days[0].test
-    old = predictor.predict(BatchSource.of_table(table, old_encoder, "log", config))
+    old = _earlier_predictions(tmp_path / "old", table)
     new = _predictions(wider, state, encoder, table)
     # Ple's shared gate sees all experts, those of the new task too
     np.testing.assert_allclose(new[:, :2], old, atol=0.05 if kind == "ple" else 1e-6)
@@ -249,9 +249,8 @@ def test_a_task_keeps_its_weights_of_products_in_another_place(raw, days, tmp_pa
     tasks = [{"name": "dear", "label": "price > 1"}, *raw["tasks"][::-1]]
     changed = config_from_dict(set_values({**raw, "tasks": tasks}, settings))
     state, encoder, _ = _begun(changed, tmp_path / "old", days[1])
-    predictor, old_encoder, _ = load_predictor(RunDirectory.open(tmp_path / "old"))
     table = days[0].test
-    old = predictor.predict(BatchSource.of_table(table, old_encoder, "log", config))
+    old = _earlier_predictions(tmp_path / "old", table)
     new = _predictions(changed, state, encoder, table)
     np.testing.assert_allclose(new[:, :0:-1], old, atol=1e-6)
 
@@ -382,66 +381,6 @@ def test_streamed_as_in_memory(raw, days, monday, tmp_path, assert_same):
     assert_same(tmp_path / "memory", tmp_path / "stream")
 
 
-def _encoder(raw, **columns) -> FeatureEncoder:
-    config = config_from_dict(raw)
-    return FeatureEncoder.fit(config, pa.table(columns), "log")
-
-
-def _item(**settings: Any) -> dict[str, Any]:
-    return {
-        "features": [{"kind": "categorical", "name": "item", **settings}],
-        "tasks": [{"name": "click", "label": "click"}],
-    }
-
-
-def test_ids_that_become_text_keep_their_rows():
-    old, new = _encoder(_item(), item=[7, 7, 8]), _encoder(_item(), item=["9", "x", "7", "x"])
-    both = extend_encoder(new, old, "log").ids["item"]
-    assert both.keys.to_pylist() == ["7", "8", "x", "9"]
-    assert both.counts.tolist() == [3, 1, 2, 1]
-    back = extend_encoder(old, new, "log").ids["item"]
-    assert back.keys.to_pylist() == ["x", "7", "9", "8"]
-
-
-def test_min_count_counts_the_new_days_rows():
-    old = _encoder(_item(), item=["a"])
-    new = _encoder(_item(min_count=2), item=["a", "b", "c", "c"])
-    assert extend_encoder(new, old, "log").ids["item"].keys.to_pylist() == ["a", "c"]
-
-
-def test_scaling_and_buckets_are_kept_and_new_numbers_fitted():
-    raw = {**_item(), "features": [{"kind": "numeric", "name": "age", "buckets": 2}]}
-    more = _changed(raw, features=[{"kind": "numeric", "name": "price"}])
-    old = _encoder(raw, age=[1.0, 2.0, 3.0])
-    new = _encoder(more, age=[10.0, 20.0, 30.0], price=[5.0, 6.0, 7.0])
-    both = extend_encoder(new, old, "log")
-    assert both.numeric["age"] == old.numeric["age"]
-    assert both.numeric["price"] == new.numeric["price"]
-
-
-def test_hashed_ids_of_another_kind_are_refused():
-    raw = _item(encoding="hash", hash_size=10)
-    old, new = _encoder(raw, item=[7, 8]), _encoder(raw, item=["x", "y"])
-    with pytest.raises(ValueError, match=r"log: column 'item' \(of feature 'item'\) holds text ids,"
-                       r" but int ids in the run .* they hash differently"):  # fmt: skip
-        extend_encoder(new, old, "log")
-
-
-def test_a_vocabulary_beyond_max_rows_is_refused():
-    with pytest.raises(ValueError, match=r"column 'item' \(of feature 'item'\) has 3 ids that were "
-                       r"seen at least 1 time\(s\), but max_rows is 2; set max_rows: 3 or more, "
-                       r"min_count: 3 \(keeps 1 ids\), or encoding: hash"):  # fmt: skip
-        _encoder(_item(max_rows=2), item=["a", "a", "a", "b", "b", "c", "c"])
-    old = _encoder(_item(max_rows=3), item=["a", "b"])
-    new = _encoder(_item(max_rows=3), item=["c", "d"])
-    with pytest.raises(ValueError, match=r"with the ids of earlier days, has 4 ids, but max_rows "
-                       r"is 3; set max_rows: 4 or more, or a higher min_count"):  # fmt: skip
-        extend_encoder(new, old, "log")
-    assert len(_encoder(_item(max_rows=2), item=["a", "b"]).ids["item"].keys) == 2
-    with pytest.raises(ValueError, match="max_rows is 5, but encoding hash has as many rows"):
-        config_from_dict(_item(max_rows=5, encoding="hash"))
-
-
 @pytest.mark.parametrize(
     ("override", "message"),
     [
@@ -498,21 +437,20 @@ def test_pieces_go_on_and_new_ones_change_nothing_at_first(raw, days, monday, tm
     pieces = {"kind": "numeric", "name": "steps", "column": "price", "pieces": 6}
     config = config_from_dict({**raw, "features": [pieces, *raw["features"]]})
     state, encoder, report = _begun(config, monday, days[1])
-    predictor, old_encoder, old_config = load_predictor(RunDirectory.open(monday))
     test = days[0].test
-    old = predictor.predict(BatchSource.of_table(test, old_encoder, "log", old_config))
+    old = _earlier_predictions(monday, test)
     np.testing.assert_allclose(_predictions(config, state, encoder, test), old, atol=1e-6)
     assert "feature steps (read with weights of zero at first)" in report.initialised
 
     train_run(config, tmp_path / "first", splits=days[0])
     state, encoder, _ = _begun(config, tmp_path / "first", days[1])
-    predictor, old_encoder, _ = load_predictor(RunDirectory.open(tmp_path / "first"))
-    assert encoder.numeric["steps"] == old_encoder.numeric["steps"]
-    old = predictor.predict(BatchSource.of_table(test, old_encoder, "log", config))
+    earlier = EarlierRun.open(tmp_path / "first")
+    assert encoder.numeric["steps"] == earlier.encoder.numeric["steps"]
+    old = _earlier_predictions(tmp_path / "first", test)
     np.testing.assert_array_equal(_predictions(config, state, encoder, test), old)
     finer = config_from_dict({**raw, "features": [{**pieces, "pieces": 7}, *raw["features"]]})
     with pytest.raises(ValueError, match=r"features.steps.pieces is 6 there and 7 here; keep it"):
-        EarlierRun.open(tmp_path / "first").check(finer)
+        earlier.check(finer)
 
 
 def _with_pictures(splits: Splits) -> Splits:
@@ -532,8 +470,7 @@ def test_a_projection_goes_on_and_a_new_one_changes_nothing_at_first(raw, days, 
     config = config_from_dict({**raw, "features": [vector, *raw["features"]]})
     first, second = map(_with_pictures, days)
     state, encoder, report = _begun(config, monday, second)
-    predictor, old_encoder, old_config = load_predictor(RunDirectory.open(monday))
-    old = predictor.predict(BatchSource.of_table(first.test, old_encoder, "log", old_config))
+    old = _earlier_predictions(monday, first.test)
     np.testing.assert_allclose(_predictions(config, state, encoder, first.test), old, atol=1e-6)
     assert "feature picture (read with weights of zero at first)" in report.initialised
 
@@ -545,8 +482,7 @@ def test_a_projection_goes_on_and_a_new_one_changes_nothing_at_first(raw, days, 
     assert torch.equal(state.ranker.network.inputs["picture_projection"].weight, projection)
     moments = state.optimizer.state[state.ranker.network.inputs["picture_projection"].weight]
     assert moments["exp_avg_sq"].any()
-    predictor, old_encoder, _ = load_predictor(RunDirectory.open(tmp_path / "first"))
-    old = predictor.predict(BatchSource.of_table(first.test, old_encoder, "log", config))
+    old = _earlier_predictions(tmp_path / "first", first.test)
     np.testing.assert_array_equal(_predictions(config, state, encoder, first.test), old)
     wider = config_from_dict({**raw, "features": [{**vector, "dim": 3}, *raw["features"]]})
     with pytest.raises(ValueError, match=r"features.picture.dim is 2 there and 3 here; keep it"):

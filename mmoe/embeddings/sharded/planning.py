@@ -182,7 +182,7 @@ def _constraints(
             "of the machine for a GPU, but this run is on the CPU; say kernel: fused"
         )
     shardings = _allowed(table, parallel, optimizer, world)
-    if whole and (placement.sharding or "auto") == "auto" and shardings != ["data_parallel"]:
+    if whole and _sharding(table, parallel, optimizer) == "auto":
         shardings = ["table_wise"]
     kernels = [KERNELS[name].value for name in (KERNELS if kernel == "auto" else [kernel])]
     if world.device == "cpu" or (world.ranks == 1 and kernel == "auto"):
@@ -204,12 +204,10 @@ def _allowed(
     world: World,
 ) -> list[str]:
     """Shardings among which the planner may choose."""
-    asked = parallel.placement(table.name).sharding or "auto"
     if world.ranks == 1:
         return ["table_wise"]
+    asked = _sharding(table, parallel, optimizer)
     too_few = [name for name in BY_ROWS if not _fills(table.num_rows, _cuts(name, world))]
-    if asked == "auto" and _has_copies(table, optimizer):
-        return ["data_parallel"]
     if asked == "auto":
         # The planner takes either of equals: the same config would not always be the same plan
         equal = _EQUAL_ON_ONE_MACHINE if world.local_ranks == world.ranks else ()
@@ -244,6 +242,14 @@ def _fills(rows: int, ranks: int) -> bool:
         (True, False)
     """
     return -(-rows // ranks) * (ranks - 1) < rows
+
+
+def _sharding(
+    table: TableSpec, parallel: ParallelConfig, optimizer: EmbeddingOptimizerConfig
+) -> str:
+    """What the config says; auto of a table that decays is data_parallel, which alone can."""
+    asked = parallel.placement(table.name).sharding or "auto"
+    return "data_parallel" if asked == "auto" and _has_copies(table, optimizer) else asked
 
 
 def _has_copies(table: TableSpec, optimizer: EmbeddingOptimizerConfig) -> bool:
@@ -352,7 +358,6 @@ def _need(
         "grid": world.local_ranks * (table.dim // columns),
         "auto": world.ranks,
     }
-    sharding = placement.sharding or "auto"
-    copied = sharding == "data_parallel" or (sharding == "auto" and _has_copies(table, optimizer))
-    copies = world.ranks if copied else 1
-    return whole * copies, -(-whole // divisors.get(placement.sharding or "auto", 1))
+    sharding = _sharding(table, parallel, optimizer)
+    copies = world.ranks if sharding == "data_parallel" else 1
+    return whole * copies, -(-whole // divisors.get(sharding, 1))

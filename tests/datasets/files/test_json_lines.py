@@ -116,6 +116,27 @@ def test_faults_are_named_by_line(tmp_path, small_blocks, text, says):
         list(iter_tables(path, None, 2))
 
 
+def test_a_column_of_several_types_stands_in_no_others_way(tmp_path, small_blocks):
+    mixed = [
+        {"tags": ["a", 1] if n == 7 else ["b"], "about": {"n": n or "none"}, "odd": n, "x": n}
+        for n in range(40)
+    ]
+    mixed[30]["odd"] = "text"  # after the first blocks
+    mixed[31] |= {"odd": 2**63, "x": 2**63}
+    path = write(tmp_path / "a.jsonl", mixed)
+    assert sorted(column_names(path)) == ["about", "odd", "tags", "x"]
+    assert read_table(path, ["x"])["x"].to_pylist() == [row["x"] for row in mixed]
+    assert sum(table.num_rows for table in iter_tables(path, ["x"], 3)) == 40
+    for column, says in (
+        ("tags", "line 8: column 'tags' holds lists of text and numbers; write all items with one "
+         r"type, or leave it out \(mmoe init: --drop tags\)"),
+        ("odd", "line 31: column 'odd' holds text, but numbers in the lines before; write"),
+        ("about", r"column 'about' holds more than one type, from line 1 on \(.*number"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=says):
+            read_table(path, ["x", column])
+
+
 def test_a_missing_column_and_a_file_written_anew(tmp_path):
     path = write(tmp_path / "a.jsonl", [{"x": 1}])
     with pytest.raises(

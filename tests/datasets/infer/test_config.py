@@ -4,47 +4,17 @@ import string
 import numpy as np
 import pyarrow as pa
 import pytest
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmoe.config import config_from_dict, load_config
+from mmoe.config import load_config
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.files.readers import read_table
-from mmoe.datasets.infer.commented_yaml import commented_yaml, write_commented_yaml
+from mmoe.datasets.infer.commented_yaml import write_commented_yaml
 from mmoe.datasets.infer.config import infer_config
-from mmoe.datasets.infer.guess_tasks import guess_task
 from mmoe.datasets.labels.encode import encode_labels
-from mmoe.datasets.rows.locations import number_rows
 from mmoe.datasets.rows.sources import load_splits
-
-ROWS = 2000
-
-
-def log(seed=0, rows=ROWS, **extra):
-    """An ordinary log: two label columns that depend on the inputs, and `extra` columns."""
-    rng = np.random.default_rng(seed)
-    user, price = rng.integers(0, 200, rows), rng.lognormal(3, 1, rows)
-    click = (rng.random(rows) < 0.1 + 0.4 * (user % 3 == 0)).astype(int)
-    buy = click * (rng.random(rows) < 0.4)
-    columns = {
-        "user_id": user + 10**12,
-        "price": price,
-        "shop": [f"shop {i}" for i in rng.integers(0, 9, rows)],
-        "click": click,
-        "buy": buy,
-    }
-    return pa.table(columns | extra)
-
-
-def infer(table, *labels):
-    config, reasons = infer_config(table, labels or ("click",), path="log.csv", origin="log.csv")
-    text = commented_yaml(config, reasons)
-    assert config_from_dict(yaml.safe_load(text)) == config, text
-    train = table.slice(0, max(2, table.num_rows * 4 // 5))
-    FeatureEncoder.fit(config, train, "log.csv").encode(table, "log.csv")
-    encode_labels(config, table, "log.csv", training=True)
-    return config, reasons, text
+from tests.datasets.infer.ordinary_log import NASTY, ROWS, infer, log
 
 
 def feature(config, name):
@@ -178,56 +148,6 @@ def test_a_birth_date_does_not_split():
     assert config.data.split.by == "random"
 
 
-@pytest.mark.parametrize(
-    ("values", "expression", "kind"),
-    [
-        (["yes", "no", "no"], "y == 'yes'", "binary"),
-        (["ja", "ja", "nein"], "y == 'ja'", "binary"),
-        (["oui", "Non", "oui"], "y == 'oui'", "binary"),
-        (["- 50000.", "- 50000.", "50000+."], "y == '50000+.'", "binary"),
-        (["it's", "its", "its"], 'y == "it\'s"', "binary"),
-        ([1, 2, 2], "y == 2", "binary"),
-        ([-1, 1, -1], "y == 1", "binary"),
-        ([0.0, 1.0, None], "y", "binary"),
-        ([True, False, True], "y", "binary"),
-        (["true", "false", "false"], "y", "binary"),
-        ([0.5, 1.5, 2.5], "y", "regression"),
-        ([1, 2, 3, 4, 5], "y", "regression"),
-        ([0.0, 3.0, 5000.0] + [1.0] * 9 + [2.0] * 9, "log1p(y)", "regression"),
-        ([1000, 2000, 3000], "y / 800", "regression"),
-    ],
-)
-def test_labels(values, expression, kind):
-    column = pa.array((values * ROWS)[:ROWS])
-    config, _, _ = infer(log(y=column), "y")
-    assert (config.tasks[0].label, config.tasks[0].kind) == (expression, kind)
-    assert config.training.monitor == ("mean.rmse" if kind == "regression" else "mean.logloss")
-
-
-def test_an_expression_as_a_label():
-    config, reasons, _ = infer(log(), "price > 30 and shop != 'shop 1'", "click")
-    assert config.tasks[0].label == "price > 30 and shop != 'shop 1'"
-    assert {f.name for f in config.features} == {"user_id"}
-    assert [column for column, _ in reasons.left_out] == ["buy"]
-
-
-@pytest.mark.parametrize(
-    ("labels", "message"),
-    [
-        (["clik"], r"no column 'clik', which --label needs \(did you mean 'click'\?\)"),
-        (["shop"], r"holds 9 different texts .* --label \"shop == 'shop \d'\""),
-        (["one"], "holds 0 only; a label needs two values or more"),
-        (["none"], "is empty; expected 0 and 1"),
-        ([], "labels: expected at least one label column"),
-        (["price > 1e9"], "is 0 in every row; a label needs both 0 and 1"),
-    ],
-)
-def test_label_errors(labels, message):
-    table = log(one=[0] * ROWS, none=pa.array([None] * ROWS, pa.int64()))
-    with pytest.raises(ValueError, match=message):
-        infer_config(table, labels, origin="log.csv")
-
-
 def test_nothing_left_to_learn_from():
     table = pa.table({"row": list(range(50)), "click": [0, 1] * 25})
     with pytest.raises(ValueError, match=r"no column is left to learn from \(row: its value"):
@@ -269,11 +189,6 @@ def test_integers():
         assert kinds[name] == "numeric"
 
 
-NASTY = ["a b", "a.b", "a_b", "A_b", "名前", "Привет", "class", "None", "1st", "x`y", 'q"q', "it's",
-         "#hash", "a: b", "- dash", "tab\there", "line\nbreak", "{brace}", " lead", "True", "mean",
-         "x__bucket", "x", "__mmoe", "%", "$", "é", "👍", "very " * 60]  # fmt: skip
-
-
 def test_any_column_name_works():
     rng = np.random.default_rng(0)
     columns = {name: rng.normal(size=ROWS) for name in NASTY}
@@ -288,13 +203,6 @@ def test_names_keep_letters_without_their_accents():
     columns = {name: rng.normal(size=ROWS) for name in ("Länge (s)", "Größe", "Künstler-Nr")}
     config, _, _ = infer(log(**columns))
     assert {"Lange_s", "Grosse", "Kunstler_Nr"} <= {f.name for f in config.features}
-
-
-@pytest.mark.parametrize("name", NASTY)
-def test_any_label_name_works(name):
-    table = log()
-    config, _, _ = infer(table.append_column(name, table["click"]).drop_columns(["click"]), name)
-    assert config.tasks[0].name.isascii()
 
 
 @settings(max_examples=25, deadline=None)
@@ -388,55 +296,6 @@ def test_the_hour_of_the_day_is_a_feature_and_no_time():
     config, _ = infer_config(table, ["click"])
     assert [feature.name for feature in config.features] == ["hour"]
     assert (config.data.split.by, config.data.split.column) == ("time", "day")
-
-
-@pytest.mark.parametrize("kind", ["int", "float", "text", "decimal"])
-def test_a_label_of_zeros_and_ones_with_a_stray_value(kind):
-    values = [i % 2 for i in range(ROWS)]
-    values[41] = 7
-    makers = {
-        "int": pa.array,
-        "float": lambda v: pa.array([float(x) for x in v]),
-        "text": lambda v: pa.array([str(x) for x in v]),
-        "decimal": lambda v: pa.array(v).cast(pa.decimal128(21, 2)),
-    }
-    table = number_rows(pa.table({"y": makers[kind](values)}), [("a.csv", ROWS)])
-    message = (
-        r"^a\.csv: row 42: label column 'y' is 7, but 0 or 1 in 1999 of 2000 rows; mend the cell, "
-        r'or say what counts: --label "y > 0" \(for a regression: --label "y \+ 0"\)$'
-    )
-    with pytest.raises(ValueError, match=message):
-        guess_task(table, "y", "y", "log.csv")
-    assert guess_task(table, "y > 0", "y", "log.csv").task.kind == "binary"
-    assert guess_task(table, "y + 0", "y", "log.csv").task.kind == "regression"
-    values[:100] = [2] * 100  # many others: a number, not a slip
-    table = pa.table({"y": makers[kind](values)})
-    assert guess_task(table, "y", "y", "log.csv").task.kind == "regression"
-
-
-@pytest.mark.parametrize(
-    ("values", "expression", "kind"),
-    [
-        ([0, 1, 1, None], "y", "binary"),
-        ([1, 2, 2, None], "y == 2.0", "binary"),
-        ([0, 5, 9, 3, None], "y", "regression"),
-    ],
-)
-def test_decimal_labels(values, expression, kind):
-    column = pa.array((values * ROWS)[:ROWS]).cast(pa.decimal128(21, 2))
-    config, _, _ = infer(log(y=column), "y")
-    assert (config.tasks[0].label, config.tasks[0].kind) == (expression, kind)
-
-
-@pytest.mark.parametrize("label", ["y", "`y`"])
-@pytest.mark.parametrize("values", [[0.5, 1.5, 2.5], [0, 1, 1], [0.0]])
-@pytest.mark.parametrize("infinity", [np.inf, -np.inf])
-def test_an_infinite_label_is_named_with_its_row(label, values, infinity):
-    column = [float(value) for value in (values * ROWS)[:ROWS]]
-    column[6] = infinity
-    message = rf"log\.csv: row 7: label '`?y`?' is {infinity}, expected a finite number; leave"
-    with pytest.raises(ValueError, match=message):
-        infer_config(log(y=column), [label], origin="log.csv")
 
 
 def test_a_time_that_is_not_the_events_is_not_said_to_be_none():

@@ -1,5 +1,7 @@
 """What a person says of columns: `mmoe init --categorical, --numeric, --drop, --overwrite`."""
 
+import json
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -8,6 +10,7 @@ from pyarrow import csv
 from mmoe.config import load_config
 from mmoe.datasets.infer.config import infer_config
 from mmoe.datasets.infer.told import Told
+from mmoe.datasets.rows.sources import load_splits
 
 ROWS = 600
 
@@ -89,3 +92,21 @@ def test_init_says_of_what_it_is_unsure(mmoe, tmp_path):
     )
     assert code == 0, err
     assert "unsure of: 'q'; say --categorical or --numeric" in said
+
+
+def test_what_is_dropped_need_not_be_readable(tmp_path, mmoe):
+    rng = np.random.default_rng(0)
+    rows = [
+        {"user": int(user), "tags": ["a", 1], "click": int(click)}
+        for user, click in zip(rng.integers(0, 9, ROWS), rng.integers(0, 2, ROWS), strict=True)
+    ]
+    path, out = tmp_path / "log.jsonl", tmp_path / "c.yaml"
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    init = ["init", path, "--label", "click", "--out", out]
+    code, _, err = mmoe(*init)
+    assert code == 2 and "column 'tags' holds lists of text and numbers" in err
+    code, said, _ = mmoe(*init, "--drop", "tags")
+    assert code == 0 and "left out 'tags': --drop" in said
+    config = load_config(out)
+    assert [feature.name for feature in config.features] == ["user"]
+    assert load_splits(config).train.num_rows > 0
