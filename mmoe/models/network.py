@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmoe.mixture import MultiGateMixture
+from mmoe.mixture.dropout import fast_dropout
 from mmoe.models.input_layers import InputLayers
 from mmoe.models.interactions import FactorizationMachine
 from mmoe.tasks import TaskTowers
@@ -121,8 +121,7 @@ class MixtureNetwork(nn.Module):
         Returns:
             Logits, auxiliary losses and, if asked for, gate records.
         """
-        if self.input_dropout:
-            x_BD = F.dropout(x_BD, self.input_dropout, self.training)
+        x_BD = fast_dropout(x_BD, self.input_dropout, self.training)
         sources: Sequence[Tensor] = [x_BD]
         losses: dict[str, Tensor] = {}
         gates: list[GateRecord] = []

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Literal, get_args
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmoe import ops
 from mmoe.mixture.batch_invariant import activate
+from mmoe.mixture.dropout import fast_dropout
 from mmoe.mixture.experts.no_experts import NoExperts, check_numbers
 from mmoe.mixture.experts.norm import ExpertBatchNorm, ExpertLayerNorm, ExpertNorm
 from mmoe.mixture.pytrees import cast_for_autocast
@@ -232,7 +232,7 @@ class MLPExperts(nn.Module):
         return activate(y, activation, training=self.training)
 
     def _drop(self, y: Tensor) -> Tensor:
-        return F.dropout(y, self.dropout, self.training) if self.dropout else y
+        return fast_dropout(y, self.dropout, self.training)
 
     def _norm_dense(self, layer: int, y: Sequence[Tensor]) -> list[Tensor]:
         """The grouped norm, where every expert got all rows."""
