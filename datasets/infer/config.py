@@ -20,7 +20,7 @@ from mmoe.datasets.infer.measured.drift import flattered
 from mmoe.datasets.infer.measured.products import Product
 from mmoe.datasets.infer.moments import offered
 from mmoe.datasets.infer.reading import read_column
-from mmoe.datasets.infer.sizes import model_for, training_for
+from mmoe.datasets.infer.sizes import Log, model_for, training_for
 from mmoe.datasets.infer.told import Told
 from mmoe.datasets.infer.unique_names import Names
 from mmoe.datasets.rows.locations import distinct_names, visible_columns
@@ -121,7 +121,13 @@ def infer_config(
     if not inputs.features:
         why = "; ".join(f"{column}: {reason}" for column, reason in left_out) or "none there"
         raise ValueError(f"{origin}: no column is left to learn from ({why})")
-    products = inputs.product is not None
+    outcomes = [task.rarer for task in tasks if task.is_event]
+    log = Log(
+        rows=rows,
+        ids=inputs.most_ids,
+        rarest=min(outcomes) * rows // table.num_rows if outcomes else None,
+        products=inputs.product is not None,
+    )
     config = RunConfig(
         name=names.run(name),
         split_seed=chosen.seed,
@@ -132,8 +138,8 @@ def infer_config(
         ),
         features=inputs.features,
         tasks=[task.task for task in tasks],
-        model=model_for(rows, products=products),
-        training=training_for(rows, [task.task for task in tasks], products=products),
+        model=model_for(log),
+        training=training_for(log, [task.task for task in tasks]),
     )
     flattery = ""
     if chosen.config.by == "time" and chosen.time_column:

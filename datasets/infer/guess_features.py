@@ -11,9 +11,8 @@ from mmoe.datasets.infer.guess_vectors import guess_vector
 from mmoe.datasets.infer.measured.decide import SURE, Verdict
 from mmoe.datasets.infer.measured.evidence import BUCKETS, Evidence
 from mmoe.datasets.infer.profile import ColumnProfile
-from mmoe.datasets.infer.sizes import encodings_for
+from mmoe.datasets.infer.sizes import USUAL_BUCKETS, encodings_for
 
-_USUAL_BUCKETS = 20  # a number that needs more has values that differ from their neighbours
 _FEW = 20  # numbers of so few values need no logarithm
 _MANY = 1_000_000  # more ids than this are hashed, so that the table does not grow with the data
 # An embedding row learned from a handful of labels repeats them. On an invented log with 1.5 rows
@@ -172,7 +171,7 @@ def _cut(profile: ColumnProfile, evidence: Evidence | None) -> dict[str, int]:
         return {}
     cut = encodings_for(profile.rows)
     measured = evidence.buckets if evidence is not None and evidence.strength > SURE else 0
-    return {**cut, "buckets": measured} if measured > _USUAL_BUCKETS else cut
+    return {**cut, "buckets": measured} if measured > USUAL_BUCKETS else cut
 
 
 def _has_own_values(evidence: Evidence, profile: ColumnProfile) -> bool:

@@ -46,6 +46,12 @@ class GuessedTask:
         return kind_of(self.task.kind).is_event
 
     @property
+    def rarer(self) -> int:
+        """Number of rows of the rarer outcome, of an event."""
+        positives = self.positives
+        return min(positives, int(self.observed_N.sum()) - positives)
+
+    @property
     def positives(self) -> int:
         """Number of observed labels that are 1."""
         return int((self.values_N[self.observed_N] == 1).sum())

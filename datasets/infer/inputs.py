@@ -102,6 +102,12 @@ class Inputs:
         self._cross(names)
         self.left_out.sort(key=lambda one: order[one[0]])
 
+    @property
+    def most_ids(self) -> int:
+        """Different values of the column of ids that has most."""
+        ids = {feature.name for feature in self.features if feature.kind == "categorical"}
+        return max((one.distinct for one in self.profiles if one.name in ids), default=0)
+
     def _is_input(self, profile: ColumnProfile) -> bool:
         """Whether a column is an input as it is; else it gets its reason."""
         reason = self._useless(profile)

@@ -34,6 +34,7 @@ alone.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -49,42 +50,70 @@ from mmoe.config.optimizers import AdamWConfig, RowwiseAdagradConfig
 from mmoe.metrics.task_kinds import first_of
 
 FEW_ROWS = 15_000  # below, no buckets and more regularisation
+USUAL_BUCKETS = 20  # a number that needs more has values that differ from their neighbours
 _MANY_ROWS = 100_000
+_MANY_IDS = 100  # of one column; with fewer, what numbers do together is what is left to learn
+_RARE = 1_500  # training rows of an outcome, of which validation has a tenth
 _PAIR_ROWS = 10.0  # rows a pair; rarer pairs of ids are left to a factorization machine
 _DECAY = 2.5  # of a row of ids beside a factorization machine, in rows' losses
 
 
-def encodings_for(rows: int) -> dict[str, int]:
-    """Returns how a number is cut: buckets have a row each, pieces share what they learn."""
-    return {"buckets": 20, "pieces": 48} if rows >= FEW_ROWS else {"buckets": 0, "pieces": 16}
+@dataclass(frozen=True, kw_only=True)
+class Log:
+    """What sizes depend on.
 
-
-def model_for(rows: int, *, products: bool = False) -> ModelConfig:
-    """Returns fewer and narrower layers where there are few rows to learn them from.
-
-    Args:
-        rows: Of the log.
+    Attributes:
+        rows: How many.
+        ids: Different values of the column of ids that has most.
+        rarest: Rows of the rarest outcome of any task; None: no task has outcomes.
         products: Hidden numbers of two columns of ids multiply.
     """
-    about: dict[str, Any] = {"wide": True, "interaction": "fm" if products else "none"}
-    if rows >= _MANY_ROWS:
+
+    rows: int
+    ids: int = 0
+    rarest: int | None = None
+    products: bool = False
+
+    @property
+    def is_small(self) -> bool:
+        """Whether there are too few rows for buckets, or to tell epochs apart by their AUC."""
+        return self.rows < FEW_ROWS
+
+    @property
+    def learns_fast(self) -> bool:
+        """Whether few and large steps do."""
+        many_rows = self.rows >= _MANY_ROWS
+        return not self.is_small and (many_rows or self.ids > _MANY_IDS or self.products)
+
+
+def encodings_for(rows: int) -> dict[str, int]:
+    """Returns how a number is cut: buckets have a row each, pieces share what they learn."""
+    if rows < FEW_ROWS:
+        return {"buckets": 0, "pieces": 16}
+    return {"buckets": USUAL_BUCKETS, "pieces": 48}
+
+
+def model_for(log: Log) -> ModelConfig:
+    """Returns fewer and narrower layers where there are few rows to learn them from."""
+    about: dict[str, Any] = {"wide": True, "interaction": "fm" if log.products else "none"}
+    if log.rows >= _MANY_ROWS:
         return ModelConfig(
             num_experts=4, expert=ExpertConfig(hidden=[128, 64], dropout=0.2), **about
         )
-    if rows >= FEW_ROWS:
+    if not log.is_small:
         return ModelConfig(
             embedding_dim=8,
             num_experts=4,
-            expert=ExpertConfig(hidden=[256, 128], dropout=0.3),
+            expert=ExpertConfig(hidden=[256, 128], dropout=0.3 if log.learns_fast else 0.1),
             tower=TowerConfig(hidden=[32]),
             **about,
         )
-    wide = rows >= 5_000
+    tiny = log.rows < 5_000
     return ModelConfig(
-        embedding_dim=8 if wide else 4,
+        embedding_dim=4 if tiny else 8,
         num_experts=4,
-        expert=ExpertConfig(hidden=[128, 64] if wide else [32], dropout=0.3),
-        tower=TowerConfig(hidden=[32] if wide else [16]),
+        expert=ExpertConfig(hidden=[32] if tiny else [128, 64], dropout=0.1),
+        tower=TowerConfig(hidden=[16] if tiny else [32]),
         **about,
     )
 
@@ -94,30 +123,35 @@ def is_rare(pairs: int, rows: int) -> bool:
     return pairs * _PAIR_ROWS > rows
 
 
-def training_for(
-    rows: int, tasks: Sequence[TaskConfig], *, products: bool = False
-) -> TrainingConfig:
+def training_for(log: Log, tasks: Sequence[TaskConfig]) -> TrainingConfig:
     """Returns epochs and regularisation; batches of about a hundredth of the rows.
 
     Args:
-        rows: Of the log.
+        log: What is known of the rows.
         tasks: Their kinds say what is monitored.
-        products: Hidden numbers of two columns of ids multiply; rare ids are then held near zero.
     """
-    batch_size = int(2 ** np.clip(np.round(np.log2(max(rows, 1) / 100)), 4, 12))
-    headline = first_of(task.kind for task in tasks).headline
-    few = rows < FEW_ROWS
+    batch_size = int(2 ** np.clip(np.round(np.log2(max(log.rows, 1) / 100)), 4, 12))
     about: dict[str, Any] = {
-        "epochs": 10 if rows >= _MANY_ROWS else 15 if rows >= FEW_ROWS else 20,
+        "epochs": 6 if log.learns_fast else 20 if log.is_small else 15,
         "batch_size": batch_size,
         "eval_batch_size": max(256, batch_size),
-        "optimizer": AdamWConfig(weight_decay=0.5 if few else 0.05, schedule="cosine"),
+        "monitor": f"mean.{_monitored(log, tasks)}",
     }
-    if not few:
+    optimizer: dict[str, Any] = {"weight_decay": 0.5 if log.learns_fast else 1.0}
+    if log.learns_fast:
+        optimizer["learning_rate"] = 0.003
+        about["patience"] = 2
+    if not log.is_small:
         about["ema_decay"] = 0.99  # of some 100 steps
-    if products:
-        decay = float(f"{_DECAY / rows:.2g}")
-        about["embedding_optimizer"] = RowwiseAdagradConfig(learning_rate=0.5, weight_decay=decay)
+    if log.products:
         about["patience"] = 6  # products of rows that are near zero begin slowly
-    loss = "logloss" if headline == "auc" else headline
-    return TrainingConfig(**about, monitor=f"mean.{loss if few else headline}")
+        decay = float(f"{_DECAY / log.rows:.2g}")
+        about["embedding_optimizer"] = RowwiseAdagradConfig(learning_rate=0.5, weight_decay=decay)
+    return TrainingConfig(optimizer=AdamWConfig(**optimizer, schedule="cosine"), **about)
+
+
+def _monitored(log: Log, tasks: Sequence[TaskConfig]) -> str:
+    """An AUC of a hundred validation rows chooses by luck, so the loss is looked at there."""
+    headline = first_of(task.kind for task in tasks).headline
+    rare = log.rarest is not None and log.rarest < _RARE
+    return "logloss" if headline == "auc" and (log.is_small or rare) else headline

@@ -130,4 +130,5 @@ class Ranker(nn.Module):
         if self.wide is None:
             return output
         wide_BT = self.wide(dense_BF, values, lengths, id_weights)
-        return output._replace(logits_BT=output.logits_BT + wide_BT)
+        mixed_BT = torch.where(self.wide.mixed_T, output.logits_BT, 0.0)
+        return output._replace(logits_BT=mixed_BT + wide_BT)

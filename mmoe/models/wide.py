@@ -28,6 +28,8 @@ class WidePart(nn.Module):
         ids_RT: A weight for each row of all tables, one table after the other, and task.
         dense_TF: Weights of the dense columns.
         bias_T: Of each task.
+        mixed_T: Whether the network's logit is added; not for a task that nothing was found to
+            foretell, of too few positives to look any further.
         first_rows: Of each feature's table, where its rows begin in `ids_RT`.
 
     Raises:
@@ -49,6 +51,7 @@ class WidePart(nn.Module):
     ids_RT: Tensor
     dense_TF: Tensor
     bias_T: Tensor
+    mixed_T: Tensor
     _first_C: Tensor
     _weighted_C: Tensor
 
@@ -74,6 +77,7 @@ class WidePart(nn.Module):
         self.register_buffer("ids_RT", torch.zeros(rows, num_tasks))
         self.register_buffer("dense_TF", torch.zeros(num_tasks, num_dense))
         self.register_buffer("bias_T", torch.zeros(num_tasks))
+        self.register_buffer("mixed_T", torch.ones(num_tasks, dtype=torch.bool))
         first_C = torch.tensor(self.first_rows, dtype=torch.int64)
         self.register_buffer("_first_C", first_C, persistent=False)
         weighted_C = torch.tensor([feature.weighted for feature in features], dtype=torch.bool)

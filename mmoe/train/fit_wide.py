@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from scipy import sparse
+from threadpoolctl import threadpool_limits
 
 from mmoe.config import RunConfig, TaskConfig
 from mmoe.datasets.rows.encoded import EncodedData, EncodedLabels
@@ -24,6 +25,9 @@ _MOST_ROWS = 400_000
 _MOST_JUDGED = 100_000
 # Entries of the matrix, of 12 bytes each
 _MOST_NUMBERS = 40_000_000
+# Rows of the rarer outcome, and their share, below which a network would learn noise alone where
+# even sums of the columns tell nothing
+_RARE, _RARE_SHARE = 500, 0.2
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,7 @@ class _Fitted:
     ids_RT: np.ndarray
     dense_TF: np.ndarray
     bias_T: np.ndarray
+    mixed_T: np.ndarray
     said: list[str]
 
 
@@ -61,11 +66,14 @@ def fit_wide(
     if wide is None:
         return
     start = time.perf_counter()
-    found = from_first(lambda: _fit(wide, config, prepared), takes_long=True)
+    # Vectors of some thousand weights: with threads, dot products take three times as long
+    with threadpool_limits(1, user_api="blas"):
+        found = from_first(lambda: _fit(wide, config, prepared), takes_long=True)
     with torch.no_grad():
         wide.ids_RT.copy_(torch.from_numpy(found.ids_RT))
         wide.dense_TF.copy_(torch.from_numpy(found.dense_TF))
         wide.bias_T.copy_(torch.from_numpy(found.bias_T))
+        wide.mixed_T.copy_(torch.from_numpy(found.mixed_T))
     seconds = time.perf_counter() - start
     reporter.say(f"wide part: {'; '.join(found.said)}; {seconds:.1f} s")
 
@@ -76,6 +84,7 @@ def _fit(wide: WidePart, config: RunConfig, prepared: PreparedData) -> _Fitted:
         np.zeros((rows, tasks), np.float32),
         np.zeros((tasks, wide.dense_TF.shape[1]), np.float32),
         np.zeros(tasks, np.float32),
+        np.ones(tasks, bool),
         [],
     )
     data = prepared.train.held or prepared.sample
@@ -94,7 +103,7 @@ def _fit(wide: WidePart, config: RunConfig, prepared: PreparedData) -> _Fitted:
         ids = id_columns(wide, held.features, judged_N)
         x_judged = columns.matrix(ids, _dense(held, judged_N))
     said = [f"{task.name} is not trained" for task in config.tasks]
-    for t in _most_told_first(config.tasks, data.labels, rows_N):
+    for t, told, of_rows in _most_told_first(config.tasks, data.labels, rows_N):
         is_event = kind_of(config.tasks[t].kind).is_event
         mine = _rows_of_task(data, rows_N, shared.x, t)
         judge = None if x_judged is None else _rows_of_task(held, judged_N, x_judged, t)
@@ -102,7 +111,11 @@ def _fit(wide: WidePart, config: RunConfig, prepared: PreparedData) -> _Fitted:
         with np.errstate(over="ignore", invalid="ignore"):
             weights = columns.unscaled(model.weights_C, model.bias, rows)
             found.ids_RT[:, t], found.dense_TF[t], found.bias_T[t] = weights
+        is_rare = 0 < told < min(_RARE, _RARE_SHARE * of_rows)
+        found.mixed_T[t] = model.tells or not is_rare
         said[t] = f"{config.tasks[t].name} {_said(model, mine, judge, is_event)}"
+        if not found.mixed_T[t]:
+            said[t] += f" (the network leaves it there: {told:,} positives are too few)"
     for array in (found.ids_RT, found.dense_TF, found.bias_T):  # labels near the end of the range
         np.nan_to_num(array, copy=False, nan=0.0, posinf=0.0, neginf=0.0)
     found.said.extend(said)
@@ -152,16 +165,20 @@ class _Shared:
 
 def _most_told_first(
     tasks: Sequence[TaskConfig], labels: EncodedLabels, rows_N: np.ndarray
-) -> list[int]:
-    """Numbers of the tasks that are trained, the one whose rows tell most first."""
-    told = {}
+) -> list[tuple[int, int, int]]:
+    """Tasks that are trained with the rows that tell of each, of the rarer outcome, and all rows.
+
+    The one with most comes first.
+    """
+    told = []
     for t, task in enumerate(tasks):
         if task.weight:
             there_N = labels.observed_NT[rows_N, t].astype(bool)
             events = np.count_nonzero(labels.labels_NT[rows_N, t][there_N])
             rows = np.count_nonzero(there_N)
-            told[t] = min(events, rows - events) if kind_of(task.kind).is_event else rows
-    return sorted(told, key=lambda t: -told[t])
+            rarer = min(events, rows - events) if kind_of(task.kind).is_event else rows
+            told.append((t, rarer, rows))
+    return sorted(told, key=lambda item: -item[1])
 
 
 def _drawn(data: EncodedData | None, most: int, generator: np.random.Generator) -> np.ndarray:
@@ -194,6 +211,8 @@ def _rows_of_task(
 def _said(model: Linear, rows: Rows, judge: Rows | None, is_event: bool) -> str:
     if not rows.differ:
         return "has one outcome only, so it is that"
+    if not model.tells:
+        return "is foretold by no column, so it begins as its mean"
     where = "validation"
     if judge is None or not judge.differ:
         judge, where = rows, "training"

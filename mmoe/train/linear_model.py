@@ -12,7 +12,7 @@ _ROUNDS = 3
 _FIRST, _LEAST, _MOST = 0.1, 1e-6, 10.0
 _PASSES = 200
 # By what part a pass lowers the loss: of the weights that variances are told from, and at last
-_ROUGH, _FINE = 1e-6, 1e-7
+_ROUGH, _FINE = 1e-5, 1e-6
 # Beyond, the variances are those of a sample; the weights are always of all rows
 _MOST_TO_LOOK = 100_000
 
@@ -42,6 +42,11 @@ class Linear:
     weights_C: np.ndarray
     bias: float
 
+    @property
+    def tells(self) -> bool:
+        """Whether any column counts."""
+        return bool(self.weights_C.any())
+
     def logits(self, x: sparse.csr_array) -> np.ndarray:
         """Returns `x w + b`, [N]."""
         return x @ self.weights_C + self.bias
@@ -54,6 +59,7 @@ class _Found:
     model: Linear
     variance_G: np.ndarray
     noise: float
+    determined: float = 0.0  # weights that the rows determine, of all groups
 
 
 def constant(rows: Rows, is_event: bool) -> Linear:
@@ -101,6 +107,8 @@ def fit_linear(
         model = _solve(looked_at, found, group_C, is_event, _ROUGH)
         found = _evidence(looked_at, model, found, group_C, is_event)
     model = _solve(rows, found, group_C, is_event, _FINE)
+    if not _tells(rows, model, found, is_event):
+        model = constant(rows, is_event)
     return Linear(model.weights_C * scale, model.bias * scale + centre)
 
 
@@ -141,6 +149,18 @@ def _solve(
     return Linear(sought[:-1] * unit_C, float(sought[-1] * unit_of_bias))
 
 
+def _tells(rows: Rows, model: Linear, found: _Found, is_event: bool) -> bool:
+    """Whether the loss on new rows is likely to be less than that of no weights.
+
+    Akaike's criterion: on the rows that weights are fitted to, it is less by one for each that they
+    determine, whether or not it tells anything.
+    """
+    zero = constant(rows, is_event)
+    own_N, zeros_N = (_losses(each.logits(rows.x), rows.y_N, is_event)[0] for each in (model, zero))
+    noise = 1.0 if is_event else found.noise
+    return float(rows.weights_N @ (zeros_N - own_N)) / noise > found.determined
+
+
 def _losses(logits_N: np.ndarray, y_N: np.ndarray, is_event: bool) -> tuple[np.ndarray, np.ndarray]:
     """Log losses, or halves of squared errors, and their slopes."""
     if is_event:
@@ -171,7 +191,7 @@ def _evidence(
         errors = float(rows.weights_N @ (rows.y_N - logits_N) ** 2)
         noise = max(errors / max(len(rows.y_N) - determined_G.sum(), 1.0), _LEAST)
     variance_G = np.clip(squares_G / np.maximum(determined_G, _LEAST), _LEAST, _MOST)
-    return _Found(model, variance_G, noise)
+    return _Found(model, variance_G, noise, float(determined_G.sum()))
 
 
 def _with_data(x: sparse.csr_array, data: np.ndarray) -> sparse.csr_array:

@@ -65,7 +65,7 @@ def test_of_one_group_it_is_logistic_regression_with_its_variance():
     gradient_C = rows.x.T @ (rows.y_N - 1 / (1 + np.exp(-z_N)))
     variance = (model.weights_C @ model.weights_C) / (model.weights_C @ gradient_C)
     same = LogisticRegression(C=variance, tol=1e-8, max_iter=1000).fit(rows.x, rows.y_N)
-    assert np.abs(model.weights_C - same.coef_[0]).max() < 1e-2
+    assert np.abs(model.weights_C - same.coef_[0]).max() < 0.02
 
 
 def test_it_beats_every_single_penalty():

@@ -7,6 +7,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 from sklearn.linear_model import Ridge
 from sklearn.metrics import roc_auc_score
 
@@ -184,7 +186,7 @@ def test_few_rows_and_one_class_are_no_obstacle(additive):
     )
     predictor, prepared, said = _started(_additive_config(), few)
     assert np.isfinite(predictor.predict(prepared.test)).all()
-    assert "click training AUC" in said
+    assert "click is foretold by no column, so it begins as its mean" in said
 
 
 @pytest.mark.parametrize("outcome", [0.0, 1.0])
@@ -323,3 +325,44 @@ def test_a_run_without_it_has_none_and_a_warm_start_fits_it_anew(train, tmp_path
         name.startswith("wide")
         for name in weights(train("plain", "training.epochs=1").directory.path)
     )
+
+
+def _rare(additive, seed=1):
+    """The same splits with a label of 4 % positives that nothing foretells."""
+    rng = np.random.default_rng(seed)
+    parts = {
+        name: getattr(additive, name).append_column(
+            "rare", pa.array((rng.random(len(getattr(additive, name))) < 0.04).astype(int))
+        )
+        for name in ("train", "validation", "test")
+    }
+    return Splits(**parts, origin="log")
+
+
+def test_few_positives_that_nothing_foretells_stay_their_mean(additive, tmp_path):
+    raw, said = _additive_config(), Said()
+    raw["tasks"].append({"name": "rare", "label": "rare"})
+    raw["training"]["epochs"] = 2
+    config = config_from_dict(set_values(raw, [WIDE]))
+    run = train_run(config, tmp_path / "run", splits=_rare(additive), reporter=said)
+    assert "rare is foretold by no column" in said.wide
+    assert "too few" in said.wide
+    predictor = load_predictor(run.directory)[0]
+    assert predictor.ranker.wide.mixed_T.tolist() == [True, False]
+    found = predictor.predict(additive.test)
+    assert np.ptp(found[:, 1]) == 0
+    assert found[0, 1] == pytest.approx(0.04, abs=0.02)
+    assert np.ptp(found[:, 0]) > 0.3
+
+
+def test_a_checkpoint_without_the_mask_mixes_every_task(train):
+    run = train("one", WIDE, "training.epochs=1")
+    before = load_predictor(run.directory)[0].ranker.wide.state_dict()
+    for file in run.directory.checkpoint.rglob("model*.safetensors"):
+        with safe_open(file, "pt") as stored:
+            about = stored.metadata()
+            kept = {n: stored.get_tensor(n) for n in stored.keys() if n != "wide.mixed_T"}  # noqa: SIM118
+        save_file(kept, file, about)
+    wide = load_predictor(run.directory)[0].ranker.wide
+    assert wide.mixed_T.all()
+    assert torch.equal(wide.ids_RT, before["ids_RT"])
