@@ -77,7 +77,7 @@ class ModelConfig(HasKinds):
     )
     wide: bool = Field(
         default=False,
-        description="add a logistic regression of all features (ridge for a regression task), "
+        description="add a logistic regression of all features (a linear one for a regression task), "
         "fitted before the first epoch and then kept, to what the towers say, which begin at 0",
     )
     execution: Literal["auto", "dense", "grouped", "padded"] = Field(
