@@ -77,8 +77,9 @@ class ModelConfig(HasKinds):
     )
     wide: bool = Field(
         default=False,
-        description="add a logistic regression of all features (a linear one for a regression task), "
-        "fitted before the first epoch and then kept, to what the towers say, which begin at 0",
+        description="add a logistic regression of all features (for a regression task a linear "
+        "one), fitted before the first epoch and then kept, to what the towers say, which "
+        "begin at 0",
     )
     execution: Literal["auto", "dense", "grouped", "padded"] = Field(
         default="auto", description="padded: every expert computes as many rows as the capacity"

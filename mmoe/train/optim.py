@@ -1,6 +1,7 @@
 """Optimizer of the network, the learning rate's schedule, and the average of its weights."""
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -106,12 +107,57 @@ def build_average(network: nn.Module, decay: float | None) -> AveragedModel | No
     if decay is None:
         return None
 
-    def update(averages: Any, weights: Any, averaged: Tensor | int) -> None:
-        if not averages[0].is_floating_point():
-            for average, weight in zip(averages, weights, strict=True):
-                average.copy_(weight)  # places: a mean of 7 and 7 may become 6
-            return
-        n = int(averaged)
-        get_ema_multi_avg_fn(min(decay, (1 + n) / (10 + n)))(averages, weights, averaged)
+    return _Average(network, decay)
 
-    return AveragedModel(network, multi_avg_fn=update, use_buffers=True)
+
+class _Average(AveragedModel):
+    """Torch's, but which weights belong together is looked up once, not in every step."""
+
+    def __init__(self, network: nn.Module, decay: float) -> None:
+        super().__init__(network, use_buffers=True)
+        self._decay = decay
+        self._pairs: _Pairs | None = None
+
+    @torch.no_grad()
+    def update_parameters(self, model: nn.Module) -> None:
+        """Moves the average towards the weights of `model`."""
+        if self._pairs is None or self._pairs.model is not model:
+            self._pairs = _Pairs.of(self.module, model)
+        pairs, n = self._pairs, int(self.n_averaged)
+        if n == 0:
+            for average, weight in zip(pairs.averages, pairs.weights, strict=True):
+                average.copy_(weight)
+        else:
+            ema = get_ema_multi_avg_fn(min(self._decay, (1 + n) / (10 + n)))
+            ema(pairs.averages, pairs.weights, n)  # type: ignore[arg-type]  # lists of tensors
+        for average, weight in pairs.places:
+            average.copy_(weight)
+        self.n_averaged += 1
+
+
+@dataclass(frozen=True)
+class _Pairs:
+    """Tensors of the average and of the model, in one order.
+
+    Attributes:
+        model: Whose they are.
+        averages: Of floating point.
+        weights: Their counterparts.
+        places: Whole numbers of both, which a mean would spoil: that of 7 and 7 may become 6.
+    """
+
+    model: nn.Module
+    averages: list[Tensor]
+    weights: list[Tensor]
+    places: list[tuple[Tensor, Tensor]]
+
+    @classmethod
+    def of(cls, average: nn.Module, model: nn.Module) -> "_Pairs":
+        pairs = list(zip(_tensors(average), _tensors(model), strict=True))
+        real = [pair for pair in pairs if pair[0].is_floating_point()]
+        whole = [pair for pair in pairs if not pair[0].is_floating_point()]
+        return cls(model, [a for a, _ in real], [w for _, w in real], whole)
+
+
+def _tensors(module: nn.Module) -> list[Tensor]:
+    return [*module.parameters(), *module.buffers()]

@@ -353,7 +353,7 @@ def test_many_ids_get_few_and_large_steps(values, fast):
     )
     training = infer_config(table, ["y"])[0].training
     assert training.epochs == (6 if fast else 15)
-    assert training.patience == (2 if fast else 3)
+    assert training.patience == (1 if fast else 3)
     assert training.optimizer.learning_rate == (0.003 if fast else 0.001)
 
 
