@@ -353,6 +353,9 @@ def test_few_positives_that_nothing_foretells_stay_their_mean(additive, tmp_path
     assert predictor.ranker.wide.mixed_T.tolist() == [True, False]
     found = predictor.predict(additive.test)
     assert np.ptp(found[:, 1]) == 0
+    (alarm,) = (line for line in said.lines if "rare: every row gets the prediction" in line)
+    assert "no column foretells so few positives" in alarm
+    assert "tower" not in alarm
     assert found[0, 1] == pytest.approx(0.04, abs=0.02)
     assert np.ptp(found[:, 0]) > 0.3
 
