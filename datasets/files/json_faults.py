@@ -1,7 +1,6 @@
 """What is wrong in JSON lines, by line: Arrow says it of the row of a block, or not at all."""
 
 import json
-import re
 import shlex
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -65,19 +64,23 @@ def explain_line(
     return None
 
 
-def explain_types(file: DataFile, first: int, said: str) -> ValueError | None:
+def explain_types(file: DataFile, first: int, block: bytes, said: str) -> ValueError | None:
     """Returns the refusal of the column of which Arrow says that its types change within objects.
 
     Args:
         file: Whose lines they are.
         first: Number of the block's first line.
+        block: Whole lines, each an object.
         said: By Arrow.
     """
-    named = re.search(r"Column\(/([^/)]+)", said)
-    if named is None:
+    if "Column(/" not in said:
+        return None
+    names = {name for line in block.split(b"\n") if line.strip() for name in json.loads(line)}
+    named = [name for name in names if f"Column(/{name}/" in said or f"Column(/{name})" in said]
+    if not named:
         return None
     what = f"more than one type, from line {first} on ({said})"
-    return MixedColumnError(named[1], str(file), what, _ONE_TYPE)
+    return MixedColumnError(max(named, key=len), str(file), what, _ONE_TYPE)
 
 
 def without_columns(block: bytes, columns: Collection[str]) -> bytes:

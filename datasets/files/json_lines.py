@@ -167,7 +167,7 @@ def _parse(file: DataFile, line: int, block: bytes, schema: pa.Schema | None) ->
         raise (
             out_of_memory(error, str(file))
             or explain_line(file, line, block)
-            or explain_types(file, line, one_line(error))
+            or explain_types(file, line, block, one_line(error))
             or ValueError(
                 f"{file}: cannot be read as JSON lines, from line {line} on ({one_line(error)}); "
                 "mend or copy the file again"

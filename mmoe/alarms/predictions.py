@@ -1,6 +1,6 @@
 """Alarm: two tasks with one order of the rows, or a task with one prediction for all."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import combinations
 
 import numpy as np
@@ -26,6 +26,7 @@ def same_predictions(
     labels_NT: np.ndarray,
     observed_NT: np.ndarray,
     tasks: Sequence[tuple[str, bool]],
+    left_at_mean: Collection[str] = (),
 ) -> list[Alarm]:
     """Finds pairs of tasks that order the rows alike, and tasks that order none.
 
@@ -35,13 +36,14 @@ def same_predictions(
         observed_NT: Where these are.
         tasks: Name of each, and whether its labels are 0 and 1: only such tasks are compared, and
             only others with others.
+        left_at_mean: Names of those that the wide part leaves there.
     """
     if len(predictions_NT) < _FEWEST_ROWS:
         return []
     spread_T = np.ptp(predictions_NT, axis=0)
     moves_T = spread_T > _CONSTANT * np.abs(predictions_NT).mean(axis=0)
     found = [
-        _constant(tasks[t][0], float(predictions_NT[:, t].mean()))
+        _constant(tasks[t][0], float(predictions_NT[:, t].mean()), tasks[t][0] in left_at_mean)
         for t in range(len(tasks))
         if not moves_T[t]
     ]
@@ -57,13 +59,21 @@ def same_predictions(
     return found
 
 
-def _constant(task: str, value: float) -> Alarm:
+def _constant(task: str, value: float, left_at_mean: bool) -> Alarm:
+    mend = (
+        "its tower is dead or was not trained: a lower learning rate or less weight decay; "
+        "compare with the task alone (model.kind: single_task)"
+    )
+    if left_at_mean:
+        mend = (
+            "no column foretells so few positives: train on more of them, drop the task, or set "
+            "model.wide: false, and the network learns from them whatever there is"
+        )
     return Alarm(
         kind="constant_predictions",
         about=task,
         finding=f"{task}: every row gets the prediction {value:.4g}",
-        mend="its tower is dead or was not trained: a lower learning rate or less weight decay; "
-        "compare with the task alone (model.kind: single_task)",
+        mend=mend,
     )
 
 

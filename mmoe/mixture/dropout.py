@@ -30,5 +30,5 @@ def fast_dropout(x: Tensor, probability: float, training: bool) -> Tensor:
         return F.dropout(x, probability)
     draws = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_()  # 63 bits each
     bits = draws.view(torch.int16)[: x.numel()].view(x.shape).bitwise_and_(_STEPS - 1)
-    kept = bits >= round(probability * _STEPS)
+    kept = bits >= min(round(probability * _STEPS), _STEPS - 1)  # the most that 16 bits hold
     return x * kept.to(x.dtype).mul_(1 / (1 - probability))

@@ -131,8 +131,9 @@ class _Shared:
 
     def __init__(self, x: sparse.csr_array, groups_C: np.ndarray, tasks: int) -> None:
         rows = len(x.indptr) - 1
-        zeros = np.zeros(rows * tasks), np.tile(np.arange(tasks), rows)
-        starts = np.arange(rows + 1) * tasks
+        # Of x's width: SciPy gives both blocks the wider of two
+        zeros = np.zeros(rows * tasks), np.tile(np.arange(tasks, dtype=x.indices.dtype), rows)
+        starts = np.arange(rows + 1, dtype=x.indptr.dtype) * tasks
         spare = sparse.csr_array((*zeros, starts), shape=(rows, tasks))
         self.x = sparse.csr_array(sparse.hstack([x, spare], format="csr"))
         groups = int(groups_C.max(initial=-1)) + 1
@@ -153,9 +154,11 @@ class _Shared:
         return model
 
     def _give(self, model: Linear) -> None:
+        if not model.tells:
+            return
         logits_N = _beside_spare(model, self.x).logits(self.x)
         mean, deviation = float(logits_N.mean()), float(logits_N.std())
-        if not 0 < deviation < np.inf:  # a constant tells nothing
+        if not 0 < deviation < np.inf:
             return
         centred = Linear(model.weights_C, model.bias - mean)
         places_N = self.x.indptr[1:] - self._most + len(self._earlier)

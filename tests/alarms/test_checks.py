@@ -269,6 +269,7 @@ def test_two_tasks_of_one_order():
     assert said([one_N, rng.random(2_000)], labels(label_N, label_N)) == []
     (constant,) = said([one_N, np.full(2_000, 0.25)], labels(label_N, label_N))
     assert constant.finding == "buy: every row gets the prediction 0.25"
+    assert "tower is dead" in constant.mend
     assert (
         same_predictions(np.ones((50, 2)), labels(np.ones(50)), np.ones((50, 2), bool), tasks) == []
     )

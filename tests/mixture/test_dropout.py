@@ -51,3 +51,8 @@ def test_without_training_nothing_is_drawn():
     assert fast_dropout(x, 0.5, training=False) is x
     assert fast_dropout(x, 0.0, training=True) is x
     assert torch.equal(before, torch.get_rng_state())
+
+
+def test_next_to_all_are_zeroed_where_the_probability_is_next_to_1():
+    torch.manual_seed(0)
+    assert (fast_dropout(torch.ones(100_000), 0.99999, training=True) > 0).float().mean() < 0.001

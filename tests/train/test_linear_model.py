@@ -119,3 +119,13 @@ def test_labels_far_from_zero_keep_their_place():
     assert _fit(far, False).logits(rows.x) == pytest.approx(
         1e6 + 1e3 * _fit(rows, False).logits(rows.x), rel=1e-5
     )
+
+
+def test_noise_is_told_from_a_model_by_all_rows(monkeypatch):
+    """Not by what the sampled ones determine, which is less than all do."""
+    rows, _ = _drawn(6_000)
+    monkeypatch.setattr(linear_model, "_MOST_TO_LOOK", 1_000)
+    for seed in range(3):
+        rare_N = np.random.default_rng(seed).random(6_000) < 0.02
+        assert not _fit(Rows(rows.x, rare_N.astype(float), rows.weights_N)).tells
+    assert _fit(rows).tells

@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
+from scipy import sparse
 from sklearn.linear_model import Ridge
 from sklearn.metrics import roc_auc_score
 
@@ -21,7 +22,8 @@ from mmoe.run.console import SilentReporter
 from mmoe.score import load_predictor
 from mmoe.train import WarmStart, train_run
 from mmoe.train.fit import _training_state
-from mmoe.train.fit_wide import fit_wide
+from mmoe.train.fit_wide import _Shared, fit_wide
+from mmoe.train.linear_model import Rows
 from mmoe.train.prepare import prepare
 
 WIDE = "model.wide=true"
@@ -351,6 +353,9 @@ def test_few_positives_that_nothing_foretells_stay_their_mean(additive, tmp_path
     assert predictor.ranker.wide.mixed_T.tolist() == [True, False]
     found = predictor.predict(additive.test)
     assert np.ptp(found[:, 1]) == 0
+    (alarm,) = (line for line in said.lines if "rare: every row gets the prediction" in line)
+    assert "no column foretells so few positives" in alarm
+    assert "tower" not in alarm
     assert found[0, 1] == pytest.approx(0.04, abs=0.02)
     assert np.ptp(found[:, 0]) > 0.3
 
@@ -366,3 +371,22 @@ def test_a_checkpoint_without_the_mask_mixes_every_task(train):
     wide = load_predictor(run.directory)[0].ranker.wide
     assert wide.mixed_T.all()
     assert torch.equal(wide.ids_RT, before["ids_RT"])
+
+
+def test_rows_with_columns_for_tasks_keep_the_width_of_their_indices():
+    x = sparse.csr_array(
+        (np.ones(4), np.arange(4, dtype=np.int32), np.arange(5, dtype=np.int32)), shape=(4, 4)
+    )
+    shared = _Shared(x, np.zeros(4, int), 2)
+    assert shared.x.indices.dtype == shared.x.indptr.dtype == np.int32
+    assert shared.x.shape == (4, 6)
+
+
+@pytest.mark.parametrize("rows", range(1000, 1010))
+def test_a_constant_task_is_no_column_of_others(rows):
+    """Its logits' deviation may be what float64 rounds away, which is no divisor."""
+    x = sparse.csr_array(np.ones((rows, 1)))
+    shared = _Shared(x, np.zeros(1, int), 2)
+    one = Rows(shared.x, np.zeros(rows), np.ones(rows))
+    assert not shared.fitted(one, True, np.random.default_rng(0)).tells
+    assert not shared.x[:, [1, 2]].toarray().any()

@@ -133,8 +133,14 @@ class Watch:
             labels_NT[:, trained],
             observed_NT[:, trained],
             [tasks[t] for t in trained],
+            left_at_mean=self._left_at_mean(predictor),
         )
         return [*found, *self._of_gates(predictor)]
+
+    def _left_at_mean(self, predictor: Predictor) -> list[str]:
+        wide = predictor.ranker.wide
+        mixed = [] if wide is None else wide.mixed_T.tolist()
+        return [task.name for task, own in zip(self.config.tasks, mixed, strict=False) if not own]
 
     def _of_gates(self, predictor: Predictor) -> Sequence[Alarm]:
         """None where gates are to be the same for every row, or to settle on few experts."""

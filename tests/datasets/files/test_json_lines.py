@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 
 import fsspec
 import pyarrow as pa
@@ -145,3 +146,13 @@ def test_a_missing_column_and_a_file_written_anew(tmp_path):
         read_table(path, ["X"])
     write(path, [{"X": 1.5}])
     assert read_table(path, ["X"])["X"].to_pylist() == [1.5]
+
+
+@pytest.mark.parametrize("name", ["k (x)", "k/x", "k"])
+def test_objects_of_several_types_stop_nobody_whatever_their_name(tmp_path, name):
+    path = tmp_path / "log.jsonl"
+    rows = [{"a": n, "k": {}, name: {"u": value}} for n, value in enumerate((1, "s"))]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    assert read_table(path, ["a"])["a"].to_pylist() == [0, 1]
+    with pytest.raises(ValueError, match="column " + re.escape(repr(name))):
+        read_table(path, [name])
