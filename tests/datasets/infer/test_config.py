@@ -39,6 +39,16 @@ def test_an_ordinary_log():
     assert config.data.path == "log.csv"
 
 
+def test_of_two_events_before_a_label_the_nearer_one_is_named():
+    table = log()
+    click = table["click"].to_numpy()
+    view = np.where(np.arange(ROWS) % 3 == 0, 1, click)
+    table = table.append_column("view", pa.array(view))
+    _, reasons, text = infer(table, "view", "click", "buy")
+    assert reasons.consequences == {"click": "view", "buy": "click"}
+    assert "# buy is 1 only where click is" in text
+
+
 def test_a_label_that_is_null_without_the_event_needs_no_observed_when():
     table = log()
     click, buy = (table[name].to_pylist() for name in ("click", "buy"))
