@@ -58,6 +58,15 @@ def test_a_label_that_is_null_without_the_event_needs_no_observed_when():
     assert not reasons.consequences and "observed_when" not in text
 
 
+def test_a_time_of_day_and_a_duration_are_told_what_would_make_them_inputs():
+    seconds = pa.array(np.arange(ROWS) % 86_400)
+    table = log().append_column("at", seconds.cast(pa.int32()).cast(pa.time32("s")))
+    table = table.append_column("tenure", seconds.cast(pa.duration("s")))
+    why = left_out(infer(table, "click")[1])
+    assert "its hour can be a column" in why["at"]
+    assert "its seconds can be a column" in why["tenure"]
+
+
 def left_out(reasons):
     return dict(reasons.left_out)
 
@@ -96,7 +105,8 @@ def test_what_is_left_out_and_why():
     assert "it holds infinity" in why["endless"]
     assert "a moment in time" in why["birthday"]
     for name in ("nested", "nested_list", "list_of_lists"):
-        assert why[name] == "neither numbers, text, dates nor lists of them"
+        assert why[name].startswith("neither numbers, text, dates nor lists of them")
+    assert "can be columns of their own" in why["nested"]
     assert "#   row: its value is different in every row" in text
     assert config.data.split.by == "random"
 
