@@ -109,20 +109,26 @@ def _expected(column: pa.ChunkedArray) -> str:
 
 
 def consequence_notes(tasks: list[GuessedTask]) -> dict[str, str]:
-    """Says which label is positive only where another one is, though it is known elsewhere."""
+    """Says which label is positive only where another one is, though it is known elsewhere.
+
+    Of several such events the rarest is named, which lies nearest: opened, clicked, then bought.
+    """
+    events = [task for task in tasks if task.is_event]
     notes = {}
-    for task in tasks:
-        for other in tasks:
-            if task is other or not (task.is_event and other.is_event):
-                continue
-            inside = (task.values_N == 1) & task.observed_N
-            outer = (other.values_N == 1) & other.observed_N
-            if not (task.observed_N & ~outer).any():
-                continue  # already learned from those rows alone
-            if inside.sum() >= 1 and outer.sum() > inside.sum() and not (inside & ~outer).any():
-                notes[task.task.name] = other.task.name
-                break
+    for task in events:
+        causes = [other for other in events if other is not task and _happens_after(task, other)]
+        if causes:
+            nearest = min(causes, key=lambda cause: cause.positives)
+            notes[task.task.name] = nearest.task.name
     return notes
+
+
+def _happens_after(task: GuessedTask, other: GuessedTask) -> bool:
+    inside_N = (task.values_N == 1) & task.observed_N
+    outer_N = (other.values_N == 1) & other.observed_N
+    if not (task.observed_N & ~outer_N).any():
+        return False  # already learned from those rows alone
+    return 1 <= inside_N.sum() < outer_N.sum() and not (inside_N & ~outer_N).any()
 
 
 def _from_expression(table: pa.Table, label: str, name: str, origin: str) -> GuessedTask:

@@ -148,7 +148,7 @@ class Inputs:
         if profile.vector is not None:
             return profile.vector.problem or None
         if profile.nature == "other":
-            return "neither numbers, text, dates nor lists of them"
+            return _no_values(self.table[profile.name].type)
         if profile.nature != "list" and profile.distinct <= 1 and not profile.missing:
             return "the same value in every row"
         time = time_like(profile)
@@ -318,3 +318,15 @@ def _measures(profile: ColumnProfile) -> bool:
     if sound > 0 or shape.density > 0.5 or shape.largest >= LARGE_ID:
         return False
     return sound < 0 or shape.negative or shape.uneven > 0.2
+
+
+def _no_values(kind: pa.DataType) -> str:
+    """Why a column of such a type is no input, and what would make it one where that is plain."""
+    reason = "neither numbers, text, dates nor lists of them"
+    if pa.types.is_struct(kind):
+        return f"{reason}; what it holds can be columns of their own"
+    if pa.types.is_time(kind):
+        return f"{reason}, but a time of day; its hour can be a column of numbers"
+    if pa.types.is_duration(kind):
+        return f"{reason}, but a duration; its seconds can be a column of numbers"
+    return reason

@@ -39,6 +39,16 @@ def test_an_ordinary_log():
     assert config.data.path == "log.csv"
 
 
+def test_of_two_events_before_a_label_the_nearer_one_is_named():
+    table = log()
+    click = table["click"].to_numpy()
+    view = np.where(np.arange(ROWS) % 3 == 0, 1, click)
+    table = table.append_column("view", pa.array(view))
+    _, reasons, text = infer(table, "view", "click", "buy")
+    assert reasons.consequences == {"click": "view", "buy": "click"}
+    assert "# buy is 1 only where click is" in text
+
+
 def test_a_label_that_is_null_without_the_event_needs_no_observed_when():
     table = log()
     click, buy = (table[name].to_pylist() for name in ("click", "buy"))
@@ -46,6 +56,15 @@ def test_a_label_that_is_null_without_the_event_needs_no_observed_when():
     table = table.set_column(table.column_names.index("buy"), "buy", masked)
     _, reasons, text = infer(table, "click", "buy")
     assert not reasons.consequences and "observed_when" not in text
+
+
+def test_a_time_of_day_and_a_duration_are_told_what_would_make_them_inputs():
+    seconds = pa.array(np.arange(ROWS) % 86_400)
+    table = log().append_column("at", seconds.cast(pa.int32()).cast(pa.time32("s")))
+    table = table.append_column("tenure", seconds.cast(pa.duration("s")))
+    why = left_out(infer(table, "click")[1])
+    assert "its hour can be a column" in why["at"]
+    assert "its seconds can be a column" in why["tenure"]
 
 
 def left_out(reasons):
@@ -86,7 +105,8 @@ def test_what_is_left_out_and_why():
     assert "it holds infinity" in why["endless"]
     assert "a moment in time" in why["birthday"]
     for name in ("nested", "nested_list", "list_of_lists"):
-        assert why[name] == "neither numbers, text, dates nor lists of them"
+        assert why[name].startswith("neither numbers, text, dates nor lists of them")
+    assert "can be columns of their own" in why["nested"]
     assert "#   row: its value is different in every row" in text
     assert config.data.split.by == "random"
 
