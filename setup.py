@@ -97,6 +97,7 @@ def cuda_toolkit(folder: Path, choice: str) -> str | None:
         nvcc, version = find_nvcc()
         if version.split(".")[0] != wanted.split(".")[0]:
             raise BuildError(f"nvcc is CUDA {version} and torch is built with CUDA {wanted}")
+        cudart_libraries(cudart_folder(nvcc), static=False)
     except BuildError:
         if choice == "cuda":
             raise
@@ -116,6 +117,17 @@ def cudart_folder(nvcc: str) -> str:
             return str(folder.resolve())
     looked = ", ".join(str(folder) for folder in folders)
     raise BuildError(f"CUDA's runtime, libcudart, was not found; looked into {looked}")
+
+
+def cudart_libraries(folder: str, static: bool) -> list[str]:
+    """Name what to link CUDA's runtime with: a toolkit in parts may lack the usual file."""
+    if not static and (Path(folder) / "libcudart.so").exists():
+        return ["cudart"]
+    if (Path(folder) / "libcudart_static.a").exists():
+        return ["cudart_static", "rt", "dl", "pthread"]
+    if static:
+        raise BuildError(f"a bundle needs libcudart_static.a, which is not in {folder}")
+    return [f":{min(Path(folder).glob('libcudart.so.*')).name}"]
 
 
 def architectures(nvcc: str) -> list[str]:
@@ -179,7 +191,11 @@ class BuildOperators(build_ext):
         folder = torch_folder()
         nvcc = cuda_toolkit(folder, choice)
         jobs = [(self.compile_cpp, source, folder) for source in ext.sources]
+        runtime = ""
         if nvcc is not None:
+            # Before minutes of compiling: a wrong word, or a part that is missing
+            runtime, _ = cudart_folder(nvcc), architectures(nvcc)
+            cudart_libraries(runtime, choice == "bundle")
             jobs += [
                 (self.compile_cuda, source, (nvcc, folder))
                 for source in sources("csrc/cuda/**/*.cu")
@@ -189,11 +205,10 @@ class BuildOperators(build_ext):
         library_dirs, libraries = [str(folder / "lib")], ["c10", "torch_cpu", "torch"]
         before: list[str] = []
         if nvcc is not None:
-            library_dirs.append(cudart_folder(nvcc))
-            libraries += ["torch_cuda", "cudart"]
+            library_dirs.append(runtime)
+            libraries += ["torch_cuda", *cudart_libraries(runtime, choice == "bundle")]
         if choice == "bundle":
             library_dirs.insert(0, self.stand_in("torch_cuda"))
-            libraries[-1:] = ["cudart_static", "rt", "dl", "pthread"]
             # A stand-in has no symbols, and would be left out as not needed
             before = ["-Wl,--no-as-needed"]
         target = Path(self.get_ext_fullpath(ext.name))
