@@ -15,6 +15,7 @@ from torch import Tensor
 
 from benchmarks.exchange_steps import given_arguments as exchange_arguments
 from mmoe.ops._library import reference_of
+from mmoe.ops.exchange import exchange_reference
 
 Call = tuple[str, tuple[Any, ...]]
 FP32, BF16, FP64 = torch.float32, torch.bfloat16, torch.float64
@@ -196,6 +197,19 @@ def expected(call: Call) -> Any:
     """What the specification gives."""
     name, arguments = call
     return reference_of(name)(*arguments)
+
+
+def as_numbers(call: Call, result: Any) -> Any:
+    """The result itself, or the numbers in it where it is a message of sums.
+
+    Sums in another order may differ in their last place, and their bytes in any.
+    """
+    name, arguments = call
+    if name != "unpack_rows_backward":
+        return result
+    grad_RD, grad_weights_NGK, _, _, links_WL, wire, _ = arguments
+    kind = grad_RD.shape[1], wire, grad_weights_NGK.dtype, 0
+    return exchange_reference._split(result.cpu(), links_WL, *kind)
 
 
 def _weights(case: Case) -> tuple[Tensor, Tensor]:

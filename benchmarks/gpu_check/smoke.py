@@ -15,7 +15,7 @@ from torch import Tensor
 
 from benchmarks.gpu_check import layer_cases
 from benchmarks.gpu_check.extension import require_kernels
-from benchmarks.gpu_check.operator_cases import BUILDERS, calls_of, expected
+from benchmarks.gpu_check.operator_cases import BUILDERS, as_numbers, calls_of, expected
 
 # Of the largest number, by the coarsest type of a call
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1.5e-2, torch.float64: 1e-12}
@@ -50,8 +50,9 @@ def check(name: str, device: str, few: bool = False) -> str:
     counts: Counter[str] = Counter()
     for words, (operator, arguments) in calls_of(name, few):
         found = getattr(torch.ops.mmoe, operator)(*to_device(arguments, device))
-        wanted = expected((operator, arguments))
-        compare(f"{operator}, {words}", found, wanted, coarsest(arguments))
+        call = operator, arguments
+        pair = as_numbers(call, found), as_numbers(call, expected(call))
+        compare(f"{operator}, {words}", *pair, coarsest(arguments))
         counts[operator] += 1
     if device == "cuda":
         torch.cuda.synchronize()
