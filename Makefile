@@ -8,7 +8,7 @@ NATIVE := $(shell find csrc -type f 2>/dev/null)
 # A worker for each core; tests of ranks on one of them, begun first (tests/conftest.py)
 PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadgroup --no-loadscope-reorder
 
-.PHONY: setup demo test test-all lint typecheck cuda-check gpu-check sanitize notebooks wheel wheel-check bench bench-peers clean
+.PHONY: setup demo test test-all lint typecheck cuda-check gpu-check gpu-bundle sanitize notebooks wheel wheel-check bench bench-peers clean
 
 setup: $(STAMP)
 
@@ -41,9 +41,13 @@ typecheck: setup
 cuda-check: setup
 	bash .ci/cuda-check $(BIN)/python
 
-# In an environment with a CUDA build of torch: make gpu-check PYTHON=python
+# In an environment with a CUDA build of torch: make gpu-check PYTHON=python OPTIONS='--stage smoke'
 gpu-check:
-	bash .ci/gpu-check $(PYTHON)
+	bash .ci/gpu-check $(PYTHON) $(OPTIONS)
+
+# Compiled operators to carry to a machine with a GPU, for ARCHITECTURES (9.0); needs nvcc, no GPU
+gpu-bundle: setup
+	$(BIN)/python -m benchmarks.gpu_check.bundle $(if $(ARCHITECTURES),--architectures $(ARCHITECTURES))
 
 # Address and undefined-behaviour sanitizers over the operators' tests, in a build of its own
 sanitize: setup

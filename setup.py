@@ -9,7 +9,11 @@ MMOE_BUILD, read here at build time only, says what to build:
     auto    (default) CPU kernels; CUDA kernels too when torch has CUDA and nvcc is found
     cpu     CPU kernels only
     cuda    CPU and CUDA kernels; anything missing is an error
+    bundle  CPU and CUDA kernels beside any torch, to be carried to another machine: CUDA's runtime
+            is linked statically, and torch_cuda by name alone
     python  nothing, on purpose and without a warning
+
+MMOE_CUDA_ARCHITECTURES says for which GPUs, as in 9.0 or "8.0 9.0"; default: all that are known.
 
 `python setup.py cuda_check` compiles the CUDA sources and nothing else; see .ci/cuda-check.
 """
@@ -28,7 +32,7 @@ from typing import ClassVar
 from setuptools import Command, Extension, setup
 from setuptools.command.build_ext import build_ext
 
-CHOICES = ("auto", "cpu", "cuda", "python")
+CHOICES = ("auto", "cpu", "cuda", "bundle", "python")
 # The oldest torch whose ABI is asked for: major 2, minor 10.
 TORCH_TARGET = "0x020a000000000000"
 PYTHON_TARGET = ("0x030B0000", "cp311")
@@ -84,6 +88,8 @@ def cuda_toolkit(folder: Path, choice: str) -> str | None:
     """Return the nvcc to use, or None where CUDA kernels are not to be built."""
     if choice == "cpu":
         return None
+    if choice == "bundle":
+        return find_nvcc()[0]
     try:
         wanted = torch_cuda_version(folder)
         if wanted is None:
@@ -91,6 +97,7 @@ def cuda_toolkit(folder: Path, choice: str) -> str | None:
         nvcc, version = find_nvcc()
         if version.split(".")[0] != wanted.split(".")[0]:
             raise BuildError(f"nvcc is CUDA {version} and torch is built with CUDA {wanted}")
+        cudart_libraries(cudart_folder(nvcc), static=False)
     except BuildError:
         if choice == "cuda":
             raise
@@ -98,10 +105,51 @@ def cuda_toolkit(folder: Path, choice: str) -> str | None:
     return nvcc
 
 
-def nvcc_flags(nvcc: str, folder: Path) -> list[str]:
-    """Name the architectures this nvcc knows, and what the headers need."""
+def cudart_folder(nvcc: str) -> str:
+    """Find CUDA's runtime beside the nvcc that works: the one that was found may be a script."""
+    asked = [nvcc, "--dryrun", "-x", "cu", "-c", os.devnull, "-o", os.devnull]
+    said = subprocess.run(asked, capture_output=True, text=True).stderr
+    top = re.search(r"^#\$ TOP=(.+)$", said, re.MULTILINE)
+    home = Path(top.group(1)) if top else Path(nvcc).resolve().parents[1]
+    folders = [home / "lib64", home / "lib", *sorted(home.glob("targets/*/lib"))]
+    for folder in folders:
+        if any(folder.glob("libcudart.so*")) or (folder / "libcudart_static.a").exists():
+            return str(folder.resolve())
+    looked = ", ".join(str(folder) for folder in folders)
+    raise BuildError(f"CUDA's runtime, libcudart, was not found; looked into {looked}")
+
+
+def cudart_libraries(folder: str, static: bool) -> list[str]:
+    """Name what to link CUDA's runtime with: a toolkit in parts may lack the usual file."""
+    if not static and (Path(folder) / "libcudart.so").exists():
+        return ["cudart"]
+    if (Path(folder) / "libcudart_static.a").exists():
+        return ["cudart_static", "rt", "dl", "pthread"]
+    if static:
+        raise BuildError(f"a bundle needs libcudart_static.a, which is not in {folder}")
+    return [f":{min(Path(folder).glob('libcudart.so.*')).name}"]
+
+
+def architectures(nvcc: str) -> list[str]:
+    """Say which GPUs to compile for: those asked for, or all of ours that this nvcc knows."""
     listed = subprocess.run([nvcc, "--list-gpu-arch"], capture_output=True, text=True, check=True)
-    known = [arch for arch in CUDA_ARCHITECTURES if f"compute_{arch}" in listed.stdout.split()]
+    known = [arch.removeprefix("compute_") for arch in listed.stdout.split()]
+    asked = os.environ.get("MMOE_CUDA_ARCHITECTURES", "").replace(";", " ").replace(",", " ")
+    wanted = [arch.replace(".", "") for arch in asked.split()]
+    if not wanted:
+        return [arch for arch in CUDA_ARCHITECTURES if arch in known]
+    for arch in wanted:
+        if arch not in known:
+            raise BuildError(
+                f"MMOE_CUDA_ARCHITECTURES: expected some of {', '.join(known)}, which {nvcc} "
+                f"knows, got {arch!r}"
+            )
+    return sorted(wanted, key=int)
+
+
+def nvcc_flags(nvcc: str, folder: Path) -> list[str]:
+    """Name the architectures to compile for, and what the headers need."""
+    known = architectures(nvcc)
     flags = [f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in known]
     # PTX of the newest, so that later GPUs can run it too.
     flags.append(f"-gencode=arch=compute_{known[-1]},code=compute_{known[-1]}")
@@ -123,7 +171,7 @@ class BuildOperators(build_ext):
         try:
             super().run()
         except Exception as error:  # whatever a compiler or the tools around it can throw
-            if os.environ.get("MMOE_BUILD") == "cuda":
+            if os.environ.get("MMOE_BUILD") in ("cuda", "bundle"):
                 if isinstance(error, BuildError):
                     raise SystemExit(f"mmoe: {error}") from None
                 raise
@@ -143,7 +191,11 @@ class BuildOperators(build_ext):
         folder = torch_folder()
         nvcc = cuda_toolkit(folder, choice)
         jobs = [(self.compile_cpp, source, folder) for source in ext.sources]
+        runtime = ""
         if nvcc is not None:
+            # Before minutes of compiling: a wrong word, or a part that is missing
+            runtime, _ = cudart_folder(nvcc), architectures(nvcc)
+            cudart_libraries(runtime, choice == "bundle")
             jobs += [
                 (self.compile_cuda, source, (nvcc, folder))
                 for source in sources("csrc/cuda/**/*.cu")
@@ -151,9 +203,14 @@ class BuildOperators(build_ext):
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             objects = list(pool.map(lambda job: job[0](*job[1:]), jobs))
         library_dirs, libraries = [str(folder / "lib")], ["c10", "torch_cpu", "torch"]
+        before: list[str] = []
         if nvcc is not None:
-            library_dirs.append(str(Path(nvcc).resolve().parents[1] / "lib64"))
-            libraries += ["torch_cuda", "cudart"]
+            library_dirs.append(runtime)
+            libraries += ["torch_cuda", *cudart_libraries(runtime, choice == "bundle")]
+        if choice == "bundle":
+            library_dirs.insert(0, self.stand_in("torch_cuda"))
+            # A stand-in has no symbols, and would be left out as not needed
+            before = ["-Wl,--no-as-needed"]
         target = Path(self.get_ext_fullpath(ext.name))
         target.parent.mkdir(parents=True, exist_ok=True)
         self.compiler.link_shared_object(
@@ -161,8 +218,18 @@ class BuildOperators(build_ext):
             str(target),
             libraries=libraries,
             library_dirs=library_dirs,
+            extra_preargs=before,
             target_lang="c++",
         )
+
+    def stand_in(self, library: str) -> str:
+        """Make an empty library of a name, to link with where the real one is not; its folder."""
+        folder = Path(self.build_temp) / "stand_in"
+        folder.mkdir(parents=True, exist_ok=True)
+        name = f"lib{library}.so"
+        options = ["-shared", "-x", "c", os.devnull, f"-Wl,-soname,{name}"]
+        subprocess.run([os.environ.get("CC", "cc"), *options, "-o", str(folder / name)], check=True)
+        return str(folder)
 
     def compile_cpp(self, source: str, folder: Path) -> str:
         """Compile one C++ source; return the object file."""
@@ -227,7 +294,7 @@ def extension_modules() -> list[Extension]:
     try:
         torch_folder()
     except BuildError as error:
-        if choice == "cuda":
+        if choice in ("cuda", "bundle"):
             raise SystemExit(f"mmoe: {error}") from None
         if any(command in sys.argv for command in ("build_ext", "bdist_wheel", "editable_wheel")):
             print(

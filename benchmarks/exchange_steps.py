@@ -36,7 +36,7 @@ def contests(
         By name: contestants, and bytes: each argument read once, each result written once.
     """
     found: dict[str, Contest] = {}
-    given = _arguments(experts_BGK, num_experts, width, dtype, way)
+    given = given_arguments(experts_BGK, num_experts, width, dtype, way)
     indexing = _indexing(given, dtype) if way == "pairs" else {}
     for name, arguments in given.items():
         ours = partial(getattr(torch.ops.mmoe, name), *arguments)
@@ -56,7 +56,7 @@ def contests(
     return found
 
 
-def _arguments(
+def given_arguments(
     experts_BGK: Tensor, E: int, width: int, dtype: torch.dtype, way: WayBack
 ) -> dict[str, tuple[Any, ...]]:
     """What each operator is given, by its name, in the order of a step."""

@@ -26,6 +26,7 @@ from benchmarks.racing.clock import FEWEST_ROUNDS, Clock
 from benchmarks.racing.last_line import gflops, print_json, print_rates
 from benchmarks.racing.machine import processor
 from benchmarks.racing.products import ProductRates
+from benchmarks.racing.races import NothingToMeasure
 from benchmarks.racing.results import Result, in_order, missed, print_table
 from mmoe.ops import extension_status
 
@@ -45,8 +46,9 @@ def main() -> None:
         say=lambda text: console.print(text, markup=False, soft_wrap=True),
     )
     bench = Bench(clock, ProductRates(arguments.device))
-    results, failed = _run(bench, races, console)
+    results, failed, skipped = _run(bench, races, console)
     context = _context(arguments, bench, time.perf_counter() - started)
+    context |= {"skipped": skipped} if skipped else {}
     enough = arguments.rounds is None or arguments.rounds >= FEWEST_ROUNDS
     _print(results, context, enough)
     print_json(results, TARGETS, failed, context, arguments.out, enough_rounds=enough)
@@ -69,10 +71,11 @@ def _arguments() -> argparse.Namespace:
 
 def _run(
     bench: Bench, races: Sequence[Race], console: Console
-) -> tuple[list[Result], dict[str, str]]:
-    """Results in the order of the table, and why other keys have none."""
+) -> tuple[list[Result], dict[str, str], dict[str, str]]:
+    """Results in the order of the table, and why other keys have none: failed, skipped."""
     results: list[Result] = []
     failed: dict[str, str] = {}
+    skipped: dict[str, str] = {}
     bench.rates.measure()
     # A bar on a terminal; elsewhere the lines alone.
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
@@ -80,12 +83,15 @@ def _run(
             bench.clock.say(f"{number}/{len(races)} {', '.join(race.keys)}")
             try:
                 results += race.run(bench)
+            except NothingToMeasure as reason:
+                bench.clock.say(f"skipped: {reason}")
+                skipped |= dict.fromkeys(race.keys, str(reason))
             # What one race cannot do (numbers that differ, memory) must not cost all the others.
             except (ValueError, RuntimeError) as error:
                 bench.clock.say(f"FAILED: {error}")
                 failed |= dict.fromkeys(race.keys, str(error))
             bench.rates.measure()
-    return in_order(map(partial(_finished, bench), results), TARGETS), failed
+    return in_order(map(partial(_finished, bench), results), TARGETS), failed, skipped
 
 
 def _finished(bench: Bench, result: Result) -> Result:

@@ -18,6 +18,7 @@ from benchmarks.mixture.workloads import (
     draw,
     skewed_logits,
 )
+from benchmarks.racing.races import NothingToMeasure
 from benchmarks.racing.results import Result, speedup
 from mmoe import ops
 from mmoe.mixture import Capacity, DispatchPlan
@@ -85,7 +86,10 @@ def _trained(bench: Bench, num_experts: int) -> Result:
     values = draw(work)
     times, notes = None, []
     # Only here: training needs the whole library, the other races the operators alone.
-    from benchmarks.mixture.trained import trained_logits
+    try:
+        from benchmarks.mixture.trained import trained_logits
+    except ModuleNotFoundError as error:
+        raise NothingToMeasure(f"training needs what is not installed: {error}") from error
 
     batches = trained_logits(num_experts, work, bench.clock)
     for number, logits_BGE in enumerate(batches):

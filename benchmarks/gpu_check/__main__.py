@@ -1,0 +1,140 @@
+"""Checks mmoe on a machine with a GPU: kernels that run, right results, times.
+
+python -m benchmarks.gpu_check [--stage env|smoke|tests|kernels|train|rivals|sanitize ...]
+                               [--only TEXT ...] [--dry-run] [--device cuda|cpu] [--fresh]
+                               [--done FILE ...] [--out DIR] [--bundle DIR]
+
+Without --stage: env, smoke, tests and kernels, which together take at most nine minutes. What is
+known goes line by line into DIR (default: $OUT, or benchmarks/results), and is not done again by
+the next run of the same code on the same GPU. --device cpu is a rehearsal of smoke, kernels and
+train at tiny sizes: what it measures means nothing.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from benchmarks.gpu_check.record import ROOT, Record, file_name, machine_name
+from benchmarks.gpu_check.running import Item, run_items
+from benchmarks.gpu_check.settings import Settings
+from benchmarks.gpu_check.stages import FIRST, STAGES, Stage
+from benchmarks.gpu_check.summary import problems, summary
+
+READY = """
+import sys
+try:
+    import torch
+except ImportError as error:
+    sys.exit(f"{sys.executable} cannot import torch ({error}); install a CUDA build of it")
+if torch.version.cuda is None:
+    sys.exit(f"torch {torch.__version__} is built without CUDA; install a build with it")
+if not torch.cuda.is_available():
+    sys.exit(f"torch {torch.__version__} sees no CUDA device")
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the stages; 1 where anything failed, was not reached, or nothing ran."""
+    options = _parser().parse_args(arguments)
+    machine = machine_name(options.device)
+    record_file = options.out.resolve() / file_name(machine)
+    small = options.small or options.device == "cpu"
+    settings = Settings(options.device, record_file, options.bundle.resolve(), small)
+    stages = [_with(options.only, STAGES[name]) for name in STAGES if name in options.stage]
+    if options.dry_run:
+        _print_plan(stages, settings)
+        return 0
+    if options.device == "cuda" and (problem := _not_ready()):
+        print(f"gpu-check: {problem}", file=sys.stderr)
+        return 1
+    _use_packages(settings.bundle)
+    if options.fresh:
+        record_file.unlink(missing_ok=True)
+    record = Record(record_file, machine, options.done)
+    return _run(stages, settings, record)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu_check")
+    parser.add_argument("--stage", nargs="+", choices=tuple(STAGES), default=FIRST)
+    parser.add_argument(
+        "--only", nargs="+", default=[""], help="items whose key holds one of these"
+    )
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--dry-run", action="store_true", help="what would be run, and its clocks")
+    parser.add_argument("--small", action="store_true", help="few cases, tiny sizes")
+    parser.add_argument("--fresh", action="store_true", help="forget what the record holds")
+    parser.add_argument("--done", nargs="+", type=Path, default=[], help="older records")
+    out = Path(os.environ.get("OUT") or ROOT / "benchmarks" / "results")
+    parser.add_argument("--out", type=Path, default=out, help="folder of the record and the log")
+    bundle = os.environ.get("MMOE_BUNDLE") or ROOT / "gpu-bundle"
+    parser.add_argument("--bundle", type=Path, default=Path(bundle), help="from make gpu-bundle")
+    return parser
+
+
+def _with(texts: Sequence[str], stage: Stage) -> Stage:
+    """The stage with those of its items whose key holds one of these texts."""
+
+    def plan(settings: Settings) -> list[Item]:
+        return [item for item in stage.plan(settings) if any(text in item.key for text in texts)]
+
+    return replace(stage, plan=plan)
+
+
+def _run(stages: Sequence[Stage], settings: Settings, record: Record) -> int:
+    log, names = record.path.with_suffix(".log"), [stage.name for stage in stages]
+    for stage in stages:
+        started = time.monotonic()
+        print(f"== {stage.name}: {stage.about}, at most {stage.seconds:.0f} s", flush=True)
+        items = stage.plan(settings)
+        workers = stage.workers if settings.device == "cuda" else 1
+        run_items(items, record, log, stage.seconds, workers, say=_say)
+        _say(f"   {stage.name}: {time.monotonic() - started:.1f} s")
+        if stage.name == "env" and problems(_of(record, ["env"]), ["env"]):
+            _say("   the kernels do not run: nothing else is tried")
+            break
+    lines = _of(record, names)
+    print("\n".join(summary(lines, names)), flush=True)
+    return 1 if problems(lines, names) else 0
+
+
+def _of(record: Record, stages: Sequence[str]) -> dict:
+    return {key: line for key, line in record.lines().items() if key.partition("/")[0] in stages}
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+def _print_plan(stages: Sequence[Stage], settings: Settings) -> None:
+    total = 0.0
+    for stage in stages:
+        total += stage.seconds
+        at_a_time = f", {stage.workers} at a time" if stage.workers > 1 else ""
+        print(f"== {stage.name}: {stage.about}; clock {stage.seconds:.0f} s{at_a_time}")
+        for item in stage.plan(settings):
+            needs = f"  (needs {', '.join(item.needs)})" if item.needs else ""
+            print(f"  {item.seconds:>4.0f} s  {' '.join(item.argv)}{needs}")
+    print(f"at most {total:.0f} s in all; lines go to {settings.record}")
+
+
+def _not_ready() -> str:
+    """Why no stage can run, in one line."""
+    done = subprocess.run([sys.executable, "-c", READY], capture_output=True, text=True, cwd=ROOT)
+    return "" if done.returncode == 0 else (done.stderr.strip().splitlines() or ["?"])[-1]
+
+
+def _use_packages(bundle: Path) -> None:
+    """Lets processes import the packages that a bundle brings, after those of the repository."""
+    if (bundle / "site").is_dir():
+        paths = [os.environ.get("PYTHONPATH", ""), str(bundle / "site")]
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

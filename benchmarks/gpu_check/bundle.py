@@ -1,0 +1,95 @@
+"""Compiles the operators for a machine with a GPU on one that has none, into one folder.
+
+python -m benchmarks.gpu_check.bundle [--architectures 9.0 ...] [--out gpu-bundle]
+                                      [--packages pydantic ... --python 3.12]
+
+Needs nvcc and any torch. The folder holds the extension, which loads beside every torch with CUDA
+from 2.10 on, what it was compiled from (bundle.json), and in `site` packages that are missing
+there.
+"""
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gpu_check.extension import LIBRARY, SAYS, SOURCES
+from benchmarks.gpu_check.record import ROOT, digest
+
+MOST_BYTES = 64 * 2**20
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Prints the folder and its size; exit status 1 where it cannot be made."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu_check.bundle")
+    parser.add_argument("--architectures", nargs="+", default=["9.0"])
+    parser.add_argument("--out", type=Path, default=ROOT / "gpu-bundle")
+    parser.add_argument("--packages", nargs="+", default=[], help="for `site`; asks PyPI")
+    parser.add_argument("--python", default="3.12", help="of the other machine, for `site`")
+    settings = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory(prefix="gpu-bundle-") as temporary:
+        library = _compile(settings.architectures, Path(temporary))
+        shutil.rmtree(settings.out, ignore_errors=True)
+        settings.out.mkdir(parents=True)
+        shutil.copy(library, settings.out / LIBRARY.name)
+    if settings.packages:
+        _fetch(settings.packages, settings.python, settings.out / "site")
+    says = describe(settings.out / LIBRARY.name, settings.architectures)
+    (settings.out / SAYS).write_text(json.dumps(says, indent=1) + "\n", encoding="utf-8")
+    size = sum(path.stat().st_size for path in settings.out.rglob("*") if path.is_file())
+    if size > MOST_BYTES:
+        sys.exit(f"gpu-bundle: {size / 2**20:.0f} MiB; at most {MOST_BYTES / 2**20:.0f}")
+    print(json.dumps({"folder": str(settings.out), "mebibytes": round(size / 2**20, 1), **says}))
+
+
+def _compile(architectures: Sequence[str], folder: Path) -> Path:
+    """The extension, built in a folder of its own."""
+    environment = {
+        **os.environ,
+        "MMOE_BUILD": "bundle",
+        "MMOE_CUDA_ARCHITECTURES": " ".join(architectures),
+    }
+    folders = ["--build-lib", str(folder / "lib"), "--build-temp", str(folder / "objects")]
+    command = [sys.executable, "setup.py", "-q", "build_ext", *folders]
+    if subprocess.run(command, cwd=ROOT, env=environment).returncode:
+        sys.exit("gpu-bundle: the build failed; the lines above say why")
+    return folder / "lib" / "mmoe" / LIBRARY.name
+
+
+def _fetch(packages: Sequence[str], python: str, site: Path) -> None:
+    """Packages as wheels of the other machine's Python, unpacked, with what they need."""
+    options = ["--only-binary=:all:", "--python-version", python, "--implementation", "cp"]
+    platforms = ["--platform", "manylinux_2_17_x86_64", "--platform", "manylinux2014_x86_64"]
+    command = [sys.executable, "-m", "pip", "install", "-q", "--no-compile", "--target", str(site)]
+    if subprocess.run([*command, *options, *platforms, *packages]).returncode:
+        sys.exit(f"gpu-bundle: pip could not fetch {', '.join(packages)}")
+
+
+def describe(library: Path, architectures: Sequence[str]) -> dict[str, Any]:
+    """What the extension was compiled from and for, and what it asks of the other machine."""
+    said = subprocess.run(["readelf", "-dVW", str(library)], capture_output=True, text=True).stdout
+    newest = {
+        name: max(re.findall(rf"\b{name}_([\d.]+)", said), key=_numbers, default=None)
+        for name in ("GLIBC", "GLIBCXX")
+    }
+    return {
+        "code": digest(SOURCES),
+        "architectures": list(architectures),
+        "needs": re.findall(r"\(NEEDED\).*\[(.+)\]", said),
+        **newest,
+    }
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(part) for part in version.strip(".").split(".")]
+
+
+if __name__ == "__main__":
+    main()

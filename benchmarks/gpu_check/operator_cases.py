@@ -1,0 +1,221 @@
+"""Arguments for every operator, on the CPU: small shapes that meet each kernel's edges.
+
+A call is an operator's name and its arguments; gradients are operators of their own. Arguments of
+the gradients come from the specification, so that both sides start from the same numbers.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.exchange_steps import given_arguments as exchange_arguments
+from mmoe.ops._library import reference_of
+from mmoe.ops.exchange import exchange_reference
+
+Call = tuple[str, tuple[Any, ...]]
+FP32, BF16, FP64 = torch.float32, torch.bfloat16, torch.float64
+ACTIVATIONS = ("none", "relu", "gelu", "silu")
+NEEDS = (True, True, True)
+
+
+@dataclass(frozen=True)
+class Case:
+    """Sizes; `unused`: some picks are -1, and some experts get nothing."""
+
+    B: int
+    G: int
+    K: int
+    E: int
+    D: int
+    H: int
+    unused: bool = False
+
+    def random(self, *shape: int, seed: int) -> Tensor:
+        """Normal numbers that are the same each time."""
+        return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+    def experts_BGK(self) -> Tensor:
+        """What the gates pick."""
+        scores_BGE = self.random(self.B, self.G, self.E, seed=1)
+        experts_BGK = scores_BGE.topk(self.K, dim=-1).indices
+        if self.unused:
+            experts_BGK = (experts_BGK // 2 * 2).masked_fill(scores_BGE[..., : self.K] > 1, -1)
+        return experts_BGK.int()
+
+
+CASES = (
+    Case(37, 3, 2, 5, 24, 40),
+    Case(130, 2, 2, 7, 33, 17, unused=True),
+    Case(9, 11, 1, 3, 1, 1),
+    Case(600, 4, 2, 64, 128, 256, unused=True),
+    Case(2000, 1, 1, 2, 136, 264),
+    Case(0, 2, 2, 4, 16, 16),
+)
+FEW_CASES = CASES[:2]
+
+
+def topk_gate(case: Case, dtype: torch.dtype) -> Iterator[Call]:
+    """Logits with equals and infinities, and gates that do not see all experts."""
+    shape = (case.B, case.G, case.E)
+    logits_BGE = case.random(*shape, seed=2).mul(4).round()
+    logits_BGE[case.random(*shape, seed=3) > 2] = -math.inf
+    visibility_GE = case.random(case.G, case.E, seed=4) > -0.5
+    visibility_GE[:, : case.K] = True
+    logits_BGE = logits_BGE.to(dtype)
+    for after in (True, False):
+        forward = "topk_gate", (logits_BGE, visibility_GE, case.K, after)
+        weights_BGK, experts_BGK = expected(forward)
+        grad_BGK = case.random(*weights_BGK.shape, seed=5).to(weights_BGK.dtype)
+        yield forward
+        yield "topk_gate_backward", (grad_BGK, logits_BGE, visibility_GE, experts_BGK, after)
+
+
+def route_plan(case: Case, dtype: torch.dtype) -> Iterator[Call]:
+    """Integers alone: the same for every type."""
+    yield "route_plan", (case.experts_BGK(), case.E)
+
+
+def _plan(case: Case) -> tuple[Tensor, Tensor, Tensor]:
+    return expected(("route_plan", (case.experts_BGK(), case.E)))
+
+
+def permute(case: Case, dtype: torch.dtype) -> Iterator[Call]:
+    """Rows into the order of a plan."""
+    rows_P, _, slots_BGK = _plan(case)
+    yield "permute", (case.random(case.B, case.D, seed=6).to(dtype), rows_P, slots_BGK)
+
+
+def unpermute(case: Case, dtype: torch.dtype) -> Iterator[Call]:
+    """Rows back, with garbage in the tail."""
+    rows_P, offsets_E1, slots_BGK = _plan(case)
+    y_PD = case.random(len(rows_P), case.D, seed=7).to(dtype)
+    y_PD[int(offsets_E1[-1]) :] = math.nan
+    yield "unpermute", (y_PD, rows_P, slots_BGK)
+
+
+def grouped_mm(case: Case, dtype: torch.dtype) -> Iterator[Call]:
+    """Weights of the rows' type, and fp32 ones beside bf16 rows; garbage in the tail."""
+    rows_P, offsets_E1, _ = _plan(case)
+    P, pairs = len(rows_P), int(offsets_E1[-1])
+    x_PD, grad_PH = case.random(P, case.D, seed=8), case.random(P, case.H, seed=9)
+    x_PD[pairs:] = grad_PH[pairs:] = math.nan
+    weight_EDH, bias_EH = _weights(case)
+    for weights, activation in product(_weight_types(dtype), ACTIVATIONS):
+        layer = x_PD.to(dtype), offsets_E1, weight_EDH.to(weights)
+        forward = "grouped_mm", (*layer, bias_EH.to(weights), activation)
+        yield forward
+        kept = expected(forward)
+        yield "grouped_mm_backward", (grad_PH.to(dtype), *layer, *kept, activation, *NEEDS)
+
+
+def dense_mm(case: Case, dtype: torch.dtype) -> Iterator[Call]:
+    """Rows that all experts share, and rows of their own."""
+    weight_EDH, bias_EH = _weights(case)
+    grad = [case.random(case.B, case.H, seed=20 + e).to(dtype) for e in range(case.E)]
+    for parts, weights, activation in product((1, case.E), _weight_types(dtype), ACTIVATIONS):
+        x = [case.random(case.B, case.D, seed=40 + e).to(dtype) for e in range(parts)]
+        forward = "dense_mm", (x, weight_EDH.to(weights), bias_EH.to(weights), activation)
+        yield forward
+        kept = expected(forward)
+        layer = grad, x, weight_EDH.to(weights)
+        yield "dense_mm_backward", (*layer, *kept, activation, *NEEDS)
+
+
+def gate_mm(case: Case, dtype: torch.dtype) -> Iterator[Call]:
+    """fp32 products of rows of any type."""
+    wide = FP64 if dtype == FP64 else FP32
+    x_BD = case.random(case.B, case.D, seed=10).to(dtype)
+    weight_DN = (case.random(case.D, case.G * case.E, seed=11) / case.D**0.5).to(wide)
+    bias_N = case.random(case.G * case.E, seed=12).to(wide)
+    grad_BN = case.random(case.B, case.G * case.E, seed=13).to(wide)
+    yield "gate_mm", (x_BD, weight_DN, bias_N)
+    yield "gate_mm_backward", (grad_BN, x_BD, weight_DN, *NEEDS)
+
+
+def gated_combine(case: Case, dtype: torch.dtype) -> Iterator[Call]:
+    """Routed outputs, with unused picks."""
+    rows_P, _, slots_BGK = _plan(case)
+    y_PO = case.random(len(rows_P), case.H, seed=14).to(dtype)
+    weights_BGK = case.random(*slots_BGK.shape, seed=15).to(FP64 if dtype == FP64 else FP32)
+    grad_BGO = case.random(case.B, case.G, case.H, seed=16).to(dtype)
+    yield "gated_combine", (y_PO, slots_BGK, weights_BGK)
+    yield "gated_combine_backward", (grad_BGO, y_PO, slots_BGK, weights_BGK)
+
+
+def dense_combine(case: Case, dtype: torch.dtype) -> Iterator[Call]:
+    """A list of outputs, and one tensor of all."""
+    wide = FP64 if dtype == FP64 else FP32
+    y_EBO = case.random(case.E, case.B, case.H, seed=17).to(dtype)
+    weights_BGE = case.random(case.B, case.G, case.E, seed=18).to(wide)
+    grad_BGO = case.random(case.B, case.G, case.H, seed=19).to(dtype)
+    for y in (list(y_EBO.unbind(0)), [y_EBO]):
+        yield "dense_combine", (y, weights_BGE)
+        yield "dense_combine_backward", (grad_BGO, y, weights_BGE)
+
+
+def exchange(case: Case, dtype: torch.dtype) -> Iterator[Call]:
+    """What a rank computes to exchange rows, pairs and sums coming back."""
+    if case.E % 4 == 0 and dtype != FP64:
+        for way in ("pairs", "sums"):
+            torch.manual_seed(0)
+            given = exchange_arguments(case.experts_BGK(), case.E, case.D, dtype, way)
+            yield from given.items()
+
+
+EXCHANGE_CASES = (Case(40, 3, 2, 8, 24, 24), Case(33, 9, 2, 8, 17, 17, unused=True))
+BUILDERS: Mapping[str, Callable[[Case, torch.dtype], Iterator[Call]]] = {
+    function.__name__: function
+    for function in (
+        topk_gate,
+        route_plan,
+        permute,
+        unpermute,
+        grouped_mm,
+        dense_mm,
+        gate_mm,
+        gated_combine,
+        dense_combine,
+        exchange,
+    )
+}
+
+
+def calls_of(name: str, few: bool = False) -> Iterator[tuple[str, Call]]:
+    """Every call of a builder, each with a few words that say which it is."""
+    cases = EXCHANGE_CASES if name == "exchange" else FEW_CASES if few else CASES
+    for case, dtype in product(cases, (FP32, BF16) if few else (FP32, BF16, FP64)):
+        for call in BUILDERS[name](case, dtype):
+            yield f"{case} {str(dtype).removeprefix('torch.')}", call
+
+
+def expected(call: Call) -> Any:
+    """What the specification gives."""
+    name, arguments = call
+    return reference_of(name)(*arguments)
+
+
+def as_numbers(call: Call, result: Any) -> Any:
+    """The result itself, or the numbers in it where it is a message of sums.
+
+    Sums in another order may differ in their last place, and their bytes in any.
+    """
+    name, arguments = call
+    if name != "unpack_rows_backward":
+        return result
+    grad_RD, grad_weights_NGK, _, _, links_WL, wire, _ = arguments
+    kind = grad_RD.shape[1], wire, grad_weights_NGK.dtype, 0
+    return exchange_reference._split(result.cpu(), links_WL, *kind)
+
+
+def _weights(case: Case) -> tuple[Tensor, Tensor]:
+    weight_EDH = case.random(case.E, case.D, case.H, seed=21) / case.D**0.5
+    return weight_EDH, case.random(case.E, case.H, seed=22)
+
+
+def _weight_types(dtype: torch.dtype) -> tuple[torch.dtype, ...]:
+    return (BF16, FP32) if dtype == BF16 else (dtype,)

@@ -1,0 +1,134 @@
+"""The stages of a check: what each runs, in which order, and its clock."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from benchmarks.gpu_check import kernels, smoke, train
+from benchmarks.gpu_check.record import ROOT
+from benchmarks.gpu_check.running import Item
+from benchmarks.gpu_check.settings import Settings
+
+MODULE = "benchmarks.gpu_check"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Items that are run one after another, or a few at a time.
+
+    Attributes:
+        name: On the command line.
+        seconds: Its clock.
+        about: One line for people.
+        plan: Its items, in order of value.
+        workers: Items at a time; times are taken one by one.
+    """
+
+    name: str
+    seconds: float
+    about: str
+    plan: Callable[[Settings], list[Item]]
+    workers: int = 1
+
+
+def _own(module: str, *arguments: object) -> tuple[str, ...]:
+    return ("-m", f"{MODULE}.{module}", *map(str, arguments))
+
+
+def env(settings: Settings) -> list[Item]:
+    """Versions, and kernels that run."""
+    described = _own("environment", "--record", settings.record, "--device", settings.device)
+    items = [Item("env/described", described, 40)]
+    if settings.device == "cuda":
+        extension = _own("extension", "--bundle", settings.bundle)
+        items.append(Item("env/extension", extension, 130))
+    return items
+
+
+def smokes(settings: Settings) -> list[Item]:
+    """Every operator against its specification."""
+    few = ("--few",) if settings.small else ()
+    return [
+        Item(f"smoke/{name}", _own("smoke", name, "--device", settings.device, *few), 45)
+        for name in smoke.NAMES
+    ]
+
+
+def tests(settings: Settings) -> list[Item]:
+    """Files with tests for a GPU; those of the operators first."""
+    return [
+        Item(f"tests/{file}", _own("pytest_file", file, "--record", settings.record), 150)
+        for file in test_files()
+    ]
+
+
+def test_files() -> list[str]:
+    """Files that hold a test marked gpu."""
+    found = [
+        path.relative_to(ROOT).as_posix()
+        for path in sorted((ROOT / "tests").rglob("test_*.py"))
+        if "mark.gpu" in path.read_text(encoding="utf-8")
+    ]
+    folders = ("tests/ops/test_cuda", "tests/ops/", "tests/mixture/")
+
+    def place(file: str) -> int:
+        return next((n for n, start in enumerate(folders) if file.startswith(start)), len(folders))
+
+    return sorted(found, key=place)
+
+
+def timed_kernels(settings: Settings) -> list[Item]:
+    """Times of the operators beside their alternatives."""
+    small = ("--small",) if settings.small else ()
+    where = ("--record", settings.record, "--device", settings.device, *small)
+    return [
+        Item(f"kernels/{group}", _own("kernels", group, *where, "--seconds", seconds), seconds + 15)
+        for group, seconds in kernels.GROUPS.items()
+    ]
+
+
+def training(settings: Settings) -> list[Item]:
+    """Whole steps, and training itself where its packages are."""
+    small = ("--small",) if settings.small else ()
+    where = ("--record", settings.record, "--device", settings.device, *small)
+    items = [Item(f"train/{name}", _own("train", name, *where), 110) for name in train.STEPS]
+    rows = 4_096 if settings.small else 400_000
+    whole = ("-m", "benchmarks.train.devices", "--devices", settings.device, "--rows", str(rows))
+    return [*items, Item("train/whole", whole, 200, needs=("pydantic", "pyarrow", "mmoe.train"))]
+
+
+def rivals(settings: Settings) -> list[Item]:
+    """The benchmarks of operators and of the layer, beside what others use."""
+    device = ("--device", settings.device)
+    operators = ("-m", "benchmarks.bench_ops", *device, "--rounds", "1" if settings.small else "15")
+    rounds = ("--rounds", "1") if settings.small else ("--seconds", "3")
+    layer = ("-m", "benchmarks.mixture", *device, *rounds)
+    return [
+        Item("rivals/operators", operators, 200, needs=("mmoe.parallel",)),
+        Item("rivals/mixture", layer, 300, needs=("rich",)),
+    ]
+
+
+def sanitize(settings: Settings) -> list[Item]:
+    """Every operator's smoke under compute-sanitizer."""
+    own = ("-m", f"{MODULE}.sanitize", "--device", settings.device)
+    return [
+        Item(f"sanitize/{tool}/{name}", (*own, tool, name), 90)
+        for tool in ("memcheck", "racecheck")
+        for name in smoke.NAMES
+    ]
+
+
+# env, smoke, tests and kernels together take at most nine minutes, and so does each of the others
+STAGES = {
+    stage.name: stage
+    for stage in (
+        Stage("env", 140, "versions, and kernels that run: in place, a bundle's, or built", env),
+        Stage("smoke", 65, "every operator against its specification", smokes, workers=4),
+        Stage("tests", 150, "pytest -m gpu, a process for each file", tests, workers=4),
+        Stage("kernels", 180, "times of the operators beside their alternatives", timed_kernels),
+        Stage("train", 520, "whole training steps beside plain torch", training),
+        Stage("rivals", 520, "the benchmarks of operators and layer", rivals),
+        Stage("sanitize", 520, "memcheck and racecheck of the smoke", sanitize, workers=2),
+    )
+}
+FIRST = ("env", "smoke", "tests", "kernels")
