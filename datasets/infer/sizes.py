@@ -58,7 +58,7 @@ FEW_ROWS = 15_000  # below, no buckets and more regularisation
 USUAL_BUCKETS = 20  # a number that needs more has values that differ from their neighbours
 _MANY_ROWS = 100_000
 _MANY_IDS = 100  # of one column; with fewer, what numbers do together is what is left to learn
-_RARE = 1_500  # training rows of an outcome, of which validation has a tenth
+_RARE = 1_500  # rows of an outcome, of which validation has about a tenth
 _PAIR_ROWS = 10.0  # rows a pair; rarer pairs of ids are left to a factorization machine
 _DECAY = 2.5  # of a row of ids beside a factorization machine, in rows' losses
 
@@ -69,7 +69,7 @@ class Log:
 
     Attributes:
         rows: How many.
-        ids: Different values of the column of ids that has most.
+        ids: Different values of the column of ids that has most; lists do not count.
         rarest: Rows of the rarest outcome of any task; None: no task has outcomes.
         products: Hidden numbers of two columns of ids multiply.
     """
