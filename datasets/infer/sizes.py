@@ -149,7 +149,8 @@ def training_for(log: Log, tasks: Sequence[TaskConfig]) -> TrainingConfig:
     if not log.is_small:
         about["ema_decay"] = 0.99  # of some 100 steps
     if log.products:
-        about["patience"] = 6  # products of rows that are near zero begin slowly
+        # Products of rows that are near zero begin slowly
+        about |= {"epochs": max(about["epochs"], 12), "patience": 6}
         decay = float(f"{_DECAY / log.rows:.2g}")
         about["embedding_optimizer"] = RowwiseAdagradConfig(learning_rate=0.5, weight_decay=decay)
     return TrainingConfig(optimizer=AdamWConfig(**optimizer, schedule="cosine"), **about)

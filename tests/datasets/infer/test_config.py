@@ -394,9 +394,9 @@ def test_the_rarest_outcome_of_a_sample_is_that_of_all_rows():
     assert infer_config(table, ["y"], rows=50_000)[0].training.monitor == "mean.auc"
 
 
-def test_products_wait_for_all_epochs():
+def test_products_get_more_epochs_and_patience():
     jobs = Log(rows=50_000, ids=90, products=True)
     training = training_for(jobs, [TaskConfig(name="y", label="y")])
-    assert (training.epochs, training.patience) == (6, 6)
+    assert (training.epochs, training.patience) == (12, 6)
     assert training.embedding_optimizer.learning_rate == 0.5
     assert model_for(jobs).interaction == "fm"
