@@ -304,7 +304,11 @@ def test_it_learns_from_both_days(monday, tuesday, raw, days, tmp_path):
     cold = train_run(
         config_from_dict(set_values(raw, ["training.epochs=1"])), tmp_path / "cold", splits=days[1]
     )
-    assert warm.metrics["tasks"]["click"]["auc"] > cold.metrics["tasks"]["click"]["auc"]
+    means = [
+        np.mean([run.metrics["tasks"][task]["auc"] for task in ("click", "buy")])
+        for run in (warm, cold)
+    ]
+    assert means[0] > means[1] + 0.05  # of 200 rows, one task alone may be luck
 
 
 @pytest.mark.parametrize("after", [0, 3, 7])
