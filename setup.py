@@ -191,11 +191,12 @@ class BuildOperators(build_ext):
         folder = torch_folder()
         nvcc = cuda_toolkit(folder, choice)
         jobs = [(self.compile_cpp, source, folder) for source in ext.sources]
-        runtime = ""
+        runtime, cudart = "", []
         if nvcc is not None:
             # Before minutes of compiling: a wrong word, or a part that is missing
-            runtime, _ = cudart_folder(nvcc), architectures(nvcc)
-            cudart_libraries(runtime, choice == "bundle")
+            architectures(nvcc)
+            runtime = cudart_folder(nvcc)
+            cudart = cudart_libraries(runtime, static=choice == "bundle")
             jobs += [
                 (self.compile_cuda, source, (nvcc, folder))
                 for source in sources("csrc/cuda/**/*.cu")
@@ -206,7 +207,7 @@ class BuildOperators(build_ext):
         before: list[str] = []
         if nvcc is not None:
             library_dirs.append(runtime)
-            libraries += ["torch_cuda", *cudart_libraries(runtime, choice == "bundle")]
+            libraries += ["torch_cuda", *cudart]
         if choice == "bundle":
             library_dirs.insert(0, self.stand_in("torch_cuda"))
             # A stand-in has no symbols, and would be left out as not needed

@@ -2,19 +2,23 @@
 
 import copy
 from collections.abc import Callable, Mapping
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from mmoe.mixture import MultiGateMixture, SoftmaxGate, TopKGate, mlp_experts
+from mmoe.mixture.experts.mlp_experts import ExpertActivation
 
 B, D, G, E = 200, 21, 3, 6
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-10}
 
 
-def _layer(gate: nn.Module, execution: str, activation: str) -> MultiGateMixture:
-    experts = mlp_experts(E, D, [40, 17], activation=activation)  # type: ignore[arg-type]
-    return MultiGateMixture(D, G, experts, gate=gate, execution=execution)  # type: ignore[arg-type]
+def _layer(
+    gate: nn.Module, execution: Literal["dense", "grouped"], activation: ExpertActivation
+) -> MultiGateMixture:
+    experts = mlp_experts(E, D, [40, 17], activation=activation)
+    return MultiGateMixture(D, G, experts, gate=gate, execution=execution)
 
 
 LAYERS: Mapping[str, Callable[[], MultiGateMixture]] = {

@@ -4,7 +4,6 @@ python -m benchmarks.gpu_check.pytest_file FILE --record FILE [--seconds S] [--m
 """
 
 import argparse
-import os
 import subprocess
 import sys
 import tempfile
@@ -57,17 +56,12 @@ def _run(settings: argparse.Namespace, record: Record) -> int:
 
 def _pytest(settings: argparse.Namespace, running: Path, ended: Sequence[str]) -> int:
     """One process; the tests named in `ended` are left out."""
-    environment = {
-        **os.environ,
-        RECORD: str(settings.record),
-        RUNNING: str(running),
-        CLOCK: str(settings.seconds),
-        FILE: str(settings.file),
-        ENDED: "\n".join(ended),
-    }
-    command = [sys.executable, "-m", "pytest", *pytest_options(settings.file), "-m", settings.mark]
+    told = [f"{RECORD}={settings.record}", f"{RUNNING}={running}", f"{CLOCK}={settings.seconds}"]
+    told += [f"{FILE}={settings.file}", *(f"{ENDED}={key}" for key in ended)]
+    options = [*pytest_options(settings.file), *told, "-m", settings.mark]
+    command = [sys.executable, "-m", "pytest", *options]
     started = time.monotonic()
-    code = subprocess.run([*command, str(settings.file)], cwd=ROOT, env=environment).returncode
+    code = subprocess.run([*command, str(settings.file)], cwd=ROOT).returncode
     print(f"pytest: exit status {code} after {time.monotonic() - started:.1f} s", flush=True)
     return code
 

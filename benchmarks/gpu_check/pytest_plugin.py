@@ -1,21 +1,21 @@
 """What pytest runs with: a line for each test, a clock for each test, and what a fixture lacks.
 
-`-p benchmarks.gpu_check.pytest_plugin`; the variables below say where the lines go. A kernel that
+`-p benchmarks.gpu_check.pytest_plugin`; its options say where the lines go. A kernel that
 never ends cannot be interrupted from Python: a watcher beside the interpreter ends the process, and
 the file that says what was running tells the next process what to leave out.
 """
 
 import faulthandler
-import os
 import time
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
 
 from benchmarks.gpu_check.record import FAILED, LEFT_OUT, PASSED, ROOT, Record, machine_name
 
-RECORD, RUNNING, CLOCK = "GPU_CHECK_RECORD", "GPU_CHECK_RUNNING", "GPU_CHECK_TEST_SECONDS"
-FILE, ENDED = "GPU_CHECK_FILE", "GPU_CHECK_ENDED"
+RECORD, RUNNING, CLOCK = "--gpu-check-record", "--gpu-check-running", "--gpu-check-seconds"
+FILE, ENDED = "--gpu-check-file", "--gpu-check-ended"
 REASON = 400  # characters
 STDERR = 2  # the file itself: pytest puts others in the place of sys.stderr
 
@@ -28,10 +28,14 @@ class Lines:
         file: Whose tests these are, as keys have it.
         running: A file that names the test under way.
         seconds: The clock of each test.
+        ended: Keys of those that took an earlier process with them.
     """
 
-    def __init__(self, record: Record, file: str, running: Path, seconds: float) -> None:
+    def __init__(
+        self, record: Record, file: str, running: Path, seconds: float, ended: Collection[str]
+    ) -> None:
         self.record, self.file, self.running, self.seconds = record, file, running, seconds
+        self.ended = set(ended)
         self.began, self.failed = 0.0, False
 
     def key(self, nodeid: str) -> str:
@@ -43,8 +47,7 @@ class Lines:
         self, config: pytest.Config, items: list[pytest.Item]
     ) -> None:
         """Those of an earlier process of this file are not run again."""
-        named = os.environ.get(ENDED, "").splitlines()
-        done = self.record.done() | set(named)
+        done = self.record.done() | self.ended
         again = [item for item in items if self.key(item.nodeid) in done]
         if again:
             config.hook.pytest_deselected(items=again)
@@ -97,13 +100,24 @@ def _skip_reason(report: pytest.TestReport | pytest.CollectReport) -> str:
     return text.removeprefix("Skipped: ")[:REASON]
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """What `Lines` is given."""
+    group = parser.getgroup("gpu-check")
+    group.addoption(RECORD, type=Path, help="file that gets a line for each test")
+    group.addoption(RUNNING, type=Path, help="file that names the test under way")
+    group.addoption(CLOCK, type=float, help="seconds of each test")
+    group.addoption(FILE, help="whose tests these are, as keys have it")
+    group.addoption(ENDED, action="append", default=[], help="key of a test to leave out")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Joins where a record is named."""
-    if RECORD in os.environ:
-        record = Record(Path(os.environ[RECORD]), machine_name("cuda"))
-        seconds = float(os.environ[CLOCK])
-        running = Path(os.environ[RUNNING])
-        config.pluginmanager.register(Lines(record, os.environ[FILE], running, seconds))
+    path = config.getoption(RECORD)
+    if path is not None:
+        file, running = config.getoption(FILE), config.getoption(RUNNING)
+        seconds, ended = config.getoption(CLOCK), config.getoption(ENDED)
+        lines = Lines(Record(path, machine_name("cuda")), file, running, seconds, ended)
+        config.pluginmanager.register(lines)
 
 
 @pytest.fixture(scope="session")

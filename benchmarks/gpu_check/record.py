@@ -19,6 +19,7 @@ STATUSES = (PASSED, MEASURED, FAILED, LEFT_OUT, NO_TIME)
 KNOWN = (PASSED, MEASURED)
 # What a result depends on: changed, it is measured again
 SOURCES = ("setup.py", "csrc/**/*.[ch]*", "mmoe/ops/**/*.py", "mmoe/mixture/**/*.py")
+# Set for the processes of an item: one process asks nvidia-smi, and all write one name
 MACHINE = "GPU_CHECK_MACHINE"
 
 

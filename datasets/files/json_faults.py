@@ -17,7 +17,7 @@ _SHOWN = 60  # characters of a line
 class MixedColumnError(ValueError):
     """Refusal of a column whose values no type holds; the others can be read without it."""
 
-    def __init__(self, column: str, where: str, what: str, mend: str) -> None:
+    def __init__(self, column: str, where: str, what: str, mend: str = _ONE_TYPE) -> None:
         leave = f"leave it out (mmoe init: --drop {shlex.quote(column)})"
         super().__init__(f"{where}: column {column!r} holds {what}; {mend}, or {leave}")
         self.column = column
@@ -59,7 +59,7 @@ def explain_line(
                 return MixedColumnError(name, where, kind, "write all items with one type")
             if _differ(known, kind):
                 what = f"{kind}, but {known} in the lines before"
-                return MixedColumnError(name, where, what, _ONE_TYPE)
+                return MixedColumnError(name, where, what)
             kinds[name] = kind if "nothing" in known else known
     return None
 
@@ -80,7 +80,7 @@ def explain_types(file: DataFile, first: int, block: bytes, said: str) -> ValueE
     if not named:
         return None
     what = f"more than one type, from line {first} on ({said})"
-    return MixedColumnError(max(named, key=len), str(file), what, _ONE_TYPE)
+    return MixedColumnError(max(named, key=len), str(file), what)
 
 
 def without_columns(block: bytes, columns: Collection[str]) -> bytes:

@@ -122,9 +122,7 @@ def _joined_kinds(
         joined = _joined(known, kind)
         if joined is None:
             what = f"{kind} from line {line} on, but {known} before"
-            raise explain_line(file, line, block, before) or MixedColumnError(
-                name, str(file), what, "write the column with one type"
-            )
+            raise explain_line(file, line, block, before) or MixedColumnError(name, str(file), what)
         kinds[name] = joined
     return kinds
 

@@ -66,7 +66,7 @@ def fit_wide(
     if wide is None:
         return
     start = time.perf_counter()
-    # Vectors of some thousand weights: with threads, dot products take three times as long
+    # Vectors of some thousand weights: with two threads, four logs took two to four times as long
     with threadpool_limits(1, user_api="blas"):
         found = from_first(lambda: _fit(wide, config, prepared), takes_long=True)
     with torch.no_grad():

@@ -129,7 +129,8 @@ def _solve(
     """The weights that are likeliest under the variances, from those found before.
 
     Each weight is sought in units of what the rows leave open of it, `(h + 1 / v)^−½`: an id of
-    100,000 rows and one of ten then need as many passes, a fifth of those in units of `v^½`.
+    100,000 rows and one of ten then need as many passes: of five logs' first tasks half to an
+    eighth of those in units of `v^½`.
     """
     precision_C = 1 / found.variance_G[group_C]
     curvature_N = _curvature(rows, found.model.logits(rows.x), found.noise, is_event)

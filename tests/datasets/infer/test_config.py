@@ -7,12 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmoe.config import TaskConfig, load_config
+from mmoe.config import load_config
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.files.readers import read_table
 from mmoe.datasets.infer.commented_yaml import write_commented_yaml
 from mmoe.datasets.infer.config import infer_config
-from mmoe.datasets.infer.sizes import Log, model_for, training_for
 from mmoe.datasets.labels.encode import encode_labels
 from mmoe.datasets.rows.sources import load_splits
 from tests.datasets.infer.ordinary_log import NASTY, ROWS, infer, log
@@ -344,59 +343,3 @@ def test_what_is_deeper_than_a_list_is_left_out_and_moments_have_a_hint():
     assert [feature.name for feature in config.features] == ["user"]
     assert left_out["deep"] == "neither numbers, text, dates nor lists of them"
     assert "kind: datetime takes its hour" in " ".join(left_out.values())
-
-
-@pytest.mark.parametrize("rows", [900, 14_000, 20_000])
-def test_few_rows_get_no_buckets_and_the_loss_as_monitor(rows):
-    rng = np.random.default_rng(3)
-    table = pa.table({"x": rng.normal(size=rows), "y": rng.integers(0, 2, rows)})
-    config, _ = infer_config(table, ["y"])
-    few = rows < 15_000
-    number = feature(config, "x")
-    assert (number.buckets, number.pieces) == ((0, 16) if few else (20, 48))
-    assert config.training.monitor == ("mean.logloss" if few else "mean.auc")
-    assert config.training.optimizer.weight_decay == 1.0
-    assert config.model.expert.dropout == 0.1
-    assert config.training.epochs == (20 if few else 15)
-    assert config.model.wide and config.model.interaction == "none"
-
-
-@pytest.mark.parametrize(("values", "fast"), [(50, False), (400, True)])
-def test_many_ids_get_few_and_large_steps(values, fast):
-    rng = np.random.default_rng(3)
-    table = pa.table(
-        {
-            "item": [f"i{n}" for n in rng.integers(0, values, 20_000)],
-            "x": rng.normal(size=20_000),
-            "y": rng.integers(0, 2, 20_000),
-        }
-    )
-    training = infer_config(table, ["y"])[0].training
-    assert training.epochs == (6 if fast else 15)
-    assert training.patience == (1 if fast else 3)
-    assert training.optimizer.learning_rate == (0.003 if fast else 0.001)
-
-
-@pytest.mark.parametrize(("positives", "monitor"), [(800, "logloss"), (2_000, "auc")])
-def test_epochs_are_not_told_apart_by_the_auc_of_few_positives(positives, monitor):
-    rng = np.random.default_rng(3)
-    rare = np.zeros(20_000, int)
-    rare[rng.choice(20_000, positives, replace=False)] = 1
-    table = pa.table(
-        {"x": rng.normal(size=20_000), "rare": rare, "often": rng.integers(0, 2, 20_000)}
-    )
-    assert infer_config(table, ["often", "rare"])[0].training.monitor == f"mean.{monitor}"
-
-
-def test_the_rarest_outcome_of_a_sample_is_that_of_all_rows():
-    rng = np.random.default_rng(3)
-    table = pa.table({"x": rng.normal(size=5_000), "y": (rng.random(5_000) < 0.1).astype(int)})
-    assert infer_config(table, ["y"], rows=50_000)[0].training.monitor == "mean.auc"
-
-
-def test_products_get_more_epochs_and_patience():
-    jobs = Log(rows=50_000, ids=90, products=True)
-    training = training_for(jobs, [TaskConfig(name="y", label="y")])
-    assert (training.epochs, training.patience) == (12, 6)
-    assert training.embedding_optimizer.learning_rate == 0.5
-    assert model_for(jobs).interaction == "fm"
