@@ -9,6 +9,7 @@ import faulthandler
 import time
 from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -112,12 +113,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Joins where a record is named."""
-    path = config.getoption(RECORD)
+    options = (RECORD, FILE, RUNNING, CLOCK, ENDED)
+    path, file, running, seconds, ended = (_option(config, name) for name in options)
     if path is not None:
-        file, running = config.getoption(FILE), config.getoption(RUNNING)
-        seconds, ended = config.getoption(CLOCK), config.getoption(ENDED)
         lines = Lines(Record(path, machine_name("cuda")), file, running, seconds, ended)
         config.pluginmanager.register(lines)
+
+
+def _option(config: pytest.Config, name: str) -> Any:
+    return config.getoption(name)
 
 
 @pytest.fixture(scope="session")
