@@ -51,18 +51,18 @@ class Settings:
 
 
 class OnDevice(Tensor):
-    """A tensor of the emulated device; its numbers are in `inner`."""
+    """A tensor of the emulated device; its numbers are in `held`."""
 
-    inner: Tensor
+    held: Tensor
 
     @staticmethod
-    def __new__(cls, inner: Tensor) -> "OnDevice":
-        settings: dict[str, Any] = {"dtype": inner.dtype, "device": _META, "layout": inner.layout}
-        settings["strides"], settings["storage_offset"] = inner.stride(), inner.storage_offset()
-        return Tensor._make_wrapper_subclass(cls, inner.shape, **settings)
+    def __new__(cls, held: Tensor) -> "OnDevice":
+        settings: dict[str, Any] = {"dtype": held.dtype, "device": _META, "layout": held.layout}
+        settings["strides"], settings["storage_offset"] = held.stride(), held.storage_offset()
+        return Tensor._make_wrapper_subclass(cls, held.shape, **settings)
 
-    def __init__(self, inner: Tensor) -> None:
-        self.inner = inner
+    def __init__(self, held: Tensor) -> None:
+        self.held = held
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
@@ -83,7 +83,7 @@ class OnDevice(Tensor):
 
     def tolist(self) -> Any:
         """Torch has it for no subclass."""
-        return self.inner.tolist()
+        return self.held.tolist()
 
     def numpy(self, **kwargs: Any) -> Any:
         """Refuses, as tensors on a GPU do."""
@@ -91,10 +91,10 @@ class OnDevice(Tensor):
 
     def data_ptr(self) -> int:
         """Of the memory on the host."""
-        return self.inner.data_ptr()
+        return self.held.data_ptr()
 
     def __repr__(self, **_: Any) -> str:
-        return f"{self.inner!r} on the emulated device"
+        return f"{self.held!r} on the emulated device"
 
 
 class _Devices(TorchFunctionMode):
@@ -170,7 +170,7 @@ def _refuse_two_devices(func: Any, args: Any) -> None:
 
 
 def _inner(tree: Any) -> Any:
-    return pytree.tree_map_only(OnDevice, lambda t: t.inner, tree)
+    return pytree.tree_map_only(OnDevice, lambda t: t.held, tree)
 
 
 def _wrap(tree: Any) -> Any:
@@ -215,7 +215,7 @@ class Kernels:
             with torch.autocast("cpu", enabled=False):
                 return reference_of(name)(*_inner(args), **_inner(kwargs or {}))
         memory: list[Guarded] = []
-        guarded = pytree.tree_map_only(OnDevice, lambda t: guard(t.inner, memory), (args, kwargs))
+        guarded = pytree.tree_map_only(OnDevice, lambda t: guard(t.held, memory), (args, kwargs))
         here = [t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
         pointers = [t.data_ptr() for t in here if not isinstance(t, OnDevice)]
         self.library.emulated_begin_call(
