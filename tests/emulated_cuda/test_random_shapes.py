@@ -1,0 +1,119 @@
+"""Every CUDA operator on drawn shapes and inconvenient memory against its specification.
+
+    python -m pytest -p tests.emulated_cuda.plugin tests/emulated_cuda/test_random_shapes.py
+
+On a GPU, where there is one, by `-m gpu` as all others.
+"""
+
+import random
+
+import pytest
+import torch
+
+from benchmarks.gpu_check.operator_cases import expected
+from mmoe.ops.exchange import exchange_reference
+from tests.emulated_cuda.random_cases import (
+    DTYPES,
+    KINDS,
+    OPERATORS,
+    PLANNING,
+    deep,
+    drawn_calls,
+    drawn_case,
+    drawn_exchange,
+    laid_out,
+)
+
+pytestmark = pytest.mark.gpu
+if not torch.cuda.is_available():  # one line in the report instead of a hundred
+    pytest.skip("no CUDA device", allow_module_level=True)
+
+# Of the number itself and of the largest: a wrong term in a sum of 1,000 is more
+TOLERANCE = {
+    torch.float32: (0.0, 4e-6),
+    torch.bfloat16: (2.0**-7, 4e-3),
+    torch.float64: (0.0, 1e-13),
+}
+PRODUCTS = ("grouped_mm", "dense_mm", "gate_mm")
+LARGE = ("crowded", "many_experts")
+DEEP = 12
+
+
+def near(name, found, wanted, narrowest):
+    """Every number by itself, as far apart as roundings of the narrowest type make it."""
+    if isinstance(wanted, list | tuple):
+        assert len(found) == len(wanted), name
+        for number, (ours, theirs) in enumerate(zip(found, wanted, strict=True)):
+            near(f"{name}[{number}]", ours, theirs, narrowest)
+        return
+    assert (found.shape, found.dtype) == (wanted.shape, wanted.dtype), name
+    found = found.cpu()
+    if not wanted.is_floating_point():
+        assert torch.equal(found, wanted), name
+        return
+    relative, of_largest = TOLERANCE[narrowest]
+    finite = wanted[wanted.isfinite()]
+    largest = max(1.0, float(finite.abs().max())) if finite.numel() else 1.0
+    torch.testing.assert_close(
+        found,
+        wanted,
+        rtol=relative,
+        atol=of_largest * largest,
+        equal_nan=True,
+        msg=lambda m: name + m,
+    )
+
+
+def narrowest_of(*values):
+    """The float type with the fewest digits among these."""
+    flat = []
+    for value in values:
+        parts = value if isinstance(value, list | tuple) else (value,)
+        flat += [getattr(part, "dtype", part) for part in parts]
+    floats = {dtype for dtype in flat if isinstance(dtype, torch.dtype) and dtype in TOLERANCE}
+    return min(floats, key=lambda dtype: -TOLERANCE[dtype][1], default=torch.float64)
+
+
+def run(call, draw):
+    """The operator on the device, with arguments that lie as is drawn."""
+    name, arguments = call
+    return getattr(torch.ops.mmoe, name)(*laid_out(arguments, "cuda", draw))
+
+
+def check(name, make_case, dtype, seed):
+    draw = random.Random(f"{name} {seed}")
+    case = drawn_case(make_case, draw)
+    for call in drawn_calls(name, case, dtype, draw):
+        found = run(call, draw)
+        near(f"{call[0]}, {case}: ", found, expected(call), narrowest_of(*call[1]))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: str(dtype).removeprefix("torch."))
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", OPERATORS)
+def test_operator_is_its_specification(name, kind, dtype):
+    for seed in range(1 if kind in LARGE else 3):
+        check(name, KINDS[kind], dtype, f"{kind} {dtype} {seed}")
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: str(dtype).removeprefix("torch."))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, DEEP))]
+)
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_deep_product_is_its_specification(name, seed, dtype):
+    check(name, deep, dtype, f"deep {seed}")
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("name", PLANNING)
+def test_exchange_is_its_specification(name, seed):
+    draw = random.Random(f"{name} {seed}")
+    name, arguments = drawn_exchange(name, draw)
+    found = run((name, arguments), draw)
+    wanted = getattr(exchange_reference, name)(*arguments)
+    if name == "unpack_rows_backward":  # sums in another order, and then bytes
+        grad, grad_weights, _, _, links, wire, _ = arguments
+        kind = links, grad.shape[1], wire, grad_weights.dtype, 0
+        found, wanted = (exchange_reference._split(m, *kind) for m in (found.cpu(), wanted))
+    near(f"{name}, seed {seed}: ", found, wanted, narrowest_of(*arguments))
