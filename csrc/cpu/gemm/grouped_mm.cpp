@@ -112,6 +112,6 @@ std::tuple<Tensor, Tensor, Tensor> grouped_mm_backward(const Tensor& grad_PH, co
 }  // namespace mmoe
 
 STABLE_TORCH_LIBRARY_IMPL(mmoe, CPU, m) {
-  m.impl("grouped_mm", TORCH_BOX(&mmoe::grouped_mm));
-  m.impl("grouped_mm_backward", TORCH_BOX(&mmoe::grouped_mm_backward));
+  m.impl("grouped_mm", MMOE_BOX(grouped_mm));
+  m.impl("grouped_mm_backward", MMOE_BOX(grouped_mm_backward));
 }
