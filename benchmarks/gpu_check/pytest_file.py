@@ -72,8 +72,16 @@ def pytest_options(file: Path) -> list[str]:
     options += ["-p", "benchmarks.gpu_check.pytest_plugin"]
     conftest = [sys.executable, "-c", f"import {', '.join(CONFTEST_NEEDS)}"]
     if subprocess.run(conftest, cwd=ROOT, capture_output=True).returncode:
-        return [*options, f"--confcutdir={file.parent}"]
+        return [*options, f"--confcutdir={_below_tests(file)}"]
     return [*options, "--all"]
+
+
+def _below_tests(file: Path) -> Path:
+    """The folder whose conftest.py is the first to be read: below tests, whose own needs more."""
+    own = file.resolve().parent
+    while ROOT / "tests" in own.parent.parents:
+        own = own.parent
+    return own
 
 
 def _verdict(file: Path, record: Record, code: int) -> int:

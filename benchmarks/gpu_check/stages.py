@@ -68,7 +68,7 @@ def test_files() -> list[str]:
         for path in sorted((ROOT / "tests").rglob("test_*.py"))
         if "mark.gpu" in path.read_text(encoding="utf-8")
     ]
-    folders = ("tests/ops/test_cuda", "tests/ops/", "tests/mixture/")
+    folders = ("tests/ops/test_cuda", "tests/ops/cuda/", "tests/ops/", "tests/mixture/")
 
     def place(file: str) -> int:
         return next((n for n, start in enumerate(folders) if file.startswith(start)), len(folders))
