@@ -1,13 +1,13 @@
 """Checks mmoe on a machine with a GPU: kernels that run, right results, times.
 
-python -m benchmarks.gpu_check [--stage env|smoke|tests|kernels|train|rivals|sanitize ...]
+python -m benchmarks.gpu_check [--stage env|smoke|tests|kernels|train|ranks|rivals|sanitize ...]
                                [--only TEXT ...] [--dry-run] [--device cuda|cpu] [--fresh]
                                [--done FILE ...] [--out DIR] [--bundle DIR]
 
 Without --stage: env, smoke, tests and kernels, which together take at most nine minutes. What is
 known goes line by line into DIR (default: $OUT, or benchmarks/results), and is not done again by
-the next run of the same code on the same GPU. --device cpu is a rehearsal of smoke, kernels and
-train at tiny sizes: what it measures means nothing.
+the next run of the same code on the same GPU. --device cpu is a rehearsal of smoke, kernels,
+train and ranks at tiny sizes: what it measures means nothing.
 """
 
 import argparse

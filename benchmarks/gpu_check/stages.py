@@ -3,12 +3,15 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
+
 from benchmarks.gpu_check import kernels, smoke, train
 from benchmarks.gpu_check.record import ROOT
 from benchmarks.gpu_check.running import Item
 from benchmarks.gpu_check.settings import Settings
 
 MODULE = "benchmarks.gpu_check"
+RANKS_SECONDS = 80
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,25 @@ def training(settings: Settings) -> list[Item]:
     return [*items, Item("train/whole", whole, 200, needs=("pydantic", "pyarrow", "mmoe.train"))]
 
 
+def ranks(settings: Settings) -> list[Item]:
+    """The exchange of a mixture by NCCL: one rank, then as many as there are GPUs."""
+    small = ("--small",) if settings.small else ()
+    where = ("--record", settings.record, "--device", settings.device, *small)
+    here = torch.cuda.device_count() if settings.device == "cuda" else 0
+    worlds = sorted(
+        {*((1, 2) if settings.device == "cpu" else (1, 2, 4, 8)), *([here] if here else [])}
+    )
+    return [
+        Item(
+            f"ranks/{world}",
+            _own("ranks", world, *where, "--seconds", RANKS_SECONDS - 10),
+            RANKS_SECONDS,
+            needs=("mmoe.parallel",),
+        )
+        for world in worlds
+    ]
+
+
 def rivals(settings: Settings) -> list[Item]:
     """The benchmarks of operators and of the layer, beside what others use."""
     device = ("--device", settings.device)
@@ -127,6 +149,7 @@ STAGES = {
         Stage("tests", 150, "pytest -m gpu, a process for each file", tests, workers=4),
         Stage("kernels", 180, "times of the operators beside their alternatives", timed_kernels),
         Stage("train", 520, "whole training steps beside plain torch", training),
+        Stage("ranks", 300, "a mixture's exchange by NCCL, a GPU for each rank", ranks),
         Stage("rivals", 520, "the benchmarks of operators and layer", rivals),
         Stage("sanitize", 520, "memcheck and racecheck of the smoke", sanitize, workers=2),
     )
