@@ -220,7 +220,7 @@ def test_kernels_are_timed_beside_what_computes_the_same(group, tmp_path):
     assert contests
     for line in contests:
         assert line["status"] == MEASURED, line
-        assert line["left_out"] == {}
+        assert set(line["left_out"]) <= {"scattermoe"}
         assert line["milliseconds"]["mmoe"] > 0
     before = path.read_text().count("milliseconds")
     kernels.main([group, "--device", "cpu", "--small", "--record", str(path)])
