@@ -1,0 +1,85 @@
+// From one stack to another. On x86-64 by hand, since swapcontext makes two system calls; elsewhere
+// by ucontext. AddressSanitizer is told which stack is in use.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#include <sanitizer/common_interface_defs.h>
+#define EMULATED_ASAN 1
+#else
+#define EMULATED_ASAN 0
+#endif
+
+#if !defined(__x86_64__)
+#include <ucontext.h>
+#endif
+
+namespace emulated {
+
+#if defined(__x86_64__)
+
+struct Context {
+  void* stack_pointer = nullptr;
+};
+
+// Saves what a call must keep, and goes on where `to` was saved.
+extern "C" void emulated_switch(void** from, void* to);
+asm(R"(
+.text
+.globl emulated_switch
+.hidden emulated_switch
+.type emulated_switch, @function
+emulated_switch:
+  pushq %rbp
+  pushq %rbx
+  pushq %r12
+  pushq %r13
+  pushq %r14
+  pushq %r15
+  movq %rsp, (%rdi)
+  movq %rsi, %rsp
+  popq %r15
+  popq %r14
+  popq %r13
+  popq %r12
+  popq %rbx
+  popq %rbp
+  ret
+.size emulated_switch, .-emulated_switch
+)");
+
+inline void swap(Context& from, const Context& to) {
+  emulated_switch(&from.stack_pointer, to.stack_pointer);
+}
+
+// A context that begins with `entry` at the top of a stack.
+inline void prepare(Context& context, unsigned char* stack, size_t bytes, void (*entry)()) {
+  auto top = reinterpret_cast<uintptr_t>(stack + bytes) & ~uintptr_t{15};
+  auto* words = reinterpret_cast<void**>(top);
+  *--words = nullptr;  // where `entry` would return to; it never does
+  *--words = reinterpret_cast<void*>(entry);
+  for (int saved = 0; saved < 6; ++saved) *--words = nullptr;
+  context.stack_pointer = words;
+}
+
+#else
+
+struct Context {
+  ucontext_t saved;
+};
+inline void swap(Context& from, const Context& to) { swapcontext(&from.saved, &to.saved); }
+inline void prepare(Context& context, unsigned char* stack, size_t bytes, void (*entry)()) {
+  getcontext(&context.saved);
+  context.saved.uc_stack.ss_sp = stack;
+  context.saved.uc_stack.ss_size = bytes;
+  context.saved.uc_link = nullptr;
+  makecontext(&context.saved, entry, 0);
+}
+
+#endif
+
+}  // namespace emulated

@@ -1,0 +1,59 @@
+"""`-p tests.emulated_cuda.plugin`: tests marked `gpu` run on the emulated device.
+
+    python -m pytest -p tests.emulated_cuda.plugin -m "gpu and not real_gpu" tests/ops
+
+What needs CUDA's runtime, marked `real_gpu`, is skipped. `--emulated-…` say what is varied.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.emulated_cuda.device import ORDERS, EmulatedDevice, Kernels, Settings
+
+VARIANTS = ("plain", "asan", "mutants")
+OPTIONS = ("variant", "order", "seed", "copies", "capability")
+_KERNELS = pytest.StashKey[Kernels]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """What the emulation varies."""
+    group = parser.getgroup("emulated CUDA")
+    group.addoption("--emulated-variant", choices=VARIANTS, default="plain")
+    group.addoption("--emulated-order", choices=ORDERS, default="forward")
+    group.addoption("--emulated-seed", type=int, default=0, help="of the shuffled order")
+    group.addoption("--emulated-copies", choices=("late", "early"), default="late")
+    group.addoption("--emulated-capability", type=int, choices=(8, 9), default=8)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Opens the device before test files are read: they look whether there is one."""
+    variant, *varied = (_option(config, name) for name in OPTIONS)
+    kernels = Kernels(variant)
+    kernels.configure(Settings(*varied))
+    config.stash[_KERNELS] = kernels
+    device = EmulatedDevice(kernels)
+    device.__enter__()
+    config.add_cleanup(lambda: device.__exit__())
+
+
+def _option(config: pytest.Config, name: str) -> Any:
+    return config.getoption(f"--emulated-{name}")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skips what CUDA's runtime is needed for."""
+    for item in items:
+        if item.get_closest_marker("real_gpu"):
+            item.add_marker(pytest.mark.skip(reason="needs a real GPU"))
+
+
+@pytest.fixture
+def emulated(request: pytest.FixtureRequest) -> Iterator[Kernels]:
+    """The kernels; settings are put back after the test."""
+    kernels = request.config.stash[_KERNELS]
+    before = kernels.settings
+    yield kernels
+    kernels.configure(before)
