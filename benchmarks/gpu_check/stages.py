@@ -1,17 +1,22 @@
 """The stages of a check: what each runs, in which order, and its clock."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from benchmarks.gpu_check import kernels, smoke, train
+from benchmarks.gpu_check.pytest_file import TEST_SECONDS
 from benchmarks.gpu_check.record import ROOT
 from benchmarks.gpu_check.running import Item
 from benchmarks.gpu_check.settings import Settings
 
 MODULE = "benchmarks.gpu_check"
 RANKS_SECONDS = 80
+# Emulated, every clock is so many times as long
+EMULATED_TIMES = 8
+# Which name the mark, and hold no test with it
+OWN_TESTS = ROOT / "tests" / "benchmarks" / "gpu_check"
 
 
 @dataclass(frozen=True)
@@ -41,9 +46,12 @@ def env(settings: Settings) -> list[Item]:
     """Versions, and kernels that run."""
     described = _own("environment", "--record", settings.record, "--device", settings.device)
     items = [Item("env/described", described, 40)]
-    if settings.device == "cuda":
-        extension = _own("extension", "--bundle", settings.bundle)
-        items.append(Item("env/extension", extension, 130))
+    extension = {
+        "cuda": _own("extension", "--bundle", settings.bundle),
+        "emulated": ("-m", "tests.emulated_cuda.build"),
+    }
+    if settings.device in extension:
+        items.append(Item("env/extension", extension[settings.device], 130))
     return items
 
 
@@ -58,10 +66,10 @@ def smokes(settings: Settings) -> list[Item]:
 
 def tests(settings: Settings) -> list[Item]:
     """Files with tests for a GPU; those of the operators first."""
-    return [
-        Item(f"tests/{file}", _own("pytest_file", file, "--record", settings.record), 150)
-        for file in test_files()
-    ]
+    where = "--record", settings.record, "--device", settings.device
+    if settings.device == "emulated":
+        where = *where, "--seconds", TEST_SECONDS * EMULATED_TIMES
+    return [Item(f"tests/{file}", _own("pytest_file", file, *where), 150) for file in test_files()]
 
 
 def test_files() -> list[str]:
@@ -69,7 +77,7 @@ def test_files() -> list[str]:
     found = [
         path.relative_to(ROOT).as_posix()
         for path in sorted((ROOT / "tests").rglob("test_*.py"))
-        if "mark.gpu" in path.read_text(encoding="utf-8")
+        if "mark.gpu" in path.read_text(encoding="utf-8") and OWN_TESTS not in path.parents
     ]
     folders = ("tests/ops/test_cuda", "tests/ops/cuda/", "tests/ops/", "tests/mixture/")
 
@@ -140,6 +148,16 @@ def sanitize(settings: Settings) -> list[Item]:
     ]
 
 
+def slower(stage: Stage) -> Stage:
+    """The same with the clocks of an emulation."""
+
+    def plan(settings: Settings) -> list[Item]:
+        items = stage.plan(settings)
+        return [replace(item, seconds=item.seconds * EMULATED_TIMES) for item in items]
+
+    return replace(stage, seconds=stage.seconds * EMULATED_TIMES, plan=plan)
+
+
 # env, smoke, tests and kernels together take at most nine minutes, and so does each of the others
 STAGES = {
     stage.name: stage
@@ -155,3 +173,5 @@ STAGES = {
     )
 }
 FIRST = ("env", "smoke", "tests", "kernels")
+# Times of an emulation mean nothing, and it has neither streams nor graphs
+EMULATED = ("env", "smoke", "tests")
