@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 from benchmarks.gpu_check.clock import Call
-from benchmarks.gpu_check.contest import Contest, Layer, Size, layers
+from benchmarks.gpu_check.contest import Contest, Layer, Size, expert_of_rows, layers
+from benchmarks.gpu_check.triton_product import scattermoe
 from mmoe.ops._products import GroupedProduct, grouped_product
 
 # The most that `F.grouped_mm` takes
@@ -30,6 +30,9 @@ def grouped(size: Size, device: str) -> Iterator[Contest]:
         left_out = {"F.grouped_mm": why} if (why := _no_library(size, device)) else {}
         for who in left_out:
             del calls[who]
+        triton, missing = scattermoe(sets, fused=activation != "none")
+        calls |= triton
+        left_out |= missing
         yield Contest(
             f"grouped_mm {name} {size.name}", calls, len(sets), size.flops, moved, left_out
         )
@@ -53,7 +56,7 @@ def _no_library(size: Size, device: str) -> str:
 def _forward_calls(sets: Sequence[Layer], activation: str) -> dict[str, Call]:
     ours = torch.ops.mmoe.grouped_mm
     fused = activation != "none"
-    experts = [_expert_of_rows(own) for own in sets] if fused else []
+    experts = [expert_of_rows(own) for own in sets] if fused else []
 
     def mmoe(n: int) -> object:
         own = sets[n]
@@ -133,11 +136,6 @@ def _backward_calls(sets: Sequence[Layer]) -> dict[str, Call]:
 
 def _slices(own: Layer) -> list[slice]:
     return [slice(a, b) for a, b in zip(own.bounds, own.bounds[1:], strict=False)]
-
-
-def _expert_of_rows(own: Layer) -> Tensor:
-    counts_E = own.offsets_E1.diff().long()
-    return torch.arange(len(counts_E), device=counts_E.device).repeat_interleave(counts_E)
 
 
 def dense(size: Size, device: str) -> Iterator[Contest]:

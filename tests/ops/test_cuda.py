@@ -333,6 +333,7 @@ def test_combines_refuse_a_tensor_on_another_device(operator, left_behind):
 
 
 # A stopped kernel takes the process's CUDA context with it, so each runs in a process of its own.
+@pytest.mark.real_gpu
 @pytest.mark.parametrize(
     "call",
     [
