@@ -11,6 +11,7 @@ import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from tests.emulated_cuda.mutants import switched_sources
 from tests.emulated_cuda.rewrite import rewrite_tree, write_if_new
 
 HERE = Path(__file__).resolve().parent
@@ -20,7 +21,7 @@ BUILD = ROOT / "build" / "emulated_cuda"
 VARIANTS = {
     "plain": ("-O2", "-fsanitize=alignment"),
     "asan": ("-O1", "-g1", "-fno-omit-frame-pointer", "-fsanitize=address,alignment"),
-    "mutants": ("-O1", "-fsanitize=alignment", "-DEMULATED_MUTANTS"),
+    "mutants": ("-O1", "-fsanitize=alignment", "-include", "mutants.h"),
 }
 
 
@@ -39,7 +40,8 @@ def build(variant: str = "plain", source: Path = ROOT / "csrc") -> Path:
     if compiler is None:
         raise NoCompiler("g++ was not found, and the emulation of CUDA is compiled")
     folder = BUILD / variant
-    rewritten = rewrite_tree(source, folder / "csrc")
+    texts = switched_sources(source / "cuda")[0] if variant == "mutants" else {}
+    rewritten = rewrite_tree(source, folder / "csrc", texts)
     write_if_new(folder / "csrc/cuda/gemm/ptx.cuh", (HOST / "ptx.cuh").read_text(encoding="utf-8"))
     command = [compiler, *flags(variant)]
     files = [*rewritten, *sorted(HOST.glob("*.cpp"))]

@@ -5,6 +5,7 @@ are macros and functions of host/cuda_runtime.h.
 """
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 # What the sources say, and what is said instead; in this order.
@@ -47,20 +48,26 @@ def rewrite(text: str) -> str:
     return text
 
 
-def rewrite_tree(source: Path, target: Path) -> list[Path]:
+def rewrite_tree(source: Path, target: Path, texts: Mapping[Path, str]) -> list[Path]:
     """Writes the rewritten files of `csrc` into a folder; returns those to compile.
 
     A file that has not changed is left alone, so that it need not be compiled again.
+
+    Args:
+        source: The folder `csrc`.
+        target: Gets the same files.
+        texts: What stands in the place of a file's own text.
     """
     written = []
     for file in sorted(source.rglob("*")):
         if file.suffix not in (".h", ".cu", ".cuh") or file.name == "ptx.cuh":
             continue
-        place = target / file.relative_to(source)
         if file.is_relative_to(source / "cpu"):
             continue
+        place = target / file.relative_to(source)
         place = place.with_suffix(".cpp") if file.suffix == ".cu" else place
-        write_if_new(place, rewrite(file.read_text(encoding="utf-8")))
+        text = texts[file] if file in texts else file.read_text(encoding="utf-8")
+        write_if_new(place, rewrite(text))
         if place.suffix == ".cpp":
             written.append(place)
     return written
