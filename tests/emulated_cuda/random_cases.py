@@ -15,6 +15,8 @@ from tests.ops.exchange_world import STEPS, World
 from tests.ops.exchange_world import Case as Ranks
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float64)
+# Of rows, and of what travels
+WIRES = [(rows, wire) for rows in DTYPES for wire in DTYPES if wire.itemsize <= rows.itemsize]
 NOT_DRAWN = ("exchange",)  # its operators are drawn one by one, as ranks
 OPERATORS = tuple(name for name in BUILDERS if name not in NOT_DRAWN)
 PLANNING = {"outbound_plan": "planning", **STEPS}
@@ -51,7 +53,8 @@ def wide(draw: random.Random) -> Case:
 
 def crowded(draw: random.Random) -> Case:
     """Large tiles, and weights' gradients in several parts."""
-    return Case(draw.randint(520, 1100), 1, 1, draw.randint(1, 2), *_pair(draw, 140))
+    E = draw.randint(1, 2)
+    return Case(512 * E + draw.randint(1, 99), 1, 1, E, *_pair(draw, 140))
 
 
 def many_experts(draw: random.Random) -> Case:
@@ -71,6 +74,12 @@ def thin(draw: random.Random) -> Case:
     return Case(B, draw.choice((1, 2)), 1, E, D, H)
 
 
+def packed(draw: random.Random) -> Case:
+    """Widths that fit packs of 16 bytes, and no tensor lies otherwise than PyTorch makes it."""
+    widths = 8 * draw.randint(1, 20), 8 * draw.randint(1, 20)
+    return Case(draw.randint(1, 40), draw.randint(1, 4), 1, draw.randint(2, 9), *widths)
+
+
 def deep(draw: random.Random) -> Case:
     """A product's depth in many steps, forward or backward."""
     D, H = draw.randint(300, 1024), width(draw, 64)
@@ -78,7 +87,7 @@ def deep(draw: random.Random) -> Case:
 
 
 KINDS: Mapping[str, Callable[[random.Random], Case]] = {
-    kind.__name__: kind for kind in (usual, wide, crowded, many_experts, many_gates, thin)
+    kind.__name__: kind for kind in (usual, wide, crowded, many_experts, many_gates, thin, packed)
 }
 
 
@@ -112,17 +121,16 @@ def with_bad_tails(case: Case, call: Call) -> tuple[Any, ...]:
     return tuple(arguments)
 
 
-def drawn_ranks(draw: random.Random) -> Ranks:
-    """Ranks, some without rows or experts; rows travel as they are or narrower."""
-    W, E, dtype = draw.randint(1, 4), draw.randint(1, 12), draw.choice(DTYPES)
+def drawn_ranks(dtype: torch.dtype, wire: torch.dtype, draw: random.Random) -> Ranks:
+    """Ranks, some without rows or experts."""
+    W, E = draw.randint(1, 4), draw.randint(1, 12)
     homes = [draw.randrange(W) for _ in range(E)]
     held = tuple(tuple(e for e in range(E) if homes[e] == rank) for rank in range(W))
     K = draw.randint(1, 4)
     picks = ["anything", *["distinct"] * (K <= E), *["one"] * bool(held[-1])]
-    wires = [wire for wire in DTYPES if wire.itemsize <= dtype.itemsize]
     return Ranks(
         "drawn",
-        rows=tuple(draw.choice((0, 1, 5, 20, 40)) for _ in range(W)),
+        rows=tuple(draw.choice((0, 1, 5, 20, 20, 40)) for _ in range(W)),
         held=held,
         G=draw.randint(1, 12),
         K=K,
@@ -132,13 +140,13 @@ def drawn_ranks(draw: random.Random) -> Ranks:
         picks=draw.choice(picks),
         ways=draw.choice(("mixed", "pairs", "sums")),
         dtype=dtype,
-        wire=draw.choice(wires),
+        wire=wire,
     )
 
 
-def drawn_exchange(name: str, draw: random.Random) -> Call:
-    """What a rank gives an operator of an exchange."""
-    case = drawn_ranks(draw)
+def drawn_exchange(name: str, dtype: torch.dtype, wire: torch.dtype, draw: random.Random) -> Call:
+    """What a rank gives an operator of an exchange; its rows travel in the type of the wire."""
+    case = drawn_ranks(dtype, wire, draw)
     return name, tuple(getattr(World(case), PLANNING[name])(draw.randrange(case.W)))
 
 

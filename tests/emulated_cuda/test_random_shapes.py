@@ -6,22 +6,26 @@ On a GPU, where there is one, by `-m gpu` as all others.
 """
 
 import random
+from functools import partial
 
 import pytest
 import torch
 
-from benchmarks.gpu_check.operator_cases import expected
+from benchmarks.gpu_check.operator_cases import as_numbers, expected
+from benchmarks.gpu_check.smoke import to_device
 from mmoe.ops.exchange import exchange_reference
 from tests.emulated_cuda.random_cases import (
     DTYPES,
     KINDS,
     OPERATORS,
     PLANNING,
+    WIRES,
     deep,
     drawn_calls,
     drawn_case,
     drawn_exchange,
     laid_out,
+    packed,
 )
 
 pytestmark = pytest.mark.gpu
@@ -35,8 +39,12 @@ TOLERANCE = {
     torch.float64: (0.0, 1e-13),
 }
 PRODUCTS = ("grouped_mm", "dense_mm", "gate_mm")
-LARGE = ("crowded", "many_experts")
+REPEATED = {"crowded": 1, "many_experts": 1, "packed": 6}  # the others 3 times
 DEEP = 12
+
+
+def name_of(dtype):
+    return str(dtype).removeprefix("torch.")
 
 
 def near(name, found, wanted, narrowest):
@@ -74,29 +82,30 @@ def narrowest_of(*values):
     return min(floats, key=lambda dtype: -TOLERANCE[dtype][1], default=torch.float64)
 
 
-def run(call, draw):
+def run(call, draw, inconvenient=True):
     """The operator on the device, with arguments that lie as is drawn."""
     name, arguments = call
-    return getattr(torch.ops.mmoe, name)(*laid_out(arguments, "cuda", draw))
+    place = partial(laid_out, draw=draw) if inconvenient else to_device
+    return getattr(torch.ops.mmoe, name)(*place(arguments, "cuda"))
 
 
 def check(name, make_case, dtype, seed):
     draw = random.Random(f"{name} {seed}")
     case = drawn_case(make_case, draw)
     for call in drawn_calls(name, case, dtype, draw):
-        found = run(call, draw)
+        found = run(call, draw, make_case is not packed)
         near(f"{call[0]}, {case}: ", found, expected(call), narrowest_of(*call[1]))
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: str(dtype).removeprefix("torch."))
+@pytest.mark.parametrize("dtype", DTYPES, ids=name_of)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", OPERATORS)
 def test_operator_is_its_specification(name, kind, dtype):
-    for seed in range(1 if kind in LARGE else 3):
+    for seed in range(REPEATED.get(kind, 3)):
         check(name, KINDS[kind], dtype, f"{kind} {dtype} {seed}")
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: str(dtype).removeprefix("torch."))
+@pytest.mark.parametrize("dtype", DTYPES, ids=name_of)
 @pytest.mark.parametrize(
     "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, DEEP))]
 )
@@ -105,15 +114,14 @@ def test_deep_product_is_its_specification(name, seed, dtype):
     check(name, deep, dtype, f"deep {seed}")
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("wire", WIRES, ids=lambda pair: "-".join(map(name_of, pair)))
 @pytest.mark.parametrize("name", PLANNING)
-def test_exchange_is_its_specification(name, seed):
-    draw = random.Random(f"{name} {seed}")
-    name, arguments = drawn_exchange(name, draw)
-    found = run((name, arguments), draw)
-    wanted = getattr(exchange_reference, name)(*arguments)
-    if name == "unpack_rows_backward":  # sums in another order, and then bytes
-        grad, grad_weights, _, _, links, wire, _ = arguments
-        kind = links, grad.shape[1], wire, grad_weights.dtype, 0
-        found, wanted = (exchange_reference._split(m, *kind) for m in (found.cpu(), wanted))
-    near(f"{name}, seed {seed}: ", found, wanted, narrowest_of(*arguments))
+def test_exchange_is_its_specification(name, wire):
+    for seed in range(6):
+        draw = random.Random(f"{name} {wire} {seed}")
+        _, arguments = drawn_exchange(name, *wire, draw)
+        found = run((name, arguments), draw)
+        wanted = getattr(exchange_reference, name)(*arguments)
+        if name == "unpack_rows_backward":  # sums in another order, and then bytes
+            found, wanted = (as_numbers((name, arguments), m) for m in (found, wanted))
+        near(f"{name}, seed {seed}: ", found, wanted, narrowest_of(*arguments))
