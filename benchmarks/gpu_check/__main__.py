@@ -1,13 +1,15 @@
 """Checks mmoe on a machine with a GPU: kernels that run, right results, times.
 
-python -m benchmarks.gpu_check [--stage env|smoke|tests|kernels|train|rivals|sanitize ...]
-                               [--only TEXT ...] [--dry-run] [--device cuda|cpu] [--fresh]
-                               [--done FILE ...] [--out DIR] [--bundle DIR]
+python -m benchmarks.gpu_check [--stage env|smoke|tests|kernels|train|ranks|rivals|sanitize ...]
+                               [--only TEXT ...] [--dry-run] [--device cuda|cpu|emulated]
+                               [--fresh] [--done FILE ...] [--out DIR] [--bundle DIR]
 
 Without --stage: env, smoke, tests and kernels, which together take at most nine minutes. What is
 known goes line by line into DIR (default: $OUT, or benchmarks/results), and is not done again by
-the next run of the same code on the same GPU. --device cpu is a rehearsal of smoke, kernels and
-train at tiny sizes: what it measures means nothing.
+the next run of the same code on the same GPU. --device cpu is a rehearsal of smoke, kernels,
+train, ranks and rivals at tiny sizes: what it measures means nothing. --device emulated runs env,
+smoke and tests on the CUDA sources compiled for the host (tests/emulated_cuda), with clocks
+EMULATED_TIMES as long.
 """
 
 import argparse
@@ -19,10 +21,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from benchmarks.gpu_check.device import DEVICES
 from benchmarks.gpu_check.record import ROOT, Record, file_name, machine_name
 from benchmarks.gpu_check.running import Item, run_items
 from benchmarks.gpu_check.settings import Settings
-from benchmarks.gpu_check.stages import FIRST, STAGES, Stage
+from benchmarks.gpu_check.stages import EMULATED, FIRST, STAGES, Stage, slower
 from benchmarks.gpu_check.summary import problems, summary
 
 READY = """
@@ -40,12 +43,15 @@ if not torch.cuda.is_available():
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the stages; 1 where anything failed, was not reached, or nothing ran."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.device == "emulated" and set(options.stage or ()) - set(EMULATED):
+        parser.error(f"--device emulated: expected stages of {', '.join(EMULATED)}")
     machine = machine_name(options.device)
     record_file = options.out.resolve() / file_name(machine)
-    small = options.small or options.device == "cpu"
+    small = options.small or options.device != "cuda"
     settings = Settings(options.device, record_file, options.bundle.resolve(), small)
-    stages = [_with(options.only, STAGES[name]) for name in STAGES if name in options.stage]
+    stages = [_with(options.only, stage) for stage in _chosen(options.stage, options.device)]
     if options.dry_run:
         _print_plan(stages, settings)
         return 0
@@ -61,11 +67,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu_check")
-    parser.add_argument("--stage", nargs="+", choices=tuple(STAGES), default=FIRST)
+    parser.add_argument("--stage", nargs="+", choices=tuple(STAGES))
     parser.add_argument(
         "--only", nargs="+", default=[""], help="items whose key holds one of these"
     )
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--device", choices=DEVICES, default="cuda")
     parser.add_argument("--dry-run", action="store_true", help="what would be run, and its clocks")
     parser.add_argument("--small", action="store_true", help="few cases, tiny sizes")
     parser.add_argument("--fresh", action="store_true", help="forget what the record holds")
@@ -75,6 +81,13 @@ def _parser() -> argparse.ArgumentParser:
     bundle = os.environ.get("MMOE_BUNDLE") or ROOT / "gpu-bundle"
     parser.add_argument("--bundle", type=Path, default=Path(bundle), help="from make gpu-bundle")
     return parser
+
+
+def _chosen(names: Sequence[str] | None, device: str) -> list[Stage]:
+    """Stages in their order; emulated with longer clocks, for all that they start too."""
+    names = names or (EMULATED if device == "emulated" else FIRST)
+    chosen = [STAGES[name] for name in STAGES if name in names]
+    return [slower(stage) for stage in chosen] if device == "emulated" else chosen
 
 
 def _with(texts: Sequence[str], stage: Stage) -> Stage:

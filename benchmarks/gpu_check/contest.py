@@ -94,6 +94,12 @@ class Layer:
         return sum(part.numel() * part.element_size() for part in parts)
 
 
+def expert_of_rows(own: Layer) -> Tensor:
+    """The number of each row's expert."""
+    counts_E = own.offsets_E1.diff().long()
+    return torch.arange(len(counts_E), device=counts_E.device).repeat_interleave(counts_E)
+
+
 def layers(size: Size, device: str) -> list[Layer]:
     """As many sets as the cache cannot hold."""
     first = Layer.draw(size, device, 0)

@@ -1,6 +1,6 @@
 """Writes down what this machine has: versions, the GPU, packages that are missing.
 
-python -m benchmarks.gpu_check.environment --record FILE [--device cuda|cpu]
+python -m benchmarks.gpu_check.environment --record FILE [--device cuda|cpu|emulated]
 """
 
 import argparse
@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.gpu_check.device import DEVICES
 from benchmarks.gpu_check.record import MEASURED, Record, machine_name
 from benchmarks.gpu_check.running import missing_modules
 
@@ -38,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """One line of the record."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu_check.environment")
     parser.add_argument("--record", type=Path, required=True)
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--device", choices=DEVICES, default="cuda")
     settings = parser.parse_args(arguments)
     found = describe(settings.device)
     Record(settings.record, machine_name(settings.device)).add("env/versions", MEASURED, **found)

@@ -131,8 +131,9 @@ def _measure(
     for who, call in contest.calls.items():
         try:
             took[who] = timed(call, device, contest.sets)
-        except (RuntimeError, ValueError) as error:
-            errors[who] = str(error).splitlines()[0]
+        # A compiler throws what it likes, and one rival must not cost the others
+        except Exception as error:
+            errors[who] = (str(error).splitlines() or [type(error).__name__])[0]
     values = _values(contest, took, rates)
     problem = errors.get("mmoe") or _differs(contest, took)
     left_out = {**contest.left_out, **errors}

@@ -1,9 +1,11 @@
 """Runs one file of tests with `-m gpu`, again and again where a test takes the process with it.
 
-python -m benchmarks.gpu_check.pytest_file FILE --record FILE [--seconds S] [--mark gpu]
+python -m benchmarks.gpu_check.pytest_file FILE --record FILE [--device cuda|emulated]
+                                           [--seconds S] [--mark gpu]
 """
 
 import argparse
+import os
 import subprocess
 import sys
 import tempfile
@@ -13,7 +15,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.gpu_check.pytest_plugin import CLOCK, ENDED, FILE, RECORD, RUNNING
-from benchmarks.gpu_check.record import FAILED, LEFT_OUT, PASSED, ROOT, Record, machine_name
+from benchmarks.gpu_check.record import (
+    FAILED,
+    LEFT_OUT,
+    MACHINE,
+    PASSED,
+    ROOT,
+    Record,
+    machine_name,
+)
 from benchmarks.gpu_check.running import EXIT_LEFT_OUT
 
 TEST_SECONDS = 30.0
@@ -28,10 +38,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu_check.pytest_file")
     parser.add_argument("file", type=Path)
     parser.add_argument("--record", type=Path, required=True)
+    parser.add_argument("--device", choices=("cuda", "emulated"), default="cuda")
     parser.add_argument("--seconds", type=float, default=TEST_SECONDS, help="of each test")
     parser.add_argument("--mark", default="gpu", help="pytest's -m")
     settings = parser.parse_args(arguments)
-    record = Record(settings.record, machine_name("cuda"))
+    record = Record(settings.record, machine_name(settings.device))
     code = _run(settings, record)
     sys.exit(_verdict(settings.file, record, code))
 
@@ -58,22 +69,35 @@ def _pytest(settings: argparse.Namespace, running: Path, ended: Sequence[str]) -
     """One process; the tests named in `ended` are left out."""
     told = [f"{RECORD}={settings.record}", f"{RUNNING}={running}", f"{CLOCK}={settings.seconds}"]
     told += [f"{FILE}={settings.file}", *(f"{ENDED}={key}" for key in ended)]
-    options = [*pytest_options(settings.file), *told, "-m", settings.mark]
+    options = [*pytest_options(settings.file, settings.device), *told, "-m", settings.mark]
     command = [sys.executable, "-m", "pytest", *options]
+    # The plugin's lines are of the machine that this process' are of
+    environment = {**os.environ, MACHINE: machine_name(settings.device)}
     started = time.monotonic()
-    code = subprocess.run([*command, str(settings.file)], cwd=ROOT).returncode
+    code = subprocess.run([*command, str(settings.file)], cwd=ROOT, env=environment).returncode
     print(f"pytest: exit status {code} after {time.monotonic() - started:.1f} s", flush=True)
     return code
 
 
-def pytest_options(file: Path) -> list[str]:
+def pytest_options(file: Path, device: str = "cuda") -> list[str]:
     """Without the project's own options, which ask for plugins that may not be here."""
     options = ["-o", "addopts=", "--import-mode=importlib", "-q", "-p", "no:cacheprovider"]
     options += ["-p", "benchmarks.gpu_check.pytest_plugin"]
+    if device == "emulated":
+        options += ["-p", "tests.emulated_cuda.plugin"]
     conftest = [sys.executable, "-c", f"import {', '.join(CONFTEST_NEEDS)}"]
     if subprocess.run(conftest, cwd=ROOT, capture_output=True).returncode:
-        return [*options, f"--confcutdir={file.parent}"]
-    return [*options, "--all"]
+        return [*options, f"--confcutdir={_below_tests(file)}"]
+    # Of the grids of tests the emulation gets through a part alone
+    return options if device == "emulated" else [*options, "--all"]
+
+
+def _below_tests(file: Path) -> Path:
+    """The folder whose conftest.py is the first to be read: below tests, whose own needs more."""
+    own = file.resolve().parent
+    while ROOT / "tests" in own.parent.parents:
+        own = own.parent
+    return own
 
 
 def _verdict(file: Path, record: Record, code: int) -> int:

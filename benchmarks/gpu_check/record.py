@@ -91,11 +91,11 @@ def digest(patterns: Iterable[str]) -> str:
 
 
 def machine_name(device: str) -> str:
-    """The first GPU's name by `nvidia-smi`, or the processor's architecture."""
+    """The first GPU's name by `nvidia-smi`, or the processor's architecture after `device`."""
     if MACHINE in os.environ:
         return os.environ[MACHINE]
-    if device == "cpu":
-        return f"cpu {platform.machine()}"
+    if device != "cuda":
+        return f"{device} {platform.machine()}"
     try:
         asked = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
         said = subprocess.run(asked, capture_output=True, text=True, timeout=20, check=True).stdout

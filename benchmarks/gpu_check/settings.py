@@ -9,7 +9,7 @@ class Settings:
     """What every stage gets.
 
     Attributes:
-        device: cuda, or cpu for a rehearsal.
+        device: cuda; for a rehearsal cpu, or emulated: the CUDA sources compiled for the host.
         record: The file that lines go to.
         bundle: The folder with a prebuilt extension, if it is there.
         small: A rehearsal's sizes: nothing that is measured with them means anything.

@@ -1,6 +1,6 @@
 """One operator, forward and backward, against its specification; no pytest, a process of its own.
 
-python -m benchmarks.gpu_check.smoke OPERATOR [--device cuda|cpu] [--few]
+python -m benchmarks.gpu_check.smoke OPERATOR [--device cuda|cpu|emulated] [--few]
 """
 
 import argparse
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.gpu_check import layer_cases
-from benchmarks.gpu_check.extension import require_kernels
+from benchmarks.gpu_check.device import DEVICES, opened
 from benchmarks.gpu_check.operator_cases import BUILDERS, as_numbers, calls_of, expected
 
 # Of the largest number, by the coarsest type of a call
@@ -26,15 +26,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Prints how many calls agreed; stops at the first that does not."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu_check.smoke")
     parser.add_argument("operator", choices=NAMES)
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--device", choices=DEVICES, default="cuda")
     parser.add_argument("--few", action="store_true", help="two shapes of two types, each")
     settings = parser.parse_args(arguments)
     # A few of these processes run at a time
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // 4))
-    if settings.device == "cuda":
-        require_kernels()
     try:
-        print(check(settings.operator, settings.device, settings.few))
+        with opened(settings.device) as device:
+            print(check(settings.operator, device, settings.few))
     except ValueError as error:
         sys.exit(str(error))
 

@@ -1,14 +1,22 @@
 """The stages of a check: what each runs, in which order, and its clock."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import torch
 
 from benchmarks.gpu_check import kernels, smoke, train
+from benchmarks.gpu_check.pytest_file import TEST_SECONDS
 from benchmarks.gpu_check.record import ROOT
 from benchmarks.gpu_check.running import Item
 from benchmarks.gpu_check.settings import Settings
 
 MODULE = "benchmarks.gpu_check"
+RANKS_SECONDS = 80
+# Emulated, every clock is so many times as long
+EMULATED_TIMES = 8
+# Which name the mark, and hold no test with it
+OWN_TESTS = ROOT / "tests" / "benchmarks" / "gpu_check"
 
 
 @dataclass(frozen=True)
@@ -38,9 +46,12 @@ def env(settings: Settings) -> list[Item]:
     """Versions, and kernels that run."""
     described = _own("environment", "--record", settings.record, "--device", settings.device)
     items = [Item("env/described", described, 40)]
-    if settings.device == "cuda":
-        extension = _own("extension", "--bundle", settings.bundle)
-        items.append(Item("env/extension", extension, 130))
+    extension = {
+        "cuda": _own("extension", "--bundle", settings.bundle),
+        "emulated": ("-m", "tests.emulated_cuda.build"),
+    }
+    if settings.device in extension:
+        items.append(Item("env/extension", extension[settings.device], 130))
     return items
 
 
@@ -55,10 +66,10 @@ def smokes(settings: Settings) -> list[Item]:
 
 def tests(settings: Settings) -> list[Item]:
     """Files with tests for a GPU; those of the operators first."""
-    return [
-        Item(f"tests/{file}", _own("pytest_file", file, "--record", settings.record), 150)
-        for file in test_files()
-    ]
+    where = "--record", settings.record, "--device", settings.device
+    if settings.device == "emulated":
+        where = *where, "--seconds", TEST_SECONDS * EMULATED_TIMES
+    return [Item(f"tests/{file}", _own("pytest_file", file, *where), 150) for file in test_files()]
 
 
 def test_files() -> list[str]:
@@ -66,9 +77,9 @@ def test_files() -> list[str]:
     found = [
         path.relative_to(ROOT).as_posix()
         for path in sorted((ROOT / "tests").rglob("test_*.py"))
-        if "mark.gpu" in path.read_text(encoding="utf-8")
+        if "mark.gpu" in path.read_text(encoding="utf-8") and OWN_TESTS not in path.parents
     ]
-    folders = ("tests/ops/test_cuda", "tests/ops/", "tests/mixture/")
+    folders = ("tests/ops/test_cuda", "tests/ops/cuda/", "tests/ops/", "tests/mixture/")
 
     def place(file: str) -> int:
         return next((n for n, start in enumerate(folders) if file.startswith(start)), len(folders))
@@ -96,6 +107,25 @@ def training(settings: Settings) -> list[Item]:
     return [*items, Item("train/whole", whole, 200, needs=("pydantic", "pyarrow", "mmoe.train"))]
 
 
+def ranks(settings: Settings) -> list[Item]:
+    """The exchange of a mixture by NCCL: one rank, then as many as there are GPUs."""
+    small = ("--small",) if settings.small else ()
+    where = ("--record", settings.record, "--device", settings.device, *small)
+    here = torch.cuda.device_count() if settings.device == "cuda" else 0
+    worlds = sorted(
+        {*((1, 2) if settings.device == "cpu" else (1, 2, 4, 8)), *([here] if here else [])}
+    )
+    return [
+        Item(
+            f"ranks/{world}",
+            _own("ranks", world, *where, "--seconds", RANKS_SECONDS - 10),
+            RANKS_SECONDS,
+            needs=("mmoe.parallel",),
+        )
+        for world in worlds
+    ]
+
+
 def rivals(settings: Settings) -> list[Item]:
     """The benchmarks of operators and of the layer, beside what others use."""
     device = ("--device", settings.device)
@@ -118,6 +148,16 @@ def sanitize(settings: Settings) -> list[Item]:
     ]
 
 
+def slower(stage: Stage) -> Stage:
+    """The same with the clocks of an emulation."""
+
+    def plan(settings: Settings) -> list[Item]:
+        items = stage.plan(settings)
+        return [replace(item, seconds=item.seconds * EMULATED_TIMES) for item in items]
+
+    return replace(stage, seconds=stage.seconds * EMULATED_TIMES, plan=plan)
+
+
 # env, smoke, tests and kernels together take at most nine minutes, and so does each of the others
 STAGES = {
     stage.name: stage
@@ -127,8 +167,11 @@ STAGES = {
         Stage("tests", 150, "pytest -m gpu, a process for each file", tests, workers=4),
         Stage("kernels", 180, "times of the operators beside their alternatives", timed_kernels),
         Stage("train", 520, "whole training steps beside plain torch", training),
+        Stage("ranks", 300, "a mixture's exchange by NCCL, a GPU for each rank", ranks),
         Stage("rivals", 520, "the benchmarks of operators and layer", rivals),
         Stage("sanitize", 520, "memcheck and racecheck of the smoke", sanitize, workers=2),
     )
 }
 FIRST = ("env", "smoke", "tests", "kernels")
+# Times of an emulation mean nothing, and it has neither streams nor graphs
+EMULATED = ("env", "smoke", "tests")

@@ -266,6 +266,11 @@ def grouped_mm_backward(
     return grad_x, grad_weight, grad_bias
 
 
+def grouped_product(like: Tensor, choice: int) -> int:
+    """Says which of a GPU's products `grouped_mm` took so far; here there is one alone."""
+    return 0
+
+
 def dense_mm(
     x: Sequence[Tensor], weight_EDH: Tensor, bias_EH: Tensor | None, activation: str
 ) -> tuple[list[Tensor], list[Tensor]]:

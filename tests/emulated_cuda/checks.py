@@ -5,6 +5,7 @@ or hands it a number out of range and expects the kernel to stop. Results are co
 mutation is switched on.
 """
 
+import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -16,11 +17,20 @@ from torch.utils import _pytree as pytree
 
 from benchmarks.gpu_check.operator_cases import BUILDERS, FP64, Call, Case, as_numbers, expected
 from tests.emulated_cuda.device import Kernels, OnDevice, Settings
+from tests.emulated_cuda.random_cases import (
+    KINDS,
+    PLANNING,
+    drawn_calls,
+    drawn_case,
+    drawn_exchange,
+    laid_out,
+)
 
 FP32, BF16 = torch.float32, torch.bfloat16
 TYPES = (FP32, BF16, FP64)
+SEEDS_OF_EXCHANGE = 4
 # Of a number itself and of the largest one
-TOLERANCES = {FP32: (2e-5, 1e-5), BF16: (2**-7, 2e-3), FP64: (1e-12, 1e-12)}
+TOLERANCES = {FP32: (2e-5, 1e-5), BF16: (2**-7, 4e-3), FP64: (1e-12, 1e-12)}
 
 _USUAL = (
     Case(37, 3, 2, 5, 24, 40),
@@ -36,7 +46,7 @@ _EXCHANGED = (
     Case(33, 9, 2, 8, 17, 17, unused=True),
     Case(70, 2, 3, 4, 65, 65),
 )
-CASES = {"exchange": _EXCHANGED}
+CASES = {"exchange": _EXCHANGED, "grouped_mm": _USUAL[2:3], "dense_mm": _USUAL[1:3]}
 # Rows of each expert, D, H; small and large tiles, parts of the weights' gradient, copies of 16, 8,
 # 4 and 2 bytes, several tiles in both directions, depths of one and of many steps
 LAYERS = (
@@ -139,14 +149,71 @@ def _calls(operator: str) -> Iterator[Check]:
     given = list(_given(operator))
     for words, call in given:
         yield Check(words, operator, call, as_numbers(call, expected(call)), Settings())
+    if operator == "topk_gate":
+        yield _more_picks_than_experts()
 
 
 def _given(operator: str) -> Iterator[tuple[str, Call]]:
+    if operator == "topk_gate":
+        yield from _gates_that_see_little()
     if operator == "grouped_mm":
         yield from _layers()
     for case, dtype in product(CASES.get(operator, _USUAL), TYPES):
         for call in BUILDERS[operator](case, dtype):
             yield f"{call[0]}, {case} {str(dtype).removeprefix('torch.')}", call
+
+    yield from _drawn(operator)
+
+
+def _drawn(operator: str) -> Iterator[tuple[str, Call]]:
+    """Drawn shapes, in inconvenient memory."""
+    names = PLANNING if operator == "exchange" else ()
+    for name, seed in product(names, range(SEEDS_OF_EXCHANGE)):
+        draw = random.Random(f"{name} {seed}")
+        name_, arguments = drawn_exchange(name, draw)
+        yield f"{name}, ranks {seed}", (name_, laid_out(arguments, "cpu", draw))
+    if names:
+        return
+    for (kind, make), dtype in product(KINDS.items(), TYPES):
+        draw = random.Random(f"{operator} {kind} {dtype}")
+        for name, arguments in drawn_calls(operator, drawn_case(make, draw), dtype, draw):
+            yield f"{name}, {kind}, {dtype}", (name, laid_out(arguments, "cpu", draw))
+
+
+def _gates_that_see_little() -> Iterator[tuple[str, Call]]:
+    """As many experts as picks, infinities; picks that are not used, or repeat."""
+    for E, dtype, after in product((5, 16, 17, 40), TYPES, (True, False)):
+        generator = torch.Generator().manual_seed(E)
+        logits_BGE = torch.randn(30, 3, E, generator=generator).mul(3).round().to(dtype)
+        chance = torch.rand(logits_BGE.shape, generator=generator)
+        logits_BGE[chance > 0.9] = torch.inf
+        logits_BGE[chance > 0.95] = -torch.inf
+        visibility_GE = torch.rand(3, E, generator=generator) < 0.5
+        visibility_GE[2] = False
+        visibility_GE[:, -3:] = True
+        forward = "topk_gate", (logits_BGE, visibility_GE, 3, after)
+        yield f"a gate that sees three of {E}, {dtype}", forward
+        finite_BGE = logits_BGE.nan_to_num(0, 9, -9)
+        weights_BGK = expected(forward)[0]
+        experts_BGK = torch.randint(-1, E, weights_BGK.shape, generator=generator).int()
+        grad_BGK = torch.randn(weights_BGK.shape, generator=generator).to(weights_BGK.dtype)
+        backward = (grad_BGK, finite_BGE, visibility_GE, experts_BGK, after)
+        yield f"picks of {E} that are not used, {dtype}", ("topk_gate_backward", backward)
+
+
+def _more_picks_than_experts() -> Check:
+    """What the CPU refuses, and a kernel cannot: the picks that are not there are -1."""
+    visibility_GE = torch.zeros(1, 20, dtype=torch.bool)
+    visibility_GE[0, 7] = True
+    call = "topk_gate", (torch.randn(3, 1, 20), visibility_GE, 3, True)
+    wanted = torch.tensor([1.0, 0, 0]).expand(3, 1, 3), torch.tensor([7, -1, -1]).int()
+    return Check(
+        "more picks than experts",
+        "topk_gate",
+        call,
+        (wanted[0], wanted[1].expand(3, 1, 3)),
+        Settings(),
+    )
 
 
 def _layers() -> Iterator[tuple[str, Call]]:

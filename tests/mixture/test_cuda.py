@@ -105,6 +105,7 @@ def test_same_bits_in_every_run(layer):
     assert all(torch.equal(a, b) for a, b in zip(again, first, strict=True))
 
 
+@pytest.mark.real_gpu
 def test_nothing_waits_for_the_device(layer):
     layer.cuda()
     x_BD = rows().cuda()
@@ -117,6 +118,7 @@ def test_nothing_waits_for_the_device(layer):
         torch.cuda.set_sync_debug_mode(mode)
 
 
+@pytest.mark.real_gpu
 def test_one_graph_serves_every_routing(layer):
     layer.cuda()
     x_BD = rows().cuda()

@@ -99,6 +99,7 @@ def test_same_bits_in_every_run(large, dtype):
         assert all(torch.equal(a, b) for a, b in zip(again, first, strict=True))
 
 
+@pytest.mark.real_gpu
 @pytest.mark.parametrize("D", [24, 21])
 def test_nothing_waits_for_the_device(usual, dtype, D):
     inputs = make_inputs(usual, dtype, D=D).cuda()
@@ -112,6 +113,7 @@ def test_nothing_waits_for_the_device(usual, dtype, D):
         torch.cuda.set_sync_debug_mode(mode)
 
 
+@pytest.mark.real_gpu
 @pytest.mark.parametrize("D", [24, 21])
 def test_one_graph_serves_every_routing(usual, dtype, D):
     inputs = make_inputs(usual, dtype, D=D).cuda()
@@ -141,6 +143,7 @@ def test_one_graph_serves_every_routing(usual, dtype, D):
         assert all(torch.equal(a, b) for a, b in zip(captured, expected, strict=True))
 
 
+@pytest.mark.real_gpu
 def test_compiles_to_one_graph(usual):
     inputs = make_inputs(usual, torch.float32).cuda()
     compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")

@@ -237,6 +237,7 @@ def test_cuda_is_cpu(case, dtype, close):
 
 
 @pytest.mark.gpu
+@pytest.mark.real_gpu
 def test_can_be_captured_in_a_graph(usual):
     y_PO, slots_BGK, weights_BGK = (tensor.cuda() for tensor in inputs(usual, torch.float32))
     grad_BGO = torch.ones(usual.B, usual.G, usual.O, device="cuda")

@@ -110,6 +110,7 @@ def test_cuda_is_cpu(case):
 
 
 @pytest.mark.gpu
+@pytest.mark.real_gpu
 def test_can_be_captured_in_a_graph(usual):
     experts_BGK = usual.experts_BGK().cuda()
     route_plan(experts_BGK, usual.E)

@@ -18,7 +18,7 @@ from mmoe.train.on_device import on_device
 from mmoe.train.prepare import prepare
 from mmoe.train.step import train_step
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.real_gpu]
 if not torch.cuda.is_available():
     pytest.skip("no CUDA device", allow_module_level=True)
 

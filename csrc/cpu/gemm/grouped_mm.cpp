@@ -108,10 +108,14 @@ std::tuple<Tensor, Tensor, Tensor> grouped_mm_backward(const Tensor& grad_PH, co
   return {grad_x, grad_weight, grad_bias};
 }
 
+// The CPU has one product, whatever is asked for.
+int64_t grouped_product(const Tensor& like, int64_t choice) { return 0; }
+
 }  // namespace
 }  // namespace mmoe
 
 STABLE_TORCH_LIBRARY_IMPL(mmoe, CPU, m) {
-  m.impl("grouped_mm", TORCH_BOX(&mmoe::grouped_mm));
-  m.impl("grouped_mm_backward", TORCH_BOX(&mmoe::grouped_mm_backward));
+  m.impl("grouped_mm", MMOE_BOX(grouped_mm));
+  m.impl("grouped_mm_backward", MMOE_BOX(grouped_mm_backward));
+  m.impl("grouped_product", MMOE_BOX(grouped_product));
 }

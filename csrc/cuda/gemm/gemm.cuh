@@ -237,6 +237,14 @@ struct TensorCores {
   }
 };
 
+// Two blocks lie on a multiprocessor at a time, so that one computes where the other waits. Their
+// registers are bounded at the kernels: 2 blocks * 256 threads * 128 are all 65,536 of sm_80 and
+// later. Of shared memory sm_80 has 164 KiB (sm_90: 228), of which CUDA takes one for each block;
+// the largest tiles, bfloat16 with both factors along the depth, take 4 stages * (128 + 128) rows *
+// (32 + 8) numbers * 2 bytes = 80 KiB. sm_86 and sm_89 have 100 KiB: one block of such tiles.
+constexpr int kBlocks = 2;
+constexpr int kSharedOfBlock = (164 << 10) / kBlocks - (1 << 10);
+
 template <typename T, int BM_, bool kAAlongDepth, bool kBAlongDepth>
 struct Gemm {
   static constexpr int BM = BM_, BN = Tiling<T>::kColumns, kStages = Tiling<T>::kStages;
@@ -249,6 +257,7 @@ struct Gemm {
   static constexpr int kStageBytes = kStages * (A::kSize + B::kSize) * sizeof(T);
   static constexpr int kSumBytes = BM * kSumStride * sizeof(S);
   static constexpr int kSharedBytes = kStageBytes > kSumBytes ? kStageBytes : kSumBytes;
+  static_assert(kSharedBytes <= kSharedOfBlock, "as many blocks fit on a multiprocessor");
 
   // All threads of the block; the result replaces the stages in `shared`.
   static __device__ const S* run(unsigned char* shared, const A& a, const B& b, int depth) {
@@ -284,7 +293,8 @@ struct Gemm {
 };
 
 // More than 48 KiB of shared memory for a block must be asked for, and room for a second block
-// beside it too. This touches no stream, so it may happen while a graph is captured.
+// beside it too: what is not carved out is L1. This touches no stream, so it may happen while a
+// graph is captured.
 template <class Kernel>
 void reserve_shared(Kernel* kernel, int bytes) {
   STD_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));

@@ -1,7 +1,7 @@
-// grouped_mm on CUDA. In bfloat16 on sm_90 and sm_100 the products go to PyTorch's grouped GEMM,
-// which is fast there and takes its offsets on the device; it wants strides of 16 bytes and leaves
-// the tail undefined, so odd widths are padded here and the tail is cleared. Everywhere else, and
-// for float gradients of float weights, the products are this library's own.
+// grouped_mm on CUDA. In bfloat16 on sm_90 and sm_100 products may go to PyTorch's grouped GEMM
+// (product_choice.cu says which), which takes its offsets on the device; it wants strides of 16
+// bytes and leaves the tail undefined, so odd widths are padded here and the tail is cleared.
+// Everywhere else, and for float gradients of float weights, the products are this library's own.
 
 #include <torch/csrc/stable/library.h>
 
@@ -9,23 +9,24 @@
 #include <string>
 #include <tuple>
 
-#include "grouped_mm.h"
+#include "product_choice.h"
 
 namespace mmoe {
 namespace {
 
 constexpr ScalarType kBf16 = ScalarType::BFloat16;
-constexpr int64_t kLibraryExperts = 1023;  // the most that PyTorch's kernel takes
 
 int64_t whole_packs(int64_t width) {
   return (width + kPack<__nv_bfloat16> - 1) / kPack<__nv_bfloat16> * kPack<__nv_bfloat16>;
 }
 
-bool has_library_kernel() {
-  int device = 0, major = 0;
-  STD_CUDA_CHECK(cudaGetDevice(&device));
-  STD_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
-  return major == 9 || major == 10;
+bool is_packed(int64_t width) { return width == whole_packs(width); }
+
+// May PyTorch's kernel read these contiguous rows as they are? It checks the stride of a single
+// row.
+bool library_reads(const Tensor& rows) {
+  const int64_t width = rows.size(1);
+  return is_packed(width) && rows.stride(0) == width && aligned(rows.const_data_ptr());
 }
 
 // The inputs that both directions share, checked and contiguous.
@@ -33,8 +34,7 @@ struct Layer {
   Tensor x, offsets, weight;
   Activation activation;
   int64_t P, E, D, H;
-  bool wide;     // float weights beside bfloat16 rows
-  bool library;  // PyTorch's kernel serves
+  bool wide;  // float weights beside bfloat16 rows
 
   Layer(const Tensor& x_PD, const Tensor& offsets_E1, const Tensor& weight_EDH,
         const std::string& activation)
@@ -50,8 +50,6 @@ struct Layer {
     // Room to count past the end in whole tiles.
     to_int32("x_PD", P + 1024);
     to_int32("weight_EDH", std::max({E, D + 1024, H + 1024}));
-    library = x.scalar_type() == kBf16 && E <= kLibraryExperts && P > 0 && D > 0 && H > 0 &&
-              has_library_kernel();
   }
 
   ScalarType type() const { return x.scalar_type(); }
@@ -61,9 +59,23 @@ struct Layer {
   }
   bool keeps_z() const { return mmoe::keeps_z(activation); }
 
+  // Does PyTorch's kernel serve for y, for the gradient of x, for that of the weight?
+  bool library_forward(bool has_bias) const {
+    const bool finished = has_bias || activation != Activation::none || !is_packed(H);
+    return library(D, H, finished, !library_reads(x));
+  }
+  bool library_of_x() const { return library(H, D, !is_packed(D), false); }
+  // The library rounds its result, which a float gradient must not be.
+  bool library_of_weight() const {
+    return !wide && library(D, H, !is_packed(D) || !is_packed(H), !library_reads(x));
+  }
+  bool library(int64_t depth, int64_t width, bool finished, bool copied) const {
+    return P > 0 && takes_library({type(), E, depth, width, finished, copied});
+  }
+
   // The weights as the products read them: in the rows' dtype, and for the library padded.
-  Tensor readable_weight(cudaStream_t stream) const {
-    const bool packed = D % kPack<__nv_bfloat16> == 0 && H % kPack<__nv_bfloat16> == 0;
+  Tensor readable_weight(bool library, cudaStream_t stream) const {
+    const bool packed = is_packed(D) && is_packed(H);
     if (library && !(packed && aligned(weight.const_data_ptr()) && !wide)) {
       return pad_to_bf16(weight, whole_packs(D), whole_packs(H), stream);
     }
@@ -89,13 +101,6 @@ struct Layer {
 // of size 1 is arbitrary in PyTorch (`weight_EHD.transpose(1, 2)` with D = 1 says 1).
 Table table(const Tensor& tensor) {
   return {tensor.const_data_ptr(), tensor.size(tensor.dim() - 1)};
-}
-
-// May PyTorch's kernel read these contiguous rows as they are? It checks the stride of a single
-// row.
-bool library_reads(const Tensor& rows) {
-  const int64_t width = rows.size(1);
-  return width == whole_packs(width) && rows.stride(0) == width && aligned(rows.const_data_ptr());
 }
 
 // PyTorch's grouped product; its offsets lack the 0 in front.
@@ -131,8 +136,9 @@ std::tuple<Tensor, Tensor> grouped_mm(const Tensor& x_PD, const Tensor& offsets_
   const Tensor z = layer.keeps_z() ? empty(layer.x, {layer.P, layer.H}, layer.type())
                                    : empty(layer.x, {0}, layer.type());
   const Tensor* kept = layer.keeps_z() ? &z : nullptr;
-  const Tensor weight = layer.readable_weight(stream);
-  if (layer.library) {
+  const bool library = layer.library_forward(bias.has_value());
+  const Tensor weight = layer.readable_weight(library, stream);
+  if (library) {
     const Tensor product = library_product(library_rows(layer.x, stream), weight, layer);
     const Tensor y = room_for(product, layer.H);
     finish_rows(layer.experts(), product, layer.finish(y, kept, bias, layer.activation), stream);
@@ -145,12 +151,20 @@ std::tuple<Tensor, Tensor> grouped_mm(const Tensor& x_PD, const Tensor& offsets_
   return {y, z};
 }
 
+// Which of a gradient's products are wanted, and which of these are PyTorch's.
+struct Wanted {
+  bool x, weight;
+  bool library_x, library_weight;
+};
+
 // The gradient of what went into the activation; the gradient of the bias on the way.
 Tensor differentiate_layer(const Layer& layer, const Tensor& grad, const Tensor& y, const Tensor& z,
-                           const Tensor* grad_bias, bool need_products, cudaStream_t stream) {
+                           const Tensor* grad_bias, const Wanted& wanted, cudaStream_t stream) {
   const bool is_linear = layer.activation == Activation::none;
-  const int64_t width = layer.library ? whole_packs(layer.H) : layer.H;
-  const bool reuse = is_linear && (!layer.library || library_reads(grad));
+  const bool library = wanted.library_x || wanted.library_weight;
+  const bool need_products = wanted.x || wanted.weight;
+  const int64_t width = library ? whole_packs(layer.H) : layer.H;
+  const bool reuse = is_linear && (!library || library_reads(grad));
   const bool writes = need_products && !reuse;
   const Tensor dz = writes ? empty(grad, {layer.P, width}, layer.type()) : grad;
   if (!writes && grad_bias == nullptr) return dz;
@@ -162,9 +176,9 @@ Tensor differentiate_layer(const Layer& layer, const Tensor& grad, const Tensor&
   return dz;
 }
 
-Tensor gradient_of_x(const Layer& layer, const Tensor& dz, cudaStream_t stream) {
-  const Tensor weight = layer.readable_weight(stream);
-  if (layer.library) {
+Tensor gradient_of_x(const Layer& layer, const Tensor& dz, bool library, cudaStream_t stream) {
+  const Tensor weight = layer.readable_weight(library, stream);
+  if (library) {
     const Tensor product = library_product(dz, torch::stable::transpose(weight, 1, 2), layer);
     const Tensor grad_x = room_for(product, layer.D);
     finish_rows(layer.experts(), product,
@@ -179,12 +193,11 @@ Tensor gradient_of_x(const Layer& layer, const Tensor& dz, cudaStream_t stream) 
   return grad_x;
 }
 
-Tensor gradient_of_weight(const Layer& layer, const Tensor& dz, cudaStream_t stream) {
+Tensor gradient_of_weight(const Layer& layer, const Tensor& dz, bool library, cudaStream_t stream) {
   const auto room = [&] {
     return empty(layer.x, {layer.E, layer.D, layer.H}, layer.weight.scalar_type());
   };
-  // The library rounds its result, which a float gradient must not be.
-  if (layer.library && !layer.wide) {
+  if (library) {
     const Tensor rows = library_rows(layer.x, stream);
     const Tensor product = library_product(torch::stable::transpose(rows, 0, 1), dz, layer);
     const bool in_place = product.stride(1) == layer.H && product.size(1) == layer.D;
@@ -225,12 +238,15 @@ std::tuple<Tensor, Tensor, Tensor> grouped_mm_backward(const Tensor& grad_PH, co
   const ScalarType weight_type = layer.weight.scalar_type();
   const Tensor grad_bias = need_bias ? empty(layer.x, {layer.E, layer.H}, weight_type)
                                      : empty(layer.x, {0}, weight_type);
-  const Tensor dz = differentiate_layer(layer, grad, y, z, need_bias ? &grad_bias : nullptr,
-                                        need_x || need_weight, stream);
-  const Tensor grad_x =
-      need_x ? gradient_of_x(layer, dz, stream) : empty(layer.x, {0}, layer.type());
-  const Tensor grad_weight =
-      need_weight ? gradient_of_weight(layer, dz, stream) : empty(layer.x, {0}, weight_type);
+  const Wanted wanted = {need_x, need_weight, need_x && layer.library_of_x(),
+                         need_weight && layer.library_of_weight()};
+  const Tensor dz =
+      differentiate_layer(layer, grad, y, z, need_bias ? &grad_bias : nullptr, wanted, stream);
+  const Tensor grad_x = need_x ? gradient_of_x(layer, dz, wanted.library_x, stream)
+                               : empty(layer.x, {0}, layer.type());
+  const Tensor grad_weight = need_weight
+                                 ? gradient_of_weight(layer, dz, wanted.library_weight, stream)
+                                 : empty(layer.x, {0}, weight_type);
   return {grad_x, grad_weight, grad_bias};
 }
 
@@ -238,6 +254,6 @@ std::tuple<Tensor, Tensor, Tensor> grouped_mm_backward(const Tensor& grad_PH, co
 }  // namespace mmoe
 
 STABLE_TORCH_LIBRARY_IMPL(mmoe, CUDA, m) {
-  m.impl("grouped_mm", TORCH_BOX(&mmoe::grouped_mm));
-  m.impl("grouped_mm_backward", TORCH_BOX(&mmoe::grouped_mm_backward));
+  m.impl("grouped_mm", MMOE_BOX(grouped_mm));
+  m.impl("grouped_mm_backward", MMOE_BOX(grouped_mm_backward));
 }

@@ -32,7 +32,7 @@ __device__ const sum_t<T>* multiply_tile(const Rows<T>& d, const Tile& tile, int
 }
 
 template <typename T, int BM, bool kTransposed>
-__global__ void __launch_bounds__(kThreads, 2)
+__global__ void __launch_bounds__(kThreads, kBlocks)
     multiply(const __grid_constant__ Rows<T> d, int32_t column_tiles) {
   using G = Gemm<T, BM, true, kTransposed>;
   constexpr int V = kPack<T>;
@@ -64,8 +64,7 @@ void launch(const Rows<T>& d, cudaStream_t stream) {
   const int64_t blocks = most_tiles<BM>(d.experts) * column_tiles;
   if (blocks > std::numeric_limits<int32_t>::max()) fail("x_PD: too large for one CUDA launch");
   const auto kernel = multiply<T, BM, kTransposed>;
-  STD_CUDA_CHECK(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, G::kSharedBytes));
+  reserve_shared(kernel, G::kSharedBytes);
   kernel<<<static_cast<unsigned>(blocks), kThreads, G::kSharedBytes, stream>>>(
       d, static_cast<int32_t>(column_tiles));
   STD_CUDA_KERNEL_LAUNCH_CHECK();

@@ -27,7 +27,8 @@ template <typename T>
 constexpr int kRowTile = std::is_same_v<T, double> ? 64 : 128;
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads, 2) multiply(const __grid_constant__ Weights<T> d) {
+__global__ void __launch_bounds__(kThreads, kBlocks)
+    multiply(const __grid_constant__ Weights<T> d) {
   using G = Gemm<T, kRowTile<T>, false, false>;
   using S = sum_t<T>;
   constexpr int V = kPack<T>, kDepth = Tiling<T>::kDepth;
