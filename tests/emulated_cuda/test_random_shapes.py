@@ -39,7 +39,7 @@ TOLERANCE = {
     torch.float64: (0.0, 1e-13),
 }
 PRODUCTS = ("grouped_mm", "dense_mm", "gate_mm")
-REPEATED = {"crowded": 2, "many_experts": 1, "packed": 6}  # the others 3 times
+REPEATED = {"crowded": 1, "many_experts": 1, "packed": 6}  # the others 3 times
 DEEP = 12
 
 
@@ -101,7 +101,8 @@ def check(name, make_case, dtype, seed):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", OPERATORS)
 def test_operator_is_its_specification(name, kind, dtype):
-    for seed in range(REPEATED.get(kind, 3)):
+    more = (name, kind, dtype) == ("grouped_mm", "crowded", torch.bfloat16)  # weights of two types
+    for seed in range(REPEATED.get(kind, 3) + more):
         check(name, KINDS[kind], dtype, f"{kind} {dtype} {seed}")
 
 
