@@ -32,6 +32,10 @@ class NoCompiler(Exception):
 def build(variant: str = "plain", source: Path = ROOT / "csrc") -> Path:
     """Returns the library of a variant, compiled where it is not there yet.
 
+    Args:
+        variant: How it is compiled.
+        source: The folder with the CUDA sources.
+
     Raises:
         NoCompiler: There is no g++.
         subprocess.CalledProcessError: A source does not compile.
@@ -39,7 +43,7 @@ def build(variant: str = "plain", source: Path = ROOT / "csrc") -> Path:
     compiler = shutil.which("g++")
     if compiler is None:
         raise NoCompiler("g++ was not found, and the emulation of CUDA is compiled")
-    folder = BUILD / variant
+    folder = BUILD / (variant if source.name == "csrc" else f"{variant}-{source.name}")
     texts = switched_sources(source / "cuda")[0] if variant == "mutants" else {}
     rewritten = rewrite_tree(source, folder / "csrc", texts)
     write_if_new(folder / "csrc/cuda/gemm/ptx.cuh", (HOST / "ptx.cuh").read_text(encoding="utf-8"))

@@ -43,7 +43,7 @@ def width(draw: random.Random, most: int) -> int:
 def usual(draw: random.Random) -> Case:
     """A few experts and gates."""
     E = draw.randint(2, 20)
-    return Case(draw.randint(1, 60), draw.randint(1, 5), draw.randint(1, 2), E, *_pair(draw, 150))
+    return Case(draw.randint(1, 60), draw.randint(1, 4), draw.randint(1, 2), E, *_pair(draw, 150))
 
 
 def wide(draw: random.Random) -> Case:

@@ -10,6 +10,7 @@
 #include <cstdarg>
 #include <cstdio>
 #include <mutex>
+#include <numeric>
 #include <random>
 #include <sstream>
 #include <stdexcept>
@@ -180,6 +181,10 @@ void run_block() {
   poison(block.shared.data(), block.shared.size());
   for (unsigned t = 0; t < block.threads; ++t) {
     Fiber& fiber = block.fibers[t];
+#if EMULATED_ASAN
+    // A thread that was stopped has left marks of its frames
+    ASAN_UNPOISON_MEMORY_REGION(block.stack_of(t), kStackBytes);
+#endif
     fiber.groups.clear();
     fiber.open.clear();
     fiber.asan_stack = nullptr;
@@ -209,16 +214,24 @@ void check_config(const Config& config) {
   const Dim3& grid = config.grid;
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) refuse("an empty grid");
   if (grid.x > 0x7fffffff || grid.y > 65535 || grid.z > 65535) refuse("too large a grid");
-  const size_t most = std::max(kSharedUnasked, settings.reserved);
+  const size_t most = std::min(kSharedBytes, std::max(kSharedUnasked, settings.reserved));
   if (config.shared > most) refuse(std::to_string(config.shared) + " bytes of shared memory");
+}
+
+// A step that meets every block once.
+uint64_t stride_over(uint64_t blocks) {
+  uint64_t stride = 1 + block.random() % blocks;
+  while (std::gcd(stride, blocks) != 1) ++stride;
+  return stride;
 }
 
 void run_blocks(const Config& config) {
   const uint64_t blocks = uint64_t{config.grid.x} * config.grid.y * config.grid.z;
+  const uint64_t first = block.random() % blocks, stride = stride_over(blocks);
   for (uint64_t i = 0; i < blocks && block.failure.empty(); ++i) {
     const uint64_t number = settings.order == Order::forward    ? i
                             : settings.order == Order::backward ? blocks - 1 - i
-                                                                : (i + settings.seed) % blocks;
+                                                                : (first + i * stride) % blocks;
     block_index.x = static_cast<unsigned>(number % config.grid.x);
     block_index.y = static_cast<unsigned>(number / config.grid.x % config.grid.y);
     block_index.z = static_cast<unsigned>(number / config.grid.x / config.grid.y);
