@@ -20,6 +20,7 @@ from tests.emulated_cuda.device import Kernels, OnDevice, Settings
 from tests.emulated_cuda.random_cases import (
     KINDS,
     PLANNING,
+    WIRES,
     drawn_calls,
     drawn_case,
     drawn_exchange,
@@ -28,7 +29,6 @@ from tests.emulated_cuda.random_cases import (
 
 FP32, BF16 = torch.float32, torch.bfloat16
 TYPES = (FP32, BF16, FP64)
-SEEDS_OF_EXCHANGE = 4
 # Of a number itself and of the largest one
 TOLERANCES = {FP32: (2e-5, 1e-5), BF16: (2**-7, 4e-3), FP64: (1e-12, 1e-12)}
 
@@ -168,10 +168,10 @@ def _given(operator: str) -> Iterator[tuple[str, Call]]:
 def _drawn(operator: str) -> Iterator[tuple[str, Call]]:
     """Drawn shapes, in inconvenient memory."""
     names = PLANNING if operator == "exchange" else ()
-    for name, seed in product(names, range(SEEDS_OF_EXCHANGE)):
-        draw = random.Random(f"{name} {seed}")
-        name_, arguments = drawn_exchange(name, draw)
-        yield f"{name}, ranks {seed}", (name_, laid_out(arguments, "cpu", draw))
+    for name, wire, seed in product(names, WIRES, range(2)):
+        draw = random.Random(f"{name} {wire} {seed}")
+        _, arguments = drawn_exchange(name, *wire, draw)
+        yield f"{name}, ranks {seed}, {wire}", (name, laid_out(arguments, "cpu", draw))
     if names:
         return
     for (kind, make), dtype in product(KINDS.items(), TYPES):
