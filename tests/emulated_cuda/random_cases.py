@@ -24,11 +24,12 @@ PLANNING = {"outbound_plan": "planning", **STEPS}
 _ROWS_OF_PAIRS = {
     "grouped_mm": (0,),
     "grouped_mm_backward": (0, 1, 4, 5),
+    "gathered_mm_backward": (0, 5, 6),
     "gated_combine": (0,),
     "gated_combine_backward": (1,),
 }
 # Pairs of calls, forward and backward, in a case of one type of weights
-_WAYS = {"grouped_mm": 4, "dense_mm": 8}
+_WAYS = {"grouped_mm": 4, "gathered_mm": 4, "dense_mm": 8}
 # What stands around a tensor's numbers: NaN, or a number of no row
 _AROUND = {torch.bool: True, torch.uint8: 0x7F}
 _NO_ROW = 0x7FFF7FFF

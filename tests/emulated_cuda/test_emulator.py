@@ -21,6 +21,7 @@ class Probes:
     """The library of probes, called as operators are."""
 
     def __init__(self, variant):
+        self.variant = variant
         path = str(build(variant, Path(__file__).parent / "probes"))
         torch.ops.load_library(path)
         self.library = ctypes.CDLL(path)
@@ -210,6 +211,23 @@ def test_writing_beside_an_output(probes, at):
 def test_writing_to_an_input_or_beside_it(probes, at, why):
     with pytest.raises(RuntimeError, match=f"write in wrote {why} of its inputs"):
         probes.memory("write in", numbers(), at)
+
+
+@pytest.mark.parametrize(
+    ("name", "last", "beside"),
+    [
+        ("shared variable", NUMBERS - 1, [-1, -64, NUMBERS, NUMBERS + 63, NUMBERS + 900]),
+        ("shared of the launch", 15, [-1, -60, 16, 79]),
+    ],
+)
+def test_writing_beside_shared_memory(probes, name, last, beside):
+    probes.memory(name, numbers(), last)
+
+    if probes.variant == "asan":
+        pytest.skip("AddressSanitizer ends the process")
+    for at in beside:
+        with pytest.raises(RuntimeError, match="something was written beside shared memory"):
+            probes.memory(name, numbers(), at)
 
 
 @pytest.mark.parametrize("offset", [0, 1, 3])

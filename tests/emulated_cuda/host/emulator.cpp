@@ -16,6 +16,7 @@
 #include <stdexcept>
 
 #include "settings.h"
+#include "shared_memory.h"
 #include "switch.h"
 
 namespace emulated {
@@ -27,9 +28,6 @@ namespace {
 
 constexpr size_t kStackBytes = EMULATED_ASAN ? 256 << 10 : 64 << 10;
 constexpr unsigned kMostThreads = 1024;
-constexpr size_t kSharedBytes = 227 << 10;  // of a block, on sm_90
-constexpr size_t kSharedUnasked = 48 << 10;
-constexpr size_t kGuardBytes = 64;
 
 struct Copy {
   void* shared;
@@ -54,12 +52,6 @@ struct Warp {
   std::array<Slot, kLanes> giving, given;
 };
 
-struct SharedVariable {
-  Place place;
-  size_t bytes;
-  void* at;
-};
-
 std::string describe(Place place) {
   const char* slash = std::strrchr(place.file, '/');
   return std::string(slash == nullptr ? place.file : slash + 1) + ":" + std::to_string(place.line);
@@ -71,9 +63,7 @@ struct Block {
   std::vector<Warp> warps = std::vector<Warp>(kMostThreads / kLanes);
   std::bitset<kMostThreads> runnable, alive;
   unsigned char* stacks = nullptr;
-  std::vector<unsigned char> shared;
-  std::vector<SharedVariable> variables;
-  size_t dynamic_bytes = 0, static_bytes = 0;
+  SharedMemory shared;
   Context host;
   void* host_asan = nullptr;
   const void* host_stack = nullptr;
@@ -176,9 +166,7 @@ void report_deadlock() {
 }
 
 void run_block() {
-  block.variables.clear();
-  block.static_bytes = 0;
-  poison(block.shared.data(), block.shared.size());
+  block.shared.clear();
   for (unsigned t = 0; t < block.threads; ++t) {
     Fiber& fiber = block.fibers[t];
 #if EMULATED_ASAN
@@ -203,6 +191,9 @@ void run_block() {
   }
   block.alive.reset();
   block.runnable.reset();
+  if (block.failure.empty() && !block.shared.is_whole()) {
+    block.failure = "something was written beside shared memory";
+  }
 }
 
 void check_config(const Config& config) {
@@ -263,8 +254,7 @@ void run(const Config& config, Body body, const void* context) {
   block.threads = config.block.x * config.block.y * config.block.z;
   block.body = body;
   block.body_context = context;
-  block.dynamic_bytes = (config.shared + 15) / 16 * 16;
-  block.shared.assign(kSharedBytes + 16, 0);
+  block.shared.reserve(config.shared);
   block.random.seed(settings.seed);
   block.failure.clear();
   block.printed.clear();
@@ -364,26 +354,12 @@ void synchronize_warp(Place here, unsigned mask) {
 
 // ---- shared memory and asynchronous copies ----
 
-static unsigned char* shared_begin() {
-  const auto at = reinterpret_cast<uintptr_t>(block.shared.data());
-  return reinterpret_cast<unsigned char*>((at + 15) & ~uintptr_t{15});
-}
-
-unsigned char* dynamic_shared() { return shared_begin(); }
+unsigned char* dynamic_shared() { return block.shared.dynamic(); }
 
 void* static_shared(Place here, size_t bytes, size_t alignment) {
-  for (const SharedVariable& variable : block.variables) {
-    if (variable.place.line == here.line && variable.bytes == bytes &&
-        std::strcmp(variable.place.file, here.file) == 0) {
-      return variable.at;
-    }
-  }
-  const size_t begin = (block.static_bytes + alignment - 1) / alignment * alignment;
-  block.static_bytes = begin + bytes;
-  if (block.static_bytes > kSharedUnasked) trap("more than 48 KiB of static shared memory");
-  if (block.dynamic_bytes + block.static_bytes > kSharedBytes) trap("too much shared memory");
-  void* at = shared_begin() + block.dynamic_bytes + begin;
-  block.variables.push_back({here, bytes, at});
+  std::string why;
+  void* at = block.shared.variable(here, bytes, alignment, why);
+  if (at == nullptr) trap(why);
   return at;
 }
 
@@ -396,8 +372,7 @@ void check_aligned(Place here, const void* pointer, size_t bytes, const char* wh
 void copy_async(Place here, void* shared, const void* global, int bytes, bool exists) {
   check_aligned(here, shared, bytes, "shared memory of cp.async");
   check_aligned(here, global, bytes, "global memory of cp.async");
-  const auto* to = static_cast<unsigned char*>(shared);
-  if (to < shared_begin() || to + bytes > shared_begin() + block.dynamic_bytes) {
+  if (!block.shared.is_dynamic(static_cast<unsigned char*>(shared), bytes)) {
     trap("cp.async leaves the block's shared memory, in " + describe(here));
   }
   const Copy copy = {shared, global, bytes, exists};

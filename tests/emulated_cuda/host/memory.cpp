@@ -26,20 +26,19 @@ std::vector<Guarded> guarded;
 std::set<const void*> on_host;  // tensors of the call that are not on the device
 std::set<std::string> replaced;
 
-// Of the bytes from one place of `whole` to another.
-bool is_poison(const unsigned char* whole, int64_t from, int64_t to) {
-  for (int64_t i = from; i < to; ++i) {
-    if (whole[i] != (i % 2 == 0 ? kPoison & 0xff : kPoison >> 8)) return false;
-  }
-  return true;
-}
-
 }  // namespace
 
 void poison(void* memory, size_t bytes) {
   auto* at = static_cast<unsigned char*>(memory);
   for (size_t i = 0; i + 1 < bytes; i += 2) std::memcpy(at + i, &kPoison, sizeof kPoison);
   if (bytes % 2 != 0) at[bytes - 1] = kPoison & 0xff;
+}
+
+bool is_poison(const unsigned char* whole, size_t from, size_t to) {
+  for (size_t i = from; i < to; ++i) {
+    if (whole[i] != (i % 2 == 0 ? kPoison & 0xff : kPoison >> 8)) return false;
+  }
+  return true;
 }
 
 Tensor new_empty(const Tensor& like, torch::headeronly::IntHeaderOnlyArrayRef sizes,

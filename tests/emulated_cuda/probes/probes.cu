@@ -150,6 +150,15 @@ __global__ void read_at(const float* in, float* out, int64_t at) {
   out[threadIdx.x] = threadIdx.x == 0 ? in[at] : 0;
 }
 
+// A variable, and 64 bytes of the launch before it.
+__global__ void beside_shared(float* out, int64_t to_variable, int64_t to_dynamic) {
+  __shared__ float numbers[kNumbers];
+  extern __shared__ __align__(16) unsigned char shared[];
+  numbers[to_variable] = 1;
+  reinterpret_cast<float*>(shared)[to_dynamic] = 1;
+  out[threadIdx.x] = 0;
+}
+
 __global__ void unwritten(float* out) {
   __shared__ float numbers[kNumbers];
   __shared__ int whole[2][3];
@@ -241,6 +250,8 @@ Tensor run_memory(const std::string& name, const Tensor& input, int64_t number) 
   if (name == "write in") write_at<<<1, 32, 0, stream>>>(data<float>(input), number, -1);
   if (name == "read in") read_at<<<1, 32, 0, stream>>>(in, to, number);
   if (name == "unwritten") unwritten<<<1, 1, 64, stream>>>(to);
+  if (name == "shared variable") beside_shared<<<1, 1, 64, stream>>>(to, number, 0);
+  if (name == "shared of the launch") beside_shared<<<1, 1, 64, stream>>>(to, 0, number);
   if (name == "stops") stops<<<1, 32, 0, stream>>>(in, to);
   return out;
 }
