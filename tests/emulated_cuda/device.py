@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mmoe.ops._library import reference_of
-from tests.emulated_cuda.build import build
+from tests.emulated_cuda.build import SANITIZED, build
 from tests.emulated_cuda.guarded import Guarded, guard
 from tests.emulated_cuda.libraries import LibraryOperators
 
@@ -201,6 +201,7 @@ class Kernels:
 
     def __init__(self, variant: str = "plain") -> None:
         self.path = build(variant)
+        self.sanitized = variant in SANITIZED
         torch.ops.load_library(str(self.path))
         self.library = ctypes.CDLL(str(self.path))
         self.operators = LibraryOperators(self.library)
@@ -237,13 +238,22 @@ class Kernels:
         self.library.emulated_begin_call(
             (ctypes.c_void_p * len(pointers))(*pointers), len(pointers)
         )
+        self._tell(self.library.emulated_close, memory)
         try:
             result = kernel(*guarded[0], **(guarded[1] or {}))
         finally:
             self.library.emulated_end_call()
+            self._tell(self.library.emulated_open, memory)
         for part in memory:
             part.check(name)
         return result
+
+    def _tell(self, function: Callable[..., Any], memory: Sequence[Guarded]) -> None:
+        """What lies beside the inputs; for AddressSanitizer alone."""
+        if self.sanitized:
+            for part in memory:
+                for place, size in part.beside():
+                    function(ctypes.c_void_p(place), ctypes.c_size_t(size))
 
 
 _REAL_AUTOCAST = torch.autocast

@@ -23,6 +23,7 @@ from tests.emulated_cuda.build import ROOT
 from tests.emulated_cuda.checks import Check, battery
 from tests.emulated_cuda.device import EmulatedDevice, Kernels
 from tests.emulated_cuda.mutants import Mutant, switched_sources
+from tests.emulated_cuda.sanitizer import environment
 
 SECONDS = 120  # a mutation may make a loop endless
 SURVIVORS = Path(__file__).with_name("survivors.toml")
@@ -60,6 +61,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if settings.sample is not None:
         drawn = random.Random(settings.seed).sample(mutants, min(settings.sample, len(mutants)))
         mutants = sorted(drawn, key=lambda mutant: mutant.number)
+    if "LD_PRELOAD" not in os.environ:  # AddressSanitizer comes before everything
+        command = [
+            sys.executable,
+            "-m",
+            "tests.emulated_cuda.mutations",
+            *(arguments or sys.argv[1:]),
+        ]
+        os.execve(sys.executable, command, {**os.environ, **environment()})
     torch.set_num_threads(1)
     with EmulatedDevice(Kernels("mutants")) as device:
         checks = _prepare(device.kernels, mutants)

@@ -7,6 +7,7 @@
 
 #include "emulator.h"
 #include "settings.h"
+#include "switch.h"
 
 namespace emulated {
 
@@ -34,6 +35,22 @@ void poison(void* memory, size_t bytes) {
   if (bytes % 2 != 0) at[bytes - 1] = kPoison & 0xff;
 }
 
+void close(const void* memory, size_t bytes) {
+#if EMULATED_ASAN
+  __asan_poison_memory_region(memory, bytes);
+#else
+  (void)memory, (void)bytes;
+#endif
+}
+
+void open(const void* memory, size_t bytes) {
+#if EMULATED_ASAN
+  __asan_unpoison_memory_region(memory, bytes);
+#else
+  (void)memory, (void)bytes;
+#endif
+}
+
 bool is_poison(const unsigned char* whole, size_t from, size_t to) {
   for (size_t i = from; i < to; ++i) {
     if (whole[i] != (i % 2 == 0 ? kPoison & 0xff : kPoison >> 8)) return false;
@@ -51,6 +68,8 @@ Tensor new_empty(const Tensor& like, torch::headeronly::IntHeaderOnlyArrayRef si
   const auto size = static_cast<int64_t>(whole.element_size());
   poison(bytes, all[0] * size);
   guarded.push_back({whole, kGuardNumbers * size, (kGuardNumbers + numbers) * size});
+  close(bytes, kGuardNumbers * size);
+  close(bytes + (kGuardNumbers + numbers) * size, kGuardNumbers * size);
   Tensor part = torch::stable::narrow(whole, 0, kGuardNumbers, numbers);
   return torch::stable::view(part, sizes);
 }
@@ -60,6 +79,7 @@ Tensor new_empty(const Tensor& like, torch::headeronly::IntHeaderOnlyArrayRef si
 }
 
 void check_guards() {
+#if !EMULATED_ASAN  // it has stopped the process by now
   for (const Guarded& memory : guarded) {
     const auto* begin = static_cast<const unsigned char*>(memory.whole.const_data_ptr());
     const int64_t size = static_cast<int64_t>(memory.whole.element_size()) * memory.whole.numel();
@@ -70,6 +90,7 @@ void check_guards() {
           "operator asked for");
     }
   }
+#endif
 }
 
 bool is_cuda(const Tensor& tensor) { return on_host.count(tensor.const_data_ptr()) == 0; }
@@ -110,5 +131,9 @@ EXPORTED void emulated_end_call() {
   emulated::on_host.clear();
   emulated::guarded.clear();
 }
+
+// Memory beside an input, which nobody may read.
+EXPORTED void emulated_close(const void* memory, size_t bytes) { emulated::close(memory, bytes); }
+EXPORTED void emulated_open(const void* memory, size_t bytes) { emulated::open(memory, bytes); }
 
 EXPORTED void emulated_replace_operator(const char* name) { emulated::replaced.insert(name); }
