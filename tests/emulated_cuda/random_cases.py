@@ -82,6 +82,12 @@ def packed(draw: random.Random) -> Case:
     return Case(draw.randint(1, 40), draw.randint(1, 4), 1, draw.randint(2, 9), *widths)
 
 
+def of_gates(G: int, packs: bool, draw: random.Random) -> Case:
+    """As many gates, of few samples; widths that fit packs of 16 bytes, or any."""
+    widths = (8 * draw.randint(1, 20),) * 2 if packs else _pair(draw, 70)
+    return Case(draw.randint(1, 9), G, 1, draw.randint(2, 9), *widths)
+
+
 def deep(draw: random.Random) -> Case:
     """A product's depth in many steps, forward or backward."""
     D, H = draw.randint(300, 1024), width(draw, 64)

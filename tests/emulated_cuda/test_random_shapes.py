@@ -26,7 +26,7 @@ from tests.emulated_cuda.random_cases import (
     drawn_case,
     drawn_exchange,
     laid_out,
-    packed,
+    of_gates,
 )
 
 pytestmark = pytest.mark.gpu
@@ -91,19 +91,19 @@ def run(call, draw, inconvenient=True):
     return getattr(torch.ops.mmoe, name)(*place(arguments, "cuda"))
 
 
-def check(name, make_case, dtype, seed):
+def check(name, make_case, dtype, seed, inconvenient=True):
     """With either of two products, where there are two."""
     has_two = name in ("grouped_mm", "gathered_mm") and dtype == torch.bfloat16
     for product in ("own", "library") if has_two and LIBRARY else ("auto",):
         with grouped_product(product):
-            check_one(name, make_case, dtype, seed)
+            check_one(name, make_case, dtype, seed, inconvenient)
 
 
-def check_one(name, make_case, dtype, seed):
+def check_one(name, make_case, dtype, seed, inconvenient):
     draw = random.Random(f"{name} {seed}")
     case = drawn_case(make_case, draw)
     for call in drawn_calls(name, case, dtype, draw):
-        found = run(call, draw, make_case is not packed)
+        found = run(call, draw, inconvenient)
         near(f"{call[0]}, {case}: ", found, expected(call), narrowest_of(*call[1]))
 
 
@@ -112,7 +112,7 @@ def check_one(name, make_case, dtype, seed):
 @pytest.mark.parametrize("name", OPERATORS)
 def test_operator_is_its_specification(name, kind, dtype):
     for seed in range(REPEATED[kind]):
-        check(name, KINDS[kind], dtype, f"{kind} {dtype} {seed}")
+        check(name, KINDS[kind], dtype, f"{kind} {dtype} {seed}", kind != "packed")
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=name_of)
@@ -122,6 +122,16 @@ def test_operator_is_its_specification(name, kind, dtype):
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_deep_product_is_its_specification(name, seed, dtype):
     check(name, deep, dtype, f"deep {seed}")
+
+
+@pytest.mark.parametrize("packs", [True, False], ids=["packs", "any-width"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=name_of)
+@pytest.mark.parametrize("gates", [1, 2, 4, 8, 16, 32, 64, 70])
+@pytest.mark.parametrize("name", ["dense_combine", "gated_combine", "topk_gate"])
+def test_any_number_of_gates_is_its_specification(name, gates, dtype, packs):
+    """How many a kernel adds up at once is chosen by their number."""
+    kind = partial(of_gates, gates, packs)
+    check(name, kind, dtype, f"{gates} {dtype} {packs}", inconvenient=not packs)
 
 
 @pytest.mark.parametrize("types", WIRES, ids=lambda pair: "-".join(map(name_of, pair)))
