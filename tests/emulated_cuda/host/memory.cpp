@@ -6,8 +6,8 @@
 #include <string>
 
 #include "emulator.h"
+#include "sanitizer.h"
 #include "settings.h"
-#include "switch.h"
 
 namespace emulated {
 

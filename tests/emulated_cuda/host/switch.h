@@ -6,13 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#if defined(__SANITIZE_ADDRESS__)
-#include <sanitizer/asan_interface.h>
-#include <sanitizer/common_interface_defs.h>
-#define EMULATED_ASAN 1
-#else
-#define EMULATED_ASAN 0
-#endif
+#include "sanitizer.h"
 
 #if !defined(__x86_64__)
 #include <ucontext.h>
