@@ -66,7 +66,8 @@ def many_experts(draw: random.Random) -> Case:
 
 def many_gates(draw: random.Random) -> Case:
     """More than are added up at once."""
-    return Case(draw.randint(1, 20), draw.randint(6, 12), 2, draw.randint(2, 9), *_pair(draw, 70))
+    G = draw.choice((draw.randint(5, 12), draw.randint(13, 32), draw.randint(33, 70)))
+    return Case(draw.randint(1, 20), G, 2, draw.randint(2, 9), *_pair(draw, 70))
 
 
 def thin(draw: random.Random) -> Case:

@@ -91,16 +91,28 @@ def step(layer, x_BD):
     list(itertools.product(GATES, ("dense", "grouped", "padded"), EXPERTS)),
 )
 def test_equals_cpu(gate, execution, experts):
+    compare(gate, execution, experts, 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("execution", "experts"), list(itertools.product(("dense", "grouped", "padded"), EXPERTS))
+)
+def test_equals_cpu_under_autocast(execution, experts):
+    compare("top-k", execution, experts, 5e-2, autocast=True)
+
+
+def compare(gate, execution, experts, tolerance, autocast=False):
     layer = mixture(gate, execution, experts)
     on_gpu = copy.deepcopy(layer).cuda()
     x_BD = torch.randn(B, D, generator=torch.Generator().manual_seed(1))
 
-    found, dropped = step(on_gpu, x_BD.cuda())
-
-    wanted, dropped_on_cpu = step(layer, x_BD)
+    with torch.autocast("cuda", torch.bfloat16, enabled=autocast):
+        found, dropped = step(on_gpu, x_BD.cuda())
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        wanted, dropped_on_cpu = step(layer, x_BD)
     assert dropped == dropped_on_cpu
     assert len(found) == len(wanted)
     for ours, theirs in zip(found, wanted, strict=True):
         assert ours.dtype == theirs.dtype
-        step_size = 1e-5 * max(1e-3, float(theirs.abs().max()))
+        step_size = tolerance * max(1e-3, float(theirs.abs().max()))
         torch.testing.assert_close(ours.cpu(), theirs, rtol=0, atol=step_size)

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "emulator.h"
-#include "sanitizer.h"
+#include "sanitized.h"
 #include "settings.h"
 
 namespace emulated {

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "emulator.h"
+#include "sanitized.h"
 #include "settings.h"
-#include "switch.h"
 
 namespace emulated {
 

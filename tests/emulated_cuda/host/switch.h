@@ -1,12 +1,12 @@
 // From one stack to another. On x86-64 by hand, since swapcontext makes two system calls; elsewhere
-// by ucontext. AddressSanitizer is told which stack is in use.
+// by ucontext.
 
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
-#include "sanitizer.h"
+#include "sanitized.h"
 
 #if !defined(__x86_64__)
 #include <ucontext.h>

@@ -1,4 +1,4 @@
-// Whether AddressSanitizer is built in, and what it can be told.
+// Whether AddressSanitizer looks at this build, and what it is told by.
 
 #pragma once
 
