@@ -84,8 +84,9 @@ def packed(draw: random.Random) -> Case:
 
 def of_gates(G: int, packs: bool, draw: random.Random) -> Case:
     """As many gates, of few samples; widths that fit packs of 16 bytes, or any."""
-    widths = (8 * draw.randint(1, 20),) * 2 if packs else _pair(draw, 70)
-    return Case(draw.randint(1, 9), G, 1, draw.randint(2, 9), *widths)
+    D, H = _pair(draw, 70)
+    D, H = (8 * (D // 8 + 1), 8 * (H // 8 + 1)) if packs else (D, H)
+    return Case(draw.randint(1, 9), G, 1, draw.randint(2, 9), D, H)
 
 
 def deep(draw: random.Random) -> Case:
