@@ -53,6 +53,7 @@ CASES: Mapping[str, Sequence[Case]] = {
     "exchange": _EXCHANGED,
     "dense_combine": (*_USUAL[:3], *_TABLES[:2]),
     "grouped_mm": _USUAL[2:3],
+    "gathered_mm": _USUAL[1:3],
     "dense_mm": (*_USUAL[1:3], _TABLES[2]),
 }
 # Rows of each expert, D, H; small and large tiles, parts of the weights' gradient, copies of 16, 8,
@@ -301,5 +302,6 @@ def _otherwise(checks: Sequence[Check]) -> Iterator[Check]:
             yield replace(check, settings=Settings("backward", copies="early"))
         if number % 3 == 1:
             yield replace(check, settings=Settings("shuffled", seed=number + 1))
-        if check.operator == "grouped_mm":
+        products = check.operator in ("grouped_mm", "gathered_mm")
+        if products and check.call[1][0].dtype == BF16:
             yield replace(check, settings=Settings(capability=9))
