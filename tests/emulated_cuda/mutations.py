@@ -76,6 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     torch.set_num_threads(1)
     with EmulatedDevice(Kernels("mutants")) as device:
         checks = _prepare(device.kernels, mutants)
+        _control(device.kernels, mutants, checks)
         caught = _run(device.kernels, mutants, checks, settings.jobs)
     _report(mutants, caught)
 
@@ -112,6 +113,15 @@ def _prepare(kernels: Kernels, mutants: Sequence[Mutant]) -> dict[str, Battery]:
         print(f"{operator}: {len(own)} checks in {time.monotonic() - begun:.1f} s", flush=True)
     print(f"ready after {time.monotonic() - started:.0f} s; {len(mutants)} mutations", flush=True)
     return checks
+
+
+def _control(kernels: Kernels, mutants: Sequence[Mutant], checks: Mapping[str, Battery]) -> None:
+    """A process without a mutation must notice nothing, or what others notice says nothing."""
+    alike = {operators_of(mutant): mutant.file for mutant in mutants}
+    for operators, file in alike.items():
+        _, status = os.waitpid(_start(kernels, Mutant(0, file, 0, 0, "", "", ""), checks), 0)
+        if status:
+            sys.exit(f"the checks of {', '.join(operators)} fail without any mutation: {status}")
 
 
 def _run(
