@@ -54,6 +54,7 @@ CASES: Mapping[str, Sequence[Case]] = {
     "exchange": _EXCHANGED,
     "dense_combine": (*_USUAL[:3], *_TABLES[:2], Case(4, 70, 1, 3, 8, 8)),
     "grouped_mm": _USUAL[2:3],
+    "gathered_mm": _USUAL[1:3],
     "dense_mm": (*_USUAL[1:3], _TABLES[2]),
 }
 # Rows of each expert, D, H; small and large tiles, parts of the weights' gradient, copies of 16, 8,
@@ -306,5 +307,5 @@ def _otherwise(checks: Sequence[Check]) -> Iterator[Check]:
             yield replace(check, settings=Settings("backward", copies="early"))
         if number % 3 == 1:
             yield replace(check, settings=Settings("shuffled", seed=number + 1))
-        if check.operator == "grouped_mm":
+        if check.operator in ("grouped_mm", "gathered_mm"):
             yield replace(check, settings=Settings(capability=9))
