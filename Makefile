@@ -8,7 +8,7 @@ NATIVE := $(shell find csrc -type f 2>/dev/null)
 # A worker for each core; tests of ranks on one of them, begun first (tests/conftest.py)
 PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadgroup --no-loadscope-reorder
 
-.PHONY: setup demo test test-all lint typecheck cuda-check gpu-check gpu-bundle sanitize notebooks wheel wheel-check bench bench-peers clean
+.PHONY: setup demo test test-all lint typecheck cuda-check cuda-emulate cuda-emulate-all gpu-check gpu-bundle sanitize notebooks wheel wheel-check bench bench-peers clean
 
 setup: $(STAMP)
 
@@ -40,6 +40,14 @@ typecheck: setup
 
 cuda-check: setup
 	bash .ci/cuda-check $(BIN)/python
+
+# The CUDA sources, executed on the host: tests/emulated_cuda/README.md
+cuda-emulate: setup
+	$(BIN)/python -m tests.emulated_cuda
+
+# Every order of threads, AddressSanitizer, all shapes and depths
+cuda-emulate-all: setup
+	$(BIN)/python -m tests.emulated_cuda --all
 
 # In an environment with a CUDA build of torch: make gpu-check PYTHON=python OPTIONS='--stage smoke'
 gpu-check:

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <iomanip>
 #include <limits>
 #include <optional>
 #include <sstream>
@@ -17,6 +18,7 @@
 #include <vector>
 
 #include "activation.h"
+#include "out_of_memory.h"
 
 namespace mmoe {
 
@@ -67,6 +69,22 @@ inline std::string type_name(ScalarType type) {
   }
 }
 
+// Of the types that operators make tensors of.
+inline int64_t element_bytes(ScalarType type) {
+  switch (type) {
+    case ScalarType::Double:
+    case ScalarType::Long:
+      return 8;
+    case ScalarType::BFloat16:
+      return 2;
+    case ScalarType::Byte:
+    case ScalarType::Bool:
+      return 1;
+    default:
+      return 4;
+  }
+}
+
 inline bool is_float(ScalarType type) {
   return type == ScalarType::Float || type == ScalarType::BFloat16 || type == ScalarType::Double;
 }
@@ -99,13 +117,44 @@ inline void check_size(Name name, const Tensor& tensor, int64_t dim, int64_t siz
   }
 }
 
-inline Tensor dense(const Tensor& tensor) {
-  return tensor.is_contiguous() ? tensor : torch::stable::contiguous(tensor);
+template <typename Sizes>
+[[noreturn]] void fail_allocation(const Tensor& like, const Sizes& sizes, ScalarType type) {
+  std::ostringstream asked;
+  double bytes = static_cast<double>(element_bytes(type));
+  for (const int64_t size : sizes) bytes *= static_cast<double>(size);
+  asked << std::fixed << std::setprecision(0) << bytes << " bytes for a tensor of shape [";
+  for (size_t i = 0; i < sizes.size(); ++i) asked << (i == 0 ? "" : ", ") << sizes[i];
+  asked << "] in " << type_name(type);
+  fail_allocation(like, asked.str());
 }
 
 inline Tensor empty(const Tensor& like, std::initializer_list<int64_t> sizes, ScalarType type) {
   const std::vector<int64_t> shape(sizes);
-  return torch::stable::new_empty(like, shape, type);
+  try {
+    return torch::stable::new_empty(like, shape, type);
+  } catch (const std::runtime_error&) {
+    fail_allocation(like, shape, type);
+  }
+}
+
+inline Tensor empty_as(const Tensor& tensor) {
+  try {
+    return torch::stable::new_empty(tensor, tensor.sizes());
+  } catch (const std::runtime_error&) {
+    fail_allocation(tensor, tensor.sizes(), tensor.scalar_type());
+  }
+}
+
+inline Tensor dense_copy(const Tensor& tensor) {
+  try {
+    return torch::stable::contiguous(tensor);
+  } catch (const std::runtime_error&) {
+    fail_allocation(tensor, tensor.sizes(), tensor.scalar_type());
+  }
+}
+
+inline Tensor dense(const Tensor& tensor) {
+  return tensor.is_contiguous() ? tensor : dense_copy(tensor);
 }
 
 // The two forms of dense_combine's `y`: E tensors [B, O], or one [E, B, O]. Rows may lie apart, but
@@ -136,7 +185,7 @@ struct ExpertOutputs {
       check_size(name, tensor, last, width);
       // A row of one number may carry any stride.
       const bool packed = tensor.stride(last) == 1 || width <= 1;
-      kept.push_back(packed ? tensor : torch::stable::contiguous(tensor));
+      kept.push_back(packed ? tensor : dense_copy(tensor));
     }
     if (stacked) {
       const Tensor& only = kept[0];
@@ -163,7 +212,7 @@ struct ExpertGradients {
 
   explicit ExpertGradients(const std::vector<Tensor>& y) {
     for (const Tensor& tensor : y) {
-      tensors.push_back(torch::stable::new_empty(tensor, tensor.sizes()));
+      tensors.push_back(empty_as(tensor));
       const Tensor& grad = tensors.back();
       const int64_t experts = grad.dim() == 3 ? grad.size(0) : 1;
       const int64_t step = experts == 0 ? 0 : grad.numel() / experts;
@@ -245,9 +294,9 @@ inline void check_layer(const Tensor& weight, const std::optional<Tensor>& bias,
 }
 
 inline void check_grouped_mm(const Tensor& x, const Tensor& offsets, const Tensor& weight,
-                             const std::optional<Tensor>& bias) {
-  check_dim("x_PD", x, 2);
-  check_float("x_PD", x);
+                             const std::optional<Tensor>& bias, const char* x_name = "x_PD") {
+  check_dim(x_name, x, 2);
+  check_float(x_name, x);
   check_layer(weight, bias, x.size(1), x.scalar_type());
   check_dim("offsets_E1", offsets, 1);
   check_type("offsets_E1", offsets, ScalarType::Int);

@@ -108,6 +108,10 @@ inline void check_message(const Tensor& message) {
   check_type("message", message, ScalarType::Byte);
 }
 
+inline void check_num_bytes(int64_t num_bytes) {
+  if (num_bytes < 0) fail("num_bytes: expected 0 or more, got ", num_bytes);
+}
+
 inline void check_picks(const char* name, const Tensor& picks, const Tensor& like) {
   check_dim(name, picks, 3);
   check_type(name, picks, ScalarType::Int);

@@ -8,9 +8,16 @@ import torch.nn.functional as F
 from benchmarks.gpu_check.clock import Call
 from benchmarks.gpu_check.contest import Contest, Layer, Size, expert_of_rows, layers
 from benchmarks.gpu_check.triton_product import scattermoe
+from mmoe.ops._products import GroupedProduct, grouped_product
 
-# With more experts than this the operator never takes the library's product
+# The most that `F.grouped_mm` takes
 LIBRARY_EXPERTS = 1023
+# Of ours: what the operator chooses, and either of its products, which need not be the chosen one
+PRODUCTS: dict[str, GroupedProduct] = {
+    "mmoe": "auto",
+    "mmoe, own product": "own",
+    "mmoe, library's product": "library",
+}
 
 
 def grouped(size: Size, device: str) -> Iterator[Contest]:
@@ -23,7 +30,6 @@ def grouped(size: Size, device: str) -> Iterator[Contest]:
         left_out = {"F.grouped_mm": why} if (why := _no_library(size, device)) else {}
         for who in left_out:
             del calls[who]
-        calls |= _own_forward(size, sets, activation)
         triton, missing = scattermoe(sets, fused=activation != "none")
         calls |= triton
         left_out |= missing
@@ -72,7 +78,22 @@ def _forward_calls(sets: Sequence[Layer], activation: str) -> dict[str, Call]:
                 torch.addmm(own.bias_EH[e], own.x_PD[rows], own.weight_EDH[e], out=y_PH[rows])
         return y_PH.relu_() if fused else y_PH
 
-    return {"mmoe": mmoe, "F.grouped_mm": library, "loop of mm": loop, **_batched(sets)}
+    others = {"F.grouped_mm": library, "loop of mm": loop, **_batched(sets)}
+    return {**_both_products(mmoe, sets[0]), **others}
+
+
+def _both_products(call: Call, own: Layer) -> dict[str, Call]:
+    """Ours as the operator chooses and, in bf16, with each of its products: fp32 has one."""
+    device, bf16 = own.x_PD.device, own.x_PD.dtype == torch.bfloat16
+
+    def taking(product: GroupedProduct) -> Call:
+        def run(n: int) -> object:
+            with grouped_product(product, device):
+                return call(n)
+
+        return run
+
+    return {who: taking(product) for who, product in PRODUCTS.items() if bf16 or who == "mmoe"}
 
 
 def _batched(sets: Sequence[Layer]) -> dict[str, Call]:
@@ -83,28 +104,6 @@ def _batched(sets: Sequence[Layer]) -> dict[str, Call]:
         return {}
     x_END = [own.x_PD[: rows * E].view(E, rows, D) for own in sets]
     return {"bmm, even rows": lambda n: torch.bmm(x_END[n], sets[n].weight_EDH)}
-
-
-def _own_forward(size: Size, sets: Sequence[Layer], activation: str) -> dict[str, Call]:
-    """Ours without the library's product: as one of more experts than that takes, all but E empty.
-
-    Fp32 is always ours alone. What is added is a table of 1,024 offsets to read.
-    """
-    E = LIBRARY_EXPERTS + 1
-    if size.dtype != torch.bfloat16 or size.E >= E or E * size.D * size.H * 2 > 2**31:
-        return {}
-    own = sets[0]
-    weight_EDH = own.weight_EDH.new_zeros(E, size.D, size.H)
-    bias_EH = own.bias_EH.new_zeros(E, size.H)
-    weight_EDH[: size.E], bias_EH[: size.E] = own.weight_EDH, own.bias_EH
-    offsets = [torch.cat([s.offsets_E1, s.offsets_E1[-1:].expand(E - size.E)]) for s in sets]
-    given = bias_EH if activation != "none" else None
-
-    def mmoe_own(n: int) -> object:
-        op = torch.ops.mmoe.grouped_mm
-        return op(sets[n].x_PD, offsets[n], weight_EDH, given, activation)
-
-    return {"mmoe, own product": mmoe_own}
 
 
 def _backward_calls(sets: Sequence[Layer]) -> dict[str, Call]:
@@ -131,7 +130,8 @@ def _backward_calls(sets: Sequence[Layer]) -> dict[str, Call]:
             torch.mm(own.x_PD[rows].t(), own.grad_PH[rows], out=grad_weight[e])
         return grad_x, grad_weight
 
-    return {"mmoe": mmoe, "F.grouped_mm": library, "loop of mm": loop}
+    others = {"F.grouped_mm": library, "loop of mm": loop}
+    return {**_both_products(mmoe, sets[0]), **others}
 
 
 def _slices(own: Layer) -> list[slice]:

@@ -261,7 +261,7 @@ std::tuple<std::vector<Tensor>, Tensor> dense_combine_backward(const Tensor& gra
   check_grad(grad_BGO, outputs.rows, weights_BGE.size(1), outputs.width, outputs.type);
   const Tensor weights = dense(weights_BGE), grad = dense(grad_BGO);
   const ExpertGradients grad_y(y);
-  const Tensor grad_weights = torch::stable::new_empty(weights, weights.sizes());
+  const Tensor grad_weights = empty_as(weights);
   switch (outputs.type) {
     case ScalarType::Double:
       backward<double>(outputs, weights, grad, grad_y, grad_weights);
@@ -279,6 +279,6 @@ std::tuple<std::vector<Tensor>, Tensor> dense_combine_backward(const Tensor& gra
 }  // namespace mmoe
 
 STABLE_TORCH_LIBRARY_IMPL(mmoe, CPU, m) {
-  m.impl("dense_combine", TORCH_BOX(&mmoe::dense_combine));
-  m.impl("dense_combine_backward", TORCH_BOX(&mmoe::dense_combine_backward));
+  m.impl("dense_combine", MMOE_BOX(dense_combine));
+  m.impl("dense_combine_backward", MMOE_BOX(dense_combine_backward));
 }

@@ -214,8 +214,8 @@ std::tuple<Tensor, Tensor> gated_combine_backward(const Tensor& grad_BGO, const 
   check_grad(grad_BGO, slots_BGK.size(0), slots_BGK.size(1), y_PO.size(1), y_PO.scalar_type());
   const Tensor y = dense(y_PO), slots = dense(slots_BGK), weights = dense(weights_BGK);
   const Tensor grad = dense(grad_BGO);
-  const Tensor grad_y = torch::stable::new_empty(y, y.sizes());
-  const Tensor grad_weights = torch::stable::new_empty(weights, weights.sizes());
+  const Tensor grad_y = empty_as(y);
+  const Tensor grad_weights = empty_as(weights);
   switch (y.scalar_type()) {
     case ScalarType::Double:
       backward<double>(y, slots, weights, grad, grad_y, grad_weights);
@@ -233,6 +233,6 @@ std::tuple<Tensor, Tensor> gated_combine_backward(const Tensor& grad_BGO, const 
 }  // namespace mmoe
 
 STABLE_TORCH_LIBRARY_IMPL(mmoe, CPU, m) {
-  m.impl("gated_combine", TORCH_BOX(&mmoe::gated_combine));
-  m.impl("gated_combine_backward", TORCH_BOX(&mmoe::gated_combine_backward));
+  m.impl("gated_combine", MMOE_BOX(gated_combine));
+  m.impl("gated_combine_backward", MMOE_BOX(gated_combine_backward));
 }

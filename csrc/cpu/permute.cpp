@@ -38,7 +38,7 @@ constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
 // Rows may lie apart (slices of one wide tensor need no copy), but a row's numbers side by side.
 Tensor packed_rows(const Tensor& rows) {
   const bool packed = rows.stride(1) == 1 || rows.size(1) <= 1;
-  return packed ? rows : torch::stable::contiguous(rows);
+  return packed ? rows : dense_copy(rows);
 }
 
 struct Gather {
@@ -143,6 +143,6 @@ Tensor unpermute(const Tensor& y_PD, const Tensor& rows_P, const Tensor& slots_B
 }  // namespace mmoe
 
 STABLE_TORCH_LIBRARY_IMPL(mmoe, CPU, m) {
-  m.impl("permute", TORCH_BOX(&mmoe::permute));
-  m.impl("unpermute", TORCH_BOX(&mmoe::unpermute));
+  m.impl("permute", MMOE_BOX(permute));
+  m.impl("unpermute", MMOE_BOX(unpermute));
 }

@@ -98,4 +98,4 @@ std::tuple<Tensor, Tensor, Tensor> route_plan(const Tensor& experts_BGK, int64_t
 }  // namespace
 }  // namespace mmoe
 
-STABLE_TORCH_LIBRARY_IMPL(mmoe, CPU, m) { m.impl("route_plan", TORCH_BOX(&mmoe::route_plan)); }
+STABLE_TORCH_LIBRARY_IMPL(mmoe, CPU, m) { m.impl("route_plan", MMOE_BOX(route_plan)); }

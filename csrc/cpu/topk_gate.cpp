@@ -180,7 +180,7 @@ Tensor topk_gate_backward(const Tensor& grad_BGK, const Tensor& logits_BGE,
   const Tensor logits = dense(logits_BGE), visibility = dense(visibility_GE);
   const Tensor grad = dense(grad_BGK), experts = dense(experts_BGK);
   check_indices("experts_BGK", "experts", experts, logits.size(2));
-  const Tensor out = torch::stable::new_empty(logits, logits.sizes());
+  const Tensor out = empty_as(logits);
   switch (logits.scalar_type()) {
     case ScalarType::Double:
       backward<double>(grad, logits, visibility, experts, softmax_after, out);
@@ -198,6 +198,6 @@ Tensor topk_gate_backward(const Tensor& grad_BGK, const Tensor& logits_BGE,
 }  // namespace mmoe
 
 STABLE_TORCH_LIBRARY_IMPL(mmoe, CPU, m) {
-  m.impl("topk_gate", TORCH_BOX(&mmoe::topk_gate));
-  m.impl("topk_gate_backward", TORCH_BOX(&mmoe::topk_gate_backward));
+  m.impl("topk_gate", MMOE_BOX(topk_gate));
+  m.impl("topk_gate_backward", MMOE_BOX(topk_gate_backward));
 }

@@ -21,12 +21,12 @@ constexpr int kThreads = 256;
 constexpr int kWarp = 32;
 
 // An index out of range stops the kernel: like PyTorch's own, it shows up as a CUDA error later.
-#define MMOE_DEVICE_CHECK(condition, text, value)       \
-  do {                                                  \
-    if (!(condition)) {                                 \
-      printf("mmoe: " text ", got %d\n", (int)(value)); \
-      __trap();                                         \
-    }                                                   \
+#define MMOE_DEVICE_CHECK(condition, text, value)               \
+  do {                                                          \
+    if (!(condition)) {                                         \
+      printf("mmoe: " text ", got %lld\n", (long long)(value)); \
+      __trap();                                                 \
+    }                                                           \
   } while (0)
 
 // Makes the tensor's device the current one, and gives its current stream.
@@ -48,6 +48,21 @@ inline unsigned blocks_for(int64_t threads) {
   const int64_t blocks = (threads + kThreads - 1) / kThreads;
   if (blocks > std::numeric_limits<int32_t>::max()) fail("batch: too large for one CUDA launch");
   return static_cast<unsigned>(blocks);
+}
+
+// A kernel that was stopped leaves its error to the next call of the runtime: this one throws it.
+inline void throw_gpu_error() {
+  size_t free = 0, total = 0;
+  STD_CUDA_CHECK(cudaMemGetInfo(&free, &total));
+}
+inline const bool kChecksGpu = (check_gpu = throw_gpu_error, true);
+
+// Sets every byte. A tensor without numbers has no memory, which the runtime need not take.
+inline void fill_bytes(const Tensor& tensor, int byte, cudaStream_t stream) {
+  const int64_t bytes = tensor.numel() * static_cast<int64_t>(tensor.element_size());
+  if (bytes == 0) return;
+  const auto size = static_cast<size_t>(bytes);
+  STD_CUDA_CHECK(cudaMemsetAsync(tensor.mutable_data_ptr(), byte, size, stream));
 }
 
 inline std::string device_name(const Tensor& tensor) {

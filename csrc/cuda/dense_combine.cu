@@ -1,5 +1,6 @@
-// dense_combine on CUDA. Forward: a thread per (sample, 16 bytes of output) adds all experts for up
-// to eight gates in registers. Backward: a block per sample, its warps sharing out the experts.
+// dense_combine on CUDA. Forward: a thread per (sample, up to 16 bytes of output) adds all experts
+// for all gates in registers; the more gates, the fewer outputs. Backward: a block per sample, its
+// warps sharing out the experts. Either reads an expert's row once for up to 64 gates.
 
 #include <torch/csrc/stable/library.h>
 
@@ -12,7 +13,7 @@ namespace mmoe {
 namespace {
 
 constexpr int64_t kTable = 124;  // experts whose pointers and strides travel with the launch
-constexpr int kMostGates = 8;
+constexpr int kMostGates = 64;   // more are taken 64 at a time
 constexpr int kBackwardThreads = 128;
 
 // Where the experts' rows are: a table, or for many experts one stacked tensor.
@@ -66,32 +67,35 @@ template <typename T, int V, int NG>
 __device__ void backward_row(const Dense<T>& d, int64_t b, int64_t e, const T* y, const T* grad,
                              T* grad_y, sum_t<T>* grad_weights) {
   const int lane = threadIdx.x % kWarp;
-  for (int64_t first = 0; first < d.G; first += NG) {
+  const auto weight_of = [&](int64_t g) { return (b * d.G + g) * d.E + e; };
+  const auto add = [&](const Pack<T, V>& from, int64_t g, sum_t<T>(&sums)[V]) {
+    const sum_t<T> weight = d.weights[weight_of(g)];
+#pragma unroll
+    for (int v = 0; v < V; ++v) sums[v] += weight * to_sum(from.at[v]);
+  };
+  // Without any gate the gradient of y is 0, and still to be written.
+  for (int64_t first = 0; first == 0 || first < d.G; first += NG) {
     sum_t<T> dots[NG] = {};
     for (int64_t o = lane * V; o < d.O; o += kWarp * V) {
       const Pack<T, V> value = load_pack<T, V>(y + o);
+      sum_t<T> sums[V] = {};
 #pragma unroll
       for (int g = 0; g < NG; ++g) {
         if (first + g >= d.G) break;
         const Pack<T, V> from = load_pack<T, V>(grad + (first + g) * d.O + o);
 #pragma unroll
         for (int v = 0; v < V; ++v) dots[g] += to_sum(value.at[v]) * to_sum(from.at[v]);
+        if (first == 0) add(from, g, sums);
       }
       if (first > 0) continue;
-      sum_t<T> sums[V] = {};
-      for (int64_t g = 0; g < d.G; ++g) {
-        const Pack<T, V> from = load_pack<T, V>(grad + g * d.O + o);
-        const sum_t<T> weight = d.weights[(b * d.G + g) * d.E + e];
-#pragma unroll
-        for (int v = 0; v < V; ++v) sums[v] += weight * to_sum(from.at[v]);
-      }
+      for (int64_t g = NG; g < d.G; ++g) add(load_pack<T, V>(grad + g * d.O + o), g, sums);
       store_pack<T, V>(grad_y + o, sums);
     }
 #pragma unroll
     for (int g = 0; g < NG; ++g) {
       if (first + g >= d.G) break;
       const sum_t<T> sum = add_over_warp(dots[g]);
-      if (lane == 0) grad_weights[(b * d.G + first + g) * d.E + e] = sum;
+      if (lane == 0) grad_weights[weight_of(first + g)] = sum;
     }
   }
 }
@@ -144,18 +148,22 @@ bool packed(const ExpertOutputs& y) {
   return fits;
 }
 
-// Calls run with a compile-time pack and gate count that fit.
-template <typename T, typename Run>
-void choose(bool packs, int64_t G, const Run& run) {
-  const auto gates = [&](auto v) {
-    if (G == 1) return run(v, std::integral_constant<int, 1>{});
-    if (G == 2) return run(v, std::integral_constant<int, 2>{});
-    if (G <= 4) return run(v, std::integral_constant<int, 4>{});
-    return run(v, std::integral_constant<int, kMostGates>{});
-  };
-  if (packs) return gates(std::integral_constant<int, kPack<T>>{});
-  gates(std::integral_constant<int, 1>{});
+// Calls run with the compile-time number of gates that are taken at once.
+template <typename Run>
+void for_gates(int64_t G, const Run& run) {
+  if (G <= 1) return run(std::integral_constant<int, 1>{});
+  if (G == 2) return run(std::integral_constant<int, 2>{});
+  if (G <= 4) return run(std::integral_constant<int, 4>{});
+  if (G <= 8) return run(std::integral_constant<int, 8>{});
+  if (G <= 16) return run(std::integral_constant<int, 16>{});
+  if (G <= 32) return run(std::integral_constant<int, 32>{});
+  run(std::integral_constant<int, kMostGates>{});
 }
+
+// Outputs of a thread whose sums for all gates stay in registers: 256 bytes of them, where one
+// output does not need more.
+template <typename T, int NG>
+constexpr int kOutputs = std::max(1, std::min<int>(kPack<T>, 256 / sizeof(sum_t<T>) / NG));
 
 template <typename T>
 void run_forward(const ExpertOutputs& y, const Tensor& weights, const Tensor& out,
@@ -165,9 +173,14 @@ void run_forward(const ExpertOutputs& y, const Tensor& weights, const Tensor& ou
   if (d.B * d.G * d.O == 0) return;
   const Rows rows = locate(y.data, y.row_stride, y.kept[0].stride(0));
   T* to = static_cast<T*>(out.mutable_data_ptr());
-  choose<T>(packed<T>(y), d.G, [&](auto v, auto gates) {
-    constexpr int V = decltype(v)::value, NG = decltype(gates)::value;
-    forward<T, V, NG><<<blocks_for(d.B * (d.O / V)), kThreads, 0, stream>>>(rows, d, to);
+  const bool packs = packed<T>(y) && aligned(to);
+  for_gates(d.G, [&](auto gates) {
+    constexpr int NG = decltype(gates)::value, V = kOutputs<T, NG>;
+    if (packs) {
+      forward<T, V, NG><<<blocks_for(d.B * (d.O / V)), kThreads, 0, stream>>>(rows, d, to);
+    } else {
+      forward<T, 1, NG><<<blocks_for(d.B * d.O), kThreads, 0, stream>>>(rows, d, to);
+    }
   });
   STD_CUDA_KERNEL_LAUNCH_CHECK();
 }
@@ -186,10 +199,16 @@ void run_backward(const ExpertOutputs& y, const Tensor& weights, const Tensor& g
   auto* to_weights = static_cast<sum_t<T>*>(grad_weights.mutable_data_ptr());
   const bool packs =
       packed<T>(y) && aligned(from) && std::all_of(grad_y.data.begin(), grad_y.data.end(), aligned);
-  choose<T>(packs, d.G, [&](auto v, auto gates) {
-    constexpr int V = decltype(v)::value, NG = decltype(gates)::value;
-    backward<T, V, NG><<<static_cast<unsigned>(d.B), kBackwardThreads, 0, stream>>>(
-        rows, grad_rows, d, from, to_weights);
+  const auto blocks = static_cast<unsigned>(d.B);
+  for_gates(d.G, [&](auto gates) {
+    constexpr int NG = decltype(gates)::value, V = kPack<T>;
+    if (packs) {
+      backward<T, V, NG>
+          <<<blocks, kBackwardThreads, 0, stream>>>(rows, grad_rows, d, from, to_weights);
+    } else {
+      backward<T, 1, NG>
+          <<<blocks, kBackwardThreads, 0, stream>>>(rows, grad_rows, d, from, to_weights);
+    }
   });
   STD_CUDA_KERNEL_LAUNCH_CHECK();
 }
@@ -227,7 +246,7 @@ std::tuple<std::vector<Tensor>, Tensor> dense_combine_backward(const Tensor& gra
   check_grad(grad_BGO, outputs.rows, weights_BGE.size(1), outputs.width, outputs.type);
   const Tensor weights = dense(weights_BGE), grad = dense(grad_BGO);
   const ExpertGradients grad_y(fitting);
-  const Tensor grad_weights = torch::stable::new_empty(weights, weights.sizes());
+  const Tensor grad_weights = empty_as(weights);
   switch (outputs.type) {
     case ScalarType::Double:
       run_backward<double>(outputs, weights, grad, grad_y, grad_weights, launch.stream());
@@ -251,6 +270,6 @@ std::tuple<std::vector<Tensor>, Tensor> dense_combine_backward(const Tensor& gra
 }  // namespace mmoe
 
 STABLE_TORCH_LIBRARY_IMPL(mmoe, CUDA, m) {
-  m.impl("dense_combine", TORCH_BOX(&mmoe::dense_combine));
-  m.impl("dense_combine_backward", TORCH_BOX(&mmoe::dense_combine_backward));
+  m.impl("dense_combine", MMOE_BOX(dense_combine));
+  m.impl("dense_combine_backward", MMOE_BOX(dense_combine_backward));
 }

@@ -193,11 +193,11 @@ std::tuple<Tensor, Tensor> gated_combine_backward(const Tensor& grad_BGO, const 
   const cudaStream_t stream = launch.stream();
   const Tensor y = dense(y_PO), slots = dense(slots_BGK), weights = dense(weights_BGK);
   const Tensor grad = dense(grad_BGO);
-  const Tensor grad_y = torch::stable::new_empty(y, y.sizes());
-  const Tensor grad_weights = torch::stable::new_empty(weights, weights.sizes());
+  const Tensor grad_y = empty_as(y);
+  const Tensor grad_weights = empty_as(weights);
   const Tensor owners = empty(slots, {y.size(0)}, ScalarType::Int);
   auto* owner = static_cast<int32_t*>(owners.mutable_data_ptr());
-  STD_CUDA_CHECK(cudaMemsetAsync(owner, 0xff, y.size(0) * sizeof(int32_t), stream));
+  fill_bytes(owners, 0xff, stream);
   switch (y.scalar_type()) {
     case ScalarType::Double:
       run_backward(describe<double>(y, slots, weights), grad, grad_y, grad_weights, owner, stream);
@@ -216,6 +216,6 @@ std::tuple<Tensor, Tensor> gated_combine_backward(const Tensor& grad_BGO, const 
 }  // namespace mmoe
 
 STABLE_TORCH_LIBRARY_IMPL(mmoe, CUDA, m) {
-  m.impl("gated_combine", TORCH_BOX(&mmoe::gated_combine));
-  m.impl("gated_combine_backward", TORCH_BOX(&mmoe::gated_combine_backward));
+  m.impl("gated_combine", MMOE_BOX(gated_combine));
+  m.impl("gated_combine_backward", MMOE_BOX(gated_combine_backward));
 }

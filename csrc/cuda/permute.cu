@@ -145,6 +145,6 @@ Tensor unpermute(const Tensor& y_PD, const Tensor& rows_P, const Tensor& slots_B
 }  // namespace mmoe
 
 STABLE_TORCH_LIBRARY_IMPL(mmoe, CUDA, m) {
-  m.impl("permute", TORCH_BOX(&mmoe::permute));
-  m.impl("unpermute", TORCH_BOX(&mmoe::unpermute));
+  m.impl("permute", MMOE_BOX(permute));
+  m.impl("unpermute", MMOE_BOX(unpermute));
 }

@@ -4,10 +4,9 @@
 
 #include <torch/csrc/stable/library.h>
 
-#include <cub/device/device_scan.cuh>
 #include <tuple>
 
-#include "common.cuh"
+#include "scan.cuh"
 
 namespace mmoe {
 namespace {
@@ -71,8 +70,8 @@ std::tuple<Tensor, Tensor, Tensor> route_plan(const Tensor& experts_BGK, int64_t
   const Tensor bits = empty(input, {words}, ScalarType::Int);
   const Tensor counts = empty(input, {words + 1}, ScalarType::Int);
   // All bits set is -1: what the tail keeps.
-  STD_CUDA_CHECK(cudaMemsetAsync(rows_P.mutable_data_ptr(), 0xff, P * sizeof(int32_t), stream));
-  STD_CUDA_CHECK(cudaMemsetAsync(bits.mutable_data_ptr(), 0, words * sizeof(uint32_t), stream));
+  fill_bytes(rows_P, 0xff, stream);
+  fill_bytes(bits, 0, stream);
 
   if (picks.count() > 0) {
     mark<<<blocks_for(picks.count()), kThreads, 0, stream>>>(picks, data<uint32_t>(bits));
@@ -81,18 +80,12 @@ std::tuple<Tensor, Tensor, Tensor> route_plan(const Tensor& experts_BGK, int64_t
   count_bits<<<blocks_for(words + 1), kThreads, 0, stream>>>(data<uint32_t>(bits),
                                                              data<int32_t>(counts), words);
   STD_CUDA_KERNEL_LAUNCH_CHECK();
-
-  size_t bytes = 0;
-  auto* sums = data<int32_t>(counts);
-  STD_CUDA_CHECK(cub::DeviceScan::ExclusiveSum(nullptr, bytes, sums, sums, words + 1, stream));
-  const Tensor room = empty(input, {static_cast<int64_t>(bytes)}, ScalarType::Byte);
-  STD_CUDA_CHECK(
-      cub::DeviceScan::ExclusiveSum(room.mutable_data_ptr(), bytes, sums, sums, words + 1, stream));
+  scan(counts, words + 1, stream);
 
   const int64_t threads = std::max(picks.count(), num_experts + 1);
   number_pairs<<<blocks_for(threads), kThreads, 0, stream>>>(
-      picks, data<uint32_t>(bits), sums, data<int32_t>(rows_P), data<int32_t>(offsets_E1),
-      data<int32_t>(slots_BGK));
+      picks, data<uint32_t>(bits), data<int32_t>(counts), data<int32_t>(rows_P),
+      data<int32_t>(offsets_E1), data<int32_t>(slots_BGK));
   STD_CUDA_KERNEL_LAUNCH_CHECK();
   return {rows_P, offsets_E1, slots_BGK};
 }
@@ -100,4 +93,4 @@ std::tuple<Tensor, Tensor, Tensor> route_plan(const Tensor& experts_BGK, int64_t
 }  // namespace
 }  // namespace mmoe
 
-STABLE_TORCH_LIBRARY_IMPL(mmoe, CUDA, m) { m.impl("route_plan", TORCH_BOX(&mmoe::route_plan)); }
+STABLE_TORCH_LIBRARY_IMPL(mmoe, CUDA, m) { m.impl("route_plan", MMOE_BOX(route_plan)); }

@@ -35,7 +35,8 @@ __device__ void differentiate_tile(const DerivativeTile<T>& d, int32_t first_col
       const auto kept = load_pack<T, V>(d.kept + row * d.H + column);
 #pragma unroll
       for (int v = 0; v < V; ++v) {
-        values[v] = differentiate(to_sum(grad.at[v]), to_sum(kept.at[v]), d.activation);
+        const S exact = differentiate(to_sum(grad.at[v]), to_sum(kept.at[v]), d.activation);
+        values[v] = to_sum(from_sum<T>(exact));  // the bias adds up what the products read
         sums[v] += values[v];
       }
     }

@@ -242,7 +242,7 @@ Tensor topk_gate_backward(const Tensor& grad_BGK, const Tensor& logits_BGE,
   const Launch launch(logits_BGE);
   const Tensor logits = dense(logits_BGE), visibility = dense(visibility_GE);
   const Tensor grad = dense(grad_BGK), experts = dense(experts_BGK);
-  const Tensor grad_logits = torch::stable::new_empty(logits, logits.sizes());
+  const Tensor grad_logits = empty_as(logits);
   for_type(logits.scalar_type(), [&](auto type) {
     run_backward(describe<decltype(type)>(logits, visibility, experts.size(2), softmax_after), grad,
                  experts, grad_logits, launch.stream());
@@ -254,6 +254,6 @@ Tensor topk_gate_backward(const Tensor& grad_BGK, const Tensor& logits_BGE,
 }  // namespace mmoe
 
 STABLE_TORCH_LIBRARY_IMPL(mmoe, CUDA, m) {
-  m.impl("topk_gate", TORCH_BOX(&mmoe::topk_gate));
-  m.impl("topk_gate_backward", TORCH_BOX(&mmoe::topk_gate_backward));
+  m.impl("topk_gate", MMOE_BOX(topk_gate));
+  m.impl("topk_gate_backward", MMOE_BOX(topk_gate_backward));
 }

@@ -15,8 +15,9 @@ def gate_mm(x_BD: Tensor, weight_DN: Tensor, bias_N: Tensor | None = None) -> Te
 
     y = x @ W + b
 
-    bfloat16 rows are widened while they are read, so no copy of them is made on the CPU; there a
-    row's result depends on that row alone: not on its place, the other rows or the threads.
+    No float32 copy of bfloat16 rows is made: the CPU widens them while they are read, a GPU takes
+    the weights in three parts of bfloat16, and PyTorch's switch for TF32 changes nothing. A row's
+    result depends on that row alone: not on its place, the other rows or the threads.
 
     Args:
         x_BD: float32, bfloat16 or float64.

@@ -128,6 +128,10 @@ def _fake_backward(
     )
 
 
+def _fake_product(like: Tensor, choice: int) -> int:
+    raise NotImplementedError("mmoe.ops._products.grouped_product: cannot be traced")
+
+
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     x_PD, offsets_E1, weight_EDH, _, activation = inputs
     y_PH, z_PH = output
@@ -174,4 +178,5 @@ define(
     " -> (Tensor, Tensor, Tensor)",
     _fake_backward,
 )
+define("grouped_product(Tensor like, int choice) -> int", _fake_product)
 register_autograd("grouped_mm", _backward, _setup_context)

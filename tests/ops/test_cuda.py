@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from mmoe import ops
+from mmoe.ops._products import grouped_product
 from tests.ops.thin_layers import restrided
 
 pytestmark = pytest.mark.gpu
@@ -30,6 +31,19 @@ DTYPES = {
 def dtypes(request):
     """Of the rows and of the weights."""
     return request.param
+
+
+@pytest.fixture(
+    params=[
+        (name, product) for name in DTYPES for product in ("own", "library")[: 1 + ("bf16" in name)]
+    ],
+    ids=lambda param: "-".join(param).replace(" ", "-"),
+)
+def grouped_dtypes(request):
+    """The same, once for each product that `grouped_mm` may take."""
+    name, product = request.param
+    with grouped_product(product):
+        yield DTYPES[name]
 
 
 @pytest.fixture
@@ -140,10 +154,10 @@ def layer_inputs(case, dtypes, D):
 
 @pytest.mark.parametrize("activation", ["none", "relu", "gelu", "silu"])
 @pytest.mark.parametrize("D", [40, 33])
-def test_grouped_mm(case, dtypes, near, activation, D):
+def test_grouped_mm(case, grouped_dtypes, near, activation, D):
     if case.name == "large" and (D == 33) != (activation == "silu"):
         pytest.skip("one width and activation is enough for the largest case")
-    (x_PD, offsets_E1, weight_EDH, bias_EH), grad_PH, pairs = layer_inputs(case, dtypes, D)
+    (x_PD, offsets_E1, weight_EDH, bias_EH), grad_PH, pairs = layer_inputs(case, grouped_dtypes, D)
     op, backward = torch.ops.mmoe.grouped_mm, torch.ops.mmoe.grouped_mm_backward
     arguments = (x_PD, offsets_E1, weight_EDH, bias_EH)
 
@@ -168,8 +182,9 @@ def test_grouped_mm(case, dtypes, near, activation, D):
 
 
 @pytest.mark.parametrize("activation", ["none", "gelu"])
-def test_grouped_mm_reads_no_strides_of_size_1(thin_layer, dtypes, near, activation):
-    types = (dtypes[0], torch.int32, dtypes[1], dtypes[1], dtypes[0])
+def test_grouped_mm_reads_no_strides_of_size_1(thin_layer, grouped_dtypes, near, activation):
+    rows, weights = grouped_dtypes
+    types = (rows, torch.int32, weights, weights, rows)
     plain = [tensor.to(dtype) for tensor, dtype in zip(thin_layer, types, strict=True)]
     op, backward = torch.ops.mmoe.grouped_mm, torch.ops.mmoe.grouped_mm_backward
     *arguments, grad_PH = [restrided(tensor) for tensor in on_gpu(*plain)]
@@ -178,19 +193,19 @@ def test_grouped_mm_reads_no_strides_of_size_1(thin_layer, dtypes, near, activat
 
     *inputs, grad = plain
     y, z = op(*inputs, activation)
-    near(y_PH, y, dtypes[0])
-    near(z_PH, z, dtypes[0])
+    near(y_PH, y, rows)
+    near(z_PH, z, rows)
     needs = (activation, True, True, True)
     actual = backward(grad_PH, *arguments[:3], restrided(y.cuda()), restrided(z.cuda()), *needs)
     for ours, theirs in zip(actual, backward(grad, *inputs[:3], y, z, *needs), strict=True):
-        near(ours, theirs, dtypes[0])
+        near(ours, theirs, rows)
 
 
 @pytest.mark.parametrize(
     "needs", [(True, False, False), (False, True, False), (False, False, True)]
 )
-def test_grouped_mm_gives_only_the_gradients_that_are_needed(usual, dtypes, needs):
-    (x_PD, offsets_E1, weight_EDH, _), grad_PH, _ = layer_inputs(usual, dtypes, 24)
+def test_grouped_mm_gives_only_the_gradients_that_are_needed(usual, grouped_dtypes, needs):
+    (x_PD, offsets_E1, weight_EDH, _), grad_PH, _ = layer_inputs(usual, grouped_dtypes, 24)
     y_PH = x_PD.new_ones(grad_PH.shape)
     arguments = on_gpu(grad_PH, x_PD, offsets_E1, weight_EDH, y_PH, y_PH.new_empty(0))
 
@@ -201,12 +216,12 @@ def test_grouped_mm_gives_only_the_gradients_that_are_needed(usual, dtypes, need
         assert torch.equal(part, whole) if needed else part.shape == (0,)
 
 
-# More experts than PyTorch's grouped product takes, so that in bfloat16 ours serves on every GPU;
-# and one expert with enough rows for the larger tiles and for weights' gradients in several parts.
+# More experts than PyTorch's grouped product takes, so that ours serves whatever is asked for; and
+# one expert with enough rows for the larger tiles and for weights' gradients in several parts.
 @pytest.mark.parametrize("sizes", [[3, 0] * 600, [2500]], ids=["many-experts", "many-rows"])
-def test_grouped_mm_in_extremes(dtypes, near, sizes):
+def test_grouped_mm_in_extremes(grouped_dtypes, near, sizes):
     generator = torch.Generator().manual_seed(0)
-    rows, weights = dtypes
+    rows, weights = grouped_dtypes
     offsets_E1 = torch.tensor([0, *sizes]).cumsum(0).int()
     x_PD = torch.randn(int(offsets_E1[-1]) + 9, 48, generator=generator).to(rows)
     weight_EDH = (torch.randn(len(sizes), 48, 136, generator=generator) / 7).to(weights)

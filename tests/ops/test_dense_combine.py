@@ -3,6 +3,7 @@ import torch
 from torch.library import opcheck
 
 from mmoe.ops import dense_combine, reference
+from tests.ops.conftest import Case, distinct
 
 
 def inputs(case, dtype):
@@ -267,3 +268,25 @@ def test_cuda_is_cpu(case, dtype, form, close):
     torch.testing.assert_close(actual[1].cpu(), expected[1], rtol=1e-4, atol=1e-4)
     assert torch.equal(actual[0], again[0])
     assert torch.equal(actual[1], again[1])
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("gates", [0, 8, 9, 12, 17, 33, 65, 130])
+@pytest.mark.parametrize("width", [24, 19])
+def test_any_number_of_gates(device, gates, width, dtype, close):
+    """Without any, the gradient of y is 0, which has to be written too."""
+    case = Case("", 5, gates, 1, 7, width, distinct)
+    y_EBO, weights_BGE = inputs(case, dtype)
+    grad_BGO = case.random(case.B, gates, width, seed=3).to(dtype)
+    arguments = [tensor.to(device) for tensor in (grad_BGO, y_EBO, weights_BGE)]
+
+    out_BGO = torch.ops.mmoe.dense_combine(list(arguments[1]), arguments[2])
+    (grad_y,), grad_weights = torch.ops.mmoe.dense_combine_backward(
+        arguments[0], [arguments[1]], arguments[2]
+    )
+
+    close(out_BGO.cpu(), reference.dense_combine([y_EBO], weights_BGE))
+    (wanted_y,), wanted = reference.dense_combine_backward(grad_BGO, [y_EBO], weights_BGE)
+    close(grad_y.cpu(), wanted_y)
+    torch.testing.assert_close(grad_weights.cpu(), wanted, rtol=1e-4, atol=1e-4)
+    assert gates or not grad_y.any()

@@ -326,8 +326,8 @@ std::tuple<Tensor, Tensor> mix_returns_backward(const Tensor& grad_BGO, const Te
 }  // namespace mmoe
 
 STABLE_TORCH_LIBRARY_IMPL(mmoe, CPU, m) {
-  m.impl("pack_returns", TORCH_BOX(&mmoe::pack_returns));
-  m.impl("pack_returns_backward", TORCH_BOX(&mmoe::pack_returns_backward));
-  m.impl("mix_returns", TORCH_BOX(&mmoe::mix_returns));
-  m.impl("mix_returns_backward", TORCH_BOX(&mmoe::mix_returns_backward));
+  m.impl("pack_returns", MMOE_BOX(pack_returns));
+  m.impl("pack_returns_backward", MMOE_BOX(pack_returns_backward));
+  m.impl("mix_returns", MMOE_BOX(mix_returns));
+  m.impl("mix_returns_backward", MMOE_BOX(mix_returns_backward));
 }

@@ -24,7 +24,7 @@ char* bytes(const Tensor& t) { return static_cast<char*>(t.mutable_data_ptr()); 
 
 Tensor packed_rows(const Tensor& rows) {
   const bool packed = rows.stride(1) == 1 || rows.size(1) <= 1;
-  return packed ? rows : torch::stable::contiguous(rows);
+  return packed ? rows : dense_copy(rows);
 }
 
 // Calls visit(first number, byte in the message, count) for the weights of each rank that gets any.
@@ -251,8 +251,8 @@ Tensor unpack_rows_backward(const Tensor& grad_RD, const Tensor& grad_weights_NG
 }  // namespace mmoe
 
 STABLE_TORCH_LIBRARY_IMPL(mmoe, CPU, m) {
-  m.impl("pack_rows", TORCH_BOX(&mmoe::pack_rows));
-  m.impl("pack_rows_backward", TORCH_BOX(&mmoe::pack_rows_backward));
-  m.impl("unpack_rows", TORCH_BOX(&mmoe::unpack_rows));
-  m.impl("unpack_rows_backward", TORCH_BOX(&mmoe::unpack_rows_backward));
+  m.impl("pack_rows", MMOE_BOX(pack_rows));
+  m.impl("pack_rows_backward", MMOE_BOX(pack_rows_backward));
+  m.impl("unpack_rows", MMOE_BOX(unpack_rows));
+  m.impl("unpack_rows_backward", MMOE_BOX(unpack_rows_backward));
 }

@@ -132,6 +132,6 @@ std::tuple<Tensor, Tensor> return_plan(const Tensor& rows_R, const Tensor& offse
 }  // namespace mmoe
 
 STABLE_TORCH_LIBRARY_IMPL(mmoe, CPU, m) {
-  m.impl("decode_picks", TORCH_BOX(&mmoe::decode_picks));
-  m.impl("return_plan", TORCH_BOX(&mmoe::return_plan));
+  m.impl("decode_picks", MMOE_BOX(decode_picks));
+  m.impl("return_plan", MMOE_BOX(return_plan));
 }

@@ -221,6 +221,4 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> outbound_plan
 }  // namespace
 }  // namespace mmoe
 
-STABLE_TORCH_LIBRARY_IMPL(mmoe, CPU, m) {
-  m.impl("outbound_plan", TORCH_BOX(&mmoe::outbound_plan));
-}
+STABLE_TORCH_LIBRARY_IMPL(mmoe, CPU, m) { m.impl("outbound_plan", MMOE_BOX(outbound_plan)); }

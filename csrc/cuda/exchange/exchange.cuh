@@ -12,6 +12,65 @@ inline Links read_links(const Tensor& links) {
   return {static_cast<const int64_t*>(links.const_data_ptr()), links.size(0) - 1};
 }
 
+// All that links count has int32 numbers.
+constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+
+// A message on the GPU. What links_WL says of it is on the GPU too, so each access is held against
+// its length: links of another exchange stop the kernel, and reach no memory of others.
+template <typename Byte>
+struct Message {
+  Byte* data;
+  int64_t bytes;
+
+  // `count` bytes from `first` on.
+  __device__ Byte* at(int64_t first, int64_t count) const {
+    MMOE_DEVICE_CHECK(first >= 0 && count >= 0 && first <= bytes - count,
+                      "message: expected the bytes that links_WL counts", bytes);
+    return data + first;
+  }
+};
+
+inline Message<const char> read_message(const Tensor& message) {
+  return {static_cast<const char*>(message.const_data_ptr()), message.numel()};
+}
+inline Message<char> write_message(const Tensor& message) {
+  return {static_cast<char*>(message.mutable_data_ptr()), message.numel()};
+}
+
+// As it is read: nothing in a message lies at an odd byte, unless it itself does.
+inline Tensor even(const Tensor& message) {
+  const bool is_odd = reinterpret_cast<uintptr_t>(message.const_data_ptr()) % 2 == 1;
+  return is_odd ? torch::stable::clone(message) : dense(message);
+}
+
+// What the CPU refuses before it begins. Here the first block of a kernel looks, beside the others.
+__device__ inline void check_table(const Links& links) {
+  for (int64_t i = threadIdx.x; i < (links.W + 1) * kColumns; i += blockDim.x) {
+    const int64_t at = links.table[i], before = i < kColumns ? 0 : links.table[i - kColumns];
+    MMOE_DEVICE_CHECK(before <= at && at <= (i < kColumns ? 0 : kMost),
+                      "links_WL: expected numbers that rise from 0", at);
+  }
+  for (int64_t w = threadIdx.x; w < links.W; w += blockDim.x) {
+    const int64_t picks = links.count(w, kPicks), weights = links.count(w, kWeights);
+    MMOE_DEVICE_CHECK(weights == 0 || weights == picks,
+                      "links_WL: expected a weight for all picks of a rank, or for none", weights);
+  }
+}
+
+// The same for a message: its length, and that no more rows and picks travel than there are.
+__device__ inline void check_layout(const Layout& layout, int64_t bytes, int64_t rows,
+                                    int64_t picks) {
+  const Links& links = layout.links;
+  check_table(links);
+  if (threadIdx.x > 0) return;
+  MMOE_DEVICE_CHECK(links.first(links.W, kRows) <= rows,
+                    "links_WL: expected at most the rows that there are", rows);
+  MMOE_DEVICE_CHECK(links.first(links.W, kPicks) <= picks,
+                    "links_WL: expected at most the picks that there are", picks);
+  MMOE_DEVICE_CHECK(layout.begin(links.W) == bytes,
+                    "message: expected the bytes that links_WL counts", bytes);
+}
+
 // Calls run with a value of the type that rows have, and one of the type that they travel in.
 template <typename Run>
 void for_types(ScalarType dtype, ScalarType wire, const Run& run) {

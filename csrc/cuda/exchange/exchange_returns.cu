@@ -104,6 +104,7 @@ __global__ void pairs_backward(Returns d, const N* grad, T* grad_y) {
   const int64_t p = exchange::warp_number();
   if (p >= d.R) return;
   const int32_t z = d.back_of_pair[p];
+  MMOE_DEVICE_CHECK(z >= -1 && z < d.Z, "back_R: expected a row in [0, Z) or -1", z);
   if (z >= 0) {
     copy_row(grad + z * d.O, grad_y + p * d.O, d.O);
   } else {
@@ -199,11 +200,14 @@ struct Mix {
 // The row that came back for a pick, and whether it is a sum. A sum serves all picks of a gate that
 // it holds at once: the first takes it, the others get -1.
 __global__ void find_places(Mix d, int32_t* places, bool* is_sum) {
+  if (blockIdx.x == 0) exchange::check_table(d.links);
   const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (i >= d.B * d.G * d.K) return;
   places[i] = -1;
   is_sum[i] = false;
   if (d.rows[i] < 0) return;
+  MMOE_DEVICE_CHECK(d.rows[i] < d.links.first(d.links.W, exchange::kRows),
+                    "rows_BGK: expected a row in [0, N) or -1", d.rows[i]);
   const int64_t w = d.links.rank_of(d.rows[i], exchange::kRows);
   const bool sum = d.links.sums(w);
   for (int64_t k = i / d.K * d.K; sum && k < i; ++k) {
@@ -213,7 +217,7 @@ __global__ void find_places(Mix d, int32_t* places, bool* is_sum) {
   const int64_t at = number - d.links.first(w, sum ? exchange::kSums : exchange::kPairs) +
                      d.links.first(w, exchange::kBack);
   MMOE_DEVICE_CHECK(number >= 0 && at >= 0 && at < d.Z,
-                    "links_WL: expected those of this outbound_plan", at);
+                    "pairs_BGK, sums_BGK: expected numbers of outbound_plan that fit links_WL", at);
   places[i] = static_cast<int32_t>(at);
   is_sum[i] = sum;
 }
@@ -359,9 +363,7 @@ std::tuple<Tensor, Tensor> mix_returns_backward(const Tensor& grad_BGO, const Te
   const Tensor grad_back = empty(back, {d.Z, d.O}, back.scalar_type());
   const Tensor grad_weights = empty(weights, {d.B, d.G, d.K}, weights.scalar_type());
   // A row that no pick names has gradient 0, and nobody writes it.
-  STD_CUDA_CHECK(cudaMemsetAsync(grad_back.mutable_data_ptr(), 0,
-                                 grad_back.numel() * static_cast<int64_t>(grad_back.element_size()),
-                                 launch.stream()));
+  fill_bytes(grad_back, 0, launch.stream());
   if (d.B == 0) return {grad_back, grad_weights};
   const Places found(d, rows, launch.stream());
   exchange::for_types(dtype, back.scalar_type(), [&](auto type, auto sent) {
@@ -379,8 +381,8 @@ std::tuple<Tensor, Tensor> mix_returns_backward(const Tensor& grad_BGO, const Te
 }  // namespace mmoe
 
 STABLE_TORCH_LIBRARY_IMPL(mmoe, CUDA, m) {
-  m.impl("pack_returns", TORCH_BOX(&mmoe::pack_returns));
-  m.impl("pack_returns_backward", TORCH_BOX(&mmoe::pack_returns_backward));
-  m.impl("mix_returns", TORCH_BOX(&mmoe::mix_returns));
-  m.impl("mix_returns_backward", TORCH_BOX(&mmoe::mix_returns_backward));
+  m.impl("pack_returns", MMOE_BOX(pack_returns));
+  m.impl("pack_returns_backward", MMOE_BOX(pack_returns_backward));
+  m.impl("mix_returns", MMOE_BOX(mix_returns));
+  m.impl("mix_returns_backward", MMOE_BOX(mix_returns_backward));
 }

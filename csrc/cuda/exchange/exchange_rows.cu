@@ -12,6 +12,7 @@ namespace {
 
 using exchange::Layout;
 using exchange::Links;
+using exchange::Message;
 using exchange::numbers;
 
 constexpr int kMostSources = 64;
@@ -21,19 +22,20 @@ struct Sources {
   int64_t count, B;
 };
 
-char* bytes(const Tensor& t) { return static_cast<char*>(t.mutable_data_ptr()); }
-unsigned warps(int64_t rows) { return blocks_for(rows * kWarp); }
+// At least one, which checks.
+unsigned warps(int64_t rows) { return blocks_for(std::max<int64_t>(1, rows) * kWarp); }
 
 template <typename T, typename N>
 __global__ void gather_out(Layout layout, Sources sources, const int32_t* rows, int64_t most,
-                           int64_t D, char* message) {
+                           int64_t picks, int64_t D, Message<char> message) {
+  if (blockIdx.x == 0) exchange::check_layout(layout, message.bytes, most, picks);
   const int64_t n = exchange::warp_number();
   if (n >= most || n >= layout.links.first(layout.links.W, exchange::kRows)) return;
   const int32_t row = rows[n];
   MMOE_DEVICE_CHECK(row >= 0 && row < sources.B * sources.count,
                     "rows_M: expected a row of the samples and sources", row);
   const T* x = static_cast<const T*>(sources.data[row % sources.count]) + row / sources.count * D;
-  char* to = message + layout.row(n, layout.links.rank_of(n, exchange::kRows));
+  char* to = message.at(layout.row(n, layout.links.rank_of(n, exchange::kRows)), layout.row_bytes);
   exchange::for_columns(D, [&](int64_t o) {
     using S = sum_t<T>;
     exchange::write_number(to + o * sizeof(N), exchange::narrowed<N>(exchange::widened<S>(x[o])));
@@ -43,18 +45,21 @@ __global__ void gather_out(Layout layout, Sources sources, const int32_t* rows, 
 // A thread for each pick: its code, and its weight where that travels. `codes` may be null.
 template <typename S>
 __global__ void write_picks(Layout layout, const int32_t* codes, const int32_t* entries,
-                            const S* weights, int64_t most, int64_t num_weights, char* message) {
+                            const S* weights, int64_t most, int64_t num_weights,
+                            Message<char> message) {
   const int64_t q = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (q >= most || q >= layout.links.first(layout.links.W, exchange::kPicks)) return;
   const int64_t w = layout.links.rank_of(q, exchange::kPicks);
   const int64_t i = q - layout.links.first(w, exchange::kPicks);
   if (codes != nullptr) {
-    exchange::write_number(message + layout.codes(w) + i * exchange::kCodeBytes, codes[q]);
+    const int64_t at = layout.codes(w) + i * exchange::kCodeBytes;
+    exchange::write_number(message.at(at, exchange::kCodeBytes), codes[q]);
   }
   if (!layout.links.sums(w)) return;
   const int32_t entry = entries[q];
   MMOE_DEVICE_CHECK(entry >= -1 && entry < num_weights, "entries_Q: expected a pick or -1", entry);
-  exchange::write_number(message + layout.weights(w) + i * static_cast<int64_t>(sizeof(S)),
+  constexpr int64_t size = sizeof(S);
+  exchange::write_number(message.at(layout.weights(w) + i * size, size),
                          entry < 0 ? S{0} : weights[entry]);
 }
 
@@ -64,7 +69,7 @@ void run_write_picks(const Layout& layout, const int32_t* codes, const Tensor& e
   if (entries.numel() == 0) return;
   write_picks<S><<<blocks_for(entries.numel()), kThreads, 0, stream>>>(
       layout, codes, numbers(entries), static_cast<const S*>(weights.const_data_ptr()),
-      entries.numel(), weights.numel(), bytes(message));
+      entries.numel(), weights.numel(), exchange::write_message(message));
   STD_CUDA_KERNEL_LAUNCH_CHECK();
 }
 
@@ -93,15 +98,15 @@ Tensor pack_rows(const std::vector<Tensor>& sources, const Tensor& weights_BGK,
     kept.push_back(dense(source));
     from.data[kept.size() - 1] = kept.back().const_data_ptr();
   }
+  exchange::check_num_bytes(num_bytes);
   const Tensor message = empty(weights, {num_bytes}, ScalarType::Byte);
   exchange::for_types(sources[0].scalar_type(), wire, [&](auto type, auto sent) {
     using T = decltype(type);
     using N = decltype(sent);
-    if (rows.numel() > 0) {
-      gather_out<T, N><<<warps(rows.numel()), kThreads, 0, launch.stream()>>>(
-          layout, from, numbers(rows), rows.numel(), D, bytes(message));
-      STD_CUDA_KERNEL_LAUNCH_CHECK();
-    }
+    gather_out<T, N><<<warps(rows.numel()), kThreads, 0, launch.stream()>>>(
+        layout, from, numbers(rows), rows.numel(), entries.numel(), D,
+        exchange::write_message(message));
+    STD_CUDA_KERNEL_LAUNCH_CHECK();
     run_write_picks<sum_t<T>>(layout, numbers(codes), entries, weights, message, launch.stream());
   });
   return message;
@@ -109,9 +114,10 @@ Tensor pack_rows(const std::vector<Tensor>& sources, const Tensor& weights_BGK,
 
 // A warp for each (sample, source): the rows that it was sent as, in increasing order.
 template <typename T, typename N>
-__global__ void add_up_samples(Layout layout, const char* message, const int32_t* rows,
-                               const int32_t* slots, int64_t B, int64_t S, int64_t picks, int64_t D,
-                               T* grad) {
+__global__ void add_up_samples(Layout layout, Message<const char> message, const int32_t* rows,
+                               int64_t num_rows, const int32_t* slots, int64_t num_picks, int64_t B,
+                               int64_t S, int64_t picks, int64_t D, T* grad) {
+  if (blockIdx.x == 0) exchange::check_layout(layout, message.bytes, num_rows, num_picks);
   const int64_t i = exchange::warp_number();
   if (i >= B * S) return;
   const int32_t* own = slots + i / S * picks;
@@ -124,9 +130,11 @@ __global__ void add_up_samples(Layout layout, const char* message, const int32_t
       const uint32_t next = exchange::next_number(own, picks, last);
       if (next == exchange::kNone) break;
       last = static_cast<int32_t>(next);
-      MMOE_DEVICE_CHECK(last < total, "rows_BGK: expected a row in [0, N) or -1", last);
+      MMOE_DEVICE_CHECK(last < total && last < num_rows, "rows_BGK: expected a row in [0, N) or -1",
+                        last);
       if (rows[last] % S != i % S || o >= D) continue;
-      const char* row = message + layout.row(last, layout.links.rank_of(last, exchange::kRows));
+      const int64_t at = layout.row(last, layout.links.rank_of(last, exchange::kRows));
+      const char* row = message.at(at, layout.row_bytes);
       sum += exchange::widened<sum_t<T>>(exchange::read_number<N>(row + o * sizeof(N)));
     }
     if (o < D) grad[i * D + o] = from_sum<T>(sum);
@@ -134,7 +142,7 @@ __global__ void add_up_samples(Layout layout, const char* message, const int32_t
 }
 
 template <typename S>
-__global__ void read_weights(Layout layout, const char* message, const int32_t* entries,
+__global__ void read_weights(Layout layout, Message<const char> message, const int32_t* entries,
                              int64_t most, int64_t num_weights, S* grad) {
   const int64_t q = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (q >= most || q >= layout.links.first(layout.links.W, exchange::kPicks)) return;
@@ -143,8 +151,8 @@ __global__ void read_weights(Layout layout, const char* message, const int32_t* 
   MMOE_DEVICE_CHECK(entry >= -1 && entry < num_weights, "entries_Q: expected a pick or -1", entry);
   if (entry < 0 || !layout.links.sums(w)) return;
   const int64_t i = q - layout.links.first(w, exchange::kPicks);
-  const char* from = message + layout.weights(w) + i * static_cast<int64_t>(sizeof(S));
-  grad[entry] = exchange::read_number<S>(from);
+  constexpr int64_t size = sizeof(S);
+  grad[entry] = exchange::read_number<S>(message.at(layout.weights(w) + i * size, size));
 }
 
 std::tuple<Tensor, Tensor> pack_rows_backward(const Tensor& message, const Tensor& rows_M,
@@ -164,7 +172,7 @@ std::tuple<Tensor, Tensor> pack_rows_backward(const Tensor& message, const Tenso
                 {"entries_Q", &entries_Q},
                 {"links_WL", &links_WL}});
   const Launch launch(message);
-  const Tensor from = dense(message), rows = dense(rows_M), slots = dense(rows_BGK);
+  const Tensor from = exchange::even(message), rows = dense(rows_M), slots = dense(rows_BGK);
   const Tensor entries = dense(entries_Q), table = dense(links_WL);
   const int64_t B = slots.size(0), picks = slots.size(1) * slots.size(2);
   const ScalarType sums = accumulate_type(dtype);
@@ -172,20 +180,17 @@ std::tuple<Tensor, Tensor> pack_rows_backward(const Tensor& message, const Tenso
                          exchange::bytes_of(sums)};
   const Tensor grad = empty(from, {B, num_sources, width}, dtype);
   const Tensor grad_weights = empty(from, {B, slots.size(1), slots.size(2)}, sums);
-  STD_CUDA_CHECK(cudaMemsetAsync(grad_weights.mutable_data_ptr(), 0,
-                                 grad_weights.numel() * layout.weight_bytes, launch.stream()));
+  fill_bytes(grad_weights, 0, launch.stream());
   exchange::for_types(dtype, wire, [&](auto type, auto sent) {
     using T = decltype(type);
     using N = decltype(sent);
-    if (grad.numel() > 0) {
-      add_up_samples<T, N><<<warps(B * num_sources), kThreads, 0, launch.stream()>>>(
-          layout, static_cast<const char*>(from.const_data_ptr()), numbers(rows), numbers(slots), B,
-          num_sources, picks, width, static_cast<T*>(grad.mutable_data_ptr()));
-      STD_CUDA_KERNEL_LAUNCH_CHECK();
-    }
+    add_up_samples<T, N><<<warps(B * num_sources), kThreads, 0, launch.stream()>>>(
+        layout, exchange::read_message(from), numbers(rows), rows.numel(), numbers(slots),
+        entries.numel(), B, num_sources, picks, width, static_cast<T*>(grad.mutable_data_ptr()));
+    STD_CUDA_KERNEL_LAUNCH_CHECK();
     if (entries.numel() == 0) return;
     read_weights<sum_t<T>><<<blocks_for(entries.numel()), kThreads, 0, launch.stream()>>>(
-        layout, static_cast<const char*>(from.const_data_ptr()), numbers(entries), entries.numel(),
+        layout, exchange::read_message(from), numbers(entries), entries.numel(),
         grad_weights.numel(), static_cast<sum_t<T>*>(grad_weights.mutable_data_ptr()));
     STD_CUDA_KERNEL_LAUNCH_CHECK();
   });
@@ -193,15 +198,20 @@ std::tuple<Tensor, Tensor> pack_rows_backward(const Tensor& message, const Tenso
 }
 
 template <typename T, typename N>
-__global__ void gather_in(Layout layout, const char* message, const int32_t* rows, int64_t R,
-                          int64_t D, T* x) {
+__global__ void gather_in(Layout layout, Message<const char> message, const int32_t* rows,
+                          int64_t R, int64_t D, T* x) {
+  if (blockIdx.x == 0) {
+    exchange::check_layout(layout, message.bytes, exchange::kMost, exchange::kMost);
+  }
   const int64_t i = exchange::warp_number();
   if (i >= R) return;
   const int32_t n = rows[i];
   MMOE_DEVICE_CHECK(n >= -1 && n < layout.links.first(layout.links.W, exchange::kRows),
                     "rows_R: expected a row in [0, N) or -1", n);
-  const char* row =
-      n < 0 ? nullptr : message + layout.row(n, layout.links.rank_of(n, exchange::kRows));
+  const char* row = nullptr;
+  if (n >= 0) {
+    row = message.at(layout.row(n, layout.links.rank_of(n, exchange::kRows)), layout.row_bytes);
+  }
   exchange::for_columns(D, [&](int64_t o) {
     using S = sum_t<T>;
     x[i * D + o] = n < 0 ? from_sum<T>(0)
@@ -219,16 +229,15 @@ Tensor unpack_rows(const Tensor& message, const Tensor& rows_R, const Tensor& li
   exchange::check_sizes(1, width);
   check_device(message, "message", {{"rows_R", &rows_R}, {"links_WL", &links_WL}});
   const Launch launch(message);
-  const Tensor from = dense(message), rows = dense(rows_R), table = dense(links_WL);
+  const Tensor from = exchange::even(message), rows = dense(rows_R), table = dense(links_WL);
   const Layout layout = {exchange::read_links(table), width * exchange::bytes_of(wire),
                          exchange::kCodeBytes, exchange::bytes_of(accumulate_type(dtype))};
   const Tensor x = empty(from, {rows.numel(), width}, dtype);
-  if (x.numel() == 0) return x;
   exchange::for_types(dtype, wire, [&](auto type, auto sent) {
     using T = decltype(type);
     using N = decltype(sent);
     gather_in<T, N><<<warps(rows.numel()), kThreads, 0, launch.stream()>>>(
-        layout, static_cast<const char*>(from.const_data_ptr()), numbers(rows), rows.numel(), width,
+        layout, exchange::read_message(from), numbers(rows), rows.numel(), width,
         static_cast<T*>(x.mutable_data_ptr()));
     STD_CUDA_KERNEL_LAUNCH_CHECK();
   });
@@ -237,10 +246,12 @@ Tensor unpack_rows(const Tensor& message, const Tensor& rows_R, const Tensor& li
 
 template <typename T, typename N>
 __global__ void add_up_pairs(Layout layout, const T* grad, int64_t R, const int32_t* slots,
-                             int64_t rows, int64_t picks, int64_t D, char* message) {
+                             int64_t rows, int64_t picks, int64_t D, int64_t num_picks,
+                             Message<char> message) {
+  if (blockIdx.x == 0) exchange::check_layout(layout, message.bytes, rows, num_picks);
   const int64_t n = exchange::warp_number();
   if (n >= rows || n >= layout.links.first(layout.links.W, exchange::kRows)) return;
-  char* to = message + layout.row(n, layout.links.rank_of(n, exchange::kRows));
+  char* to = message.at(layout.row(n, layout.links.rank_of(n, exchange::kRows)), layout.row_bytes);
   for (int64_t first = 0; first < D; first += kWarp) {
     const int64_t o = first + threadIdx.x % kWarp;
     sum_t<T> sum = 0;
@@ -272,16 +283,15 @@ Tensor unpack_rows_backward(const Tensor& grad_RD, const Tensor& grad_weights_NG
   const int64_t D = grad.size(1), rows = slots.size(0), picks = slots.size(1) * slots.size(2);
   const Layout layout = {exchange::read_links(table), D * exchange::bytes_of(wire), 0,
                          static_cast<int64_t>(grad_weights.element_size())};
+  exchange::check_num_bytes(num_bytes);
   const Tensor message = empty(grad, {num_bytes}, ScalarType::Byte);
   exchange::for_types(grad.scalar_type(), wire, [&](auto type, auto sent) {
     using T = decltype(type);
     using N = decltype(sent);
-    if (rows > 0) {
-      add_up_pairs<T, N><<<warps(rows), kThreads, 0, launch.stream()>>>(
-          layout, static_cast<const T*>(grad.const_data_ptr()), grad.size(0), numbers(slots), rows,
-          picks, D, bytes(message));
-      STD_CUDA_KERNEL_LAUNCH_CHECK();
-    }
+    add_up_pairs<T, N><<<warps(rows), kThreads, 0, launch.stream()>>>(
+        layout, static_cast<const T*>(grad.const_data_ptr()), grad.size(0), numbers(slots), rows,
+        picks, D, places.numel(), exchange::write_message(message));
+    STD_CUDA_KERNEL_LAUNCH_CHECK();
     run_write_picks<sum_t<T>>(layout, nullptr, places, grad_weights, message, launch.stream());
   });
   return message;
@@ -291,8 +301,8 @@ Tensor unpack_rows_backward(const Tensor& grad_RD, const Tensor& grad_weights_NG
 }  // namespace mmoe
 
 STABLE_TORCH_LIBRARY_IMPL(mmoe, CUDA, m) {
-  m.impl("pack_rows", TORCH_BOX(&mmoe::pack_rows));
-  m.impl("pack_rows_backward", TORCH_BOX(&mmoe::pack_rows_backward));
-  m.impl("unpack_rows", TORCH_BOX(&mmoe::unpack_rows));
-  m.impl("unpack_rows_backward", TORCH_BOX(&mmoe::unpack_rows_backward));
+  m.impl("pack_rows", MMOE_BOX(pack_rows));
+  m.impl("pack_rows_backward", MMOE_BOX(pack_rows_backward));
+  m.impl("unpack_rows", MMOE_BOX(unpack_rows));
+  m.impl("unpack_rows_backward", MMOE_BOX(unpack_rows_backward));
 }

@@ -4,14 +4,15 @@
 
 #include <torch/csrc/stable/library.h>
 
-#include <cub/device/device_scan.cuh>
 #include <tuple>
 
 #include "../../exchange.h"
-#include "../common.cuh"
+#include "../scan.cuh"
 
 namespace mmoe {
 namespace {
+
+constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
 
 struct Home {
   int32_t lane, order, place, held;
@@ -35,19 +36,23 @@ T* data(const Tensor& tensor) {
 }
 
 // One thread for each expert: how many experts lie before its rank, and on it.
-__global__ void read_homes(const int32_t* homes_E3, int64_t E, int64_t W, int64_t S, Home* homes) {
+__global__ void read_homes(const int32_t* homes_E3, int64_t E, int64_t W, int64_t S, int64_t picks,
+                           Home* homes) {
   const int64_t e = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (e >= E) return;
   const int32_t rank = homes_E3[3 * e], place = homes_E3[3 * e + 1], source = homes_E3[3 * e + 2];
   MMOE_DEVICE_CHECK(rank >= 0 && rank < W, "homes_E3: expected a rank in [0, W)", rank);
   MMOE_DEVICE_CHECK(source >= 0 && source < S, "homes_E3: expected a source in [0, S)", source);
-  int32_t before = 0, held = 0;
+  int32_t before = 0, held = 0, here = 0;
   for (int64_t other = 0; other < E; ++other) {
     before += homes_E3[3 * other] < rank;
     held += homes_E3[3 * other] == rank;
+    here += homes_E3[3 * other] == rank && homes_E3[3 * other + 1] == place;
   }
-  MMOE_DEVICE_CHECK(place >= 0 && place < held,
-                    "homes_E3: expected a place below the rank's number", place);
+  MMOE_DEVICE_CHECK(place >= 0 && place < held && here == 1,
+                    "homes_E3: expected the places of a rank, each once", place);
+  MMOE_DEVICE_CHECK(held <= kMost / picks,
+                    "experts_BGK: expected codes of a rank's experts that fit in int32", held);
   homes[e] = {static_cast<int32_t>(rank * S + source), before + place, place, held};
 }
 
@@ -135,14 +140,6 @@ __global__ void measure(Outbound d, int64_t W, const int32_t* before, int64_t* s
   sizes[4 * w + 3] = before[d.of_sums() + last] - before[d.of_sums() + first];
 }
 
-void scan(const Tensor& like, int32_t* counts, int64_t number, cudaStream_t stream) {
-  size_t bytes = 0;
-  STD_CUDA_CHECK(cub::DeviceScan::ExclusiveSum(nullptr, bytes, counts, counts, number, stream));
-  const Tensor room = empty(like, {static_cast<int64_t>(bytes)}, ScalarType::Byte);
-  STD_CUDA_CHECK(cub::DeviceScan::ExclusiveSum(room.mutable_data_ptr(), bytes, counts, counts,
-                                               number, stream));
-}
-
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> outbound_plan(
     const Tensor& experts_BGK, const Tensor& homes_E3, int64_t num_ranks, int64_t num_sources) {
   const int64_t M = exchange::check_outbound_plan(experts_BGK, homes_E3, num_ranks, num_sources);
@@ -162,8 +159,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> outbound_plan
                       num_ranks * num_sources,
                       (B + 31) / 32};
   const int64_t Q = B * G * K, words = E * d.words;
-  constexpr int64_t most = std::numeric_limits<int32_t>::max();
-  if (d.counts() >= most || Q > most / 4) {  // rows, picks, sums and pairs are numbered in one sum
+  if (d.counts() >= kMost ||
+      Q > kMost / 4) {  // rows, picks, sums and pairs are numbered in one sum
     fail("experts_BGK: ", B, " samples times ", d.lanes, " ranks and sources do not fit in int32; ",
          "split the batch");
   }
@@ -177,13 +174,13 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> outbound_plan
   const Tensor bits = empty(input, {words}, ScalarType::Int);
   const Tensor counts = empty(input, {d.counts() + 1}, ScalarType::Int);
   // All bits set is -1: what the tails keep.
-  STD_CUDA_CHECK(cudaMemsetAsync(rows_M.mutable_data_ptr(), 0xff, M * sizeof(int32_t), stream));
-  STD_CUDA_CHECK(cudaMemsetAsync(entries.mutable_data_ptr(), 0xff, Q * sizeof(int32_t), stream));
-  STD_CUDA_CHECK(cudaMemsetAsync(codes.mutable_data_ptr(), 0, Q * sizeof(int32_t), stream));
-  STD_CUDA_CHECK(cudaMemsetAsync(bits.mutable_data_ptr(), 0, words * sizeof(uint32_t), stream));
+  fill_bytes(rows_M, 0xff, stream);
+  fill_bytes(entries, 0xff, stream);
+  fill_bytes(codes, 0, stream);
+  fill_bytes(bits, 0, stream);
 
   read_homes<<<blocks_for(E), kThreads, 0, stream>>>(
-      static_cast<const int32_t*>(homes.const_data_ptr()), E, num_ranks, num_sources,
+      static_cast<const int32_t*>(homes.const_data_ptr()), E, num_ranks, num_sources, d.picks,
       data<Home>(table));
   STD_CUDA_KERNEL_LAUNCH_CHECK();
   if (Q > 0) {
@@ -193,7 +190,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> outbound_plan
   count<<<blocks_for(std::max(d.lanes * B, words + 1)), kThreads, 0, stream>>>(
       d, data<uint32_t>(bits), data<int32_t>(counts));
   STD_CUDA_KERNEL_LAUNCH_CHECK();
-  scan(input, data<int32_t>(counts), d.counts() + 1, stream);
+  scan(counts, d.counts() + 1, stream);
   if (B > 0) {
     const Written out = {data<int32_t>(rows_M), data<int32_t>(entries), data<int32_t>(codes),
                          data<int32_t>(row_of), data<int32_t>(pair_of), data<int32_t>(sum_of)};
@@ -210,6 +207,4 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> outbound_plan
 }  // namespace
 }  // namespace mmoe
 
-STABLE_TORCH_LIBRARY_IMPL(mmoe, CUDA, m) {
-  m.impl("outbound_plan", TORCH_BOX(&mmoe::outbound_plan));
-}
+STABLE_TORCH_LIBRARY_IMPL(mmoe, CUDA, m) { m.impl("outbound_plan", MMOE_BOX(outbound_plan)); }

@@ -291,6 +291,6 @@ std::tuple<std::vector<Tensor>, Tensor, Tensor> dense_mm_backward(
 }  // namespace mmoe
 
 STABLE_TORCH_LIBRARY_IMPL(mmoe, CUDA, m) {
-  m.impl("dense_mm", TORCH_BOX(&mmoe::dense_mm));
-  m.impl("dense_mm_backward", TORCH_BOX(&mmoe::dense_mm_backward));
+  m.impl("dense_mm", MMOE_BOX(dense_mm));
+  m.impl("dense_mm_backward", MMOE_BOX(dense_mm_backward));
 }

@@ -34,7 +34,7 @@
 using dim3 = ::emulated::Dim3;
 using cudaStream_t = void*;
 using cudaError_t = int;
-constexpr cudaError_t cudaSuccess = 0;
+constexpr cudaError_t cudaSuccess = 0, cudaErrorInvalidValue = 1;
 
 struct alignas(8) float2 {
   float x, y;
@@ -62,8 +62,12 @@ inline cudaError_t cudaDeviceGetAttribute(int* value, int which, int) {
   return *value = ::emulated::attribute(which), cudaSuccess;
 }
 inline cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t) {
-  if (bytes > 0) std::memset(to, value, bytes);
+  if (to == nullptr || bytes == 0) return cudaErrorInvalidValue;  // not every driver takes it
+  std::memset(to, value, bytes);
   return cudaSuccess;
+}
+inline cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
+  return *free = *total = 0, cudaSuccess;
 }
 template <typename Kernel>
 cudaError_t cudaFuncSetAttribute(Kernel*, int which, int value) {

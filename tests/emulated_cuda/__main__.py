@@ -1,0 +1,135 @@
+"""Runs the CUDA sources' tests on the host: `make cuda-emulate`, `make cuda-emulate-all`.
+
+python -m tests.emulated_cuda [--all] [--variant plain|asan] [PYTEST ARGUMENTS …]
+
+Prints what pytest prints, a line for each setting, and as the last line JSON: {"cases", "failed"}.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree as ET
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.emulated_cuda.sanitizer import environment
+
+from tests.emulated_cuda.build import ROOT, NoCompiler, build
+from tests.emulated_cuda.device import Settings
+
+TESTS = ("tests/emulated_cuda", "tests/ops", "tests/mixture")
+PRODUCTS = ("-k", "grouped or chain or layer or mixture or random")
+
+
+@dataclass(frozen=True)
+class Round:
+    """One run of pytest.
+
+    Attributes:
+        settings: What the emulation varies.
+        variant: Of the library.
+        arguments: Further ones of pytest.
+    """
+
+    settings: Settings
+    variant: str = "plain"
+    arguments: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        s = self.settings
+        kind = "" if self.variant == "plain" else f"{self.variant}, "
+        return f"{kind}{s.order}, copies {s.copies}, sm_{s.capability}0"
+
+
+SHORT = (
+    Round(Settings()),
+    Round(Settings(capability=9), arguments=PRODUCTS),
+)
+WHOLE = (
+    Round(Settings(), arguments=("--all",)),
+    Round(Settings("backward", copies="early"), arguments=("--all",)),
+    Round(Settings("shuffled", seed=1), arguments=("--all",)),
+    Round(Settings("shuffled", seed=2, copies="early", capability=9), arguments=("--all",)),
+    Round(Settings("backward", capability=9), arguments=PRODUCTS),
+    Round(Settings(), "asan"),
+    Round(Settings("shuffled", seed=3, copies="early", capability=9), "asan", PRODUCTS),
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Exit status 1 where a case failed, or none ran."""
+    parser = argparse.ArgumentParser(prog="python -m tests.emulated_cuda")
+    parser.add_argument("--all", action="store_true", help="all orders, AddressSanitizer, depths")
+    parser.add_argument("--variant", choices=("plain", "asan"), help="rounds of this one alone")
+    settings, others = parser.parse_known_args(arguments)
+    rounds = WHOLE if settings.all or settings.variant == "asan" else SHORT
+    if settings.variant is not None:
+        rounds = tuple(part for part in rounds if part.variant == settings.variant)
+    try:
+        for variant in dict.fromkeys(part.variant for part in rounds):
+            started = time.monotonic()
+            build(variant)
+            print(f"{variant}: built in {time.monotonic() - started:.0f} s", flush=True)
+    except NoCompiler as error:
+        sys.exit(f"tests.emulated_cuda: {error}")
+    cases, failed = 0, 0
+    for part in rounds:
+        ran, wrong = run(part, others)
+        cases, failed = cases + ran, failed + wrong
+    print(json.dumps({"cases": cases, "failed": failed}))
+    sys.exit(0 if cases and not failed else 1)
+
+
+def run(part: Round, others: Sequence[str] = ()) -> tuple[int, int]:
+    """Returns how many cases ran, and how many of them failed."""
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        surroundings = {**os.environ, "OMP_NUM_THREADS": "1"}
+        if part.variant == "asan":
+            surroundings |= environment()
+        command = [sys.executable, "-m", "pytest", *options(part), f"--junit-xml={report}"]
+        command += [*part.arguments, *(others or TESTS)]
+        code = subprocess.run(command, cwd=ROOT, env=surroundings).returncode
+        ran, wrong = _counts(report)
+    wrong = max(wrong, int(code not in (0, 1)))  # pytest itself, or the process, gave up
+    seconds = time.monotonic() - started
+    print(f"{part}: {ran} cases, {wrong} failed, {seconds:.0f} s", flush=True)
+    return ran, wrong
+
+
+def options(part: Round) -> list[str]:
+    """What pytest is told of a round."""
+    said = {
+        "variant": part.variant,
+        "order": part.settings.order,
+        "seed": part.settings.seed,
+        "copies": part.settings.copies,
+        "capability": part.settings.capability,
+    }
+    plain = ["-q", "-p", "no:cacheprovider", "-m", "gpu and not real_gpu", "--maxprocesses=8"]
+    workers = ["-n", "auto", "--dist", "load", "-p", "tests.emulated_cuda.plugin"]
+    return [*plain, *workers, *(f"--emulated-{name}={value}" for name, value in said.items())]
+
+
+def _counts(report: Path) -> tuple[int, int]:
+    if not report.exists():
+        return 0, 1
+    suites = ET.parse(report).getroot().iter("testsuite")
+    ran, wrong = 0, 0
+    for suite in suites:
+        count = {
+            name: int(suite.get(name, 0)) for name in ("tests", "skipped", "failures", "errors")
+        }
+        ran += count["tests"] - count["skipped"]
+        wrong += count["failures"] + count["errors"]
+    return ran, wrong
+
+
+if __name__ == "__main__":
+    main()

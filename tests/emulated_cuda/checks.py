@@ -1,0 +1,307 @@
+"""What every emulated kernel is held to, by operator: the battery that mutations run against.
+
+A check calls one operator with fixed arguments on the device and compares with the specification,
+or hands it a number out of range and expects the kernel to stop. Results are computed before any
+mutation is switched on.
+"""
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from benchmarks.gpu_check.operator_cases import BUILDERS, FP64, Call, Case, as_numbers, expected
+from tests.emulated_cuda.device import Kernels, OnDevice, Settings
+from tests.emulated_cuda.random_cases import (
+    KINDS,
+    PLANNING,
+    WIRES,
+    drawn_calls,
+    drawn_case,
+    drawn_exchange,
+    laid_out,
+)
+
+FP32, BF16 = torch.float32, torch.bfloat16
+TYPES = (FP32, BF16, FP64)
+# Of a number itself and of the largest one
+TOLERANCES = {FP32: (2e-5, 1e-5), BF16: (2**-7, 4e-3), FP64: (1e-12, 1e-12)}
+
+_USUAL = (
+    Case(37, 3, 2, 5, 24, 40),
+    Case(130, 2, 2, 7, 33, 17, unused=True),
+    Case(9, 11, 1, 3, 1, 1),
+    Case(257, 5, 3, 20, 8, 9, unused=True),
+    Case(64, 1, 1, 150, 66, 10),
+    Case(256, 2, 1, 4, 16, 136),
+    Case(0, 2, 2, 4, 16, 16),
+)
+# As many experts as a launch takes pointers, and one more
+_TABLES = (Case(3, 2, 1, 124, 8, 8), Case(3, 9, 1, 125, 8, 8), Case(3, 1, 1, 128, 8, 8))
+_EXCHANGED = (
+    Case(2, 1, 1, 4, 3, 3),
+    Case(40, 3, 2, 8, 24, 24),
+    Case(33, 9, 2, 8, 17, 17, unused=True),
+    Case(70, 2, 3, 4, 65, 65),
+)
+CASES: Mapping[str, Sequence[Case]] = {
+    "exchange": _EXCHANGED,
+    "dense_combine": (*_USUAL[:3], *_TABLES[:2]),
+    "grouped_mm": _USUAL[2:3],
+    "gathered_mm": _USUAL[1:3],
+    "dense_mm": (*_USUAL[1:3], _TABLES[2]),
+}
+# Rows of each expert, D, H; small and large tiles, parts of the weights' gradient, copies of 16, 8,
+# 4 and 2 bytes, several tiles in both directions, depths of one and of many steps
+LAYERS = (
+    ((70, 0, 3), 40, 24),
+    ((5, 130, 1), 33, 17),
+    ((300,), 130, 136),
+    ((1100,), 20, 12),
+    ((0, 64, 65), 18, 260),
+    ((200, 201), 6, 262),
+    ((33,), 300, 4),
+    ((1, 0, 0, 2) * 9, 1, 3),
+)
+
+
+@dataclass(frozen=True)
+class Check:
+    """One call of an operator and what is to come of it.
+
+    Attributes:
+        name: Says which.
+        operator: The builder's, by which checks are chosen.
+        call: Name and arguments, on the host.
+        wanted: The specification's result; None: the kernel is to stop.
+        settings: How the emulation runs it.
+    """
+
+    name: str
+    operator: str
+    call: Call
+    wanted: Any
+    settings: Settings
+
+    def run(self, kernels: Kernels) -> None:
+        """Raises where the kernel does other than it is to.
+
+        Raises:
+            AssertionError: Other numbers, or no error where there should be one.
+            RuntimeError: The kernel stopped.
+        """
+        kernels.configure(self.settings)
+        name, arguments = self.call
+        if self.wanted is None:
+            assert stops(kernels, self.call), f"{self.name}: the kernel did not stop"
+            return
+        found = kernels.call(name, on_device(arguments))
+        compare(self.name, as_numbers(self.call, found), self.wanted, arguments)
+
+
+def on_device(arguments: Any) -> Any:
+    """The same with every tensor on the device."""
+    return pytree.tree_map_only(Tensor, OnDevice, arguments)
+
+
+def stops(kernels: Kernels, call: Call) -> bool:
+    """Whether the kernel refuses these arguments."""
+    try:
+        kernels.call(call[0], on_device(call[1]))
+    except (RuntimeError, ValueError):
+        return True
+    return False
+
+
+def compare(name: str, found: Any, wanted: Any, arguments: Any) -> None:
+    """Refuses other shapes, types and numbers.
+
+    Raises:
+        AssertionError: Names the check.
+    """
+    if isinstance(wanted, list | tuple):
+        assert len(found) == len(wanted), name
+        for ours, theirs in zip(found, wanted, strict=True):
+            compare(name, ours, theirs, arguments)
+        return
+    assert (found.shape, found.dtype) == (wanted.shape, wanted.dtype), name
+    if not wanted.dtype.is_floating_point:
+        assert torch.equal(found, wanted), name
+        return
+    if wanted.numel():
+        of_each, of_largest = tolerance(arguments)
+        largest = float(wanted.nan_to_num().abs().max())
+        atol = of_largest * max(1.0, largest)
+        near = torch.isclose(found, wanted, rtol=of_each, atol=atol, equal_nan=True)
+        assert near.all(), f"{name}: {int((~near).sum())} numbers differ"
+
+
+def tolerance(arguments: Any) -> tuple[float, float]:
+    """That of the coarsest type among the arguments."""
+    types = {leaf.dtype for leaf in pytree.tree_leaves(arguments) if isinstance(leaf, Tensor)}
+    types |= {leaf for leaf in pytree.tree_leaves(arguments) if isinstance(leaf, torch.dtype)}
+    return max((TOLERANCES[dtype] for dtype in types & set(TOLERANCES)), default=(0.0, 0.0))
+
+
+def battery(kernels: Kernels, operators: Sequence[str]) -> list[Check]:
+    """Makes the checks of some builders, the quick ones first; each passes without a mutation."""
+    plain = [check for operator in operators for check in _calls(operator)]
+    return [*plain, *_damaged(kernels, plain), *_otherwise(plain)]
+
+
+def _calls(operator: str) -> Iterator[Check]:
+    given = list(_given(operator))
+    for words, call in given:
+        yield Check(words, operator, call, as_numbers(call, expected(call)), Settings())
+    if operator == "topk_gate":
+        yield _more_picks_than_experts()
+
+
+def _given(operator: str) -> Iterator[tuple[str, Call]]:
+    if operator == "topk_gate":
+        yield from _gates_that_see_little()
+    if operator == "grouped_mm":
+        yield from _layers()
+    for case, dtype in product(CASES.get(operator, _USUAL), TYPES):
+        for call in BUILDERS[operator](case, dtype):
+            yield f"{call[0]}, {case} {str(dtype).removeprefix('torch.')}", call
+
+    yield from _drawn(operator)
+
+
+def _drawn(operator: str) -> Iterator[tuple[str, Call]]:
+    """Drawn shapes, in inconvenient memory."""
+    names = PLANNING if operator == "exchange" else ()
+    for name, wire, seed in product(names, WIRES, range(2)):
+        draw = random.Random(f"{name} {wire} {seed}")
+        _, arguments = drawn_exchange(name, *wire, draw)
+        yield f"{name}, ranks {seed}, {wire}", (name, laid_out(arguments, "cpu", draw))
+    if names:
+        return
+    for (kind, make), dtype in product(KINDS.items(), TYPES):
+        draw = random.Random(f"{operator} {kind} {dtype}")
+        for name, arguments in drawn_calls(operator, drawn_case(make, draw), dtype, draw):
+            yield f"{name}, {kind}, {dtype}", (name, laid_out(arguments, "cpu", draw))
+
+
+def _gates_that_see_little() -> Iterator[tuple[str, Call]]:
+    """As many experts as picks, infinities; picks that are not used, or repeat."""
+    for E, dtype, after in product((5, 16, 17, 40), TYPES, (True, False)):
+        generator = torch.Generator().manual_seed(E)
+        logits_BGE = torch.randn(30, 3, E, generator=generator).mul(3).round().to(dtype)
+        chance = torch.rand(logits_BGE.shape, generator=generator)
+        logits_BGE[chance > 0.9] = torch.inf
+        logits_BGE[chance > 0.95] = -torch.inf
+        visibility_GE = torch.rand(3, E, generator=generator) < 0.5
+        visibility_GE[2] = False
+        visibility_GE[:, -3:] = True
+        forward = "topk_gate", (logits_BGE, visibility_GE, 3, after)
+        yield f"a gate that sees three of {E}, {dtype}", forward
+        finite_BGE = logits_BGE.nan_to_num(0, 9, -9)
+        weights_BGK = expected(forward)[0]
+        experts_BGK = torch.randint(-1, E, weights_BGK.shape, generator=generator).int()
+        grad_BGK = torch.randn(weights_BGK.shape, generator=generator).to(weights_BGK.dtype)
+        backward = (grad_BGK, finite_BGE, visibility_GE, experts_BGK, after)
+        yield f"picks of {E} that are not used, {dtype}", ("topk_gate_backward", backward)
+
+
+def _more_picks_than_experts() -> Check:
+    """What the CPU refuses, and a kernel cannot: the picks that are not there are -1."""
+    visibility_GE = torch.zeros(1, 20, dtype=torch.bool)
+    visibility_GE[0, 7] = True
+    call = "topk_gate", (torch.randn(3, 1, 20), visibility_GE, 3, True)
+    wanted = torch.tensor([1.0, 0, 0]).expand(3, 1, 3), torch.tensor([7, -1, -1]).int()
+    return Check(
+        "more picks than experts",
+        "topk_gate",
+        call,
+        (wanted[0], wanted[1].expand(3, 1, 3)),
+        Settings(),
+    )
+
+
+def _layers() -> Iterator[tuple[str, Call]]:
+    activations = ("gelu", "relu", "silu", "none")
+    types = ((FP32, FP32), (BF16, BF16), (BF16, FP32), (FP64, FP64))
+    for number, ((sizes, D, H), (rows, weights)) in enumerate(product(LAYERS, types)):
+        generator = torch.Generator().manual_seed(number)
+        offsets_E1 = torch.tensor([0, *sizes]).cumsum(0).int()
+        pairs = int(offsets_E1[-1])
+        x_PD, grad_PH = (torch.randn(pairs + 5, n, generator=generator) for n in (D, H))
+        x_PD[pairs:] = grad_PH[pairs:] = torch.nan
+        weight_EDH = torch.randn(len(sizes), D, H, generator=generator) / D**0.5
+        bias_EH = torch.randn(len(sizes), H, generator=generator)
+        activation = activations[number % 4 if number % 8 < 4 else (number + 1) % 4]
+        layer = x_PD.to(rows), offsets_E1, weight_EDH.to(weights)
+        forward = "grouped_mm", (*layer, bias_EH.to(weights), activation)
+        words = f"rows {sizes}, D {D}, H {H}, {rows}, {weights}, {activation}"
+        yield words, forward
+        kept = expected(forward)
+        backward = (grad_PH.to(rows), *layer, *kept, activation, True, True, True)
+        yield f"gradients, {words}", ("grouped_mm_backward", backward)
+
+
+def _damaged(kernels: Kernels, checks: Sequence[Check]) -> Iterator[Check]:
+    """Numbers out of range that the CPU refuses, where the kernel stops too.
+
+    Of each operator and argument in two calls: the first, and the smallest, of a single block.
+    """
+    kernels.configure(Settings())
+    by_size = sorted(checks, key=lambda check: _size(check.call))
+    for chosen in (checks, by_size):
+        seen: set[tuple[str, int]] = set()
+        for check in chosen:
+            name, arguments = check.call
+            for position, value in enumerate(arguments):
+                if not isinstance(value, Tensor) or value.dtype not in (torch.int32, torch.int64):
+                    continue
+                if not 0 < value.numel() < 3000 or (name, position) in seen:
+                    continue
+                seen.add((name, position))
+                for words, damaged in _out_of_range(name, arguments, position):
+                    call = name, damaged
+                    if stops(kernels, call):
+                        yield replace(check, name=f"{name}: {words}", call=call, wanted=None)
+
+
+def _size(call: Call) -> int:
+    return sum(leaf.numel() for leaf in pytree.tree_leaves(call[1]) if isinstance(leaf, Tensor))
+
+
+def _out_of_range(
+    name: str, arguments: Sequence[Any], position: int
+) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """Every size of the call in place of a number, one less and one more; and what is below 0."""
+    whole: Tensor = arguments[position]
+    operator: Callable[..., Any] = getattr(torch.ops.mmoe, name)
+    leaves = pytree.tree_leaves(arguments)
+    sizes = {n for leaf in leaves if isinstance(leaf, Tensor) for n in (*leaf.shape, leaf.numel())}
+    sizes |= {leaf for leaf in leaves if isinstance(leaf, int) and not isinstance(leaf, bool)}
+    numbers = sorted({-1, -2, *(n + step for n in sizes for step in (-1, 0, 1) if n < 2**30)})
+    flat = whole.reshape(-1)
+    for place in sorted({0, whole.numel() // 2, whole.numel() - 1}):
+        for number in {*numbers, int(flat[place]) + 1, int(flat[place]) - 1}:
+            changed = flat.clone()
+            changed[place] = number
+            damaged = (*arguments[:position], changed.view(whole.shape), *arguments[position + 1 :])
+            try:
+                operator(*damaged)
+            except (ValueError, RuntimeError):
+                yield f"argument {position} at {place} is {number}", damaged
+
+
+def _otherwise(checks: Sequence[Check]) -> Iterator[Check]:
+    """Again in other orders, with early copies, and with PyTorch's grouped product."""
+    for number, check in enumerate(checks):
+        if number % 3 == 0:
+            yield replace(check, settings=Settings("backward", copies="early"))
+        if number % 3 == 1:
+            yield replace(check, settings=Settings("shuffled", seed=number + 1))
+        products = check.operator in ("grouped_mm", "gathered_mm")
+        if products and check.call[1][0].dtype == BF16:
+            yield replace(check, settings=Settings(capability=9))

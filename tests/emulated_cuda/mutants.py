@@ -1,0 +1,144 @@
+"""Puts a switch at every place of the CUDA sources that a mutation changes.
+
+One library holds all mutations; `emulated_set_mutant` switches one on. Made from every
+`__syncthreads`, every wait for asynchronous copies and every group of them, every comparison, and
+every operation on an index within a tile of a product (gemm/gemm.cuh).
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+COMPARISONS = {
+    "<": "Less",
+    "<=": "LessOrEqual",
+    ">": "Greater",
+    ">=": "GreaterOrEqual",
+    "==": "Equal",
+    "!=": "NotEqual",
+}
+INDICES = {"+": "Plus", "-": "Minus", "*": "Times", "/": "Divide", "%": "Modulo"}
+_OTHER = {
+    **{"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "=="},
+    **{"+": "+ 1 +", "-": "+ 1 -", "*": "* … + 1", "/": "%", "%": "/"},
+}
+# Where operations on numbers are those on an index of a fragment
+INDEXED = ("gemm.cuh",)
+_OPERATION = re.compile(r"(?<=[\w)\]]) ([<>]=?|[=!]=|[-+*/%]) (?=[\w(*&:-])")
+_BARRIER = "__syncthreads();"
+_STATEMENT = re.compile(r"__syncthreads\(\);|commit_copies\(\);|\bwait_copies<[^;]*>\(\);")
+# The compiler computes these, and a switch is known at run time alone
+_CONSTANT = re.compile(r"\bconstexpr\b|\bstatic_assert\b|^\s*(?:template\b|#|using\b)")
+_ARRAY = re.compile(r"^\s*(?:unsigned|int|float|[ST]|sum_t<T>) \w+\[")  # its sizes
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One change of one place.
+
+    Attributes:
+        number: What switches it on, from 1.
+        file: Below csrc/cuda.
+        line: From 1.
+        column: From 1.
+        text: The line.
+        kind: barrier, copies, comparison or index.
+        change: What becomes what.
+    """
+
+    number: int
+    file: str
+    line: int
+    column: int
+    text: str
+    kind: str
+    change: str
+
+    @property
+    def key(self) -> str:
+        """Names it as long as its line and the lines like it stay: numbers of lines move."""
+        return f"{self.file}: {self.text.strip()} [{self.change} at {self.column}]"
+
+
+class Switches:
+    """Rewrites sources one after the other, and lists the mutants of all of them."""
+
+    def __init__(self) -> None:
+        self.mutants: list[Mutant] = []
+
+    def put_into(self, file: str, text: str) -> str:
+        """Returns a source with switches; the lines keep their numbers."""
+        lines = text.split("\n")
+        inside = False  # of a statement that the compiler computes, over several lines
+        for number, line in enumerate(lines):
+            inside = inside or bool(_CONSTANT.search(line))
+            if not inside:
+                lines[number] = self._line(file, number + 1, line)
+            if line.rstrip().endswith((";", "{", ">", "}")) or line.lstrip().startswith(
+                ("#", "//")
+            ):
+                inside = False
+        return "\n".join(lines)
+
+    def _line(self, file: str, number: int, line: str) -> str:
+        places = sorted(_places(file, line), key=lambda place: place.start())
+        for place in reversed(places):  # the earlier ones keep their columns
+            new = self._switched(file, number, line, place)
+            line = line[: place.start()] + new + line[place.end() :]
+        return line
+
+    def _switched(self, file: str, number: int, line: str, place: re.Match[str]) -> str:
+        said = place.group().strip()
+        kind, change = _kind(said)
+        self._add(file, number, line, place, kind, change)
+        if said.startswith("wait_copies"):
+            first = len(self.mutants)
+            self._add(file, number, line, place, kind, "one group fewer")
+            weaker = said.replace(">()", " + 1>()")
+            said = f"if (::emulated::is_on({first + 1})) {weaker} else {said}"
+            return f"if (!::emulated::is_on({first})) {said}"
+        last = len(self.mutants)
+        if kind in ("barrier", "copies"):
+            return f"if (!::emulated::is_on({last})) {said}"
+        name = {**COMPARISONS, **INDICES}[said]
+        return f" {said} ::emulated::{name}{{{last}}} {said} "
+
+    def _add(
+        self, file: str, number: int, line: str, place: re.Match[str], kind: str, change: str
+    ) -> None:
+        text = place.string  # the line as it was
+        mutant = Mutant(len(self.mutants) + 1, file, number, place.start() + 1, text, kind, change)
+        self.mutants.append(mutant)
+
+
+def _kind(said: str) -> tuple[str, str]:
+    if said.startswith("__syncthreads"):
+        return "barrier", "left out"
+    if said.endswith(";"):
+        return "copies", "left out"
+    return ("comparison" if said in COMPARISONS else "index"), f"{said} to {_OTHER[said]}"
+
+
+def _places(file: str, line: str) -> Iterator[re.Match[str]]:
+    code = line.split("//")[0]
+    code = re.sub(r'"[^"]*"', lambda text: '"' + " " * (len(text.group()) - 2) + '"', code)
+    statements = list(_STATEMENT.finditer(code))
+    yield from statements
+    for place in _OPERATION.finditer(code):
+        if any(place.start() < s.end() and s.start() < place.end() for s in statements):
+            continue  # an argument of a template
+        index = Path(file).name in INDEXED and not _ARRAY.match(line)
+        if place.group(1) in COMPARISONS or index:
+            yield place
+
+
+def switched_sources(folder: Path) -> tuple[dict[Path, str], list[Mutant]]:
+    """Returns the text of each CUDA source below a folder with its switches, and all mutants."""
+    switches = Switches()
+    texts = {
+        file: switches.put_into(str(file.relative_to(folder)), file.read_text(encoding="utf-8"))
+        for file in sorted(folder.rglob("*.cu*"))
+        if file.name != "ptx.cuh"  # the emulation has its own
+    }
+    return texts, switches.mutants
