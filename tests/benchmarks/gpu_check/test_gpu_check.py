@@ -44,7 +44,7 @@ def script(text):
 
 
 def test_a_dry_run_names_every_process_and_its_clock(capsys):
-    assert gpu_check.main(["--dry-run", "--stage", *STAGES]) == 0
+    assert gpu_check.main(["--dry-run"]) == 0
 
     printed = capsys.readouterr().out
     for stage in STAGES.values():
@@ -118,6 +118,16 @@ def test_how_a_process_ends_is_what_its_line_says(record, tmp_path, text, status
 
     line = record.lines()["smoke/x"]
     assert (line["status"], line.get("reason")) == (status, reason)
+
+
+@pytest.mark.xdist_group("ranks")
+def test_what_the_clock_of_its_stage_ends_has_not_failed(record, tmp_path):
+    item = Item("smoke/x", script("import time; time.sleep(60)"), 20)
+
+    run_items([item], record, tmp_path / "log", 1.2, say=lambda _: None)
+
+    line = record.lines()["smoke/x"]
+    assert (line["status"], line["reason"]) == (NO_TIME, "the stage's clock ended in it")
 
 
 @pytest.mark.xdist_group("ranks")
