@@ -51,6 +51,4 @@ bool writes_straight(const DenseProducts& products) {
 
 }  // namespace mmoe
 
-STABLE_TORCH_LIBRARY_IMPL(mmoe, CUDA, m) {
-  m.impl("dense_product", MMOE_BOX(dense_product));
-}
+STABLE_TORCH_LIBRARY_IMPL(mmoe, CUDA, m) { m.impl("dense_product", MMOE_BOX(dense_product)); }
