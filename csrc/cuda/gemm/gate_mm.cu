@@ -374,6 +374,6 @@ std::tuple<Tensor, Tensor, Tensor> gate_mm_backward(const Tensor& grad_BN, const
 }  // namespace mmoe
 
 STABLE_TORCH_LIBRARY_IMPL(mmoe, CUDA, m) {
-  m.impl("gate_mm", TORCH_BOX(&mmoe::gate_mm));
-  m.impl("gate_mm_backward", TORCH_BOX(&mmoe::gate_mm_backward));
+  m.impl("gate_mm", MMOE_BOX(gate_mm));
+  m.impl("gate_mm_backward", MMOE_BOX(gate_mm_backward));
 }
