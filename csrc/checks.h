@@ -294,9 +294,9 @@ inline void check_layer(const Tensor& weight, const std::optional<Tensor>& bias,
 }
 
 inline void check_grouped_mm(const Tensor& x, const Tensor& offsets, const Tensor& weight,
-                             const std::optional<Tensor>& bias) {
-  check_dim("x_PD", x, 2);
-  check_float("x_PD", x);
+                             const std::optional<Tensor>& bias, const char* x_name = "x_PD") {
+  check_dim(x_name, x, 2);
+  check_float(x_name, x);
   check_layer(weight, bias, x.size(1), x.scalar_type());
   check_dim("offsets_E1", offsets, 1);
   check_type("offsets_E1", offsets, ScalarType::Int);

@@ -113,6 +113,22 @@ def grouped_mm(case: Case, dtype: torch.dtype) -> Iterator[Call]:
         yield "grouped_mm_backward", (grad_PH.to(dtype), *layer, *kept, activation, *NEEDS)
 
 
+def gathered_mm(case: Case, dtype: torch.dtype) -> Iterator[Call]:
+    """The same of rows by number, the tail's -1 among them."""
+    rows_P, offsets_E1, slots_BGK = _plan(case)
+    x_BD = case.random(case.B, case.D, seed=6).to(dtype)
+    grad_PH = case.random(len(rows_P), case.H, seed=9)
+    grad_PH[int(offsets_E1[-1]) :] = math.nan
+    weight_EDH, bias_EH = _weights(case)
+    for weights, activation in product(_weight_types(dtype), ACTIVATIONS):
+        layer = x_BD, rows_P, offsets_E1, slots_BGK, weight_EDH.to(weights)
+        forward = "gathered_mm", (*layer, bias_EH.to(weights), activation)
+        yield forward
+        read = x_BD, rows_P, offsets_E1, weight_EDH.to(weights)
+        kept = expected(forward)
+        yield "gathered_mm_backward", (grad_PH.to(dtype), *read, *kept, activation, *NEEDS)
+
+
 def dense_mm(case: Case, dtype: torch.dtype) -> Iterator[Call]:
     """Rows that all experts share, and rows of their own."""
     weight_EDH, bias_EH = _weights(case)
@@ -176,6 +192,7 @@ BUILDERS: Mapping[str, Callable[[Case, torch.dtype], Iterator[Call]]] = {
         permute,
         unpermute,
         grouped_mm,
+        gathered_mm,
         dense_mm,
         gate_mm,
         gated_combine,

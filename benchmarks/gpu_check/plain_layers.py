@@ -38,6 +38,20 @@ class DenseLayer(_Experts):
         return torch.bmm(weights_BGE, y_EBH.transpose(0, 1))
 
 
+class DenseGroupedLayer(_Experts):
+    """Every expert on all rows, by `F.grouped_mm` of a copy of the rows for each; softmax gates."""
+
+    def forward(self, x_BD: Tensor) -> Tensor:
+        """`x_BD` → `out_BGO`."""
+        y_EBH = _padded(x_BD.to(torch.bfloat16)).expand(self.experts, -1, -1).contiguous()
+        for weight_EDH, bias_EH in zip(self.weights, self.biases, strict=True):
+            weight_EDH = _padded(weight_EDH.to(torch.bfloat16), dim=1)
+            y_EBH = F.grouped_mm(y_EBH, weight_EDH)
+            y_EBH = (y_EBH + bias_EH.to(y_EBH.dtype).unsqueeze(1)).relu()
+        weights_BGE = self.logits(x_BD).softmax(-1).to(y_EBH.dtype)
+        return torch.bmm(weights_BGE, y_EBH.transpose(0, 1))
+
+
 class GroupedLayer(_Experts):
     """Sort the picks of all gates by expert, gather, `F.grouped_mm`, weigh, add.
 

@@ -105,7 +105,10 @@ def _times(lines: Lines) -> list[str]:
             continue
         share = line.get("share_of_product_rate")
         of_rate = f", {share:.0%} of the product rate" if share is not None else ""
-        if "rows_per_second" in line:
+        if "times_as_fast" in line:
+            others = "  ".join(f"{who} {ratio}x" for who, ratio in line["times_as_fast"].items())
+            found.append(f"{key}, hoped for {line['hoped_for']}x: {others}")
+        elif "rows_per_second" in line:
             waits = line.get("share_waiting_for_host")
             host = f", {waits:.0%} waits for the host" if waits is not None else ""
             found.append(f"{key}: {line['rows_per_second']:,} rows/s{of_rate}{host}")

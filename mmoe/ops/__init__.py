@@ -29,6 +29,7 @@ from mmoe.ops.exchange.inbound_plan import InboundPicks, ReturnPlan, decode_pick
 from mmoe.ops.exchange.outbound_plan import OutboundPlan, outbound_plan
 from mmoe.ops.gate_mm import gate_mm
 from mmoe.ops.gated_combine import gated_combine
+from mmoe.ops.gathered_mm import gathered_mm
 from mmoe.ops.grouped_mm import FusedActivation, grouped_mm
 from mmoe.ops.permute import permute, unpermute
 from mmoe.ops.route_plan import RoutePlan, route_plan
@@ -51,6 +52,7 @@ __all__ = [
     "extension_status",
     "gate_mm",
     "gated_combine",
+    "gathered_mm",
     "grouped_mm",
     "mix_returns",
     "outbound_plan",

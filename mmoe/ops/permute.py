@@ -39,7 +39,7 @@ def permute(x_BD: Tensor, plan: RoutePlan) -> Tensor:
         [[1.0, 2.0], [1.0, 2.0], [3.0, 4.0], [0.0, 0.0]]
     """
     check_dims("x_BD", x_BD, "BD")
-    _check_plan("x_BD", x_BD, plan)
+    check_plan("x_BD", x_BD, plan)
     expected = [x_BD.shape[0], *plan.slots_BGK.shape[1:]]
     check_shape("slots_BGK", plan.slots_BGK, expected, "x_BD (B samples)")
     return torch.ops.mmoe.permute(x_BD, plan.rows_P, plan.slots_BGK)
@@ -75,12 +75,13 @@ def unpermute(y_PD: Tensor, plan: RoutePlan) -> Tensor:
         [[11.0], [100.0]]
     """
     check_dims("y_PD", y_PD, "PD")
-    _check_plan("y_PD", y_PD, plan)
+    check_plan("y_PD", y_PD, plan)
     check_shape("rows_P", plan.rows_P, y_PD.shape[:1], "y_PD (P pairs)")
     return torch.ops.mmoe.unpermute(y_PD, plan.rows_P, plan.slots_BGK)
 
 
-def _check_plan(name: str, rows: Tensor, plan: RoutePlan) -> None:
+def check_plan(name: str, rows: Tensor, plan: RoutePlan) -> None:
+    """Refuses a plan whose tensors do not fit these rows; shared with `gathered_mm`."""
     check_float(name, rows)
     check_dims("rows_P", plan.rows_P, "P")
     check_int32("rows_P", plan.rows_P)

@@ -266,6 +266,44 @@ def grouped_mm_backward(
     return grad_x, grad_weight, grad_bias
 
 
+def gathered_mm(
+    x_BD: Tensor,
+    rows_P: Tensor,
+    offsets_E1: Tensor,
+    slots_BGK: Tensor,
+    weight_EDH: Tensor,
+    bias_EH: Tensor | None,
+    activation: str,
+) -> tuple[Tensor, Tensor]:
+    """Gives what `grouped_mm` gives for the rows that `permute` gathers.
+
+    The slots serve the gradient of x alone: that of the permuted rows, and then `unpermute`.
+    """
+    x_PD = permute(x_BD, rows_P, slots_BGK)
+    return grouped_mm(x_PD, offsets_E1, weight_EDH, bias_EH, activation)
+
+
+def gathered_mm_backward(
+    grad_PH: Tensor,
+    x_BD: Tensor,
+    rows_P: Tensor,
+    offsets_E1: Tensor,
+    weight_EDH: Tensor,
+    y_PH: Tensor,
+    z_PH: Tensor,
+    activation: str,
+    need_x: bool,
+    need_weight: bool,
+    need_bias: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gives the gradients of `gathered_mm` for the permuted rows [P, D], weight_EDH and bias_EH."""
+    x_PD = permute(x_BD, rows_P, rows_P.new_empty(0, 0, 0))
+    needs = need_x, need_weight, need_bias
+    return grouped_mm_backward(
+        grad_PH, x_PD, offsets_E1, weight_EDH, y_PH, z_PH, activation, *needs
+    )
+
+
 def grouped_product(like: Tensor, choice: int) -> int:
     """Says which of a GPU's products `grouped_mm` took so far; here there is one alone."""
     return 0

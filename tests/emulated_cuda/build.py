@@ -10,6 +10,7 @@ import shutil
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from tests.emulated_cuda.mutants import switched_sources
 from tests.emulated_cuda.rewrite import rewrite_tree, write_if_new
@@ -21,8 +22,10 @@ BUILD = ROOT / "build" / "emulated_cuda"
 VARIANTS = {
     "plain": ("-O2", "-fsanitize=alignment"),
     "asan": ("-O1", "-g1", "-fno-omit-frame-pointer", "-fsanitize=address,alignment"),
-    "mutants": ("-O1", "-fsanitize=alignment", "-include", "mutants.h"),
+    # With AddressSanitizer: many a mutation reads one number too far, and does not use it
+    "mutants": ("-O1", "-fsanitize=address,alignment", "-include", "mutants.h"),
 }
+SANITIZED = ("asan", "mutants")
 
 
 class NoCompiler(Exception):
@@ -32,6 +35,10 @@ class NoCompiler(Exception):
 def build(variant: str = "plain", source: Path = ROOT / "csrc") -> Path:
     """Returns the library of a variant, compiled where it is not there yet.
 
+    Args:
+        variant: How it is compiled.
+        source: The folder with the CUDA sources.
+
     Raises:
         NoCompiler: There is no g++.
         subprocess.CalledProcessError: A source does not compile.
@@ -39,7 +46,7 @@ def build(variant: str = "plain", source: Path = ROOT / "csrc") -> Path:
     compiler = shutil.which("g++")
     if compiler is None:
         raise NoCompiler("g++ was not found, and the emulation of CUDA is compiled")
-    folder = BUILD / variant
+    folder = BUILD / (variant if source.name == "csrc" else f"{variant}-{source.name}")
     texts = switched_sources(source / "cuda")[0] if variant == "mutants" else {}
     rewritten = rewrite_tree(source, folder / "csrc", texts)
     write_if_new(folder / "csrc/cuda/gemm/ptx.cuh", (HOST / "ptx.cuh").read_text(encoding="utf-8"))
@@ -71,24 +78,28 @@ def torch_folder() -> Path:
 
 def _compile(command: list[str], file: Path, folder: Path) -> str:
     """The object file, named by what the preprocessor makes of the source and by the flags."""
-    made = subprocess.run([*command, "-E", "-P", str(file)], capture_output=True, check=True)
+    made = _run([*command, "-E", "-P", str(file)], capture_output=True)
     key = hashlib.sha256(made.stdout + " ".join(command).encode()).hexdigest()[:16]
     built = folder / f"{file.stem}-{key}.o"
     if not built.exists():
         partial = built.with_suffix(f".{os.getpid()}")
-        subprocess.run([*command, "-c", str(file), "-o", str(partial)], check=True)
+        _run([*command, "-c", str(file), "-o", str(partial)])
         partial.rename(built)
     return str(built)
 
 
+def _run(command: list[str], **options: Any) -> "subprocess.CompletedProcess[bytes]":
+    # The compiler itself does not run beside the sanitizer that this process may run with
+    surroundings = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+    return subprocess.run(command, env=surroundings, check=True, **options)
+
+
 def _link(compiler: str, variant: str, objects: list[str], library: Path) -> None:
     lib = torch_folder() / "lib"
-    options = ["-fsanitize=address"] if variant == "asan" else []
+    options = ["-fsanitize=address"] if variant in SANITIZED else []
     libraries = [f"-L{lib}", f"-Wl,-rpath,{lib}", "-ltorch", "-ltorch_cpu", "-lc10"]
     partial = library.with_suffix(f".{os.getpid()}")
-    subprocess.run(
-        [compiler, "-shared", *options, *objects, *libraries, "-o", str(partial)], check=True
-    )
+    _run([compiler, "-shared", *options, *objects, *libraries, "-o", str(partial)])
     partial.rename(library)
 
 

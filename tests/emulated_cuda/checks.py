@@ -6,7 +6,7 @@ mutation is switched on.
 """
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
@@ -20,6 +20,7 @@ from tests.emulated_cuda.device import Kernels, OnDevice, Settings
 from tests.emulated_cuda.random_cases import (
     KINDS,
     PLANNING,
+    WIRES,
     drawn_calls,
     drawn_case,
     drawn_exchange,
@@ -28,7 +29,6 @@ from tests.emulated_cuda.random_cases import (
 
 FP32, BF16 = torch.float32, torch.bfloat16
 TYPES = (FP32, BF16, FP64)
-SEEDS_OF_EXCHANGE = 4
 # Of a number itself and of the largest one
 TOLERANCES = {FP32: (2e-5, 1e-5), BF16: (2**-7, 4e-3), FP64: (1e-12, 1e-12)}
 
@@ -41,12 +41,21 @@ _USUAL = (
     Case(256, 2, 1, 4, 16, 136),
     Case(0, 2, 2, 4, 16, 16),
 )
+# As many experts as a launch takes pointers, and one more
+_TABLES = (Case(3, 2, 1, 124, 8, 8), Case(3, 9, 1, 125, 8, 8), Case(3, 1, 1, 128, 8, 8))
 _EXCHANGED = (
+    Case(2, 1, 1, 4, 3, 3),
     Case(40, 3, 2, 8, 24, 24),
     Case(33, 9, 2, 8, 17, 17, unused=True),
     Case(70, 2, 3, 4, 65, 65),
 )
-CASES = {"exchange": _EXCHANGED, "grouped_mm": _USUAL[2:3], "dense_mm": _USUAL[1:3]}
+CASES: Mapping[str, Sequence[Case]] = {
+    "exchange": _EXCHANGED,
+    "dense_combine": (*_USUAL[:3], *_TABLES[:2]),
+    "grouped_mm": _USUAL[2:3],
+    "gathered_mm": _USUAL[1:3],
+    "dense_mm": (*_USUAL[1:3], _TABLES[2]),
+}
 # Rows of each expert, D, H; small and large tiles, parts of the weights' gradient, copies of 16, 8,
 # 4 and 2 bytes, several tiles in both directions, depths of one and of many steps
 LAYERS = (
@@ -168,10 +177,10 @@ def _given(operator: str) -> Iterator[tuple[str, Call]]:
 def _drawn(operator: str) -> Iterator[tuple[str, Call]]:
     """Drawn shapes, in inconvenient memory."""
     names = PLANNING if operator == "exchange" else ()
-    for name, seed in product(names, range(SEEDS_OF_EXCHANGE)):
-        draw = random.Random(f"{name} {seed}")
-        name_, arguments = drawn_exchange(name, draw)
-        yield f"{name}, ranks {seed}", (name_, laid_out(arguments, "cpu", draw))
+    for name, wire, seed in product(names, WIRES, range(2)):
+        draw = random.Random(f"{name} {wire} {seed}")
+        _, arguments = drawn_exchange(name, *wire, draw)
+        yield f"{name}, ranks {seed}, {wire}", (name, laid_out(arguments, "cpu", draw))
     if names:
         return
     for (kind, make), dtype in product(KINDS.items(), TYPES):
@@ -238,39 +247,52 @@ def _layers() -> Iterator[tuple[str, Call]]:
 
 
 def _damaged(kernels: Kernels, checks: Sequence[Check]) -> Iterator[Check]:
-    """Numbers one past what the CPU takes, where the kernel stops too."""
+    """Numbers out of range that the CPU refuses, where the kernel stops too.
+
+    Of each operator and argument in two calls: the first, and the smallest, of a single block.
+    """
     kernels.configure(Settings())
-    seen: set[tuple[str, int]] = set()
-    for check in checks:
-        name, arguments = check.call
-        for position, value in enumerate(arguments):
-            if not isinstance(value, Tensor) or value.dtype not in (torch.int32, torch.int64):
-                continue
-            if value.numel() == 0 or (name, position) in seen or value.numel() > 3000:
-                continue
-            seen.add((name, position))
-            for words, damaged in _one_too_far(name, arguments, position):
-                call = name, damaged
-                if stops(kernels, call):
-                    yield replace(check, name=f"{name}: {words}", call=call, wanted=None)
+    by_size = sorted(checks, key=lambda check: _size(check.call))
+    for chosen in (checks, by_size):
+        seen: set[tuple[str, int]] = set()
+        for check in chosen:
+            name, arguments = check.call
+            for position, value in enumerate(arguments):
+                if not isinstance(value, Tensor) or value.dtype not in (torch.int32, torch.int64):
+                    continue
+                if not 0 < value.numel() < 3000 or (name, position) in seen:
+                    continue
+                seen.add((name, position))
+                for words, damaged in _out_of_range(name, arguments, position):
+                    call = name, damaged
+                    if stops(kernels, call):
+                        yield replace(check, name=f"{name}: {words}", call=call, wanted=None)
 
 
-def _one_too_far(
+def _size(call: Call) -> int:
+    return sum(leaf.numel() for leaf in pytree.tree_leaves(call[1]) if isinstance(leaf, Tensor))
+
+
+def _out_of_range(
     name: str, arguments: Sequence[Any], position: int
 ) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """Every size of the call in place of a number, one less and one more; and what is below 0."""
     whole: Tensor = arguments[position]
     operator: Callable[..., Any] = getattr(torch.ops.mmoe, name)
+    leaves = pytree.tree_leaves(arguments)
+    sizes = {n for leaf in leaves if isinstance(leaf, Tensor) for n in (*leaf.shape, leaf.numel())}
+    sizes |= {leaf for leaf in leaves if isinstance(leaf, int) and not isinstance(leaf, bool)}
+    numbers = sorted({-1, -2, *(n + step for n in sizes for step in (-1, 0, 1) if n < 2**30)})
+    flat = whole.reshape(-1)
     for place in sorted({0, whole.numel() // 2, whole.numel() - 1}):
-        for step, start in ((1, int(whole.flatten()[place])), (-1, int(whole.flatten()[place]))):
-            for number in range(start + step, start + step * 400, step):
-                changed = whole.clone()
-                changed.view(-1)[place] = number
-                damaged = (*arguments[:position], changed, *arguments[position + 1 :])
-                try:
-                    operator(*damaged)
-                except (ValueError, RuntimeError):
-                    yield f"argument {position} at {place} is {number}", damaged
-                    break
+        for number in {*numbers, int(flat[place]) + 1, int(flat[place]) - 1}:
+            changed = flat.clone()
+            changed[place] = number
+            damaged = (*arguments[:position], changed.view(whole.shape), *arguments[position + 1 :])
+            try:
+                operator(*damaged)
+            except (ValueError, RuntimeError):
+                yield f"argument {position} at {place} is {number}", damaged
 
 
 def _otherwise(checks: Sequence[Check]) -> Iterator[Check]:
@@ -280,5 +302,6 @@ def _otherwise(checks: Sequence[Check]) -> Iterator[Check]:
             yield replace(check, settings=Settings("backward", copies="early"))
         if number % 3 == 1:
             yield replace(check, settings=Settings("shuffled", seed=number + 1))
-        if check.operator == "grouped_mm":
+        products = check.operator in ("grouped_mm", "gathered_mm")
+        if products and check.call[1][0].dtype == BF16:
             yield replace(check, settings=Settings(capability=9))

@@ -7,8 +7,8 @@ not emulated: what needs them is marked `real_gpu`.
 """
 
 import ctypes
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 from unittest import mock
@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mmoe.ops._library import reference_of
-from tests.emulated_cuda.build import build
+from tests.emulated_cuda.build import SANITIZED, build
 from tests.emulated_cuda.guarded import Guarded, guard
 from tests.emulated_cuda.libraries import LibraryOperators
 
@@ -113,7 +113,23 @@ class _Devices(TorchFunctionMode):
             made = func(*args, **{**kwargs, "device": _CPU, "requires_grad": False})
             return made.to(_META).requires_grad_(kwargs.get("requires_grad", False))
         kwargs.pop("pin_memory", None)
+        if func in _NARROWED and torch.is_autocast_enabled("cuda"):
+            args, kwargs = _narrowed((args, kwargs), torch.get_autocast_dtype("cuda"))
         return func(*map(_placed, args), **{name: _placed(value) for name, value in kwargs.items()})
+
+
+# Products, which autocast computes in the narrow type
+_NARROWED = (
+    *(torch.nn.functional.linear, torch.matmul, torch.mm, torch.bmm, torch.addmm, torch.baddbmm),
+    *(Tensor.matmul, Tensor.__matmul__, Tensor.mm, Tensor.bmm, Tensor.addmm, Tensor.baddbmm),
+)
+
+
+def _narrowed(tree: Any, dtype: torch.dtype) -> Any:
+    def narrow(tensor: OnDevice) -> Tensor:
+        return tensor.to(dtype) if tensor.dtype == torch.float32 else tensor
+
+    return pytree.tree_map_only(OnDevice, narrow, tree)
 
 
 def _placed(value: Any) -> Any:
@@ -185,6 +201,7 @@ class Kernels:
 
     def __init__(self, variant: str = "plain") -> None:
         self.path = build(variant)
+        self.sanitized = variant in SANITIZED
         torch.ops.load_library(str(self.path))
         self.library = ctypes.CDLL(str(self.path))
         self.operators = LibraryOperators(self.library)
@@ -221,13 +238,48 @@ class Kernels:
         self.library.emulated_begin_call(
             (ctypes.c_void_p * len(pointers))(*pointers), len(pointers)
         )
+        self._tell(self.library.emulated_close, memory)
         try:
             result = kernel(*guarded[0], **(guarded[1] or {}))
         finally:
             self.library.emulated_end_call()
+            self._tell(self.library.emulated_open, memory)
         for part in memory:
             part.check(name)
         return result
+
+    def _tell(self, function: Callable[..., Any], memory: Sequence[Guarded]) -> None:
+        """What lies beside the inputs; for AddressSanitizer alone."""
+        if self.sanitized:
+            for part in memory:
+                for place, size in part.beside():
+                    function(ctypes.c_void_p(place), ctypes.c_size_t(size))
+
+
+_REAL_AUTOCAST = torch.autocast
+
+
+def _autocast(device_type: str, *args: Any, **kwargs: Any) -> Any:
+    """What `torch.autocast` is while the device is open."""
+    if device_type not in ("cuda", "meta"):
+        return _REAL_AUTOCAST(device_type, *args, **kwargs)
+    return _autocast_here(*args, **kwargs)
+
+
+@contextmanager
+def _autocast_here(
+    dtype: torch.dtype | None = None, enabled: bool = True, cache_enabled: bool | None = None
+) -> Iterator[None]:
+    """Says that it is on; what it narrows is narrowed by `_Devices`, from the list of CUDA."""
+    before = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
+    torch.set_autocast_enabled("cuda", enabled)
+    torch.set_autocast_dtype("cuda", dtype or torch.float16)
+    try:
+        with _REAL_AUTOCAST("cpu", enabled=False):
+            yield
+    finally:
+        torch.set_autocast_enabled("cuda", before[0])
+        torch.set_autocast_dtype("cuda", before[1])
 
 
 class EmulatedDevice:
@@ -247,14 +299,7 @@ class EmulatedDevice:
     def __enter__(self) -> "EmulatedDevice":
         for name, replacement in _TORCH_CUDA.items():
             self.stack.enter_context(mock.patch.object(torch.cuda, name, replacement))
-        real = torch.autocast
-
-        def autocast(device_type: str, *args: Any, **kwargs: Any) -> Any:
-            if device_type in ("cuda", "meta"):  # no operator of PyTorch's is narrowed here
-                return real("cpu", enabled=False)
-            return real(device_type, *args, **kwargs)
-
-        self.stack.enter_context(mock.patch.object(torch, "autocast", autocast))
+        self.stack.enter_context(mock.patch.object(torch, "autocast", _autocast))
         self.stack.enter_context(_Made())
         self.stack.enter_context(_Devices())
         EmulatedDevice.open_one = self

@@ -19,6 +19,12 @@ class Guarded:
     begin: int
     end: int
 
+    def beside(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Address and bytes of what lies before and after."""
+        whole = self.words.data_ptr()
+        after = self.words.numel() * self.words.element_size() - self.end
+        return (whole, self.begin), (whole + self.end, after)
+
     def check(self, name: str) -> None:
         """Refuses what was written.
 

@@ -23,12 +23,14 @@ from tests.emulated_cuda.build import ROOT
 from tests.emulated_cuda.checks import Check, battery
 from tests.emulated_cuda.device import EmulatedDevice, Kernels
 from tests.emulated_cuda.mutants import Mutant, switched_sources
+from tests.emulated_cuda.sanitizer import environment
 
-SECONDS = 120  # a mutation may make a loop endless
+# A mutation may make a loop endless: it is ended after so many times the checks' own time, and more
+PATIENCE, SECONDS = 12, 60
 SURVIVORS = Path(__file__).with_name("survivors.toml")
 EVERY = (
     *("topk_gate", "route_plan", "permute", "unpermute", "gated_combine", "dense_combine"),
-    *("exchange", "grouped_mm", "dense_mm", "gate_mm"),
+    *("exchange", "grouped_mm", "gathered_mm", "dense_mm", "gate_mm"),
 )
 # Whose checks a file's mutations are run against
 OPERATORS: Mapping[str, tuple[str, ...]] = {
@@ -38,10 +40,13 @@ OPERATORS: Mapping[str, tuple[str, ...]] = {
     "gated_combine.cu": ("gated_combine",),
     "dense_combine.cu": ("dense_combine",),
     "exchange": ("exchange",),
-    "grouped": ("grouped_mm",),
-    "gemm.cuh": ("grouped_mm", "gate_mm"),
+    "grouped": ("grouped_mm", "gathered_mm"),
+    "product_choice": ("grouped_mm",),
+    "gemm.cuh": ("grouped_mm", "gathered_mm", "gate_mm"),
     "dense_mm.cu": ("dense_mm",),
+    "dense_choice.cu": ("dense_mm",),
     "gate_mm.cu": ("gate_mm",),
+    "bf16_parts.cuh": ("gate_mm",),
     "rowwise.cuh": ("grouped_mm", "dense_mm"),
     "experts.cuh": ("grouped_mm", "dense_mm"),
 }
@@ -60,9 +65,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if settings.sample is not None:
         drawn = random.Random(settings.seed).sample(mutants, min(settings.sample, len(mutants)))
         mutants = sorted(drawn, key=lambda mutant: mutant.number)
+    if "LD_PRELOAD" not in os.environ:  # AddressSanitizer comes before everything
+        command = [
+            sys.executable,
+            "-m",
+            "tests.emulated_cuda.mutations",
+            *(arguments or sys.argv[1:]),
+        ]
+        os.execve(sys.executable, command, {**os.environ, **environment()})
     torch.set_num_threads(1)
     with EmulatedDevice(Kernels("mutants")) as device:
         checks = _prepare(device.kernels, mutants)
+        _control(device.kernels, mutants, checks)
         caught = _run(device.kernels, mutants, checks, settings.jobs)
     _report(mutants, caught)
 
@@ -75,26 +89,43 @@ def operators_of(mutant: Mutant) -> tuple[str, ...]:
     return EVERY
 
 
-def _prepare(kernels: Kernels, mutants: Sequence[Mutant]) -> dict[str, list[Check]]:
+class Battery(list[Check]):
+    """The checks of one builder, the quick ones first, and the seconds of all."""
+
+    seconds = 0.0
+
+
+def _prepare(kernels: Kernels, mutants: Sequence[Mutant]) -> dict[str, Battery]:
     """The checks of each builder that is needed; all of them hold before any mutation."""
     started = time.monotonic()
     needed = {operator for mutant in mutants for operator in operators_of(mutant)}
-    checks = {operator: battery(kernels, [operator]) for operator in EVERY if operator in needed}
+    checks = {
+        operator: Battery(battery(kernels, [operator])) for operator in EVERY if operator in needed
+    }
     for operator, own in checks.items():
         begun, seconds = time.monotonic(), []
         for check in own:
             before = time.monotonic()
             check.run(kernels)
             seconds.append(time.monotonic() - before)
-        # The quick ones first: most mutations are noticed at once
+        own.seconds = sum(seconds)
         own[:] = [own[i] for i in sorted(range(len(own)), key=seconds.__getitem__)]
         print(f"{operator}: {len(own)} checks in {time.monotonic() - begun:.1f} s", flush=True)
     print(f"ready after {time.monotonic() - started:.0f} s; {len(mutants)} mutations", flush=True)
     return checks
 
 
+def _control(kernels: Kernels, mutants: Sequence[Mutant], checks: Mapping[str, Battery]) -> None:
+    """A process without a mutation must notice nothing, or what others notice says nothing."""
+    alike = {operators_of(mutant): mutant.file for mutant in mutants}
+    for operators, file in alike.items():
+        _, status = os.waitpid(_start(kernels, Mutant(0, file, 0, 0, "", "", ""), checks), 0)
+        if status:
+            sys.exit(f"the checks of {', '.join(operators)} fail without any mutation: {status}")
+
+
 def _run(
-    kernels: Kernels, mutants: Sequence[Mutant], checks: Mapping[str, list[Check]], jobs: int
+    kernels: Kernels, mutants: Sequence[Mutant], checks: Mapping[str, Battery], jobs: int
 ) -> dict[int, bool]:
     """Whether each was noticed: by a check, a crash, or a loop that does not end."""
     caught: dict[int, bool] = {}
@@ -111,12 +142,13 @@ def _run(
     return caught
 
 
-def _start(kernels: Kernels, mutant: Mutant, checks: Mapping[str, list[Check]]) -> int:
+def _start(kernels: Kernels, mutant: Mutant, checks: Mapping[str, Battery]) -> int:
     """A process that ends with 0 where no check noticed the mutation."""
     child = os.fork()
     if child:
         return child
-    signal.alarm(SECONDS)
+    seconds = sum(checks[operator].seconds for operator in operators_of(mutant))
+    signal.alarm(SECONDS + round(PATIENCE * seconds))
     silent = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silent, 1)
     os.dup2(silent, 2)

@@ -14,6 +14,7 @@ from tests.emulated_cuda.device import ORDERS, EmulatedDevice, Kernels, Settings
 
 VARIANTS = ("plain", "asan", "mutants")
 OPTIONS = ("variant", "order", "seed", "copies", "capability")
+LARGE = ("[large", "-large", "many-experts")
 _KERNELS = pytest.StashKey[Kernels]()
 
 
@@ -43,11 +44,20 @@ def _option(config: pytest.Config, name: str) -> Any:
     return config.getoption(f"--emulated-{name}")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skips what CUDA's runtime is needed for."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skips what CUDA's runtime is needed for, and without `--all` what is large."""
+    whole = config.getoption("--all", default=False)
     for item in items:
         if item.get_closest_marker("real_gpu"):
             item.add_marker(pytest.mark.skip(reason="needs a real GPU"))
+        elif not whole and _is_large(item):
+            item.add_marker(pytest.mark.skip(reason="large for an emulated device: --all"))
+
+
+def _is_large(item: pytest.Item) -> bool:
+    """By the names that the operators' shared cases have."""
+    fixtures = item.fixturenames if isinstance(item, pytest.Function) else ()
+    return "large" in fixtures or any(name in item.name for name in LARGE)
 
 
 @pytest.fixture

@@ -24,11 +24,12 @@ PLANNING = {"outbound_plan": "planning", **STEPS}
 _ROWS_OF_PAIRS = {
     "grouped_mm": (0,),
     "grouped_mm_backward": (0, 1, 4, 5),
+    "gathered_mm_backward": (0, 5, 6),
     "gated_combine": (0,),
     "gated_combine_backward": (1,),
 }
 # Pairs of calls, forward and backward, in a case of one type of weights
-_WAYS = {"grouped_mm": 4, "dense_mm": 8}
+_WAYS = {"grouped_mm": 4, "gathered_mm": 4, "dense_mm": 8}
 # What stands around a tensor's numbers: NaN, or a number of no row
 _AROUND = {torch.bool: True, torch.uint8: 0x7F}
 _NO_ROW = 0x7FFF7FFF
@@ -43,7 +44,7 @@ def width(draw: random.Random, most: int) -> int:
 def usual(draw: random.Random) -> Case:
     """A few experts and gates."""
     E = draw.randint(2, 20)
-    return Case(draw.randint(1, 60), draw.randint(1, 5), draw.randint(1, 2), E, *_pair(draw, 150))
+    return Case(draw.randint(1, 60), draw.randint(1, 4), draw.randint(1, 2), E, *_pair(draw, 150))
 
 
 def wide(draw: random.Random) -> Case:
@@ -65,7 +66,8 @@ def many_experts(draw: random.Random) -> Case:
 
 def many_gates(draw: random.Random) -> Case:
     """More than are added up at once."""
-    return Case(draw.randint(1, 20), draw.randint(6, 12), 2, draw.randint(2, 9), *_pair(draw, 70))
+    G = draw.choice((draw.randint(5, 12), draw.randint(13, 32), draw.randint(33, 70)))
+    return Case(draw.randint(1, 20), G, 2, draw.randint(2, 9), *_pair(draw, 70))
 
 
 def thin(draw: random.Random) -> Case:
@@ -78,6 +80,13 @@ def packed(draw: random.Random) -> Case:
     """Widths that fit packs of 16 bytes, and no tensor lies otherwise than PyTorch makes it."""
     widths = 8 * draw.randint(1, 20), 8 * draw.randint(1, 20)
     return Case(draw.randint(1, 40), draw.randint(1, 4), 1, draw.randint(2, 9), *widths)
+
+
+def of_gates(G: int, packs: bool, draw: random.Random) -> Case:
+    """As many gates, of few samples; widths that fit packs of 16 bytes, or any."""
+    D, H = _pair(draw, 70)
+    D, H = (8 * (D // 8 + 1), 8 * (H // 8 + 1)) if packs else (D, H)
+    return Case(draw.randint(1, 9), G, 1, draw.randint(2, 9), D, H)
 
 
 def deep(draw: random.Random) -> Case:

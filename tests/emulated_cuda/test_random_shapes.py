@@ -13,6 +13,7 @@ import torch
 
 from benchmarks.gpu_check.operator_cases import as_numbers, expected
 from benchmarks.gpu_check.smoke import to_device
+from mmoe.ops._products import grouped_product
 from mmoe.ops.exchange import exchange_reference
 from tests.emulated_cuda.random_cases import (
     DTYPES,
@@ -25,7 +26,7 @@ from tests.emulated_cuda.random_cases import (
     drawn_case,
     drawn_exchange,
     laid_out,
-    packed,
+    of_gates,
 )
 
 pytestmark = pytest.mark.gpu
@@ -38,9 +39,10 @@ TOLERANCE = {
     torch.bfloat16: (2.0**-7, 4e-3),
     torch.float64: (0.0, 1e-13),
 }
-PRODUCTS = ("grouped_mm", "dense_mm", "gate_mm")
-REPEATED = {"crowded": 1, "many_experts": 1, "packed": 6}  # the others 3 times
+PRODUCTS = ("grouped_mm", "gathered_mm", "dense_mm", "gate_mm")
+REPEATED = {kind: 4 for kind in KINDS} | {"crowded": 2, "many_experts": 2, "packed": 8}
 DEEP = 12
+LIBRARY = torch.cuda.get_device_capability()[0] in (9, 10)
 
 
 def name_of(dtype):
@@ -89,11 +91,19 @@ def run(call, draw, inconvenient=True):
     return getattr(torch.ops.mmoe, name)(*place(arguments, "cuda"))
 
 
-def check(name, make_case, dtype, seed):
+def check(name, make_case, dtype, seed, inconvenient=True):
+    """With either of two products, where there are two."""
+    has_two = name in ("grouped_mm", "gathered_mm") and dtype == torch.bfloat16
+    for product in ("own", "library") if has_two and LIBRARY else ("auto",):
+        with grouped_product(product):
+            check_one(name, make_case, dtype, seed, inconvenient)
+
+
+def check_one(name, make_case, dtype, seed, inconvenient):
     draw = random.Random(f"{name} {seed}")
     case = drawn_case(make_case, draw)
     for call in drawn_calls(name, case, dtype, draw):
-        found = run(call, draw, make_case is not packed)
+        found = run(call, draw, inconvenient)
         near(f"{call[0]}, {case}: ", found, expected(call), narrowest_of(*call[1]))
 
 
@@ -101,25 +111,36 @@ def check(name, make_case, dtype, seed):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", OPERATORS)
 def test_operator_is_its_specification(name, kind, dtype):
-    for seed in range(REPEATED.get(kind, 3)):
-        check(name, KINDS[kind], dtype, f"{kind} {dtype} {seed}")
+    for seed in range(REPEATED[kind]):
+        check(name, KINDS[kind], dtype, f"{kind} {dtype} {seed}", kind != "packed")
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=name_of)
 @pytest.mark.parametrize(
-    "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, DEEP))]
+    "seed", [0, 1, 2, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, DEEP))]
 )
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_deep_product_is_its_specification(name, seed, dtype):
     check(name, deep, dtype, f"deep {seed}")
 
 
-@pytest.mark.parametrize("wire", WIRES, ids=lambda pair: "-".join(map(name_of, pair)))
+@pytest.mark.parametrize("packs", [True, False], ids=["packs", "any-width"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=name_of)
+@pytest.mark.parametrize("gates", [1, 2, 4, 8, 16, 32, 64, 70])
+@pytest.mark.parametrize("name", ["dense_combine", "gated_combine", "topk_gate"])
+def test_any_number_of_gates_is_its_specification(name, gates, dtype, packs):
+    """How many a kernel adds up at once is chosen by their number."""
+    kind = partial(of_gates, gates, packs)
+    check(name, kind, dtype, f"{gates} {dtype} {packs}", inconvenient=not packs)
+
+
+@pytest.mark.parametrize("types", WIRES, ids=lambda pair: "-".join(map(name_of, pair)))
 @pytest.mark.parametrize("name", PLANNING)
-def test_exchange_is_its_specification(name, wire):
+def test_exchange_is_its_specification(name, types):
+    rows, wire = types
     for seed in range(6):
-        draw = random.Random(f"{name} {wire} {seed}")
-        _, arguments = drawn_exchange(name, *wire, draw)
+        draw = random.Random(f"{name} {rows} {wire} {seed}")
+        _, arguments = drawn_exchange(name, rows, wire, draw)
         found = run((name, arguments), draw)
         wanted = getattr(exchange_reference, name)(*arguments)
         if name == "unpack_rows_backward":  # sums in another order, and then bytes

@@ -4,13 +4,24 @@ import pytest
 import torch
 
 from mmoe.mixture import MultiGateMixture, TopKGate, mlp_experts
-from mmoe.ops import dense_combine, dense_mm, gate_mm, gated_combine, grouped_mm, topk_gate
+from mmoe.ops import (
+    RoutePlan,
+    dense_combine,
+    dense_mm,
+    gate_mm,
+    gated_combine,
+    gathered_mm,
+    grouped_mm,
+    topk_gate,
+)
 
 OFFSETS = torch.tensor([0, 2, 3], dtype=torch.int32)
 SLOTS = torch.tensor([[[0, 1]], [[2, -1]]], dtype=torch.int32)
+PLAN = RoutePlan(torch.tensor([0, 0, 1], dtype=torch.int32), OFFSETS, SLOTS)
 SEEN = torch.ones(1, 4, dtype=torch.bool)
 CALLS = {
     "grouped_mm": (lambda x, w: grouped_mm(x, OFFSETS, w, None, "gelu"), (3, 4), (2, 4, 5)),
+    "gathered_mm": (lambda x, w: gathered_mm(x, PLAN, w, None, "gelu"), (2, 4), (2, 4, 5)),
     "dense_mm": (lambda x, w: dense_mm(x, w, None, "gelu")[0], (3, 4), (2, 4, 5)),
     "gate_mm": (gate_mm, (3, 4), (4, 5)),
     "gated_combine": (lambda y, w: gated_combine(y, SLOTS, w), (3, 4), (2, 1, 2)),

@@ -15,6 +15,9 @@ namespace mmoe {
 struct ExpertRows {
   std::vector<char*> data;
   int64_t step = 0;
+  // Where not empty, an expert's row i is row numbers[e][i] of its table, and zeros for -1. For
+  // what a product reads as it is: x.
+  std::vector<const int32_t*> numbers = {};
 
   bool empty() const { return data.empty(); }
 };

@@ -57,47 +57,62 @@ __device__ void copy_pieces(T* to, const T* from, const T* safe, int left, int b
   }
 }
 
-// Starts the copy of a tile, Rows of Columns numbers, of which `rows` and `columns` exist; zeros
-// elsewhere. In shared memory each row is followed by 16 bytes of nothing, against bank conflicts.
-template <typename T, int Rows, int Columns>
-__device__ void copy_tile(T* to, const T* from, int64_t stride, int rows, int columns, int bytes) {
-  constexpr int V = kPack<T>, kRowPacks = Columns / V, kRounds = Rows * kRowPacks / kThreads;
-  static_assert(kRounds * kThreads == Rows * kRowPacks, "every thread copies as much");
-#pragma unroll
-  for (int round = 0; round < kRounds; ++round) {
-    const int i = round * kThreads + threadIdx.x;
-    const int r = i / kRowPacks, c = i % kRowPacks * V;
-    const int left = r < rows ? columns - c : 0;
-    T* pack = to + r * (Columns + V) + c;
-    const T* source = from + r * stride + c;
-    if (bytes == 16) {
-      copy_async<16>(pack, left > 0 ? source : from, left > 0);
-    } else {
-      copy_pieces(pack, source, from, left, bytes);
-    }
+// Starts the copy of 16 bytes, or of the `left` numbers of them that exist, and zeros.
+template <typename T>
+__device__ void copy_pack(T* to, const T* from, const T* safe, int left, int bytes) {
+  if (bytes == 16) {
+    copy_async<16>(to, left > 0 ? from : safe, left > 0);
+  } else {
+    copy_pieces(to, from, safe, left, bytes);
   }
 }
 
-// One factor of the product, from the tile's first row (A) or column (B) on. kAlongDepth says which
-// way it lies in memory: numbers side by side belong to one row of A or column of B, or to one step
-// of the depth.
+// A part of a factor in shared memory, Rows of Columns numbers, and who copies what: a thread one
+// pack in each round. Each row is followed by 16 bytes of nothing, against bank conflicts.
+template <typename T, int Rows, int Columns>
+struct Part {
+  static constexpr int V = kPack<T>, kRowPacks = Columns / V, kStride = Columns + V;
+  static constexpr int kSize = Rows * kStride, kRounds = Rows * kRowPacks / kThreads;
+  static_assert(kRounds * kThreads == Rows * kRowPacks, "every thread copies as much");
+
+  static __device__ int row(int round) { return (round * kThreads + threadIdx.x) / kRowPacks; }
+  static __device__ int column(int round) {
+    return (round * kThreads + threadIdx.x) % kRowPacks * V;
+  }
+};
+
+// One factor of the product in shared memory. kAlongDepth says which way it lies: numbers side by
+// side belong to one row of A or column of B, or to one step of the depth.
 template <typename T, int Across, bool kAlongDepth>
-struct Factor {
+struct Placed {
   static constexpr bool kAlong = kAlongDepth;
   static constexpr int kDepth = Tiling<T>::kDepth;
-  static constexpr int kStride = (kAlongDepth ? kDepth : Across) + kPack<T>;
-  static constexpr int kSize = kStride * (kAlongDepth ? Across : kDepth);  // in shared memory
+  using Copy = Part<T, kAlongDepth ? Across : kDepth, kAlongDepth ? kDepth : Across>;
+  static constexpr int kStride = Copy::kStride, kSize = Copy::kSize;
+};
 
+// A factor that lies in memory as in shared memory, from the tile's first row (A) or column (B) on.
+template <typename T, int Across, bool kAlongDepth>
+struct Factor : Placed<T, Across, kAlongDepth> {
+  using Copy = typename Placed<T, Across, kAlongDepth>::Copy;
   const T* data;
   int64_t stride;
   int across;  // rows of A or columns of B that exist
   int bytes;   // from copy_bytes
 
+  __device__ Factor(const T* data, int64_t stride, int across, int bytes)
+      : data(data), stride(stride), across(across), bytes(bytes) {}
+
+  // The part of the depth from `from` on.
   __device__ void copy(T* to, int from, int depth) const {
-    if constexpr (kAlongDepth) {
-      copy_tile<T, Across, kDepth>(to, data + from, stride, across, depth - from, bytes);
-    } else {
-      copy_tile<T, kDepth, Across>(to, data + from * stride, stride, depth - from, across, bytes);
+    const int rows = kAlongDepth ? across : depth - from;
+    const int columns = kAlongDepth ? depth - from : across;
+    const T* first = data + (kAlongDepth ? from : from * stride);
+#pragma unroll
+    for (int round = 0; round < Copy::kRounds; ++round) {
+      const int r = Copy::row(round), c = Copy::column(round);
+      copy_pack(to + r * Copy::kStride + c, first + r * stride + c, first,
+                r < rows ? columns - c : 0, bytes);
     }
   }
 };
@@ -107,6 +122,9 @@ struct Factor {
 template <typename T, int BM, class A, class B>
 struct Fma {
   static constexpr int V = kPack<T>, TM = BM / 16, TN = Tiling<T>::kColumns / 16;
+  // Of the loop over a part's depth. 64 sums and the 64 numbers of a step along the depth fill the
+  // registers: unrolled, the compiler fetches later steps early and keeps them in local memory.
+  static constexpr int kUnrolled = A::kAlong && B::kAlong && TM * TN >= 64 ? 1 : 4;
   T sums[TM][TN] = {};
 
   template <class F>
@@ -140,7 +158,7 @@ struct Fma {
 
   __device__ void step(const T* a, const T* b) {
     const int row = threadIdx.x / 16, column = threadIdx.x % 16;
-#pragma unroll
+#pragma unroll kUnrolled
     for (int from = 0; from < Tiling<T>::kDepth; from += V) {
       T x[V][TM], y[V][TN];
       read<A>(x, a, from, row);
@@ -245,11 +263,13 @@ struct TensorCores {
 constexpr int kBlocks = 2;
 constexpr int kSharedOfBlock = (164 << 10) / kBlocks - (1 << 10);
 
-template <typename T, int BM_, bool kAAlongDepth, bool kBAlongDepth>
-struct Gemm {
+// A and B are called `copy(to, from, depth)` once for each part of the depth, in order; A may look
+// ahead.
+template <typename T, int BM_, class A_, class B_>
+struct GemmOf {
   static constexpr int BM = BM_, BN = Tiling<T>::kColumns, kStages = Tiling<T>::kStages;
-  using A = Factor<T, BM, kAAlongDepth>;
-  using B = Factor<T, BN, kBAlongDepth>;
+  using A = A_;
+  using B = B_;
   using Core =
       std::conditional_t<std::is_same_v<T, __nv_bfloat16>, TensorCores<BM, A, B>, Fma<T, BM, A, B>>;
   using S = sum_t<T>;
@@ -260,7 +280,7 @@ struct Gemm {
   static_assert(kSharedBytes <= kSharedOfBlock, "as many blocks fit on a multiprocessor");
 
   // All threads of the block; the result replaces the stages in `shared`.
-  static __device__ const S* run(unsigned char* shared, const A& a, const B& b, int depth) {
+  static __device__ const S* run(unsigned char* shared, A a, const B& b, int depth) {
     constexpr int kDepth = Tiling<T>::kDepth;
     T* stages = reinterpret_cast<T*>(shared);
     const int steps = (depth + kDepth - 1) / kDepth;
@@ -291,6 +311,11 @@ struct Gemm {
     return sums;
   }
 };
+
+// Of two factors that lie in memory as they are read.
+template <typename T, int BM, bool kAAlongDepth, bool kBAlongDepth>
+using Gemm =
+    GemmOf<T, BM, Factor<T, BM, kAAlongDepth>, Factor<T, Tiling<T>::kColumns, kBAlongDepth>>;
 
 // More than 48 KiB of shared memory for a block must be asked for, and room for a second block
 // beside it too: what is not carved out is L1. This touches no stream, so it may happen while a

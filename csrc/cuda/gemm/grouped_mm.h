@@ -17,13 +17,21 @@ struct Table {
   int64_t stride;
 };
 
+// The rows that pairs read: pair p row numbers[p] of the table, zeros for -1; without numbers row
+// p.
+struct PairRows {
+  Table table;
+  const int32_t* numbers;
+  int32_t rows;  // of the table
+};
+
 // y = finish(rows @ W[e]), or rows @ W[e]^T. rows_PK, weight_EKN or (transposed) weight_ENK; the
 // tail becomes 0.
 struct RowsProduct {
   ScalarType type;
   Experts experts;
-  Table rows;    // [P, depth]
-  Table weight;  // [E, depth, width] or [E, width, depth]
+  PairRows rows;  // [P, depth]
+  Table weight;   // [E, depth, width] or [E, width, depth]
   bool transposed;
   int32_t depth;
   Finish finish;
@@ -34,7 +42,8 @@ void multiply_rows(const RowsProduct& product, cudaStream_t stream);
 struct WeightProduct {
   ScalarType type;
   Experts experts;
-  Table x, dz;
+  PairRows x;
+  Table dz;
   int32_t D, H;
   bool wide;  // a float result beside bfloat16 rows
 };
@@ -54,6 +63,10 @@ struct Differentiation {
 };
 void differentiate(const Differentiation& d, const Tensor* bias_EH, const Tensor& like,
                    cudaStream_t stream);
+
+// The rows that pairs read as a copy of `columns` numbers each, filled up with zeros: x_BD and
+// rows_P contiguous, whole packs of columns.
+Tensor gather_bf16(const Tensor& x_BD, const Tensor& rows_P, int64_t columns, cudaStream_t stream);
 
 // A copy in bfloat16, each matrix filled up with zeros to [rows, columns], whole packs of columns.
 Tensor pad_to_bf16(const Tensor& matrices, int64_t rows, int64_t columns, cudaStream_t stream);

@@ -1,8 +1,7 @@
 // The products of grouped_mm that give a row for a row: x @ W[e] and dz @ W[e]^T. A block per tile
 // of an expert's rows and of the result's columns.
 
-#include "gemm.cuh"
-#include "grouped_mm.h"
+#include "pair_rows.cuh"
 
 namespace mmoe {
 namespace {
@@ -13,28 +12,31 @@ constexpr int64_t kFewRows = 192;
 template <typename T>
 struct Rows {
   Experts experts;
-  const T* data;
+  PairTable<T> rows;
   const T* weight;
-  int64_t stride, weight_stride, expert_stride;
-  int data_bytes, weight_bytes;  // per copy
+  int64_t weight_stride, expert_stride;
+  int weight_bytes;  // per copy
   int32_t depth;
   Finish finish;
 };
+
+template <typename T, int BM, bool kTransposed>
+using RowsGemm = GemmOf<T, BM, RowsOfPairs<T, BM>, Factor<T, Tiling<T>::kColumns, kTransposed>>;
 
 template <class G, typename T, bool kTransposed>
 __device__ const sum_t<T>* multiply_tile(const Rows<T>& d, const Tile& tile, int32_t column,
                                          unsigned char* shared) {
   const T* weight = d.weight + tile.expert * d.expert_stride +
                     column * (kTransposed ? d.weight_stride : int64_t{1});
-  const typename G::A a = {d.data + tile.first * d.stride, d.stride, tile.rows, d.data_bytes};
-  const typename G::B b = {weight, d.weight_stride, d.finish.width - column, d.weight_bytes};
+  const typename G::A a(d.rows, tile.first, tile.rows);
+  const typename G::B b(weight, d.weight_stride, d.finish.width - column, d.weight_bytes);
   return G::run(shared, a, b, d.depth);
 }
 
 template <typename T, int BM, bool kTransposed>
 __global__ void __launch_bounds__(kThreads, kBlocks)
     multiply(const __grid_constant__ Rows<T> d, int32_t column_tiles) {
-  using G = Gemm<T, BM, true, kTransposed>;
+  using G = RowsGemm<T, BM, kTransposed>;
   constexpr int V = kPack<T>;
   extern __shared__ __align__(16) unsigned char shared[];
   if (blockIdx.x == 0) check_offsets(d.experts);
@@ -59,7 +61,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 
 template <typename T, int BM, bool kTransposed>
 void launch(const Rows<T>& d, cudaStream_t stream) {
-  using G = Gemm<T, BM, true, kTransposed>;
+  using G = RowsGemm<T, BM, kTransposed>;
   const int64_t column_tiles = (d.finish.width + G::BN - 1) / G::BN;
   const int64_t blocks = most_tiles<BM>(d.experts) * column_tiles;
   if (blocks > std::numeric_limits<int32_t>::max()) fail("x_PD: too large for one CUDA launch");
@@ -84,14 +86,12 @@ void multiply_as(const RowsProduct& product, cudaStream_t stream) {
   const int64_t width = product.finish.width, depth = product.depth;
   const int64_t weight_rows = product.transposed ? width : depth;
   const int64_t weight_columns = product.transposed ? depth : width;
-  const Table &rows = product.rows, &weight = product.weight;
+  const Table& weight = product.weight;
   const Rows<T> d = {product.experts,
-                     static_cast<const T*>(rows.data),
+                     PairTable<T>(product.rows, depth),
                      static_cast<const T*>(weight.data),
-                     rows.stride,
                      weight.stride,
                      weight_rows * weight.stride,
-                     copy_bytes<T>(rows.data, rows.stride, depth),
                      copy_bytes<T>(weight.data, weight.stride, weight_columns),
                      product.depth,
                      product.finish};

@@ -2,8 +2,7 @@
 // the [D, H] matrix goes through the expert's rows; where that gives too few blocks to fill the
 // GPU, several blocks take a part of the rows each, and a second kernel adds the parts up in order.
 
-#include "gemm.cuh"
-#include "grouped_mm.h"
+#include "pair_rows.cuh"
 
 namespace mmoe {
 namespace {
@@ -13,10 +12,10 @@ constexpr int64_t kFewestRows = 256;  // worth a block of their own, of an exper
 template <typename T>
 struct Weights {
   Experts experts;
-  const T* x;
+  PairTable<T> x;
   const T* dz;
-  int64_t x_stride, dz_stride;
-  int x_bytes, dz_bytes;  // per copy
+  int64_t dz_stride;
+  int dz_bytes;  // per copy
   int32_t D, H, parts;
   void* out;      // [parts, E, D, H]
   bool as_sums;   // `out` holds sums, not T
@@ -27,9 +26,13 @@ template <typename T>
 constexpr int kRowTile = std::is_same_v<T, double> ? 64 : 128;
 
 template <typename T>
+using WeightsGemm =
+    GemmOf<T, kRowTile<T>, ColumnsOfPairs<T, kRowTile<T>>, Factor<T, Tiling<T>::kColumns, false>>;
+
+template <typename T>
 __global__ void __launch_bounds__(kThreads, kBlocks)
     multiply(const __grid_constant__ Weights<T> d) {
-  using G = Gemm<T, kRowTile<T>, false, false>;
+  using G = WeightsGemm<T>;
   using S = sum_t<T>;
   constexpr int V = kPack<T>, kDepth = Tiling<T>::kDepth;
   extern __shared__ __align__(16) unsigned char shared[];
@@ -44,11 +47,10 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   const int32_t from = static_cast<int32_t>(steps * part / d.parts) * kDepth;
   const int32_t end = min(static_cast<int32_t>(steps * (part + 1) / d.parts) * kDepth, all.rows);
 
-  const int64_t first = int64_t{all.first} + from;
-  const typename G::A a = {d.x + first * d.x_stride + row, d.x_stride, d.D - row, d.x_bytes};
-  const typename G::B b = {d.dz + first * d.dz_stride + column, d.dz_stride, d.H - column,
-                           d.dz_bytes};
-  const S* sums = G::run(shared, a, b, end - from);
+  const int32_t first = all.first + from, depth = end - from;
+  const typename G::A a(d.x, first, depth, row, d.D - row);
+  const typename G::B b(d.dz + first * d.dz_stride + column, d.dz_stride, d.H - column, d.dz_bytes);
+  const S* sums = G::run(shared, a, b, depth);
   const int64_t matrix = int64_t{part} * d.experts.E + e;
   for (int i = threadIdx.x; i < G::BM * (G::BN / V); i += kThreads) {
     const int r = i / (G::BN / V), c = i % (G::BN / V) * V;
@@ -92,7 +94,7 @@ int32_t choose_parts(const Experts& experts, int64_t blocks) {
 
 template <typename T>
 void multiply_as(const WeightProduct& p, const Tensor& weight, cudaStream_t stream) {
-  using G = Gemm<T, kRowTile<T>, false, false>;
+  using G = WeightsGemm<T>;
   using S = sum_t<T>;
   const int64_t tiles = int64_t{(p.D + G::BM - 1) / G::BM} * ((p.H + G::BN - 1) / G::BN);
   const int32_t parts = choose_parts(p.experts, tiles * p.experts.E);
@@ -102,11 +104,9 @@ void multiply_as(const WeightProduct& p, const Tensor& weight, cudaStream_t stre
   const Tensor out = parts == 1 ? weight : empty(weight, {parts, numbers}, sums);
   const bool as_sums = parts > 1 || p.wide;
   const Weights<T> d = {p.experts,
-                        static_cast<const T*>(p.x.data),
+                        PairTable<T>(p.x, p.D),
                         static_cast<const T*>(p.dz.data),
-                        p.x.stride,
                         p.dz.stride,
-                        copy_bytes<T>(p.x.data, p.x.stride, p.D),
                         copy_bytes<T>(p.dz.data, p.dz.stride, p.H),
                         p.D,
                         p.H,

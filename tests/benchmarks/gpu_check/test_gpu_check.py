@@ -241,7 +241,10 @@ def test_a_step_is_timed_beside_plain_torch(step, tmp_path):
     assert train.run(step, "cpu", True, record)
 
     lines = record.lines()
-    assert set(lines) == {f"train/{step}/mmoe", f"train/{step}/plain"}
+    against = lines.pop(f"train/{step} against plain torch")
+    dense = {"baddbmm"} if step.startswith("dense") else set()
+    assert set(against["times_as_fast"]) == {"F.grouped_mm", *dense}
+    assert set(lines) == {f"train/{step}/{who}" for who in ("mmoe", "F.grouped_mm", *dense)}
     for line in lines.values():
         assert line["rows_per_second"] > 0
         assert line["tables"] == train.TABLES

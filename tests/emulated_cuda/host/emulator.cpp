@@ -10,11 +10,13 @@
 #include <cstdarg>
 #include <cstdio>
 #include <mutex>
+#include <numeric>
 #include <random>
 #include <sstream>
 #include <stdexcept>
 
 #include "settings.h"
+#include "shared_memory.h"
 #include "switch.h"
 
 namespace emulated {
@@ -26,9 +28,6 @@ namespace {
 
 constexpr size_t kStackBytes = EMULATED_ASAN ? 256 << 10 : 64 << 10;
 constexpr unsigned kMostThreads = 1024;
-constexpr size_t kSharedBytes = 227 << 10;  // of a block, on sm_90
-constexpr size_t kSharedUnasked = 48 << 10;
-constexpr size_t kGuardBytes = 64;
 
 struct Copy {
   void* shared;
@@ -53,12 +52,6 @@ struct Warp {
   std::array<Slot, kLanes> giving, given;
 };
 
-struct SharedVariable {
-  Place place;
-  size_t bytes;
-  void* at;
-};
-
 std::string describe(Place place) {
   const char* slash = std::strrchr(place.file, '/');
   return std::string(slash == nullptr ? place.file : slash + 1) + ":" + std::to_string(place.line);
@@ -70,9 +63,7 @@ struct Block {
   std::vector<Warp> warps = std::vector<Warp>(kMostThreads / kLanes);
   std::bitset<kMostThreads> runnable, alive;
   unsigned char* stacks = nullptr;
-  std::vector<unsigned char> shared;
-  std::vector<SharedVariable> variables;
-  size_t dynamic_bytes = 0, static_bytes = 0;
+  SharedMemory shared;
   Context host;
   void* host_asan = nullptr;
   const void* host_stack = nullptr;
@@ -175,11 +166,13 @@ void report_deadlock() {
 }
 
 void run_block() {
-  block.variables.clear();
-  block.static_bytes = 0;
-  poison(block.shared.data(), block.shared.size());
+  block.shared.clear();
   for (unsigned t = 0; t < block.threads; ++t) {
     Fiber& fiber = block.fibers[t];
+#if EMULATED_ASAN
+    // A thread that was stopped has left marks of its frames
+    ASAN_UNPOISON_MEMORY_REGION(block.stack_of(t), kStackBytes);
+#endif
     fiber.groups.clear();
     fiber.open.clear();
     fiber.asan_stack = nullptr;
@@ -198,6 +191,9 @@ void run_block() {
   }
   block.alive.reset();
   block.runnable.reset();
+  if (block.failure.empty() && !block.shared.is_whole()) {
+    block.failure = "something was written beside shared memory";
+  }
 }
 
 void check_config(const Config& config) {
@@ -209,16 +205,24 @@ void check_config(const Config& config) {
   const Dim3& grid = config.grid;
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) refuse("an empty grid");
   if (grid.x > 0x7fffffff || grid.y > 65535 || grid.z > 65535) refuse("too large a grid");
-  const size_t most = std::max(kSharedUnasked, settings.reserved);
+  const size_t most = std::min(kSharedBytes, std::max(kSharedUnasked, settings.reserved));
   if (config.shared > most) refuse(std::to_string(config.shared) + " bytes of shared memory");
+}
+
+// A step that meets every block once.
+uint64_t stride_over(uint64_t blocks) {
+  uint64_t stride = 1 + block.random() % blocks;
+  while (std::gcd(stride, blocks) != 1) ++stride;
+  return stride;
 }
 
 void run_blocks(const Config& config) {
   const uint64_t blocks = uint64_t{config.grid.x} * config.grid.y * config.grid.z;
+  const uint64_t first = block.random() % blocks, stride = stride_over(blocks);
   for (uint64_t i = 0; i < blocks && block.failure.empty(); ++i) {
     const uint64_t number = settings.order == Order::forward    ? i
                             : settings.order == Order::backward ? blocks - 1 - i
-                                                                : (i + settings.seed) % blocks;
+                                                                : (first + i * stride) % blocks;
     block_index.x = static_cast<unsigned>(number % config.grid.x);
     block_index.y = static_cast<unsigned>(number / config.grid.x % config.grid.y);
     block_index.z = static_cast<unsigned>(number / config.grid.x / config.grid.y);
@@ -250,8 +254,7 @@ void run(const Config& config, Body body, const void* context) {
   block.threads = config.block.x * config.block.y * config.block.z;
   block.body = body;
   block.body_context = context;
-  block.dynamic_bytes = (config.shared + 15) / 16 * 16;
-  block.shared.assign(kSharedBytes + 16, 0);
+  block.shared.reserve(config.shared);
   block.random.seed(settings.seed);
   block.failure.clear();
   block.printed.clear();
@@ -351,26 +354,12 @@ void synchronize_warp(Place here, unsigned mask) {
 
 // ---- shared memory and asynchronous copies ----
 
-static unsigned char* shared_begin() {
-  const auto at = reinterpret_cast<uintptr_t>(block.shared.data());
-  return reinterpret_cast<unsigned char*>((at + 15) & ~uintptr_t{15});
-}
-
-unsigned char* dynamic_shared() { return shared_begin(); }
+unsigned char* dynamic_shared() { return block.shared.dynamic(); }
 
 void* static_shared(Place here, size_t bytes, size_t alignment) {
-  for (const SharedVariable& variable : block.variables) {
-    if (variable.place.line == here.line && variable.bytes == bytes &&
-        std::strcmp(variable.place.file, here.file) == 0) {
-      return variable.at;
-    }
-  }
-  const size_t begin = (block.static_bytes + alignment - 1) / alignment * alignment;
-  block.static_bytes = begin + bytes;
-  if (block.static_bytes > kSharedUnasked) trap("more than 48 KiB of static shared memory");
-  if (block.dynamic_bytes + block.static_bytes > kSharedBytes) trap("too much shared memory");
-  void* at = shared_begin() + block.dynamic_bytes + begin;
-  block.variables.push_back({here, bytes, at});
+  std::string why;
+  void* at = block.shared.variable(here, bytes, alignment, why);
+  if (at == nullptr) trap(why);
   return at;
 }
 
@@ -383,8 +372,7 @@ void check_aligned(Place here, const void* pointer, size_t bytes, const char* wh
 void copy_async(Place here, void* shared, const void* global, int bytes, bool exists) {
   check_aligned(here, shared, bytes, "shared memory of cp.async");
   check_aligned(here, global, bytes, "global memory of cp.async");
-  const auto* to = static_cast<unsigned char*>(shared);
-  if (to < shared_begin() || to + bytes > shared_begin() + block.dynamic_bytes) {
+  if (!block.shared.is_dynamic(static_cast<unsigned char*>(shared), bytes)) {
     trap("cp.async leaves the block's shared memory, in " + describe(here));
   }
   const Copy copy = {shared, global, bytes, exists};

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "emulator.h"
+#include "sanitized.h"
 #include "settings.h"
 
 namespace emulated {
@@ -26,20 +27,35 @@ std::vector<Guarded> guarded;
 std::set<const void*> on_host;  // tensors of the call that are not on the device
 std::set<std::string> replaced;
 
-// Of the bytes from one place of `whole` to another.
-bool is_poison(const unsigned char* whole, int64_t from, int64_t to) {
-  for (int64_t i = from; i < to; ++i) {
-    if (whole[i] != (i % 2 == 0 ? kPoison & 0xff : kPoison >> 8)) return false;
-  }
-  return true;
-}
-
 }  // namespace
 
 void poison(void* memory, size_t bytes) {
   auto* at = static_cast<unsigned char*>(memory);
   for (size_t i = 0; i + 1 < bytes; i += 2) std::memcpy(at + i, &kPoison, sizeof kPoison);
   if (bytes % 2 != 0) at[bytes - 1] = kPoison & 0xff;
+}
+
+void close(const void* memory, size_t bytes) {
+#if EMULATED_ASAN
+  __asan_poison_memory_region(memory, bytes);
+#else
+  (void)memory, (void)bytes;
+#endif
+}
+
+void open(const void* memory, size_t bytes) {
+#if EMULATED_ASAN
+  __asan_unpoison_memory_region(memory, bytes);
+#else
+  (void)memory, (void)bytes;
+#endif
+}
+
+bool is_poison(const unsigned char* whole, size_t from, size_t to) {
+  for (size_t i = from; i < to; ++i) {
+    if (whole[i] != (i % 2 == 0 ? kPoison & 0xff : kPoison >> 8)) return false;
+  }
+  return true;
 }
 
 Tensor new_empty(const Tensor& like, torch::headeronly::IntHeaderOnlyArrayRef sizes,
@@ -52,6 +68,8 @@ Tensor new_empty(const Tensor& like, torch::headeronly::IntHeaderOnlyArrayRef si
   const auto size = static_cast<int64_t>(whole.element_size());
   poison(bytes, all[0] * size);
   guarded.push_back({whole, kGuardNumbers * size, (kGuardNumbers + numbers) * size});
+  close(bytes, kGuardNumbers * size);
+  close(bytes + (kGuardNumbers + numbers) * size, kGuardNumbers * size);
   Tensor part = torch::stable::narrow(whole, 0, kGuardNumbers, numbers);
   return torch::stable::view(part, sizes);
 }
@@ -61,6 +79,7 @@ Tensor new_empty(const Tensor& like, torch::headeronly::IntHeaderOnlyArrayRef si
 }
 
 void check_guards() {
+#if !EMULATED_ASAN  // it has stopped the process by now
   for (const Guarded& memory : guarded) {
     const auto* begin = static_cast<const unsigned char*>(memory.whole.const_data_ptr());
     const int64_t size = static_cast<int64_t>(memory.whole.element_size()) * memory.whole.numel();
@@ -71,6 +90,7 @@ void check_guards() {
           "operator asked for");
     }
   }
+#endif
 }
 
 bool is_cuda(const Tensor& tensor) { return on_host.count(tensor.const_data_ptr()) == 0; }
@@ -111,5 +131,9 @@ EXPORTED void emulated_end_call() {
   emulated::on_host.clear();
   emulated::guarded.clear();
 }
+
+// Memory beside an input, which nobody may read.
+EXPORTED void emulated_close(const void* memory, size_t bytes) { emulated::close(memory, bytes); }
+EXPORTED void emulated_open(const void* memory, size_t bytes) { emulated::open(memory, bytes); }
 
 EXPORTED void emulated_replace_operator(const char* name) { emulated::replaced.insert(name); }

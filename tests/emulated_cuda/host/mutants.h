@@ -18,19 +18,19 @@ struct Half {
 };
 
 // NAME stands between two SYMBOLs; with the mutation it computes OTHER.
-#define EMULATED_OPERATOR(NAME, SYMBOL, OTHER)                        \
-  struct NAME {                                                       \
-    int number;                                                       \
-  };                                                                  \
-  template <typename A>                                               \
-  inline Half<A, NAME> operator SYMBOL(A a, NAME here) {              \
-    return {a, here.number};                                          \
-  }                                                                   \
-  template <typename A, typename B>                                   \
-  inline auto operator SYMBOL(Half<A, NAME> half, B b) {              \
-    const A a = half.a;                                               \
-    using Result = decltype(a SYMBOL b);                              \
-    return half.is_on() ? static_cast<Result>(OTHER) : a SYMBOL b;    \
+#define EMULATED_OPERATOR(NAME, SYMBOL, OTHER)                     \
+  struct NAME {                                                    \
+    int number;                                                    \
+  };                                                               \
+  template <typename A>                                            \
+  inline Half<A, NAME> operator SYMBOL(A a, NAME here) {           \
+    return {a, here.number};                                       \
+  }                                                                \
+  template <typename A, typename B>                                \
+  inline auto operator SYMBOL(Half<A, NAME> half, B b) {           \
+    const A a = half.a;                                            \
+    using Result = decltype(a SYMBOL b);                           \
+    return half.is_on() ? static_cast<Result>(OTHER) : a SYMBOL b; \
   }
 
 EMULATED_OPERATOR(Less, <, a <= b)
@@ -41,7 +41,7 @@ EMULATED_OPERATOR(Equal, ==, a != b)
 EMULATED_OPERATOR(NotEqual, !=, a == b)
 EMULATED_OPERATOR(Plus, +, a + b + 1)
 EMULATED_OPERATOR(Minus, -, a - b + 1)
-EMULATED_OPERATOR(Times, *, a * b + 1)
+EMULATED_OPERATOR(Times, *, a* b + 1)
 EMULATED_OPERATOR(Divide, /, a % b)
 EMULATED_OPERATOR(Modulo, %, a / b)
 #undef EMULATED_OPERATOR

@@ -1,18 +1,12 @@
 // From one stack to another. On x86-64 by hand, since swapcontext makes two system calls; elsewhere
-// by ucontext. AddressSanitizer is told which stack is in use.
+// by ucontext.
 
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
-#if defined(__SANITIZE_ADDRESS__)
-#include <sanitizer/asan_interface.h>
-#include <sanitizer/common_interface_defs.h>
-#define EMULATED_ASAN 1
-#else
-#define EMULATED_ASAN 0
-#endif
+#include "sanitized.h"
 
 #if !defined(__x86_64__)
 #include <ucontext.h>

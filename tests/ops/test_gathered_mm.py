@@ -1,0 +1,225 @@
+import pytest
+import torch
+from torch.library import opcheck
+
+from mmoe.ops import (
+    RoutePlan,
+    extension_status,
+    gathered_mm,
+    grouped_mm,
+    permute,
+    reference,
+    route_plan,
+)
+
+needs_kernels = pytest.mark.skipif(
+    not extension_status().built, reason="plain PyTorch rounds by the height of a product"
+)
+ACTIVATIONS = ["none", "relu", "gelu", "silu"]
+# Rows and weights
+TYPES = {
+    "fp32": (torch.float32, torch.float32),
+    "bf16": (torch.bfloat16, torch.bfloat16),
+    "bf16 rows": (torch.bfloat16, torch.float32),
+    "fp64": (torch.float64, torch.float64),
+}
+
+
+@pytest.fixture(params=TYPES, ids=lambda name: name.replace(" ", "-"))
+def types(request):
+    return TYPES[request.param]
+
+
+def inputs(case, types, D=35):
+    """Rows, a plan with its tail, weights, biases, and the gradient that comes back."""
+    plan = route_plan(case.experts_BGK(), case.E)
+    rows, weights = types
+    x_BD = case.random(case.B, D, seed=1).to(rows)
+    weight_EDH = (case.random(case.E, D, case.O, seed=2) / D**0.5).to(weights)
+    bias_EH = case.random(case.E, case.O, seed=3).to(weights)
+    grad_PH = case.random(len(plan.rows_P), case.O, seed=4).to(rows)
+    grad_PH[int(plan.offsets_E1[-1]) :] = torch.nan
+    return x_BD, plan, weight_EDH, bias_EH, grad_PH
+
+
+def permuted(x_BD, plan, weight_EDH, bias_EH, activation):
+    x_PD = permute(x_BD, plan)
+    return grouped_mm(x_PD, plan.offsets_E1, weight_EDH, bias_EH, activation)
+
+
+def both_ways(layer, x_BD, plan, weight_EDH, bias_EH, grad_PH, activation):
+    """What a layer gives, and its gradients."""
+    leaves = [tensor.detach().requires_grad_() for tensor in (x_BD, weight_EDH, bias_EH)]
+    y_PH = layer(leaves[0], plan, leaves[1], leaves[2], activation)
+    return [y_PH.detach(), *torch.autograd.grad(y_PH, leaves, grad_PH)]
+
+
+def near(found, expected, rows):
+    """Equal within the rounding of the rows' type, seen from the largest number."""
+    step = {torch.float32: 5e-5, torch.bfloat16: 2e-2, torch.float64: 1e-11}[rows]
+    scale = max(1.0, float(expected.abs().max())) if expected.numel() else 1.0
+    torch.testing.assert_close(found, expected, rtol=step, atol=step * scale)
+
+
+@needs_kernels
+@pytest.mark.parametrize("activation", ["none", "gelu"])
+def test_the_bits_are_those_of_permuted_rows(case, types, activation):
+    tensors = inputs(case, types)
+
+    found = both_ways(gathered_mm, *tensors, activation)
+
+    for ours, theirs in zip(found, both_ways(permuted, *tensors, activation), strict=True):
+        assert ours.dtype == theirs.dtype
+        assert torch.equal(ours, theirs)
+
+
+# More inputs and outputs than a piece of the products has, and more rows than are packed at once.
+@needs_kernels
+def test_the_bits_of_large_layers_are_those_of_permuted_rows(types, threads):
+    generator = torch.Generator().manual_seed(0)
+    picks = torch.randint(0, 2, (700, 1, 1), generator=generator, dtype=torch.int32)
+    plan, (rows, weights) = route_plan(picks, 2), types
+    x_BD = torch.randn(700, 390, generator=generator).to(rows)
+    weight_EDH = (torch.randn(2, 390, 290, generator=generator) / 20).to(weights)
+    bias_EH = torch.randn(2, 290, generator=generator).to(weights)
+    tensors = x_BD, plan, weight_EDH, bias_EH, torch.randn(700, 290, generator=generator).to(rows)
+
+    threads(1)
+    expected = both_ways(permuted, *tensors, "relu")
+    for count in (1, 2):
+        threads(count)
+        assert all(map(torch.equal, both_ways(gathered_mm, *tensors, "relu"), expected))
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_equals_the_reference(case, types, activation):
+    x_BD, plan, weight_EDH, bias_EH, grad_PH = inputs(case, types)
+    op, backward = torch.ops.mmoe.gathered_mm, torch.ops.mmoe.gathered_mm_backward
+    forward = (x_BD, *plan, weight_EDH, bias_EH, activation)
+
+    found = op(*forward)
+
+    kept = reference.gathered_mm(*forward)
+    for ours, theirs in zip(found, kept, strict=True):
+        near(ours, theirs, types[0])
+    back = (grad_PH, x_BD, *plan[:2], weight_EDH, *kept, activation, True, True, True)
+    for ours, theirs in zip(backward(*back), reference.gathered_mm_backward(*back), strict=True):
+        near(ours, theirs, types[0])
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_gradcheck(activation):
+    picks = torch.tensor([[[0], [2]], [[2], [2]], [[-1], [0]]], dtype=torch.int32)
+    plan, generator = route_plan(picks, 3), torch.Generator().manual_seed(0)
+    leaves = [
+        torch.randn(*shape, generator=generator, dtype=torch.float64).requires_grad_()
+        for shape in ((3, 4), (3, 4, 5), (3, 5))
+    ]
+
+    assert torch.autograd.gradcheck(
+        lambda x, weight, bias: gathered_mm(x, plan, weight, bias, activation), leaves
+    )
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+def test_opcheck(usual, activation):
+    x_BD, plan, weight_EDH, bias_EH, grad_PH = inputs(usual, TYPES["fp32"])
+    leaves = [tensor.requires_grad_() for tensor in (x_BD, weight_EDH, bias_EH)]
+    op, backward = torch.ops.mmoe.gathered_mm, torch.ops.mmoe.gathered_mm_backward
+
+    opcheck(op.default, (leaves[0], *plan, leaves[1], leaves[2], activation))
+    opcheck(op.default, (leaves[0], *plan, leaves[1], None, "none"))
+    with torch.no_grad():
+        kept = op(leaves[0], *plan, leaves[1], leaves[2], activation)
+    grad_PH[int(plan.offsets_E1[-1]) :] = 0
+    layer = (x_BD.detach(), *plan[:2], weight_EDH.detach(), *kept)
+    opcheck(backward.default, (grad_PH, *layer, activation, True, False, True))
+
+
+@pytest.mark.parametrize("wanted", range(3))
+def test_one_gradient_alone(usual, wanted):
+    tensors = inputs(usual, TYPES["fp32"])
+    together = both_ways(gathered_mm, *tensors, "relu")[1:]
+    x_BD, plan, weight_EDH, bias_EH, grad_PH = tensors
+    leaves = [x_BD, weight_EDH, bias_EH]
+    leaves[wanted].requires_grad_()
+
+    gathered_mm(x_BD, plan, weight_EDH, bias_EH, "relu").backward(grad_PH)
+
+    assert torch.equal(leaves[wanted].grad, together[wanted])
+
+
+def test_keeps_the_samples_and_no_permuted_copy(large):
+    x_BD, plan, weight_EDH, _, _ = inputs(large, TYPES["fp32"])
+    kept = []
+
+    def keep(tensor):
+        kept.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        gathered_mm(x_BD.requires_grad_(), plan, weight_EDH, None, "relu")
+
+    P, D = len(plan.rows_P), x_BD.shape[1]
+    assert any(tensor.data_ptr() == x_BD.data_ptr() for tensor in kept)
+    assert not any(tensor.shape == (P, D) for tensor in kept)
+
+
+def test_pairs_of_no_row_read_zeros():
+    rows_P = torch.tensor([1, -1, 0], dtype=torch.int32)
+    slots_BGK = torch.tensor([[[2]], [[0]]], dtype=torch.int32)
+    plan = RoutePlan(rows_P, torch.tensor([0, 2, 3], dtype=torch.int32), slots_BGK)
+    x_BD, weight_EDH = torch.tensor([[1.0], [2.0]]), torch.tensor([[[1.0]], [[10.0]]])
+    leaves = [x_BD.requires_grad_(), weight_EDH.requires_grad_()]
+
+    y_PH = gathered_mm(x_BD, plan, weight_EDH, torch.tensor([[5.0], [0.0]]))
+    y_PH.sum().backward()
+
+    assert y_PH.flatten().tolist() == [7.0, 5.0, 10.0]
+    assert [leaf.grad.flatten().tolist() for leaf in leaves] == [[10.0, 1.0], [2.0, 1.0]]
+
+
+def test_compiles_without_a_break(usual):
+    x_BD, plan, weight_EDH, bias_EH, _ = inputs(usual, TYPES["fp32"])
+    compiled = torch.compile(gathered_mm, fullgraph=True, backend="aot_eager")
+
+    y_PH = compiled(x_BD, plan, weight_EDH, bias_EH, "gelu")
+
+    assert torch.equal(y_PH, gathered_mm(x_BD, plan, weight_EDH, bias_EH, "gelu"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"x_BD": lambda t: t[0]}, "x_BD: expected 2 dimensions"),
+        ({"x_BD": lambda t: t.half()}, "x_BD: expected one of"),
+        ({"x_BD": lambda t: t[:, 1:]}, r"weight_EDH: expected shape \[5, 34, 24\] to fit the wid"),
+        ({"x_BD": lambda t: t[1:]}, r"slots_BGK: expected shape \[36, 3, 2\] to fit x_BD"),
+        ({"rows_P": lambda t: t.long()}, "rows_P: expected dtype torch.int32"),
+        ({"rows_P": lambda t: t.view(-1, 1)}, "rows_P: expected 1 dimension"),
+        ({"slots_BGK": lambda t: t.to("meta")}, "slots_BGK: expected device cpu"),
+        ({"offsets_E1": lambda t: t.long()}, "offsets_E1: expected dtype torch.int32"),
+        ({"offsets_E1": lambda t: t[1:]}, r"offsets_E1: expected shape \[6\] to fit the experts"),
+        ({"weight_EDH": lambda t: t.double()}, "weight_EDH: expected dtype torch.float32 beside x"),
+        ({"bias_EH": lambda t: t[1:]}, r"bias_EH: expected shape \[5, 24\] to fit weight_EDH"),
+        ({"activation": lambda _: "tanh"}, "activation: expected one of none, relu, gelu, silu"),
+    ],
+)
+def test_refuses_what_does_not_fit(usual, changes, text):
+    x_BD, plan, weight_EDH, bias_EH, _ = inputs(usual, TYPES["fp32"])
+    values = {"x_BD": x_BD, **plan._asdict(), "weight_EDH": weight_EDH, "bias_EH": bias_EH}
+    values["activation"] = "relu"
+    changed = {name: changes.get(name, lambda t: t)(value) for name, value in values.items()}
+    plan = RoutePlan(*(changed.pop(name) for name in RoutePlan._fields))
+
+    with pytest.raises(ValueError, match=text):
+        gathered_mm(plan=plan, **changed)
+
+
+@pytest.mark.parametrize("row", [-2, 37])
+def test_refuses_rows_that_are_not_there(usual, row):
+    x_BD, plan, weight_EDH, _, _ = inputs(usual, TYPES["fp32"])
+    plan.rows_P[3] = row
+
+    with pytest.raises(ValueError, match=rf"rows_P: expected rows in \[0, 37\) or -1, got {row}"):
+        gathered_mm(x_BD, plan, weight_EDH)
