@@ -19,7 +19,7 @@ USUAL = Case(9, 3, 2, 5, 16, 24)
 SIZES = {
     "no samples": replace(USUAL, B=0),
     "no gates": replace(USUAL, G=0),
-    "no samples, many experts": replace(USUAL, B=0, E=300),
+    "no samples, many experts": replace(USUAL, B=0, E=40),
     "no samples, no gates": replace(USUAL, B=0, G=0),
     "no input": replace(USUAL, D=0),
     "no output": replace(USUAL, H=0),

@@ -28,7 +28,13 @@ __device__ int32_t code_of(const Layout& layout, const Message<const char>& mess
 // begins[q + 1] = 1 where pick q is the first of its row: the sum before q + 1 counts q's row too.
 __global__ void mark_rows(Layout layout, Message<const char> message, int64_t rows, int64_t picks,
                           int32_t* begins) {
-  if (blockIdx.x == 0) exchange::check_layout(layout, message.bytes, rows, picks);
+  if (blockIdx.x == 0) {
+    exchange::check_layout(layout, message.bytes, rows, picks);
+    const int64_t found = layout.links.first(layout.links.W, exchange::kRows);
+    MMOE_DEVICE_CHECK(found == rows, "links_WL: expected num_rows rows in all", found);
+    const int64_t counted = layout.links.first(layout.links.W, exchange::kPicks);
+    MMOE_DEVICE_CHECK(counted == picks, "links_WL: expected num_picks picks in all", counted);
+  }
   const int64_t q = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (q > picks) return;
   begins[q] =

@@ -63,6 +63,4 @@ bool takes_library(const ProductKind& kind) {
 
 }  // namespace mmoe
 
-STABLE_TORCH_LIBRARY_IMPL(mmoe, CUDA, m) {
-  m.impl("grouped_product", TORCH_BOX(&mmoe::grouped_product));
-}
+STABLE_TORCH_LIBRARY_IMPL(mmoe, CUDA, m) { m.impl("grouped_product", MMOE_BOX(grouped_product)); }

@@ -136,6 +136,8 @@ inline int32_t current_stream(int32_t, void** stream) {
   *stream = nullptr;
   return 0;
 }
-inline void check(int error) { (void)error; }
+inline void check(int error) {
+  if (error != 0) throw std::runtime_error("CUDA error: invalid argument");
+}
 
 }  // namespace emulated
