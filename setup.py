@@ -316,6 +316,7 @@ setup(
     package_data={
         "mmoe": ["py.typed"],
         "mmoe.datasets": ["recipes/*.yaml"],
+        "mmoe.mixture": ["cost_rates.jsonl"],
         "mmoe.report": ["templates/*"],
     },
 )

@@ -131,12 +131,15 @@ def ranks(settings: Settings) -> list[Item]:
 
 
 def rivals(settings: Settings) -> list[Item]:
-    """The benchmarks of operators and of the layer, beside what others use."""
+    """What `auto` goes by; the benchmarks of operators and layer, beside what others use."""
     device = ("--device", settings.device)
     operators = ("-m", "benchmarks.bench_ops", *device, "--rounds", "1" if settings.small else "15")
     rounds = ("--rounds", "1") if settings.small else ("--seconds", "3")
     layer = ("-m", "benchmarks.mixture", *device, *rounds)
+    small = ("--small",) if settings.small else ()
+    rates = _own("cost_rates", "--record", settings.record, *device, *small)
     return [
+        Item("rivals/cost-rates", rates, 60),
         Item("rivals/operators", operators, 200, needs=("mmoe.parallel",)),
         Item("rivals/mixture", layer, 300, needs=("rich",)),
     ]

@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple, get_args
 import torch
 from torch import Tensor, nn
 
+from mmoe.mixture.cost_rates import ProductRates, rates_of
 from mmoe.mixture.experts.pool import Pool
 from mmoe.mixture.routing.routes import host_is_near
 from mmoe.mixture.traits import DispatcherTraits, GateTraits, PoolTraits, traits_of
@@ -22,16 +23,6 @@ Execution = Literal["auto", "dense", "grouped", "padded"]
 # made for this many.
 NOMINAL_ROWS = 4096
 
-# Seconds; only their ratios count. The rates are those of two cores of an AMD EPYC (Zen 4, AVX-512)
-# in this library's products, and of a copy in memory (2026-11-20). With them 34 settings of B, E, G
-# and K that were timed both ways that day (benchmarks.mixture, auto_regret, fp32) are chosen
-# right, or cost 3 % more; the same holds for 20 to 40 microseconds per call and 1 to 2 ns per pick.
-_SECONDS_PER_FLOP = {4: 1 / 200e9, 2: 1 / 400e9, 8: 1 / 95e9}  # by bytes per number
-_SECONDS_PER_BYTE = 1 / 40e9  # read or written in memory, by one pass over rows
-_SECONDS_PER_PICK = 2e-9  # plan and slots of one pick
-_SECONDS_PER_GROUPED_CALL = 20e-6  # plan, gather, combine: what they cost without any rows
-# A product runs in blocks of rows; on average half a block of an expert's rows is wasted.
-_ROWS_PER_BLOCK = 12
 # Products forward, and for the gradients of rows and of weights.
 _PASSES_FORWARD, _PASSES_TRAINING = 1, 3
 
@@ -50,6 +41,7 @@ class Work(NamedTuple):
         output_dim: O.
         number_bytes: 4 (float32), 2 (bfloat16) or 8.
         training: Whether gradients will be computed.
+        device_type: Where: `cpu`, `cuda`.
     """
 
     rows: int
@@ -62,6 +54,7 @@ class Work(NamedTuple):
     output_dim: int
     number_bytes: int = 4
     training: bool = True
+    device_type: str = "cpu"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,6 +106,7 @@ class ExecutionPolicy:
         training: bool,
         pairs: int | None,
         number_bytes: int,
+        device_type: str = "cpu",
     ) -> Literal["dense", "grouped", "padded"]:
         """Returns how one call is run: dense, grouped or padded.
 
@@ -121,6 +115,7 @@ class ExecutionPolicy:
             training: The mixture's mode.
             pairs: R, where `counts_pairs` asked for it.
             number_bytes: Of the numbers that the experts compute in.
+            device_type: Where they compute.
 
         Raises:
             ValueError: Dense execution of picks was forced on a pool whose batch statistics would
@@ -144,7 +139,8 @@ class ExecutionPolicy:
         if experts_BGK is None:
             # Every expert is seen by a gate, and then it is wanted for all rows.
             return "dense"
-        return choose_execution(self._work(experts_BGK, training, pairs, number_bytes))
+        work = self._work(experts_BGK, training, pairs, number_bytes)
+        return choose_execution(work._replace(device_type=device_type))
 
     def _work(
         self, experts_BGK: Tensor, training: bool, pairs: int | None, number_bytes: int
@@ -253,31 +249,35 @@ def choose_execution(work: Work) -> Literal["dense", "grouped"]:
 
 def dense_seconds(work: Work) -> float:
     """Estimates the time of dense execution: all experts on all rows, then one combine."""
+    rates = rates_of(work.device_type)
     pairs = work.rows * work.num_experts
-    weights = work.picks * work.rows * _SECONDS_PER_PICK  # picks become weights of all experts
-    return _product_seconds(work, pairs) + _combine_seconds(work, pairs) + weights
+    # Picks become weights of all experts
+    weights = work.picks * work.rows * rates.seconds_per_pick
+    return _product_seconds(work, rates.dense, pairs) + _combine_seconds(work, pairs) + weights
 
 
 def grouped_seconds(work: Work) -> float:
     """Estimates the time of grouped execution: plan, gather, uneven products, combine."""
+    rates = rates_of(work.device_type)
     passes = _PASSES_TRAINING if work.training else _PASSES_FORWARD
-    blocks = work.pairs + _ROWS_PER_BLOCK / 2 * min(work.num_experts, work.pairs)
-    gathered = 2 * passes * work.pairs * work.input_dim * work.number_bytes * _SECONDS_PER_BYTE
-    planned = work.picks * work.rows * _SECONDS_PER_PICK + _SECONDS_PER_GROUPED_CALL
-    return _product_seconds(work, blocks) + gathered + _combine_seconds(work, work.pairs) + planned
+    blocks = work.pairs + rates.rows_per_block / 2 * min(work.num_experts, work.pairs)
+    touched = 2 * passes * work.pairs * work.input_dim * work.number_bytes
+    gathered = touched * rates.seconds_per_byte
+    planned = work.picks * work.rows * rates.seconds_per_pick + rates.seconds_per_grouped_call
+    products = _product_seconds(work, rates.grouped, blocks)
+    return products + gathered + _combine_seconds(work, work.pairs) + planned
 
 
-def _product_seconds(work: Work, rows: float) -> float:
+def _product_seconds(work: Work, rates: ProductRates, rows: float) -> float:
     passes = _PASSES_TRAINING if work.training else _PASSES_FORWARD
-    per_flop = _SECONDS_PER_FLOP.get(work.number_bytes, _SECONDS_PER_FLOP[4])
-    return 2 * passes * rows * work.parameters * per_flop
+    return 2 * passes * rows * work.parameters * rates.seconds(work.number_bytes)
 
 
 def _combine_seconds(work: Work, pairs: float) -> float:
     """Outputs are written by the product and read once forward; gradients written and read."""
     passes = _PASSES_TRAINING if work.training else _PASSES_FORWARD
     touched = 2 * passes * pairs * work.output_dim * work.number_bytes
-    return touched * _SECONDS_PER_BYTE
+    return touched * rates_of(work.device_type).seconds_per_byte
 
 
 def expected_share(visible: Sequence[Sequence[bool]], k: int) -> float:

@@ -285,11 +285,13 @@ class MultiGateMixture(nn.Module):
         routes = None
         if kept.experts is not None and self.policy.counts_pairs(kept.experts, self.training):
             routes = plan_routes(kept.experts, self.num_experts, limit)
+        read = leaves_of("x", sources[self.expert_source[0]])[0]
         execution = self.policy.choose(
             kept.experts,
             training=self.training,
             pairs=None if routes is None else routes.rows_P.shape[0],
-            number_bytes=leaves_of("x", sources[self.expert_source[0]])[0].dtype.itemsize,
+            number_bytes=read.dtype.itemsize,
+            device_type=read.device.type,
         )
         return execution, routes
 

@@ -1,0 +1,123 @@
+"""The table of rates that `auto` goes by: its form, and what it decides on each type of device."""
+
+import json
+import random
+
+import pytest
+
+from mmoe.mixture import Work, choose_execution
+from mmoe.mixture.cost_rates import TABLE, CostRates, rates_of, read_table
+from mmoe.mixture.execution import dense_seconds, grouped_seconds
+
+TEXT = TABLE.read_text(encoding="utf-8")
+CPU_LINE = TEXT.splitlines()[0]
+
+
+def old_seconds(work):
+    """Dense and grouped, by the CPU's constants as they stood in the code."""
+    per_flop = {4: 1 / 200e9, 2: 1 / 400e9, 8: 1 / 95e9}[work.number_bytes]
+    per_byte, per_pick, passes = 1 / 40e9, 2e-9, 3 if work.training else 1
+
+    def products(rows):
+        return 2 * passes * rows * work.parameters * per_flop
+
+    def combine(pairs):
+        return 2 * passes * pairs * work.output_dim * work.number_bytes * per_byte
+
+    everything = work.rows * work.num_experts
+    dense = products(everything) + combine(everything) + work.picks * work.rows * per_pick
+    blocks = work.pairs + 12 / 2 * min(work.num_experts, work.pairs)
+    gathered = 2 * passes * work.pairs * work.input_dim * work.number_bytes * per_byte
+    planned = work.picks * work.rows * per_pick + 20e-6
+    return dense, products(blocks) + gathered + combine(work.pairs) + planned
+
+
+def drawn(count):
+    """Works of all sizes."""
+    draw = random.Random(0)
+    for _ in range(count):
+        rows, experts, gates = draw.randint(1, 9000), draw.randint(1, 200), draw.randint(1, 9)
+        yield Work(
+            rows,
+            experts,
+            picks=gates * draw.randint(1, 8),
+            num_gates=gates,
+            pairs=rows * experts * draw.random(),
+            parameters=draw.randint(1, 10**6),
+            input_dim=draw.randint(0, 1000),
+            output_dim=draw.randint(0, 1000),
+            number_bytes=draw.choice([2, 4, 8]),
+            training=draw.random() < 0.5,
+        )
+
+
+def test_a_cpus_estimates_are_what_they_were():
+    for work in drawn(2000):
+        assert (dense_seconds(work), grouped_seconds(work)) == old_seconds(work)
+
+
+def test_a_gpus_rates_are_other_ones():
+    works = [work._replace(device_type="cuda") for work in drawn(200)]
+
+    assert all(
+        dense_seconds(work) < dense_seconds(work._replace(device_type="cpu")) for work in works
+    )
+    assert {choose_execution(work) for work in works} == {"dense", "grouped"}
+    # 512 rows for each of 4 experts: on a GPU less than what a plan's launches cost
+    small = Work(512, 4, 2, 1, 1024.0, 10_000, 64, 32)
+    assert choose_execution(small) == "grouped"
+    assert choose_execution(small._replace(device_type="cuda")) == "dense"
+
+
+def test_every_line_says_where_it_comes_from_and_reads_back():
+    table = read_table(TEXT)
+
+    assert set(table) == {"cpu", "cuda"}
+    for rates in table.values():
+        assert CostRates.from_line(rates.as_line()) == rates
+        assert "measured" in rates.source
+    assert table["cuda"].source.startswith("not measured yet")
+
+
+def test_a_device_without_a_line_is_taken_for_a_cpu():
+    assert rates_of("xpu") == rates_of("cpu")
+
+
+def test_a_measured_line_takes_the_place_of_the_tables():
+    line = json.loads(CPU_LINE) | {"device": "cuda", "source": "measured", "rows_per_block": 64}
+
+    table = read_table(f"{CPU_LINE}\n{json.dumps(line)}\n")
+
+    assert table["cuda"].rows_per_block == 64
+    assert table["cuda"].dense == table["cpu"].dense
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"dense": 3}, "cost rates: dense: expected an object with"),
+        ({"dense": {"bf16": 1e12, "fp32": 1e12}}, "cost rates: dense: expected an object with"),
+        ({"bytes_per_second": 0}, "cost rates: bytes_per_second: expected a number of at least 1"),
+        ({"seconds_per_pick": -1e-9}, "seconds_per_pick: expected a number of at least 0"),
+        ({"seconds_per_pick": float("nan")}, "seconds_per_pick: expected a number of at least 0"),
+        ({"rows_per_block": "12"}, "cost rates: rows_per_block: expected a number"),
+        ({"device": None}, "cost rates: device: expected text, got None"),
+        ({"speed": 3}, "cost rates: expected an object with"),
+    ],
+)
+def test_what_is_no_line_is_refused(change, text):
+    with pytest.raises(ValueError, match=text):
+        CostRates.from_line(json.dumps(json.loads(CPU_LINE) | change))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "cost rates: expected a line of JSON"),
+        (f"{CPU_LINE}\n{CPU_LINE}", "cost rates: expected one line for cpu, got two"),
+        ("", "cost rates: expected a line for cpu"),
+    ],
+)
+def test_what_is_no_table_is_refused(text, message):
+    with pytest.raises(ValueError, match=message):
+        read_table(text)
