@@ -17,7 +17,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -51,9 +51,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     record_file = options.out.resolve() / file_name(machine)
     small = options.small or options.device != "cuda"
     settings = Settings(options.device, record_file, options.bundle.resolve(), small)
-    stages = [_with(options.only, stage) for stage in _chosen(options.stage, options.device)]
+    asked = options.stage
+    if options.dry_run and not asked and options.device != "emulated":
+        asked = list(STAGES)
+    stages = [_with(options.only, stage) for stage in _chosen(asked, options.device)]
     if options.dry_run:
-        _print_plan(stages, settings)
+        known = Record(record_file, machine).done() if record_file.exists() else ()
+        _print_plan(stages, settings, known)
         return 0
     if options.device == "cuda" and (problem := _not_ready()):
         print(f"gpu-check: {problem}", file=sys.stderr)
@@ -105,8 +109,7 @@ def _run(stages: Sequence[Stage], settings: Settings, record: Record) -> int:
         started = time.monotonic()
         print(f"== {stage.name}: {stage.about}, at most {stage.seconds:.0f} s", flush=True)
         items = stage.plan(settings)
-        workers = stage.workers if settings.device == "cuda" else 1
-        run_items(items, record, log, stage.seconds, workers, say=_say)
+        run_items(items, record, log, stage.seconds, _workers(stage, settings), say=_say)
         _say(f"   {stage.name}: {time.monotonic() - started:.1f} s")
         if stage.name == "env" and problems(_of(record, ["env"]), ["env"]):
             _say("   the kernels do not run: nothing else is tried")
@@ -114,6 +117,11 @@ def _run(stages: Sequence[Stage], settings: Settings, record: Record) -> int:
     lines = _of(record, names)
     print("\n".join(summary(lines, names)), flush=True)
     return 1 if problems(lines, names) else 0
+
+
+def _workers(stage: Stage, settings: Settings) -> int:
+    """Processes at a time; in a rehearsal one, whose machine may be small."""
+    return stage.workers if settings.device == "cuda" else 1
 
 
 def _of(record: Record, stages: Sequence[str]) -> dict:
@@ -124,16 +132,23 @@ def _say(text: str) -> None:
     print(text, flush=True)
 
 
-def _print_plan(stages: Sequence[Stage], settings: Settings) -> None:
-    total = 0.0
+def _print_plan(stages: Sequence[Stage], settings: Settings, done: Collection[str]) -> None:
+    """For people: every process of these stages, and its clock; a stage's ends what is left."""
+    print(f"Nothing is run. python is {sys.executable}, in {ROOT}")
     for stage in stages:
-        total += stage.seconds
-        at_a_time = f", {stage.workers} at a time" if stage.workers > 1 else ""
-        print(f"== {stage.name}: {stage.about}; clock {stage.seconds:.0f} s{at_a_time}")
+        at_a_time = f", {stage.workers} at a time" if _workers(stage, settings) > 1 else ""
+        asked = "" if stage.name in FIRST else f"; runs where asked for: --stage {stage.name}"
+        print(f"== {stage.name}: {stage.about}; clock {stage.seconds:.0f} s{at_a_time}{asked}")
         for item in stage.plan(settings):
             needs = f"  (needs {', '.join(item.needs)})" if item.needs else ""
-            print(f"  {item.seconds:>4.0f} s  {' '.join(item.argv)}{needs}")
-    print(f"at most {total:.0f} s in all; lines go to {settings.record}")
+            known = "  (done: not again)" if item.key in done else ""
+            argv = " ".join(["python", *item.argv[1:]])
+            print(f"  {item.seconds:>4.0f} s  {argv}{needs}{known}")
+    first = [stage.seconds for stage in stages if stage.name in FIRST]
+    if len(first) == len(FIRST):
+        print(f"{', '.join(FIRST)}, as without --stage: at most {sum(first):.0f} s")
+    print(f"all of these: at most {sum(stage.seconds for stage in stages):.0f} s")
+    print(f"lines go to {settings.record}, what is printed to its .log; last a summary")
 
 
 def _not_ready() -> str:

@@ -34,18 +34,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--packages", nargs="+", default=[], help="for `site`; asks PyPI")
     parser.add_argument("--python", default="3.12", help="of the other machine, for `site`")
     settings = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory(prefix="gpu-bundle-") as temporary:
+    # Beside the folder, which is replaced once all is there: never half a bundle
+    settings.out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".gpu-bundle-", dir=settings.out.parent) as temporary:
+        whole = Path(temporary) / "whole"
+        whole.mkdir()
+        if settings.packages:  # first: that takes seconds, compiling minutes
+            _fetch(settings.packages, settings.python, whole / "site")
         library = _compile(settings.architectures, Path(temporary))
+        shutil.copy(library, whole / LIBRARY.name)
+        says = describe(whole / LIBRARY.name, settings.architectures)
+        (whole / SAYS).write_text(json.dumps(says, indent=1) + "\n", encoding="utf-8")
+        size = sum(path.stat().st_size for path in whole.rglob("*") if path.is_file())
+        if size > MOST_BYTES:
+            sys.exit(f"gpu-bundle: {size / 2**20:.0f} MiB; at most {MOST_BYTES / 2**20:.0f}")
         shutil.rmtree(settings.out, ignore_errors=True)
-        settings.out.mkdir(parents=True)
-        shutil.copy(library, settings.out / LIBRARY.name)
-    if settings.packages:
-        _fetch(settings.packages, settings.python, settings.out / "site")
-    says = describe(settings.out / LIBRARY.name, settings.architectures)
-    (settings.out / SAYS).write_text(json.dumps(says, indent=1) + "\n", encoding="utf-8")
-    size = sum(path.stat().st_size for path in settings.out.rglob("*") if path.is_file())
-    if size > MOST_BYTES:
-        sys.exit(f"gpu-bundle: {size / 2**20:.0f} MiB; at most {MOST_BYTES / 2**20:.0f}")
+        whole.rename(settings.out)
     print(json.dumps({"folder": str(settings.out), "mebibytes": round(size / 2**20, 1), **says}))
 
 
@@ -67,9 +71,18 @@ def _fetch(packages: Sequence[str], python: str, site: Path) -> None:
     """Packages as wheels of the other machine's Python, unpacked, with what they need."""
     options = ["--only-binary=:all:", "--python-version", python, "--implementation", "cp"]
     platforms = ["--platform", "manylinux_2_17_x86_64", "--platform", "manylinux2014_x86_64"]
-    command = [sys.executable, "-m", "pip", "install", "-q", "--no-compile", "--target", str(site)]
-    if subprocess.run([*command, *options, *platforms, *packages]).returncode:
-        sys.exit(f"gpu-bundle: pip could not fetch {', '.join(packages)}")
+    command = [sys.executable, "-m", "pip", "install", "-q", "--no-compile", "--no-input"]
+    command += ["--disable-pip-version-check", "--retries", "1", "--target", str(site)]
+    done = subprocess.run(
+        [*command, *options, *platforms, *packages],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        said = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
+        why = said[-1] if said else (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        sys.exit(f"gpu-bundle: pip could not fetch {', '.join(packages)}: {why}")
 
 
 def describe(library: Path, architectures: Sequence[str]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from benchmarks.gpu_check.clock import Timed, timed
 from benchmarks.gpu_check.contest import Contest, Size, sizes
+from benchmarks.gpu_check.dense_contests import dense_ways
 from benchmarks.gpu_check.extension import require_kernels
 from benchmarks.gpu_check.product_contests import dense, gate, grouped, product_rate
 from benchmarks.gpu_check.record import FAILED, MEASURED, Record, machine_name
@@ -79,7 +80,7 @@ def plan(group: str, device: str, small: bool) -> Iterator[tuple[str, Any]]:
             make = partial(routing, B, E, width, dtype, device)
             yield f"kernels/size/routing {kind} B={B} E={E} O={width}", make
         return
-    builders = {"dense": (dense, gate)}.get(group, (grouped,))
+    builders = {"dense": (dense, gate, dense_ways)}.get(group, (grouped,))
     for size in _product_sizes(group, small):
         for builder in builders:
             name = f"kernels/size/{builder.__name__} {size.name}"

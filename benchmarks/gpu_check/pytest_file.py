@@ -1,6 +1,6 @@
 """Runs one file of tests with `-m gpu`, again and again where a test takes the process with it.
 
-python -m benchmarks.gpu_check.pytest_file FILE --record FILE [--device cuda|emulated]
+python -m benchmarks.gpu_check.pytest_file FILE --record FILE [--device cuda|cpu|emulated]
                                            [--seconds S] [--mark gpu]
 """
 
@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.gpu_check.device import DEVICES
 from benchmarks.gpu_check.pytest_plugin import CLOCK, ENDED, FILE, RECORD, RUNNING
 from benchmarks.gpu_check.record import (
     FAILED,
@@ -38,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu_check.pytest_file")
     parser.add_argument("file", type=Path)
     parser.add_argument("--record", type=Path, required=True)
-    parser.add_argument("--device", choices=("cuda", "emulated"), default="cuda")
+    parser.add_argument("--device", choices=DEVICES, default="cuda")
     parser.add_argument("--seconds", type=float, default=TEST_SECONDS, help="of each test")
     parser.add_argument("--mark", default="gpu", help="pytest's -m")
     settings = parser.parse_args(arguments)

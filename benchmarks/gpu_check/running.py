@@ -16,6 +16,8 @@ from benchmarks.gpu_check.record import FAILED, LEFT_OUT, MACHINE, NO_TIME, PASS
 
 # How a process says that nothing failed and yet not all was done
 EXIT_LEFT_OUT, EXIT_NO_TIME = 77, 75
+# Its own clock had time left: it says nothing about the process
+CUT = "the stage's clock ended in it"
 TAIL = 600  # characters of the last words of a process that failed
 
 
@@ -93,7 +95,8 @@ def _run_item(
         # What stands at the start of a line that never came tells of a machine that stopped
         say(f"  {item.key}: at most {min(item.seconds, left):.0f} s")
         ended = run_process(item, log, min(item.seconds, left), record)
-        status, reason = _judged(ended)
+        cut = ended.code is None and left < item.seconds
+        status, reason = (NO_TIME, CUT) if cut else _judged(ended)
         rest = {"reason": reason} if reason else _result(ended.words)
         record.add(item.key, status, seconds=round(ended.seconds, 2), **rest)
         say(f"  {item.key}: {status} in {ended.seconds:.1f} s{f', {reason}' if reason else ''}")

@@ -23,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     settings = parser.parse_args(arguments)
     if settings.device == "cpu" or shutil.which("compute-sanitizer") is None:
-        print("left out: compute-sanitizer is not on PATH, or there is no GPU to watch")
+        print("compute-sanitizer is not on PATH, or there is no GPU to watch")
         sys.exit(EXIT_LEFT_OUT)
     done = subprocess.run(command(settings.tool, settings.operator), cwd=ROOT)
     if done.returncode == FOUND:

@@ -111,7 +111,8 @@ def _times(lines: Lines) -> list[str]:
         elif "rows_per_second" in line:
             waits = line.get("share_waiting_for_host")
             host = f", {waits:.0%} waits for the host" if waits is not None else ""
-            found.append(f"{key}: {line['rows_per_second']:,} rows/s{of_rate}{host}")
+            tables = f", tables {line['tables']}" if "tables" in line else ""
+            found.append(f"{key}: {line['rows_per_second']:,} rows/s{of_rate}{host}{tables}")
         elif "mmoe" in line.get("milliseconds", {}):
             others = "  ".join(f"{who} {ratio}x" for who, ratio in line["times_as_long"].items())
             found.append(f"{key}: {line['milliseconds']['mmoe']:.4g} ms{of_rate}  {others}")

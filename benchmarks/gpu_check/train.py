@@ -32,7 +32,7 @@ GATES = {"dense": (2, None), "top2": (4, 2)}
 STEPS = tuple(f"{kind}-{batch}" for batch in BATCHES for kind in GATES)
 WIDTH = WORKLOADS["big"].input_dim
 SETS, ROUNDS = 3, 20
-TABLES = "none: rows are given"
+TABLES = "none"  # rows are given; `whole.py` has them
 # Of the fastest of plain torch, by gates
 HOPED_FOR = {"dense": 1.2, "top2": 2.0}
 PROFILED = 3  # steps
@@ -76,7 +76,7 @@ def run(step: str, device: str, small: bool, record: Record) -> bool:
     """Measures what is not yet; whether all went well."""
     kind, batch = step.split("-")
     rows, done, well = 64 if small else int(batch), record.done(), True
-    rate = _rate(device, small)
+    rate = measured_rate(device, small)
     for who, make in _contestants(kind, small).items():
         key = f"train/{step}/{who}"
         if key in done:
@@ -224,7 +224,8 @@ def _wait(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def _rate(device: str, small: bool) -> float:
+def measured_rate(device: str, small: bool) -> float:
+    """FLOP/s of one large product in bf16."""
     contest = product_rate(torch.bfloat16, 64 if small else 8192, device)
     return contest.flops / timed(contest.calls["mm"], device).low
 

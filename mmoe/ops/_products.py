@@ -1,16 +1,19 @@
-"""`grouped_product`: which of two products `grouped_mm` takes on a GPU, for tests and benchmarks.
+"""`grouped_product`, `dense_product`: which products are taken on a GPU, for tests and benchmarks.
 
 In bfloat16 on GPUs of capability 9 and 10 a layer's products can be this library's own or PyTorch's
 grouped one. `grouped_mm` chooses for itself; `csrc/cuda/gemm/product_choice.cu` says by what.
+`dense_mm` has a product for each expert or one for all; `csrc/cuda/gemm/dense_choice.cu`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal, get_args
 
 import torch
+from torch import Tensor
 
 GroupedProduct = Literal["auto", "own", "library"]
+DenseProduct = Literal["auto", "batched", "straight"]
 
 
 @contextmanager
@@ -34,13 +37,46 @@ def grouped_product(product: GroupedProduct, device: torch.device | str = "cuda"
         >>> with grouped_product("own", device="cpu"):
         ...     pass
     """
-    choices = get_args(GroupedProduct)
+    with _setting(torch.ops.mmoe.grouped_product, product, get_args(GroupedProduct), device):
+        yield
+
+
+@contextmanager
+def dense_product(product: DenseProduct, device: torch.device | str = "cuda") -> Iterator[None]:
+    """Lets `dense_mm` write its products in one of two ways, in the whole process, while open.
+
+    As `grouped_product` does; the gradients' products too.
+
+    Args:
+        product: `auto`, as without this; `batched`: one product for all experts, which a pass over
+            it then takes apart; `straight`: a product for each expert, into its result.
+        device: Of the kernels; on a CPU there is one way, and this changes nothing.
+
+    Raises:
+        ValueError: Another word.
+
+    Example:
+        >>> from mmoe.ops._products import dense_product
+        >>> with dense_product("straight", device="cpu"):
+        ...     pass
+    """
+    with _setting(torch.ops.mmoe.dense_product, product, get_args(DenseProduct), device):
+        yield
+
+
+@contextmanager
+def _setting(
+    operator: Callable[[Tensor, int], int],
+    product: str,
+    choices: Sequence[str],
+    device: torch.device | str,
+) -> Iterator[None]:
     if product not in choices:
         raise ValueError(f"product: expected one of {', '.join(choices)}, got {product!r}")
     # The operator has no other argument that says whose kernels are meant
     like = torch.empty(0, device=device)
-    before = torch.ops.mmoe.grouped_product(like, choices.index(product))
+    before = operator(like, choices.index(product))
     try:
         yield
     finally:
-        torch.ops.mmoe.grouped_product(like, before)
+        operator(like, before)

@@ -78,7 +78,7 @@ def torch_folder() -> Path:
 
 def _compile(command: list[str], file: Path, folder: Path) -> str:
     """The object file, named by what the preprocessor makes of the source and by the flags."""
-    made = _run([*command, "-E", "-P", str(file)], capture_output=True)
+    made = _run([*command, "-E", "-P", str(file)], stdout=subprocess.PIPE)
     key = hashlib.sha256(made.stdout + " ".join(command).encode()).hexdigest()[:16]
     built = folder / f"{file.stem}-{key}.o"
     if not built.exists():

@@ -25,6 +25,7 @@ from tests.emulated_cuda.random_cases import (
     drawn_case,
     drawn_exchange,
     laid_out,
+    rows_cut_out,
 )
 
 FP32, BF16 = torch.float32, torch.bfloat16
@@ -51,7 +52,7 @@ _EXCHANGED = (
 )
 CASES: Mapping[str, Sequence[Case]] = {
     "exchange": _EXCHANGED,
-    "dense_combine": (*_USUAL[:3], *_TABLES[:2]),
+    "dense_combine": (*_USUAL[:3], *_TABLES[:2], Case(4, 70, 1, 3, 8, 8)),
     "grouped_mm": _USUAL[2:3],
     "gathered_mm": _USUAL[1:3],
     "dense_mm": (*_USUAL[1:3], _TABLES[2]),
@@ -167,6 +168,10 @@ def _given(operator: str) -> Iterator[tuple[str, Call]]:
         yield from _gates_that_see_little()
     if operator == "grouped_mm":
         yield from _layers()
+    if operator == "dense_combine":
+        for dtype in TYPES:
+            for name, arguments in rows_cut_out(dtype):
+                yield f"{name}, rows cut out, {dtype}", (name, arguments)
     for case, dtype in product(CASES.get(operator, _USUAL), TYPES):
         for call in BUILDERS[operator](case, dtype):
             yield f"{call[0]}, {case} {str(dtype).removeprefix('torch.')}", call
@@ -302,6 +307,5 @@ def _otherwise(checks: Sequence[Check]) -> Iterator[Check]:
             yield replace(check, settings=Settings("backward", copies="early"))
         if number % 3 == 1:
             yield replace(check, settings=Settings("shuffled", seed=number + 1))
-        products = check.operator in ("grouped_mm", "gathered_mm")
-        if products and check.call[1][0].dtype == BF16:
+        if check.operator in ("grouped_mm", "gathered_mm"):
             yield replace(check, settings=Settings(capability=9))

@@ -6,8 +6,9 @@ every operation on an index within a tile of a product (gemm/gemm.cuh).
 """
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 COMPARISONS = {
@@ -25,7 +26,9 @@ _OTHER = {
 }
 # Where operations on numbers are those on an index of a fragment
 INDEXED = ("gemm.cuh",)
-_OPERATION = re.compile(r"(?<=[\w)\]]) ([<>]=?|[=!]=|[-+*/%]) (?=[\w(*&:-])")
+_OPERATION = re.compile(
+    r"(?<=[\w)\]]) ([<>]=?|[=!]=|[-+*/%]) (?=[\w(*&:-])|(?<=\w>) ([<>=!]=) (?=[\w(*&:-])"
+)
 _BARRIER = "__syncthreads();"
 _STATEMENT = re.compile(r"__syncthreads\(\);|commit_copies\(\);|\bwait_copies<[^;]*>\(\);")
 # The compiler computes these, and a switch is known at run time alone
@@ -45,6 +48,7 @@ class Mutant:
         text: The line.
         kind: barrier, copies, comparison or index.
         change: What becomes what.
+        alike: Which of its file's places that say the same, and of how many.
     """
 
     number: int
@@ -54,11 +58,14 @@ class Mutant:
     text: str
     kind: str
     change: str
+    alike: tuple[int, int] = (1, 1)
 
     @property
     def key(self) -> str:
         """Names it as long as its line and the lines like it stay: numbers of lines move."""
-        return f"{self.file}: {self.text.strip()} [{self.change} at {self.column}]"
+        one, count = self.alike
+        which = f", {one} of {count}" if count > 1 else ""
+        return f"{self.file}: {self.text.strip()} [{self.change} at {self.column}{which}]"
 
 
 class Switches:
@@ -129,7 +136,7 @@ def _places(file: str, line: str) -> Iterator[re.Match[str]]:
         if any(place.start() < s.end() and s.start() < place.end() for s in statements):
             continue  # an argument of a template
         index = Path(file).name in INDEXED and not _ARRAY.match(line)
-        if place.group(1) in COMPARISONS or index:
+        if place.group().strip() in COMPARISONS or index:
             yield place
 
 
@@ -141,4 +148,14 @@ def switched_sources(folder: Path) -> tuple[dict[Path, str], list[Mutant]]:
         for file in sorted(folder.rglob("*.cu*"))
         if file.name != "ptx.cuh"  # the emulation has its own
     }
-    return texts, switches.mutants
+    return texts, _told_apart(switches.mutants)
+
+
+def _told_apart(mutants: Sequence[Mutant]) -> list[Mutant]:
+    """Numbers those whose lines say the same: a reason for one of them is none for the others."""
+    counts, seen = Counter(mutant.key for mutant in mutants), Counter[str]()
+    apart = []
+    for mutant in mutants:
+        seen[mutant.key] += 1
+        apart.append(replace(mutant, alike=(seen[mutant.key], counts[mutant.key])))
+    return apart

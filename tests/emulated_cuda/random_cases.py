@@ -159,6 +159,21 @@ def drawn_exchange(name: str, dtype: torch.dtype, wire: torch.dtype, draw: rando
     return name, tuple(getattr(World(case), PLANNING[name])(draw.randrange(case.W)))
 
 
+def rows_cut_out(dtype: torch.dtype, device: str = "cpu") -> Iterator[Call]:
+    """dense_combine of rows that begin on packs of 16 bytes, by width and distance packs or not."""
+    sums = torch.float64 if dtype == torch.float64 else torch.float32
+    for width, apart in ((17, 24), (16, 17), (16, 24)):
+        generator = torch.Generator().manual_seed(width)
+        rooms = [torch.full((5, apart), math.nan, dtype=dtype) for _ in range(3)]
+        for room in rooms:
+            room[:, :width] = torch.randn(5, width, generator=generator)
+        y = [room.to(device)[:, :width] for room in rooms]  # a copy of a part has no gaps
+        weights_BGE = torch.randn(5, 2, 3, generator=generator).to(device, sums)
+        grad_BGO = torch.randn(5, 2, width, generator=generator).to(device, dtype)
+        yield "dense_combine", (y, weights_BGE)
+        yield "dense_combine_backward", (grad_BGO, y, weights_BGE)
+
+
 def laid_out(value: Any, device: str, draw: random.Random) -> Any:
     """The same numbers on a device, in memory that is often as inconvenient as PyTorch allows.
 

@@ -4,6 +4,7 @@ Mechanical, by the text: kernels are not parsed. What remains (keywords, `thread
 are macros and functions of host/cuda_runtime.h.
 """
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -136,7 +137,10 @@ def write_if_new(place: Path, text: str) -> None:
     if place.exists() and place.read_text(encoding="utf-8") == text:
         return
     place.parent.mkdir(parents=True, exist_ok=True)
-    place.write_text(text, encoding="utf-8")
+    # At once: another process may be compiling it
+    partial = place.with_name(f"{place.name}.{os.getpid()}")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(place)
 
 
 def _without_launch(text: str, at: int) -> str:

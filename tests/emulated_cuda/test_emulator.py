@@ -294,6 +294,13 @@ def test_as_much_shared_memory_as_there_is(probes, name, number):
     assert probes.launches(name, torch.zeros(1), number)[0] == 1
 
 
+def test_shared_memory_is_asked_for_before_each_launch(probes):
+    """On a GPU what one kernel asked for is no other's."""
+    probes.launches("reserved", torch.zeros(1), 227 << 10)
+    with pytest.raises(RuntimeError, match="49153 bytes of shared memory"):
+        probes.launches("shared", torch.zeros(1), (48 << 10) + 1)
+
+
 def order_of(built, name, number, count):
     """Which came when; the counter is the operator's input, and written to."""
     built.library.emulated_begin_call(None, 0)

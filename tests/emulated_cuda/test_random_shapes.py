@@ -27,6 +27,7 @@ from tests.emulated_cuda.random_cases import (
     drawn_exchange,
     laid_out,
     of_gates,
+    rows_cut_out,
 )
 
 pytestmark = pytest.mark.gpu
@@ -132,6 +133,13 @@ def test_any_number_of_gates_is_its_specification(name, gates, dtype, packs):
     """How many a kernel adds up at once is chosen by their number."""
     kind = partial(of_gates, gates, packs)
     check(name, kind, dtype, f"{gates} {dtype} {packs}", inconvenient=not packs)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=name_of)
+def test_rows_of_wider_tensors_are_added_up(dtype):
+    for call, (name, given) in zip(rows_cut_out(dtype), rows_cut_out(dtype, "cuda"), strict=True):
+        found = getattr(torch.ops.mmoe, name)(*given)
+        near(f"{name}: ", found, expected(call), narrowest_of(*call[1]))
 
 
 @pytest.mark.parametrize("types", WIRES, ids=lambda pair: "-".join(map(name_of, pair)))

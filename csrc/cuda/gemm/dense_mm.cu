@@ -1,6 +1,7 @@
-// dense_mm on CUDA. Products over all rows are cuBLAS's business, in one batch for all the experts;
-// bias, activation, their gradients, and the step between one tensor of all experts and a tensor
-// for each of them are fused into one pass over the rows.
+// dense_mm on CUDA. Products over all rows are cuBLAS's business: one for each expert, bias
+// included and straight into its result, or one batch for all of them into a tensor that a pass
+// then takes apart (dense_choice.cu says which). Activations and their gradients, and a bias that
+// the product has not added, are one pass over the rows.
 
 #include <torch/csrc/stable/library.h>
 
@@ -9,6 +10,7 @@
 #include <tuple>
 
 #include "../rowwise.cuh"
+#include "dense_choice.h"
 
 namespace mmoe {
 namespace {
@@ -37,16 +39,18 @@ bool packed(int64_t width, std::initializer_list<const std::vector<Tensor>*> lis
   return fits;
 }
 
-// y[e] = activation(product[e] + bias[e]); a thread per pack, blockIdx.y the expert.
+// y[e] = activation(product[e] + bias[e]); a thread per pack, blockIdx.y the expert. The product
+// may lie where y or z is to.
 template <typename T, int V>
 __global__ void finish_experts(const __grid_constant__ Tensors y, const __grid_constant__ Tensors z,
-                               const T* product, Finish finish_one, int64_t rows, int32_t first) {
+                               const __grid_constant__ Tensors product, Finish finish_one,
+                               int64_t rows, int32_t first) {
   const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   const int32_t packs = finish_one.width / V, e = first + blockIdx.y;
   if (i >= rows * packs) return;
   finish_one.y = y.data[blockIdx.y];
   finish_one.z = z.data[blockIdx.y];
-  const auto pack = load_pack<T, V>(product + e * rows * finish_one.width + i * V);
+  const auto pack = load_pack<T, V>(static_cast<const T*>(product.data[blockIdx.y]) + i * V);
   sum_t<T> sums[V];
 #pragma unroll
   for (int v = 0; v < V; ++v) sums[v] = to_sum(pack.at[v]);
@@ -86,9 +90,15 @@ __global__ void add_tiles(const S* sums, To* bias, int32_t tiles, int32_t H, int
   add_rows(sums + e * tiles * H, tiles, H, blockIdx.x % column_tiles * kWarp, bias + e * H);
 }
 
-// The inputs that both directions share, checked; x of all experts as one tensor.
+// One expert's matrix out of [E, rows, columns], or with dim 1 its rows out of [rows, E, columns].
+Tensor part_of(const Tensor& all, int64_t dim, int64_t expert) {
+  return call_aten("aten::select", "int", all, dim, expert);
+}
+
+// The inputs that both directions share, checked.
 struct Dense {
-  Tensor x, weight;  // x_EBD, not necessarily contiguous; weight in x's dtype
+  std::vector<Tensor> x;  // x_BD: one for all experts, or one for each
+  Tensor weight;          // in x's dtype
   ScalarType type, weight_type;
   Activation activation;
   int64_t sources, B, E, D, H;
@@ -108,20 +118,23 @@ struct Dense {
     }
     weight = dense(detach(weight_EDH));
     if (weight_type != type) weight = torch::stable::to(weight, type);
-    x = sources == 1 ? over_experts(dense(detach(tensors[0]))) : stack(tensors);
+    for (const Tensor& tensor : tensors) x.push_back(dense(detach(tensor)));
   }
 
   bool keeps_z() const { return mmoe::keeps_z(activation); }
   bool wide() const { return weight_type != type; }
 
-  Tensor over_experts(const Tensor& x_BD) const {
-    return call_aten("aten::expand", "", torch::stable::unsqueeze(x_BD, 0),
-                     std::vector<int64_t>{E, B, D}, false);
+  // Straight into results that are so many numbers an expert.
+  bool straight(int64_t numbers) const {
+    return writes_straight({type, E, 2 * B * D * H, numbers});
   }
-  static Tensor stack(const std::vector<Tensor>& tensors) {
-    std::vector<Tensor> parts;
-    for (const Tensor& tensor : tensors) parts.push_back(detach(tensor));
-    return call_aten("aten::stack", "", parts, int64_t{0});
+
+  const Tensor& x_of(int64_t expert) const { return x[sources == 1 ? 0 : expert]; }
+  // x_EBD, not necessarily contiguous.
+  Tensor x_of_all() const {
+    if (sources > 1) return call_aten("aten::stack", "", x, int64_t{0});
+    return call_aten("aten::expand", "", torch::stable::unsqueeze(x[0], 0),
+                     std::vector<int64_t>{E, B, D}, false);
   }
   std::vector<Tensor> rows(int64_t count, int64_t width) const {
     std::vector<Tensor> tensors;
@@ -130,40 +143,50 @@ struct Dense {
   }
 };
 
-Tensor batched(const Tensor& a, const Tensor& b, const Tensor& out) {
-  if (out.scalar_type() == a.scalar_type()) return call_aten("aten::bmm", "out", a, b, out);
-  return call_aten("aten::bmm", "dtype_out", a, b, out.scalar_type(), out);
+// In the dtype of the result, whose sums are rounded once. `name`: mm, or bmm for a batch.
+Tensor multiply(const char* name, const Tensor& a, const Tensor& b, const Tensor& out) {
+  if (out.scalar_type() == a.scalar_type()) return call_aten(name, "out", a, b, out);
+  return call_aten(name, "dtype_out", a, b, out.scalar_type(), out);
+}
+
+// The experts' parts of one contiguous tensor.
+std::vector<Tensor> apart(const Tensor& all) {
+  std::vector<Tensor> parts;
+  for (int64_t e = 0; e < all.size(0); ++e) parts.push_back(part_of(all, 0, e));
+  return parts;
 }
 
 template <typename T>
-void finish_as(const Tensor& product, const std::vector<Tensor>& y, const std::vector<Tensor>& z,
-               const std::optional<Tensor>& bias, Activation activation, cudaStream_t stream) {
-  const int64_t E = product.size(0), rows = product.size(1), width = product.size(2);
-  const bool packs = packed<T>(width, {&y, &z}) && aligned(product.const_data_ptr());
+void finish_as(const std::vector<Tensor>& product, const std::vector<Tensor>& y,
+               const std::vector<Tensor>& z, const std::optional<Tensor>& bias,
+               Activation activation, cudaStream_t stream) {
+  const int64_t E = static_cast<int64_t>(y.size()), rows = y[0].size(0), width = y[0].size(1);
+  const bool packs = packed<T>(width, {&product, &y, &z});
   const Finish finish = {bias ? bias->const_data_ptr() : nullptr,
-                         bias && bias->scalar_type() != product.scalar_type(),
+                         bias && bias->scalar_type() != y[0].scalar_type(),
                          activation,
                          nullptr,
                          nullptr,
                          static_cast<int32_t>(width),
                          packs};
-  const auto* from = static_cast<const T*>(product.const_data_ptr());
   for (int64_t first = 0; first < E; first += kTable) {
     const int64_t V = packs ? kPack<T> : 1;
     const dim3 grid(blocks_for(rows * (width / V)), std::min(kTable, E - first));
     const auto kernel = packs ? finish_experts<T, kPack<T>> : finish_experts<T, 1>;
-    kernel<<<grid, kThreads, 0, stream>>>(locate(y, first), locate(z, first), from, finish, rows,
+    kernel<<<grid, kThreads, 0, stream>>>(locate(y, first), locate(z, first),
+                                          locate(product, first), finish, rows,
                                           static_cast<int32_t>(first));
     STD_CUDA_KERNEL_LAUNCH_CHECK();
   }
 }
 
-void finish(const Tensor& product_EBN, const std::vector<Tensor>& y, const std::vector<Tensor>& z,
-            const std::optional<Tensor>& bias, Activation activation, cudaStream_t stream) {
-  if (product_EBN.numel() == 0) return;
-  for_type(product_EBN.scalar_type(), [&](auto type) {
-    finish_as<decltype(type)>(product_EBN, y, z, bias, activation, stream);
-  });
+// z may be left out.
+void finish(const std::vector<Tensor>& product, const std::vector<Tensor>& y,
+            const std::vector<Tensor>& z, const std::optional<Tensor>& bias, Activation activation,
+            cudaStream_t stream) {
+  if (y[0].numel() == 0) return;
+  for_type(y[0].scalar_type(),
+           [&](auto type) { finish_as<decltype(type)>(product, y, z, bias, activation, stream); });
 }
 
 template <typename T>
@@ -208,6 +231,32 @@ void differentiate_as(const Dense& d, const std::vector<Tensor>& grad,
   STD_CUDA_KERNEL_LAUNCH_CHECK();
 }
 
+// cuBLAS adds a bias of the result's dtype to its sums before it rounds them. A float bias beside
+// bfloat16 rows it would have to be given rounded, so that one is left to the pass afterwards, and
+// so are the activations: the epilogue's GELU is the tanh approximation, its ReLU promises nothing
+// of NaN, and here NaN must stay NaN.
+void layers_straight(const Dense& d, const std::optional<Tensor>& bias,
+                     const std::vector<Tensor>& y, const std::vector<Tensor>& z,
+                     cudaStream_t stream) {
+  const std::vector<Tensor>& to = d.keeps_z() ? z : y;
+  const bool adds = bias && !d.wide();
+  for (int64_t e = 0; e < d.E; ++e) {
+    const Tensor weight = part_of(d.weight, 0, e);
+    if (adds) {
+      const std::optional<Tensor> bias_H = part_of(*bias, 0, e);
+      // Of the products with a bias the one whose arguments the stable ABI can pass.
+      call_aten("aten::linear", "out", d.x_of(e), torch::stable::transpose(weight, 0, 1), bias_H,
+                to[e]);
+    } else {
+      multiply("aten::mm", d.x_of(e), weight, to[e]);
+    }
+  }
+  const bool is_left = bias && !adds;
+  if (!is_left && d.activation == Activation::none) return;
+  finish(to, y, is_left ? z : std::vector<Tensor>(), is_left ? bias : std::nullopt, d.activation,
+         stream);
+}
+
 std::tuple<std::vector<Tensor>, std::vector<Tensor>> dense_mm(const std::vector<Tensor>& x,
                                                               const Tensor& weight_EDH,
                                                               std::optional<Tensor> bias_EH,
@@ -219,8 +268,13 @@ std::tuple<std::vector<Tensor>, std::vector<Tensor>> dense_mm(const std::vector<
   const Dense d(x, weight_EDH, activation);
   const std::optional<Tensor> bias = bias_EH ? std::optional(dense(*bias_EH)) : std::nullopt;
   const std::vector<Tensor> y = d.rows(d.E, d.H), z = d.rows(d.keeps_z() ? d.E : 0, d.H);
-  const Tensor product = batched(d.x, d.weight, empty(d.weight, {d.E, d.B, d.H}, d.type));
-  finish(product, y, z, bias, d.activation, launch.stream());
+  if (d.straight(d.B * d.H)) {
+    layers_straight(d, bias, y, z, launch.stream());
+  } else {
+    const Tensor product =
+        multiply("aten::bmm", d.x_of_all(), d.weight, empty(d.weight, {d.E, d.B, d.H}, d.type));
+    finish(apart(product), y, z, bias, d.activation, launch.stream());
+  }
   return {y, z};
 }
 
@@ -250,10 +304,31 @@ std::vector<Tensor> gradient_of_x(const Dense& d, const Tensor& dz_BEH, cudaStre
     call_aten("aten::mm", "out", dz, weight, grad_x[0]);
     return grad_x;
   }
-  const Tensor product = batched(torch::stable::transpose(dz_BEH, 0, 1), weight_EHD,
-                                 empty(d.weight, {d.E, d.B, d.D}, d.type));
-  finish(product, grad_x, {}, std::nullopt, Activation::none, stream);
+  if (d.straight(d.B * d.D)) {
+    for (int64_t e = 0; e < d.E; ++e) {
+      multiply("aten::mm", part_of(dz_BEH, 1, e), part_of(weight_EHD, 0, e), grad_x[e]);
+    }
+    return grad_x;
+  }
+  const Tensor product = multiply("aten::bmm", torch::stable::transpose(dz_BEH, 0, 1), weight_EHD,
+                                  empty(d.weight, {d.E, d.B, d.D}, d.type));
+  finish(apart(product), grad_x, {}, std::nullopt, Activation::none, stream);
   return grad_x;
+}
+
+// x that all experts share is read in one batch; x of their own would have to be copied for that.
+Tensor gradient_of_weight(const Dense& d, const Tensor& dz_BEH) {
+  const Tensor grad_weight = empty(d.weight, {d.E, d.D, d.H}, d.weight_type);
+  if (d.sources == 1 || !d.straight(d.B * d.D)) {
+    multiply("aten::bmm", torch::stable::transpose(d.x_of_all(), 1, 2),
+             torch::stable::transpose(dz_BEH, 0, 1), grad_weight);
+    return grad_weight;
+  }
+  for (int64_t e = 0; e < d.E; ++e) {
+    multiply("aten::mm", torch::stable::transpose(d.x_of(e), 0, 1), part_of(dz_BEH, 1, e),
+             part_of(grad_weight, 0, e));
+  }
+  return grad_weight;
 }
 
 std::tuple<std::vector<Tensor>, Tensor, Tensor> dense_mm_backward(
@@ -280,10 +355,8 @@ std::tuple<std::vector<Tensor>, Tensor, Tensor> dense_mm_backward(
   }
   std::vector<Tensor> grad_x;
   if (need_x) grad_x = gradient_of_x(d, dz_BEH, stream);
-  if (!need_weight) return {grad_x, empty(d.weight, {0}, d.weight_type), grad_bias};
   const Tensor grad_weight =
-      batched(torch::stable::transpose(d.x, 1, 2), torch::stable::transpose(dz_BEH, 0, 1),
-              empty(d.weight, {d.E, d.D, d.H}, d.weight_type));
+      need_weight ? gradient_of_weight(d, dz_BEH) : empty(d.weight, {0}, d.weight_type);
   return {grad_x, grad_weight, grad_bias};
 }
 

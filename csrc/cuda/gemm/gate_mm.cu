@@ -187,18 +187,22 @@ int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 unsigned grid_of(int64_t blocks) { return blocks_for(blocks * kThreads); }
 
-// The inputs that both directions share, checked and contiguous.
+void check(const Tensor& x_BD, const Tensor& weight_DN, const std::optional<Tensor>& bias_N) {
+  check_gate_mm(x_BD, weight_DN, bias_N);
+  check_device(x_BD, "x_BD", {{"weight_DN", &weight_DN}});
+  if (bias_N) check_device(x_BD, "x_BD", {{"bias_N", &*bias_N}});
+}
+
+// The inputs that both directions share, contiguous; checked before.
 struct Gate {
   Tensor x, weight;
   int64_t B, D, N;
 
-  Gate(const Tensor& x_BD, const Tensor& weight_DN, const std::optional<Tensor>& bias_N)
+  Gate(const Tensor& x_BD, const Tensor& weight_DN)
       : x(dense(x_BD)), weight(dense(weight_DN)), B(x.size(0)), D(x.size(1)), N(weight.size(1)) {
-    check_gate_mm(x_BD, weight_DN, bias_N);
-    check_device(x_BD, "x_BD", {{"weight_DN", &weight_DN}});
-    if (bias_N) check_device(x_BD, "x_BD", {{"bias_N", &*bias_N}});
     // Room to count past the end in whole tiles, of three parts.
-    if (std::max({D, N * kParts, D * N}) > std::numeric_limits<int32_t>::max() - 1024) {
+    const int64_t columns = divide_up(N, kTile / kParts) * kTile;
+    if (std::max({D, columns, D * N}) > std::numeric_limits<int32_t>::max() - 1024) {
       fail("weight_DN: ", D, " by ", N, " is too large for one CUDA launch");
     }
   }
@@ -334,8 +338,9 @@ void differentiate_bias_as(const Gate& gate, const Tensor& grad, const Tensor& o
 }
 
 Tensor gate_mm(const Tensor& x_BD, const Tensor& weight_DN, std::optional<Tensor> bias_N) {
-  const Gate gate(x_BD, weight_DN, bias_N);
+  check(x_BD, weight_DN, bias_N);
   const Launch launch(x_BD);
+  const Gate gate(x_BD, weight_DN);
   const std::optional<Tensor> bias = bias_N ? std::optional(dense(*bias_N)) : std::nullopt;
   const Tensor y = gate.room({gate.B, gate.N});
   if (y.numel() > 0) {
@@ -348,13 +353,14 @@ Tensor gate_mm(const Tensor& x_BD, const Tensor& weight_DN, std::optional<Tensor
 std::tuple<Tensor, Tensor, Tensor> gate_mm_backward(const Tensor& grad_BN, const Tensor& x_BD,
                                                     const Tensor& weight_DN, bool need_x,
                                                     bool need_weight, bool need_bias) {
-  const Gate gate(x_BD, weight_DN, std::nullopt);
+  check(x_BD, weight_DN, std::nullopt);
   check_dim("grad_BN", grad_BN, 2);
-  check_type("grad_BN", grad_BN, gate.sums());
-  check_size("grad_BN", grad_BN, 0, gate.B);
-  check_size("grad_BN", grad_BN, 1, gate.N);
+  check_type("grad_BN", grad_BN, weight_DN.scalar_type());
+  check_size("grad_BN", grad_BN, 0, x_BD.size(0));
+  check_size("grad_BN", grad_BN, 1, weight_DN.size(1));
   check_device(x_BD, "x_BD", {{"grad_BN", &grad_BN}});
   const Launch launch(x_BD);
+  const Gate gate(x_BD, weight_DN);
   const cudaStream_t stream = launch.stream();
   const Tensor grad = dense(grad_BN);
   const ScalarType type = gate.x.scalar_type();

@@ -1,15 +1,16 @@
 """Who is timed beside our products, where a package or a kernel is missing or refuses."""
 
 import argparse
+import json
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from benchmarks.gpu_check import kernels, triton_product
+from benchmarks.gpu_check import kernels, triton_product, whole
 from benchmarks.gpu_check.contest import Contest, Layer, Size
-from benchmarks.gpu_check.record import MEASURED, Record
+from benchmarks.gpu_check.record import MEASURED, Record, machine_name
 from benchmarks.gpu_check.triton_product import scattermoe
 
 
@@ -78,6 +79,31 @@ def test_scattermoe_gets_what_its_version_asks_for(monkeypatch, bias_within):
 
     args = layer.x_PD, layer.offsets_E1, layer.weight_EDH, layer.bias_EH, "relu"
     torch.testing.assert_close(call(0), torch.ops.mmoe.grouped_mm(*args)[0])
+
+
+def test_the_seconds_of_kernels_are_those_of_the_gpu_alone(tmp_path):
+    events = [
+        {"cat": "kernel", "dur": 3000.0},
+        {"cat": "cpu_op", "dur": 9000.0},
+        {"cat": "gpu_memcpy", "dur": 1000.0},
+        {"ph": "M"},
+    ]
+    (tmp_path / "table.json").write_text('{"steps": 2}')
+    (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": events}))
+    assert whole.kernel_seconds(tmp_path, batch=10) == pytest.approx(0.004 / 20)
+
+    (tmp_path / "trace.json").write_text('{"traceEvents": []}')
+    assert whole.kernel_seconds(tmp_path, batch=10) is None
+
+
+@pytest.mark.slow
+def test_whole_training_says_what_the_tables_are(tmp_path):
+    whole.main(["8192", "--device", "cpu", "--small", "--record", str(tmp_path / "record.jsonl")])
+
+    (line,) = Record(tmp_path / "record.jsonl", machine_name("cpu")).lines().values()
+    assert (line["key"], line["status"]) == ("train/whole-8192/mmoe", MEASURED)
+    assert line["tables"] in ("plain", "torchrec, FBGEMM")
+    assert line["rows_per_second"] > 0
 
 
 def test_a_rival_that_throws_costs_no_other(tmp_path):

@@ -258,6 +258,7 @@ void run(const Config& config, Body body, const void* context) {
   block.random.seed(settings.seed);
   block.failure.clear();
   block.printed.clear();
+  settings.reserved = 0;  // kernels are not told apart: each launch needs its own
   run_blocks(config);
   if (block.failure.empty()) check_guards();
   if (!block.failure.empty()) {

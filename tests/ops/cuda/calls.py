@@ -11,6 +11,12 @@ from benchmarks.exchange_steps import given_arguments
 from benchmarks.gpu_check.operator_cases import BUILDERS, Call, Case
 
 OPERATORS = tuple(BUILDERS)
+# Of operators and products: either product wherever there are two, for a GPU has both
+PRODUCTS = {
+    f"{name}-{product}" if product != "auto" else name: (name, product)
+    for name in OPERATORS
+    for product in (("own", "library") if name in ("grouped_mm", "gathered_mm") else ("auto",))
+}
 WAYS = ("pairs", "sums")  # in which an exchange's outputs come back
 
 

@@ -7,16 +7,19 @@ import pytest
 import torch
 
 from mmoe import ops
+from mmoe.ops._products import grouped_product
 
 pytestmark = pytest.mark.gpu
 if not torch.cuda.is_available():
     pytest.skip("no CUDA device", allow_module_level=True)
 
 TYPES = {
-    "fp32": (torch.float32, torch.float32),
-    "bf16": (torch.bfloat16, torch.bfloat16),
-    "bf16-fp32": (torch.bfloat16, torch.float32),
-    "fp64": (torch.float64, torch.float64),
+    "fp32": (torch.float32, torch.float32, "own"),
+    "bf16": (torch.bfloat16, torch.bfloat16, "own"),
+    "bf16-library": (torch.bfloat16, torch.bfloat16, "library"),
+    "bf16-fp32": (torch.bfloat16, torch.float32, "own"),
+    "bf16-fp32-library": (torch.bfloat16, torch.float32, "library"),
+    "fp64": (torch.float64, torch.float64, "own"),
 }
 # D and H: each depth of either product stands first and last, rows of 16 bytes and not
 SIZES = [(129, 40), (136, 264), (255, 33), (512, 129), (40, 1023), (640, 24), (1023, 7), (1024, 72)]
@@ -26,14 +29,16 @@ ROWS = (0, 1, 67, 130)  # of each expert: none, one, part of a tile, more than o
 
 @pytest.fixture(params=TYPES.values(), ids=list(TYPES))
 def types(request):
-    """Of rows and of weights."""
-    return request.param
+    """Of rows and of weights, and whose grouped product is taken."""
+    *types, product = request.param
+    with grouped_product(product):
+        yield *types, product
 
 
 @pytest.fixture(params=SIZES, ids=lambda size: f"D{size[0]}-H{size[1]}")
 def layer(request, types):
     """x_PD, offsets_E1, weight_EDH, bias_EH, and the gradient of the result."""
-    (D, H), E, (rows, weights) = request.param, len(ROWS), types
+    (D, H), E, (rows, weights, _) = request.param, len(ROWS), types
     generator = torch.Generator().manual_seed(D)
     offsets_E1 = torch.tensor([0, *ROWS]).cumsum(0).int()
     x_PD, grad_PH = (torch.randn(sum(ROWS), width, generator=generator) for width in (D, H))
@@ -66,7 +71,9 @@ def test_grouped_products(layer):
     near(found, backward(*arguments, *needs), grad_PH.dtype)
 
 
-def test_dense_products(layer):
+def test_dense_products(layer, types):
+    if types[-1] == "library":
+        pytest.skip("dense_mm has one product")
     x_BD, _, weight_EDH, bias_EH, grad_BH = layer
     op, backward = torch.ops.mmoe.dense_mm, torch.ops.mmoe.dense_mm_backward
     needs = "silu", True, True, True
@@ -84,10 +91,10 @@ def test_dense_products(layer):
     near([*found_x, *found], [*wanted_x, *wanted], x_BD.dtype)
 
 
-def test_a_deep_rows_result_does_not_depend_on_the_other_rows(layer):
+def test_a_deep_rows_result_does_not_depend_on_the_other_rows(layer, types):
+    if types[-1] == "library":
+        pytest.skip("the library does not promise it")
     x_PD, offsets_E1, weight_EDH, bias_EH, _ = (part.cuda() for part in layer)
-    if x_PD.dtype == torch.bfloat16:
-        pytest.skip("in bfloat16 the product may be the library's, which does not promise it")
     few_E1 = torch.tensor([0, 0, 0, 0, 9], dtype=torch.int32).cuda()
 
     many = ops.grouped_mm(x_PD, offsets_E1, weight_EDH, bias_EH)

@@ -235,3 +235,23 @@ def test_refuses_a_tensor_on_another_device(left_behind):
 
     with pytest.raises(ValueError, match=f"{left_behind}: expected device cuda.* as x_BD, got cpu"):
         torch.ops.mmoe.gate_mm(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("x", "weight", "said"),
+    [((3,), (3, 2), "x_BD: expected 2 dimensions"), ((3, 4), (4,), "weight_DN: expected 2 dim")],
+)
+def test_refuses_what_has_other_dimensions(x, weight, said):
+    x, weight, grad_BN = (torch.zeros(shape, device="cuda") for shape in (x, weight, (3, 2)))
+    with pytest.raises(ValueError, match=said):
+        torch.ops.mmoe.gate_mm(x, weight, None)
+    with pytest.raises(ValueError, match=said):
+        torch.ops.mmoe.gate_mm_backward(grad_BN, x, weight, True, True, True)
+
+
+def test_memory_that_is_not_there_is_named():
+    """Rows that are one number, and 4 PiB where they are copied to lie in order."""
+    weight_DN = torch.zeros(2**20, 1, device="cuda")
+    x_BD = torch.zeros(1, 1, device="cuda").expand(2**30, 2**20)
+    with pytest.raises(torch.OutOfMemoryError, match="gate_mm: out of memory"):
+        torch.ops.mmoe.gate_mm(x_BD, weight_DN, None)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.ops.cuda.calls import OPERATORS, Draw, calls, flat, on_gpu, run, same_bits
+from tests.ops.cuda.calls import Draw, calls, flat, on_gpu, run, same_bits
 
 pytestmark = [pytest.mark.gpu, pytest.mark.real_gpu]
 if not torch.cuda.is_available():
@@ -29,12 +29,11 @@ def captured(call) -> tuple[torch.cuda.CUDAGraph, list[Tensor]]:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 @pytest.mark.parametrize("widths", SIZES.values(), ids=SIZES)
-@pytest.mark.parametrize("name", OPERATORS)
-def test_a_graph_computes_what_its_arguments_hold_by_then(name, widths, dtype):
+def test_a_graph_computes_what_its_arguments_hold_by_then(operator, widths, dtype):
     draws = [
         [
             on_gpu(call)
-            for call in calls(name, Draw(130, 3, 2, 8, *widths, unused=True, draw=draw), dtype)
+            for call in calls(operator, Draw(130, 3, 2, 8, *widths, unused=True, draw=draw), dtype)
         ]
         for draw in range(REPLAYS + 1)
     ]

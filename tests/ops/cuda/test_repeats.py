@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.ops.cuda.calls import OPERATORS, Draw, calls, on_gpu, run, same_bits
+from tests.ops.cuda.calls import Draw, calls, on_gpu, run, same_bits
 
 pytestmark = pytest.mark.gpu
 if not torch.cuda.is_available():
@@ -28,10 +28,9 @@ def leave_in_memory(value: float, numbers: int) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("name", OPERATORS)
-def test_the_same_bits_in_every_run(name, case, dtype):
+def test_the_same_bits_in_every_run(operator, case, dtype):
     numbers = case.B * case.G * case.K * max(case.D, case.H)
-    for call in calls(name, case, dtype):
+    for call in calls(operator, case, dtype):
         given = on_gpu(call)
         first = run(given)
         for number in range(1, RUNS):

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from benchmarks.gpu_check.layer_cases import LAYERS, D
 from tests.ops.cuda.calls import (
-    OPERATORS,
     Draw,
     calls,
     flat,
@@ -50,9 +49,8 @@ def side() -> torch.cuda.Stream:
     return torch.cuda.Stream()
 
 
-@pytest.mark.parametrize("name", OPERATORS)
-def test_arguments_that_the_current_stream_writes_late(name, dtype, side):
-    for call in calls(name, CASE, dtype):
+def test_arguments_that_the_current_stream_writes_late(operator, dtype, side):
+    for call in calls(operator, CASE, dtype):
         given = on_gpu(call)
         wanted = run(given)
         sources = flat(given[1])
@@ -71,10 +69,9 @@ def test_arguments_that_the_current_stream_writes_late(name, dtype, side):
         assert same_bits(found, wanted), call[0]
 
 
-@pytest.mark.parametrize("name", OPERATORS)
-def test_arguments_that_the_current_stream_overwrites_afterwards(name, dtype, side):
+def test_arguments_that_the_current_stream_overwrites_afterwards(operator, dtype, side):
     """What comes after an operator on its stream waits until the operator has read."""
-    for call in calls(name, CASE, dtype):
+    for call in calls(operator, CASE, dtype):
         given = on_gpu(call)
         wanted = run(given)
         sources = flat(given[1])
