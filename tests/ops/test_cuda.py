@@ -201,6 +201,28 @@ def test_grouped_mm_reads_no_strides_of_size_1(thin_layer, grouped_dtypes, near,
         near(ours, theirs, rows)
 
 
+@pytest.mark.parametrize("E", [1, 3])
+def test_grouped_mm_of_one_row_cut_from_a_wider_tensor(dtypes, near, E):
+    """It is contiguous, and its stride no multiple of 16 bytes: PyTorch's product refuses that."""
+    rows, weights = dtypes
+    generator = torch.Generator().manual_seed(E)
+    wide_PD, wide_PH = (torch.randn(1, n, generator=generator).to(rows) for n in (19, 27))
+    weight_EDH = torch.randn(E, 16, 24, generator=generator).to(weights)
+    offsets_E1 = torch.tensor([0, *[1] * E]).int()
+    op, backward = torch.ops.mmoe.grouped_mm, torch.ops.mmoe.grouped_mm_backward
+    x_PD, grad_PH = wide_PD.cuda()[:, :16], wide_PH.cuda()[:, :24]
+
+    y_PH, _ = op(x_PD, *on_gpu(offsets_E1, weight_EDH), None, "none")
+
+    y, z = op(wide_PD[:, :16], offsets_E1, weight_EDH, None, "none")
+    near(y_PH, y, rows)
+    arguments = (offsets_E1, weight_EDH, y, z)
+    actual = backward(grad_PH, x_PD, *on_gpu(*arguments), "none", True, True, True)
+    expected = backward(wide_PH[:, :24], wide_PD[:, :16], *arguments, "none", True, True, True)
+    for ours, theirs in zip(actual, expected, strict=True):
+        near(ours, theirs, rows)
+
+
 @pytest.mark.parametrize(
     "needs", [(True, False, False), (False, True, False), (False, False, True)]
 )
