@@ -12,6 +12,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -24,6 +25,7 @@ from mmoe.ops import (
     dense_mm,
     extension_status,
     gated_combine,
+    gathered_mm,
     grouped_mm,
     reference,
     route_plan,
@@ -107,9 +109,7 @@ def addcmul_combine(y: list[Tensor], weights_BGE: Tensor) -> Tensor:
     return torch.stack(gates, dim=1)
 
 
-def training(
-    function: Callable[..., Tensor], y: list[Tensor], *others: Tensor
-) -> Callable[[], None]:
+def training(function: Callable[..., Tensor], y: list[Tensor], *others: Any) -> Callable[[], None]:
     """Forward and backward, gradients for y and for the last argument."""
     leaves = [part.detach().requires_grad_() for part in y]
     rest = [*others[:-1], others[-1].detach().requires_grad_()]
@@ -125,8 +125,13 @@ def first(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return lambda y, *others: function(y[0], *others)
 
 
+def permuted_mm(x: list[Tensor], plan: RoutePlan, weight_EDH: Tensor) -> Tensor:
+    """The rows of a plan written side by side, then their product."""
+    return grouped_mm(permute(x[0], plan), plan.offsets_E1, weight_EDH)
+
+
 def bench_products(E: int, dtype: torch.dtype, device: str, rounds: int) -> list[dict]:
-    """One layer of all experts, forward: on routed rows and on all rows."""
+    """One layer of all experts: on routed rows, such as are read where they lie, and on all."""
     torch.manual_seed(0)
     plan = cut_plan(torch.rand(B, 1, E, device=device).topk(K).indices.int(), E)
     x_BD = torch.randn(B, D, device=device).to(dtype)
@@ -140,6 +145,20 @@ def bench_products(E: int, dtype: torch.dtype, device: str, rounds: int) -> list
                 "F.grouped_mm": lambda: F.grouped_mm(x_PD, weight_EDH, offs=ends_E),
             },
             len(x_PD),
+        ),
+        "gathered_mm": (
+            {
+                "mmoe": lambda: gathered_mm(x_BD, plan, weight_EDH),
+                "permute, grouped_mm": lambda: permuted_mm([x_BD], plan, weight_EDH),
+            },
+            len(x_PD),
+        ),
+        "gathered_mm train": (
+            {
+                "mmoe": training(first(gathered_mm), [x_BD], plan, weight_EDH),
+                "permute, grouped_mm": training(permuted_mm, [x_BD], plan, weight_EDH),
+            },
+            3 * len(x_PD),
         ),
         "dense_mm": (
             {

@@ -82,8 +82,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--done", nargs="+", type=Path, default=[], help="older records")
     out = Path(os.environ.get("OUT") or ROOT / "benchmarks" / "results")
     parser.add_argument("--out", type=Path, default=out, help="folder of the record and the log")
-    bundle = os.environ.get("MMOE_BUNDLE") or ROOT / "gpu-bundle"
-    parser.add_argument("--bundle", type=Path, default=Path(bundle), help="from make gpu-bundle")
+    bundle = ROOT / "gpu-bundle"
+    parser.add_argument("--bundle", type=Path, default=bundle, help="from make gpu-bundle")
     return parser
 
 

@@ -148,16 +148,13 @@ bool packed(const ExpertOutputs& y) {
   return fits;
 }
 
-// Calls run with the compile-time number of gates that are taken at once.
-template <typename Run>
+// Calls run with the compile-time number of gates that are taken at once: a power of two.
+template <int NG = 1, typename Run>
 void for_gates(int64_t G, const Run& run) {
-  if (G <= 1) return run(std::integral_constant<int, 1>{});
-  if (G == 2) return run(std::integral_constant<int, 2>{});
-  if (G <= 4) return run(std::integral_constant<int, 4>{});
-  if (G <= 8) return run(std::integral_constant<int, 8>{});
-  if (G <= 16) return run(std::integral_constant<int, 16>{});
-  if (G <= 32) return run(std::integral_constant<int, 32>{});
-  run(std::integral_constant<int, kMostGates>{});
+  if constexpr (NG < kMostGates) {
+    if (G > NG) return for_gates<2 * NG>(G, run);
+  }
+  run(std::integral_constant<int, NG>{});
 }
 
 // Outputs of a thread whose sums for all gates stay in registers: 256 bytes of them, where one

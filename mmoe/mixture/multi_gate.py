@@ -21,7 +21,7 @@ from mmoe.mixture.checks import (
 )
 from mmoe.mixture.execution import Execution, make_policy
 from mmoe.mixture.experts.mlp_experts import Record
-from mmoe.mixture.experts.pool import Pool
+from mmoe.mixture.experts.pool import GatheringPool, Pool
 from mmoe.mixture.gates import GateOutput, SoftmaxGate
 from mmoe.mixture.gates.contract import visible_experts
 from mmoe.mixture.pytrees import (
@@ -320,6 +320,12 @@ class MultiGateMixture(nn.Module):
                 return join_rows(self._pool.dense([rows]))
             return self._pool.grouped(rows, offsets_E1, **_recorded(record))
 
+        if self.policy.local and self.policy.pool.gathers:  # rows are read where they lie
+            here, pool = cast(LocalDispatcher, self.dispatcher), cast(GatheringPool, self.experts)
+            x, routes, handle = here.read(sources, plan)
+            y = pool.gathered(cast(Tensor, x), routes, **_recorded(record))
+            out_BGO = here.combine(y, handle)
+            return out_BGO, None if record is None else dead_share(record, routes.offsets_E1)
         if self.policy.overlaps:
             return cast(OverlappingDispatcher, self.dispatcher).run(sources, plan, compute), None
         rows, offsets_E1, handle = self.dispatcher.dispatch(sources, plan)

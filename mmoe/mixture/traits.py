@@ -18,13 +18,16 @@ class PoolTraits:
         uses_batch: In training, an expert's result for a row depends on which other rows it got.
             Such a pool is never run dense for gates that pick, and over ranks it gets all of its
             rows at once; others may get them in parts.
-        has_dead_units: `dense` and `grouped` take `record`, a list, and add what each layer gave
-            whose units can be 0 for all rows.
+        has_dead_units: `dense`, `grouped` and `gathered` take `record`, a list, and add what each
+            layer gave whose units can be 0 for all rows.
+        gathers: `gathered(x_BD, plan)` gives what `grouped` gives for the rows that a plan names,
+            and reads them where they lie. It is used where all experts are here.
     """
 
     static_shapes: bool = False
     uses_batch: bool = False
     has_dead_units: bool = False
+    gathers: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,8 +4,8 @@ Those of an exchange between ranks are `outbound_plan`, `pack_rows`, `decode_pic
 `return_plan`, `pack_returns` and `mix_returns`, in this order; `mmoe.parallel` puts them together.
 
 Every operator has a specification in `mmoe.ops.reference` or `exchange_reference`, and a CPU and a
-CUDA kernel in the extension `mmoe._C` (`gate_mm` is torch's own product on a GPU), and works under
-`torch.compile`, `torch.export`, `no_grad` and `inference_mode`. Autocast leaves them alone: outputs
+CUDA kernel in the extension `mmoe._C`, and works under `torch.compile`, `torch.export`, `no_grad`
+and `inference_mode`. Autocast leaves them alone: outputs
 have the dtype of the expert outputs, sums are taken in float32.
 A new one is specified, then a file here with its schema, shapes and gradient (`gate_mm.py` is a
 short one), then kernels in `csrc/`.

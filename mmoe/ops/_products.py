@@ -12,6 +12,8 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from mmoe.ops._library import define
+
 GroupedProduct = Literal["auto", "own", "library"]
 DenseProduct = Literal["auto", "batched", "straight"]
 
@@ -80,3 +82,11 @@ def _setting(
         yield
     finally:
         operator(like, before)
+
+
+def _fake(like: Tensor, choice: int) -> int:
+    raise NotImplementedError("mmoe.ops._products: a choice of products cannot be traced")
+
+
+define("grouped_product(Tensor like, int choice) -> int", _fake)
+define("dense_product(Tensor like, int choice) -> int", _fake)

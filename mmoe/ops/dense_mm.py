@@ -94,10 +94,6 @@ def _fake_backward(
     )
 
 
-def _fake_product(like: Tensor, choice: int) -> int:
-    raise NotImplementedError("mmoe.ops._products.dense_product: cannot be traced")
-
-
 def _setup_context(
     ctx: Any, inputs: tuple[Any, ...], output: tuple[list[Tensor], list[Tensor]]
 ) -> None:
@@ -135,5 +131,4 @@ define(
     " str activation, bool need_x, bool need_weight, bool need_bias) -> (Tensor[], Tensor, Tensor)",
     _fake_backward,
 )
-define("dense_product(Tensor like, int choice) -> int", _fake_product)
 register_autograd("dense_mm", _backward, _setup_context)

@@ -6,11 +6,16 @@ import torch
 from torch import Tensor
 
 from mmoe.ops._autograd import register_autograd
-from mmoe.ops._checks import check_device, check_dims, check_float, check_int32, check_shape
+from mmoe.ops._checks import check_dims, check_float, check_shape
 from mmoe.ops._library import define
-from mmoe.ops.grouped_mm import FusedActivation, check_layer
+from mmoe.ops.grouped_mm import (
+    FusedActivation,
+    check_layer,
+    check_offsets,
+    new_gradients,
+    new_outputs,
+)
 from mmoe.ops.permute import check_plan
-from mmoe.ops.reference import keeps_z
 from mmoe.ops.route_plan import RoutePlan
 
 
@@ -67,10 +72,7 @@ def gathered_mm(
         "x_BD (B samples)",
     )
     check_layer(x_BD, weight_EDH, bias_EH, activation, name="x_BD")
-    check_int32("offsets_E1", plan.offsets_E1)
-    check_device("offsets_E1", plan.offsets_E1, x_BD.device, "x_BD")
-    experts = "the experts of weight_EDH"
-    check_shape("offsets_E1", plan.offsets_E1, [weight_EDH.shape[0] + 1], experts)
+    check_offsets(plan.offsets_E1, x_BD, weight_EDH, name="x_BD")
     return torch.ops.mmoe.gathered_mm(x_BD, *plan, weight_EDH, bias_EH, activation)[0]
 
 
@@ -83,8 +85,7 @@ def _fake(
     bias_EH: Tensor | None,
     activation: str,
 ) -> tuple[Tensor, Tensor]:
-    y_PH = x_BD.new_empty(rows_P.shape[0], weight_EDH.shape[2])
-    return y_PH, x_BD.new_empty(y_PH.shape if keeps_z(activation) else 0)
+    return new_outputs(x_BD, rows_P.shape[0], weight_EDH, activation)
 
 
 def _fake_backward(
@@ -100,12 +101,7 @@ def _fake_backward(
     need_weight: bool,
     need_bias: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    E, D, H = weight_EDH.shape
-    return (
-        x_BD.new_empty((rows_P.shape[0], D) if need_x else 0),
-        weight_EDH.new_empty((E, D, H) if need_weight else 0),
-        weight_EDH.new_empty((E, H) if need_bias else 0),
-    )
+    return new_gradients(x_BD, rows_P.shape[0], weight_EDH, need_x, need_weight, need_bias)
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:

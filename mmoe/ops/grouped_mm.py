@@ -64,10 +64,7 @@ def grouped_mm(
     check_dims("x_PD", x_PD, "PD")
     check_float("x_PD", x_PD)
     check_layer(x_PD, weight_EDH, bias_EH, activation)
-    check_dims("offsets_E1", offsets_E1, ["E + 1"])
-    check_int32("offsets_E1", offsets_E1)
-    check_device("offsets_E1", offsets_E1, x_PD.device, "x_PD")
-    check_shape("offsets_E1", offsets_E1, [weight_EDH.shape[0] + 1], "the experts of weight_EDH")
+    check_offsets(offsets_E1, x_PD, weight_EDH)
     return torch.ops.mmoe.grouped_mm(x_PD, offsets_E1, weight_EDH, bias_EH, activation)[0]
 
 
@@ -101,11 +98,43 @@ def check_layer(
             )
 
 
+def check_offsets(offsets_E1: Tensor, x: Tensor, weight_EDH: Tensor, name: str = "x_PD") -> None:
+    """Refuses offsets that do not fit the layer; shared with `gathered_mm`."""
+    check_dims("offsets_E1", offsets_E1, ["E + 1"])
+    check_int32("offsets_E1", offsets_E1)
+    check_device("offsets_E1", offsets_E1, x.device, name)
+    check_shape("offsets_E1", offsets_E1, [weight_EDH.shape[0] + 1], "the experts of weight_EDH")
+
+
+def new_outputs(
+    x: Tensor, rows: int | torch.SymInt, weight_EDH: Tensor, activation: str
+) -> tuple[Tensor, Tensor]:
+    """Returns y and z of a layer without their numbers; shared with `gathered_mm`."""
+    y_PH = x.new_empty(rows, weight_EDH.shape[2])
+    return y_PH, x.new_empty(y_PH.shape if keeps_z(activation) else 0)
+
+
+def new_gradients(
+    x: Tensor,
+    rows: int | torch.SymInt,
+    weight_EDH: Tensor,
+    need_x: bool,
+    need_weight: bool,
+    need_bias: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns a layer's gradients without their numbers; shared with `gathered_mm`."""
+    E, D, H = weight_EDH.shape
+    return (
+        x.new_empty((rows, D) if need_x else 0),
+        weight_EDH.new_empty((E, D, H) if need_weight else 0),
+        weight_EDH.new_empty((E, H) if need_bias else 0),
+    )
+
+
 def _fake(
     x_PD: Tensor, offsets_E1: Tensor, weight_EDH: Tensor, bias_EH: Tensor | None, activation: str
 ) -> tuple[Tensor, Tensor]:
-    y_PH = x_PD.new_empty(x_PD.shape[0], weight_EDH.shape[2])
-    return y_PH, x_PD.new_empty(y_PH.shape if keeps_z(activation) else 0)
+    return new_outputs(x_PD, x_PD.shape[0], weight_EDH, activation)
 
 
 def _fake_backward(
@@ -120,16 +149,7 @@ def _fake_backward(
     need_weight: bool,
     need_bias: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    E, D, H = weight_EDH.shape
-    return (
-        x_PD.new_empty(x_PD.shape if need_x else 0),
-        weight_EDH.new_empty((E, D, H) if need_weight else 0),
-        weight_EDH.new_empty((E, H) if need_bias else 0),
-    )
-
-
-def _fake_product(like: Tensor, choice: int) -> int:
-    raise NotImplementedError("mmoe.ops._products.grouped_product: cannot be traced")
+    return new_gradients(x_PD, x_PD.shape[0], weight_EDH, need_x, need_weight, need_bias)
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -178,5 +198,4 @@ define(
     " -> (Tensor, Tensor, Tensor)",
     _fake_backward,
 )
-define("grouped_product(Tensor like, int choice) -> int", _fake_product)
 register_autograd("grouped_mm", _backward, _setup_context)

@@ -7,6 +7,7 @@ mutation is switched on.
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
@@ -15,7 +16,15 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from benchmarks.gpu_check.operator_cases import BUILDERS, FP64, Call, Case, as_numbers, expected
+from benchmarks.gpu_check.operator_cases import (
+    BUILDERS,
+    FP64,
+    Call,
+    Case,
+    as_numbers,
+    expected,
+)
+from benchmarks.gpu_check.operator_cases import CASES as OPERATOR_CASES
 from tests.emulated_cuda.device import Kernels, OnDevice, Settings
 from tests.emulated_cuda.random_cases import (
     KINDS,
@@ -26,7 +35,10 @@ from tests.emulated_cuda.random_cases import (
     drawn_exchange,
     laid_out,
     rows_cut_out,
+    shifted,
 )
+from tests.ops.exchange_world import CASES as WORLDS
+from tests.ops.exchange_world import World
 
 FP32, BF16 = torch.float32, torch.bfloat16
 TYPES = (FP32, BF16, FP64)
@@ -34,9 +46,7 @@ TYPES = (FP32, BF16, FP64)
 TOLERANCES = {FP32: (2e-5, 1e-5), BF16: (2**-7, 4e-3), FP64: (1e-12, 1e-12)}
 
 _USUAL = (
-    Case(37, 3, 2, 5, 24, 40),
-    Case(130, 2, 2, 7, 33, 17, unused=True),
-    Case(9, 11, 1, 3, 1, 1),
+    *OPERATOR_CASES[:3],
     Case(257, 5, 3, 20, 8, 9, unused=True),
     Case(64, 1, 1, 150, 66, 10),
     Case(256, 2, 1, 4, 16, 136),
@@ -72,6 +82,13 @@ LAYERS = (
 
 
 @dataclass(frozen=True)
+class Stop:
+    """The kernel refuses its arguments, in these words."""
+
+    words: str
+
+
+@dataclass(frozen=True)
 class Check:
     """One call of an operator and what is to come of it.
 
@@ -79,7 +96,7 @@ class Check:
         name: Says which.
         operator: The builder's, by which checks are chosen.
         call: Name and arguments, on the host.
-        wanted: The specification's result; None: the kernel is to stop.
+        wanted: The specification's result, or `Stop`.
         settings: How the emulation runs it.
     """
 
@@ -93,13 +110,13 @@ class Check:
         """Raises where the kernel does other than it is to.
 
         Raises:
-            AssertionError: Other numbers, or no error where there should be one.
+            AssertionError: Other numbers, or no error where there should be one, or another.
             RuntimeError: The kernel stopped.
         """
         kernels.configure(self.settings)
         name, arguments = self.call
-        if self.wanted is None:
-            assert stops(kernels, self.call), f"{self.name}: the kernel did not stop"
+        if isinstance(self.wanted, Stop):
+            assert stop_of(kernels, self.call) == self.wanted, f"{self.name}: no such stop"
             return
         found = kernels.call(name, on_device(arguments))
         compare(self.name, as_numbers(self.call, found), self.wanted, arguments)
@@ -110,13 +127,13 @@ def on_device(arguments: Any) -> Any:
     return pytree.tree_map_only(Tensor, OnDevice, arguments)
 
 
-def stops(kernels: Kernels, call: Call) -> bool:
-    """Whether the kernel refuses these arguments."""
+def stop_of(kernels: Kernels, call: Call) -> Stop | None:
+    """How the kernel refuses these arguments; None: it takes them."""
     try:
         kernels.call(call[0], on_device(call[1]))
-    except (RuntimeError, ValueError):
-        return True
-    return False
+    except (RuntimeError, ValueError) as error:
+        return Stop(str(error))
+    return None
 
 
 def compare(name: str, found: Any, wanted: Any, arguments: Any) -> None:
@@ -152,7 +169,7 @@ def tolerance(arguments: Any) -> tuple[float, float]:
 def battery(kernels: Kernels, operators: Sequence[str]) -> list[Check]:
     """Makes the checks of some builders, the quick ones first; each passes without a mutation."""
     plain = [check for operator in operators for check in _calls(operator)]
-    return [*plain, *_damaged(kernels, plain), *_otherwise(plain)]
+    return [*plain, *_otherwise(plain), *_changed(kernels, plain)]
 
 
 def _calls(operator: str) -> Iterator[Check]:
@@ -181,17 +198,32 @@ def _given(operator: str) -> Iterator[tuple[str, Call]]:
 
 def _drawn(operator: str) -> Iterator[tuple[str, Call]]:
     """Drawn shapes, in inconvenient memory."""
-    names = PLANNING if operator == "exchange" else ()
-    for name, wire, seed in product(names, WIRES, range(2)):
-        draw = random.Random(f"{name} {wire} {seed}")
-        _, arguments = drawn_exchange(name, *wire, draw)
-        yield f"{name}, ranks {seed}, {wire}", (name, laid_out(arguments, "cpu", draw))
-    if names:
+    if operator == "exchange":
+        yield from _drawn_ranks()
         return
     for (kind, make), dtype in product(KINDS.items(), TYPES):
         draw = random.Random(f"{operator} {kind} {dtype}")
         for name, arguments in drawn_calls(operator, drawn_case(make, draw), dtype, draw):
             yield f"{name}, {kind}, {dtype}", (name, laid_out(arguments, "cpu", draw))
+            if kind == "packed":
+                yield f"{name}, {kind}, shifted, {dtype}", (name, shifted(arguments))
+
+
+def _drawn_ranks() -> Iterator[tuple[str, Call]]:
+    """Ranks in inconvenient memory; and those of the operators' own tests, some without rows."""
+    for name, wire, seed in product(PLANNING, WIRES, range(2)):
+        draw = random.Random(f"{name} {wire} {seed}")
+        _, arguments = drawn_exchange(name, *wire, draw)
+        yield f"{name}, ranks {seed}, {wire}", (name, laid_out(arguments, "cpu", draw))
+    for case in (*WORLDS, replace(WORLDS[0], name="as many sources as there may be", S=64)):
+        if sum(case.rows) < 100:
+            world = World(case)
+            for (name, given), rank in product(PLANNING.items(), range(case.W)):
+                arguments = getattr(world, given)(rank)
+                yield f"{name}, {case.name}, rank {rank}", (name, arguments)
+                if any(isinstance(a, Tensor) and a.dtype == torch.uint8 for a in arguments):
+                    words = f"{name}, {case.name}, rank {rank}, at an odd address"
+                    yield words, (name, shifted(arguments))
 
 
 def _gates_that_see_little() -> Iterator[tuple[str, Call]]:
@@ -251,14 +283,15 @@ def _layers() -> Iterator[tuple[str, Call]]:
         yield f"gradients, {words}", ("grouped_mm_backward", backward)
 
 
-def _damaged(kernels: Kernels, checks: Sequence[Check]) -> Iterator[Check]:
-    """Numbers out of range that the CPU refuses, where the kernel stops too.
+def _changed(kernels: Kernels, checks: Sequence[Check]) -> Iterator[Check]:
+    """One number in place of another: where the CPU refuses it the kernel stops too.
 
-    Of each operator and argument in two calls: the first, and the smallest, of a single block.
+    Where the CPU takes it the kernel gives what the specification does. Of each operator and
+    argument in three calls: the first, the smallest, of a single block, and the last. What a kernel
+    answers otherwise (a number that contradicts the others) is no check.
     """
-    kernels.configure(Settings())
     by_size = sorted(checks, key=lambda check: _size(check.call))
-    for chosen in (checks, by_size):
+    for chosen in (checks, by_size, checks[::-1]):
         seen: set[tuple[str, int]] = set()
         for check in chosen:
             name, arguments = check.call
@@ -268,20 +301,36 @@ def _damaged(kernels: Kernels, checks: Sequence[Check]) -> Iterator[Check]:
                 if not 0 < value.numel() < 3000 or (name, position) in seen:
                     continue
                 seen.add((name, position))
-                for words, damaged in _out_of_range(name, arguments, position):
-                    call = name, damaged
-                    if stops(kernels, call):
-                        yield replace(check, name=f"{name}: {words}", call=call, wanted=None)
+                others = _other_numbers(name, arguments, position)
+                for number, (words, changed, wanted) in enumerate(others):
+                    order = Settings(("forward", "backward")[number % 2])
+                    kernels.configure(order)
+                    if wanted is None:
+                        wanted = stop_of(kernels, (name, changed))
+                    one = Check(f"{name}: {words}", check.operator, (name, changed), wanted, order)
+                    if wanted is not None and (isinstance(wanted, Stop) or _holds(kernels, one)):
+                        yield one
+
+
+def _holds(kernels: Kernels, check: Check) -> bool:
+    try:
+        check.run(kernels)
+    except (AssertionError, RuntimeError, ValueError):
+        return False
+    return True
 
 
 def _size(call: Call) -> int:
     return sum(leaf.numel() for leaf in pytree.tree_leaves(call[1]) if isinstance(leaf, Tensor))
 
 
-def _out_of_range(
+def _other_numbers(
     name: str, arguments: Sequence[Any], position: int
-) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """Every size of the call in place of a number, one less and one more; and what is below 0."""
+) -> Iterator[tuple[str, tuple[Any, ...], Any]]:
+    """Every size of the call in place of a number, one less and one more; and what is below 0.
+
+    With what the specification gives; None: the CPU refuses it.
+    """
     whole: Tensor = arguments[position]
     operator: Callable[..., Any] = getattr(torch.ops.mmoe, name)
     leaves = pytree.tree_leaves(arguments)
@@ -289,15 +338,22 @@ def _out_of_range(
     sizes |= {leaf for leaf in leaves if isinstance(leaf, int) and not isinstance(leaf, bool)}
     numbers = sorted({-1, -2, *(n + step for n in sizes for step in (-1, 0, 1) if n < 2**30)})
     flat = whole.reshape(-1)
-    for place in sorted({0, whole.numel() // 2, whole.numel() - 1}):
-        for number in {*numbers, int(flat[place]) + 1, int(flat[place]) - 1}:
+    places = {0, whole.numel() // 2, whole.numel() - 1}
+    of_links = range(whole.numel()) if whole.dtype == torch.int64 else ()
+    for place in sorted(places.union(of_links)):
+        near = {int(flat[place]) + 1, int(flat[place]) - 1}
+        for number in sorted({*numbers, *near} if place in places else near):
             changed = flat.clone()
             changed[place] = number
-            damaged = (*arguments[:position], changed.view(whole.shape), *arguments[position + 1 :])
+            other = (*arguments[:position], changed.view(whole.shape), *arguments[position + 1 :])
+            words = f"argument {position} at {place} is {number}"
             try:
-                operator(*damaged)
+                operator(*other)
             except (ValueError, RuntimeError):
-                yield f"argument {position} at {place} is {number}", damaged
+                yield words, other, None
+                continue
+            with suppress(ValueError, RuntimeError, IndexError):  # the specification is stricter
+                yield words, other, as_numbers((name, other), expected((name, other)))
 
 
 def _otherwise(checks: Sequence[Check]) -> Iterator[Check]:

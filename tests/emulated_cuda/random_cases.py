@@ -196,6 +196,17 @@ def laid_out(value: Any, device: str, draw: random.Random) -> Any:
     return room.to(device).as_strided(value.shape, strides, offset)
 
 
+def shifted(value: Any) -> Any:
+    """The same without gaps, one number (or byte) beyond where packs of 16 bytes begin."""
+    if isinstance(value, list | tuple):
+        return type(value)(map(shifted, value))
+    if not isinstance(value, Tensor) or value.dtype not in (*DTYPES, torch.uint8):
+        return value
+    room = torch.full((value.numel() + 1,), _AROUND.get(value.dtype, math.nan), dtype=value.dtype)
+    room[1:] = value.reshape(-1)
+    return room[1:].view(value.shape)
+
+
 def _strides(tensor: Tensor, way: str, apart: int) -> list[int]:
     """Row by row, or with the last two dimensions swapped."""
     order = list(range(tensor.dim()))

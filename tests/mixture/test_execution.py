@@ -58,16 +58,16 @@ def test_estimates_grow_with_the_work(training, number_bytes):
 
 
 def chosen(layer, x, monkeypatch):
-    """The way `layer` runs `x`, seen from its pool."""
+    """The way `layer` runs `x`, seen from its pool of MLPs."""
     seen = []
-    for way in ("dense", "grouped"):
-        plain = getattr(layer.experts, way)
+    for method, way in (("dense", "dense"), ("gathered", "grouped")):
+        plain = getattr(layer.experts, method)
 
         def spy(*inputs, way=way, plain=plain):
             seen.append(way)
             return plain(*inputs)
 
-        monkeypatch.setattr(layer.experts, way, spy, raising=False)
+        monkeypatch.setattr(layer.experts, method, spy, raising=False)
     layer(x)
     (way,) = seen
     return way

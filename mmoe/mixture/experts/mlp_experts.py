@@ -149,6 +149,7 @@ class MLPExperts(nn.Module):
         """Norm `batch` looks at the other rows of an expert; only ReLU's units can be 0 for all."""
         return PoolTraits(
             static_shapes=True,
+            gathers=True,
             uses_batch=self.norm == "batch",
             has_dead_units="relu" in self.activations,
         )
@@ -195,16 +196,26 @@ class MLPExperts(nn.Module):
             `y_RO`, row for row; what comes past the last offset means nothing and is not to be
             read.
         """
-        x_PD = cast_for_autocast(rows)
-        for layer, (weight_EDH, bias_EH) in enumerate(zip(self.weights, self.biases, strict=True)):
-            y_PH = ops.grouped_mm(x_PD, offsets_E1, weight_EDH, bias_EH, self._fused(layer))
-            if self.norms:
-                y_PH = self.norms[layer](y_PH, offsets_E1)
-            y_PH = self._activate(layer, y_PH)
-            if record is not None and self.activations[layer] == "relu":
-                record.append(y_PH)
-            x_PD = self._drop(y_PH)
-        return x_PD
+        return self._grouped_from(0, cast_for_autocast(rows), offsets_E1, record)
+
+    def gathered(self, x_BD: Tensor, plan: ops.RoutePlan, record: Record | None = None) -> Tensor:
+        """Runs each expert on the rows that a plan names; the first layer reads them in place.
+
+        Args:
+            x_BD: A row per sample.
+            plan: Which of them each pair of a sample and an expert reads.
+            record: Gets what every ReLU layer gave appended.
+
+        Returns:
+            What `grouped(permute(x_BD, plan), plan.offsets_E1)` does.
+        """
+        x_BD = cast_for_autocast(x_BD)
+        if not self.weights:
+            return ops.permute(x_BD, plan)
+        weight_EDH, bias_EH = self.weights[0], self.biases[0]
+        y_PH = ops.gathered_mm(x_BD, plan, weight_EDH, bias_EH, self._fused(0))
+        x_PH = self._end_of_layer(0, y_PH, plan.offsets_E1, record)
+        return self._grouped_from(1, x_PH, plan.offsets_E1, record)
 
     def extra_repr(self) -> str:
         """Returns the settings that `print` shows."""
@@ -230,6 +241,27 @@ class MLPExperts(nn.Module):
         if activation is None or not self.norms:
             return y
         return activate(y, activation, training=self.training)
+
+    def _grouped_from(
+        self, first: int, x_PD: Tensor, offsets_E1: Tensor, record: Record | None
+    ) -> Tensor:
+        """The layers from `first` on, on each expert's own rows."""
+        for layer in range(first, len(self.weights)):
+            weight_EDH, bias_EH = self.weights[layer], self.biases[layer]
+            y_PH = ops.grouped_mm(x_PD, offsets_E1, weight_EDH, bias_EH, self._fused(layer))
+            x_PD = self._end_of_layer(layer, y_PH, offsets_E1, record)
+        return x_PD
+
+    def _end_of_layer(
+        self, layer: int, y_PH: Tensor, offsets_E1: Tensor, record: Record | None
+    ) -> Tensor:
+        """What follows a grouped layer's product."""
+        if self.norms:
+            y_PH = self.norms[layer](y_PH, offsets_E1)
+        y_PH = self._activate(layer, y_PH)
+        if record is not None and self.activations[layer] == "relu":
+            record.append(y_PH)
+        return self._drop(y_PH)
 
     def _drop(self, y: Tensor) -> Tensor:
         return fast_dropout(y, self.dropout, self.training)

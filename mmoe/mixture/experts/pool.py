@@ -15,6 +15,7 @@ from mmoe.mixture.experts.no_experts import NoExperts, check_numbers
 from mmoe.mixture.pytrees import Tree, join_rows, leaves_of, map_leaves, split_rows
 from mmoe.mixture.routing.routes import host_is_near
 from mmoe.mixture.traits import PoolTraits
+from mmoe.ops import RoutePlan
 
 # Rows per product when a grouped pool scores. A product of torch's may round differently at another
 # height, and how many rows an expert gets depends on the other rows of the batch; with products of
@@ -41,6 +42,14 @@ class Pool(Protocol):
 
     def grouped(self, rows: Tree, offsets_E1: Tensor) -> Tree:
         """Runs expert e on rows `offsets[e] : offsets[e + 1]` → `y_RO`, row for row."""
+        ...
+
+
+class GatheringPool(Pool, Protocol):
+    """Interface of a pool that reads the rows of a plan where they lie (`PoolTraits.gathers`)."""
+
+    def gathered(self, x_BD: Tensor, plan: RoutePlan) -> Tree:
+        """Does what `grouped` does with the rows that the plan gathers."""
         ...
 
 

@@ -122,19 +122,25 @@ class LocalDispatcher:
         self, sources: Sequence[Tree], plan: DispatchPlan
     ) -> tuple[Tree, Tensor, LocalHandle]:
         """Gathers every distinct (sample, expert) pair once, however many gates picked it."""
+        x, routes, handle = self.read(sources, plan)
+        return gather_rows(x, routes), routes.offsets_E1, handle
+
+    def read(
+        self, sources: Sequence[Tree], plan: DispatchPlan
+    ) -> tuple[Tree, ops.RoutePlan, LocalHandle]:
+        """Says what `dispatch` gathers: the rows, which of them each pair reads, and the handle."""
         routes = plan.routes
         if routes is None:
             routes = plan_routes(plan.experts_BGK, plan.num_experts)
         handle = LocalHandle(routes.slots_BGK, plan.weights_BGK)
         read = sorted(set(plan.expert_source))
         if len(read) == 1:
-            return gather_rows(sources[read[0]], routes), routes.offsets_E1, handle
+            return sources[read[0]], routes, handle
         source_E = plan.source_E
         if source_E is None:
             source_E = source_places(plan.expert_source).to(routes.rows_P.device)
         by_source = routes_by_source(routes, plan.experts_BGK, source_E, len(read))
-        rows = gather_rows(stack_sources([sources[s] for s in read]), by_source)
-        return rows, routes.offsets_E1, handle
+        return stack_sources([sources[s] for s in read]), by_source, handle
 
     def combine(self, y: Tree, handle: LocalHandle) -> Tree:
         """Adds up the outputs that each gate asked for."""

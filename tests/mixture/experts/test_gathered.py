@@ -1,0 +1,92 @@
+"""Rows that a pool reads where they lie: the same bits as rows that were gathered first."""
+
+import pytest
+import torch
+
+from mmoe.mixture import MLPExperts, MultiGateMixture, PoolTraits, TopKGate
+from mmoe.mixture.experts.mlp_experts import Record
+from mmoe.ops import permute, route_plan
+
+E, D = 5, 24
+SETTINGS = [
+    {"hidden": [16, 8]},
+    {"hidden": [16], "activation": "swiglu"},
+    {"hidden": [16, 8], "activation": "silu", "norm": "batch"},
+    {"hidden": [16, 8], "activation": "gelu", "norm": "layer"},
+    {"hidden": [16, 8], "dropout": 0.5},
+    {"hidden": [16, 8], "output_activation": None},
+    {"hidden": []},
+]
+
+
+class Gathering(MLPExperts):
+    """Does not read rows in place."""
+
+    @property
+    def traits(self) -> PoolTraits:
+        return PoolTraits(static_shapes=True, has_dead_units="relu" in self.activations)
+
+
+def backward(run, *tensors):
+    """What a run gives, and its gradients."""
+    torch.manual_seed(3)  # of the dropout
+    for tensor in tensors:
+        tensor.grad = None
+    y = run()
+    (y * torch.linspace(-1, 1, y.numel()).view(y.shape)).sum().backward()
+    return [y.detach(), *(t.grad.clone() for t in tensors)]
+
+
+def assert_same_bits(one, other):
+    assert len(one) == len(other)
+    for a, b in zip(one, other, strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_gathered_is_grouped_on_gathered_rows_to_the_bit(settings):
+    torch.manual_seed(0)
+    pool = MLPExperts(E, D, **settings)
+    x_BD = torch.randn(70, D, requires_grad=True)
+    picks = torch.randint(-1, E - 1, (70, 3, 2), dtype=torch.int32)  # the last expert has no row
+    plan = route_plan(picks, E)
+    plan = plan._replace(rows_P=plan.rows_P[: int(plan.offsets_E1[-1])])
+    records: list[Record] = [[], []]
+    tensors = [x_BD, *pool.parameters()]
+    read = backward(lambda: pool.gathered(x_BD, plan, records[0]), *tensors)
+    rows = backward(
+        lambda: pool.grouped(permute(x_BD, plan), plan.offsets_E1, records[1]), *tensors
+    )
+    assert_same_bits(read, rows)
+    assert len(records[0]) == len(records[1])
+    assert_same_bits(*records)
+
+
+@pytest.mark.parametrize("sources", [1, 3])
+@pytest.mark.parametrize("training", [True, False])
+def test_a_mixture_gives_the_same_bits_either_way(sources, training):
+    outputs = []
+    for kind in (MLPExperts, Gathering):
+        torch.manual_seed(0)
+        layer = MultiGateMixture(
+            D,
+            2,
+            kind(E, D, [16, 8]),
+            gate=TopKGate(D, 2, E, k=2),
+            expert_source=[e % sources for e in range(E)],
+            execution="grouped",
+        ).train(training)
+        assert layer.policy.pool.gathers is (kind is MLPExperts)
+        x = torch.randn(40, sources, D, requires_grad=True)
+        kept = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
+            out = layer(x, return_statistics=True)
+        out.out_BGO.square().sum().backward()
+        gradients = [parameter.grad for parameter in layer.parameters() if parameter.requires_grad]
+        dead = out.statistics.dead_share_E
+        outputs.append([out.out_BGO.detach(), x.grad, dead, *gradients])
+        heights = {t.shape[0] for t in kept if t.dim() == 2 and t.shape[1] == D}
+        pairs = {t.shape[0] for t in kept if t.dim() == 2 and t.shape[1] == 16}
+        # The rows of the pairs are not kept for the gradient
+        assert bool(heights & pairs) is (kind is Gathering)
+    assert_same_bits(*outputs)
