@@ -1,84 +1,25 @@
-// Runs blocks: a fiber for each thread, switched where threads wait for each other.
-
-#include "emulator.h"
+// Runs blocks: a fiber for each thread, switched where threads wait for each other (waiting.cpp).
 
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <array>
-#include <bitset>
 #include <cstdarg>
 #include <cstdio>
 #include <mutex>
 #include <numeric>
-#include <random>
 #include <sstream>
 #include <stdexcept>
 
-#include "settings.h"
-#include "shared_memory.h"
-#include "switch.h"
+#include "block.h"
 
 namespace emulated {
 
 Dim3 thread_index, block_index, block_size, grid_size;
 Settings settings;
+Block block;
 
 namespace {
 
-constexpr size_t kStackBytes = EMULATED_ASAN ? 256 << 10 : 64 << 10;
-constexpr unsigned kMostThreads = 1024;
-
-struct Copy {
-  void* shared;
-  const void* global;
-  int bytes;
-  bool exists;
-};
-
-struct Fiber {
-  Context context;
-  void* asan_stack = nullptr;
-  std::vector<std::vector<Copy>> groups;  // committed and not landed, oldest first
-  std::vector<Copy> open;
-  Place place = {nullptr, 0};
-  const char* waits_for = nullptr;
-};
-
-struct Warp {
-  unsigned arrived = 0;  // a bit for each lane
-  Place place = {nullptr, 0};
-  const char* what = nullptr;
-  std::array<Slot, kLanes> giving, given;
-};
-
-std::string describe(Place place) {
-  const char* slash = std::strrchr(place.file, '/');
-  return std::string(slash == nullptr ? place.file : slash + 1) + ":" + std::to_string(place.line);
-}
-
-// All state of the block that runs: one at a time.
-struct Block {
-  std::vector<Fiber> fibers = std::vector<Fiber>(kMostThreads);
-  std::vector<Warp> warps = std::vector<Warp>(kMostThreads / kLanes);
-  std::bitset<kMostThreads> runnable, alive;
-  unsigned char* stacks = nullptr;
-  SharedMemory shared;
-  Context host;
-  void* host_asan = nullptr;
-  const void* host_stack = nullptr;
-  size_t host_stack_bytes = 0;
-  unsigned threads = 0, running = 0, at_barrier = 0;
-  Place barrier = {nullptr, 0};
-  Body body = nullptr;
-  const void* body_context = nullptr;
-  std::string failure, printed;
-  std::mt19937 random;
-
-  unsigned char* stack_of(unsigned thread) { return stacks + thread * kStackBytes; }
-};
-
-Block block;
 std::recursive_mutex one_at_a_time;
 
 // ---- switching ----
@@ -111,12 +52,6 @@ void enter_fiber(unsigned thread) {
 #endif
 }
 
-void release_barrier() {
-  if (block.at_barrier == 0 || block.at_barrier < block.alive.count()) return;
-  block.at_barrier = 0;
-  block.runnable = block.alive;
-}
-
 void begin_thread() {
 #if EMULATED_ASAN
   __sanitizer_finish_switch_fiber(nullptr, &block.host_stack, &block.host_stack_bytes);
@@ -127,14 +62,6 @@ void begin_thread() {
   block.alive.reset(block.running);
   release_barrier();
   leave_fiber(true);
-}
-
-void wait_here(Place place, const char* what) {
-  Fiber& fiber = block.fibers[block.running];
-  fiber.place = place;
-  fiber.waits_for = what;
-  leave_fiber(false);
-  fiber.waits_for = nullptr;
 }
 
 // ---- the order of threads and blocks ----
@@ -230,15 +157,20 @@ void run_blocks(const Config& config) {
   }
 }
 
-void land(const Copy& copy) {
-  if (copy.exists) {
-    std::memcpy(copy.shared, copy.global, copy.bytes);
-  } else {
-    std::memset(copy.shared, 0, copy.bytes);
-  }
+}  // namespace
+
+std::string describe(Place place) {
+  const char* slash = std::strrchr(place.file, '/');
+  return std::string(slash == nullptr ? place.file : slash + 1) + ":" + std::to_string(place.line);
 }
 
-}  // namespace
+void wait_here(Place place, const char* what) {
+  Fiber& fiber = block.fibers[block.running];
+  fiber.place = place;
+  fiber.waits_for = what;
+  leave_fiber(false);
+  fiber.waits_for = nullptr;
+}
 
 void run(const Config& config, Body body, const void* context) {
   const std::lock_guard<std::recursive_mutex> lock(one_at_a_time);
@@ -282,133 +214,4 @@ int device_printf(const char* format, ...) {
   return length;
 }
 
-// ---- threads that wait for each other ----
-
-void synchronize_block(Place here) {
-  if (block.at_barrier > 0 && (block.barrier.line != here.line)) {
-    trap("threads of a block wait in " + describe(block.barrier) + " and in " + describe(here));
-  }
-  block.barrier = here;
-  block.runnable.reset(block.running);
-  ++block.at_barrier;
-  release_barrier();
-  wait_here(here, "__syncthreads");
-}
-
-unsigned lane() { return block.running % kLanes; }
-
-bool lane_exists(unsigned of) { return block.running / kLanes * kLanes + of < block.threads; }
-
-void check_mask(Place here, unsigned mask) {
-  if (mask != ~0u) trap("only whole warps are emulated, in " + describe(here));
-}
-
-const Slot* gather_warp(Place here, const char* what, const void* mine, size_t bytes) {
-  static_assert(kLanes == 32);
-  const unsigned number = block.running / kLanes;
-  Warp& warp = block.warps[number];
-  if (warp.arrived != 0 && (warp.place.line != here.line || warp.what != what)) {
-    trap("lanes of a warp are in " + describe(warp.place) + " and in " + describe(here));
-  }
-  warp.place = here;
-  warp.what = what;
-  warp.arrived |= 1u << lane();
-  if (bytes > 0) std::memcpy(warp.giving[lane()].bytes, mine, bytes);
-  unsigned all = 0;
-  for (unsigned l = 0; l < kLanes; ++l) all |= lane_exists(l) ? 1u << l : 0;
-  block.runnable.reset(block.running);
-  if (warp.arrived == all) {
-    warp.given = warp.giving;
-    warp.arrived = 0;
-    for (unsigned l = 0; l < kLanes; ++l) {
-      if (lane_exists(l)) block.runnable.set(number * kLanes + l);
-    }
-  }
-  wait_here(here, what);
-  return warp.given.data();
-}
-
-unsigned ballot(Place here, unsigned mask, bool value) {
-  check_mask(here, mask);
-  const Slot* all = gather_warp(here, "a ballot", &value, sizeof value);
-  unsigned bits = 0;
-  for (unsigned l = 0; l < kLanes; ++l) {
-    if (lane_exists(l) && value_of<bool>(all[l])) bits |= 1u << l;
-  }
-  return bits;
-}
-
-unsigned reduce_min(Place here, unsigned mask, unsigned value) {
-  check_mask(here, mask);
-  const Slot* all = gather_warp(here, "a reduction", &value, sizeof value);
-  unsigned least = value;
-  for (unsigned l = 0; l < kLanes; ++l) {
-    if (lane_exists(l)) least = std::min(least, value_of<unsigned>(all[l]));
-  }
-  return least;
-}
-
-void synchronize_warp(Place here, unsigned mask) {
-  check_mask(here, mask);
-  gather_warp(here, "__syncwarp", nullptr, 0);
-}
-
-// ---- shared memory and asynchronous copies ----
-
-unsigned char* dynamic_shared() { return block.shared.dynamic(); }
-
-void* static_shared(Place here, size_t bytes, size_t alignment) {
-  std::string why;
-  void* at = block.shared.variable(here, bytes, alignment, why);
-  if (at == nullptr) trap(why);
-  return at;
-}
-
-void check_aligned(Place here, const void* pointer, size_t bytes, const char* what) {
-  if (reinterpret_cast<uintptr_t>(pointer) % bytes != 0) {
-    trap("misaligned address: " + std::string(what) + " in " + describe(here));
-  }
-}
-
-void copy_async(Place here, void* shared, const void* global, int bytes, bool exists) {
-  check_aligned(here, shared, bytes, "shared memory of cp.async");
-  check_aligned(here, global, bytes, "global memory of cp.async");
-  if (!block.shared.is_dynamic(static_cast<unsigned char*>(shared), bytes)) {
-    trap("cp.async leaves the block's shared memory, in " + describe(here));
-  }
-  const Copy copy = {shared, global, bytes, exists};
-  if (settings.copies_early) return land(copy);
-  block.fibers[block.running].open.push_back(copy);
-}
-
-void commit_copies() {
-  Fiber& fiber = block.fibers[block.running];
-  fiber.groups.push_back(std::move(fiber.open));
-  fiber.open.clear();
-}
-
-void wait_copies(int open) {
-  auto& groups = block.fibers[block.running].groups;
-  const size_t stay = std::min<size_t>(groups.size(), std::max(open, 0));
-  for (size_t i = 0; i + stay < groups.size(); ++i) {
-    for (const Copy& copy : groups[i]) land(copy);
-  }
-  groups.erase(groups.begin(), groups.end() - static_cast<std::ptrdiff_t>(stay));
-}
-
 }  // namespace emulated
-
-// What -fsanitize=alignment calls: a vector access to an address that a GPU would refuse.
-extern "C" {
-struct AlignmentData {
-  const char* file;
-  uint32_t line, column;
-};
-void __ubsan_handle_type_mismatch_v1(AlignmentData* data, uintptr_t) {
-  ::emulated::trap("misaligned address in " +
-                   ::emulated::describe({data->file, static_cast<int>(data->line)}));
-}
-void __ubsan_handle_type_mismatch_v1_abort(AlignmentData* data, uintptr_t pointer) {
-  __ubsan_handle_type_mismatch_v1(data, pointer);
-}
-}

@@ -20,31 +20,8 @@ struct Context {
   void* stack_pointer = nullptr;
 };
 
-// Saves what a call must keep, and goes on where `to` was saved.
+// Saves what a call must keep, and goes on where `to` was saved (switch.cpp).
 extern "C" void emulated_switch(void** from, void* to);
-asm(R"(
-.text
-.globl emulated_switch
-.hidden emulated_switch
-.type emulated_switch, @function
-emulated_switch:
-  pushq %rbp
-  pushq %rbx
-  pushq %r12
-  pushq %r13
-  pushq %r14
-  pushq %r15
-  movq %rsp, (%rdi)
-  movq %rsi, %rsp
-  popq %r15
-  popq %r14
-  popq %r13
-  popq %r12
-  popq %rbx
-  popq %rbp
-  ret
-.size emulated_switch, .-emulated_switch
-)");
 
 inline void swap(Context& from, const Context& to) {
   emulated_switch(&from.stack_pointer, to.stack_pointer);

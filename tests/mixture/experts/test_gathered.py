@@ -19,8 +19,8 @@ SETTINGS = [
 ]
 
 
-class Gathering(MLPExperts):
-    """Does not read rows in place."""
+class Copying(MLPExperts):
+    """Reads copies of the rows, side by side."""
 
     @property
     def traits(self) -> PoolTraits:
@@ -35,6 +35,18 @@ def backward(run, *tensors):
     y = run()
     (y * torch.linspace(-1, 1, y.numel()).view(y.shape)).sum().backward()
     return [y.detach(), *(t.grad.clone() for t in tensors)]
+
+
+def watched(layer, x):
+    """What a layer gives, and the tensors that it keeps for the gradient."""
+    kept = []
+
+    def keep(tensor):
+        kept.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        return layer(x, return_statistics=True), kept
 
 
 def assert_same_bits(one, other):
@@ -66,7 +78,7 @@ def test_gathered_is_grouped_on_gathered_rows_to_the_bit(settings):
 @pytest.mark.parametrize("training", [True, False])
 def test_a_mixture_gives_the_same_bits_either_way(sources, training):
     outputs = []
-    for kind in (MLPExperts, Gathering):
+    for kind in (MLPExperts, Copying):
         torch.manual_seed(0)
         layer = MultiGateMixture(
             D,
@@ -78,9 +90,7 @@ def test_a_mixture_gives_the_same_bits_either_way(sources, training):
         ).train(training)
         assert layer.policy.pool.gathers is (kind is MLPExperts)
         x = torch.randn(40, sources, D, requires_grad=True)
-        kept = []
-        with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
-            out = layer(x, return_statistics=True)
+        out, kept = watched(layer, x)
         out.out_BGO.square().sum().backward()
         gradients = [parameter.grad for parameter in layer.parameters() if parameter.requires_grad]
         dead = out.statistics.dead_share_E
@@ -88,5 +98,5 @@ def test_a_mixture_gives_the_same_bits_either_way(sources, training):
         heights = {t.shape[0] for t in kept if t.dim() == 2 and t.shape[1] == D}
         pairs = {t.shape[0] for t in kept if t.dim() == 2 and t.shape[1] == 16}
         # The rows of the pairs are not kept for the gradient
-        assert bool(heights & pairs) is (kind is Gathering)
+        assert bool(heights & pairs) is (kind is Copying)
     assert_same_bits(*outputs)
