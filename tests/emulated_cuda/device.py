@@ -30,6 +30,7 @@ CUDA = torch.device("cuda", 0)
 _META = torch.device("meta")
 _CPU = torch.device("cpu")
 ORDERS = ("forward", "backward", "shuffled")
+MOST_MUTANTS = 4096  # emulator.h
 
 
 @dataclass(frozen=True)
@@ -220,6 +221,12 @@ class Kernels:
     def mutate(self, number: int) -> None:
         """Switches one mutation on; 0: none. For the variant `mutants` alone."""
         self.library.emulated_set_mutant(number)
+
+    def reached(self) -> frozenset[int]:
+        """Which mutations' places have been executed since this was asked last."""
+        flags = (ctypes.c_bool * MOST_MUTANTS)()
+        self.library.emulated_take_reached(flags)
+        return frozenset(number for number, flag in enumerate(flags) if flag)
 
     def call(self, name: str, args: Any, kwargs: Any = None) -> Any:
         """Runs an operator on tensors of the device; what else is among them is on the host.

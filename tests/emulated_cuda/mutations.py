@@ -8,6 +8,7 @@ and as the last line JSON: {"mutations", "caught", "share"}.
 
 import argparse
 import json
+import math
 import os
 import random
 import resource
@@ -16,8 +17,10 @@ import sys
 import time
 import tomllib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
@@ -27,7 +30,7 @@ from tests.emulated_cuda.device import EmulatedDevice, Kernels
 from tests.emulated_cuda.mutants import Mutant, switched_sources
 from tests.emulated_cuda.sanitizer import environment
 
-SECONDS = 120  # of a processor, at least: a mutation may make a loop endless
+SECONDS = 20  # of a processor, for a check, at least: a mutation may make a loop endless
 # How a process says what came of its checks; AddressSanitizer's own is 1
 SURVIVED, NOTICED, OTHER_ERROR = 0, 3, 4
 SURVIVORS = Path(__file__).with_name("survivors.toml")
@@ -89,62 +92,81 @@ def operators_of(mutant: Mutant) -> tuple[str, ...]:
     return EVERY
 
 
-def _prepare(kernels: Kernels, mutants: Sequence[Mutant]) -> dict[str, list[Check]]:
+@dataclass(frozen=True)
+class Timed:
+    """A check that holds, how long it takes, and the mutations whose places it executes."""
+
+    check: Check
+    seconds: float
+    reached: frozenset[int]
+
+
+def _prepare(kernels: Kernels, mutants: Sequence[Mutant]) -> dict[str, list[Timed]]:
     """The checks of each builder that is needed; all of them hold before any mutation."""
     started = time.monotonic()
     needed = {operator for mutant in mutants for operator in operators_of(mutant)}
-    checks = {operator: battery(kernels, [operator]) for operator in EVERY if operator in needed}
-    for operator, own in checks.items():
-        begun, seconds = time.monotonic(), []
-        for check in own:
-            before = time.monotonic()
+    checks: dict[str, list[Timed]] = {}
+    for operator in (one for one in EVERY if one in needed):
+        begun, own = time.monotonic(), list[Timed]()
+        for check in battery(kernels, [operator]):
+            before, _ = time.monotonic(), kernels.reached()
             check.run(kernels)
-            seconds.append(time.monotonic() - before)
+            own.append(Timed(check, time.monotonic() - before, kernels.reached()))
         # The quick ones first: most mutations are noticed at once
-        own[:] = [own[i] for i in sorted(range(len(own)), key=seconds.__getitem__)]
-        print(f"{operator}: {len(own)} checks in {time.monotonic() - begun:.1f} s", flush=True)
+        checks[operator] = sorted(own, key=lambda timed: timed.seconds)
+        print(f"{operator}: {len(own)} checks in {time.monotonic() - begun:.0f} s", flush=True)
     print(f"ready after {time.monotonic() - started:.0f} s; {len(mutants)} mutations", flush=True)
     return checks
 
 
 def _run(
-    kernels: Kernels, mutants: Sequence[Mutant], checks: Mapping[str, list[Check]], jobs: int
+    kernels: Kernels, mutants: Sequence[Mutant], checks: Mapping[str, list[Timed]], jobs: int
 ) -> dict[int, bool]:
-    """Whether each was noticed: by a check, a crash, or a loop that does not end."""
-    seconds = max(SECONDS, 5 * _longest(kernels, mutants, checks))
+    """Whether each was noticed: by a check, a crash, or a loop that does not end.
+
+    Raises:
+        SystemExit: Checks notice something where nothing is mutated: then all would count.
+    """
+    for operator, way in _ends(kernels, [(one, 0, checks[one]) for one in checks], jobs):
+        if way is not None:
+            sys.exit(f"without a mutation, checks of {operator} noticed: {way}")
     caught: dict[int, bool] = {}
     ways: Counter[str] = Counter()
-    running: dict[int, Mutant] = {}
-    for mutant in [*mutants, *[None] * jobs]:
-        while running and (mutant is None or len(running) >= jobs):
-            child, status = os.wait()
-            ended, way = running.pop(child), noticed_by(status)
-            caught[ended.number] = way is not None
-            ways[way or "nothing"] += 1
-            if way is None:
-                print(f"survives: {ended.file}:{ended.line}: {_words(ended)}", flush=True)
-        if mutant is not None:
-            own = [checks[operator] for operator in operators_of(mutant)]
-            running[_start(kernels, mutant.number, own, seconds)] = mutant
+    of_each = ((mutant, mutant.number, _reaching(mutant, checks)) for mutant in mutants)
+    for mutant, way in _ends(kernels, of_each, jobs):
+        caught[mutant.number] = way is not None
+        ways[way or "nothing"] += 1
+        if way is None:
+            print(f"survives: {mutant.file}:{mutant.line}: {_words(mutant)}", flush=True)
     print(f"noticed by: {dict(ways.most_common())}", flush=True)
     return caught
 
 
-def _longest(kernels: Kernels, mutants: Sequence[Mutant], checks: Mapping[str, list[Check]]) -> int:
-    """Seconds that checks take where nothing is mutated; they notice nothing, or all would count.
+def _reaching(mutant: Mutant, checks: Mapping[str, list[Timed]]) -> list[Timed]:
+    """The checks that execute its place: the others give what they gave."""
+    own = [timed for operator in operators_of(mutant) for timed in checks[operator]]
+    return [timed for timed in own if mutant.number in timed.reached]
 
-    Raises:
-        SystemExit: They did notice something.
-    """
-    seconds: dict[str, float] = {}
-    for operator, own in checks.items():
-        child = _start(kernels, 0, [own], 3600)
-        _, status, used = os.wait4(child, 0)
-        if status:
-            sys.exit(f"without a mutation, checks of {operator} noticed: {noticed_by(status)}")
-        seconds[operator] = used.ru_utime + used.ru_stime
-    together = {operators_of(mutant) for mutant in mutants}
-    return 1 + int(max((sum(map(seconds.__getitem__, one)) for one in together), default=0))
+
+Key = TypeVar("Key")
+
+
+def _ends(
+    kernels: Kernels, work: Iterable[tuple[Key, int, Sequence[Timed]]], jobs: int
+) -> Iterator[tuple[Key, str | None]]:
+    """Runs checks with a mutation in a process of its own each; says who noticed what."""
+    running: dict[int, Key] = {}
+    for key, number, checks in work:
+        if len(running) >= jobs:
+            yield _next_end(running)
+        running[_start(kernels, number, checks)] = key
+    while running:
+        yield _next_end(running)
+
+
+def _next_end(running: dict[int, Key]) -> tuple[Key, str | None]:
+    child, status = os.wait()
+    return running.pop(child), noticed_by(status)
 
 
 def noticed_by(status: int) -> str | None:
@@ -156,27 +178,33 @@ def noticed_by(status: int) -> str | None:
     return words.get(os.WEXITSTATUS(status), "AddressSanitizer")
 
 
-def _start(kernels: Kernels, number: int, checks: Sequence[list[Check]], seconds: int) -> int:
+def _start(kernels: Kernels, number: int, checks: Sequence[Timed]) -> int:
     """A process that ends with 0 where no check noticed the mutation."""
     child = os.fork()
     if child:
         return child
-    # Not by the clock: on a busy machine what survives would count as noticed
-    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 60))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     silent = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silent, 1)
     os.dup2(silent, 2)
     kernels.mutate(number)
     try:
-        for own in checks:
-            for check in own:
-                check.run(kernels)
+        for timed in checks:
+            _limit(timed)
+            timed.check.run(kernels)
     except (AssertionError, RuntimeError, ValueError):
         os._exit(NOTICED)
     except BaseException:
         os._exit(OTHER_ERROR)
     os._exit(SURVIVED)
+
+
+def _limit(timed: Timed) -> None:
+    """Ends the process where a check takes far longer than it does without a mutation."""
+    # Not by the clock: on a busy machine what survives would count as noticed
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    until = used.ru_utime + used.ru_stime + SECONDS + 20 * timed.seconds
+    resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(until), resource.RLIM_INFINITY))
 
 
 def _words(mutant: Mutant) -> str:

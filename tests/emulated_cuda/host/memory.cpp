@@ -12,6 +12,7 @@
 namespace emulated {
 
 int mutant = 0;
+bool reached[kMostMutants] = {};
 
 namespace {
 
@@ -121,6 +122,12 @@ EXPORTED void emulated_configure(int order, unsigned seed, int copies_early, int
 }
 
 EXPORTED void emulated_set_mutant(int number) { emulated::mutant = number; }
+
+// Which mutations' places have been executed, a byte for each; and forgets it.
+EXPORTED void emulated_take_reached(bool* to) {
+  std::memcpy(to, emulated::reached, sizeof emulated::reached);
+  std::memset(emulated::reached, 0, sizeof emulated::reached);
+}
 
 // Before a call: which of its tensors are not on the device.
 EXPORTED void emulated_begin_call(const void* const* host, int count) {

@@ -10,27 +10,31 @@
 
 namespace emulated {
 
+inline bool is_on(int number) {
+  reached[number] = true;
+  return number == mutant;
+}
+
 template <typename A, typename Operator>
 struct Half {
   A a;
   int number;
-  bool is_on() const { return number == mutant; }
 };
 
 // NAME stands between two SYMBOLs; with the mutation it computes OTHER.
-#define EMULATED_OPERATOR(NAME, SYMBOL, OTHER)                     \
-  struct NAME {                                                    \
-    int number;                                                    \
-  };                                                               \
-  template <typename A>                                            \
-  inline Half<A, NAME> operator SYMBOL(A a, NAME here) {           \
-    return {a, here.number};                                       \
-  }                                                                \
-  template <typename A, typename B>                                \
-  inline auto operator SYMBOL(Half<A, NAME> half, B b) {           \
-    const A a = half.a;                                            \
-    using Result = decltype(a SYMBOL b);                           \
-    return half.is_on() ? static_cast<Result>(OTHER) : a SYMBOL b; \
+#define EMULATED_OPERATOR(NAME, SYMBOL, OTHER)                           \
+  struct NAME {                                                          \
+    int number;                                                          \
+  };                                                                     \
+  template <typename A>                                                  \
+  inline Half<A, NAME> operator SYMBOL(A a, NAME here) {                 \
+    return {a, here.number};                                             \
+  }                                                                      \
+  template <typename A, typename B>                                      \
+  inline auto operator SYMBOL(Half<A, NAME> half, B b) {                 \
+    const A a = half.a;                                                  \
+    using Result = decltype(a SYMBOL b);                                 \
+    return is_on(half.number) ? static_cast<Result>(OTHER) : a SYMBOL b; \
   }
 
 EMULATED_OPERATOR(Less, <, a <= b)
@@ -45,8 +49,5 @@ EMULATED_OPERATOR(Times, *, a* b + 1)
 EMULATED_OPERATOR(Divide, /, a % b)
 EMULATED_OPERATOR(Modulo, %, a / b)
 #undef EMULATED_OPERATOR
-
-// Of a statement.
-inline bool is_on(int number) { return number == mutant; }
 
 }  // namespace emulated
