@@ -8,6 +8,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -106,4 +107,8 @@ def _link(compiler: str, variant: str, objects: list[str], library: Path) -> Non
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m tests.emulated_cuda.build")
     parser.add_argument("--variant", choices=VARIANTS, default="plain")
-    print(build(parser.parse_args().variant))
+    chosen = parser.parse_args().variant
+    try:
+        print(build(chosen))
+    except NoCompiler as error:
+        sys.exit(f"tests.emulated_cuda: {error}")
