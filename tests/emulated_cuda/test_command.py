@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.emulated_cuda import __main__ as command
+from tests.emulated_cuda import build as building
 from tests.emulated_cuda import mutations
 from tests.emulated_cuda.build import ROOT
 from tests.emulated_cuda.device import Settings
@@ -128,3 +129,11 @@ def test_a_machine_without_a_compiler_is_told_in_a_line(monkeypatch, tmp_path):
         said = subprocess.run(call, cwd=ROOT, capture_output=True, text=True)
         assert said.stderr.startswith("tests.emulated_cuda: g++ was not found")
         assert (said.returncode, len(said.stderr.splitlines())) == (1, 1)
+
+
+def test_a_folder_that_cannot_be_written_is_told_in_a_line(monkeypatch, tmp_path):
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(building, "BUILD", tmp_path / "file")
+
+    with pytest.raises(SystemExit, match="the emulation of CUDA cannot be written"):
+        command.main([])
