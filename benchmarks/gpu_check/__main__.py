@@ -19,10 +19,11 @@ import sys
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from benchmarks.gpu_check.device import DEVICES
-from benchmarks.gpu_check.record import ROOT, Record, file_name, machine_name
+from benchmarks.gpu_check.record import ROOT, Record, done_by, file_name, machine_name
 from benchmarks.gpu_check.running import Item, run_items
 from benchmarks.gpu_check.settings import Settings
 from benchmarks.gpu_check.stages import EMULATED, FIRST, STAGES, Stage, slower
@@ -54,12 +55,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = options.stage
     if options.dry_run and not asked and options.device != "emulated":
         asked = list(STAGES)
-    stages = [_with(options.only, stage) for stage in _chosen(asked, options.device)]
+    stages = _chosen(asked, options.device)
+    if options.only:
+        stages = [stage for stage in _with(options.only, stages) if stage.plan(settings)]
+        if not stages:
+            parser.error(f"--only: no item of these stages holds {' or '.join(options.only)}")
+    if missing := [str(file) for file in options.done if not file.is_file()]:
+        parser.error(f"--done: expected records of older runs, no file is {', '.join(missing)}")
     if options.dry_run:
-        known = Record(record_file, machine).done() if record_file.exists() else ()
-        _print_plan(stages, settings, known)
+        _print_plan(stages, settings, done_by([*options.done, record_file], machine))
         return 0
-    if options.device == "cuda" and (problem := _not_ready()):
+    problem = _not_ready() if options.device == "cuda" else ""
+    if problem := problem or _not_writable(record_file):
         print(f"gpu-check: {problem}", file=sys.stderr)
         return 1
     _use_packages(settings.bundle)
@@ -71,15 +78,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu_check")
-    parser.add_argument("--stage", nargs="+", choices=tuple(STAGES))
-    parser.add_argument(
-        "--only", nargs="+", default=[""], help="items whose key holds one of these"
-    )
+    # Given twice, a word adds to what it said
+    several = partial(parser.add_argument, nargs="+", action="extend")
+    several("--stage", choices=tuple(STAGES))
+    several("--only", help="items whose key holds one of these")
     parser.add_argument("--device", choices=DEVICES, default="cuda")
     parser.add_argument("--dry-run", action="store_true", help="what would be run, and its clocks")
     parser.add_argument("--small", action="store_true", help="few cases, tiny sizes")
     parser.add_argument("--fresh", action="store_true", help="forget what the record holds")
-    parser.add_argument("--done", nargs="+", type=Path, default=[], help="older records")
+    several("--done", type=Path, default=[], help="older records")
     out = Path(os.environ.get("OUT") or ROOT / "benchmarks" / "results")
     parser.add_argument("--out", type=Path, default=out, help="folder of the record and the log")
     bundle = ROOT / "gpu-bundle"
@@ -94,13 +101,13 @@ def _chosen(names: Sequence[str] | None, device: str) -> list[Stage]:
     return [slower(stage) for stage in chosen] if device == "emulated" else chosen
 
 
-def _with(texts: Sequence[str], stage: Stage) -> Stage:
-    """The stage with those of its items whose key holds one of these texts."""
+def _with(texts: Sequence[str], stages: Sequence[Stage]) -> list[Stage]:
+    """The stages with those of their items whose key holds one of these texts."""
 
-    def plan(settings: Settings) -> list[Item]:
+    def plan(stage: Stage, settings: Settings) -> list[Item]:
         return [item for item in stage.plan(settings) if any(text in item.key for text in texts)]
 
-    return replace(stage, plan=plan)
+    return [replace(stage, plan=partial(plan, stage)) for stage in stages]
 
 
 def _run(stages: Sequence[Stage], settings: Settings, record: Record) -> int:
@@ -155,6 +162,17 @@ def _not_ready() -> str:
     """Why no stage can run, in one line."""
     done = subprocess.run([sys.executable, "-c", READY], capture_output=True, text=True, cwd=ROOT)
     return "" if done.returncode == 0 else (done.stderr.strip().splitlines() or ["?"])[-1]
+
+
+def _not_writable(record_file: Path) -> str:
+    """Why results would be lost, in one line."""
+    try:
+        record_file.parent.mkdir(parents=True, exist_ok=True)
+        for file in (record_file, record_file.with_suffix(".log")):
+            file.open("a", encoding="utf-8").close()
+    except OSError as error:
+        return f"--out: expected a folder that can be written to: {error}"
+    return ""
 
 
 def _use_packages(bundle: Path) -> None:

@@ -51,28 +51,48 @@ class Record:
         line = {"key": key, "status": status, **values, "machine": self.machine, "code": self.code}
         text = json.dumps({**line, "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())})
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(text + "\n")
+            # A line that was cut off must not swallow this one
+            file.write(f"{_missing_end(self.path)}{text}\n")
             file.flush()
             os.fsync(file.fileno())
 
     def lines(self) -> dict[str, dict[str, Any]]:
         """The last line of each key, of this code on this machine."""
-        found: dict[str, dict[str, Any]] = {}
-        for line in read_lines([*self.older, self.path]):
-            if (line.get("machine"), line.get("code")) == (self.machine, self.code):
-                found[line["key"]] = line
-        return found
+        return _last_lines([*self.older, self.path], self.machine, self.code)
 
     def done(self) -> set[str]:
         """Keys that need not be done again."""
         return {key for key, line in self.lines().items() if line["status"] in KNOWN}
 
 
+def done_by(paths: Iterable[Path], machine: str) -> set[str]:
+    """Keys of this code that some files say need not be done again on a machine."""
+    lines = _last_lines(paths, machine, digest(SOURCES))
+    return {key for key, line in lines.items() if line["status"] in KNOWN}
+
+
+def _last_lines(paths: Iterable[Path], machine: str, code: str) -> dict[str, dict[str, Any]]:
+    return {
+        line["key"]: line
+        for line in read_lines(paths)
+        if (line.get("machine"), line.get("code")) == (machine, code)
+    }
+
+
+def _missing_end(path: Path) -> str:
+    """What ends the last line of a file, where a machine stopped in it."""
+    with path.open("rb") as file:
+        if not file.seek(0, os.SEEK_END):
+            return ""
+        file.seek(-1, os.SEEK_END)
+        return "" if file.read(1) == b"\n" else "\n"
+
+
 def read_lines(paths: Iterable[Path]) -> list[dict[str, Any]]:
-    """All lines of these files; a last one that was cut off is passed over."""
+    """All lines of these files; one that was cut off is passed over."""
     found = []
     for path in paths:
-        text = path.read_text(encoding="utf-8") if path.exists() else ""
+        text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
         for line in text.splitlines():
             try:
                 found.append(json.loads(line))

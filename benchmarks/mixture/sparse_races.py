@@ -22,6 +22,7 @@ from benchmarks.racing.onednn import onednn_is_exact, onednn_products
 from benchmarks.racing.products import DTYPES
 from benchmarks.racing.results import Result, speedup
 from benchmarks.racing.times import Spread
+from mmoe.ops import RoutePlan, unpermute
 
 SPARSE = Workload(B=4096, D=256, hidden=(512, 256), E=8, k=2)
 EXPERTS = (8, 64, 256)
@@ -63,7 +64,7 @@ def planning_share(bench: Bench) -> list[Result]:
             spread=spread,
             ours_ms=times.median("whole") * 1e3,
             other_ms=times.median("rest") * 1e3,
-            note="other: gate, plan, permute, combine alone",
+            note="other: gate, plan, sums of gradients, combine alone",
         )
     ]
 
@@ -82,20 +83,22 @@ class FreeExperts(nn.Module):
     def __len__(self) -> int:
         return self.num_experts
 
-    def grouped(self, rows_RD: Tensor, offsets_E1: Tensor) -> Tensor:
+    def gathered(self, x_BD: Tensor, plan: RoutePlan) -> Tensor:
         """No work: outputs from one buffer, and on the way back gradients from another."""
-        return _Ready.apply(rows_RD, self.y_PO, self.grad_PD)  # type: ignore[return-value]
+        return _Ready.apply(x_BD, plan, self.y_PO, self.grad_PD)  # type: ignore[return-value]
 
 
 class _Ready(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, rows_RD: Tensor, y_PO: Tensor, grad_PD: Tensor) -> Tensor:
-        ctx.grad_RD = grad_PD[: len(rows_RD)]
-        return y_PO[: len(rows_RD)]
+    def forward(ctx: Any, x_BD: Tensor, plan: RoutePlan, y_PO: Tensor, grad_PD: Tensor) -> Tensor:
+        pairs = len(plan.rows_P)
+        ctx.plan, ctx.grad_PD = plan, grad_PD[:pairs]
+        return y_PO[:pairs]
 
     @staticmethod
-    def backward(ctx: Any, *_: Tensor) -> tuple[Tensor, None, None]:
-        return ctx.grad_RD, None, None
+    def backward(ctx: Any, *_: Tensor) -> tuple[Tensor, None, None, None]:
+        # A sample's pairs are added up whatever the experts cost
+        return unpermute(ctx.grad_PD, ctx.plan), None, None, None
 
 
 def _without_experts(work: Workload, values: Values) -> Contestant:

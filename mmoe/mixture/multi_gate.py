@@ -320,7 +320,7 @@ class MultiGateMixture(nn.Module):
                 return join_rows(self._pool.dense([rows]))
             return self._pool.grouped(rows, offsets_E1, **_recorded(record))
 
-        if self.policy.local and self.policy.pool.gathers:  # rows are read where they lie
+        if self._reads_in_place:
             here, pool = cast(LocalDispatcher, self.dispatcher), cast(GatheringPool, self.experts)
             x, routes, handle = here.read(sources, plan)
             y = pool.gathered(cast(Tensor, x), routes, **_recorded(record))
@@ -358,6 +358,16 @@ class MultiGateMixture(nn.Module):
             f"execution={self.execution}"
         )
         return text if self.capacity is None else f"{text}, capacity={self.capacity}"
+
+    @property
+    def _reads_in_place(self) -> bool:
+        """Whether experts read rows where they lie; others may have taken the parts' places."""
+        return (
+            self.policy.local
+            and self.policy.pool.gathers
+            and type(self.dispatcher) is LocalDispatcher
+            and hasattr(self.experts, "gathered")
+        )
 
     @property
     def _pool(self) -> Pool:

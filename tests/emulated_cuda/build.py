@@ -8,6 +8,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -40,13 +41,20 @@ def build(variant: str = "plain", source: Path = ROOT / "csrc") -> Path:
         source: The folder with the CUDA sources.
 
     Raises:
-        NoCompiler: There is no g++.
+        NoCompiler: There is no g++, or no folder to write to.
         subprocess.CalledProcessError: A source does not compile.
     """
     compiler = shutil.which("g++")
     if compiler is None:
         raise NoCompiler("g++ was not found, and the emulation of CUDA is compiled")
     folder = BUILD / (variant if source.name == "csrc" else f"{variant}-{source.name}")
+    try:
+        return _built_in(folder, compiler, variant, source)
+    except OSError as error:
+        raise NoCompiler(f"the emulation of CUDA cannot be written: {error}") from error
+
+
+def _built_in(folder: Path, compiler: str, variant: str, source: Path) -> Path:
     texts = switched_sources(source / "cuda")[0] if variant == "mutants" else {}
     rewritten = rewrite_tree(source, folder / "csrc", texts)
     write_if_new(folder / "csrc/cuda/gemm/ptx.cuh", (HOST / "ptx.cuh").read_text(encoding="utf-8"))
@@ -106,4 +114,8 @@ def _link(compiler: str, variant: str, objects: list[str], library: Path) -> Non
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m tests.emulated_cuda.build")
     parser.add_argument("--variant", choices=VARIANTS, default="plain")
-    print(build(parser.parse_args().variant))
+    chosen = parser.parse_args().variant
+    try:
+        print(build(chosen))
+    except NoCompiler as error:
+        sys.exit(f"tests.emulated_cuda: {error}")

@@ -24,7 +24,7 @@ from typing import TypeVar
 
 import torch
 
-from tests.emulated_cuda.build import ROOT
+from tests.emulated_cuda.build import ROOT, NoCompiler
 from tests.emulated_cuda.checks import Check, battery
 from tests.emulated_cuda.device import EmulatedDevice, Kernels
 from tests.emulated_cuda.mutants import Mutant, switched_sources
@@ -59,13 +59,15 @@ OPERATORS: Mapping[str, tuple[str, ...]] = {
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs them, two at a time on two cores; exit status 1 where too many survive."""
     parser = argparse.ArgumentParser(prog="python -m tests.emulated_cuda.mutations")
-    parser.add_argument("--sample", type=int, help="so many, drawn at random")
+    parser.add_argument("--sample", type=_count, help="so many, drawn at random")
     parser.add_argument("--seed", type=int, default=0, help="of the sample")
     parser.add_argument("--only", default="", help="those whose file and line hold this text")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--jobs", type=_count, default=os.cpu_count() or 1)
     settings = parser.parse_args(arguments)
     mutants = switched_sources(ROOT / "csrc/cuda")[1]
-    mutants = [mutant for mutant in mutants if settings.only in f"{mutant.key}"]
+    mutants = [mutant for mutant in mutants if settings.only in mutant.key]
+    if not mutants:
+        parser.error(f"--only: no mutation's file and line hold {settings.only!r}")
     if settings.sample is not None:
         drawn = random.Random(settings.seed).sample(mutants, min(settings.sample, len(mutants)))
         mutants = sorted(drawn, key=lambda mutant: mutant.number)
@@ -76,12 +78,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
             "tests.emulated_cuda.mutations",
             *(arguments or sys.argv[1:]),
         ]
-        os.execve(sys.executable, command, {**os.environ, **environment()})
+        try:
+            os.execve(sys.executable, command, {**os.environ, **environment()})
+        except NoCompiler as error:
+            sys.exit(f"tests.emulated_cuda.mutations: {error}")
     torch.set_num_threads(1)
     with EmulatedDevice(Kernels("mutants")) as device:
         checks = _prepare(device.kernels, mutants)
         caught = _run(device.kernels, mutants, checks, settings.jobs)
     _report(mutants, caught)
+
+
+def _count(text: str) -> int:
+    """A number of things: without any, nothing would be looked at."""
+    if (number := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"expected 1 or more, got {text}")
+    return number
 
 
 def operators_of(mutant: Mutant) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.emulated_cuda.build import NoCompiler
 from tests.emulated_cuda.device import ORDERS, EmulatedDevice, Kernels, Settings
 
 VARIANTS = ("plain", "asan", "mutants")
@@ -32,7 +33,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Opens the device before test files are read: they look whether there is one."""
     variant, *varied = (_option(config, name) for name in OPTIONS)
-    kernels = Kernels(variant)
+    try:
+        kernels = Kernels(variant)
+    except NoCompiler as error:
+        raise pytest.UsageError(f"tests.emulated_cuda: {error}") from None
     kernels.configure(Settings(*varied))
     config.stash[_KERNELS] = kernels
     device = EmulatedDevice(kernels)

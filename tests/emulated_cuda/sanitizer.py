@@ -8,6 +8,7 @@ A report ends the process: run pytest with `--capture=sys`, that it is seen.
 
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 from tests.emulated_cuda.build import NoCompiler
@@ -47,4 +48,7 @@ def _library(compiler: str, name: str) -> str:
 
 
 if __name__ == "__main__":
-    print(" ".join(f"{name}={value}" for name, value in environment().items()))
+    try:
+        print(" ".join(f"{name}={value}" for name, value in environment().items()))
+    except NoCompiler as error:
+        sys.exit(f"tests.emulated_cuda: {error}")

@@ -2,12 +2,15 @@
 
 import signal
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.emulated_cuda import __main__ as command
+from tests.emulated_cuda import build as building
+from tests.emulated_cuda import mutations
 from tests.emulated_cuda.build import ROOT
 from tests.emulated_cuda.device import Settings
 from tests.emulated_cuda.mutants import Switches, switched_sources
@@ -80,3 +83,57 @@ def test_reasons_that_hold_no_longer_are_told():
     caught = {mutants[0].number: True, mutants[1].number: False}
 
     assert stale(reasons, mutants, caught) == [mutants[0].key, "gone.cu: a < b"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "whole"), [(["-k", "gate"], True), (["tests/ops/test_cuda.py::test_it"], False)]
+)
+def test_where_tests_are_looked_for(monkeypatch, arguments, whole):
+    asked = []
+    monkeypatch.setattr(
+        command.subprocess,
+        "run",
+        lambda told, **_: asked.append(told) or subprocess.CompletedProcess(told, 0),
+    )
+
+    command.run(command.Round(Settings()), arguments)
+
+    assert (asked[0][-3:] == list(command.TESTS)) is whole
+    assert set(arguments) < set(asked[0])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--sample", "0"], "--sample: expected 1 or more, got 0"),
+        (["--sample", "-3"], "--sample: expected 1 or more, got -3"),
+        (["--jobs", "0"], "--jobs: expected 1 or more, got 0"),
+        (["--only", "nowhere.cu"], "no mutation's file and line hold 'nowhere.cu'"),
+    ],
+)
+def test_mutations_of_nothing_are_refused(capsys, arguments, words):
+    with pytest.raises(SystemExit, match="2"):
+        mutations.main(arguments)
+
+    assert words in capsys.readouterr().err
+
+
+def test_a_machine_without_a_compiler_is_told_in_a_line(monkeypatch, tmp_path):
+    monkeypatch.delenv("LD_PRELOAD", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    with pytest.raises(SystemExit, match=r"mutations: g\+\+ was not found"):
+        mutations.main(["--sample", "1"])
+    for name in ("build", "sanitizer"):
+        call = [sys.executable, "-m", f"tests.emulated_cuda.{name}"]
+        said = subprocess.run(call, cwd=ROOT, capture_output=True, text=True)
+        assert said.stderr.startswith("tests.emulated_cuda: g++ was not found")
+        assert (said.returncode, len(said.stderr.splitlines())) == (1, 1)
+
+
+def test_a_folder_that_cannot_be_written_is_told_in_a_line(monkeypatch, tmp_path):
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(building, "BUILD", tmp_path / "file")
+
+    with pytest.raises(SystemExit, match="the emulation of CUDA cannot be written"):
+        command.main([])

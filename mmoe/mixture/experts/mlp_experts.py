@@ -13,7 +13,7 @@ from mmoe.mixture.batch_invariant import activate
 from mmoe.mixture.dropout import fast_dropout
 from mmoe.mixture.experts.no_experts import NoExperts, check_numbers
 from mmoe.mixture.experts.norm import ExpertBatchNorm, ExpertLayerNorm, ExpertNorm
-from mmoe.mixture.pytrees import cast_for_autocast
+from mmoe.mixture.pytrees import cast_for_autocast, gather_rows
 from mmoe.mixture.traits import PoolTraits
 
 ExpertActivation = Literal["relu", "gelu", "silu", "swiglu"]
@@ -149,7 +149,8 @@ class MLPExperts(nn.Module):
         """Norm `batch` looks at the other rows of an expert; only ReLU's units can be 0 for all."""
         return PoolTraits(
             static_shapes=True,
-            gathers=True,
+            # A subclass with a `grouped` of its own expects it to be called
+            gathers=_depth(type(self), "gathered") <= _depth(type(self), "grouped"),
             uses_batch=self.norm == "batch",
             has_dead_units="relu" in self.activations,
         )
@@ -211,7 +212,7 @@ class MLPExperts(nn.Module):
         """
         x_BD = cast_for_autocast(x_BD)
         if not self.weights:
-            return ops.permute(x_BD, plan)
+            return gather_rows(x_BD, plan)
         weight_EDH, bias_EH = self.weights[0], self.biases[0]
         y_PH = ops.gathered_mm(x_BD, plan, weight_EDH, bias_EH, self._fused(0))
         x_PH = self._end_of_layer(0, y_PH, plan.offsets_E1, record)
@@ -301,6 +302,11 @@ def mlp_experts(
         norm=norm,
         dropout=dropout,
     )
+
+
+def _depth(kind: type, name: str) -> int:
+    """How far up a class's bases a method comes from."""
+    return next(depth for depth, base in enumerate(kind.__mro__) if name in vars(base))
 
 
 def _check(

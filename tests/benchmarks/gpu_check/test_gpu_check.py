@@ -101,6 +101,9 @@ def test_a_line_that_was_cut_off_is_passed_over(record):
     with record.path.open("a") as file:
         file.write('{"key": "kernels/y", "sta')
     assert set(record.lines()) == {"kernels/x"}
+    record.add("kernels/z", MEASURED)
+    record.add("kernels/w", MEASURED)
+    assert set(record.lines()) == {"kernels/x", "kernels/z", "kernels/w"}
 
 
 @pytest.mark.parametrize(

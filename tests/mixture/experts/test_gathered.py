@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from mmoe.mixture import MLPExperts, MultiGateMixture, PoolTraits, TopKGate
+from mmoe.mixture import LocalDispatcher, MLPExperts, MultiGateMixture, PoolTraits, TopKGate
 from mmoe.mixture.experts.mlp_experts import Record
 from mmoe.ops import permute, route_plan
 
@@ -100,3 +100,88 @@ def test_a_mixture_gives_the_same_bits_either_way(sources, training):
         # The rows of the pairs are not kept for the gradient
         assert bool(heights & pairs) is (kind is Copying)
     assert_same_bits(*outputs)
+
+
+class Doubling(MLPExperts):
+    """Says what becomes of rows that lie side by side, and nothing of others."""
+
+    def grouped(self, rows, offsets_E1, record=None):
+        return 2 * super().grouped(rows, offsets_E1, record)
+
+
+class Following(Doubling):
+    """Says both."""
+
+    def gathered(self, x_BD, plan, record=None):
+        return 2 * super().gathered(x_BD, plan, record)
+
+
+class Wrapped(torch.nn.Module):
+    """Adds to a pool, as adapters do; takes rows side by side alone."""
+
+    def __init__(self, pool):
+        super().__init__()
+        self.pool = pool
+
+    def grouped(self, rows, offsets_E1):
+        return 2 * self.pool.grouped(rows, offsets_E1)
+
+
+class Counting(LocalDispatcher):
+    calls = 0
+
+    def dispatch(self, sources, plan):
+        self.calls += 1
+        return super().dispatch(sources, plan)
+
+
+def mixture(pool, **settings):
+    return MultiGateMixture(
+        D, 2, pool, gate=TopKGate(D, 2, E, k=2), execution="grouped", **settings
+    )
+
+
+@pytest.mark.parametrize(("kind", "gathers"), [(Doubling, False), (Following, True)])
+def test_a_subclass_is_asked_for_what_it_says(kind, gathers):
+    torch.manual_seed(0)
+    layer, x_BD = mixture(kind(E, D, [16, 8])), torch.randn(40, D)
+    doubled = layer(x_BD).out_BGO
+
+    assert layer.policy.pool.gathers is gathers
+    layer.experts.__class__ = Copying
+    assert torch.equal(doubled, 2 * layer(x_BD).out_BGO)
+
+
+def test_parts_that_others_took_the_place_of():
+    layer, x_BD = mixture(MLPExperts(E, D, [16, 8])), torch.randn(40, D)
+    out_BGO = layer(x_BD).out_BGO
+    layer.dispatcher = Counting()
+    layer(x_BD)
+    assert layer.dispatcher.calls == 1
+
+    layer.experts = Wrapped(layer.experts)
+    assert torch.equal(layer(x_BD).out_BGO, 2 * out_BGO)
+
+
+def test_a_pool_without_layers_takes_any_numbers_and_structures():
+    outputs = []
+    for kind in (MLPExperts, Copying):
+        torch.manual_seed(0)
+        half_BD = torch.randn(40, D).half()
+        gate = TopKGate(D, 2, E, k=2)
+        tree = MultiGateMixture(None, 2, kind(E, D, []), gate=First(gate), execution="grouped")
+        both = tree({"x": half_BD, "more": torch.randn(40, 3, 2)}).out_BGO
+        outputs.append([mixture(kind(E, D, []))(half_BD).out_BGO, *both.values()])
+    assert [tuple(y.shape) for y in outputs[0]] == [(40, 2, D), (40, 2, D), (40, 2, 3, 2)]
+    assert_same_bits(*outputs)
+
+
+class First(torch.nn.Module):
+    """Shows a gate one tensor of each input."""
+
+    def __init__(self, gate):
+        super().__init__()
+        self.gate = gate
+
+    def forward(self, sources, visibility_GE):
+        return self.gate([source["x"] for source in sources], visibility_GE)
