@@ -2,8 +2,9 @@
 
 python -m tests.emulated_cuda.mutations [--sample 30 --seed S] [--only PART]
 
-Prints a line for each mutation that survives, with the reason why it is harmless (survivors.toml),
-and as the last line JSON: {"mutations", "caught", "share"}.
+Prints which were drawn, a line for each mutation that survives, with the reason why it is harmless
+(survivors.toml), and as the last line JSON: {"mutations", "caught", "share"}. Exit status 1 where
+the share is below 0.9.
 """
 
 import argparse
@@ -75,6 +76,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         ]
         os.execve(sys.executable, command, {**os.environ, **environment()})
     torch.set_num_threads(1)
+    if settings.sample is not None:
+        for mutant in mutants:
+            print(f"drawn: {mutant.file}:{mutant.line}: {_words(mutant)}")
+    print("compiling what has changed, and making the checks: minutes", flush=True)
     with EmulatedDevice(Kernels("mutants")) as device:
         checks = _prepare(device.kernels, mutants)
         caught = _run(device.kernels, mutants, checks, settings.jobs)
