@@ -2,7 +2,8 @@
 
 python -m benchmarks.gpu_check.extension [--bundle DIR]
 
-Kernels that were compiled from other sources than this tree's are not used.
+Kernels that were compiled from other sources than this tree's are not used. For a machine with a
+GPU: it replaces mmoe/_C.abi3.so, and a bundle's does not load beside a torch without CUDA.
 """
 
 import argparse
@@ -78,7 +79,10 @@ def _from_bundle(code: str, bundle: Path) -> str:
         return f"none in {bundle}"
     if says["code"] != code:
         return f"{bundle} was compiled from other sources"
-    shutil.copy(bundle / LIBRARY.name, LIBRARY)
+    # Renamed into its place: written over, it would crash the processes that have it loaded
+    partial = LIBRARY.with_suffix(".partial")
+    shutil.copy(bundle / LIBRARY.name, partial)
+    partial.replace(LIBRARY)
     _mark(code)
     return ""
 

@@ -38,6 +38,8 @@ def verdict(lines: Lines, stages: Sequence[str]) -> str:
     counts = Counter(line["status"] for line in lines.values())
     words = ", ".join(f"{counts[status]} {status}" for status in STATUSES if counts[status])
     state = "all well" if not problems(lines, stages) else "; ".join(problems(lines, stages))
+    if counts[NO_TIME]:
+        state += " (run the same command again: what is done stays)"
     return f"gpu-check: {words or 'nothing ran'}: {state}"
 
 

@@ -6,9 +6,12 @@ import pytest
 import torch
 
 from mmoe.ops.exchange import exchange_reference
+from tests.emulated_cuda.device import EmulatedDevice
 from tests.emulated_cuda.random_cases import drawn_exchange
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("emulated")]
+if EmulatedDevice.open_one is None:
+    pytest.skip("the emulation is not loaded", allow_module_level=True)
 
 LAYER = (torch.ones(1, 8, 8), None, "none")  # weight_EDH, bias_EH
 
