@@ -3,7 +3,7 @@
 python -m benchmarks.gpu_check.extension [--bundle DIR]
 
 Kernels that were compiled from other sources than this tree's are not used. For a machine with a
-GPU: it replaces mmoe/_C.abi3.so, and a bundle's does not load beside a torch without CUDA.
+GPU alone: it replaces mmoe/_C.abi3.so, and a bundle's does not load beside a torch without CUDA.
 """
 
 import argparse
@@ -38,6 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu_check.extension")
     parser.add_argument("--bundle", type=Path, default=ROOT / "gpu-bundle")
     settings = parser.parse_args(arguments)
+    if not _has_gpu():
+        sys.exit(f"no GPU was found: {LIBRARY.relative_to(LIBRARY.parent.parent)} stays as it is")
     code = digest(SOURCES)
     for name, put in (("in place", _in_place), ("bundle", _from_bundle), ("built", _build)):
         problem = put(code, settings.bundle) or _does_not_run()
@@ -58,6 +60,12 @@ def require_kernels() -> None:
 
     if not extension_status().cuda:
         sys.exit(f"mmoe has no CUDA kernels here: {extension_status().detail}")
+
+
+def _has_gpu() -> bool:
+    import torch  # not before it is needed: --help should be quick
+
+    return torch.cuda.is_available()
 
 
 def _in_place(code: str, bundle: Path) -> str:
@@ -88,7 +96,7 @@ def _from_bundle(code: str, bundle: Path) -> str:
 
 
 def _build(code: str, bundle: Path) -> str:
-    import torch  # not before it is needed: the first answer should be quick
+    import torch
 
     major, minor = torch.cuda.get_device_capability()
     environment = {

@@ -16,6 +16,7 @@ CODE = digest(extension.SOURCES)
 @pytest.fixture
 def paths(tmp_path, monkeypatch):
     """An extension and its mark in a folder of their own."""
+    monkeypatch.setattr(extension, "_has_gpu", lambda: True)
     monkeypatch.setattr(extension, "LIBRARY", tmp_path / "mmoe" / "_C.abi3.so")
     monkeypatch.setattr(extension, "MARK", tmp_path / "build" / "mark.txt")
     (tmp_path / "mmoe").mkdir()
@@ -38,6 +39,13 @@ def test_a_bundle_of_these_sources_is_used(paths, monkeypatch, capsys):
     assert extension.LIBRARY.read_text() == "compiled"
     extension.main(["--bundle", str(paths)])
     assert capsys.readouterr().out.splitlines() == ["mmoe._C: in place"]
+
+
+def test_without_a_gpu_nothing_is_replaced(paths, monkeypatch):
+    monkeypatch.setattr(extension, "_has_gpu", lambda: False)
+    with pytest.raises(SystemExit, match=r"no GPU was found: mmoe/_C\.abi3\.so stays as it is"):
+        extension.main(["--bundle", str(paths)])
+    assert not extension.LIBRARY.exists()
 
 
 def test_a_bundle_of_other_sources_is_not(paths, monkeypatch, capsys):
