@@ -69,16 +69,18 @@ def tests(settings: Settings) -> list[Item]:
     where = "--record", settings.record, "--device", settings.device
     if settings.device == "emulated":
         where = *where, "--seconds", TEST_SECONDS * EMULATED_TIMES
-    return [Item(f"tests/{file}", _own("pytest_file", file, *where), 150) for file in test_files()]
+    files = test_files(settings.device)
+    return [Item(f"tests/{file}", _own("pytest_file", file, *where), 150) for file in files]
 
 
-def test_files() -> list[str]:
-    """Files that hold a test marked gpu."""
-    found = [
-        path.relative_to(ROOT).as_posix()
-        for path in sorted((ROOT / "tests").rglob("test_*.py"))
-        if "mark.gpu" in path.read_text(encoding="utf-8") and OWN_TESTS not in path.parents
-    ]
+def test_files(device: str) -> list[str]:
+    """Files that hold a test marked gpu, those of the emulation only where it is the device."""
+    found = []
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        text = path.read_text(encoding="utf-8")
+        serves = device == "emulated" or "mark.of_emulation" not in text
+        if "mark.gpu" in text and serves and OWN_TESTS not in path.parents:
+            found.append(path.relative_to(ROOT).as_posix())
     folders = ("tests/ops/test_cuda", "tests/ops/cuda/", "tests/ops/", "tests/mixture/")
 
     def place(file: str) -> int:

@@ -16,7 +16,7 @@ from tests.emulated_cuda.device import Settings
 from tests.emulated_cuda.mutants import Switches, switched_sources
 from tests.emulated_cuda.mutations import NOTICED, OTHER_ERROR, SURVIVED, noticed_by, stale
 
-pytestmark = pytest.mark.gpu  # where the emulation is loaded anyway
+pytestmark = [pytest.mark.gpu, pytest.mark.of_emulation]  # where it is loaded anyway
 
 REPORT = '<testsuites><testsuite tests="{}" skipped="{}" failures="{}" errors="0"/></testsuites>'
 

@@ -10,7 +10,7 @@ from tests.emulated_cuda.build import build
 from tests.emulated_cuda.device import ORDERS, EmulatedDevice
 from tests.emulated_cuda.guarded import POISON, guard
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.of_emulation]
 if EmulatedDevice.open_one is None:
     pytest.skip("the emulation is not loaded", allow_module_level=True)
 

@@ -9,7 +9,7 @@ from mmoe.ops.exchange import exchange_reference
 from tests.emulated_cuda.device import EmulatedDevice
 from tests.emulated_cuda.random_cases import drawn_exchange
 
-pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("emulated")]
+pytestmark = [pytest.mark.gpu, pytest.mark.of_emulation, pytest.mark.usefixtures("emulated")]
 if EmulatedDevice.open_one is None:
     pytest.skip("the emulation is not loaded", allow_module_level=True)
 

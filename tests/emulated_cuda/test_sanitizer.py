@@ -9,7 +9,10 @@ import pytest
 from tests.emulated_cuda.build import NoCompiler
 from tests.emulated_cuda.sanitizer import environment
 
-pytestmark = [pytest.mark.gpu, pytest.mark.slow, pytest.mark.xdist_group("ranks")]
+pytestmark = [
+    *(pytest.mark.gpu, pytest.mark.of_emulation),
+    *(pytest.mark.slow, pytest.mark.xdist_group("ranks")),
+]
 if "tests.emulated_cuda.plugin" not in sys.modules:
     pytest.skip("the emulation is not loaded", allow_module_level=True)
 

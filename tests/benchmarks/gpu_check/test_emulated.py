@@ -38,8 +38,13 @@ def test_tests_get_the_plugin_that_emulates():
 
 
 def test_files_of_tests_are_those_with_the_mark():
-    files = files_of_tests()
+    files, emulated = files_of_tests("cuda"), files_of_tests("emulated")
     assert "tests/ops/cuda/test_huge.py" in files
+    # What is asked of the emulation takes time, and says nothing of a GPU
+    assert set(emulated) - set(files) == {
+        f"tests/emulated_cuda/test_{name}.py"
+        for name in ("command", "emulator", "refusals", "sanitizer")
+    }
     assert not [file for file in files if file.startswith("tests/benchmarks/gpu_check")]
 
 
