@@ -21,7 +21,7 @@ from mmoe.mixture.checks import (
 )
 from mmoe.mixture.execution import Execution, make_policy
 from mmoe.mixture.experts.mlp_experts import Record
-from mmoe.mixture.experts.pool import GatheringPool, Pool
+from mmoe.mixture.experts.pool import GatheringPool, Pool, still_gathers
 from mmoe.mixture.gates import GateOutput, SoftmaxGate
 from mmoe.mixture.gates.contract import visible_experts
 from mmoe.mixture.pytrees import (
@@ -366,7 +366,7 @@ class MultiGateMixture(nn.Module):
             self.policy.local
             and self.policy.pool.gathers
             and type(self.dispatcher) is LocalDispatcher
-            and hasattr(self.experts, "gathered")
+            and still_gathers(self.experts)
         )
 
     @property

@@ -53,6 +53,15 @@ class GatheringPool(Pool, Protocol):
         ...
 
 
+def still_gathers(pool: object) -> bool:
+    """Returns whether what stands in a gathering pool's place has a `gathered` to be called.
+
+    Not where its `grouped` alone was replaced, as `register_fsdp_forward_method` does.
+    """
+    own = vars(pool)
+    return hasattr(pool, "gathered") and ("gathered" in own or "grouped" not in own)
+
+
 class ExpertPool(nn.ModuleList):
     """Pool of experts that are modules of any class, of different classes too.
 

@@ -163,6 +163,15 @@ def test_parts_that_others_took_the_place_of():
     assert torch.equal(layer(x_BD).out_BGO, 2 * out_BGO)
 
 
+def test_methods_that_others_took_the_place_of():
+    layer, x_BD = mixture(MLPExperts(E, D, [16, 8])), torch.randn(40, D)
+    for name in ("grouped", "gathered"):
+        method, calls = getattr(layer.experts, name), []
+        setattr(layer.experts, name, lambda *args, m=method, c=calls: c.append(1) or m(*args))
+        layer(x_BD)
+        assert calls == [1]
+
+
 def test_a_pool_without_layers_takes_any_numbers_and_structures():
     outputs = []
     for kind in (MLPExperts, Copying):
