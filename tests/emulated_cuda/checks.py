@@ -45,12 +45,13 @@ TYPES = (FP32, BF16, FP64)
 # Of a number itself and of the largest one
 TOLERANCES = {FP32: (2e-5, 1e-5), BF16: (2**-7, 4e-3), FP64: (1e-12, 1e-12)}
 
+_EMPTY = (Case(0, 2, 2, 4, 16, 16), Case(3, 2, 1, 4, 5, 0))
 _USUAL = (
     *OPERATOR_CASES[:3],
     Case(257, 5, 3, 20, 8, 9, unused=True),
     Case(64, 1, 1, 150, 66, 10),
     Case(256, 2, 1, 4, 16, 136),
-    Case(0, 2, 2, 4, 16, 16),
+    *_EMPTY,
 )
 # As many experts as a launch takes pointers, and one more
 _TABLES = (Case(3, 2, 1, 124, 8, 8), Case(3, 9, 1, 125, 8, 8), Case(3, 1, 1, 128, 8, 8))
@@ -60,12 +61,13 @@ _EXCHANGED = (
     Case(33, 9, 2, 8, 17, 17, unused=True),
     Case(70, 2, 3, 4, 65, 65),
 )
+_SMALL = OPERATOR_CASES[2]
 CASES: Mapping[str, Sequence[Case]] = {
     "exchange": _EXCHANGED,
-    "dense_combine": (*_USUAL[:3], *_TABLES[:2], Case(4, 70, 1, 3, 8, 8)),
-    "grouped_mm": _USUAL[2:3],
-    "gathered_mm": _USUAL[1:3],
-    "dense_mm": (*_USUAL[1:3], _TABLES[2]),
+    "dense_combine": (*_USUAL[:3], *_TABLES[:2], Case(4, 70, 1, 3, 8, 8), *_EMPTY),
+    "grouped_mm": (_USUAL[2], *_EMPTY),
+    "gathered_mm": (*_USUAL[1:3], *_EMPTY),
+    "dense_mm": (*_USUAL[1:3], _TABLES[2], *_EMPTY),
 }
 # Rows of each expert, D, H; small and large tiles, parts of the weights' gradient, copies of 16, 8,
 # 4 and 2 bytes, several tiles in both directions, depths of one and of many steps
@@ -191,9 +193,24 @@ def _given(operator: str) -> Iterator[tuple[str, Call]]:
                 yield f"{name}, rows cut out, {dtype}", (name, arguments)
     for case, dtype in product(CASES.get(operator, _USUAL), TYPES):
         for call in BUILDERS[operator](case, dtype):
-            yield f"{call[0]}, {case} {str(dtype).removeprefix('torch.')}", call
-
+            words = f"{call[0]}, {case} {str(dtype).removeprefix('torch.')}"
+            yield words, call
+            if case == _SMALL and dtype != FP64:
+                yield from _less_wanted(words, call)
     yield from _drawn(operator)
+
+
+def _less_wanted(words: str, call: Call) -> Iterator[tuple[str, Call]]:
+    """Gradients of x, weight and bias: each alone, and none."""
+    name, arguments = call
+    if all(value is True for value in arguments[-3:]):
+        for needs in (
+            (True, False, False),
+            (False, True, False),
+            (False, False, True),
+            (False,) * 3,
+        ):
+            yield f"{words}, wanted {needs}", (name, (*arguments[:-3], *needs))
 
 
 def _drawn(operator: str) -> Iterator[tuple[str, Call]]:
