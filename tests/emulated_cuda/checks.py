@@ -6,15 +6,12 @@ mutation is switched on.
 """
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from benchmarks.gpu_check.operator_cases import (
     BUILDERS,
@@ -25,7 +22,9 @@ from benchmarks.gpu_check.operator_cases import (
     expected,
 )
 from benchmarks.gpu_check.operator_cases import CASES as OPERATOR_CASES
-from tests.emulated_cuda.device import Kernels, OnDevice, Settings
+from tests.emulated_cuda.changes import changed_calls
+from tests.emulated_cuda.check import Check
+from tests.emulated_cuda.device import Kernels, Settings
 from tests.emulated_cuda.random_cases import (
     KINDS,
     PLANNING,
@@ -42,9 +41,6 @@ from tests.ops.exchange_world import World
 
 FP32, BF16 = torch.float32, torch.bfloat16
 TYPES = (FP32, BF16, FP64)
-# Of a number itself and of the largest one
-TOLERANCES = {FP32: (2e-5, 1e-5), BF16: (2**-7, 4e-3), FP64: (1e-12, 1e-12)}
-
 _EMPTY = (Case(0, 2, 2, 4, 16, 16), Case(3, 2, 1, 4, 5, 0))
 _USUAL = (
     *OPERATOR_CASES[:3],
@@ -83,95 +79,10 @@ LAYERS = (
 )
 
 
-@dataclass(frozen=True)
-class Stop:
-    """The kernel refuses its arguments, in these words."""
-
-    words: str
-
-
-@dataclass(frozen=True)
-class Check:
-    """One call of an operator and what is to come of it.
-
-    Attributes:
-        name: Says which.
-        operator: The builder's, by which checks are chosen.
-        call: Name and arguments, on the host.
-        wanted: The specification's result, or `Stop`.
-        settings: How the emulation runs it.
-    """
-
-    name: str
-    operator: str
-    call: Call
-    wanted: Any
-    settings: Settings
-
-    def run(self, kernels: Kernels) -> None:
-        """Raises where the kernel does other than it is to.
-
-        Raises:
-            AssertionError: Other numbers, or no error where there should be one, or another.
-            RuntimeError: The kernel stopped.
-        """
-        kernels.configure(self.settings)
-        name, arguments = self.call
-        if isinstance(self.wanted, Stop):
-            assert stop_of(kernels, self.call) == self.wanted, f"{self.name}: no such stop"
-            return
-        found = kernels.call(name, on_device(arguments))
-        compare(self.name, as_numbers(self.call, found), self.wanted, arguments)
-
-
-def on_device(arguments: Any) -> Any:
-    """The same with every tensor on the device."""
-    return pytree.tree_map_only(Tensor, OnDevice, arguments)
-
-
-def stop_of(kernels: Kernels, call: Call) -> Stop | None:
-    """How the kernel refuses these arguments; None: it takes them."""
-    try:
-        kernels.call(call[0], on_device(call[1]))
-    except (RuntimeError, ValueError) as error:
-        return Stop(str(error))
-    return None
-
-
-def compare(name: str, found: Any, wanted: Any, arguments: Any) -> None:
-    """Refuses other shapes, types and numbers.
-
-    Raises:
-        AssertionError: Names the check.
-    """
-    if isinstance(wanted, list | tuple):
-        assert len(found) == len(wanted), name
-        for ours, theirs in zip(found, wanted, strict=True):
-            compare(name, ours, theirs, arguments)
-        return
-    assert (found.shape, found.dtype) == (wanted.shape, wanted.dtype), name
-    if not wanted.dtype.is_floating_point:
-        assert torch.equal(found, wanted), name
-        return
-    if wanted.numel():
-        of_each, of_largest = tolerance(arguments)
-        largest = float(wanted.nan_to_num().abs().max())
-        atol = of_largest * max(1.0, largest)
-        near = torch.isclose(found, wanted, rtol=of_each, atol=atol, equal_nan=True)
-        assert near.all(), f"{name}: {int((~near).sum())} numbers differ"
-
-
-def tolerance(arguments: Any) -> tuple[float, float]:
-    """That of the coarsest type among the arguments."""
-    types = {leaf.dtype for leaf in pytree.tree_leaves(arguments) if isinstance(leaf, Tensor)}
-    types |= {leaf for leaf in pytree.tree_leaves(arguments) if isinstance(leaf, torch.dtype)}
-    return max((TOLERANCES[dtype] for dtype in types & set(TOLERANCES)), default=(0.0, 0.0))
-
-
 def battery(kernels: Kernels, operators: Sequence[str]) -> list[Check]:
     """Makes the checks of some builders, the quick ones first; each passes without a mutation."""
     plain = [check for operator in operators for check in _calls(operator)]
-    return [*plain, *_otherwise(plain), *_changed(kernels, plain)]
+    return [*plain, *_otherwise(plain), *changed_calls(kernels, plain)]
 
 
 def _calls(operator: str) -> Iterator[Check]:
@@ -298,80 +209,6 @@ def _layers() -> Iterator[tuple[str, Call]]:
         kept = expected(forward)
         backward = (grad_PH.to(rows), *layer, *kept, activation, True, True, True)
         yield f"gradients, {words}", ("grouped_mm_backward", backward)
-
-
-def _changed(kernels: Kernels, checks: Sequence[Check]) -> Iterator[Check]:
-    """One number in place of another: where the CPU refuses it the kernel stops too.
-
-    Where the CPU takes it the kernel gives what the specification does. Of each operator and
-    argument in three calls: the first, the smallest, of a single block, and the last. What a kernel
-    answers otherwise (a number that contradicts the others) is no check.
-    """
-    checks = [check for check in checks if _size(check.call) < 20_000]  # each is run many times
-    by_size = sorted(checks, key=lambda check: _size(check.call))
-    for chosen in (checks, by_size, checks[::-1]):
-        seen: set[tuple[str, int]] = set()
-        for check in chosen:
-            name, arguments = check.call
-            for position, value in enumerate(arguments):
-                if not isinstance(value, Tensor) or value.dtype not in (torch.int32, torch.int64):
-                    continue
-                if not 0 < value.numel() < 3000 or (name, position) in seen:
-                    continue
-                seen.add((name, position))
-                others = _other_numbers(name, arguments, position)
-                for number, (words, changed, wanted) in enumerate(others):
-                    order = Settings(("forward", "backward")[number % 2])
-                    kernels.configure(order)
-                    if wanted is None:
-                        wanted = stop_of(kernels, (name, changed))
-                    one = Check(f"{name}: {words}", check.operator, (name, changed), wanted, order)
-                    if wanted is not None and (isinstance(wanted, Stop) or _holds(kernels, one)):
-                        yield one
-
-
-def _holds(kernels: Kernels, check: Check) -> bool:
-    try:
-        check.run(kernels)
-    except (AssertionError, RuntimeError, ValueError):
-        return False
-    return True
-
-
-def _size(call: Call) -> int:
-    return sum(leaf.numel() for leaf in pytree.tree_leaves(call[1]) if isinstance(leaf, Tensor))
-
-
-def _other_numbers(
-    name: str, arguments: Sequence[Any], position: int
-) -> Iterator[tuple[str, tuple[Any, ...], Any]]:
-    """Every size of the call in place of a number, one less and one more; and what is below 0.
-
-    With what the specification gives; None: the CPU refuses it.
-    """
-    whole: Tensor = arguments[position]
-    operator: Callable[..., Any] = getattr(torch.ops.mmoe, name)
-    leaves = pytree.tree_leaves(arguments)
-    sizes = {n for leaf in leaves if isinstance(leaf, Tensor) for n in (*leaf.shape, leaf.numel())}
-    sizes |= {leaf for leaf in leaves if isinstance(leaf, int) and not isinstance(leaf, bool)}
-    numbers = sorted({-1, -2, *(n + step for n in sizes for step in (-1, 0, 1) if n < 2**30)})
-    flat = whole.reshape(-1)
-    places = {0, whole.numel() // 2, whole.numel() - 1}
-    of_links = range(whole.numel()) if whole.dtype == torch.int64 else ()
-    for place in sorted(places.union(of_links)):
-        near = {int(flat[place]) + 1, int(flat[place]) - 1}
-        for number in sorted({*numbers, *near} if place in places else near):
-            changed = flat.clone()
-            changed[place] = number
-            other = (*arguments[:position], changed.view(whole.shape), *arguments[position + 1 :])
-            words = f"argument {position} at {place} is {number}"
-            try:
-                operator(*other)
-            except (ValueError, RuntimeError):
-                yield words, other, None
-                continue
-            with suppress(ValueError, RuntimeError, IndexError):  # the specification is stricter
-                yield words, other, as_numbers((name, other), expected((name, other)))
 
 
 def _otherwise(checks: Sequence[Check]) -> Iterator[Check]:

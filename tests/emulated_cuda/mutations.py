@@ -26,7 +26,8 @@ from typing import TypeVar
 import torch
 
 from tests.emulated_cuda.build import ROOT, NoCompiler
-from tests.emulated_cuda.checks import Check, battery
+from tests.emulated_cuda.check import Check
+from tests.emulated_cuda.checks import battery
 from tests.emulated_cuda.device import EmulatedDevice, Kernels
 from tests.emulated_cuda.mutants import Mutant, switched_sources
 from tests.emulated_cuda.sanitizer import environment
