@@ -159,7 +159,7 @@ def _extras() -> Finding:
     for extra, packages in sorted(extras(_requirements()).items()):
         if extra not in ("dev", "torchrec"):
             (there if all(map(_installed, packages)) else absent).append(extra)
-    found = [f"{extra} installed" for extra in there] + [f"{extra} not" for extra in absent]
+    found = [*(f"{one} installed" for one in there), *(f"{one} not installed" for one in absent)]
     mend = "; ".join(f"pip install 'mmoe[{extra}]'" for extra in absent)
     return Finding("extras", ", ".join(found) or "none", not absent, needed=False, mend=mend)
 
