@@ -44,10 +44,15 @@ class Launch {
   cudaStream_t stream_;
 };
 
+// A number, where it fits in int32; else the error that `text` says.
+template <typename... Text>
+int32_t within_int32(int64_t number, const Text&... text) {
+  if (number > std::numeric_limits<int32_t>::max()) fail(text...);
+  return static_cast<int32_t>(number);
+}
+
 inline unsigned blocks_for(int64_t threads) {
-  const int64_t blocks = (threads + kThreads - 1) / kThreads;
-  if (blocks > std::numeric_limits<int32_t>::max()) fail("batch: too large for one CUDA launch");
-  return static_cast<unsigned>(blocks);
+  return within_int32((threads + kThreads - 1) / kThreads, "batch: too large for one CUDA launch");
 }
 
 // A kernel that was stopped leaves its error to the next call of the runtime: this one throws it.
@@ -171,6 +176,19 @@ template <typename T>
 constexpr int kPack = 16 / sizeof(T);
 
 inline bool aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
+
+// The widest copy in bytes that fits rows of `width` numbers, `stride` apart.
+template <typename T>
+int copy_bytes(const void* data, int64_t stride, int64_t width) {
+  const auto fits = [&](int64_t bytes) {
+    return reinterpret_cast<uintptr_t>(data) % bytes == 0 && stride * sizeof(T) % bytes == 0 &&
+           width * sizeof(T) % bytes == 0;
+  };
+  for (const int bytes : {16, 8, 4}) {
+    if (bytes >= static_cast<int>(sizeof(T)) && fits(bytes)) return bytes;
+  }
+  return sizeof(T);
+}
 
 // The order of the additions is fixed, so the result has the same bits in every run.
 template <typename S>

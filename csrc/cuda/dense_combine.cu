@@ -188,7 +188,6 @@ void run_backward(const ExpertOutputs& y, const Tensor& weights, const Tensor& g
   const Dense<T> d = {static_cast<const sum_t<T>*>(weights.const_data_ptr()), y.rows,
                       weights.size(1), y.experts(), y.width};
   if (d.B == 0) return;
-  if (d.B > std::numeric_limits<int32_t>::max()) fail("y: too many samples for one CUDA launch");
   const Rows rows = locate(y.data, y.row_stride, y.kept[0].stride(0));
   const std::vector<int64_t> strides(grad_y.data.size(), y.width);
   const Rows grad_rows = locate(grad_y.data, strides, y.rows * y.width);
@@ -196,7 +195,7 @@ void run_backward(const ExpertOutputs& y, const Tensor& weights, const Tensor& g
   auto* to_weights = static_cast<sum_t<T>*>(grad_weights.mutable_data_ptr());
   const bool packs =
       packed<T>(y) && aligned(from) && std::all_of(grad_y.data.begin(), grad_y.data.end(), aligned);
-  const auto blocks = static_cast<unsigned>(d.B);
+  const unsigned blocks = within_int32(d.B, "y: too many samples for one CUDA launch");
   for_gates(d.G, [&](auto gates) {
     constexpr int NG = decltype(gates)::value, V = kPack<T>;
     if (packs) {

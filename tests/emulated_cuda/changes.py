@@ -20,12 +20,14 @@ def changed_calls(kernels: Kernels, checks: Sequence[Check]) -> Iterator[Check]:
     """One number in place of another: where the CPU refuses it the kernel stops too.
 
     Where the CPU takes it the kernel gives what the specification does. Of each operator and
-    argument in three calls: the first, the smallest, of a single block, and the last. What a kernel
-    answers otherwise (a number that contradicts the others) is no check.
+    argument in three calls: the first, the smallest, of a single block, and the last; and in one of
+    an exchange whose ranks send sums back. What a kernel answers otherwise (a number that
+    contradicts the others) is no check.
     """
     checks = [check for check in checks if _size(check.call) < 20_000]  # each is run many times
     by_size = sorted(checks, key=lambda check: _size(check.call))
-    for chosen in (checks, by_size, checks[::-1]):
+    of_sums = [check for check in checks if "sums" in check.name]
+    for chosen in (checks, by_size, checks[::-1], of_sums):
         seen: set[tuple[str, int]] = set()
         for check in chosen:
             name, arguments = check.call

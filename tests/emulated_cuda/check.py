@@ -1,5 +1,7 @@
 """`Check`: one call of an emulated kernel, and what is to come of it."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +37,7 @@ class Check:
         call: Name and arguments, on the host.
         wanted: The specification's result, or `Stop`.
         settings: How the emulation runs it.
+        choice: Of products: the operator that chooses (`mmoe.ops._products`), and a number.
     """
 
     name: str
@@ -42,6 +45,7 @@ class Check:
     call: Call
     wanted: Any
     settings: Settings
+    choice: tuple[str, int] | None = None
 
     def run(self, kernels: Kernels) -> None:
         """Raises where the kernel does other than it is to.
@@ -51,12 +55,31 @@ class Check:
             RuntimeError: The kernel stopped.
         """
         kernels.configure(self.settings)
+        with chosen(kernels, self.choice):
+            self._run(kernels)
+
+    def _run(self, kernels: Kernels) -> None:
         name, arguments = self.call
         if isinstance(self.wanted, Stop):
             assert stop_of(kernels, self.call) == self.wanted, f"{self.name}: no such stop"
             return
         found = kernels.call(name, on_device(arguments))
         compare(self.name, as_numbers(self.call, found), self.wanted, arguments)
+
+
+@contextmanager
+def chosen(kernels: Kernels, choice: tuple[str, int] | None) -> Iterator[None]:
+    """Lets the kernels take the products that a check asks for."""
+    if choice is None:
+        yield
+        return
+    operator, number = choice
+    like = OnDevice(torch.empty(0))
+    before = kernels.call(operator, (like, number))
+    try:
+        yield
+    finally:
+        kernels.call(operator, (like, before))
 
 
 def on_device(arguments: Any) -> Any:

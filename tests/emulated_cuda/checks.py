@@ -9,6 +9,7 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
+from typing import get_args
 
 import torch
 from torch import Tensor
@@ -22,6 +23,7 @@ from benchmarks.gpu_check.operator_cases import (
     expected,
 )
 from benchmarks.gpu_check.operator_cases import CASES as OPERATOR_CASES
+from mmoe.ops._products import GroupedProduct
 from tests.emulated_cuda.changes import changed_calls
 from tests.emulated_cuda.check import Check
 from tests.emulated_cuda.device import Kernels, Settings
@@ -143,7 +145,11 @@ def _drawn_ranks() -> Iterator[tuple[str, Call]]:
         draw = random.Random(f"{name} {wire} {seed}")
         _, arguments = drawn_exchange(name, *wire, draw)
         yield f"{name}, ranks {seed}, {wire}", (name, laid_out(arguments, "cpu", draw))
-    for case in (*WORLDS, replace(WORLDS[0], name="as many sources as there may be", S=64)):
+    alone = replace(
+        WORLDS[0], name="one rank, anything", rows=(9,), held=((0, 1),), picks="anything"
+    )
+    crowd = replace(WORLDS[0], name="as many sources as there may be", S=64)
+    for case in (*WORLDS, alone, crowd):
         if sum(case.rows) < 100:
             world = World(case)
             for (name, given), rank in product(PLANNING.items(), range(case.W)):
@@ -212,7 +218,7 @@ def _layers() -> Iterator[tuple[str, Call]]:
 
 
 def _otherwise(checks: Sequence[Check]) -> Iterator[Check]:
-    """Again in other orders, with early copies, and with PyTorch's grouped product."""
+    """Again in other orders, with early copies, and with other products than the size chooses."""
     for number, check in enumerate(checks):
         if number % 3 == 0:
             yield replace(check, settings=Settings("backward", copies="early"))
@@ -220,3 +226,14 @@ def _otherwise(checks: Sequence[Check]) -> Iterator[Check]:
             yield replace(check, settings=Settings("shuffled", seed=number + 1))
         if check.operator in ("grouped_mm", "gathered_mm"):
             yield replace(check, settings=Settings(capability=9))
+            if number % 3 == 2:
+                always = "grouped_product", get_args(GroupedProduct).index("library")
+                yield replace(check, settings=Settings(capability=9), choice=always)
+        if check.operator == "dense_mm":
+            yield replace(check, choice=("dense_product", 1 + number % 2))
+            if number % 3 == 2:  # the other product than the one that the size chooses, too
+                for choice in (1, 2):
+                    product_of = "grouped_product", choice
+                    yield replace(check, settings=Settings(capability=9), choice=product_of)
+        if check.operator == "dense_mm":
+            yield replace(check, choice=("dense_product", 1 + number % 2))

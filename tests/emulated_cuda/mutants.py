@@ -2,7 +2,8 @@
 
 One library holds all mutations; `emulated_set_mutant` switches one on. Made from every
 `__syncthreads`, every wait for asynchronous copies and every group of them, every comparison, and
-every operation on an index within a tile of a product (gemm/gemm.cuh).
+every operation on an index within a tile of a product (gemm/gemm.cuh). Not from comparisons that
+choose between products of the same numbers: they bound nothing, and tests hold what is chosen.
 """
 
 import re
@@ -26,6 +27,8 @@ _OTHER = {
 }
 # Where operations on numbers are those on an index of a fragment
 INDEXED = ("gemm.cuh",)
+# By size or by a switch; tests/ops/test_products.py and tests/ops/cuda look at what is chosen
+CHOICES = ("dense_choice.cu", "product_choice.cu")
 _OPERATION = re.compile(
     r"(?<=[\w)\]]) ([<>]=?|[=!]=|[-+*/%]) (?=[\w(*&:-])|(?<=\w>) ([<>=!]=) (?=[\w(*&:-])"
 )
@@ -146,7 +149,7 @@ def switched_sources(folder: Path) -> tuple[dict[Path, str], list[Mutant]]:
     texts = {
         file: switches.put_into(str(file.relative_to(folder)), file.read_text(encoding="utf-8"))
         for file in sorted(folder.rglob("*.cu*"))
-        if file.name != "ptx.cuh"  # the emulation has its own
+        if file.name not in ("ptx.cuh", *CHOICES)  # the emulation has its own PTX
     }
     return texts, _told_apart(switches.mutants)
 

@@ -30,7 +30,7 @@ __global__ void gather_out(Layout layout, Sources sources, const int32_t* rows, 
                            int64_t picks, int64_t D, Message<char> message) {
   if (blockIdx.x == 0) exchange::check_layout(layout, message.bytes, most, picks);
   const int64_t n = exchange::warp_number();
-  if (n >= most || n >= layout.links.first(layout.links.W, exchange::kRows)) return;
+  if (n >= min(most, layout.links.first(layout.links.W, exchange::kRows))) return;
   const int32_t row = rows[n];
   MMOE_DEVICE_CHECK(row >= 0 && row < sources.B * sources.count,
                     "rows_M: expected a row of the samples and sources", row);
@@ -48,7 +48,7 @@ __global__ void write_picks(Layout layout, const int32_t* codes, const int32_t* 
                             const S* weights, int64_t most, int64_t num_weights,
                             Message<char> message) {
   const int64_t q = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  if (q >= most || q >= layout.links.first(layout.links.W, exchange::kPicks)) return;
+  if (q >= min(most, layout.links.first(layout.links.W, exchange::kPicks))) return;
   const int64_t w = layout.links.rank_of(q, exchange::kPicks);
   const int64_t i = q - layout.links.first(w, exchange::kPicks);
   if (codes != nullptr) {
@@ -121,7 +121,7 @@ __global__ void add_up_samples(Layout layout, Message<const char> message, const
   const int64_t i = exchange::warp_number();
   if (i >= B * S) return;
   const int32_t* own = slots + i / S * picks;
-  const int64_t total = layout.links.first(layout.links.W, exchange::kRows);
+  const int64_t total = min(num_rows, layout.links.first(layout.links.W, exchange::kRows));
   for (int64_t first = 0; first < D; first += kWarp) {
     const int64_t o = first + threadIdx.x % kWarp;
     sum_t<T> sum = 0;
@@ -130,8 +130,7 @@ __global__ void add_up_samples(Layout layout, Message<const char> message, const
       const uint32_t next = exchange::next_number(own, picks, last);
       if (next == exchange::kNone) break;
       last = static_cast<int32_t>(next);
-      MMOE_DEVICE_CHECK(last < total && last < num_rows, "rows_BGK: expected a row in [0, N) or -1",
-                        last);
+      MMOE_DEVICE_CHECK(last < total, "rows_BGK: expected a row in [0, N) or -1", last);
       if (rows[last] % S != i % S || o >= D) continue;
       const int64_t at = layout.row(last, layout.links.rank_of(last, exchange::kRows));
       const char* row = message.at(at, layout.row_bytes);
@@ -145,7 +144,7 @@ template <typename S>
 __global__ void read_weights(Layout layout, Message<const char> message, const int32_t* entries,
                              int64_t most, int64_t num_weights, S* grad) {
   const int64_t q = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  if (q >= most || q >= layout.links.first(layout.links.W, exchange::kPicks)) return;
+  if (q >= min(most, layout.links.first(layout.links.W, exchange::kPicks))) return;
   const int64_t w = layout.links.rank_of(q, exchange::kPicks);
   const int32_t entry = entries[q];
   MMOE_DEVICE_CHECK(entry >= -1 && entry < num_weights, "entries_Q: expected a pick or -1", entry);
@@ -250,7 +249,7 @@ __global__ void add_up_pairs(Layout layout, const T* grad, int64_t R, const int3
                              Message<char> message) {
   if (blockIdx.x == 0) exchange::check_layout(layout, message.bytes, rows, num_picks);
   const int64_t n = exchange::warp_number();
-  if (n >= rows || n >= layout.links.first(layout.links.W, exchange::kRows)) return;
+  if (n >= min(rows, layout.links.first(layout.links.W, exchange::kRows))) return;
   char* to = message.at(layout.row(n, layout.links.rank_of(n, exchange::kRows)), layout.row_bytes);
   for (int64_t first = 0; first < D; first += kWarp) {
     const int64_t o = first + threadIdx.x % kWarp;

@@ -159,11 +159,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> outbound_plan
                       num_ranks * num_sources,
                       (B + 31) / 32};
   const int64_t Q = B * G * K, words = E * d.words;
-  if (d.counts() >= kMost ||
-      Q > kMost / 4) {  // rows, picks, sums and pairs are numbered in one sum
-    fail("experts_BGK: ", B, " samples times ", d.lanes, " ranks and sources do not fit in int32; ",
-         "split the batch");
-  }
+  // Rows, picks, sums and pairs are numbered in one sum.
+  within_int32(std::max(d.counts() + 1, 4 * Q), "experts_BGK: ", B, " samples times ", d.lanes,
+               " ranks and sources do not fit in int32; split the batch");
   const Tensor rows_M = empty(input, {M}, ScalarType::Int);
   const Tensor entries = empty(input, {Q}, ScalarType::Int),
                codes = empty(input, {Q}, ScalarType::Int);

@@ -113,9 +113,8 @@ struct Dense {
         E(weight_EDH.size(0)),
         D(weight_EDH.size(1)),
         H(weight_EDH.size(2)) {
-    if (std::max({B + kTileRows, E * H, E * D}) > std::numeric_limits<int32_t>::max()) {
-      fail("x: ", B, " rows for ", E, " experts of width ", H, " are too many for one CUDA launch");
-    }
+    within_int32(std::max({B + kTileRows, E * H, E * D}), "x: ", B, " rows for ", E,
+                 " experts of width ", H, " are too many for one CUDA launch");
     weight = dense(detach(weight_EDH));
     if (weight_type != type) weight = torch::stable::to(weight, type);
     for (const Tensor& tensor : tensors) x.push_back(dense(detach(tensor)));
@@ -198,8 +197,7 @@ void differentiate_as(const Dense& d, const std::vector<Tensor>& grad,
   const Tensor room =
       empty(d.weight, {bias == nullptr ? 0 : d.E, tiles, d.H}, accumulate_type(d.type));
   S* sums = bias == nullptr ? nullptr : static_cast<S*>(room.mutable_data_ptr());
-  const bool packs =
-      packed<T>(d.H, {&grad, &kept}) && (dz == nullptr || aligned(dz->const_data_ptr()));
+  const bool packs = packed<T>(d.H, {&grad, &kept});  // dz is new memory, and aligned
   const int64_t lanes = kWarp * (packs ? kPack<T> : 1);
   const auto columns = static_cast<int32_t>((d.H + lanes - 1) / lanes);
   for (int64_t first = 0; first < d.E && tiles > 0; first += kTable) {

@@ -202,9 +202,8 @@ struct Gate {
       : x(dense(x_BD)), weight(dense(weight_DN)), B(x.size(0)), D(x.size(1)), N(weight.size(1)) {
     // Room to count past the end in whole tiles, of three parts.
     const int64_t columns = divide_up(N, kTile / kParts) * kTile;
-    if (std::max({D, columns, D * N}) > std::numeric_limits<int32_t>::max() - 1024) {
-      fail("weight_DN: ", D, " by ", N, " is too large for one CUDA launch");
-    }
+    within_int32(std::max({D, columns, D * N}) + 1024, "weight_DN: ", D, " by ", N,
+                 " is too large for one CUDA launch");
   }
 
   ScalarType sums() const { return weight.scalar_type(); }

@@ -24,19 +24,6 @@ struct Tiling<__nv_bfloat16> {
   static constexpr int kColumns = 128, kDepth = 32, kStages = 4;
 };
 
-// The widest copy in bytes that fits rows of `width` numbers, `stride` apart.
-template <typename T>
-int copy_bytes(const void* data, int64_t stride, int64_t width) {
-  const auto fits = [&](int64_t bytes) {
-    return reinterpret_cast<uintptr_t>(data) % bytes == 0 && stride * sizeof(T) % bytes == 0 &&
-           width * sizeof(T) % bytes == 0;
-  };
-  for (const int bytes : {16, 8, 4}) {
-    if (bytes >= static_cast<int>(sizeof(T)) && fits(bytes)) return bytes;
-  }
-  return sizeof(T);
-}
-
 // 16 bytes in smaller pieces, for widths that are no multiple. `left` numbers exist.
 template <typename T>
 __device__ void copy_pieces(T* to, const T* from, const T* safe, int left, int bytes) {

@@ -7,8 +7,7 @@
 namespace mmoe {
 
 inline int32_t to_int32(const char* name, int64_t size) {
-  if (size > std::numeric_limits<int32_t>::max()) fail(name, ": a size of ", size, " is too large");
-  return static_cast<int32_t>(size);
+  return within_int32(size, name, ": a size of ", size, " is too large");
 }
 
 // A matrix whose rows lie `stride` numbers apart.

@@ -63,12 +63,11 @@ template <typename T, int BM, bool kTransposed>
 void launch(const Rows<T>& d, cudaStream_t stream) {
   using G = RowsGemm<T, BM, kTransposed>;
   const int64_t column_tiles = (d.finish.width + G::BN - 1) / G::BN;
-  const int64_t blocks = most_tiles<BM>(d.experts) * column_tiles;
-  if (blocks > std::numeric_limits<int32_t>::max()) fail("x_PD: too large for one CUDA launch");
+  const unsigned blocks =
+      within_int32(most_tiles<BM>(d.experts) * column_tiles, "x_PD: too large for one CUDA launch");
   const auto kernel = multiply<T, BM, kTransposed>;
   reserve_shared(kernel, G::kSharedBytes);
-  kernel<<<static_cast<unsigned>(blocks), kThreads, G::kSharedBytes, stream>>>(
-      d, static_cast<int32_t>(column_tiles));
+  kernel<<<blocks, kThreads, G::kSharedBytes, stream>>>(d, static_cast<int32_t>(column_tiles));
   STD_CUDA_KERNEL_LAUNCH_CHECK();
 }
 

@@ -98,8 +98,9 @@ void multiply_as(const WeightProduct& p, const Tensor& weight, cudaStream_t stre
   using S = sum_t<T>;
   const int64_t tiles = int64_t{(p.D + G::BM - 1) / G::BM} * ((p.H + G::BN - 1) / G::BN);
   const int32_t parts = choose_parts(p.experts, tiles * p.experts.E);
-  const int64_t numbers = weight.numel(), blocks = tiles * p.experts.E * parts;
-  if (blocks > std::numeric_limits<int32_t>::max()) fail("weight_EDH: too large for one launch");
+  const int64_t numbers = weight.numel();
+  const unsigned blocks =
+      within_int32(tiles * p.experts.E * parts, "weight_EDH: too large for one launch");
   const ScalarType sums = accumulate_type(p.type);
   const Tensor out = parts == 1 ? weight : empty(weight, {parts, numbers}, sums);
   const bool as_sums = parts > 1 || p.wide;
@@ -115,7 +116,7 @@ void multiply_as(const WeightProduct& p, const Tensor& weight, cudaStream_t stre
                         as_sums,
                         p.H % kPack<T> == 0 && aligned(out.mutable_data_ptr())};
   reserve_shared(multiply<T>, G::kSharedBytes);
-  multiply<T><<<static_cast<unsigned>(blocks), kThreads, G::kSharedBytes, stream>>>(d);
+  multiply<T><<<blocks, kThreads, G::kSharedBytes, stream>>>(d);
   STD_CUDA_KERNEL_LAUNCH_CHECK();
   if (parts == 1) return;
   const S* from = static_cast<const S*>(out.const_data_ptr());
