@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch.utils import _pytree as pytree
 from benchmarks.gpu_check.operator_cases import Call, as_numbers, expected
 from tests.emulated_cuda.check import Check, Stop, stop_of
 from tests.emulated_cuda.device import Kernels, Settings
-from tests.ops.exchange_world import ROWS
+from tests.ops.exchange_world import PICKS, ROWS
 
 _INTEGERS = (torch.int32, torch.int64)
 
@@ -84,19 +85,23 @@ def _with(value: Tensor, place: int, number: int) -> Tensor:
 def _other_codes(
     message: Tensor, links_WL: Tensor, rows: int, picks: int, *sizes: Any
 ) -> Iterator[tuple[str, Callable[[], Tensor]]]:
-    """Of the first pick of a message: none of outbound_plan's, and the last one of a row."""
+    """Of the first pick of a message: none of outbound_plan's; and one row more than there are."""
     G, K, experts, width, _, wire = sizes
     if not picks or not int(links_WL[1, ROWS]):
         return
     begin = int(links_WL[1, ROWS]) * width * wire.itemsize
     most = G * K * experts
     for code in (0, experts, most - 1, most, -1, -most, -1 - most, 2**31 - 1, -(2**31)):
+        yield f"begins with code {code}", partial(_with_code, message, begin, code)
+    codes = message[begin : begin + 4 * int(links_WL[1, PICKS])].clone().view(torch.int32)
+    for place in codes.ge(0).nonzero().flatten()[:1].tolist():
+        other = partial(_with_code, message, begin + 4 * place, -1 - int(codes[place]))
+        yield f"has a row more, from code {place}", other
 
-        def changed(code: int = code) -> Tensor:
-            bytes_of_code = torch.tensor([code], dtype=torch.int32).view(torch.uint8)
-            return torch.cat((message[:begin], bytes_of_code, message[begin + 4 :]))
 
-        yield f"begins with code {code}", changed
+def _with_code(message: Tensor, begin: int, code: int) -> Tensor:
+    bytes_of_code = torch.tensor([code], dtype=torch.int32).view(torch.uint8)
+    return torch.cat((message[:begin], bytes_of_code, message[begin + 4 :]))
 
 
 def _checks_of(

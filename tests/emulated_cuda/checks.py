@@ -5,6 +5,7 @@ or hands it a number out of range and expects the kernel to stop. Results are co
 mutation is switched on.
 """
 
+import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -100,6 +101,9 @@ def _given(operator: str) -> Iterator[tuple[str, Call]]:
         yield from _gates_that_see_little()
     if operator == "grouped_mm":
         yield from _layers()
+        yield from _layers_cut_out()
+    if operator == "exchange":
+        yield _all_codes_that_there_are()
     if operator == "dense_combine":
         for dtype in TYPES:
             for name, arguments in rows_cut_out(dtype):
@@ -217,6 +221,40 @@ def _layers() -> Iterator[tuple[str, Call]]:
         yield f"gradients, {words}", ("grouped_mm_backward", backward)
 
 
+def _layers_cut_out() -> Iterator[tuple[str, Call]]:
+    """Wide enough for copies of 16 bytes, in memory that allows 8, 4 or 2."""
+    for dtype, skipped in ((FP32, 1), (FP32, 2), (BF16, 1), (BF16, 2), (BF16, 4), (FP64, 1)):
+        offsets_E1 = torch.tensor([0, 5, 5, 40], dtype=torch.int32)
+        generator = torch.Generator().manual_seed(skipped)
+
+        def cut_out(
+            *shape: int,
+            dtype: torch.dtype = dtype,
+            skipped: int = skipped,
+            generator: torch.Generator = generator,
+        ) -> Tensor:
+            numbers = torch.randn(math.prod(shape), generator=generator).to(dtype)
+            room = torch.full((skipped + len(numbers),), math.nan, dtype=dtype)
+            room[skipped:] = numbers
+            return room[skipped:].view(shape)
+
+        layer = cut_out(40, 32), offsets_E1, cut_out(3, 32, 16)
+        forward = "grouped_mm", (*layer, cut_out(3, 16), "relu")
+        words = f"cut out {skipped} numbers after 16 bytes, {dtype}"
+        yield words, forward
+        backward = (cut_out(40, 16), *layer, *expected(forward), "relu", True, True, True)
+        yield f"gradients, {words}", ("grouped_mm_backward", backward)
+
+
+def _all_codes_that_there_are() -> tuple[str, Call]:
+    """A rank whose experts have as many codes, a pick and an expert each, as int32 has numbers."""
+    picks, E = 2**20, 2047
+    experts_BGK = torch.empty(0, 1, picks, dtype=torch.int32)
+    homes_E3 = torch.zeros(E, 3, dtype=torch.int32)
+    homes_E3[:, 1] = torch.arange(E)
+    return "as many codes as there may be", ("outbound_plan", (experts_BGK, homes_E3, 1, 1))
+
+
 def _otherwise(checks: Sequence[Check]) -> Iterator[Check]:
     """Again in other orders, with early copies, and with other products than the size chooses."""
     for number, check in enumerate(checks):
@@ -229,11 +267,5 @@ def _otherwise(checks: Sequence[Check]) -> Iterator[Check]:
             if number % 3 == 2:
                 always = "grouped_product", get_args(GroupedProduct).index("library")
                 yield replace(check, settings=Settings(capability=9), choice=always)
-        if check.operator == "dense_mm":
-            yield replace(check, choice=("dense_product", 1 + number % 2))
-            if number % 3 == 2:  # the other product than the one that the size chooses, too
-                for choice in (1, 2):
-                    product_of = "grouped_product", choice
-                    yield replace(check, settings=Settings(capability=9), choice=product_of)
         if check.operator == "dense_mm":
             yield replace(check, choice=("dense_product", 1 + number % 2))

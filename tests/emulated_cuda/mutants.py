@@ -27,7 +27,7 @@ _OTHER = {
 }
 # Where operations on numbers are those on an index of a fragment
 INDEXED = ("gemm.cuh",)
-# By size or by a switch; tests/ops/test_products.py and tests/ops/cuda look at what is chosen
+# By size or by a switch; tests/ops/cuda/test_choices.py looks at what is chosen
 CHOICES = ("dense_choice.cu", "product_choice.cu")
 _OPERATION = re.compile(
     r"(?<=[\w)\]]) ([<>]=?|[=!]=|[-+*/%]) (?=[\w(*&:-])|(?<=\w>) ([<>=!]=) (?=[\w(*&:-])"

@@ -6,13 +6,11 @@
 
 #include <tuple>
 
-#include "../../exchange.h"
 #include "../scan.cuh"
+#include "exchange.cuh"
 
 namespace mmoe {
 namespace {
-
-constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
 
 struct Home {
   int32_t lane, order, place, held;
@@ -51,7 +49,7 @@ __global__ void read_homes(const int32_t* homes_E3, int64_t E, int64_t W, int64_
   }
   MMOE_DEVICE_CHECK(place >= 0 && place < held && here == 1,
                     "homes_E3: expected the places of a rank, each once", place);
-  MMOE_DEVICE_CHECK(held <= kMost / picks,
+  MMOE_DEVICE_CHECK(held <= exchange::kMost / picks,
                     "experts_BGK: expected codes of a rank's experts that fit in int32", held);
   homes[e] = {static_cast<int32_t>(rank * S + source), before + place, place, held};
 }
