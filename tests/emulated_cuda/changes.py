@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 from benchmarks.gpu_check.operator_cases import Call, as_numbers, expected
 from tests.emulated_cuda.check import Check, Stop, stop_of
-from tests.emulated_cuda.device import Kernels, Settings
+from tests.emulated_cuda.device import Kernels
 from tests.ops.exchange_world import PICKS, ROWS
 
 _INTEGERS = (torch.int32, torch.int64)
@@ -113,14 +114,13 @@ def _checks_of(
     name, arguments = check.call
     for number, (words, make) in enumerate(others):
         call = name, (*arguments[:position], make(), *arguments[position + 1 :])
-        order = Settings(("forward", "backward")[number % 2])
-        kernels.configure(order)
-        wanted = _given_by_cpu(call)
-        if wanted is None:
-            wanted = stop_of(kernels, call)
+        order = replace(check.settings, order=("forward", "backward")[number % 2])
         words = f"{name}: argument {position} {words}"
-        one = Check(words, check.operator, call, wanted, order)
-        if wanted is not None and (isinstance(wanted, Stop) or _holds(kernels, one)):
+        one = replace(check, name=words, call=call, settings=order, wanted=_given_by_cpu(call))
+        if one.wanted is None:
+            with one.configured(kernels):
+                one = replace(one, wanted=stop_of(kernels, call))
+        if one.wanted is not None and (isinstance(one.wanted, Stop) or _holds(kernels, one)):
             yield one
 
 

@@ -54,9 +54,15 @@ class Check:
             AssertionError: Other numbers, or no error where there should be one, or another.
             RuntimeError: The kernel stopped.
         """
+        with self.configured(kernels):
+            self._run(kernels)
+
+    @contextmanager
+    def configured(self, kernels: Kernels) -> Iterator[None]:
+        """Lets the kernels run as the check asks for, with the products that it asks for."""
         kernels.configure(self.settings)
         with chosen(kernels, self.choice):
-            self._run(kernels)
+            yield
 
     def _run(self, kernels: Kernels) -> None:
         name, arguments = self.call

@@ -78,6 +78,7 @@ LAYERS = (
     ((0, 64, 65), 18, 260),
     ((200, 201), 6, 262),
     ((33,), 300, 4),
+    ((9, 0, 20), 16, 5),
     ((1, 0, 0, 2) * 9, 1, 3),
 )
 
@@ -85,7 +86,21 @@ LAYERS = (
 def battery(kernels: Kernels, operators: Sequence[str]) -> list[Check]:
     """Makes the checks of some builders, the quick ones first; each passes without a mutation."""
     plain = [check for operator in operators for check in _calls(operator)]
-    return [*plain, *_otherwise(plain), *changed_calls(kernels, plain)]
+    of_library = [_by_the_library(check) for check in plain if _has_two_products(check)]
+    gathered = [check for check in of_library if check.operator == "gathered_mm"]
+    changed = *changed_calls(kernels, plain), *changed_calls(kernels, gathered)
+    return [*plain, *_otherwise(plain), *of_library, *changed]
+
+
+def _has_two_products(check: Check) -> bool:
+    """PyTorch's beside our own: of rows in bfloat16."""
+    of_rows = (leaf.dtype for leaf in check.call[1] if isinstance(leaf, Tensor))
+    return check.operator in ("grouped_mm", "gathered_mm") and next(of_rows) == BF16
+
+
+def _by_the_library(check: Check) -> Check:
+    choice = "grouped_product", get_args(GroupedProduct).index("library")
+    return replace(check, settings=Settings(capability=9), choice=choice)
 
 
 def _calls(operator: str) -> Iterator[Check]:
@@ -102,6 +117,7 @@ def _given(operator: str) -> Iterator[tuple[str, Call]]:
     if operator == "grouped_mm":
         yield from _layers()
         yield from _layers_cut_out()
+        yield from _layers_finished_in_place()
     if operator == "exchange":
         yield _all_codes_that_there_are()
     if operator == "dense_combine":
@@ -246,6 +262,19 @@ def _layers_cut_out() -> Iterator[tuple[str, Call]]:
         yield f"gradients, {words}", ("grouped_mm_backward", backward)
 
 
+def _layers_finished_in_place() -> Iterator[tuple[str, Call]]:
+    """Where PyTorch's product is as wide as the result: with and without bias and activation."""
+    offsets_E1 = torch.tensor([0, 9, 9, 29], dtype=torch.int32)
+    generator = torch.Generator().manual_seed(0)
+    x_PD, weight_EDH, bias_EH = (
+        torch.randn(shape, generator=generator).to(BF16)
+        for shape in ((31, 16), (3, 16, 24), (3, 24))
+    )
+    for bias, activation in product((bias_EH, None), ("none", "relu")):
+        words = f"finished in place, {'no ' if bias is None else ''}bias, {activation}"
+        yield words, ("grouped_mm", (x_PD, offsets_E1, weight_EDH, bias, activation))
+
+
 def _all_codes_that_there_are() -> tuple[str, Call]:
     """A rank whose experts have as many codes, a pick and an expert each, as int32 has numbers."""
     picks, E = 2**20, 2047
@@ -256,7 +285,7 @@ def _all_codes_that_there_are() -> tuple[str, Call]:
 
 
 def _otherwise(checks: Sequence[Check]) -> Iterator[Check]:
-    """Again in other orders, with early copies, and with other products than the size chooses."""
+    """Again in other orders, with early copies, and with the products that other GPUs have."""
     for number, check in enumerate(checks):
         if number % 3 == 0:
             yield replace(check, settings=Settings("backward", copies="early"))
@@ -264,8 +293,5 @@ def _otherwise(checks: Sequence[Check]) -> Iterator[Check]:
             yield replace(check, settings=Settings("shuffled", seed=number + 1))
         if check.operator in ("grouped_mm", "gathered_mm"):
             yield replace(check, settings=Settings(capability=9))
-            if number % 3 == 2:
-                always = "grouped_product", get_args(GroupedProduct).index("library")
-                yield replace(check, settings=Settings(capability=9), choice=always)
         if check.operator == "dense_mm":
             yield replace(check, choice=("dense_product", 1 + number % 2))

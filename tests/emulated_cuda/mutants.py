@@ -92,9 +92,10 @@ class Switches:
         return "\n".join(lines)
 
     def _line(self, file: str, number: int, line: str) -> str:
+        whole = line
         places = sorted(_places(file, line), key=lambda place: place.start())
         for place in reversed(places):  # the earlier ones keep their columns
-            new = self._switched(file, number, line, place)
+            new = self._switched(file, number, whole, place)
             line = line[: place.start()] + new + line[place.end() :]
         return line
 
@@ -117,8 +118,7 @@ class Switches:
     def _add(
         self, file: str, number: int, line: str, place: re.Match[str], kind: str, change: str
     ) -> None:
-        text = place.string  # the line as it was
-        mutant = Mutant(len(self.mutants) + 1, file, number, place.start() + 1, text, kind, change)
+        mutant = Mutant(len(self.mutants) + 1, file, number, place.start() + 1, line, kind, change)
         self.mutants.append(mutant)
 
 

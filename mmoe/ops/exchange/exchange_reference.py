@@ -157,7 +157,7 @@ def pack_rows(
     rows, picks = links_WL[-1, ROWS], links_WL[-1, PICKS]
     x_XD = torch.stack(list(sources), 1).flatten(0, 1)
     x_ND = x_XD.index_select(0, rows_M[:rows].long()).to(wire)
-    weights_Q = weights_BGK.flatten()[entries_Q[:picks].long()]
+    weights_Q = _of(weights_BGK.flatten(), entries_Q[:picks], 0)
     return _join(links_WL, x_ND, codes_Q[:picks], weights_Q)
 
 
@@ -183,7 +183,8 @@ def pack_rows_backward(
     slots_BSGK = torch.where(source_BGK == sources_S11, rows_BGK_of, -1).flatten(0, 1)
     grad_XD = reference.unpermute(grad_ND.to(wide), owners_N, slots_BSGK).to(dtype)
     entries_Q = entries_Q[: links_WL[-1, PICKS]].long()
-    grad_weights = grad_Q.new_zeros(B * G * K).index_copy(0, entries_Q, grad_Q)
+    entries_Q = torch.where(entries_Q < 0, B * G * K, entries_Q)  # behind the last: cut off
+    grad_weights = grad_Q.new_zeros(B * G * K + 1).index_copy(0, entries_Q, grad_Q)[:-1]
     return grad_XD.view(B, S, width), grad_weights.view(B, G, K)
 
 
