@@ -51,9 +51,9 @@ SHORT = (
 )
 WHOLE = (
     Round(Settings(), arguments=("--all",)),
-    Round(Settings("backward", copies="early"), arguments=("--all",)),
-    Round(Settings("shuffled", seed=1), arguments=("--all",)),
-    Round(Settings("shuffled", seed=2, copies="early", capability=9), arguments=("--all",)),
+    Round(Settings("backward", copies="early")),
+    Round(Settings("shuffled", seed=1)),
+    Round(Settings("shuffled", seed=2, copies="early", capability=9)),
     Round(Settings("backward", capability=9), arguments=PRODUCTS),
     Round(Settings(), "asan"),
     Round(Settings("shuffled", seed=3, copies="early", capability=9), "asan", PRODUCTS),

@@ -64,11 +64,12 @@ def with_number(place, value):
     return change
 
 
+# What a stopped kernel may say: which of its blocks comes first is not promised
 STOPPED = {
     "a message too short to write": ("packed", "pack_rows", 7, lambda n: n - 4, "message"),
     "a message too long to write": ("packed", "pack_rows", 7, lambda n: n + 4, "message"),
     "no message to write": ("packed", "pack_rows", 7, lambda n: 0, "message"),
-    "links that count more rows": ("packed", "pack_rows", 5, longer, "links_WL|message"),
+    "links that count more rows": ("packed", "pack_rows", 5, longer, "links_WL|message|rows_M"),
     "links that go below 0": ("packed", "pack_rows", 5, lambda x: -x, "links_WL|message"),
     "gradients too short": (
         "unpacked_backward", "unpack_rows_backward", 6, lambda n: n - 1, "message",
@@ -82,7 +83,7 @@ STOPPED = {
     "links of others to decode": ("decoding", "decode_picks", 1, longer, "links_WL|message"),
     "rows of a message too short": ("unpacked", "unpack_rows", 0, lambda x: x[:-4], "message"),
     "no rows": ("unpacked", "unpack_rows", 0, lambda x: x[:0], "message"),
-    "rows' links": ("unpacked", "unpack_rows", 2, longer, "message"),
+    "rows' links": ("unpacked", "unpack_rows", 2, longer, "message|links_WL"),
     "gradients that came short": (
         "packed_backward", "pack_rows_backward", 0, lambda x: x[:-4], "message",
     ),
