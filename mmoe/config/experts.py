@@ -84,6 +84,26 @@ class MLPExpertConfig(ExpertConfig):
         return self.model_copy(update={"hidden": [1]})
 
 
+class CrossExpertConfig(ExpertConfig):
+    """A cross network (DCN-v2): products of features, a degree more in each layer."""
+
+    kind: Literal["dcn_v2"] = "dcn_v2"
+    output: Width = Field(default=128, description="width of what it returns")
+    layers: int = Field(default=2, ge=1, le=16, description="products of up to layers + 1 features")
+    rank: Width | None = Field(
+        default=None, description="of each layer's matrix, of input width squared; null: whole"
+    )
+
+    @property
+    def title(self) -> str:
+        """Its layers, for a report."""
+        return f"{self.layers}-layer cross network"
+
+    def narrow(self) -> "CrossExpertConfig":
+        """Returns the same with one output, through one number a layer."""
+        return self.model_copy(update={"output": 1, "rank": 1})
+
+
 class TowerConfig(HasKinds):
     """One task's head over its mixture: a module that maps rows to a logit each."""
 
@@ -129,5 +149,6 @@ class MLPTowerConfig(TowerConfig):
 # Config class → what is called with the input's width and its keywords, and gives one module
 EXPERTS = Kinds("expert", ExpertConfig, default="mlp")
 EXPERTS.add("mlp", MLPExpertConfig, "mmoe.mixture:MLPExperts")
+EXPERTS.add("dcn_v2", CrossExpertConfig, "mmoe.models.cross_network:CrossNetwork")
 TOWERS = Kinds("tower", TowerConfig, default="mlp")
 TOWERS.add("mlp", MLPTowerConfig, "mmoe.tasks:Tower")
