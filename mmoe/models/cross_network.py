@@ -5,17 +5,21 @@ import math
 import torch
 from torch import Tensor, nn
 
+from mmoe.mixture.batch_invariant import stable_linear
+
 
 class CrossNetwork(nn.Module):
     """Multiplies features with one another, a degree more in each layer (DCN-v2).
 
-    `x_{l+1} = x_0 ⊙ (W_l x_l + b_l) + x_l`, and at the end `y = V x_L + c`. With L layers y holds
-    products of up to L + 1 features. W_l is a D x D matrix, or with a `rank` the product of a
-    D x R and an R x D one.
+    `x_{l+1} = x_0 ⊙ (W_l x_l + b_l) + x_l`, and at the end `y = V x_L + c`, or x_L itself. With L
+    layers it holds products of up to L + 1 features. W_l is a D x D matrix, or with a `rank` the
+    product of a D x R and an R x D one.
+
+    In evaluation on the CPU a row's bits depend on that row alone.
 
     Args:
         input_dim: Width D of a row.
-        output: Width of what comes back.
+        output: Width of what comes back; None: D, without V.
         layers: L.
         rank: R; None: whole matrices.
 
@@ -34,26 +38,28 @@ class CrossNetwork(nn.Module):
     """
 
     def __init__(
-        self, input_dim: int, output: int = 128, *, layers: int = 2, rank: int | None = None
+        self, input_dim: int, output: int | None = 128, *, layers: int = 2, rank: int | None = None
     ) -> None:
         super().__init__()
         given = {"input_dim": input_dim, "output": output, "layers": layers, "rank": rank}
         for name, number in given.items():
             if number is not None and number < 1:
                 raise ValueError(f"{name}: expected 1 or more, got {number}")
-        self.input_dim, self.output_dim, self.rank = input_dim, output, rank
+        self.input_dim, self.output_dim, self.rank = input_dim, output or input_dim, rank
         inner, narrowing = rank or input_dim, layers if rank else 0
         self.narrows = nn.ModuleList(
             nn.Linear(input_dim, inner, bias=False) for _ in range(narrowing)
         )
         self.crosses = nn.ModuleList(nn.Linear(inner, input_dim) for _ in range(layers))
-        self.project = nn.Linear(input_dim, output)
+        self.project = None if output is None else nn.Linear(input_dim, output)
         self.reset_parameters()
 
     @property
     def input_dims(self) -> dict[str, tuple[int, ...]]:
         """Returns the dimensions of tensors that are those of inputs; by the last they are read."""
-        dims: dict[str, tuple[int, ...]] = {"project.weight": (1,)}
+        dims: dict[str, tuple[int, ...]] = {}
+        if self.project is not None:
+            dims["project.weight"] = (1,)
         for number in range(len(self.crosses)):
             dims[f"crosses.{number}.bias"] = (0,)
             if self.rank is None:
@@ -72,13 +78,20 @@ class CrossNetwork(nn.Module):
         for layer in self.crosses:
             assert isinstance(layer, nn.Linear)
             nn.init.zeros_(layer.bias)
-        nn.init.kaiming_normal_(self.project.weight, nonlinearity="linear")
-        nn.init.zeros_(self.project.bias)
+        if self.project is not None:
+            nn.init.kaiming_normal_(self.project.weight, nonlinearity="linear")
+            nn.init.zeros_(self.project.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps `[..., input_dim]` to `[..., output]`."""
+        """Maps `[..., input_dim]` to `[..., output_dim]`."""
         crossed = x
         for number, cross in enumerate(self.crosses):
-            narrow = crossed if self.rank is None else self.narrows[number](crossed)
-            crossed = torch.addcmul(crossed, x, cross(narrow))
-        return self.project(crossed)
+            narrow = (
+                crossed if self.rank is None else self._apply_layer(self.narrows[number], crossed)
+            )
+            crossed = torch.addcmul(crossed, x, self._apply_layer(cross, narrow))
+        return crossed if self.project is None else self._apply_layer(self.project, crossed)
+
+    def _apply_layer(self, layer: nn.Module, x: Tensor) -> Tensor:
+        assert isinstance(layer, nn.Linear)
+        return layer(x) if self.training else stable_linear(x, layer.weight, layer.bias)

@@ -60,12 +60,12 @@ def _log(rows: int = 8000) -> pd.DataFrame:
     return pd.DataFrame(columns)
 
 
-def _config(gate, *experts, features="abcd", rate=0.003):
+def _config(gate, *experts, features="abcd", rate=0.003, interaction="none"):
     return config_from_dict(
         {
             "features": [{"kind": "numeric", "name": name} for name in features],
             "tasks": [{"name": "click", "label": "click"}, {"name": "buy", "label": "buy"}],
-            "model": {"experts": list(experts), "gate": gate},
+            "model": {"experts": list(experts), "gate": gate, "interaction": interaction},
             "training": {"epochs": 3, "batch_size": 128, "optimizer": {"learning_rate": rate}},
         }
     )
@@ -75,13 +75,20 @@ CROSS = {"kind": "dcn_v2", "count": 2, "output": 16}
 MLP = {"kind": "mlp", "count": 3, "hidden": [16]}
 
 
+CROSSED = {"kind": "dcn_v2", "layers": 3}
+ALONE, MIXED, BEFORE = ((CROSS,), "none"), ((MLP, {**CROSS, "rank": 3}), "none"), ((MLP,), CROSSED)
+
+
 @pytest.mark.parametrize(
-    "gate", [{"kind": "softmax"}, {"kind": "top_k", "k": 2}], ids=lambda g: g["kind"]
+    "gate", [{"kind": "softmax"}, {"kind": "top_k", "k": 2}], ids=["dense", "top_k"]
 )
-@pytest.mark.parametrize("experts", [(CROSS,), (MLP, {**CROSS, "rank": 3})], ids=["alone", "mixed"])
-def test_experts_find_products_and_score_each_row_alone(tmp_path, gate, experts):
+@pytest.mark.parametrize(
+    ("experts", "interaction"), [ALONE, MIXED, BEFORE], ids=["alone", "mixed", "before"]
+)
+def test_products_are_found_and_each_row_is_scored_alone(tmp_path, gate, experts, interaction):
     log, run = _log(), tmp_path / "run"
-    tasks = train_run(_config(gate, *experts), run, data=log).metrics["tasks"]
+    config = _config(gate, *experts, interaction=interaction)
+    tasks = train_run(config, run, data=log).metrics["tasks"]
     assert tasks["click"]["auc"] > 0.8
     assert tasks["buy"]["auc"] > 0.65
 
@@ -92,12 +99,39 @@ def test_experts_find_products_and_score_each_row_alone(tmp_path, gate, experts)
 
 
 @pytest.mark.parametrize("rank", [None, 3])
-def test_continued_with_other_features_it_says_what_it_said(tmp_path, rank):
-    log, expert = _log(2000), {**CROSS, "rank": rank}
-    train_run(_config({"kind": "softmax"}, expert, features="ab"), tmp_path / "ab", data=log)
-    config = _config({"kind": "softmax"}, expert, features="cbda", rate=1e-12)
+@pytest.mark.parametrize("before", [True, False], ids=["before", "expert"])
+def test_continued_with_other_features_it_says_what_it_said(tmp_path, rank, before):
+    log, gate = _log(2000), {"kind": "softmax"}
+    expert = MLP if before else {**CROSS, "rank": rank}
+    interaction = {"kind": "dcn_v2", "rank": rank} if before else "none"
+    first = _config(gate, expert, features="ab", interaction=interaction)
+    train_run(first, tmp_path / "ab", data=log)
+    config = _config(gate, expert, features="cbda", rate=1e-12, interaction=interaction)
 
     train_run(config, tmp_path / "cbda", data=log, warm_start=WarmStart(tmp_path / "ab"))
 
     before, after = (mmoe.load(tmp_path / name).predict(log) for name in ("ab", "cbda"))
     np.testing.assert_allclose(after["pred_click"], before["pred_click"], rtol=1e-5)
+
+
+def test_other_layers_continue_nothing(tmp_path):
+    log, gate = _log(1000), {"kind": "softmax"}
+    train_run(_config(gate, MLP, interaction=CROSSED), tmp_path / "three", data=log)
+    config = _config(gate, MLP, interaction="dcn_v2")
+    with pytest.raises(ValueError, match=r"model.interaction.layers is 3 there and 2 here; keep"):
+        train_run(config, tmp_path / "x", data=log, warm_start=WarmStart(tmp_path / "three"))
+
+
+def test_a_network_that_projects_nothing_is_as_wide_as_its_input():
+    network = CrossNetwork(6, None)
+    x_BD = torch.randn(5, 6)
+    assert network.output_dim == 6
+    assert torch.equal(network.eval()(torch.zeros(5, 6)), torch.zeros(5, 6))
+    torch.testing.assert_close(network.train()(x_BD), network.eval()(x_BD))
+
+
+def test_an_unknown_kind_is_refused():
+    with pytest.raises(
+        ValueError, match=r"model.interaction.kind: .*'none', 'fm' or 'dcn_v2', got"
+    ):
+        _config({"kind": "softmax"}, MLP, interaction="dcn_v3")

@@ -28,6 +28,7 @@ def _config(tmp_path):
             "tasks": [{"name": "click", "label": "click"}],
             "model": {
                 "experts": kinds,
+                "interaction": {"kind": "dcn_v2", "rank": 2},
                 "gate": {"kind": "top_k", "k": 2},
                 "tower": {"hidden": []},
             },

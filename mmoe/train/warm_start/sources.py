@@ -94,6 +94,10 @@ def tensor_sources(
             sources[name] = TensorSource(name, {0: towers})
     # By name, not by place: features come and go. Only the first level reads x
     columns = _places_of(now.inputs, before.inputs)
+    if now.network.crossing is not None:
+        for tensor, dims in now.network.crossing.input_dims.items():
+            name = f"crossing.{tensor}"
+            sources[name] = TensorSource(name, dict.fromkeys(dims, columns), dims[-1])
     for number, (level, old_level) in enumerate(zip(now.levels, before.levels, strict=False)):
         prefix = f"levels.{number}.mixture"
         for name, source in _level_sources(level, old_level, prefix, new_experts):
