@@ -2,7 +2,14 @@
 
 from mmoe.config.data import DataConfig, SplitConfig, StreamingConfig
 from mmoe.config.datetimes import DatetimeFeature, Part, TimeUnit
-from mmoe.config.experts import EXPERTS, TOWERS, ExpertConfig, TowerConfig
+from mmoe.config.experts import (
+    EXPERTS,
+    INTERACTIONS,
+    TOWERS,
+    ExpertConfig,
+    InteractionConfig,
+    TowerConfig,
+)
 from mmoe.config.feature import Feature
 from mmoe.config.features import (
     FEATURES,
@@ -38,6 +45,7 @@ __all__ = [
     "EXPERTS",
     "FEATURES",
     "GATES",
+    "INTERACTIONS",
     "METRICS",
     "MODELS",
     "TASKS",
@@ -56,6 +64,7 @@ __all__ = [
     "GateConfig",
     "IdFeature",
     "InputLayerSpec",
+    "InteractionConfig",
     "LearnedGateConfig",
     "ListFeature",
     "ManagedIds",

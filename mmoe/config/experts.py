@@ -1,4 +1,7 @@
-"""Experts and towers. A kind is a class with its own keys, and a line in `EXPERTS` or `TOWERS`."""
+"""Experts, towers and interactions of features.
+
+A kind is a class with its own keys, and a line in `EXPERTS`, `TOWERS` or `INTERACTIONS`.
+"""
 
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -84,6 +87,26 @@ class MLPExpertConfig(ExpertConfig):
         return self.model_copy(update={"hidden": [1]})
 
 
+class CrossExpertConfig(ExpertConfig):
+    """A cross network (DCN-v2): products of features, a degree more in each layer."""
+
+    kind: Literal["dcn_v2"] = "dcn_v2"
+    output: Width = Field(default=128, description="width of what it returns")
+    layers: int = Field(default=2, ge=1, le=16, description="products of up to layers + 1 features")
+    rank: Width | None = Field(
+        default=None, description="of each layer's matrix, of input width squared; null: whole"
+    )
+
+    @property
+    def title(self) -> str:
+        """Its layers, for a report."""
+        return f"{self.layers}-layer cross network"
+
+    def narrow(self) -> "CrossExpertConfig":
+        """Returns the same with one output, through one number a layer."""
+        return self.model_copy(update={"output": 1, "rank": 1})
+
+
 class TowerConfig(HasKinds):
     """One task's head over its mixture: a module that maps rows to a logit each."""
 
@@ -126,8 +149,52 @@ class MLPTowerConfig(TowerConfig):
         return self.model_copy(update={"hidden": [1]})
 
 
+class InteractionConfig(HasKinds):
+    """What multiplies features, beside the experts, which are slow to find products."""
+
+    kind: Any = Field(description="what multiplies which features")
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **keys: Any) -> None: ...
+
+
+class NoInteraction(InteractionConfig):
+    """Nothing: experts read features as they are."""
+
+    kind: Literal["none"] = "none"
+
+
+class FactorizationMachineConfig(InteractionConfig):
+    """A factorization machine of the features of ids (of width embedding_dim).
+
+    It adds products of their embeddings to every task's logit.
+    """
+
+    kind: Literal["fm"] = "fm"
+
+
+class CrossNetworkConfig(InteractionConfig):
+    """A cross network (DCN-v2) of all inputs, which gates and experts then read in their place.
+
+    Each layer adds products of a degree more.
+    """
+
+    kind: Literal["dcn_v2"] = "dcn_v2"
+    layers: int = Field(default=2, ge=1, le=16, description="products of up to layers + 1 features")
+    rank: Width | None = Field(
+        default=None, description="of each layer's matrix, of input width squared; null: whole"
+    )
+
+
 # Config class → what is called with the input's width and its keywords, and gives one module
 EXPERTS = Kinds("expert", ExpertConfig, default="mlp")
 EXPERTS.add("mlp", MLPExpertConfig, "mmoe.mixture:MLPExperts")
+EXPERTS.add("dcn_v2", CrossExpertConfig, "mmoe.models.cross_network:CrossNetwork")
 TOWERS = Kinds("tower", TowerConfig, default="mlp")
 TOWERS.add("mlp", MLPTowerConfig, "mmoe.tasks:Tower")
+# Config class → the module; `mmoe.models.build` knows what each is given
+INTERACTIONS = Kinds("interaction", InteractionConfig, default="none")
+INTERACTIONS.add("none", NoInteraction, "mmoe.models.build:no_interaction")
+INTERACTIONS.add("fm", FactorizationMachineConfig, "mmoe.models.build:add_factorization_machine")
+INTERACTIONS.add("dcn_v2", CrossNetworkConfig, "mmoe.models.build:add_cross_network")

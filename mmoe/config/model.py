@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from mmoe.config.base import Strict
-from mmoe.config.experts import ExpertConfig, TowerConfig
+from mmoe.config.experts import ExpertConfig, InteractionConfig, TowerConfig
 from mmoe.config.gates import GateConfig
 from mmoe.config.kinds import HasKinds, Kinds
 from mmoe.config.tasks import BinaryTask, TaskConfig, entire_space_tasks, refuse_sampled
@@ -52,10 +52,8 @@ class ModelConfig(HasKinds):
     input_dropout: float = Field(
         default=0.0, ge=0, lt=1, description="of the input: dense features and embeddings"
     )
-    interaction: Literal["none", "fm"] = Field(
-        default="none",
-        description="fm: a factorization machine of the features of ids (of width embedding_dim) "
-        "adds products of their embeddings to every task's logit",
+    interaction: InteractionConfig = Field(
+        default=InteractionConfig(), description="products of features; a name is a kind as it is"
     )
     num_experts: int = Field(default=8, ge=1, description="mmoe, omoe, esmm: experts in the pool")
     shared_experts: int = Field(
@@ -114,6 +112,11 @@ class ModelConfig(HasKinds):
         """What a report calls them."""
         kinds = [f"{n} × {expert.title}" if n else expert.title for expert, n in self.expert_kinds]
         return " and ".join(kinds)
+
+    @field_validator("interaction", mode="before")
+    @classmethod
+    def _a_name_is_a_kind(cls, raw: Any) -> Any:
+        return {"kind": raw} if isinstance(raw, str) else raw
 
     @model_validator(mode="before")
     @classmethod

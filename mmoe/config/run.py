@@ -160,7 +160,7 @@ class RunConfig(Strict):
 
     @model_validator(mode="after")
     def _products_have_two_features(self) -> "RunConfig":
-        if self.model.interaction == "none":
+        if self.model.interaction.kind != "fm":
             return self
         dim, shared = self.model.embedding_dim, {table.name: table.dim for table in self.tables}
         ids = [feature for feature in self.features if isinstance(feature, IdFeature)]

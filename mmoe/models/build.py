@@ -1,12 +1,13 @@
 """Builds a model of a config and a fitted encoder."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import cast
 
 import torch
 from torch import nn
 
-from mmoe.config import RunConfig, ScoringPrecision
+from mmoe.config import INTERACTIONS, RunConfig, ScoringPrecision
+from mmoe.config.experts import CrossNetworkConfig
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.embeddings import (
     EmbeddingBackend,
@@ -14,12 +15,17 @@ from mmoe.embeddings import (
     build_embeddings,
     build_scoring_embeddings,
 )
+from mmoe.models.cross_network import CrossNetwork
 from mmoe.models.input_layers import InputLayers, widened_by
 from mmoe.models.interactions import FactorizationMachine
+from mmoe.models.network import MixtureNetwork
 from mmoe.models.ranker import Ranker
 from mmoe.models.registry import build_network
 from mmoe.models.wide import WidePart
 from mmoe.tasks import Tower
+
+# Of a network, its config and encoder, and the width of its inputs
+AddInteraction = Callable[[MixtureNetwork, RunConfig, FeatureEncoder, int], None]
 
 
 def build_ranker(
@@ -58,8 +64,8 @@ def build_ranker(
     )
     if layers:
         network.inputs = InputLayers(layers)
-    if config.model.interaction == "fm":
-        network.interaction = _factorization_machine(config, encoder)
+    add_interaction: AddInteraction = INTERACTIONS.implementation(config.model.interaction)
+    add_interaction(network, config, encoder, width + widened_by(layers))
     wide = None
     if config.model.wide:
         features = [*encoder.categorical, *encoder.lists]
@@ -70,8 +76,25 @@ def build_ranker(
     return Ranker(embeddings, network.to(device), num_dense, wide)
 
 
-def _factorization_machine(config: RunConfig, encoder: FeatureEncoder) -> FactorizationMachine:
-    """Of the features of ids that have the common width."""
+def no_interaction(
+    network: MixtureNetwork, config: RunConfig, encoder: FeatureEncoder, width: int
+) -> None:
+    """Leaves the network as it is."""
+
+
+def add_cross_network(
+    network: MixtureNetwork, config: RunConfig, encoder: FeatureEncoder, width: int
+) -> None:
+    """Lets the network read its inputs through a cross network."""
+    settings = config.model.interaction
+    assert isinstance(settings, CrossNetworkConfig)
+    network.crossing = CrossNetwork(width, None, layers=settings.layers, rank=settings.rank)
+
+
+def add_factorization_machine(
+    network: MixtureNetwork, config: RunConfig, encoder: FeatureEncoder, width: int
+) -> None:
+    """Adds one of the features of ids that have the common width."""
     dim, starts, start = config.model.embedding_dim, [], 0
     tables = {table.name: table for table in encoder.tables}
     for feature in (*encoder.categorical, *encoder.lists):
@@ -84,7 +107,7 @@ def _factorization_machine(config: RunConfig, encoder: FeatureEncoder) -> Factor
             f"model.interaction is fm, but {len(starts)} feature(s) of ids have embeddings of "
             f"width model.embedding_dim ({dim}), expected two or more; set interaction: none"
         )
-    return FactorizationMachine(starts, dim, len(config.tasks))
+    network.interaction = FactorizationMachine(starts, dim, len(config.tasks))
 
 
 def _build_tables(

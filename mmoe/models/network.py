@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from mmoe.mixture import MultiGateMixture
 from mmoe.mixture.dropout import fast_dropout
+from mmoe.models.cross_network import CrossNetwork
 from mmoe.models.input_layers import InputLayers
 from mmoe.models.interactions import FactorizationMachine
 from mmoe.tasks import TaskTowers
@@ -87,10 +88,12 @@ class MixtureNetwork(nn.Module):
             averaged and stored with the rest; None: they are read as they are.
         interaction: What the ranker adds to the logits, of embeddings as they were looked up; kept
             here likewise; or None.
+        crossing: What levels read x through; None: they read it as it is.
     """
 
     inputs: InputLayers | None
     interaction: FactorizationMachine | None
+    crossing: CrossNetwork | None
 
     def __init__(
         self,
@@ -110,6 +113,7 @@ class MixtureNetwork(nn.Module):
         self.learned_gates = learned_gates
         self.inputs = None
         self.interaction = None
+        self.crossing = None
 
     def forward(self, x_BD: Tensor, return_gates: bool = False) -> NetworkOutput:
         """Computes every task's logits.
@@ -122,6 +126,8 @@ class MixtureNetwork(nn.Module):
             Logits, auxiliary losses and, if asked for, gate records.
         """
         x_BD = fast_dropout(x_BD, self.input_dropout, self.training)
+        if self.crossing is not None:
+            x_BD = self.crossing(x_BD)
         sources: Sequence[Tensor] = [x_BD]
         losses: dict[str, Tensor] = {}
         gates: list[GateRecord] = []

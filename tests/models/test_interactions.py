@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import mmoe
-from mmoe.config import config_from_dict
+from mmoe.config import InteractionConfig, config_from_dict
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.models.build import build_ranker
 from mmoe.models.interactions import FactorizationMachine
@@ -109,7 +109,8 @@ def test_a_single_feature_of_ids_has_no_pair(features, message):
     with pytest.raises(ValueError, match="model.interaction is fm, which .*" + message):
         _config(features, interaction="fm")
     config = _config(features)
-    model = config.model.model_copy(update={"interaction": "fm"})  # unchecked, as of other kinds
+    update = {"interaction": InteractionConfig(kind="fm")}  # unchecked, as of other kinds
+    model = config.model.model_copy(update=update)
     with pytest.raises(ValueError, match=r"model.interaction is fm, but [01] feature\(s\) of ids"):
         build_ranker(config.model_copy(update={"model": model}), _encoder(config))
 

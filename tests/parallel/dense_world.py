@@ -61,6 +61,7 @@ KINDS = {
         {"kind": "mlp", "count": 2, "hidden": [8, 6]},
         {"kind": "cross", "count": 3},
         {"kind": "mlp", "count": 1, "hidden": [6], "activation": "silu"},
+        {"kind": "dcn_v2", "count": 2, "output": 6, "rank": 3},
     ]
 }
 

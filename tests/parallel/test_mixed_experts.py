@@ -13,6 +13,7 @@ from tests.parallel.launch import launch
 KINDS = [
     {"kind": "mlp", "count": 2, "hidden": [6, 4]},
     {"kind": "mlp", "count": 1, "hidden": [4], "activation": "silu"},
+    {"kind": "dcn_v2", "count": 2, "output": 4},
 ]
 
 
@@ -27,6 +28,7 @@ def _config(tmp_path):
             "tasks": [{"name": "click", "label": "click"}],
             "model": {
                 "experts": kinds,
+                "interaction": {"kind": "dcn_v2", "rank": 2},
                 "gate": {"kind": "top_k", "k": 2},
                 "tower": {"hidden": []},
             },
@@ -56,19 +58,20 @@ def test_a_run_is_trained_evaluated_scored_and_continued(config, mmoe, tmp_path)
     assert 0 < json.loads(out)["tasks"]["click"]["auc"] < 1
     code, _, err = mmoe("score", run, "--input", log, "--output", tmp_path / "scores.parquet")
     assert code == 0, err
-    more = [KINDS[0] | {"count": 3}, KINDS[1] | {"count": 2}]
+    more = [KINDS[0] | {"count": 3}, KINDS[1] | {"count": 2}, KINDS[2] | {"count": 3}]
     grown = tmp_path / "grown"
     code, _, err = mmoe("train", config("two", more), "--out", grown, "--warm-start", run,
                         "--set", "training.optimizer.learning_rate=1e-12")  # fmt: skip
     assert code == 0, err
     old, new = _tensors(run, tmp_path, mmoe), _tensors(grown, tmp_path, mmoe)
-    for i, count in enumerate((2, 1)):
-        name = f"network.levels.0.mixture.experts.pools.{i}.weights.0"
+    first = "weights.0", "weights.0", "stacked.crosses.0.weight"
+    for i, (count, tensor) in enumerate(zip((2, 1, 2), first, strict=True)):
+        name = f"network.levels.0.mixture.experts.pools.{i}.{tensor}"
         assert len(new[name]) == count + 1
         torch.testing.assert_close(new[name][:count], old[name])
-    code, _, err = mmoe("train", config("other", KINDS[::-1]), "--out", tmp_path / "x",
-                        "--warm-start", run)  # fmt: skip
-    assert code == 2 and "activation of model.experts is ['relu', 'silu'] there" in err
+    other = config("other", [KINDS[1], KINDS[0], KINDS[2]])
+    code, _, err = mmoe("train", other, "--out", tmp_path / "x", "--warm-start", run)
+    assert code == 2 and "activation of model.experts is ['relu', 'silu', None] there" in err
 
 
 @pytest.mark.xdist_group("ranks")

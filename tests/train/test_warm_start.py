@@ -389,7 +389,7 @@ def test_streamed_as_in_memory(raw, days, monday, tmp_path, assert_same):
     ("override", "message"),
     [
         ("model.kind=omoe", r"model.kind is 'mmoe' there and 'omoe' here; keep it as it was"),
-        ("model.interaction=fm", r"model.interaction is 'none' there and 'fm' here; keep it"),
+        ("model.interaction=fm", r"model.interaction.kind is 'none' there and 'fm' here; keep"),
         ("model.expert.hidden=[16,4]", r"tensor 'levels.0.mixture.experts.weights.1' has shape "
          r"\[3, 16, 8\] there, but \[3, 16, 4\] is needed here \(model.expert.hidden is \[16, 8\]"),
         ("model.tower.hidden=[4]", r"model.tower.hidden is \[8\] there and \[4\] here"),

@@ -1,7 +1,7 @@
 """`StackedExperts`: equal modules of any class, whose tensors lie one upon the other."""
 
 import copy
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -72,6 +72,16 @@ class StackedExperts(nn.Module):
     def expert_tensors(self) -> dict[str, int]:
         """Returns which dimension of each tensor is that of experts: the first."""
         return dict.fromkeys(self.state_dict(), 0)
+
+    @property
+    def input_dims(self) -> dict[str, tuple[int, ...]]:
+        """Returns which dimensions of tensors are those of inputs, as far as the experts say.
+
+        By an attribute `input_dims` of theirs: of each such tensor's name the dimensions, the one
+        by which inputs are read last.
+        """
+        said: Mapping[str, Sequence[int]] = getattr(self.stacked, "input_dims", {})
+        return {f"stacked.{name}": tuple(dim + 1 for dim in said[name]) for name in said}
 
     @property
     def traits(self) -> PoolTraits:

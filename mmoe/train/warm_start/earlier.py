@@ -15,7 +15,9 @@ from mmoe.train.warm_start.compatibility import differences, named_pairs
 # What must stay of the model; sizes show in the tensors.
 _MODEL: tuple[tuple[str, ...], ...] = (
     ("kind",),
-    ("interaction",),
+    ("interaction", "kind"),
+    ("interaction", "layers"),
+    ("interaction", "rank"),
     ("wide",),
     ("expert", "kind"),
     ("expert", "activation"),

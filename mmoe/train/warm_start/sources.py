@@ -12,7 +12,7 @@ import numpy as np
 from torch import nn
 
 from mmoe.datasets.features.encoder import FeatureEncoder
-from mmoe.mixture import DSelectKGate, FixedGate, MLPExperts
+from mmoe.mixture import DSelectKGate, FixedGate, MLPExperts, StackedExperts
 from mmoe.mixture.gates.logits import GateLogits
 from mmoe.mixture.resize_experts import expert_dims, expert_ranges
 from mmoe.models.input_layers import projected_feature, replaced_names
@@ -94,14 +94,18 @@ def tensor_sources(
             sources[name] = TensorSource(name, {0: towers})
     # By name, not by place: features come and go. Only the first level reads x
     columns = _places_of(now.inputs, before.inputs)
+    if now.network.crossing is not None:
+        for tensor, dims in now.network.crossing.input_dims.items():
+            name = f"crossing.{tensor}"
+            sources[name] = TensorSource(name, dict.fromkeys(dims, columns), dims[-1])
     for number, (level, old_level) in enumerate(zip(now.levels, before.levels, strict=False)):
         prefix = f"levels.{number}.mixture"
         for name, source in _level_sources(level, old_level, prefix, new_experts):
             sources[name] = source
         if number == 0:
-            for name, dim in _input_dims(level, len(now.inputs)):
-                places = {**sources[f"{prefix}.{name}"].places, dim: columns}
-                sources[f"{prefix}.{name}"] = TensorSource(f"{prefix}.{name}", places, dim)
+            for name, dims in _input_dims(level, len(now.inputs)):
+                places = {**sources[f"{prefix}.{name}"].places, **dict.fromkeys(dims, columns)}
+                sources[f"{prefix}.{name}"] = TensorSource(f"{prefix}.{name}", places, dims[-1])
     return {name: sources[name] for name in sources.keys() - _constants(now.network)}
 
 
@@ -202,11 +206,17 @@ def _refuse_moved(level: Level, experts: np.ndarray) -> None:
         )
 
 
-def _input_dims(level: Level, width: int) -> Iterator[tuple[str, int]]:
-    """Tensors of the first level that have a dimension of the network's inputs, and which."""
+def _input_dims(level: Level, width: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Tensors of the first level that have dimensions of the network's inputs, and which.
+
+    By the last of them inputs are read.
+    """
     for name, module in level.mixture.named_modules():
         if isinstance(module, MLPExperts | GateLogits) and module.input_dim == width:
-            yield f"{name}.weights.0", 1 if isinstance(module, MLPExperts) else 2
+            yield f"{name}.weights.0", (1 if isinstance(module, MLPExperts) else 2,)
+        if isinstance(module, StackedExperts):
+            for tensor, dims in module.input_dims.items():
+                yield f"{name}.{tensor}", dims
 
 
 def _constants(network: nn.Module) -> set[str]:

@@ -28,7 +28,7 @@ def test_tastes_get_a_factorization_machine_and_rows_that_decay(ids):
     rng = np.random.default_rng(0)
     tastes, kinds = rng.normal(size=(400, 2)), rng.normal(size=(200, 2))
     config, reasons = _infer(*ids, np.einsum("nk,nk->n", tastes[ids[0]], kinds[ids[1]]))
-    assert config.model.interaction == "fm"
+    assert config.model.interaction.kind == "fm"
     optimizer = config.training.embedding_optimizer
     assert (optimizer.learning_rate, optimizer.weight_decay) == (0.5, 1.3e-4)
     assert "foretell 'click' by hidden numbers that multiply (z " in reasons.sizes
@@ -40,5 +40,5 @@ def test_tastes_get_a_factorization_machine_and_rows_that_decay(ids):
 def test_sums_get_none(ids, seed):
     rng = np.random.default_rng(seed)
     config, _ = _infer(*ids, rng.normal(size=400)[ids[0]] + rng.normal(size=200)[ids[1]])
-    assert config.model.interaction == "none"
+    assert config.model.interaction.kind == "none"
     assert config.training.embedding_optimizer.weight_decay == 0

@@ -21,7 +21,7 @@ def test_few_rows_get_no_buckets_and_the_loss_as_monitor(rows):
     assert config.training.optimizer.weight_decay == 1.0
     assert config.model.expert.dropout == 0.1
     assert config.training.epochs == (20 if few else 15)
-    assert config.model.wide and config.model.interaction == "none"
+    assert config.model.wide and config.model.interaction.kind == "none"
 
 
 @pytest.mark.parametrize(("values", "fast"), [(50, False), (400, True)])
@@ -62,4 +62,4 @@ def test_products_get_more_epochs_and_patience():
     training = training_for(jobs, [TaskConfig(name="y", label="y")])
     assert (training.epochs, training.patience) == (12, 6)
     assert training.embedding_optimizer.learning_rate == 0.5
-    assert model_for(jobs).interaction == "fm"
+    assert model_for(jobs).interaction.kind == "fm"
