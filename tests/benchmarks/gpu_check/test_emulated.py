@@ -42,8 +42,11 @@ def test_files_of_tests_are_those_with_the_mark():
     assert "tests/ops/cuda/test_huge.py" in files
     # What is asked of the emulation takes time, and says nothing of a GPU
     assert set(emulated) - set(files) == {
-        f"tests/emulated_cuda/test_{name}.py"
-        for name in ("command", "emulator", "refusals", "sanitizer")
+        "tests/ops/cuda/test_choices.py",
+        *(
+            f"tests/emulated_cuda/test_{name}.py"
+            for name in ("command", "emulator", "refusals", "sanitizer")
+        ),
     }
     assert not [file for file in files if file.startswith("tests/benchmarks/gpu_check")]
 
