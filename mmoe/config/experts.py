@@ -152,6 +152,8 @@ class MLPTowerConfig(TowerConfig):
 class InteractionConfig(HasKinds):
     """What multiplies features, beside the experts, which are slow to find products."""
 
+    title: ClassVar[str] = ""  # what a report calls it; none: it says nothing
+
     kind: Any = Field(description="what multiplies which features")
 
     if TYPE_CHECKING:
@@ -171,6 +173,7 @@ class FactorizationMachineConfig(InteractionConfig):
     It adds products of their embeddings to every task's logit.
     """
 
+    title: ClassVar[str] = "factorization machine"
     kind: Literal["fm"] = "fm"
 
 
@@ -180,6 +183,7 @@ class CrossNetworkConfig(InteractionConfig):
     Each layer adds products of a degree more.
     """
 
+    title: ClassVar[str] = "inputs through a cross network"
     kind: Literal["dcn_v2"] = "dcn_v2"
     layers: int = Field(default=2, ge=1, le=16, description="products of up to layers + 1 features")
     rank: Width | None = Field(

@@ -53,12 +53,14 @@ def model_line(model: ModelConfig) -> str:
         'MMoE · 8 experts of 256-128 · softmax gates · tower 64'
         >>> model_line(ModelConfig(gate={"kind": "noisy_top_k"})).split(" · ")[2]
         'noisy top-2 gates'
+        >>> model_line(ModelConfig(interaction="fm")).split(" · ")[-1]
+        'factorization machine'
     """
     parts = [model.title or model.kind, f"{model.pool_title} of {model.experts_title}"]
     if model.has_gates:
         parts.append(f"{model.gate.title} gates")
-    parts.append(model.tower.title)
-    return " · ".join(parts)
+    parts += [model.tower.title, model.interaction.title]
+    return " · ".join(filter(None, parts))
 
 
 def duration(seconds: Any) -> str:
