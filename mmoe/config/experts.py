@@ -3,7 +3,7 @@
 A kind is a class with its own keys, and a line in `EXPERTS`, `TOWERS` or `INTERACTIONS`.
 """
 
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -11,6 +11,11 @@ from mmoe.config.gates import Width
 from mmoe.config.kinds import HasKinds, Kinds
 
 Activation = Literal["relu", "gelu", "silu"]
+# Of a cross network
+Layers = Annotated[int, Field(ge=1, le=16, description="products of up to layers + 1 features")]
+Rank = Annotated[
+    Width | None, Field(description="of each layer's matrix, of input width squared; null: whole")
+]
 
 
 class ExpertConfig(HasKinds):
@@ -92,10 +97,8 @@ class CrossExpertConfig(ExpertConfig):
 
     kind: Literal["dcn_v2"] = "dcn_v2"
     output: Width = Field(default=128, description="width of what it returns")
-    layers: int = Field(default=2, ge=1, le=16, description="products of up to layers + 1 features")
-    rank: Width | None = Field(
-        default=None, description="of each layer's matrix, of input width squared; null: whole"
-    )
+    layers: Layers = 2
+    rank: Rank = None
 
     @property
     def title(self) -> str:
@@ -185,10 +188,8 @@ class CrossNetworkConfig(InteractionConfig):
 
     title: ClassVar[str] = "inputs through a cross network"
     kind: Literal["dcn_v2"] = "dcn_v2"
-    layers: int = Field(default=2, ge=1, le=16, description="products of up to layers + 1 features")
-    rank: Width | None = Field(
-        default=None, description="of each layer's matrix, of input width squared; null: whole"
-    )
+    layers: Layers = 2
+    rank: Rank = None
 
 
 # Config class → what is called with the input's width and its keywords, and gives one module
@@ -197,7 +198,7 @@ EXPERTS.add("mlp", MLPExpertConfig, "mmoe.mixture:MLPExperts")
 EXPERTS.add("dcn_v2", CrossExpertConfig, "mmoe.models.cross_network:CrossNetwork")
 TOWERS = Kinds("tower", TowerConfig, default="mlp")
 TOWERS.add("mlp", MLPTowerConfig, "mmoe.tasks:Tower")
-# Config class → the module; `mmoe.models.build` knows what each is given
+# Config class → what puts it into a network, called as `mmoe.models.build.build_ranker` does
 INTERACTIONS = Kinds("interaction", InteractionConfig, default="none")
 INTERACTIONS.add("none", NoInteraction, "mmoe.models.build:no_interaction")
 INTERACTIONS.add("fm", FactorizationMachineConfig, "mmoe.models.build:add_factorization_machine")

@@ -53,7 +53,8 @@ class ModelConfig(HasKinds):
         default=0.0, ge=0, lt=1, description="of the input: dense features and embeddings"
     )
     interaction: InteractionConfig = Field(
-        default=InteractionConfig(), description="products of features; a name is a kind as it is"
+        default=InteractionConfig(),
+        description="products of features; a bare name is short for {kind: name}",
     )
     num_experts: int = Field(default=8, ge=1, description="mmoe, omoe, esmm: experts in the pool")
     shared_experts: int = Field(

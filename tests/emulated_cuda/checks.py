@@ -5,7 +5,6 @@ or hands it a number out of range and expects the kernel to stop. Results are co
 mutation is switched on.
 """
 
-import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -239,27 +238,10 @@ def _layers() -> Iterator[tuple[str, Call]]:
 
 def _layers_cut_out() -> Iterator[tuple[str, Call]]:
     """Wide enough for copies of 16 bytes, in memory that allows 8, 4 or 2."""
-    for dtype, skipped in ((FP32, 1), (FP32, 2), (BF16, 1), (BF16, 2), (BF16, 4), (FP64, 1)):
-        offsets_E1 = torch.tensor([0, 5, 5, 40], dtype=torch.int32)
-        generator = torch.Generator().manual_seed(skipped)
-
-        def cut_out(
-            *shape: int,
-            dtype: torch.dtype = dtype,
-            skipped: int = skipped,
-            generator: torch.Generator = generator,
-        ) -> Tensor:
-            numbers = torch.randn(math.prod(shape), generator=generator).to(dtype)
-            room = torch.full((skipped + len(numbers),), math.nan, dtype=dtype)
-            room[skipped:] = numbers
-            return room[skipped:].view(shape)
-
-        layer = cut_out(40, 32), offsets_E1, cut_out(3, 32, 16)
-        forward = "grouped_mm", (*layer, cut_out(3, 16), "relu")
-        words = f"cut out {skipped} numbers after 16 bytes, {dtype}"
-        yield words, forward
-        backward = (cut_out(40, 16), *layer, *expected(forward), "relu", True, True, True)
-        yield f"gradients, {words}", ("grouped_mm_backward", backward)
+    wide = Case(40, 2, 1, 3, 32, 16)
+    for dtype, by in ((FP32, 1), (FP32, 2), (BF16, 1), (BF16, 2), (BF16, 4), (FP64, 1)):
+        for name, arguments in BUILDERS["grouped_mm"](wide, dtype):
+            yield f"{name}, {by} numbers after 16 bytes, {dtype}", (name, shifted(arguments, by))
 
 
 def _layers_finished_in_place() -> Iterator[tuple[str, Call]]:

@@ -196,15 +196,15 @@ def laid_out(value: Any, device: str, draw: random.Random) -> Any:
     return room.to(device).as_strided(value.shape, strides, offset)
 
 
-def shifted(value: Any) -> Any:
-    """The same without gaps, one number (or byte) beyond where packs of 16 bytes begin."""
+def shifted(value: Any, by: int = 1) -> Any:
+    """The same without gaps, so many numbers (or bytes) beyond where packs of 16 bytes begin."""
     if isinstance(value, list | tuple):
-        return type(value)(map(shifted, value))
+        return type(value)(shifted(part, by) for part in value)
     if not isinstance(value, Tensor) or value.dtype not in (*DTYPES, torch.uint8):
         return value
-    room = torch.full((value.numel() + 1,), _AROUND.get(value.dtype, math.nan), dtype=value.dtype)
-    room[1:] = value.reshape(-1)
-    return room[1:].view(value.shape)
+    room = torch.full((value.numel() + by,), _AROUND.get(value.dtype, math.nan), dtype=value.dtype)
+    room[by:] = value.reshape(-1)
+    return room[by:].view(value.shape)
 
 
 def _strides(tensor: Tensor, way: str, apart: int) -> list[int]:

@@ -77,6 +77,22 @@ def test_the_reference_alone_goes_the_whole_way(world):
             assert near(actual, wanted)
 
 
+@pytest.mark.parametrize("operator", ["pack_rows", "pack_rows_backward"])
+def test_a_pick_of_minus_one_has_no_weight(operator):
+    given = {"pack_rows": "packed", "pack_rows_backward": "packed_backward"}[operator]
+    arguments = list(getattr(World(Case("", ways="sums")), given)(0))
+    place = 3  # of entries_Q in both
+    entries_Q = arguments[place].clone()
+    entries_Q[0] = -1
+    arguments[place] = entries_Q
+
+    found = getattr(torch.ops.mmoe, operator)(*arguments)
+    wanted = getattr(exchange_reference, operator)(*arguments)
+
+    for actual, expected in zip(results(found), results(wanted), strict=True):
+        assert torch.equal(actual, expected) or near(actual, expected)
+
+
 def on_gpu(value):
     if isinstance(value, torch.Tensor):
         return value.cuda()
