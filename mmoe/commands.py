@@ -156,6 +156,14 @@ def evaluate(
             "the test split may have been trained on.",
         ),
     ] = False,
+    as_of: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DATETIME",
+            help="When the labels of --data were collected, such as 2024-01-31T00:00, for tasks "
+            "with matures_after; left out: at the newest of its rows' times.",
+        ),
+    ] = None,
     device: OnDevice = Device.AUTO,
     table_precision: InPrecision = None,
     import_: Imports = None,
@@ -174,6 +182,7 @@ def evaluate(
         device=device.value,
         table_precision=None if table_precision is None else table_precision.value,
         changed_data=changed_data,
+        as_of=as_of,
     )
     if as_json:
         print(json.dumps(metrics, indent=2, allow_nan=False))

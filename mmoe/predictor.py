@@ -10,6 +10,7 @@ import torch.distributed as dist
 from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.checkpoint.weights import load_weights, trained_precisions
 from mmoe.config import DeviceKind, RunConfig, ScoringPrecision
+from mmoe.config.tasks import prediction_columns
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.encoded import EncodedData
@@ -18,6 +19,7 @@ from mmoe.datasets.rows.projection import required_columns
 from mmoe.mixture.batch_invariant import HAS_KERNELS
 from mmoe.models.build import build_ranker
 from mmoe.models.device import resolve_device
+from mmoe.models.frozen import without_weight_files
 from mmoe.models.network import GateRecord, NetworkOutput
 from mmoe.models.ranker import Ranker
 from mmoe.parallel import join_ranks, launched_ranks, spread_layout, world_size
@@ -68,6 +70,11 @@ class Predictor:
         self.ranks = world_size()
         self.any_height = HAS_KERNELS and ranker.device.type == "cpu"
 
+    @property
+    def has_bias(self) -> bool:
+        """Whether the model has a tower for the display (`model.bias`)."""
+        return getattr(self.ranker.network, "bias_tower", None) is not None
+
     def predict(
         self,
         rows: BatchSource | EncodedData | TableLike,
@@ -88,7 +95,8 @@ class Predictor:
             on_gates: Given each batch's gate weights and its count of real rows.
 
         Returns:
-            predictions_NT float32: probabilities for binary tasks, values for regression.
+            predictions_NT float32: probabilities for binary tasks, values for regression; behind
+            them the further ones of tasks that have such (`prediction_columns`).
 
         Raises:
             ValueError: The model has been put into training mode since, or a value does not fit.
@@ -105,12 +113,17 @@ class Predictor:
         *,
         tracker: Tracker | None = None,
         on_gates: GateCallback | None = None,
+        with_bias: bool = False,
     ) -> Generator[tuple[EncodedData, np.ndarray]]:
-        """Rows [first, stop) of a source chunk by chunk, each with its predictions."""
+        """Rows [first, stop) of a source chunk by chunk, each with its predictions.
+
+        With `with_bias` as many columns again follow them: what `model.bias` makes of them for the
+        display as it was logged, which the rows then must hold.
+        """
         tracker = tracker or next(iter(_silent()))
         with closing(source.chunks(first, stop)) as chunks:  # in any case nothing reads on
             for chunk in chunks:
-                yield chunk, self._predict(chunk, tracker, on_gates)
+                yield chunk, self._predict(chunk, tracker, on_gates, with_bias)
 
     def _source(self, rows: BatchSource | EncodedData | TableLike) -> BatchSource:
         if isinstance(rows, BatchSource):
@@ -127,28 +140,34 @@ class Predictor:
         return BatchSource.of_table(table, self.encoder, origin_of(rows))
 
     def _predict(
-        self, data: EncodedData, tracker: Tracker, on_gates: GateCallback | None
+        self,
+        data: EncodedData,
+        tracker: Tracker,
+        on_gates: GateCallback | None,
+        with_bias: bool = False,
     ) -> np.ndarray:
         self._check_mode()
-        out_NT = np.zeros((len(data), len(self.tasks)), np.float32)
+        columns = len(prediction_columns(self.tasks)) * (1 + with_bias)
+        out_NT = np.zeros((len(data), columns), np.float32)
         if not len(data):
             return out_NT  # no turn: one without rows tells the others that all are done
         for turn in range(self._turns(-(-len(data) // self.height))):
             start = min(turn * self.height, len(data))
-            self._batch(data, start, out_NT, on_gates)
+            self._batch(data, start, out_NT, on_gates, with_bias)
             tracker.advance(min(self.height, len(data) - start))
         return out_NT
 
-    def help_others(self, empty: EncodedData) -> None:
+    def help_others(self, empty: EncodedData, *, with_bias: bool = False) -> None:
         """Takes part in the turns of other ranks until none of them has rows left.
 
         Args:
             empty: No rows, but the run's features.
+            with_bias: As theirs: tables may then be asked twice.
         """
         self._check_mode()
         while turns := self._turns(0):
             for _ in range(turns):
-                self._forward(empty, 0, 0, False)
+                self._forward(empty, 0, 0, False, with_bias)
 
     def _check_mode(self) -> None:
         """Dropout and batch statistics would give other scores, and change the model."""
@@ -167,17 +186,35 @@ class Predictor:
         return int(most)
 
     def _batch(
-        self, data: EncodedData, start: int, out_NT: np.ndarray, on_gates: GateCallback | None
+        self,
+        data: EncodedData,
+        start: int,
+        out_NT: np.ndarray,
+        on_gates: GateCallback | None,
+        with_bias: bool,
     ) -> None:
         stop = min(start + self.height, len(data))
-        output = self._forward(data, start, stop, on_gates is not None)
-        predictions = predictions_from_logits(output.logits_BT, self.tasks)
-        out_NT[start:stop] = predictions[: stop - start].cpu().numpy()
+        output = self._forward(data, start, stop, on_gates is not None, with_bias)
+        links, first = data.features.links, 0
+        for logits_BT in (output.logits_BT, output.with_bias_BT):
+            if logits_BT is None:
+                continue
+            predictions = predictions_from_logits(logits_BT, self.tasks)[: stop - start]
+            own_NT = out_NT[start:stop, first : first + predictions.shape[1]]
+            own_NT[:] = predictions.cpu().numpy()
+            for t, link in links.items():
+                own_NT[:, t] = link.rows(slice(start, stop)).of(own_NT[:, t])
+            first += predictions.shape[1]
         if on_gates is not None and stop > start:
             on_gates(output.gates, stop - start)
 
     def _forward(
-        self, data: EncodedData, start: int, stop: int, return_gates: bool
+        self,
+        data: EncodedData,
+        start: int,
+        stop: int,
+        return_gates: bool,
+        with_bias: bool = False,
     ) -> NetworkOutput:
         rows = max(stop - start, 1) if self.any_height else self.height
         padded = -(-rows // ROWS_PER_TILE) * ROWS_PER_TILE
@@ -191,6 +228,7 @@ class Predictor:
                 batch.lengths_CB,
                 return_gates=return_gates,
                 id_weights=batch.id_weights,
+                **({"with_bias": True} if with_bias else {}),
             )
 
 
@@ -229,7 +267,8 @@ def load_predictor(
     precision = table_precision
     if precision is None and not sharded:
         precision = trained_precisions(stored, encoder.tables)
-    ranker = build_ranker(config, encoder, place, table_precision=precision)
+    built = without_weight_files(config)
+    ranker = build_ranker(built, encoder, place, table_precision=precision)
     load_weights(ranker, stored, spread_layout(ranker.network))
     return Predictor(ranker, config, encoder), encoder, config
 

@@ -15,6 +15,7 @@ from mmoe.config import (
     InputLayerSpec,
     ProjectionSpec,
     RunConfig,
+    SequenceSpec,
     TableSpec,
 )
 from mmoe.datasets.values.columns import to_numbers
@@ -118,6 +119,11 @@ class Codec(ABC, Generic[FeatureT]):
         own = feature.dim if "dim" in type(feature).model_fields else None
         self.dim: int = own or config.model.embedding_dim
 
+    @classmethod
+    def of(cls, feature: FeatureT, config: RunConfig) -> "list[Codec[Any]]":
+        """Makes the codecs of a feature: one, or one for each of its parts."""
+        return [cls(feature, config)]
+
     # What it makes
 
     @property
@@ -155,6 +161,11 @@ class Codec(ABC, Generic[FeatureT]):
     @property
     def lists(self) -> list[FeatureSpec]:
         """Names of what is looked up with any number of ids a row."""
+        return []
+
+    @property
+    def sequences(self) -> list[SequenceSpec]:
+        """Which of the lists are events, and what becomes of them."""
         return []
 
     @abstractmethod

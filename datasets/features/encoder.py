@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from mmoe.config import FeatureSpec, InputLayerSpec, RunConfig, TableSpec
+from mmoe.config import FeatureSpec, InputLayerSpec, RunConfig, SequenceSpec, TableSpec
 from mmoe.datasets.features import encoder_files
 from mmoe.datasets.features.codec import Codec, Coded, Rules
 from mmoe.datasets.features.fit_encoder import EncoderFit
 from mmoe.datasets.features.id_map import IdMap
 from mmoe.datasets.features.numeric import NumericRule
 from mmoe.datasets.features.registry import codecs_of, sections
+from mmoe.datasets.labels.watch_quantiles import watch_links
 from mmoe.datasets.rows.encoded import EncodedFeatures
 from mmoe.datasets.values.keys import KeyKind
 
@@ -130,23 +131,36 @@ class FeatureEncoder:
         return [spec for codec in self.codecs for spec in codec.lists]
 
     @property
+    def sequences(self) -> list[SequenceSpec]:
+        """Sequences, in their order; their events are among the lists."""
+        return [spec for codec in self.codecs for spec in codec.sequences]
+
+    @property
     def tables(self) -> list[TableSpec]:
         """Embedding tables, in the order in which features first use them."""
         specs = (spec for codec in self.codecs for spec in codec.tables(self.rules))
         return list({spec.name: spec for spec in specs}.values())
 
-    def encode(self, table: pa.Table, origin: str) -> EncodedFeatures:
+    def encode(self, table: pa.Table, origin: str, *, to_score: bool = False) -> EncodedFeatures:
         """Encodes rows; columns may have other types than in training where the values agree.
 
         Args:
             table: N rows with the features' columns; others are ignored.
             origin: What the user calls the data; starts error messages.
+            to_score: Only scores are wanted: features of `model.bias` that these do not read are
+                not looked for, and come as missing.
 
         Raises:
             ValueError: A column is missing, or a value does not fit: a number that is none or
                 infinite, a datetime that is none, a weight too few.
         """
-        coded = [codec.encode(table, self.rules, origin) for codec in self.codecs]
+        unread = self.config.unread_when_scoring if to_score else ()
+        coded = [
+            _missing(codec, self.rules, table.num_rows)
+            if codec.feature.name in unread
+            else codec.encode(table, self.rules, origin)
+            for codec in self.codecs
+        ]
         for codec, one in zip(self.codecs, coded, strict=True):
             _check(codec, one, self.rules, table.num_rows)
         dense = [column_N for one in coded for column_N in one.dense]
@@ -159,6 +173,7 @@ class FeatureEncoder:
             ids_NC=_stack(ids, table.num_rows, id_type),
             lists=[(ids_V, offsets) for one in coded for ids_V, offsets, _ in one.lists],
             list_weights=weights if any(w is not None for w in weights) else [],
+            links=watch_links(self.config, self.rules, table, origin),
         )
 
     def save(self, folder: str | Path) -> None:
@@ -189,6 +204,17 @@ def _check(codec: Codec[Any], coded: Coded, rules: Rules, num_rows: int) -> None
     for column_N in (*coded.dense, *coded.ids):
         if len(column_N) != num_rows:
             raise ValueError(f"{made} a column of {len(column_N)} rows; expected {num_rows}")
+
+
+def _missing(codec: Codec[Any], rules: Rules, num_rows: int) -> Coded:
+    """What stands for a feature that nobody looks at."""
+    zeros_N = np.zeros(num_rows, np.float32)
+    none = np.zeros(0, np.int32), np.zeros(num_rows + 1, np.int64)
+    return Coded(
+        dense=[zeros_N for _ in codec.dense_columns(rules)],
+        ids=[np.zeros(num_rows, np.int32) for _ in codec.lookups],
+        lists=[(*none, np.zeros(0, np.float32) if f.weighted else None) for f in codec.lists],
+    )
 
 
 def _width(columns_NK: np.ndarray) -> int:

@@ -4,14 +4,16 @@ from dataclasses import replace
 
 from mmoe.datasets.features.codec import that_share
 from mmoe.datasets.features.encoder import FeatureEncoder
+from mmoe.datasets.labels.watch_quantiles import SECTION
 
 
 def extend_encoder(today: FeatureEncoder, earlier: FeatureEncoder, origin: str) -> FeatureEncoder:
     """Returns an encoder with known rows as in `earlier`, and today's new ids as well.
 
-    Scaling, buckets and pieces of features that `earlier` had are kept: other ones would give its
-    weights another meaning. Its ids keep their rows; ids that `today` has on top get the next rows,
-    in today's order. Features and tables that are new are taken from `today`.
+    Scaling, buckets and pieces of features that `earlier` had are kept, and quantiles of watch
+    times: other ones would give its weights another meaning. Its ids keep their rows; ids that
+    `today` has on top get the next rows, in today's order. Features and tables that are new are
+    taken from `today`.
 
     Args:
         today: Fitted on today's training rows, with today's config.
@@ -37,4 +39,8 @@ def extend_encoder(today: FeatureEncoder, earlier: FeatureEncoder, origin: str) 
     rules = {section: dict(entries) for section, entries in today.rules.items()}
     for codecs in that_share(today.codecs):
         codecs[0].extend(rules, earlier.rules, origin)
+    for task in rules.get(SECTION, {}):
+        kept = earlier.rules.get(SECTION, {}).get(task)
+        if kept is not None:
+            rules[SECTION][task] = kept
     return replace(today, rules=rules)

@@ -5,6 +5,7 @@ import pyarrow as pa
 from mmoe.config import RunConfig
 from mmoe.datasets.features.codec import Rules, that_share
 from mmoe.datasets.features.registry import codecs_of, sections
+from mmoe.datasets.labels.watch_quantiles import SECTION, WatchQuantilesFit
 
 
 class EncoderFit:
@@ -22,6 +23,7 @@ class EncoderFit:
         self.rows = 0
         self.codecs = codecs_of(config)
         self.fits = {codec: codec.start(origin, self.codecs) for codec in self.codecs}
+        self.watch = WatchQuantilesFit(config, origin)
 
     def add(self, table: pa.Table) -> None:
         """Learns from more training rows.
@@ -32,11 +34,13 @@ class EncoderFit:
         self.rows += table.num_rows
         for codec, fit in self.fits.items():
             codec.add(fit, table, self.origin)
+        self.watch.add(table)
 
     def check(self, table: pa.Table) -> None:
         """Refuses bad values in rows that do not train, before training instead of after it."""
         for codec, fit in self.fits.items():
             codec.check_beside(fit, table, self.origin)
+        self.watch.check(table)
 
     def finish(self) -> Rules:
         """Returns what the rows taught.
@@ -49,4 +53,5 @@ class EncoderFit:
         rules: Rules = {name: {} for name in sections()}
         for codecs in that_share(self.codecs):
             codecs[0].finish([self.fits[codec] for codec in codecs], rules)
+        rules[SECTION] = dict(self.watch.finish())
         return rules

@@ -6,10 +6,21 @@ from typing import Annotated, Any, TypeVar, Union
 
 from pydantic import Field
 
-from mmoe.config import ENCODINGS, FeatureSpec, IdFeature, RunConfig, TableSettings, TableSpec
+from mmoe.config import (
+    ENCODINGS,
+    FeatureSpec,
+    IdFeature,
+    RunConfig,
+    TableConfig,
+    TableSettings,
+    TableSpec,
+)
+from mmoe.config.tables import VectorTable
 from mmoe.datasets.features.codec import Codec, Rules, Section
 from mmoe.datasets.features.fit_ids import CountFit, KindFit
 from mmoe.datasets.features.id_map import IdMap
+from mmoe.datasets.vectors.learn import learn_vectors
+from mmoe.datasets.vectors.rule import VectorScaling, VectorScalings
 
 IdFeatureT = TypeVar("IdFeatureT", bound=IdFeature)
 
@@ -42,21 +53,33 @@ class _IdTables(Section):
 
 
 class IdCodec(Codec[IdFeatureT]):
-    """Codec of a feature that looks ids up, in a table of its own or a shared one."""
+    """Codec of a feature that looks ids up, in a table of its own or a shared one.
 
-    sections = (_IdTables(),)
-    # How fast rows learn, how much is read, and who gets a row
-    free = Codec.free.union({"learning_rate"}, *(known.free for known in ENCODINGS.classes()))
+    Args:
+        feature: Its settings.
+        config: The run that it is a feature of.
+        owner: What says how ids become rows of its table; default: the feature.
+    """
 
-    def __init__(self, feature: IdFeatureT, config: RunConfig) -> None:
+    sections = (_IdTables(), VectorScalings())
+    # How fast rows learn, how much is read, who gets a row, and where new ones begin
+    free = Codec.free.union(
+        {"learning_rate", "vectors"}, *(known.free for known in ENCODINGS.classes())
+    )
+
+    def __init__(
+        self, feature: IdFeatureT, config: RunConfig, owner: TableConfig | IdFeature | None = None
+    ) -> None:
         super().__init__(feature, config)
         shared = {table.name: table for table in config.tables}
-        self.table = feature.table_name
-        self.settings: TableSettings = shared.get(self.table) or feature
+        owner = owner or feature
+        self.table = owner.name if isinstance(owner, TableConfig) else owner.table_name
+        self.settings: TableSettings = shared.get(self.table) or owner
         self.encoding = self.settings.table_encoding
         self.id_map: type[IdMap] = ENCODINGS.implementation(self.encoding)
         self.counted = self.id_map.counted
         self.dim = self.settings.dim or config.model.embedding_dim
+        self.vectors = self.settings.vectors if isinstance(self.settings, VectorTable) else None
 
     def label(self, origin: str) -> str:
         """Returns its name in errors."""
@@ -73,21 +96,27 @@ class IdCodec(Codec[IdFeatureT]):
             TableSpec(
                 name=self.table,
                 num_rows=self.ids(rules).num_rows,
-                dim=self.dim,
+                dim=self.dim if self.vectors is None else self.scaling(rules).dim,
                 managed=self.encoding.managed,
                 learning_rate=self.settings.learning_rate,
                 ids=True,
+                frozen=self.vectors is not None and self.vectors.frozen,
             )
         ]
 
     @property
     def keys(self) -> list[tuple[str, str]]:
-        """Rule of its table's ids."""
-        return [("tables", self.table)]
+        """Rule of its table's ids, and of the vectors that it begins with."""
+        vectors = [] if self.vectors is None else [("table_vectors", self.table)]
+        return [("tables", self.table), *vectors]
 
     def ids(self, rules: Rules) -> IdMap:
         """Returns what turns ids into rows."""
         return rules["tables"][self.table]
+
+    def scaling(self, rules: Rules) -> VectorScaling:
+        """Returns how vectors become rows of its table."""
+        return rules["table_vectors"][self.table]
 
     def start(
         self, origin: str, codecs: Sequence[Codec[Any]], *, settle: bool = False
@@ -97,7 +126,13 @@ class IdCodec(Codec[IdFeatureT]):
 
     def finish(self, fits: Sequence[Any], rules: Rules) -> None:
         """Makes one table's ids of all the features that share it."""
-        rules["tables"][self.table] = self.learnt([fit.finish() for fit in fits])
+        found = [fit.finish() for fit in fits]
+        if self.vectors is None:
+            rules["tables"][self.table] = self.learnt(found)
+            return
+        encoding: Any = self.encoding  # a vocabulary, as the config has checked
+        ids, scaling = learn_vectors(found, encoding, self.vectors, self.table, self.settings.dim)
+        rules["tables"][self.table], rules["table_vectors"][self.table] = ids, scaling
 
     def learnt(self, found: Sequence[Any]) -> IdMap:
         """Makes its table's rule of what was found, counts or kinds of ids."""
@@ -109,12 +144,23 @@ class IdCodec(Codec[IdFeatureT]):
         if before is not None:
             label = self.extended_label(origin)
             rules["tables"][self.table] = self.ids(rules).extended(before, self.encoding, label)
+        scaled = earlier["table_vectors"].get(self.table)
+        if (
+            self.vectors is not None
+            and scaled is not None
+            and scaled.dim == self.scaling(rules).dim
+        ):
+            rules["table_vectors"][self.table] = scaled
 
     def extended_label(self, origin: str) -> str:
         """Returns its name in errors where an earlier run had other ids."""
         return self.label(origin)
 
     def table_meanings(self) -> dict[str, dict[str, object]]:
-        """Returns what rows stand for: also how ids become rows."""
+        """Returns what rows stand for: also how ids become rows, and of what frozen ones are."""
         [meaning] = super().table_meanings().values()
+        if self.vectors is not None:
+            del meaning["dim"]  # the vectors', which the tables themselves show
+            if self.vectors.frozen:
+                meaning |= {"vectors": f"frozen, scale {self.vectors.scale}"}
         return {self.table: meaning | self.encoding.meaning()}

@@ -4,14 +4,20 @@ from typing import Any
 
 from mmoe.config import FEATURES, RunConfig
 from mmoe.datasets.features.codec import Codec, Section
+from mmoe.datasets.labels.watch_quantiles import SECTION, WatchQuantilesSection
 
 
 def codecs_of(config: RunConfig) -> list[Codec[Any]]:
-    """Makes a codec for each feature, in their order."""
-    return [FEATURES.implementation(feature)(feature, config) for feature in config.features]
+    """Makes the codecs of the features, in their order: one each, or one for each part."""
+    return [
+        codec
+        for feature in config.features
+        for codec in FEATURES.implementation(feature).of(feature, config)
+    ]
 
 
 def sections() -> dict[str, Section]:
     """Lists the sections of encoder.json, in their order."""
     codecs = [FEATURES.implementation(kind) for kind in FEATURES.names()]
-    return {section.name: section for codec in codecs for section in codec.sections}
+    of_features = {section.name: section for codec in codecs for section in codec.sections}
+    return {**of_features, SECTION: WatchQuantilesSection()}

@@ -23,7 +23,7 @@ _ROWS = 8192  # widened and scaled at a time
 # on invented logs (10,000 rows as they are, 20,000 with dim 32) that raised the test AUC, by 0.001
 # to 0.003 with L = 16, 0.003 to 0.008 with 64, 0.009 to 0.012 with 256. The square root is too
 # much: with 2,000 rows and L = 64 it took 0.035 in one of two pairs.
-_NARROWER = 0.25
+NARROWER = 0.25
 # float32 products of this and ordinary weights stay finite through a network.
 _LIMIT = 1e9
 
@@ -107,7 +107,7 @@ class VectorFit:
         if not self.moments:
             raise ValueError(f"{self.label} is empty in every training row; remove the feature")
         found = [moments.finish() for moments in self.moments]
-        narrower = len(found) ** _NARROWER if self.feature.standardise else 1.0
+        narrower = len(found) ** NARROWER if self.feature.standardise else 1.0
         return VectorRule(
             mean=tuple(mean for mean, _ in found),
             deviation=tuple(deviation * narrower for _, deviation in found),

@@ -135,7 +135,7 @@ class Vocabulary(IdMap):
         self, earlier: "Vocabulary", kind: KeyKind, encoding: VocabularyEncoding, label: str
     ) -> "Vocabulary":
         """Earlier keys, then those of today that are not among them; both as the wider kind."""
-        old_keys, new_keys = (one._keys_as(kind, label) for one in (earlier, self))
+        old_keys, new_keys = (one.keys_as(kind, label) for one in (earlier, self))
         place_N = pc.index_in(new_keys, old_keys)
         is_new_N = place_N.is_null().to_numpy(zero_copy_only=False)
         counts = earlier.counts.copy()
@@ -148,7 +148,8 @@ class Vocabulary(IdMap):
         counts = np.concatenate([counts, self.counts[is_new_N]])
         return Vocabulary(kind=kind, keys=keys, counts=counts)
 
-    def _keys_as(self, kind: KeyKind, label: str) -> pa.Array:
+    def keys_as(self, kind: KeyKind, label: str) -> pa.Array:
+        """Returns the keys as those of a kind that holds them all."""
         if self.kind == kind:
             return self.keys
         keys = to_keys(pa.chunked_array([self.keys]), kind, label)

@@ -3,7 +3,7 @@
 import numpy as np
 import pyarrow as pa
 
-from mmoe.config import ListFeature
+from mmoe.config import ListFeature, SequenceFeature
 from mmoe.datasets.features.ragged import (
     Ragged,
     blank_items,
@@ -43,11 +43,11 @@ def list_ids(table: pa.Table, feature: ListFeature, origin: str) -> Ragged:
         >>> ragged.values.to_pylist(), ragged.offsets.tolist(), ragged.weights.tolist()
         (['sports', 'news', 'art'], [0, 2, 2, 3], [0.75, 0.25, 1.0])
     """
-    column = _lists(table, feature.source_column, feature, origin)
+    column = lists_of(table, feature.source_column, feature, origin)
     if not feature.weighted:
         return to_ragged(column, feature)
     reader = _Weights(table, feature, origin)
-    values, lengths_N = _items(column, feature.separator)
+    values, lengths_N = items_of(column, feature.separator)
     if feature.weight_separator is not None:
         values, weights_V = reader.cut(blank_items(values), lengths_N)
     else:
@@ -105,8 +105,8 @@ class _Weights:
 
     def beside(self, lengths_N: np.ndarray) -> np.ndarray:
         """The column of weights; every row must have as many as ids."""
-        column = _lists(self.table, self.column, self.feature, self.origin)
-        weights, counts_N = _items(column, self.feature.separator)
+        column = lists_of(self.table, self.column, self.feature, self.origin)
+        weights, counts_N = items_of(column, self.feature.separator)
         wrong_N = counts_N != lengths_N
         if wrong_N.any():
             row = int(wrong_N.argmax())
@@ -157,8 +157,8 @@ class _Weights:
         return f"{where}: column {self.column!r} (of feature {self.feature.name!r})"
 
 
-def _items(column: pa.ChunkedArray, separator: str) -> tuple[pa.ChunkedArray, np.ndarray]:
-    """Items and their number in each row; one a row where the column has no lists; "" has none."""
+def items_of(column: pa.ChunkedArray, separator: str) -> tuple[pa.ChunkedArray, np.ndarray]:
+    """Returns items and how many each row has: one where the column has no lists; "" has none."""
     if is_text(column.type):
         column = text.empty_to_null(pc.utf8_trim_whitespace(column))
     if is_text(column.type) or is_list(column.type):
@@ -175,8 +175,10 @@ def _shares(weights_V: np.ndarray, lengths_N: np.ndarray) -> np.ndarray:
     return np.divide(weights_V, sums_V, out=np.zeros_like(weights_V), where=sums_V > 0)
 
 
-def _lists(table: pa.Table, name: str, feature: ListFeature, origin: str) -> pa.ChunkedArray:
-    """A column of lists, or of text with separators: lists in text are parsed."""
+def lists_of(
+    table: pa.Table, name: str, feature: ListFeature | SequenceFeature, origin: str
+) -> pa.ChunkedArray:
+    """Returns a column of lists, or of text with separators: lists in text are parsed."""
     used_by = f"feature {feature.name!r}"
     column = find_column(table, name, origin, used_by)
     _refuse_deeper(column, name, used_by, origin)

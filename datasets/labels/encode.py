@@ -1,5 +1,6 @@
 """Labels, where they are observed, row weights and GAUC groups."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,6 +9,8 @@ import pyarrow as pa
 from mmoe.config import RunConfig, TaskConfig
 from mmoe.datasets.labels.expressions import Values, evaluate_label
 from mmoe.datasets.labels.formula import shown
+from mmoe.datasets.labels.maturity import Maturity, YoungRows, chunks_of, maturity_of, young_rows
+from mmoe.datasets.labels.ordered import OrderedCheck
 from mmoe.datasets.rows.encoded import EncodedLabels
 from mmoe.datasets.rows.locations import find_column, place
 from mmoe.datasets.values.columns import to_numbers
@@ -19,25 +22,49 @@ from mmoe.metrics.task_kinds import LabelColumn, kind_of, zero_or_one
 class _Label:
     values_N: np.ndarray  # float64, 0 where unobserved
     observed_N: np.ndarray
+    young: YoungRows | None = None
+    young_N: np.ndarray | None = None  # of labels that would be observed
+
+    def trained(self) -> np.ndarray:
+        """What is learnt: of a young row an event counts 1/F times, F of which have come so soon.
+
+        The loss of this label is that of the final one in expectation: `E[Z/F] = P(Y = 1)`, and
+        cross-entropy is linear in the label.
+        """
+        if self.young is None or self.young.share_N is None:
+            return self.values_N
+        share_N = np.where(self.young.counts(), self.young.share_N, 1.0)
+        return self.values_N / share_N
 
 
 def encode_labels(
-    config: RunConfig, table: pa.Table, origin: str, *, training: bool = False
+    config: RunConfig,
+    table: pa.Table,
+    origin: str,
+    *,
+    training: bool = False,
+    maturity: Maturity | None = None,
 ) -> EncodedLabels:
     """Encodes the labels of every task, with row weights and groups.
 
     A label is unobserved where its column is empty, where its expression has no value, and where
-    `observed_when` is not true (another task: where that task's label is not an observed 1).
+    `observed_when` is not true (another task: where that task's label is not an observed 1). So it
+    is where the row is younger than the task's `matures_after`.
 
     Args:
         config: Tasks, weight columns, data.group_column.
         table: N rows with the columns that these need.
         origin: What the user calls the data; starts error messages.
         training: These rows train: each binary task must have both classes among them.
+        maturity: When the labels were collected; None: at the newest of these rows' times, unless
+            data.time.as_of says.
 
     Raises:
         ValueError: A column is missing, a label is neither 0 nor 1 (or not finite), a weight is
-            negative or missing, or a training label has one class only.
+            negative or missing, a training label has one class only, or a row has no time.
+
+    Source: Saito, Morishita and Yasui, "Dual learning algorithm for delayed conversions" (SIGIR
+        2020), equation 5, for young rows of tasks with `immature: weight`.
 
     Example:
         >>> from mmoe.config import config_from_dict
@@ -52,17 +79,23 @@ def encode_labels(
         >>> labels.observed_NT[:, 1].tolist()
         [True, False, True]
     """
-    encoder = _LabelEncoder(config, table, origin)
+    if maturity is None:
+        as_of = None if config.data.time is None else config.data.time.as_of
+        maturity = maturity_of(config, chunks_of(table, origin), as_of=as_of)
+    encoder = _LabelEncoder(config, table, origin, maturity)
     labels = [encoder.label(task.name) for task in config.tasks]
     weights = [
         _weights(task, label.observed_N, table, origin)
         for task, label in zip(config.tasks, labels, strict=True)
     ]
+    groups_N = _groups(config, table, origin)
     encoded = EncodedLabels(
-        labels_NT=np.stack([label.values_N for label in labels], axis=1).astype(np.float32),
+        labels_NT=np.stack([label.trained() for label in labels], axis=1).astype(np.float32),
         observed_NT=np.stack([label.observed_N for label in labels], axis=1),
         weights_NT=np.stack(weights, axis=1).astype(np.float32),
-        groups_N=_groups(config, table, origin),
+        groups_N=groups_N,
+        young_NT=_young(labels),
+        compared_N=_compared(config, table, origin, groups_N),
     )
     if training:
         check = TrainableCheck(config)
@@ -78,8 +111,9 @@ class TrainableCheck:
     """
 
     def __init__(self, config: RunConfig) -> None:
-        self.tasks = config.trained_tasks
+        self.tasks, self.ordered = config.trained_tasks, OrderedCheck(config)
         self.rows = 0
+        self.masked_T = np.zeros(len(self.tasks), np.int64)
         self.heaviest_T = np.zeros(len(self.tasks), np.float32)
         self.observed_T = np.zeros(len(self.tasks), np.int64)
         self.lowest_T = np.full(len(self.tasks), np.inf)
@@ -88,8 +122,11 @@ class TrainableCheck:
     def add(self, labels: EncodedLabels) -> None:
         """Looks at more training rows."""
         self.rows += len(labels)
+        self.ordered.add(labels)
         for t, task in enumerate(self.tasks):
             observed_N = labels.observed_NT[:, t]
+            if labels.young_NT is not None:
+                self.masked_T[t] += int((labels.young_NT[:, t] & ~observed_N).sum())
             weights = labels.weights_NT[observed_N | kind_of(task.kind).weighs_unobserved, t]
             self.heaviest_T[t] = max(self.heaviest_T[t], weights.max(initial=0))
             values = labels.labels_NT[observed_N, t]
@@ -102,6 +139,14 @@ class TrainableCheck:
         """Refuses a task that has no label, no row that counts, or one class only."""
         for t, task in enumerate(self.tasks):
             observed = int(self.observed_T[t])
+            masked = int(self.masked_T[t])
+            if not observed and masked:
+                raise ValueError(
+                    f"{origin}: task {task.name!r} has no label left to train on: all {masked} are "
+                    f"of rows younger than {task.matures_after} (matures_after); give older rows, "
+                    "shorten matures_after, or set data.time.as_of where labels were collected "
+                    "later than the newest row"
+                )
             if not observed:
                 raise ValueError(
                     f"{origin}: task {task.name!r} has no observed label among {self.rows} "
@@ -114,20 +159,28 @@ class TrainableCheck:
                     f"{task.name!r}) is 0 on all {observed} training rows with a label, so "
                     "nothing would be learnt; check the column, or remove weight_column or the task"
                 )
-            reason = kind_of(task.kind).untrainable(
-                shown(task.label), observed, self.lowest_T[t], self.highest_T[t]
-            )
+            lowest, highest = float(self.lowest_T[t]), float(self.highest_T[t])
+            reason = kind_of(task.kind).untrainable(shown(task.label), observed, lowest, highest)
+            if reason is None and task.untrainable(lowest, highest) is not None:
+                reason = f"label {shown(task.label)} {task.untrainable(lowest, highest)}"
             if reason is not None:
-                raise ValueError(f"{origin}: task {task.name!r} {reason}")
+                left = f" (without the {masked} of rows younger than {task.matures_after})"
+                raise ValueError(f"{origin}: task {task.name!r} {reason}{left if masked else ''}")
+        self.ordered.finish(origin)
 
 
 class _LabelEncoder:
     """Resolves each task's label once; `observed_when` may chain from task to task."""
 
-    def __init__(self, config: RunConfig, table: pa.Table, origin: str) -> None:
+    def __init__(
+        self, config: RunConfig, table: pa.Table, origin: str, maturity: Maturity | None
+    ) -> None:
+        self.config = config
         self.tasks = {task.name: task for task in config.tasks}
         self.table = table
         self.origin = origin
+        self.maturity = maturity
+        self.ages_N = None if maturity is None else maturity.ages(table, config, origin)
         self.done: dict[str, _Label] = {}
 
     def label(self, name: str, waiting: tuple[str, ...] = ()) -> _Label:
@@ -140,8 +193,20 @@ class _LabelEncoder:
             task = self.tasks[name]
             label = _own_label(task, self.table, self.origin)
             observed = label.observed_N & self._observed_when(task, (*waiting, name))
-            self.done[name] = _Label(np.where(observed, label.values_N, 0.0), observed)
+            if task.matures_after is None:
+                self.done[name] = _Label(np.where(observed, label.values_N, 0.0), observed)
+            else:
+                self.done[name] = self._mature(task, label.values_N, observed)
         return self.done[name]
+
+    def _mature(self, task: TaskConfig, values_N: np.ndarray, there_N: np.ndarray) -> _Label:
+        """The label where it can no longer change, or where it counts all the same."""
+        assert self.maturity is not None and self.ages_N is not None, "a task's labels mature"
+        young = young_rows(task, self.maturity, self.ages_N, self.table, self.config, self.origin)
+        observed = there_N & (~young.young_N | young.counts())
+        if young.happened_N is not None:  # what came later is not known yet
+            values_N = np.where(young.young_N & ~young.happened_N, 0.0, values_N)
+        return _Label(np.where(observed, values_N, 0.0), observed, young, there_N & young.young_N)
 
     def _observed_when(self, task: TaskConfig, waiting: tuple[str, ...]) -> np.ndarray:
         condition = task.observed_when
@@ -166,11 +231,18 @@ def _own_label(task: TaskConfig, table: pa.Table, origin: str) -> _Label:
     """The label before observed_when."""
     used_by = f"task {task.name!r}"
     values = evaluate_label(task.label, table, origin, used_by)
-    column = _column(values, task.label, used_by, table, origin)
+    column = _column(values, task.label, used_by, table, origin, task)
     return _Label(kind_of(task.kind).numbers(column), ~values.missing)
 
 
-def _column(values: Values, label: str, used_by: str, table: pa.Table, origin: str) -> LabelColumn:
+def _column(
+    values: Values,
+    label: str,
+    used_by: str,
+    table: pa.Table,
+    origin: str,
+    task: TaskConfig | None = None,
+) -> LabelColumn:
     return LabelColumn(
         data=values.data,
         missing=values.missing,
@@ -179,6 +251,7 @@ def _column(values: Values, label: str, used_by: str, table: pa.Table, origin: s
         source=values.source,
         label=label,
         shown=shown(label),
+        config=task,
         used_by=used_by,
         place=lambda index: place(table, origin, index),
     )
@@ -202,11 +275,31 @@ def _weights(task: TaskConfig, observed_N: np.ndarray, table: pa.Table, origin: 
     return np.where(usable_N, weights_N, 0.0)
 
 
+def _young(labels: Sequence[_Label]) -> np.ndarray | None:
+    """Labels that exist and may still change; None where none can."""
+    if all(label.young_N is None for label in labels):
+        return None
+    none_N = np.zeros(len(labels[0].values_N), bool)
+    return np.stack([none_N if x.young_N is None else x.young_N for x in labels], axis=1)
+
+
 def _groups(config: RunConfig, table: pa.Table, origin: str) -> np.ndarray | None:
     """Codes by first appearance, −1 where the key is missing."""
     if config.data.group_column is None:
         return None
     return codes_of(find_groups(table, config.data.group_column, origin))[0]
+
+
+def _compared(
+    config: RunConfig, table: pa.Table, origin: str, groups_N: np.ndarray | None
+) -> np.ndarray | None:
+    """Likewise of the group whose rows a loss compares, which is often the same one."""
+    name = config.compared_group
+    if name is None or name == config.data.group_column:
+        return None if name is None else groups_N
+    column = find_column(table, name, origin, "group of tasks")
+    refuse_nested(column, f"{origin}: column {name!r} (group of tasks)")
+    return codes_of(column)[0]
 
 
 def find_groups(table: pa.Table, name: str, origin: str) -> pa.ChunkedArray:

@@ -14,12 +14,13 @@ class Batch:
         values: int64 [V], ids, feature-major: all rows of feature 0, then of feature 1, …; first
             the single-id features, then the list features.
         lengths_CB: int32 [C · B], flat, ids of each (feature, row), feature-major.
-        labels_BT: float32, 0 where unobserved; None when scoring.
+        labels_BT: float32, what tasks are trained on, 0 where unobserved; None when scoring.
         observed_BT: bool; None when scoring.
         weights_BT: float32; None when scoring.
         num_rows: Rows that are not padding.
         id_weights: float32 [V], the weight of each id, 1 for features without; None where no
             feature has weights.
+        groups_B: int64, number of each row's group, below B; None where no loss compares rows.
     """
 
     dense_BF: torch.Tensor
@@ -30,6 +31,7 @@ class Batch:
     weights_BT: torch.Tensor | None
     num_rows: int
     id_weights: torch.Tensor | None = None
+    groups_B: torch.Tensor | None = None
 
     def __len__(self) -> int:
         """B, padding included."""

@@ -11,8 +11,11 @@ import pyarrow as pa
 from mmoe.config import RunConfig, StreamingConfig
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.labels.encode import encode_labels
+from mmoe.datasets.labels.maturity import Maturity
+from mmoe.datasets.labels.watch_quantiles import with_targets
 from mmoe.datasets.rows.batch import Batch
 from mmoe.datasets.rows.encoded import EncodedData
+from mmoe.datasets.rows.group_order import GroupOrder
 from mmoe.datasets.rows.lanes import Lane, LanesOfRank
 from mmoe.datasets.rows.order import Window, row_order, window_rows, windows
 from mmoe.datasets.rows.prefetch import prefetch
@@ -93,6 +96,7 @@ class BatchSource:
         config: RunConfig | None = None,
         *,
         training: bool = False,
+        maturity: Maturity | None = None,
     ) -> "BatchSource":
         """Makes a source of the rows of a table, encoded at once.
 
@@ -102,15 +106,16 @@ class BatchSource:
             origin: What the user calls the data; starts error messages.
             config: Tasks and groups of the labels; None: only scores are wanted.
             training: These rows train: each binary task must have both classes among them.
+            maturity: As for `encode_labels`.
 
         Raises:
             ValueError: A column is missing or a value does not fit; names file, column and row.
         """
-        features = encoder.encode(table, origin)
+        features = encoder.encode(table, origin, to_score=config is None)
         if config is None:
             return cls.of(EncodedData(features=features))
-        labels = encode_labels(config, table, origin, training=training)
-        return cls.of(EncodedData(features=features, labels=labels))
+        labels = encode_labels(config, table, origin, training=training, maturity=maturity)
+        return cls.of(EncodedData(features=features, labels=with_targets(labels, features.links)))
 
     @property
     def held(self) -> EncodedData | None:
@@ -147,11 +152,17 @@ class BatchSource:
         Args:
             seed: Of the run.
             epoch: Counted from 0.
-            size: Rows of a batch; the epoch's last one may have fewer.
+            size: Rows of a batch; the epoch's last one may have fewer. Where a loss compares rows,
+                about so many: groups stay whole (`GroupOrder`).
             first: Batches that are done.
             share: What this rank takes of each batch; it may be no row.
         """
-        batches = self._batches(seed, epoch, size, first, share)
+        held = self.held
+        groups_N = None if held is None or held.labels is None else held.labels.compared_N
+        if held is not None and groups_N is not None:
+            batches = _grouped_batches(held, groups_N, (seed, epoch), size, first, share)
+        else:
+            batches = self._batches(seed, epoch, size, first, share)
         return prefetch(batches, self.streaming.read_ahead_batches)
 
     def _batches(
@@ -191,6 +202,21 @@ class BatchSource:
             [data] = self.reader.windows(schedule, lanes)
             self._window = lanes, data
         yield self._window[1]
+
+
+def _grouped_batches(
+    data: EncodedData,
+    groups_N: np.ndarray,
+    drawn: tuple[int, int],
+    size: int,
+    first: int,
+    share: Share,
+) -> Generator[Batch]:
+    """An epoch's batches with all rows of a group in one of them, and on one rank."""
+    order = GroupOrder.of(groups_N, size, *drawn)
+    for number in range(first, order.batches(size)):
+        rows_B, parts_B = order.batch(number, size, share)
+        yield data.batch(rows_B, groups_B=parts_B)
 
 
 @dataclass(frozen=True)

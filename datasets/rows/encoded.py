@@ -1,13 +1,30 @@
 """Encoded rows in memory, and batches cut out of them."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 
 from mmoe.datasets.features.ragged import RaggedRows
 from mmoe.datasets.rows.batch import Batch
+
+
+class RowLink(Protocol):
+    """Interface of what makes values of predictions of N rows, by columns of these rows."""
+
+    def rows(self, rows: slice | np.ndarray) -> "RowLink":
+        """Returns that of some of the rows."""
+        ...
+
+    def joined(self, others: Sequence[Any]) -> "RowLink":
+        """Returns that of these rows and the others' after them."""
+        ...
+
+    def of(self, predictions_N: np.ndarray) -> np.ndarray:
+        """Computes the values, float32."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,12 +39,14 @@ class EncodedFeatures:
             int64 [N + 1].
         list_weights: For each list feature the weights of its ids, float32 [V], or None; empty
             where no feature has weights.
+        links: What makes values of what is predicted, by the places of tasks of kind d2q.
     """
 
     dense_NF: np.ndarray
     ids_NC: np.ndarray
     lists: Sequence[tuple[np.ndarray, np.ndarray]] = ()
     list_weights: Sequence[np.ndarray | None] = ()
+    links: Mapping[int, RowLink] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.dense_NF)
@@ -43,12 +62,20 @@ class EncodedLabels:
         weights_NT: float32, 1 without a weight column.
         groups_N: int64 code of each row's GAUC group, −1 where the key is missing; None without
             `data.group_column`.
+        young_NT: bool, labels that exist and may still change, since their row is younger than the
+            task's `matures_after`: unobserved, but where they train with `immature: weight`, when
+            an event's label is 1 or more; None where no task has a window.
+        targets_NT: float32, what tasks are trained on, where that is not their labels (kind d2q).
+        compared_N: Likewise of the group whose rows a loss compares; None: none does.
     """
 
     labels_NT: np.ndarray
     observed_NT: np.ndarray
     weights_NT: np.ndarray
     groups_N: np.ndarray | None = None
+    young_NT: np.ndarray | None = None
+    targets_NT: np.ndarray | None = None
+    compared_N: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.labels_NT)
@@ -56,12 +83,24 @@ class EncodedLabels:
     def rows(self, start: int, stop: int) -> "EncodedLabels":
         """Returns rows [start, stop), not copied."""
         groups_N = None if self.groups_N is None else self.groups_N[start:stop]
+        compared_N = None if self.compared_N is None else self.compared_N[start:stop]
         return EncodedLabels(
             labels_NT=self.labels_NT[start:stop],
             observed_NT=self.observed_NT[start:stop],
             weights_NT=self.weights_NT[start:stop],
             groups_N=groups_N,
+            young_NT=None if self.young_NT is None else self.young_NT[start:stop],
+            targets_NT=None if self.targets_NT is None else self.targets_NT[start:stop],
+            compared_N=compared_N,
         )
+
+    def mature(self) -> "EncodedLabels":
+        """Returns the same labels without those that may still change."""
+        if self.young_NT is None or not (self.young_NT & self.observed_NT).any():
+            return self
+        observed_NT = self.observed_NT & ~self.young_NT
+        labels_NT = np.where(observed_NT, self.labels_NT, np.float32(0))
+        return replace(self, labels_NT=labels_NT, observed_NT=observed_NT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,17 +136,25 @@ class EncodedData:
             ids_NC=features.ids_NC[start:stop],
             lists=lists,
             list_weights=list_weights,
+            links={t: link.rows(slice(start, stop)) for t, link in features.links.items()},
         )
         return EncodedData(
             features=cut, labels=None if labels is None else labels.rows(start, stop)
         )
 
-    def batch(self, rows: np.ndarray | slice, pad_to: int | None = None) -> Batch:
+    def batch(
+        self,
+        rows: np.ndarray | slice,
+        pad_to: int | None = None,
+        *,
+        groups_B: np.ndarray | None = None,
+    ) -> Batch:
         """Makes a batch of the given rows, in that order.
 
         Args:
             rows: int [B] row numbers, or a slice.
             pad_to: Height of the batch; rows beyond those given have missing ids and no labels.
+            groups_B: Number of each row's group in the batch, where a loss compares rows.
 
         Raises:
             ValueError: More rows than `pad_to`.
@@ -123,7 +170,9 @@ class EncodedData:
         values, lengths, id_weights = self._ids(rows_B, height)
         of_labels = (None, None, None)
         if self.labels is not None:
-            arrays = (self.labels.labels_NT, self.labels.observed_NT, self.labels.weights_NT)
+            targets_NT = self.labels.targets_NT
+            trained_NT = self.labels.labels_NT if targets_NT is None else targets_NT
+            arrays = (trained_NT, self.labels.observed_NT, self.labels.weights_NT)
             of_labels = tuple(torch.from_numpy(_gather(array, rows_B, height)) for array in arrays)
         return Batch(
             dense_BF=torch.from_numpy(_gather(self.features.dense_NF, rows_B, height)),
@@ -134,6 +183,7 @@ class EncodedData:
             weights_BT=of_labels[2],
             num_rows=len(rows_B),
             id_weights=None if id_weights is None else torch.from_numpy(id_weights),
+            groups_B=None if groups_B is None else torch.from_numpy(groups_B),
         )
 
     def _ids(
@@ -191,11 +241,17 @@ def in_chunks(chunks: Iterable[EncodedData], size: int) -> Iterator[EncodedData]
 def join_labels(chunks: Sequence[EncodedLabels]) -> EncodedLabels:
     """Joins labels in order; groups keep their codes."""
     groups = [chunk.groups_N for chunk in chunks if chunk.groups_N is not None]
+    young = [chunk.young_NT for chunk in chunks if chunk.young_NT is not None]
+    targets = [chunk.targets_NT for chunk in chunks if chunk.targets_NT is not None]
+    compared = [chunk.compared_N for chunk in chunks if chunk.compared_N is not None]
     return EncodedLabels(
         labels_NT=np.concatenate([chunk.labels_NT for chunk in chunks]),
         observed_NT=np.concatenate([chunk.observed_NT for chunk in chunks]),
         weights_NT=np.concatenate([chunk.weights_NT for chunk in chunks]),
         groups_N=np.concatenate(groups) if groups else None,
+        young_NT=np.concatenate(young) if young else None,
+        targets_NT=np.concatenate(targets) if targets else None,
+        compared_N=np.concatenate(compared) if compared else None,
     )
 
 
@@ -211,6 +267,10 @@ def _join_features(chunks: Sequence[EncodedFeatures]) -> EncodedFeatures:
         ids_NC=np.concatenate([chunk.ids_NC for chunk in chunks]),
         lists=lists,
         list_weights=[_joined_weights(of_feature) for of_feature in weights],
+        links={
+            t: link.joined([chunk.links[t] for chunk in chunks[1:]])
+            for t, link in chunks[0].links.items()
+        },
     )
 
 

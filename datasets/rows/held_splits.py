@@ -1,13 +1,16 @@
 """`HeldSplits`: the splits of a run whose rows are in memory."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
 from mmoe.config import RunConfig
 from mmoe.datasets.features.encoder import FeatureEncoder
+from mmoe.datasets.labels.fit_delays import with_curves
+from mmoe.datasets.labels.maturity import Maturity, found_maturity
 from mmoe.datasets.rows.batch_source import BatchSource
+from mmoe.datasets.rows.encoded import EncodedLabels
 from mmoe.datasets.rows.splits import Splits
 
 
@@ -18,10 +21,28 @@ class HeldSplits:
     Attributes:
         config: Of the run.
         splits: The tables.
+        maturity: When the labels were collected; None: no label matures.
     """
 
     config: RunConfig
     splits: Splits
+    maturity: Maturity | None = None
+
+    def maturing(self, maturity: Maturity | None = None) -> "HeldSplits":
+        """Returns the same with when labels were collected: as given, else found.
+
+        Raises:
+            ValueError: Rows have no times, or none is old enough.
+        """
+        if not self.config.delayed_tasks:
+            return self
+        if maturity is None:
+            tables = [getattr(self.splits, name) for name in ("train", "validation", "test")]
+            maturity = found_maturity(
+                self.config, ((table, self.origin) for table in tables), self.splits.newest
+            )
+            maturity = with_curves(self.config, maturity, [self.splits.train], self.origin)
+        return replace(self, maturity=maturity)
 
     @property
     def origin(self) -> str:
@@ -32,8 +53,9 @@ class HeldSplits:
         self,
         advance: Callable[[int], None] | None = None,
         on_training: Callable[[pa.Table], None] | None = None,
+        on_labels: Callable[[str, EncodedLabels], None] | None = None,
     ) -> FeatureEncoder:
-        """Fits the encoder to the training rows, which are there: `advance` is not told.
+        """Fits the encoder to the training rows, which are there: only `on_training` is told.
 
         Raises:
             ValueError: A column is missing, or a value does not fit its feature's kind.
@@ -49,7 +71,12 @@ class HeldSplits:
             ValueError: A value does not fit; names file, column and row.
         """
         table, training = getattr(self.splits, name), name == "train"
-        return BatchSource.of_table(table, encoder, self.origin, self.config, training=training)
+        maturity = self.maturity
+        if maturity is not None and training:
+            maturity = maturity.weighing()
+        return BatchSource.of_table(
+            table, encoder, self.origin, self.config, training=training, maturity=maturity
+        )
 
     def fingerprint(self) -> str:
         """Returns nothing: which rows there are is seen from the tables."""

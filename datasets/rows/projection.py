@@ -15,7 +15,8 @@ def required_columns(
         config: The run.
         there: The columns of the data, if known: a label that is one of them is that column, even
             if it could be read as an expression (`a-b`).
-        labels: False when only scores are wanted.
+        labels: False when only scores are wanted: columns that features of `model.bias` alone read
+            are then left out, unless scores need them.
 
     Returns:
         Distinct names, features first.
@@ -47,9 +48,16 @@ def column_uses(
         {'age': "feature 'age'", 'seconds': "task 'long'"}
     """
     uses: dict[str, str] = {}
+    unread = config.unread_when_scoring
     for feature in config.features:
-        for column in feature.source_columns:
-            uses.setdefault(column, f"feature {feature.name!r}")
+        only = " of model.bias (to train and to evaluate, not to score)"
+        if feature.name not in unread or labels:
+            for column in feature.source_columns:
+                used_by = f"feature {feature.name!r}{only if feature.name in unread else ''}"
+                uses.setdefault(column, used_by)
+    for task in config.tasks:
+        for column in task.inputs:
+            uses.setdefault(column, f"task {task.name!r}")
     if not labels:
         return uses
     known = set(there or ())
@@ -57,12 +65,18 @@ def column_uses(
     for task in config.tasks:
         found = _columns(task.label, known, f"task {task.name!r}")
         found += [task.weight_column] if task.weight_column is not None else []
+        found += [task.happened_at] if task.happened_at is not None else []
         if task.observed_when is not None and task.observed_when not in tasks:
             found += _columns(task.observed_when, known, f"observed_when of task {task.name!r}")
         for column in found:
             uses.setdefault(column, f"task {task.name!r}")
+    time = config.data.row_time if config.delayed_tasks else None
+    if time is not None and time.column is not None:
+        uses.setdefault(time.column, "data.time (for matures_after)")
     if config.data.group_column:
         uses.setdefault(config.data.group_column, "data.group_column")
+    if config.compared_group is not None:
+        uses.setdefault(config.compared_group, "group of tasks")
     if config.data.split.column:
         uses.setdefault(config.data.split.column, "data.split.column")
     return uses
@@ -82,7 +96,11 @@ def text_columns(config: RunConfig) -> set[str]:
     """
     split = config.data.split
     found = {column for feature in config.features for column in feature.text_columns}
-    return found | ({split.column} if split.column and split.format is not None else set())
+    found |= {split.column} if split.column and split.format is not None else set()
+    time = config.data.row_time if config.delayed_tasks else None
+    if time is not None and time.format is not None:
+        found |= {time.column, *(task.happened_at for task in config.tasks)} - {None}
+    return found
 
 
 def _columns(text: str, there: set[str], used_by: str) -> list[str]:

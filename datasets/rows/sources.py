@@ -14,6 +14,7 @@ from mmoe.config import DataConfig, RunConfig, SplitConfig
 from mmoe.datasets.files.data_file import is_address
 from mmoe.datasets.files.readers import Paths, column_names, read_table
 from mmoe.datasets.files.resolve import Headerless, Source, describe, kind_of, resolve_files
+from mmoe.datasets.labels.maturity import TimeSpan
 from mmoe.datasets.rows.frames import TableLike, as_table, holds_rows, origin_of
 from mmoe.datasets.rows.locations import (
     ROW_COLUMN,
@@ -70,8 +71,7 @@ def load_splits(config: RunConfig, data: str | Path | TableLike | None = None) -
     if holds_rows(data):
         _refuse_rows(config.data, origin_of(data))
         table, origin = _held_table(config, data)
-        train, validation, test = split_table(table, config.data.split, config.split_seed, origin)
-        return Splits(train=train, validation=validation, test=test, origin=origin)
+        return _cut(config, table, origin)
     if config.data.source != "files":
         load = _bundled(config.data.source, "load")
         return load(config, None if data is None else Path(data))
@@ -81,8 +81,18 @@ def load_splits(config: RunConfig, data: str | Path | TableLike | None = None) -
     origin = describe(paths)
     uses = column_uses(config, column_names(paths))
     table = _with_rows(_read(paths, uses, as_text=text_columns(config)), origin)
+    return _cut(config, table, origin)
+
+
+def _cut(config: RunConfig, table: pa.Table, origin: str) -> Splits:
+    """The splits of a table; where days are left out, with the newest time of all."""
+    newest = None
+    if config.delayed_tasks and config.data.split.by == "day":
+        span = TimeSpan(config)
+        span.add(table, origin)
+        newest = span.newest
     train, validation, test = split_table(table, config.data.split, config.split_seed, origin)
-    return Splits(train=train, validation=validation, test=test, origin=origin)
+    return Splits(train=train, validation=validation, test=test, origin=origin, newest=newest)
 
 
 def source_paths(config: RunConfig, data: str | Path | None = None) -> dict[str, Paths]:
@@ -194,9 +204,7 @@ def load_test(config: RunConfig, data: str | Path | TableLike | None = None) -> 
             in memory, all of them.
     """
     # The split's column is not needed: nothing is split here.
-    unsplit = config.model_copy(
-        update={"data": config.data.model_copy(update={"split": SplitConfig()})}
-    )
+    unsplit = config.model_copy(update={"data": config.data.unsplit()})
     if holds_rows(data):
         table, origin = _held_table(unsplit, data)
         return HeldOut(table=table, oracle=None, origin=origin)

@@ -27,6 +27,8 @@ class Splits:
         oracle: Task name → float64 [rows of test], the true P(label = 1 | label observed), where
             the source knows it.
         origin: What the user calls the data (a path, a recipe's name); starts error messages.
+        newest: Newest time of the rows, those in no split among them, in microseconds since 1970;
+            None: the three hold all rows.
     """
 
     train: pa.Table
@@ -34,6 +36,7 @@ class Splits:
     test: pa.Table
     oracle: dict[str, np.ndarray] | None = None
     origin: str = "data"
+    newest: int | None = None
 
 
 def split_table(

@@ -1,6 +1,6 @@
 """Opens a config's splits as streams, and fits the encoder to the first of them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -14,8 +14,10 @@ from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.features.fit_encoder import EncoderFit
 from mmoe.datasets.files.readers import column_names
 from mmoe.datasets.labels.encode import TrainableCheck, encode_labels
+from mmoe.datasets.labels.fit_delays import with_curves
+from mmoe.datasets.labels.maturity import Maturity, found_maturity, maturity_of, time_of
 from mmoe.datasets.rows.batch_source import BatchSource
-from mmoe.datasets.rows.days import NO_SPLIT
+from mmoe.datasets.rows.encoded import EncodedLabels
 from mmoe.datasets.rows.prefetch import prefetch
 from mmoe.datasets.rows.projection import column_uses, text_columns
 from mmoe.datasets.rows.sources import files_by_split, one_path, with_names
@@ -39,17 +41,35 @@ class StreamSplits:
     validation: Split
     test: Split
     origin: str
+    maturity: Maturity | None = None
+
+    def maturing(self, maturity: Maturity | None = None) -> "StreamSplits":
+        """Returns the same with when labels were collected: as given, else found in a pass.
+
+        Raises:
+            ValueError: Rows have no times, or none is old enough.
+        """
+        if not self.config.delayed_tasks:
+            return self
+        if maturity is None:
+            sources = {id(s.source): s.source for s in (self.train, self.validation, self.test)}
+            maturity = found_maturity(self.config, times_in(self.config, sources.values()))
+            training = (table for table, name in self._tables() if name == "train")
+            maturity = with_curves(self.config, maturity, training, self.origin)
+        return replace(self, maturity=maturity)
 
     def fit(
         self,
         advance: Callable[[int], None] | None = None,
         on_training: Callable[[pa.Table], None] | None = None,
+        on_labels: Callable[[str, EncodedLabels], None] | None = None,
     ) -> FeatureEncoder:
         """Learns from the training rows and checks the others' values, in one pass.
 
         Args:
             advance: Told how many more rows are read.
             on_training: Given the training rows, table by table.
+            on_labels: Given the name of a split and labels of its rows, likewise.
 
         Raises:
             ValueError: A value does not fit, or a training label has one class only; nothing has
@@ -57,9 +77,12 @@ class StreamSplits:
         """
         fit, check = EncoderFit(self.config, self.origin), TrainableCheck(self.config)
         with closing(prefetch(self._tables(), _CHUNKS_AHEAD)) as tables:
-            for table, trains in tables:
-                labels = encode_labels(self.config, table, self.origin)
-                if trains:
+            for table, name in tables:
+                maturity = self._maturity_of(name)
+                labels = encode_labels(self.config, table, self.origin, maturity=maturity)
+                if on_labels is not None:
+                    on_labels(name, labels)
+                if name == "train":
                     fit.add(table)
                     check.add(labels)
                     if on_training is not None:
@@ -76,7 +99,7 @@ class StreamSplits:
         streaming = self.config.data.streaming
         rows = sum(len(getattr(self, split)) for split in _NAMES)
         return BatchSource(
-            StreamRows(getattr(self, name), self.config, encoder),
+            StreamRows(getattr(self, name), self.config, encoder, self._maturity_of(name)),
             streaming,
             keeps_chunks=rows <= streaming.shuffle_buffer_rows,
         )
@@ -90,23 +113,37 @@ class StreamSplits:
                 digest.update(f"{piece.file.name} {piece.row_group} {piece.rows} {count};".encode())
         return digest.hexdigest()[:16]
 
-    def _tables(self) -> Iterator[tuple[pa.Table, bool]]:
-        """Training rows and the others of every chunk, each source read once."""
+    def _maturity_of(self, name: str) -> Maturity | None:
+        """Young rows count in training alone."""
+        trains = self.maturity is not None and name == "train"
+        return self.maturity.weighing() if self.maturity and trains else self.maturity
+
+    def _tables(self) -> Iterator[tuple[pa.Table, str]]:
+        """Rows of every chunk and the split they are in; each source is read once."""
         splits: list[Split] = [getattr(self, name) for name in _NAMES]
         for source in dict.fromkeys(id(split.source) for split in splits):
-            mine = [split for split in splits if id(split.source) == source]
-            first = mine[0]
+            mine = [n for n in _NAMES if id(getattr(self, n).source) == source]
+            first: Split = getattr(self, mine[0])
             columns = first.source.schema.names
             for piece in first.source.pieces:
                 for number, table in first.source.read(piece, columns):
                     split_N = first.splitter.of(table, number, table.num_rows)
-                    trains_N = (split_N == 0) & (first is self.train)
-                    others_N = ~trains_N & (split_N != NO_SPLIT)
-                    for rows_N, trains in ((trains_N, True), (others_N, False)):
+                    for name in mine:
+                        rows_N = split_N == getattr(self, name).number
                         if rows_N.all():
-                            yield table, trains
+                            yield table, name
                         elif rows_N.any():
-                            yield table.filter(pa.array(rows_N)), trains
+                            yield table.filter(pa.array(rows_N)), name
+
+
+def times_in(config: RunConfig, sources: Iterable[StreamSource]) -> Iterator[tuple[pa.Table, str]]:
+    """Yields the times of all rows of sources, as `maturity_of` takes them."""
+    name = time_of(config).column
+    assert name is not None, "a config with matures_after has one"
+    for source in sources:
+        for piece in source.pieces:
+            for _, table in source.read(piece, [name]):
+                yield table, source.origin
 
 
 def open_stream(config: RunConfig, data: str | Path | None = None) -> StreamSplits:
@@ -172,16 +209,29 @@ def _carved(source: StreamSource, share: SplitConfig, seed: int) -> dict[str, Sp
     }
 
 
-def every_row(config: RunConfig, encoder: FeatureEncoder, data: str | Path) -> BatchSource:
+def every_row(
+    config: RunConfig, encoder: FeatureEncoder, data: str | Path, as_of: str | None = None
+) -> tuple[BatchSource, Maturity | None]:
     """Opens rows of other files than those of the run, to evaluate on.
 
     Text stays text: types guessed from these rows might differ from those of training.
+
+    Args:
+        config: Of the run.
+        encoder: Likewise.
+        data: The files.
+        as_of: When their labels were collected; None: at their newest time.
+
+    Returns:
+        The rows, and what is known of when their labels mature.
     """
     # The split's column is not needed: nothing is split here.
-    unsplit = config.model_copy(
-        update={"data": config.data.model_copy(update={"split": SplitConfig()})}
-    )
+    unsplit = config.model_copy(update={"data": config.data.unsplit()})
     rows = with_names(config.data, data)
     uses = column_uses(unsplit, column_names(rows))
     source = survey(rows, uses, config.data.streaming.chunk_rows, infer_types=False)
-    return BatchSource(StreamRows(_whole(source), unsplit, encoder), config.data.streaming)
+    maturity = None
+    if unsplit.delayed_tasks:
+        maturity = maturity_of(unsplit, times_in(unsplit, [source]), as_of=as_of)
+    reader = StreamRows(_whole(source), unsplit, encoder, maturity)
+    return BatchSource(reader, config.data.streaming), maturity

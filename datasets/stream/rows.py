@@ -9,6 +9,8 @@ import pyarrow as pa
 from mmoe.config import RunConfig
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.labels.encode import encode_labels, find_groups
+from mmoe.datasets.labels.maturity import Maturity
+from mmoe.datasets.labels.watch_quantiles import with_targets
 from mmoe.datasets.rows.batch_source import Windows
 from mmoe.datasets.rows.encoded import EncodedData, in_chunks, join
 from mmoe.datasets.rows.lanes import Lane
@@ -28,10 +30,17 @@ class StreamRows:
         split: Which rows.
         config: Features, tasks and `data.streaming`.
         encoder: Fitted.
+        maturity: When the labels were collected; None where none matures.
     """
 
-    def __init__(self, split: Split, config: RunConfig, encoder: FeatureEncoder) -> None:
-        self.split, self.encoder = split, encoder
+    def __init__(
+        self,
+        split: Split,
+        config: RunConfig,
+        encoder: FeatureEncoder,
+        maturity: Maturity | None = None,
+    ) -> None:
+        self.split, self.encoder, self.maturity = split, encoder, maturity
         self.group = config.data.group_column
         # Whole batches of the fixed height that predictions are made in
         self.chunk_rows = window_rows(
@@ -109,10 +118,9 @@ class StreamRows:
 
     def _encode(self, table: pa.Table) -> EncodedData:
         origin = self.split.source.origin
-        return EncodedData(
-            features=self.encoder.encode(table, origin),
-            labels=encode_labels(self.config, table, origin),
-        )
+        features = self.encoder.encode(table, origin)
+        labels = encode_labels(self.config, table, origin, maturity=self.maturity)
+        return EncodedData(features=features, labels=with_targets(labels, features.links))
 
 
 def _grouped(data: EncodedData, groups_N: np.ndarray | None) -> EncodedData:

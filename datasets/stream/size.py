@@ -38,8 +38,19 @@ def wants_stream(config: RunConfig, data: str | Path | None = None) -> bool:
         for file in resolve_files(path):
             left -= _bytes(file, config)
             if left < 0:
+                _refuse_groups(config)
                 return True
     return False
+
+
+def _refuse_groups(config: RunConfig) -> None:
+    """Rows that a loss compares must be in one batch, which a stream cannot see to."""
+    if config.compared_group is not None:
+        raise ValueError(
+            f"data.input: auto streams more than {config.data.streaming.above_mb:,} MB, but tasks "
+            f"of kinds bpr, softmax and jrc need the rows of each {config.compared_group!r} in one "
+            "batch; set data.input: memory (or a higher data.streaming.above_mb)"
+        )
 
 
 def _configured(config: RunConfig) -> list[str]:

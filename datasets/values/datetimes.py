@@ -27,7 +27,9 @@ _WITHIN_A_DAY: tuple[Part, ...] = ("minute", "hour", "hour_of_week")
 _EXPECTED = "timestamps, dates, ISO 8601 text, or numbers with a unit"
 
 
-def local_datetimes(table: pa.Table, feature: DatetimeFeature, origin: str) -> pa.ChunkedArray:
+def local_datetimes(
+    table: pa.Table, feature: DatetimeFeature, origin: str, used_by: str | None = None
+) -> pa.ChunkedArray:
     """Reads datetimes as the feature's time zone shows them; null where missing.
 
     Timestamps of any unit, dates, ISO 8601 text, and numbers since 1970 in the feature's `unit`. A
@@ -37,6 +39,7 @@ def local_datetimes(table: pa.Table, feature: DatetimeFeature, origin: str) -> p
         table: N rows.
         feature: Column, unit, time zone and parts.
         origin: Starts error messages.
+        used_by: What reads the column, where it is no feature, for error messages.
 
     Returns:
         timestamp[us] [N], without a zone.
@@ -51,11 +54,13 @@ def local_datetimes(table: pa.Table, feature: DatetimeFeature, origin: str) -> p
         >>> [str(at) for at in local_datetimes(table, feature, "log.csv")]
         ['2024-01-31 21:00:00', '2024-02-01 08:30:00', 'None']
     """
-    column = find_column(table, feature.source_column, origin, f"feature {feature.name!r}")
+    column = find_column(
+        table, feature.source_column, origin, used_by or f"feature {feature.name!r}"
+    )
     kind = column.type
     if column.null_count == len(column):
         return pa.chunked_array([pa.nulls(len(column), pa.timestamp("us"))])
-    reader = _Reader(table, feature, origin)
+    reader = _Reader(table, feature, origin, used_by)
     if pa.types.is_date(kind):
         reader.refuse_unit(str(kind))
         reader.refuse_hours(f"holds {kind}, which has no time of day")
@@ -78,12 +83,16 @@ def local_datetimes(table: pa.Table, feature: DatetimeFeature, origin: str) -> p
 class _Reader:
     """One column of one table; knows how to say what is wrong with it."""
 
-    def __init__(self, table: pa.Table, feature: DatetimeFeature, origin: str) -> None:
+    def __init__(
+        self, table: pa.Table, feature: DatetimeFeature, origin: str, used_by: str | None
+    ) -> None:
         self.table, self.feature, self.origin = table, feature, origin
+        self.used_by = used_by or f"feature {feature.name!r}"
+        self.named = used_by or "the feature"
         self.where = self._column(origin)
 
     def _column(self, start: str) -> str:
-        return f"{start}: column {self.feature.source_column!r} (of feature {self.feature.name!r})"
+        return f"{start}: column {self.feature.source_column!r} (of {self.used_by})"
 
     def row(self, index: int) -> str:
         """What an error about one cell starts with."""
@@ -93,8 +102,8 @@ class _Reader:
         """The column says its unit itself; another one would be believed in vain."""
         if self.feature.unit is not None:
             raise ValueError(
-                f"{self.where} holds {kind}, which says its unit itself, but the feature has unit: "
-                f"{self.feature.unit}; remove unit"
+                f"{self.where} holds {kind}, which says its unit itself, but {self.named} has "
+                f"unit: {self.feature.unit}; remove unit"
             )
 
     def refuse_hours(self, complaint: str, index: int | None = None) -> None:
@@ -121,7 +130,7 @@ class _Reader:
         unit = self.feature.unit
         if unit is None:
             raise ValueError(
-                f"{self.where} holds {column.type}, but the feature has no unit; say what the "
+                f"{self.where} holds {column.type}, but {self.named} has no unit; say what the "
                 "numbers count since 1970: unit: s, ms, us or ns"
             )
         if pa.types.is_integer(column.type):
@@ -151,9 +160,9 @@ class _Reader:
         if wrong_N.any():
             index = int(wrong_N.argmax())
             raise ValueError(
-                f"{self.row(index)} is {column[index].as_py()!r}, expected a number, as the "
-                f"feature has unit: {self.feature.unit}; mend the cell, leave it empty, or remove "
-                "unit where the column is ISO 8601 text"
+                f"{self.row(index)} is {column[index].as_py()!r}, expected a number, as "
+                f"{self.named} has unit: {self.feature.unit}; mend the cell, leave it empty, or "
+                "remove unit where the column is ISO 8601 text"
             )
         micros = self.numbers(pc.if_else(pc.is_valid(whole), None, reals))
         return self.local(pc.coalesce(self.numbers(whole), micros))

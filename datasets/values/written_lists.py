@@ -57,6 +57,8 @@ def _split(cells: pa.Array) -> pa.Array:
     inside = pc.utf8_trim_whitespace(pc.utf8_slice_codeunits(cells, 1, stop=-1))
     inside = pc.utf8_trim_whitespace(pc.utf8_rtrim(inside, ","))
     lists = pc.split_pattern(inside, ",").cast(_TYPE)
+    # "" is split into one item that is empty; [] has none
+    lists = pc.if_else(pc.equal(inside, ""), pa.scalar([], _TYPE), lists)
     items = pc.utf8_trim_whitespace(lists.flatten())
     bare = pc.is_in(items, pa.array(_NO_ITEMS, pa.large_string()))
     items = pc.if_else(bare, pa.scalar(None, items.type), pc.utf8_trim(items, "'\""))

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.compare.rows import ComparedRows
 from mmoe.config import RunConfig
+from mmoe.config.tasks import prediction_columns
 from mmoe.errors import Damaged, Diverged
 from mmoe.run.atomic_files import read_json, write_json
 from mmoe.run.console import Reporter
@@ -39,13 +40,13 @@ class Entry:
     """What one training gave.
 
     Attributes:
-        predictions_NT: float64, of the test rows.
+        predictions_NP: float64, of the test rows.
         parameters: Weights, tables included; None: it has none (trees).
         seconds: That training took.
         rows_per_second: In training; None: there are no epochs.
     """
 
-    predictions_NT: np.ndarray
+    predictions_NP: np.ndarray
     parameters: int | None
     seconds: float
     rows_per_second: float | None
@@ -58,7 +59,7 @@ def trained_entry(folder: Path, config: RunConfig, rows: ComparedRows, inner: Re
         ValueError: It cannot be trained, or a file of it is damaged.
     """
     run, kept = RunDirectory(folder), folder / _PREDICTIONS
-    names = [task.name for task in config.tasks]
+    names = prediction_columns(config.tasks)
     if not (run.metrics_file.exists() and kept.exists()):
         try:
             train_run(
@@ -67,7 +68,7 @@ def trained_entry(folder: Path, config: RunConfig, rows: ComparedRows, inner: Re
                 resume=folder.exists(),
                 shared=rows.shared(config),
                 reporter=inner,
-                on_test=lambda predictions_NT, _: _write(kept, names, predictions_NT),
+                on_test=lambda predictions_NP, _: _write(kept, names, predictions_NP),
             )
         except Diverged as error:
             raise Diverged(f"compare, {folder.name}: {error}") from None
@@ -75,7 +76,7 @@ def trained_entry(folder: Path, config: RunConfig, rows: ComparedRows, inner: Re
             raise ValueError(f"compare, {folder.name}: {error}") from None
     train = run.metrics()["train"]
     return Entry(
-        predictions_NT=_read(kept, names, len(rows.test_labels)),
+        predictions_NP=_read(kept, names, len(rows.test_labels)),
         parameters=_count_weights(run),
         seconds=train["seconds"],
         rows_per_second=train["rows_per_second"],
@@ -88,21 +89,30 @@ def baseline_entry(folder: Path, name: str, rows: ComparedRows) -> Entry:
     Raises:
         ValueError: A label has one class only, or a file is damaged.
     """
-    names = [task.name for task in rows.config.tasks]
+    tasks = [task.name for task in rows.config.tasks]
+    names = prediction_columns(rows.config.tasks)
     kept, facts = folder / _PREDICTIONS, folder / _BASELINE
     if not (facts.exists() and kept.exists()):
         folder.mkdir(exist_ok=True)
         remove_stray_files(folder)
         splits, start = rows.splits, time.perf_counter()
-        fitted = _FIT[name](rows.config, splits.train, splits.test, origin=splits.origin)
+        fitted = _FIT[name](
+            rows.config,
+            splits.train,
+            splits.test,
+            origin=splits.origin,
+            maturity=rows.prepared.maturity,
+        )
         seconds = time.perf_counter() - start
-        _write(kept, names, np.stack([fitted[task].predictions_N for task in names], axis=1))
+        first = [fitted[task].predictions_N[:, None] for task in tasks]
+        further = [fitted[task].further_NK for task in tasks]
+        _write(kept, names, np.concatenate([*first, *further], axis=1))
         counts = [one.parameters for one in fitted.values()]
         total = None if None in counts else sum(counts)
         write_json(facts, {"seconds": seconds, "parameters": total})
     found = read_json(facts, ("seconds", "parameters"))
     return Entry(
-        predictions_NT=_read(kept, names, len(rows.test_labels)),
+        predictions_NP=_read(kept, names, len(rows.test_labels)),
         parameters=found["parameters"],
         seconds=found["seconds"],
         rows_per_second=None,
@@ -116,8 +126,8 @@ def _count_weights(run: RunDirectory) -> int:
     return sum(prod(model.shape(name)) for name in names)
 
 
-def _write(path: Path, names: Sequence[str], predictions_NT: np.ndarray) -> None:
-    columns = {f"pred_{name}": predictions_NT[:, t] for t, name in enumerate(names)}
+def _write(path: Path, names: Sequence[str], predictions_NP: np.ndarray) -> None:
+    columns = {name: predictions_NP[:, p] for p, name in enumerate(names)}
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     pq.write_table(pa.table(columns), temporary)
     temporary.replace(path)
@@ -126,7 +136,7 @@ def _write(path: Path, names: Sequence[str], predictions_NT: np.ndarray) -> None
 def _read(path: Path, names: Sequence[str], rows: int) -> np.ndarray:
     try:
         table = pq.read_table(path)
-        columns = [table[f"pred_{name}"].to_numpy() for name in names]
+        columns = [table[name].to_numpy() for name in names]
     except (OSError, KeyError, pa.ArrowException) as error:
         raise Damaged(path, " ".join(str(error).split()), _AGAIN) from None
     if table.num_rows != rows:

@@ -144,10 +144,10 @@ _Found = tuple[float | None, np.ndarray | None]
 
 
 def _judge_one(
-    rows: ComparedRows, measures: Sequence[Measure], predictions_NT: np.ndarray
+    rows: ComparedRows, measures: Sequence[Measure], predictions_NP: np.ndarray
 ) -> dict[str, _Found]:
     """Value and terms of each measure; means come last, out of those of tasks."""
-    metrics, _ = metrics_of(rows.config, predictions_NT, rows.test_labels)
+    metrics, _ = metrics_of(rows.config, predictions_NP, rows.test_labels)
     found: dict[str, _Found] = {}
     for measure in measures:
         if len(measure.tasks) > 1:
@@ -158,7 +158,7 @@ def _judge_one(
             found[measure.key] = mean, _mean([terms for _, terms in parts])
             continue
         t = measure.tasks[0]
-        judged = rows.judged(t, predictions_NT[:, t])
+        judged = rows.judged(t, predictions_NP[:, t])
         if measure.metric == "r2":
             value = r_squared(judged)
         else:
@@ -166,7 +166,7 @@ def _judge_one(
         terms_n = row_terms(measure.metric, judged)
         terms_N = None
         if terms_n is not None:
-            terms_N = np.zeros(len(predictions_NT))
+            terms_N = np.zeros(len(predictions_NP))
             terms_N[rows.test_labels.observed_NT[:, t]] = terms_n
         found[measure.key] = value, terms_N
     return found

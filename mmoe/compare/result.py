@@ -42,7 +42,7 @@ def comparison(rows: ComparedRows, models: Sequence[Trained]) -> dict[str, Any]:
         What compare.json holds.
     """
     measures = measures_of(rows.config)
-    judged = [judge(rows, measures, [e.predictions_NT for e in one.entries]) for one in models]
+    judged = [judge(rows, measures, [e.predictions_NP for e in one.entries]) for one in models]
     observed_T = rows.test_labels.observed_NT.sum(axis=0)
     prepared = rows.prepared
     return {

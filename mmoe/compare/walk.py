@@ -132,7 +132,7 @@ class _Progress:
     def done(self, title: str, entry: Entry, tracker: Tracker) -> None:
         """Counts an entry, and says its metrics."""
         config = self.rows.config
-        metrics, _ = metrics_of(config, entry.predictions_NT, self.rows.test_labels)
+        metrics, _ = metrics_of(config, entry.predictions_NP, self.rows.test_labels)
         parts = []
         for task in config.tasks:
             column = kind_of(task.kind).column(kind_of(task.kind).headline)

@@ -1,27 +1,24 @@
 """What a run is: pydantic models read from YAML. Imports no torch."""
 
 from mmoe.config.data import DataConfig, SplitConfig, StreamingConfig
-from mmoe.config.datetimes import DatetimeFeature, Part, TimeUnit
-from mmoe.config.experts import (
-    EXPERTS,
-    INTERACTIONS,
-    TOWERS,
-    ExpertConfig,
-    InteractionConfig,
-    TowerConfig,
-)
-from mmoe.config.feature import Feature
+from mmoe.config.experts import EXPERTS, TOWERS, ExpertConfig, TowerConfig
 from mmoe.config.features import (
     FEATURES,
+    SEQUENCE_ENCODERS,
     CategoricalFeature,
     CrossFeature,
+    Feature,
     FeatureConfig,
     IdFeature,
     ListFeature,
     NumericFeature,
+    SequenceEncoderConfig,
+    SequenceFeature,
     VectorFeature,
 )
+from mmoe.config.features.datetimes import DatetimeFeature, Part, TimeUnit
 from mmoe.config.gates import GATES, GateConfig, LearnedGateConfig
+from mmoe.config.interactions import INTERACTIONS, InteractionConfig
 from mmoe.config.loading import config_from_dict, dump_config, load_config, set_values
 from mmoe.config.metrics import METRICS, MetricConfig
 from mmoe.config.model import MODELS, CapacityConfig, ModelConfig
@@ -34,11 +31,13 @@ from mmoe.config.specs import (
     ManagedIds,
     PiecesSpec,
     ProjectionSpec,
+    SequenceSpec,
     TableSpec,
 )
 from mmoe.config.tables import ENCODINGS, TableConfig, TableEncoding, TableSettings
 from mmoe.config.tasks import TASKS, TaskConfig
 from mmoe.config.training import DeviceKind, TrainingConfig
+from mmoe.config.vectors import TableVectors
 
 __all__ = [
     "ENCODINGS",
@@ -48,6 +47,7 @@ __all__ = [
     "INTERACTIONS",
     "METRICS",
     "MODELS",
+    "SEQUENCE_ENCODERS",
     "TASKS",
     "TOWERS",
     "CapacityConfig",
@@ -78,6 +78,9 @@ __all__ = [
     "ProjectionSpec",
     "RunConfig",
     "ScoringPrecision",
+    "SequenceEncoderConfig",
+    "SequenceFeature",
+    "SequenceSpec",
     "SplitConfig",
     "StreamingConfig",
     "TableConfig",
@@ -85,6 +88,7 @@ __all__ = [
     "TablePlacement",
     "TableSettings",
     "TableSpec",
+    "TableVectors",
     "TaskConfig",
     "TimeUnit",
     "TowerConfig",

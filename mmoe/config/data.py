@@ -5,7 +5,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from mmoe.config.base import Strict
-from mmoe.config.datetimes import DatetimeFormat
+from mmoe.config.features.datetimes import DatetimeFormat
+from mmoe.config.label_times import TimeConfig
 
 Paths = str | list[str]
 Day = Annotated[str, BeforeValidator(str)]  # YAML reads 2024-01-31 as a date, 7 as a number
@@ -136,12 +137,30 @@ class DataConfig(Strict):
     streaming: StreamingConfig = Field(
         default=StreamingConfig(), description="how rows are streamed, where they are"
     )
+    time: TimeConfig | None = Field(
+        default=None, description="the rows' times, for tasks with matures_after"
+    )
     group_column: str | None = Field(
         default=None, description="key of GAUC, ndcg and recall, usually the user"
     )
     options: dict[str, Any] = Field(
         default_factory=dict, description="arguments of a bundled source, e.g. rows of a generator"
     )
+
+    @property
+    def row_time(self) -> TimeConfig | None:
+        """`time`, where need be with the column of a split by time or day; None: there is none."""
+        time = self.time or TimeConfig()
+        if time.column is not None:
+            return time
+        if self.split.by not in ("time", "day"):
+            return None
+        written = time.format or (self.split.format if time.unit is None else None)
+        return time.model_copy(update={"column": self.split.column, "format": written})
+
+    def unsplit(self) -> "DataConfig":
+        """Returns the section for rows that are not split; their times are found as before."""
+        return self.model_copy(update={"split": SplitConfig(), "time": self.row_time or self.time})
 
     @field_validator("column_names")
     @classmethod

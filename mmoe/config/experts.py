@@ -1,7 +1,4 @@
-"""Experts, towers and interactions of features.
-
-A kind is a class with its own keys, and a line in `EXPERTS`, `TOWERS` or `INTERACTIONS`.
-"""
+"""Experts and towers. A kind is a class with its own keys, and a line in `EXPERTS` or `TOWERS`."""
 
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -9,13 +6,31 @@ from pydantic import Field
 
 from mmoe.config.gates import Width
 from mmoe.config.kinds import HasKinds, Kinds
+from mmoe.plugins import MODULE_NAME
 
 Activation = Literal["relu", "gelu", "silu"]
+Output = Annotated[Width, Field(description="width of what it returns")]
 # Of a cross network
 Layers = Annotated[int, Field(ge=1, le=16, description="products of up to layers + 1 features")]
 Rank = Annotated[
     Width | None, Field(description="of each layer's matrix, of input width squared; null: whole")
 ]
+# Of a factorization machine of a row
+Factors = Annotated[Width, Field(description="numbers that an entry of the row is paired by")]
+# Of a MaskNet
+Blocks = Annotated[int, Field(ge=1, le=16, description="each with a mask of its own")]
+Arrangement = Annotated[
+    Literal["parallel", "serial"],
+    Field(description="parallel: every block masks the input; serial: the block before"),
+]
+BlockWidth = Annotated[Width, Field(description="width of a block")]
+MaskHidden = Annotated[Width, Field(description="width of the layer that computes a mask")]
+# Of attention among fields
+AttentionLayers = Annotated[int, Field(ge=1, le=16, description="of attention, one on another")]
+Heads = Annotated[int, Field(ge=1, le=64, description="of each layer")]
+HeadWidth = Annotated[Width, Field(description="of a field in each head")]
+
+FACTORY = rf"{MODULE_NAME[:-1]}:[A-Za-z_]\w*$"
 
 
 class ExpertConfig(HasKinds):
@@ -44,6 +59,11 @@ class ExpertConfig(HasKinds):
     def title(self) -> str:
         """Name of it in a report."""
         return self.kind
+
+    @property
+    def needed_modules(self) -> list[str]:
+        """Modules that its keys name, which have to be imported before it is built."""
+        return []
 
     def keywords(self) -> dict[str, Any]:
         """Returns what it is built with, beside the width of its input."""
@@ -96,22 +116,128 @@ class CrossExpertConfig(ExpertConfig):
     """A cross network (DCN-v2): products of features, a degree more in each layer."""
 
     kind: Literal["dcn_v2"] = "dcn_v2"
-    output: Width = Field(default=128, description="width of what it returns")
+    output: Output = 128
     layers: Layers = 2
     rank: Rank = None
 
     @property
     def title(self) -> str:
-        """Its layers, for a report."""
-        return f"{self.layers}-layer cross network"
+        """What a report calls it."""
+        return "cross network"
 
     def narrow(self) -> "CrossExpertConfig":
         """Returns the same with one output, through one number a layer."""
         return self.model_copy(update={"output": 1, "rank": 1})
 
 
+class FactorizationExpertConfig(ExpertConfig):
+    """A factorization machine of the entries of its row: products of all pairs."""
+
+    kind: Literal["fm"] = "fm"
+    output: Output = 128
+    factors: Factors = 16
+
+    @property
+    def title(self) -> str:
+        """What a report calls it."""
+        return "factorization machine"
+
+    def narrow(self) -> "ExpertConfig":
+        """Returns the same with one output of one factor."""
+        return self.model_copy(update={"output": 1, "factors": 1})
+
+
+class DeepFMExpertConfig(FactorizationExpertConfig):
+    """A factorization machine and an MLP of one row, added up (DeepFM)."""
+
+    kind: Literal["deepfm"] = "deepfm"  # type: ignore[assignment]  # another kind than its parent
+    hidden: list[Width] = Field(default=[128, 64], min_length=1, description="width of each layer")
+    activation: Activation = Field(default="relu", description="after each layer")
+    dropout: float = Field(default=0.0, ge=0, lt=1, description="after each activation")
+
+    @property
+    def title(self) -> str:
+        """What a report calls it."""
+        return "DeepFM"
+
+    def narrow(self) -> "ExpertConfig":
+        """Returns the same with one unit, and one output of one factor."""
+        return self.model_copy(update={"output": 1, "factors": 1, "hidden": [1]})
+
+
+class MaskNetExpertConfig(ExpertConfig):
+    """Layers of a row multiplied by masks that the row itself computes (MaskNet)."""
+
+    kind: Literal["masknet"] = "masknet"
+    output: Output = 128
+    blocks: Blocks = 2
+    arrangement: Arrangement = "parallel"
+    dim: BlockWidth = 64
+    mask_hidden: MaskHidden = 256
+    dropout: float = Field(default=0.0, ge=0, lt=1, description="after each block")
+
+    @property
+    def title(self) -> str:
+        """What a report calls it."""
+        return "MaskNet"
+
+    def narrow(self) -> "ExpertConfig":
+        """Returns the same, one number wide."""
+        return self.model_copy(update={"output": 1, "dim": 1, "mask_hidden": 1})
+
+
+class AutoIntExpertConfig(ExpertConfig):
+    """Attention among fields, which are linear projections of its row (AutoInt)."""
+
+    kind: Literal["autoint"] = "autoint"
+    output: Output = 128
+    fields: int = Field(default=8, ge=2, le=1024, description="how many it makes of a row")
+    field_dim: Width = Field(default=16, description="width of each")
+    layers: AttentionLayers = 2
+    heads: Heads = 2
+    head_dim: HeadWidth = 8
+    dropout: float = Field(default=0.0, ge=0, lt=1, description="after each layer")
+
+    @property
+    def title(self) -> str:
+        """What a report calls it."""
+        return "AutoInt"
+
+    def narrow(self) -> "ExpertConfig":
+        """Returns the same, one number wide."""
+        narrow = {"output": 1, "fields": 2, "field_dim": 1, "heads": 1, "head_dim": 1}
+        return self.model_copy(update=narrow)
+
+
+class FrozenExpertConfig(ExpertConfig):
+    """A trained module of somebody's, which is not trained further: rows to rows."""
+
+    kind: Literal["frozen"] = "frozen"
+    module: Annotated[str, Field(pattern=FACTORY, max_length=400)] = Field(
+        description="what makes it, as my_package.file:make_expert: called with the width of a row"
+    )
+    weights: str | None = Field(
+        default=None,
+        min_length=1,
+        description="safetensors file with all its tensors; null: it is trained as it is made",
+    )
+    output: Width = Field(description="width of what it returns")
+
+    @property
+    def title(self) -> str:
+        """What a report calls it."""
+        return f"frozen {self.module.partition(':')[2]}"
+
+    @property
+    def needed_modules(self) -> list[str]:
+        """Names the module of `module`."""
+        return [self.module.partition(":")[0]]
+
+
 class TowerConfig(HasKinds):
     """One task's head over its mixture: a module that maps rows to a logit each."""
+
+    has_hidden: ClassVar[bool] = False  # whether model.transfer can read its last hidden layer
 
     kind: Any = Field(description="what a tower is")
 
@@ -136,6 +262,8 @@ class TowerConfig(HasKinds):
 class MLPTowerConfig(TowerConfig):
     """An MLP and a linear layer to one number."""
 
+    has_hidden: ClassVar[bool] = True
+
     kind: Literal["mlp"] = "mlp"
     hidden: list[Width] = Field(default=[64], description="width of each layer; [] = linear")
     activation: Activation = Field(default="relu", description="after each of them")
@@ -152,54 +280,18 @@ class MLPTowerConfig(TowerConfig):
         return self.model_copy(update={"hidden": [1]})
 
 
-class InteractionConfig(HasKinds):
-    """What multiplies features, beside the experts, which are slow to find products."""
-
-    title: ClassVar[str] = ""  # what a report calls it; none: it says nothing
-
-    kind: Any = Field(description="what multiplies which features")
-
-    if TYPE_CHECKING:
-
-        def __init__(self, **keys: Any) -> None: ...
-
-
-class NoInteraction(InteractionConfig):
-    """Nothing: experts read features as they are."""
-
-    kind: Literal["none"] = "none"
-
-
-class FactorizationMachineConfig(InteractionConfig):
-    """A factorization machine of the features of ids (of width embedding_dim).
-
-    It adds products of their embeddings to every task's logit.
-    """
-
-    title: ClassVar[str] = "factorization machine"
-    kind: Literal["fm"] = "fm"
-
-
-class CrossNetworkConfig(InteractionConfig):
-    """A cross network (DCN-v2) of all inputs, which gates and experts then read in their place.
-
-    Each layer adds products of a degree more.
-    """
-
-    title: ClassVar[str] = "inputs through a cross network"
-    kind: Literal["dcn_v2"] = "dcn_v2"
-    layers: Layers = 2
-    rank: Rank = None
-
-
 # Config class → what is called with the input's width and its keywords, and gives one module
 EXPERTS = Kinds("expert", ExpertConfig, default="mlp")
 EXPERTS.add("mlp", MLPExpertConfig, "mmoe.mixture:MLPExperts")
-EXPERTS.add("dcn_v2", CrossExpertConfig, "mmoe.models.cross_network:CrossNetwork")
+EXPERTS.add("dcn_v2", CrossExpertConfig, "mmoe.models.interactions.cross_network:CrossNetwork")
+EXPERTS.add(
+    "fm",
+    FactorizationExpertConfig,
+    "mmoe.models.interactions.factorization_machine:FactorizationExpert",
+)
+EXPERTS.add("deepfm", DeepFMExpertConfig, "mmoe.models.interactions.deepfm:DeepFMExpert")
+EXPERTS.add("masknet", MaskNetExpertConfig, "mmoe.models.interactions.masknet:MaskNet")
+EXPERTS.add("autoint", AutoIntExpertConfig, "mmoe.models.interactions.autoint:AutoIntExpert")
+EXPERTS.add("frozen", FrozenExpertConfig, "mmoe.models.frozen:FrozenExpert")
 TOWERS = Kinds("tower", TowerConfig, default="mlp")
 TOWERS.add("mlp", MLPTowerConfig, "mmoe.tasks:Tower")
-# Config class → what puts it into a network, called as `mmoe.models.build.build_ranker` does
-INTERACTIONS = Kinds("interaction", InteractionConfig, default="none")
-INTERACTIONS.add("none", NoInteraction, "mmoe.models.build:no_interaction")
-INTERACTIONS.add("fm", FactorizationMachineConfig, "mmoe.models.build:add_factorization_machine")
-INTERACTIONS.add("dcn_v2", CrossNetworkConfig, "mmoe.models.build:add_cross_network")

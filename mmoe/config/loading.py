@@ -117,9 +117,12 @@ def config_from_dict(
     if isinstance(names, list) and all(_is_module(name) for name in names):  # else refused below
         (import_for_run if of_run else import_modules)(names, origin)
     try:
-        return RunConfig.model_validate(raw)
+        config = RunConfig.model_validate(raw)
     except ValidationError as error:
         raise ValueError(f"{origin}: {_explain(error)}{_hint(error, names)}") from None
+    used = [name for expert, _ in config.model.expert_kinds for name in expert.needed_modules]
+    (import_for_run if of_run else import_modules)(used, origin)
+    return config
 
 
 def _is_module(name: object) -> bool:

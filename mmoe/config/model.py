@@ -6,10 +6,18 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import Field, field_validator, model_validator
 
 from mmoe.config.base import Strict
-from mmoe.config.experts import ExpertConfig, InteractionConfig, TowerConfig
+from mmoe.config.bias import BiasConfig
+from mmoe.config.experts import ExpertConfig, TowerConfig
 from mmoe.config.gates import GateConfig
+from mmoe.config.interactions import InteractionConfig
 from mmoe.config.kinds import HasKinds, Kinds
-from mmoe.config.tasks import BinaryTask, TaskConfig, entire_space_tasks, refuse_sampled
+from mmoe.config.tasks import (
+    BinaryTask,
+    TaskConfig,
+    TransferConfig,
+    entire_space_tasks,
+    refuse_sampled,
+)
 
 
 class CapacityConfig(Strict):
@@ -71,8 +79,18 @@ class ModelConfig(HasKinds):
     )
     gate: GateConfig = Field(default=GateConfig(), description="every gate")
     tower: TowerConfig = Field(default=TowerConfig(), description="the head of every task")
+    transfer: TransferConfig = Field(
+        default=TransferConfig(),
+        description="what towers read of those of the tasks that theirs comes after; a bare name "
+        "is short for {kind: name}",
+    )
     capacity: CapacityConfig | None = Field(
         default=None, description="null: nothing is dropped; {} = factor 1.25"
+    )
+    bias: BiasConfig | None = Field(
+        default=None,
+        description="a shallow tower over features of the display, such as position, which is "
+        "trained beside the tasks and left out (or fixed) when rows are scored; null: none",
     )
     wide: bool = Field(
         default=False,
@@ -114,7 +132,7 @@ class ModelConfig(HasKinds):
         kinds = [f"{n} × {expert.title}" if n else expert.title for expert, n in self.expert_kinds]
         return " and ".join(kinds)
 
-    @field_validator("interaction", mode="before")
+    @field_validator("interaction", "transfer", mode="before")
     @classmethod
     def _a_name_is_a_kind(cls, raw: Any) -> Any:
         return {"kind": raw} if isinstance(raw, str) else raw
@@ -164,6 +182,16 @@ class ModelConfig(HasKinds):
             raise ValueError(
                 "execution is padded, whose rows of zeros expert.norm batch would count; set "
                 "execution to auto"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _towers_can_be_read(self) -> "ModelConfig":
+        if self.transfer.reads_hidden and not self.tower.has_hidden:
+            raise ValueError(
+                f"transfer is {self.transfer.kind}, which reads towers' hidden layers, but those "
+                f"of tower.kind {self.tower.kind} cannot be read; set tower.kind: mlp, or "
+                "transfer: aitm"
             )
         return self
 

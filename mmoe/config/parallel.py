@@ -38,7 +38,7 @@ class TablePlacement(Strict):
         "table_column_wise: columns over ranks; table_row_wise: rows over the ranks of one "
         "machine; grid: columns over machines, rows over the ranks of each; data_parallel: whole "
         "on every rank; auto: TorchRec's planner picks. Row-wise Adagrad has one number for a "
-        "whole row, so its tables are never cut by columns",
+        "whole row, so its tables are never cut by columns, unless they are frozen",
     )
     kernel: Kernel | None = Field(
         default=None,

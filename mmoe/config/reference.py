@@ -88,21 +88,29 @@ def sections(config: type[BaseModel], path: str = "") -> Iterator[Section]:
     """Yields the model of every section, with its path: itself, then what its keys hold.
 
     Kinds that have the same keys are one section, with the class of their noun. Kinds whose keys
-    stand in other sections have one path wherever they do.
+    stand in other sections have one path wherever they do; what keys of all kinds hold comes once.
     """
     kinds = kinds_of(config)
     if kinds is not None and not _alike(kinds):
         for name, model in zip(kinds.names(), kinds.classes(), strict=True):
-            yield from sections(model, f"{path}: {kinds.key} {name}")
+            of_kind = f"{path}: {kinds.key} {name}"
+            of_all = tuple(f"{of_kind}.{key}" for key in kinds.base.model_fields)
+            yield from (each for each in sections(model, of_kind) if not each[0].startswith(of_all))
+        yield from _inside(kinds.base, path)
         return
     yield path, config
     inlined = _inlined(config)
     if inlined is not None:
         for name in inlined.names():
             yield f"{inlined.key} {name}", inlined.config_class(name)
-    for name, field in (config if kinds is None else kinds.classes()[0]).model_fields.items():
-        for model in models_in(field.annotation, expand=False):
-            yield from sections(model, f"{path}.{name}" if path else name)
+    yield from _inside(config if kinds is None else kinds.classes()[0], path)
+
+
+def _inside(model: type[BaseModel], path: str) -> Iterator[Section]:
+    """The sections that keys of a model hold."""
+    for name, field in model.model_fields.items():
+        for inner in models_in(field.annotation, expand=False):
+            yield from sections(inner, f"{path}.{name}" if path else name)
 
 
 def _inlined(model: type[BaseModel]) -> Kinds[Any] | None:

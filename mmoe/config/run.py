@@ -7,14 +7,16 @@ from pydantic import BaseModel, Field, model_validator
 
 from mmoe.config.base import ModuleName, Name, Strict
 from mmoe.config.data import DataConfig
-from mmoe.config.datetimes import DatetimeFeature
 from mmoe.config.features import FeatureConfig, IdFeature, NumericFeature
+from mmoe.config.features.datetimes import DatetimeFeature
 from mmoe.config.metrics import METRICS
 from mmoe.config.model import ModelConfig
 from mmoe.config.parallel import ParallelConfig
 from mmoe.config.tables import TableConfig, TableSettings
-from mmoe.config.tasks import TaskConfig
+from mmoe.config.tasks import TaskConfig, check_relations, group_of, prediction_columns
 from mmoe.config.training import TrainingConfig
+from mmoe.config.vectors import check_vectors
+from mmoe.metrics.columns import WITH_BIAS
 from mmoe.metrics.task_kinds import KINDS, first_of
 
 _WITHOUT_IDS = (NumericFeature, DatetimeFeature)  # what these look up are buckets and parts
@@ -55,6 +57,7 @@ class RunConfig(Strict):
         shared = {table.name for table in self.tables}
         for feature in self.features:
             feature.check_tables(shared)
+            feature.check_among(self.features)
         return self
 
     @model_validator(mode="after")
@@ -97,6 +100,11 @@ class RunConfig(Strict):
                         f"their ids are made of {expected} and {width} columns; give one of them "
                         "another table"
                     )
+        return self
+
+    @model_validator(mode="after")
+    def _vectors_have_rows_that_stay(self) -> "RunConfig":
+        check_vectors(self)
         return self
 
     @model_validator(mode="after")
@@ -159,19 +167,43 @@ class RunConfig(Strict):
         return self
 
     @model_validator(mode="after")
+    def _compared_rows_have_their_group(self) -> "RunConfig":
+        if self.compared_group is not None and self.data.input == "stream":
+            raise ValueError(
+                "data.input is stream, but tasks of kinds bpr, softmax and jrc need the rows of a "
+                "group in one batch, wherever they lie in the files; set data.input: memory"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _bias_has_its_features(self) -> "RunConfig":
+        bias, metric = self.model.bias, self.training.monitor.rpartition(".")[2]
+        if bias is not None:
+            bias.check(self.features, [task.name for task in self.tasks])
+        elif metric.endswith(WITH_BIAS):
+            raise ValueError(
+                f"training.monitor is {self.training.monitor!r}, but there is no model.bias; set "
+                f"training.monitor: {self.training.monitor.removesuffix(WITH_BIAS)}"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _products_have_two_features(self) -> "RunConfig":
-        if self.model.interaction.kind != "fm":
+        if not self.model.interaction.pairs_ids:
             return self
         dim, shared = self.model.embedding_dim, {table.name: table.dim for table in self.tables}
-        ids = [feature for feature in self.features if isinstance(feature, IdFeature)]
+        biased = [] if self.model.bias is None else self.model.bias.features
+        ids = [f for f in self.features if isinstance(f, IdFeature) and f.name not in biased]
         wide = [f.name for f in ids if (f.dim or shared.get(f.table_name) or dim) == dim]
         # What a feature of one's own kind looks up is known where the model is built
         own = [f for f in self.features if not isinstance(f, _WITHOUT_IDS) and f.table_names]
+        own = [f for f in own if f.name not in biased]
         if len(wide) < 2 and len(own) == len(ids):
             others = ", ".join(feature.name for feature in ids if feature.name not in wide)
             raise ValueError(
-                "model.interaction is fm, which multiplies embeddings of two features of ids or "
-                f"more of width model.embedding_dim ({dim}); there is {wide[0] if wide else 'none'}"
+                f"model.interaction is {self.model.interaction.kind}, which multiplies embeddings "
+                "of two features of ids or more of width model.embedding_dim "
+                f"({dim}); there is {wide[0] if wide else 'none'}"
                 f"{' alone' if wide else ''}{f' (of another dim: {others})' if others else ''}; "
                 "set interaction: none, or add such features"
             )
@@ -179,21 +211,70 @@ class RunConfig(Strict):
 
     @model_validator(mode="after")
     def _tasks_go_with_the_model_and_one_another(self) -> "RunConfig":
+        check_relations(self.tasks)
+        self.model.transfer.check_tasks(self.tasks)
         self.model.check_tasks(self.tasks)
         for task in self.tasks:
             task.check_among(self.tasks)
+        _unique("predictions column", prediction_columns(self.tasks))
+        return self
+
+    @model_validator(mode="after")
+    def _labels_that_mature_have_times(self) -> "RunConfig":
+        delayed = self.delayed_tasks
+        if not delayed and self.data.time is not None:
+            raise ValueError(
+                "data.time is read for tasks with matures_after alone, and there is none; give a "
+                "task matures_after, such as 7d, or remove data.time"
+            )
+        if delayed and self.data.row_time is None:
+            raise ValueError(
+                f"task {delayed[0].name!r}: matures_after needs each row's time; set "
+                "data.time.column, or split by time"
+            )
+        weighted = {task.name for task in delayed if task.immature == "weight"}
+        for task in self.trained_tasks:
+            if task.kind == "entire_space" and task.observed_when in weighted:
+                raise ValueError(
+                    f"task {task.observed_when!r}: immature is weight, but it is the event of "
+                    f"{task.name!r} (entire_space), which learns from labels that are 0 or 1; set "
+                    "immature: mask"
+                )
         return self
 
     def __setstate__(self, state: dict[Any, Any]) -> None:
         """Reads a pickled config; of an earlier release one whose sections had other keys."""
-        if "imports" not in state["__dict__"]:
+        if "imports" not in state["__dict__"] or any(map(_lacks_keys, state["__dict__"].values())):
             state = RunConfig.model_validate(_raw(state["__dict__"])).__getstate__()
         super().__setstate__(state)
+
+    @property
+    def delayed_tasks(self) -> list[TaskConfig]:
+        """Tasks whose labels mature."""
+        return [task for task in self.tasks if task.matures_after is not None]
+
+    @property
+    def compared_group(self) -> str | None:
+        """Column whose groups stay together in a training batch; None: rows are on their own."""
+        return group_of(self.tasks, self.data.group_column)
+
+    @property
+    def unread_when_scoring(self) -> set[str]:
+        """Names of features that only training reads: those of `model.bias`, if not all."""
+        return set() if self.model.bias is None else self.model.bias.unread(self.features)
 
     @property
     def trained_tasks(self) -> list[TaskConfig]:
         """Tasks, each of the kind it is trained as: `model.kind: esmm` spells entire_space."""
         return self.model.trained_tasks(self.tasks)
+
+
+def _lacks_keys(value: Any) -> bool:
+    """Whether a section, or one inside it, was pickled before its class had all of its keys."""
+    if isinstance(value, BaseModel):
+        missing = type(value).model_fields.keys() - vars(value).keys()
+        return bool(missing) or any(map(_lacks_keys, vars(value).values()))
+    return isinstance(value, list) and any(map(_lacks_keys, value))
 
 
 def _raw(value: Any) -> Any:

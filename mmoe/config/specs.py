@@ -3,21 +3,47 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from mmoe.config.features.encoders import SequenceEncoderConfig
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FeatureSpec:
     """A feature that looks ids up, after fitting: its table and how its ids are pooled.
 
     Attributes:
-        pooling: Σ e, or Σ e / n over a row's n ids.
+        pooling: Σ e, or Σ e / n over a row's n ids; none: the n embeddings as they are, one event
+            of a sequence each.
         weighted: Σ w·e with the batch's weights of ids. A weighted mean is such a sum as well: the
             encoder has divided each row's weights by their sum, so `pooling` is sum.
     """
 
     name: str
     table: str
-    pooling: Literal["sum", "mean"]
+    pooling: Literal["sum", "mean", "none"]
     weighted: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SequenceSpec:
+    """A sequence, after fitting: whose ids its events are, and what makes a vector of them.
+
+    Attributes:
+        events: Features with pooling none; a row has as many ids of each. Their embeddings side by
+            side are an event.
+        gap: Another one, the time since an event, of the width of all; None: times are not known.
+        targets: Features of one id, the candidate's; a pair with `events`; may be empty.
+        max_length: Most events of a row.
+        unpooled: How many of the latest are read as they are.
+        encoder: What makes a vector of them.
+    """
+
+    name: str
+    events: tuple[str, ...]
+    gap: str | None
+    targets: tuple[str, ...]
+    max_length: int
+    unpooled: int
+    encoder: SequenceEncoderConfig
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,7 +62,7 @@ class TableSpec:
 
     With `managed`, batches carry raw ids, and the embeddings turn them into rows.
     `learning_rate` is None where the table is trained at the rate of all tables. `ids`: its rows
-    stand for ids, not for buckets of numbers or parts of datetimes.
+    stand for ids, not for buckets of numbers or parts of datetimes. `frozen`: they are never moved.
     """
 
     name: str
@@ -45,11 +71,12 @@ class TableSpec:
     managed: ManagedIds | None = None
     learning_rate: float | None = None
     ids: bool = False
+    frozen: bool = False
 
     @property
     def decays(self) -> bool:
-        """Whether a decay of rows is meant for it: not where rows change hands."""
-        return self.ids and self.managed is None
+        """Whether a decay of rows is meant for it: not where rows change hands, or never move."""
+        return self.ids and self.managed is None and not self.frozen
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

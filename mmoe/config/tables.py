@@ -8,6 +8,7 @@ from mmoe.config.base import Name
 from mmoe.config.inlined import Inlines
 from mmoe.config.kinds import HasKinds, Kinds
 from mmoe.config.specs import ManagedIds
+from mmoe.config.vectors import TableVectors
 
 
 class TableEncoding(HasKinds):
@@ -173,7 +174,17 @@ class TableSettings(Inlines):
         return self.inlined
 
 
-class TableConfig(TableSettings):
+class VectorTable(TableSettings):
+    """Settings of a table whose ids are those of one column, so that a file may have vectors."""
+
+    vectors: TableVectors | None = Field(
+        default=None,
+        description="embeddings from elsewhere: a file of vectors by id, with which rows begin; "
+        "`dim` is then their width, rounded up to a multiple of 4",
+    )
+
+
+class TableConfig(VectorTable):
     """A named table that several features share (`table: NAME` in each of them)."""
 
     name: Name = Field(description="by which features name it")

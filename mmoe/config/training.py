@@ -8,6 +8,7 @@ from pydantic_core import PydanticKnownError
 
 from mmoe.config.base import Strict
 from mmoe.config.optimizers import EmbeddingOptimizerConfig, OptimizerConfig
+from mmoe.metrics.columns import WITH_BIAS
 from mmoe.metrics.task_kinds import HIGHER_IS_BETTER
 
 DeviceKind = Literal["auto", "cpu", "cuda"]
@@ -59,7 +60,8 @@ class TrainingConfig(Strict):
     monitor: str = Field(
         default="mean.auc",
         description="TASK.METRIC, or mean.METRIC: over the tasks that have it; on the validation "
-        "split; picks the best checkpoint",
+        "split; picks the best checkpoint; with model.bias also METRIC_with_bias (auc, logloss, "
+        "rmse)",
     )
     patience: int = Field(default=3, ge=1, description="epochs without improvement before stopping")
     checkpoint_every_steps: int | None = Field(
@@ -97,7 +99,7 @@ class TrainingConfig(Strict):
     def _monitor_is_a_metric(cls, monitor: str) -> str:
         """Of those that there are now: others may add kinds of tasks with theirs."""
         pattern = rf"^[^.]+\.({'|'.join(HIGHER_IS_BETTER)})$"
-        if not re.fullmatch(pattern, monitor):
+        if not re.fullmatch(pattern, monitor.removesuffix(WITH_BIAS)):
             raise PydanticKnownError("string_pattern_mismatch", {"pattern": pattern})
         return monitor
 

@@ -8,6 +8,7 @@ from mmoe.embeddings.build import (
     build_scoring_embeddings,
     torchrec_problem,
 )
+from mmoe.embeddings.lookups import Lookups
 from mmoe.embeddings.managed.backend import ManagedEmbeddings, managed_ids
 from mmoe.embeddings.names import table_of_state
 from mmoe.embeddings.plain import PlainEmbeddings
@@ -24,6 +25,7 @@ from mmoe.parallel.sharded_tensors import Shard, Sharded, local_shards
 
 __all__ = [
     "EmbeddingBackend",
+    "Lookups",
     "ManagedEmbeddings",
     "PlainEmbeddings",
     "RowPrecision",

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -22,6 +23,10 @@ class Bags(NamedTuple):
     ids_V: Tensor
     lengths_B: Tensor
     weights_V: Tensor | None
+
+    def of_one_each(self) -> "Bags":
+        """Makes a bag of each id."""
+        return Bags(self.ids_V, torch.ones_like(self.ids_V), None)
 
     def within(self, rows: range) -> "Bags":
         """Keeps only the ids in `rows`, counted from its first; as many bags, some emptier.

@@ -16,6 +16,7 @@ from mmoe.config import (
     TableSpec,
 )
 from mmoe.embeddings.initial import fill_tables
+from mmoe.embeddings.lookups import Lookups
 from mmoe.embeddings.managed.backend import ManagedEmbeddings
 from mmoe.embeddings.quantized.backend import ScoringEmbeddings
 from mmoe.embeddings.quantized.stored_rows import RowPrecision
@@ -34,8 +35,8 @@ class EmbeddingBackend(Protocol):
 
     def __call__(
         self, values: Tensor, lengths_CB: Tensor, id_weights: Tensor | None = None
-    ) -> Tensor:
-        """Pooled embeddings x_BD, the features side by side in the order they were given.
+    ) -> Lookups:
+        """Pooled embeddings, the features side by side in the order they were given, and events.
 
         Where a feature is weighted, `id_weights` (float32 [V], parallel to `values`) are needed.
         """

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from mmoe.config import EmbeddingOptimizerConfig, FeatureSpec, TableSpec
 from mmoe.embeddings.bags import split_bags
+from mmoe.embeddings.lookups import Lookups, lengths_of_events
 from mmoe.embeddings.names import module_name
 from mmoe.embeddings.pooling import divide_by_length
 from mmoe.embeddings.row_updates import TableOptimizer, decays_of, row_update
@@ -16,7 +17,7 @@ from mmoe.parallel.sharded_tensors import Sharded
 
 
 class PlainEmbeddings(nn.Module):
-    """Pooled embeddings by `F.embedding_bag`, one call a feature.
+    """Embeddings by `F.embedding_bag`, or `F.embedding` where they stay events; a call a feature.
 
     Args:
         tables: Rows and widths.
@@ -35,47 +36,49 @@ class PlainEmbeddings(nn.Module):
         super().__init__()
         self.features = list(features)
         weights = {
-            table.name: nn.Parameter(torch.zeros(table.num_rows, table.dim, device=device))
+            table.name: nn.Parameter(
+                torch.zeros(table.num_rows, table.dim, device=device),
+                requires_grad=not table.frozen,
+            )
             for table in tables
         }
         self.tables = nn.ParameterDict({module_name(name): w for name, w in weights.items()})
         self._names = list(weights)
         dims = {table.name: table.dim for table in tables}
-        self.output_dim = sum(dims[feature.table] for feature in features)
+        self.output_dim = sum(dims[f.table] for f in features if f.pooling != "none")
         rates = {table.name: table.learning_rate or optimizer.learning_rate for table in tables}
+        moved = {table.name: weights[table.name] for table in tables if not table.frozen}
         self.optimizer = TableOptimizer(
-            weights, rates, row_update(optimizer), decays_of(tables, optimizer)
+            moved, rates, row_update(optimizer), decays_of(tables, optimizer)
         )
 
     def forward(
         self, values: Tensor, lengths_CB: Tensor, id_weights: Tensor | None = None
-    ) -> Tensor:
-        """Returns pooled embeddings x_BD, the features side by side.
+    ) -> Lookups:
+        """Returns pooled embeddings, the features side by side, and those of events.
 
         Args:
             values: Ids of all features, feature-major, int64 [V].
             lengths_CB: Ids per row, feature-major, flat [C·B].
             id_weights: Of the ids, float32 [V]; those of weighted features count.
-
-        Returns:
-            x_BD float32.
         """
         bags = split_bags(self.features, values, lengths_CB, id_weights)  # a GPU is waited for here
-        pooled = []
+        pooled, events = [], []
         for feature, (ids_V, lengths_B, weights_V) in zip(self.features, bags, strict=True):
+            table = self.tables[module_name(feature.table)]
+            if feature.pooling == "none":
+                events.append(F.embedding(ids_V, table, sparse=True))
+                continue
             offsets = lengths_B.cumsum(0) - lengths_B
             out = F.embedding_bag(
-                ids_V,
-                self.tables[module_name(feature.table)],
-                offsets,
-                mode="sum",
-                sparse=True,
-                per_sample_weights=weights_V,
+                ids_V, table, offsets, mode="sum", sparse=True, per_sample_weights=weights_V
             )
             pooled.append(divide_by_length(out, lengths_B) if feature.pooling == "mean" else out)
+        lengths_SB = lengths_of_events(self.features, lengths_CB)
         if not pooled:
-            return torch.zeros(len(lengths_CB), 0, device=values.device)
-        return torch.cat(pooled, dim=1)
+            rows = len(lengths_CB) if lengths_SB is None else lengths_SB.shape[1]
+            return Lookups(torch.zeros(rows, 0, device=values.device), tuple(events), lengths_SB)
+        return Lookups(torch.cat(pooled, dim=1), tuple(events), lengths_SB)
 
     def table_weights(self) -> dict[str, Tensor]:
         """Returns the tables by name."""

@@ -163,12 +163,16 @@ def with_label(
         mine["label"] = quote(column)
     if whole:
         return {**raw, "tasks": tasks}
-    mine["observed_when"] = None
+    mine["observed_when"], mine["after"] = None, []  # what it came after may not be there
+    model = {key: value for key, value in (raw.get("model") or {}).items() if key != "transfer"}
     kind = kind_of(mine.get("kind", "binary"))
     training = dict(raw.get("training") or {})
     metric = str(training.get("monitor")).rpartition(".")[2]
     training["monitor"] = f"mean.{metric if metric in kind.monitored else kind.headline}"
-    return {**raw, "tasks": [mine], "training": training}
+    found = {**raw, "tasks": [mine], "model": model, "training": training}
+    if mine.get("matures_after") is None and (raw.get("data") or {}).get("time") is not None:
+        found["data"] = {**raw["data"], "time": None}  # which is of the others
+    return found
 
 
 def _is_there(task: Mapping[str, Any], there: set[str], names: Sequence[str]) -> bool:
@@ -177,7 +181,7 @@ def _is_there(task: Mapping[str, Any], there: set[str], names: Sequence[str]) ->
     if condition is not None and condition not in names:
         texts.append(condition)
     columns = {c for text in texts for c in ([text] if text in there else columns_of(text))}
-    return columns | ({weight} if weight else set()) <= there
+    return columns | ({weight, task.get("happened_at")} - {None, ""}) <= there
 
 
 def _plain(value: Any) -> Any:

@@ -10,6 +10,7 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
@@ -23,8 +24,10 @@ from mmoe.datasets.rows.locations import missing_column
 from mmoe.datasets.rows.projection import required_columns
 from mmoe.run import RunDirectory
 from mmoe.score import Predictor, load_predictor
+from mmoe.score.output_columns import output_columns, output_schema
 
 _MODULE = "mmoe.integrations.mlflow"
+_TYPES = MappingProxyType({"float": "float", "int64": "long", "string": "string"})  # of Arrow
 
 
 def save_model(
@@ -74,7 +77,7 @@ class _Pyfunc:
     def __init__(self, predictor: Predictor, config: RunConfig) -> None:
         self.predictor = predictor
         self.columns = required_columns(config, labels=False)
-        self.names = [f"pred_{task.name}" for task in config.tasks]
+        self.tasks = config.tasks
 
     def predict(
         self, model_input: TableLike, params: Mapping[str, Any] | None = None
@@ -82,7 +85,7 @@ class _Pyfunc:
         """Returns predictions for every row, with the rows' index."""
         predictions_NT = self.predictor.predict(model_input)
         index = model_input.index if isinstance(model_input, pd.DataFrame) else None
-        return pd.DataFrame(predictions_NT, columns=self.names, index=index)
+        return pd.DataFrame(output_columns(predictions_NT, self.tasks), index=index)
 
 
 def _load_pyfunc(data_path: str) -> _Pyfunc:
@@ -139,7 +142,9 @@ def _signature(mlflow: Any, config: RunConfig, rows: pd.DataFrame | None) -> Any
     types = import_module("mlflow.types.schema")
     columns = required_columns(config, labels=False)
     any_types = [types.ColSpec(types.AnyType(), name, required=False) for name in columns]
-    outputs = [types.ColSpec("float", f"pred_{task.name}") for task in config.tasks]
+    outputs = [
+        types.ColSpec(_TYPES[str(field.type)], field.name) for field in output_schema(config.tasks)
+    ]
     inputs = types.Schema(any_types)
     if rows is not None:
         inputs = mlflow.models.infer_signature(rows).inputs

@@ -41,6 +41,7 @@ from mmoe.integrations.task_view import TaskClassifier, TaskRegressor, view_of
 from mmoe.metrics.task_kinds import first_of, kind_of
 from mmoe.run import RunDirectory
 from mmoe.run.console import ConsoleReporter, SilentReporter
+from mmoe.score.output_columns import output_columns
 from mmoe.train import train_run
 from mmoe.train.evaluate import split_metrics
 
@@ -222,14 +223,17 @@ class MultiTaskRanker(BaseEstimator):
         return self
 
     def predict_proba(self, X: Any) -> pd.DataFrame:
-        """Returns one column `pred_<task>` a task: probabilities, or values for regression."""
+        """Returns one column `pred_<task>` a task: probabilities, or values for regression.
+
+        Tasks that predict more have further columns behind these, `pred_<task>_<class>`.
+        """
         rows, predictions_NT = self._predictions(X)
-        return rows.out({f"pred_{task}": predictions_NT[:, t] for t, task in self._numbered()})
+        return rows.out(output_columns(predictions_NT, self.config_.tasks))
 
     def predict(self, X: Any) -> pd.DataFrame:
         """Returns labels as y had them: one of a binary task's two values, or a number.
 
-        The value whose probability is at least 0.5; a regression's in the units of y.
+        The value whose probability is at least 0.5, the likeliest class; numbers in units of y.
         """
         rows, predictions_NT = self._predictions(X)
         return rows.out(
@@ -357,6 +361,8 @@ class MultiTaskRanker(BaseEstimator):
     def _label(self, t: int, predictions_N: np.ndarray) -> np.ndarray:
         """What y would have held."""
         task = self.config_.tasks[t]
+        if task.outcomes is not None:
+            return np.array(task.outcomes)[predictions_N.astype(np.int64)]
         decided_N = kind_of(task.kind).decide(predictions_N)
         if not kind_of(task.kind).is_event:
             return in_units_of_y(task, decided_N)

@@ -251,6 +251,12 @@ def view_of(ranker: "MultiTaskRanker", name: str | None) -> TaskClassifier | Tas
         came = "none" if name is None else repr(name)
         raise ValueError(f"task: expected one of {', '.join(map(repr, names))}, got {came}")
     task = ranker.config_.tasks[names.index(called)]
+    if task.outcomes is not None:
+        raise ValueError(
+            f"task {called!r}: is of kind {task.kind}, which has no view as an estimator of its "
+            "own; use predict and predict_proba of the ranker, whose columns "
+            f"pred_{called}_CLASS are probabilities"
+        )
     made = TaskClassifier if kind_of(task.kind).is_event else TaskRegressor
     return made(ranker, name)._take(ranker, called)
 

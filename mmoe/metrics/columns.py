@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 NONE = "–"  # stands where there is no number
+# Ends the names of metrics of predictions for the display as it was logged (`model.bias`)
+WITH_BIAS = "_with_bias"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,8 +46,17 @@ class Column:
         return self.form.format(value) if is_number(value) else NONE
 
 
-# Of metrics that a task's config may name, beside those of its kind
-NAMED_COLUMNS: dict[str, Column] = {}
+def with_bias(column: Column) -> Column:
+    """Makes the column of the same metric with the logged display, where a model has a bias."""
+    return Column(
+        key=column.key + WITH_BIAS,
+        heading=f"{column.heading} with bias",
+        meaning=f"{column.heading} of predictions with the logit of model.bias for the display "
+        "(position) as it was logged; the others are of scores",
+        form=column.form,
+        every_day=False,
+        optional=True,
+    )
 
 
 def is_number(value: Any) -> bool:
@@ -76,3 +87,16 @@ ROWS = Column(
     title="rows",
     is_count=True,
 )
+
+MASKED = Column(
+    key="masked",
+    heading="masked",
+    meaning="rows whose label counts nowhere, as they are younger than the task's matures_after",
+    written=lambda values: count(values.get("masked")),
+    title="masked",
+    optional=True,
+    is_count=True,
+)
+
+# Of any kind of task: of labels that mature, and metrics that a task's config may name
+NAMED_COLUMNS: dict[str, Column] = {MASKED.key: MASKED}

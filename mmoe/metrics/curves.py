@@ -23,6 +23,7 @@ def task_curves(
     weights: np.ndarray | None = None,
     oracle: np.ndarray | None = None,
     name: str = "task",
+    further: np.ndarray | None = None,
 ) -> dict[str, Any]:
     """Computes the curves of one task, as plain lists for JSON.
 
@@ -34,6 +35,7 @@ def task_curves(
         weights: [N] non-negative row weights (they weigh the ROC and the bins, not the histogram).
         oracle: [N] true probabilities, where known.
         name: The task's name, for errors.
+        further: [N, K] as `task_metrics` takes them.
 
     Returns:
         `roc` and `oracle_roc`: {"fpr", "tpr"} of at most 200 points, or None (regression, one class
@@ -53,13 +55,21 @@ def task_curves(
     """
     judged = kind_of(kind, name)
     rows = observed_rows(
-        judged, labels, predictions, observed, weights=weights, oracle=oracle, name=name
+        judged,
+        labels,
+        predictions,
+        observed,
+        weights=weights,
+        oracle=oracle,
+        name=name,
+        further=further,
     )
+    outcomes, foretold = judged.calibrated(rows)
     return {
         "roc": _roc(rows, rows.predictions) if judged.is_event else None,
         "oracle_roc": _roc(rows, rows.oracle) if judged.is_event else None,
-        "calibration": _calibration(rows),
-        "histogram": _histogram(rows.predictions, from_zero=judged.is_event),
+        "calibration": _calibration(outcomes, foretold, rows.weights),
+        "histogram": _histogram(foretold, from_zero=judged.is_event),
     }
 
 
@@ -98,14 +108,16 @@ def _roc(rows: ObservedRows, scores: np.ndarray | None) -> dict[str, list[float]
     return {"fpr": _rounded(fpr), "tpr": _rounded(tpr)}
 
 
-def _calibration(rows: ObservedRows) -> list[dict[str, float | int]]:
+def _calibration(
+    outcomes: np.ndarray, foretold: np.ndarray, weights: np.ndarray | None
+) -> list[dict[str, float | int]]:
     return [
         {
             "mean_prediction": each.mean_prediction,
             "positive_rate": each.mean_label,
             "rows": each.rows,
         }
-        for each in calibration_bins(rows.labels, rows.predictions, rows.weights, ECE_BINS)
+        for each in calibration_bins(outcomes, foretold, weights, ECE_BINS)
     ]
 
 

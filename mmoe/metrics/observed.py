@@ -13,13 +13,17 @@ if TYPE_CHECKING:  # kinds judge these rows
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ObservedRows:
-    """Labels [n], predictions [n] and companions, float64, where the label is observed."""
+    """Labels [n], predictions [n] and companions, float64, where the label is observed.
+
+    `further` [n, K] is what a task predicts beside its one number, such as a probability a class.
+    """
 
     labels: np.ndarray
     predictions: np.ndarray
     weights: np.ndarray | None
     groups: np.ndarray | None
     oracle: np.ndarray | None
+    further: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -34,6 +38,7 @@ def observed_rows(
     weights: np.ndarray | None = None,
     groups: np.ndarray | None = None,
     oracle: np.ndarray | None = None,
+    further: np.ndarray | None = None,
     name: str = "task",
 ) -> ObservedRows:
     """Checks one task's columns and keeps the rows whose label is observed.
@@ -46,6 +51,7 @@ def observed_rows(
         weights: [N] non-negative row weights.
         groups: [N] keys of GAUC.
         oracle: [N] true probabilities of a positive label.
+        further: [N, K] predictions beside the one number; finite.
         name: The task's, for error messages.
 
     Raises:
@@ -63,20 +69,26 @@ def observed_rows(
     weights = None if weights is None else _column(weights, "weights", name)
     oracle = None if oracle is None else _column(oracle, "oracle", name)
     groups = None if groups is None else np.asarray(groups)
+    further = None if further is None else np.asarray(further, dtype=np.float64)
     for what, column in (
         ("predictions", predictions),
         ("observed", mask),
         ("weights", weights),
         ("groups", groups),
         ("oracle", oracle),
+        ("further", further),
     ):
-        if column is not None and column.shape != labels.shape:
+        shape = () if column is None else column.shape
+        # All but what a task predicts beside its one number are one value a row
+        if column is not None and (shape[:1] if what == "further" else shape) != labels.shape:
             raise ValueError(
                 f"task {name!r}: {what} has shape {column.shape}, labels {labels.shape}; "
                 f"both need one value a row"
             )
     # A model predicts for every row, so all must be good; labels only where they are observed
     _check_predictions(kind, predictions, name)
+    for more in [] if further is None else further.T:
+        _check_finite(more, name)
     _check_values(kind, labels, weights, oracle, mask=mask, name=name)
     return ObservedRows(
         labels=labels[mask],
@@ -84,6 +96,7 @@ def observed_rows(
         weights=None if weights is None else weights[mask],
         groups=None if groups is None else groups[mask],
         oracle=None if oracle is None else oracle[mask],
+        further=None if further is None else further[mask],
     )
 
 
@@ -97,18 +110,22 @@ def _column(values: np.ndarray, what: str, name: str) -> np.ndarray:
 
 
 def _check_predictions(kind: "TaskKind", predictions: np.ndarray, name: str) -> None:
+    _check_finite(predictions, name)
+    row = first_row(kind.wrong_predictions(predictions))
+    if row is not None:
+        raise ValueError(
+            f"task {name!r}, row {row} (counted from 0): the prediction is {predictions[row]}, "
+            f"expected {kind.expected_prediction}"
+        )
+
+
+def _check_finite(predictions: np.ndarray, name: str) -> None:
     # Unobserved rows too: a model that gives NaN anywhere is broken, whether or not it is measured.
     row = first_row(~np.isfinite(predictions))
     if row is not None:
         raise Diverged(
             f"task {name!r}, row {row} (counted from 0): the prediction is {predictions[row]}, "
             f"expected a finite number; training diverged: {WHAT_TO_CHANGE}"
-        )
-    row = first_row(kind.wrong_predictions(predictions))
-    if row is not None:
-        raise ValueError(
-            f"task {name!r}, row {row} (counted from 0): the prediction is {predictions[row]}, "
-            f"expected {kind.expected_prediction}"
         )
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from mmoe.metrics.columns import WITH_BIAS
 from mmoe.metrics.named import NamedMetric, with_named
 from mmoe.metrics.observed import observed_rows
 from mmoe.metrics.task_kinds import HIGHER_IS_BETTER, KindName, TaskMetrics, kind_of
@@ -22,6 +23,7 @@ def task_metrics(
     name: str = "task",
     named: Sequence[NamedMetric] = (),
     *,
+    further: np.ndarray | None = None,
     intervals: bool = False,
 ) -> TaskMetrics:
     """Computes every metric of one task; None stands where one cannot be computed.
@@ -36,6 +38,7 @@ def task_metrics(
         oracle: [N] the true probability of a positive label, where the data's generator knows it.
         name: The task's name, for notes and errors.
         named: Further metrics, which the task's config names.
+        further: [N, K] what the task predicts beside its one number (`TaskConfig.further`).
         intervals: Also say how sure they are, where the kind can.
 
     Returns:
@@ -61,6 +64,7 @@ def task_metrics(
         weights=weights,
         groups=groups,
         oracle=oracle,
+        further=further,
         name=name,
     )
     found = judged.metrics(rows, name)
@@ -114,7 +118,7 @@ def higher_is_better(monitor: str) -> bool:
         >>> higher_is_better("mean.auc"), higher_is_better("click.logloss")
         (True, False)
     """
-    metric = monitor.rpartition(".")[2]
+    metric = monitor.rpartition(".")[2].removesuffix(WITH_BIAS)
     if metric not in HIGHER_IS_BETTER:
         known = ", ".join(HIGHER_IS_BETTER)
         raise ValueError(f"monitor {monitor!r}: unknown metric {metric!r}; expected one of {known}")

@@ -1,13 +1,12 @@
 """Builds a model of a config and a fitted encoder."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
 import torch
 from torch import nn
 
-from mmoe.config import INTERACTIONS, RunConfig, ScoringPrecision
-from mmoe.config.experts import CrossNetworkConfig
+from mmoe.config import INTERACTIONS, RunConfig, ScoringPrecision, TaskConfig
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.embeddings import (
     EmbeddingBackend,
@@ -15,14 +14,17 @@ from mmoe.embeddings import (
     build_embeddings,
     build_scoring_embeddings,
 )
-from mmoe.models.cross_network import CrossNetwork
+from mmoe.models.bias_tower import BiasColumns, BiasTower, own_dense, own_lookups
 from mmoe.models.input_layers import InputLayers, widened_by
-from mmoe.models.interactions import FactorizationMachine
+from mmoe.models.interactions.add import Columns, added_names
 from mmoe.models.network import MixtureNetwork
 from mmoe.models.ranker import Ranker
 from mmoe.models.registry import build_network
+from mmoe.models.relations import relate_tasks
+from mmoe.models.sequences.build import build_sequences
 from mmoe.models.wide import WidePart
 from mmoe.tasks import Tower
+from mmoe.tasks.kinds import objective_of
 
 # Of a network, its config and encoder, and the width of its inputs
 AddInteraction = Callable[[MixtureNetwork, RunConfig, FeatureEncoder, int], None]
@@ -48,66 +50,70 @@ def build_ranker(
             each table's own, as it was trained. None: tables as `config` trains them.
 
     Raises:
-        ValueError: The embedding backend that was asked for is not installed, or a factorization
-            machine has no two features.
+        ValueError: The embedding backend that was asked for is not installed, an interaction has no
+            two features, or a frozen expert cannot be made.
     """
     # Backends differ in how many numbers they draw themselves, which the network must not feel
     with torch.random.fork_rng(devices=[]):
         embeddings = _build_tables(config, encoder, device, table_precision)
     num_dense, layers = len(encoder.dense_names), encoder.input_layers
-    width = num_dense + cast(EmbeddingBackend, embeddings).output_dim
+    width = num_dense + cast(EmbeddingBackend, embeddings).output_dim + widened_by(layers)
+    sequences = build_sequences(encoder)
+    width += 0 if sequences is None else sequences.output_dim
+    bias = None if config.model.bias is None else BiasColumns.of(config, encoder)
+    width -= 0 if bias is None else bias.width
+    names = [task.name for task in config.tasks]
     network = build_network(
         config.model,
-        width + widened_by(layers),
-        [task.name for task in config.tasks],
+        width + len(added_names(config, Columns.of(encoder, config.model.bias))),
+        names,
         config.parallel,
     )
     if layers:
         network.inputs = InputLayers(layers)
+    network.sequences = sequences
+    widen_towers(network, config.tasks)
     add_interaction: AddInteraction = INTERACTIONS.implementation(config.model.interaction)
-    add_interaction(network, config, encoder, width + widened_by(layers))
+    add_interaction(network, config, encoder, width)
+    relate_tasks(network, config.model, config.tasks)
+    if bias is not None and config.model.bias is not None:
+        counts = [len(columns) for columns in network.towers.columns.of_rows]
+        network.bias_tower = BiasTower(bias, config.model.bias, names, counts)
     wide = None
     if config.model.wide:
         features = [*encoder.categorical, *encoder.lists]
-        wide = WidePart(encoder.tables, features, num_dense, len(config.tasks)).to(device)
+        wide = WidePart(
+            encoder.tables,
+            features,
+            num_dense,
+            len(config.tasks),
+            unread=own_lookups(config.model.bias, encoder),
+            unread_dense=own_dense(config.model.bias, encoder),
+        ).to(device)
         for tower in network.towers:
             if isinstance(tower, Tower):  # the model begins as its wide part
                 tower.start_at_zero()
     return Ranker(embeddings, network.to(device), num_dense, wide)
 
 
-def no_interaction(
-    network: MixtureNetwork, config: RunConfig, encoder: FeatureEncoder, width: int
-) -> None:
-    """Leaves the network as it is."""
+def widen_towers(network: MixtureNetwork, tasks: Sequence[TaskConfig]) -> None:
+    """Gives towers the columns that their tasks need, where that is more than one.
 
-
-def add_cross_network(
-    network: MixtureNetwork, config: RunConfig, encoder: FeatureEncoder, width: int
-) -> None:
-    """Lets the network read its inputs through a cross network."""
-    settings = config.model.interaction
-    assert isinstance(settings, CrossNetworkConfig)
-    network.crossing = CrossNetwork(width, None, layers=settings.layers, rank=settings.rank)
-
-
-def add_factorization_machine(
-    network: MixtureNetwork, config: RunConfig, encoder: FeatureEncoder, width: int
-) -> None:
-    """Adds one of the features of ids that have the common width."""
-    dim, starts, start = config.model.embedding_dim, [], 0
-    tables = {table.name: table for table in encoder.tables}
-    for feature in (*encoder.categorical, *encoder.lists):
-        table = tables[feature.table]
-        if table.ids and table.dim == dim:
-            starts.append(start)
-        start += table.dim
-    if len(starts) < 2:  # a config of known kinds of features says so itself
-        raise ValueError(
-            f"model.interaction is fm, but {len(starts)} feature(s) of ids have embeddings of "
-            f"width model.embedding_dim ({dim}), expected two or more; set interaction: none"
-        )
-    network.interaction = FactorizationMachine(starts, dim, len(config.tasks))
+    Raises:
+        ValueError: Such a tower is a module of somebody's, which computes one number of a row.
+    """
+    for task, tower in zip(tasks, network.towers, strict=True):
+        objective = objective_of(task.kind)
+        columns = objective.num_logits(task), objective.num_constants(task)
+        if columns == (1, 0):
+            continue
+        if not isinstance(tower, Tower):
+            raise ValueError(
+                f"task {task.name!r}: kind {task.kind} needs {sum(columns)} logits of a row, but "
+                f"model.tower makes a {type(tower).__name__}, which gives one; set "
+                "model.tower.kind: mlp"
+            )
+        tower.widen(*columns)
 
 
 def _build_tables(

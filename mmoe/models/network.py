@@ -1,6 +1,6 @@
 """The network that all models share: levels of mixtures, then a tower per task."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -8,10 +8,12 @@ from torch import Tensor, nn
 
 from mmoe.mixture import MultiGateMixture
 from mmoe.mixture.dropout import fast_dropout
-from mmoe.models.cross_network import CrossNetwork
+from mmoe.models.bias_tower import BiasTower
 from mmoe.models.input_layers import InputLayers
-from mmoe.models.interactions import FactorizationMachine
+from mmoe.models.interactions.layers import Interaction
+from mmoe.models.sequences.inputs import SequenceInputs
 from mmoe.tasks import TaskTowers
+from mmoe.tasks.transfer import AdaptiveTransfer, BayesianTransfer
 
 
 class GateRecord(NamedTuple):
@@ -36,18 +38,24 @@ class NetworkOutput(NamedTuple):
     """What a network returns.
 
     Attributes:
-        logits_BT: One column per task, fp32.
+        logits_BT: One column per task, or as many as its kind needs, fp32.
         auxiliary_losses: Scalars to add to the loss, by name (`level1.…`).
         gates: One record per level, where they were asked for; models without a learned gate have
             none.
         dropped: Picks that capacities dropped, on all levels together, one int64; None where
             nothing can be dropped.
+        imputed: In training, `logit_B` of each imputation tower, by its task's column; None where
+            there are none.
+        with_bias_BT: In evaluation, where it was asked for, the logits with that of `model.bias`
+            for the display as it was logged.
     """
 
     logits_BT: Tensor
     auxiliary_losses: dict[str, Tensor]
     gates: list[GateRecord]
     dropped: Tensor | None = None
+    imputed: Mapping[int, Tensor] | None = None
+    with_bias_BT: Tensor | None = None
 
 
 class Level(nn.Module):
@@ -70,6 +78,21 @@ class Level(nn.Module):
         self.expert_names = tuple(expert_names)
 
 
+class ImputationTowers(nn.ModuleDict):
+    """Towers beside those of some tasks, which impute what did not come to happen (ESCM²).
+
+    Args:
+        towers: By the column of their task.
+    """
+
+    def __init__(self, towers: Mapping[int, nn.Module]) -> None:
+        super().__init__({str(task): tower for task, tower in towers.items()})
+
+    def forward(self, inputs: Sequence[Tensor]) -> dict[int, Tensor]:
+        """Computes `logit_B` of each, by column, of what its task's tower reads."""
+        return {int(task): tower(inputs[int(task)]) for task, tower in self.items()}
+
+
 class MixtureNetwork(nn.Module):
     """Levels of mixtures, then towers: every model of this library is a setting of it.
 
@@ -86,14 +109,23 @@ class MixtureNetwork(nn.Module):
     Attributes:
         inputs: What the ranker makes of dense columns before `forward`, kept here to be trained,
             averaged and stored with the rest; None: they are read as they are.
+        sequences: What the ranker makes of events before `forward`; kept here likewise; or None.
         interaction: What the ranker adds to the logits, of embeddings as they were looked up; kept
             here likewise; or None.
         crossing: What levels read x through; None: they read it as it is.
+        transfer: What lets towers read those of tasks before theirs; None: they stand alone.
+        imputation: Towers of tasks with `counterfactual: dr`, used while training; or None.
+        bias_tower: What the ranker gives some inputs to instead of `forward`, and whose logits it
+            adds; or None.
     """
 
     inputs: InputLayers | None
-    interaction: FactorizationMachine | None
-    crossing: CrossNetwork | None
+    sequences: SequenceInputs | None
+    interaction: Interaction | None
+    crossing: Interaction | None
+    transfer: AdaptiveTransfer | BayesianTransfer | None
+    imputation: ImputationTowers | None
+    bias_tower: BiasTower | None
 
     def __init__(
         self,
@@ -112,8 +144,12 @@ class MixtureNetwork(nn.Module):
         self.input_dropout = input_dropout
         self.learned_gates = learned_gates
         self.inputs = None
+        self.sequences = None
         self.interaction = None
         self.crossing = None
+        self.transfer = None
+        self.imputation = None
+        self.bias_tower = None
 
     def forward(self, x_BD: Tensor, return_gates: bool = False) -> NetworkOutput:
         """Computes every task's logits.
@@ -142,9 +178,12 @@ class MixtureNetwork(nn.Module):
                 dropped.append(output.dropped)
             if output.gate_weights_BGE is not None:
                 gates.append(_record(number, level, output.gate_weights_BGE))
-        logits_BT = self.towers([sources[g] for g in self.task_gates])
+        read = [sources[g] for g in self.task_gates]
+        transfer, imputation = self.transfer, self.imputation
+        logits_BT = self.towers(read) if transfer is None else transfer(self.towers, read)
+        imputed = imputation(read) if imputation is not None and self.training else None
         total = torch.stack(dropped).sum() if dropped else None
-        return NetworkOutput(logits_BT, losses, gates, total)
+        return NetworkOutput(logits_BT, losses, gates, total, imputed)
 
 
 def _record(number: int, level: Level, weights_BGE: Tensor) -> GateRecord:

@@ -5,24 +5,28 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from mmoe.embeddings import EmbeddingBackend
+from mmoe.embeddings import EmbeddingBackend, Lookups
+from mmoe.models.bias_tower import BiasTower
 from mmoe.models.inputs import join_inputs
 from mmoe.models.network import NetworkOutput
 from mmoe.models.wide import WidePart
+from mmoe.tasks import TaskTowers
 
 
 class Ranker(nn.Module):
     """Embeddings and a network: `logits = network([dense, embeddings(ids)]) + wide(dense, ids)`.
 
-    Where the network has `inputs`, dense features go through them first.
+    Where the network has `inputs`, dense features go through them first. Where it has a
+    `bias_tower`, that reads the features of the display instead of it, and its logits are added: in
+    training as they come, in evaluation as `model.bias.scoring` says.
 
     Under autocast only the network runs in the narrow type: lookups stay as they are, and logits
     come back in fp32.
 
     Args:
-        embeddings: `embeddings(values, lengths)` → `x_BD`, with the attribute `output_dim` = D;
-            None, or a D of 0, where no feature has ids. Weights of ids are a third argument, given
-            only where there are any.
+        embeddings: `embeddings(values, lengths)` → `Lookups`, of pooled width `output_dim`;
+            None, or a width of 0, where no feature has ids. Weights of ids are a third argument,
+            given only where there are any.
         network: `network(x_BD, return_gates)` → `NetworkOutput`.
         num_dense: Number of dense features.
         wide: A linear model whose logits are added; None: there is none.
@@ -71,6 +75,7 @@ class Ranker(nn.Module):
         return_gates: bool = False,
         *,
         id_weights: Tensor | None = None,
+        with_bias: bool = False,
     ) -> NetworkOutput:
         """Computes every task's logits.
 
@@ -80,6 +85,7 @@ class Ranker(nn.Module):
             lengths: How many ids each feature has in each row, feature-major, int32.
             return_gates: Also record what the gates did.
             id_weights: Weights of the ids, float32, where a feature has them.
+            with_bias: In evaluation, also compute what the logits are with the display as logged.
 
         Returns:
             Logits, auxiliary losses and, if asked for, gate records.
@@ -87,23 +93,65 @@ class Ranker(nn.Module):
         Raises:
             ValueError: Another number of dense features than expected.
         """
-        output = self.mix(dense_BF, self.look_up(values, lengths, id_weights), return_gates)
+        bias = self._bias_tower
+        fixed = bias is not None and bias.scores and not self.training
+        scored = bias.fix(dense_BF, values) if bias is not None and fixed else (dense_BF, values)
+        lookups = self.look_up(scored[1], lengths, id_weights)
+        output, ins = self._mix(scored[0], lookups, return_gates)
+        logits_BT = output.logits_BT
+        if bias is not None and (fixed or self.training):
+            output = output._replace(logits_BT=logits_BT + self._spread(bias(*ins)))
+        if bias is not None and with_bias:
+            if fixed:
+                ins = self._inputs(dense_BF, self.look_up(values, lengths, id_weights))
+            output = output._replace(with_bias_BT=logits_BT + self._spread(bias(*ins)))
         return self.add_wide(output, dense_BF, values, lengths, id_weights)
+
+    @property
+    def _bias_tower(self) -> BiasTower | None:
+        return getattr(self.network, "bias_tower", None)
 
     def look_up(
         self, values: Tensor, lengths: Tensor, id_weights: Tensor | None = None
-    ) -> Tensor | None:
-        """Looks up the embeddings `x_BD`, fp32; None where no feature has ids."""
-        if self.embeddings is None or self.embeddings.output_dim == 0:
+    ) -> Lookups | None:
+        """Looks up the embeddings, fp32; None where no feature has ids."""
+        if self.embeddings is None or (self.tables.output_dim == 0 and not self._has_sequences):
             return None
         with torch.autocast(values.device.type, enabled=False):
             weights = [] if id_weights is None else [id_weights]
-            return self.embeddings(values, lengths, *weights)
+            return self.tables(values, lengths, *weights)
 
     def mix(
-        self, dense_BF: Tensor, x_BD: Tensor | None, return_gates: bool = False
+        self, dense_BF: Tensor, lookups: Lookups | None, return_gates: bool = False
     ) -> NetworkOutput:
-        """Computes what the network makes of numbers and looked-up embeddings."""
+        """Computes what the network makes of numbers and looked-up embeddings, as they are."""
+        output, ins = self._mix(dense_BF, lookups, return_gates)
+        bias = self._bias_tower
+        if bias is None:
+            return output
+        return output._replace(logits_BT=output.logits_BT + self._spread(bias(*ins)))
+
+    def _mix(
+        self, dense_BF: Tensor, lookups: Lookups | None, return_gates: bool
+    ) -> tuple[NetworkOutput, tuple[Tensor, Tensor | None]]:
+        """The same without the logits of `model.bias`, and what these are made of."""
+        ins = self._inputs(dense_BF, lookups)
+        bias = self._bias_tower
+        # What multiplies embeddings leaves the display out too
+        dense_BF, x_BD = ins if bias is None else bias.others(*ins)
+        x_BX = dense_BF if x_BD is None else join_inputs(dense_BF, x_BD)
+        output: NetworkOutput = self.network(x_BX, return_gates)
+        interaction = getattr(self.network, "interaction", None)
+        if x_BD is not None and interaction is not None:
+            added_BL = self._spread(interaction(x_BD))
+            output = output._replace(logits_BT=output.logits_BT + added_BL)
+        return output, ins
+
+    def _inputs(self, dense_BF: Tensor, lookups: Lookups | None) -> tuple[Tensor, Tensor | None]:
+        """Dense features, through the network's `inputs` where it has any, and all other columns.
+
+        These are pooled embeddings, then sequences.
+        """
         if dense_BF.dim() != 2 or dense_BF.shape[1] != self.num_dense:
             raise ValueError(
                 f"dense_BF: expected shape [rows, {self.num_dense}], got {list(dense_BF.shape)}"
@@ -111,12 +159,21 @@ class Ranker(nn.Module):
         inputs = getattr(self.network, "inputs", None)
         if inputs is not None:
             dense_BF = inputs(dense_BF)  # before they are joined, and rounded under autocast
-        x_BX = dense_BF if x_BD is None else join_inputs(dense_BF, x_BD)
-        output: NetworkOutput = self.network(x_BX, return_gates)
-        interaction = getattr(self.network, "interaction", None)
-        if x_BD is None or interaction is None:
-            return output
-        return output._replace(logits_BT=output.logits_BT + interaction(x_BD))
+        return dense_BF, None if lookups is None else self._read(lookups)
+
+    def _read(self, lookups: Lookups) -> Tensor:
+        """All columns of x but the dense ones: pooled embeddings, then sequences."""
+        sequences = getattr(self.network, "sequences", None)
+        return lookups.x_BD if sequences is None else sequences(lookups)
+
+    @property
+    def _has_sequences(self) -> bool:
+        return getattr(self.network, "sequences", None) is not None
+
+    def _spread(self, added_BR: Tensor) -> Tensor:
+        """Puts what is added to the logits of rows where the towers have them."""
+        towers = getattr(self.network, "towers", None)
+        return towers.spread(added_BR) if isinstance(towers, TaskTowers) else added_BR
 
     def add_wide(
         self,
@@ -130,5 +187,20 @@ class Ranker(nn.Module):
         if self.wide is None:
             return output
         wide_BT = self.wide(dense_BF, values, lengths, id_weights)
-        mixed_BT = torch.where(self.wide.mixed_T, output.logits_BT, 0.0)
-        return output._replace(logits_BT=mixed_BT + wide_BT)
+        mixed_T, columns = self.wide.mixed_T, self._first_columns(wide_BT.device)
+
+        def added(logits_BL: Tensor) -> Tensor:
+            if columns is None:
+                return torch.where(mixed_T, logits_BL, 0.0) + wide_BT
+            mixed_BT = torch.where(mixed_T, logits_BL[:, columns], 0.0)
+            return logits_BL.index_copy(1, columns, mixed_BT + wide_BT)
+
+        with_bias_BT = None if output.with_bias_BT is None else added(output.with_bias_BT)
+        return output._replace(logits_BT=added(output.logits_BT), with_bias_BT=with_bias_BT)
+
+    def _first_columns(self, device: torch.device) -> Tensor | None:
+        """Of the logits, each task's first one; None: each task has one only."""
+        towers = getattr(self.network, "towers", None)
+        if not isinstance(towers, TaskTowers) or towers.columns.is_plain:
+            return None
+        return torch.tensor(towers.columns.first).to(device, non_blocking=True)

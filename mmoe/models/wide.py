@@ -1,6 +1,6 @@
 """`WidePart`: a linear model of all features beside the network, fitted by itself and then kept."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -15,14 +15,16 @@ class WidePart(nn.Module):
     """Logits of a linear model of ids and dense columns: `Σ_f pool_f w[id] + W x + b`.
 
     Its weights are buffers, zeros at first: nothing here is trained. Features that share a table
-    share weights; ids are pooled as their embeddings are. All is computed in fp32, under autocast
-    too.
+    share weights; ids are pooled as their embeddings are, events to their mean. All is computed in
+    fp32, under autocast too.
 
     Args:
         tables: Whose rows have a weight each and task.
         features: That look them up, in the order of a batch's ids.
         num_dense: Number of dense columns, those of vectors included.
         num_tasks: T.
+        unread: Names of features that it does not read.
+        unread_dense: Numbers of dense columns that it does not read.
 
     Attributes:
         ids_RT: A weight for each row of all tables, one table after the other, and task.
@@ -61,8 +63,13 @@ class WidePart(nn.Module):
         features: Sequence[FeatureSpec],
         num_dense: int,
         num_tasks: int,
+        *,
+        unread: Collection[str] = (),
+        unread_dense: Sequence[int] = (),
     ) -> None:
         super().__init__()
+        self.read_C = [feature.name not in unread for feature in features]
+        self.unread_dense = list(unread_dense)
         starts, rows = {}, 0
         for table in tables:
             if table.managed is not None:
@@ -121,10 +128,11 @@ class WidePart(nn.Module):
         )
         pooled_CBT = pooled.view(*lengths_CB.shape, self.ids_RT.shape[1])
         return [
-            one_BT / lengths_B.clamp(min=1)[:, None] if feature.pooling == "mean" else one_BT
-            for feature, one_BT, lengths_B in zip(
-                self.features, pooled_CBT, lengths_CB, strict=True
+            one_BT / lengths_B.clamp(min=1)[:, None] if feature.pooling != "sum" else one_BT
+            for read, feature, one_BT, lengths_B in zip(
+                self.read_C, self.features, pooled_CBT, lengths_CB, strict=True
             )
+            if read
         ]
 
     def _of_each(self, of_feature_C: Tensor, counts_C: Tensor, values: Tensor) -> Tensor:

@@ -65,7 +65,7 @@ def render(run: Run) -> str:
     return rendered(
         "report.html.j2",
         name=run.config.name,
-        model=tables.model_line(run.config.model),
+        model=tables.model_line(run.config.model, run.config.tasks),
         tasks=list(tasks),
         facts=_facts(run),
         versions=_versions(run.metrics.get("versions")),
@@ -75,6 +75,7 @@ def render(run: Run) -> str:
         advice=_advice(run),
         alarms=run.metrics.get("alarms") or [],
         pictures=_pictures(run),
+        biases=run.curves.get("bias") or [],
         gates=[_gate_table(level) for level in run.curves.get("gates") or []],
         config=dump_config(run.config),
     )
@@ -107,8 +108,13 @@ def _pictures(run: Run) -> dict[str, Markup]:
         pictures["gates"] = (figure, "Mean gate weight of each task and expert")
     if ranked:
         pictures["roc"] = (roc_figure(ranked, metrics), "ROC curve of each task")
-    if tasks:
-        figure = calibration_figure(tasks, metrics)
+    judged = {
+        name: mine
+        for name, mine in tasks.items()
+        if kind_of_metrics(metrics.get(name, {})).calibration_keys
+    }
+    if judged:
+        figure = calibration_figure(judged, metrics)
         pictures["calibration"] = (figure, "Observed against predicted, for each task")
     return {
         name: Markup(themed_svg(figure, name, description))
@@ -130,6 +136,7 @@ def _facts(run: Run) -> list[tuple[str, str]]:
         ("time", tables.duration(train.get("seconds"))),
         ("rows a second", tables.count(speed)),
         ("chosen by", str(run.history.get("monitor") or run.config.training.monitor)),
+        *([("labels as of", str(as_of))] if (as_of := run.metrics.get("as_of")) else []),
         ("seed", str(run.metrics.get("seed", run.config.seed))),
         ("split seed", str(run.metrics.get("split_seed", run.config.split_seed))),
     ]
@@ -145,7 +152,7 @@ def _advice(run: Run) -> list[str]:
     for kind in KINDS.values():
         tasks = [v for v in run.metrics["tasks"].values() if kind_of_metrics(v) is kind]
         lines += kind.advice(tasks, run.config.data.group_column)
-    return lines
+    return list(dict.fromkeys(lines))  # kinds that are judged alike say the same
 
 
 def _gate_table(level: Mapping[str, Any]) -> dict[str, Any]:

@@ -122,8 +122,24 @@ class GateLevel(Stored):
         return self
 
 
+class LearntBias(Stored):
+    """What a bias tower has learnt of one feature: a ratio of probabilities for each value."""
+
+    feature: str
+    values: list[str]
+    tasks: dict[str, list[Number]]
+
+    @model_validator(mode="after")
+    def _fit(self) -> "LearntBias":
+        for task, ratios in self.tasks.items():
+            if len(ratios) != len(self.values):
+                raise ValueError(f"{task} has {len(ratios)} ratios for {len(self.values)} values")
+        return self
+
+
 class Curves(Stored):
     """curves.json."""
 
     tasks: dict[str, TaskCurves]
     gates: list[GateLevel] | None = None
+    bias: list[LearntBias] | None = None

@@ -1,10 +1,11 @@
 """The numbers of the page as text: results, model line, facts."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mmoe.config import ModelConfig
+from mmoe.config import ModelConfig, TaskConfig
+from mmoe.config.tasks import EntireSpaceTask
 from mmoe.metrics.columns import NAMED_COLUMNS, NONE, Column, count, is_number, signed
 from mmoe.metrics.task_kinds import KINDS, kind_of_metrics
 
@@ -37,7 +38,7 @@ def results_tables(tasks: Mapping[str, Mapping[str, Any]]) -> list[Table]:
         # The oracle and groups are there for some data only: no columns of dashes for the rest.
         kept = [
             column
-            for column in (*kind.columns, *NAMED_COLUMNS.values())
+            for column in (*kind.columns, *kind.columns_with_bias, *NAMED_COLUMNS.values())
             if not column.optional or any(column.text(values) != NONE for values in mine.values())
         ]
         rows = [[name, *(column.text(values) for column in kept)] for name, values in mine.items()]
@@ -45,8 +46,8 @@ def results_tables(tasks: Mapping[str, Mapping[str, Any]]) -> list[Table]:
     return tables
 
 
-def model_line(model: ModelConfig) -> str:
-    """Describes the model in a few words.
+def model_line(model: ModelConfig, tasks: Sequence[TaskConfig] = ()) -> str:
+    """Describes the model in a few words, and which tasks come after which.
 
     Example:
         >>> model_line(ModelConfig())
@@ -55,12 +56,31 @@ def model_line(model: ModelConfig) -> str:
         'noisy top-2 gates'
         >>> model_line(ModelConfig(interaction="fm")).split(" · ")[-1]
         'factorization machine'
+        >>> buy = TaskConfig(name="buy", label="buy", kind="entire_space", after="click")
+        >>> model_line(ModelConfig(transfer="aitm"), [buy]).split(" · ")[-1]
+        'AITM: buy after click (ESMM)'
     """
     parts = [model.title or model.kind, f"{model.pool_title} of {model.experts_title}"]
     if model.has_gates:
         parts.append(f"{model.gate.title} gates")
     parts += [model.tower.title, model.interaction.title]
+    if model.bias is not None:
+        parts.append(f"bias tower of {', '.join(model.bias.features)}")
+    parts.append(_relations(model, tasks))
     return " · ".join(filter(None, parts))
+
+
+def _relations(model: ModelConfig, tasks: Sequence[TaskConfig]) -> str:
+    """Which tasks come after which, and what is made of it."""
+    told = []
+    for task in tasks:
+        entire = isinstance(task, EntireSpaceTask)
+        before = task.after or ([task.observed_when] if entire and task.observed_when else [])
+        if before:
+            how = f" ({task.title})" if entire else ""
+            told.append(f"{task.name} after {' and '.join(before)}{how}")
+    line = ", ".join(told)
+    return f"{model.transfer.title}: {line}" if line and model.transfer.title else line
 
 
 def duration(seconds: Any) -> str:

@@ -55,6 +55,11 @@ class RunDirectory:
         return self.path / "data.json"
 
     @property
+    def maturity_file(self) -> Path:
+        """File of when labels were collected; of runs with `matures_after` alone."""
+        return self.path / "maturity.json"
+
+    @property
     def columns_file(self) -> Path:
         """File of what each column was like in training, for alarms; older runs have none."""
         return self.path / "columns.json"

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mmoe.config import DeviceKind, ScoringPrecision
+from mmoe.config.tasks import TaskConfig, prediction_columns
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.files.data_file import DataFile
 from mmoe.datasets.files.formats import file_types
@@ -23,8 +24,8 @@ from mmoe.datasets.files.readers import (
 )
 from mmoe.datasets.files.resolve import resolve_files
 from mmoe.datasets.rows.encoded import EncodedData
-from mmoe.datasets.rows.locations import missing_column
-from mmoe.datasets.rows.projection import required_columns
+from mmoe.datasets.rows.locations import MissingColumnError, missing_column
+from mmoe.datasets.rows.projection import column_uses
 from mmoe.datasets.rows.sources import with_names
 from mmoe.datasets.rows.unseen_ids import UnseenIds
 from mmoe.datasets.values.arrow import check_room
@@ -37,6 +38,7 @@ from mmoe.run.console import Reporter, SilentReporter, Tracker
 from mmoe.run.directory import RunDirectory
 from mmoe.run.protected_paths import check_not_of_run, check_not_read
 from mmoe.run.temporaries import remove_dead, temporary_beside
+from mmoe.score.output_columns import output_columns, output_schema
 from mmoe.score.output_folder import FolderJob, folder_job, is_one_file
 from mmoe.score.provenance import (
     Provenance,
@@ -107,15 +109,15 @@ def score_files(
         reporter = SilentReporter()
     if table_precision is not None:
         reporter.say(memory_of_tables(encoder.tables, table_precision))
-    tasks = [f"pred_{task.name}" for task in config.tasks]
+    tasks = prediction_columns(config.tasks)
     rows_of = partial(with_names, config.data)
     _check_kept(keep, tasks, column_names(rows_of(str(source))), str(source))
     scorer = _Scorer(
         predictor,
         encoder,
-        tasks,
+        config.tasks,
         kept_types=_kept_types(rows_of(str(source)), keep),
-        columns=[*dict.fromkeys([*required_columns(config, labels=False), *keep])],
+        uses=dict.fromkeys(keep, "--keep") | column_uses(config, labels=False),
         unseen=UnseenIds(encoder),
     )
     with reporter.track("scoring", None, "rows") as tracker:
@@ -170,17 +172,17 @@ class _Scorer:
     """Scores what can be read as tables into one file.
 
     Attributes:
-        tasks: Names of the predicted columns.
+        tasks: Of the run.
         kept_types: Of the columns to copy.
-        columns: To read.
+        uses: Columns to read, each with what needs it.
         unseen: Counts, over all files of this rank.
     """
 
     predictor: Predictor
     encoder: FeatureEncoder
-    tasks: list[str]
+    tasks: Sequence[TaskConfig]
     kept_types: dict[str, pa.DataType]
-    columns: list[str]
+    uses: dict[str, str]
     unseen: UnseenIds
 
     def score(self, source: Paths, output: Path, tracker: Tracker, by: Provenance) -> int:
@@ -190,8 +192,8 @@ class _Scorer:
         unseen = UnseenIds(self.encoder)
         try:
             with _Writer(temporary) as writer:
-                for table in iter_tables(source, self.columns, ROWS_PER_CHUNK):
-                    features = self.encoder.encode(table, str(source))
+                for table in iter_tables(source, list(self.uses), ROWS_PER_CHUNK):
+                    features = self.encoder.encode(table, str(source), to_score=True)
                     unseen.add(features)
                     chunk = EncodedData(features=features)
                     predictions_NT = self.predictor.predict(chunk, tracker=tracker)
@@ -201,6 +203,8 @@ class _Scorer:
                     writer.write(result.replace_schema_metadata(as_metadata(by)))
                 writer.note(unseen)
             _name(temporary, output)
+        except MissingColumnError as error:
+            raise error.needed_by(self.uses[error.name]) from None
         except OSError as error:
             temporary.unlink(missing_ok=True)
             raise not_written(output, error) from None
@@ -211,8 +215,8 @@ class _Scorer:
 
     def no_rows(self, file: DataFile) -> EncodedData:
         """The features of a file, without its rows."""
-        table = next(iter_tables(file, self.columns, 1))
-        return EncodedData(features=self.encoder.encode(table[:0], str(file)))
+        table = next(iter_tables(file, list(self.uses), 1))
+        return EncodedData(features=self.encoder.encode(table[:0], str(file), to_score=True))
 
 
 def _kept_types(source: Paths, keep: Sequence[str]) -> dict[str, pa.DataType]:
@@ -274,7 +278,7 @@ def _refuse_unwritable(name: str, kind: pa.DataType, file: DataFile) -> None:
 def _result(
     table: pa.Table,
     kept_types: Mapping[str, pa.DataType],
-    tasks: Sequence[str],
+    tasks: Sequence[TaskConfig],
     predictions_NT: np.ndarray,
     origin: str,
 ) -> pa.Table:
@@ -282,8 +286,9 @@ def _result(
     for i, (name, kind) in enumerate(kept_types.items()):
         if kept.column(i).type != kind:
             kept = kept.set_column(i, name, _as_kept(kept.column(i), name, kind, origin))
-    for t, name in enumerate(tasks):
-        kept = kept.append_column(name, pa.array(predictions_NT[:, t], pa.float32()))
+    schema = output_schema(tasks)
+    for name, column_N in output_columns(predictions_NT, tasks).items():
+        kept = kept.append_column(name, pa.array(column_N, schema.field(name).type))
     return kept
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from mmoe.config import DeviceKind, RunConfig, ScoringPrecision
+from mmoe.config.tasks import prediction_columns
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.frames import as_table, origin_of
@@ -18,6 +19,7 @@ from mmoe.datasets.rows.projection import required_columns
 from mmoe.errors import warn_caller
 from mmoe.predictor import Predictor, load_predictor
 from mmoe.run.directory import RunDirectory
+from mmoe.score.output_columns import output_columns, output_schema
 
 _ROWS_AT_A_TIME = 65_536  # encoded at a time: what a large table needs beside itself
 
@@ -77,7 +79,8 @@ class LoadedRun:
                 iterator, which reads one batch at a time.
 
         Returns:
-            Probabilities of binary tasks, values of regressions, float32 [N] each.
+            Probabilities of binary tasks, values of regressions, float32 [N] each; of kinds that
+            predict more, columns `pred_<task>_<what>` behind them.
 
         Raises:
             ValueError: A column is missing or a value does not fit; names it, and the row.
@@ -88,15 +91,11 @@ class LoadedRun:
                 "`mmoe score`, or mmoe.score.score_files"
             )
         if isinstance(rows, pa.RecordBatchReader):
-            schema = pa.schema([(name, pa.float32()) for name in self._names])
+            schema = output_schema(self.config.tasks)
             return pa.RecordBatchReader.from_batches(schema, self._of_batches(rows))
         if isinstance(rows, Iterator) or _is_list_of_tables(rows):
             return self._of_batches(rows)
         return self._like(rows, self._scores(rows))
-
-    @property
-    def _names(self) -> list[str]:
-        return [f"pred_{task}" for task in self.tasks]
 
     def _of_batches(self, batches: Iterable[Any]) -> Iterator[Any]:
         for number, batch in enumerate(batches, start=1):
@@ -107,7 +106,7 @@ class LoadedRun:
         rows = plain_rows(rows)
         mixed: list[str] = []
         if hasattr(rows, "__len__") and not count_rows(rows):
-            return np.zeros((0, len(self.tasks)), np.float32)
+            return np.zeros((0, len(prediction_columns(self.config.tasks))), np.float32)
         table = as_table(rows, lambda _: self.columns, origin=origin, mixed=mixed)
         new = [name for name in mixed if name not in self._told]
         if new:
@@ -122,15 +121,14 @@ class LoadedRun:
 
     def _like(self, rows: Any, predictions_NT: np.ndarray) -> Any:
         """The predictions in the form of the rows."""
-        columns = {
-            name: np.ascontiguousarray(predictions_NT[:, t]) for t, name in enumerate(self._names)
-        }
+        columns = output_columns(predictions_NT, self.config.tasks)
         if is_row_dicts(rows):
-            return [dict(zip(columns, row, strict=True)) for row in predictions_NT.tolist()]
+            by_row = zip(*(column_N.tolist() for column_N in columns.values()), strict=True)
+            return [dict(zip(columns, row, strict=True)) for row in by_row]
         if isinstance(rows, Mapping):
             return columns
         if isinstance(rows, pa.RecordBatch):
-            return pa.RecordBatch.from_pydict(columns)
+            return pa.RecordBatch.from_pydict(columns, output_schema(self.config.tasks))
         library = type(rows).__module__.partition(".")[0]
         if library == "pandas":
             return type(rows)(columns, index=rows.index)

@@ -4,7 +4,12 @@ from typing import Any
 
 from mmoe.moved import moved
 from mmoe.tasks.gate_statistics import GateStatistics
-from mmoe.tasks.masked_loss import LossSums, entire_space_sums, loss_sums, multi_task_loss
+from mmoe.tasks.masked_loss import (
+    LossSums,
+    entire_space_sums,
+    loss_sums,
+    multi_task_loss,
+)
 from mmoe.tasks.predictions import predictions_from_logits
 from mmoe.tasks.towers import TaskTowers, Tower
 

@@ -1,14 +1,16 @@
 """Loss of several tasks: masked, weighted per row and per task."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from mmoe.config.tasks import TaskConfig, entire_space_tasks
+from mmoe.tasks.columns import own_logits
 from mmoe.tasks.constants import constants
 from mmoe.tasks.kinds import objective_of
+from mmoe.tasks.kinds.base import LossRows
 
 
 class LossSums(NamedTuple):
@@ -34,6 +36,8 @@ def multi_task_loss(
     *,
     entire_space: bool = False,
     out_of_T: Tensor | None = None,
+    imputed: Mapping[int, Tensor] | None = None,
+    groups_B: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Returns the weighted sum of the tasks' mean losses over their observed rows.
 
@@ -41,7 +45,7 @@ def multi_task_loss(
     kind (`mmoe.tasks.kinds`). A task without observed weight adds 0.
 
     Args:
-        logits_BT: One column per task.
+        logits_BT: One column per task, or as many as its kind needs.
         labels_BT: 0 or 1 for a binary task, any number for a regression; ignored where unobserved.
         observed_BT: Bool, where the label exists.
         weights_BT: Row weights, 0 or more.
@@ -50,6 +54,9 @@ def multi_task_loss(
             of kind entire_space, the first is its event.
         out_of_T: Where these rows are a part of several batches: the `observed_weights` of all of
             them, to divide by. The parts' results then add up to those of one large batch.
+        imputed: `logit_B` of imputation towers, by column; tasks with `counterfactual: dr` have
+            one.
+        groups_B: Number of each row's group, int64, below B, where a task compares rows.
 
     Returns:
         The total, and `per_task_T`, each task's mean without its weight, detached.
@@ -72,7 +79,7 @@ def multi_task_loss(
     """
     _check(logits_BT, labels_BT, observed_BT, weights_BT, tasks)
     tasks = entire_space_tasks(tasks) if entire_space else tasks
-    sums = loss_sums(logits_BT, labels_BT, observed_BT, weights_BT, tasks)
+    sums = loss_sums(logits_BT, labels_BT, observed_BT, weights_BT, tasks, imputed, groups_B)
     # A task without observed weight has a sum of 0; dividing by 1 keeps it, and its gradient, at 0.
     whole_T = sums.weights_T if out_of_T is None else out_of_T
     means_T = sums.losses_T / torch.where(whole_T > 0, whole_T, 1)
@@ -113,18 +120,22 @@ def loss_sums(
     observed_BT: Tensor,
     weights_BT: Tensor,
     tasks: Sequence[TaskConfig],
+    imputed: Mapping[int, Tensor] | None = None,
+    groups_B: Tensor | None = None,
 ) -> LossSums:
     """Sums every task's loss over its own rows; arguments as for `multi_task_loss`."""
-    logits_BT = _at_least_fp32(logits_BT)
+    logits_BT, given_BT = _at_least_fp32(logits_BT), labels_BT
     labels_BT, observed_BT = _outcomes(labels_BT, observed_BT, tasks)
     labels_BT, weights_BT = _clean(labels_BT, weights_BT, observed_BT, logits_BT.dtype)
-    logits, columns = logits_BT.unbind(1), zip(tasks, labels_BT.unbind(1), strict=True)
+    logits = own_logits(logits_BT, tasks)
+    columns = zip(tasks, labels_BT.unbind(1), strict=True)
     # The last task first: where a logit is in two losses, this is the order of its gradient's sum,
     # which the stored results of ESMM rest on
-    losses = [
-        objective_of(task.kind).loss(t, logits, label_B, tasks)
-        for t, (task, label_B) in reversed(list(enumerate(columns)))
-    ]
+    losses = []
+    for t, (task, label_B) in reversed(list(enumerate(columns))):
+        weight_B = weights_BT[:, t]
+        rows = LossRows(logits, label_B, weight_B, given_BT, groups_B, imputed or {})
+        losses.append(objective_of(task.kind).row_losses(t, rows, tasks))
     return LossSums((weights_BT * torch.stack(losses[::-1], dim=1)).sum(0), weights_BT.sum(0))
 
 
@@ -181,17 +192,13 @@ def _check(
     weights_BT: Tensor,
     tasks: Sequence[TaskConfig],
 ) -> None:
-    if logits_BT.dim() != 2 or logits_BT.shape[1] != len(tasks):
-        raise ValueError(
-            f"logits_BT: expected shape [rows, {len(tasks)}], one column per task, got "
-            f"{list(logits_BT.shape)}"
-        )
+    own_logits(logits_BT, tasks)
+    expected = [len(logits_BT), len(tasks)]
     named = {"labels_BT": labels_BT, "observed_BT": observed_BT, "weights_BT": weights_BT}
     for name, tensor in named.items():
-        if tensor.shape != logits_BT.shape:
+        if list(tensor.shape) != expected:
             raise ValueError(
-                f"{name}: expected shape {list(logits_BT.shape)} as logits_BT, got "
-                f"{list(tensor.shape)}"
+                f"{name}: expected shape {expected} as logits_BT, got {list(tensor.shape)}"
             )
     if observed_BT.dtype != torch.bool:
         raise ValueError(f"observed_BT: expected dtype torch.bool, got {observed_BT.dtype}")

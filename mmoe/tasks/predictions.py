@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from mmoe.config.tasks import TaskConfig
+from mmoe.tasks.columns import own_logits
 from mmoe.tasks.constants import constants
 from mmoe.tasks.kinds import objective_of
 
@@ -19,11 +20,12 @@ def predictions_from_logits(logits_BT: Tensor, tasks: Sequence[TaskConfig]) -> T
     `p = q / (q + (1 − q) / r)`, which is the same.
 
     Args:
-        logits_BT: One column per task.
+        logits_BT: One column per task, or as many as its kind needs.
         tasks: The tasks, in the order of the columns.
 
     Returns:
-        `predictions_BT`, in fp32 at least.
+        `predictions_BT`, in fp32 at least; behind the T columns stand those of `task.further`, of
+        the first task, then of the next.
 
     Raises:
         ValueError: Another number of columns than tasks.
@@ -43,12 +45,10 @@ def predictions_from_logits(logits_BT: Tensor, tasks: Sequence[TaskConfig]) -> T
     Source: He et al., "Practical lessons from predicting clicks on ads at Facebook" (ADKDD 2014),
         section 6.3.
     """
-    if logits_BT.dim() != 2 or logits_BT.shape[1] != len(tasks):
-        raise ValueError(
-            f"logits_BT: expected shape [rows, {len(tasks)}], one column per task, got "
-            f"{list(logits_BT.shape)}"
-        )
     logits_BT = logits_BT.to(torch.promote_types(logits_BT.dtype, torch.float32))
+    own = own_logits(logits_BT, tasks)
+    if logits_BT.shape[1] != len(tasks) or any(task.further for task in tasks):
+        return _of_several(own, tasks)
     # Where a share r of the negatives was kept, the odds of the log are 1 / r times too high
     rates = [task.negative_sampling_rate for task in tasks]
     if any(rate != 1 for rate in rates):
@@ -59,3 +59,13 @@ def predictions_from_logits(logits_BT: Tensor, tasks: Sequence[TaskConfig]) -> T
         linked_BT = objective_of(kind).link(logits_BT)
         predictions_BT = torch.where(of_kind_T, linked_BT, predictions_BT)
     return predictions_BT
+
+
+def _of_several(own: Sequence[Tensor], tasks: Sequence[TaskConfig]) -> Tensor:
+    """Predictions task by task, where one has several columns."""
+    found = []
+    for logits, task in zip(own, tasks, strict=True):
+        rate = task.negative_sampling_rate
+        shifted = logits if rate == 1 else logits + constants([math.log(rate)], logits)
+        found.append(objective_of(task.kind).predictions(shifted, task))
+    return torch.cat([*(each[:, :1] for each in found), *(each[:, 1:] for each in found)], dim=1)

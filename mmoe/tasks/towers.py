@@ -1,6 +1,7 @@
 """One head per task: a tower over its mixture, and a logit."""
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -33,6 +34,8 @@ class Tower(nn.Module):
         variance 1 / fan-in; its bias at zero, a probability of one half.
     """
 
+    constants_J: nn.Parameter | None
+
     def __init__(
         self,
         input_dim: int,
@@ -44,6 +47,32 @@ class Tower(nn.Module):
         super().__init__()
         self.mlp = MLP(input_dim, hidden, activation=activation, dropout=dropout)
         self.logit = nn.Linear(self.mlp.output_dim, 1)
+        self.register_parameter("constants_J", None)
+        self.reset_parameters()
+
+    @property
+    def num_logits(self) -> int:
+        """Numbers that it computes of a row: 1, unless `widen` says more."""
+        return self.logit.out_features
+
+    def widen(self, num_logits: int, num_constants: int = 0) -> None:
+        """Gives it more columns; the last layer is drawn anew.
+
+        Args:
+            num_logits: Numbers that it computes of a row.
+            num_constants: Learnt numbers, the same for all rows and zero at first, that stand
+                behind these.
+
+        Example:
+            >>> import torch
+            >>> from mmoe.tasks import Tower
+            >>> tower = Tower(16, [8])
+            >>> tower.widen(1, 4)
+            >>> tower(torch.zeros(3, 16)).shape
+            torch.Size([3, 5])
+        """
+        self.logit = nn.Linear(self.mlp.output_dim, num_logits)
+        self.constants_J = nn.Parameter(torch.zeros(num_constants)) if num_constants else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -56,13 +85,42 @@ class Tower(nn.Module):
         nn.init.zeros_(self.logit.weight)
 
     def forward(self, h_BO: Tensor) -> Tensor:
-        """Computes `logit_B` from `h_BO`, fp32 (fp64 where the weights are)."""
-        h_BH = self.mlp(h_BO)
+        """Computes `logit_B` from `h_BO`, fp32 (fp64 where the weights are).
+
+        Of several columns, `logits_BK`.
+        """
+        return self.head(self.mlp(h_BO))
+
+    def head(self, h_BH: Tensor) -> Tensor:
+        """Computes `logit_B` (or `logits_BK`) from what the MLP gave, likewise."""
         with torch.autocast(h_BH.device.type, enabled=False):
             dtype = torch.promote_types(self.logit.weight.dtype, torch.float32)
             weight, bias = self.logit.weight.to(dtype), self.logit.bias.to(dtype)
             linear = F.linear if self.training else stable_linear
-            return linear(h_BH.to(dtype), weight, bias)[:, 0]
+            logits_BK = linear(h_BH.to(dtype), weight, bias)
+            if self.constants_J is not None:
+                constants_BJ = self.constants_J.to(dtype).expand(len(logits_BK), -1)
+                return torch.cat([logits_BK, constants_BJ], dim=1)
+            return logits_BK[:, 0] if self.num_logits == 1 else logits_BK
+
+
+class LogitColumns(NamedTuple):
+    """Where the logits of towers stand side by side.
+
+    Attributes:
+        first: Of each tower, its first column.
+        of_rows: Of each tower, the columns that differ from row to row: not its constants.
+        width: Columns of all together.
+    """
+
+    first: list[int]
+    of_rows: list[list[int]]
+    width: int
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether each tower has one column."""
+        return self.width == len(self.first)
 
 
 class TaskTowers(nn.ModuleList):
@@ -97,10 +155,45 @@ class TaskTowers(nn.ModuleList):
         made.extend(towers)
         return made
 
+    @property
+    def columns(self) -> "LogitColumns":
+        """Where the logits of each tower stand."""
+        first, linear, width = [], [], 0
+        for tower in self:
+            own = tower.num_logits if isinstance(tower, Tower) else 1
+            more = tower.constants_J if isinstance(tower, Tower) else None
+            first.append(width)
+            linear.append(list(range(width, width + own)))
+            width += own + (0 if more is None else len(more))
+        return LogitColumns(first, linear, width)
+
+    def spread(self, added_BR: Tensor) -> Tensor:
+        """Puts what is added to the logits of rows where they stand; 0 beside them.
+
+        Args:
+            added_BR: A column for each of `columns.of_rows`, in their order.
+
+        Returns:
+            As many columns as `forward` returns.
+        """
+        columns = self.columns
+        if columns.is_plain:
+            return added_BR
+        own = [column for of_task in columns.of_rows for column in of_task]
+        places_R = torch.tensor(own).to(added_BR.device, non_blocking=True)
+        zeros_BL = added_BR.new_zeros(len(added_BR), columns.width)
+        return zeros_BL.index_copy(1, places_R, added_BR)
+
     def forward(self, inputs: Sequence[Tensor]) -> Tensor:
-        """Computes `logits_BT` from T inputs `h_BO`, one per task."""
+        """Computes `logits_BT` from T inputs `h_BO`, one per task; all columns of each."""
         if len(inputs) != len(self):
             raise ValueError(
                 f"inputs: expected {len(self)} tensors, one per task, got {len(inputs)}"
             )
-        return torch.stack([tower(h) for tower, h in zip(self, inputs, strict=True)], dim=1)
+        return self.joined([tower(h) for tower, h in zip(self, inputs, strict=True)])
+
+    def joined(self, logits: Sequence[Tensor]) -> Tensor:
+        """Puts what each tower gave side by side, `logits_BT`."""
+        if all(each.dim() == 1 for each in logits):
+            return torch.stack(list(logits), dim=1)
+        return torch.cat([each[:, None] if each.dim() == 1 else each for each in logits], dim=1)

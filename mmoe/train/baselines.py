@@ -12,11 +12,12 @@ from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression, Ridge
 
-from mmoe.config import NumericFeature, RunConfig
+from mmoe.config import NumericFeature, RunConfig, TaskConfig
 from mmoe.datasets.features.codec import LookedUp
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.features.numeric import NumericRule
 from mmoe.datasets.labels.encode import encode_labels
+from mmoe.datasets.labels.maturity import Maturity
 from mmoe.metrics.task_kinds import kind_of
 
 # A fit that needs more passes than this gains nothing in AUC (fourth decimal, Census-Income)
@@ -32,16 +33,23 @@ class BaselinePredictions:
         labels_N: float32, 0 where unobserved.
         observed_N: bool, the rows on which the label exists; metrics belong on these alone.
         parameters: Weights of the model that was fitted; None: it has none (trees).
+        further_NK: What the task's kind predicts beside it; a column for each of `task.further`.
     """
 
     predictions_N: np.ndarray
     labels_N: np.ndarray
     observed_N: np.ndarray
+    further_NK: np.ndarray
     parameters: int | None = None
 
 
 def logistic_regression(
-    config: RunConfig, train: pa.Table, test: pa.Table, *, origin: str = "data"
+    config: RunConfig,
+    train: pa.Table,
+    test: pa.Table,
+    *,
+    origin: str = "data",
+    maturity: Maturity | None = None,
 ) -> dict[str, BaselinePredictions]:
     """Fits logistic regression a task, on one-hot ids and scaled log1p numbers (vectors: as is).
 
@@ -53,6 +61,7 @@ def logistic_regression(
         train: Rows to fit on; vocabularies and scaling come from them too.
         test: Rows to predict.
         origin: Starts error messages.
+        maturity: As for `encode_labels`; young rows count nowhere.
 
     Returns:
         Task name → predictions on `test`.
@@ -70,10 +79,10 @@ def logistic_regression(
         >>> bool(predictions_N[0] > 0.5 > predictions_N[3])
         True
     """
-    encoder = FeatureEncoder.fit(config, train, origin)
+    encoder = FeatureEncoder.fit(_as_scored(config), train, origin)
     scalers = _scalers(encoder, train, origin)
     x_train, x_test = (_one_hot(encoder, scalers, table, origin) for table in (train, test))
-    return _fit_tasks(config, (train, x_train), (test, x_test), origin, _linear_model)
+    return _fit_tasks(config, (train, x_train), (test, x_test), origin, _linear_model, maturity)
 
 
 def boosted_trees(
@@ -84,6 +93,7 @@ def boosted_trees(
     iterations: int = 150,
     seed: int = 0,
     origin: str = "data",
+    maturity: Maturity | None = None,
 ) -> dict[str, BaselinePredictions]:
     """Fits scikit-learn's HistGradientBoosting with learning rate 0.1, one a task.
 
@@ -97,6 +107,7 @@ def boosted_trees(
         iterations: Trees; no early stopping, so all rows of `train` are learnt from.
         seed: Of the bins' subsample.
         origin: Starts error messages.
+        maturity: As for `encode_labels`; young rows count nowhere.
 
     Returns:
         Task name → predictions on `test`.
@@ -114,7 +125,7 @@ def boosted_trees(
         >>> bool(predictions_N[10] < 0.5 < predictions_N[90])
         True
     """
-    encoder = FeatureEncoder.fit(config, train, origin)
+    encoder = FeatureEncoder.fit(_as_scored(config), train, origin)
     x_train, x_test = (_ordinal(encoder, table, origin) for table in (train, test))
 
     def _trees(is_event: bool) -> Any:
@@ -123,7 +134,14 @@ def boosted_trees(
             learning_rate=0.1, max_iter=iterations, early_stopping=False, random_state=seed
         )
 
-    return _fit_tasks(config, (train, x_train), (test, x_test), origin, _trees)
+    return _fit_tasks(config, (train, x_train), (test, x_test), origin, _trees, maturity)
+
+
+def _as_scored(config: RunConfig) -> RunConfig:
+    """Without what scores do not read, such as the position: they are judged beside scores."""
+    unread = config.unread_when_scoring
+    features = [feature for feature in config.features if feature.name not in unread]
+    return config.model_copy(update={"features": features}) if unread else config
 
 
 def _linear_model(is_event: bool) -> Any:
@@ -138,28 +156,42 @@ def _fit_tasks(
     test: tuple[pa.Table, Any],
     origin: str,
     build: Callable[[bool], Any],
+    maturity: Maturity | None,
 ) -> dict[str, BaselinePredictions]:
     """A model a task, on the rows where its label is observed."""
-    train_labels = encode_labels(config, train[0], origin, training=True)
-    test_labels = encode_labels(config, test[0], origin)
+    train_labels = encode_labels(config, train[0], origin, training=True, maturity=maturity)
+    test_labels = encode_labels(config, test[0], origin, maturity=maturity)
     results = {}
     for t, task in enumerate(config.tasks):
         rows = np.flatnonzero(train_labels.observed_NT[:, t])
         labels_N = train_labels.labels_NT[rows, t]
-        is_event = kind_of(task.kind).is_event
-        model = build(is_event)
+        model = build(kind_of(task.kind).is_event or task.levels is not None)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # see _PASSES
             model.fit(train[1][rows], labels_N, sample_weight=train_labels.weights_NT[rows, t])
         x = test[1]
-        predictions_N = model.predict_proba(x)[:, 1] if is_event else model.predict(x)
+        predictions_N, further_NK = _predicted(model, x, task)
         results[task.name] = BaselinePredictions(
             predictions_N=np.asarray(predictions_N, dtype=np.float64),
+            further_NK=further_NK,
             labels_N=test_labels.labels_NT[:, t],
             observed_N=test_labels.observed_NT[:, t],
             parameters=np.size(model.coef_) + 1 if hasattr(model, "coef_") else None,
         )
     return results
+
+
+def _predicted(model: Any, x: Any, task: TaskConfig) -> tuple[np.ndarray, np.ndarray]:
+    """What the task's kind predicts: its one number, and a probability of each level."""
+    if task.levels is None:
+        event = kind_of(task.kind).is_event
+        predictions_N = model.predict_proba(x)[:, 1] if event else model.predict(x)
+        # What a value's kind predicts beside it, a simple model has not, and no metric reads
+        return predictions_N, np.zeros((len(predictions_N), len(task.further)))
+    further_NK = np.zeros((len(model.predict(x)), len(task.levels)))
+    columns = np.searchsorted(task.levels, model.classes_)  # those that training rows have
+    further_NK[:, columns] = model.predict_proba(x)
+    return kind_of(task.kind).of_probabilities(further_NK, task.levels), further_NK
 
 
 def _numbers(encoder: FeatureEncoder, table: pa.Table, origin: str) -> list[np.ndarray]:

@@ -24,13 +24,16 @@ def id_columns(wide: WidePart, features: EncodedFeatures, rows_N: np.ndarray) ->
     """
     singles = features.ids_NC.shape[1]
     first_C = np.array(wide.first_rows, np.int64)
+    read_C = np.flatnonzero(wide.read_C[:singles])
     # Columns are counted in 32 bits where that is enough: products take half the memory
     index = np.int32 if len(wide.ids_RT) < 2**31 else np.int64
-    ids_NC = (features.ids_NC[rows_N] + first_C[:singles]).astype(index)
+    ids_NC = (features.ids_NC[rows_N] + first_C[:singles]).astype(index)[:, read_C]
     shape = len(rows_N), len(wide.ids_RT)
-    starts = np.arange(len(rows_N) + 1, dtype=np.int64) * singles
+    starts = np.arange(len(rows_N) + 1, dtype=np.int64) * len(read_C)
     found = sparse.csr_array((np.ones(ids_NC.size), ids_NC.ravel(), starts), shape=shape)
     for number, feature in enumerate(wide.features[singles:]):
+        if not wide.read_C[singles + number]:
+            continue
         values, offsets = features.lists[number]
         weights = features.list_weights[number] if features.list_weights else None
         place = RaggedRows(offsets, rows_N, len(rows_N))
@@ -44,7 +47,7 @@ def _pooling(feature: FeatureSpec, place: RaggedRows, weights: np.ndarray | None
     """What multiplies each id's weight."""
     if feature.weighted:
         return place.weights(weights).astype(np.float64)
-    if feature.pooling == "mean":
+    if feature.pooling != "sum":  # of events as well
         return np.repeat(1 / np.maximum(place.lengths_B, 1), place.lengths_B)
     return np.ones(place.total)
 

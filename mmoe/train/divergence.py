@@ -129,8 +129,8 @@ def _numbers(config: RunConfig, steps: Sequence[Sequence[Batch]]) -> Cause | Non
 def _weights(ranker: Ranker, step: Step, config: RunConfig, *, first: bool) -> Cause | None:
     """Weights of the network or rows of tables that were no numbers, or huge, before the step."""
     worst = {name: _worst([weight]) for name, weight in ranker.network.named_parameters()}
-    if step.x_ND is not None:
-        worst["the embedding tables"] = _worst([step.x_ND.detach()])
+    if step.lookups is not None:
+        worst["the embedding tables"] = _worst(step.lookups.tensors)
     wrong = [name for name, value in worst.items() if not math.isfinite(value)]
     rate = config.training.optimizer.learning_rate
     if wrong and first:
@@ -155,12 +155,12 @@ def _precision(ranker: Ranker, step: Step, config: RunConfig) -> Cause | None:
     """The same step in fp32 is finite: bf16 is the cause."""
     if config.training.precision != "bf16":
         return None
-    leaves = iter(step.leaves_BD)
+    leaves = iter(step.leaves)
     with torch.no_grad():
         for batch in step.batches:
-            x_BD = next(leaves, None)
+            lookups = next(leaves, None)
             try:
-                logits_BT = network_output(ranker, batch, x_BD).logits_BT
+                logits_BT = network_output(ranker, batch, lookups).logits_BT
             except ValueError:
                 return None
             if not bool(logits_BT.isfinite().all()):

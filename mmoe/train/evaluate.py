@@ -1,6 +1,6 @@
 """Metrics of a model on labelled rows."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -8,24 +8,20 @@ from typing import Any
 import numpy as np
 
 from mmoe.config import METRICS, DeviceKind, RunConfig, ScoringPrecision, TaskConfig
-from mmoe.datasets.features.encoder import FeatureEncoder
+from mmoe.config.tasks import further_columns, prediction_columns
 from mmoe.datasets.files.fingerprint import (
     DataPrint,
-    print_data,
-    print_files,
-    print_splits,
-    print_tables,
 )
+from mmoe.datasets.labels.masked import masked_counts
+from mmoe.datasets.labels.maturity import moment_text
 from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.encoded import EncodedLabels, join_labels
-from mmoe.datasets.rows.frames import TableLike, holds_rows
-from mmoe.datasets.rows.held_splits import HeldSplits
+from mmoe.datasets.rows.frames import TableLike
 from mmoe.datasets.rows.share import Share
-from mmoe.datasets.rows.sources import HeldOut, generated_splits, load_test
-from mmoe.datasets.stream import every_row, open_stream, wants_stream
 from mmoe.datasets.values.arrow import check_room
 from mmoe.embeddings import memory_of_tables
 from mmoe.errors import RanksDiffer
+from mmoe.metrics.columns import WITH_BIAS
 from mmoe.metrics.curves import task_curves
 from mmoe.metrics.of_tasks import task_metrics
 from mmoe.metrics.task_kinds import kind_of
@@ -36,6 +32,12 @@ from mmoe.run.directory import RunDirectory
 from mmoe.tasks.gate_statistics import GateStatistics
 from mmoe.train.alarms import Watch, alarms_of_metrics, say_alarms, stored_columns
 from mmoe.train.run_folder.data_words import said_of_other_rows, said_of_own_split
+from mmoe.train.run_folder.held_out import (
+    check_as_of,
+    held_out_rows,
+    is_own_split,
+    say_masked,
+)
 
 Metrics = dict[str, dict[str, Any]]
 
@@ -50,8 +52,9 @@ def predict_rows(
 ) -> tuple[np.ndarray, EncodedLabels]:
     """Returns predictions and labels of all rows; one chunk of features in memory at a time.
 
-    Several ranks read and score a part each. Rank 0 gets all rows, in order; the others get theirs.
-    What `watch` sees of gates and rows is then brought together on rank 0.
+    Of a model with `model.bias` as many columns follow the predictions, those with the display as
+    it was logged. Several ranks read and score a part each. Rank 0 gets all rows, in order; the
+    others get theirs. What `watch` sees of gates and rows is then brought together on rank 0.
     """
     predictions: list[np.ndarray] = []
     labels: list[EncodedLabels] = []
@@ -59,7 +62,10 @@ def predict_rows(
     if watch is not None:
         watch.begin(len(rows), span[0])
         on_gates = watch.gates.update
-    scored = predictor.predict_chunks(rows, *span, tracker=tracker, on_gates=on_gates)
+    with_bias = predictor.has_bias
+    scored = predictor.predict_chunks(
+        rows, *span, tracker=tracker, on_gates=on_gates, with_bias=with_bias
+    )
     with closing(scored):  # in any case nothing reads on
         for chunk, predictions_NT in scored:
             assert chunk.labels is not None, "these rows carry labels"
@@ -68,7 +74,7 @@ def predict_rows(
             if watch is not None:
                 watch.see(chunk)
     assert chunk is not None, "one comes at least"
-    predictor.help_others(chunk.rows(0, 0))
+    predictor.help_others(chunk.rows(0, 0), with_bias=with_bias)
     if watch is not None:
         watch.gather()
     of_ranks = to_first(_joined(predictions, labels))
@@ -114,13 +120,16 @@ def metrics_of(
     """Computes metrics as `split_metrics` does, with intervals, from predictions that exist.
 
     Where the log kept the share r of a task's negatives, each counts 1/r times, so that metrics
-    are those of the full log; `all_negatives` says that these rows hold them all.
+    are those of the full log; `all_negatives` says that these rows hold them all. Of columns behind
+    those that tasks have, predictions with the display as logged, there are metrics too, under keys
+    that end in `_with_bias`.
     """
     metrics: Metrics = {}
     notes: list[str] = []
     groups_N = labels.groups_N
     if groups_N is not None:
         groups_N = np.where(groups_N < 0, np.nan, groups_N)  # rows without a key join no group
+    masked = masked_counts(config, labels)
     for t, task in enumerate(config.tasks):
         values, task_notes = task_metrics(
             task.kind,
@@ -132,8 +141,15 @@ def metrics_of(
             oracle=None if oracle is None else oracle.get(task.name),
             name=task.name,
             named=[METRICS.implementation(metric)(metric) for metric in task.metrics],
+            further=predictions_NT[:, further_columns(config.tasks, t)] if task.further else None,
             intervals=intervals,
         )
+        counts = masked.get(task.name)
+        if counts is not None:
+            values["masked"] = counts["masked"]
+        if predictions_NT.shape[1] > len(prediction_columns(config.tasks)):
+            weights_N = row_weights(task, labels, t, all_negatives)
+            values |= _with_bias(config.tasks, labels, t, predictions_NT, weights_N)
         metrics[task.name] = values
         notes += task_notes
         if task.negative_sampling_rate != 1 and not all_negatives:
@@ -143,6 +159,27 @@ def metrics_of(
                 f"{task.negative_sampling_rate:g} of them"
             )
     return metrics, notes
+
+
+def _with_bias(
+    tasks: Sequence[TaskConfig],
+    labels: EncodedLabels,
+    t: int,
+    predictions_NT: np.ndarray,
+    weights_N: np.ndarray | None,
+) -> dict[str, Any]:
+    """Metrics that a task's kind has of predictions for the display as logged."""
+    task, seen_NT = tasks[t], predictions_NT[:, len(prediction_columns(tasks)) :]
+    found, _ = task_metrics(
+        task.kind,
+        labels.labels_NT[:, t],
+        seen_NT[:, t],
+        labels.observed_NT[:, t],
+        weights=weights_N,
+        name=task.name,
+        further=seen_NT[:, further_columns(tasks, t)] if task.further else None,
+    )
+    return {key + WITH_BIAS: found[key] for key in kind_of(task.kind).with_bias_keys}
 
 
 def row_weights(
@@ -173,6 +210,7 @@ def split_curves(
             weights=row_weights(task, labels, t),
             oracle=None if oracle is None else oracle.get(task.name),
             name=task.name,
+            further=predictions_NT[:, further_columns(config.tasks, t)] if task.further else None,
         )
         for t, task in enumerate(config.tasks)
     }
@@ -188,6 +226,7 @@ def evaluate_run(
     device: DeviceKind = "auto",
     table_precision: ScoringPrecision | None = None,
     changed_data: bool = False,
+    as_of: str | None = None,
 ) -> dict[str, Any]:
     """Evaluates a run's best model; the result has the form of metrics.json.
 
@@ -202,6 +241,8 @@ def evaluate_run(
         table_precision: int8 or fp16: tables in fewer bits, and a word on what that changes; None:
             as they were trained.
         changed_data: It is known that the data has changed since training: no word about it.
+        as_of: When the labels of `data` were collected, such as 2024-01-31T00:00, for tasks with
+            `matures_after`; None: at the newest time of its rows. Of the own split it is known.
 
     Returns:
         As metrics.json, with the `alarms` of these rows; with `data_changed`, where the test split
@@ -221,7 +262,8 @@ def evaluate_run(
         )
     if table_precision is not None:
         reporter.say(memory_of_tables(encoder.tables, table_precision))
-    rows, oracle, seen = _held_out(config, encoder, data)
+    check_as_of(run, config, as_of, own=is_own_split(config, data))
+    rows, oracle, seen, maturity = held_out_rows(run, config, encoder, data, as_of)
     changes = _compare(run, config, seen, data, reporter, silent=changed_data)
     _check_same_rows(len(rows))
     first, stop = _own_span(predictor, rows)
@@ -233,24 +275,27 @@ def evaluate_run(
     )
     for note in notes:
         reporter.say(f"note: {note}")
+    from_first(lambda: say_masked(config, labels, maturity, reporter))
     if table_precision is not None and data is None and not all_negatives:
         for line in _cost_of_precision(config, stored["tasks"], metrics, table_precision):
             reporter.say(line)
-    own = _is_own_split(config, data)
+    own = is_own_split(config, data)
     alarms = from_first(
         lambda: watch.alarms(
             predictor,
             # Columns of all negatives are not distributed as those of a log that kept a share
             None if all_negatives else stored_columns(run),
-            predictions_NT,
+            predictions_NT[:, : len(config.tasks)],
             labels,
             "test" if own else "evaluated",
             look_for_leaks=not own,
         )
     )
     say_alarms(alarms, reporter)
-    for key in ("data_changed", "alarms"):
+    for key in ("data_changed", "alarms", "as_of"):
         stored.pop(key, None)
+    if maturity is not None:
+        stored["as_of"] = moment_text(maturity.as_of)
     return {
         **stored,
         "tasks": metrics,
@@ -269,7 +314,7 @@ def _compare(
     silent: bool,
 ) -> list[str]:
     """Says what has changed since training where that matters; returns it for the result."""
-    if _is_own_split(config, data):
+    if is_own_split(config, data):
         changes, line = from_first(lambda: said_of_own_split(run, config, seen))
     else:
         changes, line = [], from_first(lambda: said_of_other_rows(run, config, seen))
@@ -303,39 +348,3 @@ def _check_same_rows(count: int) -> None:
             f"rank {r} has read {other:,} rows to evaluate on, rank 0 {first:,}; give all "
             "ranks the same files, on a file system that they share"
         )
-
-
-def _is_own_split(config: RunConfig, data: str | Path | TableLike | None) -> bool:
-    """Of a bundled source `data` is the folder of its raw files, which are split again."""
-    return data is None or (config.data.source != "files" and not holds_rows(data))
-
-
-def _held_out(
-    config: RunConfig, encoder: FeatureEncoder, data: str | Path | TableLike | None
-) -> tuple[BatchSource, dict[str, np.ndarray] | None, DataPrint]:
-    """The rows to evaluate on, and what they came from; streamed where those of training were."""
-    if holds_rows(data):
-        held_out = load_test(config, data)
-        return _encoded(config, encoder, held_out), None, print_splits({"all": held_out.table})
-    if not _is_own_split(config, data):
-        assert data is not None, "it would be the own split"
-        seen = from_first(lambda: print_files({"all": data}))
-    else:
-        splits = generated_splits(config, data)
-        if splits is not None:
-            rows = HeldSplits(config, splits).rows("test", encoder)
-            return rows, splits.oracle, print_tables(splits)
-        seen = from_first(lambda: print_data(config, data=data))
-    if wants_stream(config, data):
-        rows = (
-            open_stream(config).rows("test", encoder)
-            if data is None
-            else every_row(config, encoder, data)
-        )
-        return rows, None, seen
-    held_out = load_test(config, data)
-    return _encoded(config, encoder, held_out), held_out.oracle, seen
-
-
-def _encoded(config: RunConfig, encoder: FeatureEncoder, rows: HeldOut) -> BatchSource:
-    return BatchSource.of_table(rows.table, encoder, rows.origin, config)

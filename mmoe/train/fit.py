@@ -12,19 +12,19 @@ import torch
 
 from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.config import DeviceKind, RunConfig
+from mmoe.config.tasks import prediction_columns
 from mmoe.config.used_modules import with_used_modules
 from mmoe.datasets.features.encoder import FeatureEncoder
+from mmoe.datasets.labels.masked import said_of_masked
 from mmoe.datasets.rows.encoded import EncodedLabels
 from mmoe.datasets.rows.frames import TableLike, holds_rows
 from mmoe.datasets.rows.sources import load_splits
 from mmoe.datasets.rows.splits import Splits
 from mmoe.datasets.stream import describe_lanes
-from mmoe.models.build import build_ranker
 from mmoe.models.device import describe_device, resolve_device
 from mmoe.parallel import (
     from_first,
     rank,
-    spread_layout,
     training_group,
     world_size,
 )
@@ -36,26 +36,28 @@ from mmoe.run.console import Reporter, SilentReporter
 from mmoe.run.directory import RunDirectory
 from mmoe.train.alarms import Watch, alarms_of_metrics, learn_columns, say_alarms
 from mmoe.train.allocator import keep_freed_memory
+from mmoe.train.begin import begin, training_state
 from mmoe.train.evaluate import metrics_of, predict_rows, split_curves, split_metrics
 from mmoe.train.fit_wide import fit_wide
+from mmoe.train.learnt_bias import learnt_bias
 from mmoe.train.loggers import check_loggers, log_finished
 from mmoe.train.loop import EpochCallback, Trainer, steps_of
-from mmoe.train.optim import build_average, build_optimizer, check_schedule
+from mmoe.train.optim import check_schedule
 from mmoe.train.placement_report import say_plan
-from mmoe.train.prepare import PreparedData, prepare, refuse_change
+from mmoe.train.prepare import PreparedData, prepare, refuse_change, said_of_cut_groups
 from mmoe.train.run_folder.claim import RunClaim
 from mmoe.train.run_folder.data import ResumedData, RunData, changed_since
 from mmoe.train.run_folder.data_words import said_of_continued
+from mmoe.train.run_folder.maturity import RunMaturity
 from mmoe.train.run_folder.start import (
     all_see,
     same_data_on_all_ranks,
     same_on_all_ranks,
-    same_warm_start_on_all_ranks,
     with_absolute_paths,
     without_paths,
 )
 from mmoe.train.state import Position, TrainingState
-from mmoe.train.warm_start import EarlierRun, WarmStart, WarmStartReport, transfer
+from mmoe.train.warm_start import EarlierRun, WarmStart, WarmStartReport
 
 TestCallback = Callable[[np.ndarray, EncodedLabels], None]
 
@@ -100,7 +102,8 @@ def train_run(
         warm_start: Begin with the weights and the vocabulary of another run. A resumed run needs it
             no more.
         reporter: Told of progress.
-        on_test: Given predictions and labels of the test split before metrics.json is written.
+        on_test: Given predictions (a column for each of prediction_columns) and labels of the
+            test split before metrics.json is written.
         profile: Also record some steps, and write RUN/profile/ (trace, table).
         device: Overrides training.device, for this call alone: it is not stored with the run.
         numbered: Where `out` exists, take the first of out-2, out-3, … that does not; nothing is
@@ -193,14 +196,15 @@ def _train(
             shared=shared,
             advance=tracker.advance,
             check=resumed.check,
+            matured=RunMaturity.resumed(old, config),
         )
     same_data_on_all_ranks(prepared)
     _say_sizes(config, prepared, place, reporter)
     check_schedule(config.training.optimizer, steps_of(config, len(prepared.train)))
     if is_tuned():
         keep_freed_memory()  # of steps, not what reading took
-    state = _training_state(config, prepared, place)
-    report = _transfer(earlier, warm_start, state, config, prepared, reporter)
+    state = training_state(config, prepared, place, from_checkpoint=old is not None)
+    report = None if old else begin(earlier, warm_start, state, config, prepared, reporter)
     # A resumed run has it in its checkpoint
     fit_wide(state.ranker.wide if old is None else None, config, prepared, reporter)
     run = old or from_first(lambda: claim.start(config, prepared, out, report, numbered=numbered))
@@ -234,24 +238,6 @@ def _train(
     return FinishedRun(run, _evaluate(config, state, prepared, run, reporter, on_test))
 
 
-def _transfer(
-    earlier: EarlierRun | None,
-    warm_start: WarmStart | None,
-    state: TrainingState,
-    config: RunConfig,
-    prepared: PreparedData,
-    reporter: Reporter,
-) -> WarmStartReport | None:
-    """What came over from an earlier run, said; None where there is none."""
-    if earlier is None or warm_start is None:
-        return None
-    report = transfer(earlier, state, config, prepared.encoder, warm_start.new_experts)
-    same_warm_start_on_all_ranks(report)  # before anything is written
-    for line in report.lines():
-        reporter.say(line)
-    return report
-
-
 def _seen_by_all(run: RunDirectory, claim: RunClaim) -> None:
     try:
         all_see(run)
@@ -273,18 +259,6 @@ def _fit(trainer: Trainer, run: RunDirectory, claim: RunClaim) -> None:
         raise told from error
 
 
-def _training_state(
-    config: RunConfig, prepared: PreparedData, device: torch.device | None = None
-) -> TrainingState:
-    torch.manual_seed(config.seed)
-    ranker = build_ranker(config, prepared.encoder, device)
-    optimizer = build_optimizer(ranker.network, config.training.optimizer)
-    average = build_average(ranker.network, config.training.ema_decay)
-    if rank() > 0:
-        torch.manual_seed(config.seed + rank())  # dropout and noise of its own rows
-    return TrainingState(ranker, optimizer, average, Position(), spread_layout(ranker.network))
-
-
 def _say_sizes(
     config: RunConfig, prepared: PreparedData, device: torch.device, reporter: Reporter
 ) -> None:
@@ -296,6 +270,11 @@ def _say_sizes(
         f"{len(prepared.validation):,} to validate, {len(prepared.test):,} to test; "
         f"{len(tables)} table{'s' * (len(tables) != 1)} with {parameters:,} embedding parameters"
     )
+    for line in said_of_masked(config, prepared.masked, prepared.as_of):
+        reporter.say(line)
+    cut = said_of_cut_groups(config, prepared)
+    if cut is not None:
+        reporter.say(cut)
     if device.type != "cpu":
         reporter.say(f"training on {describe_device(device)}")
     lanes = describe_lanes(config.data.streaming.lanes, world_size())
@@ -328,16 +307,14 @@ def _evaluate(
     validation, _ = split_metrics(config, predictor, prepared.validation)
     columns = learn_columns(run, config, prepared.encoder, prepared.sample)
     watch = Watch(config, prepared.encoder)
-    predictions_NT, labels = predict_rows(predictor, prepared.test, watch=watch)
+    predictions_NP, labels = predict_rows(predictor, prepared.test, watch=watch)
 
     def measure() -> dict[str, Any]:
-        oracle = prepared.oracle
-        tasks, notes = metrics_of(config, predictions_NT, labels, oracle)
+        oracle, seen_NT = prepared.oracle, predictions_NP[:, : len(config.tasks)]
+        tasks, notes = metrics_of(config, predictions_NP, labels, oracle)
         for note in notes:
             reporter.say(f"note, test: {note}")
-        alarms = watch.alarms(
-            predictor, columns, predictions_NT, labels, "test", look_for_leaks=False
-        )
+        alarms = watch.alarms(predictor, columns, seen_NT, labels, "test", look_for_leaks=False)
         say_alarms(alarms, reporter)
         metrics = {
             "tasks": tasks,
@@ -348,12 +325,21 @@ def _evaluate(
             "versions": _versions(),
             **alarms_of_metrics(alarms),
         }
+        if prepared.as_of is not None:
+            metrics["as_of"] = prepared.as_of
+            of_training = prepared.masked.get("train", {})
+            metrics["train"]["masked"] = {t: c["masked"] for t, c in of_training.items()}
         changes = changed_since(run)
         if changes:
             metrics["data_changed"] = changes
         if on_test is not None:
-            on_test(predictions_NT, labels)
-        curves = split_curves(config, predictions_NT, labels, watch.gates, oracle)
+            # Without those with the display as logged, which stand behind
+            on_test(predictions_NP[:, : len(prediction_columns(config.tasks))], labels)
+        curves = split_curves(config, predictions_NP, labels, watch.gates, oracle)
+        if config.model.bias is not None and watch.features is not None:
+            sampled_NT = watch.sample.of(predictions_NP)
+            bias = learnt_bias(config, prepared.encoder, watch.features, sampled_NT)
+            curves["bias"] = bias
         write_json(run.curves_file, curves)
         write_json(run.metrics_file, metrics)
         log_finished(config, run, metrics, reporter.say)

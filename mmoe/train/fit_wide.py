@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -91,9 +91,11 @@ def _fit(wide: WidePart, config: RunConfig, prepared: PreparedData) -> _Fitted:
     if data is None or data.labels is None or not len(data):
         found.said.append("no rows in memory to fit it on, so it is 0")
         return found
+    labels = data.labels.mature()
+    data = replace(data, labels=labels)
     generator = np.random.default_rng(config.seed)
     rows_N = _drawn(data, _MOST_ROWS, generator)
-    ids, dense_NF = id_columns(wide, data.features, rows_N), _dense(data, rows_N)
+    ids, dense_NF = id_columns(wide, data.features, rows_N), _dense(data, rows_N, wide)
     columns = Columns.of(ids, dense_NF)
     shared = _Shared(columns.matrix(ids, dense_NF), columns.groups(wide), tasks)
     held = prepared.validation.held
@@ -101,9 +103,9 @@ def _fit(wide: WidePart, config: RunConfig, prepared: PreparedData) -> _Fitted:
     x_judged = None
     if held is not None:
         ids = id_columns(wide, held.features, judged_N)
-        x_judged = columns.matrix(ids, _dense(held, judged_N))
-    said = [f"{task.name} is not trained" for task in config.tasks]
-    for t, told, of_rows in _most_told_first(config.tasks, data.labels, rows_N):
+        x_judged = columns.matrix(ids, _dense(held, judged_N, wide))
+    said = [f"{task.name} {_not_fitted(task)}" for task in config.tasks]
+    for t, told, of_rows in _most_told_first(config.tasks, labels, rows_N):
         is_event = kind_of(config.tasks[t].kind).is_event
         mine = _rows_of_task(data, rows_N, shared.x, t)
         judge = None if x_judged is None else _rows_of_task(held, judged_N, x_judged, t)
@@ -169,13 +171,13 @@ class _Shared:
 def _most_told_first(
     tasks: Sequence[TaskConfig], labels: EncodedLabels, rows_N: np.ndarray
 ) -> list[tuple[int, int, int]]:
-    """Tasks that are trained with the rows that tell of each, of the rarer outcome, and all rows.
+    """Tasks with a linear model: the rows that tell of each, of the rarer outcome, and all rows.
 
     The one with most comes first.
     """
     told = []
     for t, task in enumerate(tasks):
-        if task.weight:
+        if task.weight and kind_of(task.kind).linear_logit:
             there_N = labels.observed_NT[rows_N, t].astype(bool)
             events = np.count_nonzero(labels.labels_NT[rows_N, t][there_N])
             rows = np.count_nonzero(there_N)
@@ -194,9 +196,14 @@ def _drawn(data: EncodedData | None, most: int, generator: np.random.Generator) 
     return np.sort(generator.choice(len(data), most, replace=False))
 
 
-def _dense(data: EncodedData, rows_N: np.ndarray) -> np.ndarray:
-    """Dense columns; what is not finite, which training refuses in words of its own, as 0."""
-    return np.nan_to_num(data.features.dense_NF[rows_N], nan=0.0, posinf=0.0, neginf=0.0)
+def _dense(data: EncodedData, rows_N: np.ndarray, wide: WidePart) -> np.ndarray:
+    """Dense columns; what is not finite, which training refuses in words of its own, as 0.
+
+    So are those that `wide` does not read: a column of zeros gets no weight.
+    """
+    found_NF = np.nan_to_num(data.features.dense_NF[rows_N], nan=0.0, posinf=0.0, neginf=0.0)
+    found_NF[:, wide.unread_dense] = 0.0
+    return found_NF
 
 
 def _rows_of_task(
@@ -209,6 +216,10 @@ def _rows_of_task(
     found = found if there_N.all() else found.where(np.flatnonzero(there_N))
     mean = found.weights_N.mean() if len(found.y_N) else 1.0
     return Rows(found.x, found.y_N, found.weights_N / mean)
+
+
+def _not_fitted(task: TaskConfig) -> str:
+    return f"has none, as it is of kind {task.kind}" if task.weight else "is not trained"
 
 
 def _said(model: Linear, rows: Rows, judge: Rows | None, is_event: bool) -> str:

@@ -19,9 +19,12 @@ from torch import Tensor
 
 from mmoe.config import RunConfig
 from mmoe.datasets.rows.batch import Batch
+from mmoe.embeddings import Lookups
 from mmoe.errors import Diverged, NotFinite
 from mmoe.models.network import NetworkOutput
 from mmoe.models.ranker import Ranker
+from mmoe.tasks.calibrator import calibrator_loss
+from mmoe.tasks.columns import own_logits
 from mmoe.tasks.masked_loss import multi_task_loss, observed_weights
 from mmoe.train.finite import check_losses, not_finite
 from mmoe.train.profiling.parts import BACKWARD, LOSS, part
@@ -52,8 +55,8 @@ class Step:
         batches: This rank's rows of the step's batches, one at least.
         ids: Ids, lengths and weights of ids of one batch made of all, feature-major, as the
             embeddings take them.
-        x_ND: Looked up for all batches; None where no feature has ids.
-        leaves_BD: The same by batch, as the network read it; leaves of the graph.
+        lookups: Looked up for all batches; None where no feature has ids.
+        leaves: The same by batch, as the network read it; leaves of the graph.
         weights_T: What each task's loss is divided by.
         loss: Of the last batch, whose backward pass is still to come.
         losses_T: Sums over the batches, as `total` and `dropped`; nothing is read on the host.
@@ -77,8 +80,8 @@ class Step:
 
     batches: Sequence[Batch]
     ids: tuple[Tensor, Tensor, Tensor | None]
-    x_ND: Tensor | None = None
-    leaves_BD: Sequence[Tensor] = ()
+    lookups: Lookups | None = None
+    leaves: Sequence[Lookups] = ()
     weights_T: Tensor | None = None
     loss: Tensor | None = None
     losses_T: Tensor | None = None
@@ -127,22 +130,22 @@ def forward(ranker: Ranker, step: Step, config: RunConfig, ranks: StepRanks = ON
             any rank: all of them raise it.
     """
     batches = step.batches
-    step.x_ND = ranker.look_up(*step.ids)
-    leaves_BD: list[Tensor | None] = [None] * len(batches)
-    if step.x_ND is not None:
+    step.lookups = ranker.look_up(*step.ids)
+    leaves: list[Lookups | None] = [None] * len(batches)
+    if step.lookups is not None:
         # Leaves: the tables' backward pass runs once, when all gradients are there
-        cut = step.x_ND.detach().split([len(b) for b in batches])
-        leaves_BD = [x_BD.requires_grad_() for x_BD in cut]
-    step.leaves_BD = [x_BD for x_BD in leaves_BD if x_BD is not None]
-    read = [*leaves_BD, *(batch.dense_BF for batch in batches)]
+        step.leaves = step.lookups.leaves([len(b) for b in batches])
+        leaves = list(step.leaves)
+    read = [x for of_batch in step.leaves for x in of_batch.tensors]
+    read += [batch.dense_BF for batch in batches]
     if not all(map(len, batches)):
         read += ranker.network.parameters()  # a rank without rows would not notice
     step.weights_T, shares_N = _of_all_ranks(batches, read, config, ranks)
-    for batch, x_BD, share in zip(batches, leaves_BD, shares_N, strict=True):
+    for batch, lookups, share in zip(batches, leaves, shares_N, strict=True):
         if step.loss is not None:
             with part(BACKWARD):
                 step.loss.backward()
-        output = _forward(ranker, batch, x_BD, config)
+        output = _forward(ranker, batch, lookups, config)
         with part(LOSS):
             loss, losses_T = _loss(output, batch, config, step.weights_T, share)
             step.add(loss, losses_T, output.dropped)
@@ -171,10 +174,10 @@ def backward(step: Step, config: RunConfig, ranks: StepRanks = ONE_PROCESS) -> S
             ranks.wait()  # all ranks see it, and leave nothing under way
             error.on_all_ranks = True
             raise
-        if step.x_ND is not None:
-            step.x_ND.backward(_joined([x_BD.grad for x_BD in step.leaves_BD]))
+        if step.lookups is not None:
+            _backward_of_tables(step.lookups, step.leaves)
         ranks.wait()
-    step.x_ND, step.leaves_BD, step.loss = None, (), None  # nothing of the graph outlives its step
+    step.lookups, step.leaves, step.loss = None, (), None  # nothing of the graph outlives its step
     dropped = None if step.dropped is None else int(amounts[-1])
     step.found = StepLosses(amounts[:tasks], weights, dropped)
     return step.found
@@ -209,18 +212,20 @@ def _of_all_ranks(
     return whole_T, [rows / max(sum(rows_N), 1) for rows in rows_N]
 
 
-def _forward(ranker: Ranker, batch: Batch, x_BD: Tensor | None, config: RunConfig) -> NetworkOutput:
+def _forward(
+    ranker: Ranker, batch: Batch, lookups: Lookups | None, config: RunConfig
+) -> NetworkOutput:
     try:
         narrow = config.training.precision == "bf16"
         with torch.autocast(ranker.device.type, torch.bfloat16, enabled=narrow):
-            return network_output(ranker, batch, x_BD)
+            return network_output(ranker, batch, lookups)
     except NotFinite as error:  # a gate refuses it before the loss could show it
         raise Diverged(f"the loss cannot be computed ({error})") from error
 
 
-def network_output(ranker: Ranker, batch: Batch, x_BD: Tensor | None) -> NetworkOutput:
+def network_output(ranker: Ranker, batch: Batch, lookups: Lookups | None) -> NetworkOutput:
     """Computes the logits of a batch whose ids are looked up, those of a wide part included."""
-    output = ranker.mix(batch.dense_BF, x_BD)
+    output = ranker.mix(batch.dense_BF, lookups)
     return ranker.add_wide(output, batch.dense_BF, batch.values, batch.lengths_CB, batch.id_weights)
 
 
@@ -237,7 +242,15 @@ def _loss(
         batch.weights_BT,
         config.trained_tasks,
         out_of_T=whole_T,
+        imputed=output.imputed,
+        groups_B=batch.groups_B,
     )
+    weight, pairs = config.model.transfer.calibrator(config.trained_tasks)
+    if pairs:
+        logits = own_logits(output.logits_BT, config.trained_tasks)
+        total = total + weight * calibrator_loss(
+            logits, batch.observed_BT, batch.weights_BT, pairs, whole_T
+        )
     for auxiliary in output.auxiliary_losses.values():
         total = total + auxiliary * share
     return total, losses_T
@@ -255,10 +268,18 @@ def _observed_of_all(batches: Sequence[Batch], config: RunConfig) -> Tensor:
     ).sum(0)
 
 
-def _joined(gradients: Sequence[Tensor | None]) -> Tensor:
-    found = [gradient for gradient in gradients if gradient is not None]
-    assert len(found) == len(gradients), "every batch reads its embeddings"
-    return found[0] if len(found) == 1 else torch.cat(found)
+def _backward_of_tables(lookups: Lookups, leaves: Sequence[Lookups]) -> None:
+    """Goes on where the batches' backward passes ended."""
+    by_batch = [of_batch.tensors for of_batch in leaves]
+    found = list(zip(lookups.tensors, zip(*by_batch, strict=True), strict=True))
+    # Of no features nothing is looked up, and of a table without tensors nothing has a gradient
+    found = [(whole, parts) for whole, parts in found if whole.requires_grad]
+    torch.autograd.backward([whole for whole, _ in found], [_joined(parts) for _, parts in found])
+
+
+def _joined(leaves: Sequence[Tensor]) -> Tensor:
+    gradients = [torch.zeros_like(x) if x.grad is None else x.grad for x in leaves]
+    return gradients[0] if len(gradients) == 1 else torch.cat(gradients)
 
 
 def _all_ids(batches: Sequence[Batch]) -> tuple[Tensor, Tensor, Tensor | None]:

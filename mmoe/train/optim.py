@@ -16,8 +16,9 @@ def build_optimizer(network: nn.Module, config: OptimizerConfig) -> torch.optim.
     """Makes Adam, or AdamW (decoupled decay), over the network, one fused kernel a step.
 
     Weight decay takes all parameters, or (`weight_decay_on: matrices`) all but biases and norms.
+    What asks for no gradient, a frozen expert's tensors, is left out.
     """
-    named = list(network.named_parameters())
+    named = [(name, w) for name, w in network.named_parameters() if w.requires_grad]
     groups: list[dict[str, Any]] = [{"params": [weight for _, weight in named]}]
     # Decay pulls to 0, where biases and scales of norms have no reason to be
     if config.weight_decay_on == "matrices":

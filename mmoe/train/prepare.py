@@ -1,7 +1,7 @@
 """From a config to the three splits as sources of batches, in memory or streamed."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -11,8 +11,11 @@ from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.features.extend_encoder import extend_encoder
 from mmoe.datasets.files.changed_data import data_changes, shown
 from mmoe.datasets.files.fingerprint import DataPrint, print_data
+from mmoe.datasets.labels.masked import Masked, MaskedFit, refuse_nothing_left
+from mmoe.datasets.labels.maturity import Maturity, moment_text
 from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.encoded import EncodedData
+from mmoe.datasets.rows.group_order import cut_groups
 from mmoe.datasets.rows.held_splits import HeldSplits
 from mmoe.datasets.rows.sources import generated_splits, load_splits
 from mmoe.datasets.rows.splits import Splits
@@ -31,6 +34,8 @@ class PreparedData:
         fingerprint: Of the files and row groups, where they are streamed: the order of rows.
         sample: Some training rows with labels, for alarms; on rank 0, and not of a stream that is
             not read for its encoder.
+        maturity: When the labels were collected; None where none matures.
+        masked: How many labels are masked, since their rows are young.
     """
 
     encoder: FeatureEncoder
@@ -43,6 +48,13 @@ class PreparedData:
     streamed: bool = False
     fingerprint: str = ""
     sample: EncodedData | None = None
+    maturity: Maturity | None = None
+    masked: Masked = field(default_factory=dict)
+
+    @property
+    def as_of(self) -> str | None:
+        """When the labels were collected, in words; None where none matures."""
+        return None if self.maturity is None else moment_text(self.maturity.as_of)
 
     def of(self, config: RunConfig, encoder: FeatureEncoder | None = None) -> "PreparedData":
         """Returns the same rows for another run.
@@ -74,6 +86,7 @@ def prepare(
     shared: PreparedData | None = None,
     advance: Callable[[int], None] | None = None,
     check: Callable[[DataPrint], None] | None = None,
+    matured: tuple[Maturity, Masked] | None = None,
 ) -> PreparedData:
     """Reads, splits and encodes the data of a run.
 
@@ -85,6 +98,7 @@ def prepare(
         shared: Prepared already, for a run that differs in nothing that rows depend on.
         advance: Told how many more rows a stream has read.
         check: Given what the rows come from, before they are read; on every rank.
+        matured: Of an interrupted run; None finds when labels were collected.
 
     Raises:
         ValueError: Anything is wrong with the data, or it changes while it is read; the message
@@ -106,19 +120,30 @@ def prepare(
         pa.default_memory_pool().release_unused()  # what reading took, before encoding takes more
         refuse_change(config, data)
     opened = open_stream(config) if splits is None else HeldSplits(config, splits)
+    known = None if matured is None else matured[0]
+    if streams and known is None:  # a pass of its own
+        first = opened
+        known = from_first(lambda: first.maturing().maturity, takes_long=True)
+    opened = opened.maturing(known)
 
     streamed = len(opened.train) if isinstance(opened, StreamSplits) else 0
-    looked_at = SampledTraining(config, opened.origin, streamed)
+    looked_at = SampledTraining(config, opened.origin, streamed, opened.maturity)
+    counted = MaskedFit(config)
 
-    def fit() -> FeatureEncoder:
-        fitted = opened.fit(advance, looked_at.add if streams else None)
-        return fitted if earlier is None else extend_encoder(fitted, earlier, opened.origin)
+    def fit() -> tuple[FeatureEncoder, Masked]:
+        fitted = opened.fit(advance, looked_at.add if streams else None, counted.add)
+        whole = fitted if earlier is None else extend_encoder(fitted, earlier, opened.origin)
+        return whole, counted.found
 
+    masked: Masked = {} if matured is None else matured[1]
     if encoder is None:  # a pass of its own over a stream, which one rank does for all
-        encoder = from_first(fit, takes_long=True) if streams else fit()
+        encoder, masked = from_first(fit, takes_long=True) if streams else fit()
     if streams:
         refuse_change(config, data)
     train, validation, test = (opened.rows(n, encoder) for n in ("train", "validation", "test"))
+    if not streams and config.delayed_tasks:
+        masked = _masked_in(config, train=train, validation=validation, test=test)
+    refuse_nothing_left(config, masked, opened.origin)
     return PreparedData(
         encoder=encoder,
         train=train,
@@ -130,7 +155,18 @@ def prepare(
         streamed=streams,
         fingerprint=opened.fingerprint(),
         sample=looked_at.rows(train, encoder) if rank() == 0 else None,
+        maturity=opened.maturity,
+        masked=masked,
     )
+
+
+def _masked_in(config: RunConfig, **splits: BatchSource) -> Masked:
+    """Of splits in memory."""
+    counted = MaskedFit(config)
+    for name, rows in splits.items():
+        if rows.held is not None and rows.held.labels is not None:
+            counted.add(name, rows.held.labels)
+    return counted.found
 
 
 def refuse_change(config: RunConfig, data: DataPrint, *, listed: bool = False) -> None:
@@ -153,3 +189,18 @@ def refuse_change(config: RunConfig, data: DataPrint, *, listed: bool = False) -
             f"{data.folder}: {shown(changes)} while it was read; let what writes there end first, "
             "and start again"
         )
+
+
+def said_of_cut_groups(config: RunConfig, prepared: PreparedData) -> str | None:
+    """Returns a note where a loss compares rows of groups that have more than a batch; or None."""
+    held, size = prepared.train.held, config.training.batch_size
+    if held is None or held.labels is None or held.labels.compared_N is None:
+        return None
+    cut = cut_groups(held.labels.compared_N, size)
+    if not cut:
+        return None
+    return (
+        f"note: {cut:,} group{'s' * (cut != 1)} of {config.compared_group} with more than {size:,} "
+        f"rows (training.batch_size) {'are' if cut != 1 else 'is'} cut, anew in every epoch; rows "
+        "are compared within a part"
+    )

@@ -8,7 +8,7 @@ import yaml
 from pydantic import Field, TypeAdapter, ValidationError
 
 from mmoe.config import FEATURES, Feature, config_from_dict, dump_config
-from mmoe.config.feature import Feature as FeatureBase
+from mmoe.config.features import Feature as FeatureBase
 from mmoe.config.kinds import HasKinds, Kinds, OneOf
 
 

@@ -22,9 +22,30 @@ NEEDED: dict[str, dict[str, Any]] = {
     "ListFeature": {"kind": "list", "name": "age"},
     "CrossFeature": {"kind": "cross", "name": "age", "columns": ["a", "b"]},
     "DatetimeFeature": {"kind": "datetime", "name": "age", "parts": ["hour"]},
+    "SequenceFeature": {"kind": "sequence", "name": "age", "columns": ["a"]},
     "BinaryTask": {"name": "click", "label": "click"},
     "RegressionTask": {"name": "click", "label": "click", "kind": "regression"},
+    "HuberTask": {"name": "click", "label": "click", "kind": "huber"},
+    "WatchTimeTask": {"name": "click", "label": "click", "kind": "watch_time"},
+    "ZilnTask": {"name": "click", "label": "click", "kind": "ziln"},
+    "MulticlassTask": {
+        "name": "click",
+        "label": "click",
+        "kind": "multiclass",
+        "classes": ["a", "b"],
+    },
+    "OrdinalTask": {
+        "name": "click",
+        "label": "click",
+        "kind": "ordinal",
+        "lowest": 1,
+        "highest": 5,
+    },
+    "D2QTask": {"name": "click", "label": "click", "kind": "d2q", "duration": "seconds"},
     "EntireSpaceTask": {"name": "click", "label": "click", "kind": "entire_space"},
+    "BprTask": {"name": "click", "label": "click", "kind": "bpr", "group": "session"},
+    "SoftmaxTask": {"name": "click", "label": "click", "kind": "softmax", "group": "session"},
+    "JrcTask": {"name": "click", "label": "click", "kind": "jrc", "group": "session"},
 }
 
 

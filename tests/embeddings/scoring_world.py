@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 from mmoe.config import FeatureSpec, TableSpec
 from mmoe.embeddings import ScoringEmbeddings
+from mmoe.ops.jagged_sum import jagged_sum
 from tests.parallel.joining import join_world
 
 # `item` is more than a rank's share: it is cut, and its bags are added up from several ranks
@@ -32,6 +33,12 @@ FEATURES = [  # not in the order of the tables; `item` is shared
     FeatureSpec(name="user", table="user", pooling="mean"),
     FeatureSpec(name="tags", table="item", pooling="sum", weighted=True),
 ]
+# Their rows stay events
+EVENTS = [
+    FeatureSpec(name="seen", table="item", pooling="none"),
+    *FEATURES,
+    FeatureSpec(name="visited", table="city", pooling="none"),
+]
 HOUR = FeatureSpec(name="hour", table="hour", pooling="sum", weighted=True)
 # Rows of each rank, step by step: even, uneven, ranks without any, none at all
 HEIGHTS = ((6, 6, 6), (7, 2, 1), (0, 5, 0), (0, 0, 0), (3, 0, 4))
@@ -41,6 +48,8 @@ CASES = {
         ("cut", CUT, FEATURES),
         ("whole", WHOLE, [*FEATURES, HOUR]),
         ("unweighted", CUT, [f for f in FEATURES if not f.weighted]),
+        ("events", CUT, EVENTS),
+        ("events alone", CUT, EVENTS[:1]),
         ("one feature", CUT[:1], FEATURES[1:2]),
     )
     for precision in ("int8", "fp16")
@@ -83,7 +92,18 @@ def of_one_process(case, batch):
         mock.patch(f"{module}.world_size", return_value=1),
         mock.patch(f"{module}.rank", return_value=0),
     ):
-        return filled(*case)(*batch)
+        return looked_up(filled(*case), batch)
+
+
+def looked_up(module, batch):
+    """Everything by row: pooled columns, and of events sums in which later ones count for more."""
+    found = module(*batch)
+    columns = [found.x_BD]
+    for s, e_VD in enumerate(found.events):
+        lengths_B = found.lengths_SB[s]
+        places_V = torch.cat([torch.arange(int(n)) for n in lengths_B] or [lengths_B])
+        columns.append(jagged_sum(e_VD, lengths_B, 1.0 + places_V))
+    return torch.cat(columns, dim=1)
 
 
 def compare(case, ranks, rank):
@@ -93,12 +113,12 @@ def compare(case, ranks, rank):
     for step, heights in enumerate(HEIGHTS):
         batches = [rows_of(step, r, tables, features) for r in range(ranks)]
         own = joined(batches[rank : rank + 1])
-        mine = module(*own)
+        mine = looked_up(module, own)
         first = sum(heights[:rank])
         alone = of_one_process(case, joined(batches))[first : first + heights[rank]]
         errors += (mine - alone).abs().flatten().tolist()
         bits.append(mine.equal(alone))
-        repeats.append(module(*own).equal(mine))
+        repeats.append(looked_up(module, own).equal(mine))
     return {
         "error": max(errors),
         "same_bits": all(bits),

@@ -27,6 +27,7 @@ from mmoe.config import (
 from mmoe.embeddings import ManagedEmbeddings, PlainEmbeddings, build_embeddings
 from mmoe.embeddings.initial import fill_tables
 from mmoe.embeddings.managed.admission import IdAdmission
+from mmoe.ops.jagged_sum import jagged_sum
 from mmoe.parallel.sharded_tensors import local_shards
 from tests.parallel.joining import join_world
 
@@ -44,7 +45,13 @@ FEATURES = [  # not in the order of the tables; `item` is shared
     FeatureSpec(name="tags", table="item", pooling="sum", weighted=True),
     FeatureSpec(name="hour", table="hour", pooling="sum"),
 ]
-UNWEIGHTED = [feature for feature in FEATURES if not feature.weighted]
+# Their tables' rows stay events: pooled features of these tables are added up from them
+EVENTS = [
+    FeatureSpec(name="seen", table="item", pooling="none"),
+    *FEATURES,
+    FeatureSpec(name="visited", table="city", pooling="none"),
+    FeatureSpec(name="bought", table="item", pooling="none"),
+]
 # Rows of each rank, step by step: even, uneven, ranks without any, none at all
 HEIGHTS = ((6, 6, 6, 6), (7, 2, 1, 12), (0, 5, 0, 3), (0, 0, 0, 0), (3, 0, 4, 0))
 FACTORS = (1.0, 0.3, 2.0, 1.0, 0.5)
@@ -59,6 +66,8 @@ class Case:
     weighted: bool = True
     managed: ManagedIds | None = None  # the ids of items, which then come and go
     weight_decay: float = 0.0
+    events: bool = False
+    frozen: bool = False  # the rows of items
 
 
 def all_tables(**keys):
@@ -100,12 +109,50 @@ CASES |= {
     )
     for sharding, evict in (("row_wise", "lru"), ("column_wise", "lfu"), ("data_parallel", "lru"))
 }
+CASES |= {
+    f"events, {sharding}": Case(all_tables(sharding=sharding), optimizer, events=True)
+    for sharding, optimizer in (
+        ("auto", "rowwise_adagrad"),
+        ("table_wise", "sgd"),
+        ("row_wise", "rowwise_adagrad"),
+        ("data_parallel", "rowwise_adagrad"),
+        ("column_wise", "adagrad"),
+        ("grid", "adagrad"),
+    )
+}
+CASES |= {
+    "events, rows that decay": Case({}, weight_decay=0.3, events=True),
+    "events, frozen items": Case({}, events=True, frozen=True),
+    "events, unweighted": Case({}, weighted=False, events=True),
+    "events, managed": Case(
+        all_tables(sharding="row_wise"),
+        managed=ManagedIds(rows=12, evict="lru", evict_every=1),
+        events=True,
+    ),
+    "events, one of each": Case(
+        {
+            "tables": {"sharding": "table_wise"},
+            "per_table": {"item": {"sharding": "row_wise"}, "city": {"sharding": "data_parallel"}},
+        },
+        "adagrad",
+        events=True,
+    ),
+}
+CASES |= {
+    f"frozen items, {sharding}": Case({"per_table": {"item": {"sharding": sharding}}}, frozen=True)
+    for sharding in ("table_wise", "row_wise", "column_wise", "grid", "data_parallel")
+}
+CASES["frozen items, others decay"] = Case({}, weight_decay=0.3, frozen=True)
+CASES["frozen items, fp16"] = Case(all_tables(precision="fp16"), "adagrad", frozen=True)
 
 
 REFUSED = {
     "rows that decay in pieces": Case(all_tables(sharding="table_wise"), weight_decay=0.3),
     "columns of row-wise Adagrad": Case(all_tables(sharding="grid")),
     "too few rows": Case({"per_table": {"city": {"sharding": "row_wise"}}}),
+    "events cut by rows and columns": Case(
+        {"per_table": {"item": {"sharding": "grid"}}}, "adagrad", events=True
+    ),
     "kernel": Case(all_tables(kernel="uvm_caching")),
     "memory": Case({"memory_gib": 10}),
     "memory of one rank": Case({"memory_gib": 40, "tables": {"sharding": "table_wise"}}, "sgd"),
@@ -152,10 +199,19 @@ def train(module, features, ranks, rank=None):
             first = sum(heights[:rank])
             direction = direction[first : first + heights[rank]]
         module.scale_learning_rates(factor)
-        out = module(values, lengths_CB, weights)
-        (out * direction).sum().backward()
+        found = module(values, lengths_CB, weights)
+        loss = (found.x_BD * direction).sum()
+        out = [found.x_BD]
+        for s, e_VD in enumerate(found.events):
+            lengths_B = found.lengths_SB[s]
+            # Later events of a row count for more
+            places_V = torch.cat([torch.arange(int(n)) for n in lengths_B] or [lengths_B])
+            sums_BD = jagged_sum(e_VD, lengths_B, 1.0 + places_V)
+            loss = loss + (sums_BD * direction[:, :1]).sum()
+            out.append(sums_BD)
+        loss.backward()
         module.step()
-        outputs.append(out.detach())
+        outputs.append(torch.cat(out, dim=1).detach())
     return outputs
 
 
@@ -221,18 +277,22 @@ def refusal(case):
     item, user, city, hour = TABLES
     tables = [replace(item, num_rows=10**9), user, replace(city, num_rows=1), hour]
     try:
-        build(case, tables, FEATURES)
+        build(case, tables, EVENTS if case.events else FEATURES)
     except ValueError as error:
         return str(error)
     return ""
 
 
 def compare(case, ranks, rank):
-    features = FEATURES if case.weighted else UNWEIGHTED
+    features = EVENTS if case.events else FEATURES
+    if not case.weighted:
+        features = [feature for feature in features if not feature.weighted]
     tables = TABLES
     if case.managed:
         item = replace(TABLES[0], num_rows=case.managed.rows + 2, managed=case.managed)
         tables = [item, *TABLES[1:]]
+    if case.frozen:
+        tables = [replace(TABLES[0], frozen=True), *TABLES[1:]]
 
     one = PlainEmbeddings(tables, features, optimizer_of(case))
     fill_tables(one.table_shards(), SEED)
@@ -240,6 +300,7 @@ def compare(case, ranks, rank):
     if case.managed:
         one = ManagedEmbeddings(one, features, {"item": IdAdmission("item", case.managed)}, SEED)
     initial = shard_errors(many.table_shards(), one.table_weights())
+    items = [shard.tensor.clone() for shard in local_shards(many.table_shards()["item"])]
     with mock.patch(
         "mmoe.embeddings.managed.backend.gather_ids", list
     ):  # it has the ids of all ranks
@@ -261,6 +322,10 @@ def compare(case, ranks, rank):
         "covered": covered(many.table_shards())
         == {name: table.numel() for name, table in one.table_weights().items()},
         "same_bits": same,
+        "moved": not all(
+            torch.equal(before, shard.tensor)
+            for before, shard in zip(items, local_shards(many.table_shards()["item"]), strict=True)
+        ),
         "owners": not case.managed or owners(many) == owners(one),
         "plan": many.plan_summary(),
     }

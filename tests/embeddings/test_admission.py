@@ -163,7 +163,7 @@ def _train(module: ManagedEmbeddings, steps) -> list[torch.Tensor]:
     module.train()
     outputs = []
     for step in steps:
-        out = module(*_batch(step))
+        out = module(*_batch(step)).x_BD
         out.cos().sum().backward()
         module.step()
         outputs.append(out.detach())
@@ -180,7 +180,7 @@ def test_lookups_by_hand(build):
     assert torch.equal(rows[10:], owners)
     assert ((values[10:] == 0) == (owners == 0)).all()
     assert len(owners.unique()) > 4
-    torch.testing.assert_close(module(values, lengths), module.module(rows, lengths))
+    torch.testing.assert_close(module(values, lengths).x_BD, module.module(rows, lengths).x_BD)
 
 
 def test_backends_train_alike():
@@ -281,9 +281,9 @@ def test_evaluation_only_reads(build):
     before = {name: tensor.clone() for name, tensor in module.progress().items()}
     maps = {name: tensor.clone() for name, tensor in module.maps().items()}
     module.eval()
-    alone = module(torch.tensor([3, 25, 26]), torch.ones(3, dtype=torch.int32))
+    alone = module(torch.tensor([3, 25, 26]), torch.ones(3, dtype=torch.int32)).x_BD
     values = torch.cat([torch.tensor([9, 3]), torch.tensor([999, 25]), torch.tensor([25, 26])])
-    beside = module(values, torch.ones(6, dtype=torch.int32))
+    beside = module(values, torch.ones(6, dtype=torch.int32)).x_BD
     assert torch.equal(alone[0], beside[1])
     after, now = module.progress(), module.maps()
     assert all(torch.equal(before[name], after[name]) for name in before)
@@ -295,7 +295,7 @@ def test_the_unseen_share_of_lookups(build):
     values = torch.tensor([0, 1, 2, 50, 50, 0, 0, 50, 70])  # user, item and history of three rows
     lengths = torch.ones(9, dtype=torch.int32)
     for _ in range(2):
-        module.train()(values, lengths).sum().backward()
+        module.train()(values, lengths).x_BD.sum().backward()
         module.step()
     summary = module.summary()["item"]
     assert summary == {"rows": 60, "in_use": 2, "evicted": 0, "unseen": 4 / 8}
@@ -308,9 +308,9 @@ def test_the_unseen_share_of_lookups(build):
 def test_batches_without_ids(build):
     module = build(evict_every=1)
     nothing = torch.zeros(0, dtype=torch.int64)
-    assert module(nothing, nothing.int()).shape == (0, module.output_dim)
+    assert module(nothing, nothing.int()).x_BD.shape == (0, module.output_dim)
     missing = torch.zeros(6, dtype=torch.int64)
-    module(missing, torch.ones(6, dtype=torch.int32)).sum().backward()
+    module(missing, torch.ones(6, dtype=torch.int32)).x_BD.sum().backward()
     module.step()
     module.step()
     assert module.summary()["item"]["in_use"] == 0
@@ -353,7 +353,7 @@ def _daily_loss(rows_of, managed: ManagedIds | None, num_rows: int) -> float:
     losses = []
     for day in range(_DAYS):
         for items, labels in _day(day):
-            logits = module(rows_of(items), torch.ones(_BATCH, dtype=torch.int32)).sum(dim=1)
+            logits = module(rows_of(items), torch.ones(_BATCH, dtype=torch.int32)).x_BD.sum(dim=1)
             loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, labels)
             losses += [loss.item()] * (day >= _DAYS // 2)
             (loss * _BATCH).backward()

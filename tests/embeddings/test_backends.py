@@ -59,7 +59,7 @@ def test_pooling_by_hand(backend):
             pooled = found.sum(dim=0)
             rows.append(pooled / max(count, 1) if feature.pooling == "mean" else pooled)
     expected = torch.cat([torch.stack(rows[c * 5 : (c + 1) * 5]) for c in range(4)], dim=1)
-    torch.testing.assert_close(module(values, lengths), expected)
+    torch.testing.assert_close(module(values, lengths).x_BD, expected)
     assert module.output_dim == 16 + 8 + 4 + 8
 
 
@@ -75,7 +75,7 @@ def test_any_table_and_feature_name_is_good(backend):
     assert sorted(weights) == sorted(names)
     assert sorted(module.optimizer_state()) == sorted(f"{name}/sum" for name in names)
     module.scale_learning_rates(0.1)
-    out = module(torch.full((len(names),), 3), torch.ones(len(names), dtype=torch.int32))
+    out = module(torch.full((len(names),), 3), torch.ones(len(names), dtype=torch.int32)).x_BD
     torch.testing.assert_close(out[0], torch.cat([before[name][3] for name in names]))
     out.sum().backward()
     module.step()
@@ -87,13 +87,13 @@ def test_any_table_and_feature_name_is_good(backend):
 def test_state_is_live(backend):
     module = build_embeddings(TABLES, FEATURES, optimizer=ADAGRAD, backend=backend, seed=0)
     values, lengths = _batch(9, seed=4)
-    module(values, lengths).sum().backward()
+    module(values, lengths).x_BD.sum().backward()
     module.step()
     assert float(module.optimizer_state()["user/sum"].sum()) > 0
     module.optimizer_state()["user/sum"].zero_()
     assert float(module.optimizer_state()["user/sum"].sum()) == 0
     module.table_weights()["city"].fill_(2.0)
-    out = module(values, lengths)
+    out = module(values, lengths).x_BD
     torch.testing.assert_close(out[:, :16], 2.0 * lengths[:9, None].expand(9, 16).float())
 
 
@@ -112,7 +112,7 @@ def test_reserved_rows_start_at_zero_and_seeds_matter(backend):
 def test_empty_batch_and_no_features(backend):
     module = build_embeddings(TABLES, FEATURES, optimizer=ADAGRAD, backend=backend)
     nothing = torch.zeros(0, dtype=torch.int64)
-    assert module(nothing, nothing.int()).shape == (0, module.output_dim)
+    assert module(nothing, nothing.int()).x_BD.shape == (0, module.output_dim)
 
 
 def test_unknown_table_is_named():

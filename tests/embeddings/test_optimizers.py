@@ -39,7 +39,7 @@ def _train(module, factors=FACTORS, first: int = 0) -> None:
     for step, factor in enumerate(factors, start=first):
         generator = torch.Generator().manual_seed(100 + step)
         module.scale_learning_rates(factor)
-        out = module(*_ids(step))
+        out = module(*_ids(step)).x_BD
         (out * torch.randn(out.shape, generator=generator)).sum().backward()
         module.step()
 
@@ -105,7 +105,7 @@ def test_where_every_row_is_looked_up_it_is_the_dense_optimizer(kind, dense):
     ids = torch.tensor([0, 1, 2, 3, 4, 5, 5, 0])
     for step in range(4):
         direction = torch.randn(8, 4, generator=torch.Generator().manual_seed(step))
-        (module(ids, torch.ones(8).int()) * direction).sum().backward()
+        (module(ids, torch.ones(8).int()).x_BD * direction).sum().backward()
         module.step()
         (weight[ids] * direction).sum().backward()
         optimizer.step()
@@ -120,7 +120,7 @@ def test_adam_moves_looked_up_rows_alone_and_counts_all_steps():
     weight, state = module.table_weights()["item"], module.optimizer_state()
     weight.fill_(1.0)
     for ids in ([1], [1], [2]):
-        module(torch.tensor(ids), torch.tensor([1]).int()).sum().backward()
+        module(torch.tensor(ids), torch.tensor([1]).int()).x_BD.sum().backward()
         module.step()
     # Row 1: a gradient of 1 moves it by the rate, twice; the third step leaves it alone
     torch.testing.assert_close(weight[1], torch.full((4,), 0.8))
@@ -138,7 +138,7 @@ def test_row_wise_adagrad_by_hand():
         [table], [feature], optimizer=_config("rowwise_adagrad"), backend="plain"
     )
     weight = module.table_weights()["item"].fill_(1.0)
-    out = module(torch.tensor([2, 0, 2]), torch.ones(3).int())
+    out = module(torch.tensor([2, 0, 2]), torch.ones(3).int()).x_BD
     (out * torch.tensor([[1.0, 1, 0, 0], [3.0, 1, 0, 0], [0.0, 1, 0, 0]])).sum().backward()
     module.step()
     # row 2: g = (1, 2, 0, 0), s = 5/4; row 0: g = (3, 1, 0, 0), s = 10/4
@@ -158,7 +158,7 @@ def test_a_row_makes_up_for_the_steps_since_it_was_moved():
     weight = module.table_weights()["item"].fill_(1.0)
     expected = torch.ones(3)
     for ids, row, steps in (([1], 1, 1), ([2], 2, 2), ([2], 2, 1), ([1], 1, 3)):
-        module(torch.tensor(ids), torch.tensor([1]).int()).sum().backward()
+        module(torch.tensor(ids), torch.tensor([1]).int()).x_BD.sum().backward()
         module.step()
         expected[row] = (expected[row] - 0.1) / (1 + steps * 0.5 * 0.1)
     torch.testing.assert_close(weight, expected[:, None].expand(3, 4))
@@ -181,7 +181,7 @@ def test_a_row_with_a_gradient_of_zeros_does_not_decay(kind):
     """As in the first step of a model that begins as its wide part: the towers' weights are 0."""
     module = _build(kind, "plain", OF_IDS, 0.5)
     before = {name: weight.clone() for name, weight in module.table_weights().items()}
-    (module(*_ids(0)) * 0).sum().backward()
+    (module(*_ids(0)).x_BD * 0).sum().backward()
     module.step()
     for name, weight in module.table_weights().items():
         assert torch.equal(weight, before[name]), name
@@ -196,7 +196,7 @@ def test_where_every_row_is_looked_up_the_decay_is_an_l2_penalty():
     module = build_embeddings([table], [feature], optimizer=config, backend="plain")
     goal = torch.tensor([[1.0, 2, 3, 4], [-1.0, 0, 1, 2]])
     for _ in range(300):
-        out = module(torch.tensor([0, 1]), torch.ones(2).int())
+        out = module(torch.tensor([0, 1]), torch.ones(2).int()).x_BD
         (0.5 * (out - goal).square()).sum().backward()
         module.step()
     torch.testing.assert_close(module.table_weights()["item"], goal / 1.25)

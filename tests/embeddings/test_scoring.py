@@ -88,7 +88,7 @@ def test_lookups_by_hand(precision):
     """Shared, weighted, mean-pooled, odd widths, empty lists."""
     batch = batch_of(30)
     tables = {table.name: by_hand(trained(table), precision) for table in TABLES}
-    out_BD = filled(precision)(*batch)
+    out_BD = filled(precision)(*batch).x_BD
     assert out_BD.dtype == torch.float32
     torch.testing.assert_close(
         out_BD.double(), pooled_by_hand(tables, *batch), rtol=1e-6, atol=2e-6
@@ -122,24 +122,24 @@ def test_rows_of_one_number_keep_it():
 def test_a_row_does_not_feel_its_batch_mates(precision):
     module, rows = filled(precision), 40
     values, lengths, weights = batch_of(rows, seed=1)
-    together = module(values, lengths, weights)
+    together = module(values, lengths, weights).x_BD
     lengths_CB = lengths.view(len(FEATURES), rows)
     for b in (0, 17, 39):
         own = torch.zeros_like(lengths_CB, dtype=torch.bool)
         own[:, b] = True
         chosen = torch.repeat_interleave(own.flatten(), lengths)
-        alone = module(values[chosen], lengths_CB[:, b], weights[chosen])
+        alone = module(values[chosen], lengths_CB[:, b], weights[chosen]).x_BD
         assert alone[0].equal(together[b])
-    assert module(values, lengths, weights).equal(together)
+    assert module(values, lengths, weights).x_BD.equal(together)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_no_rows_and_no_ids(precision):
     module = filled(precision)
     nothing = torch.empty(0, dtype=torch.int64)
-    none = module(nothing, nothing.int(), torch.empty(0))
+    none = module(nothing, nothing.int(), torch.empty(0)).x_BD
     assert none.shape == (0, module.output_dim)
-    empty = module(nothing, torch.zeros(3 * len(FEATURES), dtype=torch.int32), torch.empty(0))
+    empty = module(nothing, torch.zeros(3 * len(FEATURES), dtype=torch.int32), torch.empty(0)).x_BD
     assert empty.equal(torch.zeros(3, module.output_dim))
 
 
@@ -150,7 +150,7 @@ def test_blocks_fill_as_the_whole_does(precision):
         for start in range(0, table.num_rows, 13):  # the last one of `bias` has one row
             in_blocks.fill(table.name, start, trained(table)[start : start + 13])
     batch = batch_of(20)
-    assert in_blocks(*batch).equal(whole(*batch))
+    assert in_blocks(*batch).x_BD.equal(whole(*batch).x_BD)
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_managed_ids_are_looked_up_by_their_owners():
     assert len(set(rows[:2].tolist())) == 2
     assert rows[2:].tolist() == [1, 0]
     expected = by_hand(trained(tables[0]), "int8")[rows]
-    found = module(ids, torch.ones(4, dtype=torch.int32))
+    found = module(ids, torch.ones(4, dtype=torch.int32)).x_BD
     torch.testing.assert_close(found.double(), expected, rtol=1e-6, atol=1e-6)
 
 

@@ -54,6 +54,12 @@ def test_a_run_repeats_to_the_bit(world):
     assert {case for rank in world for case in rank if not rank[case]["same_bits"]} == set()
 
 
+def test_frozen_rows_stay_to_the_bit(world):
+    for case in world[0]:
+        moved = any(rank[case]["moved"] for rank in world)
+        assert moved != ("frozen" in case), case
+
+
 def test_managed_ids_own_the_same_rows_everywhere(world):
     assert {case for rank in world for case in rank if not rank[case]["owners"]} == set()
 
@@ -79,6 +85,19 @@ def test_the_plan_is_what_was_asked_for(world):
             # Nine rows on four ranks would be 3 + 3 + 3 + 0
             small = sharding == "row_wise" and len(world) == 4
             assert tables["hour"]["sharding"] == ("table_wise" if small else sharding)
+
+
+def test_tables_of_events_are_sharded_as_asked(world):
+    plans = {case: {t["table"]: t["sharding"] for t in found["plan"]}
+             for case, found in world[0].items() if case.startswith("events")}  # fmt: skip
+    for sharding in ("table_wise", "data_parallel", "column_wise"):
+        assert set(plans[f"events, {sharding}"].values()) == {sharding}
+    assert plans["events, row_wise"]["item"] == plans["events, row_wise"]["city"] == "row_wise"
+    # What is asked of all tables goes for those that can
+    grid = plans["events, grid"]
+    assert (grid["user"], grid["item"], grid["city"]) == ("grid", "table_wise", "table_wise")
+    one = plans["events, one of each"]
+    assert (one["item"], one["city"], one["user"]) == ("row_wise", "data_parallel", "table_wise")
 
 
 def test_a_rank_may_hold_nothing_or_several_pieces(world):
@@ -109,6 +128,11 @@ def test_a_rank_may_hold_nothing_or_several_pieces(world):
             "rows that decay in pieces",
             r"table 'item': parallel says sharding table_wise, but embedding_optimizer.weight_decay"
             r" needs a copy on every rank; say sharding: data_parallel",
+        ),
+        (
+            "events cut by rows and columns",
+            r"table 'item': parallel says sharding grid, but a sequence reads its rows one by one; "
+            r"say data_parallel, table_wise, column_wise, row_wise or auto",
         ),
         ("kernel", r"table 'item': parallel says kernel uvm_caching, .* say kernel: fused"),
         (

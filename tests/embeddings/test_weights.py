@@ -60,7 +60,7 @@ def test_weighted_sums_by_hand(backend):
             rows.append(pooled / max(count, 1) if feature.pooling == "mean" else pooled)
             position += count
     expected = [torch.stack(rows[c * BATCH : (c + 1) * BATCH]) for c in range(3)]
-    torch.testing.assert_close(module(values, lengths, weights), torch.cat(expected, dim=1))
+    torch.testing.assert_close(module(values, lengths, weights).x_BD, torch.cat(expected, dim=1))
 
 
 @pytest.mark.torchrec
@@ -74,7 +74,7 @@ def test_backends_train_alike():
         )
         outputs = []
         for module in (one, two):
-            outputs.append(module(*batch))
+            outputs.append(module(*batch).x_BD)
             (outputs[-1] * direction).sum().backward()
             module.step()
         torch.testing.assert_close(*outputs)
@@ -86,7 +86,7 @@ def test_an_id_of_weight_zero_teaches_nothing(backend):
     module = _build(backend)
     values, lengths = torch.tensor([1, 5, 6, 7]), torch.tensor([1, 2, 1]).int()
     before = module.table_weights()["item"].clone()
-    module(values, lengths, torch.tensor([1.0, 0.0, 2.0, 1.0])).sum().backward()
+    module(values, lengths, torch.tensor([1.0, 0.0, 2.0, 1.0])).x_BD.sum().backward()
     module.step()
     moved = (module.table_weights()["item"] != before).any(dim=1)
     assert moved.nonzero().flatten().tolist() == [6, 7]
@@ -99,9 +99,9 @@ def test_features_without_weights_keep_their_bits(backend):
         for feature in FEATURES
     ]
     ones = torch.ones(len(values))
-    expected = _build(backend, plain)(values, lengths)
-    assert torch.equal(_build(backend)(values, lengths, ones), expected)
-    assert torch.equal(_build(backend, plain)(values, lengths, 2 * ones), expected)
+    expected = _build(backend, plain)(values, lengths).x_BD
+    assert torch.equal(_build(backend)(values, lengths, ones).x_BD, expected)
+    assert torch.equal(_build(backend, plain)(values, lengths, 2 * ones).x_BD, expected)
 
 
 def test_missing_weights_are_asked_for(backend):

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from mmoe.config import ModelConfig, PiecesSpec, ProjectionSpec
+from mmoe.embeddings import Lookups
 from mmoe.models import Ranker, build_network
 from mmoe.models.input_layers import InputLayers, expand_pieces, replaced_names, widened_by
 
@@ -82,7 +83,7 @@ def test_under_autocast_positions_keep_their_fractions(width):
     dense, x = torch.tensor([[0.0, 40.3, 1.0]]), torch.ones(1, width)
     ranker = Ranker(None, _Seen([PRICE]), 3)
     with torch.autocast("cpu", torch.bfloat16):
-        seen = ranker.mix(dense, x if width else None).float()
+        seen = ranker.mix(dense, Lookups(x) if width else None).float()
     assert seen.shape == (1, 51 + width)
     assert seen[0, 2:42].tolist() == [0.5] * 40
     assert seen[0, 42].item() == pytest.approx(-0.2, abs=1e-3)

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from mmoe.config import ModelConfig
+from mmoe.embeddings import Lookups
 from mmoe.models import Ranker, build_network
 
 
@@ -21,7 +22,7 @@ class Embeddings(nn.Module):
     def forward(self, values, lengths):
         x = self.table(values)
         self.dtypes.append((x @ torch.eye(4)).dtype)
-        return torch.cat(x.chunk(2), dim=1)
+        return Lookups(torch.cat(x.chunk(2), dim=1))
 
 
 def make(num_dense: int = 3):

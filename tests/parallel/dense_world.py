@@ -21,12 +21,15 @@ import torch.distributed as dist
 from mmoe.checkpoint.optimizer_state import flatten_optimizer
 from mmoe.config import EXPERTS, ExpertConfig, RunConfig
 from mmoe.datasets.rows.batch import Batch
+from mmoe.embeddings import Lookups
 from mmoe.models import Ranker, build_network
+from mmoe.models.relations import relate_tasks
 from mmoe.parallel import Shard, expert_shards, replicated_parameters
 from mmoe.train.optim import build_average, build_optimizer
 from mmoe.train.state import Position, TrainingState
 from mmoe.train.step import train_step
 from mmoe.train.step_collectives import ONE_PROCESS, StepRanks
+from tests.models.interactions import frozen_modules
 from tests.parallel.joining import PATIENCE, join_world
 
 D, F, STEPS = 10, 3, 3
@@ -35,6 +38,7 @@ TASKS = ("click", "buy")
 TOP_1 = {"kind": "top_k", "k": 1}
 TOP_2 = {"kind": "top_k", "k": 2}
 GROUPED = {"execution": "grouped"}
+ENTIRE = {"kind": "entire_space", "after": "click"}
 BALANCED = {"balance_loss": 0.5, "z_loss": 0.1}
 
 
@@ -64,6 +68,21 @@ KINDS = {
         {"kind": "dcn_v2", "count": 2, "output": 6, "rank": 3},
     ]
 }
+MORE_KINDS = {
+    "experts": [
+        {"kind": "mlp", "count": 1, "hidden": [6]},
+        {"kind": "fm", "count": 2, "output": 6, "factors": 3},
+        {"kind": "deepfm", "count": 1, "output": 6, "factors": 3, "hidden": [5]},
+        {"kind": "masknet", "count": 2, "output": 6, "dim": 5, "mask_hidden": 4},
+        {"kind": "autoint", "count": 1, "output": 6, "fields": 3, "field_dim": 4, "head_dim": 3},
+        {
+            "kind": "frozen",
+            "count": 1,
+            "output": 6,
+            "module": f"{frozen_modules.__name__}:make_six",
+        },
+    ]
+}
 
 
 @dataclass(frozen=True)
@@ -77,6 +96,7 @@ class Case:
     rows: tuple[tuple[int, ...], ...] = ((6, 6, 6, 6),)
     no_chance: bool = False  # noise is 0, and every chance is taken alike
     twice: bool = False  # train again, and compare the bits
+    buy: dict = field(default_factory=dict)  # keys of the second task
     on_two: bool = True  # run it on two ranks as well
 
 
@@ -149,9 +169,22 @@ CASES |= {
     "kinds of experts": Case(TOP_2, "spread", KINDS, twice=True),
     "kinds of experts, dense gates": Case({}, "spread", KINDS, rows=EMPTY),
     "kinds of experts, replicated": Case(TOP_2, model=KINDS),
+    "more kinds": Case(TOP_2, "spread", MORE_KINDS, twice=True),
+    "more kinds, dense gates": Case({}, "spread", MORE_KINDS, rows=EMPTY),
+    "more kinds, replicated": Case(TOP_2, model=MORE_KINDS, rows=SOME_EMPTY),
     "experts of somebody's, PLE": Case(
         TOP_2, "spread", {"kind": "ple", "expert": {"kind": "cross"}}, on_two=False
     ),
+    **{
+        f"{name}, {experts}": Case(gate, experts, model, buy=buy, rows=rows)
+        for experts, gate in (("replicated", {}), ("spread", TOP_2))
+        for name, model, buy, rows in (
+            ("AITM", {"transfer": "aitm"}, {"after": "click"}, SOME_EMPTY),
+            ("DBMTL", {"transfer": "dbmtl", "kind": "ple"}, {"after": "click"}, SOME_EMPTY),
+            ("IPS", {}, {**ENTIRE, "counterfactual": "ips"}, ((4, 4, 4, 4), (5, 0, 1, 0))),
+            ("DR", {}, {**ENTIRE, "counterfactual": "dr"}, ((4, 4, 4, 4), (5, 0, 1, 0))),
+        )
+    },
     "bf16": Case(TOP_2, "spread", GROUPED, {"precision": "bf16"}, dtype="float32"),
     "bf16, replicated": Case({}, training={"precision": "bf16"}, dtype="float32"),
 }
@@ -169,6 +202,7 @@ def make_config(case):
         **case.training,
     }
     tasks = [{"name": name, "label": name} for name in TASKS]
+    tasks[1] |= case.buy
     if case.model.get("kind") == "esmm":
         tasks[1]["observed_when"] = TASKS[0]
     return RunConfig.model_validate(
@@ -192,7 +226,7 @@ class Rows(torch.nn.Module):
         self.rows_ND = torch.nn.Parameter(torch.randn(rows, D - F, dtype=dtype))
 
     def forward(self, values, lengths):
-        return self.rows_ND[values]
+        return Lookups(self.rows_ND[values])
 
     def step(self):
         pass
@@ -202,6 +236,7 @@ def make_state(case, config, rows, over_ranks):
     torch.manual_seed(0)
     dtype = getattr(torch, case.dtype)
     network = build_network(config.model, D, TASKS, config.parallel if over_ranks else None)
+    relate_tasks(network, config.model, config.tasks)
     network = network.to(dtype)
     torch.manual_seed(1)
     ranker = Ranker(Rows(rows, dtype), network, F).train()

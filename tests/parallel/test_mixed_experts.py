@@ -8,27 +8,39 @@ import torch
 import yaml
 
 from mmoe.datasets.bundled.synthetic import generate_funnel
+from tests.models.interactions import frozen_modules
 from tests.parallel.launch import launch
 
 KINDS = [
     {"kind": "mlp", "count": 2, "hidden": [6, 4]},
     {"kind": "mlp", "count": 1, "hidden": [4], "activation": "silu"},
     {"kind": "dcn_v2", "count": 2, "output": 4},
+    {"kind": "fm", "count": 1, "output": 4, "factors": 3},
+    {"kind": "deepfm", "count": 1, "output": 4, "factors": 3, "hidden": [5]},
+    {"kind": "masknet", "count": 1, "output": 4, "dim": 5, "mask_hidden": 6},
+    {"kind": "autoint", "count": 1, "output": 4, "fields": 3, "field_dim": 4},
+    {"kind": "frozen", "count": 1, "output": 4, "module": f"{frozen_modules.__name__}:make_four"},
 ]
+FROZEN = "network.levels.0.mixture.experts.pools.7.stacked.module"
+CROSSED = {"kind": "dcn_v2", "rank": 2}
 
 
 @pytest.fixture(name="config")
 def _config(tmp_path):
     pq.write_table(generate_funnel(rows=600, users=50, items=30).table, tmp_path / "log.parquet")
 
-    def write(name, kinds=KINDS, **sections):
+    def write(name, kinds=KINDS, interaction=CROSSED, **sections):
         raw = {
             "data": {"path": str(tmp_path / "log.parquet")},
-            "features": [{"kind": "numeric", "name": "hour"}],
+            "features": [
+                {"kind": "numeric", "name": "hour"},
+                {"kind": "categorical", "name": "user_id"},
+                {"kind": "categorical", "name": "item_id"},
+            ],
             "tasks": [{"name": "click", "label": "click"}],
             "model": {
                 "experts": kinds,
-                "interaction": {"kind": "dcn_v2", "rank": 2},
+                "interaction": interaction,
                 "gate": {"kind": "top_k", "k": 2},
                 "tower": {"hidden": []},
             },
@@ -58,25 +70,31 @@ def test_a_run_is_trained_evaluated_scored_and_continued(config, mmoe, tmp_path)
     assert 0 < json.loads(out)["tasks"]["click"]["auc"] < 1
     code, _, err = mmoe("score", run, "--input", log, "--output", tmp_path / "scores.parquet")
     assert code == 0, err
-    more = [KINDS[0] | {"count": 3}, KINDS[1] | {"count": 2}, KINDS[2] | {"count": 3}]
+    more = [kind | {"count": kind["count"] + (kind["kind"] != "frozen")} for kind in KINDS]
     grown = tmp_path / "grown"
     code, _, err = mmoe("train", config("two", more), "--out", grown, "--warm-start", run,
                         "--set", "training.optimizer.learning_rate=1e-12")  # fmt: skip
     assert code == 0, err
     old, new = _tensors(run, tmp_path, mmoe), _tensors(grown, tmp_path, mmoe)
-    first = "weights.0", "weights.0", "stacked.crosses.0.weight"
-    for i, (count, tensor) in enumerate(zip((2, 1, 2), first, strict=True)):
-        name = f"network.levels.0.mixture.experts.pools.{i}.{tensor}"
-        assert len(new[name]) == count + 1
-        torch.testing.assert_close(new[name][:count], old[name])
-    other = config("other", [KINDS[1], KINDS[0], KINDS[2]])
+    for i, kind in enumerate(KINDS[:-1]):
+        names = [name for name in old if f"experts.pools.{i}." in name]
+        assert names
+        for name in names:
+            assert len(new[name]) == kind["count"] + 1
+            torch.testing.assert_close(new[name][: kind["count"]], old[name])
+    width = old[f"{FROZEN}.linear.weight"].shape[2]
+    for name, tensor in frozen_modules.make_four(width).state_dict().items():
+        assert torch.equal(old[f"{FROZEN}.{name}"][0], tensor), "training moved it"
+        assert torch.equal(new[f"{FROZEN}.{name}"][0], tensor)
+    other = config("other", [KINDS[1], KINDS[0], *KINDS[2:]])
     code, _, err = mmoe("train", other, "--out", tmp_path / "x", "--warm-start", run)
-    assert code == 2 and "activation of model.experts is ['relu', 'silu', None] there" in err
+    assert code == 2 and "activation of model.experts is ['relu', 'silu', None," in err
 
 
 @pytest.mark.xdist_group("ranks")
-def test_spread_over_ranks_it_is_the_run_of_one_process(config, mmoe, tmp_path):
-    path = config("spread", parallel={"experts": "spread"})
+@pytest.mark.parametrize("interaction", [CROSSED, "deepfm", "masknet", "autoint"], ids=str)
+def test_spread_over_ranks_it_is_the_run_of_one_process(config, mmoe, tmp_path, interaction):
+    path = config("spread", interaction=interaction, parallel={"experts": "spread"})
     assert mmoe("train", path, "--out", tmp_path / "one")[0] == 0
     ended = launch(["train", path, "--out", tmp_path / "two"], 2)
     assert [rank.code for rank in ended] == [0, 0], ended

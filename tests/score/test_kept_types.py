@@ -6,8 +6,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from benchmarks.faults.inputs.arrow_types import ARROW_TYPES, column_of
+from mmoe.config import TaskConfig
 from mmoe.datasets.files.readers import read_table
 from mmoe.score import files
+
+TASK = TaskConfig(name="click", label="click")
 
 # Of those that are not kept as they came
 KEPT_AS = {
@@ -34,7 +37,7 @@ def test_kept(name, tmp_path):
     path, array = _write(name, tmp_path)
 
     types = files._kept_types(path, ["odd"])
-    result = files._result(read_table(path), types, ["pred"], np.zeros((4, 1), np.float32), "log")
+    result = files._result(read_table(path), types, [TASK], np.zeros((4, 1), np.float32), "log")
 
     assert types == {"odd": KEPT_AS.get(name, array.type)}
     pq.write_table(result, tmp_path / "scores.parquet")

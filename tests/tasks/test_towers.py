@@ -3,6 +3,9 @@
 import pytest
 import torch
 
+from mmoe.config import ModelConfig, TaskConfig
+from mmoe.models import build_network
+from mmoe.models.build import widen_towers
 from mmoe.tasks import TaskTowers, Tower
 
 
@@ -54,3 +57,31 @@ def test_a_row_keeps_its_bits_at_any_height(hidden):
         for rows in (1, 2, 3, 5, 100):
             assert torch.equal(tower(x[:rows]), logits[:rows])
             assert torch.equal(tower(x[-rows:]), logits[-rows:])
+
+
+def test_columns_of_several_towers():
+    towers = TaskTowers(3, 16, [8])
+    assert towers.columns.is_plain
+    towers[0].widen(3)
+    towers[2].widen(1, 2)
+    assert towers.columns == ([0, 3, 4], [[0, 1, 2], [3], [4]], 7)
+    assert not towers.columns.is_plain
+    h = torch.randn(5, 16)
+    logits = towers([h, h, h])
+    assert logits.shape == (5, 7)
+    assert torch.equal(logits[:, 3], towers[1](h))
+    assert (logits[:, 5:] == 0).all()  # constants, not trained yet
+    logits[:, 6].sum().backward()
+    assert towers[2].constants_J.grad.tolist() == [0, 5]
+
+
+def test_a_tower_of_ones_own_cannot_be_widened():
+    network = build_network(ModelConfig(), 3, ["click", "stars"])
+    network.towers = TaskTowers.of([torch.nn.Identity(), torch.nn.Identity()])
+    tasks = [
+        TaskConfig(name="click", label="click"),
+        TaskConfig(name="stars", label="stars", kind="ordinal", lowest=1, highest=5),
+    ]
+    message = "task 'stars': kind ordinal needs 5 logits of a row, but model.tower makes a Identity"
+    with pytest.raises(ValueError, match=message):
+        widen_towers(network, tasks)

@@ -217,7 +217,7 @@ def compare(case, rank):
     # The tables can be asked by others again, and give the same
     batch = make_batch(77, (3, 4), rank)
     rows = [
-        of.ranker.eval().look_up(batch.values, batch.lengths_CB, batch.id_weights)
+        of.ranker.eval().look_up(batch.values, batch.lengths_CB, batch.id_weights).x_BD
         for of in (state, other)
     ]
     return {
@@ -254,7 +254,7 @@ def diverges(rank):
         except ValueError as error:
             found["error"] = str(error)
     batch = make_batch(77, (3, 4), rank)
-    x_BD = state.ranker.look_up(batch.values, batch.lengths_CB, batch.id_weights)
+    x_BD = state.ranker.look_up(batch.values, batch.lengths_CB, batch.id_weights).x_BD
     return {**found, "as_before": same(before, bits(state)), "rows": len(x_BD)}
 
 

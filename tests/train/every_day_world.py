@@ -22,8 +22,8 @@ from mmoe.parallel import from_all, rank
 from mmoe.predictor import Predictor
 from mmoe.train import WarmStart, train_run
 from mmoe.train.backtest import BacktestSettings, backtest
+from mmoe.train.begin import training_state
 from mmoe.train.evaluate import predict_rows
-from mmoe.train.fit import _training_state
 from mmoe.train.prepare import prepare
 from mmoe.train.step import StepProgram
 from mmoe.train.warm_start import EarlierRun, transfer
@@ -64,7 +64,7 @@ def begun(name, config, monday, folder):
     earlier = EarlierRun.open(monday)
     earlier.check(config)
     prepared = prepare(config, earlier=earlier.encoder)
-    state = _training_state(config, prepared)
+    state = training_state(config, prepared)
     report = transfer(earlier, state, config, prepared.encoder, new_experts)
     with CheckpointSaver(CheckpointFolder(folder), background=False) as saver:
         state.save(saver, best=True)

@@ -13,7 +13,7 @@ from mmoe.embeddings import torchrec_problem
 from mmoe.parallel import ensure_process_group
 from mmoe.run import RunDirectory
 from mmoe.score import load_predictor, score_files
-from mmoe.train.fit import _training_state
+from mmoe.train.begin import training_state
 from mmoe.train.on_device import on_device
 from mmoe.train.prepare import prepare
 from mmoe.train.step import train_step
@@ -46,7 +46,7 @@ def steps(funnel_config, splits):
         ensure_process_group(device=device)
         config = config_from_dict(set_values(funnel_config, [*DRY, *overrides]))
         data = prepare(config, splits=splits)
-        state = _training_state(config, data, device)
+        state = training_state(config, data, device)
         batches = on_device(data.train.epoch_batches(1, 0, 64), device)
         losses = []
         for _ in range(10):
@@ -138,7 +138,7 @@ def test_the_host_waits_for_the_device_once_a_step(funnel_config, splits):
     numbers = "features=[{kind: numeric, name: price, log: true}]"
     config = config_from_dict(set_values(funnel_config, [numbers]))
     data = prepare(config, splits=splits)
-    state = _training_state(config, data, GPU)
+    state = training_state(config, data, GPU)
     batch = next(data.train.epoch_batches(1, 0, 64)).to(GPU)
     train_step(state, [batch], config, 100)  # the first one may set libraries up
     torch.cuda.set_sync_debug_mode("warn")

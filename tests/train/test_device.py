@@ -19,7 +19,7 @@ from mmoe.run.console import SilentReporter
 from mmoe.score import load_predictor
 from mmoe.tasks.gate_statistics import GateStatistics
 from mmoe.train import WarmStart, evaluate_run
-from mmoe.train.fit import _training_state
+from mmoe.train.begin import training_state
 from mmoe.train.fit_wide import fit_wide
 from mmoe.train.prepare import prepare
 from mmoe.train.step import train_step
@@ -126,12 +126,12 @@ def saved(state, folder):
 @pytest.mark.parametrize("overrides", RUNS.values(), ids=RUNS)
 def test_a_step_on_another_device_is_that_of_the_cpu(overrides, prepared, tmp_path, monkeypatch):
     config, data = prepared(*overrides)
-    mine = _training_state(config, data, CPU)
+    mine = training_state(config, data, CPU)
     expected = take_steps(config, data, mine), saved(mine, tmp_path / "cpu")
     expected_scores = scores(config, data, mine)
 
     with emulated_gpu(monkeypatch):
-        state = _training_state(config, data, GPU)
+        state = training_state(config, data, GPU)
         found = take_steps(config, data, state), saved(state, tmp_path / "gpu")
         found_scores = scores(config, data, state)
 
@@ -153,7 +153,7 @@ def test_a_wide_part_on_another_device_is_that_of_the_cpu(prepared, monkeypatch)
     plain, _ = prepared()
 
     def run(device):
-        state = _training_state(config, data, device)
+        state = training_state(config, data, device)
         fit_wide(state.ranker.wide, config, data, SilentReporter())
         return take_steps(config, data, state), scores(config, data, state)
 
@@ -161,7 +161,7 @@ def test_a_wide_part_on_another_device_is_that_of_the_cpu(prepared, monkeypatch)
     with emulated_gpu(monkeypatch) as waits:
         found, found_scores = run(GPU)
         for one in (config, plain):
-            state = _training_state(one, data, GPU)
+            state = training_state(one, data, GPU)
             batch = next(data.train.epoch_batches(1, 0, 64)).to(GPU)
             waits.clear()
             train_step(state, [batch], one, 100)
@@ -176,7 +176,7 @@ def test_the_host_waits_for_a_device_once_a_step(prepared, monkeypatch):
     numbers = "features=[{kind: numeric, name: price, log: true}]"
     config, data = prepared(numbers, "model.gate.kind=top_k", "model.gate.k=2")
     with emulated_gpu(monkeypatch) as waits:
-        state = _training_state(config, data, GPU)
+        state = training_state(config, data, GPU)
         batch = next(data.train.epoch_batches(1, 0, 64)).to(GPU)
         train_step(state, [batch], config, 100)
         waits.clear()
@@ -189,7 +189,7 @@ def test_the_host_waits_for_a_device_once_a_step(prepared, monkeypatch):
 def test_and_once_a_table_with_the_plain_backend(prepared, monkeypatch):
     config, data = prepared()
     with emulated_gpu(monkeypatch) as waits:
-        state = _training_state(config, data, GPU)
+        state = training_state(config, data, GPU)
         batch = next(data.train.epoch_batches(1, 0, 64)).to(GPU)
         train_step(state, [batch], config, 100)
         waits.clear()

@@ -11,8 +11,8 @@ from mmoe.config import config_from_dict, set_values
 from mmoe.datasets.rows.splits import Splits
 from mmoe.models.ranker import Ranker
 from mmoe.train import prepare, train_run
+from mmoe.train.begin import training_state
 from mmoe.train.divergence import RecentSteps, likeliest_cause
-from mmoe.train.fit import _training_state
 from mmoe.train.forward_backward import Step
 from mmoe.train.step import StepProgram
 
@@ -98,7 +98,7 @@ def _program(funnel_config, splits):
         config = config_from_dict(set_values(funnel_config, overrides))
         prepared = prepare(config, splits=splits)
         assert prepared.train.held is not None
-        state = _training_state(config, prepared)
+        state = training_state(config, prepared)
         state.ranker.train()
         return StepProgram(state, config, 100), prepared.train.held.batch(slice(0, 64))
 

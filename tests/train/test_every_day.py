@@ -27,7 +27,7 @@ from mmoe.run import RunDirectory
 from mmoe.score import load_predictor
 from mmoe.train import WarmStart, evaluate_run, train_run
 from mmoe.train.backtest import BacktestSettings, backtest
-from mmoe.train.fit import _training_state
+from mmoe.train.begin import training_state
 from mmoe.train.prepare import prepare
 from mmoe.train.warm_start import EarlierRun, transfer
 
@@ -121,7 +121,7 @@ def _begun(config, start: Path):
     earlier.check(config)
     prepared = prepare(config, earlier=earlier.encoder)
     ensure_process_group()
-    state = _training_state(config, prepared)
+    state = training_state(config, prepared)
     report = transfer(earlier, state, config, prepared.encoder)
     return state, prepared.encoder, report
 

@@ -23,7 +23,7 @@ from mmoe.predictor import Predictor
 from mmoe.run import RunDirectory
 from mmoe.score import load_predictor
 from mmoe.train import WarmStart, train_run
-from mmoe.train.fit import _training_state
+from mmoe.train.begin import training_state
 from mmoe.train.prepare import prepare
 from mmoe.train.warm_start import EarlierRun, WarmStartReport, transfer
 from mmoe.train.warm_start.sources import NEW, Shape, expert_places, tensor_sources
@@ -89,7 +89,7 @@ def _begun(config, start: Path, splits: Splits, new_experts: Any = "fresh"):
     earlier = EarlierRun.open(start)
     earlier.check(config)
     prepared = prepare(config, earlier=earlier.encoder, splits=splits)
-    state = _training_state(config, prepared)
+    state = training_state(config, prepared)
     report = transfer(earlier, state, config, prepared.encoder, new_experts)
     return state, prepared.encoder, report
 

@@ -21,7 +21,7 @@ from mmoe.predictor import Predictor
 from mmoe.run.console import SilentReporter
 from mmoe.score import load_predictor
 from mmoe.train import WarmStart, train_run
-from mmoe.train.fit import _training_state
+from mmoe.train.begin import training_state
 from mmoe.train.fit_wide import _Shared, fit_wide
 from mmoe.train.linear_model import Rows
 from mmoe.train.prepare import prepare
@@ -73,7 +73,7 @@ def _started(raw, splits, **keywords):
     """A model before its first epoch, its rows, and what was said."""
     config, said = config_from_dict(set_values(raw, [WIDE])), Said()
     prepared = prepare(config, splits=splits, **keywords)
-    state = _training_state(config, prepared)
+    state = training_state(config, prepared)
     fit_wide(state.ranker.wide, config, prepared, said)
     return Predictor(state.ranker, config), prepared, said.wide
 
@@ -198,7 +198,7 @@ def test_one_outcome_only_is_its_base_rate(additive, outcome):
     labels = prepared.train.held.labels
     same = replace(labels, labels_NT=np.full_like(labels.labels_NT, outcome))
     rows = BatchSource.of(replace(prepared.train.held, labels=same))
-    state, said = _training_state(config, prepared), Said()
+    state, said = training_state(config, prepared), Said()
     wide = state.ranker.wide
     fit_wide(wide, config, replace(prepared, train=rows), said)
     assert not wide.ids_RT.any()
@@ -280,7 +280,7 @@ def test_what_training_makes_worse_stays_as_it_began(train, splits, tmp_path, di
         line.startswith("before the first epoch  validation: click auc") for line in said.lines
     )
     predictor, _, config = load_predictor(run.directory)
-    start = _training_state(config, prepare(config, splits=splits)).ranker.network
+    start = training_state(config, prepare(config, splits=splits)).ranker.network
     assert torch.equal(predictor.ranker.network.towers[0].logit.weight, torch.zeros(1, 8))
     for one, two in zip(predictor.ranker.network.parameters(), start.parameters(), strict=True):
         assert torch.equal(one, two)

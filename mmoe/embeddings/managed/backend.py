@@ -14,6 +14,7 @@ from mmoe.parallel.sharded_tensors import Sharded, local_shards, rows_held
 
 if TYPE_CHECKING:
     from mmoe.embeddings.build import EmbeddingBackend
+    from mmoe.embeddings.lookups import Lookups
     from mmoe.embeddings.managed.admission import IdAdmission
 
 
@@ -45,8 +46,8 @@ class ManagedEmbeddings(nn.Module):
         self.admissions = dict(admissions)
         self.output_dim = self._backend.output_dim
 
-    def forward(self, values: Tensor, lengths_CB: Tensor, *others: Tensor | None) -> Tensor:
-        """Returns pooled embeddings x_BD; `values` holds raw ids where the table is managed."""
+    def forward(self, values: Tensor, lengths_CB: Tensor, *others: Tensor | None) -> "Lookups":
+        """Returns the backend's lookups; `values` holds raw ids where the table is managed."""
         return self.module(self.rows_of(values, lengths_CB), lengths_CB, *others)
 
     def rows_of(self, values: Tensor, lengths_CB: Tensor) -> Tensor:

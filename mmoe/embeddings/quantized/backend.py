@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from mmoe.config import FeatureSpec, ScoringPrecision, TableSpec
 from mmoe.embeddings.bags import Bags, split_bags
 from mmoe.embeddings.byte_size import byte_size
+from mmoe.embeddings.lookups import Lookups, lengths_of_events
 from mmoe.embeddings.managed.backend import managed_ids
 from mmoe.embeddings.pooling import divide_by_length
 from mmoe.embeddings.quantized.pool_over_ranks import pool_over_ranks
@@ -61,7 +62,7 @@ class ScoringEmbeddings(nn.Module):
         self.features = list(features)
         self.device = device if device is not None and self.as_trained else torch.device("cpu")
         self.shapes = {table.name: (table.num_rows, table.dim) for table in tables}
-        self.output_dim = sum(self.shapes[feature.table][1] for feature in features)
+        self.output_dim = sum(self.shapes[f.table][1] for f in features if f.pooling != "none")
         self._ranks = world_size()
         self._spread = spread_tables(tables, self._ranks, self.precisions)
         self.held = {name: of_ranks[rank()] for name, of_ranks in self._spread.items()}
@@ -93,31 +94,41 @@ class ScoringEmbeddings(nn.Module):
 
     def forward(
         self, values: Tensor, lengths_CB: Tensor, id_weights: Tensor | None = None
-    ) -> Tensor:
-        """Returns pooled embeddings x_BD in fp32, on the device of `values`."""
+    ) -> Lookups:
+        """Returns pooled embeddings and those of events, in fp32, on the device of `values`."""
+        device = values.device
         if not self.features:
-            return torch.zeros(len(lengths_CB), 0, device=values.device)
+            return Lookups(torch.zeros(len(lengths_CB), 0, device=device))
         weights = None if id_weights is None else id_weights.to(self.device)
         bags = split_bags(
             self.features, values.to(self.device), lengths_CB.to(self.device), weights
         )
-        pooled = [
-            divide_by_length(sums_BD, of_feature.lengths_B)
-            if feature.pooling == "mean"
+        pooled = [c for c, feature in enumerate(self.features) if feature.pooling != "none"]
+        parts = [
+            divide_by_length(sums_BD, bags[c].lengths_B)
+            if self.features[c].pooling == "mean"
             else sums_BD
-            for feature, of_feature, sums_BD in zip(
-                self.features, bags, self._sums(bags), strict=True
-            )
+            for c, sums_BD in zip(pooled, self._sums(pooled, bags), strict=True)
         ]
-        return torch.cat(pooled, dim=1).to(values.device)
+        none_B0 = torch.zeros(bags[0].lengths_B.shape[0], 0, device=self.device)
+        events = [
+            self._sums([c], [*bags[:c], bags[c].of_one_each(), *bags[c + 1 :]])[0].to(device)
+            for c, feature in enumerate(self.features)
+            if feature.pooling == "none"
+        ]
+        lengths_SB = lengths_of_events(self.features, lengths_CB)
+        return Lookups(torch.cat(parts or [none_B0], dim=1).to(device), tuple(events), lengths_SB)
 
-    def _sums(self, bags: Sequence[Bags]) -> list[Tensor]:
-        """`sums_BD` of each feature."""
-        if self._ranks == 1:
-            return [self._pool(c, of_feature) for c, of_feature in enumerate(bags)]
-        held = [self._spread[feature.table] for feature in self.features]
-        dims = [self.shapes[feature.table][1] for feature in self.features]
-        return pool_over_ranks(bags, held, dims, self._pool)
+    def _sums(self, features: Sequence[int], bags: Sequence[Bags]) -> list[Tensor]:
+        """`sums_BD` of each of these features, all of one height."""
+        if self._ranks == 1 or not features:
+            return [self._pool(c, bags[c]) for c in features]
+        held = [self._spread[self.features[c].table] for c in features]
+        dims = [self.shapes[self.features[c].table][1] for c in features]
+        of = dict(enumerate(features))
+        return pool_over_ranks(
+            [bags[c] for c in features], held, dims, lambda c, own: self._pool(of[c], own)
+        )
 
     def _pool(self, feature: int, bags: Bags) -> Tensor:
         return self._rows[self.features[feature].table].pool(*bags)

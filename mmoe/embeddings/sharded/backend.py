@@ -10,26 +10,28 @@ import torch
 import torch.distributed as dist
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
 from torch import Tensor, nn
-from torchrec import (
-    EmbeddingBagCollection,
-    EmbeddingBagConfig,
-    KeyedJaggedTensor,
-    PoolingType,
-)
+from torchrec import KeyedJaggedTensor
 from torchrec.distributed.comm_ops import set_gradient_division
 from torchrec.distributed.model_parallel import DistributedModelParallel
-from torchrec.modules.embedding_configs import DataType
 from torchrec.optim.keyed import CombinedOptimizer, KeyedOptimizer
 
 from mmoe.config import EmbeddingOptimizerConfig, FeatureSpec, ParallelConfig, TableSpec
-from mmoe.embeddings.names import module_name, table_of_module
+from mmoe.embeddings.lookups import Lookups
+from mmoe.embeddings.names import table_of_module
 from mmoe.embeddings.pooling import needed_weights
 from mmoe.embeddings.sharded.arrange import Block, arrange, arrangement
+from mmoe.embeddings.sharded.collections import (
+    Collections,
+    pooled_collection,
+    sharded_collections,
+    tables_of_events,
+)
 from mmoe.embeddings.sharded.ids_ahead import IdsAhead
 from mmoe.embeddings.sharded.plan_summary import plan_rows
 from mmoe.embeddings.sharded.planning import World, plan_tables
 from mmoe.embeddings.sharded.replicas import Replicas
-from mmoe.embeddings.sharded.sharder import TableSharder
+from mmoe.embeddings.sharded.sharder import RowSharder, TableSharder
+from mmoe.embeddings.sharded.unpooled import UnpooledLookups
 from mmoe.embeddings.step_phases import StepPhases, StepT
 from mmoe.parallel.sharded_tensors import Shard, Sharded, held_whole
 
@@ -40,11 +42,10 @@ _OPTIMIZERS = {
     "adagrad": EmbOptimType.EXACT_ADAGRAD,
     "sgd": EmbOptimType.EXACT_SGD,
 }
-_PRECISIONS = {"fp32": DataType.FP32, "fp16": DataType.FP16}
 
 
 class ShardedEmbeddings(nn.Module):
-    """Pooled embeddings under TorchRec's planner, updated inside the backward pass.
+    """Embeddings under TorchRec's planner, updated inside the backward pass.
 
     All ranks make it, call it and run its backward pass together, each with its own batch: of any
     height, 0 included. The loss is the sum of what the ranks call `backward` on; every row moves
@@ -81,31 +82,42 @@ class ShardedEmbeddings(nn.Module):
         self.parallel = parallel or ParallelConfig()
         dims = {table.name: table.dim for table in tables}
         self._dims = [dims[feature.table] for feature in features]
-        self.output_dim = sum(self._dims)
+        self.output_dim = sum(dims[f.table] for f in features if f.pooling != "none")
         self.keys = [feature.name for feature in features]
         self._blocks: list[Block] | None = None
+        self._unpooled = UnpooledLookups(tables, features) if tables_of_events(features) else None
         self._rates = {
-            table.name: table.learning_rate or optimizer.learning_rate for table in tables
+            table.name: 0.0 if table.frozen else table.learning_rate or optimizer.learning_rate
+            for table in tables
         }
         set_gradient_division(False)  # the loss is the ranks' sum, not their mean
         with _quiet():
             self.sharded = self._shard(device or torch.device("cpu"))
             self._shards = {
-                table_of_module(name.split(".")[1]): _held(value)
+                table_of_module(name.split(".")[-2]): _held(value)
                 for name, value in self.sharded.state_dict().items()
             }
         self._replicas = Replicas(
-            cast(Any, self.sharded.module), self.tables, self._rates, optimizer
+            list(sharded_collections(cast(Any, self.sharded.module))),
+            self.tables,
+            self._rates,
+            optimizer,
         )
 
     def forward(
         self, values: Tensor, lengths_CB: Tensor, id_weights: Tensor | None = None
-    ) -> Tensor:
-        """Returns pooled embeddings x_BD, the features side by side."""
+    ) -> Lookups:
+        """Returns pooled embeddings, the features side by side, and those of events."""
         batch = lengths_CB.numel() // max(len(self.keys), 1)
         if batch == 0 and dist.get_world_size() == 1:
             # FBGEMM refuses an empty batch; the result of no rows is no rows
-            return torch.zeros(0, self.output_dim, device=values.device)
+            return self._nothing(values)
+        if self._unpooled is not None:
+            lengths_CB = self._at_least_one_row(lengths_CB)
+            found = self._unpooled.look_up(self.sharded, values, lengths_CB, id_weights)
+            if batch or found.lengths_SB is None:
+                return found
+            return Lookups(found.x_BD[:0], found.events, found.lengths_SB[:, :0])
         ids = self._ids(values, lengths_CB, id_weights)
         pooled = self.sharded(ids).wait()
         if self._blocks is None:
@@ -113,22 +125,32 @@ class ShardedEmbeddings(nn.Module):
             self._blocks = arrangement(self.features, self._dims, pooled.keys())
         x_BD = arrange(pooled.values(), ids.lengths(), self._blocks)
         # A slice of all rows would cost the backward pass a tensor of zeros and a copy
-        return x_BD if len(x_BD) == batch else x_BD[:batch]
+        return Lookups(x_BD if len(x_BD) == batch else x_BD[:batch])
+
+    def _nothing(self, values: Tensor) -> Lookups:
+        """Looked up for no rows."""
+        dims = [d for f, d in zip(self.features, self._dims, strict=True) if f.pooling == "none"]
+        events = tuple(torch.zeros(0, dim, device=values.device) for dim in dims)
+        lengths_SB = values.new_zeros(len(dims), 0, dtype=torch.int32) if dims else None
+        return Lookups(torch.zeros(0, self.output_dim, device=values.device), events, lengths_SB)
+
+    def _at_least_one_row(self, lengths_CB: Tensor) -> Tensor:
+        """Other ranks wait for what this one asks for, so it looks up one empty row."""
+        return lengths_CB if lengths_CB.numel() else lengths_CB.new_zeros(len(self.keys))
 
     def _ids(
         self, values: Tensor, lengths_CB: Tensor, id_weights: Tensor | None = None
     ) -> KeyedJaggedTensor:
         weights = needed_weights(self.features, id_weights)
-        if lengths_CB.numel() == 0:
-            # Other ranks wait for what this one asks for, so it looks up one empty row
-            lengths_CB = lengths_CB.new_zeros(len(self.keys))
+        lengths_CB = self._at_least_one_row(lengths_CB)
         return KeyedJaggedTensor(keys=self.keys, values=values, lengths=lengths_CB, weights=weights)
 
     def ids_ahead(
         self, steps: Iterator[StepT], phases: StepPhases[StepT]
     ) -> IdsAhead[StepT] | None:
         """Trains on `steps` with the ids of the next one under way; None: it cannot here."""
-        if self.parallel.pipeline == "off" or dist.get_world_size() == 1:
+        whole = self.parallel.pipeline != "off" and self._unpooled is None
+        if not whole or dist.get_world_size() == 1:
             return None
         return IdsAhead(
             cast(Any, self.sharded.module),
@@ -171,7 +193,8 @@ class ShardedEmbeddings(nn.Module):
             }
         copies = self._replicas.state()
         # A rank that holds no shard of a table has none of its state
-        return {f"{table}/sum": found.get(f"{table}/sum", []) for table in self._shards} | copies
+        moved = [table.name for table in self.tables if not table.frozen]
+        return {f"{table}/sum": found.get(f"{table}/sum", []) for table in moved} | copies
 
     def scale_learning_rates(self, factor: float) -> None:
         """Scales the rates for the next backward pass."""
@@ -190,59 +213,32 @@ class ShardedEmbeddings(nn.Module):
 
     def plan_summary(self) -> list[dict[str, Any]]:
         """Says who holds what, one entry a table; the same on every rank."""
-        (plan,) = self.sharded.plan.plan.values()
+        plans = self.sharded.plan.plan.values()
         return plan_rows(
             self.tables,
-            cast(Any, plan),
+            {table: how for plan in plans for table, how in cast(Any, plan).items()},
             self.optimizer,
             self.parallel,
             dist.get_world_size(),
         )
 
     def _shard(self, device: torch.device) -> DistributedModelParallel:
-        collection = _collection(self.tables, self.features, self.parallel)
-        sharder = TableSharder(
-            fused_params={
-                "optimizer": _OPTIMIZERS[self.optimizer.kind],
-                "learning_rate": self.optimizer.learning_rate,
-                **self.optimizer.keywords(),
-            }
-        )
+        of_events = tables_of_events(self.features)
+        make = Collections if of_events else pooled_collection
+        collection = make(self.tables, self.features, self.parallel)
+        fused = {
+            "optimizer": _OPTIMIZERS[self.optimizer.kind],
+            "learning_rate": self.optimizer.learning_rate,
+            **self.optimizer.keywords(),
+        }
+        sharders: list[Any] = [TableSharder(fused_params=fused), RowSharder(fused_params=fused)]
         world = World.of_this_process(self.parallel, device)
-        plan = plan_tables(collection, sharder, self.tables, self.optimizer, self.parallel, world)
-        return DistributedModelParallel(
-            collection,
-            device=device,
-            plan=plan,
-            sharders=[sharder],  # type: ignore[list-item]  # invariant list in its signature
-            init_data_parallel=False,
+        plan = plan_tables(
+            collection, sharders, self.tables, self.optimizer, self.parallel, world, of_events
         )
-
-
-def _collection(
-    tables: Sequence[TableSpec], features: Sequence[FeatureSpec], parallel: ParallelConfig
-) -> EmbeddingBagCollection:
-    collection = EmbeddingBagCollection(
-        device=torch.device("meta"),
-        tables=[
-            EmbeddingBagConfig(
-                name=module_name(table.name),
-                num_embeddings=table.num_rows,
-                embedding_dim=table.dim,
-                feature_names=[f.name for f in features if f.table == table.name],
-                pooling=PoolingType.SUM,
-                data_type=_PRECISIONS[parallel.placement(table.name).precision or "fp32"],
-            )
-            for table in tables
-        ],
-        is_weighted=any(feature.weighted for feature in features),
-    )
-    for table in tables:
-        if table.learning_rate is not None:
-            # Where TorchRec looks for settings of one table; those that agree share a kernel call
-            weight: Any = collection.embedding_bags[module_name(table.name)].weight
-            weight._optimizer_kwargs = [{"learning_rate": table.learning_rate}]
-    return collection
+        return DistributedModelParallel(
+            collection, device=device, plan=plan, sharders=sharders, init_data_parallel=False
+        )
 
 
 def _kernel_optimizers(optimizer: KeyedOptimizer) -> Iterator[KeyedOptimizer]:

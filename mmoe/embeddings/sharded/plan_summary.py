@@ -57,7 +57,7 @@ def _shards(
             "rank": rank,
             "rows": [first[0], first[0] + size[0]],
             "columns": [first[1], first[1] + size[1]],
-            "bytes": shard_bytes(size[0], size[1], optimizer, precision),
+            "bytes": shard_bytes(size[0], size[1], optimizer, precision, table.frozen),
         }
         for rank, first, size in regions
         if size[0]

@@ -1,12 +1,13 @@
 """Which rank holds which rows: TorchRec's planner, and what it is allowed to do."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
-from torchrec import EmbeddingBagCollection
+from torch import nn
 from torchrec.distributed.embedding_types import EmbeddingComputeKernel
 from torchrec.distributed.planner import EmbeddingShardingPlanner, Topology
 from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
@@ -16,7 +17,7 @@ from torchrec.distributed.types import ShardingPlan, ShardingType
 from mmoe.config import EmbeddingOptimizerConfig, ParallelConfig, TablePlacement, TableSpec
 from mmoe.embeddings.byte_size import byte_size
 from mmoe.embeddings.names import module_name
-from mmoe.embeddings.sharded.sharder import TableSharder
+from mmoe.embeddings.sharded.sharder import SHARDINGS_OF_EVENTS
 from mmoe.parallel.launch.launcher import local_ranks
 
 SHARDINGS = {
@@ -72,24 +73,37 @@ class World:
 
 
 def plan_tables(
-    collection: EmbeddingBagCollection,
-    sharder: TableSharder,
+    collection: nn.Module,
+    sharders: list[Any],
     tables: Sequence[TableSpec],
     optimizer: EmbeddingOptimizerConfig,
     parallel: ParallelConfig,
     world: World,
+    of_events: Collection[str] = (),
 ) -> ShardingPlan:
     """Plans which rank holds which rows and columns; the same plan on every rank.
+
+    Args:
+        collection: TorchRec's, without memory.
+        sharders: Of its modules.
+        tables: Rows and widths.
+        optimizer: Whose state takes memory too.
+        parallel: What the config asks for.
+        world: Ranks and their memory.
+        of_events: Names of tables whose rows stay events, which fewer shardings fit.
 
     Raises:
         ValueError: On every rank alike: a table's placement cannot be had, or the ranks have not
             the memory.
     """
-    choices = [_placements(tables, optimizer, parallel, world, whole) for whole in (True, False)]
+    _check_events(of_events, parallel)
+    choices = [
+        _placements(tables, optimizer, parallel, world, whole, of_events) for whole in (True, False)
+    ]
     # The first rank plans for all, and says so where it cannot: the others would wait for ever
     found: list[ShardingPlan | str | None] = [None]
     if dist.get_rank() == 0:
-        found[0] = _first_plan(collection, sharder, choices, world)
+        found[0] = _first_plan(collection, sharders, choices, world)
         found[0] = found[0] or _too_large(tables, optimizer, parallel, world)
     if world.ranks > 1:
         dist.broadcast_object_list(found, src=0)
@@ -101,8 +115,8 @@ def plan_tables(
 
 
 def _first_plan(
-    collection: EmbeddingBagCollection,
-    sharder: TableSharder,
+    collection: nn.Module,
+    sharders: list[Any],
     choices: Sequence[dict[str, ParameterConstraints]],
     world: World,
 ) -> ShardingPlan | None:
@@ -119,7 +133,7 @@ def _first_plan(
             constraints=constraints,
         )
         try:
-            return planner.plan(collection, [sharder])  # type: ignore[list-item]  # invariant
+            return planner.plan(collection, sharders)
         except PlannerError:
             continue
     return None
@@ -131,6 +145,7 @@ def _placements(
     parallel: ParallelConfig,
     world: World,
     whole: bool,
+    of_events: Collection[str],
 ) -> dict[str, ParameterConstraints]:
     """What the planner may choose from, by table.
 
@@ -148,21 +163,26 @@ def _placements(
             parallel,
             world,
             whole=whole and world.device == "cpu" and sizes[table.name] <= share,
+            of_events=table.name in of_events,
         )
         for table in tables
     }
 
 
 def shard_bytes(
-    rows: int, columns: int, optimizer: EmbeddingOptimizerConfig, precision: str
+    rows: int,
+    columns: int,
+    optimizer: EmbeddingOptimizerConfig,
+    precision: str,
+    frozen: bool = False,
 ) -> int:
-    """Returns the bytes of a shard of a table, with the optimizer's state.
+    """Returns the bytes of a shard of a table, with the optimizer's state; frozen ones have none.
 
     Example:
         >>> shard_bytes(1000, 16, EmbeddingOptimizerConfig(kind="rowwise_adagrad"), "fp32")
         68000
     """
-    by_row, by_number = _STATE[optimizer.kind]
+    by_row, by_number = (0, 0) if frozen else _STATE[optimizer.kind]
     return rows * (columns * (_WIDTH[precision] + 4 * by_number) + 4 * by_row)
 
 
@@ -173,6 +193,7 @@ def _constraints(
     world: World,
     *,
     whole: bool,
+    of_events: bool,
 ) -> ParameterConstraints:
     placement = parallel.placement(table.name)
     kernel = placement.kernel or "auto"
@@ -182,6 +203,8 @@ def _constraints(
             "of the machine for a GPU, but this run is on the CPU; say kernel: fused"
         )
     shardings = _allowed(table, parallel, optimizer, world)
+    if of_events:  # of all tables another may have been asked for
+        shardings = [name for name in shardings if name in SHARDINGS_OF_EVENTS] or ["table_wise"]
     if whole and _sharding(table, parallel, optimizer) == "auto":
         shardings = ["table_wise"]
     kernels = [KERNELS[name].value for name in (KERNELS if kernel == "auto" else [kernel])]
@@ -195,6 +218,16 @@ def _constraints(
         min_partition=placement.columns or _even_columns(table.dim, world.ranks),
         stochastic_rounding=False,  # the same seed has to give the same rows
     )
+
+
+def _check_events(of_events: Collection[str], parallel: ParallelConfig) -> None:
+    for name in sorted(of_events):
+        asked = parallel.per_table.get(name, TablePlacement()).sharding
+        if asked not in (None, "auto", *SHARDINGS_OF_EVENTS):
+            raise ValueError(
+                f"table {name!r}: parallel says sharding {asked}, but a sequence reads its rows "
+                f"one by one; say {', '.join(SHARDINGS_OF_EVENTS)} or auto"
+            )
 
 
 def _allowed(
@@ -211,7 +244,7 @@ def _allowed(
     if asked == "auto":
         # The planner takes either of equals: the same config would not always be the same plan
         equal = _EQUAL_ON_ONE_MACHINE if world.local_ranks == world.ranks else ()
-        by_columns = optimizer.kind != "rowwise_adagrad"
+        by_columns = optimizer.kind != "rowwise_adagrad" or table.frozen
         # Copies of small tables train the same, but by a second, unfused optimizer
         return [
             name
@@ -263,7 +296,7 @@ def _check_optimizer(table: TableSpec, sharding: str, optimizer: EmbeddingOptimi
             start + "embedding_optimizer.weight_decay needs a copy on every rank; say sharding: "
             "data_parallel (or auto), or set training.embedding_optimizer.weight_decay: 0"
         )
-    if sharding in BY_COLUMNS and optimizer.kind == "rowwise_adagrad":
+    if sharding in BY_COLUMNS and optimizer.kind == "rowwise_adagrad" and not table.frozen:
         raise ValueError(
             start + "rowwise_adagrad has one number for a whole row, and the parts of a row would "
             "each have their own, which is another optimizer; say sharding: row_wise, or "
@@ -348,7 +381,7 @@ def _need(
     """Bytes of a table on all ranks together, and of its largest shard."""
     placement = parallel.placement(table.name)
     precision = placement.precision or "fp32"
-    whole = shard_bytes(table.num_rows, table.dim, optimizer, precision)
+    whole = shard_bytes(table.num_rows, table.dim, optimizer, precision, table.frozen)
     columns = placement.columns or _even_columns(table.dim, world.ranks)
     divisors: Mapping[str, int] = {
         "row_wise": world.ranks,

@@ -11,8 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
-from torchrec.distributed.batched_embedding_kernel import BatchedDenseEmbeddingBag
-from torchrec.distributed.embeddingbag import ShardedEmbeddingBagCollection
+from torchrec.distributed.batched_embedding_kernel import (
+    BatchedDenseEmbedding,
+    BatchedDenseEmbeddingBag,
+)
 
 from mmoe.config import EmbeddingOptimizerConfig, TableSpec
 from mmoe.embeddings.names import table_of_module
@@ -27,7 +29,7 @@ class Replicas:
     tables: a row that no rank looked up has no gradient, and so keeps its values and its state.
 
     Args:
-        sharded: TorchRec's module, which holds the lookups (and hides them from `modules`).
+        sharded: TorchRec's modules, which hold the lookups (and hide them from `modules`).
         tables: All that there are.
         rates: Of each table.
         config: Of the optimizer.
@@ -35,21 +37,23 @@ class Replicas:
 
     def __init__(
         self,
-        sharded: ShardedEmbeddingBagCollection,
+        sharded: Sequence[Any],
         tables: Sequence[TableSpec],
         rates: Mapping[str, float],
         config: EmbeddingOptimizerConfig,
     ) -> None:
         self._weights: dict[str, Any] = {}
-        for wrapped in sharded._lookups:
+        for wrapped in (lookup for collection in sharded for lookup in collection._lookups):
             if isinstance(wrapped, DistributedDataParallel):
                 wrapped.register_comm_hook(None, _add_up)
                 lookup: Any = wrapped.module
                 _look_up_with_gradient(lookup)
                 for name, weight in lookup.named_parameters_by_table():
                     self._weights[table_of_module(name)] = weight
+        self._frozen = {table.name for table in tables if table.frozen}
+        moved = {name: w for name, w in self._weights.items() if name not in self._frozen}
         self._optimizer = TableOptimizer(
-            self._weights, rates, row_update(config), decays_of(tables, config)
+            moved, rates, row_update(config), decays_of(tables, config)
         )
 
     def state(self) -> dict[str, Tensor]:
@@ -64,6 +68,8 @@ class Replicas:
         """Moves the rows, and clears the gradients."""
         if self._weights:
             self._optimizer.step()
+            for name in self._frozen.intersection(self._weights):
+                self._weights[name].grad = None
 
 
 def _add_up(
@@ -77,10 +83,32 @@ def _add_up(
 def _look_up_with_gradient(lookup: nn.Module) -> None:
     """FBGEMM's unfused lookup has no gradient on the CPU (1.8); torch's has, over its weights."""
     for module in lookup.modules():
-        if isinstance(module, BatchedDenseEmbeddingBag):
-            kernel: Any = module._emb_module
-            if kernel.current_device.type == "cpu":
-                kernel.forward = partial(_pooled, kernel, module._feature_table_map)
+        if not isinstance(module, BatchedDenseEmbeddingBag | BatchedDenseEmbedding):
+            continue
+        kernel: Any = module._emb_module
+        if kernel.current_device.type == "cpu":
+            own = _pooled if isinstance(module, BatchedDenseEmbeddingBag) else _rows
+            kernel.forward = partial(own, kernel, module._feature_table_map)
+
+
+def _rows(
+    kernel: Any, feature_tables: Sequence[int], indices: Tensor, offsets: Tensor, **_: Any
+) -> Tensor:
+    """A row for each id, one feature's below another's; arguments as those of `_pooled`."""
+    tables = _tables(kernel)
+    batch = (len(offsets) - 1) // len(feature_tables)
+    bounds = pairwise(offsets[::batch].tolist())
+    found = [
+        F.embedding(indices[start:end], tables[table])
+        for (start, end), table in zip(bounds, feature_tables, strict=True)
+    ]
+    return torch.cat(found)
+
+
+def _tables(kernel: Any) -> list[Tensor]:
+    """The tables, which lie one after another."""
+    flat = kernel.weights.split([rows * dim for rows, dim in kernel.embedding_specs])
+    return [part.view(size) for part, size in zip(flat, kernel.embedding_specs, strict=True)]
 
 
 def _pooled(
@@ -100,9 +128,7 @@ def _pooled(
         offsets: Where each (feature, row) begins, [C · B + 1].
         per_sample_weights: Of the ids, [V].
     """
-    sizes = [rows * dim for rows, dim in kernel.embedding_specs]
-    flat = kernel.weights.split(sizes)
-    tables = [part.view(size) for part, size in zip(flat, kernel.embedding_specs, strict=True)]
+    tables = _tables(kernel)
     batch = (len(offsets) - 1) // len(feature_tables)
     bounds = offsets[::batch].tolist()
     pooled = []

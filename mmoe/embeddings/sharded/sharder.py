@@ -5,6 +5,7 @@ from typing import Any
 import torch.distributed as dist
 from torchrec import EmbeddingBagCollection
 from torchrec.distributed.dist_data import PooledEmbeddingsAllToAll
+from torchrec.distributed.embedding import EmbeddingCollectionSharder
 from torchrec.distributed.embeddingbag import (
     EmbeddingBagCollectionSharder,
     ShardedEmbeddingBagCollection,
@@ -25,6 +26,16 @@ _SHARDINGS = [
     ShardingType.TABLE_ROW_WISE.value,
     ShardingType.GRID_SHARD.value,
 ]
+# Those that leave an id's row whole, or cut it by columns, on one rank
+SHARDINGS_OF_EVENTS = ("data_parallel", "table_wise", "column_wise", "row_wise")
+
+
+class RowSharder(EmbeddingCollectionSharder):
+    """TorchRec's sharder of tables whose rows stay events, with rows over ranks on the CPU too."""
+
+    def sharding_types(self, compute_device_type: str) -> list[str]:
+        """Lists all ways to shard."""
+        return list(SHARDINGS_OF_EVENTS)
 
 
 class TableSharder(EmbeddingBagCollectionSharder):

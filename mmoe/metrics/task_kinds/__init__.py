@@ -6,7 +6,10 @@ from typing import Any
 from mmoe.metrics.task_kinds.base import LabelColumn, TaskKind, TaskMetrics
 from mmoe.metrics.task_kinds.binary import Binary, zero_or_one
 from mmoe.metrics.task_kinds.entire_space import EntireSpace
-from mmoe.metrics.task_kinds.regression import Regression
+from mmoe.metrics.task_kinds.grouped import Jrc, Ranked
+from mmoe.metrics.task_kinds.levels import Multiclass, Ordinal
+from mmoe.metrics.task_kinds.regression import Huber, Regression
+from mmoe.metrics.task_kinds.values import D2Q, WatchTime, Ziln
 
 __all__ = [
     "HIGHER_IS_BETTER",
@@ -62,6 +65,15 @@ def remove_kind(name: str) -> None:
 add_kind("binary", Binary())
 add_kind("regression", Regression())
 add_kind("entire_space", EntireSpace())
+add_kind("huber", Huber())
+add_kind("watch_time", WatchTime())
+add_kind("ziln", Ziln())
+add_kind("multiclass", Multiclass())
+add_kind("ordinal", Ordinal())
+add_kind("d2q", D2Q())
+add_kind("bpr", Ranked())
+add_kind("softmax", Ranked())
+add_kind("jrc", Jrc())
 
 
 def kind_of(name: str, task: str = "task") -> TaskKind:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from mmoe.metrics.columns import NAMED_COLUMNS, Column
+from mmoe.metrics.columns import NAMED_COLUMNS, Column, with_bias
 from mmoe.metrics.observed import ObservedRows
 
 Value = float | int | None
@@ -34,6 +34,7 @@ class LabelColumn:
         shown: The same, quoted for a message.
         used_by: Who reads it, such as `task 'click'`.
         place: From a row's index to its name in a message.
+        config: Of the task, whose keys say what its labels are; None: of no task.
     """
 
     data: Any
@@ -45,6 +46,7 @@ class LabelColumn:
     shown: str
     used_by: str
     place: Callable[[int], str]
+    config: Any = None
 
 
 class TaskKind(ABC):
@@ -56,21 +58,31 @@ class TaskKind(ABC):
         is_event: Labels are 0 or 1, predictions the probability of 1. A task may then be observed
             where another one's event happened, and has a ROC.
         weighs_unobserved: Rows without a label of their own count in the loss too.
+        linear_logit: A linear model of the label is one of its logit: logistic regression of an
+            event, linear regression of a number. `model.wide` fits it.
+        orders_rows: Its one prediction is a number by which rows can be ordered, not a class.
         monitored: Metrics that can choose the best checkpoint → whether higher is better. The first
             one is the headline.
         loss_metric: The metric that is the training loss, where one is.
         columns: Of the results tables, in order.
+        with_bias_keys: Metrics that are also computed with the logged display (`model.bias`), under
+            names that end in `_with_bias`.
         calibration_keys: Metrics that stand over the calibration plot.
+        calibration_label: What stands at its height; events have words of their own.
         expected_label: What a refusal says of a label that is none.
         expected_prediction: Likewise of a prediction.
     """
 
     is_event: ClassVar[bool]
     weighs_unobserved: ClassVar[bool] = False
+    linear_logit: ClassVar[bool] = True
+    orders_rows: ClassVar[bool] = True
     monitored: ClassVar[Mapping[str, bool]]
     loss_metric: ClassVar[str | None] = None
     columns: ClassVar[Sequence[Column]]
+    with_bias_keys: ClassVar[Sequence[str]] = ()
     calibration_keys: ClassVar[Sequence[str]]
+    calibration_label: ClassVar[str] = "mean label"
     expected_label: ClassVar[str]
     expected_prediction: ClassVar[str] = "a finite number"
 
@@ -83,6 +95,11 @@ class TaskKind(ABC):
     def keys(self) -> set[str]:
         """Names of the metrics that metrics.json holds for such a task."""
         return {column.key for column in self.columns}
+
+    @property
+    def columns_with_bias(self) -> Sequence[Column]:
+        """Columns of tables for metrics with the logged display; they stand where there are any."""
+        return [with_bias(self.column(key)) for key in self.with_bias_keys]
 
     def column(self, key: str) -> Column:
         """Returns the column of one metric; one that such a task has not is called by its key."""
@@ -128,6 +145,14 @@ class TaskKind(ABC):
             name: The task's.
         """
         return TaskMetrics({}, [])
+
+    def calibrated(self, rows: ObservedRows) -> tuple[np.ndarray, np.ndarray]:
+        """Returns what came and what was foretold, which a calibration plot compares."""
+        return rows.labels, rows.predictions
+
+    def of_probabilities(self, probabilities_NK: np.ndarray, levels: Sequence[float]) -> np.ndarray:
+        """Returns the one number that the kind predicts, of the probabilities of K levels."""
+        raise NotImplementedError(f"{type(self).__name__} predicts no probabilities of levels")
 
     def decide(self, predictions: Any) -> Any:
         """Turns predictions into labels."""

@@ -62,6 +62,7 @@ class Binary(TaskKind):
 
     is_event = True
     monitored: ClassVar = {"auc": True, "logloss": False, "ne": False, "pr_auc": True}
+    with_bias_keys = ("auc", "logloss", "calibration")
     loss_metric = "logloss"
     calibration_keys = ("calibration", "ece")
     expected_label = "0 or 1"

@@ -13,7 +13,9 @@ class Regression(TaskKind):
     """Regression task: judged by RMSE and MAE, in units of the label."""
 
     is_event = False
+    called: ClassVar = "a regression"  # by a refusal
     monitored: ClassVar = {"rmse": False, "mae": False}
+    with_bias_keys = ("rmse",)
     calibration_keys = ("rmse",)
     expected_label = "a finite number"
     columns = (
@@ -39,7 +41,7 @@ class Regression(TaskKind):
         if label.is_text:
             row = first_row(~label.missing) or 0
             raise ValueError(
-                f"{label.place(row)}: {label.used_by} is a regression, but its label "
+                f"{label.place(row)}: {label.used_by} is {self.called}, but its label "
                 f"{label.shown} is text; expected numbers"
             )
         numbers_N = label.data.astype(np.float64)
@@ -72,3 +74,7 @@ class Regression(TaskKind):
         values["rmse"] = float(np.sqrt(np.average(errors**2, weights=rows.weights)))
         values["mae"] = float(np.average(np.abs(errors), weights=rows.weights))
         return TaskMetrics(values, [])
+
+
+class Huber(Regression):
+    """Regression with Huber's loss, judged like any other."""

@@ -1,15 +1,46 @@
 """What every task kind answers in training and scoring."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from mmoe.config.tasks import TaskConfig
 
 
+class LossRows(NamedTuple):
+    """Rows of a batch, as the loss of one task sees them.
+
+    Attributes:
+        logits: `logit_B` of every task, at least fp32; `logits_BK` where a task has K > 1 columns.
+        label_B: The task's outcome, 0 where it is not known.
+        weight_B: Of the task; 0 where its outcome is not known.
+        labels_BT: Of all tasks, as they are.
+        groups_B: Number of each row's group, int64, below B; no row of a group is in another batch.
+            None where no task compares rows.
+        imputed: `logit_B` of the imputation towers, by column, of tasks that have one.
+    """
+
+    logits: Sequence[Tensor]
+    label_B: Tensor
+    weight_B: Tensor
+    labels_BT: Tensor
+    groups_B: Tensor | None
+    imputed: Mapping[int, Tensor]
+
+
 class Objective(ABC):
     """A task kind's loss and link; its labels and metrics are in `mmoe.metrics.task_kinds`."""
+
+    def num_logits(self, task: TaskConfig) -> int:
+        """Returns how many numbers a row has of the task's tower."""
+        return 1
+
+    def num_constants(self, task: TaskConfig) -> int:
+        """Returns how many learnt numbers, the same for all rows, stand behind these."""
+        return 0
 
     def outcome(
         self, t: int, labels_BT: Tensor, observed_BT: Tensor, tasks: Sequence[TaskConfig]
@@ -35,11 +66,53 @@ class Objective(ABC):
 
         Args:
             t: The task's column.
-            logits: `logit_B` of every task, at least fp32.
+            logits: `logit_B` of every task, at least fp32; `logits_BK` where a task has K > 1
+                columns.
             label_B: The task's outcome, 0 where it is not known.
             tasks: In the order of the columns.
         """
 
+    def row_losses(self, t: int, rows: LossRows, tasks: Sequence[TaskConfig]) -> Tensor:
+        """Computes what training adds up, `loss_B`: `loss`, where a kind needs to see no more."""
+        return self.loss(t, rows.logits, rows.label_B, tasks)
+
     @abstractmethod
     def link(self, logits_BT: Tensor) -> Tensor:
-        """Turns logits into predictions, element by element."""
+        """Turns logits into predictions, element by element.
+
+        Kinds with several columns of logits compute `predictions` instead.
+        """
+
+    def predictions(self, logits: Tensor, task: TaskConfig) -> Tensor:
+        """Computes what a task predicts: its one number, then those of `task.further`.
+
+        Args:
+            logits: `logit_B`, or `logits_BK` of K > 1 columns; at least fp32.
+            task: The task.
+
+        Returns:
+            `[B, 1 + further]`; bits of a row that depend on its logits alone.
+        """
+        return self.link(logits)[:, None]
+
+
+class SeveralLogits(Objective):
+    """Base of kinds whose prediction takes more than one number of a row."""
+
+    def link(self, logits_BT: Tensor) -> Tensor:
+        """Refuses: no single logit has a meaning."""
+        raise NotImplementedError(f"{type(self).__name__} needs all logits of a row")
+
+    @abstractmethod
+    def predictions(self, logits: Tensor, task: TaskConfig) -> Tensor:
+        """Computes what a task predicts, `[B, 1 + further]`."""
+
+
+def beside(first_B: Tensor, further_BK: Tensor) -> Tensor:
+    """Puts a task's one number in front of its further ones.
+
+    Example:
+        >>> beside(torch.zeros(2), torch.ones(2, 3)).shape
+        torch.Size([2, 4])
+    """
+    return torch.cat([first_B[:, None], further_BK], dim=1)

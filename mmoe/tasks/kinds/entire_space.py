@@ -1,4 +1,4 @@
-"""Entire space: a consequence, learnt over all rows with the label of its event (ESMM's loss)."""
+"""Entire space: a consequence, learnt over all rows with the label of its event (ESMM, ESCM²)."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mmoe.config.tasks import TaskConfig
+from mmoe.config.tasks import EntireSpaceTask, TaskConfig
+from mmoe.mixture.batch_invariant import stable_sigmoid
+from mmoe.tasks.counterfactual import doubly_robust_loss, inverse_propensity
+from mmoe.tasks.kinds.base import LossRows
 from mmoe.tasks.kinds.binary import Binary
 
 
@@ -21,7 +24,13 @@ class EntireSpace(Binary):
     A row counts where the outcome is known: no event, or an event and an observed consequence. Its
     weight is that of this task, which is read on rows without the event too.
 
-    Source: Ma et al., "Entire space multi-task model" (SIGIR 2018), equation 3.
+    With `counterfactual` a loss of σ(b) alone is added, `counterfactual_weight` times: over rows
+    with the event, each weighed by the inverse of σ(a) (`mmoe.tasks.counterfactual`). The event's
+    tower learns nothing from it. It is the mean over the rows that count here, with the event or
+    without it.
+
+    Source: Ma et al., "Entire space multi-task model" (SIGIR 2018), equation 3; Wang et al.,
+        "ESCM²" (SIGIR 2022), section 4, where weights of the three losses are λ.
     """
 
     def outcome(
@@ -30,8 +39,9 @@ class EntireSpace(Binary):
         """Returns event ∧ consequence, and where it is known."""
         event = _event(t, tasks)
         event_B, known_B = labels_BT[:, event] > 0.5, observed_BT[:, event]
-        both_B = event_B & (labels_BT[:, t] > 0.5)
-        return both_B.to(labels_BT.dtype), known_B & (~event_B | observed_BT[:, t])
+        # As it is, not 0 or 1: a young row's consequence may count more than once
+        both_B = torch.where(event_B, labels_BT[:, t], torch.zeros_like(labels_BT[:, t]))
+        return both_B, known_B & (~event_B | observed_BT[:, t])
 
     def loss(
         self, t: int, logits: Sequence[Tensor], label_B: Tensor, tasks: Sequence[TaskConfig]
@@ -43,6 +53,23 @@ class EntireSpace(Binary):
             F.logsigmoid(-event), F.logsigmoid(event) + F.logsigmoid(-consequence)
         )
         return -(label_B * log_both + (1 - label_B) * log_not_both)
+
+    def row_losses(self, t: int, rows: LossRows, tasks: Sequence[TaskConfig]) -> Tensor:
+        """Computes `loss`, and the counterfactual one where the task asks for it."""
+        loss_B = self.loss(t, rows.logits, rows.label_B, tasks)
+        task = tasks[t]
+        if not isinstance(task, EntireSpaceTask) or task.counterfactual is None:
+            return loss_B
+        event, logit_B, label_B = _event(t, tasks), rows.logits[t], rows.label_B
+        event_B = (rows.labels_BT[:, event] > 0.5).to(logit_B.dtype)
+        propensity_B = stable_sigmoid(rows.logits[event].detach()).clamp(min=task.propensity_floor)
+        # With the event, the outcome of both is that of the consequence
+        if task.counterfactual == "ips":
+            error_B = F.binary_cross_entropy_with_logits(logit_B, label_B, reduction="none")
+            found_B = inverse_propensity(error_B, event_B, propensity_B)
+        else:
+            found_B = doubly_robust_loss(logit_B, label_B, rows.imputed[t], event_B, propensity_B)
+        return loss_B + task.counterfactual_weight * found_B
 
 
 def _event(t: int, tasks: Sequence[TaskConfig]) -> int:

@@ -9,6 +9,7 @@ from mmoe.config import RunConfig
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.features.ragged import RaggedRows, offsets_of
 from mmoe.datasets.labels.encode import encode_labels
+from mmoe.datasets.labels.maturity import Maturity
 from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.encoded import EncodedData, EncodedFeatures, EncodedLabels, join
 from mmoe.datasets.values.hashing import mix64
@@ -84,10 +85,14 @@ class SampledTraining:
         config: Of the run.
         origin: What the user calls the data.
         total: Rows of the stream.
+        maturity: Of the run's labels.
     """
 
-    def __init__(self, config: RunConfig, origin: str, total: int) -> None:
+    def __init__(
+        self, config: RunConfig, origin: str, total: int, maturity: Maturity | None = None
+    ) -> None:
         self.config, self.origin, self.total = config, origin, total
+        self.maturity = maturity
         self.most = rows_to_look_at(len(config.features))
         self.next = 0
         self._tables: list[pa.Table] = []
@@ -106,7 +111,7 @@ class SampledTraining:
             labels = train.held.labels
             return EncodedData(
                 features=taken(train.held.features, mine_N),
-                labels=None if labels is None else _labels(labels, mine_N),
+                labels=None if labels is None else _labels(labels, mine_N).mature(),
             )
         if not self._tables:
             return None
@@ -114,7 +119,7 @@ class SampledTraining:
         self._tables.clear()
         return EncodedData(
             features=encoder.encode(table, self.origin),
-            labels=encode_labels(self.config, table, self.origin),
+            labels=encode_labels(self.config, table, self.origin, maturity=self.maturity),
         )
 
 
@@ -124,6 +129,7 @@ def _labels(labels: EncodedLabels, mine_N: np.ndarray) -> EncodedLabels:
         observed_NT=labels.observed_NT[mine_N],
         weights_NT=labels.weights_NT[mine_N],
         groups_N=None if labels.groups_N is None else labels.groups_N[mine_N],
+        young_NT=None if labels.young_NT is None else labels.young_NT[mine_N],
     )
 
 
@@ -140,4 +146,5 @@ def taken(features: EncodedFeatures, mine_N: np.ndarray) -> EncodedFeatures:
             (values[place.index], offsets_of(place.lengths_B.astype(np.int64)))
             for place, (values, _) in zip(places, features.lists, strict=True)
         ],
+        links={t: link.rows(rows) for t, link in features.links.items()},
     )

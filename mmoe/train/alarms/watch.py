@@ -19,6 +19,8 @@ from mmoe.config import RunConfig
 from mmoe.config.gates import DSelectKGateConfig, LearnedGateConfig, StaticGateConfig
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.rows.encoded import EncodedData, EncodedFeatures, EncodedLabels
+from mmoe.metrics.task_kinds import kind_of
+from mmoe.models.bias_tower import own_lookups
 from mmoe.parallel import from_all
 from mmoe.predictor import Predictor
 from mmoe.run.console import Reporter
@@ -105,6 +107,9 @@ class Watch:
             found.append(_ALL_ALIKE)  # and what models do with such rows says nothing of them
         else:
             leaking = {alarm.about for alarm in found}
+            # Nor can the model be outdone by what its scores do not read
+            leaking |= own_lookups(self.config.model.bias, self.encoder)
+            leaking |= {*(self.config.model.bias.features if self.config.model.bias else ())}
             fair = [column for column in columns if column.name not in leaking]
             found += self._of_model(predictor, training, fair, seen_NT, labels_NT, observed_NT)
         if training is not None:
@@ -127,7 +132,11 @@ class Watch:
             events = events_of(self.config, trained=True)
             found += tasks_outdone(training, columns, labels_NT, observed_NT, seen_NT, events)
         tasks = tasks_of(self.config)
-        trained = [t for t, task in enumerate(self.config.tasks) if task.weight]
+        trained = [
+            t
+            for t, task in enumerate(self.config.tasks)
+            if task.weight and kind_of(task.kind).orders_rows
+        ]
         found += same_predictions(
             seen_NT[:, trained],
             labels_NT[:, trained],

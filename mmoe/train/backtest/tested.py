@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mmoe.config import RunConfig
+from mmoe.config.tasks import prediction_columns
 from mmoe.datasets.rows.encoded import EncodedLabels, join_labels
 from mmoe.datasets.rows.locations import find_column
 from mmoe.datasets.stream import open_stream
@@ -19,19 +20,20 @@ _GROUP = "group_hash"  # of the GAUC group: codes of one day mean nothing on ano
 
 
 def write_tested(
-    path: Path, config: RunConfig, predictions_NT: np.ndarray, labels: EncodedLabels
+    path: Path, config: RunConfig, predictions_NP: np.ndarray, labels: EncodedLabels
 ) -> None:
     """Writes a day's predictions, labels (empty where unobserved), weights and groups.
 
     Args:
         path: The Parquet file; whole or absent.
         config: Of the run that made the predictions; its test split are the rows.
-        predictions_NT: Of the test split.
+        predictions_NP: Of the test split, a column for each of prediction_columns.
         labels: Of the same rows.
     """
     columns: dict[str, pa.Array] = {}
+    for p, name in enumerate(prediction_columns(config.tasks)):
+        columns[name] = pa.array(predictions_NP[:, p])
     for t, task in enumerate(config.tasks):
-        columns[f"pred_{task.name}"] = pa.array(predictions_NT[:, t])
         missing_N = ~labels.observed_NT[:, t]
         columns[f"label_{task.name}"] = pa.array(labels.labels_NT[:, t], mask=missing_N)
         columns[f"weight_{task.name}"] = pa.array(labels.weights_NT[:, t])
@@ -54,7 +56,8 @@ def total_metrics(
     for path in paths:
         try:
             table = pq.read_table(path)
-            predictions.append(_stack(table, config, "pred"))
+            names = prediction_columns(config.tasks)
+            predictions.append(np.stack([table[name].to_numpy() for name in names], axis=1))
             labels.append(_labels(table, config))
         except (OSError, KeyError, pa.ArrowException) as error:
             reason = " ".join(str(error).split())

@@ -21,6 +21,7 @@ from mmoe.run.folder_claim import (
     remove_stray_files,
 )
 from mmoe.run.folder_lock import LOCK
+from mmoe.train.backtest.log_end import as_of_log
 from mmoe.train.backtest.same_days import days_that_grew
 from mmoe.train.backtest.steps import BacktestSettings, Step, backtest_steps, day_column
 from mmoe.train.backtest.tested import total_metrics, write_tested
@@ -259,7 +260,9 @@ def _run_day(
     if not finished:
         trained = f"{step.train[0]} to {step.train[-1]}" if step.train[1:] else f"{step.train[0]}"
         reporter.say(f"training on {trained}, testing on {step.test}")
-        day_config = step.config(config, column)
+        stored = from_first(lambda: run.config().data.time if begun else None)
+        whole = from_first(lambda: as_of_log(config, stored), takes_long=True)
+        day_config = step.config(whole, column)
         try:
             train_run(
                 day_config,
@@ -268,8 +271,8 @@ def _run_day(
                 changed_data=changed,
                 warm_start=None if before is None else WarmStart(out / before.name),
                 reporter=reporter,
-                on_test=lambda predictions_NT, labels: write_tested(
-                    tested, day_config, predictions_NT, labels
+                on_test=lambda predictions_NP, labels: write_tested(
+                    tested, day_config, predictions_NP, labels
                 ),
             )
         except ValueError as error:

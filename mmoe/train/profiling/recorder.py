@@ -8,7 +8,9 @@ from torch.nn.modules import module as hooks
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from mmoe.mixture import MultiGateMixture
+from mmoe.models.network import ImputationTowers
 from mmoe.tasks import TaskTowers
+from mmoe.tasks.transfer import AdaptiveTransfer, BayesianTransfer
 from mmoe.train.profiling.parts import EMBEDDINGS, EXPERTS, GATES, STEP, TOWERS, part
 from mmoe.train.profiling.step_times import StepTimes, step_times
 
@@ -81,7 +83,7 @@ class StepRecorder:
         if isinstance(module, MultiGateMixture):
             self.gates.add(id(module.gate))
             return EXPERTS
-        if isinstance(module, TaskTowers):
+        if isinstance(module, TaskTowers | AdaptiveTransfer | BayesianTransfer | ImputationTowers):
             return TOWERS
         if id(module) in self.gates:
             return GATES

@@ -24,6 +24,7 @@ from mmoe.run.folder_claim import (
 from mmoe.train.prepare import PreparedData
 from mmoe.train.run_folder.data import RunData
 from mmoe.train.run_folder.data_words import continued_data
+from mmoe.train.run_folder.maturity import RunMaturity
 from mmoe.train.run_folder.start import first_difference
 from mmoe.train.warm_start import WarmStartReport
 
@@ -107,6 +108,8 @@ class RunClaim(FolderClaim):
         earlier = None if report is None else RunDirectory(Path(report.run))
         continued = [] if earlier is None else continued_data(earlier, config, prepared.data)
         RunData(data=prepared.data, continued=continued).save(run)
+        if prepared.maturity is not None:
+            RunMaturity.of(prepared.maturity, prepared.masked).save(run)
         prepared.encoder.save(run.vocabulary)
         return run
 

@@ -6,9 +6,11 @@ from typing import Any
 from zlib import crc32
 
 from mmoe.config import RunConfig
+from mmoe.config.vectors import with_vector_paths
 from mmoe.datasets.files.data_file import is_address
 from mmoe.datasets.rows.sources import below
 from mmoe.errors import RanksDiffer
+from mmoe.models.frozen import with_weight_files
 from mmoe.parallel import first_other, from_all
 from mmoe.run.directory import RunDirectory
 from mmoe.train.prepare import PreparedData
@@ -34,7 +36,9 @@ def with_absolute_paths(config: RunConfig, data: str | Path | None) -> RunConfig
         if paths is not None:
             paths = below(folder, paths)
             update[name] = absolute(paths) if isinstance(paths, str) else [*map(absolute, paths)]
-    return config.model_copy(update={"data": section.model_copy(update=update)})
+    config = with_vector_paths(config, absolute)
+    config = config.model_copy(update={"data": section.model_copy(update=update)})
+    return with_weight_files(config, absolute)
 
 
 def without_paths(config: RunConfig) -> RunConfig:

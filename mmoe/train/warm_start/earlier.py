@@ -18,9 +18,18 @@ _MODEL: tuple[tuple[str, ...], ...] = (
     ("interaction", "kind"),
     ("interaction", "layers"),
     ("interaction", "rank"),
+    ("interaction", "activation"),
+    ("interaction", "arrangement"),
+    ("interaction", "heads"),
+    ("transfer", "kind"),
+    ("transfer", "dim"),
     ("wide",),
     ("expert", "kind"),
     ("expert", "activation"),
+    ("expert", "arrangement"),
+    ("expert", "heads"),
+    ("expert", "module"),
+    ("expert", "weights"),
     ("tower", "kind"),
     ("tower", "activation"),
 )
@@ -61,6 +70,10 @@ class EarlierRun:
         """Name of the best checkpoint's folder (`step-00000120`)."""
         return int(self.best.split("-")[1])
 
+    def rows(self) -> dict[str, int]:
+        """Returns how many rows each of its tables has."""
+        return {table.name: table.num_rows for table in self.encoder.tables}
+
     def model(self) -> StoredTensors:
         """Weights of the best checkpoint."""
         return self.folder.tensors(self.best, "model")
@@ -80,7 +93,7 @@ class EarlierRun:
         """
         for keys in _MODEL:
             self._same(f"model.{'.'.join(keys)}", _at(self.config, keys), _at(config, keys))
-        for key in ("kind", "activation"):
+        for key in ("kind", "activation", "arrangement", "heads", "module", "weights"):
             there, here = (
                 [expert.get(key) for expert in _at(c, ("experts",)) or ()]
                 for c in (self.config, config)
@@ -89,6 +102,8 @@ class EarlierRun:
         self._same("model.levels", self.config.model.depth, config.model.depth)
         for there, here in named_pairs(self.config, config, lambda c: c.tasks):
             self._same(f"tasks.{here.name}.kind", there.kind, here.kind)
+            for key, value in here.meaning.items():
+                self._same(f"tasks.{here.name}.{key}", there.meaning[key], value)
         if not named_pairs(self.config, config, lambda c: c.features):
             raise ValueError(
                 f"--warm-start {self.path}: shares no feature with this config (there: "
@@ -133,12 +148,15 @@ def model_difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
         ("tower", "hidden"),
         ("num_experts",),
         ("experts",),
+        ("expert",),
+        ("interaction",),
+        ("bias", "hidden"),
     )
     for keys in shaping:
         one: Any = there
         two: Any = here
         for key in keys:
-            one, two = one.get(key), two.get(key)
+            one, two = (value and value.get(key) for value in (one, two))
         if one != two:
             return f"model.{'.'.join(keys)} is {one!r} there and {two!r} here"
     return ""

@@ -11,12 +11,17 @@ from typing import Literal
 import numpy as np
 from torch import nn
 
+from mmoe.config import RunConfig, TaskConfig
+from mmoe.config.tasks import EntireSpaceTask
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.mixture import DSelectKGate, FixedGate, MLPExperts, StackedExperts
 from mmoe.mixture.gates.logits import GateLogits
 from mmoe.mixture.resize_experts import expert_dims, expert_ranges
-from mmoe.models.input_layers import projected_feature, replaced_names
+from mmoe.models.input_layers import projected_feature
+from mmoe.models.interactions.add import Columns, added_names
+from mmoe.models.interactions.layers import Interaction
 from mmoe.models.network import Level, MixtureNetwork
+from mmoe.models.sequences.inputs import sequence_of_tensor
 from mmoe.parallel.sharded_tensors import Shard
 
 NewExperts = Literal["fresh", "copy"]
@@ -47,26 +52,44 @@ class Shape:
         network: The module.
         tasks: Names, in the order of the towers.
         inputs: Names of the columns of x, `feature` or `feature[i]`.
+        num_numbers: How many of them are no embeddings; they stand first.
+        added: Names of the columns that an interaction puts beside them.
+        settings: Of the tasks, where relations between them left something in the network.
+        bias_inputs: Of those that the bias tower reads in their place; empty: there is none.
     """
 
     network: MixtureNetwork
     tasks: list[str]
     inputs: list[str]
+    num_numbers: int = 0
+    added: list[str] = field(default_factory=list)
+    settings: Sequence[TaskConfig] = ()
+    bias_inputs: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, network: MixtureNetwork, config: RunConfig, encoder: FeatureEncoder) -> "Shape":
+        """Returns that of a run."""
+        columns, every = Columns.of(encoder, config.model.bias), Columns.of(encoder)
+        read = set(columns.names)
+        return cls(
+            network,
+            [task.name for task in config.tasks],
+            columns.names,
+            len(columns.numbers),
+            added_names(config, columns),
+            config.tasks,
+            [name for name in every.names if name not in read],
+        )
+
+    def columns(self, reads: Literal["inputs", "numbers", "embeddings"]) -> list[str]:
+        """Names of all inputs, or of a part of them."""
+        first, last = self.inputs[: self.num_numbers], self.inputs[self.num_numbers :]
+        return {"inputs": self.inputs, "numbers": first, "embeddings": last}[reads]
 
     @property
     def levels(self) -> list[Level]:
         """Levels of experts, from the first on."""
         return [level for level in self.network.levels if isinstance(level, Level)]
-
-
-def input_names(encoder: FeatureEncoder) -> list[str]:
-    """Names each column of x, in the order in which the ranker joins them."""
-    names = replaced_names(encoder.dense_names, encoder.input_layers)
-    dims = {table.name: table.dim for table in encoder.tables}
-    for feature in [*encoder.categorical, *encoder.lists]:
-        # A feature that looks up another table now gives other numbers
-        names += [f"{feature.name}@{feature.table}[{i}]" for i in range(dims[feature.table])]
-    return names
 
 
 def tensor_sources(
@@ -86,27 +109,92 @@ def tensor_sources(
         feature = projected_feature(name)
         if feature is not None and f"{feature} projected[0]" not in before.inputs:
             sources[name] = TensorSource(None)
+        sequence = sequence_of_tensor(name)
+        if sequence is not None and f"{sequence} encoded[0]" not in before.inputs:
+            sources[name] = TensorSource(None)
         if part == "towers":
             number, _, tensor = rest.partition(".")
             old = int(towers[int(number)])
             sources[name] = TensorSource(None if old == NEW else f"towers.{old}.{tensor}")
-        if part == "interaction":  # a row of each task
-            sources[name] = TensorSource(name, {0: towers})
+        if part in ("transfer", "imputation"):
+            sources[name] = _related_source(name, now, before)
+    logits = _places_of_logits(towers, now.network, before.network)
+    sources.update(_interaction_sources(now, before, logits))
+    sources |= _bias_sources(now, before, logits)
     # By name, not by place: features come and go. Only the first level reads x
-    columns = _places_of(now.inputs, before.inputs)
-    if now.network.crossing is not None:
-        for tensor, dims in now.network.crossing.input_dims.items():
-            name = f"crossing.{tensor}"
-            sources[name] = TensorSource(name, dict.fromkeys(dims, columns), dims[-1])
+    read = now.inputs + now.added
+    columns = _places_of(read, before.inputs + before.added)
     for number, (level, old_level) in enumerate(zip(now.levels, before.levels, strict=False)):
         prefix = f"levels.{number}.mixture"
         for name, source in _level_sources(level, old_level, prefix, new_experts):
             sources[name] = source
         if number == 0:
-            for name, dims in _input_dims(level, len(now.inputs)):
+            for name, dims in _input_dims(level, len(read)):
                 places = {**sources[f"{prefix}.{name}"].places, **dict.fromkeys(dims, columns)}
                 sources[f"{prefix}.{name}"] = TensorSource(f"{prefix}.{name}", places, dims[-1])
     return {name: sources[name] for name in sources.keys() - _constants(now.network)}
+
+
+def _interaction_sources(
+    now: Shape, before: Shape, logits: np.ndarray
+) -> Iterator[tuple[str, TensorSource]]:
+    """Of what multiplies features before the levels, and of what it adds to logits."""
+    for part in ("crossing", "interaction"):
+        module: Interaction | None = getattr(now.network, part)
+        if module is None:
+            continue
+        columns = _places_of(now.columns(module.reads), before.columns(module.reads))
+        for tensor, dims in module.input_dims.items():
+            name = f"{part}.{tensor}"
+            yield name, TensorSource(name, dict.fromkeys(dims, columns), dims[-1])
+        for tensor, dim in module.task_dims.items():
+            yield f"{part}.{tensor}", TensorSource(f"{part}.{tensor}", {dim: logits})
+
+
+def _related_source(name: str, now: Shape, before: Shape) -> TensorSource:
+    """A tensor by which a task reads those before it, or of its imputation tower."""
+    part, *rest = name.split(".")
+    turn = 0 if part == "imputation" else 1  # imputation.TASK.…, transfer.tasks.TASK.…
+    task = now.settings[int(rest[turn])]
+    names = [one.name for one in before.settings]
+    if task.name not in names:
+        return TensorSource(None)
+    old, rest[turn] = before.settings[names.index(task.name)], str(names.index(task.name))
+    if part == "imputation":
+        had = isinstance(old, EntireSpaceTask) and old.counterfactual == "dr"
+        return TensorSource(".".join([part, *rest]) if had else None)
+    if not old.after:
+        return TensorSource(None)
+    places = _places_of(task.after, old.after)
+    if "carries" in rest:
+        place = int(places[int(rest[3])])  # transfer.tasks.TASK.carries.PARENT.…
+        rest[3] = str(place)
+        return TensorSource(None if place == NEW else ".".join([part, *rest]))
+    if rest[-3:] != ["layers", "0", "weight"]:
+        return TensorSource(".".join([part, *rest]))
+    # Its own hidden layer, then that of each task before it, all as wide; new ones read as zeros
+    width = now.network.state_dict()[name].shape[0]
+    blocks = [0, *(place if place == NEW else place + 1 for place in places.tolist())]
+    columns = [NEW if b == NEW else b * width + i for b in blocks for i in range(width)]
+    return TensorSource(".".join([part, *rest]), {1: np.array(columns, np.int64)}, 1)
+
+
+def _bias_sources(now: Shape, before: Shape, logits: np.ndarray) -> dict[str, TensorSource]:
+    """Tensors of the bias tower: one of inputs, and a row of each logit."""
+    tower = now.network.bias_tower
+    if tower is None:
+        return {}
+    names = [f"bias_tower.{name}" for name in tower.state_dict()]
+    if not before.bias_inputs:
+        return {name: TensorSource(None) for name in names}
+    found = {name: TensorSource(name) for name in names}
+    for name in ("bias_tower.logits.weight", "bias_tower.logits.bias"):
+        found[name] = TensorSource(name, {0: logits})
+    columns = _places_of(now.bias_inputs, before.bias_inputs)
+    # The first layer reads them; it is the last one as well where there is no other
+    first = "bias_tower.mlp.layers.0.weight" if len(tower.mlp.layers) else names[0]
+    found[first] = TensorSource(first, {**found[first].places, 1: columns}, 1)
+    return found
 
 
 def own_sources(
@@ -145,6 +233,24 @@ def _places_of(now: Sequence[str], before: Sequence[str]) -> np.ndarray:
     """
     places = {name: place for place, name in enumerate(before)}
     return np.array([places.get(name, NEW) for name in now], np.int64)
+
+
+def _places_of_logits(
+    towers: np.ndarray, now: MixtureNetwork, before: MixtureNetwork
+) -> np.ndarray:
+    """Of each logit that a row has, its earlier place among these, or `NEW`.
+
+    Args:
+        towers: Of each task, its earlier place.
+        now: The network.
+        before: The earlier one; a task that stays has as many logits there.
+    """
+    ends = np.cumsum([0, *map(len, before.towers.columns.of_rows)])
+    places = []
+    for old, mine in zip(towers.tolist(), now.towers.columns.of_rows, strict=True):
+        first = NEW if old == NEW else int(ends[old])
+        places += [NEW if old == NEW else first + i for i in range(len(mine))]
+    return np.array(places, np.int64)
 
 
 def expert_places(now: Sequence[str], before: Sequence[str], new_experts: NewExperts) -> np.ndarray:

@@ -5,7 +5,11 @@ import torch
 from mmoe.checkpoint.optimizer_state import unflatten_optimizer
 from mmoe.checkpoint.stored_tensors import StoredTensors
 from mmoe.config import RunConfig
+from mmoe.config.experts import FrozenExpertConfig
 from mmoe.datasets.features.encoder import FeatureEncoder
+from mmoe.models.build import widen_towers
+from mmoe.models.frozen import without_weight_files
+from mmoe.models.interactions.add import Columns, added_names
 from mmoe.models.network import MixtureNetwork
 from mmoe.models.registry import build_network
 from mmoe.train.state import TrainingState
@@ -16,7 +20,6 @@ from mmoe.train.warm_start.report import WarmStartReport
 from mmoe.train.warm_start.sources import (
     NewExperts,
     Shape,
-    input_names,
     tensor_sources,
 )
 from mmoe.train.warm_start.stored import Stored
@@ -66,7 +69,7 @@ def transfer(
     model, training = earlier.model(), earlier.training()
     network = state.ranker.network
     assert isinstance(network, MixtureNetwork)
-    now = Shape(network, [task.name for task in config.tasks], input_names(encoder))
+    now = Shape.of(network, config, encoder)
     before = _shape_of(earlier)
     try:
         sources = tensor_sources(now, before, new_experts)
@@ -114,11 +117,18 @@ def _usable_state(
 
 def _shape_of(earlier: EarlierRun) -> Shape:
     """Of the earlier network; built anew to ask it for names, as narrow as can be."""
-    tasks, model = [t.name for t in earlier.config.tasks], earlier.config.model
+    config = without_weight_files(earlier.config)
+    tasks, model = [t.name for t in config.tasks], config.model
     narrow = {"expert": model.expert.narrow(), "tower": model.tower.narrow()}
+    width = 1
+    if any(isinstance(expert, FrozenExpertConfig) for expert, _ in model.expert_kinds):
+        # Such an expert takes no other width
+        columns = Columns.of(earlier.encoder, model.bias)
+        width = len(columns.names) + len(added_names(config, columns))
     with torch.random.fork_rng(devices=[]):
-        network = build_network(model.model_copy(update=narrow), 1, tasks)
-    return Shape(network, tasks, input_names(earlier.encoder))
+        network = build_network(model.model_copy(update=narrow), width, tasks)
+        widen_towers(network, config.tasks)
+    return Shape.of(network, config, earlier.encoder)
 
 
 def _start_average(

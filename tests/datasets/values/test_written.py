@@ -105,7 +105,7 @@ def test_marks_that_say_nothing(keys, complaint):
         ("(1, 2)", ["1", "2"]),
         ("{'a', 'b'}", ["a", "b"]),
         (" [true] ", ["true"]),
-        ("[]", [None]),
+        ("[]", []),
     ],
 )
 def test_lists_in_brackets(cell, items):

@@ -1,0 +1,1 @@
+"""Sequences: their events, and how long ago they were."""

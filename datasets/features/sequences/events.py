@@ -1,0 +1,90 @@
+"""Events of rows: which items of a sequence's columns they are, the oldest first."""
+
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from mmoe.config import SequenceFeature
+from mmoe.datasets.features.ragged import blank_items
+from mmoe.datasets.features.weighted_lists import items_of, lists_of
+from mmoe.datasets.rows.locations import place
+
+
+class EventRows(NamedTuple):
+    """Which items of a column are kept.
+
+    Attributes:
+        index_V: Their numbers among all items, the oldest of each row first; None: all as they are.
+        lengths_N: How many each row has.
+    """
+
+    index_V: np.ndarray | None
+    lengths_N: np.ndarray
+
+
+def events_of(
+    table: pa.Table, feature: SequenceFeature, number: int, origin: str
+) -> tuple[pa.ChunkedArray, np.ndarray]:
+    """Reads the items of one column of a sequence, and how many each row has.
+
+    A missing item stays, as null: it is part of an event.
+
+    Raises:
+        ValueError: The column is missing or holds no lists, or a row has not as many items as the
+            first column; names file, row and column.
+    """
+    values, lengths_N = items(table, feature.columns[number], feature, origin)
+    if number:
+        _, expected_N = items(table, feature.columns[0], feature, origin)
+        check_lengths(table, feature, origin, feature.columns[number], lengths_N, expected_N)
+    return blank_items(values), lengths_N
+
+
+def items(
+    table: pa.Table, column: str, feature: SequenceFeature, origin: str
+) -> tuple[pa.ChunkedArray, np.ndarray]:
+    """Reads all items of a column of lists, and how many each row has."""
+    values, lengths_N = items_of(lists_of(table, column, feature, origin), feature.separator)
+    return values, np.asarray(lengths_N, np.int64)
+
+
+def check_lengths(
+    table: pa.Table,
+    feature: SequenceFeature,
+    origin: str,
+    column: str,
+    lengths_N: np.ndarray,
+    expected_N: np.ndarray,
+) -> None:
+    """Refuses a row whose items are not as many as those of the first column."""
+    wrong_N = lengths_N != expected_N
+    if wrong_N.any():
+        row = int(wrong_N.argmax())
+        raise ValueError(
+            f"{place(table, origin, row)}: column {column!r} (of feature {feature.name!r}) has "
+            f"{lengths_N[row]} items, but column {feature.columns[0]!r} has {expected_N[row]} in "
+            "that row; columns of one sequence say one thing each of every event: give them as many"
+        )
+
+
+def kept_events(lengths_N: np.ndarray, feature: SequenceFeature) -> EventRows:
+    """Chooses the latest `max_length` events of each row, the oldest of them first.
+
+    Example:
+        >>> feature = SequenceFeature(name="h", columns=["h"], max_length=2)
+        >>> kept_events(np.array([3, 0, 1]), feature).index_V.tolist()
+        [1, 2, 3]
+        >>> feature = SequenceFeature(name="h", columns=["h"], max_length=2, newest="first")
+        >>> kept_events(np.array([3, 0, 1]), feature).index_V.tolist()
+        [1, 0, 3]
+    """
+    kept_N = np.minimum(lengths_N, feature.max_length)
+    if feature.newest == "last" and np.array_equal(kept_N, lengths_N):
+        return EventRows(None, lengths_N)
+    ends_N = np.cumsum(lengths_N)
+    place_V = np.arange(kept_N.sum()) - np.repeat(np.cumsum(kept_N) - kept_N, kept_N)
+    if feature.newest == "last":
+        return EventRows(np.repeat(ends_N - kept_N, kept_N) + place_V, kept_N)
+    newest_first_N = ends_N - lengths_N + kept_N - 1  # the oldest of those that are kept
+    return EventRows(np.repeat(newest_first_N, kept_N) - place_V, kept_N)

@@ -1,0 +1,1 @@
+"""Vectors from elsewhere, with which rows of a table of ids begin."""

@@ -1,0 +1,171 @@
+"""The ids of a table that begins with vectors: those of training, and those of the file."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from mmoe.config import TableVectors
+from mmoe.config.tables import VocabularyEncoding
+from mmoe.datasets.features.fit_ids import Counts
+from mmoe.datasets.features.vocabulary import Vocabulary
+from mmoe.datasets.features.vocabulary_size import refuse_too_many
+from mmoe.datasets.values.arrow import pc
+from mmoe.datasets.values.keys import (
+    ARROW_TYPES,
+    KeyKind,
+    key_kind,
+    missing_mask,
+    to_keys,
+    widest,
+)
+from mmoe.datasets.vectors.chunks import vector_chunks
+from mmoe.datasets.vectors.rule import ScalingFit, VectorScaling, padded
+
+_SHOWN = 5  # ids in an error
+
+
+def learn_vectors(
+    found: Sequence[Counts],
+    encoding: VocabularyEncoding,
+    vectors: TableVectors,
+    table: str,
+    dim: int | None,
+) -> tuple[Vocabulary, VectorScaling]:
+    """Reads a file of vectors once, and checks every number of it.
+
+    An id with a vector has a row, however often training has seen it; the others as `min_count`
+    says. Ids of the file alone come last, in its order.
+
+    Args:
+        found: What each feature that shares the table has counted.
+        encoding: Of the table.
+        vectors: The file.
+        table: Name of the table.
+        dim: Its width, as the config has it; None: that of the vectors.
+
+    Raises:
+        ValueError: The file cannot be used, or does not go with the rows.
+    """
+    used_by = f"table {table!r}"
+    scaling, ids = ScalingFit(vectors), []
+    for chunk in vector_chunks(vectors, used_by):
+        if not scaling.count:
+            _check_width(chunk.numbers_NL.shape[1], dim, vectors, table)
+        scaling.add(chunk.numbers_NL)
+        ids.append(chunk.ids)
+    in_file = _FileIds(_joined(ids), vectors, used_by)
+    vocabulary = _vocabulary(found, encoding, in_file)
+    return vocabulary, scaling.finish()
+
+
+@dataclass(frozen=True)
+class _FileIds:
+    """Ids of a file of vectors, one for each vector, as it has them."""
+
+    ids: pa.ChunkedArray
+    vectors: TableVectors
+    used_by: str
+
+    @property
+    def label(self) -> str:
+        """What they are called in an error."""
+        what = f"ids of {self.used_by}"
+        name = self.vectors.id
+        return f"{self.vectors.path}: {what if name is None else f'column {name!r} ({what})'}"
+
+    def keys(self, kind: KeyKind) -> tuple[pa.Array, KeyKind]:
+        """Returns distinct keys, and their kind: a wider one where the file's ids need it.
+
+        Raises:
+            ValueError: An id is missing, or there twice.
+        """
+        missing_N = missing_mask(self.ids, kind)
+        if missing_N.any():
+            raise ValueError(
+                f"{self.label}: row {int(missing_N.argmax()) + 1} has no id; remove it, or write "
+                "its id"
+            )
+        keys = to_keys(self.ids, kind, self.label)
+        if keys.null_count and self.vectors.takes_all_ids:
+            kind = widest([kind, key_kind(self.ids, self.label)])
+            keys = to_keys(self.ids, kind, self.label)
+        keys = keys.cast(ARROW_TYPES[kind]).combine_chunks()
+        distinct = keys.drop_null().unique()
+        if len(distinct) < len(keys) - keys.null_count:
+            self._refuse_twice(keys)
+        return distinct, kind
+
+    def _refuse_twice(self, keys: pa.Array) -> None:
+        codes_N = pc.fill_null(keys.dictionary_encode().indices, -1).to_numpy()
+        order_N = np.argsort(codes_N, kind="stable")
+        same_N = (np.diff(codes_N[order_N]) == 0) & (codes_N[order_N][1:] >= 0)
+        pairs_K = np.stack([order_N[:-1][same_N], order_N[1:][same_N]])
+        one, two = pairs_K[:, pairs_K[1].argmin()].tolist()
+        raise ValueError(
+            f"{self.label}: rows {one + 1} and {two + 1} have the same id, "
+            f"{keys[one].as_py()!r}; keep one vector of each id"
+        )
+
+
+def _vocabulary(
+    found: Sequence[Counts], encoding: VocabularyEncoding, in_file: _FileIds
+) -> Vocabulary:
+    seen = Vocabulary.of(found, 1)
+    file_keys, kind = in_file.keys(seen.kind)
+    label = found[0].label
+    keys, counts = seen.keys_as(kind, label), seen.counts
+    has_N = pc.is_in(keys, file_keys).to_numpy(zero_copy_only=False)
+    frequent_N = counts >= encoding.min_count
+    _check_share(keys, has_N, frequent_N, in_file, label)
+    kept_N = frequent_N | has_N
+    keys, counts = keys.filter(pa.array(kept_N)), counts[kept_N]
+    if in_file.vectors.takes_all_ids:
+        more = file_keys.filter(pc.invert(pc.is_in(file_keys, keys)))
+        keys = pa.concat_arrays([keys, more])
+        counts = np.concatenate([counts, np.zeros(len(more), np.int64)])
+    both, otherwise = f"{label}, with ids of {in_file.vectors.path},", "vectors.ids: seen"
+    refuse_too_many(len(keys), encoding, both, otherwise=otherwise)
+    return Vocabulary(kind=kind, keys=keys, counts=counts)
+
+
+def _check_width(length: int, dim: int | None, vectors: TableVectors, table: str) -> None:
+    width = padded(length)
+    if dim not in (None, width):
+        rounded = "" if width == length else " (the next multiple of 4)"
+        raise ValueError(
+            f"{vectors.path}: its vectors have {length} numbers, but dim of table {table!r} is "
+            f"{dim}; say dim: {width}{rounded}, or leave it out"
+        )
+
+
+def _check_share(
+    keys: pa.Array, has_N: np.ndarray, frequent_N: np.ndarray, in_file: _FileIds, label: str
+) -> None:
+    """Of the ids that have a row; of all where training has none so often."""
+    asked_N = frequent_N if frequent_N.any() else np.ones_like(frequent_N)
+    total, known = int(asked_N.sum()), int((has_N & asked_N).sum())
+    vectors = in_file.vectors
+    if not total or known >= vectors.least_share * total:
+        return
+    without = keys.filter(pa.array(asked_N & ~has_N))[:_SHOWN]
+    shown = ", ".join(repr(key) for key in without.to_pylist())
+    if known:
+        raise ValueError(
+            f"{label}: only {known:,} of {total:,} ids ({known / total:.0%}) have a vector in "
+            f"{vectors.path}; the most frequent without: {shown}; add their vectors, or say "
+            f"vectors.least_share: {int(100 * known / total) / 100}"
+        )
+    there = ", ".join(repr(value) for value in in_file.ids[:_SHOWN].to_pylist())
+    raise ValueError(
+        f"{label}: none of its {total:,} ids has a vector in {vectors.path}: here {shown}, there "
+        f"{there} ({in_file.ids.type}); write both in one form, or name the right column as "
+        "vectors.id"
+    )
+
+
+def _joined(ids: Sequence[pa.ChunkedArray]) -> pa.ChunkedArray:
+    """Ids of many pieces; of files that have them in other types as the wider one."""
+    tables = [pa.table({"id": one}) for one in ids]
+    return pa.concat_tables(tables, promote_options="permissive")["id"]

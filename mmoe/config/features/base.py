@@ -1,0 +1,54 @@
+"""`Feature`: what a run asks of a feature of any kind."""
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from mmoe.config.kinds import HasKinds
+
+NAME_OF_FEATURE = "of the feature, in reports and files of a run"
+
+
+class Feature(HasKinds):
+    """What a run asks of a feature of any kind; a kind overrides what differs.
+
+    It says its `source_columns`, and has a key `name`; `dim` where it looks tables up whose width
+    may be chosen.
+    """
+
+    if TYPE_CHECKING:  # each kind has them at its own place in the run's files
+        kind: Any
+        name: Any
+        dim: Any
+
+    derived_are: ClassVar[str] = "parts"  # what `derived_names` are names of, in an error
+
+    @property
+    def source_columns(self) -> list[str]:
+        """Names of all columns that it is read from."""
+        raise NotImplementedError
+
+    @property
+    def text_columns(self) -> list[str]:
+        """Names of those whose text it reads in a way of its own, so that it has to stay text."""
+        return []
+
+    @property
+    def derived_names(self) -> list[str]:
+        """Names of further features and tables that it makes."""
+        return []
+
+    @property
+    def table_names(self) -> list[str]:
+        """Names of the embedding tables that it looks up."""
+        return self.derived_names
+
+    @property
+    def id_columns(self) -> int:
+        """Number of columns that one of its ids is made of."""
+        return 1
+
+    def check_tables(self, shared: Collection[str]) -> None:
+        """Refuses tables under `tables` that it does not go with."""
+
+    def check_among(self, features: "Sequence[Feature]") -> None:
+        """Refuses features of a run, this one among them, that it does not go with."""

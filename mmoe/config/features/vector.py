@@ -1,0 +1,40 @@
+"""`VectorFeature`: a list of numbers."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from mmoe.config.base import Name
+from mmoe.config.features.base import NAME_OF_FEATURE, Feature
+
+
+class VectorFeature(Feature):
+    """A list of numbers, as many in every row: a pretrained embedding."""
+
+    kind: Literal["vector"] = "vector"
+    name: Name = Field(description=NAME_OF_FEATURE)
+    column: str | None = Field(
+        default=None, description="column in the data; default: the feature's name"
+    )
+    standardise: bool = Field(
+        default=True,
+        description="zero mean of each number on the training split, and one variance for all: "
+        "1 / √length",
+    )
+    dim: int | None = Field(
+        default=None,
+        ge=1,
+        le=4096,
+        description="width that a linear layer projects the vector to; left out: it is read as "
+        "it is",
+    )
+
+    @property
+    def source_column(self) -> str:
+        """Name of the column that it is read from."""
+        return self.column or self.name
+
+    @property
+    def source_columns(self) -> list[str]:
+        """Names of all columns that it is read from."""
+        return [self.source_column]

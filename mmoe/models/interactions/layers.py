@@ -1,0 +1,86 @@
+"""What the modules of this folder share: what they say of themselves, linear layers, checks."""
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mmoe.mixture.batch_invariant import stable_linear
+
+
+class Interaction(nn.Module):
+    """A module that says which dimensions of its tensors are those of features and of tasks.
+
+    So a run that goes on with others finds what it had learnt of those that stay.
+
+    Attributes:
+        reads: The columns that `input_dims` are about: all inputs of a network, or of these the
+            numbers, which stand first, or the embeddings behind them.
+    """
+
+    reads: Literal["inputs", "numbers", "embeddings"] = "inputs"
+
+    @property
+    def input_dims(self) -> dict[str, tuple[int, ...]]:
+        """Returns the dimensions of tensors that are those of inputs; by the last they are read."""
+        return {}
+
+    @property
+    def task_dims(self) -> dict[str, int]:
+        """Returns which dimension of a tensor is that of tasks."""
+        return {}
+
+
+class Beside(Interaction):
+    """Puts what a module makes of a row beside that row: `[x, module(x)]`.
+
+    So gates and experts go on reading numbers and embeddings as they are, of which a normalisation
+    or attention keeps a part.
+
+    Args:
+        module: Maps `[B, X]` to `[B, Y]`.
+
+    Example:
+        >>> import torch
+        >>> from mmoe.models.interactions.cross_network import CrossNetwork
+        >>> Beside(CrossNetwork(4, 3))(torch.zeros(2, 4)).shape
+        torch.Size([2, 7])
+    """
+
+    def __init__(self, module: Interaction) -> None:
+        super().__init__()
+        self.module, self.reads = module, module.reads
+
+    @property
+    def input_dims(self) -> dict[str, tuple[int, ...]]:
+        """Returns the dimensions of tensors that are those of what it reads."""
+        return {f"module.{name}": dims for name, dims in self.module.input_dims.items()}
+
+    def forward(self, x_BX: Tensor) -> Tensor:
+        """Maps `[B, X]` to `[B, X + Y]`."""
+        return torch.cat([x_BX, self.module(x_BX).to(x_BX.dtype)], 1)
+
+
+def apply_linear(layer: nn.Module, x: Tensor, *, training: bool) -> Tensor:
+    """Applies an `nn.Linear`: in training by torch, else so that rows do not feel each other.
+
+    Example:
+        >>> import torch
+        >>> apply_linear(torch.nn.Linear(2, 3), torch.zeros(4, 2), training=False).shape
+        torch.Size([4, 3])
+    """
+    assert isinstance(layer, nn.Linear)
+    product = F.linear if training else stable_linear
+    return product(x, layer.weight, layer.bias)
+
+
+def check_sizes(**sizes: int | None) -> None:
+    """Refuses a number below 1; None passes.
+
+    Raises:
+        ValueError: Names the argument.
+    """
+    for name, size in sizes.items():
+        if size is not None and size < 1:
+            raise ValueError(f"{name}: expected 1 or more, got {size}")

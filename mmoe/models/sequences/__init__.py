@@ -1,0 +1,1 @@
+"""What the network makes of sequences: an encoder a file, and `SequenceInputs`, which has them."""

@@ -1,0 +1,95 @@
+"""`SequenceInputs`: the encoders of a run's sequences."""
+
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mmoe.config import SEQUENCE_ENCODERS, FeatureSpec, SequenceSpec
+from mmoe.embeddings.lookups import Lookups
+from mmoe.models.sequences.events import Events
+
+
+class SequenceInputs(nn.ModuleDict):
+    """Makes columns of x of the events that were looked up, and puts them behind the others.
+
+    Args:
+        specs: The sequences.
+        features: All that are looked up, in the order of `Lookups`.
+        dims: Width of each table.
+
+    Attributes:
+        columns: Name and width of each vector that it makes, in their order.
+        output_dim: Width of all of them.
+
+    Raises:
+        ValueError: An encoder does not go with the width of its events.
+    """
+
+    def __init__(
+        self,
+        specs: Sequence[SequenceSpec],
+        features: Sequence[FeatureSpec],
+        dims: Mapping[str, int],
+    ) -> None:
+        super().__init__()
+        self.specs = tuple(specs)
+        unpooled = [feature.name for feature in features if feature.pooling == "none"]
+        pooled = [feature for feature in features if feature.pooling != "none"]
+        widths = [dims[feature.table] for feature in pooled]
+        starts = dict(zip([f.name for f in pooled], accumulate(widths, initial=0), strict=False))
+        width = {feature.name: dims[feature.table] for feature in features}
+        self._events = [[unpooled.index(name) for name in spec.events] for spec in specs]
+        self._gaps = [None if s.gap is None else unpooled.index(s.gap) for s in specs]
+        self._targets = [[(starts[name], width[name]) for name in s.targets] for s in specs]
+        self.columns: list[tuple[str, int]] = []
+        for spec in specs:
+            own = sum(width[name] for name in spec.events)
+            make = SEQUENCE_ENCODERS.implementation(spec.encoder)
+            encoder = make(own, spec.max_length, **spec.encoder.keywords())
+            self[_key(spec.name)] = encoder
+            self.columns.append((f"{spec.name} encoded", encoder.output_dim))
+            self.columns += [(f"{spec.name} latest {n + 1}", own) for n in range(spec.unpooled)]
+        self.output_dim = sum(columns for _, columns in self.columns)
+
+    def forward(self, lookups: Lookups) -> Tensor:
+        """Computes x: pooled embeddings, then the encoded sequences, `[B, D + output_dim]`."""
+        x_BD = lookups.x_BD
+        parts = [x_BD]
+        for number, spec in enumerate(self.specs):
+            events = self._events_of(number, lookups)
+            parts.append(self[_key(spec.name)](events).to(x_BD.dtype))
+            if spec.unpooled:
+                parts.append(events.latest(spec.unpooled))
+        return torch.cat(parts, dim=1)
+
+    def _events_of(self, number: int, lookups: Lookups) -> Events:
+        found = [lookups.events[s] for s in self._events[number]]
+        e_VD = found[0] if len(found) == 1 else torch.cat(found, dim=1)
+        gap = self._gaps[number]
+        if gap is not None:
+            e_VD = e_VD + lookups.events[gap]
+        targets = [lookups.x_BD[:, at : at + width] for at, width in self._targets[number]]
+        target_BD = torch.cat(targets, dim=1) if targets else None
+        lengths_SB: Any = lookups.lengths_SB
+        return Events(e_VD, lengths_SB[self._events[number][0]], target_BD)
+
+
+def sequence_of_tensor(tensor: str) -> str | None:
+    """Returns the sequence whose encoder a tensor of a network is of, by its name; None: of none.
+
+    Example:
+        >>> sequence_of_tensor("sequences.seen_encoder.of_event.weight")
+        'seen'
+    """
+    prefix = "sequences."
+    if not tensor.startswith(prefix):
+        return None
+    return tensor.removeprefix(prefix).split(".")[0].removesuffix(_key(""))
+
+
+def _key(name: str) -> str:
+    """A name that no method of a module has."""
+    return f"{name}_encoder"

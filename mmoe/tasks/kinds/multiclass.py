@@ -1,0 +1,32 @@
+"""One of several classes: softmax and cross-entropy."""
+
+from collections.abc import Sequence
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from mmoe.config.tasks import MulticlassTask, TaskConfig
+from mmoe.tasks.kinds.base import SeveralLogits, beside
+
+
+class Multiclass(SeveralLogits):
+    """Objective of one of C classes: `−ln softmax(z)_y`.
+
+    The prediction is the number of the likeliest class; beside it stand the probabilities of all.
+    """
+
+    def num_logits(self, task: TaskConfig) -> int:
+        """Returns C."""
+        assert isinstance(task, MulticlassTask)
+        return len(task.further)
+
+    def loss(
+        self, t: int, logits: Sequence[Tensor], label_B: Tensor, tasks: Sequence[TaskConfig]
+    ) -> Tensor:
+        """Computes the cross-entropy of each row."""
+        return F.cross_entropy(logits[t], label_B.long(), reduction="none")
+
+    def predictions(self, logits: Tensor, task: TaskConfig) -> Tensor:
+        """Computes the likeliest class, and the probabilities of all."""
+        probabilities_BC = logits.softmax(dim=1)
+        return beside(logits.argmax(dim=1).to(logits.dtype), probabilities_BC)

@@ -1,0 +1,41 @@
+"""Watch time: weighted logistic regression, whose odds are the expected time."""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from mmoe.config.tasks import TaskConfig, WatchTimeTask
+from mmoe.tasks.kinds.base import Objective
+
+
+class WatchTime(Objective):
+    """Objective of seconds watched, T: `−T ln σ(z) − ln σ(−z)`, the odds being the expected time.
+
+    The prediction is the odds, `exp(z)`. Of N rows alike the loss is least at
+    `exp(z) = Σ T / N = E[T]`. With the paper's `negatives: unwatched` the second term is that of
+    rows of time 0 alone; then it is least at `Σ T / (N − k) = E[T] / (1 − P(watched))` where k are
+    watched: the expected time where these are few, and too much where they are many.
+
+    The loss is in units of the label: seconds make it some hundred times that of a binary task,
+    which `weight`, or a label in minutes, makes up for.
+
+    Source: Covington et al., "Deep neural networks for YouTube recommendations" (RecSys 2016),
+        section 4.2.
+    """
+
+    def loss(
+        self, t: int, logits: Sequence[Tensor], label_B: Tensor, tasks: Sequence[TaskConfig]
+    ) -> Tensor:
+        """Computes the weighted cross-entropy of each row."""
+        task, logit_B = tasks[t], logits[t]
+        assert isinstance(task, WatchTimeTask)
+        is_negative_B = torch.ones_like(label_B)
+        if task.negatives == "unwatched":
+            is_negative_B = (label_B == 0).to(label_B.dtype)
+        return label_B * F.softplus(-logit_B) + is_negative_B * F.softplus(logit_B)
+
+    def link(self, logits_BT: Tensor) -> Tensor:
+        """Turns logits into odds."""
+        return logits_BT.exp()

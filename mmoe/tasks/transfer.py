@@ -1,0 +1,171 @@
+"""Towers that read those of the tasks before theirs: AITM's attention, DBMTL's hidden layers."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from mmoe.config.tasks import order_of
+from mmoe.mixture import MLP
+from mmoe.mixture.batch_invariant import stable_linear
+from mmoe.tasks.towers import TaskTowers, Tower
+
+
+class InformationTransfer(nn.Module):
+    """Attention of one task over its own mix, q, and what the tasks before it pass on.
+
+    `z = Σ_u softmax_u(h2(u) · h3(u) / √k) h1(u)` over u = q and u = `relu(W_s z_s + b_s)` of each
+    task s before it; h1, h2 and h3 are linear, shared by all u.
+
+    In evaluation on the CPU a row's bits depend on that row alone.
+
+    Args:
+        width: Of q and z.
+        parents: How many tasks come right before it.
+        dim: k, width of h2(u) and h3(u).
+
+    Example:
+        >>> import torch
+        >>> from mmoe.tasks.transfer import InformationTransfer
+        >>> q_BO, z_BO = torch.zeros(2, 5, 16)
+        >>> InformationTransfer(16, parents=1)(q_BO, [z_BO]).shape
+        torch.Size([5, 16])
+
+    Source: Xi et al., "Modeling the sequential dependence among audience multi-step conversions
+        with multi-task learning in targeted display advertising" (KDD 2021), the adaptive
+        information transfer module; there a task has one before it.
+    """
+
+    def __init__(self, width: int, parents: int, dim: int = 32) -> None:
+        super().__init__()
+        self.carries = nn.ModuleList(MLP(width, [width]) for _ in range(parents))
+        self.value = nn.Linear(width, width, bias=False)
+        self.query = nn.Linear(width, dim, bias=False)
+        self.key = nn.Linear(width, dim, bias=False)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draws new weights for h1, h2 and h3 from torch's random generator."""
+        for layer in (self.value, self.query, self.key):
+            nn.init.kaiming_normal_(layer.weight, nonlinearity="linear")
+
+    def forward(self, own_BO: Tensor, before: Sequence[Tensor]) -> Tensor:
+        """Computes `z_BO` from q and the z of each task before, in fp32 at least."""
+        carried = [carry(z_BO) for carry, z_BO in zip(self.carries, before, strict=True)]
+        read_BUO = torch.stack([own_BO, *(c.to(own_BO.dtype) for c in carried)], dim=1)
+        values_BUO, queries_BUK, keys_BUK = (
+            _wide(self._apply_layer(layer, read_BUO))
+            for layer in (self.value, self.query, self.key)
+        )
+        # Not products of matrices: their sums depend on the height of the batch
+        scores_BU = (queries_BUK * keys_BUK).sum(2) / math.sqrt(keys_BUK.shape[2])
+        return (scores_BU.softmax(1)[:, :, None] * values_BUO).sum(1)
+
+    def _apply_layer(self, layer: nn.Linear, x: Tensor) -> Tensor:
+        return layer(x) if self.training else stable_linear(x, layer.weight)
+
+
+class AdaptiveTransfer(nn.Module):
+    """Puts an `InformationTransfer` before the tower of each task that comes after others (AITM).
+
+    Towers may be of any kind: what they read is as wide as it was.
+
+    Args:
+        parents: For each task the places of those that it comes after, without a circle.
+        width: Of what towers read.
+        dim: Of the attention's queries and keys.
+
+    Example:
+        >>> import torch
+        >>> from mmoe.tasks import TaskTowers
+        >>> from mmoe.tasks.transfer import AdaptiveTransfer
+        >>> transfer = AdaptiveTransfer([[], [0]], 16)
+        >>> transfer(TaskTowers(2, 16, [8]), [torch.zeros(4, 16)] * 2).shape
+        torch.Size([4, 2])
+    """
+
+    def __init__(self, parents: Sequence[Sequence[int]], width: int, *, dim: int = 32) -> None:
+        super().__init__()
+        self.parents, self.order = [list(before) for before in parents], order_of(parents)
+        self.tasks = nn.ModuleList(
+            InformationTransfer(width, len(before), dim) if before else nn.Identity()
+            for before in parents
+        )
+
+    def forward(self, towers: TaskTowers, inputs: Sequence[Tensor]) -> Tensor:
+        """Computes `logits_BT` from T inputs `h_BO`, one per task."""
+        read = list(inputs)
+        for task in self.order:
+            if self.parents[task]:
+                before = [read[parent] for parent in self.parents[task]]
+                read[task] = self.tasks[task](inputs[task], before)
+        return towers(read)
+
+
+class BayesianTransfer(nn.Module):
+    """Joins a tower's last hidden layer with those of the tasks before it (DBMTL).
+
+    `logit_t = v_t · r_t + c_t` with `r_t = act(W_t [mlp_t(h_t); r_s …] + b_t)` over all tasks s
+    right before t, and `r_t = mlp_t(h_t)` where there are none: a model of P(y_t | x, y_s …) whose
+    towers learn together.
+
+    In evaluation on the CPU a row's bits depend on that row alone.
+
+    Args:
+        parents: For each task the places of those that it comes after, without a circle.
+        towers: What it will be called with, all alike.
+
+    Raises:
+        ValueError: A tower is no `Tower`, whose hidden layer could be read.
+
+    Example:
+        >>> import torch
+        >>> from mmoe.tasks import TaskTowers
+        >>> from mmoe.tasks.transfer import BayesianTransfer
+        >>> towers = TaskTowers(2, 16, [8])
+        >>> BayesianTransfer([[], [0]], towers)(towers, [torch.zeros(4, 16)] * 2).shape
+        torch.Size([4, 2])
+
+    Source: Wang et al., "Deep Bayesian multi-target learning for recommender systems"
+        (arXiv:1902.09154, 2019).
+    """
+
+    def __init__(self, parents: Sequence[Sequence[int]], towers: TaskTowers) -> None:
+        super().__init__()
+        self.parents, self.order = [list(before) for before in parents], order_of(parents)
+        self.tasks = nn.ModuleList()
+        for tower, before in zip(towers, parents, strict=True):
+            if not isinstance(tower, Tower):
+                raise ValueError(
+                    f"towers: expected modules of class Tower, whose hidden layers can be read, "
+                    f"got {type(tower).__name__}; use AdaptiveTransfer"
+                )
+            mlp = tower.mlp
+            joined = MLP(
+                mlp.output_dim * (1 + len(before)),
+                [mlp.output_dim],
+                activation=mlp.activation,
+                dropout=mlp.dropout,
+            )
+            self.tasks.append(joined if before else nn.Identity())
+
+    def forward(self, towers: TaskTowers, inputs: Sequence[Tensor]) -> Tensor:
+        """Computes `logits_BT` from T inputs `h_BO`, one per task."""
+        hidden: dict[int, Tensor] = {}
+        for task in self.order:
+            own_BH = _tower(towers, task).mlp(inputs[task])
+            before = [hidden[parent] for parent in self.parents[task]]
+            hidden[task] = self.tasks[task](torch.cat([own_BH, *before], 1)) if before else own_BH
+        return towers.joined([_tower(towers, t).head(hidden[t]) for t in range(len(towers))])
+
+
+def _tower(towers: TaskTowers, task: int) -> Tower:
+    tower = towers[task]
+    assert isinstance(tower, Tower), "asked when it was built"
+    return tower
+
+
+def _wide(x: Tensor) -> Tensor:
+    """Under autocast weights of an attention would be rounded to 8 bits."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))

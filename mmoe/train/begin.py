@@ -1,0 +1,78 @@
+"""What a run begins with: a fresh model and optimizer, and what comes over from elsewhere."""
+
+import torch
+
+from mmoe.config import RunConfig
+from mmoe.models.build import build_ranker
+from mmoe.models.frozen import without_weight_files
+from mmoe.models.table_vectors import start_from_vectors
+from mmoe.parallel import rank, spread_layout
+from mmoe.run.console import Reporter
+from mmoe.train.optim import build_average, build_optimizer
+from mmoe.train.prepare import PreparedData
+from mmoe.train.run_folder.start import same_warm_start_on_all_ranks
+from mmoe.train.state import Position, TrainingState
+from mmoe.train.warm_start import EarlierRun, WarmStart, WarmStartReport, transfer
+
+
+def training_state(
+    config: RunConfig,
+    prepared: PreparedData,
+    device: torch.device | None = None,
+    *,
+    from_checkpoint: bool = False,
+) -> TrainingState:
+    """Builds the model of a run, its optimizer and its average, freshly initialised.
+
+    Args:
+        config: Of the run.
+        prepared: Knows its encoder.
+        device: Default: the CPU.
+        from_checkpoint: Weights come from a checkpoint: no file that the config names is read.
+
+    Raises:
+        ValueError: Features, tables and model do not go together.
+    """
+    torch.manual_seed(config.seed)
+    built = without_weight_files(config) if from_checkpoint else config
+    ranker = build_ranker(built, prepared.encoder, device)
+    optimizer = build_optimizer(ranker.network, config.training.optimizer)
+    average = build_average(ranker.network, config.training.ema_decay)
+    if rank() > 0:
+        torch.manual_seed(config.seed + rank())  # dropout and noise of its own rows
+    return TrainingState(ranker, optimizer, average, Position(), spread_layout(ranker.network))
+
+
+def begin(
+    earlier: EarlierRun | None,
+    warm_start: WarmStart | None,
+    state: TrainingState,
+    config: RunConfig,
+    prepared: PreparedData,
+    reporter: Reporter,
+) -> WarmStartReport | None:
+    """Fills a new state with what came over from an earlier run, and from files of vectors.
+
+    Args:
+        earlier: The run of `warm_start`; None: there is none.
+        warm_start: What to take of it.
+        state: As `training_state` made it; changed in place.
+        config: Of the new run.
+        prepared: Its rows and encoder.
+        reporter: Told of what came over.
+
+    Returns:
+        What a warm start kept; None: there was no earlier run.
+
+    Raises:
+        ValueError: The earlier run, or a file of vectors, does not fit.
+    """
+    report = None
+    if earlier is not None and warm_start is not None:
+        report = transfer(earlier, state, config, prepared.encoder, warm_start.new_experts)
+        same_warm_start_on_all_ranks(report)  # before anything is written
+    learnt = {} if earlier is None else earlier.rows()
+    vectors = start_from_vectors(state.ranker, prepared.encoder, learnt)
+    for line in [*(report.lines() if report else ()), *vectors]:
+        reporter.say(line)
+    return report

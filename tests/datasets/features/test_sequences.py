@@ -1,0 +1,120 @@
+"""Sequences: which events rows have and how long ago they were, against a naive reading."""
+
+import math
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from mmoe.config import config_from_dict
+from mmoe.datasets.features.encoder import FeatureEncoder
+from mmoe.datasets.features.registry import codecs_of
+
+SEQUENCE = {
+    "kind": "sequence", "name": "seen", "columns": ["items"], "target": ["item"], "times": "at",
+}  # fmt: skip
+TWO_KINDS = "numbers and datetimes in one column"
+
+
+def _encoded(table, other=None, **keys):
+    config = config_from_dict(
+        {
+            "features": [{"kind": "categorical", "name": "item"}, {**SEQUENCE, **keys}],
+            "tasks": [{"name": "click", "label": "click"}],
+        }
+    )
+    encoder = FeatureEncoder.fit(config, table, "log")
+    found = encoder.encode(table if other is None else other, "log").lists
+    return [[part.tolist() for part in np.split(ids, ends[1:-1])] for ids, ends in found]
+
+
+def _table(at, items=((1, 2), (), (3, 1)), **more):
+    columns = {"item": [1, 2, 3], "items": [list(of_row) for of_row in items], "at": at}
+    return pa.table({**columns, "click": [0, 1, 0], **more})
+
+
+@pytest.mark.parametrize("newest", ["last", "first"])
+@pytest.mark.parametrize("max_length", [1, 3, 50])
+@pytest.mark.parametrize("kind", [pa.list_, pa.large_list, pa.list_view], ids=["l", "large", "v"])
+def test_events_and_times_are_those_of_a_naive_reading(newest, max_length, kind):
+    rng = np.random.default_rng(0)
+    rows = [rng.integers(0, 9, n).tolist() for n in rng.integers(0, 7, 60)]
+    times = [sorted(rng.integers(0, 10**7, len(row)).tolist()) for row in rows]
+    if newest == "first":
+        times = [of_row[::-1] for of_row in times]
+    table = pa.table(
+        {
+            "item": np.resize(np.arange(9), 60),
+            "items": pa.array(rows, kind(pa.int64())),
+            "at": pa.array(times, kind(pa.int64())),
+            "now": np.full(60, 10**7),
+            "click": np.zeros(60, np.int64),
+        }
+    )
+    keys = {"newest": newest, "max_length": max_length, "now": "now"}
+    ids, gaps = _encoded(table, **keys)
+    alone = table.slice(0, 9).set_column(1, "items", pa.array([[n] for n in range(9)]))
+    alone = alone.set_column(2, "at", pa.array([[1]] * 9))
+    id_of = [of_row[0] for of_row in _encoded(table, alone, **keys)[0]]
+    assert len(set(id_of)) == 9
+    for n, (row, of_row) in enumerate(zip(rows, times, strict=True)):
+        turn = -1 if newest == "first" else 1
+        oldest_first, at = row[::turn][-max_length:], of_row[::turn][-max_length:]
+        assert ids[n] == [id_of[event] for event in oldest_first]
+        assert gaps[n] == [2 + math.floor(2 * math.log2(1 + 10**7 - t)) for t in at]
+
+
+@pytest.mark.parametrize(
+    ("at", "wrong"),
+    [
+        (["10|20", "", "5|garbage"], r"row 3: column 'at' .* has the time 'garbage', but '10'"),
+        (["2024-01-01|2024-01-02", "", "5|7"], r"row 3: .* has the time '5', but '2024-01-01'"),
+        (["10|20", "", "2024-01-01|7"], TWO_KINDS),
+    ],
+)
+def test_times_in_two_ways_are_refused_instead_of_lost(at, wrong):
+    with pytest.raises(ValueError, match=wrong):
+        _encoded(_table(at))
+
+
+def test_words_for_missing_are_missing_times():
+    _, gaps = _encoded(_table(["nan|20", "", " | 7"]))
+    assert gaps == [[0, 2], [], [0, 2]]
+
+
+@pytest.mark.parametrize("at", [[[1.0, 2.0], [], [5.0, math.inf]], ["1|2", "", "5|inf"]], ids=str)
+def test_infinite_times_are_refused(at):
+    with pytest.raises(ValueError, match=r"row 3: column 'at' .* has the time '?inf'?, expected a"):
+        _encoded(_table(at))
+
+
+def _meanings(**keys):
+    feature = {"kind": "sequence", "name": "seen", "encoder": "gru", **keys}
+    raw = {
+        "features": [{"kind": "categorical", "name": name} for name in ("item", "shop")],
+        "tasks": [{"name": "click", "label": "click"}],
+    }
+    config = config_from_dict({**raw, "features": [*raw["features"], feature]})
+    return [codec.meaning() for codec in codecs_of(config)]
+
+
+def test_a_kept_encoder_reads_the_columns_that_it_was_trained_on():
+    # Without targets columns name the tables, and their order is that of an event's numbers
+    assert _meanings(columns=["a", "b"]) != _meanings(columns=["b", "a"])
+    assert _meanings(columns=["a", "b"]) != _meanings(columns=["a", "c"])
+    targets = {"target": ["item", "shop"]}
+    assert _meanings(columns=["a", "b"], **targets) == _meanings(columns=["a", "c"], **targets)
+
+
+def test_a_unit_of_no_times_is_refused():
+    with pytest.raises(ValueError, match="unit is that of `times`; add times, or remove unit"):
+        _meanings(columns=["a"], unit="ms")
+
+
+@pytest.mark.parametrize("empty", ["[]", "[ ]", "()", "", None])
+def test_an_empty_list_in_text_has_no_events(empty):
+    table = _table(["[10, 20]", empty, "[5, 7]"], [(), (), ()])
+    items = pa.array(["[1, 2]", empty, "[3, null]"])
+    ids, gaps = _encoded(table.set_column(1, "items", items), format="json")
+    assert list(map(len, ids)) == list(map(len, gaps)) == [2, 0, 2]
+    assert ids[2][1] == 0

@@ -1,0 +1,335 @@
+"""Labels of young rows: masked exactly at the boundary, or weighted so that nothing is biased."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+from mmoe.config import config_from_dict
+from mmoe.datasets import encode_labels
+from mmoe.datasets.labels.delays import LEAST_SHARE, DelayCurve, DelayFit
+from mmoe.datasets.labels.fit_delays import with_curves
+from mmoe.datasets.labels.maturity import Maturity, chunks_of, maturity_of, moment_text
+from mmoe.datasets.labels.times import row_times
+from mmoe.tasks import multi_task_loss
+
+SECOND, HOUR, DAY = 1_000_000, 3_600_000_000, 86_400_000_000
+START = np.datetime64("2024-01-01", "us")
+
+
+def config(*tasks, time=None, **data):
+    return config_from_dict(
+        {
+            "data": {"time": {"column": "at", **(time or {})}, **data},
+            "features": [{"kind": "numeric", "name": "x"}],
+            "tasks": [{"name": "buy", "label": "buy", "matures_after": "1d"}]
+            if not tasks
+            else list(tasks),
+        }
+    )
+
+
+def moments(*hours):
+    return START + (np.array(hours) * HOUR).astype(np.int64)
+
+
+def test_a_row_as_old_as_the_window_counts_and_a_younger_one_does_not():
+    at = np.array([START, START + HOUR, START + HOUR + np.timedelta64(1, "us"), START + 25 * HOUR])
+    log = pa.table({"at": at, "buy": [1, 0, 1, 0]})
+    labels = encode_labels(config(), log, "log")
+    assert labels.observed_NT[:, 0].tolist() == [True, True, False, False]
+    assert labels.labels_NT[:, 0].tolist() == [1, 0, 0, 0]  # an early purchase is masked as well
+    assert labels.young_NT[:, 0].tolist() == [False, False, True, True]
+
+
+def test_a_missing_label_is_not_counted_as_masked():
+    log = pa.table({"at": moments(0, 30, 30), "buy": [1, None, 0]})
+    assert encode_labels(config(), log, "log").young_NT[:, 0].tolist() == [False, False, True]
+
+
+def test_without_a_window_nothing_is_said_of_it():
+    plain = config_from_dict(
+        {"features": [{"kind": "numeric", "name": "x"}], "tasks": [{"name": "a", "label": "buy"}]}
+    )
+    assert encode_labels(plain, pa.table({"buy": [1, 0]}), "log").young_NT is None
+
+
+@pytest.mark.parametrize(
+    ("as_of", "observed"),
+    [("2024-01-02", [True, False, False]), ("2024-01-03", [True, True, True]),
+     ("2024-01-02T12:00", [True, True, False]), ("2024-01-02T13:00+01:00", [True, True, False])],
+)  # fmt: skip
+def test_labels_are_as_of_the_moment_that_is_given(as_of, observed):
+    log = pa.table({"at": moments(0, 12, 24), "buy": [1, 0, 1]})
+    labels = encode_labels(config(time={"as_of": as_of}), log, "log")
+    assert labels.observed_NT[:, 0].tolist() == observed
+
+
+def test_tasks_have_windows_of_their_own_and_conditions_go_with_them():
+    tasks = [
+        {"name": "click", "label": "click", "matures_after": "1h"},
+        {"name": "buy", "label": "buy", "observed_when": "click", "matures_after": "10h"},
+        {"name": "stars", "label": "stars", "kind": "regression", "matures_after": "20h"},
+        {"name": "like", "label": "like"},
+    ]
+    log = pa.table(
+        {
+            "at": moments(0, 10, 15, 19.5, 20),
+            "click": [1, 1, 1, 1, 0],
+            "buy": [1, 1, 1, 1, 0],
+            "stars": [5, 4, 3, 2, 1],
+            "like": [1, 0, 1, 0, 1],
+        }
+    )
+    labels = encode_labels(config(*tasks), log, "log")
+    assert labels.observed_NT.T.tolist() == [
+        [True, True, True, False, False],
+        [True, True, False, False, False],
+        [True, False, False, False, False],
+        [True] * 5,
+    ]
+    # A purchase is masked where a click is known: the click's own window hides the rest
+    assert labels.young_NT.sum(0).tolist() == [2, 1, 4, 0]
+
+
+@pytest.mark.parametrize(
+    ("column", "time"),
+    [
+        (moments(0, 30), {}),
+        (pa.array(["2024-01-01T00:00:00", "2024-01-02T06:00:00Z"]), {}),
+        (pa.array([1704067200, 1704175200]), {}),
+        (pa.array([1704067200.0, 1704175200.0]), {}),
+        (pa.array([1704067200_000, 1704175200_000]), {}),
+        (pa.array(["1704067200", "1704175200"]), {"unit": "s"}),
+        (pa.array(["1704067200", "1704175200"]), {}),
+        (pa.array(["01.01.2024 00:00", "02.01.2024 06:00"]), {"format": "%d.%m.%Y %H:%M"}),
+    ],
+)
+def test_times_of_every_kind_are_one(column, time):
+    made = config(time=time).data.row_time
+    found = row_times(pa.table({"at": column}), made, "log")
+    assert found.tolist() == [START.astype(int), START.astype(int) + 30 * HOUR]
+
+
+@pytest.mark.parametrize(
+    ("column", "time", "told"),
+    [
+        (None, {}, r"log: .*no column 'at'.*data.time"),
+        (["2024-01-01", None], {}, r"log: row 2: column 'at' \(of data.time\) is empty"),
+        (["2024-01-01", "soon"], {}, r"log: row 2: column 'at' \(of data.time\) is 'soon'"),
+        ([True, False], {}, r"column 'at' \(of data.time\) holds bool, expected timestamps"),
+        ([1, 2], {}, r"holds 1 to 2, .*set data.time.unit"),
+        ([20240101, 20240105], {}, r"or data.time.format, such as %Y%m%d"),
+        (["2024-01-01", "2024-01-02"], {"unit": "s"}, "as data.time has unit: s"),
+    ],
+)
+def test_what_is_no_time_is_named(column, time, told):
+    rows = {"buy": [0, 1]} | ({} if column is None else {"at": column})
+    with pytest.raises(ValueError, match=told) as error:
+        encode_labels(config(time=time), pa.table(rows), "log")
+    assert "\n" not in str(error.value)
+
+
+def test_a_window_longer_than_the_log_is_refused():
+    log = pa.table({"at": moments(0, 23), "buy": [1, 0]})
+    with pytest.raises(ValueError, match=r"no row is as old as 1d \(matures_after of task 'buy'\)"):
+        encode_labels(config(), log, "log")
+
+
+def test_as_of_before_the_log_is_refused():
+    log = pa.table({"at": moments(0, 48), "buy": [1, 0]})
+    with pytest.raises(ValueError, match=r"begins with 2024-01-01T00:00:00, after as_of \(2023-1"):
+        encode_labels(config(time={"as_of": "2023-12-31"}), log, "log")
+
+
+def test_nothing_left_to_train_on_is_refused_with_the_reason():
+    log = pa.table({"at": moments(0, 20, 30), "buy": [None, 1, 0]})
+    with pytest.raises(ValueError, match=r"no label left to train on: all 2 are of rows younger"):
+        encode_labels(config(), log, "log", training=True)
+
+
+def test_one_class_left_says_what_was_masked():
+    log = pa.table({"at": moments(0, 1, 30), "buy": [0, 0, 1]})
+    with pytest.raises(ValueError, match=r"without the 1 of rows younger than 1d"):
+        encode_labels(config(), log, "log", training=True)
+
+
+def test_the_newest_time_is_that_of_all_tables():
+    one, two = (pa.table({"at": moments(*hours)}) for hours in ((0, 30), (50, 40)))
+    found = maturity_of(config(), [(one, "a"), (two, "b")])
+    assert moment_text(found.as_of) == "2024-01-03T02:00:00"
+    assert maturity_of(config(), [(one, "a")], newest=found.as_of) == found
+
+
+# ---- young rows that count
+
+WINDOW = 7 * DAY
+WEIGHTED = {
+    "name": "buy", "label": "buy", "matures_after": "7d", "immature": "weight",
+    "happened_at": "bought_at",
+}  # fmt: skip
+
+
+def drawn(rng, rows, scale=2.0):
+    """A log of 30 days as it is at their end; final labels, and the rows' ages in days."""
+    x = rng.normal(size=rows)
+    truth = 1 / (1 + np.exp(1 - 1.5 * x))
+    day = rng.random(rows) * 30
+    final = rng.random(rows) < truth
+    # Exponential, within the window: its distribution function turned round
+    delay = -scale * np.log1p(-rng.random(rows) * -np.expm1(-7 / scale))
+    known = final & (day + delay <= 30)
+    at = START + (day * DAY).astype(np.int64)
+    log = pa.table(
+        {
+            "at": at,
+            "x": x,
+            "buy": known.astype(int),
+            "bought_at": pa.array(at + (delay * DAY).astype(np.int64), mask=~known),
+        }
+    )
+    return log, final, 30 - day
+
+
+def exponential(days, scale=2.0):
+    return np.expm1(-days / scale) / np.expm1(-7 / scale)
+
+
+@pytest.fixture(name="late", scope="module")
+def _late():
+    made = config(WEIGHTED, time={"as_of": "2024-01-31"})
+    return made, Maturity(as_of=int((START + 30 * DAY).astype(int)))
+
+
+def test_the_share_of_events_by_an_age_is_found_though_young_rows_show_short_delays_alone(late):
+    made, maturity = late
+    log, _, _ = drawn(np.random.default_rng(0), 60_000)
+    curve = with_curves(made, maturity, [log], "log").curves["buy"]
+    days = np.array([0.5, 1, 2, 3, 5, 6.5])
+    found = curve.at((days * DAY).astype(np.int64))
+    assert found == pytest.approx(exponential(days), abs=0.012)
+    # The delays that are there, without their rows' ages, say too much comes soon
+    known = log.filter(log["bought_at"].is_valid())
+    delays = (known["bought_at"].to_numpy() - known["at"].to_numpy()) / np.timedelta64(1, "D")
+    assert (delays < 1).mean() > exponential(1.0) + 0.01
+
+
+def test_a_curve_does_not_depend_on_chunks_or_on_how_often_events_come(late):
+    made, maturity = late
+    log, _, _ = drawn(np.random.default_rng(1), 20_000)
+    whole = with_curves(made, maturity, [log], "log").curves["buy"]
+    parts = with_curves(made, maturity, [log[:5], log[5:900], log[900:]], "log").curves["buy"]
+    assert np.array_equal(whole.shares_J, parts.shares_J)
+    # A week of ten times as many clicks changes the events of young rows, not their delays
+    day = (log["at"].to_numpy() - START) / np.timedelta64(1, "D")
+    rush = pa.concat_tables([log] + [log.filter(pa.array(day > 25))] * 9)
+    again = with_curves(made, maturity, [rush], "log").curves["buy"]
+    assert np.abs(again.shares_J - whole.shares_J).max() < 0.03
+
+
+def test_ends_of_a_curve():
+    curve = DelayCurve(WINDOW, np.linspace(0.1, 1, 2048))
+    ages = np.array([-1, 0, WINDOW - 1, WINDOW, 10 * WINDOW])
+    assert curve.at(ages).tolist() == [0.0, pytest.approx(0.1), 1.0, 1.0, 1.0]
+
+
+def test_the_weighted_loss_is_that_of_final_labels_in_expectation(late):
+    """Over many logs, for a model that is wrong in some way; weights of the curve that is found."""
+    made, maturity = late
+    rng = np.random.default_rng(2)
+    off = {"weighted": [], "as logged": [], "negatives weighted": []}
+    for _ in range(60):
+        log, final, age = drawn(rng, 4_000)
+        fitted = with_curves(made, maturity, [log], "log").weighing()
+        labels = encode_labels(made, log, "log", maturity=fitted)
+        mine = labels.observed_NT[:, 0]
+        assert np.array_equal(mine, exponential_share(fitted, age) >= LEAST_SHARE)
+        logit = 0.7 * log["x"].to_numpy() + 0.3
+        share = np.minimum(exponential(age), 1.0)
+        now = log["buy"].to_numpy()
+        truth = 1 / (1 + np.exp(1 - 1.5 * log["x"].to_numpy()))
+        stays = np.where(now == 1, 1.0, (1 - truth) / (1 - truth * share))
+        expected = loss(made, logit, final, mine)
+        found = loss(made, logit, labels.labels_NT[:, 0], mine, labels.weights_NT[:, 0])
+        off["weighted"].append(found - expected)
+        off["as logged"].append(loss(made, logit, now, mine) - expected)
+        off["negatives weighted"].append(loss(made, logit, now, mine, stays) - expected)
+    errors = {name: np.mean(x) / (np.std(x) / np.sqrt(len(x))) for name, x in off.items()}
+    assert abs(errors["weighted"]) < 3.5
+    assert abs(errors["as logged"]) > 20
+    # Full weight for young events and P(final) for the others leaves out events to come
+    assert abs(errors["negatives weighted"]) > 10
+
+
+def exponential_share(maturity, age):
+    return np.where(age < 7, maturity.curves["buy"].at((age * DAY).astype(np.int64)), 1.0)
+
+
+def loss(made, logit, label, mine, weight=None):
+    """Its sum, as training adds it up."""
+
+    def column(values):
+        return torch.tensor(np.asarray(values, np.float64)[:, None])
+
+    weight = np.ones(len(logit)) if weight is None else weight
+    total, _ = multi_task_loss(
+        column(logit), column(label), column(mine).bool(), column(weight), made.tasks,
+        out_of_T=torch.ones(1, dtype=torch.float64),
+    )  # fmt: skip
+    return float(total)
+
+
+def test_young_rows_count_in_training_alone_and_by_their_age_alone(late):
+    made, maturity = late
+    log, _, age = drawn(np.random.default_rng(3), 5_000)
+    fitted = with_curves(made, maturity, [log], "log")
+    judged = encode_labels(made, log, "log", maturity=fitted)
+    assert np.array_equal(judged.observed_NT[:, 0], age >= 7)
+    assert set(np.unique(judged.labels_NT)) == {0, 1}
+    trained = encode_labels(made, log, "log", maturity=fitted.weighing())
+    young = trained.observed_NT[:, 0] & (age < 7)
+    share = exponential_share(fitted, age)
+    now = log["buy"].to_numpy()
+    assert trained.labels_NT[young, 0] == pytest.approx((now / share)[young], rel=1e-6)
+    assert trained.labels_NT.max() <= 1 / LEAST_SHARE
+    mature = trained.mature()
+    assert np.array_equal(mature.observed_NT, judged.observed_NT)
+    assert np.array_equal(mature.labels_NT, judged.labels_NT)
+
+
+def test_an_event_after_the_moment_has_not_come_yet(late):
+    made, _ = late
+    at, bought = moments(0, 24 * 26), moments(1, 24 * 29)
+    log = pa.table({"at": at, "buy": [1, 1], "bought_at": bought})
+    curve = {"buy": DelayCurve(WINDOW, np.full(2048, 0.5))}
+    now = Maturity(as_of=int(moments(24 * 28)[0].astype(int)), curves=curve, weighs=True)
+    assert encode_labels(made, log, "log", maturity=now).labels_NT[:, 0].tolist() == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("bought", "told"),
+    [
+        ([None, None], r"log: row 2: column 'bought_at' \(happened_at of task 'buy'\) is empty"),
+        ([None, "2023-01-01"], r"log: row 2: .* is before the row's time"),
+        ([None, "2024-01-02"], "only 1 training rows that are older than matures_after"),
+        ([None, "then"], r"row 2: column 'bought_at' \(of happened_at of task 'buy'\) is 'then'"),
+    ],
+)
+def test_events_whose_time_is_wrong_are_named(late, bought, told):
+    made, maturity = late
+    bought_at = pa.array(bought, pa.string())
+    log = pa.table({"at": moments(0, 1), "buy": [0, 1], "bought_at": bought_at})
+    with pytest.raises(ValueError, match=told):
+        with_curves(made, maturity, [log], "log")
+
+
+def test_late_events_are_not_of_the_window():
+    fit = DelayFit(WINDOW)
+    fit.add(np.full(30, DAY), np.full(30, 9 * DAY))
+    fit.add(np.full(30, 8 * DAY), np.full(30, 9 * DAY))
+    assert fit.finish("log", "buy").at(np.array([DAY]))[0] == 1.0
+
+
+def test_chunks_of_a_table_are_the_table():
+    table = pa.table({"at": [1]})
+    assert list(chunks_of(table, "log")) == [(table, "log")]

@@ -1,0 +1,219 @@
+"""DeepFM, MaskNet and AutoInt before the mixture: formulas, columns, other features, bad input."""
+
+import itertools
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+import torch.nn.functional as F
+
+import mmoe
+from mmoe.config import ModelConfig
+from mmoe.datasets.features.encoder import FeatureEncoder
+from mmoe.models.build import build_ranker
+from mmoe.models.interactions.add import Columns, added_names, fields_of
+from mmoe.models.interactions.autoint import AutoInt
+from mmoe.models.interactions.deepfm import DeepFM
+from mmoe.models.interactions.layers import Beside
+from mmoe.models.interactions.masknet import MaskNet
+from mmoe.report.tables import model_line
+from mmoe.train.fit import train_run
+from mmoe.train.warm_start import WarmStart
+from tests.models.interactions.test_kinds import (
+    BEFORE,
+    DENSE,
+    IDS,
+    MLP,
+    NUMBERS,
+    WIDE,
+    make_config,
+    make_log,
+)
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(0)
+
+
+def test_deepfm_is_pairs_and_an_mlp_of_all_embeddings():
+    deepfm, x_BX = DeepFM([1, 4], 3, 9, 2, hidden=[6], activation="gelu"), torch.randn(5, 9)
+    torch.testing.assert_close(deepfm(x_BX), deepfm.machine(x_BX), rtol=0, atol=0)  # at first
+    torch.nn.init.normal_(deepfm.logits.weight)
+    torch.nn.init.normal_(deepfm.logits.bias)
+    pairs_BT = (x_BX[:, 1:4] * x_BX[:, 4:7]) @ deepfm.machine.weight_TD.T
+    (layer,) = deepfm.deep.layers
+    h_BH = F.gelu(x_BX @ layer.weight.T + layer.bias)
+    expected_BT = pairs_BT + h_BH @ deepfm.logits.weight.T + deepfm.logits.bias
+    torch.testing.assert_close(deepfm(x_BX), expected_BT)
+    torch.testing.assert_close(deepfm.eval()(x_BX), expected_BT)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert deepfm(x_BX).dtype == torch.float32
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_attention_reads_embeddings_and_numbers_times_theirs(training):
+    # Numbers a, t[0], t[1] and a's piece; embeddings at 4 and 9, and one of another width
+    attention = AutoInt(3, [4, 9], [[(0, 1), (3, 4)], [(1, 3)]], heads=2, head_dim=5)
+    attention.train(training)
+    x_BX, v_CD = torch.randn(6, 12), attention.vectors_CD
+    number = x_BX[:, 0, None] * v_CD[0] + x_BX[:, 3, None] * v_CD[3]
+    vector = x_BX[:, 1, None] * v_CD[1] + x_BX[:, 2, None] * v_CD[2]
+    fields = torch.stack([x_BX[:, 4:7], x_BX[:, 9:12], number, vector], 1)
+    expected = attention.attention(fields).flatten(1)
+    assert expected.shape == (6, attention.output_dim)
+    torch.testing.assert_close(attention(x_BX), expected)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: DeepFM([0, 2], 2, 5, 2, hidden=[3]),
+        lambda: MaskNet(5, None, dim=3, mask_hidden=4, fields=[(0, 2), (2, 2)]),
+        lambda: AutoInt(2, [2], [[(0, 1)], [(1, 2)]], heads=1, head_dim=3),
+        lambda: Beside(MaskNet(5, None, dim=3, mask_hidden=4, arrangement="serial")),
+    ],
+)
+def test_gradients(make, training):
+    module = make().double().train(training)
+    for parameter in module.parameters():
+        torch.nn.init.normal_(parameter)
+    x_BX = torch.randn(3, 5).double().requires_grad_()
+    assert torch.autograd.gradcheck(module, (x_BX,))
+    assert torch.equal(module(x_BX[:0]), module(x_BX)[:0])
+
+
+MORE = [
+    {"kind": "numeric", "name": "a", "pieces": 3},
+    {"kind": "numeric", "name": "b", "buckets": 4},
+    *IDS,
+    WIDE,
+]
+
+
+def _encoder(config):
+    return FeatureEncoder.fit(config, pa.Table.from_pandas(make_log(200)), "log")
+
+
+@pytest.mark.parametrize("kind", BEFORE, ids=str)
+def test_the_network_reads_as_many_columns_as_have_names(kind):
+    config = make_config([MLP], kind, DENSE, MORE, embedding_backend="plain")
+    encoder = _encoder(config)
+    columns, ranker = Columns.of(encoder), build_ranker(config, encoder)
+    width = ranker.network.levels[0].mixture.experts.input_dim
+    assert width == len(columns.names) + len(added_names(config, columns))
+    assert len(set(columns.names + added_names(config, columns))) == width
+    assert columns.names[:4] == ["a", "b", "a piece[0]", "a piece[1]"]
+    if kind["kind"] == "autoint":
+        fields = ["user@user", "item@item", "a", "b"]
+        assert [name for name in fields_of(columns, 4) if "bucket" not in name] == fields
+        assert len(fields_of(columns, 4)) == 5  # the bucket of b
+
+
+@pytest.mark.parametrize("kind", BEFORE, ids=str)
+def test_continued_with_other_features_and_tasks(tmp_path, kind):
+    log = make_log(1000)
+    first = make_config([MLP], kind, DENSE, [NUMBERS[0], IDS[0], IDS[1]], epochs=1)
+    train_run(first, tmp_path / "few", data=log)
+    other = make_config([MLP], kind, DENSE, [WIDE, IDS[1], *NUMBERS[::-1], IDS[0]], epochs=1,
+                        optimizer={"learning_rate": 1e-12},
+                        embedding_optimizer={"learning_rate": 1e-12})  # fmt: skip
+    third = other.tasks[0].model_copy(update={"name": "late"})
+    other = other.model_copy(update={"tasks": [third, *other.tasks[::-1]]})
+    train_run(other, tmp_path / "more", data=log, warm_start=WarmStart(tmp_path / "few"))
+    few, more = (mmoe.load(tmp_path / name).predict(log) for name in ("few", "more"))
+    for task in ("pred_click", "pred_buy"):
+        # Attention gives a new field some of its weight
+        loose = kind["kind"] == "autoint"
+        np.testing.assert_allclose(more[task], few[task], atol=0.2 if loose else 1e-5)
+
+
+def test_another_arrangement_continues_nothing(tmp_path):
+    log, kind = make_log(600), {"kind": "masknet", "blocks": 1, "dim": 4, "mask_hidden": 4}
+    train_run(make_config([MLP], kind, DENSE, NUMBERS), tmp_path / "run", data=log)
+    config = make_config([MLP], {**kind, "arrangement": "serial"}, DENSE, NUMBERS)
+    with pytest.raises(ValueError, match=r"interaction.arrangement is 'parallel' there and"):
+        train_run(config, tmp_path / "x", data=log, warm_start=WarmStart(tmp_path / "run"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "features", "message"),
+    [
+        ("deepfm", IDS[:1], "model.interaction is deepfm, which .*there is user alone; set"),
+        ("autoint", IDS[:1], "model.interaction is autoint, but there is user alone among"),
+        ("autoint", [WIDE], "model.interaction is autoint, but there is none among features"),
+    ],
+)
+def test_fewer_than_two_fields(kind, features, message):
+    def build():
+        config = make_config([MLP], kind, DENSE, features, embedding_backend="plain")
+        build_ranker(config, _encoder(config))
+
+    with pytest.raises(ValueError, match=message):
+        build()
+
+
+@pytest.mark.parametrize(
+    ("interaction", "message"),
+    [
+        ({"kind": "masknet", "hidden": [3]}, "hidden goes with kind deepfm, but kind is masknet"),
+        ({"kind": "autoint", "heads": 0}, "model.interaction.heads: .*greater than or equal to 1"),
+        ({"kind": "deepfm", "dropuot": 0.1}, "unknown key 'dropuot'; did you mean 'dropout'"),
+    ],
+)
+def test_bad_keys(interaction, message):
+    with pytest.raises(ValueError, match=message):
+        make_config([MLP], interaction, DENSE)
+
+
+def test_what_a_report_says():
+    said = {kind: model_line(ModelConfig(interaction=kind)).split(" · ")[-1] for kind in (
+        "deepfm", "masknet", "autoint")}  # fmt: skip
+    assert said == {
+        "deepfm": "DeepFM",
+        "masknet": "inputs and a MaskNet of them",
+        "autoint": "inputs and attention among them",
+    }
+    kinds = [
+        {"kind": kind, "count": 1} for kind in ("dcn_v2", "fm", "deepfm", "masknet", "autoint")
+    ]
+    kinds += [{"kind": "frozen", "count": 2, "module": "my.file:make", "output": 128}]
+    line = model_line(ModelConfig(experts=kinds))
+    assert line.split(" · ")[1] == (
+        "7 experts of 1 × cross network and 1 × factorization machine and 1 × DeepFM and "
+        "1 × MaskNet and 1 × AutoInt and 2 × frozen make"
+    )
+
+
+def test_every_pair_of_fields_counts():
+    """Attention of one head over two fields, against the softmax written out."""
+    attention = AutoInt(2, [0, 2], [], layers=1, heads=1, head_dim=2).eval()
+    x_BX = torch.randn(4, 4)
+    query, key, value, rest = attention.attention.layers[0].weight.split(2)
+    e_BFD = x_BX.unflatten(1, (2, 2))
+    out = torch.zeros(4, 2, 2)
+    for b, f in itertools.product(range(4), range(2)):
+        scores = [(query @ e_BFD[b, f]) @ (key @ e_BFD[b, g]) / 2**0.5 for g in range(2)]
+        share = 1 / (1 + torch.exp(scores[1] - scores[0]))
+        mix = share * (value @ e_BFD[b, 0]) + (1 - share) * (value @ e_BFD[b, 1])
+        out[b, f] = F.relu(mix + rest @ e_BFD[b, f])
+    torch.testing.assert_close(attention(x_BX), out.flatten(1))
+
+
+@pytest.mark.parametrize("kind", BEFORE, ids=str)
+def test_in_bf16_it_learns_as_well(tmp_path, kind):
+    log = make_log(1000)
+    losses = []
+    for precision in ("fp32", "bf16"):
+        config = make_config([MLP], kind, DENSE, epochs=2, precision=precision)
+        train_run(config, tmp_path / precision, data=log)
+        scores = mmoe.load(tmp_path / precision).predict(log)
+        losses.append(np.mean(np.log(np.where(log["click"] == 1, *_both(scores["pred_click"])))))
+    assert losses[0] == pytest.approx(losses[1], abs=0.02)
+
+
+def _both(p):
+    p = np.asarray(p, np.float64)
+    return p, 1 - p

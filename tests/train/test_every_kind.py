@@ -1,0 +1,121 @@
+"""What every kind has to hold, from its config on; the kinds are in every_kind.py.
+
+It trains and its loss falls; scores are what the evaluation judged, to the bit, whatever stands
+beside a row; a killed run goes on to the same bits (so the same seed gives the same); a warm start
+says what the run before said; it can be streamed, and two ranks give what one process does.
+"""
+
+import json
+import math
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from mmoe.config import config_from_dict
+from mmoe.mixture.batch_invariant import HAS_KERNELS
+from mmoe.run import RunDirectory
+from mmoe.score import load_predictor
+from mmoe.train import train_run
+from mmoe.train.warm_start import WarmStart
+from tests.parallel.launch import launch
+from tests.train.every_kind import KINDS, LOG, SPLITS, raw_config
+
+# Tests of one kind on one worker, which trains it once
+by_kind = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in KINDS]
+)
+
+
+@pytest.fixture(name="trained", scope="module")
+def _trained(tmp_path_factory):
+    """A run of a kind, made once: its folder, and what was judged on the test rows."""
+    made = {}
+
+    def run(name):
+        if name not in made:
+            folder, judged = tmp_path_factory.mktemp("kind"), []
+            train_run(
+                config_from_dict(raw_config(KINDS[name], folder)),
+                folder / "run",
+                splits=SPLITS,
+                on_test=lambda found, labels: judged.append(found),
+            )
+            made[name] = folder, judged[0]
+        return made[name]
+
+    return run
+
+
+def _scores(run, rows):
+    predictor, _, _ = load_predictor(RunDirectory.open(run))
+    return predictor.predict(rows)
+
+
+@by_kind
+def test_it_learns_and_scores_are_what_was_judged(name, trained):
+    folder, judged_NP = trained(name)
+    history = json.loads((folder / "run" / "history.json").read_text())["epochs"]
+    losses = [sum(epoch["loss"].values()) for epoch in history]
+    assert losses[-1] < losses[0]
+    assert all(map(math.isfinite, losses))
+
+    whole_NP = _scores(folder / "run", SPLITS.test)
+    np.testing.assert_allclose(whole_NP, judged_NP, rtol=1e-5)
+    turned_NP = _scores(folder / "run", SPLITS.test.take(list(range(199, -1, -1))))[::-1]
+    alone_NP = _scores(folder / "run", SPLITS.test[7:8])
+    if HAS_KERNELS:
+        assert np.array_equal(whole_NP, judged_NP)
+        assert np.array_equal(whole_NP, turned_NP)
+        assert np.array_equal(whole_NP[7:8], alone_NP)
+
+
+@by_kind
+def test_a_killed_run_goes_on_to_the_same_bits(name, trained, tmp_path, assert_same, dies_after):
+    folder, _ = trained(name)
+    config = config_from_dict(raw_config(KINDS[name], folder))
+    with pytest.raises(KeyboardInterrupt):
+        train_run(config, tmp_path / "broken", splits=SPLITS, reporter=dies_after(13))
+    train_run(config, tmp_path / "broken", splits=SPLITS, resume=True)
+    assert_same(folder / "run", tmp_path / "broken")
+
+
+@by_kind
+def test_a_warm_start_says_what_the_run_said(name, trained, tmp_path):
+    folder, judged_NP = trained(name)
+    still = raw_config(KINDS[name], folder, epochs=1, optimizer={"learning_rate": 1e-12},
+                       embedding_optimizer={"learning_rate": 1e-12})  # fmt: skip
+    start = WarmStart(folder / "run")
+    train_run(config_from_dict(still), tmp_path / "two", splits=SPLITS, warm_start=start)
+    found_NP = _scores(tmp_path / "two", SPLITS.test)
+    np.testing.assert_allclose(found_NP, judged_NP, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.torchrec
+@pytest.mark.xdist_group("ranks")
+@pytest.mark.parametrize("name", KINDS)
+def test_streamed_and_on_two_ranks_it_is_the_run_of_one_process(name, tmp_path):
+    pq.write_table(LOG, tmp_path / "log.parquet", row_group_size=200)
+    # Smaller steps, and no picks: a pick between two that are alike hangs on a rounding
+    raw = raw_config(KINDS[name], tmp_path, epochs=1, optimizer={"learning_rate": 0.001})
+    raw["model"]["gate"] = {"kind": "softmax"}
+    raw["data"]["path"] = str(tmp_path / "log.parquet")
+    scores = {}
+    for way, change, ranks in (
+        ("memory", {}, 1),
+        ("streamed", {"input": "stream"}, 1),
+        ("two", {}, 2),
+    ):
+        if way == "streamed" and not KINDS[name].get("streamed", True):
+            continue
+        path = tmp_path / f"{way}.yaml"
+        path.write_text(yaml.safe_dump({**raw, "data": {**raw["data"], **change}}))
+        ended = launch(["train", path, "--out", tmp_path / way], ranks)
+        assert [rank.code for rank in ended] == [0] * ranks, ended
+        scores[way] = _scores(tmp_path / way, LOG)
+    # Not the weights: Adam makes whole steps of a gradient that is nothing but rounding
+    np.testing.assert_allclose(scores["two"], scores["memory"], atol=1e-4, rtol=1e-4)
+    if "streamed" in scores:  # in another order, so other numbers, of the same size
+        means = (scores[way].mean(0) for way in ("streamed", "memory"))
+        np.testing.assert_allclose(*means, atol=0.05, rtol=0.2)

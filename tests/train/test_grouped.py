@@ -1,0 +1,160 @@
+"""Tasks that compare rows of a group, by every way that a model goes."""
+
+import json
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from mmoe.config import config_from_dict, set_values
+from mmoe.metrics.of_tasks import task_metrics
+from mmoe.report import write_report
+from mmoe.run.console import SilentReporter
+from mmoe.score import score_files
+from mmoe.train import WarmStart, evaluate_run
+from mmoe.train.begin import training_state
+from mmoe.train.forward_backward import Step, backward, forward
+from mmoe.train.prepare import prepare
+
+KINDS = ["bpr", "softmax", "jrc"]
+
+
+def kind(name, *more):
+    return [f"tasks.click.kind={name}", *more]
+
+
+class Said(SilentReporter):
+    def __init__(self):
+        self.lines = []
+
+    def say(self, text):
+        self.lines.append(text)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_scores_are_evaluated_bit_for_bit(train, splits, tmp_path, name):
+    finished = train("run", *kind(name, "training.monitor=click.auc"))
+    run, test = finished.directory, splits.test
+    pq.write_table(test, tmp_path / "test.parquet")
+    score_files(run, tmp_path / "test.parquet", tmp_path / "scores.parquet")
+    scores = pq.read_table(tmp_path / "scores.parquet")["pred_click"].to_numpy()
+    found = evaluate_run(run, tmp_path / "test.parquet")["tasks"]["click"]
+    labels, users = test["click"].to_numpy().astype(float), test["user"].to_numpy()
+    expected, _ = task_metrics(name, labels, scores, groups=users)
+    assert found["auc"] == expected["auc"] > 0.6
+    assert found["gauc"] == expected["gauc"] > 0.6
+    assert found == finished.metrics["tasks"]["click"]
+    calibrated = {"logloss", "ne", "calibration", "ece"}
+    assert calibrated & set(found) == (calibrated if name == "jrc" else set())
+    page = write_report(run.path).read_text()
+    assert ("ranked rows" in page) is (name != "jrc")
+
+
+def test_jrc_is_calibrated_and_bpr_is_not(train, splits):
+    means = {}
+    for name in ("jrc", "bpr"):
+        predicted = []
+        train(
+            name, *kind(name, "training.epochs=6", "training.patience=6"),
+            on_test=lambda p, _, found=predicted: found.append(p[:, 0].mean()),
+        )  # fmt: skip
+        means[name] = predicted[0]
+    rate = np.mean(splits.test["click"].to_numpy())
+    assert abs(means["jrc"] - rate) < 0.05
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_killed_run_goes_on_bit_for_bit(train, dies_after, assert_same, name):
+    settings = kind(name, "training.checkpoint_every_steps=5", "training.accumulate_batches=2")
+    whole = train("whole", *settings)
+    with pytest.raises(KeyboardInterrupt):
+        train("cut", *settings, reporter=dies_after(8))
+    assert_same(whole.directory.path, train("cut", *settings, resume=True).directory.path)
+
+
+def test_accumulated_batches_are_one_large_batch(funnel_config, splits):
+    """The gradient of a step does not depend on how its groups lie in batches."""
+    config = config_from_dict(set_values(funnel_config, kind("jrc", "model.expert.dropout=0")))
+    data = prepare(config, splits=splits)
+    gradients = []
+    for size in (3000, 1000):
+        ranker = training_state(config, data).ranker.train()
+        step = Step.of(list(data.train.epoch_batches(0, 0, size)))
+        forward(ranker, step, config)
+        backward(step, config)
+        gradients.append([weight.grad for weight in ranker.network.parameters()])
+    assert len(step.batches) == 3
+    for one, two in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, two, atol=1e-6, rtol=1e-4)
+
+
+def test_batches_keep_groups_whole(funnel_config, splits):
+    config = config_from_dict(set_values(funnel_config, kind("bpr")))
+    data = prepare(config, splits=splits)
+    users = splits.train["user"].to_numpy()
+    counts = np.sort(np.unique(users, return_counts=True)[1])
+    found = []
+    for batch in data.train.epoch_batches(3, 1, 256):
+        assert batch.groups_B is not None and len(batch) < 512
+        found += np.bincount(batch.groups_B.numpy()).tolist()
+    assert sorted(found) == counts.tolist()
+
+
+def test_a_group_larger_than_a_batch_is_cut_and_said(train):
+    said = Said()
+    train("run", *kind("softmax", "training.batch_size=64", "training.epochs=1"), reporter=said)
+    [line] = [line for line in said.lines if "cut, anew" in line]
+    assert line.startswith("note: 3") and "groups of user with more than 64 rows" in line
+
+
+def test_warm_starts(train):
+    one = train("one", *kind("jrc"))
+    train("two", *kind("jrc"), warm_start=WarmStart(one.directory.path))
+    plain = train("plain", "tasks=[{name: buy, label: buy}]", "training.epochs=1")
+    train("three", *kind("jrc"), warm_start=WarmStart(plain.directory.path))
+    with pytest.raises(ValueError, match=r"tasks\.click\.kind is 'jrc' there and 'bpr' here"):
+        train("four", *kind("bpr"), warm_start=WarmStart(one.directory.path))
+
+
+def test_with_a_bias_tower_a_wide_part_and_a_cut_label(train):
+    """A label that is observed on some rows alone; all parts of a model at once."""
+    settings = [
+        "tasks.buy.kind=softmax",
+        "tasks.click.kind=jrc",
+        "tasks.click.pointwise_weight=0.8",
+        "model.bias={features: [tags]}",
+        "model.wide=true",
+        "training.ema_decay=0.9",
+    ]
+    found = train("run", *settings).metrics["tasks"]
+    assert found["click"]["auc"] > 0.6 and found["click"]["logloss_with_bias"] > 0
+    assert "logloss" not in found["buy"] and "logloss_with_bias" not in found["buy"]
+    assert "auc_with_bias" in found["buy"]
+
+
+def test_group_column_that_is_missing(funnel_table, funnel_config, tmp_path, mmoe):
+    pq.write_table(funnel_table, tmp_path / "log.parquet")
+    raw = set_values(funnel_config, kind("bpr", "tasks.click.group=session"))
+    (tmp_path / "config.yaml").write_text(json.dumps(raw))
+    code, _, err = mmoe(
+        "train",
+        tmp_path / "config.yaml",
+        "--data",
+        tmp_path / "log.parquet",
+        "--out",
+        tmp_path / "run",
+    )
+    assert code == 2 and "no column 'session', which group of tasks needs" in err
+    raw["data"] |= {"streaming": {"above_mb": 0}}
+    raw["tasks"][0]["group"] = "user"
+    (tmp_path / "config.yaml").write_text(json.dumps(raw))
+    code, _, err = mmoe(
+        "train",
+        tmp_path / "config.yaml",
+        "--data",
+        tmp_path / "log.parquet",
+        "--out",
+        tmp_path / "run",
+    )
+    assert code == 2 and "set data.input: memory" in err and "\n" not in err.strip()

@@ -1,0 +1,348 @@
+"""Labels of young rows count nowhere, by whatever road rows come."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from mmoe import MultiTaskRanker
+from mmoe.config import config_from_dict, set_values
+from mmoe.run import RunDirectory
+from mmoe.run.console import SilentReporter
+from mmoe.train import evaluate_run, prepare, train_run
+from mmoe.train.backtest import BacktestSettings, backtest
+from tests.parallel.launch import launch
+
+START = np.datetime64("2024-01-01", "us")
+DAY = 86_400_000_000
+ROWS, DAYS = 1_200, 30
+WEIGHTED = ["tasks.buy.immature=weight", "tasks.buy.happened_at=bought_at"]
+
+
+@pytest.fixture(name="log", scope="module")
+def _log():
+    rng = np.random.default_rng(0)
+    day = rng.permutation(np.linspace(0, DAYS, ROWS))
+    x = rng.normal(size=ROWS)
+    delay = rng.exponential(2, ROWS)
+    bought = (rng.random(ROWS) < 1 / (1 + np.exp(-2 * x))) & (day + delay <= DAYS)
+    at = START + (day * DAY).astype(np.int64)
+    return pa.table(
+        {
+            "at": at,
+            "day": at.astype("datetime64[D]"),
+            "x": x,
+            "item": rng.integers(0, 20, ROWS),
+            "click": (rng.random(ROWS) < 0.5).astype(int),
+            "buy": bought.astype(int),
+            "bought_at": pa.array(at + (delay * DAY).astype(np.int64), mask=~bought),
+        }
+    )
+
+
+@pytest.fixture(name="path", scope="module")
+def _path(log, tmp_path_factory):
+    path = tmp_path_factory.mktemp("log") / "log.parquet"
+    pq.write_table(log, path, row_group_size=150)
+    return path
+
+
+@pytest.fixture(name="config")
+def _config(path):
+    def make(*overrides, **data):
+        raw = {
+            "data": {"path": str(path), "time": {"column": "at"}, "input": "memory", **data},
+            "features": [
+                {"kind": "numeric", "name": "x"},
+                {"kind": "categorical", "name": "item", "dim": 4},
+            ],
+            "tasks": [
+                {"name": "click", "label": "click"},
+                {"name": "buy", "label": "buy", "matures_after": "7d"},
+            ],
+            "model": {"num_experts": 2, "expert": {"hidden": [8]}, "tower": {"hidden": [4]}},
+            "training": {"epochs": 2, "batch_size": 128, "embedding_backend": "plain"},
+        }
+        return config_from_dict(set_values(raw, overrides))
+
+    return make
+
+
+class Heard(SilentReporter):
+    def __init__(self):
+        self.lines = []
+
+    def say(self, message, *rest):
+        self.lines.append(str(message))
+
+
+def rows_of(metrics):
+    return {task: (values["rows"], values.get("masked")) for task, values in metrics.items()}
+
+
+def test_a_run_is_that_on_the_log_with_those_labels_empty(config, log, tmp_path, assert_same):
+    heard = Heard()
+    masked = train_run(config(), tmp_path / "masked", reporter=heard)
+    young = (log["at"].to_numpy().max() - log["at"].to_numpy()) < np.timedelta64(7, "D")
+    empty = pa.array(log["buy"].to_numpy(), mask=young)
+    emptied = log.set_column(log.column_names.index("buy"), "buy", empty)
+    plain = config("tasks.buy.matures_after=null", time=None)
+    plain = train_run(plain, tmp_path / "plain", data=emptied)
+    assert_same(masked.directory.path, plain.directory.path)
+    for split in ("tasks", "validation"):
+        for task, values in plain.metrics[split].items():
+            assert masked.metrics[split][task] | values == masked.metrics[split][task]
+    counts = masked.metrics["tasks"]["buy"]["masked"], masked.metrics["train"]["masked"]["buy"]
+    assert sum(counts) + masked.metrics["validation"]["buy"]["masked"] == young.sum()
+    assert masked.metrics["as_of"] == "2024-01-31T00:00:00"
+    assert "masked" not in masked.metrics["tasks"]["click"]
+    assert "masked" not in plain.metrics["tasks"]["buy"]
+    assert any(line.startswith("buy: labels of rows younger than 7d as of") for line in heard.lines)
+    assert not any(line.startswith("warning") for line in heard.lines)
+
+
+@pytest.mark.parametrize("how", [[], WEIGHTED], ids=["mask", "weight"])
+def test_a_stream_is_the_run_in_memory(how, config, tmp_path, assert_same):
+    runs = {
+        kind: train_run(config(f"data.input={kind}", *how), tmp_path / kind)
+        for kind in ("memory", "stream")
+    }
+    assert_same(tmp_path / "memory", tmp_path / "stream")
+    one, two = (runs[kind].directory.maturity_file.read_text() for kind in runs)
+    assert one == two
+    assert runs["memory"].metrics["tasks"] == runs["stream"].metrics["tasks"]
+    for run in runs.values():
+        found = evaluate_run(run.directory)
+        assert found["tasks"] == run.metrics["tasks"]
+        assert found["as_of"] == run.metrics["as_of"]
+
+
+def test_young_rows_are_weighted_in_training_alone(config):
+    data = prepare(config(*WEIGHTED))
+    counts = {split: found["buy"] for split, found in data.masked.items()}
+    assert counts["train"]["weighted"] > counts["train"]["masked"] > 0
+    assert counts["validation"]["weighted"] == counts["test"]["weighted"] == 0
+    assert data.train.held.labels.labels_NT[:, 1].max() > 1.2
+    assert data.test.held.labels.labels_NT.max() == 1
+    sample = data.sample.labels
+    assert sample.labels_NT.max() == 1
+    assert sample.observed_NT[:, 1].sum() == counts["train"]["left"] - counts["train"]["weighted"]
+
+
+def test_the_entire_space_goes_with_windows(config, log, tmp_path, assert_same):
+    space = ["tasks.buy.kind=entire_space", "tasks.buy.observed_when=click"]
+    log = log.set_column(
+        log.column_names.index("buy"), "buy",
+        pa.array(log["buy"].to_numpy() * log["click"].to_numpy()),
+    )  # fmt: skip
+    train_run(config(*space), tmp_path / "masked", data=log)
+    young = (log["at"].to_numpy().max() - log["at"].to_numpy()) < np.timedelta64(7, "D")
+    emptied = log.set_column(
+        log.column_names.index("buy"), "buy", pa.array(log["buy"].to_numpy(), mask=young)
+    )
+    plain = config(*space, "tasks.buy.matures_after=null", time=None)
+    train_run(plain, tmp_path / "plain", data=emptied)
+    assert_same(tmp_path / "masked", tmp_path / "plain")
+    train_run(config(*space, *WEIGHTED), tmp_path / "weighted", data=log)
+
+
+def test_other_rows_are_as_of_their_own_newest_time(config, log, path, tmp_path):
+    run = train_run(config("training.epochs=1"), tmp_path / "run").directory
+    day = (log["at"].to_numpy() - START) / np.timedelta64(1, "D")
+    before = log.filter(pa.array(day <= 20))
+    pq.write_table(before, tmp_path / "before.parquet")
+    for data in (before, tmp_path / "before.parquet"):
+        heard = Heard()
+        found = evaluate_run(run, data, heard)
+        assert found["as_of"].startswith("2024-01-20T23")
+        end = day[day <= 20].max()
+        assert rows_of(found["tasks"])["buy"] == ((day <= end - 7).sum(), (day[day <= 20] > end - 7).sum())  # fmt: skip  # noqa: E501
+        assert any("labels are masked, of rows younger than 7d" in line for line in heard.lines)
+    later = evaluate_run(run, before, as_of="2024-02-10")
+    assert rows_of(later["tasks"])["buy"] == (len(before), 0)
+    few = log.filter(pa.array(day > 25)).drop_columns(["click"])
+    few = few.append_column("click", pa.nulls(len(few), pa.int64()))
+    with pytest.raises(ValueError, match="so no row is as old as 7d"):
+        evaluate_run(run, few)
+    with pytest.raises(ValueError, match="--as-of: is for rows of --data"):
+        evaluate_run(run, as_of="2024-02-10")
+    with pytest.raises(ValueError, match="--as-of: expected a datetime such as"):
+        evaluate_run(run, before, as_of="soon")
+
+
+def test_a_run_of_other_labels_takes_no_moment(config, log, tmp_path):
+    plain = config("tasks.buy.matures_after=null", "training.epochs=1", time=None)
+    run = train_run(plain, tmp_path / "run").directory
+    assert not run.maturity_file.exists()
+    with pytest.raises(ValueError, match="--as-of: no task of this run has matures_after"):
+        evaluate_run(run, log, as_of="2024-02-10")
+
+
+@pytest.mark.parametrize("how", ["memory", "stream"])
+def test_what_is_resumed_keeps_its_moment(how, config, log, tmp_path, dies_after, assert_same):
+    """Rows that have come since are younger than nothing: they are masked."""
+    path = tmp_path / "log.parquet"
+    pq.write_table(log, path)
+    made = config(f"data.input={how}", "training.checkpoint_every_steps=3", path=str(path))
+    whole = train_run(made, tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        train_run(made, tmp_path / "run", reporter=dies_after(5))
+    resumed = train_run(made, tmp_path / "run", resume=True)
+    assert_same(tmp_path / "whole", tmp_path / "run")
+    assert resumed.metrics["as_of"] == whole.metrics["as_of"]
+    with pytest.raises(KeyboardInterrupt):
+        train_run(made, tmp_path / "grown", reporter=dies_after(5))
+    more = log.set_column(0, "at", pa.array(log["at"].to_numpy() + np.timedelta64(30, "D")))
+    pq.write_table(pa.concat_tables([log, more]), path)
+    grown = train_run(made, tmp_path / "grown", resume=True, changed_data=True)
+    assert grown.metrics["as_of"] == whole.metrics["as_of"]
+
+
+def test_a_run_without_its_moment_is_not_evaluated(config, tmp_path):
+    run = train_run(config("training.epochs=1"), tmp_path / "run").directory
+    run.maturity_file.unlink()
+    with pytest.raises(ValueError, match=r"maturity.json: is damaged .*put it back, or train"):
+        evaluate_run(run)
+
+
+def test_a_test_split_that_is_all_young_is_warned_of(config, tmp_path):
+    days = [f"2024-01-{day:02}" for day in range(1, 23)]
+    split = {"by": "day", "column": "day", "train_days": days, "test_days": ["2024-01-29"]}
+    heard = Heard()
+    run = train_run(config("training.epochs=1", split=split), tmp_path / "run", reporter=heard)
+    # The newest row is of a day in no split
+    assert run.metrics["as_of"] == "2024-01-31T00:00:00"
+    assert rows_of(run.metrics["tasks"])["buy"] == (0, 40)
+    assert any(
+        line.startswith("warning: buy: all of the labels of the test rows are masked")
+        for line in heard.lines
+    )
+
+
+@pytest.mark.parametrize("how", ["memory", "stream"])
+def test_a_validation_split_that_is_all_young_is_refused(how, config, tmp_path):
+    split = {"by": "time", "column": "at"}
+    made = config(f"data.input={how}", "training.monitor=buy.auc", split=split, time=None)
+    with pytest.raises(ValueError, match="all validation rows are younger than 7d") as error:
+        train_run(made, tmp_path / "run")
+    assert "data.time.as_of" in str(error.value)
+    assert not (tmp_path / "run").exists()
+    late = config("training.epochs=1", split=split, time={"as_of": "2024-02-10"})
+    run = train_run(late, tmp_path / "later")
+    assert rows_of(run.metrics["tasks"])["buy"] == (120, 0)
+
+
+def test_wrong_times_are_refused_before_a_folder_is_made(config, log, tmp_path):
+    wrong = log.set_column(0, "at", pa.array(["soon"] * ROWS))
+    for kind in ("memory", "stream"):
+        pq.write_table(wrong, tmp_path / "wrong.parquet")
+        made = config(f"data.input={kind}", path=str(tmp_path / "wrong.parquet"))
+        with pytest.raises(ValueError, match=r"row 1: column 'at' \(of data.time\) is 'soon'"):
+            train_run(made, tmp_path / "run")
+        assert not (tmp_path / "run").exists()
+
+
+def test_seconds_in_a_csv_file_are_times(config, log, tmp_path):
+    """Other files than those of training are read as text."""
+    path = tmp_path / "log.csv"
+    frame = log.to_pandas().drop(columns=["day"])
+    for name in ("at", "bought_at"):
+        seconds = frame[name].astype("datetime64[s]").astype("int64")
+        frame[name] = seconds.where(frame[name].notna()).astype("Int64")
+    frame.to_csv(path, index=False)
+    found = [
+        train_run(
+            config(f"data.input={how}", "training.epochs=1", *WEIGHTED, path=str(path)),
+            tmp_path / how,
+        )
+        for how in ("memory", "stream")
+    ]
+    assert found[0].metrics["tasks"] == found[1].metrics["tasks"]
+    for run in found:
+        again = evaluate_run(run.directory, str(path))
+        assert again["as_of"] == "2024-01-31T00:00:00"
+        assert again["tasks"]["buy"]["masked"] == 280
+
+
+def test_the_command_line_says_it_in_one_line(config, log, path, tmp_path):
+    from typer.testing import CliRunner
+
+    from mmoe.cli import app
+    from mmoe.config import dump_config
+
+    (tmp_path / "config.yaml").write_text(dump_config(config("training.epochs=1")))
+    train = ["train", str(tmp_path / "config.yaml"), "--out", str(tmp_path / "run")]
+    assert CliRunner().invoke(app, train).exit_code == 0
+    told = CliRunner().invoke(
+        app, ["evaluate", str(tmp_path / "run"), "--data", str(path), "--as-of", "2024-01-25"]
+    )
+    assert told.exit_code == 0
+    assert "masked" in told.output
+
+
+def test_days_of_a_backtest_have_the_labels_of_the_whole_log(config, log, tmp_path):
+    for day in ("2024-01-10", "2024-01-11", "2024-01-12", "2024-01-31"):
+        folder = tmp_path / "days" / f"day={day}"
+        folder.mkdir(parents=True)
+        mine = pa.array(log["day"].to_pylist()).cast(pa.string())
+        rows = log.filter(pa.compute.equal(mine, day)).drop_columns(["day"])
+        pq.write_table(rows, folder / "rows.parquet")
+    made = config("training.epochs=1", path=str(tmp_path / "days"))
+    settings = BacktestSettings(column="day", days=2, window=1)
+    found = backtest(made, tmp_path / "walk", settings)
+    run = RunDirectory(tmp_path / "walk" / found["days"][0]["run"])
+    assert json.loads(run.maturity_file.read_text())["as_of"] == "2024-01-31T00:00:00"
+    assert rows_of(found["days"][0]["tasks"])["buy"] == (40, 0)
+
+
+@pytest.mark.parametrize("how", [[], WEIGHTED], ids=["mask", "weight"])
+def test_the_estimator_passes_it_through(how, config, log, assert_same):
+    frame = log.to_pandas().drop(columns=["day"])
+    made = config("training.epochs=1", *how, path=None)
+    ranker = MultiTaskRanker(config=made, seed=0).fit(frame)
+    metrics = ranker.metrics_["tasks"]["buy"]
+    assert 0 < metrics["masked"] < metrics["rows"]
+    assert np.isfinite(ranker.score(frame))
+    assert ranker.predict_proba(frame[["x", "item"]]).shape == (ROWS, 2)
+    alone = ranker.task("click")
+    from sklearn.base import clone
+
+    assert clone(alone).fit(frame[["x", "item"]], frame.click).predict(frame[["x", "item"]]).size
+
+
+def test_the_estimator_takes_the_keys_as_settings(log):
+    frame = log.to_pandas()[["at", "x", "item"]]
+    labels = pd.DataFrame({"buy": log["buy"].to_numpy()})
+    settings = {"data.time.column": "at", "tasks.buy.matures_after": "7d"}
+    ranker = MultiTaskRanker(epochs=1, batch_size=256, seed=0, settings=settings)
+    assert ranker.fit(frame, labels).metrics_["tasks"]["buy"]["masked"] > 0
+
+
+def test_simple_models_see_the_same_labels(config, tmp_path):
+    from mmoe.compare import ComparisonSettings, compare_models
+
+    settings = ComparisonSettings(models=["single_task"], seeds=1)
+    result = compare_models(config("training.epochs=1"), tmp_path / "compared", settings)
+    assert result is not None
+
+
+@pytest.mark.torchrec
+@pytest.mark.xdist_group("ranks")
+@pytest.mark.parametrize("how", ["memory", "stream"])
+def test_ranks_mask_what_one_process_masks(how, config, tmp_path):
+    from mmoe.config import dump_config
+
+    made = config(f"data.input={how}", "training.embedding_backend=torchrec", *WEIGHTED)
+    (tmp_path / "config.yaml").write_text(dump_config(made))
+    one = train_run(made, tmp_path / "one")
+    arguments = ["train", tmp_path / "config.yaml", "--out", tmp_path / "two", "--quiet"]
+    ended = launch(arguments, 2, seconds=200)
+    assert [rank.code for rank in ended] == [0, 0], ended[0].err
+    two = RunDirectory(tmp_path / "two")
+    assert two.maturity_file.read_text() == one.directory.maturity_file.read_text()
+    found = two.metrics()["tasks"]["buy"]
+    assert rows_of({"buy": found}) == rows_of({"buy": one.metrics["tasks"]["buy"]})
+    assert found["auc"] == pytest.approx(one.metrics["tasks"]["buy"]["auc"], abs=1e-3)

@@ -1,0 +1,194 @@
+"""Runs whose tasks come after one another: trained, resumed, continued, scored."""
+
+import json
+from itertools import pairwise
+
+import numpy as np
+import pyarrow.compute as pc
+import pytest
+import torch
+
+import mmoe
+from mmoe.config import config_from_dict, set_values
+from mmoe.datasets.rows.splits import Splits
+from mmoe.mixture.batch_invariant import HAS_KERNELS
+from mmoe.models.build import build_ranker
+from mmoe.train import train_run
+from mmoe.train.forward_backward import Step, backward, forward
+from mmoe.train.prepare import prepare
+from mmoe.train.warm_start import WarmStart
+
+BUY = "tasks.buy.after=click"
+ENTIRE = (BUY, "tasks.buy.kind=entire_space")
+PLAIN = (BUY, "tasks.buy.observed_when=null")
+SETTINGS = {
+    "ips": (*ENTIRE, "tasks.buy.counterfactual=ips"),
+    "dr": (*ENTIRE, "tasks.buy.counterfactual=dr", "tasks.buy.counterfactual_weight=0.5"),
+    "aitm": (*PLAIN, "model.transfer=aitm"),
+    "aitm, given a click": (BUY, "model.transfer={kind: aitm, dim: 4}"),
+    "aitm and dr": (*ENTIRE, "tasks.buy.counterfactual=dr", "model.transfer=aitm"),
+    "dbmtl": (*PLAIN, "model.transfer=dbmtl"),
+    "dbmtl and ips": (*ENTIRE, "tasks.buy.counterfactual=ips", "model.transfer=dbmtl"),
+}
+every_setting = pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS.keys())
+
+
+@every_setting
+def test_it_learns_and_scores_what_it_evaluated(train, splits, settings):
+    found: list[np.ndarray] = []
+    faster = "training.optimizer.learning_rate=0.005"
+    finished = train("run", faster, *settings, on_test=lambda rows, _: found.append(rows))
+    history = json.loads(finished.directory.history_file.read_text())["epochs"]
+    for task in ("click", "buy"):
+        assert history[-1]["loss"][task] < history[0]["loss"][task]
+    assert finished.metrics["tasks"]["click"]["auc"] > 0.6
+    scores = mmoe.load(finished.directory.path).predict(splits.test)
+    (evaluated,) = found
+    for column, task in enumerate(("click", "buy")):
+        assert np.array_equal(np.asarray(scores[f"pred_{task}"]), evaluated[:, column])
+
+
+@every_setting
+def test_a_rows_score_does_not_depend_on_those_beside_it(train, splits, settings):
+    finished = train("run", "training.epochs=1", *settings)
+    model, order = mmoe.load(finished.directory.path), np.random.default_rng(0).permutation(500)
+    whole = np.asarray(model.predict(splits.test)["pred_buy"])
+    if HAS_KERNELS:
+        shuffled = np.asarray(model.predict(splits.test.take(order))["pred_buy"])
+        assert np.array_equal(shuffled, whole[order])
+        alone = [model.predict(splits.test.slice(row, 1))["pred_buy"] for row in range(5)]
+        assert np.array_equal(np.concatenate([np.asarray(one) for one in alone]), whole[:5])
+
+
+@pytest.mark.parametrize("kind", ["ple", "cgc", "shared_bottom", "single_task", "omoe"])
+@pytest.mark.parametrize("transfer", ["aitm", "dbmtl"])
+def test_every_model_takes_them(train, kind, transfer):
+    settings = (*SETTINGS["dr"], f"model.transfer={transfer}", f"model.kind={kind}")
+    metrics = train("run", "training.epochs=1", *settings).metrics["tasks"]
+    assert all(np.isfinite(metrics[task]["logloss"]) for task in ("click", "buy"))
+
+
+@pytest.mark.parametrize("settings", [SETTINGS["aitm and dr"], SETTINGS["dbmtl and ips"]])
+@pytest.mark.parametrize(
+    "more",
+    [
+        ("model.gate={kind: top_k, k: 2}",),
+        ("training.precision=bf16",),
+        ("model.wide=true",),
+        ("model.tower={hidden: []}",),
+        ("training.ema_decay=0.9",),
+    ],
+    ids=lambda more: more[0],
+)
+def test_they_go_with_other_settings(train, settings, more):
+    metrics = train("run", "training.epochs=1", *settings, *more).metrics["tasks"]
+    assert all(np.isfinite(metrics[task]["logloss"]) for task in ("click", "buy"))
+
+
+@pytest.mark.parametrize("name", ["aitm and dr", "dbmtl and ips", "aitm"])
+def test_resume_continues_bit_identically(train, tmp_path, name, assert_same, dies_after):
+    settings = ("training.checkpoint_every_steps=5", "training.ema_decay=0.9", *SETTINGS[name])
+    train("whole", *settings)
+    with pytest.raises(KeyboardInterrupt):
+        train("broken", *settings, reporter=dies_after(17))
+    train("broken", *settings, resume=True)
+    assert_same(tmp_path / "whole", tmp_path / "broken")
+
+
+@every_setting
+def test_batches_together_have_the_gradient_of_one(funnel_config, splits, settings):
+    def compute(sizes):
+        config = config_from_dict(set_values(funnel_config, ["model.expert.dropout=0", *settings]))
+        data = prepare(config, splits=splits)
+        torch.manual_seed(0)
+        ranker = build_ranker(config, data.encoder).train()
+        starts = np.cumsum([100, *sizes])
+        assert data.train.held is not None
+        step = Step.of([data.train.held.batch(slice(a, b)) for a, b in pairwise(starts)])
+        forward(ranker, step, config)
+        losses = backward(step, config)
+        return losses, {name: w.grad for name, w in ranker.network.named_parameters()}
+
+    (one, expected), (several, found) = compute([300]), compute([120, 7, 1, 172])
+    torch.testing.assert_close(several.losses, one.losses)
+    for name in found:
+        torch.testing.assert_close(found[name], expected[name], rtol=1e-4, atol=1e-6, msg=name)
+        assert found[name].any() or "logit.bias" in name, f"{name} learns nothing"
+
+
+def test_after_is_observed_when_for_the_entire_space(train, tmp_path, assert_same):
+    short = ("training.epochs=1", "tasks.buy.kind=entire_space")
+    train("before", *short)
+    train("after", *short, BUY, "tasks.buy.observed_when=null")
+    assert_same(tmp_path / "before", tmp_path / "after")
+
+
+def test_what_is_stated_alone_changes_nothing(train, tmp_path, assert_same):
+    train("without", "training.epochs=1")
+    train("with", "training.epochs=1", BUY)
+    assert_same(tmp_path / "without", tmp_path / "with")
+
+
+def _continued(train, tmp_path, before, after, rate=1e-12):
+    train("before", "training.epochs=1", *before)
+    start = WarmStart(tmp_path / "before")
+    slow = [
+        f"training.{part}.learning_rate={rate}" for part in ("optimizer", "embedding_optimizer")
+    ]
+    train("after", "training.epochs=1", *after, *slow, warm_start=start)
+    return mmoe.load(tmp_path / "before"), mmoe.load(tmp_path / "after")
+
+
+@pytest.mark.parametrize("name", ["aitm and dr", "dbmtl and ips"])
+def test_a_continued_run_says_what_it_said(train, tmp_path, splits, name):
+    before, after = _continued(train, tmp_path, SETTINGS[name], SETTINGS[name])
+    for task in ("pred_click", "pred_buy"):
+        said, says = (np.asarray(m.predict(splits.test)[task]) for m in (before, after))
+        np.testing.assert_allclose(says, said, rtol=1e-4)
+
+
+def test_tasks_that_move_and_come_keep_their_relations(train, tmp_path, splits, weights):
+    """A task in front of both, which buy comes after as well: read with weights of zero."""
+    settings = ("model.transfer=dbmtl",)
+    cheap = '{name: cheap, label: "price < 1"}'
+    click = "{name: click, label: click}"
+    first = f"tasks=[{click}, {{name: buy, label: buy, after: click}}]"
+    second = f"tasks=[{cheap}, {{name: buy, label: buy, after: [cheap, click]}}, {click}]"
+    before, after = _continued(train, tmp_path, (*settings, first), (*settings, second))
+    said, says = (np.asarray(m.predict(splits.test)["pred_buy"]) for m in (before, after))
+    np.testing.assert_allclose(says, said, rtol=1e-4)
+    name = "network.transfer.tasks.1.layers.0.weight"
+    old, new = weights(tmp_path / "before")[name], weights(tmp_path / "after")[name]
+    torch.testing.assert_close(new[:, :8], old[:, :8], rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(new[:, 16:], old[:, 8:], rtol=1e-4, atol=1e-6)
+
+
+def test_an_imputation_tower_may_come_and_go(train, tmp_path, splits):
+    before, after = _continued(train, tmp_path, SETTINGS["ips"], SETTINGS["dr"])
+    said, says = (np.asarray(m.predict(splits.test)["pred_buy"]) for m in (before, after))
+    np.testing.assert_allclose(says, said, rtol=1e-4)
+
+
+def test_another_transfer_continues_nothing(train, tmp_path):
+    train("before", "training.epochs=1", *SETTINGS["aitm"])
+    with pytest.raises(ValueError, match=r"model.transfer.kind is 'aitm' there and 'dbmtl' here"):
+        train("after", *SETTINGS["dbmtl"], warm_start=WarmStart(tmp_path / "before"))
+
+
+def test_labels_that_are_missing_without_the_event_are_not_compared(
+    funnel_config, funnel_table, tmp_path
+):
+    bought = pc.if_else(pc.equal(funnel_table["click"], 1), funnel_table["buy"], None)
+    table = funnel_table.set_column(funnel_table.schema.get_field_index("buy"), "buy", bought)
+    splits = Splits(train=table[:3000], validation=table[3000:3500], test=table[3500:])
+    config = config_from_dict(set_values(funnel_config, ["training.epochs=1", *SETTINGS["aitm"]]))
+    with pytest.raises(ValueError, match=r"task 'buy' has labels only where 'click' happened"):
+        train_run(config, tmp_path / "run", splits=splits)
+    given = set_values(funnel_config, ["training.epochs=1", *SETTINGS["aitm, given a click"]])
+    train_run(config_from_dict(given), tmp_path / "given", splits=splits)
+
+
+def test_a_report_says_what_comes_after_what(train, mmoe, tmp_path):
+    train("run", "training.epochs=1", *SETTINGS["aitm and dr"])
+    assert mmoe("report", tmp_path / "run")[0] == 0
+    assert "AITM: buy after click (ESCM²-DR)" in (tmp_path / "run" / "report.html").read_text()
