@@ -78,6 +78,9 @@ KINDS = {
     "fm before": _before(kind="fm"),
     "deepfm before": _before(kind="deepfm", hidden=[8]),
     "masknet before": _before(kind="masknet", dim=8, mask_hidden=12),
+    "masknet before, serial": _before(
+        kind="masknet", arrangement="serial", dim=8, mask_hidden=12
+    ),
     "autoint before": _before(kind="autoint", head_dim=4),
     "bias, dropped": _biased(),
     "bias, fixed": _biased(scoring="fixed", at={"position": 1}),
