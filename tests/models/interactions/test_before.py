@@ -20,7 +20,7 @@ from mmoe.models.interactions.masknet import MaskNet
 from mmoe.report.tables import model_line
 from mmoe.train.fit import train_run
 from mmoe.train.warm_start import WarmStart
-from tests.models.interactions.test_kinds import (
+from tests.models.interactions.products_world import (
     BEFORE,
     DENSE,
     IDS,
