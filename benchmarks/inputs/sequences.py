@@ -11,8 +11,8 @@ from benchmarks.inputs.training import log_loss, predictions, split_rows
 from benchmarks.racing.results import Target
 from mmoe.metrics.auc import auc
 
-_ROWS, _TEST_ROWS = 80_000, 20_000
-_HARM_ROWS = 40_000  # of the logs on which there is nothing to find
+_ROWS, _TEST_ROWS = 120_000, 20_000
+_HARM_ROWS = 180_000  # of the logs on which there is nothing to find
 ENCODERS = ("mean", "din", "transformer")
 
 

@@ -16,6 +16,7 @@ from mmoe.datasets.features.fit_encoder import EncoderFit
 from mmoe.datasets.features.id_map import IdMap
 from mmoe.datasets.features.numeric import NumericRule
 from mmoe.datasets.features.registry import codecs_of, sections
+from mmoe.datasets.labels.maturity import Maturity
 from mmoe.datasets.labels.watch_quantiles import watch_links
 from mmoe.datasets.rows.encoded import EncodedFeatures
 from mmoe.datasets.values.keys import KeyKind
@@ -50,18 +51,21 @@ class FeatureEncoder:
     rules: Rules
 
     @classmethod
-    def fit(cls, config: RunConfig, train: pa.Table, origin: str) -> "FeatureEncoder":
+    def fit(
+        cls, config: RunConfig, train: pa.Table, origin: str, maturity: Maturity | None = None
+    ) -> "FeatureEncoder":
         """Learns vocabularies, buckets, pieces and scaling.
 
         Args:
             config: Features and tables.
             train: The training rows, and no others.
             origin: What the user calls the data; starts error messages.
+            maturity: When the labels were collected, as for `encode_labels`.
 
         Raises:
             ValueError: A column is missing, or a value does not fit its feature's kind.
         """
-        fit = EncoderFit(config, origin)
+        fit = EncoderFit(config, origin, maturity)
         fit.add(train)
         return cls.of(fit)
 

@@ -5,6 +5,7 @@ import pyarrow as pa
 from mmoe.config import RunConfig
 from mmoe.datasets.features.codec import Rules, that_share
 from mmoe.datasets.features.registry import codecs_of, sections
+from mmoe.datasets.labels.maturity import Maturity
 from mmoe.datasets.labels.watch_quantiles import SECTION, WatchQuantilesFit
 
 
@@ -16,14 +17,15 @@ class EncoderFit:
     Args:
         config: Features and tables.
         origin: What the user calls the data; starts error messages.
+        maturity: When the labels were collected, as for `encode_labels`.
     """
 
-    def __init__(self, config: RunConfig, origin: str) -> None:
+    def __init__(self, config: RunConfig, origin: str, maturity: Maturity | None = None) -> None:
         self.config, self.origin = config, origin
         self.rows = 0
         self.codecs = codecs_of(config)
         self.fits = {codec: codec.start(origin, self.codecs) for codec in self.codecs}
-        self.watch = WatchQuantilesFit(config, origin)
+        self.watch = WatchQuantilesFit(config, origin, maturity)
 
     def add(self, table: pa.Table) -> None:
         """Learns from more training rows.

@@ -25,6 +25,12 @@ class _Label:
     young: YoungRows | None = None
     young_N: np.ndarray | None = None  # of labels that would be observed
 
+    def may_count(self) -> np.ndarray:
+        """Where the row is old enough, or young and weighted."""
+        if self.young is None:
+            return np.ones(len(self.values_N), bool)
+        return ~self.young.young_N | self.young.counts()
+
     def trained(self) -> np.ndarray:
         """What is learnt: of a young row an event counts 1/F times, F of which have come so soon.
 
@@ -85,7 +91,7 @@ def encode_labels(
     encoder = _LabelEncoder(config, table, origin, maturity)
     labels = [encoder.label(task.name) for task in config.tasks]
     weights = [
-        _weights(task, label.observed_N, table, origin)
+        _weights(task, label, table, origin)
         for task, label in zip(config.tasks, labels, strict=True)
     ]
     groups_N = _groups(config, table, origin)
@@ -257,13 +263,18 @@ def _column(
     )
 
 
-def _weights(task: TaskConfig, observed_N: np.ndarray, table: pa.Table, origin: str) -> np.ndarray:
+def _weights(task: TaskConfig, label: _Label, table: pa.Table, origin: str) -> np.ndarray:
+    """Row weights; 0 of a row that is too young for the task, whatever happened on it.
+
+    A row without its event stays, as ESMM learns a purchase's probability from unclicked rows too.
+    Were those kept that are young, while young purchases are masked, purchases would look rarer.
+    """
     if task.weight_column is None:
-        return np.ones(table.num_rows)
+        return label.may_count().astype(np.float64)
     used_by = f"weight_column of task {task.name!r}"
     weights_N = to_numbers(table, task.weight_column, origin, used_by)
     usable_N = (weights_N >= 0) & np.isfinite(weights_N)
-    wrong_N = observed_N & ~usable_N
+    wrong_N = label.observed_N & ~usable_N
     if wrong_N.any():
         index = _first(wrong_N)
         came = "empty" if np.isnan(weights_N[index]) else f"{weights_N[index]:g}"
@@ -271,8 +282,7 @@ def _weights(task: TaskConfig, observed_N: np.ndarray, table: pa.Table, origin: 
             f"{place(table, origin, index)}: column {task.weight_column!r} ({used_by}) is {came}, "
             "expected a number of 0 or more; mend the cell, or drop the row"
         )
-    # Unobserved rows keep theirs: ESMM learns a purchase's probability from unclicked rows too
-    return np.where(usable_N, weights_N, 0.0)
+    return np.where(usable_N & label.may_count(), weights_N, 0.0)
 
 
 def _young(labels: Sequence[_Label]) -> np.ndarray | None:

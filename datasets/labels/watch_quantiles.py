@@ -15,6 +15,7 @@ from mmoe.config.tasks import D2QTask
 from mmoe.datasets.features.codec import Section
 from mmoe.datasets.features.fit_numbers import bucket_edges
 from mmoe.datasets.labels.encode import encode_labels
+from mmoe.datasets.labels.maturity import Maturity
 from mmoe.datasets.rows.encoded import EncodedLabels
 from mmoe.datasets.rows.locations import place
 from mmoe.datasets.values.columns import to_numbers
@@ -136,10 +137,11 @@ class WatchQuantilesFit:
     Args:
         config: Its tasks of kind d2q.
         origin: What the user calls the data; starts error messages.
+        maturity: As for `encode_labels`; labels that can still change are left out.
     """
 
-    def __init__(self, config: RunConfig, origin: str) -> None:
-        self.config, self.origin = config, origin
+    def __init__(self, config: RunConfig, origin: str, maturity: Maturity | None = None) -> None:
+        self.config, self.origin, self.maturity = config, origin, maturity
         self.tasks = d2q_tasks(config)
         self._seen = dict.fromkeys(self.tasks, 0)
         self._held: dict[int, np.ndarray] = {t: np.zeros((0, 3)) for t in self.tasks}
@@ -148,7 +150,7 @@ class WatchQuantilesFit:
         """Takes more training rows."""
         if not self.tasks:
             return
-        labels = encode_labels(self.config, table, self.origin)
+        labels = encode_labels(self.config, table, self.origin, maturity=self.maturity)
         for t, task in self.tasks.items():
             rows = np.flatnonzero(labels.observed_NT[:, t])
             durations_N = durations(task, table, self.origin)

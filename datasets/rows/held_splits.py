@@ -62,7 +62,7 @@ class HeldSplits:
         """
         if on_training is not None:
             on_training(self.splits.train)
-        return FeatureEncoder.fit(self.config, self.splits.train, self.origin)
+        return FeatureEncoder.fit(self.config, self.splits.train, self.origin, self.maturity)
 
     def rows(self, name: str, encoder: FeatureEncoder) -> BatchSource:
         """Returns the split `name`, encoded; training labels must hold both classes.

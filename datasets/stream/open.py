@@ -75,7 +75,8 @@ class StreamSplits:
             ValueError: A value does not fit, or a training label has one class only; nothing has
                 been written then.
         """
-        fit, check = EncoderFit(self.config, self.origin), TrainableCheck(self.config)
+        fit = EncoderFit(self.config, self.origin, self.maturity)
+        check = TrainableCheck(self.config)
         with closing(prefetch(self._tables(), _CHUNKS_AHEAD)) as tables:
             for table, name in tables:
                 maturity = self._maturity_of(name)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, StrictFloat, StrictInt, StrictStr, model_validator
 
 from mmoe.config.base import Name, Strict
 from mmoe.config.features import Feature, ListFeature, SequenceFeature, VectorFeature
@@ -38,7 +38,7 @@ class BiasConfig(Strict):
         description="drop: scores are without the tower's logit, and none of its columns is read; "
         "fixed: every row is scored as if shown as `at` says",
     )
-    at: dict[str, int | float | str] = Field(
+    at: dict[str, StrictInt | StrictFloat | StrictStr] = Field(
         default={},
         description="fixed: column → the value that every row has when it is scored; the column "
         "itself is not read then",

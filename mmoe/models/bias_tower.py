@@ -13,7 +13,7 @@ from mmoe.config import RunConfig
 from mmoe.config.bias import BiasConfig
 from mmoe.datasets.features.codec import Codec
 from mmoe.datasets.features.encoder import FeatureEncoder
-from mmoe.datasets.features.id_map import UNSEEN
+from mmoe.datasets.features.id_map import MISSING, UNSEEN
 from mmoe.mixture import MLP
 from mmoe.mixture.batch_invariant import stable_linear
 from mmoe.models.input_layers import replaced_names
@@ -241,7 +241,7 @@ def _fixed(
             values = [float(value) for part in coded.dense for value in part.reshape(-1)]
             dense |= dict(enumerate(values, first_dense))
             found = [int(part[0]) for part in coded.ids]
-            if UNSEEN in found:
+            if UNSEEN in found or MISSING in found:
                 asked = ", ".join(f"{c}: {bias.at[c]!r}" for c in codec.feature.source_columns)
                 raise ValueError(
                     f"model.bias.at: no training row has {asked} (feature "

@@ -1,5 +1,6 @@
 """`FrozenExpert`: a trained module of somebody's in a pool, which is not trained further."""
 
+import inspect
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -128,7 +129,9 @@ def _factory(path: str) -> Callable[[int], Any]:
     import_for_run([name], "expert kind frozen")
     module = sys.modules[name]
     found = getattr(module, attribute, None)
-    own = isinstance(found, FunctionType) and found.__globals__ is vars(module)
+    # As it was defined: a decorator such as torch.no_grad() is of another module
+    bare = inspect.unwrap(found) if callable(found) else found
+    own = isinstance(bare, FunctionType) and bare.__globals__ is vars(module)
     if isinstance(found, type):
         own = issubclass(found, nn.Module) and found.__module__ == name
     if found is None or not own:

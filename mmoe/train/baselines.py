@@ -79,7 +79,7 @@ def logistic_regression(
         >>> bool(predictions_N[0] > 0.5 > predictions_N[3])
         True
     """
-    encoder = FeatureEncoder.fit(_as_scored(config), train, origin)
+    encoder = FeatureEncoder.fit(_as_scored(config), train, origin, maturity)
     scalers = _scalers(encoder, train, origin)
     x_train, x_test = (_one_hot(encoder, scalers, table, origin) for table in (train, test))
     return _fit_tasks(config, (train, x_train), (test, x_test), origin, _linear_model, maturity)
@@ -125,7 +125,7 @@ def boosted_trees(
         >>> bool(predictions_N[10] < 0.5 < predictions_N[90])
         True
     """
-    encoder = FeatureEncoder.fit(_as_scored(config), train, origin)
+    encoder = FeatureEncoder.fit(_as_scored(config), train, origin, maturity)
     x_train, x_test = (_ordinal(encoder, table, origin) for table in (train, test))
 
     def _trees(is_event: bool) -> Any:

@@ -223,6 +223,10 @@ def test_wrong_columns_and_values(log):
     never = raw(scoring="fixed", at={"position": 99})
     with pytest.raises(ValueError, match="no training row has position: 99"):
         built(log, never)
+    with pytest.raises(ValueError, match="no training row has position: ''"):
+        built(log, raw(scoring="fixed", at={"position": ""}))
+    with pytest.raises(ValueError, match="at"):
+        BiasConfig(features=["position"], scoring="fixed", at={"position": True})
 
 
 SEVERAL = [

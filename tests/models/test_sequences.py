@@ -7,6 +7,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from mmoe.config import SEQUENCE_ENCODERS
 from mmoe.mixture.batch_invariant import HAS_KERNELS
+from mmoe.models.sequences.attention import attend_target
 from mmoe.models.sequences.din import DINEncoder
 from mmoe.models.sequences.events import Events
 from mmoe.models.sequences.inputs import SequenceInputs
@@ -208,3 +209,12 @@ def test_the_latest_events_stand_side_by_side():
 
 def test_no_sequences_take_no_columns():
     assert SequenceInputs([], [], {}).output_dim == 0
+
+
+def test_weights_of_many_events_are_not_rounded_away_in_bfloat16():
+    lengths = torch.tensor([50, 200, 333])
+    events = Events(torch.zeros(int(lengths.sum()), 2), lengths)
+    of_events, own = (torch.zeros(n, 2, dtype=torch.bfloat16) for n in (len(events.e_VD), 3))
+    # Equal scores, and a value of 1 of the target alone: what comes back is the target's weight
+    found = attend_target(own, (of_events, own), (of_events, own + 1), events, heads=1)
+    torch.testing.assert_close(found.float()[:, 0], 1 / (lengths + 1.0), rtol=0.005, atol=0)

@@ -177,3 +177,9 @@ def test_a_good_imputation_lowers_the_spread():
     _, p, error, event = simulated()
     robust = doubly_robust(error, 0.9 * error, event, p)
     assert robust.std() < 0.7 * inverse_propensity(error, event, p).std()
+
+
+def test_without_imputed_errors_doubly_robust_says_what_it_needs():
+    *batch, _ = funnel()
+    with pytest.raises(ValueError, match=r"counterfactual is dr, which needs `imputed`.*\(1\)"):
+        multi_task_loss(*batch, [CLICK, buy("dr")])

@@ -200,3 +200,12 @@ def test_several_tasks_are_each_what_they_are_alone():
     assert torch.equal(together[:, 5:], torch.cat([each[:, 1:] for each in alone], 1))
     with pytest.raises(ValueError, match=r"expected shape \[rows, 13\]"):
         predictions_from_logits(logits[:, 1:], tasks)
+
+
+@pytest.mark.parametrize(
+    ("kind", "logits"),
+    [("ziln", (0.0, 5.0, 14.0)), ("ziln", (-200.0, 5.0, 14.0)), ("watch_time", (89.0,))],
+)
+def test_predictions_far_out_are_numbers(kind, logits):
+    tasks = [task_of(kind)]
+    assert predictions_from_logits(torch.tensor([logits]), tasks).isfinite().all()

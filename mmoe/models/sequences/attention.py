@@ -31,17 +31,16 @@ def attend_target(
     """
     row_V = events.row_V
     scale = (q_BD.shape[1] // heads) ** -0.5
-    q_BHK, (k_VHK, k_BHK), (v_VHK, v_BHK) = (
-        _heads(q_BD, heads),
-        (_heads(keys[0], heads), _heads(keys[1], heads)),
-        (_heads(values[0], heads), _heads(values[1], heads)),
+    q_BHK, k_VHK, k_BHK, v_VHK, v_BHK = (
+        _heads(_wide(x_ND), heads) for x_ND in (q_BD, *keys, *values)
     )
-    scores_VH = _wide((q_BHK.index_select(0, row_V) * k_VHK).sum(-1)) * scale
-    own_BH = _wide((q_BHK * k_BHK).sum(-1)) * scale
-    w_VH = jagged_softmax(scores_VH, events, own_BH).to(v_VHK.dtype)
+    scores_VH = (q_BHK.index_select(0, row_V) * k_VHK).sum(-1) * scale
+    own_BH = (q_BHK * k_BHK).sum(-1) * scale
+    w_VH = jagged_softmax(scores_VH, events, own_BH)
     of_events_BD = jagged_sum((w_VH[:, :, None] * v_VHK).flatten(1), events.lengths_B)
     own_w_BH = 1 - jagged_sum(w_VH, events.lengths_B)
-    return of_events_BD + (own_w_BH[:, :, None] * v_BHK).flatten(1)
+    found_BD = of_events_BD + (own_w_BH[:, :, None] * v_BHK).flatten(1)
+    return found_BD.to(q_BD.dtype)
 
 
 def attend_all(
@@ -92,14 +91,16 @@ def _stable_attention(q_NHLK: Tensor, k_NHLK: Tensor, v_NHLK: Tensor) -> Tensor:
 
 
 def _attend(q_NHQK: Tensor, k_NHLK: Tensor, v_NHLK: Tensor) -> Tensor:
+    dtype = q_NHQK.dtype
+    q_NHQK, k_NHLK, v_NHLK = _wide(q_NHQK), _wide(k_NHLK), _wide(v_NHLK)
     scores = (q_NHQK[:, :, :, None] * k_NHLK[:, :, None]).sum(-1) * q_NHQK.shape[-1] ** -0.5
-    weights = _wide(scores).softmax(-1).to(v_NHLK.dtype)
-    return (weights[..., None] * v_NHLK[:, :, None]).sum(3)
+    weights = scores.softmax(-1)
+    return (weights[..., None] * v_NHLK[:, :, None]).sum(3).to(dtype)
 
 
-def _wide(scores: Tensor) -> Tensor:
-    """At least fp32: exp of a bfloat16 number has three digits."""
-    return scores.to(torch.promote_types(scores.dtype, torch.float32))
+def _wide(x_ND: Tensor) -> Tensor:
+    """At least fp32: weights of 200 events, and what they leave, are lost in bfloat16's 8 bits."""
+    return x_ND.to(torch.promote_types(x_ND.dtype, torch.float32))
 
 
 def _heads(x_ND: Tensor, heads: int) -> Tensor:

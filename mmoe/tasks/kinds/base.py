@@ -9,6 +9,9 @@ from torch import Tensor
 
 from mmoe.config.tasks import TaskConfig
 
+# exp of it is finite in fp32: a prediction that is far off stays a number
+LARGEST_LOG = 88.0
+
 
 class LossRows(NamedTuple):
     """Rows of a batch, as the loss of one task sees them.

@@ -68,6 +68,12 @@ class EntireSpace(Binary):
             error_B = F.binary_cross_entropy_with_logits(logit_B, label_B, reduction="none")
             found_B = inverse_propensity(error_B, event_B, propensity_B)
         else:
+            if t not in rows.imputed:
+                raise ValueError(
+                    f"task {task.name!r}: counterfactual is dr, which needs `imputed`, the logits "
+                    f"of its errors, by number of the task ({t}); got those of "
+                    f"{sorted(rows.imputed) or 'none'}"
+                )
             found_B = doubly_robust_loss(logit_B, label_B, rows.imputed[t], event_B, propensity_B)
         return loss_B + task.counterfactual_weight * found_B
 

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mmoe.config.tasks import TaskConfig, WatchTimeTask
-from mmoe.tasks.kinds.base import Objective
+from mmoe.tasks.kinds.base import LARGEST_LOG, Objective
 
 
 class WatchTime(Objective):
@@ -38,4 +38,4 @@ class WatchTime(Objective):
 
     def link(self, logits_BT: Tensor) -> Tensor:
         """Turns logits into odds."""
-        return logits_BT.exp()
+        return logits_BT.clamp_max(LARGEST_LOG).exp()

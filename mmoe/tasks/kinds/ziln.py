@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mmoe.config.tasks import TaskConfig
 from mmoe.mixture.batch_invariant import stable_sigmoid
-from mmoe.tasks.kinds.base import SeveralLogits, beside
+from mmoe.tasks.kinds.base import LARGEST_LOG, SeveralLogits, beside
 
 _LEAST_SIGMA = math.sqrt(torch.finfo(torch.float32).eps)  # as in the authors' code
 
@@ -49,4 +49,6 @@ class Ziln(SeveralLogits):
         a_B, mu_B, s_B = logits.unbind(1)
         p_B = stable_sigmoid(a_B)
         sigma_B = (-F.logsigmoid(-s_B)).clamp_min(_LEAST_SIGMA)  # bits of the row alone
-        return beside(p_B * (mu_B + sigma_B.square() / 2).exp(), p_B[:, None])
+        # One exponent: p · exp(…) would be 0 · inf far out. At most what fp32 holds
+        log_B = F.logsigmoid(a_B) + mu_B + sigma_B.square() / 2
+        return beside(log_B.clamp_max(LARGEST_LOG).exp(), p_B[:, None])

@@ -9,6 +9,7 @@ from mmoe.config import config_from_dict
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.features.extend_encoder import extend_encoder
 from mmoe.datasets.labels import watch_quantiles
+from mmoe.datasets.labels.maturity import chunks_of, maturity_of
 from mmoe.datasets.labels.watch_quantiles import SECTION, WatchQuantiles, WatchQuantilesFit
 from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.projection import required_columns
@@ -118,3 +119,21 @@ def test_a_duration_that_is_none_is_refused_by_its_row(value, came):
     for read in (encoder.encode, lambda t, o: FeatureEncoder.fit(CONFIG, t, o)):
         with pytest.raises(ValueError, match=message):
             read(table, "log")
+
+
+@pytest.mark.parametrize("chunks", [1, 3])
+def test_young_rows_teach_nothing_wherever_chunks_are_cut(chunks):
+    raw = CONFIG.model_dump()
+    raw["tasks"][0]["matures_after"] = "7d"
+    raw["data"]["time"] = {"column": "at"}
+    config = config_from_dict(raw)
+    day = np.arange(2000) // 100
+    log = LOG.append_column("at", pa.array(np.datetime64("2024-01-01", "s") + day * 86_400))
+    maturity = maturity_of(config, chunks_of(log, "log"))
+    fit = WatchQuantilesFit(config, "log", maturity)
+    for first in range(0, 2000, 2000 // chunks + 1):
+        fit.add(log.slice(first, 2000 // chunks + 1))
+    old = day <= 19 - 7
+    expected = WatchQuantiles.fit(WATCH[old].astype(np.float32), DURATION[old], groups=4)
+    for mine, theirs in zip(fit.finish()["seen"].knots, expected.knots, strict=True):
+        np.testing.assert_allclose(mine, theirs)

@@ -25,6 +25,7 @@ def make_six(input_dim: int) -> nn.Module:
     return Squares(input_dim, 6)
 
 
+@torch.no_grad()
 def make_four(input_dim: int) -> nn.Module:
     return Squares(input_dim, 4)
 
