@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from mmoe.config import RunConfig, TaskConfig
+from mmoe.config.tasks import GroupedTask
 from mmoe.datasets.labels.expressions import Values, evaluate_label
 from mmoe.datasets.labels.formula import shown
 from mmoe.datasets.labels.maturity import Maturity, YoungRows, chunks_of, maturity_of, young_rows
@@ -118,12 +119,14 @@ class TrainableCheck:
 
     def __init__(self, config: RunConfig) -> None:
         self.tasks, self.ordered = config.trained_tasks, OrderedCheck(config)
+        self.group = config.compared_group
         self.rows = 0
         self.masked_T = np.zeros(len(self.tasks), np.int64)
         self.heaviest_T = np.zeros(len(self.tasks), np.float32)
         self.observed_T = np.zeros(len(self.tasks), np.int64)
         self.lowest_T = np.full(len(self.tasks), np.inf)
         self.highest_T = np.full(len(self.tasks), -np.inf)
+        self.compared_T = np.zeros(len(self.tasks), np.int64)
 
     def add(self, labels: EncodedLabels) -> None:
         """Looks at more training rows."""
@@ -140,6 +143,8 @@ class TrainableCheck:
                 self.observed_T[t] += len(values)
                 self.lowest_T[t] = min(self.lowest_T[t], values.min())
                 self.highest_T[t] = max(self.highest_T[t], values.max())
+            if isinstance(task, GroupedTask):
+                self.compared_T[t] += _groups_to_compare(labels, t)
 
     def finish(self, origin: str) -> None:
         """Refuses a task that has no label, no row that counts, or one class only."""
@@ -172,6 +177,12 @@ class TrainableCheck:
             if reason is not None:
                 left = f" (without the {masked} of rows younger than {task.matures_after})"
                 raise ValueError(f"{origin}: task {task.name!r} {reason}{left if masked else ''}")
+            if isinstance(task, GroupedTask) and not self.compared_T[t]:
+                raise ValueError(
+                    f"{origin}: task {task.name!r} ({task.kind}) compares rows of the same "
+                    f"{self.group!r}, but no group among {self.rows} training rows has both a 1 "
+                    "and a 0; name the column that rows shown together share (a request, a session)"
+                )
         self.ordered.finish(origin)
 
 
@@ -261,6 +272,15 @@ def _column(
         used_by=used_by,
         place=lambda index: place(table, origin, index),
     )
+
+
+def _groups_to_compare(labels: EncodedLabels, t: int) -> int:
+    """Number of groups with both a 1 and a 0 that count."""
+    assert labels.compared_N is not None, "a task compares rows of a group"
+    counts_N = labels.observed_NT[:, t] & (labels.weights_NT[:, t] > 0) & (labels.compared_N >= 0)
+    happened_N = labels.labels_NT[:, t] > 0.5
+    ones, zeros = (labels.compared_N[counts_N & of] for of in (happened_N, ~happened_N))
+    return len(np.intersect1d(ones, zeros))
 
 
 def _weights(task: TaskConfig, label: _Label, table: pa.Table, origin: str) -> np.ndarray:

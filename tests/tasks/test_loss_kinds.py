@@ -209,3 +209,20 @@ def test_several_tasks_are_each_what_they_are_alone():
 def test_predictions_far_out_are_numbers(kind, logits):
     tasks = [task_of(kind)]
     assert predictions_from_logits(torch.tensor([logits]), tasks).isfinite().all()
+
+
+@pytest.mark.parametrize("number", [2**53 + 1, -(2**70)])
+def test_classes_that_float64_cannot_tell_apart_are_refused(number):
+    with pytest.raises(ValueError, match="told apart up to 2\\^53 alone; write such classes"):
+        TaskConfig(name="a", label="a", kind="multiclass", classes=[number, 3])
+
+
+def test_bits_of_an_ordinal_row_are_its_own():
+    task, logits = (
+        task_of("ordinal"),
+        torch.randn(512, 5, generator=torch.Generator().manual_seed(1)),
+    )
+    whole = predictions_from_logits(logits[:, : logit_widths([task])[0]], [task])
+    for height in (1, 7, 8, 16, 24, 40):
+        part = predictions_from_logits(logits[:height], [task])
+        assert torch.equal(part, whole[:height])

@@ -3,11 +3,13 @@
 import json
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
 
 from mmoe.config import config_from_dict, set_values
+from mmoe.datasets.labels.encode import encode_labels
 from mmoe.metrics.of_tasks import task_metrics
 from mmoe.report import write_report
 from mmoe.run.console import SilentReporter
@@ -158,3 +160,21 @@ def test_group_column_that_is_missing(funnel_table, funnel_config, tmp_path, mmo
         tmp_path / "run",
     )
     assert code == 2 and "set data.input: memory" in err and "\n" not in err.strip()
+
+
+@pytest.mark.parametrize("session", ["unique", "missing", "of one class"])
+def test_groups_with_nothing_to_compare_are_refused(session):
+    click = np.tile([0, 1, 0], 40)
+    keys = {
+        "unique": pa.array(np.arange(120)),
+        "missing": pa.array([None] * 120, pa.int64()),
+        "of one class": pa.array(click),
+    }[session]
+    config = config_from_dict({
+        "data": {"group_column": "session"},
+        "features": [{"kind": "numeric", "name": "x"}],
+        "tasks": [{"name": "click", "label": "click", "kind": "bpr"}],
+    })  # fmt: skip
+    log = pa.table({"x": np.arange(120.0), "click": click, "session": keys})
+    with pytest.raises(ValueError, match=r"'click' \(bpr\) compares rows of the same 'session'"):
+        encode_labels(config, log, "log", training=True)

@@ -45,6 +45,12 @@ class MulticlassTask(TaskConfig):
     @model_validator(mode="after")
     def _classes_differ(self) -> "MulticlassTask":
         names = self.further
+        for name in self.classes:
+            if isinstance(name, int) and abs(name) > 2**53:  # labels are read as float64
+                raise ValueError(
+                    f"classes has {name}, but whole numbers are told apart up to 2^53 alone; write "
+                    "such classes, and the label's column, as text"
+                )
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"classes name {', '.join(map(repr, twice))} twice; remove one")

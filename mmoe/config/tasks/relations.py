@@ -82,7 +82,8 @@ def ordered_pairs(tasks: Sequence[TaskConfig]) -> Iterator[tuple[int, int]]:
     """Lists pairs of binary tasks, a former and a later, with probabilities of the same rows.
 
     The later one's is then the smaller. Where one alone is observed after an event, its probability
-    is one given that event, and may well be the larger.
+    is one given that event, and may well be the larger. Tasks of weight 0 are not trained, so
+    neither are their pairs.
 
     Example:
         >>> click = TaskConfig(name="click", label="click")
@@ -90,11 +91,13 @@ def ordered_pairs(tasks: Sequence[TaskConfig]) -> Iterator[tuple[int, int]]:
         >>> given = TaskConfig(name="like", label="like", after="click", observed_when="click")
         >>> list(ordered_pairs([click, buy, given]))
         [(0, 1)]
+        >>> list(ordered_pairs([click, buy.model_copy(update={"weight": 0.0})]))
+        []
     """
     for child, parents in enumerate(parents_of(tasks)):
         for parent in parents:
             both = tasks[parent], tasks[child]
-            if all(task.kind == "binary" for task in both) and (
+            if all(task.kind == "binary" and task.weight > 0 for task in both) and (
                 both[0].observed_when == both[1].observed_when
             ):
                 yield parent, child

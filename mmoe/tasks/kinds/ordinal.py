@@ -73,6 +73,7 @@ def _thresholds(logits_BK: Tensor) -> tuple[Tensor, Tensor]:
     theta, steps = [raw_BJ[:, 0] + start[0]], [torch.ones_like(raw_BJ[:, 0])]
     for j in range(1, levels - 1):
         at_start = math.log(math.expm1(start[j] - start[j - 1]))
-        steps.append(F.softplus(raw_BJ[:, j] + at_start) + torch.finfo(raw_BJ.dtype).eps)
+        step_B = -F.logsigmoid(-raw_BJ[:, j] - at_start)  # softplus, with bits of the row alone
+        steps.append(step_B + torch.finfo(raw_BJ.dtype).eps)
         theta.append(theta[-1] + steps[-1])
     return torch.stack(theta, dim=1), torch.stack(steps, dim=1)
