@@ -69,7 +69,7 @@ def main() -> None:
         "extension": extension_status().detail,
         "seconds": round(time.perf_counter() - started),
         "section_seconds": {section.name: round(seconds) for section, _, seconds in found},
-        "missed": _missed(found) if arguments.seeds >= FEWEST_SEEDS else None,
+        "missed": _missed(wanted, found) if arguments.seeds >= FEWEST_SEEDS else None,
         "failed": failed,
         "details": {section.name: dict(m.details) for section, m, _ in found},
     }
@@ -89,15 +89,23 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--threads", type=int, help="of PyTorch; default: as many as cores")
     parser.add_argument("--out", type=Path, help="the JSON line goes here as well")
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    if arguments.seeds < 1:
+        parser.error(f"--seeds is {arguments.seeds}, expected 1 or more")
+    return arguments
 
 
-def _missed(found: Sequence[tuple[Section, Measured, float]]) -> list[str]:
+def _missed(
+    wanted: Sequence[Section], found: Sequence[tuple[Section, Measured, float]]
+) -> list[str]:
+    """Targets that are not met; all of a section that failed are not."""
+    values = {section.name: measured.values for section, measured, _ in found}
     return [
         key
-        for section, measured, _ in found
+        for section in wanted
         for key, target in section.targets.items()
-        if target is not None and not target.met(measured.values[key])
+        if target is not None
+        and not (section.name in values and target.met(values[section.name][key]))
     ]
 
 

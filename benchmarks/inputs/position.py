@@ -121,15 +121,13 @@ def measure(seeds: Sequence[int], say: Callable[[str], None]) -> Measured:
         log = world.log(REQUESTS)
         test, relevance_N, labels_N = world.judged(TEST_REQUESTS)
         groups_N, splits = test["request"].to_numpy(), split_rows(log, test)
-
-        def judge(scores_N: np.ndarray) -> float:
-            value = grouped_ndcg(labels_N, scores_N, groups_N, JUDGED).value  # noqa: B023
-            assert value is not None
-            return value
-
-        found["oracle"].append(judge(relevance_N))
-        for name, config in MODELS.items():
-            found[name].append(judge(predictions(config, splits, seed)["click"]))
+        scores = {
+            name: predictions(config, splits, seed)["click"] for name, config in MODELS.items()
+        }
+        for name, scores_N in {"oracle": relevance_N, **scores}.items():
+            value = grouped_ndcg(labels_N, scores_N, groups_N, JUDGED).value
+            assert value is not None, "each request has a row that is relevant"
+            found[name].append(value)
         say(f"seed {seed}: " + ", ".join(f"{name} {v[-1]:.4f}" for name, v in found.items()))
     means = {name: float(np.mean(values)) for name, values in found.items()}
     tower, *others = MODELS

@@ -188,7 +188,7 @@ def _predicted(model: Any, x: Any, task: TaskConfig) -> tuple[np.ndarray, np.nda
         predictions_N = model.predict_proba(x)[:, 1] if event else model.predict(x)
         # What a value's kind predicts beside it, a simple model has not, and no metric reads
         return predictions_N, np.zeros((len(predictions_N), len(task.further)))
-    further_NK = np.zeros((len(model.predict(x)), len(task.levels)))
+    further_NK = np.zeros((x.shape[0], len(task.levels)))
     columns = np.searchsorted(task.levels, model.classes_)  # those that training rows have
     further_NK[:, columns] = model.predict_proba(x)
     return kind_of(task.kind).of_probabilities(further_NK, task.levels), further_NK

@@ -36,9 +36,9 @@ def _task(kind, label, **keys):
     return {"tasks": [CLICK, {"name": "found", "label": label, "kind": kind, **keys}]}
 
 
-def _compared(kind):
+def _compared(kind, **keys):
     compared = {"data": {"group_column": "session"}, "streamed": False}
-    return {**_task(kind, "click"), **compared}
+    return {**_task(kind, "click", **keys), **compared}
 
 
 def _biased(**keys):
@@ -54,6 +54,12 @@ KINDS = {
         for encoder in ("mean", "din", "transformer", "gru")
     },
     "sequence, unpooled": {"features": [{**SEQUENCE, "unpooled": 2}]},
+    "table of vectors, trained": {
+        "features": [
+            {"kind": "categorical", "name": "text", "column": "item",
+             "vectors": {"path": "FOLDER/vectors.parquet", "id": "item", "frozen": False}}
+        ]
+    },
     "sequence, two blocks": {
         "features": [{**SEQUENCE, "encoder": {"kind": "transformer", "layers": 2}}]
     },
@@ -74,6 +80,16 @@ KINDS = {
     "expert frozen": _experts(
         kind="frozen", module=f"{frozen_modules.__name__}:make_eight", output=8
     ),
+    "pool of three kinds": {
+        "model": {
+            "experts": [
+                MLPS,
+                {"kind": "dcn_v2", "count": 1, "rank": 3, "output": 8},
+                {"kind": "fm", "count": 1, "factors": 4, "output": 8},
+            ],
+            "num_experts": None,
+        }
+    },
     "dcn_v2 before": _before(kind="dcn_v2"),
     "fm before": _before(kind="fm"),
     "deepfm before": _before(kind="deepfm", hidden=[8]),
@@ -86,12 +102,14 @@ KINDS = {
     "bias, fixed": _biased(scoring="fixed", at={"position": 1}),
     "huber": _task("huber", "seconds / 10"),
     "watch_time": _task("watch_time", "seconds / 10"),
+    "watch_time, unwatched": _task("watch_time", "seconds / 10", negatives="unwatched"),
     "ziln": _task("ziln", "seconds / 10"),
     "d2q": _task("d2q", "seconds", duration="duration", groups=3, observed_when="click"),
     "multiclass": _task("multiclass", "group", classes=[0, 1, 2, 3]),
     "ordinal": _task("ordinal", "stars", lowest=1, highest=5),
-    "bpr": _compared("bpr"),
-    "softmax": _compared("softmax"),
+    # With a pointwise part: alone they have no gradient of a shift, which Adam makes of roundings
+    "bpr": _compared("bpr", pointwise_weight=0.3),
+    "softmax": _compared("softmax", pointwise_weight=0.3),
     "jrc": _compared("jrc"),
     "entire space": {"tasks": [CLICK, ENTIRE]},
     "ips and dbmtl": {
@@ -99,6 +117,15 @@ KINDS = {
     },
     "dr and aitm": {
         "tasks": [CLICK, {**ENTIRE, "counterfactual": "dr"}], "model": {"transfer": "aitm"}
+    },
+    "aitm": {"tasks": [CLICK, {**BUY, "after": "click"}], "model": {"transfer": "aitm"}},
+    "dbmtl": {"tasks": [CLICK, {**BUY, "after": "click"}], "model": {"transfer": "dbmtl"}},
+    "late labels, weighted": {
+        "data": {"time": {"column": "at"}},
+        "tasks": [
+            CLICK,
+            {**BUY, "matures_after": "3d", "immature": "weight", "happened_at": "bought_at"},
+        ],
     },
     "late labels": {
         "data": {"time": {"column": "at"}},
@@ -118,6 +145,9 @@ def _log(rows=900):
     click = rng.random(rows) < 1 / (1 + np.exp(2 - 6 * alike))
     duration = rng.uniform(20, 200, rows)
     minutes = rng.integers(0, 30 * 24 * 60, rows).astype("timedelta64[m]")
+    at = np.datetime64("2024-03-01T00:00:00", "s") + minutes
+    buy = click & (rng.random(rows) < 0.5)
+    hours = rng.exponential(24, rows).astype("timedelta64[h]")
     return pa.table(
         {
             "item": item,
@@ -127,13 +157,14 @@ def _log(rows=900):
             "seen_groups": [group_of[s].tolist() for s in seen],
             "seen_times": [np.sort(rng.integers(0, 10**6, len(s))).tolist() for s in seen],
             "click": click.astype(np.int64),
-            "buy": (click & (rng.random(rows) < 0.5)).astype(np.int64),
+            "buy": buy.astype(np.int64),
+            "bought_at": pa.array(at + hours, mask=~buy),
             "seconds": click * duration * rng.uniform(0.1, 1, rows),
             "duration": duration,
             "stars": 1 + rng.binomial(4, 0.2 + 0.6 * alike),
             "position": rng.integers(1, 6, rows),
             "session": np.arange(rows) // 6,
-            "at": np.datetime64("2024-03-01T00:00:00", "s") + minutes,
+            "at": at,
         }
     )
 

@@ -11,7 +11,6 @@ import torch
 import mmoe
 from mmoe.config import config_from_dict, set_values
 from mmoe.datasets.rows.splits import Splits
-from mmoe.mixture.batch_invariant import HAS_KERNELS
 from mmoe.models.build import build_ranker
 from mmoe.train import train_run
 from mmoe.train.forward_backward import Step, backward, forward
@@ -48,18 +47,6 @@ def test_it_learns_and_scores_what_it_evaluated(train, splits, settings):
         assert np.array_equal(np.asarray(scores[f"pred_{task}"]), evaluated[:, column])
 
 
-@every_setting
-def test_a_rows_score_does_not_depend_on_those_beside_it(train, splits, settings):
-    finished = train("run", "training.epochs=1", *settings)
-    model, order = mmoe.load(finished.directory.path), np.random.default_rng(0).permutation(500)
-    whole = np.asarray(model.predict(splits.test)["pred_buy"])
-    if HAS_KERNELS:
-        shuffled = np.asarray(model.predict(splits.test.take(order))["pred_buy"])
-        assert np.array_equal(shuffled, whole[order])
-        alone = [model.predict(splits.test.slice(row, 1))["pred_buy"] for row in range(5)]
-        assert np.array_equal(np.concatenate([np.asarray(one) for one in alone]), whole[:5])
-
-
 @pytest.mark.parametrize("kind", ["ple", "cgc", "shared_bottom", "single_task", "omoe"])
 @pytest.mark.parametrize("transfer", ["aitm", "dbmtl"])
 def test_every_model_takes_them(train, kind, transfer):
@@ -83,16 +70,6 @@ def test_every_model_takes_them(train, kind, transfer):
 def test_they_go_with_other_settings(train, settings, more):
     metrics = train("run", "training.epochs=1", *settings, *more).metrics["tasks"]
     assert all(np.isfinite(metrics[task]["logloss"]) for task in ("click", "buy"))
-
-
-@pytest.mark.parametrize("name", ["aitm and dr", "dbmtl and ips", "aitm"])
-def test_resume_continues_bit_identically(train, tmp_path, name, assert_same, dies_after):
-    settings = ("training.checkpoint_every_steps=5", "training.ema_decay=0.9", *SETTINGS[name])
-    train("whole", *settings)
-    with pytest.raises(KeyboardInterrupt):
-        train("broken", *settings, reporter=dies_after(17))
-    train("broken", *settings, resume=True)
-    assert_same(tmp_path / "whole", tmp_path / "broken")
 
 
 @every_setting
@@ -137,14 +114,6 @@ def _continued(train, tmp_path, before, after, rate=1e-12):
     ]
     train("after", "training.epochs=1", *after, *slow, warm_start=start)
     return mmoe.load(tmp_path / "before"), mmoe.load(tmp_path / "after")
-
-
-@pytest.mark.parametrize("name", ["aitm and dr", "dbmtl and ips"])
-def test_a_continued_run_says_what_it_said(train, tmp_path, splits, name):
-    before, after = _continued(train, tmp_path, SETTINGS[name], SETTINGS[name])
-    for task in ("pred_click", "pred_buy"):
-        said, says = (np.asarray(m.predict(splits.test)[task]) for m in (before, after))
-        np.testing.assert_allclose(says, said, rtol=1e-4)
 
 
 def test_tasks_that_move_and_come_keep_their_relations(train, tmp_path, splits, weights):

@@ -114,16 +114,6 @@ def test_a_report_draws_it(runs, kind, tmp_path):
     assert len(curves["calibration"]) > 5
 
 
-def test_resumed_to_the_bit(splits, tmp_path, assert_same, dies_after):
-    config = config_from_dict(raw_config(ALL, checkpoint_every_steps=5, epochs=2))
-    whole = train_run(config, tmp_path / "whole", splits=splits)
-    with pytest.raises(KeyboardInterrupt):
-        train_run(config, tmp_path / "broken", splits=splits, reporter=dies_after(24))
-    resumed = train_run(config, tmp_path / "broken", splits=splits, resume=True)
-    assert_same(tmp_path / "whole", tmp_path / "broken")
-    assert resumed.metrics["tasks"] == whole.metrics["tasks"]
-
-
 @pytest.mark.parametrize("interaction", ["none", "fm"])
 def test_a_warm_start_begins_where_the_other_ended(splits, tmp_path, interaction):
     """In another order, with a task in front: what it predicts at first is what it did."""
@@ -151,17 +141,6 @@ def test_a_warm_start_keeps_classes_and_levels(splits, tmp_path):
     other = config_from_dict(set_values(raw_config(kinds), ["tasks.0.highest=6", *overrides]))
     with pytest.raises(ValueError, match=r"tasks\.ordinal\.highest is 5 there and 6 here"):
         train_run(other, tmp_path / "two", splits=splits, warm_start=WarmStart(tmp_path / "one"))
-
-
-def test_streamed_as_in_memory(tmp_path, assert_same):
-    raw = raw_config(ALL, epochs=1)
-    pq.write_table(kinds_log(), tmp_path / "log.parquet", row_group_size=700)
-    runs = {}
-    for kind in ("memory", "stream"):
-        settings = [f"data.path={tmp_path / 'log.parquet'}", f"data.input={kind}"]
-        runs[kind] = train_run(config_from_dict(set_values(raw, settings)), tmp_path / kind)
-    assert_same(tmp_path / "memory", tmp_path / "stream")
-    assert runs["memory"].metrics["tasks"] == runs["stream"].metrics["tasks"]
 
 
 def test_a_wide_part_leaves_kinds_without_one_alone(splits, tmp_path):

@@ -54,7 +54,7 @@ class UnpooledLookups:
             parts |= self._pooled_parts(pooled, bag_ids)
         events = []
         for c, feature in enumerate(self.features):
-            if feature.table in (self.features[b].table for b in self.bags):
+            if c in parts:
                 continue
             e_VD = rows[feature.name].values()
             if feature.pooling == "none":
