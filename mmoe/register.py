@@ -123,7 +123,7 @@ def feature(kind: str, config: "type[Feature]") -> Decorator[Any]:
 
 
 def task_kind(kind: str, config: "type[TaskConfig]", *, judge: "type[TaskKind]") -> Decorator[Any]:
-    """Adds a kind of task; stands before its `mmoe.tasks.kinds.Objective`: loss and link.
+    """Adds a kind of task; stands before its `mmoe.tasks.kinds.OneLogit`: loss and link.
 
     Args:
         kind: Its name in a config.

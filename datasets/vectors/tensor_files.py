@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, cast
 
 import fsspec
 import numpy as np
@@ -98,7 +98,8 @@ def _local(path: str) -> str:
     if not is_address(path):
         return str(files[0])
     try:
-        return fsspec.open_local(f"simplecache::{files[0]}", mode="rb")  # type: ignore[return-value]
+        # One address gives one path, a list of them a list
+        return cast(str, fsspec.open_local(f"simplecache::{files[0]}", mode="rb"))
     except Exception as error:  # each file system raises its own kind
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise ValueError(

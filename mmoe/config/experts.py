@@ -130,12 +130,17 @@ class CrossExpertConfig(ExpertConfig):
         return self.model_copy(update={"output": 1, "rank": 1})
 
 
-class FactorizationExpertConfig(ExpertConfig):
+class _PairsExpertConfig(ExpertConfig):
+    """Base of experts with a factorization machine of their row."""
+
+    output: Output = 128
+    factors: Factors = 16
+
+
+class FactorizationExpertConfig(_PairsExpertConfig):
     """A factorization machine of the entries of its row: products of all pairs."""
 
     kind: Literal["fm"] = "fm"
-    output: Output = 128
-    factors: Factors = 16
 
     @property
     def title(self) -> str:
@@ -147,10 +152,10 @@ class FactorizationExpertConfig(ExpertConfig):
         return self.model_copy(update={"output": 1, "factors": 1})
 
 
-class DeepFMExpertConfig(FactorizationExpertConfig):
+class DeepFMExpertConfig(_PairsExpertConfig):
     """A factorization machine and an MLP of one row, added up (DeepFM)."""
 
-    kind: Literal["deepfm"] = "deepfm"  # type: ignore[assignment]  # another kind than its parent
+    kind: Literal["deepfm"] = "deepfm"
     hidden: list[Width] = Field(default=[128, 64], min_length=1, description="width of each layer")
     activation: Activation = Field(default="relu", description="after each layer")
     dropout: float = Field(default=0.0, ge=0, lt=1, description="after each activation")

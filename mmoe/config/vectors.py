@@ -103,8 +103,8 @@ def _with_vectors(
     config: "RunConfig",
 ) -> "Iterator[tuple[str, VectorTable, TableVectors]]":
     """What has vectors, and where it stands."""
-    sections = [("tables", t) for t in config.tables] + [("features", f) for f in config.features]
-    for section, item in sections:
-        vectors = getattr(item, "vectors", None)
-        if isinstance(vectors, TableVectors):
-            yield f"{section}.{item.name}", item, vectors  # type: ignore[misc]  # so it is one
+    for section in ("tables", "features"):
+        for item in getattr(config, section):
+            vectors = getattr(item, "vectors", None)
+            if isinstance(vectors, TableVectors):
+                yield f"{section}.{item.name}", item, vectors

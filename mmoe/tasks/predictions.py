@@ -46,26 +46,10 @@ def predictions_from_logits(logits_BT: Tensor, tasks: Sequence[TaskConfig]) -> T
         section 6.3.
     """
     logits_BT = logits_BT.to(torch.promote_types(logits_BT.dtype, torch.float32))
-    own = own_logits(logits_BT, tasks)
-    if logits_BT.shape[1] != len(tasks) or any(task.further for task in tasks):
-        return _of_several(own, tasks)
-    # Where a share r of the negatives was kept, the odds of the log are 1 / r times too high
-    rates = [task.negative_sampling_rate for task in tasks]
-    if any(rate != 1 for rate in rates):
-        logits_BT = logits_BT + constants([math.log(rate) for rate in rates], logits_BT)
-    predictions_BT = logits_BT
-    for kind in dict.fromkeys(task.kind for task in tasks):
-        of_kind_T = constants([task.kind == kind for task in tasks], logits_BT).bool()
-        linked_BT = objective_of(kind).link(logits_BT)
-        predictions_BT = torch.where(of_kind_T, linked_BT, predictions_BT)
-    return predictions_BT
-
-
-def _of_several(own: Sequence[Tensor], tasks: Sequence[TaskConfig]) -> Tensor:
-    """Predictions task by task, where one has several columns."""
     found = []
-    for logits, task in zip(own, tasks, strict=True):
+    for logits, task in zip(own_logits(logits_BT, tasks), tasks, strict=True):
         rate = task.negative_sampling_rate
+        # Where a share r of the negatives was kept, the odds of the log are 1 / r times too high
         shifted = logits if rate == 1 else logits + constants([math.log(rate)], logits)
         found.append(objective_of(task.kind).predictions(shifted, task))
     return torch.cat([*(each[:, :1] for each in found), *(each[:, 1:] for each in found)], dim=1)

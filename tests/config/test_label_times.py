@@ -1,5 +1,7 @@
 """Windows after which labels are final, and keys that need each other."""
 
+import pickle
+
 import pytest
 
 from mmoe.config import config_from_dict
@@ -113,8 +115,6 @@ def test_the_column_of_a_split_by_time_is_the_rows_time(by):
 
 
 def test_a_config_that_was_pickled_before_there_were_windows_is_read():
-    import pickle
-
     old = config({})
     for key in ("matures_after", "immature", "happened_at"):
         del old.tasks[0].__dict__[key]

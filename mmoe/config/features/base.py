@@ -52,3 +52,20 @@ class Feature(HasKinds):
 
     def check_among(self, features: "Sequence[Feature]") -> None:
         """Refuses features of a run, this one among them, that it does not go with."""
+
+
+class ColumnFeature(Feature):
+    """A feature of one column: that of its key `column`, or of its own name."""
+
+    if TYPE_CHECKING:
+        column: Any
+
+    @property
+    def source_column(self) -> str:
+        """Name of the column that it is read from."""
+        return self.column or self.name
+
+    @property
+    def source_columns(self) -> list[str]:
+        """Names of all columns that it is read from."""
+        return [self.source_column]

@@ -9,7 +9,7 @@ from zoneinfo import available_timezones
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from mmoe.config.base import Name
-from mmoe.config.features.base import Feature
+from mmoe.config.features.base import ColumnFeature
 
 Part = Literal[
     "minute",
@@ -52,7 +52,7 @@ def _says_a_day(form: str) -> str:
 DatetimeFormat = Annotated[str, AfterValidator(_says_a_day)]
 
 
-class DatetimeFeature(Feature):
+class DatetimeFeature(ColumnFeature):
     """Parts of a datetime: hour, weekday, …, each looked up in a small table of its own."""
 
     kind: Literal["datetime"] = "datetime"
@@ -83,16 +83,6 @@ class DatetimeFeature(Feature):
     dim: int | None = Field(
         default=None, ge=4, le=4096, multiple_of=4, description="width of each embedding"
     )
-
-    @property
-    def source_column(self) -> str:
-        """Name of the column that it is read from."""
-        return self.column or self.name
-
-    @property
-    def source_columns(self) -> list[str]:
-        """Names of all columns that it is read from."""
-        return [self.source_column]
 
     @property
     def text_columns(self) -> list[str]:

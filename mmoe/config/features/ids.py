@@ -6,7 +6,7 @@ from typing import Any, Literal
 from pydantic import Field, ModelWrapValidatorHandler, model_validator
 
 from mmoe.config.base import Name
-from mmoe.config.features.base import NAME_OF_FEATURE, Feature
+from mmoe.config.features.base import NAME_OF_FEATURE, ColumnFeature, Feature
 from mmoe.config.tables import TableSettings, VectorTable
 
 
@@ -57,23 +57,13 @@ class IdFeature(TableSettings, Feature):
         return feature
 
 
-class CategoricalFeature(VectorTable, IdFeature):
+class CategoricalFeature(VectorTable, IdFeature, ColumnFeature):
     """One id (integer or string) a row."""
 
     kind: Literal["categorical"] = "categorical"
     column: str | None = Field(
         default=None, description="column in the data; default: the feature's name"
     )
-
-    @property
-    def source_column(self) -> str:
-        """Name of the column that it is read from."""
-        return self.column or self.name
-
-    @property
-    def source_columns(self) -> list[str]:
-        """Names of all columns that it is read from."""
-        return [self.source_column]
 
 
 class ListFeature(CategoricalFeature):

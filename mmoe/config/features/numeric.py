@@ -5,10 +5,10 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 
 from mmoe.config.base import Name
-from mmoe.config.features.base import NAME_OF_FEATURE, Feature
+from mmoe.config.features.base import NAME_OF_FEATURE, ColumnFeature
 
 
-class NumericFeature(Feature):
+class NumericFeature(ColumnFeature):
     """A number: scaled, and if asked its quantile bucket's embedding and its pieces as well."""
 
     derived_are: ClassVar[str] = "buckets"
@@ -55,16 +55,6 @@ class NumericFeature(Feature):
     missing_values: list[int | float | str] = Field(
         default=[], description="numbers and words that mean a missing value: [-999, unknown]"
     )
-
-    @property
-    def source_column(self) -> str:
-        """Name of the column that it is read from."""
-        return self.column or self.name
-
-    @property
-    def source_columns(self) -> list[str]:
-        """Names of all columns that it is read from."""
-        return [self.source_column]
 
     @property
     def text_columns(self) -> list[str]:

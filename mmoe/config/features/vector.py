@@ -5,10 +5,10 @@ from typing import Literal
 from pydantic import Field
 
 from mmoe.config.base import Name
-from mmoe.config.features.base import NAME_OF_FEATURE, Feature
+from mmoe.config.features.base import NAME_OF_FEATURE, ColumnFeature
 
 
-class VectorFeature(Feature):
+class VectorFeature(ColumnFeature):
     """A list of numbers, as many in every row: a pretrained embedding."""
 
     kind: Literal["vector"] = "vector"
@@ -28,13 +28,3 @@ class VectorFeature(Feature):
         description="width that a linear layer projects the vector to; left out: it is read as "
         "it is",
     )
-
-    @property
-    def source_column(self) -> str:
-        """Name of the column that it is read from."""
-        return self.column or self.name
-
-    @property
-    def source_columns(self) -> list[str]:
-        """Names of all columns that it is read from."""
-        return [self.source_column]

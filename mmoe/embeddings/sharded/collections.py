@@ -96,14 +96,7 @@ def pooled_collection(
     collection = EmbeddingBagCollection(
         device=torch.device("meta"),
         tables=[
-            EmbeddingBagConfig(
-                name=module_name(table.name),
-                num_embeddings=table.num_rows,
-                embedding_dim=table.dim,
-                feature_names=[f.name for f in features if f.table == table.name],
-                pooling=PoolingType.SUM,
-                data_type=_PRECISIONS[parallel.placement(table.name).precision or "fp32"],
-            )
+            EmbeddingBagConfig(pooling=PoolingType.SUM, **_table(table, features, parallel))
             for table in tables
         ],
         is_weighted=any(feature.weighted for feature in features),
@@ -117,16 +110,7 @@ def _row_collection(
 ) -> EmbeddingCollection:
     collection = EmbeddingCollection(
         device=torch.device("meta"),
-        tables=[
-            EmbeddingConfig(
-                name=module_name(table.name),
-                num_embeddings=table.num_rows,
-                embedding_dim=table.dim,
-                feature_names=[f.name for f in features if f.table == table.name],
-                data_type=_PRECISIONS[parallel.placement(table.name).precision or "fp32"],
-            )
-            for table in tables
-        ],
+        tables=[EmbeddingConfig(**_table(table, features, parallel)) for table in tables],
     )
     _set_rates(tables, collection.embeddings)
     return collection
@@ -144,3 +128,16 @@ def _set_rates(tables: Sequence[TableSpec], modules: nn.ModuleDict) -> None:
 
 def _waited(found: Any) -> Any:
     return found.wait() if hasattr(found, "wait") else found
+
+
+def _table(
+    table: TableSpec, features: Sequence[FeatureSpec], parallel: ParallelConfig
+) -> dict[str, Any]:
+    """What TorchRec asks of a table, pooled or not."""
+    return {
+        "name": module_name(table.name),
+        "num_embeddings": table.num_rows,
+        "embedding_dim": table.dim,
+        "feature_names": [f.name for f in features if f.table == table.name],
+        "data_type": _PRECISIONS[parallel.placement(table.name).precision or "fp32"],
+    }

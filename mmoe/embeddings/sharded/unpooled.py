@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torchrec import KeyedJaggedTensor
+from torchrec import KeyedJaggedTensor, KeyedTensor
 
 from mmoe.config import FeatureSpec, TableSpec
 from mmoe.embeddings.bags import Bags, split_bags
@@ -91,11 +91,11 @@ class UnpooledLookups:
             ]
         )
 
-    def _pooled_parts(self, pooled: object, ids: KeyedJaggedTensor) -> dict[int, Tensor]:
+    def _pooled_parts(self, pooled: KeyedTensor, ids: KeyedJaggedTensor) -> dict[int, Tensor]:
         """Columns of each feature of the pooled tables."""
         features = [self.features[c] for c in self.bags]
         dims = [self.dims[feature.table] for feature in features]
         if self._blocks is None:
-            self._blocks = arrangement(features, dims, pooled.keys())  # type: ignore[attr-defined]
-        x_BD = arrange(pooled.values(), ids.lengths(), self._blocks)  # type: ignore[attr-defined]
+            self._blocks = arrangement(features, dims, pooled.keys())
+        x_BD = arrange(pooled.values(), ids.lengths(), self._blocks)
         return dict(zip(self.bags, x_BD.split(dims, dim=1), strict=True))

@@ -117,10 +117,6 @@ class Multiclass(TaskKind):
         right_N = (np.rint(rows.predictions) == rows.labels).astype(np.float64)
         return right_N, right_N if rows.further is None else rows.further.max(axis=1)
 
-    def of_probabilities(self, probabilities_NK: np.ndarray, levels: Sequence[float]) -> np.ndarray:
-        """Returns the number of the likeliest class."""
-        return probabilities_NK.argmax(axis=1).astype(np.float64)
-
 
 class Ordinal(Regression):
     """Levels in an order: judged by RMSE and MAE, and by accuracy and kappa of the nearest one."""

@@ -3,9 +3,9 @@
 from functools import cache
 
 from mmoe.config.tasks import TASKS
-from mmoe.tasks.kinds.base import Objective
+from mmoe.tasks.kinds.base import Objective, OneLogit
 
-__all__ = ["Objective", "objective_of"]
+__all__ = ["Objective", "OneLogit", "objective_of"]
 
 
 def objective_of(kind: str) -> Objective:

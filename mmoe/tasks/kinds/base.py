@@ -35,7 +35,7 @@ class LossRows(NamedTuple):
 
 
 class Objective(ABC):
-    """A task kind's loss and link; its labels and metrics are in `mmoe.metrics.task_kinds`."""
+    """A task kind's loss and predictions; its labels and metrics: `mmoe.metrics.task_kinds`."""
 
     def num_logits(self, task: TaskConfig) -> int:
         """Returns how many numbers a row has of the task's tower."""
@@ -80,12 +80,6 @@ class Objective(ABC):
         return self.loss(t, rows.logits, rows.label_B, tasks)
 
     @abstractmethod
-    def link(self, logits_BT: Tensor) -> Tensor:
-        """Turns logits into predictions, element by element.
-
-        Kinds with several columns of logits compute `predictions` instead.
-        """
-
     def predictions(self, logits: Tensor, task: TaskConfig) -> Tensor:
         """Computes what a task predicts: its one number, then those of `task.further`.
 
@@ -96,19 +90,18 @@ class Objective(ABC):
         Returns:
             `[B, 1 + further]`; bits of a row that depend on its logits alone.
         """
-        return self.link(logits)[:, None]
 
 
-class SeveralLogits(Objective):
-    """Base of kinds whose prediction takes more than one number of a row."""
-
-    def link(self, logits_BT: Tensor) -> Tensor:
-        """Refuses: no single logit has a meaning."""
-        raise NotImplementedError(f"{type(self).__name__} needs all logits of a row")
+class OneLogit(Objective):
+    """Base of kinds that predict one number, of one logit."""
 
     @abstractmethod
+    def link(self, logit_B: Tensor) -> Tensor:
+        """Turns logits into predictions, element by element."""
+
     def predictions(self, logits: Tensor, task: TaskConfig) -> Tensor:
-        """Computes what a task predicts, `[B, 1 + further]`."""
+        """Computes `link` of each row's logit, `[B, 1]`."""
+        return self.link(logits)[:, None]
 
 
 def beside(first_B: Tensor, further_BK: Tensor) -> Tensor:

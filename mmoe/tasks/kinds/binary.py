@@ -7,10 +7,10 @@ from torch import Tensor
 
 from mmoe.config.tasks import TaskConfig
 from mmoe.mixture.batch_invariant import stable_sigmoid
-from mmoe.tasks.kinds.base import Objective
+from mmoe.tasks.kinds.base import OneLogit
 
 
-class Binary(Objective):
+class Binary(OneLogit):
     """Objective of binary tasks: `−y ln σ(z) − (1 − y) ln σ(−z)`."""
 
     def loss(
@@ -19,6 +19,6 @@ class Binary(Objective):
         """Computes the cross-entropy of each row."""
         return F.binary_cross_entropy_with_logits(logits[t], label_B, reduction="none")
 
-    def link(self, logits_BT: Tensor) -> Tensor:
+    def link(self, logit_B: Tensor) -> Tensor:
         """Turns logits into probabilities."""
-        return stable_sigmoid(logits_BT)
+        return stable_sigmoid(logit_B)

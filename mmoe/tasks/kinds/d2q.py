@@ -6,10 +6,10 @@ from torch import Tensor
 
 from mmoe.config.tasks import TaskConfig
 from mmoe.mixture.batch_invariant import stable_sigmoid
-from mmoe.tasks.kinds.base import Objective
+from mmoe.tasks.kinds.base import OneLogit
 
 
-class D2Q(Objective):
+class D2Q(OneLogit):
     """Objective of a quantile q from 0 to 1: `(σ(z) − q)²`.
 
     Longer videos are watched longer, whoever watches: of the watch time the network learns only
@@ -28,6 +28,6 @@ class D2Q(Objective):
         """Computes the squared error of each row's quantile."""
         return (logits[t].sigmoid() - label_B).square()
 
-    def link(self, logits_BT: Tensor) -> Tensor:
+    def link(self, logit_B: Tensor) -> Tensor:
         """Turns logits into quantiles."""
-        return stable_sigmoid(logits_BT)
+        return stable_sigmoid(logit_B)

@@ -134,4 +134,4 @@ class Jrc(Grouped):
 
     def predictions(self, logits: Tensor, task: TaskConfig) -> Tensor:
         """Computes the probability, of z alone."""
-        return self.link(logits[:, :1])
+        return super().predictions(logits[:, 0], task)

@@ -6,10 +6,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mmoe.config.tasks import MulticlassTask, TaskConfig
-from mmoe.tasks.kinds.base import SeveralLogits, beside
+from mmoe.tasks.kinds.base import Objective, beside
 
 
-class Multiclass(SeveralLogits):
+class Multiclass(Objective):
     """Objective of one of C classes: `−ln softmax(z)_y`.
 
     The prediction is the number of the likeliest class; beside it stand the probabilities of all.

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from mmoe.config.tasks import OrdinalTask, TaskConfig
 from mmoe.mixture.batch_invariant import stable_sigmoid
-from mmoe.tasks.kinds.base import SeveralLogits, beside
+from mmoe.tasks.kinds.base import Objective, beside
 
 
-class Ordinal(SeveralLogits):
+class Ordinal(Objective):
     """Objective of levels 0 … C − 1 in an order: proportional odds, `P(y > k) = σ(z − θ_k)`.
 
     `ℓ = −ln (P(y > k − 1) − P(y > k))` of a row of level k. The thresholds

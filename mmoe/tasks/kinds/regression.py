@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from mmoe.config.tasks import TaskConfig
-from mmoe.tasks.kinds.base import Objective
+from mmoe.tasks.kinds.base import OneLogit
 
 
-class Regression(Objective):
+class Regression(OneLogit):
     """Objective of regression: `(z − y)²`."""
 
     def loss(
@@ -17,6 +17,6 @@ class Regression(Objective):
         """Computes the squared error of each row."""
         return (logits[t] - label_B).square()
 
-    def link(self, logits_BT: Tensor) -> Tensor:
+    def link(self, logit_B: Tensor) -> Tensor:
         """Returns the logits as they are."""
-        return logits_BT
+        return logit_B

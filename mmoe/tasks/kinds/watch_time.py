@@ -7,10 +7,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mmoe.config.tasks import TaskConfig, WatchTimeTask
-from mmoe.tasks.kinds.base import LARGEST_LOG, Objective
+from mmoe.tasks.kinds.base import LARGEST_LOG, OneLogit
 
 
-class WatchTime(Objective):
+class WatchTime(OneLogit):
     """Objective of seconds watched, T: `−T ln σ(z) − ln σ(−z)`, the odds being the expected time.
 
     The prediction is the odds, `exp(z)`. Of N rows alike the loss is least at
@@ -36,6 +36,6 @@ class WatchTime(Objective):
             is_negative_B = (label_B == 0).to(label_B.dtype)
         return label_B * F.softplus(-logit_B) + is_negative_B * F.softplus(logit_B)
 
-    def link(self, logits_BT: Tensor) -> Tensor:
+    def link(self, logit_B: Tensor) -> Tensor:
         """Turns logits into odds."""
-        return logits_BT.clamp_max(LARGEST_LOG).exp()
+        return logit_B.clamp_max(LARGEST_LOG).exp()

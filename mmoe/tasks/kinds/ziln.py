@@ -9,12 +9,12 @@ from torch import Tensor
 
 from mmoe.config.tasks import TaskConfig
 from mmoe.mixture.batch_invariant import stable_sigmoid
-from mmoe.tasks.kinds.base import LARGEST_LOG, SeveralLogits, beside
+from mmoe.tasks.kinds.base import LARGEST_LOG, Objective, beside
 
 _LEAST_SIGMA = math.sqrt(torch.finfo(torch.float32).eps)  # as in the authors' code
 
 
-class Ziln(SeveralLogits):
+class Ziln(Objective):
     """Objective of values y ≥ 0: −ln of a lognormal density where y > 0, with a mass at 0.
 
     Of the logits (a, μ, s), `p = σ(a)`, `σ = softplus(s)`:

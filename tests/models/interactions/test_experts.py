@@ -195,7 +195,7 @@ def test_sizes_below_one_are_refused(make, name):
 
 def test_other_settings_out_of_range():
     with pytest.raises(ValueError, match="arrangement: expected parallel or serial, got 'both'"):
-        MaskNet(4, arrangement="both")  # type: ignore[arg-type]
+        MaskNet(4, **{"arrangement": "both"})
     for make in (MaskNet, AutoIntExpert, DeepFMExpert):
         with pytest.raises(ValueError, match=r"dropout: expected a probability in \[0, 1\), got 1"):
             make(4, dropout=1)

@@ -13,7 +13,7 @@ from mmoe.config import TaskConfig
 from mmoe.metrics import Column, ObservedRows, TaskKind, TaskMetrics
 from mmoe.metrics.columns import ROWS
 from mmoe.metrics.task_kinds.base import LabelColumn, empty_reason
-from mmoe.tasks.kinds import Objective
+from mmoe.tasks.kinds import OneLogit
 
 
 class CountTask(TaskConfig):
@@ -54,7 +54,7 @@ class Counts(TaskKind):
 
 
 @mmoe.register.task_kind("count", CountTask, judge=Counts)
-class Count(Objective):
+class Count(OneLogit):
     """`exp(z) · exposure − y z`."""
 
     def loss(
@@ -64,5 +64,5 @@ class Count(Objective):
         assert isinstance(task, CountTask)
         return task.exposure * torch.exp(logits[t]) - label_B * logits[t]
 
-    def link(self, logits_BT: Tensor) -> Tensor:
-        return torch.exp(logits_BT)
+    def link(self, logit_B: Tensor) -> Tensor:
+        return torch.exp(logit_B)
