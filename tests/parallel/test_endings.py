@@ -9,7 +9,7 @@ import pytest
 from mmoe.config import config_from_dict, set_values
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.parallel import first_other, object_collectives
-from mmoe.parallel.launch import run_as_rank
+from mmoe.parallel.launch import rank_watch, run_as_rank
 from mmoe.parallel.launch.rank_watch import Failure, RankWatch
 from mmoe.run import RunDirectory
 from mmoe.score import output_folder
@@ -105,13 +105,42 @@ def test_a_frozen_rank_0_is_noticed_though_it_holds_the_store():
             process.communicate()
 
 
+_KILLED_WHILE_THE_OTHERS_MAKE_A_GROUP = """
+import os, signal
+import torch.distributed as dist
+from mmoe.parallel import ensure_process_group, rank
+from mmoe.parallel.launch.rank_watch import RankWatch
+ensure_process_group()
+RankWatch(silence=1000.0)
+if rank() == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+dist.new_group(backend="gloo")
+"""
+
+
+def test_a_rank_that_is_killed_is_noticed_where_the_others_wait_in_the_store():
+    """No connection to it is waited on: they wait for its address."""
+    port = free_port()
+    program = ["-c", _KILLED_WHILE_THE_OTHERS_MAKE_A_GROUP]
+    processes = [start_program(program, rank, 3, port) for rank in range(3)]
+    try:
+        for rank in (0, 2):
+            _, said = processes[rank].communicate(timeout=PATIENCE)
+            assert f"mmoe: error: rank {rank}: rank 1 has ended without a word" in said
+            assert processes[rank].returncode == 1
+    finally:
+        for process in processes:
+            process.kill()
+
+
 def test_who_names_a_lost_rank(monkeypatch):
     """All others do, not the lost one itself, should it come back."""
     said = "rank 1, 12 has ended without a word (killed, or its machine is gone); start the ranks"
     said += " again with --resume"
     failure = Failure.decode(Failure(0, said, [1, 12]).encode().encode())
-    monkeypatch.setattr(RankWatch, "failure", lambda self: failure)
+    monkeypatch.setattr(rank_watch, "_failure_or_none", lambda _: failure)
     watch = object.__new__(RankWatch)
+    watch._main = None
     for watch.rank, lost in ((2, said), (12, None), (1, None), (0, said)):
         assert watch.lost() == lost
 

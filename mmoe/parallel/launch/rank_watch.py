@@ -9,8 +9,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
+import torch
+import torch.distributed as dist
 from torch.distributed import Store  # type: ignore[attr-defined]  # not in its __all__
 
 from mmoe.parallel.launch.launcher import is_torchrun, launched_rank, launched_ranks
@@ -25,6 +27,8 @@ _GRACE, _GRACE_OF_HOST, _LINGER = 20.0, 2.0, 5.0
 # What is wrong for all of them, the ranks find within about as long of each other
 _PATIENCE = 5.0
 _FAILURE, _DONE = "failure", "done"
+# How long a rank waits for the next one's goodbye, which comes when the work is done
+_VERY_LONG = timedelta(days=365)
 # What is said of a rank that could not say it itself; by each of the others
 _GONE = (
     "has ended without a word (killed, or its machine is gone); start the ranks again with --resume"
@@ -60,10 +64,12 @@ class RankWatch:
     """Watches the other ranks: signs of life and the first error, in the store they share.
 
     A rank that dies breaks its connections, so those that wait for it get an error at once, and
-    look here for who it was. One that is silent (its machine is gone or stopped) is noticed after
-    60 seconds by the watch's own threads, which then end this process: no collective can keep it.
-    Seconds are counted in looks, so that ranks that were all stopped for a while (a laptop's lid, a
-    scheduler's pause) go on together.
+    look here for who it was. Where they wait in the store instead (a process group is being made),
+    the rank before it tells them: it waits all the time for a goodbye of the next one, and a
+    connection that breaks says that none will come. One that is silent (its machine is gone or
+    stopped) is noticed after 60 seconds by the watch's own threads, which then end this process: no
+    collective can keep it. Seconds are counted in looks, so that ranks that were all stopped for a
+    while (a laptop's lid, a scheduler's pause) go on together. Made by all ranks together.
 
     Args:
         silence: Seconds without a sign of life until a rank counts as gone.
@@ -75,22 +81,27 @@ class RankWatch:
     def __init__(self, silence: float = _SILENCE) -> None:
         self.rank, self.world_size = launched_rank(), launched_ranks()
         self.silence = silence
-        self._main, self._beats = _connect(), _connect()  # a waiting client blocks its thread
+        # A client that waits blocks its thread
+        self._main, self._beats, self._goodbyes = _connect(), _connect(), _connect()
+        self._ring = cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=_VERY_LONG))
         self._count = 0
         # Of each rank its last sign, and looks since it came
         self._heard: dict[int, tuple[str, int]] = dict.fromkeys(range(self.world_size), ("0", 0))
         self._ended, self._left = threading.Event(), threading.Event()
         self._beat()
-        for run in (self._run, self._run_beside):
+        for run in (self._run, self._run_beside, self._run_next):
             threading.Thread(target=run, name="mmoe-ranks", daemon=True).start()
 
     def failed(self, text: str, gone: Sequence[int] = ()) -> bool:
         """Tells all ranks why this one ends; returns whether it is the first that does."""
+        return self._tell(self._main, text, gone)
+
+    def _tell(self, store: Store, text: str, gone: Sequence[int]) -> bool:
         mine = Failure(self.rank, text, gone).encode()
         try:
-            first = self._main.compare_set(_FAILURE, "", mine).decode() == mine
+            first = store.compare_set(_FAILURE, "", mine).decode() == mine
             if not first:
-                self._main.set(f"{_FAILURE}/{self.rank}", text)
+                store.set(f"{_FAILURE}/{self.rank}", text)
         except RuntimeError:  # the store is gone, and nobody is left to be told
             return True
         return first
@@ -105,38 +116,34 @@ class RankWatch:
             return self._main.get(key).decode() != text
         return True
 
-    def failure(self) -> Failure | None:
-        """Returns what the first rank that failed said of it, or None."""
-        try:
-            return _failure_in(self._main)
-        except RuntimeError:
-            return None
-
-    def gone(self) -> list[int]:
-        """Lists the ranks that give no sign of life for some seconds."""
-        try:
-            before = self._signs(self._main)
-            time.sleep(3 * _BEAT)
-            after = self._signs(self._main)
-        except RuntimeError:
-            return [0] if self.rank else []  # the store was rank 0's, or the launcher's
-        return [r for r in before if before[r] == after[r] != _DONE and r != self.rank]
-
     def lost(self) -> str | None:
         """Says in a sentence which ranks have died without a word, or None.
 
         Tells the other ranks too: those that wait for this one would not notice.
         """
-        failure = self.failure()
+        return self._lost(self._main)
+
+    def _lost(self, store: Store) -> str | None:
+        failure = _failure_or_none(store)
         if failure is not None:
             # One that was stopped for a while may be back, and is none of the others
             return failure.text if failure.gone and self.rank not in failure.gone else None
-        gone = self.gone()
+        gone = self._gone(store)
         if not gone:
             return None
         text = f"rank {', '.join(map(str, gone))} {_GONE}"
-        self.failed(text, gone)
+        self._tell(store, text, gone)
         return text
+
+    def _gone(self, store: Store) -> list[int]:
+        """Lists the ranks that give no sign of life for some seconds."""
+        try:
+            before = self._signs(store)
+            time.sleep(3 * _BEAT)
+            after = self._signs(store)
+        except RuntimeError:
+            return [0] if self.rank else []  # the store was rank 0's, or the launcher's
+        return [r for r in before if before[r] == after[r] != _DONE and r != self.rank]
 
     def finish(self, patience: float = _LINGER) -> None:
         """Tells that this rank's work is done, so that none waits for its signs of life.
@@ -145,6 +152,9 @@ class RankWatch:
         """
         self._ended.set()
         end = time.monotonic() + patience
+        with suppress(RuntimeError):  # that rank has ended
+            before = (self.rank - 1) % self.world_size
+            self._goodbye = dist.isend(torch.zeros(1), dst=before, group=self._ring)
         try:
             self._main.set(f"alive/{self.rank}", _DONE)
             while self.rank == 0 and _rank_0_is_host():
@@ -157,14 +167,16 @@ class RankWatch:
             self._left.set()
 
     def _run(self) -> None:
-        failed_at = None
+        failed, failed_at = None, None
         while not self._ended.wait(_BEAT):
             try:
                 self._beat()
                 silent = self._silent()
                 failed = _failure_in(self._beats)
             except RuntimeError:
-                silent, failed = [0], None
+                if failed and not self._ended.is_set():  # rank 0 knew it too, and has left first
+                    self._leave(failed)
+                silent = [0]
             if self._ended.is_set():
                 return
             if silent:
@@ -182,6 +194,17 @@ class RankWatch:
             count, looks = self._count, looks + 1 if count == self._count else 0
             if looks * _BEAT > self.silence:
                 self._end("rank 0, or what started the ranks, gives no sign of life any more")
+
+    def _run_next(self) -> None:
+        """Tells all ranks, where the next one ends without a goodbye."""
+        following = (self.rank + 1) % self.world_size
+        try:
+            goodbye = dist.irecv(torch.zeros(1), src=following, group=self._ring)
+            assert goodbye is not None
+            goodbye.wait()
+        except RuntimeError:  # the connection broke
+            if not self._ended.is_set():
+                self._lost(self._goodbyes)
 
     def _beat(self) -> None:
         self._count += 1
@@ -219,6 +242,14 @@ class RankWatch:
 
 def _failure_in(store: Store) -> Failure | None:
     return Failure.decode(store.get(_FAILURE)) if store.check([_FAILURE]) else None
+
+
+def _failure_or_none(store: Store) -> Failure | None:
+    """None also where the store is gone."""
+    try:
+        return _failure_in(store)
+    except RuntimeError:
+        return None
 
 
 def _rank_0_is_host() -> bool:
