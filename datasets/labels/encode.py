@@ -173,7 +173,10 @@ class TrainableCheck:
             lowest, highest = float(self.lowest_T[t]), float(self.highest_T[t])
             reason = kind_of(task.kind).untrainable(shown(task.label), observed, lowest, highest)
             if reason is None and task.untrainable(lowest, highest) is not None:
-                reason = f"label {shown(task.label)} {task.untrainable(lowest, highest)}"
+                reason = (
+                    f"label {shown(task.label)} {task.untrainable(lowest, highest)}; check the "
+                    "label and the split, or remove the task"
+                )
             if reason is not None:
                 left = f" (without the {masked} of rows younger than {task.matures_after})"
                 raise ValueError(f"{origin}: task {task.name!r} {reason}{left if masked else ''}")
@@ -232,9 +235,11 @@ class _LabelEncoder:
         if condition in self.tasks:
             kind = self.tasks[condition].kind
             if not kind_of(kind).is_event:
+                named = self.tasks[condition]
+                has = f"== {named.outcomes[0]!r}" if named.outcomes else "> 0"
                 raise ValueError(
                     f"task {task.name!r}: observed_when is the task {condition!r}, which is a "
-                    f"{kind}; write a condition such as {self.tasks[condition].label} > 0"
+                    f"{kind}; write a condition such as {named.label} {has}"
                 )
             other = self.label(condition, waiting)
             return other.observed_N & (other.values_N == 1)

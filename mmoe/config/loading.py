@@ -180,9 +180,7 @@ def _drop_keys(raw: dict[str, Any], keys: list[str], override: str) -> list[str]
 
     Of sections that have to name their kind: others take the keys of all kinds at their defaults.
     """
-    places: list[Any] = [RunConfig]
-    for key in keys[:-1]:
-        places = [inside for place in places for inside in _inside(place, key)]
+    places = _sections_at(raw, keys[:-1], override)
     nouns = [kinds for kinds in map(kinds_of, places) if kinds is not None]
     if len(nouns) != 1 or nouns[0].default is not None or keys[-1] != nouns[0].key:
         return []
@@ -199,7 +197,8 @@ def _drop_keys(raw: dict[str, Any], keys: list[str], override: str) -> list[str]
     return [key for key in gone if section.pop(key) != defaults[key]]
 
 
-def _assign(node: Any, keys: list[str], value: Any, override: str) -> None:
+def _assign(raw: dict[str, Any], keys: list[str], value: Any, override: str) -> None:
+    node: Any = raw
     for depth, key in enumerate(keys):
         last = depth == len(keys) - 1
         if isinstance(node, list):
@@ -213,10 +212,38 @@ def _assign(node: Any, keys: list[str], value: Any, override: str) -> None:
                 node[key] = value
             else:
                 if not isinstance(node.get(key), dict | list):
-                    node[key] = {}
+                    node[key] = _spelt_out(node.get(key), raw, keys[: depth + 1], override)
                 node = node[key]
         else:
             raise ValueError(f"--set {override!r}: {'.'.join(keys[:depth])} holds no keys")
+
+
+def _spelt_out(value: Any, raw: dict[str, Any], keys: list[str], override: str) -> dict[str, Any]:
+    """What a bare name is short for, where the section at `keys` has kinds of that name."""
+    for kinds in filter(None, map(kinds_of, _sections_at(raw, keys, override))):
+        if isinstance(value, str) and kinds.knows(value):
+            return {kinds.key: value}
+    return {}
+
+
+def _sections_at(raw: dict[str, Any], keys: list[str], override: str) -> list[Any]:
+    """What a config may hold there; of sections that name their kind, that kind's."""
+    places: list[Any] = [RunConfig]
+    node: Any = raw
+    for key in keys:
+        inside: list[Any] = []
+        for place in places:
+            kinds = kinds_of(place)
+            if kinds is None or kinds.default is not None:
+                inside += _inside(place, key)
+            elif isinstance(node, dict) and kinds.knows(node.get(kinds.key)):
+                inside += _inside(kinds.config_class(node[kinds.key]), key)
+        places = inside
+        if isinstance(node, list):
+            node = node[_list_index(node, key, override)]
+        else:
+            node = node.get(key) if isinstance(node, dict) else None
+    return places
 
 
 def _list_index(items: list[Any], key: str, override: str) -> int:

@@ -134,6 +134,16 @@ class RunConfig(Strict):
         return self
 
     @model_validator(mode="after")
+    def _monitor_has_its_groups(self) -> "RunConfig":
+        metric = self.training.monitor.rpartition(".")[2].removesuffix(WITH_BIAS)
+        if metric == "gauc" and self.data.group_column is None:
+            raise ValueError(
+                f"training.monitor is {self.training.monitor!r}, which is computed by group; say "
+                "data.group_column, such as the column of users or searches, or monitor auc"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _metrics_have_their_groups(self) -> "RunConfig":
         for task in self.tasks:
             for metric in task.metrics:

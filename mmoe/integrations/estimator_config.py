@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from mmoe.config import RunConfig, config_from_dict, load_config, set_values
+from mmoe.config.tasks import TASKS
 from mmoe.datasets.infer.config import infer_config
 from mmoe.datasets.labels.formula import columns_of, quote
 from mmoe.datasets.values.arrow import pc
@@ -164,7 +165,13 @@ def with_label(
     if whole:
         return {**raw, "tasks": tasks}
     mine["observed_when"], mine["after"] = None, []  # what it came after may not be there
+    if mine.get("kind") == "entire_space":  # without its event
+        known = TASKS.config_class("binary").model_fields
+        mine = {key: value for key, value in mine.items() if key in known} | {"kind": "binary"}
     model = {key: value for key, value in (raw.get("model") or {}).items() if key != "transfer"}
+    bias = model.get("bias")
+    if bias is not None and bias.get("tasks") is not None:
+        model["bias"] = {**bias, "tasks": [task]} if task in bias["tasks"] else None
     kind = kind_of(mine.get("kind", "binary"))
     training = dict(raw.get("training") or {})
     metric = str(training.get("monitor")).rpartition(".")[2]
@@ -181,7 +188,8 @@ def _is_there(task: Mapping[str, Any], there: set[str], names: Sequence[str]) ->
     if condition is not None and condition not in names:
         texts.append(condition)
     columns = {c for text in texts for c in ([text] if text in there else columns_of(text))}
-    return columns | ({weight, task.get("happened_at")} - {None, ""}) <= there
+    others = {weight, *(task.get(key) for key in ("happened_at", "group", "duration"))}
+    return columns | (others - {None, ""}) <= there
 
 
 def _plain(value: Any) -> Any:

@@ -29,9 +29,12 @@ def normalised_gini(
     """
     labels = np.asarray(labels, np.float64)
     weights = np.ones(len(labels)) if weights is None else np.asarray(weights, np.float64)
+    counted_N = labels[weights > 0]
+    if counted_N.min() == counted_N.max():  # of which roundings would make an order
+        return None
     centred = weights * (labels - np.average(labels, weights=weights))
     best = float((centred * _below(labels, weights)).sum())
-    return float((centred * _below(np.asarray(scores), weights)).sum()) / best if best else None
+    return float((centred * _below(np.asarray(scores), weights)).sum()) / best
 
 
 def _below(values: np.ndarray, weights: np.ndarray) -> np.ndarray:

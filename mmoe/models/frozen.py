@@ -66,13 +66,15 @@ class FrozenExpert(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps `[R, input_dim]` to `[R, output_dim]`."""
-        return self.module(x)
+        # Other experts read the same rows
+        return self.module(x.clone() if self.changes_rows else x)
 
     @torch.no_grad()
     def _check_rows(self) -> None:
         what = f"expert kind frozen: {self.origin}: rows of width {self.input_dim}, which experts"
+        given = torch.full((2, self.input_dim), -1.0)
         try:
-            found = self.module(torch.zeros(2, self.input_dim))
+            found = self.module(given)
         except Exception as error:
             raise ValueError(
                 f"{what} read here, are not what it takes ({_one_line(error)}); it was trained on "
@@ -84,6 +86,12 @@ class FrozenExpert(nn.Module):
                 f"{what} read here, should give rows of width {self.output_dim} (`output`), but 2 "
                 f"of them gave {shape}; set output to what it returns"
             )
+        if found.dtype != torch.float32:
+            raise ValueError(
+                f"{what} read here, are float32, but 2 of them gave {found.dtype}; let it return "
+                "float32"
+            )
+        self.changes_rows = bool((given != -1).any())  # an activation in place
 
 
 def without_weight_files(config: RunConfig) -> RunConfig:

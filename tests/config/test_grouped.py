@@ -46,3 +46,17 @@ def test_the_groups_column_is_read_with_labels():
         config({"kind": "jrc", "negative_sampling_rate": 0.5}, group_column="u").compared_group
         == "u"
     )
+
+
+@pytest.mark.parametrize("metric", ["gauc", "ndcg"])
+def test_what_is_monitored_by_group_needs_one(metric):
+    task = {"name": "click", "label": "click", "kind": "softmax", "group": "session"}
+    task["metrics"] = [{"kind": "ndcg"}]
+    raw = {
+        "features": [{"kind": "numeric", "name": "age"}],
+        "tasks": [task],
+        "training": {"monitor": f"click.{metric}"},
+    }
+    with pytest.raises(ValueError, match=r"computed by group; say data.group_column, such as"):
+        config_from_dict(raw)
+    config_from_dict({**raw, "data": {"group_column": "user"}})

@@ -118,6 +118,26 @@ def test_overrides():
     assert "training" not in SMALL, "the original is left alone"
 
 
+def test_keys_of_what_was_written_as_a_bare_name():
+    raw = {
+        "model": {"interaction": "masknet", "transfer": "aitm", "gate": None},
+        "features": [{"kind": "sequence", "name": "seen", "encoder": "din"}],
+    }
+    settings = ["interaction.blocks=2", "transfer.dim=4", "gate.k=3"]
+    texts = [f"model.{text}" for text in settings]
+    found = set_values(raw, [*texts, "features.seen.encoder.hidden=[3]"])
+    assert found == {
+        "model": {
+            "interaction": {"kind": "masknet", "blocks": 2},
+            "transfer": {"kind": "aitm", "dim": 4},
+            "gate": {"k": 3},
+        },
+        "features": [
+            {"kind": "sequence", "name": "seen", "encoder": {"kind": "din", "hidden": [3]}}
+        ],
+    }
+
+
 def test_another_kind_of_feature_keeps_the_keys_that_it_has():
     raw = {
         **SMALL,

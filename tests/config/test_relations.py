@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from mmoe.config import config_from_dict, dump_config, load_config, set_values
+from mmoe.config import TaskConfig, config_from_dict, dump_config, load_config, set_values
 from mmoe.config.tasks import order_of, parents_of
 
 RAW = {
@@ -154,3 +154,12 @@ def test_hidden_layers_of_somebodys_towers_cannot_be_read():
             configured(*settings, "model.transfer=dbmtl")
     finally:
         TOWERS.remove("linear")
+
+
+def test_a_chain_may_be_long():
+    parents = [[n + 1] for n in range(3000)] + [[]]
+    assert order_of(parents) == list(range(3000, -1, -1))
+
+
+def test_after_nothing():
+    assert TaskConfig(name="buy", label="buy", after=None).after == []  # type: ignore[arg-type]

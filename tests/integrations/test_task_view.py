@@ -4,6 +4,7 @@ import pickle
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from sklearn.base import clone, is_classifier, is_regressor
 from sklearn.calibration import CalibratedClassifierCV
@@ -14,6 +15,8 @@ from sklearn.model_selection import cross_val_predict
 from sklearn.utils.validation import check_is_fitted
 
 from mmoe import MultiTaskRanker
+from mmoe.config import config_from_dict
+from mmoe.integrations.estimator_config import with_label
 from mmoe.integrations.task_view import TaskClassifier, TaskRegressor
 from tests.integrations.small import SMALL, rows
 
@@ -190,3 +193,27 @@ def test_a_number_of_two_values_is_a_number_to_a_regressor():
     assert len(np.unique(view.predict(X))) > 2
     with pytest.raises(ValueError, match="is no number"):
         TaskRegressor(MultiTaskRanker(**SMALL)).fit(X, LABELS.bought)
+
+
+def test_a_task_alone_leaves_what_others_share():
+    raw = {
+        "features": [{"kind": "categorical", "name": "place"}, {"kind": "numeric", "name": "age"}],
+        "tasks": [
+            {"name": "click", "label": "click"},
+            {"name": "buy", "label": "buy", "kind": "entire_space", "after": "click",
+             "counterfactual": "ips"},
+            {"name": "list", "label": "click", "kind": "softmax", "group": "session"},
+        ],
+        "model": {"bias": {"features": ["place"], "tasks": ["click"]}},
+        "training": {"monitor": "click.auc"},
+    }  # fmt: skip
+    flags = pa.chunked_array([pa.array([0, 1, 1])])
+    alone = config_from_dict(with_label(raw, "buy", "buy", flags, {"place", "age"}))
+    assert [(task.name, task.kind) for task in alone.tasks] == [("buy", "binary")]
+    assert alone.model.bias is None
+    click = config_from_dict(with_label(raw, "click", "click", flags, {"place", "age"}))
+    assert click.model.bias is not None and click.model.bias.tasks == ["click"]
+    # All labels, but not the column of the third task's groups
+    there = {"place", "age", "click", "buy"}
+    assert len(with_label(raw, "click", "click", flags, there)["tasks"]) == 1
+    assert len(with_label(raw, "click", "click", flags, there | {"session"})["tasks"]) == 3

@@ -65,3 +65,15 @@ def test_what_cannot_be_computed_is_said():
         task_metrics("watch_time", np.array([0, -1.0]), np.ones(2))
     with pytest.raises(ValueError, match=r"further has shape \(1, 2\)"):
         task_metrics("multiclass", zeros, zeros, further=np.ones((1, 2)))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_constant_labels_have_neither_gini_nor_kappa(seed):
+    """However the weights round."""
+    rng = np.random.default_rng(seed)
+    weights = rng.random(7)
+    labels = np.full(7, np.float32(0.1))
+    assert normalised_gini(labels, rng.random(7), weights) is None
+    labels[2], weights[2] = 5.0, 0.0  # a row that does not count
+    assert normalised_gini(labels, rng.random(7), weights) is None
+    assert quadratic_kappa(np.full(7, 3.3), np.full(7, 3.3), weights) is None

@@ -111,6 +111,7 @@ def test_a_warm_start_keeps_it(tmp_path, key):
         ({"output": 5}, r"should give rows of width 5 \(`output`\), but 2 of them gave \[2, 6\]"),
         ({"name": "make_for_ten"}, "rows of width 4, which experts read here, are not what it tak"),
         ({"name": "make_nothing"}, r"make_nothing\(4\) returned a int, expected a torch.nn.Mod"),
+        ({"name": "make_doubles"}, r"gave torch.float64; let it return float32"),
         ({"name": "fail"}, r"fail\(4\) failed \(RuntimeError: the file of weights is gone\)"),
         ({"name": "make_sevn"}, "has no make_sevn; name a function or a class of that module"),
         ({"name": "A_NUMBER"}, "defines no function, nor torch.nn.Module, A_NUMBER"),
@@ -121,6 +122,15 @@ def test_what_cannot_be_an_expert(keys, message):
     keys = {"output": 6, "name": "make_six", **keys}
     with pytest.raises(ValueError, match=message):
         FrozenExpert(4, module=f"{HERE}:{keys['name']}", output=keys["output"])
+
+
+def test_rows_that_others_read_are_left_alone():
+    expert = FrozenExpert(4, module=f"{HERE}:make_in_place", output=6)
+    x = torch.randn(3, 4, requires_grad=True)
+    before = x.detach().clone()
+    expert(x).sum().backward()
+    assert torch.equal(x, before)
+    assert x.grad is not None and (x.grad[before < 0] == 0).all()
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ class TaskConfig(HasKinds):
     @field_validator("after", mode="before")
     @classmethod
     def _a_name_is_a_list_of_one(cls, raw: Any) -> Any:
-        return [raw] if isinstance(raw, str) else raw
+        return [raw] if isinstance(raw, str) else ([] if raw is None else raw)
 
     @property
     def further(self) -> list[str]:

@@ -61,20 +61,24 @@ def order_of(parents: Sequence[Sequence[int]], names: Sequence[str] = ()) -> lis
         [1, 0, 2]
     """
     order: list[int] = []
-
-    def visit(task: int, path: list[int]) -> None:
-        if task in path:
-            # From the first outcome to the last, as it would happen
-            circle = [task, *reversed(path[path.index(task) :])]
-            named = [names[place] if names else str(place) for place in circle]
-            raise ValueError(f"after: in a circle: {' → '.join(named)}; remove one of them")
-        if task not in order:
-            for parent in parents[task]:
-                visit(parent, [*path, task])
-            order.append(task)
-
-    for task in range(len(parents)):
-        visit(task, [])
+    done: set[int] = set()
+    for first in range(len(parents)):
+        path = [] if first in done else [first]
+        waiting = [iter(parents[task]) for task in path]
+        while path:
+            parent = next((task for task in waiting[-1] if task not in done), None)
+            if parent is None:
+                done.add(path[-1])
+                order.append(path.pop())
+                waiting.pop()
+            elif parent in path:
+                # From the first outcome to the last, as it would happen
+                circle = [parent, *reversed(path[path.index(parent) :])]
+                named = [names[place] if names else str(place) for place in circle]
+                raise ValueError(f"after: in a circle: {' → '.join(named)}; remove one of them")
+            else:
+                path.append(parent)
+                waiting.append(iter(parents[parent]))
     return order
 
 

@@ -79,12 +79,7 @@ class Multiclass(TaskKind):
 
     def untrainable(self, label: str, observed: int, lowest: float, highest: float) -> str | None:
         """Says that there is one class only."""
-        if lowest != highest:
-            return None
-        return (
-            f"has one class only among its {observed} observed training labels ({label}); check "
-            "the label and the split, or remove the task"
-        )
+        return _one_alone("class", label, observed) if lowest == highest else None
 
     def metrics(self, rows: ObservedRows, name: str) -> TaskMetrics:
         """Computes accuracy, logloss, macro_auc and rows."""
@@ -155,6 +150,10 @@ class Ordinal(Regression):
         """Returns where a label is no whole number."""
         return ~(np.isfinite(labels) & (labels == np.floor(labels)))
 
+    def untrainable(self, label: str, observed: int, lowest: float, highest: float) -> str | None:
+        """Says that there is one level only."""
+        return _one_alone("level", label, observed) if lowest == highest else None
+
     def metrics(self, rows: ObservedRows, name: str) -> TaskMetrics:
         """Computes rmse, mae, accuracy, kappa and rows."""
         found = super().metrics(rows, name)
@@ -173,6 +172,13 @@ class Ordinal(Regression):
     def of_probabilities(self, probabilities_NK: np.ndarray, levels: Sequence[float]) -> np.ndarray:
         """Returns the expected level."""
         return probabilities_NK @ np.asarray(levels)
+
+
+def _one_alone(what: str, label: str, observed: int) -> str:
+    return (
+        f"has one {what} only among its {observed} observed training labels ({label}); check the "
+        "label and the split, or remove the task"
+    )
 
 
 def quadratic_kappa(
@@ -197,6 +203,10 @@ def quadratic_kappa(
 
     Source: Cohen, "Weighted kappa" (Psychological Bulletin 70, 1968).
     """
+    counted = slice(None) if weights is None else weights > 0
+    both = np.concatenate([labels[counted], decided[counted]])
+    if both.min() == both.max():  # of which roundings would make something
+        return None
     apart = np.average((labels - decided) ** 2, weights=weights)
     means = [np.average(each, weights=weights) for each in (labels, decided)]
     spread = [
@@ -204,7 +214,7 @@ def quadratic_kappa(
         for each, mean in zip((labels, decided), means, strict=True)
     ]
     chance = sum(spread) + (means[0] - means[1]) ** 2
-    return float(1 - apart / chance) if chance > 0 else None
+    return float(1 - apart / chance)
 
 
 def _number(name: str) -> float:

@@ -12,11 +12,13 @@ from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.run.directory import RunDirectory
 from mmoe.train.warm_start.compatibility import differences, named_pairs
 
-# What must stay of the model; sizes show in the tensors.
+# What must stay of the model. Sizes show in the tensors; that a layer is gone does not.
 _MODEL: tuple[tuple[str, ...], ...] = (
     ("kind",),
     ("interaction", "kind"),
     ("interaction", "layers"),
+    ("interaction", "blocks"),
+    ("interaction", "hidden"),
     ("interaction", "rank"),
     ("interaction", "activation"),
     ("interaction", "arrangement"),
@@ -24,15 +26,23 @@ _MODEL: tuple[tuple[str, ...], ...] = (
     ("transfer", "kind"),
     ("transfer", "dim"),
     ("wide",),
+    ("bias", "hidden"),
     ("expert", "kind"),
+    ("expert", "hidden"),
+    ("expert", "layers"),
+    ("expert", "blocks"),
+    ("expert", "rank"),
     ("expert", "activation"),
     ("expert", "arrangement"),
     ("expert", "heads"),
     ("expert", "module"),
     ("expert", "weights"),
     ("tower", "kind"),
+    ("tower", "hidden"),
     ("tower", "activation"),
 )
+
+_OF_EACH_EXPERT = tuple(keys[1] for keys in _MODEL if keys[0] == "expert")
 
 
 @dataclass(frozen=True)
@@ -92,8 +102,10 @@ class EarlierRun:
             ValueError: Names the run, the first key that differs, and the way out.
         """
         for keys in _MODEL:
+            if keys[0] == "bias" and None in (self.config.model.bias, config.model.bias):
+                continue  # it may come and go
             self._same(f"model.{'.'.join(keys)}", _at(self.config, keys), _at(config, keys))
-        for key in ("kind", "activation", "arrangement", "heads", "module", "weights"):
+        for key in _OF_EACH_EXPERT:
             there, here = (
                 [expert.get(key) for expert in _at(c, ("experts",)) or ()]
                 for c in (self.config, config)
@@ -124,7 +136,7 @@ class EarlierRun:
 def _at(config: RunConfig, keys: tuple[str, ...]) -> Any:
     value: Any = config.model.model_dump()
     for key in keys:
-        value = value.get(key)
+        value = None if value is None else value.get(key)
     return value
 
 

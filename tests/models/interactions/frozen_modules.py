@@ -39,6 +39,28 @@ def make_for_ten(input_dim: int) -> nn.Module:
     return Squares(10, 6)
 
 
+class Doubles(Squares):
+    """Returns what the rest of the network cannot take."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x).double()
+
+
+class InPlace(Squares):
+    """Changes the rows that it is given."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x.relu_())
+
+
+def make_doubles(input_dim: int) -> nn.Module:
+    return Doubles(input_dim, 6)
+
+
+def make_in_place(input_dim: int) -> nn.Module:
+    return InPlace(input_dim, 6)
+
+
 def make_nothing(input_dim: int) -> int:
     return input_dim
 
