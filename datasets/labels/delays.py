@@ -73,14 +73,19 @@ class DelayFit:
         last = np.where(ages_P >= self.window, STEPS, ages)
         self.leaving_J += np.bincount(last[mine], minlength=STEPS + 1)
 
+    @property
+    def is_enough(self) -> bool:
+        """Whether so many rows with an event are as old as the window that `finish` answers."""
+        return int(self.leaving_J[STEPS]) >= _FEWEST
+
     def finish(self, origin: str, task: str) -> DelayCurve:
         """Returns the estimate.
 
         Raises:
             ValueError: Too few rows with an event are as old as the window.
         """
-        grown = int(self.leaving_J[STEPS])
-        if grown < _FEWEST:
+        if not self.is_enough:
+            grown = int(self.leaving_J[STEPS])
             raise ValueError(
                 f"{origin}: task {task!r}: immature is weight, but only {grown} training rows that "
                 f"are older than matures_after have an event, and {_FEWEST} are needed to tell how "

@@ -88,7 +88,8 @@ def encode_labels(
     """
     if maturity is None:
         as_of = None if config.data.time is None else config.data.time.as_of
-        maturity = maturity_of(config, chunks_of(table, origin), as_of=as_of)
+        chunks = chunks_of(table, origin)
+        maturity = maturity_of(config, chunks, as_of=as_of, to_train=training)
     encoder = _LabelEncoder(config, table, origin, maturity)
     labels = [encoder.label(task.name) for task in config.tasks]
     weights = [
@@ -105,7 +106,7 @@ def encode_labels(
         compared_N=_compared(config, table, origin, groups_N),
     )
     if training:
-        check = TrainableCheck(config)
+        check = TrainableCheck(config, maturity)
         check.add(encoded)
         check.finish(origin)
     return encoded
@@ -115,9 +116,14 @@ class TrainableCheck:
     """Checks labels, seen chunk by chunk, for whether they can be trained on.
 
     A loss needs observed labels, one of which counts; AUC and log-loss need both classes.
+
+    Args:
+        config: Tasks.
+        maturity: When the labels were collected, and whether tasks may do without.
     """
 
-    def __init__(self, config: RunConfig) -> None:
+    def __init__(self, config: RunConfig, maturity: Maturity | None = None) -> None:
+        self.leaves_young = maturity is not None and maturity.leaves_young
         self.tasks, self.ordered = config.trained_tasks, OrderedCheck(config)
         self.group = config.compared_group
         self.rows = 0
@@ -151,6 +157,8 @@ class TrainableCheck:
         for t, task in enumerate(self.tasks):
             observed = int(self.observed_T[t])
             masked = int(self.masked_T[t])
+            if masked and self.leaves_young and self.observed_T.any():
+                continue
             if not observed and masked:
                 raise ValueError(
                     f"{origin}: task {task.name!r} has no label left to train on: all {masked} are "

@@ -22,6 +22,9 @@ def with_curves(
 ) -> Maturity:
     """Returns the same with a curve for each task with `immature: weight`.
 
+    Where tasks may be left as they are (`maturity.leaves_young`), one of too few events gets none,
+    and its young rows are masked.
+
     Args:
         config: Of the run.
         maturity: When the labels were collected.
@@ -46,7 +49,11 @@ def with_curves(
             _refuse_untimed(task, event_N & (delays_N == MISSING), table, origin)
             known_N = event_N & (delays_N <= ages_N)
             fit.add(delays_N[known_N], ages_N[known_N])
-    curves = {task.name: fit.finish(origin, task.name) for _, task, fit in tasks}
+    curves = {
+        task.name: fit.finish(origin, task.name)
+        for _, task, fit in tasks
+        if fit.is_enough or not maturity.leaves_young
+    }
     return replace(maturity, curves=curves)
 
 

@@ -77,11 +77,12 @@ def said_of_most(
     if 2 * counts["masked"] <= there:
         return None
     share = "all" if not counts["left"] else f"{100 * counts['masked'] / there:.0f} %"
+    learnt = f"it is learnt from {'the others alone' if counts['left'] else 'no row here'}"
     little = f"its metrics there say {'little' if counts['left'] else 'nothing'}"
     return (
         f"warning: {task.name}: {share} of the labels of {rows} are masked, as these rows are "
         f"younger than {task.matures_after} (matures_after): "
-        f"{little if judge else 'it is learnt from the others alone'}; {_MEND}"
+        f"{little if judge else learnt}; {_MEND}"
     )
 
 

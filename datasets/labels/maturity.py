@@ -22,11 +22,14 @@ class Maturity:
         as_of: Microseconds since 1970.
         curves: Of tasks with `immature: weight`.
         weighs: Young rows of these tasks count, as in training; False: no young row does.
+        leaves_young: In training a task may have no label but those of young rows, as long as
+            another one has some: it stays as it was, which takes a run that goes on with it.
     """
 
     as_of: int
     curves: Mapping[str, DelayCurve] = field(default_factory=dict)
     weighs: bool = False
+    leaves_young: bool = False
 
     def weighing(self) -> "Maturity":
         """Returns the same for training rows."""
@@ -135,6 +138,7 @@ def maturity_of(
     *,
     as_of: str | None = None,
     newest: int | None = None,
+    to_train: bool = False,
 ) -> Maturity | None:
     """Finds when the labels of rows were collected: the newest time of them all, unless given.
 
@@ -143,13 +147,14 @@ def maturity_of(
         tables: All rows, in chunks, each with what the user calls it.
         as_of: As in a config.
         newest: Time of further rows, which are not among these.
+        to_train: Each task needs rows that are old enough.
 
     Returns:
         Without curves; None where no task has `matures_after`.
 
     Raises:
-        ValueError: A row has no time, `as_of` is before all rows, or a window is so long that no
-            row is as old.
+        ValueError: A row has no time, `as_of` is before all rows, or, to train, a window is so
+            long that no row is as old.
 
     Example:
         >>> from mmoe.config import config_from_dict
@@ -177,7 +182,7 @@ def maturity_of(
             f"({moment_text(moment)}), so no label is known; set as_of to when the labels were "
             "collected, or leave it out"
         )
-    for task in config.delayed_tasks:
+    for task in config.delayed_tasks if to_train else ():
         assert task.matures_after is not None
         if moment - span.oldest < microseconds(task.matures_after):
             raise ValueError(
@@ -190,13 +195,17 @@ def maturity_of(
 
 
 def found_maturity(
-    config: RunConfig, tables: Iterable[tuple[pa.Table, str]], newest: int | None = None
+    config: RunConfig,
+    tables: Iterable[tuple[pa.Table, str]],
+    newest: int | None = None,
+    *,
+    leaves_young: bool = False,
 ) -> Maturity:
     """Returns `maturity_of` for the rows of a run: data.time.as_of counts."""
     as_of = None if config.data.time is None else config.data.time.as_of
-    found = maturity_of(config, tables, as_of=as_of, newest=newest)
+    found = maturity_of(config, tables, as_of=as_of, newest=newest, to_train=not leaves_young)
     assert found is not None, "asked of runs whose labels mature"
-    return found
+    return replace(found, leaves_young=leaves_young)
 
 
 def moment_text(micros: int) -> str:

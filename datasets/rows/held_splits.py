@@ -28,8 +28,14 @@ class HeldSplits:
     splits: Splits
     maturity: Maturity | None = None
 
-    def maturing(self, maturity: Maturity | None = None) -> "HeldSplits":
+    def maturing(
+        self, maturity: Maturity | None = None, *, leaves_young: bool = False
+    ) -> "HeldSplits":
         """Returns the same with when labels were collected: as given, else found.
+
+        Args:
+            maturity: Found before.
+            leaves_young: As in `Maturity`.
 
         Raises:
             ValueError: Rows have no times, or none is old enough.
@@ -39,7 +45,10 @@ class HeldSplits:
         if maturity is None:
             tables = [getattr(self.splits, name) for name in ("train", "validation", "test")]
             maturity = found_maturity(
-                self.config, ((table, self.origin) for table in tables), self.splits.newest
+                self.config,
+                ((table, self.origin) for table in tables),
+                self.splits.newest,
+                leaves_young=leaves_young,
             )
             maturity = with_curves(self.config, maturity, [self.splits.train], self.origin)
         return replace(self, maturity=maturity)

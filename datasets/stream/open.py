@@ -43,8 +43,14 @@ class StreamSplits:
     origin: str
     maturity: Maturity | None = None
 
-    def maturing(self, maturity: Maturity | None = None) -> "StreamSplits":
+    def maturing(
+        self, maturity: Maturity | None = None, *, leaves_young: bool = False
+    ) -> "StreamSplits":
         """Returns the same with when labels were collected: as given, else found in a pass.
+
+        Args:
+            maturity: Found before.
+            leaves_young: As in `Maturity`.
 
         Raises:
             ValueError: Rows have no times, or none is old enough.
@@ -53,7 +59,8 @@ class StreamSplits:
             return self
         if maturity is None:
             sources = {id(s.source): s.source for s in (self.train, self.validation, self.test)}
-            maturity = found_maturity(self.config, times_in(self.config, sources.values()))
+            times = times_in(self.config, sources.values())
+            maturity = found_maturity(self.config, times, leaves_young=leaves_young)
             training = (table for table, name in self._tables() if name == "train")
             maturity = with_curves(self.config, maturity, training, self.origin)
         return replace(self, maturity=maturity)
@@ -76,7 +83,7 @@ class StreamSplits:
                 been written then.
         """
         fit = EncoderFit(self.config, self.origin, self.maturity)
-        check = TrainableCheck(self.config)
+        check = TrainableCheck(self.config, self.maturity)
         with closing(prefetch(self._tables(), _CHUNKS_AHEAD)) as tables:
             for table, name in tables:
                 maturity = self._maturity_of(name)

@@ -86,6 +86,7 @@ def train_run(
     numbered: bool = False,
     changed_data: bool = False,
     on_epoch: EpochCallback | None = None,
+    leaves_young: bool = False,
 ) -> FinishedRun:
     """Trains, evaluates on the test split, and writes the run directory.
 
@@ -112,6 +113,8 @@ def train_run(
             interrupted epoch begins again.
         on_epoch: Given, after each epoch, its number (from 1) and its entry of history.json; where
             it returns True, that epoch was the last.
+        leaves_young: A task may have no label but those of rows younger than its `matures_after`,
+            as long as another one has some: nothing trains it then. With `warm_start` always so.
 
     Raises:
         ValueError: Config, data or directory cannot be used. Checked before anything is written.
@@ -145,6 +148,7 @@ def train_run(
             numbered=numbered,
             changed_data=changed_data,
             on_epoch=on_epoch,
+            leaves_young=leaves_young or warm_start is not None,
         )
 
 
@@ -165,6 +169,7 @@ def _train(
     numbered: bool,
     changed_data: bool,
     on_epoch: EpochCallback | None,
+    leaves_young: bool,
 ) -> FinishedRun:
     """`train_run` within a process group, in a folder that it holds the claim to."""
     config = with_used_modules(with_absolute_paths(config, data))
@@ -197,6 +202,7 @@ def _train(
             advance=tracker.advance,
             check=resumed.check,
             matured=RunMaturity.resumed(old, config),
+            leaves_young=leaves_young,
         )
     same_data_on_all_ranks(prepared)
     _say_sizes(config, prepared, place, reporter)

@@ -87,6 +87,7 @@ def prepare(
     advance: Callable[[int], None] | None = None,
     check: Callable[[DataPrint], None] | None = None,
     matured: tuple[Maturity, Masked] | None = None,
+    leaves_young: bool = False,
 ) -> PreparedData:
     """Reads, splits and encodes the data of a run.
 
@@ -99,6 +100,7 @@ def prepare(
         advance: Told how many more rows a stream has read.
         check: Given what the rows come from, before they are read; on every rank.
         matured: Of an interrupted run; None finds when labels were collected.
+        leaves_young: As in `Maturity`.
 
     Raises:
         ValueError: Anything is wrong with the data, or it changes while it is read; the message
@@ -123,8 +125,10 @@ def prepare(
     known = None if matured is None else matured[0]
     if streams and known is None:  # a pass of its own
         first = opened
-        known = from_first(lambda: first.maturing().maturity, takes_long=True)
-    opened = opened.maturing(known)
+        known = from_first(
+            lambda: first.maturing(leaves_young=leaves_young).maturity, takes_long=True
+        )
+    opened = opened.maturing(known, leaves_young=leaves_young)
 
     streamed = len(opened.train) if isinstance(opened, StreamSplits) else 0
     looked_at = SampledTraining(config, opened.origin, streamed, opened.maturity)
@@ -143,7 +147,8 @@ def prepare(
     train, validation, test = (opened.rows(n, encoder) for n in ("train", "validation", "test"))
     if not streams and config.delayed_tasks:
         masked = _masked_in(config, train=train, validation=validation, test=test)
-    refuse_nothing_left(config, masked, opened.origin)
+    if not leaves_young:
+        refuse_nothing_left(config, masked, opened.origin)
     return PreparedData(
         encoder=encoder,
         train=train,

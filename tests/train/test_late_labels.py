@@ -165,8 +165,12 @@ def test_other_rows_are_as_of_their_own_newest_time(config, log, path, tmp_path)
     assert rows_of(later["tasks"])["buy"] == (len(before), 0)
     few = log.filter(pa.array(day > 25)).drop_columns(["click"])
     few = few.append_column("click", pa.nulls(len(few), pa.int64()))
-    with pytest.raises(ValueError, match="so no row is as old as 7d"):
+    with pytest.raises(ValueError, match=r"all \d+ labels of task 'buy' are of rows younger"):
         evaluate_run(run, few)
+    young = log.filter(pa.array(day > 25))  # of which clicks are known
+    found = evaluate_run(run, young)["tasks"]
+    assert found["click"]["rows"] == len(young)
+    assert rows_of(found)["buy"] == (0, len(young))
     with pytest.raises(ValueError, match="--as-of: is for rows of --data"):
         evaluate_run(run, as_of="2024-02-10")
     with pytest.raises(ValueError, match="--as-of: expected a datetime such as"):
@@ -296,6 +300,34 @@ def test_days_of_a_backtest_have_the_labels_of_the_whole_log(config, log, tmp_pa
     run = RunDirectory(tmp_path / "walk" / found["days"][0]["run"])
     assert json.loads(run.maturity_file.read_text())["as_of"] == "2024-01-31T00:00:00"
     assert rows_of(found["days"][0]["tasks"])["buy"] == (40, 0)
+
+
+@pytest.mark.parametrize("how", [[], WEIGHTED, ["training.monitor=buy.auc"]])
+@pytest.mark.parametrize("from_scratch", [False, True], ids=["warm", "from scratch"])
+def test_a_backtest_goes_on_over_days_whose_labels_are_all_young(
+    how, from_scratch, config, log, tmp_path
+):
+    """As the last ones of every log are; a day is trained on, another tested."""
+    days = pa.array(log["day"].to_pylist()).cast(pa.string())
+    made = config("training.epochs=1", *how, path=str(tmp_path / "days"))
+    for day in (f"2024-01-{number:02d}" for number in range(20, 29)):
+        folder = tmp_path / "days" / f"day={day}"
+        folder.mkdir(parents=True)
+        first = day if day > "2024-01-20" else "2024-01-17"  # enough to learn delays of
+        mine = pa.compute.and_(
+            pa.compute.greater_equal(days, first), pa.compute.less_equal(days, day)
+        )
+        rows = log.filter(mine).drop_columns(["day"])
+        pq.write_table(rows, folder / "rows.parquet")
+    window = 1 if from_scratch else None
+    settings = BacktestSettings(column="day", window=window, from_scratch=from_scratch)
+    found = backtest(made, tmp_path / "walk", settings)
+    assert len(found["days"]) == 8
+    assert [day["tasks"]["click"]["rows"] > 0 for day in found["days"]] == [True] * 8
+    assert found["days"][-1]["tasks"]["buy"]["rows"] == 0
+    assert found["total"]["click"]["rows"] == sum(
+        day["tasks"]["click"]["rows"] for day in found["days"]
+    )
 
 
 @pytest.mark.parametrize("how", [[], WEIGHTED], ids=["mask", "weight"])

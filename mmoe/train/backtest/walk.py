@@ -112,7 +112,9 @@ def _walk(
         for number, step in enumerate(steps):
             before = steps[number - 1] if number and not settings.from_scratch else None
             grew = step.name in changed
-            days.append(_run_day(config, column, out, step, before, reporter, grew))
+            days.append(
+                _run_day(config, column, out, step, before, reporter, grew, is_first=not number)
+            )
     except KeyboardInterrupt as stop:
         _leave_nothing_of_no_day(claim, out)
         if not out.exists():
@@ -245,10 +247,13 @@ def _run_day(
     before: Step | None,
     reporter: Reporter,
     changed: bool,
+    *,
+    is_first: bool,
 ) -> dict[str, Any]:
     """One entry of backtest.json; a finished day is read, an unfinished one resumed.
 
-    Its data may have changed since it was begun; `changed` says that this was looked at.
+    Its data may have changed since it was begun; `changed` says that this was looked at. The last
+    days of a log are younger than any window, and so are those they are tested on.
     """
     run, tested = RunDirectory(out / step.name), out / step.name / _TESTED
     if step.gap:
@@ -271,6 +276,7 @@ def _run_day(
                 changed_data=changed,
                 warm_start=None if before is None else WarmStart(out / before.name),
                 reporter=reporter,
+                leaves_young=not is_first,
                 on_test=lambda predictions_NP, labels: write_tested(
                     tested, day_config, predictions_NP, labels
                 ),

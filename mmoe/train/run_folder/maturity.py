@@ -26,12 +26,14 @@ class RunMaturity(Strict):
         micros: The same in microseconds since 1970.
         masked: How many labels of each split and task are masked.
         delays: Of tasks with `immature: weight`, the share of events by each step of the window.
+        leaves_young: As in `Maturity`.
     """
 
     as_of: str
     micros: int
     masked: dict[str, dict[str, dict[str, Count]]]
     delays: dict[str, _StoredCurve]
+    leaves_young: bool = False
 
     @classmethod
     def of(cls, maturity: Maturity, masked: Masked) -> "RunMaturity":
@@ -41,7 +43,13 @@ class RunMaturity(Strict):
             for task, curve in maturity.curves.items()
         }
         as_of = moment_text(maturity.as_of)
-        return cls(as_of=as_of, micros=maturity.as_of, masked=masked, delays=delays)
+        return cls(
+            as_of=as_of,
+            micros=maturity.as_of,
+            masked=masked,
+            delays=delays,
+            leaves_young=maturity.leaves_young,
+        )
 
     @classmethod
     def read(cls, run: RunDirectory, config: RunConfig) -> "RunMaturity | None":
@@ -75,4 +83,4 @@ class RunMaturity(Strict):
             task: DelayCurve(curve.window, np.array(curve.shares))
             for task, curve in self.delays.items()
         }
-        return Maturity(as_of=self.micros, curves=curves)
+        return Maturity(as_of=self.micros, curves=curves, leaves_young=self.leaves_young)

@@ -133,7 +133,21 @@ def test_what_is_no_time_is_named(column, time, told):
 def test_a_window_longer_than_the_log_is_refused():
     log = pa.table({"at": moments(0, 23), "buy": [1, 0]})
     with pytest.raises(ValueError, match=r"no row is as old as 1d \(matures_after of task 'buy'\)"):
-        encode_labels(config(), log, "log")
+        encode_labels(config(), log, "log", training=True)
+    assert not encode_labels(config(), log, "log").observed_NT.any()  # to evaluate: none counts
+
+
+def test_a_task_without_an_old_label_is_left_where_another_has_some():
+    """As on the last days of a log that a walk goes through."""
+    log = pa.table({"at": moments(0, 20), "buy": [1, 0], "click": [1, 0]})
+    buy = {"name": "buy", "label": "buy", "matures_after": "1d"}
+    both = config({"name": "click", "label": "click"}, buy)
+    (moment,) = [maturity_of(both, [(log, "log")]).as_of]
+    young = Maturity(as_of=moment, leaves_young=True)
+    labels = encode_labels(both, log, "log", training=True, maturity=young)
+    assert labels.observed_NT.sum(axis=0).tolist() == [2, 0]
+    with pytest.raises(ValueError, match="no label left to train on"):
+        encode_labels(config(), log, "log", training=True, maturity=young)
 
 
 def test_as_of_before_the_log_is_refused():
