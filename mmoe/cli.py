@@ -142,5 +142,6 @@ def _is_setting(flag: str, argument: str) -> bool:
 
 
 _SEVERAL_VALUES = (
-    "--set", "--keep", "--label", "--import", "--categorical", "--numeric", "--drop",
+    "--set", "--keep", "--label", "--import", "--categorical", "--numeric", "--drop", "--tasks",
+    "--fuse",
 )  # fmt: skip

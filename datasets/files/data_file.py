@@ -120,6 +120,16 @@ class DataFile:
         return next((f"{key} {about[key]}".encode() for key in _CHECKSUMS if about.get(key)), None)
 
 
+def is_partition(name: str) -> bool:
+    """Returns whether a folder's name is a column and its value.
+
+    Example:
+        >>> is_partition("day=2024-01-31"), is_partition("logs")
+        (True, False)
+    """
+    return _PARTITION.fullmatch(name) is not None
+
+
 def is_address(path: str) -> bool:
     """Returns whether fsspec has to resolve it."""
     return "://" in path

@@ -82,7 +82,7 @@ def iter_file(
     file: DataFile,
     names: list[str],
     rows: int,
-    row_group: int | None = None,
+    row_group: int | range | None = None,
     folders: dict[str, str | None] | None = None,
     footers: Footers | None = None,
 ) -> Iterator[pa.Table]:
@@ -92,7 +92,7 @@ def iter_file(
         file: The file.
         names: Only these columns.
         rows: Most rows of a table.
-        row_group: Only this one; Parquet alone has them.
+        row_group: Only this one, or these; Parquet alone has them.
         folders: What `folder_columns` said of the file, so that it need not look again.
         footers: Those of Parquet files that are read group by group.
     """

@@ -80,7 +80,7 @@ def iter_parquet(
     path: DataFile,
     columns: list[str] | None,
     rows: int,
-    row_group: int | None = None,
+    row_group: int | range | None = None,
     footers: Footers | None = None,
 ) -> Iterator[pa.Table]:
     """Yields the same rows in the same order, at most `rows` at a time; holds one row group.
@@ -89,13 +89,13 @@ def iter_parquet(
         path: The file.
         columns: Only these, in this order; None = all.
         rows: Most rows of one table.
-        row_group: Only this one.
+        row_group: Only this one, or these.
         footers: Where the file's may be, or shall be kept.
     """
     with _open(path, footers) as file:
         wanted = _projection(path, file, columns)
-        groups = None if row_group is None else [row_group]
-        where = "" if row_group is None else f": row group {row_group}"
+        groups = None if row_group is None else _numbers(row_group)
+        where = f": row group {row_group}" if isinstance(row_group, int) else ""
         try:
             for batch in file.iter_batches(
                 batch_size=rows, row_groups=groups, columns=wanted, use_threads=may_use_threads()
@@ -103,6 +103,10 @@ def iter_parquet(
                 yield _select(pa.Table.from_batches([batch]), columns)
         except (pa.ArrowException, OSError, IndexError) as error:
             raise _damaged(f"{path}{where}", error, file.schema_arrow) from None
+
+
+def _numbers(row_group: int | range) -> list[int]:
+    return [row_group] if isinstance(row_group, int) else list(row_group)
 
 
 def parquet_layout(path: DataFile) -> tuple[pa.Schema, list[int]]:

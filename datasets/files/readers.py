@@ -1,7 +1,9 @@
 """Files of any format to Arrow tables: whole, or in chunks of bounded memory."""
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import accumulate
 
 import pyarrow as pa
 
@@ -13,6 +15,7 @@ from mmoe.datasets.files.formats import (
     iter_file,
     read_file,
 )
+from mmoe.datasets.files.parquet_files import parquet_layout
 from mmoe.datasets.files.resolve import Source, resolve_files
 from mmoe.datasets.rows.locations import cast_column, number_rows
 from mmoe.datasets.values.arrow import pc
@@ -94,7 +97,12 @@ def join_tables(
     return pa.table(settled, metadata=table.schema.metadata) if settled else table
 
 
-def iter_tables(paths: Paths, columns: list[str] | None, rows_per_chunk: int) -> Iterator[pa.Table]:
+def iter_tables(
+    paths: Paths,
+    columns: list[str] | None,
+    rows_per_chunk: int,
+    span: tuple[int, int] | None = None,
+) -> Iterator[pa.Table]:
     """Reads the same rows in the same order, in chunks; for scoring files larger than memory.
 
     CSV columns stay text: a type guessed from one chunk might not hold for the next. Each chunk
@@ -105,6 +113,7 @@ def iter_tables(paths: Paths, columns: list[str] | None, rows_per_chunk: int) ->
         paths: As for `read_table`.
         columns: Only these; None = all columns of the first file.
         rows_per_chunk: Most rows of one table.
+        span: Only rows [first, stop) of one Parquet file, whose other row groups are not read.
 
     Raises:
         ValueError: As `read_table`, when the file is reached.
@@ -113,8 +122,8 @@ def iter_tables(paths: Paths, columns: list[str] | None, rows_per_chunk: int) ->
     names = column_names(files) if columns is None else list(dict.fromkeys(columns))
     any_rows = False
     for file in files:
-        first = 0
-        for part in iter_file(file, names, rows_per_chunk):
+        first = 0 if span is None else span[0]
+        for part in _iter_rows(file, names, rows_per_chunk, span):
             for start in range(0, part.num_rows, rows_per_chunk):
                 chunk = plain_columns(part.slice(start, rows_per_chunk))
                 yield number_rows(chunk, [(str(file), 2**62)], first)
@@ -122,6 +131,23 @@ def iter_tables(paths: Paths, columns: list[str] | None, rows_per_chunk: int) ->
                 any_rows = True
     if not any_rows:
         yield number_rows(_concat(files, [_read(file, names) for file in files]), [])
+
+
+def _iter_rows(
+    file: DataFile, names: list[str], rows: int, span: tuple[int, int] | None
+) -> Iterator[pa.Table]:
+    if span is None:
+        yield from iter_file(file, names, rows)
+        return
+    first, stop = span
+    bounds = [0, *accumulate(parquet_layout(file)[1])]
+    groups = range(bisect_right(bounds, first) - 1, bisect_left(bounds, stop))
+    here = bounds[groups.start]
+    for part in iter_file(file, names, rows, groups):
+        begin, end = max(first - here, 0), min(stop - here, part.num_rows)
+        here += part.num_rows
+        if begin < end:
+            yield part.slice(begin, end - begin)
 
 
 def _read(file: DataFile, names: list[str]) -> pa.Table:

@@ -12,6 +12,7 @@ from mmoe.config.features.datetimes import DatetimeFeature
 from mmoe.config.metrics import METRICS
 from mmoe.config.model import ModelConfig
 from mmoe.config.parallel import ParallelConfig
+from mmoe.config.score import ScoreConfig
 from mmoe.config.tables import TableConfig, TableSettings
 from mmoe.config.tasks import TaskConfig, check_relations, group_of, prediction_columns
 from mmoe.config.training import TrainingConfig
@@ -47,6 +48,9 @@ class RunConfig(Strict):
     )
     parallel: ParallelConfig = Field(
         default=ParallelConfig(), description="what each rank holds; one process ignores it"
+    )
+    score: ScoreConfig = Field(
+        default=ScoreConfig(), description="what `mmoe score` writes beside the predictions"
     )
 
     @model_validator(mode="after")

@@ -6,8 +6,9 @@ from mmoe.moved import moved
 from mmoe.predictor import Predictor, load_predictor
 from mmoe.score.files import score_files
 from mmoe.score.loaded import LoadedRun, load
+from mmoe.score.top_rows import Top
 
-__all__ = ["LoadedRun", "Predictor", "load", "load_predictor", "score_files"]
+__all__ = ["LoadedRun", "Predictor", "Top", "load", "load_predictor", "score_files"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,11 +1,15 @@
-"""Predictions as the columns that a user gets: numbers, and classes by their own names."""
+"""Predictions as the columns that a user gets: numbers, classes by their own names, fused ones."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 
 import numpy as np
 import pyarrow as pa
 
 from mmoe.config.tasks import TaskConfig, prediction_columns
+from mmoe.score.fused import fused_column, inputs_of
+from mmoe.score.top_rows import Top
 
 
 def output_columns(
@@ -45,3 +49,102 @@ def output_schema(tasks: Sequence[TaskConfig]) -> pa.Schema:
         if task.outcomes is not None:
             types[f"pred_{task.name}"] = pa.array(task.outcomes).type
     return pa.schema(list(types.items()))
+
+
+@dataclass(frozen=True)
+class ScoreColumns:
+    """Which columns scoring writes: predictions of some tasks, and what is computed of any.
+
+    Attributes:
+        tasks: Of the run.
+        chosen: Names of those whose predictions are written; None: all.
+        fused: Expressions by the name of their column.
+
+    Raises:
+        ValueError: A task that is not there, or a column's name that is taken.
+
+    Example:
+        >>> tasks = [TaskConfig(name=name, label=name) for name in ("click", "buy")]
+        >>> ScoreColumns(tasks, ["buy"], {"value": "click * buy"}).names
+        ['pred_buy', 'value']
+    """
+
+    tasks: Sequence[TaskConfig]
+    chosen: Sequence[str] | None = None
+    fused: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        there = [task.name for task in self.tasks]
+        for name in self.chosen or ():
+            if name not in there:
+                close = get_close_matches(name, there, n=1)
+                hint = f"did you mean {close[0]!r}?" if close else f"there: {', '.join(there)}"
+                raise ValueError(f"--tasks {name}: the run has no such task ({hint})")
+        for name in self.fused:
+            if name in prediction_columns(self.tasks):
+                raise ValueError(
+                    f"fused column {name!r}: the predictions are called that; name it otherwise"
+                )
+
+    @property
+    def names(self) -> list[str]:
+        """Of all columns, in their order."""
+        return [*prediction_columns(self._written), *self.fused]
+
+    def inputs(self, columns: Sequence[str], origin: str) -> dict[str, str]:
+        """Finds the columns of the input that fused columns read, each with what needs it.
+
+        Args:
+            columns: Of the input.
+            origin: Starts error messages.
+
+        Raises:
+            ValueError: One names neither a task nor a column.
+        """
+        return inputs_of(self.fused, list(self._by_short_name), columns, origin)
+
+    def of(self, predictions_NP: np.ndarray, table: pa.Table, origin: str) -> dict[str, pa.Array]:
+        """Makes the columns of N rows.
+
+        Args:
+            predictions_NP: As `Predictor.predict` returns them.
+            table: The rows, with what fused columns read.
+            origin: Starts error messages.
+        """
+        schema = output_schema(self.tasks)
+        predicted = {
+            name: pa.array(column_N, schema.field(name).type)
+            for name, column_N in output_columns(predictions_NP, self.tasks).items()
+        }
+        written = {name: predicted[name] for name in prediction_columns(self._written)}
+        if not self.fused:
+            return written
+        known = {name: predicted[column] for name, column in self._by_short_name.items()}
+        others = {name: table[name] for name in table.column_names if name not in known}
+        rows = pa.table(known | others)
+        return written | {
+            name: fused_column(name, expression, rows, origin)
+            for name, expression in self.fused.items()
+        }
+
+    def check_top(self, top: Top) -> Top:
+        """Returns the same with the column's whole name: `click` may stand for `pred_click`.
+
+        Raises:
+            ValueError: What rows are sorted by is no column of numbers that is written.
+        """
+        by = self._by_short_name.get(top.by, top.by) if top.by not in self.fused else top.by
+        classes = {f"pred_{task.name}" for task in self.tasks if task.outcomes is not None}
+        known = [name for name in self.names if name not in classes]
+        if by not in known:
+            raise ValueError(f"--by {top.by}: expected one of the columns {', '.join(known)}")
+        return replace(top, by=by)
+
+    @property
+    def _written(self) -> list[TaskConfig]:
+        return [t for t in self.tasks if self.chosen is None or t.name in self.chosen]
+
+    @property
+    def _by_short_name(self) -> dict[str, str]:
+        """What expressions call the predictions: `click`, `spend_positive`."""
+        return {name.removeprefix("pred_"): name for name in prediction_columns(self.tasks)}

@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -19,13 +20,28 @@ KEY = b"mmoe.scored_by"  # of the metadata of a Parquet file
 UNSEEN_KEY = b"mmoe.unseen_ids"  # likewise; `pyarrow.parquet.read_metadata(file).metadata`
 # Names of what scores, as people are told them
 Provenance = Mapping[str, str]
-_INPUT = "the input"
+_INPUT, _ROWS = "the input", "the rows"
+# What files of versions that did not say it were scored with
+_BEFORE = {"--tasks": "all", "--fuse": "none", "--keep-types": "no", _ROWS: "all"}
 
 
 def provenance_of(
-    run: RunDirectory, table_precision: ScoringPrecision | None, keep: Sequence[str]
+    run: RunDirectory,
+    table_precision: ScoringPrecision | None,
+    keep: Sequence[str],
+    keep_types: bool = False,
+    tasks: Sequence[str] | None = None,
+    fused: Mapping[str, str] = MappingProxyType({}),
 ) -> Provenance:
-    """Returns what the scores of a file depend on: the model, its precision, columns kept.
+    """Returns what the scores of a file depend on: the model, its precision, what is written.
+
+    Args:
+        run: That scores; its config, fused columns among it, is part of the model.
+        table_precision: Of its tables.
+        keep: Columns of the input.
+        keep_types: Whether those of CSV are more than text.
+        tasks: Whose predictions are written; None: all.
+        fused: Further columns that were asked for, beside those of the config.
 
     Raises:
         ValueError: The run has no checkpoint.
@@ -38,6 +54,9 @@ def provenance_of(
         "the model": f"{step.name} {digest.hexdigest()[:16]}",
         "--table-precision": table_precision or "none",
         "--keep": ", ".join(keep) or "none",
+        "--keep-types": "yes" if keep_types else "no",
+        "--tasks": "all" if tasks is None else ", ".join(tasks),
+        "--fuse": ", ".join(f"{name}={text}" for name, text in fused.items()) or "none",
     }
 
 
@@ -49,6 +68,16 @@ def with_input(by: Provenance, file: DataFile) -> Provenance:
     """
     (found,) = print_files({"all": [file]}).rows
     return {**by, _INPUT: f"{file.name} of {found.size} bytes {found.digest[:16]}"}
+
+
+def with_rows(by: Provenance, rows: tuple[int, int] | None) -> Provenance:
+    """Adds which rows of the input they are.
+
+    Example:
+        >>> with_rows({}, (0, 4096))
+        {'the rows': '0 to 4095'}
+    """
+    return {**by, _ROWS: "all" if rows is None else f"{rows[0]} to {rows[1] - 1}"}
 
 
 def as_metadata(by: Provenance) -> dict[bytes, bytes]:
@@ -90,9 +119,10 @@ def check_provenance(file: Path, by: Provenance) -> None:
     for name, now in by.items():
         if name == _INPUT and name not in found:
             continue  # of a version that did not say
-        if found.get(name) != now:
+        then = found.get(name, _BEFORE.get(name))
+        if then != now:
             raise ValueError(
-                f"--resume: {file} was scored with {name} {found.get(name)}, and now {name} is "
+                f"--resume: {file} was scored with {name} {then}, and now {name} is "
                 f"{now}; resume as it was begun, say --overwrite to score all files anew, or name "
                 "another folder"
             )

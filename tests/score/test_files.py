@@ -18,7 +18,7 @@ from mmoe.embeddings import torchrec_problem
 from mmoe.run import RunDirectory
 from mmoe.run.console import SilentReporter
 from mmoe.run.temporaries import temporary_beside
-from mmoe.score import files, load_predictor, score_files
+from mmoe.score import files, load_predictor, score_files, scorer
 from mmoe.score.provenance import KEY
 from mmoe.train import evaluate_run, train_run
 
@@ -354,7 +354,7 @@ class Sweeping(Told):
 
 
 def test_two_scorings_into_one_folder(run, funnel_table, tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "ROWS_PER_CHUNK", 300)
+    monkeypatch.setattr(scorer, "ROWS_PER_CHUNK", 300)
     for part in range(2):
         pq.write_table(funnel_table[part * 900 : (part + 1) * 900], tmp_path / f"p{part}.parquet")
     out = tmp_path / "scores"

@@ -1,21 +1,18 @@
 """Columns that are copied beside the scores keep their type, or one that Parquet can store."""
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from benchmarks.faults.inputs.arrow_types import ARROW_TYPES, column_of
-from mmoe.config import TaskConfig
-from mmoe.datasets.files.readers import read_table
-from mmoe.score import files
-
-TASK = TaskConfig(name="click", label="click")
+from mmoe.datasets.files.readers import iter_tables, read_table
+from mmoe.score import kept_columns, scorer
+from mmoe.score.kept_columns import kept_types
 
 # Of those that are not kept as they came
 KEPT_AS = {
     "string_view": pa.string(),
-    "dictionary_view": pa.string(),
+    "dictionary_view": pa.dictionary(pa.int32(), pa.string()),
     "runs_int": pa.int64(),
     "list_of_views": pa.large_list(pa.large_string()),
     "list_view": pa.large_list(pa.int64()),
@@ -36,8 +33,8 @@ def _write(name, tmp_path):
 def test_kept(name, tmp_path):
     path, array = _write(name, tmp_path)
 
-    types = files._kept_types(path, ["odd"])
-    result = files._result(read_table(path), types, [TASK], np.zeros((4, 1), np.float32), "log")
+    types = kept_types(path, ["odd"])
+    result = scorer._result(read_table(path), types, {}, "log")
 
     assert types == {"odd": KEPT_AS.get(name, array.type)}
     pq.write_table(result, tmp_path / "scores.parquet")
@@ -49,15 +46,60 @@ def test_kept(name, tmp_path):
 def test_refused(name, tmp_path):
     path, _ = _write(name, tmp_path)
     with pytest.raises(ValueError, match=r"'odd', to be kept, holds .*which Parquet cannot store"):
-        files._kept_types(path, ["odd"])
+        kept_types(path, ["odd"])
 
 
 def test_every_type_is_kept_or_refused(tmp_path):
     for name in ARROW_TYPES:
         path, _ = _write(name, tmp_path)
         try:
-            types = files._kept_types(path, ["odd"])
+            types = kept_types(path, ["odd"])
         except ValueError:
             assert name in REFUSED
             continue
-        files._result(read_table(path), types, [], np.zeros((4, 0), np.float32), "log")
+        scorer._result(read_table(path), types, {}, "log")
+
+
+@pytest.mark.parametrize("index", [pa.int8(), pa.int32()])
+def test_a_dictionary_stays_one(index, tmp_path):
+    kind = pa.dictionary(index, pa.string())
+    column = pa.array(["low", None, "high", "low"]).dictionary_encode().cast(kind)
+    pq.write_table(pa.table({"level": column}), tmp_path / "log.parquet")
+    types = kept_types(tmp_path / "log.parquet", ["level"])
+    rows = scorer._result(read_table(tmp_path / "log.parquet"), types, {}, "log")
+    pq.write_table(rows, tmp_path / "scores.parquet")
+    found = pq.read_table(tmp_path / "scores.parquet")["level"]
+    assert pa.types.is_dictionary(found.type)
+    assert found.to_pylist() == ["low", None, "high", "low"]
+
+
+def test_beside_text_a_dictionary_is_text(tmp_path):
+    pq.write_table(pa.table({"level": ["a", "b"]}), tmp_path / "0.parquet")
+    coded = pa.array(["b", "a"]).dictionary_encode()
+    pq.write_table(pa.table({"level": coded}), tmp_path / "1.parquet")
+    assert kept_types(tmp_path, ["level"]) == {"level": pa.string()}
+
+
+@pytest.mark.parametrize(
+    ("cells", "kind", "values"),
+    [
+        (["1", "", "3"], pa.int64(), [1, None, 3]),
+        (["1", "NA", "0.5"], pa.float64(), [1.0, None, 0.5]),
+        (["true", "", "False"], pa.bool_(), [True, None, False]),
+        (["007", "1", "2"], pa.string(), ["007", "1", "2"]),
+        (["", "", ""], pa.string(), None),
+        (["1", "x", ""], pa.string(), None),
+    ],
+    ids=["int", "float", "bool", "padded", "empty", "words"],
+)
+def test_types_of_csv(cells, kind, values, tmp_path, monkeypatch):
+    """As text, unless asked for what all of a column's cells are; chunk by chunk."""
+    path = tmp_path / "log.csv"
+    path.write_text("a,b\n" + "".join(f"{cell},x\n" for cell in cells))
+    monkeypatch.setattr(kept_columns, "_ROWS", 1)
+    assert kept_types(path, ["a"]) == {"a": pa.string()}
+    types = kept_types(path, ["a"], read_text=True)
+    assert types == {"a": kind}
+    if values is not None:
+        (table,) = iter_tables(path, ["a"], 10)
+        assert scorer._result(table, types, {}, "log")["a"].to_pylist() == values

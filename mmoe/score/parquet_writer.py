@@ -1,0 +1,56 @@
+"""`ParquetWriter`: tables of any height to a file whose row groups are large."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from mmoe.datasets.rows.unseen_ids import UnseenIds
+from mmoe.score.provenance import as_unseen_ids
+
+# What engines that read columns like: DuckDB's own row groups are as large
+_ROWS_PER_GROUP = 122_880
+
+
+class ParquetWriter:
+    """A Parquet file whose schema is that of the first table written.
+
+    Args:
+        path: Is written from the first table on, and complete when the block is left.
+        metadata: Of the file.
+    """
+
+    def __init__(self, path: Path, metadata: Mapping[bytes, bytes]) -> None:
+        self.path, self.metadata = path, metadata
+        self.writer: pq.ParquetWriter | None = None
+        self._waiting: list[pa.Table] = []
+
+    def __enter__(self) -> "ParquetWriter":
+        return self
+
+    def write(self, table: pa.Table) -> None:
+        """Adds rows."""
+        table = table.replace_schema_metadata(self.metadata)
+        if self.writer is None:
+            self.writer = pq.ParquetWriter(self.path, table.schema, compression="zstd")
+        self._waiting.append(table)
+        if sum(map(len, self._waiting)) >= _ROWS_PER_GROUP:
+            self._flush()
+
+    def note(self, unseen: UnseenIds) -> None:
+        """Writes what is known of all rows, after them."""
+        # Of pyarrow's releases, older ones cannot add to what they have begun
+        if self.writer is not None and hasattr(self.writer, "add_key_value_metadata"):
+            self.writer.add_key_value_metadata(as_unseen_ids(unseen.summary()))
+
+    def _flush(self) -> None:
+        if self.writer is not None and self._waiting:
+            self.writer.write_table(pa.concat_tables(self._waiting))
+        self._waiting = []
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self._flush()
+        if self.writer is not None:
+            self.writer.close()

@@ -1,0 +1,194 @@
+"""`Scorer`: rows of files in, files of scores out, in bounded memory."""
+
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from mmoe.datasets.features.encoder import FeatureEncoder
+from mmoe.datasets.files.data_file import DataFile
+from mmoe.datasets.files.readers import Paths, iter_tables
+from mmoe.datasets.rows.encoded import EncodedData, EncodedFeatures
+from mmoe.datasets.rows.locations import MissingColumnError
+from mmoe.datasets.rows.prefetch import prefetch
+from mmoe.datasets.rows.unseen_ids import UnseenIds
+from mmoe.predictor import Predictor
+from mmoe.run.atomic_files import not_written
+from mmoe.run.console import Tracker
+from mmoe.run.temporaries import temporary_beside
+from mmoe.score.kept_columns import as_kept
+from mmoe.score.output_columns import ScoreColumns
+from mmoe.score.parquet_writer import ParquetWriter
+from mmoe.score.pipeline import in_order, scoring_threads
+from mmoe.score.provenance import Provenance, as_metadata
+from mmoe.score.top_rows import Top, TopRows
+
+# Rows of a chunk: some 25 MB of 200 columns, of which each thread has one in work
+ROWS_PER_CHUNK = 16_384
+
+
+class ToWrite(NamedTuple):
+    """One file of scores.
+
+    Attributes:
+        source: What is read.
+        output: The Parquet file.
+        by: Is written into it.
+        span: Only rows [first, stop) of one Parquet file; None: all.
+    """
+
+    source: Paths
+    output: Path
+    by: Provenance
+    span: tuple[int, int] | None = None
+
+
+class _Scored(NamedTuple):
+    """Rows to write, in order, and which of their ids were unseen."""
+
+    table: pa.Table
+    unseen: UnseenIds
+
+
+class _Chunk(NamedTuple):
+    """Rows as they were read and, later, encoded; `origin` starts messages about them."""
+
+    table: pa.Table
+    origin: str
+    features: EncodedFeatures | None = None
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """Scores what can be read as tables into files: reading, predicting and writing at once.
+
+    Attributes:
+        predictor: Of the run.
+        encoder: Of the run.
+        columns: To write beside the kept ones.
+        kept_types: Of the columns to copy.
+        uses: Columns to read, each with what needs it.
+        unseen: Counts, over all files of this rank.
+        top: Write the best rows of each key alone; None: all rows, in their order.
+    """
+
+    predictor: Predictor
+    encoder: FeatureEncoder
+    columns: ScoreColumns
+    kept_types: dict[str, pa.DataType]
+    uses: dict[str, str]
+    unseen: UnseenIds
+    top: Top | None = None
+
+    def score(self, files: Sequence[ToWrite], tracker: Tracker) -> int:
+        """Writes the files one after another, each whole or not at all; returns the rows.
+
+        The rows of the next file are read and scored while one is written.
+
+        Args:
+            files: To write.
+            tracker: Told of every chunk of rows that is done.
+
+        Raises:
+            ValueError: A value cannot be used, or a column is missing; names file and row.
+            OSError: A file cannot be written; those before it are there.
+        """
+        with closing(self._scored(files)) as scored:
+            return sum(self._write(file, scored, tracker) for file in files)
+
+    def no_rows(self, file: DataFile) -> EncodedData:
+        """The features of a file, without its rows."""
+        table = next(iter_tables(file, list(self.uses), 1))
+        return EncodedData(features=self.encoder.encode(table[:0], str(file), to_score=True))
+
+    def _write(self, file: ToWrite, scored: Iterator[_Scored | None], tracker: Tracker) -> int:
+        """Takes what is of this file, up to the None behind it."""
+        file.output.parent.mkdir(parents=True, exist_ok=True)
+        temporary = temporary_beside(file.output)
+        unseen = UnseenIds(self.encoder)
+        best = None if self.top is None else TopRows(self.top)
+        try:
+            with ParquetWriter(temporary, as_metadata(file.by)) as writer:
+                for rows in iter(partial(next, scored), None):
+                    (writer.write if best is None else best.add)(rows.table)
+                    unseen.include(rows.unseen.rows, rows.unseen.by_feature)
+                    tracker.advance(rows.table.num_rows)
+                if best is not None:
+                    writer.write(best.rows())
+                writer.note(unseen)
+            _name(temporary, file.output)
+        except MissingColumnError as error:
+            raise error.needed_by(self.uses[error.name]) from None
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            raise not_written(file.output, error) from None
+        finally:
+            temporary.unlink(missing_ok=True)
+        self.unseen.include(unseen.rows, unseen.by_feature)
+        return unseen.rows
+
+    def _scored(self, files: Sequence[ToWrite]) -> Generator[_Scored | None]:
+        """Rows of all files in order; None behind those of each."""
+        alone = self.predictor.any_height and self.predictor.ranks == 1
+        threads = scoring_threads(alone=alone)
+        chunks = self._chunks(files)
+        if alone or not threads:
+            return in_order(
+                lambda chunk: self._predict(self._encode(chunk)),
+                chunks,
+                threads,
+                one_core_each=True,
+            )
+        # Ranks take turns, and a device does one thing after another: one thread predicts for all
+        encoded = in_order(self._encode, chunks, threads)
+        return prefetch(map(self._predict, encoded), 1)
+
+    def _chunks(self, files: Sequence[ToWrite]) -> Generator[_Chunk | None]:
+        for file in files:
+            for table in iter_tables(file.source, list(self.uses), ROWS_PER_CHUNK, file.span):
+                yield _Chunk(table, str(file.source))
+            yield None
+
+    def _encode(self, chunk: _Chunk | None) -> _Chunk | None:
+        if chunk is None:
+            return None
+        features = self.encoder.encode(chunk.table, chunk.origin, to_score=True)
+        return chunk._replace(features=features)
+
+    def _predict(self, chunk: _Chunk | None) -> _Scored | None:
+        if chunk is None:
+            return None
+        assert chunk.features is not None, "it has been encoded"
+        unseen = UnseenIds(self.encoder)
+        unseen.add(chunk.features)
+        predictions_NP = self.predictor.predict(EncodedData(features=chunk.features))
+        columns = self.columns.of(predictions_NP, chunk.table, chunk.origin)
+        return _Scored(_result(chunk.table, self.kept_types, columns, chunk.origin), unseen)
+
+
+def _result(
+    table: pa.Table,
+    kept_types: Mapping[str, pa.DataType],
+    columns: Mapping[str, pa.Array],
+    origin: str,
+) -> pa.Table:
+    kept = {
+        name: table[name] if table[name].type == kind else as_kept(table[name], name, kind, origin)
+        for name, kind in kept_types.items()
+    }
+    return pa.table({**kept, **columns})
+
+
+def _name(temporary: Path, output: Path) -> None:
+    """Another call, begun meanwhile, takes what is half-written for that of a dead one."""
+    try:
+        temporary.replace(output)
+    except FileNotFoundError:
+        raise ValueError(
+            f"{output}: was removed while it was written; if another mmoe score writes into "
+            f"{output.parent}, let it end first, and then say --resume"
+        ) from None
