@@ -28,6 +28,7 @@ from mmoe.command_options import (
 from mmoe.command_output import print_table as _print_table
 from mmoe.command_output import reporter as _reporter
 from mmoe.command_output import say as _say
+from mmoe.command_score import score
 from mmoe.parallel.launch.launcher import has_launched
 from mmoe.plugins import import_modules
 from mmoe.resuming import advising_resume, by_time, resumes
@@ -192,122 +193,7 @@ def evaluate(
         _print_metrics(metrics, title + ", its data changed since training" * changed)
 
 
-@app.command()
-def score(
-    run_dir: RunDir,
-    input_: Annotated[str, typer.Option("--input", help="A file of rows, a folder or a glob.")],
-    output: Annotated[
-        Path,
-        typer.Option(
-            help="A Parquet file for all rows, or a folder, which gets one for each input file."
-        ),
-    ],
-    keep: Annotated[
-        list[str] | None,
-        typer.Option(metavar="COLUMN", help="Input column to copy; takes several, and repeats."),
-    ] = None,
-    keep_types: Annotated[
-        bool,
-        typer.Option(
-            "--keep-types",
-            help="Kept columns of CSV become numbers where all cells are; else text.",
-        ),
-    ] = False,
-    tasks: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="TASK",
-            help="Write the predictions of these alone; takes several, by commas too, and repeats.",
-        ),
-    ] = None,
-    fuse: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=EXPRESSION",
-            help="A further column, such as 'value=click^0.7 * purchase'; takes several, and "
-            "repeats.",
-        ),
-    ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace an existing output.")
-    ] = False,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Score only what the output folder has not.")
-    ] = False,
-    top: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Write the N best rows of each --per alone, into one file."),
-    ] = None,
-    per: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="Of --top: the key, such as user_id.")
-    ] = None,
-    by: Annotated[
-        str | None,
-        typer.Option(
-            metavar="COLUMN", help="Of --top: what is best: a task, or a column of --fuse."
-        ),
-    ] = None,
-    rows_per_file: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            help="Into a folder: cut each Parquet file into pieces of about N rows, which ranks "
-            "share out.",
-        ),
-    ] = None,
-    device: OnDevice = Device.AUTO,
-    table_precision: InPrecision = None,
-    import_: Imports = None,
-    quiet: Quiet = False,
-) -> None:
-    """Score rows: one column pred_TASK for each task, row order kept."""
-    import_modules(import_ or [])
-    resume = resumes(output, resume, "folder of the scores")
-    from mmoe.run import RunDirectory
-    from mmoe.score import score_files
-
-    with advising_resume(output):
-        score_files(
-            RunDirectory.open(run_dir),
-            input_,
-            output,
-            keep=keep or [],
-            keep_types=keep_types,
-            tasks=[name for text in tasks for name in text.split(",")] if tasks else None,
-            fused=_fused(fuse or []),
-            overwrite=overwrite,
-            resume=resume,
-            rows_per_file=rows_per_file,
-            top=_top(top, per, by),
-            reporter=_reporter(quiet),
-            device=device.value,
-            table_precision=None if table_precision is None else table_precision.value,
-        )
-
-
-def _top(count: int | None, per: str | None, by: str | None) -> Any:
-    if count is None and per is None and by is None:
-        return None
-    if count is None or per is None or by is None:
-        raise ValueError(
-            "--top, --per and --by go together: say all three, such as --top 100 --per user_id "
-            "--by click"
-        )
-    from mmoe.score import Top
-
-    return Top(count, per, by)
-
-
-def _fused(texts: list[str]) -> dict[str, str]:
-    fused = {}
-    for text in texts:
-        name, there, expression = text.partition("=")
-        if not there or not name.strip() or not expression.strip():
-            raise ValueError(
-                f"--fuse {text}: expected NAME=EXPRESSION, such as 'value=click^0.7 * purchase'"
-            )
-        fused[name.strip()] = expression.strip()
-    return fused
+app.command()(score)
 
 
 @app.command()

@@ -180,15 +180,11 @@ def _drop_keys(raw: dict[str, Any], keys: list[str], override: str) -> list[str]
 
     Of sections that have to name their kind: others take the keys of all kinds at their defaults.
     """
-    places = _sections_at(raw, keys[:-1], override)
+    places, section = _sections_at(raw, keys[:-1], override)
     nouns = [kinds for kinds in map(kinds_of, places) if kinds is not None]
     if len(nouns) != 1 or nouns[0].default is not None or keys[-1] != nouns[0].key:
         return []
     [kinds] = nouns
-    section: Any = raw
-    for key in keys[:-1]:
-        is_list = isinstance(section, list)
-        section = section[_list_index(section, key, override)] if is_list else section[key]
     if not kinds.knows(section[kinds.key]):
         return []  # refused when all is read
     defaults = {key: value for kind in kinds.classes() for key, value in defaults_of(kind).items()}
@@ -205,29 +201,28 @@ def _assign(raw: dict[str, Any], keys: list[str], value: Any, override: str) -> 
             index = _list_index(node, key, override)
             if last:
                 node[index] = value
-            else:
-                node = node[index]
+            node = node[index]
         elif isinstance(node, dict):
             if last:
                 node[key] = value
-            else:
-                if not isinstance(node.get(key), dict | list):
-                    node[key] = _spelt_out(node.get(key), raw, keys[: depth + 1], override)
-                node = node[key]
+            elif not isinstance(node.get(key), dict | list):
+                node[key] = _spelt_out(node.get(key), raw, keys[: depth + 1], override)
+            node = node[key]
         else:
             raise ValueError(f"--set {override!r}: {'.'.join(keys[:depth])} holds no keys")
 
 
 def _spelt_out(value: Any, raw: dict[str, Any], keys: list[str], override: str) -> dict[str, Any]:
     """What a bare name is short for, where the section at `keys` has kinds of that name."""
-    for kinds in filter(None, map(kinds_of, _sections_at(raw, keys, override))):
+    places, _ = _sections_at(raw, keys, override)
+    for kinds in filter(None, map(kinds_of, places)):
         if isinstance(value, str) and kinds.knows(value):
             return {kinds.key: value}
     return {}
 
 
-def _sections_at(raw: dict[str, Any], keys: list[str], override: str) -> list[Any]:
-    """What a config may hold there; of sections that name their kind, that kind's."""
+def _sections_at(raw: dict[str, Any], keys: list[str], override: str) -> tuple[list[Any], Any]:
+    """What a config may hold there (of sections that name their kind, that kind's), and holds."""
     places: list[Any] = [RunConfig]
     node: Any = raw
     for key in keys:
@@ -243,7 +238,7 @@ def _sections_at(raw: dict[str, Any], keys: list[str], override: str) -> list[An
             node = node[_list_index(node, key, override)]
         else:
             node = node.get(key) if isinstance(node, dict) else None
-    return places
+    return places, node
 
 
 def _list_index(items: list[Any], key: str, override: str) -> int:
