@@ -158,7 +158,8 @@ class IdCodec(Codec[IdFeatureT]):
 
     def table_meanings(self) -> dict[str, dict[str, object]]:
         """Returns what rows stand for: also how ids become rows, and of what frozen ones are."""
-        [meaning] = super().table_meanings().values()
+        # The same for all that share the table, a sequence that targets it included
+        meaning: dict[str, object] = {"dim": self.dim, "content": self.content}
         if self.vectors is not None:
             del meaning["dim"]  # the vectors', which the tables themselves show
             if self.vectors.frozen:

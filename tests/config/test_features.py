@@ -8,6 +8,7 @@ TASKS = [{"name": "click", "label": "click"}]
 CROSS = {"kind": "cross", "name": "x", "columns": ["a", "b"]}
 MOMENT = {"kind": "datetime", "name": "at", "parts": ["hour"]}
 TAGS = {"kind": "list", "name": "tags"}
+SEEN = {"kind": "sequence", "name": "seen", "encoder": "mean"}
 
 
 @pytest.mark.parametrize(
@@ -47,12 +48,28 @@ TAGS = {"kind": "list", "name": "tags"}
         ([{**TAGS, "weights": "w", "weight_separator": ":"}], "both say where the weights are"),
         ([{**TAGS, "weight_separator": "||"}], r"weight_separator '\|\|' holds the separator"),
         ([{**TAGS, "weight": "w"}], "did you mean 'weights'"),
+        ([{**SEEN, "columns": ["商品", "商品"]}], "columns names '商品' twice; an event has each"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(features, says):
     raw = {"features": features, "tasks": TASKS, "tables": [{"name": "t"}]}
     with pytest.raises(ValueError, match=says):
         config_from_dict(raw)
+
+
+@pytest.mark.parametrize(
+    ("columns", "names"),
+    [
+        (["item", "hist cat"], ["item", "hist_cat"]),
+        (["历史商品", "历史类目"], ["_____1", "_____2"]),
+        (["商", "目", "__2", "a"], ["__1", "__2_", "__2", "a"]),
+        (["a b", "a_b"], ["a_b_1", "a_b_2"]),
+    ],
+)
+def test_columns_of_any_letters_have_names_of_their_own(columns, names):
+    raw = {"features": [{**SEEN, "columns": columns}], "tasks": TASKS}
+    [feature] = config_from_dict(raw).features
+    assert feature.event_names == feature.table_names == [f"seen__{name}" for name in names]
 
 
 def test_columns_that_features_read():

@@ -17,6 +17,7 @@ from mmoe.datasets import BatchSource, FeatureEncoder
 from mmoe.datasets.rows.splits import Splits
 from mmoe.score import load_predictor, score_files
 from mmoe.train import WarmStart, evaluate_run, train_run
+from mmoe.train.warm_start.compatibility import differences
 from tests.parallel.launch import launch
 
 BACKENDS = ["plain", pytest.param("torchrec", marks=pytest.mark.torchrec)]
@@ -214,6 +215,40 @@ def test_a_warm_start_takes_todays_vectors(folder, splits, tmp_path):
     before, after = _rows(tmp_path / "monday")[0], _rows(tmp_path / "thawed")[0]
     assert sorted(after) == list(range(80))
     assert torch.equal(after[70], before[70]) and not torch.equal(after[20], before[20])
+
+
+def test_a_sequence_of_the_table_hides_nothing_from_a_warm_start(folder):
+    """What shares a table says the same of it, whichever feature is the last."""
+
+    def differs(before, here, /, **dims):
+        configs = []
+        for name, vectors in (("before", before), ("here", here)):
+            raw = _config(folder / "items.parquet", vectors=vectors)
+            if name in dims:
+                raw["tables"][0]["dim"] = dims[name]
+            columns = {"columns": ["seen"], "target": ["content"], "encoder": "mean"}
+            raw["features"].append({"kind": "sequence", "name": "seen", **columns})
+            configs.append(config_from_dict(raw))
+        return [key for key, _, _ in differences(*configs)]
+
+    frozen, unit = {"frozen": True}, {"frozen": True, "scale": "unit"}
+    assert differs(frozen, frozen) == []
+    assert differs(frozen, unit) == ["vectors of table 'content'"]
+    assert differs(frozen, frozen, here=8) == differs(frozen, frozen, before=8) == []
+    # Vectors that are left out left a width that the stored table shows
+    assert differs({}, None, here=8) == differs({}, None, before=8, here=8) == []
+    assert differs(None, None, before=4, here=8) == ["dim of table 'content'"]
+
+
+def test_without_its_vectors_a_table_keeps_their_width(folder, splits, tmp_path):
+    raw = _config(folder / "items.parquet")
+    train_run(config_from_dict(raw), tmp_path / "monday", splits=splits)
+    monday = WarmStart(tmp_path / "monday")
+    raw = _config(folder / "items.parquet", vectors=None)
+    with pytest.raises(ValueError, match=r"'content' has .* width 8 there, and .* width 4 here"):
+        train_run(config_from_dict(raw), tmp_path / "other", splits=splits, warm_start=monday)
+    raw["tables"][0]["dim"] = 8
+    train_run(config_from_dict(raw), tmp_path / "tuesday", splits=splits, warm_start=monday)
 
 
 def test_a_warm_start_keeps_what_trained_rows_have_learnt(folder, splits, tmp_path):

@@ -118,11 +118,6 @@ class SequenceCodec(IdCodec[Any]):
         kept = {"columns": columns, "times": feature.times is not None}
         return super().meaning() | kept
 
-    def table_meanings(self) -> dict[str, dict[str, object]]:
-        """Returns what rows of its table stand for, as the target says it."""
-        meaning: dict[str, object] = {"dim": self.dim, "content": self.content}
-        return {self.table: meaning | self.encoding.meaning()}
-
     def looked_up(
         self, table: pa.Table, rules: Rules, origin: str, numbers: Collection[str]
     ) -> list[LookedUp]:

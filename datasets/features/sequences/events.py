@@ -6,9 +6,10 @@ import numpy as np
 import pyarrow as pa
 
 from mmoe.config import SequenceFeature
-from mmoe.datasets.features.ragged import blank_items
+from mmoe.datasets.features.ragged import blank_items, offsets_of
 from mmoe.datasets.features.weighted_lists import items_of, lists_of
 from mmoe.datasets.rows.locations import place
+from mmoe.datasets.values.plain import is_list
 
 
 class EventRows(NamedTuple):
@@ -44,9 +45,37 @@ def events_of(
 def items(
     table: pa.Table, column: str, feature: SequenceFeature, origin: str
 ) -> tuple[pa.ChunkedArray, np.ndarray]:
-    """Reads all items of a column of lists, and how many each row has."""
-    values, lengths_N = items_of(lists_of(table, column, feature, origin), feature.separator)
-    return values, np.asarray(lengths_N, np.int64)
+    """Reads all items of a column of lists, and how many each row has.
+
+    A blank cell is one missing item where another column of its row has one item: text has no other
+    way to write that.
+    """
+    lists = lists_of(table, column, feature, origin)
+    values, lengths_N = items_of(lists, feature.separator)
+    lengths_N = np.asarray(lengths_N, np.int64)
+    if is_list(lists.type) or lengths_N.all():
+        return values, lengths_N
+    blank = np.flatnonzero(lengths_N == 0)
+    names = [*feature.columns, *([] if feature.times is None else [feature.times])]
+    others = [name for name in names if name != column]
+    beside_N = np.zeros(len(blank), bool)
+    for other in others:
+        beside_N |= _counts(table, other, feature, origin, blank) == 1
+    before = blank[beside_N]
+    if not len(before):
+        return values, lengths_N
+    index = np.insert(np.arange(len(values)), offsets_of(lengths_N)[before], -1)
+    filled_N = lengths_N.copy()
+    filled_N[before] = 1
+    return values.take(pa.array(index, mask=index < 0)), filled_N
+
+
+def _counts(
+    table: pa.Table, column: str, feature: SequenceFeature, origin: str, rows: np.ndarray
+) -> np.ndarray:
+    """How many items a column has in some rows."""
+    some = lists_of(table, column, feature, origin).take(pa.array(rows))
+    return items_of(some, feature.separator)[1]
 
 
 def check_lengths(

@@ -19,7 +19,9 @@ from mmoe.datasets.values.plain import is_text
 # Each is √2 times as long as the one before: the last begins at 2^31.5 seconds, 95 years
 _BUCKETS = 64
 GAP_ROWS = FIRST_KNOWN + _BUCKETS
-_SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+_LONGEST = 2.0**32  # seconds, 136 years: where a bucket after the last would begin
+# Divided by, not multiplied with 1e-3: that is the float that a datetime of the moment has, too
+_PER_SECOND = {"s": 1.0, "ms": 1e3, "us": 1e6}
 
 
 def gap_ids(since_V: np.ndarray) -> np.ndarray:
@@ -51,8 +53,9 @@ def seconds_since(
         Seconds, float64 [V], NaN where a time is missing; and lengths, int64 [N].
 
     Raises:
-        ValueError: What is no time, not as many times as events, times that run backwards, or an
-            event after the row's own time; names file, row and column.
+        ValueError: What is no time, not as many times as events, times that run backwards, an
+            event after the row's own time, or one so long before it that their units must differ;
+            names file, row and column.
     """
     assert feature.times is not None
     values, lengths_N = items(table, feature.times, feature, origin)
@@ -76,6 +79,7 @@ def seconds_since(
             f"has an event {-since_V[after_V.argmax()]:g} s after {feature.now!r}, the row's own "
             "time; leave out what happens later: when rows are scored it is not known"
         )
+    _refuse_too_long(since_V, row_V, table, feature, origin)
     return since_V, lengths_N
 
 
@@ -84,6 +88,22 @@ def _newest(at_V: np.ndarray, row_V: np.ndarray, rows: int) -> np.ndarray:
     known_V = ~np.isnan(at_V)
     np.maximum.at(newest_N, row_V[known_V], at_V[known_V])
     return newest_N
+
+
+def _refuse_too_long(
+    since_V: np.ndarray, row_V: np.ndarray, table: pa.Table, feature: SequenceFeature, origin: str
+) -> None:
+    """Times in other units would all be in the last bucket."""
+    wrong_V = np.isfinite(since_V) & (since_V >= _LONGEST)
+    if wrong_V.any():
+        first = int(wrong_V.argmax())
+        until = "the row's latest event" if feature.now is None else f"{feature.now!r}"
+        raise ValueError(
+            f"{place(table, origin, int(row_V[first]))}: column {feature.times!r} (of feature "
+            f"{feature.name!r}) has an event {since_V[first]:g} s before {until}, more than 136 "
+            "years: are they in other units? Numbers count seconds unless `unit` says otherwise; "
+            "give both the same unit, and leave out a time that is not known"
+        )
 
 
 def _refuse_backwards(
@@ -129,7 +149,8 @@ def _seconds(
             refuse.two_ways(told_V, is_number_V)
         refuse.infinite(numbers)
         if is_number_V.any() or not told_V.any():
-            return numbers * _SECONDS[feature.unit or "s"]
+            unit = feature.unit or "s"
+            return _of_nanos(column, numbers) if unit == "ns" else numbers / _PER_SECOND[unit]
     read = DatetimeFeature(name=feature.name, column=name, parts=["weekday"])
     named = pa.table({name: column})
     try:
@@ -138,6 +159,15 @@ def _seconds(
         raise ValueError(_of_row(str(error), table, origin, row_V)) from None
     seconds = micros.cast(pa.int64()).to_numpy(zero_copy_only=False).astype(np.float64) / 1e6
     return np.where(micros.is_null().to_numpy(zero_copy_only=False), np.nan, seconds)
+
+
+def _of_nanos(column: pa.ChunkedArray, numbers: np.ndarray) -> np.ndarray:
+    """Whole microseconds as seconds, as datetimes have them: a float64 holds no 19 digits."""
+    try:
+        whole = pc.fill_null(column.cast(pa.int64()), 0).to_numpy() // 1000
+    except pa.ArrowInvalid:  # fractions, and words for missing
+        whole = np.floor(numbers / 1e3)
+    return np.where(np.isnan(numbers), np.nan, whole / 1e6)
 
 
 class _Refusal(NamedTuple):

@@ -76,8 +76,23 @@ class SequenceFeature(Feature):
 
     @property
     def event_names(self) -> list[str]:
-        """Names of what is looked up for each column."""
-        return [f"{self.name}__{re.sub('[^A-Za-z0-9_-]', '_', column)}" for column in self.columns]
+        """Names of what is looked up for each column; its number too where letters are not enough.
+
+        Example:
+            >>> SequenceFeature(name="h", columns=["item", "商品", "类目"]).event_names
+            ['h__item', 'h_____2', 'h_____3']
+        """
+        cleaned = [re.sub("[^A-Za-z0-9_-]", "_", column) for column in self.columns]
+        taken = set(cleaned)
+        names = list(cleaned)
+        for index, name in enumerate(cleaned):
+            if cleaned.count(name) > 1:
+                numbered = f"{name}_{index + 1}"
+                while numbered in taken:
+                    numbered += "_"
+                taken.add(numbered)
+                names[index] = numbered
+        return [f"{self.name}__{name}" for name in names]
 
     @property
     def gap_name(self) -> str:
@@ -115,13 +130,9 @@ class SequenceFeature(Feature):
 
     @model_validator(mode="after")
     def _keys_agree(self) -> "SequenceFeature":
-        names = self.event_names
-        for name, column in zip(names, self.columns, strict=True):
-            if names.count(name) > 1:
-                raise ValueError(
-                    f"columns names {column!r} twice, or two that differ in signs alone; an event "
-                    "has each column once"
-                )
+        for column in self.columns:
+            if self.columns.count(column) > 1:
+                raise ValueError(f"columns names {column!r} twice; an event has each column once")
         if self.target is not None and len(self.target) != len(self.columns):
             raise ValueError(
                 f"target names {len(self.target)} features and columns {len(self.columns)} "

@@ -88,6 +88,77 @@ def test_infinite_times_are_refused(at):
         _encoded(_table(at))
 
 
+def _datetimes(numbers, unit="ms"):
+    return pa.array(numbers, pa.timestamp(unit))
+
+
+@pytest.mark.parametrize("as_text", [False, True], ids=["numbers", "text"])
+@pytest.mark.parametrize(("unit", "per_second"), [("ms", 10**3), ("us", 10**6), ("ns", 10**9)])
+def test_a_moment_is_the_same_as_number_and_as_datetime(unit, per_second, as_text):
+    moments = 1_699_312_853 * per_second + np.arange(3000) * 7919 * per_second // 1000
+    written = [f" {n}" for n in moments] if as_text else [[int(n)] for n in moments]
+    table = pa.table({"items": [[1]] * 3000, "at": written, "now": _datetimes(moments, unit)})
+    table = table.append_column("item", pa.array(np.zeros(3000, np.int64)))
+    _, gaps = _encoded(table, now="now", unit=unit)
+    assert gaps == [[2]] * 3000
+
+
+@pytest.mark.parametrize(
+    ("at", "now", "keys"),
+    [
+        (_datetimes([1_699_312_853_000]), 1_699_312_854_000, {}),
+        ([1_699_312_853], 1_699_312_854_000, {}),
+        (_datetimes([1_699_312_853_000]), 1_699_312_854_000_000, {"unit": "ms"}),
+        ([1_699_312_853, 1_699_312_854_000], None, {}),
+    ],
+)
+def test_times_in_two_units_are_refused(at, now, keys):
+    column = pa.array([None, at.to_pylist() if isinstance(at, pa.Array) else at])
+    if isinstance(at, pa.Array):
+        column = column.cast(pa.list_(at.type))
+    items = [[], [1] * len(at)]
+    table = pa.table({"item": [1, 1], "items": items, "at": column, "now": [0, now]})
+    keys = {**keys, **({} if now is None else {"now": "now"})}
+    with pytest.raises(ValueError, match=r"row 2: column 'at' .* other units\? .* same unit"):
+        _encoded(table, **keys)
+    usual = table.set_column(2, "at", pa.array([None, [0] * len(at)]))
+    usual = usual.set_column(3, "now", pa.array([0, 2**31]))
+    assert _encoded(usual, **{**keys, "unit": None})[1][0] == []
+
+
+@pytest.mark.parametrize("kind", ["text", "numbers"])
+def test_one_event_in_text_may_miss_what_it_is(kind):
+    """A blank cell beside one item or time is one that is missing, else it is none."""
+    items, shops, at = ["", "1", "", " ", "1|2"], ["", "", "7", None, "|"], ["", "5", "5", "5", ""]
+    if kind == "numbers":
+        items, at = [None, 1, None, None, None], [None, 5, 5, 5, None]
+        shops[-1] = ""
+    table = pa.table({"item": [1, 2, 1, 2, 1], "shop": ["7"] * 5, "items": items, "shops": shops})
+    config = {
+        "features": [
+            {"kind": "categorical", "name": "item"},
+            {"kind": "categorical", "name": "shop"},
+            {**SEQUENCE, "columns": ["items", "shops"], "target": ["item", "shop"]},
+        ],
+        "tasks": [{"name": "click", "label": "click"}],
+    }
+    encoder = FeatureEncoder.fit(
+        config_from_dict(config), table[:4].append_column("at", pa.array(at[:4])), "log"
+    )
+    ids, shop_ids, gaps = (
+        [part.tolist() for part in np.split(found, ends[1:-1])]
+        for found, ends in encoder.encode(
+            table[:4].append_column("at", pa.array(at[:4])), "log"
+        ).lists
+    )
+    assert [list(map(bool, row)) for row in ids] == [[], [True], [False], [False]]
+    assert [list(map(bool, row)) for row in shop_ids] == [[], [False], [True], [False]]
+    assert gaps == [[], [2], [2], [2]]
+    if kind == "text":
+        with pytest.raises(ValueError, match=r"row 5: column 'at' .* 0 items, but .* has 2"):
+            encoder.encode(table.append_column("at", pa.array(at)), "log")
+
+
 def _meanings(**keys):
     feature = {"kind": "sequence", "name": "seen", "encoder": "gru", **keys}
     raw = {
