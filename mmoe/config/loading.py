@@ -196,20 +196,14 @@ def _drop_keys(raw: dict[str, Any], keys: list[str], override: str) -> list[str]
 def _assign(raw: dict[str, Any], keys: list[str], value: Any, override: str) -> None:
     node: Any = raw
     for depth, key in enumerate(keys):
-        last = depth == len(keys) - 1
-        if isinstance(node, list):
-            index = _list_index(node, key, override)
-            if last:
-                node[index] = value
-            node = node[index]
-        elif isinstance(node, dict):
-            if last:
-                node[key] = value
-            elif not isinstance(node.get(key), dict | list):
-                node[key] = _spelt_out(node.get(key), raw, keys[: depth + 1], override)
-            node = node[key]
-        else:
+        if not isinstance(node, dict | list):
             raise ValueError(f"--set {override!r}: {'.'.join(keys[:depth])} holds no keys")
+        at = _list_index(node, key, override) if isinstance(node, list) else key
+        if depth == len(keys) - 1:
+            node[at] = value
+        elif isinstance(node, dict) and not isinstance(node.get(key), dict | list):
+            node[key] = _spelt_out(node.get(key), raw, keys[: depth + 1], override)
+        node = node[at]
 
 
 def _spelt_out(value: Any, raw: dict[str, Any], keys: list[str], override: str) -> dict[str, Any]:
