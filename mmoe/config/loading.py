@@ -198,7 +198,7 @@ def _assign(raw: dict[str, Any], keys: list[str], value: Any, override: str) -> 
     for depth, key in enumerate(keys):
         if not isinstance(node, dict | list):
             raise ValueError(f"--set {override!r}: {'.'.join(keys[:depth])} holds no keys")
-        at = _list_index(node, key, override) if isinstance(node, list) else key
+        at: Any = _list_index(node, key, override) if isinstance(node, list) else key
         if depth == len(keys) - 1:
             node[at] = value
         elif isinstance(node, dict) and not isinstance(node.get(key), dict | list):
