@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from mmoe.datasets.files.data_file import DataFile, is_address
 from mmoe.datasets.rows.locations import MissingColumnError, distinct_names
 from mmoe.datasets.values.arrow import may_use_threads, out_of_memory
+from mmoe.datasets.values.plain import plain
 
 # Bytes of each column read at once, instead of all that a row group has of it. A request to an
 # object store takes as long as some megabytes.
@@ -35,7 +36,12 @@ def read_parquet(path: DataFile, columns: list[str] | None) -> pa.Table:
     with _open(path) as file:
         wanted = _projection(path, file, columns)
         try:
-            table = file.read(columns=wanted, use_threads=may_use_threads())
+            if _codes_in_lists(file):
+                groups = range(file.num_row_groups)
+                parts = [_plain_group(file, group, wanted) for group in groups]
+                table = pa.concat_tables(parts) if parts else file.read(columns=wanted)
+            else:
+                table = file.read(columns=wanted, use_threads=may_use_threads())
         except (pa.ArrowException, OSError) as error:
             raise _damaged(str(path), error, file.schema_arrow) from None
     return _select(table, columns)
@@ -97,12 +103,35 @@ def iter_parquet(
         groups = None if row_group is None else _numbers(row_group)
         where = f": row group {row_group}" if isinstance(row_group, int) else ""
         try:
+            if _codes_in_lists(file):
+                for group in range(file.num_row_groups) if groups is None else groups:
+                    table = _plain_group(file, group, wanted)
+                    for first in range(0, table.num_rows, rows):
+                        yield _select(table.slice(first, rows), columns)
+                return
             for batch in file.iter_batches(
                 batch_size=rows, row_groups=groups, columns=wanted, use_threads=may_use_threads()
             ):
                 yield _select(pa.Table.from_batches([batch]), columns)
         except (pa.ArrowException, OSError, IndexError) as error:
             raise _damaged(f"{path}{where}", error, file.schema_arrow) from None
+
+
+def _codes_in_lists(file: pq.ParquetFile) -> bool:
+    """Whether lists hold dictionaries, which Arrow reads of one row group at a time alone."""
+    return any(_holds_codes(field.type) for field in file.schema_arrow)
+
+
+def _holds_codes(kind: pa.DataType) -> bool:
+    inside = [kind.field(n).type for n in range(kind.num_fields)]
+    return any(isinstance(k, pa.DictionaryType) or _holds_codes(k) for k in inside)
+
+
+def _plain_group(file: pq.ParquetFile, group: int, wanted: list[str] | None) -> pa.Table:
+    """One row group; its dictionaries in lists differ from those of others, so they are decoded."""
+    table = file.read_row_group(group, columns=wanted, use_threads=may_use_threads())
+    columns = [plain(column) if _holds_codes(column.type) else column for column in table.columns]
+    return pa.table(columns, names=table.column_names)
 
 
 def _numbers(row_group: int | range) -> list[int]:

@@ -14,7 +14,16 @@ from mmoe.datasets.files.resolve import resolve_files
 
 _NUMBERS = 2**22  # of vectors read at once
 _FLOATS = ("F16", "BF16", "F32", "F64")
-_INTEGERS = ("I8", "I16", "I32", "I64", "U8", "U16", "U32")
+_INTEGERS = ("I8", "I16", "I32", "I64", "U8", "U16", "U32", "U64")
+
+
+def _signed(ids_N: np.ndarray, vectors: TableVectors, used_by: str) -> np.ndarray:
+    if ids_N.dtype == np.uint64 and len(ids_N) and ids_N.max() > np.iinfo(np.int64).max:
+        raise ValueError(
+            f"{vectors.path}: tensor {vectors.id!r} (ids of {used_by}) holds {ids_N.max()}, "
+            "expected ids below 2^63; write them as text, in Parquet"
+        )
+    return ids_N.astype(np.int64)
 
 
 def is_tensor_file(path: str) -> bool:
@@ -61,7 +70,11 @@ def _pieces(
         piece = numbers[first:stop]
         if numbers.get_dtype() in ("F16", "BF16"):
             piece = piece.float()
-        ids_N = np.arange(first, stop) if ids is None else ids[first:stop].long().numpy()
+        ids_N = (
+            np.arange(first, stop)
+            if ids is None
+            else _signed(ids[first:stop].numpy(), vectors, used_by)
+        )
         yield first, ids_N, piece.numpy()
 
 

@@ -341,3 +341,18 @@ def test_a_csv_header_without_an_end_is_called_so(tmp_path):
     path.write_text("a," + f"{'b' * 1000}," * 9_000)
     with pytest.raises(ValueError, match=r"header line is longer than 8 MiB.*begins with 'a'"):
         read_table(path)
+
+
+def test_coded_text_in_lists_over_several_row_groups(tmp_path):
+    """Which Arrow reads of one row group at a time alone."""
+    values = [["x", "y"], None, [], ["z", None]] * 50
+    kind = pa.list_(pa.dictionary(pa.int32(), pa.string()))
+    table = pa.table({"tags": pa.array(values, kind), "row": range(200)})
+    pq.write_table(table, tmp_path / "log.parquet", row_group_size=30)
+    whole = read_table(tmp_path / "log.parquet")
+    assert whole["tags"].to_pylist() == values
+    chunks = list(iter_tables(tmp_path / "log.parquet", ["row", "tags"], 50))
+    assert max(map(len, chunks)) <= 50
+    assert [tags for chunk in chunks for tags in chunk["tags"].to_pylist()] == values
+    part = list(iter_tables(tmp_path / "log.parquet", ["row"], 50, (45, 101)))
+    assert [row for chunk in part for row in chunk["row"].to_pylist()] == [*range(45, 101)]

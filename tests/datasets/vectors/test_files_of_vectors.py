@@ -60,6 +60,19 @@ def test_safetensors(tmp_path, monkeypatch, kind, with_ids, numbers):
     assert np.array_equal(numbers_NL, tensor.float().numpy())
 
 
+def test_unsigned_ids(tmp_path):
+    tensors = {
+        "embedding": torch.from_numpy(VECTORS),
+        "item_id": torch.from_numpy(IDS).to(torch.uint64),
+    }
+    save_file(tensors, tmp_path / "v.safetensors")
+    assert _read(tmp_path / "v.safetensors", id="item_id")[0] == IDS.tolist()
+    large = np.array([1, 2, 3, 4, 2**63], np.uint64)
+    save_file({**tensors, "item_id": torch.from_numpy(large)}, tmp_path / "v.safetensors")
+    with pytest.raises(ValueError, match=r"holds 9223372036854775808, expected ids below 2\^63"):
+        _read(tmp_path / "v.safetensors", id="item_id")
+
+
 def test_what_the_data_may_be_a_file_of_vectors_may_be(tmp_path):
     """Text such as CSV has, a folder of files, an address."""
     (tmp_path / "v.csv").write_text('item_id,embedding\n7,"[0.5, 1]"\n8,"[2, 4]"\n')
