@@ -148,6 +148,8 @@ def _iter_rows(
         here += part.num_rows
         if begin < end:
             yield part.slice(begin, end - begin)
+        if here >= stop:
+            return  # what follows in the row group is of others
 
 
 def _read(file: DataFile, names: list[str]) -> pa.Table:

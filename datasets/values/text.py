@@ -61,7 +61,7 @@ def _settle_numbers(values: pa.ChunkedArray) -> pa.ChunkedArray | None:
     if whole is not None:
         return whole if is_canonical(values) else values
     real = cast_or_none(values, pa.float64())
-    lossy = real is not None and (_loses_digits(values, real) or loses_zeros(values, real))
+    lossy = real is not None and (loses_digits(values, real) or loses_zeros(values, real))
     return values if lossy else real
 
 
@@ -158,8 +158,8 @@ def cast_or_none(values: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray 
         return None
 
 
-def _loses_digits(text: pa.ChunkedArray, real: pa.ChunkedArray) -> bool:
-    """Ids beyond 64 bits parse as float64, but no longer differ: such a column stays text."""
+def loses_digits(text: pa.ChunkedArray, real: pa.ChunkedArray) -> bool:
+    """Returns whether ids of many digits parse as float64, but no longer differ."""
     if not pc.any(pc.greater_equal(pc.abs(real), 2.0**53)).as_py():
         return False
     return bool(pc.any(pc.match_substring_regex(text, r"^-?\d{16,}$")).as_py())

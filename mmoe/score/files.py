@@ -5,6 +5,8 @@ from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
+import pyarrow as pa
+
 from mmoe.config import DeviceKind, ScoringPrecision
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.files.readers import column_names
@@ -76,7 +78,7 @@ def score_files(
         table_precision: int8 or fp16: tables in fewer bits; None: as they were trained.
 
     Returns:
-        The number of rows written.
+        The number of rows scored.
 
     Raises:
         ValueError: The input lacks a column, the output exists or is what is read, another model
@@ -85,8 +87,7 @@ def score_files(
     """
     check_room()
     output, reporter = Path(output), reporter or SilentReporter()
-    if top is not None:
-        keep = list(dict.fromkeys([top.per, *keep]))
+    keep = list(dict.fromkeys([*([] if top is None else [top.per]), *keep]))
     asked = table_precision, keep, keep_types, tasks, fused
     one_file, by = is_one_file(output), provenance_of(run, *asked)
     if top is not None and not one_file:
@@ -124,12 +125,21 @@ def score_files(
         if top.per not in there:
             raise ValueError(missing_column(top.per, there, str(source), "--per"))
     check_kept(keep, [*columns.names, *([RANK] if top else [])], there, str(source))
+    kept = kept_types(rows_of(str(source)), keep, read_text=keep_types)
+    if top is not None and pa.types.is_nested(kept[top.per]):
+        raise ValueError(
+            f"{source}: column {top.per!r} of --per holds {kept[top.per]}; name one of single "
+            "values"
+        )
+    in_folders = [name for name in keep if name in job.partition_columns()]
+    if in_folders:
+        reporter.say(f"kept as folders, not in the files: {', '.join(in_folders)}")
     needed = dict.fromkeys(keep, "--keep") | columns.inputs(there, str(source))
     scorer = Scorer(
         predictor,
         encoder,
         columns,
-        kept_types=kept_types(rows_of(str(source)), keep, read_text=keep_types),
+        kept_types={name: kind for name, kind in kept.items() if name not in in_folders},
         uses=needed | column_uses(config, labels=False),
         unseen=UnseenIds(encoder),
         top=top,

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import pyarrow as pa
 
 from mmoe.datasets.labels.expressions import evaluate
@@ -34,7 +35,8 @@ def fused_column(name: str, expression: str, predictions: pa.Table, origin: str)
     values = evaluate(_as_label(expression), predictions, origin, used_by)
     if values.is_text:
         raise ValueError(f"{origin}: {used_by}, {expression!r}: gives text; write numbers")
-    return pa.array(values.data.astype("float64"), mask=values.missing)
+    numbers_N = values.data.astype("float64")
+    return pa.array(numbers_N, mask=values.missing | ~np.isfinite(numbers_N))
 
 
 def inputs_of(
@@ -65,7 +67,7 @@ def inputs_of(
             if column in predicted:
                 continue
             if column not in columns:
-                known = [*predicted, *columns]
+                known = dict.fromkeys([*predicted, *columns])
                 raise ValueError(missing_column(column, known, origin, f"fused column {name!r}"))
             needed.setdefault(column, f"fused column {name!r}")
     return needed

@@ -12,7 +12,7 @@ from mmoe.datasets.files.readers import Paths, largest_in_file, signed_where_it_
 from mmoe.datasets.files.resolve import resolve_files
 from mmoe.datasets.rows.locations import missing_column
 from mmoe.datasets.values.plain import is_text, plain, plain_type
-from mmoe.datasets.values.text import blank_to_null, settle, to_booleans
+from mmoe.datasets.values.text import blank_to_null, loses_digits, settle, to_booleans
 
 # Rows held at a time where a column has to be looked through
 _ROWS = 65_536
@@ -37,7 +37,8 @@ def check_kept(
             raise ValueError(missing_column(name, columns, origin, "--keep"))
         if name in outputs:
             raise ValueError(
-                f"--keep {name}: the predictions are called that; rename the column in {origin}"
+                f"--keep {name}: a column that is written beside it is called that; rename the "
+                f"column in {origin}, or that of --fuse"
             )
 
 
@@ -62,20 +63,22 @@ def kept_types(
     first: dict[str, DataFile] = {}
     files = resolve_files(source)
     schemas = [file_types(file) for file in files]
+    for file, schema in zip(files, schemas, strict=True):
+        for name in keep:
+            if name not in schema.names:
+                raise ValueError(missing_column(name, schema.names, str(file), "--keep"))
     kept = [pa.schema([(name, _kept_type(schema, name)) for name in keep]) for schema in schemas]
+    read_text = read_text and all(format_of(file).is_text for file in files)
     if read_text:
-        kept = [
-            _read_types(file, schema) if format_of(file).is_text else schema
-            for file, schema in zip(files, kept, strict=True)
-        ]
+        kept = [_read_types(file, schema) for file, schema in zip(files, kept, strict=True)]
     largest = [partial(largest_in_file, file, rows_per_chunk=_ROWS) for file in files]
     for file, schema in zip(files, signed_where_it_fits(kept, largest), strict=True):
         for name in keep:
             here = schema.field(name).type
             there = types.setdefault(name, here)
             both = _in_common(there, here)
-            if both is None and read_text and is_text(_decoded(there)) != is_text(_decoded(here)):
-                both = pa.string()
+            if both is None and read_text:
+                both = pa.string()  # as in one file of both
             if both is None:
                 raise ValueError(
                     f"{file}: column {name!r}, to be kept, holds {here}, but {there} in "
@@ -110,7 +113,9 @@ def _kept_type(schema: pa.Schema, name: str) -> pa.DataType:
         return pa.string()
     if isinstance(kind, pa.DictionaryType):
         if is_text(kind.value_type):
-            return pa.dictionary(kind.index_type, pa.string(), kind.ordered)
+            # Other files and chunks may bring more values than the codes have room for, and in
+            # another order
+            return pa.dictionary(pa.int32(), pa.string())
         return _kept_type(pa.schema([(name, kind.value_type)]), name)  # Arrow codes text alone
     as_read = plain_type(kind)
     if pa.types.is_nested(kind):
@@ -157,6 +162,11 @@ def as_kept(column: pa.ChunkedArray, name: str, kind: pa.DataType, origin: str) 
     """
     if is_text(column.type) and not is_text(_decoded(kind)):
         column = blank_to_null(column)  # cells of CSV, all of which are such values
+        if pa.types.is_floating(kind) and loses_digits(column, column.cast(kind)):
+            raise ValueError(
+                f"{origin}: column {name!r}, to be kept, has whole numbers that {kind}, which "
+                "other files need, would round; leave out --keep-types"
+            )
         if pa.types.is_boolean(kind):
             flags = to_booleans(column)
             assert flags is not None, "all cells have been looked at"

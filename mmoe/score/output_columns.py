@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from mmoe.config.tasks import TaskConfig, prediction_columns
 from mmoe.score.fused import fused_column, inputs_of
-from mmoe.score.top_rows import Top
+from mmoe.score.top_rows import RANK, Top
 
 
 def output_columns(
@@ -75,6 +75,8 @@ class ScoreColumns:
 
     def __post_init__(self) -> None:
         there = [task.name for task in self.tasks]
+        if self.chosen is not None and not self.chosen:
+            raise ValueError(f"--tasks: expected one at least; there: {', '.join(there)}")
         for name in self.chosen or ():
             if name not in there:
                 close = get_close_matches(name, there, n=1)
@@ -133,6 +135,8 @@ class ScoreColumns:
         Raises:
             ValueError: What rows are sorted by is no column of numbers that is written.
         """
+        if RANK in self.names:
+            raise ValueError(f"--top adds a column {RANK!r}; give that of --fuse another name")
         by = self._by_short_name.get(top.by, top.by) if top.by not in self.fused else top.by
         classes = {f"pred_{task.name}" for task in self.tasks if task.outcomes is not None}
         known = [name for name in self.names if name not in classes]

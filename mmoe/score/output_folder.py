@@ -46,6 +46,7 @@ class FolderJob:
         mine: What this rank scores.
         there: How many files of scores of all ranks need not be written: the folder has them.
         files: How many of them there are.
+        folder: That is written into.
         outputs: Where to, of all ranks.
         before: Scores that the folder held at the beginning and is to lose, if none of `outputs`.
     """
@@ -53,6 +54,7 @@ class FolderJob:
     mine: list[Part]
     there: int
     files: int
+    folder: Path = Path()
     outputs: list[Path] = field(default_factory=list)
     before: list[Path] = field(default_factory=list)
 
@@ -67,6 +69,14 @@ class FolderJob:
             first, stop = part.rows or (0, sum(parquet_layout(part.file)[1]))
             counted += stop - first
         return counted
+
+    def partition_columns(self) -> set[str]:
+        """Names the columns whose values are folders of the output."""
+        return {
+            part.split("=", 1)[0]
+            for path in self.outputs
+            for part in path.relative_to(self.folder).parts[:-1]
+        }
 
     def remove_stale(self) -> None:
         """Removes scores of files that are no longer read, once all new ones are there."""
@@ -140,6 +150,7 @@ def folder_job(
         ],
         there=len(kept),
         files=len(parts),
+        folder=folder,
         outputs=[part.output for part in parts],
         before=[folder / name for name in found] if overwrite else [],
     )

@@ -55,7 +55,7 @@ def provenance_of(
         "--table-precision": table_precision or "none",
         "--keep": ", ".join(keep) or "none",
         "--keep-types": "yes" if keep_types else "no",
-        "--tasks": "all" if tasks is None else ", ".join(tasks),
+        "--tasks": "all" if tasks is None else ", ".join(sorted(set(tasks))),
         "--fuse": ", ".join(f"{name}={text}" for name, text in fused.items()) or "none",
     }
 

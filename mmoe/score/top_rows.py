@@ -59,6 +59,9 @@ class TopRows:
 
     def add(self, table: pa.Table) -> None:
         """Takes more rows."""
+        views = [i for i, kind in enumerate(table.schema.types) if kind == pa.binary_view()]
+        for i in views:  # of which Arrow cannot take rows
+            table = table.set_column(i, table.column_names[i], plain(table.column(i)))
         self._tables.append((table, np.arange(self._seen, self._seen + table.num_rows)))
         self._seen += table.num_rows
         self._waiting += table.num_rows

@@ -60,17 +60,22 @@ def test_every_type_is_kept_or_refused(tmp_path):
         scorer._result(read_table(path), types, {}, "log")
 
 
-@pytest.mark.parametrize("index", [pa.int8(), pa.int32()])
-def test_a_dictionary_stays_one(index, tmp_path):
-    kind = pa.dictionary(index, pa.string())
-    column = pa.array(["low", None, "high", "low"]).dictionary_encode().cast(kind)
-    pq.write_table(pa.table({"level": column}), tmp_path / "log.parquet")
-    types = kept_types(tmp_path / "log.parquet", ["level"])
-    rows = scorer._result(read_table(tmp_path / "log.parquet"), types, {}, "log")
-    pq.write_table(rows, tmp_path / "scores.parquet")
-    found = pq.read_table(tmp_path / "scores.parquet")["level"]
+def test_a_dictionary_stays_one_with_room_for_more_values(tmp_path):
+    """Codes of pandas are as short as one file's values allow."""
+    for n in range(2):
+        values = [None, *(f"{n}-{k}" for k in range(100))]
+        kind = pa.dictionary(pa.int8(), pa.string(), ordered=True)
+        coded = pa.array(values).dictionary_encode().cast(kind)
+        pq.write_table(pa.table({"level": coded}), tmp_path / f"{n}.parquet")
+    types = kept_types(tmp_path, ["level"])
+    assert types == {"level": pa.dictionary(pa.int32(), pa.string())}
+    with pq.ParquetWriter(tmp_path / "out", pa.schema(list(types.items()))) as writer:
+        for n in range(2):
+            rows = read_table(tmp_path / f"{n}.parquet")
+            writer.write_table(scorer._result(rows, types, {}, "log"))
+    found = pq.read_table(tmp_path / "out")["level"]
     assert pa.types.is_dictionary(found.type)
-    assert found.to_pylist() == ["low", None, "high", "low"]
+    assert found.to_pylist()[101:103] == [None, "1-0"]
 
 
 def test_beside_text_a_dictionary_is_text(tmp_path):
@@ -103,3 +108,31 @@ def test_types_of_csv(cells, kind, values, tmp_path, monkeypatch):
     if values is not None:
         (table,) = iter_tables(path, ["a"], 10)
         assert scorer._result(table, types, {}, "log")["a"].to_pylist() == values
+
+
+@pytest.mark.parametrize(
+    ("cells", "kind"),
+    [(["1", "1.5"], pa.float64()), (["1", "true"], pa.string()), (["1", "x"], pa.string())],
+    ids=["numbers", "flags", "words"],
+)
+def test_types_over_several_csv_files(cells, kind, tmp_path):
+    """Are what they would be in one."""
+    for n, cell in enumerate(cells):
+        (tmp_path / f"{n}.csv").write_text(f"a,b\n{cell},x\n")
+    assert kept_types(tmp_path, ["a"], read_text=True) == {"a": kind}
+
+
+def test_whole_numbers_that_another_file_would_round(tmp_path):
+    (tmp_path / "0.csv").write_text("a,b\n9007199254740993,x\n")
+    (tmp_path / "1.csv").write_text("a,b\n1.5,x\n")
+    types = kept_types(tmp_path, ["a"], read_text=True)
+    (rows,) = iter_tables(tmp_path / "0.csv", ["a"], 10)
+    with pytest.raises(ValueError, match="'a', to be kept, has whole numbers that double, which"):
+        scorer._result(rows, types, {}, "log")
+
+
+def test_a_column_that_one_file_lacks(tmp_path):
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "0.parquet")
+    pq.write_table(pa.table({"b": [1]}), tmp_path / "1.parquet")
+    with pytest.raises(ValueError, match=r"1.parquet: there is no column 'a', which --keep needs"):
+        kept_types(tmp_path, ["a"])

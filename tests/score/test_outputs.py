@@ -48,6 +48,7 @@ def test_columns_of_the_config_and_of_the_command(run, whole, tmp_path):
         found["value"].to_numpy(), click**0.5 * buy + 0.1 * click, rtol=1e-12
     )
     price = pq.read_table(log)["price"].to_pandas()
+    assert not np.isinf(found["income"].to_pandas()).any()
     np.testing.assert_array_equal(found["income"].to_pandas(), buy * price)  # NaN where missing
 
 
@@ -70,11 +71,12 @@ def test_fused_columns_do_not_depend_on_other_rows(run, whole, funnel_table, tmp
         ({"fused": {"v": "click *"}}, r"fused column 'v': 'click \*' is no column"),
         ({"fused": {"pred_buy": "click"}}, r"fused column 'pred_buy': the predictions are called"),
         ({"fused": {"v": "click"}, "keep": ["v"]}, r"no column 'v', which --keep needs"),
-        ({"fused": {"row": "click"}, "keep": ["row"]}, r"--keep row: the predictions are called"),
+        ({"fused": {"row": "click"}, "keep": ["row"]}, r"--keep row: a column that is written be"),
+        ({"tasks": []}, "--tasks: expected one at least; there: click, buy"),
         ({"fused": {"v": "__import__('os')"}}, r"fused column 'v', .*: .* is not"),
         ({"rows_per_file": 100}, r"--rows-per-file with --output .*: that is one file; name a fol"),
     ],
-    ids=["task", "column", "syntax", "name", "keep", "both", "call", "pieces"],
+    ids=["task", "column", "syntax", "name", "keep", "both", "none", "call", "pieces"],
 )
 def test_what_cannot_be_written_is_refused(run, whole, tmp_path, options, message):
     log, _ = whole
@@ -166,10 +168,15 @@ def test_the_best_of_each_user(run, whole, tmp_path):
         score_files(run, log, tmp_path / "c.parquet", top=Top(2, per="usr", by="click"))
     with pytest.raises(ValueError, match=r"--top with --output .*: the best of all rows are one"):
         score_files(run, log, tmp_path / "folder", top=Top(2, per="user", by="click"))
+    top = Top(2, per="user", by="rank")
+    with pytest.raises(ValueError, match=r"--top adds a column 'rank'; give that of --fuse anoth"):
+        score_files(run, log, tmp_path / "c.parquet", fused={"rank": "click"}, top=top)
+    with pytest.raises(ValueError, match=r"column 'tags' of --per holds .*; name one of single v"):
+        score_files(run, log, tmp_path / "c.parquet", top=Top(2, per="tags", by="click"))
     ranked = pq.read_table(log).append_column("rank", pa.nulls(4000))
     pq.write_table(ranked, tmp_path / "log.parquet")
     options = {"keep": ["rank"], "top": Top(2, per="user", by="click")}
-    with pytest.raises(ValueError, match=r"--keep rank: the predictions are called that"):
+    with pytest.raises(ValueError, match=r"--keep rank: a column that is written beside it is"):
         score_files(run, tmp_path / "log.parquet", tmp_path / "c.parquet", **options)
 
 
@@ -187,6 +194,8 @@ def test_partitions_of_the_input_are_those_of_the_scores(run, whole, funnel_tabl
     rows = pa.concat_tables([pq.ParquetFile(out / name).read() for name in names])
     assert rows.equals(expected[:150])
     assert pq.read_table(out)["day"].to_pylist() == [1] * 100 + [2] * 50
+    assert score_files(run, log, tmp_path / "kept", keep=["day", "row", "row"]) == 150
+    assert pq.read_table(tmp_path / "kept")["day"].to_pylist() == [1] * 100 + [2] * 50
 
     with pytest.raises(ValueError, match="holds scores already"):
         score_files(run, log, out, keep=["row"])
