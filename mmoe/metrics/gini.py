@@ -34,7 +34,7 @@ def normalised_gini(
         return None
     centred = weights * (labels - np.average(labels, weights=weights))
     best = float((centred * _below(labels, weights)).sum())
-    return float((centred * _below(np.asarray(scores), weights)).sum()) / best
+    return float((centred * _below(np.asarray(scores), weights)).sum()) / best if best else None
 
 
 def _below(values: np.ndarray, weights: np.ndarray) -> np.ndarray:

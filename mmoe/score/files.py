@@ -131,7 +131,7 @@ def score_files(
             f"{source}: column {top.per!r} of --per holds {kept[top.per]}; name one of single "
             "values"
         )
-    in_folders = [name for name in keep if name in job.partition_columns()]
+    in_folders = sorted(job.partition_columns() & set(keep))
     if in_folders:
         reporter.say(f"kept as folders, not in the files: {', '.join(in_folders)}")
     needed = dict.fromkeys(keep, "--keep") | columns.inputs(there, str(source))

@@ -11,16 +11,14 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 import pytest
 
-from mmoe.config import config_from_dict
 from mmoe.datasets.rows.encoded import EncodedData
-from mmoe.datasets.rows.splits import Splits
 from mmoe.embeddings import torchrec_problem
 from mmoe.run import RunDirectory
 from mmoe.run.console import SilentReporter
 from mmoe.run.temporaries import temporary_beside
 from mmoe.score import files, load_predictor, score_files, scorer
 from mmoe.score.provenance import KEY
-from mmoe.train import evaluate_run, train_run
+from mmoe.train import evaluate_run
 
 DEAD = 2**22 + 1  # beyond Linux's largest process
 TASKS = ["pred_click", "pred_buy"]
@@ -28,7 +26,7 @@ RUNS = [(backend, routing) for backend in ("plain", "torchrec") for routing in (
 
 
 @pytest.fixture(scope="module", name="run", params=RUNS, ids="-".join)
-def _run(request, funnel_config, funnel_table, tmp_path_factory):
+def _run(request, funnel_config, train_funnel):
     backend, routing = request.param
     if backend == "torchrec" and torchrec_problem():
         pytest.skip(torchrec_problem())
@@ -36,14 +34,7 @@ def _run(request, funnel_config, funnel_table, tmp_path_factory):
     raw["model"] = {**raw["model"], "gate": {"kind": routing, "k": 2}, "execution": "auto"}
     if routing == "top_k":
         raw["model"]["execution"] = "grouped"
-    splits = Splits(
-        train=funnel_table[:3000],
-        validation=funnel_table[3000:3300],
-        test=funnel_table[3300:],
-        origin="log",
-    )
-    folder = tmp_path_factory.mktemp("run") / "run"
-    return train_run(config_from_dict(raw), folder, splits=splits).directory
+    return train_funnel(raw)
 
 
 @pytest.fixture(scope="module", name="expected")

@@ -5,24 +5,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from mmoe.config import config_from_dict
-from mmoe.datasets.rows.splits import Splits
 from mmoe.run import RunDirectory
 from mmoe.score import Top, score_files, scorer
-from mmoe.train import train_run
 
 
 @pytest.fixture(scope="module", name="run")
-def _run(funnel_config, funnel_table, tmp_path_factory):
+def _run(funnel_config, train_funnel):
     raw = {**funnel_config, "score": {"fused": {"both": "click * buy"}}}
-    splits = Splits(
-        train=funnel_table[:3000],
-        validation=funnel_table[3000:3300],
-        test=funnel_table[3300:],
-        origin="log",
-    )
-    folder = tmp_path_factory.mktemp("run") / "run"
-    return train_run(config_from_dict(raw), folder, splits=splits).directory
+    return train_funnel(raw)
 
 
 @pytest.fixture(scope="module", name="whole")

@@ -12,11 +12,10 @@ from safetensors.torch import load_file, save_file
 from mmoe.checkpoint import weights
 from mmoe.config import config_from_dict
 from mmoe.datasets.rows.encoded import EncodedData
-from mmoe.datasets.rows.splits import Splits
 from mmoe.embeddings import scoring_embeddings
 from mmoe.run import RunDirectory
 from mmoe.score import load_predictor, score_files
-from mmoe.train import evaluate_run, train_run
+from mmoe.train import evaluate_run
 from mmoe.train.evaluate import _cost_of_precision
 from tests.parallel.launch import launch
 
@@ -28,7 +27,7 @@ TASKS = ["pred_click", "pred_buy"]
     name="run",
     params=["plain", pytest.param("torchrec", marks=pytest.mark.torchrec)],
 )
-def _run(request, funnel_config, funnel_table, tmp_path_factory):
+def _run(request, funnel_config, train_funnel):
     """On TorchRec users come and go, and items are trained in fp16."""
     raw = {**funnel_config, "training": {**funnel_config["training"]}}
     raw["training"]["embedding_backend"] = request.param
@@ -37,14 +36,7 @@ def _run(request, funnel_config, funnel_table, tmp_path_factory):
         raw["features"] = [user, *funnel_config["features"][1:]]
         raw["tables"] = [{"name": "user", "encoding": "managed", "rows": 30, "evict_every": 5}]
         raw["parallel"] = {"per_table": {"item": {"precision": "fp16"}}}
-    splits = Splits(
-        train=funnel_table[:3000],
-        validation=funnel_table[3000:3300],
-        test=funnel_table[3300:],
-        origin="log",
-    )
-    folder = tmp_path_factory.mktemp("run") / "run"
-    return train_run(config_from_dict(raw), folder, splits=splits).directory
+    return train_funnel(raw)
 
 
 @pytest.fixture(name="log")

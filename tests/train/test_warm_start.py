@@ -410,45 +410,6 @@ def test_another_model_is_refused_and_nothing_is_written(
     assert not (tmp_path / "refused").exists()
 
 
-@pytest.mark.parametrize(
-    ("there", "here", "message"),
-    [
-        ({"expert": {"kind": "dcn_v2", "layers": 3}}, {"expert": {"kind": "dcn_v2", "layers": 2}},
-         "model.expert.layers is 3 there and 2 here"),
-        ({"expert": {"kind": "masknet", "blocks": 3}}, {"expert": {"kind": "masknet", "blocks": 2}},
-         "model.expert.blocks is 3 there and 2 here"),
-        ({"experts": [{"kind": "mlp", "count": 1}, {"kind": "dcn_v2", "count": 1, "layers": 2,
-                                                    "output": 64}]},
-         {"experts": [{"kind": "mlp", "count": 1}, {"kind": "dcn_v2", "count": 1, "layers": 1,
-                                                    "output": 64}]},
-         r"layers of model.experts is \[None, 2\] there and \[None, 1\] here"),
-        ({"interaction": {"kind": "masknet", "blocks": 3}},
-         {"interaction": {"kind": "masknet", "blocks": 2}},
-         "model.interaction.blocks is 3 there and 2 here"),
-        ({"interaction": {"kind": "deepfm", "hidden": [8, 8]}},
-         {"interaction": {"kind": "deepfm", "hidden": [8]}},
-         r"model.interaction.hidden is \[8, 8\] there and \[8\] here"),
-        ({"bias": {"features": ["place"], "hidden": [8, 8]}},
-         {"bias": {"features": ["place"], "hidden": [8]}},
-         r"model.bias.hidden is \[8, 8\] there and \[8\] here"),
-    ],
-    ids=["layers", "blocks", "one expert", "blocks before", "hidden before", "bias"],
-)  # fmt: skip
-def test_layers_that_would_be_dropped_are_refused(there, here, message, tmp_path):
-    """Their tensors would be in nobody's way, and what they had learnt gone in silence."""
-    features = [{"kind": "categorical", "name": name} for name in ("user", "item", "place")]
-    before, now = (
-        config_from_dict(
-            {"features": features, "tasks": [{"name": "click", "label": "c"}], "model": model}
-        )
-        for model in (there, here)
-    )
-    earlier = EarlierRun(tmp_path, before, None, None, "step-00000001")  # type: ignore[arg-type]
-    earlier.check(before)
-    with pytest.raises(ValueError, match=message):
-        earlier.check(now)
-
-
 def test_other_features_are_refused(raw, monday, tuesday, tmp_path):
     changed = {**raw, "features": [{"kind": "numeric", "name": "row"}]}
     with pytest.raises(ValueError, match=r"monday: shares no feature with this config \(there: "
