@@ -1,17 +1,13 @@
 """Collectives of Python objects: rank 0's results for all, or a value of each rank."""
 
 from collections.abc import Callable, Sequence
-from datetime import timedelta
 from typing import Any, TypeVar, cast
 
 import torch.distributed as dist
 
-from mmoe.parallel.launch.process_group import rank, world_size
+from mmoe.parallel.launch.process_group import VERY_LONG, rank, world_size
 
 T = TypeVar("T")
-
-# For work whose time depends on the data; a rank that is gone is noticed all the same
-_VERY_LONG = timedelta(days=365)
 
 
 def from_first(make: Callable[[], T], *, takes_long: bool = False) -> T:
@@ -30,7 +26,7 @@ def from_first(make: Callable[[], T], *, takes_long: bool = False) -> T:
         return make()
     group = None
     if takes_long:
-        group = cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=_VERY_LONG))
+        group = cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=VERY_LONG))
     value = [make() if rank() == 0 else None]
     dist.broadcast_object_list(value, src=0, group=group)
     if group is not None:

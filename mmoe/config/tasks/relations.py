@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
+from graphlib import CycleError, TopologicalSorter
+from heapq import heappop, heappush
 
 from mmoe.config.tasks.base import TaskConfig
 
@@ -60,25 +62,20 @@ def order_of(parents: Sequence[Sequence[int]], names: Sequence[str] = ()) -> lis
         >>> order_of([[1], [], [0, 1]])
         [1, 0, 2]
     """
+    sorter = TopologicalSorter(dict(enumerate(parents)))
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        circle: list[int] = error.args[1]  # from the first outcome to the last, as it would happen
+        named = [names[place] if names else str(place) for place in circle]
+        raise ValueError(f"after: in a circle: {' → '.join(named)}; remove one of them") from None
     order: list[int] = []
-    done: set[int] = set()
-    for first in range(len(parents)):
-        path = [] if first in done else [first]
-        waiting = [iter(parents[task]) for task in path]
-        while path:
-            parent = next((task for task in waiting[-1] if task not in done), None)
-            if parent is None:
-                done.add(path[-1])
-                order.append(path.pop())
-                waiting.pop()
-            elif parent in path:
-                # From the first outcome to the last, as it would happen
-                circle = [parent, *reversed(path[path.index(parent) :])]
-                named = [names[place] if names else str(place) for place in circle]
-                raise ValueError(f"after: in a circle: {' → '.join(named)}; remove one of them")
-            else:
-                path.append(parent)
-                waiting.append(iter(parents[parent]))
+    ready: list[int] = []
+    while sorter.is_active():
+        for task in sorter.get_ready():
+            heappush(ready, task)
+        order.append(heappop(ready))
+        sorter.done(order[-1])
     return order
 
 

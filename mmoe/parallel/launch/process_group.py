@@ -17,6 +17,8 @@ from mmoe.parallel.launch.rendezvous import store_of_this_start
 COLLECTIVE_SECONDS = 1800
 # Seconds in which all ranks have to be there at the start
 RENDEZVOUS_SECONDS = 300
+# For what takes as long as data or training do; a rank that is gone is noticed all the same
+VERY_LONG = timedelta(days=365)
 # Store of the rendezvous
 _ranks_store: Store | None = None
 # How many blocks of `training_group`, in as many threads, share a world of one that was made there

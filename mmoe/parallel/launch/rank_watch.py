@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch.distributed import Store  # type: ignore[attr-defined]  # not in its __all__
 
 from mmoe.parallel.launch.launcher import is_torchrun, launched_rank, launched_ranks
-from mmoe.parallel.launch.process_group import rendezvous_store
+from mmoe.parallel.launch.process_group import VERY_LONG, rendezvous_store
 from mmoe.terminal import readable
 
 # Seconds between two signs of life, and without one until a rank counts as gone
@@ -27,8 +27,6 @@ _GRACE, _GRACE_OF_HOST, _LINGER = 20.0, 2.0, 5.0
 # What is wrong for all of them, the ranks find within about as long of each other
 _PATIENCE = 5.0
 _FAILURE, _DONE = "failure", "done"
-# How long a rank waits for the next one's goodbye, which comes when the work is done
-_VERY_LONG = timedelta(days=365)
 # What is said of a rank that could not say it itself; by each of the others
 _GONE = (
     "has ended without a word (killed, or its machine is gone); start the ranks again with --resume"
@@ -83,7 +81,7 @@ class RankWatch:
         self.silence = silence
         # A client that waits blocks its thread
         self._main, self._beats, self._goodbyes = _connect(), _connect(), _connect()
-        self._ring = cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=_VERY_LONG))
+        self._ring = cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=VERY_LONG))
         self._count = 0
         # Of each rank its last sign, and looks since it came
         self._heard: dict[int, tuple[str, int]] = dict.fromkeys(range(self.world_size), ("0", 0))
