@@ -146,12 +146,12 @@ def score_files(
     )
     with reporter.track("scoring", job.rows(), "rows") as tracker:
         if one_file:
-            rows = scorer.score([ToWrite(rows_of(str(source)), output, by)], tracker)
+            rows = scorer.score([ToWrite(rows_of(str(source)), output, lambda: by)], tracker)
         else:
             output.mkdir(parents=True, exist_ok=True)
             rows = scorer.score(
                 [
-                    ToWrite(rows_of(p.file), p.output, provenance_of_part(by, p), p.rows)
+                    ToWrite(rows_of(p.file), p.output, partial(provenance_of_part, by, p), p.rows)
                     for p in job.mine
                 ],
                 tracker,

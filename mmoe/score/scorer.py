@@ -1,6 +1,6 @@
 """`Scorer`: rows of files in, files of scores out, in bounded memory."""
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -37,13 +37,13 @@ class ToWrite(NamedTuple):
     Attributes:
         source: What is read.
         output: The Parquet file.
-        by: Is written into it.
+        by: What is written into it; asked for when it is begun, since it looks at the source.
         span: Only rows [first, stop) of one Parquet file; None: all.
     """
 
     source: Paths
     output: Path
-    by: Provenance
+    by: Callable[[], Provenance]
     span: tuple[int, int] | None = None
 
 
@@ -112,7 +112,7 @@ class Scorer:
         unseen = UnseenIds(self.encoder)
         best = None if self.top is None else TopRows(self.top)
         try:
-            with ParquetWriter(temporary, as_metadata(file.by)) as writer:
+            with ParquetWriter(temporary, as_metadata(file.by())) as writer:
                 for rows in iter(partial(next, scored), None):
                     (writer.write if best is None else best.add)(rows.table)
                     unseen.include(rows.unseen.rows, rows.unseen.by_feature)
