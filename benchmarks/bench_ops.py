@@ -4,7 +4,7 @@ The limit is a plain copy of as many bytes or, for products, one product of as m
 Every alternative runs in turn, round after round, so that a busy machine slows all of them alike;
 printed are medians in milliseconds. The last line is JSON.
 
-    python -m benchmarks.bench_ops [--device cpu|cuda] [--threads N] [--rounds N] [--only exchange]
+    python -m benchmarks.bench_ops [--device cpu|cuda] [--threads N] [--rounds N] [--only attention]
 """
 
 import argparse
@@ -29,7 +29,9 @@ from mmoe.ops import (
     grouped_mm,
     reference,
     route_plan,
+    target_attention,
 )
+from mmoe.ops.jagged_sum import jagged_sum, sample_of_rows
 from mmoe.ops.permute import permute
 from mmoe.ops.topk_gate import topk_gate
 
@@ -70,7 +72,8 @@ def product_of(rows: int, dtype: torch.dtype, device: str) -> Callable[[], objec
     """One product of `rows` rows with a weight of D × H: the limit of as many in parts."""
     x = torch.ones(rows, D, dtype=dtype, device=device)
     weight = torch.ones(D, H, dtype=dtype, device=device)
-    if device == "cpu" and torch.backends.mkldnn.is_available():
+    has_kernel = dtype == torch.float32 or torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    if device == "cpu" and torch.backends.mkldnn.is_available() and has_kernel:
         turned = weight.T.contiguous()
         linear = torch.ops.mkldnn._linear_pointwise  # ahead of torch.mm in fp32
         return lambda: linear(x, turned, None, "none", [], "")
@@ -294,6 +297,83 @@ def bench_exchange(E: int, G: int, dtype: torch.dtype, device: str, rounds: int)
     ]
 
 
+def composed_attention(
+    e_VD: Tensor,
+    lengths_B: Tensor,
+    q_BD: Tensor,
+    weight_2DH: Tensor,
+    bias_BH: Tensor,
+    score_H: Tensor,
+) -> Tensor:
+    """Step by step, without padding: the products are torch's, as are the passes around them."""
+    row_V = sample_of_rows(lengths_B, len(e_VD))
+    x_VD = F.rms_norm(e_VD, e_VD.shape[1:], eps=1e-6)
+    both_V2D = torch.cat([x_VD, x_VD * q_BD.index_select(0, row_V)], dim=1)
+    h_VH = both_V2D @ weight_2DH + bias_BH.index_select(0, row_V)
+    return jagged_sum(e_VD, lengths_B, h_VH.relu() @ score_H)
+
+
+def padded_attention(
+    e_VD: Tensor,
+    lengths_B: Tensor,
+    q_BD: Tensor,
+    weight_2DH: Tensor,
+    bias_BH: Tensor,
+    score_H: Tensor,
+) -> Tensor:
+    """On rows that are all as long, so that padding costs nothing: the best that it can do."""
+    e_BLD = e_VD.view(len(q_BD), -1, e_VD.shape[1])
+    x_BLD = F.rms_norm(e_BLD, e_BLD.shape[2:], eps=1e-6)
+    z_BLH = torch.cat([x_BLD, x_BLD * q_BD[:, None]], dim=2) @ weight_2DH + bias_BH[:, None]
+    return torch.einsum("blh,h,bld->bd", z_BLH.relu(), score_H, e_BLD)
+
+
+def bench_attention(dtype: torch.dtype, device: str, rounds: int) -> list[dict]:
+    """DIN's unit over rows of as many events each."""
+    torch.manual_seed(0)
+    rows, events, width, hidden = 4096, 50, 32, 36
+    leaves = [
+        torch.randn(shape, device=device).to(dtype).requires_grad_()
+        for shape in (
+            (rows * events, width),
+            (rows, width),
+            (2 * width, hidden),
+            (rows, hidden),
+            (hidden,),
+        )
+    ]
+    lengths_B = torch.full((rows,), events, dtype=torch.int32, device=device)
+    no_bias, grad_BD = torch.zeros(1, device=device), torch.ones_like(leaves[1])
+    functions: dict[str, Callable[..., Tensor]] = {
+        "mmoe": lambda *given: target_attention(*given, no_bias).out_BD,
+        "step by step": composed_attention,
+        "padded": padded_attention,
+    }
+
+    def forward(function: Callable[..., Tensor]) -> Callable[[], object]:
+        return torch.no_grad()(lambda: function(leaves[0], lengths_B, *leaves[1:]))
+
+    def train(function: Callable[..., Tensor]) -> Callable[[], object]:
+        return lambda: torch.autograd.grad(
+            function(leaves[0], lengths_B, *leaves[1:]), leaves, grad_BD
+        )
+
+    found = []
+    for name, make, products in (("forward", forward, 1), ("train", train, 4)):
+        calls = {words: make(function) for words, function in functions.items()}
+        flops = products * 2 * rows * events * width * hidden
+        limit = product_of(flops // (2 * D * H), dtype, device)
+        found.append(
+            {
+                "op": f"target_attention {name}".removesuffix(" forward"),
+                "G": 1,
+                "flops": flops,
+                "ms": race({**calls, "limit": limit}, device, rounds),
+            }
+        )
+    return found
+
+
 def show(dtype_name: str, E: int, row: dict) -> dict:
     """Prints a row and returns it with all that was printed."""
     ours, limit = row["ms"]["mmoe"], row["ms"]["limit"]
@@ -305,7 +385,7 @@ def show(dtype_name: str, E: int, row: dict) -> dict:
         for name, value in row["ms"].items()
         if name not in ("mmoe", "limit")
     )
-    case = f"{row['op']:<21} {dtype_name:<5} {E:>3} {row['G']:>2}"
+    case = f"{row['op']:<22} {dtype_name:<5} {E:>3} {row['G']:>2}"
     print(f"{case} {ours:>8.3f} {rate:>6.1f} {unit} {share:>7.0%}  {others}")
     return {"dtype": dtype_name, "E": E, "share_of_limit": share, **row}
 
@@ -315,7 +395,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--rounds", type=int, default=15)
-    groups = ("layer", "products", "exchange")
+    groups = ("layer", "products", "exchange", "attention")
     parser.add_argument("--only", nargs="+", choices=groups, default=groups)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
@@ -325,7 +405,7 @@ def main() -> None:
     print(f"B={B} K={K} O={O}, products {D} x {H}; train = forward and backward")
     print("%limit = time of a plain copy of as many bytes, or of one product of as many")
     print("operations, / our time")
-    head = f"{'op':<21} {'dtype':<5} {'E':>3} {'G':>2} {'ms':>8} {'rate':>11} {'%limit':>7}"
+    head = f"{'op':<22} {'dtype':<5} {'E':>3} {'G':>2} {'ms':>8} {'rate':>11} {'%limit':>7}"
     print(f"{head}  others, ms")
     results = []
     for dtype_name, dtype in DTYPES.items():
@@ -338,6 +418,9 @@ def main() -> None:
             if "exchange" in arguments.only:
                 rows += bench_exchange(E, GATES[-1], *setting)
             results += [show(dtype_name, E, row) for row in rows]
+        if "attention" in arguments.only:
+            attention = bench_attention(dtype, device, arguments.rounds)
+            results += [show(dtype_name, 1, row) for row in attention]
     print(json.dumps({"device": device, "threads": arguments.threads, "rows": results}))
 
 

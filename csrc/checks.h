@@ -374,4 +374,47 @@ inline void check_permute(const char* name, const Tensor& rows, const Tensor& ro
   check_type("slots_BGK", slots_BGK, ScalarType::Int);
 }
 
+inline void check_target_attention(const Tensor& e, const Tensor& offsets, const Tensor& q,
+                                   const Tensor& weight, const Tensor& bias, const Tensor& score) {
+  check_dim("e_VD", e, 2);
+  check_float("e_VD", e);
+  check_dim("q_BD", q, 2);
+  check_type("q_BD", q, e.scalar_type());
+  check_size("q_BD", q, 1, e.size(1));
+  check_dim("offsets_B1", offsets, 1);
+  check_type("offsets_B1", offsets, ScalarType::Int);
+  check_size("offsets_B1", offsets, 0, q.size(0) + 1);
+  const ScalarType type = accumulate_type(e.scalar_type());
+  check_dim("weight_2DH", weight, 2);
+  check_type("weight_2DH", weight, type);
+  check_size("weight_2DH", weight, 0, 2 * e.size(1));
+  check_dim("bias_BH", bias, 2);
+  check_type("bias_BH", bias, type);
+  check_size("bias_BH", bias, 0, q.size(0));
+  check_size("bias_BH", bias, 1, weight.size(1));
+  check_dim("score_H", score, 1);
+  check_type("score_H", score, type);
+  check_size("score_H", score, 0, weight.size(1));
+}
+
+inline void check_score_bias(const Tensor& score_bias, const Tensor& score) {
+  check_dim("score_bias_1", score_bias, 1);
+  check_type("score_bias_1", score_bias, score.scalar_type());
+  check_size("score_bias_1", score_bias, 0, 1);
+}
+
+inline void check_target_attention_grad(const Tensor& grad, const Tensor& grad_weights,
+                                        const Tensor& e, const Tensor& q, const Tensor& weights) {
+  check_dim("grad_BD", grad, 2);
+  check_type("grad_BD", grad, q.scalar_type());
+  for (int64_t dim = 0; dim < 2; ++dim) check_size("grad_BD", grad, dim, q.size(dim));
+  for (const auto& [name, tensor] :
+       {std::pair<const char*, const Tensor&>("grad_weights_V", grad_weights),
+        std::pair<const char*, const Tensor&>("weights_V", weights)}) {
+    check_dim(name, tensor, 1);
+    check_type(name, tensor, accumulate_type(e.scalar_type()));
+    check_size(name, tensor, 0, e.size(0));
+  }
+}
+
 }  // namespace mmoe

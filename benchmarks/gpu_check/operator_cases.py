@@ -174,6 +174,33 @@ def dense_combine(case: Case, dtype: torch.dtype) -> Iterator[Call]:
         yield "dense_combine_backward", (grad_BGO, y, weights_BGE)
 
 
+def target_attention(case: Case, dtype: torch.dtype) -> Iterator[Call]:
+    """Rows with no events and with more than a block takes at a time; few, as each is a product."""
+    wide = FP64 if dtype == FP64 else FP32
+    rows = min(case.B, 40)
+    lengths_B = case.random(rows, seed=23).mul(3).abs().int()
+    lengths_B[: 2 if case.unused else 1] = 67
+    events, offsets_B1 = int(lengths_B.sum()), lengths_B.new_zeros(rows + 1)
+    offsets_B1[1:] = lengths_B.cumsum(0)
+    e_VD = case.random(events, case.D, seed=24)
+    e_VD += e_VD.sign()  # an event near 0 has a large scale, whose gradient loses as many digits
+    given = (
+        e_VD.to(dtype),
+        offsets_B1,
+        case.random(rows, case.D, seed=25).to(dtype),
+        (case.random(2 * case.D, case.H, seed=26) / max(case.D, 1) ** 0.5).to(wide),
+        case.random(rows, case.H, seed=27).to(wide),
+        (case.random(case.H, seed=28) / max(case.H, 1) ** 0.5).to(wide),
+    )
+    for softmax in (False, True):
+        forward = "target_attention", (*given, case.random(1, seed=29).to(wide), softmax)
+        yield forward
+        weights_V = expected(forward)[1]
+        grad_BD = (case.random(rows, case.D, seed=30) / max(case.D, 1)).to(dtype)
+        grads = grad_BD, case.random(events, seed=31).div(9).to(wide)
+        yield "target_attention_backward", (*grads, *given, weights_V, softmax)
+
+
 def exchange(case: Case, dtype: torch.dtype) -> Iterator[Call]:
     """What a rank computes to exchange rows, pairs and sums coming back."""
     if case.E % 4 == 0 and dtype != FP64:
@@ -197,6 +224,7 @@ BUILDERS: Mapping[str, Callable[[Case, torch.dtype], Iterator[Call]]] = {
         gate_mm,
         gated_combine,
         dense_combine,
+        target_attention,
         exchange,
     )
 }

@@ -33,6 +33,7 @@ from mmoe.ops.gathered_mm import gathered_mm
 from mmoe.ops.grouped_mm import FusedActivation, grouped_mm
 from mmoe.ops.permute import permute, unpermute
 from mmoe.ops.route_plan import RoutePlan, route_plan
+from mmoe.ops.target_attention import TargetAttention, target_attention
 from mmoe.ops.topk_gate import topk_gate
 
 __all__ = [
@@ -45,6 +46,7 @@ __all__ = [
     "ReturnPlan",
     "RoutePlan",
     "RowsFormat",
+    "TargetAttention",
     "accumulate_dtype",
     "decode_picks",
     "dense_combine",
@@ -62,6 +64,7 @@ __all__ = [
     "permute",
     "return_plan",
     "route_plan",
+    "target_attention",
     "topk_gate",
     "unpack_rows",
     "unpack_rows_backward",

@@ -4,6 +4,8 @@ They look only where that costs nothing: on a GPU the host would have to wait fo
 the tensors of a trace have none.
 """
 
+from itertools import pairwise
+
 import torch
 from torch import Tensor
 
@@ -60,3 +62,41 @@ def check_samples(rows_P: Tensor, slots_BGK: Tensor) -> None:
             f"slots_BGK: expected pairs of sample {b}, got pair {int(slots_BGK[b, g, k])} of "
             f"sample {int(owners_BGK[b, g, k])} in rows_P"
         )
+
+
+def check_lengths(name: str, lengths_B: Tensor, rows: int, like: str, total: int, of: str) -> None:
+    """Refuses lengths that are no whole numbers, one for each row, or sum to another number."""
+    if lengths_B.dtype not in (torch.int32, torch.int64):
+        raise ValueError(
+            f"{name}: expected dtype torch.int32 or torch.int64, got {lengths_B.dtype}"
+        )
+    if list(lengths_B.shape) != [rows]:
+        raise ValueError(
+            f"{name}: expected shape {[rows]} to fit {like}, got {list(lengths_B.shape)}"
+        )
+    if not _readable(lengths_B):
+        return
+    if rows and int(lengths_B.min()) < 0:
+        raise ValueError(f"{name}: expected lengths of at least 0, got {int(lengths_B.min())}")
+    if int(lengths_B.sum()) != total:
+        raise ValueError(
+            f"{name}: expected lengths that sum to {total}, the rows of {of}, got "
+            f"{int(lengths_B.sum())}"
+        )
+
+
+def check_bounds(name: str, offsets_B1: Tensor, total: int) -> None:
+    """Refuses offsets that do not rise from 0 to the number of all rows."""
+    if not _readable(offsets_B1):
+        return
+    if offsets_B1[0] != 0:
+        raise ValueError(f"{name}: expected the first offset to be 0, got {int(offsets_B1[0])}")
+    if offsets_B1[-1] != total:
+        raise ValueError(
+            f"{name}: expected the last offset to be {total}, got {int(offsets_B1[-1])}"
+        )
+    for row, (low, high) in enumerate(pairwise(offsets_B1.tolist())):
+        if low > high:
+            raise ValueError(
+                f"{name}: expected offsets that rise, got {low} and then {high} for row {row}"
+            )

@@ -12,7 +12,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from mmoe.ops._values import check_indices, check_no_nan, check_samples, check_visible
+from mmoe.ops._values import (
+    check_bounds,
+    check_indices,
+    check_no_nan,
+    check_samples,
+    check_visible,
+)
 
 
 def _accumulate(tensor: Tensor) -> Tensor:
@@ -470,3 +476,117 @@ def dense_combine_backward(
     grad_y_EBO = grad_y_EBO.contiguous()
     grad_y = [grad_y_EBO] if y[0].dim() == 3 else [part.clone() for part in grad_y_EBO.unbind(0)]
     return grad_y, grad_weights_BGE.to(weights_BGE.dtype).contiguous()
+
+
+def _row_of_events(offsets_B1: Tensor, events: int) -> Tensor:
+    """Gives the row of each event, int64 [V]."""
+    check_bounds("offsets_B1", offsets_B1, events)
+    places_V = torch.arange(events, device=offsets_B1.device, dtype=offsets_B1.dtype)
+    return torch.searchsorted(offsets_B1[1:].contiguous(), places_V, right=True)
+
+
+def _scales(e_VD: Tensor) -> Tensor:
+    """Gives what events are multiplied by so that the mean of their squares is 1, [V, 1]."""
+    # Divided by 1 where there is no width
+    return (e_VD.square().sum(1, keepdim=True) / max(e_VD.shape[1], 1) + 1e-6).rsqrt()
+
+
+def _jagged_softmax(scores_V: Tensor, row_V: Tensor, rows: int) -> Tensor:
+    """Divides exp(scores) by their sums over each row."""
+    most_B = scores_V.new_full((rows,), -torch.inf).scatter_reduce(0, row_V, scores_V, "amax")
+    exp_V = (scores_V - most_B[row_V]).exp()
+    return exp_V / exp_V.new_zeros(rows).index_add(0, row_V, exp_V)[row_V]
+
+
+def target_attention(
+    e_VD: Tensor,
+    offsets_B1: Tensor,
+    q_BD: Tensor,
+    weight_2DH: Tensor,
+    bias_BH: Tensor,
+    score_H: Tensor,
+    score_bias_1: Tensor,
+    softmax: bool,
+) -> tuple[Tensor, Tensor]:
+    """Sums each row's events, weighed by a layer that sees event, target and their product.
+
+    weights[v] = sum over h of score[h] * relu(z[v, h]) + score_bias, for an event v of row b, with
+    z[v] = [x, x * q[b]] @ weight + bias[b] and x = e[v] / sqrt(mean of e[v]^2 + 1e-6)
+    out[b] = sum over b's own v of weights[v] * e[v], after a softmax over them where asked for
+
+    Args:
+        e_VD: Float.
+        offsets_B1: int32, row b owns the events from offsets[b] up to offsets[b + 1].
+        q_BD: In the dtype of the events.
+        weight_2DH: float32, or float64 beside float64 events, as all that follow.
+        bias_BH: One for each row.
+        score_H: Weights of the layer.
+        score_bias_1: Added to the weights.
+        softmax: Weights of a row sum to 1.
+
+    Returns:
+        out_BD in the dtype of the events, weights_V in that of the layer.
+    """
+    row_V = _row_of_events(offsets_B1, len(e_VD))
+    wide_VD = _accumulate(e_VD)
+    x_VD = wide_VD * _scales(wide_VD)
+    z_VH = torch.cat([x_VD, x_VD * _accumulate(q_BD)[row_V]], 1) @ weight_2DH + bias_BH[row_V]
+    weights_V = (z_VH.relu() * score_H).sum(1) + score_bias_1
+    if softmax:
+        weights_V = _jagged_softmax(weights_V, row_V, len(q_BD))
+    out_BD = torch.zeros_like(q_BD, dtype=wide_VD.dtype)
+    out_BD = out_BD.index_add(0, row_V, weights_V[:, None] * wide_VD)
+    return out_BD.to(e_VD.dtype), weights_V
+
+
+def target_attention_backward(
+    grad_BD: Tensor,
+    grad_weights_V: Tensor,
+    e_VD: Tensor,
+    offsets_B1: Tensor,
+    q_BD: Tensor,
+    weight_2DH: Tensor,
+    bias_BH: Tensor,
+    score_H: Tensor,
+    weights_V: Tensor,
+    softmax: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gives the gradients of `target_attention` for e, q, weight, bias, score and score_bias.
+
+    The hidden layer is computed again; weights_V is what `target_attention` returned. With g the
+    gradient of a weight before the softmax: p * (g' - sum over the row of p * g') for one, where
+    p are the weights and g'[v] = <grad[b], e[v]> + grad_weights[v], else g' itself. An event's own
+    gradient comes from the sum, from the layer, and from its scale, whose derivative is
+    -scale^3 * e / D.
+    """
+    (B, D), H = q_BD.shape, len(score_H)
+    row_V = _row_of_events(offsets_B1, len(e_VD))
+    wide_VD, q_VD = _accumulate(e_VD), _accumulate(q_BD)[row_V]
+    grad_VD = _accumulate(grad_BD)[row_V]
+    scale_V1 = _scales(wide_VD)
+    x_VD = wide_VD * scale_V1
+    both_V2D = torch.cat([x_VD, x_VD * q_VD], 1)
+    h_VH = (both_V2D @ weight_2DH + bias_BH[row_V]).relu()
+
+    grad_V = (grad_VD * wide_VD).sum(1) + grad_weights_V
+    if softmax:
+        mean_B = grad_V.new_zeros(B).index_add(0, row_V, weights_V * grad_V)
+        grad_V = weights_V * (grad_V - mean_B[row_V])
+    grad_z_VH = torch.where(h_VH > 0, grad_V[:, None] * score_H, 0)
+    grad_both_V2D = grad_z_VH @ weight_2DH.t()
+    grad_x_VD = grad_both_V2D[:, :D] + grad_both_V2D[:, D:] * q_VD
+    grad_scale_V1 = (grad_x_VD * wide_VD).sum(1, keepdim=True)
+    grad_e_VD = weights_V[:, None] * grad_VD + grad_x_VD * scale_V1
+    grad_e_VD = grad_e_VD - grad_scale_V1 * scale_V1**3 * wide_VD / max(D, 1)
+
+    def summed(rows_VN: Tensor, width: int) -> Tensor:
+        return rows_VN.new_zeros(B, width).index_add(0, row_V, rows_VN)
+
+    return (
+        grad_e_VD.to(e_VD.dtype),
+        summed(grad_both_V2D[:, D:] * x_VD, D).to(q_BD.dtype),
+        both_V2D.t() @ grad_z_VH,
+        summed(grad_z_VH, H),
+        grad_V @ h_VH,
+        grad_V.sum().view(1),
+    )

@@ -38,7 +38,7 @@ SURVIVED, NOTICED, OTHER_ERROR = 0, 3, 4
 SURVIVORS = Path(__file__).with_name("survivors.toml")
 EVERY = (
     *("topk_gate", "route_plan", "permute", "unpermute", "gated_combine", "dense_combine"),
-    *("exchange", "grouped_mm", "gathered_mm", "dense_mm", "gate_mm"),
+    *("exchange", "grouped_mm", "gathered_mm", "dense_mm", "gate_mm", "target_attention"),
 )
 # Whose checks a file's mutations are run against
 OPERATORS: Mapping[str, tuple[str, ...]] = {
@@ -53,7 +53,8 @@ OPERATORS: Mapping[str, tuple[str, ...]] = {
     "gemm.cuh": ("grouped_mm", "gate_mm"),
     "dense_mm.cu": ("dense_mm",),
     "gate_mm.cu": ("gate_mm",),
-    "rowwise.cuh": ("grouped_mm", "dense_mm"),
+    "target_attention.cu": ("target_attention",),
+    "rowwise.cuh": ("grouped_mm", "dense_mm", "target_attention"),
     "experts.cuh": ("grouped_mm", "dense_mm"),
 }
 

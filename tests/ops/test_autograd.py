@@ -12,12 +12,14 @@ from mmoe.ops import (
     gated_combine,
     gathered_mm,
     grouped_mm,
+    target_attention,
     topk_gate,
 )
 
 OFFSETS = torch.tensor([0, 2, 3], dtype=torch.int32)
 SLOTS = torch.tensor([[[0, 1]], [[2, -1]]], dtype=torch.int32)
 PLAN = RoutePlan(torch.tensor([0, 0, 1], dtype=torch.int32), OFFSETS, SLOTS)
+SIZES = torch.tensor([2, 1])
 SEEN = torch.ones(1, 4, dtype=torch.bool)
 CALLS = {
     "grouped_mm": (lambda x, w: grouped_mm(x, OFFSETS, w, None, "gelu"), (3, 4), (2, 4, 5)),
@@ -26,6 +28,13 @@ CALLS = {
     "gate_mm": (gate_mm, (3, 4), (4, 5)),
     "gated_combine": (lambda y, w: gated_combine(y, SLOTS, w), (3, 4), (2, 1, 2)),
     "dense_combine": (lambda y, w: dense_combine([y, 2 * y], w), (3, 4), (3, 1, 2)),
+    "target_attention": (
+        lambda e, w: target_attention(
+            e, SIZES, e[:2], w, w.new_ones(2, 5), w.new_ones(5), w.new_ones(1)
+        )[0],
+        (3, 4),
+        (8, 5),
+    ),
     "topk_gate": (lambda x, w: topk_gate(x * w, SEEN, 2)[0], (3, 1, 4), (3, 1, 4)),
 }
 

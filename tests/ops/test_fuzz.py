@@ -32,7 +32,8 @@ class Spec:
     Attributes:
         letters: Its dimensions; a letter has one size in all arguments.
         kind: rows (of the call's dtype), sums (of the dtype that sums are taken in), weight (either
-            of them), bool, index, offsets; or a scalar: size (of the letter), k, activation, flag.
+            of them), bool, index, offsets, bounds (offsets up to the last row); or a scalar: size
+            (of the letter), k, activation, flag.
         limit: The letter that an index stays below.
         count: It is a list of tensors: E of them; 1E: E or one; E+: E, or one with a dimension E.
     """
@@ -53,6 +54,11 @@ GATED = {"y_PO": Spec("PO"), "slots_BGK": SLOTS, "weights_BGK": Spec("BGK", "sum
 DENSE = {"y": Spec("BO", count="E+"), "weights_BGE": Spec("BGE", "sums")}
 GATE = {"x_BD": Spec("BD"), "weight_DN": Spec("DN", "sums")}
 ROWS, OUT, OUTS = Spec("BD", count="1E"), Spec("PH"), Spec("BH", count="E")
+EVENTS = {
+    "e_VD": Spec("VD"), "offsets_B1": Spec("R", "bounds"), "q_BD": Spec("BD"),
+    "weight_2DH": Spec("TH", "sums"), "bias_BH": Spec("BH", "sums"), "score_H": Spec("H", "sums"),
+}  # fmt: skip
+OF_EVENTS, SOFTMAX = Spec("V", "sums"), {"softmax": Spec(kind="flag")}
 OPERATORS = {
     "route_plan": {"experts_BGK": PICKS, "num_experts": Spec("E", "size")},
     "topk_gate": {**LOGITS, "k": Spec(kind="k"), **AFTER},
@@ -79,6 +85,11 @@ OPERATORS = {
     },
     "gate_mm": {**GATE, "bias_N": Spec("N", "sums")},
     "gate_mm_backward": {"grad_BN": Spec("BN", "sums"), **GATE, **NEEDS},
+    "target_attention": {**EVENTS, "score_bias_1": Spec("1", "sums"), **SOFTMAX},
+    "target_attention_backward": {
+        "grad_BD": Spec("BD"), "grad_weights_V": OF_EVENTS, **EVENTS, "weights_V": OF_EVENTS,
+        **SOFTMAX,
+    },
 }  # fmt: skip
 PUBLIC = {
     "route_plan": ops.route_plan,
@@ -102,9 +113,12 @@ class Maker:
 
     def __init__(self, data, name):
         self.draw, self.name = data.draw, name
-        self.sizes = {letter: self.draw(st.sampled_from(SIZES)) for letter in "BDGHKNOP"}
+        self.sizes = {letter: self.draw(st.sampled_from(SIZES)) for letter in "BDGHKNOPV"}
         self.sizes["E"] = self.draw(st.sampled_from([1, 2, 3, 5]))
-        self.sizes["F"] = self.sizes["E"] + 1
+        if not self.sizes["B"] and name.startswith("target_attention"):
+            self.sizes["V"] = 0
+        self.sizes |= {"F": self.sizes["E"] + 1, "R": self.sizes["B"] + 1, "1": 1}
+        self.sizes["T"] = 2 * self.sizes["D"]
         self.dtype = self.draw(st.sampled_from(FLOATS))
         self.weight_dtype = self.draw(st.sampled_from([self.dtype, sum_dtype(self.dtype)]))
         self.generator = torch.Generator().manual_seed(self.draw(st.integers(0, 10**6)))
@@ -133,6 +147,10 @@ class Maker:
         if spec.kind == "offsets":
             bounds = torch.randint(0, self.sizes["P"] + 1, shape, generator=self.generator)
             return bounds.sub(bounds[0]).clamp(min=0).sort().values.int()
+        if spec.kind == "bounds":
+            bounds = torch.randint(0, self.sizes["V"] + 1, shape, generator=self.generator)
+            bounds[0], bounds[-1] = 0, self.sizes["V"]
+            return bounds.sort().values.int()
         if spec.kind == "bool":
             return torch.rand(shape, generator=self.generator) < 0.7
         if spec.kind == "index":
@@ -171,7 +189,15 @@ def fits(name, arguments, public):
     specs = OPERATORS[name]
     if arguments.get("activation") in ("none", "relu"):  # then z is not looked at
         specs = {argument: spec for argument, spec in specs.items() if argument[0] != "z"}
-    sizes = {}
+    # Sizes that follow from others
+    sizes = {"1": 1}
+    if name.startswith("target_attention"):
+        q_BD = arguments["q_BD"]
+        sizes |= (
+            dict(zip("RT", (len(q_BD) + 1, 2 * q_BD.shape[1]), strict=True))
+            if q_BD.dim() == 2
+            else {}
+        )
     return (
         all(t.device.type == "cpu" for t in flat(list(arguments.values())))
         and all(shapes_fit(spec, arguments[argument], sizes) for argument, spec in specs.items())
@@ -211,7 +237,7 @@ def dtypes_fit(specs, arguments, public):
         and weight <= {main, sum_dtype(main)}
         and found.get("sums", set()) <= (set(FLOATS) if public else {sum_dtype(main)})
         and found.get("bool", set()) <= {torch.bool}
-        and found.get("index", set()) | found.get("offsets", set()) <= {torch.int32}
+        and all(found.get(kind, set()) <= {torch.int32} for kind in ("index", "offsets", "bounds"))
     )
 
 
@@ -231,6 +257,10 @@ def values_fit(spec, value, sizes):
                 and rising
                 and bounds[0] == 0 <= bounds[-1] <= sizes["P"]
             )
+        case "bounds":
+            bounds = value.tolist()
+            rising = all(low <= high for low, high in pairwise(bounds))
+            return rising and bounds[0] == 0 and bounds[-1] == sizes["V"]
     return spec.count != "1E" or len(value) in (1, sizes["E"])
 
 

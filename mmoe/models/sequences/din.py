@@ -10,6 +10,7 @@ from mmoe.mixture import MLP
 from mmoe.mixture.batch_invariant import stable_linear
 from mmoe.models.sequences.events import Events
 from mmoe.models.sequences.softmax import jagged_softmax
+from mmoe.ops import TargetAttention, accumulate_dtype, target_attention
 from mmoe.ops.jagged_sum import jagged_sum
 
 
@@ -19,7 +20,8 @@ class DINEncoder(nn.Module):
     `out = Σ_v a(e_v, q) e_v`, `a = mlp([ē, q̄, ē − q̄, ē ⊙ q̄])`, with `x̄ = x / √(mean x² + 10⁻⁶)`.
     The weights do not sum to 1 unless `softmax` is set: their sum says how strong the interest is.
     The first layer's product with ē, q̄ and their difference is taken apart, since it is linear:
-    `A ē + C (ē ⊙ q̄)` is computed for each event, `B q̄` once for each row. There is no padding.
+    `A ē + C (ē ⊙ q̄)` is computed for each event, `B q̄` once for each row. There is no padding. With
+    one hidden layer all of it is one operator, `mmoe.ops.target_attention`.
 
     In evaluation on the CPU a row's bits depend on that row alone.
 
@@ -54,7 +56,7 @@ class DINEncoder(nn.Module):
         softmax: bool = False,
     ) -> None:
         super().__init__()
-        self.output_dim, self.softmax = input_dim, softmax
+        self.output_dim, self.softmax, self.is_one_operator = input_dim, softmax, len(hidden) == 1
         self.of_event = nn.Linear(2 * input_dim, hidden[0], bias=False)
         self.of_target = nn.Linear(input_dim, hidden[0])
         self.rest = MLP(hidden[0], hidden[1:])
@@ -73,8 +75,7 @@ class DINEncoder(nn.Module):
 
     def forward(self, events: Events) -> Tensor:
         """Computes `[B, output_dim]`."""
-        a_V = self.weights(events)
-        return jagged_sum(events.e_VD, events.lengths_B, a_V)
+        return self._attend(events).out_BD
 
     def weights(self, events: Events) -> Tensor:
         """Computes `a(e_v, q)`, how much each event counts: to look inside.
@@ -86,7 +87,7 @@ class DINEncoder(nn.Module):
             events: V events of B rows, with targets.
 
         Returns:
-            `[V]`, of the type of the events.
+            `[V]`, float32 or float64.
 
         Example:
             >>> import torch
@@ -95,17 +96,27 @@ class DINEncoder(nn.Module):
             >>> DINEncoder(4, 10, softmax=True).eval().weights(events).tolist()
             [0.5, 0.5, 1.0]
         """
+        return self._attend(events).weights_V
+
+    def _attend(self, events: Events) -> TargetAttention:
         e_VD, q_BD = events.e_VD, events.target_BD
         assert q_BD is not None, "the config has seen to it that there is a target"
+        q_BD = _of_unit_size(q_BD)
+        bias_BH = self._apply_layer(self.of_target, q_BD)
+        if self.is_one_operator:
+            weight_2DH, score_H = self.of_event.weight.t(), self.weight.weight[0]
+            return target_attention(
+                e_VD, events.lengths_B, q_BD, weight_2DH, bias_BH, score_H, self.weight.bias,
+                softmax=self.softmax,
+            )  # fmt: skip
         row_V = events.row_V
-        scaled_VD, q_BD = _of_unit_size(e_VD), _of_unit_size(q_BD)
-        products_VD = scaled_VD * q_BD.index_select(0, row_V)
-        h_VH = self._apply_layer(self.of_event, torch.cat([scaled_VD, products_VD], dim=1))
-        h_VH = h_VH + self._apply_layer(self.of_target, q_BD).index_select(0, row_V)
+        scaled_VD = _of_unit_size(e_VD)
+        both_V2D = torch.cat([scaled_VD, scaled_VD * q_BD.index_select(0, row_V)], dim=1)
+        h_VH = self._apply_layer(self.of_event, both_V2D) + bias_BH.index_select(0, row_V)
         a_V1 = self._apply_layer(self.weight, self.rest(h_VH.relu()))
-        if self.softmax:
-            a_V1 = jagged_softmax(a_V1.to(e_VD.dtype), events)
-        return a_V1[:, 0].to(e_VD.dtype)
+        a_V1 = a_V1.to(accumulate_dtype(e_VD.dtype))
+        a_V = (jagged_softmax(a_V1, events) if self.softmax else a_V1)[:, 0]
+        return TargetAttention(jagged_sum(e_VD, events.lengths_B, a_V.to(e_VD.dtype)), a_V)
 
     def _apply_layer(self, layer: nn.Linear, x: Tensor) -> Tensor:
         return layer(x) if self.training else stable_linear(x, layer.weight, layer.bias)

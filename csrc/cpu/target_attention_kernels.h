@@ -1,0 +1,192 @@
+// The loops of target_attention around its products; see each_isa.h. Rows of sums are whole vectors
+// wide, with zeros behind the last number, but for events, which may lie as the caller has them.
+
+#include "vectors.h"
+
+namespace mmoe::MMOE_ISA {
+namespace {
+
+using attention::Events;
+using attention::Hidden;
+using attention::Loops;
+using attention::Panels;
+
+// Events in the type of the sums, in whole vectors.
+template <typename T>
+void widen(const T* from, int64_t rows, int64_t width, int64_t step, typename Row<T>::sum_t* to) {
+  constexpr int64_t lanes = Lanes<typename Row<T>::sum_t>::count;
+  for (int64_t row = 0; row < rows; ++row, from += width, to += step) {
+    int64_t d = 0;
+    for (; d + lanes <= width; d += lanes) store(to + d, load(from + d));
+    if (d < width) store(to + d, load_some(from + d, width - d));
+  }
+}
+
+// A row's own weights, own + product * q: q goes along the rows of a packed matrix,
+template <typename S>
+void join_by_row(const Panels<S>& p, const S* q, S* out) {
+  for (int64_t first = 0; first < p.columns; first += p.panel) {
+    const int64_t width = std::min(p.panel, p.columns - first);
+    for (int64_t k = 0; k < p.rows; ++k) {
+      const int64_t at = first * p.rows + k * width;
+      for (int64_t n = 0; n < width; n += Lanes<S>::count) {
+        store(out + at + n, load(p.own + at + n) + load(p.product + at + n) * q[k]);
+      }
+    }
+  }
+}
+
+// or along its columns.
+template <typename S>
+void join_by_column(const Panels<S>& p, const S* q, S* out) {
+  for (int64_t first = 0; first < p.columns; first += p.panel) {
+    const int64_t width = std::min(p.panel, p.columns - first);
+    for (int64_t k = 0; k < p.rows; ++k) {
+      const int64_t at = first * p.rows + k * width;
+      for (int64_t n = 0; n < width; n += Lanes<S>::count) {
+        store(out + at + n, load(p.own + at + n) + load(p.product + at + n) * load(q + first + n));
+      }
+    }
+  }
+}
+
+// 1 / the root of an event's mean square.
+template <typename S>
+MMOE_INLINE S scale_of(const S* e, const Events<S>& events) {
+  typename Lanes<S>::vec sum = {};
+  for (int64_t d = 0; d < events.width; d += Lanes<S>::count) sum += load(e + d) * load(e + d);
+  const S squares = join_lanes<S>(sum, Sum{});
+  return 1 / std::sqrt(squares / std::max<int64_t>(events.numbers, 1) + S(1e-6));
+}
+
+template <typename V>
+MMOE_INLINE V relu(V z) {
+  return z < 0 ? V{} : z;  // NaN stays NaN
+}
+
+template <typename S>
+void score(const Events<S>& events, const Hidden<S>& hidden, const S* z, S bias, S* scores) {
+  for (int64_t v = 0; v < events.count; ++v) {
+    const S scale = scale_of(events.e + v * events.step, events);
+    typename Lanes<S>::vec sum = {};
+    for (int64_t h = 0; h < hidden.width; h += Lanes<S>::count) {
+      const auto x = load(z + v * hidden.width + h) * scale + load(hidden.bias + h);
+      sum += relu(x) * load(hidden.score + h);
+    }
+    scores[v] = join_lanes<S>(sum, Sum{}) + bias;
+  }
+}
+
+// C vectors of the sum of events at a time.
+template <typename S, int C>
+MMOE_INLINE void add_columns(const Events<S>& events, const S* weights, int64_t d, S* sums) {
+  constexpr int64_t lanes = Lanes<S>::count;
+  typename Lanes<S>::vec sum[C];
+  for (int c = 0; c < C; ++c) sum[c] = load(sums + d + c * lanes);
+  for (int64_t v = 0; v < events.count; ++v) {
+    const S* e = events.e + v * events.step + d;
+    for (int c = 0; c < C; ++c) sum[c] += load(e + c * lanes) * weights[v];
+  }
+  for (int c = 0; c < C; ++c) store(sums + d + c * lanes, sum[c]);
+}
+
+template <typename S>
+void add_weighted(const Events<S>& events, const S* weights, S* sums) {
+  constexpr int64_t lanes = Lanes<S>::count;
+  int64_t d = 0;
+  for (; d + 4 * lanes <= events.width; d += 4 * lanes) add_columns<S, 4>(events, weights, d, sums);
+  for (; d < events.width; d += lanes) add_columns<S, 1>(events, weights, d, sums);
+}
+
+template <typename S>
+void add_dots(const Events<S>& events, const S* grad, S* dots) {
+  for (int64_t v = 0; v < events.count; ++v) {
+    const S* e = events.e + v * events.step;
+    typename Lanes<S>::vec sum = {};
+    for (int64_t d = 0; d < events.width; d += Lanes<S>::count) sum += load(e + d) * load(grad + d);
+    dots[v] += join_lanes<S>(sum, Sum{});
+  }
+}
+
+// From z, the products of the events as they are, to the gradients of these products, in place;
+// adds to those of the row's bias and of the scores. pulls[v] becomes what the event itself is
+// multiplied by for what its scale does: -scale^3 <gradient of z, z> / D.
+template <typename S>
+void differentiate(const Events<S>& events, const Hidden<S>& hidden, const S* grad, S* z, S* room,
+                   S* pulls) {
+  constexpr int64_t lanes = Lanes<S>::count;
+  using vec = typename Lanes<S>::vec;
+  S* scales = room + events.count * lanes;
+  for (int64_t v = 0; v < events.count; ++v) {
+    scales[v] = scale_of(events.e + v * events.step, events);
+    store(room + v * lanes, vec{});
+  }
+  for (int64_t h = 0; h < hidden.width; h += lanes) {
+    const vec bias = load(hidden.bias + h), score = load(hidden.score + h);
+    vec grad_bias = load(hidden.grad_bias + h), grad_score = load(hidden.grad_score + h);
+    for (int64_t v = 0; v < events.count; ++v) {
+      S* at = z + v * hidden.width + h;
+      const vec product = load(at), x = product * scales[v] + bias;
+      grad_score += relu(x) * grad[v];
+      const vec grad_z = x > 0 ? score * grad[v] : vec{};
+      grad_bias += grad_z;
+      store(room + v * lanes, load(room + v * lanes) + grad_z * product);
+      store(at, grad_z * scales[v]);
+    }
+    store(hidden.grad_bias + h, grad_bias);
+    store(hidden.grad_score + h, grad_score);
+  }
+  for (int64_t v = 0; v < events.count; ++v) {
+    const S along = join_lanes<S>(load(room + v * lanes), Sum{});
+    pulls[v] = -along * scales[v] * scales[v] * scales[v] / std::max<int64_t>(events.numbers, 1);
+  }
+}
+
+// grad_e = what came through the layer + weight * grad + pull * e.
+template <typename T>
+void finish_events(const Events<typename Row<T>::sum_t>& events,
+                   const typename Row<T>::sum_t* through, const typename Row<T>::sum_t* weights,
+                   const typename Row<T>::sum_t* pulls, const typename Row<T>::sum_t* grad,
+                   T* out) {
+  constexpr int64_t lanes = Lanes<typename Row<T>::sum_t>::count;
+  for (int64_t v = 0; v < events.count; ++v, out += events.numbers) {
+    const auto* e = events.e + v * events.step;
+    for (int64_t d = 0; d < events.width; d += lanes) {
+      const auto sum = load(through + v * events.width + d) + load(grad + d) * weights[v] +
+                       load(e + d) * pulls[v];
+      if (d + lanes <= events.numbers) {
+        store(out + d, sum);
+      } else {
+        store_some(out + d, sum, events.numbers - d);
+      }
+    }
+  }
+}
+
+// From the gradient of a row's own weights [H, width] to those of what they are made of.
+template <typename S>
+void take_apart(const S* grad, const S* product, const S* q, int64_t rows, int64_t width,
+                S* grad_own, S* grad_product, S* grad_q) {
+  for (int64_t d = 0; d < width; d += Lanes<S>::count) {
+    const auto factor = load(q + d);
+    typename Lanes<S>::vec sum = {};
+    for (int64_t at = d; at < rows * width; at += width) {
+      const auto x = load(grad + at);
+      store(grad_own + at, load(grad_own + at) + x);
+      store(grad_product + at, load(grad_product + at) + x * factor);
+      sum += load(product + at) * x;
+    }
+    store(grad_q + d, sum);
+  }
+}
+
+template <typename T>
+Loops<T> loops() {
+  using S = typename Row<T>::sum_t;
+  return {Lanes<S>::count,  widen<T>,         join_by_row<S>,  join_by_column<S>,
+          score<S>,         exp_all<S>,       add_weighted<S>, add_dots<S>,
+          differentiate<S>, finish_events<T>, take_apart<S>};
+}
+
+}  // namespace
+}  // namespace mmoe::MMOE_ISA

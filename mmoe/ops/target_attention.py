@@ -1,0 +1,158 @@
+"""`target_attention`: a row's events summed, each weighed by a layer that sees the target."""
+
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from mmoe.ops._autograd import register_autograd
+from mmoe.ops._checks import accumulate_dtype, check_device, check_dims, check_float, check_shape
+from mmoe.ops._library import define
+from mmoe.ops._values import check_lengths
+
+
+class TargetAttention(NamedTuple):
+    """What `target_attention` returns.
+
+    Attributes:
+        out_BD: Weighted sums of the rows' events, in their type.
+        weights_V: How much each event counts, float32 or float64.
+    """
+
+    out_BD: Tensor
+    weights_V: Tensor
+
+
+def target_attention(
+    e_VD: Tensor,
+    lengths_B: Tensor,
+    q_BD: Tensor,
+    weight_2DH: Tensor,
+    bias_BH: Tensor,
+    score_H: Tensor,
+    score_bias_1: Tensor,
+    *,
+    softmax: bool = False,
+) -> TargetAttention:
+    """Adds up each row's events, weighed by what a layer of ReLUs makes of event and target.
+
+    `out_b = Σ_v a_v e_v` over b's own v, `a_v = s · relu([ē_v, ē_v ⊙ q_b] W + c_b) + s₀`,
+    with `ē = e / √(mean e² + 10⁻⁶)`.
+
+    There is no padding, and nothing of the hidden layer's size is kept: the gradient computes it
+    again. On the CPU a row's bits depend on that row alone, whatever the number of threads. Both
+    results have gradients, and so has every argument but the lengths.
+
+    Args:
+        e_VD: Events of all rows, one row's after another's; float32, bfloat16 or float64.
+        lengths_B: How many each row has, int; they sum to V.
+        q_BD: The rows' targets, in the events' dtype; read as they are.
+        weight_2DH: Of the events, and below of their products with the target; any of these types,
+            widened to float32 (float64 beside float64 events), as all that follow.
+        bias_BH: What a row's target adds to the hidden layer by itself, the layer's bias included.
+        score_H: Weights of the hidden layer.
+        score_bias_1: s₀, which a softmax takes no notice of.
+        softmax: The weights of a row sum to 1.
+
+    Returns:
+        `out_BD`, zeros where a row has no events, and `weights_V`, the a_v.
+
+    Raises:
+        ValueError: Shapes, dtypes or devices that do not fit, lengths that do not sum to V.
+
+    Example:
+        >>> import torch
+        >>> from mmoe.ops import target_attention
+        >>> e_VD, q_BD = torch.tensor([[1.0], [3.0], [5.0]]), torch.tensor([[1.0], [1.0]])
+        >>> layer = torch.ones(2, 1), torch.zeros(2, 1), torch.ones(1), torch.zeros(1)
+        >>> out = target_attention(e_VD, torch.tensor([2, 1]), q_BD, *layer, softmax=True)
+        >>> out.out_BD.tolist(), out.weights_V.tolist()
+        ([[2.0], [5.0]], [0.5, 0.5, 1.0])
+
+    Source: Zhou et al., "Deep interest network for click-through rate prediction" (KDD 2018),
+        section 4.3 and equation 3, with ReLU and with scaled events.
+    """
+    check_dims("e_VD", e_VD, "VD")
+    check_float("e_VD", e_VD)
+    check_dims("q_BD", q_BD, "BD")
+    B, D = q_BD.shape
+    check_shape("q_BD", q_BD, [B, e_VD.shape[1]], "the width of e_VD")
+    if q_BD.dtype != e_VD.dtype:
+        raise ValueError(
+            f"q_BD: expected dtype {e_VD.dtype} as e_VD, got {q_BD.dtype}; use .to({e_VD.dtype})"
+        )
+    check_device("q_BD", q_BD, e_VD.device, "e_VD")
+    check_dims("weight_2DH", weight_2DH, ("2D", "H"))
+    H = weight_2DH.shape[1]
+    dtype = accumulate_dtype(e_VD.dtype)
+    layer = []
+    for name, tensor, shape, like in (
+        ("weight_2DH", weight_2DH, [2 * D, H], "the width of e_VD"),
+        ("bias_BH", bias_BH, [B, H], "q_BD and weight_2DH"),
+        ("score_H", score_H, [H], "weight_2DH"),
+        ("score_bias_1", score_bias_1, [1], "one score"),
+    ):
+        check_shape(name, tensor, shape, like)
+        check_float(name, tensor)
+        check_device(name, tensor, e_VD.device, "e_VD")
+        layer.append(tensor.to(dtype))
+    check_lengths("lengths_B", lengths_B, B, "q_BD", len(e_VD), "e_VD")
+    check_device("lengths_B", lengths_B, e_VD.device, "e_VD")
+    offsets_B1 = F.pad(lengths_B.cumsum(0, dtype=torch.int32), (1, 0))
+    return TargetAttention(
+        *torch.ops.mmoe.target_attention(e_VD, offsets_B1, q_BD, *layer, softmax)
+    )
+
+
+def _fake(
+    e_VD: Tensor,
+    offsets_B1: Tensor,
+    q_BD: Tensor,
+    weight_2DH: Tensor,
+    bias_BH: Tensor,
+    score_H: Tensor,
+    score_bias_1: Tensor,
+    softmax: bool,
+) -> tuple[Tensor, Tensor]:
+    return q_BD.new_empty(q_BD.shape), score_H.new_empty(e_VD.shape[0])
+
+
+def _fake_backward(
+    grad_BD: Tensor,
+    grad_weights_V: Tensor,
+    e_VD: Tensor,
+    offsets_B1: Tensor,
+    q_BD: Tensor,
+    weight_2DH: Tensor,
+    bias_BH: Tensor,
+    score_H: Tensor,
+    weights_V: Tensor,
+    softmax: bool,
+) -> tuple[Tensor, ...]:
+    read = (e_VD, q_BD, weight_2DH, bias_BH, score_H)
+    return (*(tensor.new_empty(tensor.shape) for tensor in read), score_H.new_empty(1))
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    *read, _, ctx.softmax = inputs
+    ctx.save_for_backward(*read, output[1])
+
+
+def _backward(ctx: Any, grad_BD: Tensor, grad_weights_V: Tensor) -> tuple[Tensor | None, ...]:
+    of_events, *others = torch.ops.mmoe.target_attention_backward(
+        grad_BD, grad_weights_V, *ctx.saved_tensors, ctx.softmax
+    )
+    return of_events, None, *others, None
+
+
+_READ = (
+    "Tensor e_VD, Tensor offsets_B1, Tensor q_BD, Tensor weight_2DH, Tensor bias_BH, Tensor score_H"
+)
+define(f"target_attention({_READ}, Tensor score_bias_1, bool softmax) -> (Tensor, Tensor)", _fake)
+define(
+    f"target_attention_backward(Tensor grad_BD, Tensor grad_weights_V, {_READ}, Tensor weights_V,"
+    " bool softmax) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    _fake_backward,
+)
+register_autograd("target_attention", _backward, _setup_context)

@@ -1,0 +1,246 @@
+"""target_attention: against a loop, the specification, its own gradient, rows alone and threads."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.library import opcheck
+
+from mmoe.ops import extension_status, reference, target_attention
+
+# Events of each row; D; H
+CASES = {
+    "usual": ([3, 0, 7, 1], 24, 40),
+    "small": ([3, 0, 2, 1], 3, 5),
+    "odd widths": ([5, 2, 0, 33], 19, 13),
+    "more than a tile": ([64, 65, 200, 1], 32, 36),
+    "one number": ([2, 1], 1, 1),
+    "no rows": ([], 8, 5),
+    "no events": ([0, 0], 8, 5),
+    "no width": ([2, 1], 0, 3),
+    "no hidden layer": ([2, 1], 3, 0),
+    "many rows": ([n % 4 for n in range(700)], 16, 20),
+    "wide": ([9, 4], 130, 70),
+}
+BUILT = pytest.mark.skipif(not extension_status().built, reason="no kernels")
+SOFTMAX = pytest.mark.parametrize("softmax", [False, True], ids=["sum", "softmax"])
+
+
+def arguments(name, dtype=torch.float32, seed=0):
+    """e_VD, lengths_B, q_BD and the layer."""
+    lengths, D, H = CASES[name]
+    generator = torch.Generator().manual_seed(seed)
+
+    def random(*shape):
+        return torch.randn(*shape, generator=generator)
+
+    B, V = len(lengths), sum(lengths)
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    layer = random(2 * D, H) / max(D, 1) ** 0.5, random(B, H), random(H), random(1)
+    e_VD, q_BD = random(V, D).to(dtype), random(B, D).to(dtype)
+    return e_VD, torch.tensor(lengths, dtype=torch.int32), q_BD, *(part.to(wide) for part in layer)
+
+
+def of_operator(given):
+    """The same for the operator itself, which takes where rows begin."""
+    e_VD, lengths_B, *others = given
+    return e_VD, F.pad(lengths_B.cumsum(0), (1, 0)).int(), *others
+
+
+def with_gradients(given, softmax, function=target_attention):
+    """Results, and the gradients of all arguments from random ones of both results."""
+    e_VD, lengths_B, *others = (tensor.detach().clone() for tensor in given)
+    leaves = [leaf.requires_grad_() for leaf in (e_VD, *others)]
+    out_BD, weights_V = function(leaves[0], lengths_B, *leaves[1:], softmax=softmax)
+    generator = torch.Generator().manual_seed(1)
+    grads = [torch.randn(out.shape, generator=generator).to(out) for out in (out_BD, weights_V)]
+    torch.autograd.backward([out_BD, weights_V], grads)
+    return out_BD.detach(), weights_V.detach(), *(leaf.grad for leaf in leaves)
+
+
+def near(found, wanted, dtype):
+    assert len(found) == len(wanted)
+    step = {torch.float32: 2e-5, torch.bfloat16: 1e-2, torch.float64: 1e-12}[dtype]
+    for ours, theirs in zip(found, wanted, strict=True):
+        assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype)
+        most = max(1.0, float(theirs.abs().max())) if theirs.numel() else 1.0
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=step * most)
+
+
+@pytest.fixture(params=[torch.float32, torch.bfloat16, torch.float64], ids=["fp32", "bf16", "fp64"])
+def dtype(request):
+    return request.param
+
+
+@SOFTMAX
+def test_the_specification_is_the_formula(softmax):
+    e_VD, lengths_B, q_BD, weight_2DH, bias_BH, score_H, score_bias_1 = arguments(
+        "usual", torch.float64
+    )
+    given = of_operator(arguments("usual", torch.float64))
+    out_BD, weights_V = reference.target_attention(*given, softmax)
+    weights = iter(weights_V.split(lengths_B.tolist()))
+    for b, own_ND in enumerate(e_VD.split(lengths_B.tolist())):
+        x_ND = own_ND / (own_ND.square().mean(1, keepdim=True) + 1e-6).sqrt()
+        z_NH = torch.cat([x_ND, x_ND * q_BD[b]], 1) @ weight_2DH + bias_BH[b]
+        a_N = z_NH.relu() @ score_H + score_bias_1
+        a_N = a_N.softmax(0) if softmax else a_N
+        torch.testing.assert_close(next(weights), a_N)
+        torch.testing.assert_close(out_BD[b], a_N @ own_ND)
+
+
+@SOFTMAX
+@pytest.mark.parametrize("name", CASES)
+def test_equals_the_specification(name, dtype, softmax):
+    given = of_operator(arguments(name, dtype))
+    out_BD, weights_V = torch.ops.mmoe.target_attention(*given, softmax)
+    wanted = reference.target_attention(*given, softmax)
+    near((out_BD, weights_V), wanted, dtype)
+
+    generator = torch.Generator().manual_seed(1)
+    grads = [torch.randn(out.shape, generator=generator).to(out.dtype) for out in wanted]
+    of_gradient = (*grads, *given[:-1], wanted[1], softmax)
+    found = torch.ops.mmoe.target_attention_backward(*of_gradient)
+    near(found, reference.target_attention_backward(*of_gradient), dtype)
+
+
+@SOFTMAX
+@pytest.mark.parametrize("name", ["small", "one number", "no events"])
+def test_gradcheck(name, softmax):
+    e_VD, lengths_B, *others = arguments(name, torch.float64)
+    leaves = [leaf.requires_grad_() for leaf in (e_VD, *others)]
+    assert torch.autograd.gradcheck(
+        lambda e, *layer: tuple(target_attention(e, lengths_B, *layer, softmax=softmax)), leaves
+    )
+
+
+@SOFTMAX
+def test_opcheck(softmax):
+    given = of_operator(arguments("usual"))
+    leaves = [one.requires_grad_() if one.is_floating_point() else one for one in given]
+    opcheck(torch.ops.mmoe.target_attention.default, (*leaves, softmax))
+    wanted = torch.ops.mmoe.target_attention(*given, softmax)
+    detached = [one.detach() for one in (*wanted, *given[:-1], wanted[1])]
+    opcheck(torch.ops.mmoe.target_attention_backward.default, (*detached, softmax))
+
+
+@BUILT
+@SOFTMAX
+@pytest.mark.parametrize("name", ["usual", "odd widths", "more than a tile"])
+def test_a_row_does_not_depend_on_its_batch(name, dtype, softmax):
+    e_VD, lengths_B, q_BD, weight_2DH, bias_BH, *score = arguments(name, dtype)
+    whole = target_attention(e_VD, lengths_B, q_BD, weight_2DH, bias_BH, *score, softmax=softmax)
+    own = zip(
+        e_VD.split(lengths_B.tolist()), whole.weights_V.split(lengths_B.tolist()), strict=True
+    )
+    for b, (e_ND, weights_N) in enumerate(own):
+        row = slice(b, b + 1)
+        alone = target_attention(
+            e_ND, lengths_B[row], q_BD[row], weight_2DH, bias_BH[row], *score, softmax=softmax
+        )
+        assert torch.equal(alone.out_BD, whole.out_BD[row])
+        assert torch.equal(alone.weights_V, weights_N)
+
+
+@BUILT
+@pytest.mark.parametrize("name", ["many rows", "more than a tile"])
+def test_same_bits_in_every_run_and_thread_count(name, dtype, threads):
+    results = []
+    for count in (1, 1, 2, 3):
+        threads(count)
+        results.append(with_gradients(arguments(name, dtype), True))
+    for result in results[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(result, results[0], strict=True))
+
+
+def test_other_layouts_and_types_of_the_layer():
+    e_VD, lengths_B, q_BD, weight_2DH, *others = arguments("usual")
+    wanted = target_attention(e_VD, lengths_B, q_BD, weight_2DH, *others)
+    apart = torch.stack([e_VD, e_VD], 2)[..., 0]
+    turned = weight_2DH.t().contiguous().t()
+    found = target_attention(apart, lengths_B.long(), q_BD, turned, *others)
+    assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
+    narrow = weight_2DH.bfloat16().requires_grad_()
+    out_BD, _ = target_attention(e_VD, lengths_B, q_BD, narrow, *others)
+    out_BD.sum().backward()
+    assert narrow.grad is not None
+    assert narrow.grad.dtype == torch.bfloat16
+    torch.testing.assert_close(
+        out_BD, target_attention(e_VD, lengths_B, q_BD, narrow.detach().float(), *others).out_BD
+    )
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_without_gradients(mode):
+    given = arguments("usual")
+    with mode(), torch.autocast("cpu", torch.bfloat16):
+        found = target_attention(given[0].requires_grad_(), *given[1:])
+    assert not found.out_BD.requires_grad
+    near(found, reference.target_attention(*of_operator(arguments("usual")), False), torch.float32)
+
+
+@SOFTMAX
+def test_nan_of_an_event_stays_in_its_row(softmax):
+    e_VD, *others = arguments("usual")
+    e_VD[5] = torch.nan
+    out_BD, weights_V = target_attention(e_VD, *others, softmax=softmax)
+    assert out_BD.isnan().any(1).tolist() == [False, False, True, False]
+    assert weights_V.isnan().sum() == (7 if softmax else 1)
+
+
+def test_compiles_to_one_graph():
+    given = arguments("usual")
+    compiled = torch.compile(target_attention, fullgraph=True, backend="aot_eager")
+    found, wanted = (with_gradients(given, True, one) for one in (compiled, target_attention))
+    assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
+
+
+CHANGES = {
+    "e_VD": (0, lambda x: x[0], r"e_VD: expected 2 dimensions \[V, D\]"),
+    "type of e": (0, lambda x: x.int(), "e_VD: expected one of torch.float32"),
+    "lengths": (1, lambda x: x[:-1], r"lengths_B: expected shape \[4\] to fit q_BD, got \[3\]"),
+    "type of lengths": (1, lambda x: x.float(), "lengths_B: expected dtype torch.int32 or torch.i"),
+    "sum": (1, lambda x: x + 1, "lengths_B: expected lengths that sum to 11, .* of e_VD, got 15"),
+    "negative": (1, lambda x: x - 1, "lengths_B: expected lengths of at least 0, got -1"),
+    "q": (2, lambda x: x[:, 1:], r"q_BD: expected shape \[4, 24\] to fit the width of e_VD"),
+    "type of q": (2, lambda x: x.double(), "q_BD: expected dtype torch.float32 as e_VD, got torch"),
+    "device of q": (2, lambda x: x.to("meta"), "q_BD: expected device cpu as e_VD, got meta"),
+    "weight": (3, lambda x: x[1:], r"weight_2DH: expected shape \[48, 40\] to fit the width of e"),
+    "bias": (4, lambda x: x[1:], r"bias_BH: expected shape \[4, 40\] to fit q_BD and weight_2DH"),
+    "score": (5, lambda x: x[1:], r"score_H: expected shape \[40\] to fit weight_2DH, got \[39\]"),
+    "bias of score": (6, lambda x: x[0], r"score_bias_1: expected shape \[1\]"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_says_what_is_wrong(change):
+    position, make, message = CHANGES[change]
+    given = list(arguments("usual"))
+    given[position] = make(given[position])
+    with pytest.raises(ValueError, match=message):
+        target_attention(*given)
+
+
+@pytest.mark.parametrize("operators", [torch.ops.mmoe, reference], ids=["kernel", "reference"])
+@pytest.mark.parametrize(
+    ("offsets", "message"),
+    [
+        ([1, 3, 3, 10, 11], "expected the first offset to be 0, got 1"),
+        ([0, 3, 3, 10, 10], "expected the last offset to be 11, got 10"),
+        ([0, 3, 2, 10, 11], "expected offsets that rise, got 3 and then 2 for row 1"),
+    ],
+)
+def test_offsets_of_other_events_are_refused(operators, offsets, message):
+    e_VD, _, *others = of_operator(arguments("usual"))
+    with pytest.raises(ValueError, match=f"offsets_B1: {message}"):
+        operators.target_attention(e_VD, torch.tensor(offsets).int(), *others, False)
+
+
+@pytest.mark.gpu
+@SOFTMAX
+@pytest.mark.parametrize("name", CASES)
+def test_cuda_is_cpu(name, dtype, softmax):
+    given = arguments(name, dtype)
+    on_gpu = [tensor.cuda() for tensor in given]
+    found, again = (with_gradients(on_gpu, softmax) for _ in range(2))
+    near([one.cpu() for one in found], with_gradients(given, softmax), dtype)
+    assert all(torch.equal(a, b) for a, b in zip(found, again, strict=True))
