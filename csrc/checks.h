@@ -374,8 +374,12 @@ inline void check_permute(const char* name, const Tensor& rows, const Tensor& ro
   check_type("slots_BGK", slots_BGK, ScalarType::Int);
 }
 
+constexpr size_t kMostDeeper = 7;  // layers of target_attention after the first one
+
 inline void check_target_attention(const Tensor& e, const Tensor& offsets, const Tensor& q,
-                                   const Tensor& weight, const Tensor& bias, const Tensor& score) {
+                                   const Tensor& weight, const Tensor& bias,
+                                   const std::vector<Tensor>& deep_weights,
+                                   const std::vector<Tensor>& deep_biases, const Tensor& score) {
   check_dim("e_VD", e, 2);
   check_float("e_VD", e);
   check_dim("q_BD", q, 2);
@@ -392,9 +396,27 @@ inline void check_target_attention(const Tensor& e, const Tensor& offsets, const
   check_type("bias_BH", bias, type);
   check_size("bias_BH", bias, 0, q.size(0));
   check_size("bias_BH", bias, 1, weight.size(1));
-  check_dim("score_H", score, 1);
-  check_type("score_H", score, type);
-  check_size("score_H", score, 0, weight.size(1));
+  if (deep_weights.size() > kMostDeeper) {
+    fail("deep_weights: expected at most ", kMostDeeper, " layers, got ", deep_weights.size());
+  }
+  if (deep_biases.size() != deep_weights.size()) {
+    fail("deep_biases: expected ", deep_weights.size(), ", one for each weight, got ",
+         deep_biases.size());
+  }
+  int64_t width = weight.size(1);
+  for (size_t i = 0; i < deep_weights.size(); ++i) {
+    const Name weights("deep_weights", i), biases("deep_biases", i);
+    check_dim(weights, deep_weights[i], 2);
+    check_type(weights, deep_weights[i], type);
+    check_size(weights, deep_weights[i], 0, width);
+    width = deep_weights[i].size(1);
+    check_dim(biases, deep_biases[i], 1);
+    check_type(biases, deep_biases[i], type);
+    check_size(biases, deep_biases[i], 0, width);
+  }
+  check_dim("score_N", score, 1);
+  check_type("score_N", score, type);
+  check_size("score_N", score, 0, width);
 }
 
 inline void check_score_bias(const Tensor& score_bias, const Tensor& score) {

@@ -5,9 +5,9 @@ the gradients come from the specification, so that both sides start from the sam
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import pairwise, product
 from typing import Any
 
 import torch
@@ -184,21 +184,35 @@ def target_attention(case: Case, dtype: torch.dtype) -> Iterator[Call]:
     offsets_B1[1:] = lengths_B.cumsum(0)
     e_VD = case.random(events, case.D, seed=24)
     e_VD += e_VD.sign()  # an event near 0 has a large scale, whose gradient loses as many digits
-    given = (
-        e_VD.to(dtype),
-        offsets_B1,
-        case.random(rows, case.D, seed=25).to(dtype),
-        (case.random(2 * case.D, case.H, seed=26) / max(case.D, 1) ** 0.5).to(wide),
-        case.random(rows, case.H, seed=27).to(wide),
-        (case.random(case.H, seed=28) / max(case.H, 1) ** 0.5).to(wide),
-    )
-    for softmax in (False, True):
-        forward = "target_attention", (*given, case.random(1, seed=29).to(wide), softmax)
+    q_BD = case.random(rows, case.D, seed=25).to(dtype)
+    given = e_VD.to(dtype), offsets_B1, q_BD
+    for softmax, widths in ((False, [case.H]), (True, [case.H]), (True, [case.H, 9, 33])):
+        layers = _attention_layers(case, rows, widths, wide)
+        forward = "target_attention", (*given, *layers, case.random(1, seed=29).to(wide), softmax)
         yield forward
         weights_V = expected(forward)[1]
         grad_BD = (case.random(rows, case.D, seed=30) / max(case.D, 1)).to(dtype)
         grads = grad_BD, case.random(events, seed=31).div(9).to(wide)
-        yield "target_attention_backward", (*grads, *given, weights_V, softmax)
+        backward = (*grads, *given, *layers, weights_V, softmax)
+        yield "target_attention_backward", backward
+
+
+def _attention_layers(
+    case: Case, rows: int, widths: Sequence[int], wide: torch.dtype
+) -> tuple[Tensor, Tensor, list[Tensor], list[Tensor], Tensor]:
+    """Weights and biases of the first layer and of deeper ones, weights of the score."""
+
+    def weight(seed: int, inputs: int, *outputs: int) -> Tensor:
+        return (case.random(inputs, *outputs, seed=seed) / max(inputs, 1) ** 0.5).to(wide)
+
+    pairs = list(enumerate(pairwise(widths)))
+    return (
+        weight(26, 2 * case.D, widths[0]),
+        case.random(rows, widths[0], seed=27).to(wide),
+        [weight(32 + i, before, after) for i, (before, after) in pairs],
+        [case.random(after, seed=36 + i).to(wide) for i, (_, after) in pairs],
+        weight(28, widths[-1]),
+    )
 
 
 def exchange(case: Case, dtype: torch.dtype) -> Iterator[Call]:

@@ -29,16 +29,41 @@ constexpr int kEventPitch = kEvents + kPack<S>;
 template <typename S>
 constexpr int kTilePitch = kTile + kPack<S>;
 
+constexpr int kMostLayers = static_cast<int>(kMostDeeper);
+
+// A layer after the first one.
+template <typename S>
+struct Layer {
+  const S* weight;         // [in, out]
+  const S* bias;           // [out]
+  const S* turned;         // backward: the weight [out, in],
+  S* of_weight;            // [blocks, in, out]: the block's sums of its gradient,
+  S* of_bias;              // [blocks, kTeam, out]: each warp's
+  int32_t in, out, first;  // number of its first value among those of all layers
+};
+
 template <typename T>
 struct Attention {
+  using S = sum_t<T>;
   const T* e;
   const int32_t* offsets;
   const T* q;
-  const sum_t<T>* weight;  // [2 D, H]
-  const sum_t<T>* bias;    // [B, H]
-  const sum_t<T>* score;   // [H]
-  int32_t B, V, D, H;
+  const S* weight;  // [2 D, H]
+  const S* bias;    // [B, H]
+  const S* score;   // [N]
+  S* values;        // [blocks, all, kTile]: what the layers make of a tile
+  int32_t B, V, D, H, N;
+  int32_t all;  // numbers of all layers
+  int32_t deeper;
   bool softmax;
+  Layer<S> layers[kMostLayers];
+
+  __device__ int32_t width_of(int i) const { return i == 0 ? H : layers[i - 1].out; }
+  __device__ int32_t first_of(int i) const { return i == 0 ? 0 : layers[i - 1].first; }
+  // Those of a layer's number `n`, for a block's whole tile.
+  __device__ S* values_of(int i, int64_t n) const {
+    return values + ((int64_t{blockIdx.x} * all + first_of(i)) + n) * kTile;
+  }
 };
 
 struct Span {
@@ -138,6 +163,51 @@ __device__ S relu(S z) {
   return z < 0 ? S(0) : z;  // NaN stays NaN
 }
 
+// The products of a warp's columns of `from` [depth, kTile] with column n of a matrix [depth,
+// width].
+template <typename S>
+__device__ void multiply_columns(const S* from, const S* matrix, int64_t depth, int64_t width,
+                                 int64_t n, S (&out)[kEvents]) {
+#pragma unroll
+  for (int v = 0; v < kEvents; ++v) out[v] = 0;
+  for (int64_t k = 0; k < depth; ++k) {
+    const S weight = matrix[k * width + n];
+    S numbers[kEvents];
+    read(from + k * kTile, numbers);
+#pragma unroll
+    for (int v = 0; v < kEvents; ++v) out[v] += weight * numbers[v];
+  }
+}
+
+// What all layers make of a warp's events, to the block's values.
+template <typename T>
+__device__ void find_values(const Attention<T>& d, int64_t b, const Events<T>& events,
+                            const sum_t<T> (&scales)[kEvents], sum_t<T>* room) {
+  using S = sum_t<T>;
+  const int lane = threadIdx.x % kWarp, column = threadIdx.x / kWarp * kEvents;
+  for (int32_t start = 0; start < d.H; start += kWarp) {
+    const int32_t h = start + lane;
+    S z[kEvents];
+    multiply(d, d.q + b * d.D, events, h, room, z);
+    if (h >= d.H) continue;
+#pragma unroll
+    for (int v = 0; v < kEvents; ++v) z[v] = relu(z[v] * scales[v] + d.bias[b * d.H + h]);
+    write(d.values_of(0, h) + column, z);
+  }
+  for (int i = 0; i < d.deeper; ++i) {
+    const Layer<S>& layer = d.layers[i];
+    __syncwarp();
+    for (int32_t n = lane; n < layer.out; n += kWarp) {
+      S z[kEvents];
+      multiply_columns(d.values_of(i, 0) + column, layer.weight, layer.in, layer.out, n, z);
+#pragma unroll
+      for (int v = 0; v < kEvents; ++v) z[v] = relu(z[v] + layer.bias[n]);
+      write(d.values_of(i + 1, n) + column, z);
+    }
+  }
+  __syncwarp();
+}
+
 // Weights that sum to 1, in the place of the scores; for the whole block.
 template <typename S>
 __device__ void normalise(S* scores, int32_t count) {
@@ -156,34 +226,30 @@ __device__ void normalise(S* scores, int32_t count) {
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kTeamThreads)
-    forward(Attention<T> d, const sum_t<T>* score_bias, sum_t<T>* weights, T* out) {
+__device__ void attend(const Attention<T>& d, int64_t b, const sum_t<T>* score_bias,
+                       sum_t<T>* weights, T* out) {
   using S = sum_t<T>;
   __shared__ __align__(16) S rooms[kTeam][kWarp * kEventPitch<S>];
   __shared__ S parts[kTeam][kWarp];
-  const int64_t b = blockIdx.x;
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const Span row = events_of(d, b);
-  const T* q = d.q + b * d.D;
   for (int32_t first = row.begin + warp * kEvents; first < row.end; first += kTile) {
     const Events<T> events = {d.e + int64_t{first} * d.D, min(kEvents, row.end - first), d.D};
     S scales[kEvents], scores[kEvents] = {};
     find_scales(events, scales);
-    for (int32_t start = 0; start < d.H; start += kWarp) {
-      const int32_t h = start + lane;
-      S z[kEvents];
-      multiply(d, q, events, h, rooms[warp], z);
-      if (h >= d.H) continue;
+    find_values(d, b, events, scales, rooms[warp]);
+    for (int32_t n = lane; n < d.N; n += kWarp) {
+      S values[kEvents];
+      read(d.values_of(d.deeper, n) + warp * kEvents, values);
 #pragma unroll
-      for (int v = 0; v < kEvents; ++v) {
-        scores[v] += relu(z[v] * scales[v] + d.bias[b * d.H + h]) * d.score[h];
-      }
+      for (int v = 0; v < kEvents; ++v) scores[v] += values[v] * d.score[n];
     }
 #pragma unroll
     for (int v = 0; v < kEvents; ++v) {
       const S sum = add_over_warp(scores[v]);
       if (lane == v && v < events.count) weights[first + v] = sum + score_bias[0];
     }
+    __syncwarp();
   }
   __syncthreads();
   if (d.softmax) normalise(weights + row.begin, row.end - row.begin);
@@ -205,6 +271,13 @@ __global__ void __launch_bounds__(kTeamThreads)
   }
 }
 
+template <typename T>
+__global__ void __launch_bounds__(kTeamThreads)
+    forward(const __grid_constant__ Attention<T> d, const sum_t<T>* score_bias, sum_t<T>* weights,
+            T* out) {
+  for (int64_t b = blockIdx.x; b < d.B; b += gridDim.x) attend(d, b, score_bias, weights, out);
+}
+
 // What the backward pass reads beside the forward one, and where it writes.
 template <typename T>
 struct Gradients {
@@ -212,16 +285,21 @@ struct Gradients {
   const T* grad;          // [B, D]
   const S* grad_weights;  // [V]
   const S* weights;       // [V]
-  const S* turned;        // the layer's weights [H, 2 D]
+  const S* turned;        // the first layer's weights [H, 2 D]
   T* e;                   // [V, D]
   T* q;                   // [B, D]
   S* bias;                // [B, H]
-  S* weight;              // [blocks, 2 D, H]: the block's sums
-  S* score;               // [blocks, kTeam, H]: each warp's
-  S* score_bias;          // [blocks]
-  S* hidden;              // [blocks, H, kTile]: gradients of a tile's products
-  S* row_bias;            // [blocks, kTeam, H]: each warp's, of a row
-  S* row_q;               // [blocks, D]: of a row
+  S* of_weight;           // [blocks, 2 D, H]: the block's sums
+  S* of_score;            // [blocks, kTeam, N]: each warp's
+  S* of_score_bias;       // [blocks]
+  S* hidden;    // [blocks, all, kTile]: gradients of what goes into the layers' ReLUs, of the first
+                // one those of its products
+  S* row_bias;  // [blocks, kTeam, H]: each warp's, of a row
+  S* row_q;     // [blocks, D]: of a row
+
+  __device__ S* hidden_of(const Attention<T>& d, int i, int64_t n) const {
+    return hidden + (int64_t{blockIdx.x} * d.all + d.first_of(i) + n) * kTile;
+  }
 };
 
 // Of a tile's events.
@@ -272,44 +350,62 @@ __device__ sum_t<T> mean_grad(const Attention<T>& d, const Gradients<T>& to, con
   return sum;
 }
 
-// A warp's events through the hidden layer: gradients of their products to `hidden`, of bias and
-// score to the warp's sums.
+// A warp's events through the layers, the last one first: gradients of what goes into each, and of
+// biases and scores to the warp's sums.
 template <typename T>
-__device__ void differentiate_hidden(const Attention<T>& d, const Gradients<T>& to, int64_t b,
+__device__ void differentiate_layers(const Attention<T>& d, const Gradients<T>& to, int64_t b,
                                      const Events<T>& events, const sum_t<T> (&grads)[kEvents],
                                      sum_t<T>* room, TileRoom<sum_t<T>>& tile) {
   using S = sum_t<T>;
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, column = warp * kEvents;
+  const int64_t own = int64_t{blockIdx.x} * kTeam + warp;
   S scales[kEvents], along[kEvents] = {};
   find_scales(events, scales);
-  for (int32_t start = 0; start < d.H; start += kWarp) {
-    const int32_t h = start + lane;
-    S z[kEvents];
-    multiply(d, d.q + b * d.D, events, h, room, z);
-    if (h >= d.H) continue;
-    const int64_t own = (int64_t{blockIdx.x} * kTeam + warp) * d.H + h;
-    const S bias = d.bias[b * d.H + h], score = d.score[h];
-    S of_score = 0, of_bias = 0, of_products[kEvents];
+  find_values(d, b, events, scales, room);
+  for (int i = d.deeper; i >= 0; --i) {
+    const int32_t width = d.width_of(i);
+    for (int32_t n = lane; n < width; n += kWarp) {
+      S values[kEvents], grad[kEvents], of_score = 0, of_bias = 0;
+      read(d.values_of(i, n) + column, values);
+      if (i == d.deeper) {
 #pragma unroll
-    for (int v = 0; v < kEvents; ++v) {
-      const S x = z[v] * scales[v] + bias;
-      // An event that is not there has a bias as well
-      if (v < events.count) of_score += grads[v] * relu(x);
-      const S grad = v < events.count && x > 0 ? grads[v] * score : S(0);
-      of_bias += grad;
-      along[v] += grad * z[v];
-      of_products[v] = grad * scales[v];
+        for (int v = 0; v < kEvents; ++v) grad[v] = grads[v] * d.score[n];
+      } else {
+        const Layer<S>& above = d.layers[i];
+        multiply_columns(to.hidden_of(d, i + 1, 0) + column, above.turned, above.out, above.in, n,
+                         grad);
+      }
+#pragma unroll
+      for (int v = 0; v < kEvents; ++v) {
+        // An event that is not there has values as well, of its bias
+        const bool exists = v < events.count;
+        if (exists) of_score += grads[v] * values[v];
+        grad[v] = exists && values[v] > 0 ? grad[v] : S(0);
+        of_bias += grad[v];
+      }
+      if (i == d.deeper) to.of_score[own * d.N + n] += of_score;
+      if (i > 0) {
+        d.layers[i - 1].of_bias[own * width + n] += of_bias;
+      } else {
+        to.row_bias[own * d.H + n] += of_bias;
+#pragma unroll
+        for (int v = 0; v < kEvents; ++v) {
+          // Where there is a gradient, the value is what went into the ReLU: product * scale +
+          // bias.
+          if (grad[v] != 0) along[v] += grad[v] * (values[v] - d.bias[b * d.H + n]);
+          grad[v] *= scales[v];
+        }
+      }
+      write(to.hidden_of(d, i, n) + column, grad);
     }
-    to.score[own] += of_score;
-    to.row_bias[own] += of_bias;
-    write(to.hidden + (int64_t{blockIdx.x} * d.H + h) * kTile + warp * kEvents, of_products);
+    __syncwarp();
   }
 #pragma unroll
   for (int v = 0; v < kEvents; ++v) {
     const S sum = add_over_warp(along[v]);
     if (lane == v) {
-      tile.pull[warp * kEvents + v] = -sum * scales[v] * scales[v] * scales[v] / max(d.D, 1);
-      tile.grad[warp * kEvents + v] = grads[v];
+      tile.pull[column + v] = -sum * scales[v] * scales[v] / max(d.D, 1);
+      tile.grad[column + v] = grads[v];
     }
   }
 }
@@ -321,7 +417,7 @@ __device__ void differentiate_events(const Attention<T>& d, const Gradients<T>& 
                                      const TileRoom<sum_t<T>>& tile) {
   using S = sum_t<T>;
   const int warp = threadIdx.x / kWarp;
-  const S* hidden = to.hidden + int64_t{blockIdx.x} * d.H * kTile + warp * kEvents;
+  const S* hidden = to.hidden_of(d, 0, 0) + warp * kEvents;
   for (int32_t c = threadIdx.x % kWarp; c < d.D; c += kWarp) {
     const S q = to_sum(d.q[b * d.D + c]), grad = to_sum(to.grad[b * d.D + c]);
     S sums[kEvents] = {};
@@ -348,7 +444,7 @@ __device__ void differentiate_weights(const Attention<T>& d, const Gradients<T>&
                                       const Events<T>& events, sum_t<T>* room) {
   using S = sum_t<T>;
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  S* sums = to.weight + int64_t{blockIdx.x} * 2 * d.D * d.H;
+  S* sums = to.of_weight + int64_t{blockIdx.x} * 2 * d.D * d.H;
   for (int32_t first = 0; first < d.D; first += kWarp) {
     __syncthreads();
 #pragma unroll
@@ -359,7 +455,7 @@ __device__ void differentiate_weights(const Attention<T>& d, const Gradients<T>&
     for (int32_t start = 0; start < d.H; start += kWarp) {
       const int32_t h = start + lane;
       S of_products[kTile] = {};
-      if (h < d.H) read(to.hidden + (int64_t{blockIdx.x} * d.H + h) * kTile, of_products);
+      if (h < d.H) read(to.hidden_of(d, 0, h), of_products);
       for (int32_t i = warp; i < min(kWarp, d.D - first); i += kTeam) {
         const int64_t c = first + i, at = c * d.H + h, below = (d.D + c) * d.H + h;
         S numbers[kTile], sum = 0, of_q = 0;
@@ -378,8 +474,33 @@ __device__ void differentiate_weights(const Attention<T>& d, const Gradients<T>&
   }
 }
 
+// Likewise of a deeper layer.
 template <typename T>
-__global__ void __launch_bounds__(kTeamThreads) backward(Attention<T> d, Gradients<T> to) {
+__device__ void differentiate_layer(const Attention<T>& d, const Gradients<T>& to, int i) {
+  using S = sum_t<T>;
+  const Layer<S>& layer = d.layers[i];
+  S* sums = layer.of_weight + int64_t{blockIdx.x} * layer.in * layer.out;
+  for (int32_t n = threadIdx.x % kWarp; n < layer.out; n += kWarp) {
+    S grads[kTile];
+    read(to.hidden_of(d, i + 1, n), grads);
+    for (int64_t k = threadIdx.x / kWarp; k < layer.in; k += kTeam) {
+      S values[kTile], sum = 0;
+      read(d.values_of(i, k), values);
+#pragma unroll
+      for (int v = 0; v < kTile; ++v) sum += grads[v] * values[v];
+      sums[k * layer.out + n] += sum;
+    }
+  }
+}
+
+template <typename S>
+__device__ void clear(S* numbers, int64_t count) {
+  for (int64_t i = threadIdx.x; i < count; i += kTeamThreads) numbers[i] = 0;
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kTeamThreads)
+    backward(const __grid_constant__ Attention<T> d, const __grid_constant__ Gradients<T> to) {
   using S = sum_t<T>;
   __shared__ __align__(16) S rooms[kWarp * kTilePitch<S>];
   __shared__ TileRoom<S> tile;
@@ -388,16 +509,19 @@ __global__ void __launch_bounds__(kTeamThreads) backward(Attention<T> d, Gradien
   const int64_t block = blockIdx.x, wide = int64_t{kTeam} * d.H;
   S* row_bias = to.row_bias + block * wide;
   S* row_q = to.row_q + block * d.D;
-  for (int64_t i = threadIdx.x; i < int64_t{2} * d.D * d.H; i += kTeamThreads) {
-    to.weight[block * 2 * d.D * d.H + i] = 0;
+  clear(to.of_weight + block * 2 * d.D * d.H, int64_t{2} * d.D * d.H);
+  clear(to.of_score + block * kTeam * d.N, int64_t{kTeam} * d.N);
+  for (int i = 0; i < d.deeper; ++i) {
+    const Layer<S>& layer = d.layers[i];
+    clear(layer.of_weight + block * layer.in * layer.out, int64_t{layer.in} * layer.out);
+    clear(layer.of_bias + block * kTeam * layer.out, int64_t{kTeam} * layer.out);
   }
-  for (int64_t i = threadIdx.x; i < wide; i += kTeamThreads) to.score[block * wide + i] = 0;
   S score_bias = 0;
   for (int64_t b = block; b < d.B; b += gridDim.x) {
     const Span row = events_of(d, b);
     const T* grad = to.grad + b * d.D;
-    for (int64_t i = threadIdx.x; i < wide; i += kTeamThreads) row_bias[i] = 0;
-    for (int32_t c = threadIdx.x; c < d.D; c += kTeamThreads) row_q[c] = 0;
+    clear(row_bias, wide);
+    clear(row_q, d.D);
     __syncthreads();
     const S mean = d.softmax ? mean_grad(d, to, grad, row) : S(0);
     for (int32_t start = row.begin; start < row.end; start += kTile) {
@@ -410,11 +534,12 @@ __global__ void __launch_bounds__(kTeamThreads) backward(Attention<T> d, Gradien
       for (int v = 0; v < kEvents; ++v) {
         if (d.softmax && v < count) grads[v] = to.weights[first + v] * (grads[v] - mean);
       }
-      differentiate_hidden(d, to, b, events, grads, own_rooms[warp], tile);
+      differentiate_layers(d, to, b, events, grads, own_rooms[warp], tile);
       __syncthreads();
       for (int v = 0; v < kTile; ++v) score_bias += tile.grad[v];
       differentiate_events(d, to, b, events, first, tile);
       differentiate_weights(d, to, b, events, rooms);
+      for (int i = 0; i < d.deeper; ++i) differentiate_layer(d, to, i);
       __syncthreads();
     }
     __syncthreads();
@@ -428,7 +553,7 @@ __global__ void __launch_bounds__(kTeamThreads) backward(Attention<T> d, Gradien
     }
     __syncthreads();
   }
-  if (threadIdx.x == 0) to.score_bias[block] = score_bias;
+  if (threadIdx.x == 0) to.of_score_bias[block] = score_bias;
 }
 
 template <typename S>
@@ -449,65 +574,111 @@ void add_up(const Tensor& from, int64_t rows, const Tensor& to, cudaStream_t str
   STD_CUDA_KERNEL_LAUNCH_CHECK();
 }
 
+constexpr const char* kTooWide = "weight_2DH: too wide for one CUDA launch";
+
 // The tensors of a call, dense.
 struct Read {
-  Tensor e, offsets, q, weight, bias, score;
-  int64_t B, V, D, H;
+  Tensor e, offsets, q, weight, bias;
+  std::vector<Tensor> deep_weights, deep_biases;
+  Tensor score;
+  int64_t B, V, D, H, N, all;
   bool softmax;
 
   Read(const Tensor& e_VD, const Tensor& offsets_B1, const Tensor& q_BD, const Tensor& weight_2DH,
-       const Tensor& bias_BH, const Tensor& score_H, bool softmax)
+       const Tensor& bias_BH, const std::vector<Tensor>& weights, const std::vector<Tensor>& biases,
+       const Tensor& score_N, bool softmax)
       : e(dense(e_VD)),
         offsets(dense(offsets_B1)),
         q(dense(q_BD)),
         weight(dense(weight_2DH)),
         bias(dense(bias_BH)),
-        score(dense(score_H)),
+        score(dense(score_N)),
         B(q.size(0)),
         V(e.size(0)),
         D(q.size(1)),
-        H(score.size(0)),
-        softmax(softmax) {}
+        H(weight.size(1)),
+        N(score.size(0)),
+        all(H),
+        softmax(softmax) {
+    for (size_t i = 0; i < weights.size(); ++i) {
+      deep_weights.push_back(dense(weights[i]));
+      deep_biases.push_back(dense(biases[i]));
+      all += biases[i].size(0);
+    }
+  }
 
+  ScalarType type() const { return score.scalar_type(); }
+  Tensor room(int64_t rows, int64_t width) const { return empty(score, {rows, width}, type()); }
+
+  // `values`: room for what the layers make of a tile, for each block.
   template <typename T>
-  Attention<T> as() const {
-    return {static_cast<const T*>(e.const_data_ptr()),
-            static_cast<const int32_t*>(offsets.const_data_ptr()),
-            static_cast<const T*>(q.const_data_ptr()),
-            static_cast<const sum_t<T>*>(weight.const_data_ptr()),
-            static_cast<const sum_t<T>*>(bias.const_data_ptr()),
-            static_cast<const sum_t<T>*>(score.const_data_ptr()),
-            within_int32(B, "q_BD: too many rows for one CUDA launch"),
-            within_int32(V, "e_VD: too many events for one CUDA launch"),
-            within_int32(2 * D, "e_VD: too wide for one CUDA launch") / 2,
-            within_int32(H, "score_H: too wide for one CUDA launch"),
-            softmax};
+  Attention<T> as(const Tensor& values) const {
+    using S = sum_t<T>;
+    Attention<T> d = {static_cast<const T*>(e.const_data_ptr()),
+                      static_cast<const int32_t*>(offsets.const_data_ptr()),
+                      static_cast<const T*>(q.const_data_ptr()),
+                      static_cast<const S*>(weight.const_data_ptr()),
+                      static_cast<const S*>(bias.const_data_ptr()),
+                      static_cast<const S*>(score.const_data_ptr()),
+                      static_cast<S*>(values.mutable_data_ptr()),
+                      within_int32(B, "q_BD: too many rows for one CUDA launch"),
+                      within_int32(V, "e_VD: too many events for one CUDA launch"),
+                      within_int32(2 * D, "e_VD: too wide for one CUDA launch") / 2,
+                      within_int32(H, kTooWide),
+                      within_int32(N, kTooWide),
+                      within_int32(all, kTooWide),
+                      static_cast<int32_t>(deep_weights.size()),
+                      softmax};
+    int64_t first = H;
+    for (size_t i = 0; i < deep_weights.size(); ++i) {
+      Layer<S>& layer = d.layers[i];
+      layer.weight = static_cast<const S*>(deep_weights[i].const_data_ptr());
+      layer.bias = static_cast<const S*>(deep_biases[i].const_data_ptr());
+      layer.in = static_cast<int32_t>(deep_weights[i].size(0));
+      layer.out = static_cast<int32_t>(deep_weights[i].size(1));
+      layer.first = static_cast<int32_t>(first);
+      first += layer.out;
+    }
+    return d;
   }
 };
 
+// As many as go through the rows in turn, whose rooms of so many numbers each are not too large.
+int64_t blocks_of(const Read& read, int64_t most, int64_t numbers) {
+  const int64_t fit = kMostPartials / std::max<int64_t>(numbers, 1);
+  return std::min(read.B, std::clamp<int64_t>(fit, 1, most));
+}
+
 std::tuple<Tensor, Tensor> target_attention(const Tensor& e_VD, const Tensor& offsets_B1,
                                             const Tensor& q_BD, const Tensor& weight_2DH,
-                                            const Tensor& bias_BH, const Tensor& score_H,
-                                            const Tensor& score_bias_1, bool softmax) {
-  check_target_attention(e_VD, offsets_B1, q_BD, weight_2DH, bias_BH, score_H);
-  check_score_bias(score_bias_1, score_H);
+                                            const Tensor& bias_BH,
+                                            const std::vector<Tensor>& deep_weights,
+                                            const std::vector<Tensor>& deep_biases,
+                                            const Tensor& score_N, const Tensor& score_bias_1,
+                                            bool softmax) {
+  check_target_attention(e_VD, offsets_B1, q_BD, weight_2DH, bias_BH, deep_weights, deep_biases,
+                         score_N);
+  check_score_bias(score_bias_1, score_N);
   check_device(e_VD, "e_VD",
                {{"offsets_B1", &offsets_B1},
                 {"q_BD", &q_BD},
                 {"weight_2DH", &weight_2DH},
                 {"bias_BH", &bias_BH},
-                {"score_H", &score_H},
+                {"score_N", &score_N},
                 {"score_bias_1", &score_bias_1}});
+  check_device(e_VD, "e_VD", "deep_weights", deep_weights);
+  check_device(e_VD, "e_VD", "deep_biases", deep_biases);
   const Launch launch(e_VD);
-  const Read read(e_VD, offsets_B1, q_BD, weight_2DH, bias_BH, score_H, softmax);
-  const Tensor out = empty_as(read.q);
-  const Tensor weights = empty(read.score, {read.V}, read.score.scalar_type());
-  if (read.B == 0) return {out, weights};
+  const Read read(e_VD, offsets_B1, q_BD, weight_2DH, bias_BH, deep_weights, deep_biases, score_N,
+                  softmax);
+  const Tensor out = empty_as(read.q), weights = empty(read.score, {read.V}, read.type());
+  const int64_t blocks = blocks_of(read, 4 * kMostBlocks, read.all * kTile);
+  if (blocks == 0) return {out, weights};
+  const Tensor values = read.room(blocks, read.all * kTile);
   for_type(e_VD.scalar_type(), [&](auto type) {
     using T = decltype(type);
-    const Attention<T> d = read.as<T>();
-    forward<<<static_cast<unsigned>(d.B), kTeamThreads, 0, launch.stream()>>>(
-        d, static_cast<const sum_t<T>*>(score_bias_1.const_data_ptr()),
+    forward<<<static_cast<unsigned>(blocks), kTeamThreads, 0, launch.stream()>>>(
+        read.as<T>(values), static_cast<const sum_t<T>*>(score_bias_1.const_data_ptr()),
         static_cast<sum_t<T>*>(weights.mutable_data_ptr()),
         static_cast<T*>(out.mutable_data_ptr()));
     STD_CUDA_KERNEL_LAUNCH_CHECK();
@@ -515,11 +686,29 @@ std::tuple<Tensor, Tensor> target_attention(const Tensor& e_VD, const Tensor& of
   return {out, weights};
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> target_attention_backward(
-    const Tensor& grad_BD, const Tensor& grad_weights_V, const Tensor& e_VD,
-    const Tensor& offsets_B1, const Tensor& q_BD, const Tensor& weight_2DH, const Tensor& bias_BH,
-    const Tensor& score_H, const Tensor& weights_V, bool softmax) {
-  check_target_attention(e_VD, offsets_B1, q_BD, weight_2DH, bias_BH, score_H);
+// What a deeper layer's gradient needs beside it: the weight turned, and the blocks' sums.
+struct LayerRoom {
+  Tensor turned, of_weight, of_bias, weight, bias;
+
+  LayerRoom(const Read& read, size_t i, int64_t blocks)
+      : turned(dense(torch::stable::transpose(read.deep_weights[i], 0, 1))),
+        of_weight(read.room(blocks, read.deep_weights[i].numel())),
+        of_bias(read.room(blocks, kTeam * read.deep_biases[i].size(0))),
+        weight(empty_as(read.deep_weights[i])),
+        bias(empty_as(read.deep_biases[i])) {}
+};
+
+using Gradient = std::tuple<Tensor, Tensor, Tensor, Tensor, std::vector<Tensor>,
+                            std::vector<Tensor>, Tensor, Tensor>;
+
+Gradient target_attention_backward(const Tensor& grad_BD, const Tensor& grad_weights_V,
+                                   const Tensor& e_VD, const Tensor& offsets_B1, const Tensor& q_BD,
+                                   const Tensor& weight_2DH, const Tensor& bias_BH,
+                                   const std::vector<Tensor>& deep_weights,
+                                   const std::vector<Tensor>& deep_biases, const Tensor& score_N,
+                                   const Tensor& weights_V, bool softmax) {
+  check_target_attention(e_VD, offsets_B1, q_BD, weight_2DH, bias_BH, deep_weights, deep_biases,
+                         score_N);
   check_target_attention_grad(grad_BD, grad_weights_V, e_VD, q_BD, weights_V);
   check_device(e_VD, "e_VD",
                {{"grad_BD", &grad_BD},
@@ -528,27 +717,29 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> target_attention_back
                 {"q_BD", &q_BD},
                 {"weight_2DH", &weight_2DH},
                 {"bias_BH", &bias_BH},
-                {"score_H", &score_H},
+                {"score_N", &score_N},
                 {"weights_V", &weights_V}});
+  check_device(e_VD, "e_VD", "deep_weights", deep_weights);
+  check_device(e_VD, "e_VD", "deep_biases", deep_biases);
   const Launch launch(e_VD);
-  const Read read(e_VD, offsets_B1, q_BD, weight_2DH, bias_BH, score_H, softmax);
+  const Read read(e_VD, offsets_B1, q_BD, weight_2DH, bias_BH, deep_weights, deep_biases, score_N,
+                  softmax);
   const Tensor grad = dense(grad_BD), grad_weights = dense(grad_weights_V);
   const Tensor weights = dense(weights_V);
   const Tensor turned = dense(torch::stable::transpose(read.weight, 0, 1));
-  const ScalarType type = read.score.scalar_type();
-  const auto room = [&](int64_t rows, int64_t width) {
-    return empty(read.score, {rows, width}, type);
-  };
   const Tensor to_e = empty_as(read.e), to_q = empty_as(read.q), to_weight = empty_as(read.weight);
   const Tensor to_bias = empty_as(read.bias), to_score = empty_as(read.score);
-  const Tensor to_score_bias = empty(read.score, {1}, type);
-  const int64_t D = read.D, H = read.H;
-  const int64_t most =
-      std::clamp<int64_t>(kMostPartials / std::max<int64_t>(2 * D * H, 1), 1, kMostBlocks);
-  const int64_t blocks = std::min(read.B, most);
-  const Tensor of_weight = room(blocks, 2 * D * H), of_score = room(blocks, kTeam * H);
-  const Tensor of_score_bias = room(blocks, 1), hidden = room(blocks, H * kTile);
-  const Tensor row_bias = room(blocks, kTeam * H), row_q = room(blocks, D);
+  const Tensor to_score_bias = empty(read.score, {1}, read.type());
+  int64_t numbers = 2 * read.D * read.H + 2 * read.all * kTile;
+  for (const Tensor& weight : read.deep_weights) numbers += weight.numel();
+  const int64_t blocks = blocks_of(read, kMostBlocks, numbers);
+  const Tensor of_weight = read.room(blocks, 2 * read.D * read.H);
+  const Tensor of_score = read.room(blocks, kTeam * read.N), of_score_bias = read.room(blocks, 1);
+  const Tensor values = read.room(blocks, read.all * kTile);
+  const Tensor hidden = read.room(blocks, read.all * kTile);
+  const Tensor row_bias = read.room(blocks, kTeam * read.H), row_q = read.room(blocks, read.D);
+  std::vector<LayerRoom> layers;
+  for (size_t i = 0; i < deep_weights.size(); ++i) layers.emplace_back(read, i, blocks);
   for_type(e_VD.scalar_type(), [&](auto number) {
     using T = decltype(number);
     using S = sum_t<T>;
@@ -556,9 +747,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> target_attention_back
       return static_cast<S*>(tensor.mutable_data_ptr());
     };
     const Gradients<T> to = {static_cast<const T*>(grad.const_data_ptr()),
-                             static_cast<const S*>(grad_weights.const_data_ptr()),
-                             static_cast<const S*>(weights.const_data_ptr()),
-                             static_cast<const S*>(turned.const_data_ptr()),
+                             sums(grad_weights),
+                             sums(weights),
+                             sums(turned),
                              static_cast<T*>(to_e.mutable_data_ptr()),
                              static_cast<T*>(to_q.mutable_data_ptr()),
                              sums(to_bias),
@@ -568,16 +759,31 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> target_attention_back
                              sums(hidden),
                              sums(row_bias),
                              sums(row_q)};
+    Attention<T> d = read.as<T>(values);
+    for (size_t i = 0; i < layers.size(); ++i) {
+      d.layers[i].turned = sums(layers[i].turned);
+      d.layers[i].of_weight = sums(layers[i].of_weight);
+      d.layers[i].of_bias = sums(layers[i].of_bias);
+    }
+    const cudaStream_t stream = launch.stream();
     if (blocks > 0) {
-      backward<<<static_cast<unsigned>(blocks), kTeamThreads, 0, launch.stream()>>>(read.as<T>(),
-                                                                                    to);
+      backward<<<static_cast<unsigned>(blocks), kTeamThreads, 0, stream>>>(d, to);
       STD_CUDA_KERNEL_LAUNCH_CHECK();
     }
-    add_up<S>(of_weight, blocks, to_weight, launch.stream());
-    add_up<S>(of_score, blocks * kTeam, to_score, launch.stream());
-    add_up<S>(of_score_bias, blocks, to_score_bias, launch.stream());
+    add_up<S>(of_weight, blocks, to_weight, stream);
+    add_up<S>(of_score, blocks * kTeam, to_score, stream);
+    add_up<S>(of_score_bias, blocks, to_score_bias, stream);
+    for (const LayerRoom& layer : layers) {
+      add_up<S>(layer.of_weight, blocks, layer.weight, stream);
+      add_up<S>(layer.of_bias, blocks * kTeam, layer.bias, stream);
+    }
   });
-  return {to_e, to_q, to_weight, to_bias, to_score, to_score_bias};
+  std::vector<Tensor> to_deep_weights, to_deep_biases;
+  for (const LayerRoom& layer : layers) {
+    to_deep_weights.push_back(layer.weight);
+    to_deep_biases.push_back(layer.bias);
+  }
+  return {to_e, to_q, to_weight, to_bias, to_deep_weights, to_deep_biases, to_score, to_score_bias};
 }
 
 }  // namespace

@@ -498,20 +498,33 @@ def _jagged_softmax(scores_V: Tensor, row_V: Tensor, rows: int) -> Tensor:
     return exp_V / exp_V.new_zeros(rows).index_add(0, row_V, exp_V)[row_V]
 
 
+def _deeper(
+    h_VH: Tensor, deep_weights: Sequence[Tensor], deep_biases: Sequence[Tensor]
+) -> list[Tensor]:
+    """Gives what every layer makes of the first one's numbers, these included."""
+    layers = [h_VH]
+    for weight_HN, bias_N in zip(deep_weights, deep_biases, strict=True):
+        layers.append((layers[-1] @ weight_HN + bias_N).relu())
+    return layers
+
+
 def target_attention(
     e_VD: Tensor,
     offsets_B1: Tensor,
     q_BD: Tensor,
     weight_2DH: Tensor,
     bias_BH: Tensor,
-    score_H: Tensor,
+    deep_weights: Sequence[Tensor],
+    deep_biases: Sequence[Tensor],
+    score_N: Tensor,
     score_bias_1: Tensor,
     softmax: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Sums each row's events, weighed by a layer that sees event, target and their product.
+    """Sums each row's events, weighed by an MLP that sees event, target and their product.
 
-    weights[v] = sum over h of score[h] * relu(z[v, h]) + score_bias, for an event v of row b, with
-    z[v] = [x, x * q[b]] @ weight + bias[b] and x = e[v] / sqrt(mean of e[v]^2 + 1e-6)
+    weights[v] = sum over n of score[n] * h[v, n] + score_bias, for an event v of row b, with
+    h[v] = relu([x, x * q[b]] @ weight + bias[b]) and x = e[v] / sqrt(mean of e[v]^2 + 1e-6),
+    then h[v] = relu(h[v] @ w + c) for each of the deeper layers;
     out[b] = sum over b's own v of weights[v] * e[v], after a softmax over them where asked for
 
     Args:
@@ -520,7 +533,9 @@ def target_attention(
         q_BD: In the dtype of the events.
         weight_2DH: float32, or float64 beside float64 events, as all that follow.
         bias_BH: One for each row.
-        score_H: Weights of the layer.
+        deep_weights: Of the layers after the first one, [H, H'] each.
+        deep_biases: Theirs, [H'].
+        score_N: Weights of the last layer's numbers.
         score_bias_1: Added to the weights.
         softmax: Weights of a row sum to 1.
 
@@ -531,7 +546,8 @@ def target_attention(
     wide_VD = _accumulate(e_VD)
     x_VD = wide_VD * _scales(wide_VD)
     z_VH = torch.cat([x_VD, x_VD * _accumulate(q_BD)[row_V]], 1) @ weight_2DH + bias_BH[row_V]
-    weights_V = (z_VH.relu() * score_H).sum(1) + score_bias_1
+    h_VN = _deeper(z_VH.relu(), deep_weights, deep_biases)[-1]
+    weights_V = (h_VN * score_N).sum(1) + score_bias_1
     if softmax:
         weights_V = _jagged_softmax(weights_V, row_V, len(q_BD))
     out_BD = torch.zeros_like(q_BD, dtype=wide_VD.dtype)
@@ -547,33 +563,40 @@ def target_attention_backward(
     q_BD: Tensor,
     weight_2DH: Tensor,
     bias_BH: Tensor,
-    score_H: Tensor,
+    deep_weights: Sequence[Tensor],
+    deep_biases: Sequence[Tensor],
+    score_N: Tensor,
     weights_V: Tensor,
     softmax: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gives the gradients of `target_attention` for e, q, weight, bias, score and score_bias.
+) -> tuple[Tensor, Tensor, Tensor, Tensor, list[Tensor], list[Tensor], Tensor, Tensor]:
+    """Gives the gradients of `target_attention` for all but the offsets, in its order.
 
-    The hidden layer is computed again; weights_V is what `target_attention` returned. With g the
+    The layers are computed again; weights_V is what `target_attention` returned. With g the
     gradient of a weight before the softmax: p * (g' - sum over the row of p * g') for one, where
     p are the weights and g'[v] = <grad[b], e[v]> + grad_weights[v], else g' itself. An event's own
-    gradient comes from the sum, from the layer, and from its scale, whose derivative is
+    gradient comes from the sum, from the layers, and from its scale, whose derivative is
     -scale^3 * e / D.
     """
-    (B, D), H = q_BD.shape, len(score_H)
+    (B, D), H = q_BD.shape, weight_2DH.shape[1]
     row_V = _row_of_events(offsets_B1, len(e_VD))
     wide_VD, q_VD = _accumulate(e_VD), _accumulate(q_BD)[row_V]
     grad_VD = _accumulate(grad_BD)[row_V]
     scale_V1 = _scales(wide_VD)
     x_VD = wide_VD * scale_V1
     both_V2D = torch.cat([x_VD, x_VD * q_VD], 1)
-    h_VH = (both_V2D @ weight_2DH + bias_BH[row_V]).relu()
+    layers = _deeper((both_V2D @ weight_2DH + bias_BH[row_V]).relu(), deep_weights, deep_biases)
 
     grad_V = (grad_VD * wide_VD).sum(1) + grad_weights_V
     if softmax:
         mean_B = grad_V.new_zeros(B).index_add(0, row_V, weights_V * grad_V)
         grad_V = weights_V * (grad_V - mean_B[row_V])
-    grad_z_VH = torch.where(h_VH > 0, grad_V[:, None] * score_H, 0)
-    grad_both_V2D = grad_z_VH @ weight_2DH.t()
+    grad_z = torch.where(layers[-1] > 0, grad_V[:, None] * score_N, 0)
+    grad_deep_weights, grad_deep_biases = [], []
+    for h_VH, weight_HN in zip(layers[-2::-1], reversed(deep_weights), strict=True):
+        grad_deep_weights.insert(0, h_VH.t() @ grad_z)
+        grad_deep_biases.insert(0, grad_z.sum(0))
+        grad_z = torch.where(h_VH > 0, grad_z @ weight_HN.t(), 0)
+    grad_both_V2D = grad_z @ weight_2DH.t()
     grad_x_VD = grad_both_V2D[:, :D] + grad_both_V2D[:, D:] * q_VD
     grad_scale_V1 = (grad_x_VD * wide_VD).sum(1, keepdim=True)
     grad_e_VD = weights_V[:, None] * grad_VD + grad_x_VD * scale_V1
@@ -585,8 +608,10 @@ def target_attention_backward(
     return (
         grad_e_VD.to(e_VD.dtype),
         summed(grad_both_V2D[:, D:] * x_VD, D).to(q_BD.dtype),
-        both_V2D.t() @ grad_z_VH,
-        summed(grad_z_VH, H),
-        grad_V @ h_VH,
+        both_V2D.t() @ grad_z,
+        summed(grad_z, H),
+        grad_deep_weights,
+        grad_deep_biases,
+        grad_V @ layers[-1],
         grad_V.sum().view(1),
     )

@@ -1,5 +1,6 @@
-"""`target_attention`: a row's events summed, each weighed by a layer that sees the target."""
+"""`target_attention`: a row's events summed, each weighed by an MLP that sees the target."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -10,6 +11,8 @@ from mmoe.ops._autograd import register_autograd
 from mmoe.ops._checks import accumulate_dtype, check_device, check_dims, check_float, check_shape
 from mmoe.ops._library import define
 from mmoe.ops._values import check_lengths
+
+MOST_DEEPER = 7  # layers after the first one, whose places travel with a GPU's launch
 
 
 class TargetAttention(NamedTuple):
@@ -30,19 +33,21 @@ def target_attention(
     q_BD: Tensor,
     weight_2DH: Tensor,
     bias_BH: Tensor,
-    score_H: Tensor,
+    score_N: Tensor,
     score_bias_1: Tensor,
     *,
+    deeper: Sequence[tuple[Tensor, Tensor]] = (),
     softmax: bool = False,
 ) -> TargetAttention:
-    """Adds up each row's events, weighed by what a layer of ReLUs makes of event and target.
+    """Adds up each row's events, weighed by what an MLP of ReLUs makes of event and target.
 
-    `out_b = Σ_v a_v e_v` over b's own v, `a_v = s · relu([ē_v, ē_v ⊙ q_b] W + c_b) + s₀`,
-    with `ē = e / √(mean e² + 10⁻⁶)`.
+    `out_b = Σ_v a_v e_v` over b's own v, `a_v = s · h_v + s₀`, where `h_v` is
+    `relu([ē_v, ē_v ⊙ q_b] W + c_b)` or what deeper layers make of it, and
+    `ē = e / √(mean e² + 10⁻⁶)`.
 
-    There is no padding, and nothing of the hidden layer's size is kept: the gradient computes it
-    again. On the CPU a row's bits depend on that row alone, whatever the number of threads. Both
-    results have gradients, and so has every argument but the lengths.
+    There is no padding, and nothing of the layers' size is kept: the gradient computes them again.
+    On the CPU a row's bits depend on that row alone, whatever the number of threads. Both results
+    have gradients, and so has every argument but the lengths.
 
     Args:
         e_VD: Events of all rows, one row's after another's; float32, bfloat16 or float64.
@@ -50,9 +55,10 @@ def target_attention(
         q_BD: The rows' targets, in the events' dtype; read as they are.
         weight_2DH: Of the events, and below of their products with the target; any of these types,
             widened to float32 (float64 beside float64 events), as all that follow.
-        bias_BH: What a row's target adds to the hidden layer by itself, the layer's bias included.
-        score_H: Weights of the hidden layer.
+        bias_BH: What a row's target adds to the first layer by itself, the layer's bias included.
+        score_N: Weights of the last layer's numbers.
         score_bias_1: s₀, which a softmax takes no notice of.
+        deeper: Weights `[H, H']` and biases `[H']` of up to 7 layers after the first one.
         softmax: The weights of a row sum to 1.
 
     Returns:
@@ -67,8 +73,8 @@ def target_attention(
         >>> e_VD, q_BD = torch.tensor([[1.0], [3.0], [5.0]]), torch.tensor([[1.0], [1.0]])
         >>> layer = torch.ones(2, 1), torch.zeros(2, 1), torch.ones(1), torch.zeros(1)
         >>> out = target_attention(e_VD, torch.tensor([2, 1]), q_BD, *layer, softmax=True)
-        >>> out.out_BD.tolist(), out.weights_V.tolist()
-        ([[2.0], [5.0]], [0.5, 0.5, 1.0])
+        >>> [part.round(decimals=3).tolist() for part in out]
+        [[[2.0], [5.0]], [0.5, 0.5, 1.0]]
 
     Source: Zhou et al., "Deep interest network for click-through rate prediction" (KDD 2018),
         section 4.3 and equation 3, with ReLU and with scaled events.
@@ -83,25 +89,35 @@ def target_attention(
             f"q_BD: expected dtype {e_VD.dtype} as e_VD, got {q_BD.dtype}; use .to({e_VD.dtype})"
         )
     check_device("q_BD", q_BD, e_VD.device, "e_VD")
-    check_dims("weight_2DH", weight_2DH, ("2D", "H"))
-    H = weight_2DH.shape[1]
     dtype = accumulate_dtype(e_VD.dtype)
-    layer = []
-    for name, tensor, shape, like in (
-        ("weight_2DH", weight_2DH, [2 * D, H], "the width of e_VD"),
-        ("bias_BH", bias_BH, [B, H], "q_BD and weight_2DH"),
-        ("score_H", score_H, [H], "weight_2DH"),
-        ("score_bias_1", score_bias_1, [1], "one score"),
-    ):
+
+    def parameter(name: str, tensor: Tensor, shape: Sequence[int], like: str) -> Tensor:
         check_shape(name, tensor, shape, like)
         check_float(name, tensor)
         check_device(name, tensor, e_VD.device, "e_VD")
-        layer.append(tensor.to(dtype))
+        return tensor.to(dtype)
+
+    check_dims("weight_2DH", weight_2DH, ("2D", "H"))
+    width = weight_2DH.shape[1]
+    weight_2DH = parameter("weight_2DH", weight_2DH, [2 * D, width], "the width of e_VD")
+    bias_BH = parameter("bias_BH", bias_BH, [B, width], "q_BD and weight_2DH")
+    if len(deeper) > MOST_DEEPER:
+        raise ValueError(f"deeper: expected at most {MOST_DEEPER} layers, got {len(deeper)}")
+    weights, biases, like = [], [], "weight_2DH"
+    for i, (weight_HN, bias_N) in enumerate(deeper):
+        name = f"deeper[{i}]"
+        check_dims(name, weight_HN, ("H", "H'"))
+        weights.append(parameter(name, weight_HN, [width, weight_HN.shape[1]], like))
+        like, width = name, weight_HN.shape[1]
+        biases.append(parameter(name, bias_N, [width], f"the weight of {name}"))
+    score_N = parameter("score_N", score_N, [width], like)
+    score_bias_1 = parameter("score_bias_1", score_bias_1, [1], "one score")
     check_lengths("lengths_B", lengths_B, B, "q_BD", len(e_VD), "e_VD")
     check_device("lengths_B", lengths_B, e_VD.device, "e_VD")
     offsets_B1 = F.pad(lengths_B.cumsum(0, dtype=torch.int32), (1, 0))
+    layers = weight_2DH, bias_BH, weights, biases, score_N
     return TargetAttention(
-        *torch.ops.mmoe.target_attention(e_VD, offsets_B1, q_BD, *layer, softmax)
+        *torch.ops.mmoe.target_attention(e_VD, offsets_B1, q_BD, *layers, score_bias_1, softmax)
     )
 
 
@@ -111,11 +127,13 @@ def _fake(
     q_BD: Tensor,
     weight_2DH: Tensor,
     bias_BH: Tensor,
-    score_H: Tensor,
+    deep_weights: list[Tensor],
+    deep_biases: list[Tensor],
+    score_N: Tensor,
     score_bias_1: Tensor,
     softmax: bool,
 ) -> tuple[Tensor, Tensor]:
-    return q_BD.new_empty(q_BD.shape), score_H.new_empty(e_VD.shape[0])
+    return q_BD.new_empty(q_BD.shape), score_N.new_empty(e_VD.shape[0])
 
 
 def _fake_backward(
@@ -126,33 +144,50 @@ def _fake_backward(
     q_BD: Tensor,
     weight_2DH: Tensor,
     bias_BH: Tensor,
-    score_H: Tensor,
+    deep_weights: list[Tensor],
+    deep_biases: list[Tensor],
+    score_N: Tensor,
     weights_V: Tensor,
     softmax: bool,
-) -> tuple[Tensor, ...]:
-    read = (e_VD, q_BD, weight_2DH, bias_BH, score_H)
-    return (*(tensor.new_empty(tensor.shape) for tensor in read), score_H.new_empty(1))
+) -> tuple[Tensor | list[Tensor], ...]:
+    def like(tensor: Tensor) -> Tensor:
+        return tensor.new_empty(tensor.shape)
+
+    before = [like(tensor) for tensor in (e_VD, q_BD, weight_2DH, bias_BH)]
+    deep = [[like(tensor) for tensor in part] for part in (deep_weights, deep_biases)]
+    return *before, *deep, like(score_N), score_N.new_empty(1)
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    *read, _, ctx.softmax = inputs
-    ctx.save_for_backward(*read, output[1])
+    *first, weights, biases, score_N, _, ctx.softmax = inputs
+    ctx.deeper = len(weights)
+    ctx.save_for_backward(*first, *weights, *biases, score_N, output[1])
 
 
-def _backward(ctx: Any, grad_BD: Tensor, grad_weights_V: Tensor) -> tuple[Tensor | None, ...]:
+def _backward(ctx: Any, grad_BD: Tensor, grad_weights_V: Tensor) -> tuple[Any, ...]:
+    *first, score_N, weights_V = ctx.saved_tensors
+    first, deep = first[:5], first[5:]
     of_events, *others = torch.ops.mmoe.target_attention_backward(
-        grad_BD, grad_weights_V, *ctx.saved_tensors, ctx.softmax
+        grad_BD,
+        grad_weights_V,
+        *first,
+        deep[: ctx.deeper],
+        deep[ctx.deeper :],
+        score_N,
+        weights_V,
+        ctx.softmax,
     )
     return of_events, None, *others, None
 
 
 _READ = (
-    "Tensor e_VD, Tensor offsets_B1, Tensor q_BD, Tensor weight_2DH, Tensor bias_BH, Tensor score_H"
+    "Tensor e_VD, Tensor offsets_B1, Tensor q_BD, Tensor weight_2DH, Tensor bias_BH,"
+    " Tensor[] deep_weights, Tensor[] deep_biases, Tensor score_N"
 )
 define(f"target_attention({_READ}, Tensor score_bias_1, bool softmax) -> (Tensor, Tensor)", _fake)
 define(
     f"target_attention_backward(Tensor grad_BD, Tensor grad_weights_V, {_READ}, Tensor weights_V,"
-    " bool softmax) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    " bool softmax) -> (Tensor, Tensor, Tensor, Tensor, Tensor[], Tensor[], Tensor, Tensor)",
     _fake_backward,
 )
 register_autograd("target_attention", _backward, _setup_context)

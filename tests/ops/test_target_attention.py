@@ -1,56 +1,85 @@
 """target_attention: against a loop, the specification, its own gradient, rows alone and threads."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch.library import opcheck
+from torch.utils import _pytree as pytree
 
 from mmoe.ops import extension_status, reference, target_attention
+from tests.ops.damage import flat
 
-# Events of each row; D; H
+# Events of each row; D; widths of the layers
 CASES = {
-    "usual": ([3, 0, 7, 1], 24, 40),
-    "small": ([3, 0, 2, 1], 3, 5),
-    "odd widths": ([5, 2, 0, 33], 19, 13),
-    "more than a tile": ([64, 65, 200, 1], 32, 36),
-    "one number": ([2, 1], 1, 1),
-    "no rows": ([], 8, 5),
-    "no events": ([0, 0], 8, 5),
-    "no width": ([2, 1], 0, 3),
-    "no hidden layer": ([2, 1], 3, 0),
-    "many rows": ([n % 4 for n in range(700)], 16, 20),
-    "wide": ([9, 4], 130, 70),
+    "usual": ([3, 0, 7, 1], 24, [40]),
+    "deeper": ([3, 0, 7, 1], 24, [40, 16]),
+    "small": ([3, 0, 2, 1], 3, [5]),
+    "small, deeper": ([3, 0, 2, 1], 3, [5, 2, 4]),
+    "odd widths": ([5, 2, 0, 33], 19, [13]),
+    "odd widths, deeper": ([5, 2, 0, 33], 19, [13, 37, 5]),
+    "more than a tile": ([64, 65, 200, 1], 32, [36]),
+    "more than a tile, deeper": ([64, 65, 200, 1], 32, [64, 32]),
+    "most layers": ([2, 34], 4, [3, 33, 1, 6, 2, 40, 5, 7]),
+    "one number": ([2, 1], 1, [1, 1]),
+    "no rows": ([], 8, [5, 3]),
+    "no events": ([0, 0], 8, [5, 3]),
+    "no width": ([2, 1], 0, [3, 2]),
+    "no hidden layer": ([2, 1], 3, [0, 2]),
+    "many rows": ([n % 4 for n in range(700)], 16, [20, 6]),
+    "wide": ([9, 4], 130, [70, 140]),
 }
 BUILT = pytest.mark.skipif(not extension_status().built, reason="no kernels")
 SOFTMAX = pytest.mark.parametrize("softmax", [False, True], ids=["sum", "softmax"])
 
 
 def arguments(name, dtype=torch.float32, seed=0):
-    """e_VD, lengths_B, q_BD and the layer."""
-    lengths, D, H = CASES[name]
+    """e_VD, lengths_B, q_BD and the layers: the first one's, the score's, pairs of deeper ones."""
+    lengths, D, (H, *deeper) = CASES[name]
     generator = torch.Generator().manual_seed(seed)
 
     def random(*shape):
         return torch.randn(*shape, generator=generator)
 
+    def layer(inputs, outputs):
+        return random(inputs, outputs) / max(inputs, 1) ** 0.5
+
     B, V = len(lengths), sum(lengths)
     wide = torch.float64 if dtype == torch.float64 else torch.float32
-    layer = random(2 * D, H) / max(D, 1) ** 0.5, random(B, H), random(H), random(1)
     e_VD, q_BD = random(V, D).to(dtype), random(B, D).to(dtype)
-    return e_VD, torch.tensor(lengths, dtype=torch.int32), q_BD, *(part.to(wide) for part in layer)
+    last = deeper[-1] if deeper else H
+    first = layer(2 * D, H) * 1.4, random(B, H), random(last), random(1)
+    pairs = [(layer(n, m) * 1.4, random(m)) for n, m in pairwise([H, *deeper])]
+    return (
+        e_VD,
+        torch.tensor(lengths, dtype=torch.int32),
+        q_BD,
+        *(part.to(wide) for part in first),
+        [(weight.to(wide), bias.to(wide)) for weight, bias in pairs],
+    )
 
 
 def of_operator(given):
-    """The same for the operator itself, which takes where rows begin."""
-    e_VD, lengths_B, *others = given
-    return e_VD, F.pad(lengths_B.cumsum(0), (1, 0)).int(), *others
+    """The same for the operator itself, which takes where rows begin, and two lists."""
+    e_VD, lengths_B, q_BD, weight_2DH, bias_BH, score_N, score_bias_1, deeper = given
+    offsets_B1 = F.pad(lengths_B.cumsum(0), (1, 0)).int()
+    weights, biases = ([pair[part] for pair in deeper] for part in range(2))
+    return e_VD, offsets_B1, q_BD, weight_2DH, bias_BH, weights, biases, score_N, score_bias_1
+
+
+def called(e_VD, lengths_B, *others, softmax=False, function=target_attention):
+    *first, deeper = others
+    return function(e_VD, lengths_B, *first, deeper=deeper, softmax=softmax)
 
 
 def with_gradients(given, softmax, function=target_attention):
     """Results, and the gradients of all arguments from random ones of both results."""
-    e_VD, lengths_B, *others = (tensor.detach().clone() for tensor in given)
-    leaves = [leaf.requires_grad_() for leaf in (e_VD, *others)]
-    out_BD, weights_V = function(leaves[0], lengths_B, *leaves[1:], softmax=softmax)
+    given = pytree.tree_map(lambda tensor: tensor.detach().clone(), given)
+    leaves = [leaf for leaf in pytree.tree_leaves(given) if leaf.is_floating_point()]
+    for leaf in leaves:
+        leaf.requires_grad_()
+    out_BD, weights_V = called(*given, softmax=softmax, function=function)
     generator = torch.Generator().manual_seed(1)
     grads = [torch.randn(out.shape, generator=generator).to(out) for out in (out_BD, weights_V)]
     torch.autograd.backward([out_BD, weights_V], grads)
@@ -72,17 +101,18 @@ def dtype(request):
 
 
 @SOFTMAX
-def test_the_specification_is_the_formula(softmax):
-    e_VD, lengths_B, q_BD, weight_2DH, bias_BH, score_H, score_bias_1 = arguments(
-        "usual", torch.float64
-    )
-    given = of_operator(arguments("usual", torch.float64))
-    out_BD, weights_V = reference.target_attention(*given, softmax)
+@pytest.mark.parametrize("name", ["usual", "odd widths, deeper"])
+def test_the_specification_is_the_formula(name, softmax):
+    given = arguments(name, torch.float64)
+    e_VD, lengths_B, q_BD, weight_2DH, bias_BH, score_N, score_bias_1, deeper = given
+    out_BD, weights_V = reference.target_attention(*of_operator(given), softmax)
     weights = iter(weights_V.split(lengths_B.tolist()))
     for b, own_ND in enumerate(e_VD.split(lengths_B.tolist())):
         x_ND = own_ND / (own_ND.square().mean(1, keepdim=True) + 1e-6).sqrt()
-        z_NH = torch.cat([x_ND, x_ND * q_BD[b]], 1) @ weight_2DH + bias_BH[b]
-        a_N = z_NH.relu() @ score_H + score_bias_1
+        h_NH = (torch.cat([x_ND, x_ND * q_BD[b]], 1) @ weight_2DH + bias_BH[b]).relu()
+        for weight, bias in deeper:
+            h_NH = F.linear(h_NH, weight.t(), bias).relu()
+        a_N = h_NH @ score_N + score_bias_1
         a_N = a_N.softmax(0) if softmax else a_N
         torch.testing.assert_close(next(weights), a_N)
         torch.testing.assert_close(out_BD[b], a_N @ own_ND)
@@ -100,49 +130,48 @@ def test_equals_the_specification(name, dtype, softmax):
     grads = [torch.randn(out.shape, generator=generator).to(out.dtype) for out in wanted]
     of_gradient = (*grads, *given[:-1], wanted[1], softmax)
     found = torch.ops.mmoe.target_attention_backward(*of_gradient)
-    near(found, reference.target_attention_backward(*of_gradient), dtype)
+    near(flat(found), flat(reference.target_attention_backward(*of_gradient)), dtype)
 
 
 @SOFTMAX
-@pytest.mark.parametrize("name", ["small", "one number", "no events"])
+@pytest.mark.parametrize("name", ["small", "small, deeper", "one number", "no events"])
 def test_gradcheck(name, softmax):
-    e_VD, lengths_B, *others = arguments(name, torch.float64)
-    leaves = [leaf.requires_grad_() for leaf in (e_VD, *others)]
+    leaves, structure = pytree.tree_flatten(arguments(name, torch.float64))
+    leaves = [leaf.requires_grad_() if leaf.is_floating_point() else leaf for leaf in leaves]
     assert torch.autograd.gradcheck(
-        lambda e, *layer: tuple(target_attention(e, lengths_B, *layer, softmax=softmax)), leaves
+        lambda *all: tuple(called(*pytree.tree_unflatten(all, structure), softmax=softmax)), leaves
     )
 
 
 @SOFTMAX
-def test_opcheck(softmax):
-    given = of_operator(arguments("usual"))
-    leaves = [one.requires_grad_() if one.is_floating_point() else one for one in given]
-    opcheck(torch.ops.mmoe.target_attention.default, (*leaves, softmax))
+@pytest.mark.parametrize("name", ["usual", "deeper"])
+def test_opcheck(name, softmax):
+    given = of_operator(arguments(name))
     wanted = torch.ops.mmoe.target_attention(*given, softmax)
-    detached = [one.detach() for one in (*wanted, *given[:-1], wanted[1])]
-    opcheck(torch.ops.mmoe.target_attention_backward.default, (*detached, softmax))
+    of_gradient = (*(one.clone() for one in wanted), *given[:-1], wanted[1], softmax)
+    opcheck(torch.ops.mmoe.target_attention_backward.default, of_gradient)
+    for leaf in flat(given):
+        leaf.requires_grad_(leaf.is_floating_point())
+    opcheck(torch.ops.mmoe.target_attention.default, (*given, softmax))
 
 
 @BUILT
 @SOFTMAX
-@pytest.mark.parametrize("name", ["usual", "odd widths", "more than a tile"])
+@pytest.mark.parametrize("name", ["usual", "deeper", "odd widths, deeper", "more than a tile"])
 def test_a_row_does_not_depend_on_its_batch(name, dtype, softmax):
-    e_VD, lengths_B, q_BD, weight_2DH, bias_BH, *score = arguments(name, dtype)
-    whole = target_attention(e_VD, lengths_B, q_BD, weight_2DH, bias_BH, *score, softmax=softmax)
-    own = zip(
-        e_VD.split(lengths_B.tolist()), whole.weights_V.split(lengths_B.tolist()), strict=True
-    )
+    e_VD, lengths_B, q_BD, weight_2DH, bias_BH, *others = given = arguments(name, dtype)
+    whole, lengths = called(*given, softmax=softmax), lengths_B.tolist()
+    own = zip(e_VD.split(lengths), whole.weights_V.split(lengths), strict=True)
     for b, (e_ND, weights_N) in enumerate(own):
         row = slice(b, b + 1)
-        alone = target_attention(
-            e_ND, lengths_B[row], q_BD[row], weight_2DH, bias_BH[row], *score, softmax=softmax
-        )
+        layer = q_BD[row], weight_2DH, bias_BH[row]
+        alone = called(e_ND, lengths_B[row], *layer, *others, softmax=softmax)
         assert torch.equal(alone.out_BD, whole.out_BD[row])
         assert torch.equal(alone.weights_V, weights_N)
 
 
 @BUILT
-@pytest.mark.parametrize("name", ["many rows", "more than a tile"])
+@pytest.mark.parametrize("name", ["many rows", "more than a tile, deeper"])
 def test_same_bits_in_every_run_and_thread_count(name, dtype, threads):
     results = []
     for count in (1, 1, 2, 3):
@@ -152,43 +181,45 @@ def test_same_bits_in_every_run_and_thread_count(name, dtype, threads):
         assert all(torch.equal(a, b) for a, b in zip(result, results[0], strict=True))
 
 
-def test_other_layouts_and_types_of_the_layer():
-    e_VD, lengths_B, q_BD, weight_2DH, *others = arguments("usual")
-    wanted = target_attention(e_VD, lengths_B, q_BD, weight_2DH, *others)
-    apart = torch.stack([e_VD, e_VD], 2)[..., 0]
-    turned = weight_2DH.t().contiguous().t()
-    found = target_attention(apart, lengths_B.long(), q_BD, turned, *others)
+def test_other_layouts_and_types_of_the_layers():
+    e_VD, lengths_B, q_BD, weight_2DH, *others, deeper = given = arguments("deeper")
+    wanted = called(*given)
+    apart, turned = torch.stack([e_VD, e_VD], 2)[..., 0], weight_2DH.t().contiguous().t()
+    pairs = [
+        (weight.t().contiguous().t(), torch.stack([bias, bias], 1)[:, 0]) for weight, bias in deeper
+    ]
+    found = called(apart, lengths_B.long(), q_BD, turned, *others, pairs)
     assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
     narrow = weight_2DH.bfloat16().requires_grad_()
-    out_BD, _ = target_attention(e_VD, lengths_B, q_BD, narrow, *others)
+    out_BD, _ = called(e_VD, lengths_B, q_BD, narrow, *others, deeper)
     out_BD.sum().backward()
     assert narrow.grad is not None
     assert narrow.grad.dtype == torch.bfloat16
-    torch.testing.assert_close(
-        out_BD, target_attention(e_VD, lengths_B, q_BD, narrow.detach().float(), *others).out_BD
-    )
+    wide = called(e_VD, lengths_B, q_BD, narrow.detach().float(), *others, deeper)
+    torch.testing.assert_close(out_BD, wide.out_BD)
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 def test_without_gradients(mode):
-    given = arguments("usual")
+    given = arguments("deeper")
     with mode(), torch.autocast("cpu", torch.bfloat16):
-        found = target_attention(given[0].requires_grad_(), *given[1:])
+        found = called(given[0].requires_grad_(), *given[1:])
     assert not found.out_BD.requires_grad
-    near(found, reference.target_attention(*of_operator(arguments("usual")), False), torch.float32)
+    near(found, reference.target_attention(*of_operator(arguments("deeper")), False), torch.float32)
 
 
 @SOFTMAX
-def test_nan_of_an_event_stays_in_its_row(softmax):
-    e_VD, *others = arguments("usual")
+@pytest.mark.parametrize("name", ["usual", "deeper"])
+def test_nan_of_an_event_stays_in_its_row(name, softmax):
+    e_VD, *others = arguments(name)
     e_VD[5] = torch.nan
-    out_BD, weights_V = target_attention(e_VD, *others, softmax=softmax)
+    out_BD, weights_V = called(e_VD, *others, softmax=softmax)
     assert out_BD.isnan().any(1).tolist() == [False, False, True, False]
     assert weights_V.isnan().sum() == (7 if softmax else 1)
 
 
 def test_compiles_to_one_graph():
-    given = arguments("usual")
+    given = arguments("deeper")
     compiled = torch.compile(target_attention, fullgraph=True, backend="aot_eager")
     found, wanted = (with_gradients(given, True, one) for one in (compiled, target_attention))
     assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
@@ -206,18 +237,29 @@ CHANGES = {
     "device of q": (2, lambda x: x.to("meta"), "q_BD: expected device cpu as e_VD, got meta"),
     "weight": (3, lambda x: x[1:], r"weight_2DH: expected shape \[48, 40\] to fit the width of e"),
     "bias": (4, lambda x: x[1:], r"bias_BH: expected shape \[4, 40\] to fit q_BD and weight_2DH"),
-    "score": (5, lambda x: x[1:], r"score_H: expected shape \[40\] to fit weight_2DH, got \[39\]"),
+    "score": (5, lambda x: x[1:], r"score_N: expected shape \[16\] to fit deeper\[0\], got \[15\]"),
     "bias of score": (6, lambda x: x[0], r"score_bias_1: expected shape \[1\]"),
+    "a deeper weight": (
+        7,
+        lambda x: [(x[0][0][1:], x[0][1])],
+        r"deeper\[0\]: expected shape \[40, 16\] to fit weight_2DH, got \[39, 16\]",
+    ),
+    "a deeper bias": (
+        7,
+        lambda x: [(x[0][0], x[0][1][1:])],
+        r"deeper\[0\]: expected shape \[16\] to fit the weight of deeper\[0\], got \[15\]",
+    ),
+    "layers": (7, lambda x: x * 8, "deeper: expected at most 7 layers, got 8"),
 }
 
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_says_what_is_wrong(change):
     position, make, message = CHANGES[change]
-    given = list(arguments("usual"))
+    given = list(arguments("deeper"))
     given[position] = make(given[position])
     with pytest.raises(ValueError, match=message):
-        target_attention(*given)
+        called(*given)
 
 
 @pytest.mark.parametrize("operators", [torch.ops.mmoe, reference], ids=["kernel", "reference"])
@@ -240,7 +282,7 @@ def test_offsets_of_other_events_are_refused(operators, offsets, message):
 @pytest.mark.parametrize("name", CASES)
 def test_cuda_is_cpu(name, dtype, softmax):
     given = arguments(name, dtype)
-    on_gpu = [tensor.cuda() for tensor in given]
+    on_gpu = pytree.tree_map(lambda tensor: tensor.cuda(), given)
     found, again = (with_gradients(on_gpu, softmax) for _ in range(2))
     near([one.cpu() for one in found], with_gradients(given, softmax), dtype)
     assert all(torch.equal(a, b) for a, b in zip(found, again, strict=True))

@@ -37,7 +37,10 @@ class DINEncoderConfig(SequenceEncoderConfig):
 
     kind: Literal["din"] = "din"
     hidden: list[Width] = Field(
-        default=[64, 32], min_length=1, description="width of each layer of the activation unit"
+        default=[64, 32],
+        min_length=1,
+        max_length=8,
+        description="width of each layer of the activation unit",
     )
     softmax: bool = Field(
         default=False,

@@ -77,6 +77,69 @@ void score(const Events<S>& events, const Hidden<S>& hidden, const S* z, S bias,
   }
 }
 
+// The same in two steps, for what deeper layers read: the first layer's numbers,
+template <typename S>
+void activate_scaled(const Events<S>& events, const S* bias, int64_t width, const S* z, S* out) {
+  for (int64_t v = 0; v < events.count; ++v) {
+    const S scale = scale_of(events.e + v * events.step, events);
+    for (int64_t h = 0; h < width; h += Lanes<S>::count) {
+      store(out + v * width + h, relu(load(z + v * width + h) * scale + load(bias + h)));
+    }
+  }
+}
+
+// those of a deeper one, in place,
+template <typename S>
+void activate_deeper(const S* bias, int64_t count, int64_t width, S* z) {
+  for (int64_t v = 0; v < count; ++v, z += width) {
+    for (int64_t h = 0; h < width; h += Lanes<S>::count)
+      store(z + h, relu(load(z + h) + load(bias + h)));
+  }
+}
+
+// and the score of the last.
+template <typename S>
+void score_deeper(const S* values, int64_t count, int64_t width, const S* score, S bias,
+                  S* scores) {
+  for (int64_t v = 0; v < count; ++v, values += width) {
+    typename Lanes<S>::vec sum = {};
+    for (int64_t h = 0; h < width; h += Lanes<S>::count) sum += load(values + h) * load(score + h);
+    scores[v] = join_lanes<S>(sum, Sum{}) + bias;
+  }
+}
+
+// The gradient of the last layer before its ReLU; adds to that of the scores.
+template <typename S>
+void differentiate_score(const S* values, const S* score, const S* grad, int64_t count,
+                         int64_t width, S* grad_score, S* out) {
+  for (int64_t h = 0; h < width; h += Lanes<S>::count) {
+    auto sum = load(grad_score + h);
+    const auto factor = load(score + h);
+    for (int64_t v = 0; v < count; ++v) {
+      const auto value = load(values + v * width + h);
+      sum += value * grad[v];
+      store(out + v * width + h, value > 0 ? factor * grad[v] : typename Lanes<S>::vec{});
+    }
+    store(grad_score + h, sum);
+  }
+}
+
+// That of a deeper layer before its ReLU, in place.
+template <typename S>
+void mask(const S* values, int64_t count, S* grad) {
+  for (int64_t i = 0; i < count; i += Lanes<S>::count) {
+    store(grad + i, load(values + i) > 0 ? load(grad + i) : typename Lanes<S>::vec{});
+  }
+}
+
+template <typename S>
+void add_rows(const S* rows, int64_t count, int64_t width, S* sums) {
+  for (int64_t v = 0; v < count; ++v, rows += width) {
+    for (int64_t h = 0; h < width; h += Lanes<S>::count)
+      store(sums + h, load(sums + h) + load(rows + h));
+  }
+}
+
 // C vectors of the sum of events at a time.
 template <typename S, int C>
 MMOE_INLINE void add_columns(const Events<S>& events, const S* weights, int64_t d, S* sums) {
@@ -109,11 +172,12 @@ void add_dots(const Events<S>& events, const S* grad, S* dots) {
 }
 
 // From z, the products of the events as they are, to the gradients of these products, in place;
-// adds to those of the row's bias and of the scores. pulls[v] becomes what the event itself is
-// multiplied by for what its scale does: -scale^3 <gradient of z, z> / D.
-template <typename S>
-void differentiate(const Events<S>& events, const Hidden<S>& hidden, const S* grad, S* z, S* room,
-                   S* pulls) {
+// adds to that of the row's bias. What comes from above is grad[v] * score, and the scores'
+// gradient is added to as well, or `above` of deeper layers. pulls[v] becomes what the event itself
+// is multiplied by for what its scale does: -scale^3 <gradient of z, z> / D.
+template <typename S, bool Deep>
+void differentiate(const Events<S>& events, const Hidden<S>& hidden, const S* grad, const S* above,
+                   S* z, S* room, S* pulls) {
   constexpr int64_t lanes = Lanes<S>::count;
   using vec = typename Lanes<S>::vec;
   S* scales = room + events.count * lanes;
@@ -122,19 +186,22 @@ void differentiate(const Events<S>& events, const Hidden<S>& hidden, const S* gr
     store(room + v * lanes, vec{});
   }
   for (int64_t h = 0; h < hidden.width; h += lanes) {
-    const vec bias = load(hidden.bias + h), score = load(hidden.score + h);
-    vec grad_bias = load(hidden.grad_bias + h), grad_score = load(hidden.grad_score + h);
+    const vec bias = load(hidden.bias + h);
+    const vec score = Deep ? vec{} : load(hidden.score + h);
+    vec grad_bias = load(hidden.grad_bias + h);
+    vec grad_score = Deep ? vec{} : load(hidden.grad_score + h);
     for (int64_t v = 0; v < events.count; ++v) {
-      S* at = z + v * hidden.width + h;
-      const vec product = load(at), x = product * scales[v] + bias;
-      grad_score += relu(x) * grad[v];
-      const vec grad_z = x > 0 ? score * grad[v] : vec{};
+      const int64_t at = v * hidden.width + h;
+      const vec product = load(z + at), x = product * scales[v] + bias;
+      if (!Deep) grad_score += relu(x) * grad[v];
+      const vec from_above = Deep ? load(above + at) : score * grad[v];
+      const vec grad_z = x > 0 ? from_above : vec{};
       grad_bias += grad_z;
       store(room + v * lanes, load(room + v * lanes) + grad_z * product);
-      store(at, grad_z * scales[v]);
+      store(z + at, grad_z * scales[v]);
     }
     store(hidden.grad_bias + h, grad_bias);
-    store(hidden.grad_score + h, grad_score);
+    if (!Deep) store(hidden.grad_score + h, grad_score);
   }
   for (int64_t v = 0; v < events.count; ++v) {
     const S along = join_lanes<S>(load(room + v * lanes), Sum{});
@@ -183,9 +250,24 @@ void take_apart(const S* grad, const S* product, const S* q, int64_t rows, int64
 template <typename T>
 Loops<T> loops() {
   using S = typename Row<T>::sum_t;
-  return {Lanes<S>::count,  widen<T>,         join_by_row<S>,  join_by_column<S>,
-          score<S>,         exp_all<S>,       add_weighted<S>, add_dots<S>,
-          differentiate<S>, finish_events<T>, take_apart<S>};
+  return {Lanes<S>::count,
+          widen<T>,
+          join_by_row<S>,
+          join_by_column<S>,
+          score<S>,
+          activate_scaled<S>,
+          activate_deeper<S>,
+          score_deeper<S>,
+          exp_all<S>,
+          add_weighted<S>,
+          add_dots<S>,
+          differentiate_score<S>,
+          mask<S>,
+          add_rows<S>,
+          differentiate<S, false>,
+          differentiate<S, true>,
+          finish_events<T>,
+          take_apart<S>};
 }
 
 }  // namespace

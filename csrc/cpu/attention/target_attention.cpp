@@ -1,0 +1,106 @@
+// The forward pass of target_attention; see attention.h.
+
+#include <torch/csrc/stable/library.h>
+
+#include <tuple>
+
+#include "attention.h"
+
+namespace mmoe::attention {
+namespace {
+
+template <typename T>
+class Forward : Worker<T> {
+ public:
+  using S = sum_of<T>;
+  using Worker<T>::call_;
+
+  Forward(const Call<T>& call, const Packed<S>& to_hidden, S score_bias, S* weights, T* out)
+      : Worker<T>(call, to_hidden),
+        score_bias_(score_bias),
+        weights_(weights),
+        out_(out),
+        sums_(call.wide_D) {}
+
+  void run(int64_t row) {
+    if (call_.count(row) > 0) {
+      this->open_row(row);
+      const Hidden<S> hidden = {this->bias_.data(), call_.score.data(), call_.wide_H, nullptr,
+                                nullptr};
+      this->for_tiles(row, [&](const Events<S>& events, int64_t first) {
+        this->multiply(events);
+        S* to = weights_ + first;
+        if (call_.deeper.empty()) {
+          call_.loops.score(events, hidden, this->z_.data(), score_bias_, to);
+        } else {
+          call_.loops.score_deeper(this->values_.back().data(), events.count, call_.wide_N,
+                                   call_.score.data(), score_bias_, to);
+        }
+      });
+      if (call_.softmax) normalise(weights_ + call_.begin(row), call_.count(row));
+    }
+    std::fill(sums_.begin(), sums_.end(), S(0));
+    this->for_tiles(row, [&](const Events<S>& events, int64_t first) {
+      call_.loops.add_weighted(events, weights_ + first, sums_.data());
+    });
+    for (int64_t d = 0; d < call_.D; ++d) out_[row * call_.D + d] = Row<T>::from_sum(sums_[d]);
+  }
+
+ private:
+  S score_bias_;
+  S* weights_;
+  T* out_;
+  std::vector<S> sums_;
+
+  void normalise(S* weights, int64_t count) const {
+    const S most = *std::max_element(weights, weights + count);
+    for (int64_t v = 0; v < count; ++v) weights[v] -= most;
+    call_.loops.exp_all(weights, count);
+    S sum = 0;
+    for (int64_t v = 0; v < count; ++v) sum += weights[v];
+    for (int64_t v = 0; v < count; ++v) weights[v] /= sum;
+  }
+};
+
+template <typename T>
+void forward_as(const Call<T>& call, const Tensor& score_bias, const Tensor& weights,
+                const Tensor& out) {
+  using S = sum_of<T>;
+  const auto packed = call.to_hidden();
+  const S bias = *static_cast<const S*>(score_bias.const_data_ptr());
+  const std::vector<Block> blocks = blocks_of(call);
+  for_jobs(blocks, [&](int64_t begin, int64_t end) {
+    Forward<T> forward(call, packed, bias, static_cast<S*>(weights.mutable_data_ptr()),
+                       static_cast<T*>(out.mutable_data_ptr()));
+    for (int64_t i = begin; i < end; ++i) {
+      for (int64_t row = blocks[i].begin; row < blocks[i].end; ++row) forward.run(row);
+    }
+  });
+}
+
+std::tuple<Tensor, Tensor> target_attention(const Tensor& e_VD, const Tensor& offsets_B1,
+                                            const Tensor& q_BD, const Tensor& weight_2DH,
+                                            const Tensor& bias_BH,
+                                            const std::vector<Tensor>& deep_weights,
+                                            const std::vector<Tensor>& deep_biases,
+                                            const Tensor& score_N, const Tensor& score_bias_1,
+                                            bool softmax) {
+  check_target_attention(e_VD, offsets_B1, q_BD, weight_2DH, bias_BH, deep_weights, deep_biases,
+                         score_N);
+  check_score_bias(score_bias_1, score_N);
+  const Read read(e_VD, offsets_B1, q_BD, weight_2DH, bias_BH, deep_weights, deep_biases, score_N,
+                  softmax);
+  check_bounds(read.offsets, read.e.size(0));
+  const Tensor out = fresh(read.q, {read.q.size(0), read.q.size(1)}, read.q.scalar_type());
+  const Tensor weights = fresh(read.score, {read.e.size(0)}, read.score.scalar_type());
+  for_type(read.e.scalar_type(),
+           [&](auto type) { forward_as(Call<decltype(type)>(read), score_bias_1, weights, out); });
+  return {out, weights};
+}
+
+}  // namespace
+}  // namespace mmoe::attention
+
+STABLE_TORCH_LIBRARY_IMPL(mmoe, CPU, m) {
+  m.impl("target_attention", MMOE_BOX(attention::target_attention));
+}
