@@ -1,5 +1,6 @@
 """`mmoe score`. It imports what it needs when it runs, as the others of `mmoe.commands` do."""
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,13 +12,22 @@ from mmoe.plugins import import_modules
 from mmoe.resuming import advising_resume, resumes
 
 
+class Mode(StrEnum):
+    """What becomes of an output that is there."""
+
+    ERROR = "error"
+    OVERWRITE = "overwrite"
+    OVERWRITE_PARTITIONS = "overwrite-partitions"
+
+
 def score(
     run_dir: RunDir,
     input_: Annotated[str, typer.Option("--input", help="A file of rows, a folder or a glob.")],
     output: Annotated[
-        Path,
+        str,
         typer.Option(
-            help="A Parquet file for all rows, or a folder, which gets one for each input file."
+            help="A Parquet file for all rows, or a folder or address, which gets one for each "
+            "input file."
         ),
     ],
     keep: Annotated[
@@ -46,9 +56,14 @@ def score(
             "repeats.",
         ),
     ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace an existing output.")
-    ] = False,
+    mode: Annotated[
+        Mode,
+        typer.Option(
+            help="What becomes of an output that is there; overwrite-partitions replaces the "
+            "folders such as day=2024-01-31 that get new scores, and leaves the others."
+        ),
+    ] = Mode.ERROR,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="As --mode overwrite.")] = False,
     resume: Annotated[
         bool, typer.Option("--resume", help="Score only what the output folder has not.")
     ] = False,
@@ -80,11 +95,13 @@ def score(
 ) -> None:
     """Score rows: one column pred_TASK for each task, row order kept."""
     import_modules(import_ or [])
-    resume = resumes(output, resume, "folder of the scores")
+    if overwrite and mode is Mode.OVERWRITE_PARTITIONS:
+        raise ValueError(f"--overwrite and --mode {mode.value}: say one of them")
+    resume = resumes(Path(output), resume, "folder of the scores")
     from mmoe.run import RunDirectory
     from mmoe.score import score_files
 
-    with advising_resume(output):
+    with advising_resume(Path(output)):
         score_files(
             RunDirectory.open(run_dir),
             input_,
@@ -93,7 +110,7 @@ def score(
             keep_types=keep_types,
             tasks=[name for text in tasks for name in text.split(",")] if tasks else None,
             fused=_fused(fuse or []),
-            overwrite=overwrite,
+            mode="overwrite" if overwrite else mode.value,
             resume=resume,
             rows_per_file=rows_per_file,
             top=_top(top, per, by),

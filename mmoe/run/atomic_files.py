@@ -61,17 +61,21 @@ def check_new_file(output: Path, example: str, overwrite: bool) -> None:
         )
 
 
-def not_written(output: Path, error: OSError, needed: int | None = None) -> Exception:
+def not_written(
+    output: Path | str, error: OSError, needed: int | None = None, folder: Path | None = None
+) -> Exception:
     """Makes the error of a file that could not be written, its half removed, free room told.
 
     Args:
-        output: The file.
+        output: The file, as the user calls it.
         error: What came of it.
         needed: Its bytes, if they are known.
+        folder: Where it was written; None: the file's own.
     """
     if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return error
-    free = f"{shutil.disk_usage(output.parent).free:,} bytes are free"
+    folder = folder or Path(output).parent
+    free = f"{shutil.disk_usage(folder).free:,} bytes are free in {folder}"
     size = "" if needed is None else f"it takes {needed:,} bytes, and "
     return ValueError(
         f"{output}: cannot be written ({os.strerror(error.errno)}): {size}{free}; make room, or "

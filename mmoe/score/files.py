@@ -1,15 +1,16 @@
 """Scores files: what `mmoe.datasets.files` reads in, Parquet out, in bounded memory."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 
 import pyarrow as pa
 
 from mmoe.config import DeviceKind, ScoringPrecision
 from mmoe.datasets.features.encoder import FeatureEncoder
-from mmoe.datasets.files.readers import column_names
+from mmoe.datasets.files.data_file import DataFile, is_address
+from mmoe.datasets.files.readers import Paths, column_names
 from mmoe.datasets.files.resolve import resolve_files
 from mmoe.datasets.rows.locations import missing_column
 from mmoe.datasets.rows.projection import column_uses
@@ -24,11 +25,14 @@ from mmoe.run.console import Reporter, SilentReporter
 from mmoe.run.directory import RunDirectory
 from mmoe.run.protected_paths import check_not_of_run, check_not_read
 from mmoe.run.temporaries import remove_dead
+from mmoe.score.folder_job import FolderJob, OutputMode, Part, rows_of
 from mmoe.score.kept_columns import check_kept, kept_types
 from mmoe.score.output_columns import ScoreColumns
-from mmoe.score.output_folder import FolderJob, Part, folder_job, is_one_file, provenance_of_part
-from mmoe.score.provenance import provenance_of
+from mmoe.score.output_folder import folder_job, is_one_file
+from mmoe.score.provenance import Provenance, provenance_of
 from mmoe.score.scorer import Scorer, ToWrite
+from mmoe.score.store import store_at, without_protocol
+from mmoe.score.targets import OfFolder, OneFile
 from mmoe.score.top_rows import RANK, Top
 
 
@@ -41,7 +45,7 @@ def score_files(
     keep_types: bool = False,
     tasks: Sequence[str] | None = None,
     fused: Mapping[str, str] = MappingProxyType({}),
-    overwrite: bool = False,
+    mode: OutputMode = "error",
     resume: bool = False,
     rows_per_file: int | None = None,
     top: Top | None = None,
@@ -51,11 +55,13 @@ def score_files(
 ) -> int:
     """Scores files: writes Parquet with a column `pred_<task>` for each task, rows in order.
 
-    A name that ends in .parquet (or .pq) is one file for all rows. Any other is a folder, which
-    gets a file for each file that was read, `00000-NAME.parquet`, `00001-NAME.parquet` and so on.
-    Several ranks (torchrun) share these files out. Every file is written beside its final name and
-    moved there when complete, and holds a note of what scored it (metadata `mmoe.scored_by`), and
-    one of how many rows had ids that training had not (`mmoe.unseen_ids`).
+    A name that ends in .parquet (or .pq) is one file for all rows, moved to its name when it is
+    complete. Any other is a folder, or an address that fsspec knows (`s3://…`), which gets a file
+    for each file that was read, `00000-NAME.parquet`, `00001-NAME.parquet` and so on, and when all
+    of them are there `_manifest.json` and, last, an empty `_SUCCESS`: until then new files lie in
+    `_staging`, and what the folder held stays. Several ranks (torchrun) share the files out. Every
+    file holds a note of what scored it (metadata `mmoe.scored_by`), and one of how many rows had
+    ids that training had not (`mmoe.unseen_ids`).
 
     Args:
         run: A trained run; its best checkpoint scores.
@@ -66,9 +72,12 @@ def score_files(
         tasks: Those whose predictions are written, in the run's order; None: all.
         fused: Further columns by name, computed of predictions and input columns, such as
             `{"value": "click^0.7 * purchase"}`; beside those of the config (`score.fused`).
-        overwrite: Replace `output` where it exists, file by file when the new one is complete; what
-            is read, what the run is made of and files of a folder that hold no scores are refused.
-        resume: Leave files of the folder alone that an interrupted call has written.
+        mode: What becomes of an `output` that is there: `error` refuses it, `overwrite` replaces it
+            when all new files are complete, `overwrite-partitions` only files in folders such as
+            `day=2024-01-31` that get new ones. What is read, what the run is made of and files of a
+            folder that hold no scores are refused.
+        resume: Score into the folder what an interrupted call has not: parts whose record or bytes
+            are not as they were written are scored again.
         rows_per_file: Into a folder: cut each Parquet file that is read into pieces of so many rows
             (whole scoring batches of them), which ranks share out; None: a piece is a file.
         top: Into one file: write the best rows of each key alone, of all files together, the keys
@@ -86,25 +95,25 @@ def score_files(
             such device.
     """
     check_room()
-    output, reporter = Path(output), reporter or SilentReporter()
+    output, reporter = without_protocol(output), reporter or SilentReporter()
     keep = list(dict.fromkeys([*([] if top is None else [top.per]), *keep]))
     asked = table_precision, keep, keep_types, tasks, fused
     one_file, by = is_one_file(output), provenance_of(run, *asked)
     if top is not None and not one_file:
         raise ValueError(
             f"--top with --output {output}: the best of all rows are one file; name it, such as "
-            f"{output / 'top.parquet'}"
+            f"{output}/top.parquet"
         )
+    job = None
     if one_file:
-        _check_output(run, source, output, overwrite, resume, rows_per_file)
-        job = FolderJob([Part(file, output) for file in resolve_files(str(source))], 0, 0)
+        _check_output(run, source, output, mode, resume, rows_per_file)
     else:
         job = folder_job(
             run,
             source,
             output,
             by,
-            overwrite=overwrite,
+            mode=mode,
             resume=resume,
             rows_per_file=whole_batches(rows_per_file, run.config().training.eval_batch_size),
         )
@@ -117,21 +126,17 @@ def score_files(
         reporter = SilentReporter()
     if table_precision is not None:
         reporter.say(memory_of_tables(encoder.tables, table_precision))
-    columns = ScoreColumns(config.tasks, tasks, {**config.score.fused, **fused})
-    rows_of = partial(with_names, config.data)
-    there = column_names(rows_of(str(source)))
+    named = partial(with_names, config.data)
+    rows = named(str(source))
+    there, columns = (
+        column_names(rows),
+        ScoreColumns(config.tasks, tasks, {**config.score.fused, **fused}),
+    )
+    kept = kept_types(rows, keep, read_text=keep_types) if set(keep) <= set(there) else {}
     if top is not None:
-        top = columns.check_top(top)
-        if top.per not in there:
-            raise ValueError(missing_column(top.per, there, str(source), "--per"))
+        top = _check_top(columns.check_top(top), there, kept, str(source))
     check_kept(keep, [*columns.names, *([RANK] if top else [])], there, str(source))
-    kept = kept_types(rows_of(str(source)), keep, read_text=keep_types)
-    if top is not None and pa.types.is_nested(kept[top.per]):
-        raise ValueError(
-            f"{source}: column {top.per!r} of --per holds {kept[top.per]}; name one of single "
-            "values"
-        )
-    in_folders = sorted(job.partition_columns() & set(keep))
+    in_folders = [] if job is None else sorted(job.partition_columns() & set(keep))
     if in_folders:
         reporter.say(f"kept as folders, not in the files: {', '.join(in_folders)}")
     needed = dict.fromkeys(keep, "--keep") | columns.inputs(there, str(source))
@@ -144,26 +149,55 @@ def score_files(
         unseen=UnseenIds(encoder),
         top=top,
     )
-    with reporter.track("scoring", job.rows(), "rows") as tracker:
-        if one_file:
-            rows = scorer.score([ToWrite(rows_of(str(source)), output, lambda: by)], tracker)
-        else:
-            output.mkdir(parents=True, exist_ok=True)
-            rows = scorer.score(
-                [
-                    ToWrite(rows_of(p.file), p.output, partial(provenance_of_part, by, p), p.rows)
-                    for p in job.mine
-                ],
-                tracker,
-            )
-            predictor.help_others(scorer.no_rows(resolve_files(rows_of(str(source)))[0]))
-            rows = sum(from_all(rows))
-            from_first(job.remove_stale)
-    reporter.say(_summary(rows, output, job))
+    if job is None:
+        scored = _score_one_file(scorer, rows, output, by, reporter)
+    else:
+        scored = _score_folder(scorer, rows, job, named, reporter)
     unseen = _of_all_ranks(scorer.unseen, encoder).text()
     if unseen is not None:
         reporter.say(unseen)
+    return scored
+
+
+def _score_one_file(
+    scorer: Scorer, source: Paths, output: str | Path, by: Provenance, reporter: Reporter
+) -> int:
+    folder, _, name = str(output).rpartition("/")
+    whole = [Part(file, name) for file in resolve_files(source)]
+    with reporter.track("scoring", rows_of(whole), "rows") as tracker:
+        target = OneFile(store_at(folder or "."), name, by)
+        rows = scorer.score([ToWrite(source, target)], tracker)
+    reporter.say(f"{rows:,} rows scored into {output}")
     return rows
+
+
+def _score_folder(
+    scorer: Scorer,
+    source: Paths,
+    job: FolderJob,
+    named: Callable[[DataFile], Paths],
+    reporter: Reporter,
+) -> int:
+    with reporter.track("scoring", job.rows(), "rows") as tracker:
+        files = [ToWrite(named(p.file), OfFolder(job, p), p.rows) for p in job.mine]
+        rows = scorer.score(files, tracker)
+        scorer.predictor.help_others(scorer.no_rows(resolve_files(source)[0]))
+    rows = sum(from_all(rows))
+    if not job.is_complete:
+        from_first(job.publish)
+    reporter.say(_summary(rows, job))
+    return rows
+
+
+def _check_top(top: Top, there: Sequence[str], kept: Mapping[str, pa.DataType], source: str) -> Top:
+    if top.per not in there:
+        raise ValueError(missing_column(top.per, there, source, "--per"))
+    if top.per in kept and pa.types.is_nested(kept[top.per]):
+        raise ValueError(
+            f"{source}: column {top.per!r} of --per holds {kept[top.per]}; name one of single "
+            "values"
+        )
+    return top
 
 
 def whole_batches(rows: int | None, height: int) -> int | None:
@@ -187,28 +221,29 @@ def _of_all_ranks(unseen: UnseenIds, encoder: FeatureEncoder) -> UnseenIds:
     return total
 
 
-def _summary(rows: int, output: Path, plan: FolderJob) -> str:
-    scored = f"{rows:,} rows scored into {output}"
-    if not plan.there:
+def _summary(rows: int, job: FolderJob) -> str:
+    scored = f"{rows:,} rows scored into {job.store.address}"
+    if not job.done:
         return scored
-    files = f"{plan.there:,} of {plan.files:,} files"
-    if plan.there == plan.files:
-        return f"nothing left to score: {files} were in {output} already"
+    files = f"{len(job.done):,} of {len(job.parts):,} files"
+    if len(job.done) == len(job.parts):
+        return f"nothing left to score: {files} were in {job.store.address} already"
     return f"{scored}; {files} were there already"
 
 
 def _check_output(
     run: RunDirectory,
     source: str | Path,
-    output: Path,
-    overwrite: bool,
+    output: str | Path,
+    mode: OutputMode,
     resume: bool,
     rows_per_file: int | None,
 ) -> None:
+    folder = str(output)[: -len(PurePosixPath(str(output)).suffix)]
     if launched_ranks() > 1:
         raise ValueError(
             f"--output {output}: several ranks write a file for each input file, into a folder: "
-            f"say --output {output.with_suffix('')}"
+            f"say --output {folder}"
         )
     if resume:
         raise ValueError(
@@ -218,9 +253,21 @@ def _check_output(
     if rows_per_file is not None:
         raise ValueError(
             f"--rows-per-file with --output {output}: that is one file; name a folder, such as "
-            f"{output.with_suffix('')}"
+            f"{folder}"
         )
-    check_new_file(output, "scores.parquet", overwrite)
-    check_not_of_run(output, run)
-    check_not_read(output, resolve_files(str(source)), source, folder=False)
-    remove_dead(output.parent, output.name)
+    if mode == "overwrite-partitions":
+        raise ValueError(
+            f"--mode overwrite-partitions with --output {output}: that is one file; name a folder"
+        )
+    if is_address(str(output)):
+        above, _, name = str(output).rpartition("/")
+        if mode == "error" and store_at(above).has(name):
+            raise ValueError(
+                f"--output {output}: exists already; choose another name, or say --mode overwrite"
+            )
+        return
+    path = Path(output)
+    check_new_file(path, "scores.parquet", mode == "overwrite")
+    check_not_of_run(path, run)
+    check_not_read(path, resolve_files(str(source)), source, folder=False)
+    remove_dead(path.parent, path.name)

@@ -3,18 +3,17 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.config import ScoringPrecision
 from mmoe.datasets.files.data_file import DataFile
-from mmoe.datasets.files.fingerprint import print_files
+from mmoe.datasets.files.fingerprint import RowsPrint, print_files
 from mmoe.run.directory import RunDirectory
+from mmoe.score.store import Store
 
 KEY = b"mmoe.scored_by"  # of the metadata of a Parquet file
 UNSEEN_KEY = b"mmoe.unseen_ids"  # likewise; `pyarrow.parquet.read_metadata(file).metadata`
@@ -60,14 +59,20 @@ def provenance_of(
     }
 
 
-def with_input(by: Provenance, file: DataFile) -> Provenance:
-    """Adds what tells the rows of a file apart from those of another of its name, cheaply.
+def print_of(file: DataFile) -> RowsPrint:
+    """Returns what tells the rows of a file apart from those of another of its name, cheaply.
 
     Raises:
         ValueError: The file is gone.
     """
     (found,) = print_files({"all": [file]}).rows
-    return {**by, _INPUT: f"{file.name} of {found.size} bytes {found.digest[:16]}"}
+    return found
+
+
+def with_input(by: Provenance, found: RowsPrint) -> Provenance:
+    """Adds which file was read."""
+    name = found.name.rpartition("/")[2]
+    return {**by, _INPUT: f"{name} of {found.size} bytes {found.digest[:16]}"}
 
 
 def with_rows(by: Provenance, rows: tuple[int, int] | None) -> Provenance:
@@ -90,45 +95,34 @@ def as_unseen_ids(summary: Mapping[str, Mapping[str, Any]]) -> dict[bytes, bytes
     return {UNSEEN_KEY: json.dumps(summary).encode()}
 
 
-def is_scored(file: Path) -> bool:
+def is_scored(store: Store, name: str) -> bool:
     """Returns whether a file is Parquet that scoring wrote, by whatever model."""
     try:
-        return isinstance(_note(file), dict)
+        return isinstance(_note(store, name), dict)
     except (OSError, ValueError, pa.ArrowException):
         return False
 
 
-def check_provenance(file: Path, by: Provenance) -> None:
-    """Refuses a file whose scores are of another provenance.
-
-    Raises:
-        ValueError: Says what differs.
-    """
-    try:
-        found = _note(file)
-    except (OSError, ValueError, pa.ArrowException) as error:
-        raise ValueError(
-            f"--resume: {file} cannot be read ({str(error).splitlines()[0]}); remove it, so that "
-            "it is scored again"
-        ) from error
-    if not isinstance(found, dict):
-        raise ValueError(
-            f"--resume: {file} holds no note of what scored it; remove it, so that it is scored "
-            "again, or name another folder"
-        )
+def difference(found: Provenance, by: Provenance) -> str | None:
+    """Says what of two provenances differs, then and now; None where nothing does."""
     for name, now in by.items():
         if name == _INPUT and name not in found:
             continue  # of a version that did not say
         then = found.get(name, _BEFORE.get(name))
         if then != now:
-            raise ValueError(
-                f"--resume: {file} was scored with {name} {then}, and now {name} is "
-                f"{now}; resume as it was begun, say --overwrite to score all files anew, or name "
-                "another folder"
-            )
+            return f"{name} {then}, and now {name} is {now}"
+    return None
 
 
-def _note(file: Path) -> object:
+def note_of(store: Store, name: str) -> Provenance | None:
+    """Returns what scored a file; None where it says nothing, or cannot be read."""
+    try:
+        found = _note(store, name)
+    except (OSError, ValueError, pa.ArrowException):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _note(store: Store, name: str) -> object:
     """JSON of the file's note; None where it has none."""
-    note = (pq.read_schema(file).metadata or {}).get(KEY)
-    return json.loads(note or b"null")
+    return json.loads((store.schema(name).metadata or {}).get(KEY) or b"null")

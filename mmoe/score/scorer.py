@@ -1,11 +1,11 @@
 """`Scorer`: rows of files in, files of scores out, in bounded memory."""
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
@@ -19,7 +19,6 @@ from mmoe.datasets.rows.unseen_ids import UnseenIds
 from mmoe.predictor import Predictor
 from mmoe.run.atomic_files import not_written
 from mmoe.run.console import Tracker
-from mmoe.run.temporaries import temporary_beside
 from mmoe.score.kept_columns import as_kept
 from mmoe.score.output_columns import ScoreColumns
 from mmoe.score.parquet_writer import ParquetWriter
@@ -31,19 +30,33 @@ from mmoe.score.top_rows import Top, TopRows
 ROWS_PER_CHUNK = 16_384
 
 
+class Target(Protocol):
+    """Where one file of scores goes."""
+
+    def __str__(self) -> str:
+        """What the user calls it."""
+        ...
+
+    def begin(self) -> tuple[Path, Provenance]:
+        """Returns where it is written, and what scores it; looks at what is read."""
+        ...
+
+    def finish(self, written: Path, by: Provenance, unseen: UnseenIds) -> None:
+        """Takes the file when it is complete, written `by` what has scored it."""
+        ...
+
+
 class ToWrite(NamedTuple):
     """One file of scores.
 
     Attributes:
         source: What is read.
-        output: The Parquet file.
-        by: What is written into it; asked for when it is begun, since it looks at the source.
+        target: What is written.
         span: Only rows [first, stop) of one Parquet file; None: all.
     """
 
     source: Paths
-    output: Path
-    by: Callable[[], Provenance]
+    target: Target
     span: tuple[int, int] | None = None
 
 
@@ -107,12 +120,11 @@ class Scorer:
 
     def _write(self, file: ToWrite, scored: Iterator[_Scored | None], tracker: Tracker) -> int:
         """Takes what is of this file, up to the None behind it."""
-        file.output.parent.mkdir(parents=True, exist_ok=True)
-        temporary = temporary_beside(file.output)
+        written, by = file.target.begin()
         unseen = UnseenIds(self.encoder)
         best = None if self.top is None else TopRows(self.top)
         try:
-            with ParquetWriter(temporary, as_metadata(file.by())) as writer:
+            with ParquetWriter(written, as_metadata(by)) as writer:
                 for rows in iter(partial(next, scored), None):
                     (writer.write if best is None else best.add)(rows.table)
                     unseen.include(rows.unseen.rows, rows.unseen.by_feature)
@@ -120,14 +132,20 @@ class Scorer:
                 if best is not None:
                     writer.write(best.rows())
                 writer.note(unseen)
-            _name(temporary, file.output)
+            try:
+                file.target.finish(written, by, unseen)
+            except FileNotFoundError:
+                raise ValueError(
+                    f"{file.target}: was removed while it was written; if another mmoe score "
+                    "writes there, let it end first, and then say --resume"
+                ) from None
         except MissingColumnError as error:
             raise error.needed_by(self.uses[error.name]) from None
         except OSError as error:
-            temporary.unlink(missing_ok=True)
-            raise not_written(file.output, error) from None
+            written.unlink(missing_ok=True)
+            raise not_written(str(file.target), error, folder=written.parent) from None
         finally:
-            temporary.unlink(missing_ok=True)
+            written.unlink(missing_ok=True)
         self.unseen.include(unseen.rows, unseen.by_feature)
         return unseen.rows
 
@@ -181,14 +199,3 @@ def _result(
         for name, kind in kept_types.items()
     }
     return pa.table({**kept, **columns})
-
-
-def _name(temporary: Path, output: Path) -> None:
-    """Another call, begun meanwhile, takes what is half-written for that of a dead one."""
-    try:
-        temporary.replace(output)
-    except FileNotFoundError:
-        raise ValueError(
-            f"{output}: was removed while it was written; if another mmoe score writes into "
-            f"{output.parent}, let it end first, and then say --resume"
-        ) from None

@@ -182,7 +182,7 @@ def test_an_empty_file_does_not_stop_the_ranks(funnel_table, funnel_config, tmp_
         out = tmp_path / f"scores-{len(rows)}"
         ended = launch(["score", run, "--input", source, "--output", out], 2, seconds=PATIENCE)
         assert [rank.code for rank in ended] == [0, 0], ended[0].err
-        assert [pq.read_table(path).num_rows for path in sorted(out.iterdir())] == rows
+        assert [pq.read_table(path).num_rows for path in sorted(out.glob("*.parquet"))] == rows
 
 
 # What a second rank would tell

@@ -13,11 +13,13 @@ from mmoe.config import config_from_dict
 from mmoe.datasets.files.data_file import DataFile
 from mmoe.datasets.files.resolve import resolve_files
 from mmoe.datasets.rows.splits import Splits
+from mmoe.run.atomic_files import check_parents
 from mmoe.run.protected_paths import check_not_of_run, local_path
 from mmoe.run.temporaries import temporary_beside
 from mmoe.score import score_files
-from mmoe.score.provenance import with_input
+from mmoe.score.provenance import print_of
 from mmoe.train import train_run
+from tests.score.listing import WHOLE
 
 DEAD = 2**22 + 1  # beyond Linux's largest process
 
@@ -98,7 +100,7 @@ def test_scores_that_are_scored_again_are_inputs_too(run, log, tmp_path):
     score_files(run, log, out, keep=keep)
     before = tree(tmp_path)
     with pytest.raises(ValueError, match=r"out: holds 00000-.*, which --input .*out reads"):
-        score_files(run, out, out, overwrite=True)
+        score_files(run, out, out, mode="overwrite")
     assert tree(tmp_path) == before
 
 
@@ -115,7 +117,7 @@ def test_foreign_files_stay_whatever_they_are_called(run, log, funnel_table, tmp
         (out / _temporary(DEAD, "00000-day.parquet")).write_text("half")
         before = tree(out)
         with pytest.raises(ValueError, match=r"which no scoring wrote; name a new folder"):
-            score_files(run, log, out, overwrite=True)
+            score_files(run, log, out, mode="overwrite")
         assert tree(out) == before, "nothing goes before the refusal"
         for path in out.iterdir():
             path.unlink()
@@ -136,7 +138,7 @@ def test_only_what_dead_processes_began_is_removed(run, log, tmp_path):
         (out / name).write_text("half")
     score_files(run, log, out)
     names = ["00000-00000-day.parquet", "00001-00001-day.parquet"]
-    assert sorted(tree(out)) == sorted([alive, elsewhere, *names])
+    assert sorted(tree(out)) == sorted([alive, elsewhere, *names, *WHOLE])
 
     beside = [tmp_path / _temporary(DEAD, f"{name}.parquet") for name in ("one", "two")]
     for path in beside:
@@ -152,13 +154,14 @@ def test_old_scores_go_when_the_new_ones_are_complete(run, log, funnel_table, tm
     pa_csv.write_csv(funnel_table.select(["user"])[:5], log / "00002-day.csv")
     (log / "00002-day.csv").rename(log / "00002-day.parquet")
     with pytest.raises(ValueError, match=r"00002-day.parquet"):
-        score_files(run, log, out, overwrite=True)
-    assert tree(out) == before
+        score_files(run, log, out, mode="overwrite")
+    after = {name: found for name, found in tree(out).items() if not name.startswith("_staging")}
+    assert after == before
 
     (log / "00002-day.parquet").unlink()
     (log / "00000-day.parquet").unlink()
-    score_files(run, log, out, overwrite=True)
-    assert sorted(tree(out)) == ["00000-00001-day.parquet"]
+    score_files(run, log, out, mode="overwrite")
+    assert sorted(tree(out)) == ["00000-00001-day.parquet", *WHOLE]
 
 
 def test_a_resume_notices_other_rows_under_the_same_name(run, log, funnel_table, tmp_path):
@@ -167,9 +170,7 @@ def test_a_resume_notices_other_rows_under_the_same_name(run, log, funnel_table,
     pq.write_table(funnel_table[50:70], log / "00000-day.parquet")
     with pytest.raises(ValueError, match=r"scored with the input 00000-day.parquet of .* and now"):
         score_files(run, log, out, resume=True)
-    file = DataFile(str(log / "00000-day.parquet"))
-    assert with_input({}, file) == with_input({}, file)
-    score_files(run, log, out, overwrite=True)
+    score_files(run, log, out, mode="overwrite")
     assert score_files(run, log, out, resume=True) == 0
 
 
@@ -204,15 +205,17 @@ def test_addresses(run, log, tmp_path, mmoe):
     assert local_path(DataFile("a/b.csv")) == Path("a/b.csv")
     assert local_path(DataFile(f"simplecache::file://{log}/x.csv")) == log / "x.csv"
     assert local_path(DataFile("memory://x.csv")) is None
-    code, _, err = mmoe("score", run.path, "--input", log, "--output", f"file://{tmp_path}/x")
-    assert (code, "is an address" in err) == (2, True)
+    code, _, err = mmoe("score", run.path, "--input", log, "--output", f"file://{log}")
+    assert (code, "log: holds 00000-day.parquet, which --input" in err) == (2, True)
+    with pytest.raises(ValueError, match="is an address; name a file or folder of this machine"):
+        check_parents(Path(f"file://{tmp_path}/x"))
 
 
 def test_an_address_with_brackets_is_one_input():
     memory = fsspec.filesystem("memory")
     for name, content in (("part 1.csv", b"a\n1\n"), ("part [1].csv", b"a\n2\n")):
         memory.pipe(f"/brackets/{name}", content)
-    one, two = (with_input({}, file) for file in resolve_files("memory://brackets"))
-    assert "part 1.csv of 4 bytes" in one["the input"]
-    assert "part [1].csv of 4 bytes" in two["the input"]
-    assert one["the input"].split()[-1] != two["the input"].split()[-1]
+    one, two = (print_of(file) for file in resolve_files("memory://brackets"))
+    assert (one.name, one.size) == ("part 1.csv", 4)
+    assert (two.name, two.size) == ("part [1].csv", 4)
+    assert one.digest != two.digest

@@ -14,11 +14,13 @@ import pytest
 from mmoe.datasets.rows.encoded import EncodedData
 from mmoe.embeddings import torchrec_problem
 from mmoe.run import RunDirectory
-from mmoe.run.console import SilentReporter
 from mmoe.run.temporaries import temporary_beside
 from mmoe.score import files, load_predictor, score_files, scorer
 from mmoe.score.provenance import KEY
 from mmoe.train import evaluate_run
+from tests.score.listing import WHOLE, contents, parts
+from tests.score.listing import names as names_in
+from tests.score.telling import Told
 
 DEAD = 2**22 + 1  # beyond Linux's largest process
 TASKS = ["pred_click", "pred_buy"]
@@ -229,24 +231,14 @@ def test_an_existing_output_is_left_alone(run, funnel_table, tmp_path):
     with pytest.raises(ValueError, match=r"exists already; remove it, choose another name"):
         score_files(run, tmp_path / "log.parquet", out)
     assert out.read_text() == "mine"
-    score_files(run, tmp_path / "log.parquet", out, overwrite=True)
+    score_files(run, tmp_path / "log.parquet", out, mode="overwrite")
     assert pq.read_table(out).num_rows == 5
     with pytest.raises(ValueError, match=r"written as Parquet; end the name in .parquet"):
         score_files(run, tmp_path / "log.parquet", tmp_path / "scores.csv")
     with pytest.raises(ValueError, match=r"holds log.parquet, which --input .*log.parquet reads"):
-        score_files(run, tmp_path / "log.parquet", tmp_path, overwrite=True)
+        score_files(run, tmp_path / "log.parquet", tmp_path, mode="overwrite")
     with pytest.raises(ValueError, match=r"written whole or not at all; name a folder"):
         score_files(run, tmp_path / "log.parquet", out, resume=True)
-
-
-class Told(SilentReporter):
-    """Keeps what is said."""
-
-    def __init__(self):
-        self.said = []
-
-    def say(self, text):
-        self.said.append(text)
 
 
 def test_a_folder_gets_a_file_for_each_input_file(run, expected, funnel_table, tmp_path):
@@ -256,7 +248,7 @@ def test_a_folder_gets_a_file_for_each_input_file(run, expected, funnel_table, t
     source = str(tmp_path / "*.parquet")
     assert score_files(run, source, out) == 2700
     names = [f"0000{part}-p{part}.parquet" for part in range(3)]
-    assert sorted(path.name for path in out.iterdir()) == names
+    assert names_in(out) == [*names, *WHOLE]
     assert np.array_equal(_scores(out), expected[:2700])
 
     with pytest.raises(ValueError, match=r"holds scores already; choose another folder, or say"):
@@ -270,9 +262,9 @@ def test_a_folder_gets_a_file_for_each_input_file(run, expected, funnel_table, t
     assert told.said[1].startswith("unseen ids: ")
     assert score_files(run, source, out, resume=True, reporter=told) == 0
     assert told.said[2] == f"nothing left to score: 3 of 3 files were in {out} already"
-    assert sorted(path.name for path in out.iterdir()) == names
+    assert names_in(out) == [*names, *WHOLE]
     assert (out / names[0]).stat().st_mtime_ns == kept
-    assert score_files(run, source, out, overwrite=True) == 2700
+    assert score_files(run, source, out, mode="overwrite") == 2700
 
     (tmp_path / "p0.parquet").unlink()
     with pytest.raises(ValueError, match=r"holds 00000-p0.parquet, which belongs to none"):
@@ -296,17 +288,21 @@ def test_a_folder_is_resumed_by_what_began_it_alone(run, funnel_table, tmp_path)
     with pytest.raises(ValueError, match=r"scored with the model step-.*, and now the model is"):
         score_files(again, source, out, keep=["user"], resume=True)
 
-    file, rows = next(out.iterdir()), pq.read_table(next(out.iterdir()))
-    for note in ({}, *({KEY: text} for text in (b"[]", b"null", b'"x"'))):
-        pq.write_table(rows.replace_schema_metadata(note), file)
+    (part,) = parts(out)
+    whole = contents(out)
+    for damage in (b"", b"not Parquet", whole[part][:-1]):
+        (out / part).write_bytes(damage)
+        assert score_files(run, source, out, keep=["user"], resume=True) == 20
+        assert contents(out) == whole, "the same bits"
+    rows = pq.read_table(out / part)
+    (out / "_manifest.json").unlink()  # as versions did that wrote none
+    for note in ({}, *({KEY: text} for text in (b"[]", b"null", b'"x"', b"{"))):
+        pq.write_table(rows.replace_schema_metadata(note), out / part)
         with pytest.raises(ValueError, match=r"holds no note of what scored it; remove it"):
             score_files(run, source, out, keep=["user"], resume=True)
-    pq.write_table(rows.replace_schema_metadata({KEY: b"{"}), file)
-    with pytest.raises(ValueError, match=r"cannot be read \(.*\); remove it"):
-        score_files(run, source, out, keep=["user"], resume=True)
-    file.write_text("not Parquet")
-    with pytest.raises(ValueError, match=r"cannot be read \(.*\); remove it, so that it is scored"):
-        score_files(run, source, out, keep=["user"], resume=True)
+    (out / part).write_bytes(whole[part])
+    assert score_files(run, source, out, keep=["user"], resume=True) == 20
+    assert contents(out) == whole
 
 
 def test_a_run_that_changes_while_it_is_read_is_not_scored(
@@ -340,7 +336,7 @@ class Sweeping(Told):
         yield self
 
     def advance(self, amount, note=""):
-        for stray in self.folder.glob(".*.tmp"):
+        for stray in self.folder.rglob(".*.tmp"):
             stray.unlink()
 
 
@@ -351,7 +347,7 @@ def test_two_scorings_into_one_folder(run, funnel_table, tmp_path, monkeypatch):
     out = tmp_path / "scores"
     with pytest.raises(ValueError, match=r"was removed while it was written; if another mmoe scor"):
         score_files(run, tmp_path / "*.parquet", out, reporter=Sweeping(out))
-    assert list(out.iterdir()) == []
+    assert parts(out) == []
 
 
 def test_not_a_run(tmp_path):

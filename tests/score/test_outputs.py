@@ -7,6 +7,9 @@ import pytest
 
 from mmoe.run import RunDirectory
 from mmoe.score import Top, score_files, scorer
+from tests.score.listing import WHOLE, contents, parts
+from tests.score.listing import names as names_in
+from tests.score.telling import Told
 
 
 @pytest.fixture(scope="module", name="run")
@@ -84,7 +87,7 @@ def test_pieces_of_a_file_are_the_file(run, whole, tmp_path, monkeypatch, rows_p
     assert score_files(run, log, out, keep=["row"], rows_per_file=rows_per_file) == 4000
     height = max(512, rows_per_file // 512 * 512)
     names = [f"00000-log-{n:05d}.parquet" for n in range(-(-4000 // height))]
-    assert sorted(path.name for path in out.iterdir()) == names
+    assert names_in(out) == [*names, *WHOLE]
     found = [pq.read_table(out / name) for name in names]
     assert {len(part) for part in found[:-1]} <= {height}
     assert pa.concat_tables(found).equals(expected)
@@ -112,10 +115,21 @@ def test_a_file_that_is_wrong_leaves_those_before_it(run, funnel_table, tmp_path
         pq.write_table(table, tmp_path / f"{n}.parquet")
     with pytest.raises(ValueError, match=r"2.parquet: there is no column 'price', which feature"):
         score_files(run, tmp_path / "*.parquet", tmp_path / "scores")
-    assert sorted(path.name for path in (tmp_path / "scores").iterdir()) == [
+    assert parts(tmp_path / "scores") == [], "nothing is published"
+    staged = tmp_path / "scores" / "_staging"
+    assert sorted(path.name for path in staged.glob("*.parquet")) == [
         "00000-0.parquet",
         "00001-1.parquet",
     ]
+    with pytest.raises(ValueError, match="holds scores that were begun already; choose another"):
+        score_files(run, tmp_path / "*.parquet", tmp_path / "scores")
+    pq.write_table(funnel_table[100:150], tmp_path / "2.parquet")
+    told = Told()
+    source, out = tmp_path / "*.parquet", tmp_path / "scores"
+    assert score_files(run, source, out, resume=True, reporter=told) == 50
+    assert told.said[0] == f"50 rows scored into {out}; 2 of 3 files were there already"
+    score_files(run, source, tmp_path / "at once")
+    assert contents(out) == contents(tmp_path / "at once")
 
 
 def test_many_files_some_without_rows(run, whole, funnel_table, tmp_path):
@@ -126,9 +140,10 @@ def test_many_files_some_without_rows(run, whole, funnel_table, tmp_path):
         pq.write_table(funnel_table[first : first + size], tmp_path / f"{n}.parquet")
         first += size
     score_files(run, tmp_path / "*.parquet", tmp_path / "scores", keep=["row"])
-    parts = [pq.read_table(path) for path in sorted((tmp_path / "scores").iterdir())]
-    assert [len(part) for part in parts] == sizes
-    assert pa.concat_tables(parts).equals(expected[:first])
+    out = tmp_path / "scores"
+    tables = [pq.read_table(out / name) for name in parts(out)]
+    assert [len(table) for table in tables] == sizes
+    assert pa.concat_tables(tables).equals(expected[:first])
 
 
 def test_small_chunks_become_large_row_groups(run, whole, tmp_path, monkeypatch):
@@ -192,10 +207,11 @@ def test_partitions_of_the_input_are_those_of_the_scores(run, whole, funnel_tabl
     (out / names[1]).unlink()
     assert score_files(run, log, out, keep=["row"], resume=True) == 50
     (log / "day=1/kind=b/part.parquet").unlink()
-    assert score_files(run, log, out, keep=["row"], overwrite=True) == 100
+    assert score_files(run, log, out, keep=["row"], mode="overwrite") == 100
     assert not (out / names[1]).exists()
     assert (out / "day=2/kind=a%2F/00001-part.parquet").exists()
     assert not (out / names[2]).exists()
+    assert not (out / "day=1/kind=b").exists(), "no empty folder stays"
 
 
 def test_a_day_into_its_own_folder(run, funnel_table, tmp_path):
@@ -203,8 +219,6 @@ def test_a_day_into_its_own_folder(run, funnel_table, tmp_path):
     day.mkdir(parents=True)
     pq.write_table(funnel_table[:50], day / "part.parquet")
     score_files(run, day, tmp_path / "scores" / "day=1")
-    assert [path.name for path in (tmp_path / "scores" / "day=1").iterdir()] == [
-        "00000-part.parquet"
-    ]
+    assert parts(tmp_path / "scores" / "day=1") == ["00000-part.parquet"]
     score_files(run, day, tmp_path / "all")
     assert (tmp_path / "all" / "day=1" / "00000-part.parquet").exists()

@@ -97,6 +97,6 @@ def test_scoring_says_and_notes_them(run, funnel_table, tmp_path, monkeypatch, m
     assert score_files(run, str(tmp_path / "p?.parquet"), tmp_path / "out") == 4000
     noted = [
         json.loads(pq.read_metadata(path).metadata[UNSEEN_KEY])["user"]["rows"]
-        for path in (tmp_path / "out").iterdir()
+        for path in (tmp_path / "out").glob("*.parquet")
     ]
     assert sum(noted) == new

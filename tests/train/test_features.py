@@ -145,7 +145,7 @@ def test_scores_are_those_of_evaluation_from_files_of_any_kind(train, log, folde
     assert len(labels) == 120
 
     def scores(source):
-        score_files(run, source, tmp_path / "out.parquet", keep=["click"], overwrite=True)
+        score_files(run, source, tmp_path / "out.parquet", keep=["click"], mode="overwrite")
         return pq.read_table(tmp_path / "out.parquet")
 
     every = scores(str(folder))

@@ -1,0 +1,185 @@
+"""`FolderJob`: a folder of scores in the making, and how it is published."""
+
+import posixpath
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Literal, NamedTuple
+
+from mmoe.datasets.files.data_file import DataFile
+from mmoe.datasets.files.fingerprint import RowsPrint
+from mmoe.datasets.files.parquet_files import parquet_layout
+from mmoe.datasets.files.resolve import kind_of
+from mmoe.score.manifest import (
+    MANIFEST,
+    SUCCESS,
+    Manifest,
+    PartRecord,
+    as_bytes,
+    manifest_in,
+    manifest_of,
+    read_record,
+)
+from mmoe.score.provenance import Provenance, print_of, with_input, with_rows
+from mmoe.score.store import STAGING, Store
+
+OutputMode = Literal["error", "overwrite", "overwrite-partitions"]
+REJECTED, SUMMARY = "_rejected", "_summary.json"
+OURS = re.compile(r"\d{5}-.*\.parquet")
+RECORD = ".json"
+# Files that are asked how many rows they have; each answer of a store takes a while
+_MOST_COUNTED = 1000
+
+
+class Part(NamedTuple):
+    """What one file of scores holds.
+
+    Attributes:
+        file: That is read.
+        name: Of the file that is written, in its folder.
+        rows: Only rows [first, stop) of the file; None: all.
+    """
+
+    file: DataFile
+    name: str
+    rows: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True)
+class FolderJob:
+    """What is to be scored into a folder: by this rank, and by all.
+
+    Files of scores lie in `_staging`, each with a record beside it, until all of them are there.
+    Then `publish` gives them their names: whoever reads the folder finds the scores of before, or
+    the new ones.
+
+    Attributes:
+        store: The folder.
+        by: What scores.
+        mode: What becomes of scores that are there.
+        parts: Of all ranks, in the order of the rows.
+        mine: What this rank scores.
+        done: Records of parts that need not be scored, as an interrupted call has done it.
+        before: Names of scores that the folder held at the beginning.
+        is_complete: Whether nothing is left to do, not even to publish.
+    """
+
+    store: Store
+    by: Provenance
+    mode: OutputMode
+    parts: list[Part]
+    mine: list[Part]
+    done: dict[str, PartRecord] = field(default_factory=dict)
+    before: list[str] = field(default_factory=list)
+    is_complete: bool = False
+
+    def rows(self) -> int | None:
+        """Counts the rows of `mine`, where files say how many they have and are not too many."""
+        return rows_of(self.mine)
+
+    def partition_columns(self) -> set[str]:
+        """Names the columns whose values are folders of the output."""
+        folders = {part for p in self.parts for part in PurePosixPath(p.name).parts[:-1]}
+        return {folder.split("=", 1)[0] for folder in folders}
+
+    def provenance(self, part: Part, found: RowsPrint | None = None) -> Provenance:
+        """Returns what the scores of a part depend on.
+
+        Args:
+            part: Which.
+            found: Of the file that is read; None: it is looked at, as it is now.
+        """
+        return with_rows(with_input(self.by, found or print_of(part.file)), part.rows)
+
+    def begin(self, part: Part) -> Path:
+        """Returns where on this machine a part is written."""
+        return self.store.begin(staged(part.name))
+
+    def put(self, part: Part, written: Path, record: PartRecord) -> None:
+        """Takes a part that is complete: to stay where nobody finds it, until all are."""
+        self.store.put(written, staged(part.name))
+        self.store.write(staged(part.name) + RECORD, as_bytes(record))
+
+    def records(self) -> list[PartRecord]:
+        """Reads the records of all parts, when all are done."""
+        return [self.done.get(part.name) or self.record(part.name) for part in self.parts]
+
+    def publish(self) -> Manifest:
+        """Gives all parts their names, removes what they replace, and says so: `_SUCCESS` last.
+
+        A call that dies in the middle leaves a folder without `_SUCCESS`, and what a resume needs.
+        """
+        records, found = self.records(), set(self.store.names())
+        kept = self._kept()
+        self.store.remove(SUCCESS)
+        for part in self.parts:
+            if staged(part.name) in found:
+                self.store.move(staged(part.name), part.name)
+        new = {part.name for part in self.parts}
+        for name in self.before:
+            if name not in new and name not in {record.name for record in kept}:
+                self.store.remove(name)
+        schema = self.store.schema(self.parts[0].name)
+        columns = {field.name: str(field.type) for field in schema}
+        manifest = manifest_of([*records, *kept], self.by, columns)
+        self.store.write(MANIFEST, as_bytes(manifest))
+        self.store.remove(STAGING)
+        self.store.write(SUCCESS, b"")
+        return manifest
+
+    def record(self, name: str) -> PartRecord:
+        """Reads the record of a part that waits to be published."""
+        place = staged(name) + RECORD
+        return read_record(self.store.read(place), f"{self.store.address}/{place}")
+
+    def _kept(self) -> list[PartRecord]:
+        """Of partitions that are not replaced, what the last manifest says."""
+        if self.mode != "overwrite-partitions":
+            return []
+        replaced = {posixpath.dirname(part.name) for part in self.parts}
+        there = manifest_in(self.store)
+        return [
+            part
+            for part in ([] if there is None else there.parts)
+            if posixpath.dirname(part.name) not in replaced
+        ]
+
+
+def rows_of(parts: Sequence[Part]) -> int | None:
+    """Counts the rows of parts, where files say how many they have and are not too many."""
+    if len(parts) > _MOST_COUNTED:
+        return None
+    counted = 0
+    for part in parts:
+        if part.rows is None and kind_of(part.file) != "parquet":
+            return None
+        first, stop = part.rows or (0, sum(parquet_layout(part.file)[1]))
+        counted += stop - first
+    return counted
+
+
+def record_of(
+    part: Part,
+    by: Provenance,
+    rows: int,
+    size_and_sum: tuple[int, str],
+    unseen: Mapping[str, object],
+) -> PartRecord:
+    """Returns the record of a part that has been written."""
+    found = print_of(part.file)
+    return PartRecord(
+        name=part.name,
+        rows=rows,
+        bytes=size_and_sum[0],
+        sha256=size_and_sum[1],
+        input={"name": found.name, "bytes": found.size, "digest": found.digest},
+        span=part.rows,
+        scored_by=dict(by),
+        unseen_ids=dict(unseen),
+    )
+
+
+def staged(name: str) -> str:
+    """Returns where a part lies until all are there."""
+    return f"{STAGING}/{name}"

@@ -1,0 +1,278 @@
+"""`Store`: the folder that scores go to, on this machine or at an address that fsspec knows."""
+
+import hashlib
+import posixpath
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from mmoe.datasets.files.data_file import is_address, is_partition
+from mmoe.run.temporaries import is_temporary, remove_dead, temporary_beside
+
+STAGING = "_staging"  # what is being written, until all of it is there
+_BLOCK = 1 << 22  # bytes of a file that are looked at at a time
+
+
+class Store(Protocol):
+    """A folder of files by their names in it, `day=2024-01-31/00000-log.parquet`.
+
+    Each file is there whole or not at all, whoever looks and whoever dies meanwhile.
+    """
+
+    @property
+    def address(self) -> str:
+        """What the user calls it."""
+        ...
+
+    def names(self) -> list[str]:
+        """Lists what is there: files, folders of partitions looked into, and what was begun."""
+        ...
+
+    def has(self, name: str) -> bool:
+        """Returns whether there is a file, or a folder, of that name."""
+        ...
+
+    def read(self, name: str) -> bytes:
+        """Returns a small file's bytes; FileNotFoundError where there is none."""
+        ...
+
+    def write(self, name: str, content: bytes) -> None:
+        """Writes a small file."""
+        ...
+
+    def begin(self, name: str) -> Path:
+        """Returns where on this machine a large file is written before `put` gives it its name."""
+        ...
+
+    def put(self, written: Path, name: str) -> None:
+        """Gives a file that was begun its name; FileNotFoundError where somebody removed it."""
+        ...
+
+    def move(self, name: str, to: str) -> None:
+        """Names a file otherwise, in the place of one that may be there."""
+        ...
+
+    def remove(self, name: str) -> None:
+        """Removes a file, or all that lies below a folder; nothing where there is neither."""
+        ...
+
+    def digest(self, name: str) -> tuple[int, str] | None:
+        """Returns a file's bytes and SHA-256; None where it is not there."""
+        ...
+
+    def schema(self, name: str) -> pa.Schema:
+        """Returns a Parquet file's, with its notes; raises what pyarrow does where it is none."""
+        ...
+
+
+def store_at(output: str | Path) -> Store:
+    """Returns the folder that a user names.
+
+    Example:
+        >>> type(store_at("scores")).__name__, type(store_at("memory://scores")).__name__
+        ('LocalStore', 'AddressStore')
+    """
+    return AddressStore(str(output)) if is_address(str(output)) else LocalStore(Path(output))
+
+
+def without_protocol(output: str | Path) -> str | Path:
+    """Returns the path that an address of this machine's own files means, else what was given.
+
+    Example:
+        >>> without_protocol("file:///data/scores"), without_protocol("s3://bucket/scores")
+        ('/data/scores', 's3://bucket/scores')
+    """
+    if is_address(str(output)) and str(output).startswith(("file://", "local://")):
+        return fsspec.url_to_fs(str(output))[1]
+    return output
+
+
+class LocalStore:
+    """A folder of this machine; a file is written beside its name and moved there."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @property
+    def address(self) -> str:
+        """What the user calls it."""
+        return str(self.folder)
+
+    def names(self) -> list[str]:
+        """Lists what is there, but for what other calls have begun."""
+        found = (path.relative_to(self.folder).as_posix() for path in _entries(self.folder))
+        return sorted(name for name in found if not is_temporary(posixpath.basename(name)))
+
+    def has(self, name: str) -> bool:
+        """Returns whether there is a file, or a folder, of that name."""
+        return (self.folder / name).exists()
+
+    def read(self, name: str) -> bytes:
+        """Returns a small file's bytes."""
+        return (self.folder / name).read_bytes()
+
+    def write(self, name: str, content: bytes) -> None:
+        """Writes a small file."""
+        written = self.begin(name)
+        try:
+            written.write_bytes(content)
+            written.replace(self.folder / name)
+        finally:
+            written.unlink(missing_ok=True)
+
+    def begin(self, name: str) -> Path:
+        """Returns a place beside the file's own."""
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return temporary_beside(path)
+
+    def put(self, written: Path, name: str) -> None:
+        """Gives a file that was begun its name."""
+        written.replace(self.folder / name)
+
+    def move(self, name: str, to: str) -> None:
+        """Names a file otherwise."""
+        path = self.folder / to
+        path.parent.mkdir(parents=True, exist_ok=True)
+        (self.folder / name).replace(path)
+
+    def remove(self, name: str) -> None:
+        """Removes a file, with folders of partitions that it leaves empty, or a whole folder."""
+        path = self.folder / name
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+        for above in path.parents:
+            if above == self.folder or not above.is_dir() or any(above.iterdir()):
+                break
+            above.rmdir()
+
+    def digest(self, name: str) -> tuple[int, str] | None:
+        """Returns a file's bytes and SHA-256."""
+        try:
+            return digest_of(self.folder / name)
+        except FileNotFoundError:
+            return None
+
+    def schema(self, name: str) -> pa.Schema:
+        """Returns a Parquet file's, with its notes."""
+        return pq.read_schema(self.folder / name)
+
+    def remove_dead(self) -> None:
+        """Removes what processes of this machine had begun before they died."""
+        for folder in (self.folder, *(p for p in self.folder.rglob("*") if p.is_dir())):
+            remove_dead(folder)
+
+
+class AddressStore:
+    """A folder of an object store; a file is written on this machine and sent in one piece.
+
+    Object stores show a file when its last byte has come: a multipart upload that is never
+    completed shows nothing.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._address = address.rstrip("/")
+        self.filesystem: Any
+        self.filesystem, self.root = fsspec.url_to_fs(self._address)
+        self.room = tempfile.TemporaryDirectory(prefix="mmoe-score-")
+
+    @property
+    def address(self) -> str:
+        """What the user calls it."""
+        return self._address
+
+    def names(self) -> list[str]:
+        """Lists what is there."""
+        self.filesystem.invalidate_cache()
+        root = self.root.rstrip("/") + "/"
+        try:
+            found = self.filesystem.find(self.root)
+        except FileNotFoundError:
+            return []
+        stripped = self.filesystem._strip_protocol
+        return sorted(stripped(path)[len(stripped(root)) :].lstrip("/") for path in found)
+
+    def has(self, name: str) -> bool:
+        """Returns whether there is a file, or a folder, of that name."""
+        self.filesystem.invalidate_cache()
+        return bool(self.filesystem.exists(self._path(name)))
+
+    def read(self, name: str) -> bytes:
+        """Returns a small file's bytes."""
+        return bytes(self.filesystem.cat_file(self._path(name)))
+
+    def write(self, name: str, content: bytes) -> None:
+        """Writes a small file."""
+        self.filesystem.pipe_file(self._path(name), content)
+
+    def begin(self, name: str) -> Path:
+        """Returns a place on this machine."""
+        return Path(self.room.name) / name.replace("/", "%2F")
+
+    def put(self, written: Path, name: str) -> None:
+        """Sends a file that was begun."""
+        self.filesystem.makedirs(posixpath.dirname(self._path(name)), exist_ok=True)
+        self.filesystem.put_file(str(written), self._path(name))
+        written.unlink()
+
+    def move(self, name: str, to: str) -> None:
+        """Names a file otherwise; the store copies it."""
+        self.filesystem.makedirs(posixpath.dirname(self._path(to)), exist_ok=True)
+        self.filesystem.mv(self._path(name), self._path(to))
+
+    def remove(self, name: str) -> None:
+        """Removes a file, or all that lies below a folder."""
+        self.filesystem.invalidate_cache()
+        try:
+            self.filesystem.rm(self._path(name), recursive=True)
+        except FileNotFoundError:
+            return
+
+    def digest(self, name: str) -> tuple[int, str] | None:
+        """Returns a file's bytes and SHA-256: it is read once, block by block."""
+        self.filesystem.invalidate_cache()
+        found, size = hashlib.sha256(), 0
+        try:
+            with self.filesystem.open(self._path(name), "rb") as file:
+                while block := file.read(_BLOCK):
+                    found.update(block)
+                    size += len(block)
+        except FileNotFoundError:
+            return None
+        return size, found.hexdigest()
+
+    def schema(self, name: str) -> pa.Schema:
+        """Returns a Parquet file's, with its notes."""
+        with self.filesystem.open(self._path(name), "rb") as file:
+            return pq.read_schema(file)
+
+    def _path(self, name: str) -> str:
+        return f"{self.root.rstrip('/')}/{name}"
+
+
+def digest_of(path: Path) -> tuple[int, str]:
+    """Returns a file's bytes and SHA-256.
+
+    Raises:
+        OSError: It is not there, or cannot be read.
+    """
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+        return file.tell(), found
+
+
+def _entries(folder: Path) -> Iterator[Path]:
+    """What a folder holds, and in it those that name a column's value or hold what is begun."""
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if path.is_dir() and (is_partition(path.name) or path.name == STAGING):
+            yield from _entries(path)
+        else:
+            yield path

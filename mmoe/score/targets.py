@@ -1,0 +1,71 @@
+"""Where one file of scores goes: to its name, or to a folder that is published when it is whole."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from mmoe.datasets.rows.unseen_ids import UnseenIds
+from mmoe.score.folder_job import FolderJob, Part, record_of
+from mmoe.score.provenance import Provenance
+from mmoe.score.store import Store, digest_of
+
+
+@dataclass(frozen=True)
+class OneFile:
+    """A file by itself, which gets its name when it is complete.
+
+    Attributes:
+        store: The folder that it lies in.
+        name: Its name there.
+        by: What scores it.
+    """
+
+    store: Store
+    name: str
+    by: Provenance
+
+    def __str__(self) -> str:
+        """What the user calls it."""
+        return f"{self.store.address}/{self.name}"
+
+    def begin(self) -> tuple[Path, Provenance]:
+        """Returns a place for it on this machine."""
+        return self.store.begin(self.name), self.by
+
+    def finish(self, written: Path, by: Provenance, unseen: UnseenIds) -> None:
+        """Gives it its name."""
+        self.store.put(written, self.name)
+
+
+@dataclass(frozen=True)
+class OfFolder:
+    """A part of a folder of scores.
+
+    Attributes:
+        job: Of the folder.
+        part: Which.
+    """
+
+    job: FolderJob
+    part: Part
+
+    def __str__(self) -> str:
+        """Its name, in the folder."""
+        return f"{self.job.store.address}/{self.part.name}"
+
+    def begin(self) -> tuple[Path, Provenance]:
+        """Looks at the file that is read, as it is now."""
+        return self.job.begin(self.part), self.job.provenance(self.part)
+
+    def finish(self, written: Path, by: Provenance, unseen: UnseenIds) -> None:
+        """Hands it over with its record.
+
+        Raises:
+            ValueError: What was read is another file now.
+        """
+        if self.job.provenance(self.part) != by:
+            raise ValueError(
+                f"{self.part.file}: was written to while it was read; its scores are of no use. "
+                "Score again when it is complete, with --resume"
+            )
+        record = record_of(self.part, by, unseen.rows, digest_of(written), unseen.summary())
+        self.job.put(self.part, written, record)

@@ -1,0 +1,234 @@
+"""The folder of scores that engines read: parts whole or absent, a manifest, `_SUCCESS` last."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from hashlib import sha256
+
+import fsspec
+import pyarrow as pa
+import pyarrow.dataset as pa_dataset
+import pyarrow.parquet as pq
+import pytest
+
+from mmoe.score import folder_job, score_files
+from mmoe.score.store import AddressStore, LocalStore
+from tests.score.listing import WHOLE, contents, names, parts
+from tests.score.telling import Told
+
+SIZES = (50, 0, 70, 30)
+
+
+@pytest.fixture(scope="module", name="run")
+def _run(funnel_config, train_funnel):
+    return train_funnel(funnel_config)
+
+
+@pytest.fixture(name="log")
+def _log(funnel_table, tmp_path):
+    folder, first = tmp_path / "log", 0
+    folder.mkdir()
+    for number, size in enumerate(SIZES):
+        pq.write_table(funnel_table[first : first + size], folder / f"{number}.parquet")
+        first += size
+    return folder
+
+
+def test_the_manifest_says_what_the_folder_holds(run, log, tmp_path):
+    out = tmp_path / "out"
+    score_files(run, log, out, keep=["row"])
+    assert names(out) == [*(f"0000{n}-{n}.parquet" for n in range(4)), *WHOLE]
+    assert (out / "_SUCCESS").read_bytes() == b""
+    manifest = json.loads((out / "_manifest.json").read_text())
+    assert manifest["rows"] == sum(SIZES)
+    assert manifest["columns"] == {"row": "int64", "pred_click": "float", "pred_buy": "float"}
+    assert manifest["scored_by"]["--keep"] == "row"
+    assert [one["name"] for one in manifest["inputs"]] == [f"{n}.parquet" for n in range(4)]
+    for part, size in zip(manifest["parts"], SIZES, strict=True):
+        content = (out / part["name"]).read_bytes()
+        assert (part["bytes"], part["sha256"]) == (len(content), sha256(content).hexdigest())
+        assert part["rows"] == size
+        assert part["input"]["bytes"] == (log / part["input"]["name"]).stat().st_size
+    # Names that begin with an underscore are no data to Spark, Trino, DuckDB and Arrow
+    assert pa_dataset.dataset(out).count_rows() == sum(SIZES)
+
+
+def test_a_second_scoring_gives_the_same_bytes(run, log, tmp_path):
+    for out in ("a", "b"):
+        score_files(run, log, tmp_path / out)
+    assert contents(tmp_path / "a") == contents(tmp_path / "b")
+
+
+def test_overwriting_leaves_what_is_there_until_all_is_new(run, log, tmp_path, funnel_table):
+    out = tmp_path / "out"
+    score_files(run, log, out)
+    before = contents(out)
+    pq.write_table(funnel_table[:5].drop_columns("price"), log / "3.parquet")
+    with pytest.raises(ValueError, match=r"3\.parquet: there is no column 'price'"):
+        score_files(run, log, out, mode="overwrite", keep=["row"])
+    assert {n: c for n, c in contents(out).items() if not n.startswith("_staging/")} == before
+    pq.write_table(funnel_table[:5], log / "3.parquet")
+    told = Told()
+    score_files(run, log, out, mode="overwrite", keep=["row"], resume=True, reporter=told)
+    assert told.said[0] == f"5 rows scored into {out}; 3 of 4 files were there already"
+    assert pq.read_table(out / "00000-0.parquet").column_names[0] == "row"
+    score_files(run, log, tmp_path / "new", keep=["row"])
+    assert contents(out) == contents(tmp_path / "new")
+
+
+def test_what_was_begun_otherwise_is_not_gone_on_with(run, log, tmp_path, funnel_table):
+    out = tmp_path / "out"
+    pq.write_table(funnel_table[:5].drop_columns("price"), log / "3.parquet")
+    with pytest.raises(ValueError, match=r"3\.parquet: there is no column 'price'"):
+        score_files(run, log, out)
+    pq.write_table(funnel_table[:5], log / "3.parquet")
+    with pytest.raises(ValueError, match=r"00000-0.parquet in .* was scored with --keep none, and"):
+        score_files(run, log, out, resume=True, keep=["row"])
+    with pytest.raises(
+        ValueError, match=r"begun with 00000-0.parquet, which belongs to none of th"
+    ):
+        score_files(run, log / "3.parquet", out, resume=True)
+    assert score_files(run, log, out, mode="overwrite", keep=["row"]) == 125
+    assert names(out)[-2:] == WHOLE
+
+
+def test_partitions_are_replaced_one_by_one(run, funnel_table, tmp_path):
+    log, out = tmp_path / "log", tmp_path / "out"
+
+    def write(day, rows):
+        (log / f"day={day}").mkdir(parents=True, exist_ok=True)
+        pq.write_table(rows, log / f"day={day}" / "part.parquet")
+
+    write(1, funnel_table[:10])
+    write(2, funnel_table[10:30])
+    score_files(run, log, out)
+    first = (out / "day=1/00000-part.parquet").read_bytes()
+    write(2, funnel_table[30:70])
+    write(3, funnel_table[70:75])
+    (log / "day=1" / "part.parquet").unlink()
+    score_files(run, log, out, mode="overwrite-partitions")
+    assert parts(out) == ["day=1/00000-part.parquet", "day=2/00000-part.parquet",
+                          "day=3/00001-part.parquet"]  # fmt: skip
+    assert (out / "day=1/00000-part.parquet").read_bytes() == first
+    manifest = json.loads((out / "_manifest.json").read_text())
+    assert manifest["rows"] == 55
+    assert sorted(part["name"] for part in manifest["parts"]) == parts(out)
+    assert pa_dataset.dataset(out, partitioning="hive").count_rows() == 55
+    with pytest.raises(
+        ValueError, match=r"overwrite-partitions with --output .*: that is one file"
+    ):
+        score_files(run, log, tmp_path / "s.parquet", mode="overwrite-partitions")
+
+
+def test_an_input_that_changes_while_it_is_read(run, log, funnel_table, tmp_path, monkeypatch):
+    looked = folder_job.print_of
+
+    def look_then_change(file):
+        found = looked(file)
+        pq.write_table(funnel_table[:60], tmp_path / "other.parquet")
+        (tmp_path / "other.parquet").replace(log / file.name)
+        return found
+
+    monkeypatch.setattr(folder_job, "print_of", look_then_change)
+    with pytest.raises(ValueError, match=r"0.parquet: was written to while it was read; its score"):
+        score_files(run, log, tmp_path / "out")
+    assert parts(tmp_path / "out") == []
+
+
+def test_a_manifest_that_is_none_is_named(run, log, tmp_path):
+    out = tmp_path / "out"
+    score_files(run, log, out)
+    for text, message in (
+        ("{", "Invalid JSON"),
+        ('{"rows": -1}', "rows: "),
+        ('{"version": 9,', "In"),
+    ):
+        (out / "_manifest.json").write_text(text)
+        with pytest.raises(ValueError, match=rf"_manifest.json: is damaged \({message}"):
+            score_files(run, log, out, resume=True)
+
+
+@pytest.mark.parametrize("where", ["local", "memory"])
+def test_a_call_that_dies_while_it_publishes_is_finished(run, log, tmp_path, monkeypatch, where):
+    out = str(tmp_path / "out") if where == "local" else f"memory://{tmp_path.name}/dies"
+    kind = LocalStore if where == "local" else AddressStore
+    score_files(run, log, tmp_path / "whole")
+    wanted = contents(tmp_path / "whole")
+    for method, calls in (("move", 1), ("move", 3), ("write", 5), ("write", 6)):
+        if fsspec.url_to_fs(out)[0].exists(out):
+            fsspec.url_to_fs(out)[0].rm(out, recursive=True)
+        made, original = [], getattr(kind, method)
+
+        def dying(store, *arguments, made=made, original=original, calls=calls):
+            made.append(arguments)
+            if len(made) == calls:
+                raise KeyboardInterrupt
+            return original(store, *arguments)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(kind, method, dying)
+            with pytest.raises(KeyboardInterrupt):
+                score_files(run, log, out)
+        assert not fsspec.url_to_fs(out)[0].exists(f"{out}/_SUCCESS")
+        assert score_files(run, log, out, resume=True) == 0
+        if where == "local":
+            assert contents(tmp_path / "out") == wanted
+        else:
+            filesystem, root = fsspec.url_to_fs(out)
+            found = {path[len(root) + 1 :]: filesystem.cat(path) for path in filesystem.find(root)}
+            assert found == wanted
+
+
+def test_scores_at_an_address(run, log, tmp_path):
+    out = f"memory://{tmp_path.name}/scores"
+    assert score_files(run, log, out, keep=["row"]) == 150
+    filesystem, root = fsspec.url_to_fs(out)
+    score_files(run, log, tmp_path / "here", keep=["row"])
+    here = contents(tmp_path / "here")
+    found = {path[len(root) + 1 :]: filesystem.cat(path) for path in filesystem.find(root)}
+    assert found == here
+    with pytest.raises(ValueError, match="holds scores already; choose another folder"):
+        score_files(run, log, out)
+    filesystem.rm(f"{root}/00002-2.parquet")
+    assert score_files(run, log, out, keep=["row"], resume=True) == 70
+    filesystem.pipe(f"{root}/notes.txt", b"mine")
+    with pytest.raises(ValueError, match=r"holds notes.txt, which no scoring wrote"):
+        score_files(run, log, out, mode="overwrite")
+    one = f"memory://{tmp_path.name}/one.parquet"
+    assert score_files(run, log, one) == 150
+    with pytest.raises(ValueError, match=r"one.parquet: exists already; choose another name"):
+        score_files(run, log, one)
+    assert score_files(run, log, one, mode="overwrite") == 150
+    assert pq.read_table(fsspec.open(one).open()).num_rows == 150
+
+
+def test_a_killed_call_shows_nothing_and_is_resumed(run, funnel_table, tmp_path):
+    log, out = tmp_path / "log.parquet", tmp_path / "out"
+    pq.write_table(pa.concat_tables([funnel_table] * 30), log)
+    command = [sys.executable, "-m", "mmoe", "score", str(run.path), "--input", str(log),
+               "--output", str(out), "--rows-per-file", "2048", "--quiet"]  # fmt: skip
+    killed = 0
+    for attempt in range(6):
+        going = subprocess.Popen([*command, *(["--resume"] if attempt else [])])
+        deadline = time.monotonic() + 120
+        staging, before = out / "_staging", len(list((out / "_staging").glob("*.parquet")))
+        while going.poll() is None and time.monotonic() < deadline:
+            if len(list(staging.glob("*.parquet"))) > before + 3:
+                break
+            assert not list(out.glob("*.parquet")) or going.poll() is None
+            time.sleep(0.005)
+        if going.poll() is None and attempt < 3:
+            os.kill(going.pid, signal.SIGKILL)
+            killed += 1
+        going.wait(120)
+        if going.returncode == 0:
+            break
+        assert parts(out) == []
+        assert not (out / "_SUCCESS").exists()
+    assert going.returncode == 0
+    assert killed > 0
+    score_files(run, log, tmp_path / "whole", rows_per_file=2048)
+    assert contents(out) == contents(tmp_path / "whole")
