@@ -184,10 +184,14 @@ _READ = (
     "Tensor e_VD, Tensor offsets_B1, Tensor q_BD, Tensor weight_2DH, Tensor bias_BH,"
     " Tensor[] deep_weights, Tensor[] deep_biases, Tensor score_N"
 )
-define(f"target_attention({_READ}, Tensor score_bias_1, bool softmax) -> (Tensor, Tensor)", _fake)
 define(
-    f"target_attention_backward(Tensor grad_BD, Tensor grad_weights_V, {_READ}, Tensor weights_V,"
-    " bool softmax) -> (Tensor, Tensor, Tensor, Tensor, Tensor[], Tensor[], Tensor, Tensor)",
+    f"target_attention({_READ}, Tensor score_bias_1, bool softmax) -> (Tensor, Tensor)",
+    _fake,
+)
+define(
+    "target_attention_backward("
+    f"Tensor grad_BD, Tensor grad_weights_V, {_READ}, Tensor weights_V, bool softmax)"
+    " -> (Tensor, Tensor, Tensor, Tensor, Tensor[], Tensor[], Tensor, Tensor)",
     _fake_backward,
 )
 register_autograd("target_attention", _backward, _setup_context)
