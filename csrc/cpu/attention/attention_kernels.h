@@ -1,7 +1,7 @@
 // The loops of target_attention around its products; see each_isa.h. Rows of sums are whole vectors
 // wide, with zeros behind the last number, but for events, which may lie as the caller has them.
 
-#include "vectors.h"
+#include "../vectors.h"
 
 namespace mmoe::MMOE_ISA {
 namespace {
