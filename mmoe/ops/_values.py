@@ -79,7 +79,7 @@ def check_lengths(name: str, lengths_B: Tensor, rows: int, like: str, total: int
     if rows and int(lengths_B.min()) < 0:
         raise ValueError(f"{name}: expected lengths of at least 0, got {int(lengths_B.min())}")
     # A sum of large ones may come round to the right number
-    if rows and int(lengths_B.max()) > total or int(lengths_B.sum()) != total:
+    if (rows and int(lengths_B.max()) > total) or int(lengths_B.sum()) != total:
         raise ValueError(
             f"{name}: expected lengths that sum to {total}, the rows of {of}, got "
             f"{int(lengths_B.sum())}"
