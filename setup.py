@@ -7,7 +7,7 @@ installed in pure Python, with one warning, and the operators run as plain PyTor
 MMOE_BUILD, read here at build time only, says what to build:
 
     auto    (default) CPU kernels; CUDA kernels too when torch has CUDA and nvcc is found
-    cpu     CPU kernels only
+    cpu     CPU kernels only; a compiler that fails is an error
     cuda    CPU and CUDA kernels; anything missing is an error
     bundle  CPU and CUDA kernels beside any torch, to be carried to another machine: CUDA's runtime
             is linked statically, and torch_cuda by name alone
@@ -171,7 +171,7 @@ class BuildOperators(build_ext):
         try:
             super().run()
         except Exception as error:  # whatever a compiler or the tools around it can throw
-            if os.environ.get("MMOE_BUILD") in ("cuda", "bundle"):
+            if os.environ.get("MMOE_BUILD") in ("cpu", "cuda", "bundle"):
                 if isinstance(error, BuildError):
                     raise SystemExit(f"mmoe: {error}") from None
                 raise
@@ -295,7 +295,7 @@ def extension_modules() -> list[Extension]:
     try:
         torch_folder()
     except BuildError as error:
-        if choice in ("cuda", "bundle"):
+        if choice in ("cpu", "cuda", "bundle"):
             raise SystemExit(f"mmoe: {error}") from None
         if any(command in sys.argv for command in ("build_ext", "bdist_wheel", "editable_wheel")):
             print(

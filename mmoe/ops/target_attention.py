@@ -12,7 +12,7 @@ from mmoe.ops._checks import accumulate_dtype, check_device, check_dims, check_f
 from mmoe.ops._library import define
 from mmoe.ops._values import check_lengths
 
-MOST_DEEPER = 7  # layers after the first one, whose places travel with a GPU's launch
+MOST_DEEPER = 7  # a GPU's launch carries pointers to so many layers after the first one
 
 
 class TargetAttention(NamedTuple):
@@ -54,7 +54,7 @@ def target_attention(
         lengths_B: How many each row has, int; they sum to V.
         q_BD: The rows' targets, in the events' dtype; read as they are.
         weight_2DH: Of the events, and below of their products with the target; any of these types,
-            widened to float32 (float64 beside float64 events), as all that follow.
+            taken in float32 (float64 beside float64 events), as all that follow.
         bias_BH: What a row's target adds to the first layer by itself, the layer's bias included.
         score_N: Weights of the last layer's numbers.
         score_bias_1: s₀, which a softmax takes no notice of.
@@ -112,7 +112,7 @@ def target_attention(
         biases.append(parameter(name, bias_N, [width], f"the weight of {name}"))
     score_N = parameter("score_N", score_N, [width], like)
     score_bias_1 = parameter("score_bias_1", score_bias_1, [1], "one score")
-    check_lengths("lengths_B", lengths_B, B, "q_BD", len(e_VD), "e_VD")
+    check_lengths("lengths_B", lengths_B, B, "q_BD", e_VD.shape[0], "e_VD")
     check_device("lengths_B", lengths_B, e_VD.device, "e_VD")
     offsets_B1 = F.pad(lengths_B.cumsum(0, dtype=torch.int32), (1, 0))
     layers = weight_2DH, bias_BH, weights, biases, score_N
@@ -180,14 +180,17 @@ def _backward(ctx: Any, grad_BD: Tensor, grad_weights_V: Tensor) -> tuple[Any, .
     return of_events, None, *others, None
 
 
-_READ = (
-    "Tensor e_VD, Tensor offsets_B1, Tensor q_BD, Tensor weight_2DH, Tensor bias_BH,"
-    " Tensor[] deep_weights, Tensor[] deep_biases, Tensor score_N"
-)
-define(f"target_attention({_READ}, Tensor score_bias_1, bool softmax) -> (Tensor, Tensor)", _fake)
 define(
-    f"target_attention_backward(Tensor grad_BD, Tensor grad_weights_V, {_READ}, Tensor weights_V,"
-    " bool softmax) -> (Tensor, Tensor, Tensor, Tensor, Tensor[], Tensor[], Tensor, Tensor)",
+    "target_attention(Tensor e_VD, Tensor offsets_B1, Tensor q_BD, Tensor weight_2DH,"
+    " Tensor bias_BH, Tensor[] deep_weights, Tensor[] deep_biases, Tensor score_N,"
+    " Tensor score_bias_1, bool softmax) -> (Tensor, Tensor)",
+    _fake,
+)
+define(
+    "target_attention_backward(Tensor grad_BD, Tensor grad_weights_V, Tensor e_VD,"
+    " Tensor offsets_B1, Tensor q_BD, Tensor weight_2DH, Tensor bias_BH, Tensor[] deep_weights,"
+    " Tensor[] deep_biases, Tensor score_N, Tensor weights_V, bool softmax)"
+    " -> (Tensor, Tensor, Tensor, Tensor, Tensor[], Tensor[], Tensor, Tensor)",
     _fake_backward,
 )
 register_autograd("target_attention", _backward, _setup_context)

@@ -28,6 +28,7 @@ CASES = {
     "no width": ([2, 1], 0, [3, 2]),
     "no hidden layer": ([2, 1], 3, [0, 2]),
     "many rows": ([n % 4 for n in range(700)], 16, [20, 6]),
+    "more rows than blocks": ([n % 3 for n in range(1100)], 4, [5, 2]),
     "wide": ([9, 4], 130, [70, 140]),
 }
 BUILT = pytest.mark.skipif(not extension_status().built, reason="no kernels")
@@ -231,6 +232,11 @@ CHANGES = {
     "lengths": (1, lambda x: x[:-1], r"lengths_B: expected shape \[4\] to fit q_BD, got \[3\]"),
     "type of lengths": (1, lambda x: x.float(), "lengths_B: expected dtype torch.int32 or torch.i"),
     "sum": (1, lambda x: x + 1, "lengths_B: expected lengths that sum to 11, .* of e_VD, got 15"),
+    "a sum that comes round": (
+        1,
+        lambda x: torch.tensor([2**62] * 3 + [2**62 + 11]),
+        "lengths_B: expected lengths that sum to 11",
+    ),
     "negative": (1, lambda x: x - 1, "lengths_B: expected lengths of at least 0, got -1"),
     "q": (2, lambda x: x[:, 1:], r"q_BD: expected shape \[4, 24\] to fit the width of e_VD"),
     "type of q": (2, lambda x: x.double(), "q_BD: expected dtype torch.float32 as e_VD, got torch"),

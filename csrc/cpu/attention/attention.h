@@ -1,7 +1,9 @@
-// target_attention on the CPU, a row of the batch at a time. The first layer's product with an
-// event and with (event times target) is one product with the row's own weights, A + C diag(q), and
-// half of the work; events are scaled behind it. What is [events, H] lives for a tile of events
-// alone, in the cache. Every sum over rows is taken in blocks that the shapes alone determine.
+// target_attention on the CPU. The first layer's product with an event and with (event times
+// target) is, for a row of many events, one product with the row's own weights, A + C diag(q), and
+// half of the work; rows of few events go together, a tile of them beside their products with the
+// targets. Which way a row goes depends on that row alone. Events are scaled behind the product.
+// What is [events, H] lives for a tile of events alone, in the cache. Every sum over rows is taken
+// in blocks that the shapes alone determine.
 
 #pragma once
 
@@ -18,6 +20,7 @@ template <typename T>
 using sum_of = typename Row<T>::sum_t;
 
 constexpr int64_t kTile = 64;       // events whose hidden layer stays in the cache
+constexpr int64_t kFewEvents = 6;   // of rows that go together
 constexpr int64_t kBlockRows = 16;  // rows of a block, at least
 constexpr int64_t kMostBlocks = 128;
 
@@ -28,11 +31,11 @@ struct Events {
   int64_t step, count, numbers, width;  // of an event; width in whole vectors
 };
 
-// The first layer of one row; the score is its own where it is the only one.
+// The first layer of a tile; the score is its own where it is the only one.
 template <typename S>
 struct Hidden {
   const S *bias, *score;
-  int64_t width;
+  int64_t width, step;        // step of the bias from event to event: 0 where they share it
   S *grad_bias, *grad_score;  // backward
 };
 
@@ -52,8 +55,8 @@ struct Loops {
   void (*join_by_row)(const Panels<S>&, const S*, S*);
   void (*join_by_column)(const Panels<S>&, const S*, S*);
   void (*score)(const Events<S>&, const Hidden<S>&, const S*, S, S*);
-  void (*activate_scaled)(const Events<S>&, const S*, int64_t, const S*, S*);
-  void (*activate_deeper)(const S*, int64_t, int64_t, S*);
+  void (*activate_scaled)(const Events<S>&, const Hidden<S>&, const S*, S*);
+  void (*activate_deeper)(const S*, int64_t, int64_t, int64_t, S*);
   void (*score_deeper)(const S*, int64_t, int64_t, const S*, S, S*);
   void (*exp_all)(S*, int64_t);
   void (*add_weighted)(const Events<S>&, const S*, S*);
@@ -61,9 +64,12 @@ struct Loops {
   void (*differentiate_score)(const S*, const S*, const S*, int64_t, int64_t, S*, S*);
   void (*mask)(const S*, int64_t, S*);
   void (*add_rows)(const S*, int64_t, int64_t, S*);
-  void (*differentiate)(const Events<S>&, const Hidden<S>&, const S*, const S*, S*, S*, S*);
-  void (*differentiate_deep)(const Events<S>&, const Hidden<S>&, const S*, const S*, S*, S*, S*);
-  void (*finish_events)(const Events<S>&, const S*, const S*, const S*, const S*, T*);
+  using Differentiate = void (*)(const Events<S>&, const Hidden<S>&, const S*, const S*, S*, S*,
+                                 S*);
+  Differentiate differentiate, differentiate_deep, differentiate_apart, differentiate_deep_apart;
+  void (*join_halves)(const Events<S>&, const S*, S*, S*);
+  void (*add_products)(const Events<S>&, const S*, S*);
+  void (*finish_events)(const Events<S>&, const S*, const S*, const S*, const S*, int64_t, T*);
   void (*take_apart)(const S*, const S*, const S*, int64_t, int64_t, S*, S*, S*);
 };
 
@@ -85,6 +91,12 @@ struct Packed {
     kernels.pack_b({weight + half, step, transposed, false}, rows, columns, product.data());
     panels = {own.data(), product.data(), rows, width, kernels.nr};
   }
+};
+
+// The first layer's for events beside their products, [2 wide_D, H], packed for either way.
+template <typename S>
+struct Both {
+  std::vector<S> forward, back;
 };
 
 // A layer after the first one.
@@ -176,6 +188,16 @@ struct Call {
   // From events to the hidden layer, and for gradients back.
   Packed<S> to_hidden() const { return {kernels, weight, D * H, false, H, D, H, wide_H}; }
   Packed<S> to_events() const { return {kernels, weight, D * H, true, H, H, D, wide_D}; }
+
+  Both<S> both() const {
+    std::vector<S> apart(2 * wide_D * H);
+    std::copy(weight, weight + D * H, apart.begin());
+    std::copy(weight + D * H, weight + 2 * D * H, apart.begin() + wide_D * H);
+    Both<S> packed = {std::vector<S>(2 * wide_D * wide_H), std::vector<S>(2 * wide_D * H)};
+    kernels.pack_b({apart.data(), H, false, false}, 2 * wide_D, H, packed.forward.data());
+    kernels.pack_b({apart.data(), H, true, false}, H, 2 * wide_D, packed.back.data());
+    return packed;
+  }
 };
 
 // Where a block's sums of the gradients of what all rows share begin.
@@ -206,26 +228,48 @@ std::vector<Block> blocks_of(const Call<T>& call) {
   std::vector<Block> blocks;
   for (int64_t begin = 0; begin < call.B; begin += rows) {
     const int64_t end = std::min(begin + rows, call.B);
-    // A row costs about as much as two events, for its own weights.
-    blocks.push_back({begin, end, call.begin(end) - call.begin(begin) + 2 * (end - begin)});
+    blocks.push_back({begin, end, call.begin(end) - call.begin(begin) + end - begin});
   }
   return blocks;
 }
 
-// What a thread needs for one row at a time.
+// Calls many with each row of a block that has many events, few with the others, a tile at a time.
+template <typename T, typename Many, typename Few>
+void for_rows(const Call<T>& call, const Block& block, const Many& many, const Few& few) {
+  std::vector<int64_t> rows;
+  int64_t events = 0;
+  for (int64_t row = block.begin; row < block.end; ++row) {
+    const int64_t count = call.count(row);
+    if (count > kFewEvents) {
+      many(row);
+      continue;
+    }
+    if (events + count > kTile) {
+      few(rows);
+      rows.clear();
+      events = 0;
+    }
+    rows.push_back(row);
+    events += count;
+  }
+  if (!rows.empty()) few(rows);
+}
+
+// What a thread needs for one row of many events, or a tile of rows of few, at a time.
 template <typename T>
 class Worker {
  public:
   using S = sum_of<T>;
 
-  Worker(const Call<T>& call, const Packed<S>& to_hidden)
+  Worker(const Call<T>& call, const Packed<S>& to_hidden, const Both<S>& both)
       : call_(call),
         to_hidden_(to_hidden),
+        both_(both),
         joined_(call.D * call.wide_H),
         q_(call.wide_D),
-        bias_(call.wide_H),
+        bias_(kTile * call.wide_H),
         z_(kTile * call.wide_H),
-        events_(kTile * call.wide_D) {
+        events_(kTile * 2 * call.wide_D) {
     if (!call.deeper.empty()) values_.emplace_back(kTile * call.wide_H);
     for (const auto& layer : call.deeper) values_.emplace_back(kTile * layer.wide_out);
   }
@@ -233,13 +277,45 @@ class Worker {
  protected:
   const Call<T>& call_;
   const Packed<S>& to_hidden_;
+  const Both<S>& both_;
   std::vector<S> joined_, q_, bias_, z_, events_;
   std::vector<std::vector<S>> values_;  // of each layer for a tile, where there are deeper ones
 
-  void open_row(int64_t row) {
+  void open_target(int64_t row) {
     call_.loops.widen(call_.q + row * call_.D, 1, call_.D, call_.wide_D, q_.data());
-    std::copy(call_.bias + row * call_.H, call_.bias + (row + 1) * call_.H, bias_.begin());
+  }
+
+  void copy_bias(int64_t row, S* to) const {
+    std::copy(call_.bias + row * call_.H, call_.bias + (row + 1) * call_.H, to);
+  }
+
+  void open_row(int64_t row) {
+    open_target(row);
+    copy_bias(row, bias_.data());
     call_.loops.join_by_row(to_hidden_.panels, q_.data(), joined_.data());
+  }
+
+  // A tile of the rows' events beside their products with the targets, and biases for each.
+  Events<S> open_rows(const std::vector<int64_t>& rows) {
+    const int64_t step = 2 * call_.wide_D;
+    int64_t events = 0;
+    for (const int64_t row : rows) {
+      const int64_t count = call_.count(row);
+      S* to = events_.data() + events * step;
+      open_target(row);
+      call_.loops.widen(call_.e + call_.begin(row) * call_.D, count, call_.D, step, to);
+      call_.loops.add_products({to, step, count, call_.D, call_.wide_D}, q_.data(),
+                               to + call_.wide_D);
+      for (int64_t v = 0; v < count; ++v)
+        copy_bias(row, bias_.data() + (events + v) * call_.wide_H);
+      events += count;
+    }
+    return {events_.data(), step, events, call_.D, call_.wide_D};
+  }
+
+  // Of a tile, the events from one on that belong to one row.
+  static Events<S> part(const Events<S>& events, int64_t first, int64_t count) {
+    return {events.e + first * events.step, events.step, count, events.numbers, events.width};
   }
 
   // Calls run with each tile of a row's events, and the place of its first one.
@@ -264,38 +340,29 @@ class Worker {
     return numbers * static_cast<int64_t>(sizeof(S));
   }
 
+  // C = A * B of `rows` rows, steps in numbers.
+  void multiply(const S* a, int64_t a_step, const std::vector<S>& b, int64_t rows, int64_t columns,
+                int64_t depth, S* c, int64_t c_step) const {
+    const void* packed = b.data();
+    call_.kernels.multiply(
+        {a, bytes(a_step), true, packed, rows, columns, depth, c, c_step, false, {}});
+  }
+
   // z of a tile, before its scale and bias, and the values of all layers where there are deeper
-  // ones.
-  void multiply(const Events<S>& events) {
-    const Loops<T>& loops = call_.loops;
-    call_.kernels.multiply({events.e,
-                            bytes(events.step),
-                            true,
-                            joined_.data(),
-                            events.count,
-                            call_.H,
-                            call_.D,
-                            z_.data(),
-                            call_.wide_H,
-                            false,
-                            {}});
+  // ones. Where biases are apart, so are the events' products.
+  void find_values(const Events<S>& events, const Hidden<S>& hidden) {
+    const bool apart = hidden.step != 0;
+    multiply(events.e, events.step, apart ? both_.forward : joined_, events.count, call_.H,
+             apart ? events.step : call_.D, z_.data(), call_.wide_H);
     if (call_.deeper.empty()) return;
-    loops.activate_scaled(events, bias_.data(), call_.wide_H, z_.data(), values_[0].data());
+    const Loops<T>& loops = call_.loops;
+    loops.activate_scaled(events, hidden, z_.data(), values_[0].data());
     for (size_t i = 0; i < call_.deeper.size(); ++i) {
       const Layer<S>& layer = call_.deeper[i];
       S* to = values_[i + 1].data();
-      call_.kernels.multiply({values_[i].data(),
-                              bytes(layer.wide_in),
-                              true,
-                              layer.forward.data(),
-                              events.count,
-                              layer.out,
-                              layer.in,
-                              to,
-                              layer.wide_out,
-                              false,
-                              {}});
-      loops.activate_deeper(layer.bias.data(), events.count, layer.wide_out, to);
+      multiply(values_[i].data(), layer.wide_in, layer.forward, events.count, layer.out, layer.in,
+               to, layer.wide_out);
+      loops.activate_deeper(layer.bias.data(), events.count, layer.out, layer.wide_out, to);
     }
   }
 };

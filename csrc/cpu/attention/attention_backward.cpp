@@ -26,17 +26,17 @@ class Backward : Worker<T> {
   using Worker<T>::call_;
 
   Backward(const Call<T>& call, const Packed<S>& to_hidden, const Packed<S>& to_events,
-           const S* product, const Gradients<T>& to)
-      : Worker<T>(call, to_hidden),
+           const Both<S>& both, const S* product, const Gradients<T>& to)
+      : Worker<T>(call, to_hidden, both),
         to_events_(to_events),
         product_(product),
         to_(to),
         back_(call.H * call.wide_D),
         grad_(call.wide_D),
         grad_q_(call.wide_D),
-        grad_bias_(call.wide_H),
+        grad_bias_(kTile * call.wide_H),
         grad_joined_(call.H * call.wide_D),
-        through_(kTile * call.wide_D),
+        through_(kTile * 2 * call.wide_D),
         pulls_(kTile),
         places_(call),
         room_(kTile * (call.loops.lanes + 1)) {
@@ -47,29 +47,79 @@ class Backward : Worker<T> {
     }
     columns_.resize(kTile * deepest + call.loops.lanes);
     packed_.resize(kTile * deepest);
-    for (auto* above : {&above_, &below_}) above->resize(call.deeper.empty() ? 0 : kTile * widest);
+    above_.resize(call.deeper.empty() ? 0 : kTile * widest);
+    below_.resize(above_.size());
   }
 
   // `sums`: of the row's block.
   void run(int64_t row, S* sums) {
     const int64_t count = call_.count(row);
-    std::fill(grad_q_.begin(), grad_q_.end(), S(0));
-    std::fill(grad_bias_.begin(), grad_bias_.end(), S(0));
-    if (count > 0) {
-      this->open_row(row);
-      call_.loops.join_by_column(to_events_.panels, this->q_.data(), back_.data());
-      call_.loops.widen(to_.grad + row * call_.D, 1, call_.D, call_.wide_D, grad_.data());
-      differentiate_weights(row);
-      for (int64_t v = 0; v < count; ++v) sums[places_.score_bias] += grad_weights_[v];
-      std::fill(grad_joined_.begin(), grad_joined_.end(), S(0));
-      this->for_tiles(row, [&](const Events<S>& events, int64_t first) {
-        differentiate_tile(events, first, first - call_.begin(row), sums);
-      });
-      call_.loops.take_apart(grad_joined_.data(), product_, this->q_.data(), call_.H, call_.wide_D,
-                             sums, sums + places_.product, grad_q_.data());
+    std::fill(grad_bias_.begin(), grad_bias_.begin() + call_.wide_H, S(0));
+    std::fill(grad_joined_.begin(), grad_joined_.end(), S(0));
+    this->open_row(row);
+    open_grad(row);
+    call_.loops.join_by_column(to_events_.panels, this->q_.data(), back_.data());
+    grad_weights_.assign(to_.grad_weights + call_.begin(row),
+                         to_.grad_weights + call_.begin(row) + count);
+    this->for_tiles(row, [&](const Events<S>& events, int64_t first) {
+      call_.loops.add_dots(events, grad_.data(), grad_weights_.data() + first - call_.begin(row));
+    });
+    finish_weights(row, grad_weights_.data(), sums);
+    this->for_tiles(row, [&](const Events<S>& events, int64_t first) {
+      const S* grad = grad_weights_.data() + (first - call_.begin(row));
+      differentiate(events, 0, grad, sums);
+      S* through = through_.data();
+      this->multiply(this->z_.data(), call_.wide_H, back_, events.count, call_.D, call_.H, through,
+                     call_.wide_D);
+      call_.loops.finish_events(events, through, to_.weights + first, pulls_.data(), grad_.data(),
+                                call_.wide_D, to_.e + first * call_.D);
+      add_products(this->z_.data(), call_.wide_H, call_.H, events.e, events.step, call_.D,
+                   events.count, grad_joined_.data(), call_.wide_D);
+    });
+    call_.loops.take_apart(grad_joined_.data(), product_, this->q_.data(), call_.H, call_.wide_D,
+                           sums, sums + places_.product, grad_q_.data());
+    write(row, grad_bias_.data(), 1);
+  }
+
+  void run(const std::vector<int64_t>& rows, S* sums) {
+    const Events<S> events = this->open_rows(rows);
+    grad_weights_.resize(events.count);
+    const auto for_parts = [&](const auto& run) {
+      int64_t first = 0;
+      for (const int64_t row : rows) {
+        run(row, this->part(events, first, call_.count(row)), first);
+        first += call_.count(row);
+      }
+    };
+    for_parts([&](int64_t row, const Events<S>& part, int64_t first) {
+      S* grad = grad_weights_.data() + first;
+      std::copy(to_.grad_weights + call_.begin(row),
+                to_.grad_weights + call_.begin(row) + part.count, grad);
+      open_grad(row);
+      call_.loops.add_dots(part, grad_.data(), grad);
+      finish_weights(row, grad, sums);
+    });
+    if (events.count > 0) {
+      const S* grad_z = this->z_.data();
+      differentiate(events, call_.wide_H, grad_weights_.data(), sums);
+      this->multiply(grad_z, call_.wide_H, this->both_.back, events.count, events.step, call_.H,
+                     through_.data(), events.step);
+      add_products(grad_z, call_.wide_H, call_.H, events.e, events.step, call_.D, events.count,
+                   sums, call_.wide_D);
+      add_products(grad_z, call_.wide_H, call_.H, events.e + call_.wide_D, events.step, call_.D,
+                   events.count, sums + places_.product, call_.wide_D);
     }
-    for (int64_t d = 0; d < call_.D; ++d) to_.q[row * call_.D + d] = Row<T>::from_sum(grad_q_[d]);
-    std::copy(grad_bias_.begin(), grad_bias_.begin() + call_.H, to_.bias + row * call_.H);
+    for_parts([&](int64_t row, const Events<S>& part, int64_t first) {
+      S* through = through_.data() + first * events.step;
+      std::fill(grad_q_.begin(), grad_q_.end(), S(0));
+      this->open_target(row);
+      open_grad(row);
+      call_.loops.join_halves(part, this->q_.data(), through, grad_q_.data());
+      call_.loops.finish_events(part, through, to_.weights + call_.begin(row),
+                                pulls_.data() + first, grad_.data(), events.step,
+                                to_.e + call_.begin(row) * call_.D);
+      write(row, grad_bias_.data() + first * call_.wide_H, part.count);
+    });
   }
 
  private:
@@ -80,18 +130,30 @@ class Backward : Worker<T> {
   Places<T> places_;
   std::vector<S> room_, columns_, packed_, above_, below_, grad_weights_;
 
-  // The gradients of the row's weights, before a softmax.
-  void differentiate_weights(int64_t row) {
-    const int64_t begin = call_.begin(row), count = call_.count(row);
-    grad_weights_.assign(to_.grad_weights + begin, to_.grad_weights + begin + count);
-    this->for_tiles(row, [&](const Events<S>& events, int64_t first) {
-      call_.loops.add_dots(events, grad_.data(), grad_weights_.data() + first - begin);
-    });
-    if (!call_.softmax) return;
-    const S* weights = to_.weights + begin;
-    S mean = 0;
-    for (int64_t v = 0; v < count; ++v) mean += weights[v] * grad_weights_[v];
-    for (int64_t v = 0; v < count; ++v) grad_weights_[v] = weights[v] * (grad_weights_[v] - mean);
+  void open_grad(int64_t row) {
+    call_.loops.widen(to_.grad + row * call_.D, 1, call_.D, call_.wide_D, grad_.data());
+  }
+
+  // From the gradients of a row's weights to those before a softmax, and of the score's bias.
+  void finish_weights(int64_t row, S* grad, S* sums) const {
+    const int64_t count = call_.count(row);
+    if (call_.softmax) {
+      const S* weights = to_.weights + call_.begin(row);
+      S mean = 0;
+      for (int64_t v = 0; v < count; ++v) mean += weights[v] * grad[v];
+      for (int64_t v = 0; v < count; ++v) grad[v] = weights[v] * (grad[v] - mean);
+    }
+    for (int64_t v = 0; v < count; ++v) sums[places_.score_bias] += grad[v];
+  }
+
+  // What a row has a gradient of alone: its target, and its bias, the sum of `count` rows.
+  void write(int64_t row, const S* grad_bias, int64_t count) {
+    for (int64_t d = 0; d < call_.D; ++d) to_.q[row * call_.D + d] = Row<T>::from_sum(grad_q_[d]);
+    S* to = to_.bias + row * call_.H;
+    std::fill(to, to + call_.H, S(0));
+    for (int64_t v = 0; v < count; ++v, grad_bias += call_.wide_H) {
+      for (int64_t h = 0; h < call_.H; ++h) to[h] += grad_bias[h];
+    }
   }
 
   // to[in, to_step] += from[count, in]^T * grads[count, out].
@@ -117,50 +179,24 @@ class Backward : Worker<T> {
                    sums + place, layer.wide_out);
       loops.add_rows(above_.data(), count, layer.wide_out,
                      sums + place + layer.in * layer.wide_out);
-      call_.kernels.multiply({above_.data(),
-                              this->bytes(layer.wide_out),
-                              true,
-                              layer.back.data(),
-                              count,
-                              layer.in,
-                              layer.out,
-                              below_.data(),
-                              layer.wide_in,
-                              false,
-                              {}});
+      this->multiply(above_.data(), layer.wide_out, layer.back, count, layer.in, layer.out,
+                     below_.data(), layer.wide_in);
       if (i > 0) loops.mask(values, count * layer.wide_in, below_.data());
       std::swap(above_, below_);
     }
   }
 
-  void differentiate_tile(const Events<S>& events, int64_t first, int64_t place, S* sums) {
+  // The gradients of a tile's products, in place of z.
+  void differentiate(const Events<S>& events, int64_t bias_step, const S* grad, S* sums) {
     const Hidden<S> hidden = {this->bias_.data(), call_.score.data(), call_.wide_H,
-                              grad_bias_.data(), sums + places_.score};
-    const S* grad = grad_weights_.data() + place;
-    S* grad_z = this->z_.data();
-    this->multiply(events);
-    if (call_.deeper.empty()) {
-      call_.loops.differentiate(events, hidden, grad, nullptr, grad_z, room_.data(), pulls_.data());
-    } else {
-      differentiate_deeper(grad, events.count, sums);
-      call_.loops.differentiate_deep(events, hidden, grad, above_.data(), grad_z, room_.data(),
-                                     pulls_.data());
-    }
-    call_.kernels.multiply({grad_z,
-                            this->bytes(call_.wide_H),
-                            true,
-                            back_.data(),
-                            events.count,
-                            call_.D,
-                            call_.H,
-                            through_.data(),
-                            call_.wide_D,
-                            false,
-                            {}});
-    call_.loops.finish_events(events, through_.data(), to_.weights + first, pulls_.data(),
-                              grad_.data(), to_.e + first * call_.D);
-    add_products(grad_z, call_.wide_H, call_.H, events.e, events.step, call_.D, events.count,
-                 grad_joined_.data(), call_.wide_D);
+                              bias_step,          grad_bias_.data(),  sums + places_.score};
+    const Loops<T>& loops = call_.loops;
+    const bool deep = !call_.deeper.empty(), apart = bias_step != 0;
+    this->find_values(events, hidden);
+    if (deep) differentiate_deeper(grad, events.count, sums);
+    const auto run = deep ? (apart ? loops.differentiate_deep_apart : loops.differentiate_deep)
+                          : (apart ? loops.differentiate_apart : loops.differentiate);
+    run(events, hidden, grad, above_.data(), this->z_.data(), room_.data(), pulls_.data());
   }
 };
 
@@ -230,6 +266,7 @@ void backward_as(const Call<T>& call, const Tensor& grad, const Tensor& grad_wei
                  const Tensor& weights, const Results& results) {
   using S = sum_of<T>;
   const auto to_hidden = call.to_hidden(), to_events = call.to_events();
+  const auto both = call.both();
   const std::vector<S> product = transposed_product(call);
   const Gradients<T> to = {static_cast<const T*>(grad.const_data_ptr()),
                            static_cast<const S*>(grad_weights.const_data_ptr()),
@@ -241,11 +278,10 @@ void backward_as(const Call<T>& call, const Tensor& grad, const Tensor& grad_wei
   const int64_t size = Places<T>(call).size;
   std::vector<S> sums(static_cast<int64_t>(blocks.size()) * size);
   for_jobs(blocks, [&](int64_t begin, int64_t end) {
-    Backward<T> backward(call, to_hidden, to_events, product.data(), to);
+    Backward<T> backward(call, to_hidden, to_events, both, product.data(), to);
     for (int64_t i = begin; i < end; ++i) {
-      for (int64_t row = blocks[i].begin; row < blocks[i].end; ++row) {
-        backward.run(row, sums.data() + i * size);
-      }
+      const auto run = [&](const auto& rows) { backward.run(rows, sums.data() + i * size); };
+      for_rows(call, blocks[i], run, run);
     }
   });
   write_sums(call, add_up(sums, size), results);

@@ -1,7 +1,7 @@
 // The loops of target_attention around its products; see each_isa.h. Rows of sums are whole vectors
 // wide, with zeros behind the last number, but for events, which may lie as the caller has them.
 
-#include "vectors.h"
+#include "../vectors.h"
 
 namespace mmoe::MMOE_ISA {
 namespace {
@@ -70,7 +70,8 @@ void score(const Events<S>& events, const Hidden<S>& hidden, const S* z, S bias,
     const S scale = scale_of(events.e + v * events.step, events);
     typename Lanes<S>::vec sum = {};
     for (int64_t h = 0; h < hidden.width; h += Lanes<S>::count) {
-      const auto x = load(z + v * hidden.width + h) * scale + load(hidden.bias + h);
+      const auto bias = load(hidden.bias + v * hidden.step + h);
+      const auto x = load(z + v * hidden.width + h) * scale + bias;
       sum += relu(x) * load(hidden.score + h);
     }
     scores[v] = join_lanes<S>(sum, Sum{}) + bias;
@@ -79,21 +80,25 @@ void score(const Events<S>& events, const Hidden<S>& hidden, const S* z, S bias,
 
 // The same in two steps, for what deeper layers read: the first layer's numbers,
 template <typename S>
-void activate_scaled(const Events<S>& events, const S* bias, int64_t width, const S* z, S* out) {
+void activate_scaled(const Events<S>& events, const Hidden<S>& hidden, const S* z, S* out) {
   for (int64_t v = 0; v < events.count; ++v) {
     const S scale = scale_of(events.e + v * events.step, events);
-    for (int64_t h = 0; h < width; h += Lanes<S>::count) {
-      store(out + v * width + h, relu(load(z + v * width + h) * scale + load(bias + h)));
+    for (int64_t h = 0; h < hidden.width; h += Lanes<S>::count) {
+      const int64_t at = v * hidden.width + h;
+      store(out + at, relu(load(z + at) * scale + load(hidden.bias + v * hidden.step + h)));
     }
   }
 }
 
 // those of a deeper one, in place,
 template <typename S>
-void activate_deeper(const S* bias, int64_t count, int64_t width, S* z) {
+void activate_deeper(const S* bias, int64_t count, int64_t numbers, int64_t width, S* z) {
   for (int64_t v = 0; v < count; ++v, z += width) {
-    for (int64_t h = 0; h < width; h += Lanes<S>::count)
+    for (int64_t h = 0; h < width; h += Lanes<S>::count) {
       store(z + h, relu(load(z + h) + load(bias + h)));
+    }
+    // Where a number is infinite, its product with the zeros behind the last one is none
+    std::fill(z + numbers, z + width, S(0));
   }
 }
 
@@ -172,10 +177,11 @@ void add_dots(const Events<S>& events, const S* grad, S* dots) {
 }
 
 // From z, the products of the events as they are, to the gradients of these products, in place;
-// adds to that of the row's bias. What comes from above is grad[v] * score, and the scores'
-// gradient is added to as well, or `above` of deeper layers. pulls[v] becomes what the event itself
-// is multiplied by for what its scale does: -scale^3 <gradient of z, z> / D.
-template <typename S, bool Deep>
+// adds to that of the bias, of all events together or of each (Apart). What comes from above is
+// grad[v] * score, and the scores' gradient is added to as well, or (Deep) `above`. pulls[v]
+// becomes what the event itself is multiplied by for what its scale does: -scale^3 <gradient of z,
+// z> / D.
+template <typename S, bool Deep, bool Apart>
 void differentiate(const Events<S>& events, const Hidden<S>& hidden, const S* grad, const S* above,
                    S* z, S* room, S* pulls) {
   constexpr int64_t lanes = Lanes<S>::count;
@@ -186,21 +192,26 @@ void differentiate(const Events<S>& events, const Hidden<S>& hidden, const S* gr
     store(room + v * lanes, vec{});
   }
   for (int64_t h = 0; h < hidden.width; h += lanes) {
-    const vec bias = load(hidden.bias + h);
+    vec bias = Apart ? vec{} : load(hidden.bias + h);
     const vec score = Deep ? vec{} : load(hidden.score + h);
-    vec grad_bias = load(hidden.grad_bias + h);
+    vec grad_bias = Apart ? vec{} : load(hidden.grad_bias + h);
     vec grad_score = Deep ? vec{} : load(hidden.grad_score + h);
     for (int64_t v = 0; v < events.count; ++v) {
       const int64_t at = v * hidden.width + h;
+      if (Apart) bias = load(hidden.bias + at);
       const vec product = load(z + at), x = product * scales[v] + bias;
       if (!Deep) grad_score += relu(x) * grad[v];
       const vec from_above = Deep ? load(above + at) : score * grad[v];
       const vec grad_z = x > 0 ? from_above : vec{};
-      grad_bias += grad_z;
+      if (Apart) {
+        store(hidden.grad_bias + at, grad_z);
+      } else {
+        grad_bias += grad_z;
+      }
       store(room + v * lanes, load(room + v * lanes) + grad_z * product);
       store(z + at, grad_z * scales[v]);
     }
-    store(hidden.grad_bias + h, grad_bias);
+    if (!Apart) store(hidden.grad_bias + h, grad_bias);
     if (!Deep) store(hidden.grad_score + h, grad_score);
   }
   for (int64_t v = 0; v < events.count; ++v) {
@@ -214,18 +225,43 @@ template <typename T>
 void finish_events(const Events<typename Row<T>::sum_t>& events,
                    const typename Row<T>::sum_t* through, const typename Row<T>::sum_t* weights,
                    const typename Row<T>::sum_t* pulls, const typename Row<T>::sum_t* grad,
-                   T* out) {
+                   int64_t through_step, T* out) {
   constexpr int64_t lanes = Lanes<typename Row<T>::sum_t>::count;
   for (int64_t v = 0; v < events.count; ++v, out += events.numbers) {
     const auto* e = events.e + v * events.step;
     for (int64_t d = 0; d < events.width; d += lanes) {
-      const auto sum = load(through + v * events.width + d) + load(grad + d) * weights[v] +
+      const auto sum = load(through + v * through_step + d) + load(grad + d) * weights[v] +
                        load(e + d) * pulls[v];
       if (d + lanes <= events.numbers) {
         store(out + d, sum);
       } else {
         store_some(out + d, sum, events.numbers - d);
       }
+    }
+  }
+}
+
+// For events beside their products with the target: `through` has what came back to the one and, a
+// half behind it, to the other. Adds to the target's gradient.
+template <typename S>
+void join_halves(const Events<S>& events, const S* q, S* through, S* grad_q) {
+  constexpr int64_t lanes = Lanes<S>::count;
+  for (int64_t v = 0; v < events.count; ++v, through += events.step) {
+    const S* e = events.e + v * events.step;
+    for (int64_t d = 0; d < events.width; d += lanes) {
+      const auto of_product = load(through + events.width + d);
+      store(grad_q + d, load(grad_q + d) + of_product * load(e + d));
+      store(through + d, load(through + d) + of_product * load(q + d));
+    }
+  }
+}
+
+// Events beside their products with the target.
+template <typename S>
+void add_products(const Events<S>& events, const S* q, S* products) {
+  for (int64_t v = 0; v < events.count; ++v) {
+    for (int64_t d = 0; d < events.width; d += Lanes<S>::count) {
+      store(products + v * events.step + d, load(events.e + v * events.step + d) * load(q + d));
     }
   }
 }
@@ -264,8 +300,12 @@ Loops<T> loops() {
           differentiate_score<S>,
           mask<S>,
           add_rows<S>,
-          differentiate<S, false>,
-          differentiate<S, true>,
+          differentiate<S, false, false>,
+          differentiate<S, true, false>,
+          differentiate<S, false, true>,
+          differentiate<S, true, true>,
+          join_halves<S>,
+          add_products<S>,
           finish_events<T>,
           take_apart<S>};
 }

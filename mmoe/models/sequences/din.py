@@ -9,6 +9,7 @@ from mmoe.mixture import MLP
 from mmoe.mixture.batch_invariant import stable_linear
 from mmoe.models.sequences.events import Events
 from mmoe.ops import TargetAttention, target_attention
+from mmoe.ops.target_attention import MOST_DEEPER
 
 
 class DINEncoder(nn.Module):
@@ -25,7 +26,7 @@ class DINEncoder(nn.Module):
     Args:
         input_dim: Width D of an event and of the target.
         max_length: Most events of a row; of no use here.
-        hidden: Widths of the MLP, ReLU after each.
+        hidden: Widths of the MLP, 1 to 8, ReLU after each.
         softmax: Weights that sum to 1.
 
     Example:
@@ -53,6 +54,10 @@ class DINEncoder(nn.Module):
         softmax: bool = False,
     ) -> None:
         super().__init__()
+        if not 1 <= len(hidden) <= 1 + MOST_DEEPER:
+            raise ValueError(
+                f"hidden: expected 1 to {1 + MOST_DEEPER} widths, got {len(hidden)}: {list(hidden)}"
+            )
         self.output_dim, self.softmax = input_dim, softmax
         self.of_event = nn.Linear(2 * input_dim, hidden[0], bias=False)
         self.of_target = nn.Linear(input_dim, hidden[0])
