@@ -1,0 +1,115 @@
+"""Scores in an S3 bucket: moto's server on loopback, real uploads, some of them killed."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from uuid import uuid4
+
+import fsspec
+import pyarrow.parquet as pq
+import pytest
+
+from mmoe.score import score_files
+from mmoe.score.store import AddressStore
+from tests.score.listing import contents
+
+moto_server = pytest.importorskip("moto.server")
+pytest.importorskip("s3fs")
+
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module", name="endpoint")
+def _endpoint():
+    server = moto_server.ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture(name="bucket")
+def _bucket(endpoint, monkeypatch):
+    for name, value in (
+        ("AWS_ENDPOINT_URL", endpoint),
+        ("AWS_ACCESS_KEY_ID", "nobody"),
+        ("AWS_SECRET_ACCESS_KEY", "nothing"),
+        ("AWS_DEFAULT_REGION", "us-east-1"),
+    ):
+        monkeypatch.setenv(name, value)
+    name = f"scores-{uuid4().hex}"
+    fsspec.filesystem("s3").clear_instance_cache()
+    fsspec.filesystem("s3").mkdir(name)
+    return f"s3://{name}"
+
+
+@pytest.fixture(scope="module", name="run")
+def _run(funnel_config, train_funnel):
+    return train_funnel(funnel_config)
+
+
+def there(bucket):
+    filesystem, root = fsspec.url_to_fs(bucket)
+    filesystem.invalidate_cache()
+    return {path[len(root) + 1 :]: filesystem.cat(path) for path in filesystem.find(root)}
+
+
+def test_a_bucket_gets_what_a_folder_gets(run, bucket, funnel_table, tmp_path):
+    log = tmp_path / "log"
+    for n in range(3):
+        (log / f"day={n}").mkdir(parents=True)
+        pq.write_table(funnel_table[n * 40 : (n + 1) * 40], log / f"day={n}" / "part.parquet")
+    score_files(run, log, tmp_path / "here", keep=["row"])
+    assert score_files(run, log, f"{bucket}/night", keep=["row"]) == 120
+    assert there(f"{bucket}/night") == contents(tmp_path / "here")
+    pq.write_table(funnel_table[:7], log / "day=2" / "part.parquet")
+    assert score_files(run, log, f"{bucket}/night", keep=["row"], mode="overwrite-partitions") == 87
+    score_files(run, log, tmp_path / "again", keep=["row"])
+    assert there(f"{bucket}/night") == contents(tmp_path / "again")
+    one = f"{bucket}/one.parquet"
+    assert score_files(run, log, one) == 87
+
+
+_UPLOAD = """
+import sys
+from pathlib import Path
+from mmoe.score.store import AddressStore
+
+store = AddressStore(sys.argv[1])
+written = store.begin("_staging/00000-log.parquet")
+written.write_bytes(bytes(160 << 20))
+print("begun", flush=True)
+store.put(written, "_staging/00000-log.parquet")
+"""
+
+
+def test_an_upload_that_is_killed_shows_nothing(bucket):
+    """In parts of 50 MiB: some of them are there when the process dies."""
+    filesystem, root = fsspec.url_to_fs(bucket)
+    going = subprocess.Popen(
+        [sys.executable, "-c", _UPLOAD, bucket], stdout=subprocess.PIPE, env={**os.environ}
+    )
+    assert going.stdout is not None
+    going.stdout.readline()
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and going.poll() is None:
+        uploads = filesystem.call_s3("list_multipart_uploads", Bucket=root).get("Uploads", [])
+        if uploads:
+            break
+        time.sleep(0.01)
+    assert going.poll() is None, "it ended before it could be killed"
+    os.kill(going.pid, signal.SIGKILL)
+    going.wait(60)
+    assert uploads
+    assert there(bucket) == {}
+    store = AddressStore(bucket)
+    written = store.begin("_staging/00000-log.parquet")
+    written.write_bytes(bytes(120 * MIB))
+    store.put(written, "_staging/00000-log.parquet")
+    store.move("_staging/00000-log.parquet", "00000-log.parquet")
+    assert store.names() == ["00000-log.parquet"]
+    found = store.digest("00000-log.parquet")
+    assert found is not None
+    assert found[0] == 120 * MIB
