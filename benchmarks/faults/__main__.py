@@ -3,15 +3,21 @@
 python -m benchmarks.faults train [--kills N] [--inputs N] [--seed S] [--only-input NUMBER]
 python -m benchmarks.faults growth [--groups N] [--ids N]
 python -m benchmarks.faults ranks [--kills N] [--ranks W] [--seed S]
+python -m benchmarks.faults score [--kills N] [--seed S]
 """
 
 import argparse
 import sys
 
-from benchmarks.faults import growth, ranks_program, train_program
+from benchmarks.faults import growth, ranks_program, score_program, train_program
 
 # Each takes the arguments that follow its name, and returns the exit code
-PROGRAMS = {"train": train_program.main, "growth": growth.main, "ranks": ranks_program.main}
+PROGRAMS = {
+    "train": train_program.main,
+    "growth": growth.main,
+    "ranks": ranks_program.main,
+    "score": score_program.main,
+}
 
 
 def main() -> None:
