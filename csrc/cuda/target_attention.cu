@@ -247,7 +247,7 @@ __device__ void attend(const Attention<T>& d, int64_t b, const sum_t<T>* score_b
 #pragma unroll
     for (int v = 0; v < kEvents; ++v) {
       const S sum = add_over_warp(scores[v]);
-      if (lane == v && v < events.count) weights[first + v] = sum + score_bias[0];
+      if (v < events.count) weights[first + v] = sum + score_bias[0];  // all lanes the same
     }
     __syncwarp();
   }
@@ -342,12 +342,11 @@ __device__ sum_t<T> mean_grad(const Attention<T>& d, const Gradients<T>& to, con
       if (v < events.count) sum += to.weights[first + v] * grads[v];
     }
   }
-  if (threadIdx.x % kWarp == 0) parts[warp] = sum;
+  parts[warp] = sum;
   __syncthreads();
   sum = 0;
   for (int i = 0; i < kTeam; ++i) sum += parts[i];
-  __syncthreads();
-  return sum;
+  return sum;  // the next row comes after other barriers
 }
 
 // A warp's events through the layers, the last one first: gradients of what goes into each, and of
@@ -403,10 +402,8 @@ __device__ void differentiate_layers(const Attention<T>& d, const Gradients<T>& 
 #pragma unroll
   for (int v = 0; v < kEvents; ++v) {
     const S sum = add_over_warp(along[v]);
-    if (lane == v) {
-      tile.pull[column + v] = -sum * scales[v] * scales[v] / max(d.D, 1);
-      tile.grad[column + v] = grads[v];
-    }
+    tile.pull[column + v] = -sum * scales[v] * scales[v] / max(d.D, 1);
+    tile.grad[column + v] = grads[v];
   }
 }
 
@@ -542,7 +539,6 @@ __global__ void __launch_bounds__(kTeamThreads)
       for (int i = 0; i < d.deeper; ++i) differentiate_layer(d, to, i);
       __syncthreads();
     }
-    __syncthreads();
     for (int32_t c = threadIdx.x; c < d.D; c += kTeamThreads) {
       to.q[b * d.D + c] = from_sum<T>(row_q[c]);
     }
@@ -553,7 +549,7 @@ __global__ void __launch_bounds__(kTeamThreads)
     }
     __syncthreads();
   }
-  if (threadIdx.x == 0) to.of_score_bias[block] = score_bias;
+  to.of_score_bias[block] = score_bias;  // all threads the same
 }
 
 template <typename S>
