@@ -21,7 +21,12 @@ def resolve_address(address: str, choose: Callable[[Iterable[str]], list[str]]) 
         filesystem, path = fsspec.url_to_fs(address)
         filesystem.invalidate_cache()
         if is_glob(path):
-            matches = filesystem.glob(path)
+            fixed = next(n for n, part in enumerate(path.split("/")) if is_glob(part))
+            matches = [
+                match
+                for match in map(str, filesystem.glob(path))
+                if not any(part.startswith((".", "_")) for part in match.split("/")[fixed:])
+            ]
         else:
             matches = [path] if filesystem.exists(path) else []
         files = []

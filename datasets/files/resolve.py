@@ -95,7 +95,7 @@ def _resolve_one(source: Source) -> list[DataFile]:
         files = [
             file
             for match in map(Path, matches)
-            if not _is_hidden(match.name)
+            if not any(map(_is_hidden, match.parts[_fixed_parts(path) :]))
             for file in ([DataFile(str(match))] if match.is_file() else _in_folder(match))
         ]
         if not files:
@@ -156,6 +156,12 @@ def _is_json(name: str) -> bool:
     for suffix in _COMPRESSED:
         name = name.removesuffix(suffix)
     return name.endswith(".json")
+
+
+def _fixed_parts(pattern: str) -> int:
+    """How many parts of a glob stand before the first with a wildcard: the user named them."""
+    parts = Path(pattern).parts
+    return next((n for n, part in enumerate(parts) if is_glob(part)), len(parts))
 
 
 def _is_hidden(name: str) -> bool:

@@ -69,6 +69,46 @@ def check_not_read(
     _refuse_inside(output, source, "a folder")
 
 
+def check_not_read_at(output: str, files: Iterable[DataFile], source: str, *, folder: bool) -> None:
+    """Refuses an address that is read, or lies where it would be read next.
+
+    Args:
+        output: The address of a file or a folder to write.
+        files: That are read.
+        source: What the user called them.
+        folder: Whether `output` is one.
+
+    Raises:
+        ValueError: Says which of the files it is.
+    """
+    filesystem, place = fsspec.url_to_fs(output)
+    place = place.rstrip("/")
+    for file in files:
+        if not is_address(file.address):
+            continue
+        other, path = fsspec.url_to_fs(file.address)
+        if type(other) is type(filesystem) and (
+            path.rpartition("/")[0] == place if folder else path == place
+        ):
+            raise ValueError(
+                f"--output {output}: holds {file.name}, which --input {source} reads; name another "
+                "place"
+            )
+    if is_address(source):
+        other, around = fsspec.url_to_fs(source)
+        inside = f"{around.rstrip('/')}/"
+        below = place[len(inside) :].split("/") if place.startswith(inside) else [""]
+        if (
+            type(other) is type(filesystem)
+            and below != [""]
+            and not any(part.startswith((".", "_")) for part in below)
+        ):
+            raise ValueError(
+                f"--output {output}: lies in --input {source}, where the scores would be read as "
+                "rows next time; name a place outside it"
+            )
+
+
 def _refuse_inside(output: Path, source: str | Path, what: str) -> None:
     if _lies_in(output, Path(str(source))):
         raise ValueError(

@@ -23,7 +23,7 @@ from mmoe.predictor import load_predictor
 from mmoe.run.atomic_files import check_new_file
 from mmoe.run.console import Reporter, SilentReporter
 from mmoe.run.directory import RunDirectory
-from mmoe.run.protected_paths import check_not_of_run, check_not_read
+from mmoe.run.protected_paths import check_not_of_run, check_not_read, check_not_read_at
 from mmoe.run.temporaries import remove_dead
 from mmoe.score.folder_job import FolderJob, OutputMode, Part, rows_of
 from mmoe.score.kept_columns import check_kept, kept_types
@@ -31,7 +31,7 @@ from mmoe.score.output_columns import ScoreColumns
 from mmoe.score.output_folder import folder_job, is_one_file
 from mmoe.score.provenance import Provenance, provenance_of
 from mmoe.score.scorer import Scorer, ToWrite
-from mmoe.score.store import store_at, without_protocol
+from mmoe.score.store import place_of, without_protocol
 from mmoe.score.targets import OfFolder, OneFile
 from mmoe.score.top_rows import RANK, Top
 
@@ -162,10 +162,10 @@ def score_files(
 def _score_one_file(
     scorer: Scorer, source: Paths, output: str | Path, by: Provenance, reporter: Reporter
 ) -> int:
-    folder, _, name = str(output).rpartition("/")
+    store, name = place_of(output)
     whole = [Part(file, name) for file in resolve_files(source)]
     with reporter.track("scoring", rows_of(whole), "rows") as tracker:
-        target = OneFile(store_at(folder or "."), name, by)
+        target = OneFile(store, name, by)
         rows = scorer.score([ToWrite(source, target)], tracker)
     reporter.say(f"{rows:,} rows scored into {output}")
     return rows
@@ -178,13 +178,18 @@ def _score_folder(
     named: Callable[[DataFile], Paths],
     reporter: Reporter,
 ) -> int:
-    with reporter.track("scoring", job.rows(), "rows") as tracker:
-        files = [ToWrite(named(p.file), OfFolder(job, p), p.rows) for p in job.mine]
-        rows = scorer.score(files, tracker)
-        scorer.predictor.help_others(scorer.no_rows(resolve_files(source)[0]))
-    rows = sum(from_all(rows))
     if not job.is_complete:
-        from_first(job.publish)
+        from_first(job.start)
+    try:
+        with reporter.track("scoring", job.rows(), "rows") as tracker:
+            files = [ToWrite(named(p.file), OfFolder(job, p), p.rows) for p in job.mine]
+            rows = scorer.score(files, tracker)
+            scorer.predictor.help_others(scorer.no_rows(resolve_files(source)[0]))
+        rows = sum(from_all(rows))
+        if not job.is_complete:
+            from_first(job.publish, takes_long=True)
+    finally:
+        job.store.unlock()
     reporter.say(_summary(rows, job))
     return rows
 
@@ -260,8 +265,9 @@ def _check_output(
             f"--mode overwrite-partitions with --output {output}: that is one file; name a folder"
         )
     if is_address(str(output)):
-        above, _, name = str(output).rpartition("/")
-        if mode == "error" and store_at(above).has(name):
+        check_not_read_at(str(output), resolve_files(str(source)), str(source), folder=False)
+        store, name = place_of(output)
+        if mode == "error" and store.has(name):
             raise ValueError(
                 f"--output {output}: exists already; choose another name, or say --mode overwrite"
             )

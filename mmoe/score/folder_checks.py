@@ -1,41 +1,75 @@
 """What a folder of scores holds at the beginning: what is refused, and what is done already."""
 
 import posixpath
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import NamedTuple
 
 from mmoe.datasets.files.data_file import DataFile
 from mmoe.datasets.files.fingerprint import RowsPrint
+from mmoe.errors import Damaged
 from mmoe.score.folder_job import OURS, RECORD, REJECTED, SUMMARY, FolderJob, staged
-from mmoe.score.manifest import MANIFEST, SUCCESS, PartRecord, manifest_in
+from mmoe.score.manifest import MANIFEST, SUCCESS, InputRecord, PartRecord, manifest_in
 from mmoe.score.provenance import Provenance, difference, is_scored, note_of, print_of
-from mmoe.score.store import STAGING, LocalStore, Store
+from mmoe.score.store import STAGING, Store
 
 
-def look(job: FolderJob, resume: bool) -> tuple[dict[str, PartRecord], list[str], bool]:
-    """Finds what is done and what is replaced; all that can be refused is, before any goes."""
-    store, found = job.store, job.store.names()
-    staged = [name for name in found if name.startswith(STAGING + "/")]
-    special = (MANIFEST, SUCCESS, SUMMARY)
+class Found(NamedTuple):
+    """What a folder holds at the beginning.
+
+    Attributes:
+        done: Records of parts that need not be scored.
+        before: Scores that are to go when the new ones are there.
+        kept: Records of scores that stay.
+        is_complete: Whether nothing is left to do.
+    """
+
+    done: dict[str, PartRecord]
+    before: list[str]
+    kept: list[PartRecord]
+    is_complete: bool
+
+
+def look(job: FolderJob, resume: bool) -> Found:
+    """Finds what is done, what is replaced and what stays; refuses what can be. Changes nothing."""
+    found = job.store.names()
+    begun = [name for name in found if name.startswith(STAGING + "/")]
+    special = {MANIFEST, SUCCESS, SUMMARY, *begun}
     there = [name for name in found if name not in special and name.split("/")[0] != REJECTED]
-    there = [name for name in there if name not in staged]
-    _check_scores(job, there, bool(staged) or MANIFEST in found, resume)
-    done, is_complete = _done(job, set(found)) if resume else ({}, False)
-    if isinstance(store, LocalStore):
-        store.remove_dead()
-    if not resume:
-        store.remove(STAGING)
-    return done, there, is_complete
+    manifest = manifest_in(job.store)
+    written = {} if manifest is None else {part.name: part for part in manifest.parts}
+    _check_scores(job, there, bool(begun) or MANIFEST in found, set(written), resume)
+    stay: list[str] = []
+    if job.mode == "overwrite-partitions":
+        replaced = {posixpath.dirname(part.name) for part in job.parts}
+        stay = [name for name in there if posixpath.dirname(name) not in replaced]
+    kept = [written.get(name) or _record_of(job.store, name) for name in stay]
+    before = [name for name in there if name not in stay]
+    done = _done(job, set(found), written) if resume else {}
+    known = {part.name for part in job.parts}
+    is_complete = (
+        SUCCESS in found
+        and not begun
+        and set(done) == known == set(before)
+        and set(written) == {*known, *stay}
+    )
+    return Found(done, before, kept, is_complete)
 
 
-def _check_scores(job: FolderJob, there: list[str], begun: bool, resume: bool) -> None:
+def _check_scores(
+    job: FolderJob, there: list[str], begun: bool, written: set[str], resume: bool
+) -> None:
     """Only what scoring wrote may be there, and only if the user knows."""
     address = job.store.address
     foreign = [name for name in there if not OURS.fullmatch(posixpath.basename(name))]
     if not foreign and job.mode != "error":  # a name alone makes nothing ours
-        foreign = [name for name in there if not is_scored(job.store, name)]
+        unknown = (name for name in there if name not in written)
+        foreign = [name for name in unknown if not is_scored(job.store, name)]
     if foreign:
+        name = foreign[0] if foreign[0].isprintable() else repr(foreign[0])
         raise ValueError(
-            f"--output {address}: holds {foreign[0]}, which no scoring wrote; name a new folder, "
-            "or a file that ends in .parquet"
+            f"--output {address}: holds {name}, which no scoring wrote; name a new folder, or a "
+            "file that ends in .parquet"
         )
     if (there or begun) and not resume and job.mode == "error":
         what = "scores" if there else "scores that were begun"
@@ -51,15 +85,16 @@ def _check_scores(job: FolderJob, there: list[str], begun: bool, resume: bool) -
         )
 
 
-def _done(job: FolderJob, found: set[str]) -> tuple[dict[str, PartRecord], bool]:
+def _done(
+    job: FolderJob, found: set[str], published: Mapping[str, PartRecord]
+) -> dict[str, PartRecord]:
     """Finds parts that are there, were scored as they would be now, and hold what they held then.
 
-    A part without a record, or whose bytes are others, is scored again.
+    A part without a record, or whose record or bytes are others, is scored again.
     """
-    manifest = manifest_in(job.store) if SUCCESS in found or job.mode == "error" else None
-    written = {} if manifest is None else {part.name: part for part in manifest.parts}
-    known = {part.name for part in job.parts}
-    begun = [n for n in found if n.startswith(STAGING + "/") and n.endswith(".parquet" + RECORD)]
+    written, known = dict(published), {part.name for part in job.parts}
+    ends = ".parquet" + RECORD
+    begun = sorted(n for n in found if n.startswith(STAGING + "/") and n.endswith(ends))
     for name in begun:
         name = name.removeprefix(STAGING + "/").removesuffix(RECORD)
         if name not in known:
@@ -67,7 +102,8 @@ def _done(job: FolderJob, found: set[str]) -> tuple[dict[str, PartRecord], bool]
                 f"--resume: {job.store.address} was begun with {name}, which belongs to none of "
                 "the input files; resume with the same --input and the same --rows-per-file"
             )
-        written[name] = job.record(name)
+        with suppress(Damaged):
+            written[name] = job.record(name)
     done, prints = {}, dict[DataFile, RowsPrint]()
     for part in job.parts:
         record = written.get(part.name)
@@ -88,8 +124,17 @@ def _done(job: FolderJob, found: set[str]) -> tuple[dict[str, PartRecord], bool]
             )
         if differs is None and record is not None and _is_whole(job.store, record, found):
             done[part.name] = record
-    is_complete = SUCCESS in found and not begun and len(done) == len(job.parts) == len(written)
-    return done, is_complete
+    return done
+
+
+def _record_of(store: Store, name: str) -> PartRecord:
+    """Of scores that no manifest names: by a version that wrote none, or cut short."""
+    size, digest = store.digest(name) or (0, "")
+    by = dict(note_of(store, name) or {})
+    unknown = InputRecord(name=by.get("the input", "unknown"), bytes=0, digest="")
+    return PartRecord(
+        name=name, rows=store.rows(name), bytes=size, sha256=digest, input=unknown, scored_by=by
+    )
 
 
 def _note_of(store: Store, name: str) -> Provenance:

@@ -1,11 +1,12 @@
 """`FolderJob`: a folder of scores in the making, and how it is published."""
 
-import posixpath
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Literal, NamedTuple
+
+import pyarrow as pa
 
 from mmoe.datasets.files.data_file import DataFile
 from mmoe.datasets.files.fingerprint import RowsPrint
@@ -14,19 +15,19 @@ from mmoe.datasets.files.resolve import kind_of
 from mmoe.score.manifest import (
     MANIFEST,
     SUCCESS,
+    InputRecord,
     Manifest,
     PartRecord,
     as_bytes,
-    manifest_in,
     manifest_of,
     read_record,
 )
-from mmoe.score.provenance import Provenance, print_of, with_input, with_rows
+from mmoe.score.provenance import Provenance, difference, print_of, with_input, with_rows
 from mmoe.score.store import STAGING, Store
 
 OutputMode = Literal["error", "overwrite", "overwrite-partitions"]
 REJECTED, SUMMARY = "_rejected", "_summary.json"
-OURS = re.compile(r"\d{5}-.*\.parquet")
+OURS = re.compile(r"\d{5}-.*\.parquet", re.S)
 RECORD = ".json"
 # Files that are asked how many rows they have; each answer of a store takes a while
 _MOST_COUNTED = 1000
@@ -61,8 +62,10 @@ class FolderJob:
         parts: Of all ranks, in the order of the rows.
         mine: What this rank scores.
         done: Records of parts that need not be scored, as an interrupted call has done it.
-        before: Names of scores that the folder held at the beginning.
+        before: Names of scores that the folder held at the beginning, and is to lose.
+        kept: Records of those that stay, in partitions that get no new ones.
         is_complete: Whether nothing is left to do, not even to publish.
+        resume: Whether parts that wait in `_staging` stay there.
     """
 
     store: Store
@@ -72,7 +75,21 @@ class FolderJob:
     mine: list[Part]
     done: dict[str, PartRecord] = field(default_factory=dict)
     before: list[str] = field(default_factory=list)
+    kept: list[PartRecord] = field(default_factory=list)
     is_complete: bool = False
+    resume: bool = False
+
+    def start(self) -> None:
+        """Keeps others out of the folder, and removes what calls that died had begun.
+
+        Raises:
+            ValueError: Another call is writing into it.
+        """
+        self.store.lock()
+        if not self.resume:
+            for name in self.store.names():
+                if name.startswith(STAGING + "/"):
+                    self.store.remove(name)
 
     def rows(self) -> int | None:
         """Counts the rows of `mine`, where files say how many they have and are not too many."""
@@ -111,18 +128,26 @@ class FolderJob:
         A call that dies in the middle leaves a folder without `_SUCCESS`, and what a resume needs.
         """
         records, found = self.records(), set(self.store.names())
-        kept = self._kept()
+        self._check(records)
+        schema = self._schema(records[0].name, found)
+        columns = {field.name: str(field.type) for field in schema}
+        for one in self.kept[:1]:
+            stay = {field.name: str(field.type) for field in self.store.schema(one.name)}
+            if stay != columns:
+                raise ValueError(
+                    f"--mode overwrite-partitions: {one.name}, which stays in "
+                    f"{self.store.address}, has the columns {', '.join(stay)}, and what is new "
+                    f"{', '.join(columns)}; write the same ones, or say --mode overwrite"
+                )
         self.store.remove(SUCCESS)
         for part in self.parts:
             if staged(part.name) in found:
                 self.store.move(staged(part.name), part.name)
         new = {part.name for part in self.parts}
         for name in self.before:
-            if name not in new and name not in {record.name for record in kept}:
+            if name not in new:
                 self.store.remove(name)
-        schema = self.store.schema(self.parts[0].name)
-        columns = {field.name: str(field.type) for field in schema}
-        manifest = manifest_of([*records, *kept], self.by, columns)
+        manifest = manifest_of([*records, *self.kept], self.by, columns)
         self.store.write(MANIFEST, as_bytes(manifest))
         self.store.remove(STAGING)
         self.store.write(SUCCESS, b"")
@@ -133,17 +158,19 @@ class FolderJob:
         place = staged(name) + RECORD
         return read_record(self.store.read(place), f"{self.store.address}/{place}")
 
-    def _kept(self) -> list[PartRecord]:
-        """Of partitions that are not replaced, what the last manifest says."""
-        if self.mode != "overwrite-partitions":
-            return []
-        replaced = {posixpath.dirname(part.name) for part in self.parts}
-        there = manifest_in(self.store)
-        return [
-            part
-            for part in ([] if there is None else there.parts)
-            if posixpath.dirname(part.name) not in replaced
-        ]
+    def _check(self, records: Sequence[PartRecord]) -> None:
+        """Another call that wrote into the same folder would be published with this one."""
+        for record in records:
+            asked = {name: record.scored_by.get(name) for name in self.by}
+            if asked != dict(self.by):
+                raise ValueError(
+                    f"{self.store.address}: {record.name} was scored by another call meanwhile "
+                    f"({difference(record.scored_by, self.by)}); let one end before the other, and "
+                    "say --mode overwrite"
+                )
+
+    def _schema(self, name: str, found: set[str]) -> pa.Schema:
+        return self.store.schema(staged(name) if staged(name) in found else name)
 
 
 def rows_of(parts: Sequence[Part]) -> int | None:
@@ -173,7 +200,7 @@ def record_of(
         rows=rows,
         bytes=size_and_sum[0],
         sha256=size_and_sum[1],
-        input={"name": found.name, "bytes": found.size, "digest": found.digest},
+        input=InputRecord(name=part.file.address, bytes=found.size, digest=found.digest),
         span=part.rows,
         scored_by=dict(by),
         unseen_ids=dict(unseen),

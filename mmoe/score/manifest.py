@@ -13,6 +13,20 @@ MANIFEST, SUCCESS = "_manifest.json", "_SUCCESS"
 _VERSION = 1
 
 
+class InputRecord(Stored):
+    """A file that was read.
+
+    Attributes:
+        name: Its path or address, as it was named.
+        bytes: Of it.
+        digest: Of its content and, of a large one, of some blocks of it.
+    """
+
+    name: str
+    bytes: Count
+    digest: str
+
+
 class PartRecord(Stored):
     """One file of scores, as it was when it was written.
 
@@ -21,7 +35,7 @@ class PartRecord(Stored):
         rows: That it holds.
         bytes: Of the file.
         sha256: Of the file.
-        input: The file that was read: `name`, `bytes` and `digest`.
+        input: The file that was read.
         span: First and one past the last of its rows; None: all.
         scored_by: What its scores depend on, by the names of options.
         unseen_ids: Rows with ids that training had not, by feature.
@@ -31,7 +45,7 @@ class PartRecord(Stored):
     rows: Count
     bytes: Count
     sha256: str
-    input: dict[str, Any]
+    input: InputRecord
     span: tuple[int, int] | None = None
     scored_by: dict[str, str]
     unseen_ids: dict[str, Any] = Field(default_factory=dict)
@@ -43,7 +57,7 @@ class Manifest(Stored):
     Attributes:
         version: Of this form.
         rows: Of all parts.
-        scored_by: What all of them depend on.
+        scored_by: What the last scoring depended on; of parts that it left, see their own.
         columns: Type of each, by name.
         inputs: What was read, each file once.
         parts: In the order of the rows.
@@ -53,7 +67,7 @@ class Manifest(Stored):
     rows: Count
     scored_by: dict[str, str]
     columns: dict[str, str]
-    inputs: list[dict[str, Any]]
+    inputs: list[InputRecord]
     parts: list[PartRecord]
 
 
@@ -62,7 +76,7 @@ def manifest_of(
 ) -> Manifest:
     """Puts the records of all parts together."""
     parts = list(parts)
-    inputs = {str(part.input["name"]): part.input for part in parts}
+    inputs = {part.input.name: part.input for part in parts}
     return Manifest(
         rows=sum(part.rows for part in parts),
         scored_by=dict(scored_by),

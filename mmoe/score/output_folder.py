@@ -10,7 +10,7 @@ from mmoe.errors import RanksDiffer
 from mmoe.parallel import first_other, from_first, join_ranks, rank, world_size
 from mmoe.run.atomic_files import check_parents
 from mmoe.run.directory import RunDirectory
-from mmoe.run.protected_paths import check_not_of_run, check_not_read
+from mmoe.run.protected_paths import check_not_of_run, check_not_read, check_not_read_at
 from mmoe.score.folder_checks import look
 from mmoe.score.folder_job import FolderJob, OutputMode, Part
 from mmoe.score.provenance import Provenance
@@ -47,7 +47,7 @@ def folder_job(
 ) -> FolderJob:
     """Finds what this rank scores, and where to: every W-th file, or piece of one.
 
-    Removes nothing but what calls that died had begun, and that only where nothing is refused.
+    Changes nothing; `FolderJob.start` does.
 
     Args:
         run: That scores.
@@ -76,12 +76,12 @@ def folder_job(
     store = store_at(folder)
     if isinstance(store, LocalStore):
         from_first(lambda: _check_place(run, source, store.folder, parts))
+    else:
+        check_not_read_at(str(folder), files, str(source), folder=True)
     job = FolderJob(store, by, mode, parts, [])
-    done, before, is_complete = from_first(lambda: look(job, resume))
-    left = [part for part in parts if part.name not in done]
-    return FolderJob(
-        store, by, mode, parts, left[rank() :: world_size()], done, before, is_complete
-    )
+    found = from_first(lambda: look(job, resume), takes_long=True)
+    left = [part for part in parts if part.name not in found.done]
+    return FolderJob(store, by, mode, parts, left[rank() :: world_size()], *found, resume)
 
 
 def _check_same_files(names: list[str], source: str) -> None:

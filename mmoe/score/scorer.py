@@ -1,9 +1,11 @@
 """`Scorer`: rows of files in, files of scores out, in bounded memory."""
 
+from collections import deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -37,8 +39,12 @@ class Target(Protocol):
         """What the user calls it."""
         ...
 
-    def begin(self) -> tuple[Path, Provenance]:
-        """Returns where it is written, and what scores it; looks at what is read."""
+    def look(self) -> Provenance:
+        """Returns what scores it; looks at what is read, before the first row of it is."""
+        ...
+
+    def begin(self) -> Path:
+        """Returns where it is written."""
         ...
 
     def finish(self, written: Path, by: Provenance, unseen: UnseenIds) -> None:
@@ -110,35 +116,38 @@ class Scorer:
             ValueError: A value cannot be used, or a column is missing; names file and row.
             OSError: A file cannot be written; those before it are there.
         """
-        with closing(self._scored(files)) as scored:
-            return sum(self._write(file, scored, tracker) for file in files)
+        looked: deque[Provenance] = deque()
+        with closing(self._scored(files, looked)) as scored:
+            return sum(self._write(file, scored, looked, tracker) for file in files)
 
     def no_rows(self, file: DataFile) -> EncodedData:
         """The features of a file, without its rows."""
         table = next(iter_tables(file, list(self.uses), 1))
         return EncodedData(features=self.encoder.encode(table[:0], str(file), to_score=True))
 
-    def _write(self, file: ToWrite, scored: Iterator[_Scored | None], tracker: Tracker) -> int:
+    def _write(
+        self,
+        file: ToWrite,
+        scored: Iterator[_Scored | None],
+        looked: "deque[Provenance]",
+        tracker: Tracker,
+    ) -> int:
         """Takes what is of this file, up to the None behind it."""
-        written, by = file.target.begin()
-        unseen = UnseenIds(self.encoder)
+        written, unseen = file.target.begin(), UnseenIds(self.encoder)
         best = None if self.top is None else TopRows(self.top)
         try:
+            rows = iter(partial(next, scored), None)
+            first = [row for row in (next(rows, None),) if row is not None]
+            by = looked.popleft()  # by the thread that reads, before what it read
             with ParquetWriter(written, as_metadata(by)) as writer:
-                for rows in iter(partial(next, scored), None):
-                    (writer.write if best is None else best.add)(rows.table)
-                    unseen.include(rows.unseen.rows, rows.unseen.by_feature)
-                    tracker.advance(rows.table.num_rows)
+                for row in chain(first, rows):
+                    (writer.write if best is None else best.add)(row.table)
+                    unseen.include(row.unseen.rows, row.unseen.by_feature)
+                    tracker.advance(row.table.num_rows)
                 if best is not None:
                     writer.write(best.rows())
                 writer.note(unseen)
-            try:
-                file.target.finish(written, by, unseen)
-            except FileNotFoundError:
-                raise ValueError(
-                    f"{file.target}: was removed while it was written; if another mmoe score "
-                    "writes there, let it end first, and then say --resume"
-                ) from None
+            self._finish(file, written, by, unseen)
         except MissingColumnError as error:
             raise error.needed_by(self.uses[error.name]) from None
         except OSError as error:
@@ -149,11 +158,22 @@ class Scorer:
         self.unseen.include(unseen.rows, unseen.by_feature)
         return unseen.rows
 
-    def _scored(self, files: Sequence[ToWrite]) -> Generator[_Scored | None]:
+    def _finish(self, file: ToWrite, written: Path, by: Provenance, unseen: UnseenIds) -> None:
+        try:
+            file.target.finish(written, by, unseen)
+        except FileNotFoundError:
+            raise ValueError(
+                f"{file.target}: was removed while it was written; if another mmoe score writes "
+                "there, let it end first, and then say --resume"
+            ) from None
+
+    def _scored(
+        self, files: Sequence[ToWrite], looked: "deque[Provenance]"
+    ) -> Generator[_Scored | None]:
         """Rows of all files in order; None behind those of each."""
         alone = self.predictor.any_height and self.predictor.ranks == 1
         threads = scoring_threads(alone=alone)
-        chunks = self._chunks(files)
+        chunks = self._chunks(files, looked)
         if alone or not threads:
             return in_order(
                 lambda chunk: self._predict(self._encode(chunk)),
@@ -165,8 +185,11 @@ class Scorer:
         encoded = in_order(self._encode, chunks, threads)
         return prefetch(map(self._predict, encoded), 1)
 
-    def _chunks(self, files: Sequence[ToWrite]) -> Generator[_Chunk | None]:
+    def _chunks(
+        self, files: Sequence[ToWrite], looked: "deque[Provenance]"
+    ) -> Generator[_Chunk | None]:
         for file in files:
+            looked.append(file.target.look())
             for table in iter_tables(file.source, list(self.uses), ROWS_PER_CHUNK, file.span):
                 yield _Chunk(table, str(file.source))
             yield None

@@ -4,9 +4,9 @@ import hashlib
 import posixpath
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import fsspec
 import pyarrow as pa
@@ -15,7 +15,15 @@ import pyarrow.parquet as pq
 from mmoe.datasets.files.data_file import is_address, is_partition
 from mmoe.run.temporaries import is_temporary, remove_dead, temporary_beside
 
+try:
+    import fcntl
+except ImportError:  # not on Windows
+    fcntl = None
+
 STAGING = "_staging"  # what is being written, until all of it is there
+_LOCK = f"{STAGING}/.lock"
+_OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "r2"}
+T = TypeVar("T")
 _BLOCK = 1 << 22  # bytes of a file that are looked at at a time
 
 
@@ -70,6 +78,22 @@ class Store(Protocol):
         """Returns a Parquet file's, with its notes; raises what pyarrow does where it is none."""
         ...
 
+    def rows(self, name: str) -> int:
+        """Returns how many rows a Parquet file has."""
+        ...
+
+    def lock(self) -> None:
+        """Keeps other processes from writing into the folder until this one ends.
+
+        Raises:
+            ValueError: One of them is writing.
+        """
+        ...
+
+    def unlock(self) -> None:
+        """Lets others in again."""
+        ...
+
 
 def store_at(output: str | Path) -> Store:
     """Returns the folder that a user names.
@@ -79,6 +103,21 @@ def store_at(output: str | Path) -> Store:
         ('LocalStore', 'AddressStore')
     """
     return AddressStore(str(output)) if is_address(str(output)) else LocalStore(Path(output))
+
+
+def place_of(output: str | Path) -> tuple[Store, str]:
+    """Returns the folder that a file lies in, and its name there.
+
+    Example:
+        >>> store, name = place_of("nightly/scores.parquet")
+        >>> store.address, name
+        ('nightly', 'scores.parquet')
+    """
+    if not is_address(str(output)):
+        path = Path(output)
+        return LocalStore(path.parent), path.name
+    name = str(output).rpartition("/")[2]
+    return AddressStore(str(output)[: -len(name)]), name
 
 
 def without_protocol(output: str | Path) -> str | Path:
@@ -98,6 +137,7 @@ class LocalStore:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._locked: Any = None
 
     @property
     def address(self) -> str:
@@ -107,7 +147,9 @@ class LocalStore:
     def names(self) -> list[str]:
         """Lists what is there, but for what other calls have begun."""
         found = (path.relative_to(self.folder).as_posix() for path in _entries(self.folder))
-        return sorted(name for name in found if not is_temporary(posixpath.basename(name)))
+        return sorted(
+            name for name in found if name != _LOCK and not is_temporary(posixpath.basename(name))
+        )
 
     def has(self, name: str) -> bool:
         """Returns whether there is a file, or a folder, of that name."""
@@ -165,10 +207,37 @@ class LocalStore:
         """Returns a Parquet file's, with its notes."""
         return pq.read_schema(self.folder / name)
 
-    def remove_dead(self) -> None:
-        """Removes what processes of this machine had begun before they died."""
+    def rows(self, name: str) -> int:
+        """Returns how many rows a Parquet file has."""
+        return int(pq.read_metadata(self.folder / name).num_rows)
+
+    def lock(self) -> None:
+        """Keeps others out, by a lock that ends with this process, and removes what dead ones left.
+
+        Where the file system knows no locks, nobody is kept out.
+        """
+        path = self.folder / _LOCK
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("ab")
+        if fcntl is not None:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.close()
+                raise ValueError(
+                    f"--output {self.folder}: another mmoe score writes into it; wait until it "
+                    "ends, or name another folder"
+                ) from None
+            except OSError:
+                pass
+        self._locked = file
         for folder in (self.folder, *(p for p in self.folder.rglob("*") if p.is_dir())):
             remove_dead(folder)
+
+    def unlock(self) -> None:
+        """Lets others in again."""
+        if self._locked is not None:
+            self._locked.close()
 
 
 class AddressStore:
@@ -179,9 +248,10 @@ class AddressStore:
     """
 
     def __init__(self, address: str) -> None:
-        self._address = address.rstrip("/")
+        self._address = address if address.endswith("://") else address.rstrip("/")
         self.filesystem: Any
-        self.filesystem, self.root = fsspec.url_to_fs(self._address)
+        self.filesystem, root = self._ask(fsspec.url_to_fs, address)
+        self.root = str(root).rstrip("/")
         self.room = tempfile.TemporaryDirectory(prefix="mmoe-score-")
 
     @property
@@ -191,57 +261,51 @@ class AddressStore:
 
     def names(self) -> list[str]:
         """Lists what is there."""
-        self.filesystem.invalidate_cache()
-        root = self.root.rstrip("/") + "/"
-        try:
-            found = self.filesystem.find(self.root)
-        except FileNotFoundError:
-            return []
-        stripped = self.filesystem._strip_protocol
-        return sorted(stripped(path)[len(stripped(root)) :].lstrip("/") for path in found)
+        start = len(self.root) + 1
+        return sorted(str(path)[start:] for path in self._find(self.root))
 
     def has(self, name: str) -> bool:
         """Returns whether there is a file, or a folder, of that name."""
         self.filesystem.invalidate_cache()
-        return bool(self.filesystem.exists(self._path(name)))
+        return bool(self._ask(self.filesystem.exists, self._path(name)))
 
     def read(self, name: str) -> bytes:
         """Returns a small file's bytes."""
-        return bytes(self.filesystem.cat_file(self._path(name)))
+        return bytes(self._ask(self.filesystem.cat_file, self._path(name)))
 
     def write(self, name: str, content: bytes) -> None:
         """Writes a small file."""
-        self.filesystem.pipe_file(self._path(name), content)
+        self._make_folder(self._path(name))
+        self._ask(self.filesystem.pipe_file, self._path(name), content)
 
     def begin(self, name: str) -> Path:
         """Returns a place on this machine."""
-        return Path(self.room.name) / name.replace("/", "%2F")
+        return Path(self.room.name) / hashlib.sha256(name.encode(errors="replace")).hexdigest()
 
     def put(self, written: Path, name: str) -> None:
         """Sends a file that was begun."""
-        self.filesystem.makedirs(posixpath.dirname(self._path(name)), exist_ok=True)
-        self.filesystem.put_file(str(written), self._path(name))
+        self._make_folder(self._path(name))
+        self._ask(self.filesystem.put_file, str(written), self._path(name))
         written.unlink()
 
     def move(self, name: str, to: str) -> None:
         """Names a file otherwise; the store copies it."""
-        self.filesystem.makedirs(posixpath.dirname(self._path(to)), exist_ok=True)
-        self.filesystem.mv(self._path(name), self._path(to))
+        # Not `mv`, which takes brackets in a name for a pattern
+        self._make_folder(self._path(to))
+        self._ask(self.filesystem.cp_file, self._path(name), self._path(to))
+        self._ask(self.filesystem.rm_file, self._path(name))
 
     def remove(self, name: str) -> None:
         """Removes a file, or all that lies below a folder."""
-        self.filesystem.invalidate_cache()
-        try:
-            self.filesystem.rm(self._path(name), recursive=True)
-        except FileNotFoundError:
-            return
+        for path in self._find(self._path(name)):
+            self._ask(self.filesystem.rm_file, path)
 
     def digest(self, name: str) -> tuple[int, str] | None:
         """Returns a file's bytes and SHA-256: it is read once, block by block."""
         self.filesystem.invalidate_cache()
         found, size = hashlib.sha256(), 0
         try:
-            with self.filesystem.open(self._path(name), "rb") as file:
+            with self._ask(self.filesystem.open, self._path(name), "rb") as file:
                 while block := file.read(_BLOCK):
                     found.update(block)
                     size += len(block)
@@ -251,11 +315,56 @@ class AddressStore:
 
     def schema(self, name: str) -> pa.Schema:
         """Returns a Parquet file's, with its notes."""
-        with self.filesystem.open(self._path(name), "rb") as file:
+        with self._ask(self.filesystem.open, self._path(name), "rb") as file:
             return pq.read_schema(file)
 
+    def rows(self, name: str) -> int:
+        """Returns how many rows a Parquet file has."""
+        with self._ask(self.filesystem.open, self._path(name), "rb") as file:
+            return int(pq.read_metadata(file).num_rows)
+
+    def lock(self) -> None:
+        """Nobody is kept out: object stores have no locks that end with a process."""
+
+    def unlock(self) -> None:
+        """Nobody was kept out."""
+
     def _path(self, name: str) -> str:
-        return f"{self.root.rstrip('/')}/{name}"
+        return f"{self.root}/{name}"
+
+    def _find(self, path: str) -> list[str]:
+        self.filesystem.invalidate_cache()
+        try:
+            return list(self._ask(self.filesystem.find, path))
+        except FileNotFoundError:
+            return []
+
+    def _make_folder(self, path: str) -> None:
+        """Where there are folders: an object store has none, and might make a bucket."""
+        protocol = self.filesystem.protocol
+        names = {protocol} if isinstance(protocol, str) else set(protocol)
+        if not names & _OBJECT_STORES:
+            self._ask(self.filesystem.makedirs, posixpath.dirname(path), exist_ok=True)
+
+    def _ask(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
+        """Calls the file system; what it raises says which address, on one line."""
+        try:
+            return function(*arguments, **named)
+        except FileNotFoundError as error:
+            if "bucket" in str(error).lower():
+                raise self._unreachable(error) from None
+            raise
+        except Exception as error:  # each file system raises its own kind
+            if isinstance(error, MemoryError):
+                raise
+            raise self._unreachable(error) from None
+
+    def _unreachable(self, error: Exception) -> ValueError:
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        return ValueError(
+            f"--output {self._address}: cannot be reached ({reason}); check the address and the "
+            "credentials, or install its fsspec package"
+        )
 
 
 def digest_of(path: Path) -> tuple[int, str]:

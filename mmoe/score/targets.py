@@ -25,11 +25,15 @@ class OneFile:
 
     def __str__(self) -> str:
         """What the user calls it."""
-        return f"{self.store.address}/{self.name}"
+        return f"{self.store.address.rstrip('/')}/{self.name}"
 
-    def begin(self) -> tuple[Path, Provenance]:
+    def look(self) -> Provenance:
+        """Returns what scores it."""
+        return self.by
+
+    def begin(self) -> Path:
         """Returns a place for it on this machine."""
-        return self.store.begin(self.name), self.by
+        return self.store.begin(self.name)
 
     def finish(self, written: Path, by: Provenance, unseen: UnseenIds) -> None:
         """Gives it its name."""
@@ -52,9 +56,13 @@ class OfFolder:
         """Its name, in the folder."""
         return f"{self.job.store.address}/{self.part.name}"
 
-    def begin(self) -> tuple[Path, Provenance]:
+    def look(self) -> Provenance:
         """Looks at the file that is read, as it is now."""
-        return self.job.begin(self.part), self.job.provenance(self.part)
+        return self.job.provenance(self.part)
+
+    def begin(self) -> Path:
+        """Returns where it is written."""
+        return self.job.begin(self.part)
 
     def finish(self, written: Path, by: Provenance, unseen: UnseenIds) -> None:
         """Hands it over with its record.

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from hashlib import sha256
+from pathlib import Path
 
 import fsspec
 import pyarrow as pa
@@ -14,7 +15,9 @@ import pyarrow.dataset as pa_dataset
 import pyarrow.parquet as pq
 import pytest
 
+from mmoe.datasets.files.resolve import resolve_files
 from mmoe.score import folder_job, score_files
+from mmoe.score.manifest import PartRecord
 from mmoe.score.store import AddressStore, LocalStore
 from tests.score.listing import WHOLE, contents, names, parts
 from tests.score.telling import Told
@@ -46,12 +49,14 @@ def test_the_manifest_says_what_the_folder_holds(run, log, tmp_path):
     assert manifest["rows"] == sum(SIZES)
     assert manifest["columns"] == {"row": "int64", "pred_click": "float", "pred_buy": "float"}
     assert manifest["scored_by"]["--keep"] == "row"
-    assert [one["name"] for one in manifest["inputs"]] == [f"{n}.parquet" for n in range(4)]
+    assert [one["name"] for one in manifest["inputs"]] == [
+        str(log / f"{n}.parquet") for n in range(4)
+    ]
     for part, size in zip(manifest["parts"], SIZES, strict=True):
         content = (out / part["name"]).read_bytes()
         assert (part["bytes"], part["sha256"]) == (len(content), sha256(content).hexdigest())
         assert part["rows"] == size
-        assert part["input"]["bytes"] == (log / part["input"]["name"]).stat().st_size
+        assert part["input"]["bytes"] == Path(part["input"]["name"]).stat().st_size
     # Names that begin with an underscore are no data to Spark, Trino, DuckDB and Arrow
     assert pa_dataset.dataset(out).count_rows() == sum(SIZES)
 
@@ -232,3 +237,108 @@ def test_a_killed_call_shows_nothing_and_is_resumed(run, funnel_table, tmp_path)
     assert killed > 0
     score_files(run, log, tmp_path / "whole", rows_per_file=2048)
     assert contents(out) == contents(tmp_path / "whole")
+
+
+def test_partitions_that_no_manifest_names_stay(run, funnel_table, tmp_path):
+    log, out = tmp_path / "log", tmp_path / "out"
+    for day in (1, 2):
+        (log / f"day={day}").mkdir(parents=True)
+        pq.write_table(funnel_table[day * 10 : day * 20], log / f"day={day}" / "part.parquet")
+    score_files(run, log, out, keep=["row"])
+    whole = contents(out)
+    (out / "_manifest.json").unlink()
+    one = log / "day=2" / "part.parquet"
+    with pytest.raises(
+        ValueError, match=r"day=1/00000-part.parquet, which stays in .*, has the co"
+    ):
+        score_files(run, one, out, mode="overwrite-partitions")
+    score_files(run, one, out, mode="overwrite-partitions", keep=["row"])
+    assert contents(out)["day=1/00000-part.parquet"] == whole["day=1/00000-part.parquet"]
+    manifest = json.loads((out / "_manifest.json").read_text())
+    assert [(part["name"], part["rows"]) for part in manifest["parts"]] == [
+        ("day=2/00000-part.parquet", 20),
+        ("day=1/00000-part.parquet", 10),
+    ]
+    (out / "_manifest.json").write_text("{")
+    with pytest.raises(ValueError, match=r"_manifest.json: is damaged"):
+        score_files(run, one, out, mode="overwrite-partitions", keep=["row"])
+
+
+def test_inputs_of_one_name_are_told_apart(run, funnel_table, tmp_path):
+    for n in range(2):
+        (tmp_path / "log" / str(n)).mkdir(parents=True)
+        pq.write_table(funnel_table[n : n + 5], tmp_path / "log" / str(n) / "x.parquet")
+    score_files(run, tmp_path / "log", tmp_path / "out")
+    manifest = json.loads((tmp_path / "out" / "_manifest.json").read_text())
+    assert len(manifest["inputs"]) == 2
+
+
+def test_two_calls_at_once_are_one_too_many(run, log, tmp_path):
+    out = tmp_path / "out"
+    store = LocalStore(out)
+    store.lock()
+    with pytest.raises(ValueError, match="another mmoe score writes into it; wait until it ends"):
+        score_files(run, log, out)
+    store.unlock()
+    assert score_files(run, log, out) == 150
+    job = folder_job.FolderJob(store, {"--keep": "row"}, "overwrite", [], [])
+    records = json.loads((out / "_manifest.json").read_text())["parts"]
+    with pytest.raises(
+        ValueError, match=r"was scored by another call meanwhile \(--keep none, and"
+    ):
+        job._check([PartRecord.model_validate_json(json.dumps(one)) for one in records])
+
+
+def test_what_an_address_reads_is_not_written_over(run, log, tmp_path):
+    memory, root = fsspec.filesystem("memory"), f"/{tmp_path.name}/in"
+    for path in log.iterdir():
+        memory.pipe(f"{root}/{path.name}", path.read_bytes())
+    source = f"memory:/{root}"
+    for output, message in (
+        (f"{source}/0.parquet", "holds 0.parquet, which --input .* reads; name another place"),
+        (f"{source}/scored", "lies in --input .*, where the scores would be read as rows next"),
+        (source, "holds 0.parquet, which --input .* reads"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            score_files(run, source, output, mode="overwrite")
+    assert score_files(run, source, f"{source}/_scored") == 150
+
+
+def test_names_with_brackets_and_no_folder(run, funnel_table, tmp_path, monkeypatch):
+    log = tmp_path / "a [1].parquet"
+    pq.write_table(funnel_table[:9], log)
+    out = f"memory://{tmp_path.name}/ou[1]t"
+    assert score_files(run, log, out) == 9
+    assert score_files(run, log, out, resume=True) == 0
+    assert score_files(run, log, out, mode="overwrite") == 9
+    assert score_files(run, log, f"memory://{tmp_path.name}.parquet") == 9
+    monkeypatch.chdir(tmp_path)
+    assert score_files(run, log, "here.parquet") == 9
+    assert pq.read_table(tmp_path / "here.parquet").num_rows == 9
+
+
+def test_a_glob_finds_nothing_that_waits(run, log, tmp_path):
+    out = tmp_path / "out"
+    score_files(run, log, out)
+    (out / "_staging").mkdir()
+    pq.write_table(pa.table({"a": [1]}), out / "_staging" / "x.parquet")
+    for pattern in (f"{out}/**/*.parquet", f"{out}/*/*.parquet", f"file://{out}/**/*.parquet"):
+        try:
+            found = [file.name for file in resolve_files(pattern)]
+        except ValueError:
+            found = []
+        assert "x.parquet" not in found
+
+
+def test_damaged_records_are_scored_again(run, log, tmp_path, funnel_table):
+    out = tmp_path / "out"
+    pq.write_table(funnel_table[:5].drop_columns("price"), log / "3.parquet")
+    with pytest.raises(ValueError, match=r"3\.parquet: there is no column 'price'"):
+        score_files(run, log, out)
+    pq.write_table(funnel_table[:5], log / "3.parquet")
+    (out / "_staging" / "00000-0.parquet.json").write_text("{")
+    assert score_files(run, log, out, resume=True) == 55
+    assert score_files(run, log, out, resume=True, mode="overwrite") == 0
+    part = out / "00002-2.parquet"
+    part.write_bytes(part.read_bytes()[:100])
+    assert score_files(run, log, out, resume=True, mode="overwrite") == 70

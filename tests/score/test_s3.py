@@ -113,3 +113,11 @@ def test_an_upload_that_is_killed_shows_nothing(bucket):
     found = store.digest("00000-log.parquet")
     assert found is not None
     assert found[0] == 120 * MIB
+
+
+def test_a_bucket_that_is_not_there_is_not_made(run, bucket, funnel_table, tmp_path):
+    pq.write_table(funnel_table[:5], tmp_path / "log.parquet")
+    for output in ("s3://no-such-bucket/night", "s3://no-such-bucket/one.parquet"):
+        with pytest.raises(ValueError, match=r"--output s3://no-such.*: cannot be reached \("):
+            score_files(run, tmp_path / "log.parquet", output)
+    assert not fsspec.filesystem("s3").exists("no-such-bucket")
