@@ -1,6 +1,7 @@
 """`benchmarks.faults` in small: that it kills, breaks and judges what it says."""
 
 import json
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -125,7 +126,7 @@ def test_half_written_output_is_seen(space, tmp_path, monkeypatch):
     case = _score(space, tmp_path, pq.read_table(space.log), error("price"))
 
     def leaves_half(run, source, output, **_):
-        output.write_bytes(b"half")
+        Path(output).write_bytes(b"half")
         raise ValueError("x.parquet: price")
 
     monkeypatch.setattr("mmoe.score.score_files", leaves_half)

@@ -266,9 +266,7 @@ def test_ranks_that_find_other_files_to_score(monkeypatch, tmp_path):
     (tmp_path / "a.csv").write_text("x\n1\n")
     _second_rank_tells(monkeypatch, lambda names: [*names, "b.csv"])
     with pytest.raises(ValueError, match=r"rank 1 finds other files there than rank 0 \(2 and 1\)"):
-        output_folder.folder_job(
-            RunDirectory(tmp_path), tmp_path, tmp_path / "out", {}, overwrite=False, resume=False
-        )
+        output_folder.folder_job(RunDirectory(tmp_path), tmp_path, tmp_path / "out", {})
 
 
 def test_ranks_that_score_with_other_models(monkeypatch, tmp_path):
@@ -278,9 +276,7 @@ def test_ranks_that_score_with_other_models(monkeypatch, tmp_path):
     with pytest.raises(
         ValueError, match="rank 1 would score with the model b, rank 0 with a; name"
     ):
-        output_folder.folder_job(
-            RunDirectory(tmp_path), tmp_path, tmp_path / "out", by, overwrite=False, resume=False
-        )
+        output_folder.folder_job(RunDirectory(tmp_path), tmp_path, tmp_path / "out", by)
 
 
 def test_ranks_that_evaluate_other_rows(monkeypatch):
