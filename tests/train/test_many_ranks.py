@@ -153,7 +153,7 @@ def test_scores_and_metrics_are_those_of_one_process(folder, one):
         )
         assert [rank.code for rank in ended] == [0] * ranks, ended[0].err
     alone, together = (
-        {path.name: pq.read_table(path) for path in (folder / f"{name}-{out}").iterdir()}
+        {path.name: pq.read_table(path) for path in (folder / f"{name}-{out}").glob("*.parquet")}
         for out in ("alone", "together")
     )
     assert alone.keys() == together.keys()
