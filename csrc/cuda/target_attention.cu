@@ -1,8 +1,8 @@
 // target_attention on CUDA, a block of four warps for a row of the batch. A warp takes eight events
 // at a time: every weight it reads serves all of them. The weight of an event's own number and that
 // of its product with the target are joined where they are read, half of the products' work.
-// Forward a block for each row; backward blocks that go through the rows in turn and hold their
-// sums of the weights' gradients, which are then added up in order.
+// Blocks go through the rows in turn; backward they hold their sums of the weights' gradients,
+// which are then added up in order.
 
 #include <torch/csrc/stable/library.h>
 
@@ -17,7 +17,7 @@ constexpr int kEvents = 8;  // of a warp
 constexpr int kTeam = 4;    // warps of a block
 constexpr int kTile = kEvents * kTeam;
 constexpr int kTeamThreads = kTeam * kWarp;
-constexpr int64_t kMostBlocks = 1024;       // backward
+constexpr int64_t kMostBlocks = 1024;       // backward; forward four times as many
 constexpr int64_t kMostPartials = 1 << 24;  // numbers of the weights' gradients, of all blocks
 
 template <typename S>

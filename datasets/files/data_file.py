@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote
 
@@ -133,6 +133,30 @@ def is_partition(name: str) -> bool:
 def is_address(path: str) -> bool:
     """Returns whether fsspec has to resolve it."""
     return "://" in path
+
+
+def is_hidden(name: str) -> bool:
+    """Returns whether a name is of no data: editors and Spark leave `._SUCCESS.crc`, `_SUCCESS`.
+
+    Example:
+        >>> is_hidden("_staging"), is_hidden("day=2024-01-31")
+        (True, False)
+    """
+    return name.startswith((".", "_"))
+
+
+def is_hidden_match(match: str, pattern: str) -> bool:
+    """Returns whether a match of a glob is hidden, or lies in what is, below what the user named.
+
+    Example:
+        >>> is_hidden_match("out/_staging/a.parquet", "out/*/*.parquet")
+        True
+        >>> is_hidden_match("_out/a.parquet", "_out/*.parquet")
+        False
+    """
+    parts = PurePosixPath(pattern).parts
+    fixed = next((n for n, part in enumerate(parts) if is_glob(part)), len(parts))
+    return any(map(is_hidden, PurePosixPath(match).parts[fixed:]))
 
 
 def is_glob(path: str) -> bool:

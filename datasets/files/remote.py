@@ -4,7 +4,20 @@ from collections.abc import Callable, Iterable
 
 import fsspec
 
-from mmoe.datasets.files.data_file import DataFile, is_glob, natural_key
+from mmoe.datasets.files.data_file import DataFile, is_glob, is_hidden_match, natural_key
+
+
+def not_reached(address: str, error: Exception) -> ValueError:
+    """Says on one line what a file system raised, and how it is mended."""
+    reason = " ".join(str(error).split())[:200] or type(error).__name__
+    if isinstance(error, ImportError | ValueError):
+        return ValueError(
+            f"{address}: cannot be opened ({reason}); check the protocol, or install its fsspec "
+            "package"
+        )
+    return ValueError(
+        f"{address}: cannot be reached ({reason}); check the address and the credentials"
+    )
 
 
 def resolve_address(address: str, choose: Callable[[Iterable[str]], list[str]]) -> list[DataFile]:
@@ -21,12 +34,8 @@ def resolve_address(address: str, choose: Callable[[Iterable[str]], list[str]]) 
         filesystem, path = fsspec.url_to_fs(address)
         filesystem.invalidate_cache()
         if is_glob(path):
-            fixed = next(n for n, part in enumerate(path.split("/")) if is_glob(part))
-            matches = [
-                match
-                for match in map(str, filesystem.glob(path))
-                if not any(part.startswith((".", "_")) for part in match.split("/")[fixed:])
-            ]
+            found = map(str, filesystem.glob(path))
+            matches = [match for match in found if not is_hidden_match(match, path)]
         else:
             matches = [path] if filesystem.exists(path) else []
         files = []
@@ -39,17 +48,8 @@ def resolve_address(address: str, choose: Callable[[Iterable[str]], list[str]]) 
                 f"{match.rstrip('/')}/{name}"
                 for name in choose(str(found)[start:] for found in filesystem.find(match))
             ]
-    except (ImportError, ValueError) as error:
-        reason = " ".join(str(error).split())
-        raise ValueError(
-            f"{address}: cannot be opened ({reason[:200]}); check the protocol, or install its "
-            "fsspec package"
-        ) from None
     except Exception as error:  # each file system raises its own kind
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise ValueError(
-            f"{address}: cannot be reached ({reason}); check the address and the credentials"
-        ) from None
+        raise not_reached(address, error) from None
     if not matches:
         what = "no file matches; check the pattern" if is_glob(path) else "no such file"
         raise ValueError(f"{address}: {what}")

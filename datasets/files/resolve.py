@@ -6,7 +6,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mmoe.datasets.files.data_file import DataFile, is_address, is_glob, natural_key
+from mmoe.datasets.files.data_file import (
+    DataFile,
+    is_address,
+    is_glob,
+    is_hidden,
+    is_hidden_match,
+    natural_key,
+)
 from mmoe.datasets.files.remote import resolve_address
 
 _PARQUET_SUFFIXES = (".parquet", ".pq")
@@ -95,7 +102,7 @@ def _resolve_one(source: Source) -> list[DataFile]:
         files = [
             file
             for match in map(Path, matches)
-            if not any(map(_is_hidden, match.parts[_fixed_parts(path) :]))
+            if not is_hidden_match(str(match), path)
             for file in ([DataFile(str(match))] if match.is_file() else _in_folder(match))
         ]
         if not files:
@@ -117,7 +124,7 @@ def _choose(names: Iterable[str]) -> list[str]:
     found = [
         name
         for name in sorted(names, key=natural_key)
-        if _kind_of_name(name) is not None and not any(map(_is_hidden, name.split("/")))
+        if _kind_of_name(name) is not None and not any(map(is_hidden, name.split("/")))
     ]
     return [name for name in found if not _is_json(name)] or found
 
@@ -156,17 +163,6 @@ def _is_json(name: str) -> bool:
     for suffix in _COMPRESSED:
         name = name.removesuffix(suffix)
     return name.endswith(".json")
-
-
-def _fixed_parts(pattern: str) -> int:
-    """How many parts of a glob stand before the first with a wildcard: the user named them."""
-    parts = Path(pattern).parts
-    return next((n for n, part in enumerate(parts) if is_glob(part)), len(parts))
-
-
-def _is_hidden(name: str) -> bool:
-    """Editors and Spark leave such files (._SUCCESS.crc, _SUCCESS); they hold no rows."""
-    return name.startswith((".", "_"))
 
 
 def _nearest(path: Path) -> str:

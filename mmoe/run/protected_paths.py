@@ -6,7 +6,7 @@ from pathlib import Path
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
-from mmoe.datasets.files.data_file import DataFile, is_address
+from mmoe.datasets.files.data_file import DataFile, is_address, is_hidden
 from mmoe.run.directory import RunDirectory
 
 # Which file it is, whatever it is called: links, `..` and other cases of letters lead to the same
@@ -96,13 +96,8 @@ def check_not_read_at(output: str, files: Iterable[DataFile], source: str, *, fo
             )
     if is_address(source):
         other, around = fsspec.url_to_fs(source)
-        inside = f"{around.rstrip('/')}/"
-        below = place[len(inside) :].split("/") if place.startswith(inside) else [""]
-        if (
-            type(other) is type(filesystem)
-            and below != [""]
-            and not any(part.startswith((".", "_")) for part in below)
-        ):
+        inside = type(other) is type(filesystem) and place.startswith(f"{around.rstrip('/')}/")
+        if inside and not any(map(is_hidden, place[len(around.rstrip("/")) :].split("/"))):
             raise ValueError(
                 f"--output {output}: lies in --input {source}, where the scores would be read as "
                 "rows next time; name a place outside it"
@@ -122,7 +117,7 @@ def _lies_in(output: Path, folder: Path) -> bool:
     place, around = output.resolve(), folder.resolve()
     if not around.is_dir() or not place.is_relative_to(around):
         return False
-    return not any(part.startswith((".", "_")) for part in place.relative_to(around).parts)
+    return not any(map(is_hidden, place.relative_to(around).parts))
 
 
 def check_not_of_run(output: Path, run: RunDirectory) -> None:

@@ -128,10 +128,8 @@ def score_files(
         reporter.say(memory_of_tables(encoder.tables, table_precision))
     named = partial(with_names, config.data)
     rows = named(str(source))
-    there, columns = (
-        column_names(rows),
-        ScoreColumns(config.tasks, tasks, {**config.score.fused, **fused}),
-    )
+    there = column_names(rows)
+    columns = ScoreColumns(config.tasks, tasks, {**config.score.fused, **fused})
     kept = kept_types(rows, keep, read_text=keep_types) if set(keep) <= set(there) else {}
     if top is not None:
         top = _check_top(columns.check_top(top), there, kept, str(source))

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from mmoe.datasets.files.data_file import DataFile
 from mmoe.datasets.files.fingerprint import RowsPrint
 from mmoe.errors import Damaged
-from mmoe.score.folder_job import OURS, RECORD, REJECTED, SUMMARY, FolderJob, staged
+from mmoe.score.folder_job import OURS, RECORD, REJECTED, SUMMARY, FolderJob, is_staged, staged
 from mmoe.score.manifest import MANIFEST, SUCCESS, InputRecord, PartRecord, manifest_in
 from mmoe.score.provenance import Provenance, difference, is_scored, note_of, print_of
 from mmoe.score.store import STAGING, Store
@@ -33,7 +33,7 @@ class Found(NamedTuple):
 def look(job: FolderJob, resume: bool) -> Found:
     """Finds what is done, what is replaced and what stays; refuses what can be. Changes nothing."""
     found = job.store.names()
-    begun = [name for name in found if name.startswith(STAGING + "/")]
+    begun = list(filter(is_staged, found))
     special = {MANIFEST, SUCCESS, SUMMARY, *begun}
     there = [name for name in found if name not in special and name.split("/")[0] != REJECTED]
     manifest = manifest_in(job.store)
@@ -93,8 +93,7 @@ def _done(
     A part without a record, or whose record or bytes are others, is scored again.
     """
     written, known = dict(published), {part.name for part in job.parts}
-    ends = ".parquet" + RECORD
-    begun = sorted(n for n in found if n.startswith(STAGING + "/") and n.endswith(ends))
+    begun = sorted(n for n in filter(is_staged, found) if n.endswith(f".parquet{RECORD}"))
     for name in begun:
         name = name.removeprefix(STAGING + "/").removesuffix(RECORD)
         if name not in known:

@@ -87,9 +87,8 @@ class FolderJob:
         """
         self.store.lock()
         if not self.resume:
-            for name in self.store.names():
-                if name.startswith(STAGING + "/"):
-                    self.store.remove(name)
+            for name in filter(is_staged, self.store.names()):
+                self.store.remove(name)
 
     def rows(self) -> int | None:
         """Counts the rows of `mine`, where files say how many they have and are not too many."""
@@ -161,12 +160,11 @@ class FolderJob:
     def _check(self, records: Sequence[PartRecord]) -> None:
         """Another call that wrote into the same folder would be published with this one."""
         for record in records:
-            asked = {name: record.scored_by.get(name) for name in self.by}
-            if asked != dict(self.by):
+            differs = difference(record.scored_by, self.by)
+            if differs is not None:
                 raise ValueError(
                     f"{self.store.address}: {record.name} was scored by another call meanwhile "
-                    f"({difference(record.scored_by, self.by)}); let one end before the other, and "
-                    "say --mode overwrite"
+                    f"({differs}); let one end before the other, and say --mode overwrite"
                 )
 
     def _schema(self, name: str, found: set[str]) -> pa.Schema:
@@ -188,13 +186,13 @@ def rows_of(parts: Sequence[Part]) -> int | None:
 
 def record_of(
     part: Part,
+    found: RowsPrint,
     by: Provenance,
     rows: int,
     size_and_sum: tuple[int, str],
     unseen: Mapping[str, object],
 ) -> PartRecord:
-    """Returns the record of a part that has been written."""
-    found = print_of(part.file)
+    """Returns the record of a part that has been written, `found` what was read."""
     return PartRecord(
         name=part.name,
         rows=rows,
@@ -205,6 +203,11 @@ def record_of(
         scored_by=dict(by),
         unseen_ids=dict(unseen),
     )
+
+
+def is_staged(name: str) -> bool:
+    """Returns whether a name in a folder is of what waits there."""
+    return name.startswith(f"{STAGING}/")
 
 
 def staged(name: str) -> str:

@@ -1,6 +1,7 @@
 """Where scores go: one file for all rows, or a folder with files for each file that was read."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from mmoe.datasets.files.data_file import DataFile, is_address, is_partition
@@ -81,7 +82,7 @@ def folder_job(
     job = FolderJob(store, by, mode, parts, [])
     found = from_first(lambda: look(job, resume), takes_long=True)
     left = [part for part in parts if part.name not in found.done]
-    return FolderJob(store, by, mode, parts, left[rank() :: world_size()], *found, resume)
+    return replace(job, mine=left[rank() :: world_size()], resume=resume, **found._asdict())
 
 
 def _check_same_files(names: list[str], source: str) -> None:

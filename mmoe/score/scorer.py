@@ -137,10 +137,10 @@ class Scorer:
         best = None if self.top is None else TopRows(self.top)
         try:
             rows = iter(partial(next, scored), None)
-            first = [row for row in (next(rows, None),) if row is not None]
+            first = next(rows, None)
             by = looked.popleft()  # by the thread that reads, before what it read
             with ParquetWriter(written, as_metadata(by)) as writer:
-                for row in chain(first, rows):
+                for row in chain(() if first is None else (first,), rows):
                     (writer.write if best is None else best.add)(row.table)
                     unseen.include(row.unseen.rows, row.unseen.by_feature)
                     tracker.advance(row.table.num_rows)

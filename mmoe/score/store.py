@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mmoe.datasets.files.data_file import is_address, is_partition
+from mmoe.datasets.files.remote import not_reached
 from mmoe.run.temporaries import is_temporary, remove_dead, temporary_beside
 
 try:
@@ -23,8 +24,8 @@ except ImportError:  # not on Windows
 STAGING = "_staging"  # what is being written, until all of it is there
 _LOCK = f"{STAGING}/.lock"
 _OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "r2"}
-T = TypeVar("T")
 _BLOCK = 1 << 22  # bytes of a file that are looked at at a time
+T = TypeVar("T")
 
 
 class Store(Protocol):
@@ -228,7 +229,7 @@ class LocalStore:
                     f"--output {self.folder}: another mmoe score writes into it; wait until it "
                     "ends, or name another folder"
                 ) from None
-            except OSError:
+            except OSError:  # no locks here
                 pass
         self._locked = file
         for folder in (self.folder, *(p for p in self.folder.rglob("*") if p.is_dir())):
@@ -351,20 +352,14 @@ class AddressStore:
         try:
             return function(*arguments, **named)
         except FileNotFoundError as error:
-            if "bucket" in str(error).lower():
-                raise self._unreachable(error) from None
+            # Of a file it is an answer; s3fs says the same of a bucket that is not there
+            if "bucket" not in str(error).lower():
+                raise
+            raise not_reached(f"--output {self._address}", error) from None
+        except MemoryError:
             raise
         except Exception as error:  # each file system raises its own kind
-            if isinstance(error, MemoryError):
-                raise
-            raise self._unreachable(error) from None
-
-    def _unreachable(self, error: Exception) -> ValueError:
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
-        return ValueError(
-            f"--output {self._address}: cannot be reached ({reason}); check the address and the "
-            "credentials, or install its fsspec package"
-        )
+            raise not_reached(f"--output {self._address}", error) from None
 
 
 def digest_of(path: Path) -> tuple[int, str]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from mmoe.datasets.rows.unseen_ids import UnseenIds
 from mmoe.score.folder_job import FolderJob, Part, record_of
-from mmoe.score.provenance import Provenance
+from mmoe.score.provenance import Provenance, print_of
 from mmoe.score.store import Store, digest_of
 
 
@@ -70,10 +70,12 @@ class OfFolder:
         Raises:
             ValueError: What was read is another file now.
         """
-        if self.job.provenance(self.part) != by:
+        found = print_of(self.part.file)
+        if self.job.provenance(self.part, found) != by:
             raise ValueError(
                 f"{self.part.file}: was written to while it was read; its scores are of no use. "
                 "Score again when it is complete, with --resume"
             )
-        record = record_of(self.part, by, unseen.rows, digest_of(written), unseen.summary())
+        size_and_sum = digest_of(written)
+        record = record_of(self.part, found, by, unseen.rows, size_and_sum, unseen.summary())
         self.job.put(self.part, written, record)

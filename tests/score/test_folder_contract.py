@@ -57,7 +57,7 @@ def test_the_manifest_says_what_the_folder_holds(run, log, tmp_path):
         assert (part["bytes"], part["sha256"]) == (len(content), sha256(content).hexdigest())
         assert part["rows"] == size
         assert part["input"]["bytes"] == Path(part["input"]["name"]).stat().st_size
-    # Names that begin with an underscore are no data to Spark, Trino, DuckDB and Arrow
+    # Names that begin with an underscore are no data to Arrow
     assert pa_dataset.dataset(out).count_rows() == sum(SIZES)
 
 

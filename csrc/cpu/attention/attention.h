@@ -24,7 +24,7 @@ constexpr int64_t kFewEvents = 6;   // of rows that go together
 constexpr int64_t kBlockRows = 16;  // rows of a block, at least
 constexpr int64_t kMostBlocks = 128;
 
-// Some events of one row.
+// Some events: of one row, or a tile of several.
 template <typename S>
 struct Events {
   const S* e;
