@@ -6,8 +6,7 @@
 
 #include <torch/csrc/stable/library.h>
 
-#include <tuple>
-
+#include "../target_attention.h"
 #include "rowwise.cuh"
 
 namespace mmoe {
@@ -572,35 +571,19 @@ void add_up(const Tensor& from, int64_t rows, const Tensor& to, cudaStream_t str
 
 constexpr const char* kTooWide = "weight_2DH: too wide for one CUDA launch";
 
-// The tensors of a call, dense.
-struct Read {
-  Tensor e, offsets, q, weight, bias;
-  std::vector<Tensor> deep_weights, deep_biases;
-  Tensor score;
+// The tensors of a call, and their sizes.
+struct Read : AttentionTensors {
   int64_t B, V, D, H, N, all;
-  bool softmax;
 
-  Read(const Tensor& e_VD, const Tensor& offsets_B1, const Tensor& q_BD, const Tensor& weight_2DH,
-       const Tensor& bias_BH, const std::vector<Tensor>& weights, const std::vector<Tensor>& biases,
-       const Tensor& score_N, bool softmax)
-      : e(dense(e_VD)),
-        offsets(dense(offsets_B1)),
-        q(dense(q_BD)),
-        weight(dense(weight_2DH)),
-        bias(dense(bias_BH)),
-        score(dense(score_N)),
+  explicit Read(AttentionTensors tensors)
+      : AttentionTensors(std::move(tensors)),
         B(q.size(0)),
         V(e.size(0)),
         D(q.size(1)),
         H(weight.size(1)),
         N(score.size(0)),
-        all(H),
-        softmax(softmax) {
-    for (size_t i = 0; i < weights.size(); ++i) {
-      deep_weights.push_back(dense(weights[i]));
-      deep_biases.push_back(dense(biases[i]));
-      all += biases[i].size(0);
-    }
+        all(H) {
+    for (const Tensor& one : deep_biases) all += one.size(0);
   }
 
   ScalarType type() const { return score.scalar_type(); }
@@ -652,9 +635,6 @@ std::tuple<Tensor, Tensor> target_attention(const Tensor& e_VD, const Tensor& of
                                             const std::vector<Tensor>& deep_biases,
                                             const Tensor& score_N, const Tensor& score_bias_1,
                                             bool softmax) {
-  check_target_attention(e_VD, offsets_B1, q_BD, weight_2DH, bias_BH, deep_weights, deep_biases,
-                         score_N);
-  check_score_bias(score_bias_1, score_N);
   check_device(e_VD, "e_VD",
                {{"offsets_B1", &offsets_B1},
                 {"q_BD", &q_BD},
@@ -665,8 +645,9 @@ std::tuple<Tensor, Tensor> target_attention(const Tensor& e_VD, const Tensor& of
   check_device(e_VD, "e_VD", "deep_weights", deep_weights);
   check_device(e_VD, "e_VD", "deep_biases", deep_biases);
   const Launch launch(e_VD);
-  const Read read(e_VD, offsets_B1, q_BD, weight_2DH, bias_BH, deep_weights, deep_biases, score_N,
-                  softmax);
+  const Read read(
+      {e_VD, offsets_B1, q_BD, weight_2DH, bias_BH, deep_weights, deep_biases, score_N, softmax});
+  check_score_bias(score_bias_1, score_N);
   const Tensor out = empty_as(read.q), weights = empty(read.score, {read.V}, read.type());
   const int64_t blocks = blocks_of(read, 4 * kMostBlocks, read.all * kTile);
   if (blocks == 0) return {out, weights};
@@ -694,18 +675,11 @@ struct LayerRoom {
         bias(empty_as(read.deep_biases[i])) {}
 };
 
-using Gradient = std::tuple<Tensor, Tensor, Tensor, Tensor, std::vector<Tensor>,
-                            std::vector<Tensor>, Tensor, Tensor>;
-
-Gradient target_attention_backward(const Tensor& grad_BD, const Tensor& grad_weights_V,
-                                   const Tensor& e_VD, const Tensor& offsets_B1, const Tensor& q_BD,
-                                   const Tensor& weight_2DH, const Tensor& bias_BH,
-                                   const std::vector<Tensor>& deep_weights,
-                                   const std::vector<Tensor>& deep_biases, const Tensor& score_N,
-                                   const Tensor& weights_V, bool softmax) {
-  check_target_attention(e_VD, offsets_B1, q_BD, weight_2DH, bias_BH, deep_weights, deep_biases,
-                         score_N);
-  check_target_attention_grad(grad_BD, grad_weights_V, e_VD, q_BD, weights_V);
+AttentionGradient target_attention_backward(
+    const Tensor& grad_BD, const Tensor& grad_weights_V, const Tensor& e_VD,
+    const Tensor& offsets_B1, const Tensor& q_BD, const Tensor& weight_2DH, const Tensor& bias_BH,
+    const std::vector<Tensor>& deep_weights, const std::vector<Tensor>& deep_biases,
+    const Tensor& score_N, const Tensor& weights_V, bool softmax) {
   check_device(e_VD, "e_VD",
                {{"grad_BD", &grad_BD},
                 {"grad_weights_V", &grad_weights_V},
@@ -718,8 +692,9 @@ Gradient target_attention_backward(const Tensor& grad_BD, const Tensor& grad_wei
   check_device(e_VD, "e_VD", "deep_weights", deep_weights);
   check_device(e_VD, "e_VD", "deep_biases", deep_biases);
   const Launch launch(e_VD);
-  const Read read(e_VD, offsets_B1, q_BD, weight_2DH, bias_BH, deep_weights, deep_biases, score_N,
-                  softmax);
+  const Read read(
+      {e_VD, offsets_B1, q_BD, weight_2DH, bias_BH, deep_weights, deep_biases, score_N, softmax});
+  check_target_attention_grad(grad_BD, grad_weights_V, e_VD, q_BD, weights_V);
   const Tensor grad = dense(grad_BD), grad_weights = dense(grad_weights_V);
   const Tensor weights = dense(weights_V);
   const Tensor turned = dense(torch::stable::transpose(read.weight, 0, 1));

@@ -10,6 +10,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "../../target_attention.h"
 #include "../jobs.h"
 #include "../memory.h"
 #include "../rows.h"
@@ -106,28 +107,6 @@ struct Layer {
   std::vector<S> forward, back, bias;  // packed for either way
 };
 
-// The tensors that forward and backward pass read, dense.
-struct Read {
-  Tensor e, offsets, q, weight, bias;
-  std::vector<Tensor> deep_weights, deep_biases;
-  Tensor score;
-  bool softmax;
-
-  Read(const Tensor& e_VD, const Tensor& offsets_B1, const Tensor& q_BD, const Tensor& weight_2DH,
-       const Tensor& bias_BH, const std::vector<Tensor>& weights, const std::vector<Tensor>& biases,
-       const Tensor& score_N, bool softmax)
-      : e(dense(e_VD)),
-        offsets(dense(offsets_B1)),
-        q(dense(q_BD)),
-        weight(dense(weight_2DH)),
-        bias(dense(bias_BH)),
-        score(dense(score_N)),
-        softmax(softmax) {
-    for (const Tensor& one : weights) deep_weights.push_back(dense(one));
-    for (const Tensor& one : biases) deep_biases.push_back(dense(one));
-  }
-};
-
 // A call's tensors. What reads or writes whole vectors is copied to where there are some.
 template <typename T>
 struct Call {
@@ -142,7 +121,7 @@ struct Call {
   std::vector<Layer<S>> deeper;
   bool softmax;
 
-  explicit Call(const Read& read)
+  explicit Call(const AttentionTensors& read)
       : loops(best_loops<T>()),
         kernels(*kernels_for(read.score.scalar_type())),
         B(read.q.size(0)),

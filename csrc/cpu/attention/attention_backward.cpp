@@ -2,8 +2,6 @@
 
 #include <torch/csrc/stable/library.h>
 
-#include <tuple>
-
 #include "attention.h"
 
 namespace mmoe::attention {
@@ -292,20 +290,14 @@ Tensor fresh_as(const Tensor& tensor) {
                            : fresh(tensor, {tensor.size(0), tensor.size(1)}, tensor.scalar_type());
 }
 
-using Gradient = std::tuple<Tensor, Tensor, Tensor, Tensor, std::vector<Tensor>,
-                            std::vector<Tensor>, Tensor, Tensor>;
-
-Gradient target_attention_backward(const Tensor& grad_BD, const Tensor& grad_weights_V,
-                                   const Tensor& e_VD, const Tensor& offsets_B1, const Tensor& q_BD,
-                                   const Tensor& weight_2DH, const Tensor& bias_BH,
-                                   const std::vector<Tensor>& deep_weights,
-                                   const std::vector<Tensor>& deep_biases, const Tensor& score_N,
-                                   const Tensor& weights_V, bool softmax) {
-  check_target_attention(e_VD, offsets_B1, q_BD, weight_2DH, bias_BH, deep_weights, deep_biases,
-                         score_N);
+AttentionGradient target_attention_backward(
+    const Tensor& grad_BD, const Tensor& grad_weights_V, const Tensor& e_VD,
+    const Tensor& offsets_B1, const Tensor& q_BD, const Tensor& weight_2DH, const Tensor& bias_BH,
+    const std::vector<Tensor>& deep_weights, const std::vector<Tensor>& deep_biases,
+    const Tensor& score_N, const Tensor& weights_V, bool softmax) {
+  const AttentionTensors read(e_VD, offsets_B1, q_BD, weight_2DH, bias_BH, deep_weights,
+                              deep_biases, score_N, softmax);
   check_target_attention_grad(grad_BD, grad_weights_V, e_VD, q_BD, weights_V);
-  const Read read(e_VD, offsets_B1, q_BD, weight_2DH, bias_BH, deep_weights, deep_biases, score_N,
-                  softmax);
   const Tensor grad = dense(grad_BD), grad_weights = dense(grad_weights_V);
   const Tensor weights = dense(weights_V);
   check_bounds(read.offsets, read.e.size(0));

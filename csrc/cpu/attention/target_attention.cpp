@@ -2,8 +2,6 @@
 
 #include <torch/csrc/stable/library.h>
 
-#include <tuple>
-
 #include "attention.h"
 
 namespace mmoe::attention {
@@ -109,11 +107,9 @@ std::tuple<Tensor, Tensor> target_attention(const Tensor& e_VD, const Tensor& of
                                             const std::vector<Tensor>& deep_biases,
                                             const Tensor& score_N, const Tensor& score_bias_1,
                                             bool softmax) {
-  check_target_attention(e_VD, offsets_B1, q_BD, weight_2DH, bias_BH, deep_weights, deep_biases,
-                         score_N);
+  const AttentionTensors read(e_VD, offsets_B1, q_BD, weight_2DH, bias_BH, deep_weights,
+                              deep_biases, score_N, softmax);
   check_score_bias(score_bias_1, score_N);
-  const Read read(e_VD, offsets_B1, q_BD, weight_2DH, bias_BH, deep_weights, deep_biases, score_N,
-                  softmax);
   check_bounds(read.offsets, read.e.size(0));
   const Tensor out = fresh(read.q, {read.q.size(0), read.q.size(1)}, read.q.scalar_type());
   const Tensor weights = fresh(read.score, {read.e.size(0)}, read.score.scalar_type());
