@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from benchmarks import exchange_steps
+from benchmarks import attention_steps, exchange_steps
 from mmoe.ops import (
     RoutePlan,
     dense_combine,
@@ -29,9 +29,7 @@ from mmoe.ops import (
     grouped_mm,
     reference,
     route_plan,
-    target_attention,
 )
-from mmoe.ops.jagged_sum import jagged_sum, sample_of_rows
 from mmoe.ops.permute import permute
 from mmoe.ops.topk_gate import topk_gate
 
@@ -297,80 +295,13 @@ def bench_exchange(E: int, G: int, dtype: torch.dtype, device: str, rounds: int)
     ]
 
 
-def composed_attention(
-    e_VD: Tensor,
-    lengths_B: Tensor,
-    q_BD: Tensor,
-    weight_2DH: Tensor,
-    bias_BH: Tensor,
-    score_H: Tensor,
-) -> Tensor:
-    """Step by step, without padding: the products are torch's, as are the passes around them."""
-    row_V = sample_of_rows(lengths_B, len(e_VD))
-    x_VD = F.rms_norm(e_VD, e_VD.shape[1:], eps=1e-6)
-    both_V2D = torch.cat([x_VD, x_VD * q_BD.index_select(0, row_V)], dim=1)
-    h_VH = both_V2D @ weight_2DH + bias_BH.index_select(0, row_V)
-    return jagged_sum(e_VD, lengths_B, h_VH.relu() @ score_H)
-
-
-def padded_attention(
-    e_VD: Tensor,
-    lengths_B: Tensor,
-    q_BD: Tensor,
-    weight_2DH: Tensor,
-    bias_BH: Tensor,
-    score_H: Tensor,
-) -> Tensor:
-    """On rows that are all as long, so that padding costs nothing: the best that it can do."""
-    e_BLD = e_VD.view(len(q_BD), -1, e_VD.shape[1])
-    x_BLD = F.rms_norm(e_BLD, e_BLD.shape[2:], eps=1e-6)
-    z_BLH = torch.cat([x_BLD, x_BLD * q_BD[:, None]], dim=2) @ weight_2DH + bias_BH[:, None]
-    return torch.einsum("blh,h,bld->bd", z_BLH.relu(), score_H, e_BLD)
-
-
 def bench_attention(dtype: torch.dtype, device: str, rounds: int) -> list[dict]:
     """DIN's unit over rows of as many events each."""
-    torch.manual_seed(0)
-    rows, events, width, hidden = 4096, 50, 32, 36
-    leaves = [
-        torch.randn(shape, device=device).to(dtype).requires_grad_()
-        for shape in (
-            (rows * events, width),
-            (rows, width),
-            (2 * width, hidden),
-            (rows, hidden),
-            (hidden,),
-        )
-    ]
-    lengths_B = torch.full((rows,), events, dtype=torch.int32, device=device)
-    no_bias, grad_BD = torch.zeros(1, device=device), torch.ones_like(leaves[1])
-    functions: dict[str, Callable[..., Tensor]] = {
-        "mmoe": lambda *given: target_attention(*given, no_bias).out_BD,
-        "step by step": composed_attention,
-        "padded": padded_attention,
-    }
-
-    def forward(function: Callable[..., Tensor]) -> Callable[[], object]:
-        return torch.no_grad()(lambda: function(leaves[0], lengths_B, *leaves[1:]))
-
-    def train(function: Callable[..., Tensor]) -> Callable[[], object]:
-        return lambda: torch.autograd.grad(
-            function(leaves[0], lengths_B, *leaves[1:]), leaves, grad_BD
-        )
-
     found = []
-    for name, make, products in (("forward", forward, 1), ("train", train, 4)):
-        calls = {words: make(function) for words, function in functions.items()}
-        flops = products * 2 * rows * events * width * hidden
+    for name, (calls, flops) in attention_steps.contests(dtype, device).items():
         limit = product_of(flops // (2 * D * H), dtype, device)
-        found.append(
-            {
-                "op": f"target_attention {name}".removesuffix(" forward"),
-                "G": 1,
-                "flops": flops,
-                "ms": race({**calls, "limit": limit}, device, rounds),
-            }
-        )
+        ms = race({**calls, "limit": limit}, device, rounds)
+        found.append({"op": name, "G": 1, "flops": flops, "ms": ms})
     return found
 
 

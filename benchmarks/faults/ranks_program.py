@@ -1,8 +1,6 @@
 """`python -m benchmarks.faults ranks`: kills one rank of several, again and again."""
 
 import argparse
-import json
-import shutil
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.faults.ending import end, teller
 from benchmarks.faults.rank_kills import KilledRank, kill_ranks
 
 
@@ -21,11 +20,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int, default=0, help="of ranks and moments")
     options = parser.parse_args(arguments)
     folder = Path(tempfile.mkdtemp(prefix="mmoe-ranks-"))
-    console = Console(stderr=True, highlight=False)
-
-    def say(text: str) -> None:
-        console.print(text, markup=False, soft_wrap=True)
-
+    say = teller()
     killed = kill_ranks(folder, options.kills, options.ranks, options.seed, say)
     _print_table(killed)
     counts = {
@@ -35,12 +30,7 @@ def main(arguments: Sequence[str]) -> int:
         "same_result": sum(one.same_result for one in killed),
     }
     passed = set(counts.values()) == {len(killed)}
-    if passed:
-        shutil.rmtree(folder, ignore_errors=True)
-    else:
-        say(f"what failed lies in {folder}")
-    print(json.dumps(counts))
-    return 0 if passed else 1
+    return end(counts, passed, folder, say)
 
 
 def _print_table(killed: Sequence[KilledRank]) -> None:

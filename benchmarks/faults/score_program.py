@@ -1,18 +1,17 @@
 """`python -m benchmarks.faults score`: kills a scoring again and again; other things that break."""
 
 import argparse
-import json
 import logging
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import patch
 
 import fsspec
-from rich.console import Console
 
+from benchmarks.faults.ending import end, teller
 from benchmarks.faults.scored_faults import scored_faults
 from benchmarks.faults.scored_kills import kill_scorings, prepare
 
@@ -24,11 +23,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
     options = parser.parse_args(arguments)
     folder = Path(tempfile.mkdtemp(prefix="mmoe-scores-"))
-    console = Console(stderr=True, highlight=False)
-
-    def say(text: str) -> None:
-        console.print(text, markup=False, soft_wrap=True)
-
+    say = teller()
     scoring = prepare(folder)
     say(f"undisturbed: {scoring.seconds:.1f} s, {len(scoring.files)} files")
     with _local_bucket() as bucket:
@@ -49,12 +44,7 @@ def main(arguments: Sequence[str]) -> int:
         and counts["seen_too_early"] == 0
         and counts["faults_as_they_must_be"] == counts["faults"]
     )
-    if passed:
-        shutil.rmtree(folder, ignore_errors=True)
-    else:
-        say(f"what failed lies in {folder}")
-    print(json.dumps(counts))
-    return 0 if passed else 1
+    return end(counts, passed, folder, say)
 
 
 @contextmanager
@@ -69,14 +59,16 @@ def _local_bucket() -> Iterator[str | None]:
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
     server.start()
     host, port = server.get_host_and_port()
-    os.environ |= {
+    # The scorings are processes of their own, which find the bucket by what they inherit
+    settings = {
         "AWS_ENDPOINT_URL": f"http://{host}:{port}",
         "AWS_ACCESS_KEY_ID": "nobody",
         "AWS_SECRET_ACCESS_KEY": "nothing",
         "AWS_DEFAULT_REGION": "us-east-1",
     }
     try:
-        fsspec.filesystem("s3").mkdir("scores")
-        yield "s3://scores"
+        with patch.dict(os.environ, settings):
+            fsspec.filesystem("s3").mkdir("scores")
+            yield "s3://scores"
     finally:
         server.stop()

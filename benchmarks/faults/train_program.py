@@ -1,9 +1,7 @@
 """`python -m benchmarks.faults train`: kills, broken inputs, a limit on memory, growth."""
 
 import argparse
-import json
 import os
-import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -12,6 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.faults.ending import end, teller
 from benchmarks.faults.growth import Growth, measure_growth, print_growth
 from benchmarks.faults.inputs.judge import Verdict
 from benchmarks.faults.inputs.pool import judge_inputs
@@ -25,11 +24,7 @@ def main(arguments: Sequence[str]) -> int:
     """Prints a table and, last, the counts; 1 where anything failed."""
     options = _options(arguments)
     folder = Path(tempfile.mkdtemp(prefix="mmoe-faults-"))
-    console = Console(stderr=True, highlight=False)
-
-    def say(text: str) -> None:
-        console.print(text, markup=False, soft_wrap=True)
-
+    say = teller()
     killed, verdicts, limited = _run(options, folder, say)
     _print_tables(killed, verdicts, limited)
     growth = _growth(options, folder, say)
@@ -38,12 +33,7 @@ def main(arguments: Sequence[str]) -> int:
     passed = counts["bit_identical"] == counts["kills"] and right == counts["inputs"]
     passed &= limited is None or limited.passed
     passed &= growth is None or growth.passed
-    if passed:
-        shutil.rmtree(folder, ignore_errors=True)
-    else:
-        say(f"what failed lies in {folder}")
-    print(json.dumps(counts))
-    return 0 if passed else 1
+    return end(counts, passed, folder, say)
 
 
 def _run(
