@@ -53,7 +53,7 @@ OPERATORS: Mapping[str, tuple[str, ...]] = {
     "gemm.cuh": ("grouped_mm", "gate_mm"),
     "dense_mm.cu": ("dense_mm",),
     "gate_mm.cu": ("gate_mm",),
-    "target_attention.cu": ("target_attention",),
+    "attention": ("target_attention",),
     "rowwise.cuh": ("grouped_mm", "dense_mm", "target_attention"),
     "experts.cuh": ("grouped_mm", "dense_mm"),
 }
