@@ -39,8 +39,7 @@ def scored_faults(scoring: Scoring, folder: Path, say: Callable[[str], None]) ->
     for name, make in _FAULTS.items():
         place = folder / name.replace(" ", "-")
         place.mkdir()
-        shutil.copytree(scoring.log, place / "log")
-        faults.append(Fault(name, make(replace(scoring, log=place / "log"), place)))
+        faults.append(Fault(name, make(scoring, place)))
         say(f"{name}: {faults[-1].wrong or 'as it must be'}")
     return faults
 
@@ -58,18 +57,27 @@ def _no_place(scoring: Scoring, place: Path) -> str | None:
 
 
 def _vanished(scoring: Scoring, place: Path) -> str | None:
+    scoring = _with_own_log(scoring, place)
     last = scoring.log / f"{FILES - 1}.parquet"
     ended = _run(scoring, place / "out", meanwhile=last.unlink)
     return _refused(ended, place / "out", str(last))
 
 
 def _changed(scoring: Scoring, place: Path) -> str | None:
+    scoring = _with_own_log(scoring, place)
+
     def change() -> None:
         pq.write_table(small_log(ROWS // FILES, seed=6), place / "other.parquet")
         (place / "other.parquet").replace(scoring.log / "0.parquet")
 
     ended = _run(scoring, place / "out", meanwhile=change)
     return _refused(ended, place / "out", "0.parquet")
+
+
+def _with_own_log(scoring: Scoring, place: Path) -> Scoring:
+    """With rows that may be spoilt."""
+    shutil.copytree(scoring.log, place / "log")
+    return replace(scoring, log=place / "log")
 
 
 _FAULTS: dict[str, Callable[[Scoring, Path], str | None]] = {
