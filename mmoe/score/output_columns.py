@@ -93,6 +93,13 @@ class ScoreColumns:
         """Of all columns, in their order."""
         return [*prediction_columns(self._written), *self.fused]
 
+    @property
+    def schema(self) -> pa.Schema:
+        """Names and types of all columns, in their order."""
+        types = output_schema(self.tasks)
+        fused = [pa.field(name, pa.float64()) for name in self.fused]
+        return pa.schema([*(types.field(n) for n in prediction_columns(self._written)), *fused])
+
     def inputs(self, columns: Sequence[str], origin: str) -> dict[str, str]:
         """Finds the columns of the input that fused columns read, each with what needs it.
 

@@ -1,0 +1,114 @@
+"""`RowScorer`: rows in memory in, the columns that `mmoe score` writes out; engines call it."""
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+import pyarrow as pa
+
+from mmoe.config import DeviceKind, RunConfig, ScoringPrecision
+from mmoe.datasets.features.encoder import FeatureEncoder
+from mmoe.datasets.rows.encoded import EncodedData
+from mmoe.datasets.rows.frames import as_table
+from mmoe.datasets.rows.projection import column_uses
+from mmoe.predictor import Predictor, load_predictor
+from mmoe.run.directory import RunDirectory
+from mmoe.score.kept_columns import check_kept
+from mmoe.score.output_columns import ScoreColumns
+
+# Encoded and scored at a time, whatever comes at once: a tile of work of bounded memory
+_ROWS_AT_A_TIME = 16_384
+
+
+class RowScorer:
+    """Scores Arrow tables, one at a time: kept columns, then predictions, rows in their order.
+
+    A row's score is the same bits in whatever table it comes (on the CPU, with the operators
+    built; see `Predictor`).
+
+    Args:
+        predictor: Of `load_predictor`.
+        encoder: Likewise.
+        config: Likewise.
+        tasks: Those whose predictions are returned; None: all.
+        keep: Columns of the input to return before them, in this order; None: all there are.
+        fused: Further columns, computed of predictions and columns; beside those of the config.
+
+    Raises:
+        ValueError: A task that is not there, or a column's name that is taken.
+    """
+
+    def __init__(
+        self,
+        predictor: Predictor,
+        encoder: FeatureEncoder,
+        config: RunConfig,
+        *,
+        tasks: Sequence[str] | None = None,
+        keep: Sequence[str] | None = None,
+        fused: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self.predictor, self.encoder, self.config = predictor, encoder, config
+        self.keep = None if keep is None else list(dict.fromkeys(keep))
+        self.columns = ScoreColumns(config.tasks, tasks, {**config.score.fused, **fused})
+
+    @classmethod
+    def load(
+        cls,
+        run: RunDirectory,
+        *,
+        tasks: Sequence[str] | None = None,
+        keep: Sequence[str] | None = None,
+        fused: Mapping[str, str] = MappingProxyType({}),
+        device: DeviceKind = "auto",
+        table_precision: ScoringPrecision | None = None,
+    ) -> "RowScorer":
+        """Loads the best model of a run; arguments as of `score_files`."""
+        loaded = load_predictor(run, device, table_precision=table_precision)
+        return cls(*loaded, tasks=tasks, keep=keep, fused=fused)
+
+    def needs(self, there: Sequence[str], origin: str = "rows") -> dict[str, str]:
+        """Returns the columns of the input that are read, each with what needs it.
+
+        Args:
+            there: Columns that the input has.
+            origin: What the user calls it; starts error messages.
+
+        Raises:
+            ValueError: A kept column, or one of a fused expression, is not there.
+        """
+        keep = list(there) if self.keep is None else self.keep
+        check_kept(keep, self.columns.names, there, origin)
+        fused = self.columns.inputs(there, origin)
+        return dict.fromkeys(keep, "keep") | fused | column_uses(self.config, labels=False)
+
+    def schema(self, rows: pa.Schema) -> pa.Schema:
+        """Returns names and types of the columns that `score` returns for rows of a schema."""
+        keep = rows.names if self.keep is None else self.keep
+        kept = [rows.field(name) for name in keep]
+        return pa.schema([*kept, *self.columns.schema])
+
+    def score(self, rows: pa.Table, origin: str = "rows") -> pa.Table:
+        """Returns the kept columns of some rows as they are, and what is predicted of them.
+
+        Args:
+            rows: Any number of them.
+            origin: What the user calls them; starts error messages.
+
+        Raises:
+            ValueError: A column is missing, or a value cannot be used.
+        """
+        needed = list(self.needs(rows.column_names, origin))
+        if not rows.num_rows:
+            return self.schema(rows.schema).empty_table()
+        read = as_table(rows, lambda _: needed, origin=origin)
+        starts = range(0, rows.num_rows, _ROWS_AT_A_TIME)
+        scored = [self._chunk(read.slice(start, _ROWS_AT_A_TIME), origin) for start in starts]
+        found = pa.concat_tables(scored)
+        keep = rows.column_names if self.keep is None else self.keep
+        names = [*keep, *found.column_names]
+        return pa.table([*(rows[name] for name in keep), *found.columns], names=names)
+
+    def _chunk(self, table: pa.Table, origin: str) -> pa.Table:
+        features = self.encoder.encode(table, origin, to_score=True)
+        predictions_NP = self.predictor.predict(EncodedData(features=features))
+        return pa.table(self.columns.of(predictions_NP, table, origin))
