@@ -10,7 +10,7 @@ from typing import Any
 import typer
 
 from mmoe.commands import app
-from mmoe.errors import is_out_of_memory
+from mmoe.errors import Rejected, is_out_of_memory
 from mmoe.parallel.launch.launcher import has_launched
 from mmoe.plugins import look_in_current_folder
 from mmoe.process_settings import set_up
@@ -21,6 +21,8 @@ from mmoe.terminal import readable, show_what_can_be_shown
 _YOUNG = 20_000
 # What typer makes of Ctrl-C
 INTERRUPTED = 130
+# Scores that are not what was expected: a scheduler may tell them from what is wrongly asked
+REJECTED = 3
 
 
 def main() -> None:
@@ -45,6 +47,8 @@ def main() -> None:
     except Stopped as stop:
         sys.stderr.write(f"mmoe: interrupted; {stop}\n")
         sys.exit(INTERRUPTED)
+    except Rejected as error:
+        _say_error(str(error), code=REJECTED)
     except (ValueError, OSError) as error:
         _say_error(str(error))
 
@@ -114,9 +118,9 @@ _SMALLER_SCORING = (
 )
 
 
-def _say_error(text: str) -> None:
+def _say_error(text: str, code: int = 2) -> None:
     sys.stderr.write(f"mmoe: error: {readable(' '.join(text.split()))}\n")
-    sys.exit(2)
+    sys.exit(code)
 
 
 def repeat_flags(arguments: list[str]) -> list[str]:
@@ -143,5 +147,5 @@ def _is_setting(flag: str, argument: str) -> bool:
 
 _SEVERAL_VALUES = (
     "--set", "--keep", "--label", "--import", "--categorical", "--numeric", "--drop", "--tasks",
-    "--fuse",
+    "--fuse", "--expect", "--key",
 )  # fmt: skip

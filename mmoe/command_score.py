@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from mmoe.command_options import Device, Imports, InPrecision, OnDevice, Quiet, RunDir
-from mmoe.command_output import reporter
+from mmoe.command_output import print_table, reporter
 from mmoe.plugins import import_modules
 from mmoe.resuming import advising_resume, resumes
 
@@ -88,6 +88,14 @@ def score(
             "share out.",
         ),
     ] = None,
+    expect: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="EXPECTATION",
+            help="What has to hold before scores are published, such as 'psi(*) < 0.25', or usual; "
+            "takes several, and repeats. Else: exit code 3.",
+        ),
+    ] = None,
     device: OnDevice = Device.AUTO,
     table_precision: InPrecision = None,
     import_: Imports = None,
@@ -114,10 +122,18 @@ def score(
             resume=resume,
             rows_per_file=rows_per_file,
             top=_top(top, per, by),
+            expect=expect,
+            on_summary=None if quiet else _print_summary,
             reporter=reporter(quiet),
             device=device.value,
             table_precision=None if table_precision is None else table_precision.value,
         )
+
+
+def _print_summary(summary: Any) -> None:
+    from mmoe.score.guard.table import summary_table
+
+    print_table(summary_table(summary))
 
 
 def _top(count: int | None, per: str | None, by: str | None) -> Any:

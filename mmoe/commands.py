@@ -165,16 +165,45 @@ def evaluate(
             "with matures_after; left out: at the newest of its rows' times.",
         ),
     ] = None,
+    labels: Annotated[
+        str | None,
+        typer.Option(
+            help="Labels that came later, of rows that --data holds as `mmoe score` wrote them."
+        ),
+    ] = None,
+    key: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="COLUMN",
+            help="Of --labels: column that tells rows apart, in both; takes several, and repeats.",
+        ),
+    ] = None,
     device: OnDevice = Device.AUTO,
     table_precision: InPrecision = None,
     import_: Imports = None,
     quiet: Quiet = False,
 ) -> None:
-    """Evaluate a run's best model."""
+    """Evaluate a run's best model, or scores that it wrote."""
     import_modules(import_ or [])
     from mmoe.run import RunDirectory
     from mmoe.train import evaluate_run
 
+    if labels is not None or key:
+        if labels is None or data is None:
+            raise ValueError(
+                "--labels, --key and --data go together: --data SCORED --labels LATER --key user_id"
+            )
+        from mmoe.train.scored import evaluate_scored
+
+        run = RunDirectory.open(run_dir)
+        metrics = evaluate_scored(
+            run, data, labels, key or [], _reporter(quiet), all_negatives=all_negatives
+        )
+        if as_json:
+            print(json.dumps(metrics, indent=2, allow_nan=False))
+        else:
+            _print_metrics(metrics, f"{data} with {labels}")
+        return
     metrics = evaluate_run(
         RunDirectory.open(run_dir),
         data,

@@ -36,6 +36,10 @@ class Damaged(ValueError):
         super().__init__(f"{origin}: {self.reason}; {remedy}")
 
 
+class Rejected(ValueError):
+    """Raised where scores are not what was expected of them; they are not published."""
+
+
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C while a run wrote into `folder`, which a resume goes on with."""
 

@@ -58,8 +58,23 @@ def column_uses(
     for task in config.tasks:
         for column in task.inputs:
             uses.setdefault(column, f"task {task.name!r}")
-    if not labels:
-        return uses
+    for column, used_by in (label_uses(config, there) if labels else {}).items():
+        uses.setdefault(column, used_by)
+    return uses
+
+
+def label_uses(config: RunConfig, there: Iterable[str] | None = None) -> dict[str, str]:
+    """Returns the columns of labels, weights, groups, times and the split, with what needs each.
+
+    Example:
+        >>> from mmoe.config import config_from_dict
+        >>> config = config_from_dict({
+        ...     "features": [{"kind": "numeric", "name": "age"}],
+        ...     "tasks": [{"name": "long", "label": "seconds > age"}]})
+        >>> label_uses(config)
+        {'seconds': "task 'long'", 'age': "task 'long'"}
+    """
+    uses: dict[str, str] = {}
     known = set(there or ())
     tasks = {task.name for task in config.tasks}
     for task in config.tasks:

@@ -11,6 +11,7 @@ from mmoe.lazy_exports import lazily
 if TYPE_CHECKING:
     from mmoe.alarms.alarm import Alarm, lines_of
     from mmoe.alarms.column import Column
+    from mmoe.alarms.distribution import Distribution, PredictedFile, predicted_file
     from mmoe.alarms.drift import drifts
     from mmoe.alarms.gates import gate_alarms
     from mmoe.alarms.leaks import leaks_in
@@ -21,11 +22,14 @@ if TYPE_CHECKING:
 __all__ = [
     "Alarm",
     "Column",
+    "Distribution",
+    "PredictedFile",
     "TrainingColumns",
     "drifts",
     "gate_alarms",
     "leaks_in",
     "lines_of",
+    "predicted_file",
     "same_predictions",
     "tasks_outdone",
 ]
@@ -35,6 +39,7 @@ __getattr__ = lazily(
     {
         "alarm": ["Alarm", "lines_of"],
         "column": ["Column"],
+        "distribution": ["Distribution", "PredictedFile", "predicted_file"],
         "drift": ["drifts"],
         "gates": ["gate_alarms"],
         "leaks": ["leaks_in"],

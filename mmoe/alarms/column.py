@@ -21,6 +21,7 @@ class Column:
         rows: N.
         at_zero: Where missing numbers cannot be told from those scaled to 0: the share of the items
             that are 0; None elsewhere, and of ids.
+        empty_rows: Of lists: the share of the rows that have none; None elsewhere.
         empty: What a file calls an item that is missing, or that `at_zero` counts.
         zero: What the number 0 is scaled to; None of ids.
         unseen: Share of the present items that training did not know; None where ids have no
@@ -36,6 +37,7 @@ class Column:
     missing: np.ndarray
     rows: int
     at_zero: float | None = None
+    empty_rows: float | None = None
     empty: str = "empty"
     zero: float | None = None
     unseen: float | None = None

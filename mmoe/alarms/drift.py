@@ -1,6 +1,7 @@
 """Alarm: a column whose distribution is another one than in training."""
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,10 +12,10 @@ from mmoe.alarms.profile import StoredColumn, TrainingColumns
 # Population stability index: a tenth is called a small shift, a quarter a large one (the custom of
 # credit scoring, where the index comes from). What two samples of one distribution would show is
 # taken off first.
-_LARGE_PSI = 0.25
+LARGE_PSI = 0.25
 # Differences of shares, in parts of the rows: below, a model hardly notices
-_MORE_MISSING = 0.1
-_MORE_UNSEEN = 0.2
+MORE_MISSING = 0.1
+MORE_UNSEEN = 0.2
 # Standard deviations: once in three million columns by chance
 _SURE = 5.0
 _FEWEST_ROWS = 100
@@ -77,7 +78,7 @@ def _missing(
     before, now = stored.counts[0] / max(sum(stored.counts), 1), counts[0] / counts.sum()
     if stored.at_zero is not None and column.at_zero is not None:
         before, now = stored.at_zero, column.at_zero
-    if abs(now - before) < _MORE_MISSING or not _beyond_chance(before, now, unit):
+    if abs(now - before) < MORE_MISSING or not _beyond_chance(before, now, unit):
         return None
     finding = (
         f"column {column.name} is {column.empty} in {now:.1%} of the {where} rows, {before:.1%} in "
@@ -90,7 +91,7 @@ def _unseen(stored: StoredColumn, column: Column, unit: float, where: str) -> _F
     before, now = stored.unseen, column.unseen
     if before is None or now is None:
         return None
-    if now - before < _MORE_UNSEEN or not _beyond_chance(before, now, unit):
+    if now - before < MORE_UNSEEN or not _beyond_chance(before, now, unit):
         return None
     finding = (
         f"column {column.name} has ids that training did not know in {now:.1%} of the {where} "
@@ -110,7 +111,7 @@ def _untrained(
         return None
     shares = np.array(stored.counts) / max(sum(stored.counts), 1)
     now = float(counts[1:][shares[1:] < _UNTRAINED].sum() / counts.sum())
-    if now < _MORE_UNSEEN or not _beyond_chance(0.0, now, unit):
+    if now < MORE_UNSEEN or not _beyond_chance(0.0, now, unit):
         return None
     finding = (
         f"feature {column.name} has values that training hardly had in {now:.1%} of the {where} "
@@ -124,11 +125,8 @@ def _shifted(
 ) -> _Found:
     if column.kind == "part":
         return None
-    groups = _groups(stored, counts, unit)
-    before = np.bincount(groups, weights=stored.counts)
-    now = np.bincount(groups, weights=counts)
-    psi, chance = stability_index(before, now), (len(before) - 1) * unit
-    if psi - chance < _LARGE_PSI or chi2_deviations(psi / unit, len(before) - 1) < _SURE:
+    psi, chance, freedom = shift_of(stored, counts, unit)
+    if psi - chance < LARGE_PSI or chi2_deviations(psi / unit, freedom) < _SURE:
         return None
     finding = (
         f"column {column.name} is distributed otherwise in the {where} rows than in training "
@@ -136,6 +134,35 @@ def _shifted(
     )
     mend = "train on rows like these, or leave the feature out; AUCs here say little of other days"
     return psi, finding, mend
+
+
+class Shift(NamedTuple):
+    """How far a column has moved.
+
+    Attributes:
+        psi: The stability index over groups of bins.
+        chance: What two samples of one distribution would show of it.
+        freedom: Groups less one.
+    """
+
+    psi: float
+    chance: float
+    freedom: int
+
+
+def shift_of(stored: StoredColumn, counts: np.ndarray, unit: float) -> Shift:
+    """Measures how far a column has moved since training.
+
+    Args:
+        stored: The column in training.
+        counts: Items in each of its bins now.
+        unit: 1 / independent rows of training + 1 / rows now.
+    """
+    groups = _groups(stored, counts, unit)
+    before = np.bincount(groups, weights=stored.counts)
+    now = np.bincount(groups, weights=counts)
+    freedom = len(before) - 1
+    return Shift(stability_index(before, now), freedom * unit, freedom)
 
 
 def _difference(stored: StoredColumn, column: Column, counts: np.ndarray) -> str:

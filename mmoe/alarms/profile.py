@@ -37,6 +37,7 @@ class StoredColumn(Stored):
         ids: Those with a bin of their own.
         counts: Items in each bin.
         at_zero: As of `Column`.
+        empty_rows: As of `Column`; None also of older runs.
         unseen: Share of the items that would be unseen if their row were held out.
         median: Of the numbers, as the file has them.
         positives: Task → labels that are 1 in each bin.
@@ -48,6 +49,7 @@ class StoredColumn(Stored):
     ids: list[_Id] = Field(default_factory=list)
     counts: list[Count]
     at_zero: Share | None = None
+    empty_rows: Share | None = None
     unseen: Share | None = None
     median: Number | None = None
     positives: dict[str, list[Number]] = Field(default_factory=dict)
@@ -85,6 +87,15 @@ class StoredColumn(Stored):
         positives, observed = np.array(self.positives[task]), np.array(self.observed[task])
         base = positives.sum() / max(observed.sum(), 1)
         return (positives + base * _SMOOTHING) / (observed + _SMOOTHING)
+
+    @property
+    def missing(self) -> float | None:
+        """Share of the items that were missing, at most; of lists, of the rows that had none."""
+        if self.kind == "list":
+            return self.empty_rows
+        if self.at_zero is not None:
+            return self.at_zero
+        return self.counts[0] / sum(self.counts) if sum(self.counts) else None
 
     def counted(self, column: Column) -> np.ndarray:
         """Returns how many items lie in each bin."""
@@ -128,6 +139,7 @@ class StoredColumn(Stored):
         update = {
             "counts": np.bincount(codes_V, minlength=bins).tolist(),
             "at_zero": column.at_zero,
+            "empty_rows": column.empty_rows,
             "unseen": column.expected_unseen,
             "median": median,
             "positives": {task: positives for task, (positives, _) in labels.items()},

@@ -12,6 +12,7 @@ from mmoe.config.features.datetimes import DatetimeFeature
 from mmoe.config.metrics import METRICS
 from mmoe.config.model import ModelConfig
 from mmoe.config.parallel import ParallelConfig
+from mmoe.config.scoring import ScoreConfig
 from mmoe.config.tables import TableConfig, TableSettings
 from mmoe.config.tasks import TaskConfig, check_relations, group_of, prediction_columns
 from mmoe.config.training import TrainingConfig
@@ -20,16 +21,6 @@ from mmoe.metrics.columns import WITH_BIAS
 from mmoe.metrics.task_kinds import KINDS, first_of
 
 _WITHOUT_IDS = (NumericFeature, DatetimeFeature)  # what these look up are buckets and parts
-
-
-class ScoreConfig(Strict):
-    """What `mmoe score` does by itself; its options go before it."""
-
-    fused: dict[Name, str] = Field(
-        default_factory=dict,
-        description="further columns, by name: expressions over tasks and columns of the input, "
-        'such as `value: "click^0.7 * purchase"`',
-    )
 
 
 class RunConfig(Strict):

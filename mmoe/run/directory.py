@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mmoe.alarms import Distribution, PredictedFile, TrainingColumns
 from mmoe.config import RunConfig, load_config
 from mmoe.config.json_files import Stored
 from mmoe.run.atomic_files import read_json
@@ -65,6 +66,11 @@ class RunDirectory:
         return self.path / "columns.json"
 
     @property
+    def predictions_file(self) -> Path:
+        """File of how predictions of the test split are distributed; older runs have none."""
+        return self.path / "predictions.json"
+
+    @property
     def plan_file(self) -> Path:
         """File of which rank holds which tables; of runs on several ranks alone."""
         return self.path / "plan.json"
@@ -119,6 +125,28 @@ class RunDirectory:
             ValueError: It is damaged, or names a module that has to be imported first (`--import`).
         """
         return load_config(self.config_file, of_run=True)
+
+    def training_columns(self) -> TrainingColumns | None:
+        """Reads what each column was like in training; None: an older run, or a later version's.
+
+        Raises:
+            ValueError: The file is damaged.
+        """
+        if not self.columns_file.exists():
+            return None
+        content = read_json(self.columns_file, shape=TrainingColumns.file_shape)
+        return TrainingColumns.from_dict(content)
+
+    def predicted(self) -> dict[str, Distribution]:
+        """Reads how the predictions of the test split were distributed; empty of older runs.
+
+        Raises:
+            ValueError: The file is damaged.
+        """
+        if not self.predictions_file.exists():
+            return {}
+        content = read_json(self.predictions_file, shape=PredictedFile)
+        return PredictedFile.model_validate(content).columns
 
     def metrics(self) -> dict[str, Any]:
         """Reads metrics.json.

@@ -8,6 +8,7 @@ from types import MappingProxyType
 import pyarrow as pa
 
 from mmoe.config import DeviceKind, ScoringPrecision
+from mmoe.config.scoring.expectation import expectations_of
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.files.data_file import DataFile, is_address
 from mmoe.datasets.files.readers import Paths, column_names
@@ -26,12 +27,15 @@ from mmoe.run.directory import RunDirectory
 from mmoe.run.protected_paths import check_not_of_run, check_not_read, check_not_read_at
 from mmoe.run.temporaries import remove_dead
 from mmoe.score.folder_job import FolderJob, OutputMode, Part, rows_of
+from mmoe.score.guard.counts import Counter, ScoreCounts, added
+from mmoe.score.guard.folder import end_folder
+from mmoe.score.guard.guard import Guard, SummaryCallback
 from mmoe.score.kept_columns import check_kept, kept_types
 from mmoe.score.output_columns import ScoreColumns
 from mmoe.score.output_folder import folder_job, is_one_file
 from mmoe.score.provenance import Provenance, provenance_of
 from mmoe.score.scorer import Scorer, ToWrite
-from mmoe.score.store import place_of, without_protocol
+from mmoe.score.store import REJECTED, place_of, without_protocol
 from mmoe.score.targets import OfFolder, OneFile
 from mmoe.score.top_rows import RANK, Top
 
@@ -49,6 +53,8 @@ def score_files(
     resume: bool = False,
     rows_per_file: int | None = None,
     top: Top | None = None,
+    expect: Sequence[str] | None = None,
+    on_summary: SummaryCallback | None = None,
     reporter: Reporter | None = None,
     device: DeviceKind = "auto",
     table_precision: ScoringPrecision | None = None,
@@ -82,6 +88,9 @@ def score_files(
             (whole scoring batches of them), which ranks share out; None: a piece is a file.
         top: Into one file: write the best rows of each key alone, of all files together, the keys
             in the order in which they come, with their `rank`; None: every row.
+        expect: What has to hold before scores are published, such as `psi(*) < 0.25`; None: what
+            the config says (`score.expect`).
+        on_summary: Is given the `Summary` of rows and scores when all are there.
         reporter: Told of progress.
         device: To score on; auto: a GPU where there is one.
         table_precision: int8 or fp16: tables in fewer bits; None: as they were trained.
@@ -93,6 +102,8 @@ def score_files(
         ValueError: The input lacks a column, the output exists or is what is read, another model
             or precision has scored what is to be resumed, a value cannot be used, or there is no
             such device.
+        Rejected: Scores are not as expected; they lie in `_rejected`, and what was at `output` is
+            as it was.
     """
     check_room()
     output, reporter = without_protocol(output), reporter or SilentReporter()
@@ -138,34 +149,41 @@ def score_files(
     if in_folders:
         reporter.say(f"kept as folders, not in the files: {', '.join(in_folders)}")
     needed = dict.fromkeys(keep, "--keep") | columns.inputs(there, str(source))
+    training = run.training_columns()
     scorer = Scorer(
         predictor,
         encoder,
         columns,
         kept_types={name: kind for name, kind in kept.items() if name not in in_folders},
         uses=needed | column_uses(config, labels=False),
-        unseen=UnseenIds(encoder),
+        counter=Counter(encoder, training),
         top=top,
     )
+    asked_for = config.score.expect if expect is None else expect
+    guard = Guard(expectations_of(asked_for), training, run.predicted(), on_summary)
+    guard.judge(scorer.nothing(resolve_files(rows)[0]))  # what names no column is refused now
     if job is None:
-        scored = _score_one_file(scorer, rows, output, by, reporter)
-    else:
-        scored = _score_folder(scorer, rows, job, named, reporter)
-    unseen = _of_all_ranks(scorer.unseen, encoder).text()
-    if unseen is not None:
-        reporter.say(unseen)
-    return scored
+        return _score_one_file(scorer, rows, output, by, guard, reporter)
+    return _score_folder(scorer, rows, job, named, guard, reporter)
 
 
 def _score_one_file(
-    scorer: Scorer, source: Paths, output: str | Path, by: Provenance, reporter: Reporter
+    scorer: Scorer,
+    source: Paths,
+    output: str | Path,
+    by: Provenance,
+    guard: Guard,
+    reporter: Reporter,
 ) -> int:
     store, name = place_of(output)
     whole = [Part(file, name) for file in resolve_files(source)]
     with reporter.track("scoring", rows_of(whole), "rows") as tracker:
-        target = OneFile(store, name, by)
+        target = OneFile(store, name, by, guard)
         rows = scorer.score([ToWrite(source, target)], tracker)
+    counts = added(scorer.counted)
+    target.conclude(counts)
     reporter.say(f"{rows:,} rows scored into {output}")
+    _say_unseen(counts, scorer.encoder, reporter)
     return rows
 
 
@@ -174,6 +192,7 @@ def _score_folder(
     source: Paths,
     job: FolderJob,
     named: Callable[[DataFile], Paths],
+    guard: Guard,
     reporter: Reporter,
 ) -> int:
     if not job.is_complete:
@@ -183,12 +202,14 @@ def _score_folder(
             files = [ToWrite(named(p.file), OfFolder(job, p), p.rows) for p in job.mine]
             rows = scorer.score(files, tracker)
             scorer.predictor.help_others(scorer.no_rows(resolve_files(source)[0]))
-        rows = sum(from_all(rows))
+        rows, counts = sum(from_all(rows)), added(from_all(added(scorer.counted)))
         if not job.is_complete:
-            from_first(job.publish, takes_long=True)
+            summary = from_first(lambda: end_folder(job, guard, counts), takes_long=True)
+            guard.conclude(summary, job.store.address, f"{job.store.address}/{REJECTED}")
     finally:
         job.store.unlock()
     reporter.say(_summary(rows, job))
+    _say_unseen(counts, scorer.encoder, reporter)
     return rows
 
 
@@ -217,11 +238,12 @@ def whole_batches(rows: int | None, height: int) -> int | None:
     return max(1, rows // height) * height
 
 
-def _of_all_ranks(unseen: UnseenIds, encoder: FeatureEncoder) -> UnseenIds:
-    total = UnseenIds(encoder)
-    for rows, by_feature in from_all((unseen.rows, dict(unseen.by_feature))):
-        total.include(rows, by_feature)
-    return total
+def _say_unseen(counts: ScoreCounts, encoder: FeatureEncoder, reporter: Reporter) -> None:
+    unseen = UnseenIds(encoder)
+    unseen.include(counts.rows, counts.unseen)
+    text = unseen.text()
+    if text is not None:
+        reporter.say(text)
 
 
 def _summary(rows: int, job: FolderJob) -> str:

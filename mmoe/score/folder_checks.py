@@ -8,10 +8,17 @@ from typing import NamedTuple
 from mmoe.datasets.files.data_file import DataFile
 from mmoe.datasets.files.fingerprint import RowsPrint
 from mmoe.errors import Damaged
-from mmoe.score.folder_job import OURS, RECORD, REJECTED, SUMMARY, FolderJob, is_staged, staged
-from mmoe.score.manifest import MANIFEST, SUCCESS, InputRecord, PartRecord, manifest_in
+from mmoe.score.folder_job import OURS, RECORD, SUMMARY, FolderJob, is_staged, rejected, staged
+from mmoe.score.manifest import (
+    MANIFEST,
+    SUCCESS,
+    InputRecord,
+    PartRecord,
+    manifest_in,
+    read_record,
+)
 from mmoe.score.provenance import Provenance, difference, is_scored, note_of, print_of
-from mmoe.score.store import STAGING, Store
+from mmoe.score.store import REJECTED, STAGING, Store
 
 
 class Found(NamedTuple):
@@ -45,11 +52,13 @@ def look(job: FolderJob, resume: bool) -> Found:
         stay = [name for name in there if posixpath.dirname(name) not in replaced]
     kept = [written.get(name) or _record_of(job.store, name) for name in stay]
     before = [name for name in there if name not in stay]
-    done = _done(job, set(found), written) if resume else {}
+    put_aside = _put_aside(job, set(found)) if resume else {}
+    done = put_aside | _done(job, set(found), written, put_aside) if resume else {}
     known = {part.name for part in job.parts}
     is_complete = (
         SUCCESS in found
         and not begun
+        and not put_aside
         and set(done) == known == set(before)
         and set(written) == {*known, *stay}
     )
@@ -85,12 +94,30 @@ def _check_scores(
         )
 
 
+def _put_aside(job: FolderJob, found: set[str]) -> dict[str, PartRecord]:
+    """Finds parts that were rejected, and would be scored in the same way now."""
+    records = {}
+    for part in job.parts:
+        place = rejected(part.name)
+        if {place, place + RECORD} <= found and staged(part.name) not in found:
+            with suppress(Damaged):
+                record = read_record(job.store.read(place + RECORD), f"{job.store.address}/{place}")
+                same = difference(record.scored_by, job.provenance(part)) is None
+                if same and job.store.digest(place) == (record.bytes, record.sha256):
+                    records[part.name] = record
+    return records
+
+
 def _done(
-    job: FolderJob, found: set[str], published: Mapping[str, PartRecord]
+    job: FolderJob,
+    found: set[str],
+    published: Mapping[str, PartRecord],
+    put_aside: Mapping[str, PartRecord],
 ) -> dict[str, PartRecord]:
     """Finds parts that are there, were scored as they would be now, and hold what they held then.
 
-    A part without a record, or whose record or bytes are others, is scored again.
+    Those that `put_aside` has are not looked for. A part without a record, or whose record or bytes
+    are others, is scored again.
     """
     written, known = dict(published), {part.name for part in job.parts}
     begun = sorted(n for n in filter(is_staged, found) if n.endswith(f".parquet{RECORD}"))
@@ -106,6 +133,8 @@ def _done(
     done, prints = {}, dict[DataFile, RowsPrint]()
     for part in job.parts:
         record = written.get(part.name)
+        if part.name in put_aside:
+            continue
         if record is not None:
             by = record.scored_by
         elif part.name in found and job.mode == "error":

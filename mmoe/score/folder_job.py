@@ -1,10 +1,11 @@
 """`FolderJob`: a folder of scores in the making, and how it is published."""
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
@@ -12,6 +13,7 @@ from mmoe.datasets.files.data_file import DataFile
 from mmoe.datasets.files.fingerprint import RowsPrint
 from mmoe.datasets.files.parquet_files import parquet_layout
 from mmoe.datasets.files.resolve import kind_of
+from mmoe.score.guard.counts import ScoreCounts
 from mmoe.score.manifest import (
     MANIFEST,
     SUCCESS,
@@ -23,10 +25,10 @@ from mmoe.score.manifest import (
     read_record,
 )
 from mmoe.score.provenance import Provenance, difference, print_of, with_input, with_rows
-from mmoe.score.store import STAGING, Store
+from mmoe.score.store import REJECTED, STAGING, Store
 
 OutputMode = Literal["error", "overwrite", "overwrite-partitions"]
-REJECTED, SUMMARY = "_rejected", "_summary.json"
+SUMMARY = "_summary.json"
 OURS = re.compile(r"\d{5}-.*\.parquet", re.S)
 RECORD = ".json"
 # Files that are asked how many rows they have; each answer of a store takes a while
@@ -86,9 +88,15 @@ class FolderJob:
             ValueError: Another call is writing into it.
         """
         self.store.lock()
+        names = self.store.names()
         if not self.resume:
-            for name in filter(is_staged, self.store.names()):
+            for name in filter(is_staged, names):
                 self.store.remove(name)
+            return
+        for part in self.done:  # of what was rejected: it is judged anew
+            for name in (part, part + RECORD):
+                if staged(name) not in names and rejected(name) in names:
+                    self.store.move(rejected(name), staged(name))
 
     def rows(self) -> int | None:
         """Counts the rows of `mine`, where files say how many they have and are not too many."""
@@ -121,8 +129,11 @@ class FolderJob:
         """Reads the records of all parts, when all are done."""
         return [self.done.get(part.name) or self.record(part.name) for part in self.parts]
 
-    def publish(self) -> Manifest:
+    def publish(self, summary: Mapping[str, Any]) -> Manifest:
         """Gives all parts their names, removes what they replace, and says so: `_SUCCESS` last.
+
+        Args:
+            summary: Of all rows.
 
         A call that dies in the middle leaves a folder without `_SUCCESS`, and what a resume needs.
         """
@@ -148,9 +159,28 @@ class FolderJob:
                 self.store.remove(name)
         manifest = manifest_of([*records, *self.kept], self.by, columns)
         self.store.write(MANIFEST, as_bytes(manifest))
-        self.store.remove(STAGING)
+        self.store.write(SUMMARY, _as_json(summary))
+        for folder in (STAGING, REJECTED):
+            self.store.remove(folder)
         self.store.write(SUCCESS, b"")
         return manifest
+
+    def reject(self, summary: Mapping[str, Any]) -> None:
+        """Puts all parts aside, with their records: what was published stays as it was.
+
+        Args:
+            summary: Says why.
+        """
+        self.store.remove(REJECTED)
+        for name in filter(is_staged, self.store.names()):
+            self.store.move(name, rejected(name.removeprefix(f"{STAGING}/")))
+        self.store.write(rejected(SUMMARY), _as_json(summary))
+        self.store.remove(STAGING)
+
+    def counts(self, name: str) -> ScoreCounts | None:
+        """Reads what was counted of a part that is done; None of an earlier version's."""
+        place = staged(name) if self.store.has(staged(name)) else name
+        return ScoreCounts.in_metadata(self.store.notes(place))
 
     def record(self, name: str) -> PartRecord:
         """Reads the record of a part that waits to be published."""
@@ -213,3 +243,12 @@ def is_staged(name: str) -> bool:
 def staged(name: str) -> str:
     """Returns where a part lies until all are there."""
     return f"{STAGING}/{name}"
+
+
+def rejected(name: str) -> str:
+    """Returns where a part lies that is not published."""
+    return f"{REJECTED}/{name}"
+
+
+def _as_json(content: Mapping[str, Any]) -> bytes:
+    return json.dumps(content, indent=2, allow_nan=False).encode() + b"\n"

@@ -6,9 +6,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mmoe.datasets.rows.unseen_ids import UnseenIds
-from mmoe.score.provenance import as_unseen_ids
-
 # What engines that read columns like: DuckDB's own row groups are as large
 _ROWS_PER_GROUP = 122_880
 
@@ -38,11 +35,11 @@ class ParquetWriter:
         if sum(map(len, self._waiting)) >= _ROWS_PER_GROUP:
             self._flush()
 
-    def note(self, unseen: UnseenIds) -> None:
-        """Writes what is known of all rows, after them."""
+    def note(self, metadata: Mapping[bytes, bytes]) -> None:
+        """Writes what is known of all rows, after them: further metadata."""
         # Of pyarrow's releases, older ones cannot add to what they have begun
         if self.writer is not None and hasattr(self.writer, "add_key_value_metadata"):
-            self.writer.add_key_value_metadata(as_unseen_ids(unseen.summary()))
+            self.writer.add_key_value_metadata(metadata)
 
     def _flush(self) -> None:
         if self.writer is not None and self._waiting:

@@ -17,6 +17,7 @@ from mmoe.score.store import Store
 
 KEY = b"mmoe.scored_by"  # of the metadata of a Parquet file
 UNSEEN_KEY = b"mmoe.unseen_ids"  # likewise; `pyarrow.parquet.read_metadata(file).metadata`
+SUMMARY_KEY = b"mmoe.summary"  # likewise, of scores in one file
 # Names of what scores, as people are told them
 Provenance = Mapping[str, str]
 _INPUT, _ROWS = "the input", "the rows"

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -17,10 +17,10 @@ from mmoe.datasets.files.readers import Paths, iter_tables
 from mmoe.datasets.rows.encoded import EncodedData, EncodedFeatures
 from mmoe.datasets.rows.locations import MissingColumnError
 from mmoe.datasets.rows.prefetch import prefetch
-from mmoe.datasets.rows.unseen_ids import UnseenIds
 from mmoe.predictor import Predictor
 from mmoe.run.atomic_files import not_written
 from mmoe.run.console import Tracker
+from mmoe.score.guard.counts import Counter, ScoreCounts
 from mmoe.score.kept_columns import as_kept
 from mmoe.score.output_columns import ScoreColumns
 from mmoe.score.parquet_writer import ParquetWriter
@@ -47,7 +47,11 @@ class Target(Protocol):
         """Returns where it is written."""
         ...
 
-    def finish(self, written: Path, by: Provenance, unseen: UnseenIds) -> None:
+    def notes(self, counts: ScoreCounts) -> Mapping[bytes, bytes]:
+        """Returns what the file says of its rows, as metadata."""
+        ...
+
+    def finish(self, written: Path, by: Provenance, counts: ScoreCounts) -> None:
         """Takes the file when it is complete, written `by` what has scored it."""
         ...
 
@@ -67,10 +71,10 @@ class ToWrite(NamedTuple):
 
 
 class _Scored(NamedTuple):
-    """Rows to write, in order, and which of their ids were unseen."""
+    """Rows to write, in order, and what was counted of them."""
 
     table: pa.Table
-    unseen: UnseenIds
+    counts: ScoreCounts
 
 
 class _Chunk(NamedTuple):
@@ -91,7 +95,8 @@ class Scorer:
         columns: To write beside the kept ones.
         kept_types: Of the columns to copy.
         uses: Columns to read, each with what needs it.
-        unseen: Counts, over all files of this rank.
+        counter: Counts rows and scores.
+        counted: Of each file of this rank that is written.
         top: Write the best rows of each key alone; None: all rows, in their order.
     """
 
@@ -100,7 +105,8 @@ class Scorer:
     columns: ScoreColumns
     kept_types: dict[str, pa.DataType]
     uses: dict[str, str]
-    unseen: UnseenIds
+    counter: Counter
+    counted: list[ScoreCounts] = field(default_factory=list)
     top: Top | None = None
 
     def score(self, files: Sequence[ToWrite], tracker: Tracker) -> int:
@@ -133,7 +139,7 @@ class Scorer:
         tracker: Tracker,
     ) -> int:
         """Takes what is of this file, up to the None behind it."""
-        written, unseen = file.target.begin(), UnseenIds(self.encoder)
+        written, counts = file.target.begin(), ScoreCounts()
         best = None if self.top is None else TopRows(self.top)
         try:
             rows = iter(partial(next, scored), None)
@@ -142,12 +148,12 @@ class Scorer:
             with ParquetWriter(written, as_metadata(by)) as writer:
                 for row in chain(() if first is None else (first,), rows):
                     (writer.write if best is None else best.add)(row.table)
-                    unseen.include(row.unseen.rows, row.unseen.by_feature)
+                    counts += row.counts
                     tracker.advance(row.table.num_rows)
                 if best is not None:
                     writer.write(best.rows())
-                writer.note(unseen)
-            self._finish(file, written, by, unseen)
+                writer.note(file.target.notes(counts))
+            self._finish(file, written, by, counts)
         except MissingColumnError as error:
             raise error.needed_by(self.uses[error.name]) from None
         except OSError as error:
@@ -155,12 +161,12 @@ class Scorer:
             raise not_written(str(file.target), error, folder=written.parent) from None
         finally:
             written.unlink(missing_ok=True)
-        self.unseen.include(unseen.rows, unseen.by_feature)
-        return unseen.rows
+        self.counted.append(counts)
+        return counts.rows
 
-    def _finish(self, file: ToWrite, written: Path, by: Provenance, unseen: UnseenIds) -> None:
+    def _finish(self, file: ToWrite, written: Path, by: Provenance, counts: ScoreCounts) -> None:
         try:
-            file.target.finish(written, by, unseen)
+            file.target.finish(written, by, counts)
         except FileNotFoundError:
             raise ValueError(
                 f"{file.target}: was removed while it was written; if another mmoe score writes "
@@ -204,11 +210,17 @@ class Scorer:
         if chunk is None:
             return None
         assert chunk.features is not None, "it has been encoded"
-        unseen = UnseenIds(self.encoder)
-        unseen.add(chunk.features)
         predictions_NP = self.predictor.predict(EncodedData(features=chunk.features))
         columns = self.columns.of(predictions_NP, chunk.table, chunk.origin)
-        return _Scored(_result(chunk.table, self.kept_types, columns, chunk.origin), unseen)
+        counts = self.counter.count(chunk.features, chunk.table, columns, chunk.origin)
+        return _Scored(_result(chunk.table, self.kept_types, columns, chunk.origin), counts)
+
+    def nothing(self, file: DataFile) -> ScoreCounts:
+        """Counts none of a file's rows: which columns there are to be judged."""
+        table = next(iter_tables(file, list(self.uses), 1))[:0]
+        features = self.encoder.encode(table, str(file), to_score=True)
+        columns = {f.name: pa.array([], f.type) for f in self.columns.schema}
+        return self.counter.count(features, table, columns, str(file))
 
 
 def _result(

@@ -4,7 +4,7 @@ import hashlib
 import posixpath
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -22,6 +22,7 @@ except ImportError:  # not on Windows
     fcntl = None
 
 STAGING = "_staging"  # what is being written, until all of it is there
+REJECTED = "_rejected"  # what was not what was expected of it
 _LOCK = f"{STAGING}/.lock"
 _OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "r2"}
 _BLOCK = 1 << 22  # bytes of a file that are looked at at a time
@@ -81,6 +82,10 @@ class Store(Protocol):
 
     def rows(self, name: str) -> int:
         """Returns how many rows a Parquet file has."""
+        ...
+
+    def notes(self, name: str) -> Mapping[bytes, bytes]:
+        """Returns the metadata of a Parquet file, what was added at its end too."""
         ...
 
     def lock(self) -> None:
@@ -212,6 +217,10 @@ class LocalStore:
         """Returns how many rows a Parquet file has."""
         return int(pq.read_metadata(self.folder / name).num_rows)
 
+    def notes(self, name: str) -> Mapping[bytes, bytes]:
+        """Returns the metadata of a Parquet file."""
+        return pq.read_metadata(self.folder / name).metadata or {}
+
     def lock(self) -> None:
         """Keeps others out, by a lock that ends with this process, and removes what dead ones left.
 
@@ -324,6 +333,11 @@ class AddressStore:
         with self._ask(self.filesystem.open, self._path(name), "rb") as file:
             return int(pq.read_metadata(file).num_rows)
 
+    def notes(self, name: str) -> Mapping[bytes, bytes]:
+        """Returns the metadata of a Parquet file."""
+        with self._ask(self.filesystem.open, self._path(name), "rb") as file:
+            return pq.read_metadata(file).metadata or {}
+
     def lock(self) -> None:
         """Nobody is kept out: object stores have no locks that end with a process."""
 
@@ -374,9 +388,9 @@ def digest_of(path: Path) -> tuple[int, str]:
 
 
 def _entries(folder: Path) -> Iterator[Path]:
-    """What a folder holds, and in it those that name a column's value or hold what is begun."""
+    """What a folder holds, and in it those of partitions, and of what is not published."""
     for path in folder.iterdir() if folder.is_dir() else ():
-        if path.is_dir() and (is_partition(path.name) or path.name == STAGING):
+        if path.is_dir() and (is_partition(path.name) or path.name in (STAGING, REJECTED)):
             yield from _entries(path)
         else:
             yield path

@@ -1,12 +1,15 @@
 """Where one file of scores goes: to its name, or to a folder that is published when it is whole."""
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from mmoe.datasets.rows.unseen_ids import UnseenIds
 from mmoe.score.folder_job import FolderJob, Part, record_of
-from mmoe.score.provenance import Provenance, print_of
-from mmoe.score.store import Store, digest_of
+from mmoe.score.guard.counts import ScoreCounts
+from mmoe.score.guard.guard import Guard
+from mmoe.score.provenance import SUMMARY_KEY, Provenance, as_unseen_ids, print_of
+from mmoe.score.store import REJECTED, Store, digest_of
 
 
 @dataclass(frozen=True)
@@ -17,11 +20,13 @@ class OneFile:
         store: The folder that it lies in.
         name: Its name there.
         by: What scores it.
+        guard: Judges it.
     """
 
     store: Store
     name: str
     by: Provenance
+    guard: Guard
 
     def __str__(self) -> str:
         """What the user calls it."""
@@ -35,9 +40,30 @@ class OneFile:
         """Returns a place for it on this machine."""
         return self.store.begin(self.name)
 
-    def finish(self, written: Path, by: Provenance, unseen: UnseenIds) -> None:
-        """Gives it its name."""
-        self.store.put(written, self.name)
+    def notes(self, counts: ScoreCounts) -> Mapping[bytes, bytes]:
+        """Returns unseen ids, and the summary."""
+        summary = json.dumps(self.guard.judge(counts).as_dict())
+        return as_unseen_ids(counts.unseen_ids()) | {SUMMARY_KEY: summary.encode()}
+
+    def finish(self, written: Path, by: Provenance, counts: ScoreCounts) -> None:
+        """Gives it its name, if it is as expected; else it goes into `_rejected` beside it."""
+        summary, rejected = self.guard.judge(counts), f"{REJECTED}/{self.name}"
+        if summary.failed:
+            place = self.store.begin(rejected)
+            written.replace(place)
+            self.store.put(place, rejected)
+        else:
+            self.store.put(written, self.name)
+            self.store.remove(rejected)
+
+    def conclude(self, counts: ScoreCounts) -> None:
+        """Shows the summary.
+
+        Raises:
+            Rejected: The scores are not as expected.
+        """
+        rejected = f"{self.store.address.rstrip('/')}/{REJECTED}/{self.name}"
+        self.guard.conclude(self.guard.judge(counts), str(self), rejected)
 
 
 @dataclass(frozen=True)
@@ -64,7 +90,11 @@ class OfFolder:
         """Returns where it is written."""
         return self.job.begin(self.part)
 
-    def finish(self, written: Path, by: Provenance, unseen: UnseenIds) -> None:
+    def notes(self, counts: ScoreCounts) -> Mapping[bytes, bytes]:
+        """Returns unseen ids, and what all parts are judged by."""
+        return as_unseen_ids(counts.unseen_ids()) | counts.as_metadata()
+
+    def finish(self, written: Path, by: Provenance, counts: ScoreCounts) -> None:
         """Hands it over with its record.
 
         Raises:
@@ -77,5 +107,5 @@ class OfFolder:
                 "Score again when it is complete, with --resume"
             )
         size_and_sum = digest_of(written)
-        record = record_of(self.part, found, by, unseen.rows, size_and_sum, unseen.summary())
+        record = record_of(self.part, found, by, counts.rows, size_and_sum, counts.unseen_ids())
         self.job.put(self.part, written, record)

@@ -30,7 +30,7 @@ from mmoe.predictor import GateCallback, Predictor, load_predictor
 from mmoe.run.console import Reporter, SilentReporter, Tracker
 from mmoe.run.directory import RunDirectory
 from mmoe.tasks.gate_statistics import GateStatistics
-from mmoe.train.alarms import Watch, alarms_of_metrics, say_alarms, stored_columns
+from mmoe.train.alarms import Watch, alarms_of_metrics, say_alarms
 from mmoe.train.run_folder.data_words import said_of_other_rows, said_of_own_split
 from mmoe.train.run_folder.held_out import (
     check_as_of,
@@ -284,7 +284,7 @@ def evaluate_run(
         lambda: watch.alarms(
             predictor,
             # Columns of all negatives are not distributed as those of a log that kept a share
-            None if all_negatives else stored_columns(run),
+            None if all_negatives else run.training_columns(),
             predictions_NT[:, : len(config.tasks)],
             labels,
             "test" if own else "evaluated",

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from mmoe.alarms import predicted_file
 from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.config import DeviceKind, RunConfig
 from mmoe.config.tasks import prediction_columns
@@ -347,6 +348,7 @@ def _evaluate(
             bias = learnt_bias(config, prepared.encoder, watch.features, sampled_NT)
             curves["bias"] = bias
         write_json(run.curves_file, curves)
+        write_json(run.predictions_file, predicted_file(config.tasks, predictions_NP))
         write_json(run.metrics_file, metrics)
         log_finished(config, run, metrics, reporter.say)
         return metrics

@@ -8,10 +8,10 @@ import numpy as np
 from mmoe.alarms import Column
 from mmoe.config import RunConfig
 from mmoe.datasets.features.encoder import FeatureEncoder
+from mmoe.datasets.rows.columns import columns_of
 from mmoe.datasets.rows.encoded import EncodedFeatures
 from mmoe.metrics.task_kinds import kind_of
 from mmoe.models.bias_tower import own_lookups
-from mmoe.train.alarms.columns import columns_of
 
 # Values of a feature that are shown, of those seen most
 _MOST_VALUES = 20

@@ -23,4 +23,4 @@ def contents(out: Path) -> dict[str, bytes]:
     }
 
 
-WHOLE = ["_SUCCESS", "_manifest.json"]
+WHOLE = ["_SUCCESS", "_manifest.json", "_summary.json"]

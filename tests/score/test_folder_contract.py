@@ -97,7 +97,7 @@ def test_what_was_begun_otherwise_is_not_gone_on_with(run, log, tmp_path, funnel
     ):
         score_files(run, log / "3.parquet", out, resume=True)
     assert score_files(run, log, out, mode="overwrite", keep=["row"]) == 125
-    assert names(out)[-2:] == WHOLE
+    assert names(out)[-3:] == WHOLE
 
 
 def test_partitions_are_replaced_one_by_one(run, funnel_table, tmp_path):

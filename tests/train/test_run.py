@@ -32,6 +32,7 @@ def test_files_and_metrics_of_a_run(train):
         "history.json",
         "metrics.json",
         "mmoe.json",
+        "predictions.json",
         "tensorboard",
         "vocabulary",
     ]

@@ -17,7 +17,8 @@ READERS = {
     "metrics.json": ("evaluate", "report"),
     "history.json": ("report",),
     "curves.json": ("report",),
-    "columns.json": ("evaluate", "resume"),
+    "columns.json": ("evaluate", "score", "resume"),
+    "predictions.json": ("score",),
     "encoder.json": ("evaluate", "score", "resume", "warm start"),
     "warm_start.json": ("resume",),
 }

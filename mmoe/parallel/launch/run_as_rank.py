@@ -15,15 +15,15 @@ from typing import NamedTuple, NoReturn
 
 import torch.distributed as dist
 
-from mmoe.errors import RanksDiffer, is_time_out
+from mmoe.errors import RanksDiffer, Rejected, is_time_out
 from mmoe.parallel.launch.launcher import error_file, rendezvous_failure
 from mmoe.parallel.launch.process_group import RENDEZVOUS_SECONDS, ensure_process_group, rank
 from mmoe.parallel.launch.rank_watch import RankWatch
 from mmoe.parallel.object_collectives import first_other
 from mmoe.terminal import readable
 
-# Exit codes: what the user can mend, everything else, and Ctrl-C
-_MENDABLE, _FAILED, _INTERRUPTED = 2, 1, 130
+# Exit codes: what the user can mend, scores that are rejected, everything else, and Ctrl-C
+_MENDABLE, _REJECTED, _FAILED, _INTERRUPTED = 2, 3, 1, 130
 
 # After torch should have given up by itself
 _SECONDS_MORE = 15.0
@@ -141,6 +141,8 @@ def _last_words(error: BaseException, watch: RankWatch) -> int:
 
 
 def _what_to_say(error: BaseException, rank: int) -> _Words:
+    if isinstance(error, Rejected):
+        return _Words(_REJECTED, str(error))
     if isinstance(error, ValueError | OSError):
         return _Words(_MENDABLE, str(error), isinstance(error, RanksDiffer))
     if isinstance(error, KeyboardInterrupt):

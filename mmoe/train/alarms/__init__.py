@@ -4,7 +4,7 @@
 as they pass.
 """
 
-from mmoe.train.alarms.learnt import learn_columns, stored_columns
+from mmoe.train.alarms.learnt import learn_columns
 from mmoe.train.alarms.sampled import SampledTraining
 from mmoe.train.alarms.watch import Watch, alarms_of_metrics, say_alarms
 
@@ -14,5 +14,4 @@ __all__ = [
     "alarms_of_metrics",
     "learn_columns",
     "say_alarms",
-    "stored_columns",
 ]

@@ -7,13 +7,13 @@ import numpy as np
 from mmoe.alarms import TrainingColumns, leaks_in
 from mmoe.config import RunConfig
 from mmoe.datasets.features.encoder import FeatureEncoder
+from mmoe.datasets.rows.columns import columns_of
 from mmoe.datasets.rows.encoded import EncodedData, EncodedLabels
 from mmoe.datasets.values.hashing import mix64
 from mmoe.metrics.task_kinds import kind_of
 from mmoe.parallel import rank
-from mmoe.run.atomic_files import read_json, write_json
+from mmoe.run.atomic_files import write_json
 from mmoe.run.directory import RunDirectory
-from mmoe.train.alarms.columns import columns_of
 
 # Where the keys of a split are not counted
 _ROWS_OF_A_KEY = 10
@@ -33,10 +33,10 @@ def learn_columns(
     """
     if rank() > 0:
         return None
-    stored = stored_columns(run)
+    stored = run.training_columns()
     if stored is not None or rows is None or rows.labels is None:
         return stored
-    columns = list(columns_of(rows.features, encoder))
+    columns = list(columns_of(rows.features, encoder, of_training=True))
     labels = rows.labels
     found = leaks_in(
         columns, labels.labels_NT, labels.observed_NT, tasks_of(config), halves(len(rows))
@@ -51,18 +51,6 @@ def learn_columns(
     )
     write_json(run.columns_file, learnt.as_dict())
     return learnt
-
-
-def stored_columns(run: RunDirectory) -> TrainingColumns | None:
-    """Reads columns.json; None where the run has none, being older, or of another version.
-
-    Raises:
-        ValueError: The file is damaged.
-    """
-    if not run.columns_file.exists():
-        return None
-    content = read_json(run.columns_file, shape=TrainingColumns.file_shape)
-    return TrainingColumns.from_dict(content)
 
 
 def tasks_of(config: RunConfig) -> list[tuple[str, bool]]:

@@ -18,6 +18,7 @@ from mmoe.alarms import (
 from mmoe.config import RunConfig
 from mmoe.config.gates import DSelectKGateConfig, LearnedGateConfig, StaticGateConfig
 from mmoe.datasets.features.encoder import FeatureEncoder
+from mmoe.datasets.rows.columns import all_alike, columns_of
 from mmoe.datasets.rows.encoded import EncodedData, EncodedFeatures, EncodedLabels
 from mmoe.metrics.task_kinds import kind_of
 from mmoe.models.bias_tower import own_lookups
@@ -25,7 +26,6 @@ from mmoe.parallel import from_all
 from mmoe.predictor import Predictor
 from mmoe.run.console import Reporter
 from mmoe.tasks.gate_statistics import GateStatistics
-from mmoe.train.alarms.columns import all_alike, columns_of
 from mmoe.train.alarms.experts import ROWS, constant_experts
 from mmoe.train.alarms.learnt import events_of, halves, independent_rows, tasks_of
 from mmoe.train.alarms.sampled import SampledRows, rows_to_look_at

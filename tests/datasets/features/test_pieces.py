@@ -14,7 +14,7 @@ from mmoe.datasets.features.extend_encoder import extend_encoder
 from mmoe.datasets.features.fit_encoder import EncoderFit
 from mmoe.datasets.features.fit_numbers import piece_ends
 from mmoe.datasets.features.numeric import NumberFit, NumericRule
-from mmoe.train.alarms.columns import columns_of
+from mmoe.datasets.rows.columns import columns_of
 
 
 def _config(**keys):

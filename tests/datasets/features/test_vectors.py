@@ -8,8 +8,8 @@ from mmoe.config import ProjectionSpec, config_from_dict
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.features.extend_encoder import extend_encoder
 from mmoe.datasets.features.fit_encoder import EncoderFit
+from mmoe.datasets.rows.columns import columns_of
 from mmoe.datasets.values.vectors import to_vectors
-from mmoe.train.alarms.columns import columns_of
 
 
 def _config(**keys):

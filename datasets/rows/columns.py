@@ -21,8 +21,10 @@ from mmoe.datasets.rows.encoded import EncodedFeatures
 _MOST_NUMBERS = 4
 
 
-def columns_of(features: EncodedFeatures, encoder: FeatureEncoder) -> Iterator[Column]:
-    """Yields the columns of sampled rows, one or more a feature.
+def columns_of(
+    features: EncodedFeatures, encoder: FeatureEncoder, *, of_training: bool = False
+) -> Iterator[Column]:
+    """Yields the columns of some rows, one or more a feature.
 
     Crosses are left out, since their columns are features too or could be; so are sines and
     cosines, and vectors.
@@ -30,6 +32,7 @@ def columns_of(features: EncodedFeatures, encoder: FeatureEncoder) -> Iterator[C
     Args:
         features: The rows.
         encoder: That encoded them.
+        of_training: Find `expected_unseen` too, in which each id of a vocabulary is looked at.
     """
     dense = ids = lists = 0
     for codec in encoder.codecs:
@@ -41,8 +44,8 @@ def columns_of(features: EncodedFeatures, encoder: FeatureEncoder) -> Iterator[C
             yield _number(codec, encoder, numbers_NF, ids_NC)
         elif not isinstance(codec, CrossCodec):
             yield from _plain_numbers(codec, numbers_NF)
-            yield from _ids(codec, encoder, ids_NC)
-            yield from _lists(codec, encoder, of_lists)
+            yield from _ids(codec, encoder, ids_NC, of_training)
+            yield from _lists(codec, encoder, of_lists, of_training)
 
 
 def all_alike(features: EncodedFeatures) -> bool:
@@ -92,7 +95,9 @@ def _plain_numbers(codec: Codec[Any], numbers_NF: np.ndarray) -> Iterator[Column
         yield Column(name=name, kind="number", items=numbers_N, missing=none_N, rows=len(numbers_N))
 
 
-def _ids(codec: Codec[Any], encoder: FeatureEncoder, ids_NC: np.ndarray) -> Iterator[Column]:
+def _ids(
+    codec: Codec[Any], encoder: FeatureEncoder, ids_NC: np.ndarray, of_training: bool
+) -> Iterator[Column]:
     part = isinstance(codec, DatetimeCodec)
     for spec, ids_N in zip(codec.lookups, ids_NC.T, strict=True):
         yield Column(
@@ -101,7 +106,7 @@ def _ids(codec: Codec[Any], encoder: FeatureEncoder, ids_NC: np.ndarray) -> Iter
             items=ids_N,
             missing=ids_N == MISSING,
             rows=len(ids_N),
-            **_known(codec, encoder, ids_N),
+            **_known(codec, encoder, ids_N, of_training),
         )
 
 
@@ -109,6 +114,7 @@ def _lists(
     codec: Codec[Any],
     encoder: FeatureEncoder,
     of_lists: Sequence[tuple[np.ndarray, np.ndarray]],
+    of_training: bool,
 ) -> Iterator[Column]:
     for spec, (ids_V, offsets) in zip(codec.lists, of_lists, strict=True):
         yield Column(
@@ -117,24 +123,37 @@ def _lists(
             items=ids_V,
             missing=ids_V == MISSING,
             rows=len(offsets) - 1,
-            **_known(codec, encoder, ids_V),
+            empty_rows=_empty_rows(ids_V, offsets),
+            **_known(codec, encoder, ids_V, of_training),
         )
 
 
-def _known(codec: Codec[Any], encoder: FeatureEncoder, ids_V: np.ndarray) -> dict[str, Any]:
+def _empty_rows(ids_V: np.ndarray, offsets: np.ndarray) -> float | None:
+    """Share of the rows without an id: a list of none may hold one that says so."""
+    if len(offsets) < 2:
+        return None
+    present = np.concatenate([[0], np.cumsum(ids_V != MISSING)])[offsets]
+    return float((np.diff(present) == 0).mean())
+
+
+def _known(
+    codec: Codec[Any], encoder: FeatureEncoder, ids_V: np.ndarray, of_training: bool
+) -> dict[str, Any]:
     """What a vocabulary says of ids: how many are unseen, would be in training, and their names."""
     vocabulary = codec.ids(encoder.rules) if isinstance(codec, IdCodec) else None
     present_V = ids_V[ids_V != MISSING]
     if not isinstance(vocabulary, Vocabulary) or not len(present_V):
         return {}
-    min_count = getattr(codec.encoding, "min_count", 1) if isinstance(codec, IdCodec) else 1
-    # A training row whose id has min_count rows would find it unseen if it were held out itself
-    rare = np.concatenate([[False, True], vocabulary.counts <= min_count])
-    return {
+    known: dict[str, Any] = {
         "unseen": float((present_V == UNSEEN).mean()),
-        "expected_unseen": float(rare[present_V].mean()),
         "shown": lambda id_: _key(vocabulary, id_),
     }
+    if of_training:
+        min_count = getattr(codec.encoding, "min_count", 1) if isinstance(codec, IdCodec) else 1
+        # A training row whose id has min_count rows would find it unseen if it were held out itself
+        rare = np.concatenate([[False, True], vocabulary.counts <= min_count])
+        known["expected_unseen"] = float(rare[present_V].mean())
+    return known
 
 
 def _key(vocabulary: Vocabulary, id_: int) -> str:

@@ -1,0 +1,1 @@
+"""What rows and scores are like, counted while they pass, and judged before they are published."""

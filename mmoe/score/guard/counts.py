@@ -1,0 +1,207 @@
+"""`ScoreCounts`: what is counted of scored rows; those of parts add up to those of all."""
+
+import base64
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pydantic import Field, ValidationError
+
+from mmoe.alarms import Column, Distribution, TrainingColumns
+from mmoe.config.json_files import Count, Stored
+from mmoe.datasets.features.encoder import FeatureEncoder
+from mmoe.datasets.features.numeric import NumericCodec
+from mmoe.datasets.rows.columns import columns_of
+from mmoe.datasets.rows.encoded import EncodedFeatures
+from mmoe.datasets.rows.unseen_ids import UnseenIds
+from mmoe.datasets.values.arrow import pc
+from mmoe.datasets.values.plain import is_text
+
+KEY = b"mmoe.counts"  # of the metadata of a Parquet file of scores
+
+
+class ColumnCounts(Stored):
+    """Counts of one column that the model reads.
+
+    Attributes:
+        items: Its values; of lists, of all rows together.
+        missing: Rows without a value; of a list, without any.
+        bins: Items in each bin of training (`StoredColumn`); none where training is not known.
+    """
+
+    items: Count
+    missing: Count
+    bins: list[Count] = Field(default_factory=list)
+
+    def __add__(self, other: "ColumnCounts") -> "ColumnCounts":
+        """Returns the counts of the rows of both."""
+        bins = np.array(self.bins, np.int64) + np.array(other.bins, np.int64)
+        return ColumnCounts.model_construct(
+            items=self.items + other.items,
+            missing=self.missing + other.missing,
+            bins=bins.tolist(),
+        )
+
+
+class ScoreCounts(Stored):
+    """Counts of rows that were scored.
+
+    Attributes:
+        rows: All of them.
+        unseen: Feature → rows with an id that training had not; see `UnseenIds`.
+        columns: That the model reads.
+        scores: Numbers that were written, predicted or fused.
+        classes: Of columns that hold classes: class → rows.
+    """
+
+    rows: Count = 0
+    unseen: dict[str, Count] = Field(default_factory=dict)
+    columns: dict[str, ColumnCounts] = Field(default_factory=dict)
+    scores: dict[str, Distribution] = Field(default_factory=dict)
+    classes: dict[str, dict[str, Count]] = Field(default_factory=dict)
+
+    def __add__(self, other: "ScoreCounts") -> "ScoreCounts":
+        """Returns the counts of the rows of both."""
+        if not self.rows or not other.rows:
+            return self if self.rows else other
+        classes = (_sum(self.classes[name], other.classes[name]) for name in self.classes)
+        return ScoreCounts.model_construct(
+            rows=self.rows + other.rows,
+            unseen=_sum(self.unseen, other.unseen),
+            columns={n: self.columns[n] + other.columns[n] for n in self.columns},
+            scores={n: self.scores[n] + other.scores[n] for n in self.scores},
+            classes=dict(zip(self.classes, classes, strict=True)),
+        )
+
+    def unseen_ids(self) -> dict[str, dict[str, Any]]:
+        """Returns rows with unseen ids and their share, by feature, for JSON."""
+        return {
+            name: {"rows": count, "share": count / max(self.rows, 1)}
+            for name, count in self.unseen.items()
+        }
+
+    def as_metadata(self) -> dict[bytes, bytes]:
+        """Returns them as metadata of a Parquet file, packed: some kB a hundred columns."""
+        text = self.model_dump_json().encode()
+        return {KEY: base64.b64encode(zlib.compress(text))}
+
+    @classmethod
+    def in_metadata(cls, metadata: Mapping[bytes, bytes] | None) -> "ScoreCounts | None":
+        """Reads them; None where a file has none, of an earlier version, or cannot be read."""
+        packed = (metadata or {}).get(KEY)
+        if packed is None:
+            return None
+        try:
+            return cls.model_validate_json(zlib.decompress(base64.b64decode(packed)))
+        except (ValueError, zlib.error, ValidationError):
+            return None
+
+
+class Counter:
+    """Counts rows as they are scored, from any number of threads.
+
+    Args:
+        encoder: Of the run.
+        training: What the run knows of its training rows; None: nothing.
+    """
+
+    def __init__(self, encoder: FeatureEncoder, training: TrainingColumns | None) -> None:
+        self.encoder = encoder
+        self.training = {} if training is None else training.columns
+        self._numeric = {
+            codec.feature.name: codec for codec in encoder.codecs if isinstance(codec, NumericCodec)
+        }
+        self._sources = [
+            (codec.feature.name, codec.feature.source_columns) for codec in encoder.codecs
+        ]
+
+    def count(
+        self,
+        features: EncodedFeatures,
+        table: pa.Table,
+        scores: Mapping[str, pa.Array],
+        origin: str,
+    ) -> ScoreCounts:
+        """Counts some rows.
+
+        Args:
+            features: The rows, encoded.
+            table: As they were read.
+            scores: What is written of them, beside kept columns.
+            origin: What the user calls them.
+        """
+        unseen = UnseenIds(self.encoder)
+        unseen.add(features)
+        columns = {
+            column.name: self._column(column, table, origin)
+            for column in columns_of(features, self.encoder)
+        }
+        # Of vectors and the like it is known whether they are there
+        for name, sources in self._sources:
+            if name not in columns and all(source in table.column_names for source in sources):
+                columns[name] = _without_bins(table, sources)
+        numbers = {n: x for n, x in scores.items() if pa.types.is_floating(x.type)}
+        others = {n: x for n, x in scores.items() if n not in numbers}
+        return ScoreCounts.model_construct(
+            rows=table.num_rows,
+            unseen=dict(unseen.by_feature),
+            columns=columns,
+            scores={name: _distribution(values) for name, values in numbers.items()},
+            classes={name: _classes(values) for name, values in others.items()},
+        )
+
+    def _column(self, column: Column, table: pa.Table, origin: str) -> ColumnCounts:
+        stored = self.training.get(column.name)
+        fits = stored is not None and stored.kind == column.kind
+        return ColumnCounts.model_construct(
+            items=len(column.items),
+            missing=self._missing(column, table, origin),
+            bins=stored.counted(column).tolist() if stored is not None and fits else [],
+        )
+
+    def _missing(self, column: Column, table: pa.Table, origin: str) -> int:
+        if column.kind == "list":
+            return round((column.empty_rows or 0.0) * column.rows)
+        codec = self._numeric.get(column.name)
+        if column.at_zero is None or codec is None:
+            return int(np.count_nonzero(column.missing))
+        # Once it is scaled, a number that is missing looks like the mean
+        cells = table[codec.feature.source_column]
+        if is_text(cells.type) or codec.feature.missing_values:
+            return int(np.count_nonzero(np.isnan(codec.numbers(table, origin)[0])))
+        return _nulls(cells)
+
+
+def added(counts: Iterable[ScoreCounts]) -> ScoreCounts:
+    """Returns the counts of all rows together."""
+    total = ScoreCounts()
+    for some in counts:
+        total += some
+    return total
+
+
+def _without_bins(table: pa.Table, sources: Sequence[str]) -> ColumnCounts:
+    missing = max((_nulls(table[source]) for source in sources), default=0)
+    return ColumnCounts.model_construct(items=table.num_rows, missing=missing, bins=[])
+
+
+def _nulls(cells: pa.ChunkedArray) -> int:
+    if not pa.types.is_floating(cells.type):
+        return int(cells.null_count)
+    return int(pc.sum(pc.is_null(cells, nan_is_null=True)).as_py() or 0)
+
+
+def _distribution(values: Any) -> Distribution:
+    there = values.drop_null()
+    return Distribution.of(there.to_numpy(zero_copy_only=False), values.null_count)
+
+
+def _classes(values: Any) -> dict[str, int]:
+    found = pc.value_counts(values).to_pylist()
+    return {str(pair["values"]): int(pair["counts"]) for pair in found}
+
+
+def _sum(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
+    return {name: one.get(name, 0) + other.get(name, 0) for name in dict.fromkeys([*one, *other])}

@@ -1,0 +1,87 @@
+"""A folder of scores, all of whose parts are there: judged, then published or put aside."""
+
+import posixpath
+from typing import Any
+
+import fsspec
+
+from mmoe.datasets.files.data_file import is_partition
+from mmoe.errors import Damaged
+from mmoe.score.folder_job import FolderJob
+from mmoe.score.guard.counts import ScoreCounts, added
+from mmoe.score.guard.guard import Guard
+from mmoe.score.guard.summary import Summary
+from mmoe.score.manifest import MANIFEST, SUCCESS, PartRecord, manifest_in, read_manifest
+
+# Of folders such as day=2024-01-31 beside this one, the last ones are looked at
+_NEIGHBOURS = 31
+
+
+def end_folder(job: FolderJob, guard: Guard, counts: ScoreCounts) -> Summary:
+    """Publishes a folder's parts if they are as expected; else puts them aside.
+
+    Args:
+        job: Whose parts are all there.
+        guard: Judges them.
+        counts: Of the parts that were scored now, by all ranks; those of others are in their files.
+
+    Raises:
+        ValueError: There are expectations, and parts of which nothing was counted.
+    """
+    before = {name: job.counts(name) for name in job.done}
+    uncounted = [name for name, found in before.items() if found is None]
+    if uncounted and guard.expectations:
+        raise ValueError(
+            f"{job.store.address}: an earlier mmoe has scored {uncounted[0]}, and counted nothing "
+            "of it to compare with what is expected; say --mode overwrite without --resume, or "
+            "leave --expect out"
+        )
+    counts = added([counts, *(found for found in before.values() if found is not None)])
+    asked = any(expected.measure == "repeated" for expected in guard.expectations)
+    summary = guard.judge(counts, _repeated(job) if asked else None)
+    if summary.failed:
+        job.reject(summary.as_dict())
+    else:
+        job.publish(summary.as_dict())
+    return summary
+
+
+def _repeated(job: FolderJob) -> float | None:
+    """The share of rows from files that earlier scores were made of; None where there are none."""
+    earlier = _earlier_inputs(job)
+    records = job.records()
+    rows = sum(record.rows for record in records)
+    if not earlier or not rows:
+        return None
+    return sum(r.rows for r in records if _content(r) in earlier) / rows
+
+
+def _content(record: PartRecord) -> tuple[int, str]:
+    return record.input.bytes, record.input.digest
+
+
+def _earlier_inputs(job: FolderJob) -> set[tuple[int, str]]:
+    """What the scores were made of that lie there, or in a folder of another day beside it."""
+    manifests = [manifest_in(job.store) if job.store.has(SUCCESS) else None]
+    address = job.store.address.rstrip("/")
+    if is_partition(posixpath.basename(address)):
+        manifests += _of_neighbours(address)
+    return {_content(part) for found in manifests if found is not None for part in found.parts}
+
+
+def _of_neighbours(address: str) -> list[Any]:
+    files, folder = fsspec.url_to_fs(address)
+    key = posixpath.basename(address).partition("=")[0]
+    names = (
+        posixpath.basename(path.rstrip("/"))
+        for path in files.ls(posixpath.dirname(folder), detail=False)
+    )
+    others = sorted(n for n in names if n.startswith(f"{key}=") and n != posixpath.basename(folder))
+    found = []
+    for name in others[-_NEIGHBOURS:]:
+        place = f"{posixpath.dirname(folder)}/{name}/{MANIFEST}"
+        try:
+            found.append(read_manifest(files.cat_file(place), place))
+        except (FileNotFoundError, Damaged):
+            continue  # no scores, or not ours
+    return found

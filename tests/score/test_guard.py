@@ -1,0 +1,326 @@
+"""Scores are judged before they are published: figures, expectations, what is put aside."""
+
+import json
+from pathlib import Path
+
+import fsspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+import pytest
+
+from mmoe.errors import Rejected
+from mmoe.score import folder_job, score_files
+from mmoe.score.guard.counts import KEY, ScoreCounts
+from mmoe.score.guard.table import summary_table
+from tests.score.listing import WHOLE, contents, names, parts
+from tests.score.telling import Told
+
+FAILS = ["rows > 1e6"]
+HOLDS = ["rows > 1"]
+
+
+@pytest.fixture(scope="module", name="run")
+def _run(funnel_config, train_funnel):
+    return train_funnel(funnel_config)
+
+
+@pytest.fixture(scope="module", name="night")
+def _night(funnel_table, tmp_path_factory):
+    """Rows that the run was not trained on, but are like those."""
+    path = tmp_path_factory.mktemp("night") / "night.parquet"
+    pq.write_table(funnel_table[3000:], path, row_group_size=300)
+    return path
+
+
+def summarised(run, source, out, **options):
+    found = []
+    score_files(run, source, out, on_summary=found.append, **options)
+    return found[0]
+
+
+def changed(funnel_table, path, **columns):
+    """The night with other columns."""
+    table = funnel_table[3000:]
+    for name, values in columns.items():
+        table = table.set_column(table.column_names.index(name), name, values(table[name]))
+    pq.write_table(table, path)
+    return path
+
+
+def test_figures_are_those_of_the_rows(run, funnel_table, night, tmp_path):
+    out = tmp_path / "scores.parquet"
+    summary = summarised(run, night, out, keep=["user"], fused={"value": "click * buy"})
+    scores = pq.read_table(out)
+    assert summary.rows == 1000
+    for name in ("pred_click", "pred_buy", "value"):
+        values, figures = scores[name].to_numpy(), summary.scores[name]
+        assert figures["mean"] == pytest.approx(values.mean(), rel=1e-5)
+        assert figures["p50"] == pytest.approx(np.median(values), rel=0.02)
+        assert (figures["min"], figures["max"]) == (values.min(), values.max())
+        assert figures["nan"] == figures["null"] == 0
+    assert "pred_click" in summary.of_training
+    assert "value" not in summary.of_training
+    tags = funnel_table["tags"][3000:]
+    assert (
+        summary.columns["tags"]["missing"]
+        == pc.mean(pc.equal(pc.list_value_length(tags), 0)).as_py()
+    )
+    assert summary.columns["item"]["unseen"] == 0
+    assert all(figures.get("psi", 0) < 0.1 for figures in summary.columns.values())
+    written = json.loads(pq.read_metadata(out).metadata[b"mmoe.summary"])
+    assert written == summary.as_dict()
+    assert summary_table(summary).row_count == 3 + len(summary.columns)
+
+
+def test_a_folder_has_the_same_figures_however_it_is_cut(run, night, tmp_path):
+    whole = summarised(run, night, tmp_path / "whole.parquet").as_dict()
+    for name, rows in (("one", None), ("cut", 512)):
+        out = tmp_path / name
+        told = summarised(run, night, out, rows_per_file=rows).as_dict()
+        assert json.loads((out / "_summary.json").read_text()) == told
+        assert told["columns"] == whole["columns"]
+        for task, figures in told["scores"].items():
+            assert figures.pop("training") == whole["scores"][task]["training"]
+            for figure, value in figures.items():
+                assert value == pytest.approx(whole["scores"][task][figure], rel=1e-12), figure
+    assert len(parts(tmp_path / "cut")) == 2
+    of_part = pq.read_metadata(tmp_path / "cut" / "00000-night-00001.parquet").metadata
+    assert KEY in of_part
+    assert ScoreCounts.in_metadata(of_part).rows == 1000 - 512
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "failing"),
+    [
+        ("price", lambda x: pa.nulls(len(x), x.type), {"missing(*)", "psi(*)"}),
+        ("price", lambda x: pc.multiply(x, 1000.0), {"psi(*)"}),
+        ("item", lambda x: pc.binary_join_element_wise(x, "v2", "-"), {"unseen(*)", "psi(*)"}),
+        ("user", lambda x: pa.nulls(len(x), x.type), {"missing(*)", "psi(*)"}),
+        ("tags", lambda x: pa.nulls(len(x), x.type), {"missing(*)"}),
+    ],
+    ids=["no price", "price in other units", "new ids", "no user", "no tags"],
+)
+def test_usual_finds_a_column_that_broke(run, funnel_table, tmp_path, column, values, failing):
+    broken = changed(funnel_table, tmp_path / "night.parquet", **{column: values})
+    with pytest.raises(Rejected, match=rf"not published.*{column}: ") as raised:
+        score_files(run, broken, tmp_path / "out", expect=["usual"])
+    for measure in failing:
+        assert measure in str(raised.value)
+
+
+def test_usual_lets_a_night_like_training_pass(run, night, tmp_path):
+    assert not summarised(run, night, tmp_path / "out", expect=["usual"]).failed
+
+
+def test_missing_numbers_are_told_from_the_mean(
+    funnel_config, funnel_table, train_funnel, tmp_path
+):
+    """Once it is scaled, a number that is missing looks like the mean."""
+    raw = {**funnel_config, "features": [{"kind": "numeric", "name": "price"}]}
+    run = train_funnel(raw)
+
+    def third(values):
+        return pa.array([None if n % 3 == 0 else x for n, x in enumerate(values.to_pylist())])
+
+    night = changed(funnel_table, tmp_path / "night.parquet", price=third)
+    text = tmp_path / "night.csv"
+    pa_csv.write_csv(pq.read_table(night, columns=["price"]), text)
+    for source in (night, text):
+        summary = summarised(run, source, tmp_path / f"{source.suffix}.parquet")
+        assert summary.columns["price"]["missing"] == 0.334
+        assert summary.of_training["price"]["missing"] == 0
+
+
+def test_scores_that_are_not_as_expected_are_put_aside(run, night, tmp_path):
+    out = tmp_path / "out"
+    with pytest.raises(Rejected, match=r"1 of 2 expectations do not hold: rows > 1e6 \(1000\)"):
+        score_files(run, night, out, rows_per_file=512, expect=FAILS + HOLDS)
+    aside = ["00000-night-00000.parquet", "00000-night-00001.parquet"]
+    assert names(out) == ["_rejected"]
+    assert {f"_rejected/{name}" for name in aside} < set(contents(out))
+    reason = json.loads((out / "_rejected" / "_summary.json").read_text())
+    assert [one["holds"] for one in reason["expectations"]] == [False, True]
+    assert reason["passed"] is False
+
+    told = Told()
+    assert (
+        score_files(run, night, out, rows_per_file=512, expect=HOLDS, resume=True, reporter=told)
+        == 0
+    )
+    assert told.said[0].endswith("2 of 2 files were in it already") or "2 of 2" in told.said[0]
+    assert names(out) == [*aside, *WHOLE]
+    score_files(run, night, tmp_path / "new", rows_per_file=512, expect=HOLDS)
+    assert contents(out) == contents(tmp_path / "new")
+
+
+@pytest.mark.parametrize("where", ["local", "memory"])
+def test_what_was_published_stays_as_it_was(run, night, funnel_table, tmp_path, where):
+    out = tmp_path / "out" if where == "local" else "memory://guard/out"
+    score_files(run, night, out)
+    before = _files(out)
+    broken = changed(funnel_table, tmp_path / "night.parquet", price=lambda x: pc.multiply(x, 1e3))
+    for _ in range(2):  # the second takes the place of the first
+        with pytest.raises(Rejected):
+            score_files(run, broken, out, mode="overwrite", expect=["usual"])
+        after = _files(out)
+        aside = {n for n in after if n.startswith("_rejected/")}
+        assert aside == {
+            f"_rejected/{n}"
+            for n in ("00000-night.parquet", "00000-night.parquet.json", "_summary.json")
+        }
+        assert {n: after[n] for n in after if n not in aside} == before
+    score_files(run, night, out, mode="overwrite", expect=["usual"])
+    assert _files(out).keys() == before.keys()
+
+
+def _files(out):
+    if isinstance(out, Path):
+        return contents(out)
+    files, root = fsspec.url_to_fs(out)
+    return {path[len(root) + 1 :]: files.cat_file(path) for path in files.find(root)}
+
+
+def test_rejected_scores_of_other_rows_are_scored_again(run, night, funnel_table, tmp_path):
+    out = tmp_path / "out"
+    broken = changed(funnel_table, tmp_path / "night.parquet", price=lambda x: pc.multiply(x, 1e3))
+    with pytest.raises(Rejected):
+        score_files(run, broken, out, expect=["usual"])
+    assert score_files(run, night, out, expect=["usual"], resume=True) == 1000
+    assert names(out) == ["00000-night.parquet", *WHOLE]
+
+
+def test_a_rejected_night_is_published_in_the_place_of_another(run, night, funnel_table, tmp_path):
+    """Its names are those of the night before, whose manifest is not its own."""
+    out = tmp_path / "out"
+    score_files(run, night, out)
+    broken = changed(funnel_table, tmp_path / "night.parquet", price=lambda x: pc.multiply(x, 1e3))
+    with pytest.raises(Rejected):
+        score_files(run, broken, out, mode="overwrite", expect=["usual"])
+    score_files(run, broken, out, mode="overwrite", resume=True)
+    score_files(run, broken, tmp_path / "new")
+    assert contents(out) == contents(tmp_path / "new")
+
+
+def test_a_call_that_dies_while_it_puts_aside_is_finished(run, night, tmp_path, monkeypatch):
+    out, asked = tmp_path / "out", {"rows_per_file": 512, "expect": FAILS}
+    move, moved = folder_job.FolderJob.reject, []
+
+    class _Dies:
+        def __init__(self, store):
+            self.store = store
+
+        def __getattr__(self, name):
+            return getattr(self.store, name)
+
+        def move(self, name, to):
+            if len(moved) == 2:
+                raise KeyboardInterrupt
+            moved.append(name)
+            self.store.move(name, to)
+
+    def reject(job, summary):
+        object.__setattr__(job, "store", _Dies(job.store))
+        move(job, summary)
+
+    monkeypatch.setattr(folder_job.FolderJob, "reject", reject)
+    with pytest.raises(KeyboardInterrupt):
+        score_files(run, night, out, **asked)
+    monkeypatch.undo()
+    assert score_files(run, night, out, resume=True, rows_per_file=512) == 0
+    score_files(run, night, tmp_path / "new", rows_per_file=512)
+    assert contents(out) == contents(tmp_path / "new")
+
+
+def test_one_file_is_put_aside_too(run, night, tmp_path):
+    out = tmp_path / "scores.parquet"
+    score_files(run, night, out)
+    before = out.read_bytes()
+    with pytest.raises(Rejected, match=r"scores lie in .*/_rejected/scores\.parquet; what was at"):
+        score_files(run, night, out, mode="overwrite", expect=FAILS)
+    assert out.read_bytes() == before
+    aside = tmp_path / "_rejected" / "scores.parquet"
+    assert pq.read_table(aside).num_rows == 1000
+    assert json.loads(pq.read_metadata(aside).metadata[b"mmoe.summary"])["passed"] is False
+    score_files(run, night, out, mode="overwrite", expect=HOLDS)
+    assert not aside.exists()
+
+
+def test_files_that_were_scored_before(run, night, funnel_table, tmp_path):
+    """The log of yesterday again, in this folder or in that of a day beside it."""
+    other = tmp_path / "other.parquet"
+    pq.write_table(funnel_table[:1000], other)
+    first, second = tmp_path / "s" / "day=1", tmp_path / "s" / "day=2"
+    expect = ["repeated < 0.5"]
+    score_files(run, night, first, expect=expect)  # there is nothing to repeat
+    assert summarised(run, other, second, expect=expect).repeated == 0
+    with pytest.raises(Rejected, match=r"repeated < 0\.5 \(1\)"):
+        score_files(run, night, tmp_path / "s" / "day=3", expect=expect)
+    with pytest.raises(Rejected, match=r"repeated < 0\.5 \(1\)"):
+        score_files(run, night, first, mode="overwrite", expect=expect)
+
+
+@pytest.mark.parametrize(
+    ("expect", "message"),
+    [
+        ("unseen(itme) < 0.2", r"no column 'itme' has unseen \(did you mean 'item'\?\)"),
+        ("unseen(price) < 0.2", "price has no unseen: its ids are hashed, managed or none"),
+        ("mean(click) > 0", r"no column 'click' has mean \(did you mean 'pred_click'\?\)"),
+        ("mean(value) > 0 of training", r"does not know mean\(value\) of its training"),
+        ("psi(x*) < 1", r"no column 'x\*' has psi"),
+        ("price < 1", "no measure 'price'"),
+    ],
+)
+def test_an_expectation_of_nothing_is_refused_before_anything_is_written(
+    run, night, tmp_path, expect, message
+):
+    for out in (tmp_path / "out", tmp_path / "scores.parquet"):
+        with pytest.raises(ValueError, match=message):
+            score_files(run, night, out, expect=[expect], fused={"value": "click + buy"})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_expectations_of_the_config(funnel_config, train_funnel, night, tmp_path):
+    run = train_funnel({**funnel_config, "score": {"expect": FAILS}})
+    with pytest.raises(Rejected):
+        score_files(run, night, tmp_path / "out")
+    score_files(run, night, tmp_path / "out", expect=[])  # those of the call go before
+
+
+def test_a_run_of_an_earlier_version_has_nothing_to_compare_with(
+    funnel_config, train_funnel, night, tmp_path
+):
+    run = train_funnel(funnel_config)
+    run.columns_file.unlink()
+    run.predictions_file.unlink()
+    summary = summarised(run, night, tmp_path / "out", expect=["usual"])
+    assert not summary.failed
+    assert summary.columns["item"] == {"missing": 0, "unseen": 0}
+    assert summary.of_training == {}
+    for expect in ("psi(*) < 1", "mean(*) in [0.5, 2] of training"):
+        with pytest.raises(ValueError, match=r"no column|does not know"):
+            score_files(run, night, tmp_path / "o2", expect=[expect])
+
+
+def test_no_rows_meet_no_expectation(run, funnel_table, tmp_path):
+    empty = tmp_path / "empty.parquet"
+    pq.write_table(funnel_table[:0], empty)
+    score_files(run, empty, tmp_path / "out")
+    with pytest.raises(Rejected, match=r"mean\(pred_click\) > 0 \(pred_click: no row to tell by\)"):
+        score_files(run, empty, tmp_path / "o2", expect=["mean(pred_click) > 0"])
+
+
+def test_the_command_says_why_and_ends_with_3(mmoe, run, night, tmp_path):
+    asked = ("score", run.path, "--input", night, "--output", tmp_path / "out")
+    code, out, err = mmoe(*asked, "--expect", "rows > 1e6", "psi(*) < 9", "--expect", "rows > 1")
+    assert code == 3
+    assert err.splitlines()[-1].startswith(
+        f"mmoe: error: {tmp_path / 'out'}: not published, as 1 of 3"
+    )
+    assert "pred_click" in out
+    assert "1,000 rows" in out
+    code, out, err = mmoe(*asked, "--expect", "psi(nothing) < 9", "--quiet")
+    assert (code, out) == (2, "")
+    assert mmoe(*asked, "--expect", "usual", "--quiet") == (0, "", "")

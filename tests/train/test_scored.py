@@ -1,0 +1,155 @@
+"""Scores that were written, measured by labels that came later."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+import pytest
+
+from mmoe.config import config_from_dict
+from mmoe.datasets.rows.splits import Splits
+from mmoe.score import score_files
+from mmoe.train import evaluate_run, train_run
+from mmoe.train.scored import evaluate_scored
+
+KEY = ["user", "row"]
+
+
+def trained(raw, table, folder):
+    splits = Splits(
+        train=table[:3000], validation=table[3000:3300], test=table[3300:], origin="log"
+    )
+    return train_run(config_from_dict(raw), folder, splits=splits).directory
+
+
+@pytest.fixture(scope="module", name="run")
+def _run(funnel_config, funnel_table, tmp_path_factory):
+    return trained(funnel_config, funnel_table, tmp_path_factory.mktemp("run") / "run")
+
+
+@pytest.fixture(name="files")
+def _files(run, funnel_table, tmp_path):
+    """The night, its scores with their keys, and its labels in another order."""
+    night, scores, labels = (tmp_path / name for name in ("night.parquet", "scores", "labels.csv"))
+    pq.write_table(funnel_table[3000:], night)
+    score_files(run, night, scores, keep=KEY, rows_per_file=512)
+    order = np.random.default_rng(2).permutation(1000)
+    later = funnel_table[3000:].select([*KEY, "click", "buy"]).take(order)
+    pa_csv.write_csv(later, labels)
+    return night, scores, labels
+
+
+def test_metrics_are_those_of_the_rows_with_their_labels(run, files):
+    night, scores, labels = files
+    found = evaluate_scored(run, str(scores), str(labels), KEY)
+    assert found["rows"] == {"joined": 1000, "scored": 1000, "labelled": 1000}
+    expected = evaluate_run(run, night)["tasks"]
+    assert found["tasks"].keys() == expected.keys()
+    for task, metrics in expected.items():
+        assert found["tasks"][task] == pytest.approx(metrics, rel=1e-12, nan_ok=True), task
+
+
+def test_rows_of_one_side_are_left_out_and_counted(run, files, funnel_table, tmp_path):
+    night, scores, _ = files
+    later = tmp_path / "later.parquet"
+    pq.write_table(funnel_table[2900:3600].select([*KEY, "click"]), later)
+    found = evaluate_scored(run, str(scores), str(later), KEY)
+    assert found["rows"] == {"joined": 600, "scored": 1000, "labelled": 700}
+    assert list(found["tasks"]) == ["click"]  # there are no labels of the other
+    pq.write_table(funnel_table[3000:3600], night)
+    expected = evaluate_run(run, night)["tasks"]["click"]
+    assert found["tasks"]["click"] == pytest.approx(expected, rel=1e-12)
+
+
+def test_keys_of_other_types_and_columns_beside_them(run, files, funnel_table, tmp_path):
+    _, scores, _ = files
+    later = funnel_table[3000:].select([*KEY, "click", "buy"])
+    text = later.set_column(1, "row", later["row"].cast(pa.string()))
+    path = tmp_path / "later.parquet"
+    pq.write_table(text.append_column("pred_click", pa.array(np.zeros(1000))), path)
+    found = evaluate_scored(run, str(scores), str(path), KEY)
+    assert found["rows"]["joined"] == 1000
+    assert found["tasks"]["click"]["auc"] > 0.55
+
+
+def test_tasks_that_were_scored_alone(run, files, tmp_path):
+    night, _, labels = files
+    score_files(run, night, tmp_path / "buy.parquet", keep=KEY, tasks=["buy"])
+    found = evaluate_scored(run, str(tmp_path / "buy.parquet"), str(labels), KEY)
+    expected = evaluate_run(run, night)["tasks"]["buy"]
+    assert list(found["tasks"]) == ["buy"]
+    assert found["tasks"]["buy"] == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("change", "key", "message"),
+    [
+        (lambda t: t, ["rov"], r"no column 'rov', which --key needs \(did you mean 'row'\?\)"),
+        (lambda t: t.drop_columns(["row"]), KEY, r"later\.parquet: there is no column 'row'"),
+        (lambda t: t, ["user"], r"user \d+ is the key of \d+ rows"),
+        (
+            lambda t: pa.concat_tables([t, t[3:4]]),
+            KEY,
+            r"later\.parquet: user \d+, row 3003 is the key of 2 rows",
+        ),
+        (
+            lambda t: t.set_column(1, "row", pa.array(range(1000))),
+            KEY,
+            r"--key user row: no row of .*scores is in .*later\.parquet; the first ones are user",
+        ),
+        (
+            lambda t: t.drop_columns(["click", "buy"]),
+            KEY,
+            r"later\.parquet: lacks click, which task 'click' is measured by",
+        ),
+        (lambda t: t, [], "--labels needs --key"),
+    ],
+)
+def test_what_cannot_be_joined(run, files, funnel_table, tmp_path, change, key, message):
+    _, scores, _ = files
+    path = tmp_path / "later.parquet"
+    pq.write_table(change(funnel_table[3000:].select([*KEY, "click", "buy"])), path)
+    with pytest.raises(ValueError, match=message):
+        evaluate_scored(run, str(scores), str(path), key)
+
+
+def test_what_holds_no_scores(run, files):
+    night, _, labels = files
+    with pytest.raises(ValueError, match=r"night\.parquet: has none of the run's predictions"):
+        evaluate_scored(run, str(night), str(labels), KEY)
+
+
+def test_classes_are_read_by_their_names(funnel_config, funnel_table, tmp_path):
+    kinds = pa.array([("low", "mid", "high")[n % 3] for n in range(len(funnel_table))])
+    table = funnel_table.append_column("kind", kinds)
+    classes = ["low", "mid", "high"]
+    task = {"name": "kind", "kind": "multiclass", "label": "kind", "classes": classes}
+    training = {**funnel_config["training"], "monitor": "kind.accuracy"}
+    raw = {**funnel_config, "tasks": [task], "training": training}
+    run = trained(raw, table, tmp_path / "run")
+    pq.write_table(table[3000:], tmp_path / "night.parquet")
+    score_files(run, tmp_path / "night.parquet", tmp_path / "scores", keep=["row"])
+    pq.write_table(table.select(["row", "kind"]), tmp_path / "later.parquet")
+    files = str(tmp_path / "scores"), str(tmp_path / "later.parquet")
+    found = evaluate_scored(run, *files, ["row"])["tasks"]["kind"]
+    expected = evaluate_run(run, tmp_path / "night.parquet")["tasks"]["kind"]
+    assert "gauc" not in expected or found.pop("gauc") is None
+    expected.pop("gauc", None)
+    assert found == pytest.approx(expected, rel=1e-6)
+    summary = json.loads((tmp_path / "scores" / "_summary.json").read_text())
+    assert sum(summary["classes"]["pred_kind"].values()) == pytest.approx(1)
+
+
+def test_the_command(mmoe, run, files):
+    _, scores, labels = files
+    asked = ("evaluate", run.path, "--data", scores, "--labels", labels, "--key")
+    code, out, err = mmoe(*asked, "user", "row")
+    assert code == 0
+    assert "1,000 rows have scores and labels" in err
+    assert "click" in out
+    code, out, _ = mmoe(*asked, "user", "row", "--json", "--quiet")
+    assert json.loads(out)["rows"]["joined"] == 1000
+    code, _, err = mmoe("evaluate", run.path, "--data", scores, "--key", "user")
+    assert (code, err.count("\n")) == (2, 1)
