@@ -1,39 +1,35 @@
 """Scores files: what `mmoe.datasets.files` reads in, Parquet out, in bounded memory."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 
-import pyarrow as pa
-
 from mmoe.config import DeviceKind, ScoringPrecision
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.files.data_file import DataFile, is_address
-from mmoe.datasets.files.readers import Paths, column_names
+from mmoe.datasets.files.readers import Paths
 from mmoe.datasets.files.resolve import resolve_files
-from mmoe.datasets.rows.locations import missing_column
-from mmoe.datasets.rows.projection import column_uses
 from mmoe.datasets.rows.sources import with_names
 from mmoe.datasets.rows.unseen_ids import UnseenIds
 from mmoe.datasets.values.arrow import check_room
 from mmoe.embeddings import memory_of_tables
 from mmoe.parallel import from_all, from_first, launched_ranks, rank
-from mmoe.predictor import load_predictor
 from mmoe.run.atomic_files import check_new_file
-from mmoe.run.console import Reporter, SilentReporter
+from mmoe.run.console import Reporter, SilentReporter, Tracker
 from mmoe.run.directory import RunDirectory
 from mmoe.run.protected_paths import check_not_of_run, check_not_read, check_not_read_at
 from mmoe.run.temporaries import remove_dead
+from mmoe.score.asked import Asked
+from mmoe.score.engine import Engine
 from mmoe.score.folder_job import FolderJob, OutputMode, Part, rows_of
-from mmoe.score.kept_columns import check_kept, kept_types
-from mmoe.score.output_columns import ScoreColumns
 from mmoe.score.output_folder import folder_job, is_one_file
-from mmoe.score.provenance import Provenance, provenance_of
+from mmoe.score.provenance import Provenance
 from mmoe.score.scorer import Scorer, ToWrite
 from mmoe.score.store import place_of, without_protocol
 from mmoe.score.targets import OfFolder, OneFile
-from mmoe.score.top_rows import RANK, Top
+from mmoe.score.top_rows import Top
 
 
 def score_files(
@@ -52,6 +48,7 @@ def score_files(
     reporter: Reporter | None = None,
     device: DeviceKind = "auto",
     table_precision: ScoringPrecision | None = None,
+    engine: Engine | None = None,
 ) -> int:
     """Scores files: writes Parquet with a column `pred_<task>` for each task, rows in order.
 
@@ -85,6 +82,8 @@ def score_files(
         reporter: Told of progress.
         device: To score on; auto: a GPU where there is one.
         table_precision: int8 or fp16: tables in fewer bits; None: as they were trained.
+        engine: Whose processes score, into a folder, such as `mmoe.integrations.ray.RayEngine`;
+            None: this one.
 
     Returns:
         The number of rows scored.
@@ -97,8 +96,8 @@ def score_files(
     check_room()
     output, reporter = without_protocol(output), reporter or SilentReporter()
     keep = list(dict.fromkeys([*([] if top is None else [top.per]), *keep]))
-    asked = table_precision, keep, keep_types, tasks, fused
-    one_file, by = is_one_file(output), provenance_of(run, *asked)
+    asked = Asked(str(source), keep, keep_types, tasks, dict(fused), top, device, table_precision)
+    one_file, by = is_one_file(output), asked.provenance(run)
     if top is not None and not one_file:
         raise ValueError(
             f"--top with --output {output}: the best of all rows are one file; name it, such as "
@@ -106,7 +105,7 @@ def score_files(
         )
     job = None
     if one_file:
-        _check_output(run, source, output, mode, resume, rows_per_file)
+        _check_output(run, source, output, mode, resume, rows_per_file, engine)
     else:
         job = folder_job(
             run,
@@ -117,43 +116,35 @@ def score_files(
             resume=resume,
             rows_per_file=whole_batches(rows_per_file, run.config().training.eval_batch_size),
         )
-    predictor, encoder, config = load_predictor(run, device, table_precision=table_precision)
-    if provenance_of(run, *asked) != by:
-        raise ValueError(
-            f"{run.path}: was trained while it was read; score again when that is over"
-        )
+    predictor = None
+    if engine is None:
+        predictor, encoder, config = asked.load(run, by)
+    else:  # its processes load the model
+        encoder, config = FeatureEncoder.load(run.vocabulary), run.config()
+        asked.check_same(run, by)
     if rank() > 0:
         reporter = SilentReporter()
     if table_precision is not None:
         reporter.say(memory_of_tables(encoder.tables, table_precision))
+    found = asked.look(config, () if job is None else job.partition_columns())
+    if found.in_folders:
+        reporter.say(f"kept as folders, not in the files: {', '.join(found.in_folders)}")
     named = partial(with_names, config.data)
-    rows = named(str(source))
-    there = column_names(rows)
-    columns = ScoreColumns(config.tasks, tasks, {**config.score.fused, **fused})
-    kept = kept_types(rows, keep, read_text=keep_types) if set(keep) <= set(there) else {}
-    if top is not None:
-        top = _check_top(columns.check_top(top), there, kept, str(source))
-    check_kept(keep, [*columns.names, *([RANK] if top else [])], there, str(source))
-    in_folders = [] if job is None else sorted(job.partition_columns() & set(keep))
-    if in_folders:
-        reporter.say(f"kept as folders, not in the files: {', '.join(in_folders)}")
-    needed = dict.fromkeys(keep, "--keep") | columns.inputs(there, str(source))
-    scorer = Scorer(
-        predictor,
-        encoder,
-        columns,
-        kept_types={name: kind for name, kind in kept.items() if name not in in_folders},
-        uses=needed | column_uses(config, labels=False),
-        unseen=UnseenIds(encoder),
-        top=top,
-    )
-    if job is None:
-        scored = _score_one_file(scorer, rows, output, by, reporter)
+    unseen = UnseenIds(encoder)
+    if predictor is None:
+        assert engine is not None and job is not None, "it has been checked"
+        with engine.workers(run, asked, found, job) as score_parts:
+            scored = _score_folder(job, reporter, lambda tracker: score_parts(tracker, unseen))
     else:
-        scored = _score_folder(scorer, rows, job, named, reporter)
-    unseen = _of_all_ranks(scorer.unseen, encoder).text()
-    if unseen is not None:
-        reporter.say(unseen)
+        scorer = replace(asked.scorer(predictor, encoder, config, found), unseen=unseen)
+        if job is None:
+            scored = _score_one_file(scorer, named(str(source)), output, by, reporter)
+        else:
+            here = partial(_score_parts, scorer, job, named, resolve_files(str(source))[0])
+            scored = _score_folder(job, reporter, here)
+    text = _of_all_ranks(unseen, encoder).text()
+    if text is not None:
+        reporter.say(text)
     return scored
 
 
@@ -169,20 +160,13 @@ def _score_one_file(
     return rows
 
 
-def _score_folder(
-    scorer: Scorer,
-    source: Paths,
-    job: FolderJob,
-    named: Callable[[DataFile], Paths],
-    reporter: Reporter,
-) -> int:
+def _score_folder(job: FolderJob, reporter: Reporter, score: Callable[[Tracker], int]) -> int:
+    """Has `score` write what is `mine` of a folder, and publishes it when all of it is there."""
     if not job.is_complete:
         from_first(job.start)
     try:
         with reporter.track("scoring", job.rows(), "rows") as tracker:
-            files = [ToWrite(named(p.file), OfFolder(job, p), p.rows) for p in job.mine]
-            rows = scorer.score(files, tracker)
-            scorer.predictor.help_others(scorer.no_rows(resolve_files(source)[0]))
+            rows = score(tracker)
         rows = sum(from_all(rows))
         if not job.is_complete:
             from_first(job.publish, takes_long=True)
@@ -192,15 +176,17 @@ def _score_folder(
     return rows
 
 
-def _check_top(top: Top, there: Sequence[str], kept: Mapping[str, pa.DataType], source: str) -> Top:
-    if top.per not in there:
-        raise ValueError(missing_column(top.per, there, source, "--per"))
-    if top.per in kept and pa.types.is_nested(kept[top.per]):
-        raise ValueError(
-            f"{source}: column {top.per!r} of --per holds {kept[top.per]}; name one of single "
-            "values"
-        )
-    return top
+def _score_parts(
+    scorer: Scorer,
+    job: FolderJob,
+    named: Callable[[DataFile], Paths],
+    any_file: DataFile,
+    tracker: Tracker,
+) -> int:
+    files = [ToWrite(named(p.file), OfFolder(job, p), p.rows) for p in job.mine]
+    rows = scorer.score(files, tracker)
+    scorer.predictor.help_others(scorer.no_rows(any_file))
+    return rows
 
 
 def whole_batches(rows: int | None, height: int) -> int | None:
@@ -241,12 +227,18 @@ def _check_output(
     mode: OutputMode,
     resume: bool,
     rows_per_file: int | None,
+    engine: Engine | None,
 ) -> None:
     folder = str(output)[: -len(PurePosixPath(str(output)).suffix)]
     if launched_ranks() > 1:
         raise ValueError(
             f"--output {output}: several ranks write a file for each input file, into a folder: "
             f"say --output {folder}"
+        )
+    if engine is not None:
+        raise ValueError(
+            f"--engine {engine.name} with --output {output}: its workers write a file for each "
+            f"input file, into a folder: say --output {folder}"
         )
     if resume:
         raise ValueError(
