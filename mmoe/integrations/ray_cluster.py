@@ -112,6 +112,8 @@ def _check_answers(address: str) -> None:
         why = said[-1] if said else f"its health check ended with {done.returncode}"
     except subprocess.TimeoutExpired:
         why = "something else does, or it is of another version"
+    if address == "auto":
+        raise ValueError(f"--address auto: no cluster of Ray answers on this machine; {hint}")
     raise ValueError(f"--address {address}: no cluster of Ray answers there ({why}); {hint}")
 
 

@@ -5,9 +5,10 @@ import os
 from collections import Counter, deque
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from mmoe.config import DeviceKind
 from mmoe.datasets.rows.unseen_ids import UnseenIds
 from mmoe.integrations.ray_cluster import cluster, import_ray
 from mmoe.integrations.ray_worker import Answer, Order, PartWorker
@@ -31,6 +32,7 @@ class RayEngine:
     Workers read the run and the input, and write the folder, by the names that they have here: on
     one machine any, else those of a file system that all nodes share, or addresses. Parts are the
     ones that `score_files` writes by itself, bit for bit, so either goes on with the other's work.
+    With `device="cuda"` a worker takes a GPU too; with `auto` none.
 
     Attributes:
         address: Of a cluster that is there, as `HOST:PORT` or `auto`; None: one is started on this
@@ -67,7 +69,8 @@ class RayEngine:
             return
         order = Order(
             run=str(run.path) if self.run is None else self.run,
-            asked=asked,
+            # Ray gives GPUs to who asks for them: nobody has one by chance
+            asked=replace(asked, device="cpu") if asked.device == "auto" else asked,
             found=found,
             by=dict(job.by),
             output=job.store.address,
@@ -76,7 +79,7 @@ class RayEngine:
             folder=os.getcwd(),  # noqa: PTH109  # a plain value
         )
         with cluster(self.address) as ray:
-            crew = _Crew(ray, order, self._workers(ray, len(job.mine)))
+            crew = _Crew(ray, order, self._workers(ray, len(job.mine), asked.device))
             try:
                 crew.begin()
                 yield lambda tracker, unseen: crew.score(job, tracker, unseen)
@@ -96,18 +99,26 @@ class RayEngine:
                 "others; name a folder, or an object store"
             )
 
-    def _workers(self, ray: Any, parts: int) -> int:
+    def _workers(self, ray: Any, parts: int, device: DeviceKind) -> int:
         """How many workers there are to be."""
-        cpus = math.floor(ray.cluster_resources().get("CPU", 0))
+        there = ray.cluster_resources()
+        cpus, gpus = (math.floor(there.get(kind, 0)) for kind in ("CPU", "GPU"))
         count = cpus if self.count is None else self.count
+        where = "this machine" if self.address is None else f"the cluster at {self.address}"
         if count > cpus or not cpus:
-            where = "this machine" if self.address is None else f"the cluster at {self.address}"
             raise ValueError(
                 f"--workers {max(count, 1)}: too few resources of Ray: {where} has {cpus} "
                 f"CPU{'s' * (cpus != 1)}, and each worker takes one; ask for fewer workers, or add "
                 "nodes"
             )
-        return min(count, parts)
+        count = min(count, parts)
+        if device == "cuda" and count > gpus:
+            raise ValueError(
+                f"--device cuda: too few resources of Ray: {where} has {gpus} "
+                f"GPU{'s' * (gpus != 1)}, and each of {count} workers takes one; ask for fewer "
+                "--workers, or score on the CPU"
+            )
+        return count
 
 
 @dataclass
