@@ -390,13 +390,13 @@ def _is_zombie(process: int) -> bool:
 def test_a_part_that_kills_every_worker(cluster, run, log, whole, tmp_path, monkeypatch):
     (tmp_path / "deadly.py").write_text(
         "import os\n"
-        "from mmoe.integrations.ray_worker import PartWorker\n"
-        "scored = PartWorker._score\n"
-        "def score(self, part):\n"
-        "    if part.name.endswith('00001.parquet'):\n"
+        "from mmoe.score.scorer import Scorer\n"
+        "scored = Scorer.score\n"
+        "def score(self, files, tracker):\n"
+        "    if files[0].target.part.name.endswith('00001.parquet'):\n"
         "        os._exit(1)\n"
-        "    return scored(self, part)\n"
-        "PartWorker._score = score\n"
+        "    return scored(self, files, tracker)\n"
+        "Scorer.score = score\n"
     )
     monkeypatch.chdir(tmp_path)
     asked = {"keep": ["row"], "rows_per_file": ROWS_PER_FILE}
