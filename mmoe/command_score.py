@@ -20,6 +20,13 @@ class Mode(StrEnum):
     OVERWRITE_PARTITIONS = "overwrite-partitions"
 
 
+class Where(StrEnum):
+    """Whose processes score."""
+
+    LOCAL = "local"
+    RAY = "ray"
+
+
 def score(
     run_dir: RunDir,
     input_: Annotated[str, typer.Option("--input", help="A file of rows, a folder or a glob.")],
@@ -96,6 +103,23 @@ def score(
             "takes several, and repeats. Else: exit code 3.",
         ),
     ] = None,
+    engine: Annotated[
+        Where, typer.Option(help="ray: workers of a cluster share out the files of a folder.")
+    ] = Where.LOCAL,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Of --engine ray: a cluster that is there, or auto: the one of this machine; left "
+            "out: one that is started here, and ended.",
+        ),
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="Of --engine ray: each on a CPU; left out: all of the cluster's."
+        ),
+    ] = None,
     device: OnDevice = Device.AUTO,
     table_precision: InPrecision = None,
     import_: Imports = None,
@@ -105,6 +129,7 @@ def score(
     import_modules(import_ or [])
     if overwrite and mode is Mode.OVERWRITE_PARTITIONS:
         raise ValueError(f"--overwrite and --mode {mode.value}: say one of them")
+    elsewhere = _engine(engine, address, workers, run_dir, import_ or [])
     resume = resumes(Path(output), resume, "folder of the scores")
     from mmoe.run import RunDirectory
     from mmoe.score import score_files
@@ -127,6 +152,7 @@ def score(
             reporter=reporter(quiet),
             device=device.value,
             table_precision=None if table_precision is None else table_precision.value,
+            engine=elsewhere,
         )
 
 
@@ -134,6 +160,19 @@ def _print_summary(summary: Any) -> None:
     from mmoe.score.guard.table import summary_table
 
     print_table(summary_table(summary))
+
+
+def _engine(
+    engine: Where, address: str | None, workers: int | None, run_dir: Path, imports: list[str]
+) -> Any:
+    if engine is Where.LOCAL:
+        for option, value in (("--address", address), ("--workers", workers)):
+            if value is not None:
+                raise ValueError(f"{option} {value}: is of --engine ray; say that too")
+        return None
+    from mmoe.integrations.ray_engine import RayEngine
+
+    return RayEngine(address=address, count=workers, run=str(run_dir), imports=imports)
 
 
 def _top(count: int | None, per: str | None, by: str | None) -> Any:

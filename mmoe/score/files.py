@@ -5,39 +5,34 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 
-import pyarrow as pa
-
 from mmoe.config import DeviceKind, ScoringPrecision
 from mmoe.config.scoring.expectation import expectations_of
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.files.data_file import DataFile, is_address
-from mmoe.datasets.files.readers import Paths, column_names
+from mmoe.datasets.files.readers import Paths
 from mmoe.datasets.files.resolve import resolve_files
-from mmoe.datasets.rows.locations import missing_column
-from mmoe.datasets.rows.projection import column_uses
 from mmoe.datasets.rows.sources import with_names
 from mmoe.datasets.rows.unseen_ids import UnseenIds
 from mmoe.datasets.values.arrow import check_room
 from mmoe.embeddings import memory_of_tables
 from mmoe.parallel import from_all, from_first, launched_ranks, rank
-from mmoe.predictor import load_predictor
 from mmoe.run.atomic_files import check_new_file
-from mmoe.run.console import Reporter, SilentReporter
+from mmoe.run.console import Reporter, SilentReporter, Tracker
 from mmoe.run.directory import RunDirectory
 from mmoe.run.protected_paths import check_not_of_run, check_not_read, check_not_read_at
 from mmoe.run.temporaries import remove_dead
+from mmoe.score.asked import Asked
+from mmoe.score.engine import Engine, ScoreParts
 from mmoe.score.folder_job import FolderJob, OutputMode, Part, rows_of
 from mmoe.score.guard.counts import Counter, ScoreCounts, added
 from mmoe.score.guard.folder import end_folder
 from mmoe.score.guard.guard import Guard, SummaryCallback
-from mmoe.score.kept_columns import check_kept, kept_types
-from mmoe.score.output_columns import ScoreColumns
 from mmoe.score.output_folder import folder_job, is_one_file
-from mmoe.score.provenance import Provenance, provenance_of
+from mmoe.score.provenance import Provenance
 from mmoe.score.scorer import Scorer, ToWrite
 from mmoe.score.store import REJECTED, place_of, without_protocol
 from mmoe.score.targets import OfFolder, OneFile
-from mmoe.score.top_rows import RANK, Top
+from mmoe.score.top_rows import Top
 
 
 def score_files(
@@ -53,11 +48,12 @@ def score_files(
     resume: bool = False,
     rows_per_file: int | None = None,
     top: Top | None = None,
-    expect: Sequence[str] | None = None,
-    on_summary: SummaryCallback | None = None,
     reporter: Reporter | None = None,
     device: DeviceKind = "auto",
     table_precision: ScoringPrecision | None = None,
+    engine: Engine | None = None,
+    expect: Sequence[str] | None = None,
+    on_summary: SummaryCallback | None = None,
 ) -> int:
     """Scores files: writes Parquet with a column `pred_<task>` for each task, rows in order.
 
@@ -88,12 +84,14 @@ def score_files(
             (whole scoring batches of them), which ranks share out; None: a piece is a file.
         top: Into one file: write the best rows of each key alone, of all files together, the keys
             in the order in which they come, with their `rank`; None: every row.
-        expect: What has to hold before scores are published, such as `psi(*) < 0.25`; None: what
-            the config says (`score.expect`).
-        on_summary: Is given the `Summary` of rows and scores when all are there.
         reporter: Told of progress.
         device: To score on; auto: a GPU where there is one.
         table_precision: int8 or fp16: tables in fewer bits; None: as they were trained.
+        engine: Whose processes score, into a folder, such as `mmoe.integrations.ray.RayEngine`;
+            None: this one.
+        expect: What has to hold before scores are published, such as `psi(*) < 0.25`; None: what
+            the config says (`score.expect`).
+        on_summary: Is given the `Summary` of rows and scores when all are there.
 
     Returns:
         The number of rows scored.
@@ -108,8 +106,8 @@ def score_files(
     check_room()
     output, reporter = without_protocol(output), reporter or SilentReporter()
     keep = list(dict.fromkeys([*([] if top is None else [top.per]), *keep]))
-    asked = table_precision, keep, keep_types, tasks, fused
-    one_file, by = is_one_file(output), provenance_of(run, *asked)
+    asked = Asked(str(source), keep, keep_types, tasks, dict(fused), top, device, table_precision)
+    one_file, by = is_one_file(output), asked.provenance(run)
     if top is not None and not one_file:
         raise ValueError(
             f"--top with --output {output}: the best of all rows are one file; name it, such as "
@@ -117,7 +115,7 @@ def score_files(
         )
     job = None
     if one_file:
-        _check_output(run, source, output, mode, resume, rows_per_file)
+        _check_output(run, source, output, mode, resume, rows_per_file, engine)
     else:
         job = folder_job(
             run,
@@ -128,43 +126,41 @@ def score_files(
             resume=resume,
             rows_per_file=whole_batches(rows_per_file, run.config().training.eval_batch_size),
         )
-    predictor, encoder, config = load_predictor(run, device, table_precision=table_precision)
-    if provenance_of(run, *asked) != by:
-        raise ValueError(
-            f"{run.path}: was trained while it was read; score again when that is over"
-        )
+    predictor = None
+    if engine is None:
+        predictor, encoder, config = asked.load(run, by)
+    else:  # its processes load the model
+        encoder, config = FeatureEncoder.load(run.vocabulary), run.config()
+        asked.check_same(run, by)
     if rank() > 0:
         reporter = SilentReporter()
     if table_precision is not None:
         reporter.say(memory_of_tables(encoder.tables, table_precision))
+    found = asked.look(config, () if job is None else job.partition_columns())
+    if found.in_folders:
+        reporter.say(f"kept as folders, not in the files: {', '.join(found.in_folders)}")
     named = partial(with_names, config.data)
-    rows = named(str(source))
-    there = column_names(rows)
-    columns = ScoreColumns(config.tasks, tasks, {**config.score.fused, **fused})
-    kept = kept_types(rows, keep, read_text=keep_types) if set(keep) <= set(there) else {}
-    if top is not None:
-        top = _check_top(columns.check_top(top), there, kept, str(source))
-    check_kept(keep, [*columns.names, *([RANK] if top else [])], there, str(source))
-    in_folders = [] if job is None else sorted(job.partition_columns() & set(keep))
-    if in_folders:
-        reporter.say(f"kept as folders, not in the files: {', '.join(in_folders)}")
-    needed = dict.fromkeys(keep, "--keep") | columns.inputs(there, str(source))
-    training = run.training_columns()
-    scorer = Scorer(
-        predictor,
-        encoder,
-        columns,
-        kept_types={name: kind for name, kind in kept.items() if name not in in_folders},
-        uses=needed | column_uses(config, labels=False),
-        counter=Counter(encoder, training),
-        top=top,
-    )
-    asked_for = config.score.expect if expect is None else expect
-    guard = Guard(expectations_of(asked_for), training, run.predicted(), on_summary)
-    guard.judge(scorer.nothing(resolve_files(rows)[0]))  # what names no column is refused now
-    if job is None:
-        return _score_one_file(scorer, rows, output, by, guard, reporter)
-    return _score_folder(scorer, rows, job, named, guard, reporter)
+    counter = Counter(encoder, run.training_columns())
+    expectations = expectations_of(config.score.expect if expect is None else expect)
+    guard = Guard(expectations, counter.training, run.predicted(), on_summary)
+    guard.judge(asked.nothing(counter, config, found))  # what names no column is refused now
+    if predictor is None:
+        assert engine is not None and job is not None, "it has been checked"
+        with engine.workers(run, asked, found, job) as score_parts:
+            counts = _score_folder(job, guard, reporter, score_parts)
+    else:
+        scorer = asked.scorer(predictor, counter, config, found)
+        if job is None:
+            counts = _score_one_file(scorer, named(str(source)), output, by, guard, reporter)
+        else:
+            here = partial(_score_parts, scorer, job, named, resolve_files(str(source))[0])
+            counts = _score_folder(job, guard, reporter, here)
+    unseen = UnseenIds(encoder)
+    unseen.include(counts.rows, counts.unseen)
+    text = unseen.text()
+    if text is not None:
+        reporter.say(text)
+    return counts.rows
 
 
 def _score_one_file(
@@ -174,54 +170,46 @@ def _score_one_file(
     by: Provenance,
     guard: Guard,
     reporter: Reporter,
-) -> int:
+) -> ScoreCounts:
     store, name = place_of(output)
     whole = [Part(file, name) for file in resolve_files(source)]
     with reporter.track("scoring", rows_of(whole), "rows") as tracker:
         target = OneFile(store, name, by, guard)
-        rows = scorer.score([ToWrite(source, target)], tracker)
-    counts = added(scorer.counted)
+        counts = scorer.score([ToWrite(source, target)], tracker)
     target.conclude(counts)
-    reporter.say(f"{rows:,} rows scored into {output}")
-    _say_unseen(counts, scorer.encoder, reporter)
-    return rows
+    reporter.say(f"{counts.rows:,} rows scored into {output}")
+    return counts
 
 
 def _score_folder(
-    scorer: Scorer,
-    source: Paths,
-    job: FolderJob,
-    named: Callable[[DataFile], Paths],
-    guard: Guard,
-    reporter: Reporter,
-) -> int:
+    job: FolderJob, guard: Guard, reporter: Reporter, score: ScoreParts
+) -> ScoreCounts:
+    """Has `score` write what is `mine` of a folder, and publishes it when all of it is there."""
     if not job.is_complete:
         from_first(job.start)
     try:
         with reporter.track("scoring", job.rows(), "rows") as tracker:
-            files = [ToWrite(named(p.file), OfFolder(job, p), p.rows) for p in job.mine]
-            rows = scorer.score(files, tracker)
-            scorer.predictor.help_others(scorer.no_rows(resolve_files(source)[0]))
-        rows, counts = sum(from_all(rows)), added(from_all(added(scorer.counted)))
+            counts = added(from_all(score(tracker)))
         if not job.is_complete:
-            summary = from_first(lambda: end_folder(job, guard, counts), takes_long=True)
+            summary = from_first(lambda: end_folder(job, guard), takes_long=True)
             guard.conclude(summary, job.store.address, f"{job.store.address}/{REJECTED}")
     finally:
         job.store.unlock()
-    reporter.say(_summary(rows, job))
-    _say_unseen(counts, scorer.encoder, reporter)
-    return rows
+    reporter.say(_summary(counts.rows, job))
+    return counts
 
 
-def _check_top(top: Top, there: Sequence[str], kept: Mapping[str, pa.DataType], source: str) -> Top:
-    if top.per not in there:
-        raise ValueError(missing_column(top.per, there, source, "--per"))
-    if top.per in kept and pa.types.is_nested(kept[top.per]):
-        raise ValueError(
-            f"{source}: column {top.per!r} of --per holds {kept[top.per]}; name one of single "
-            "values"
-        )
-    return top
+def _score_parts(
+    scorer: Scorer,
+    job: FolderJob,
+    named: Callable[[DataFile], Paths],
+    any_file: DataFile,
+    tracker: Tracker,
+) -> ScoreCounts:
+    files = [ToWrite(named(p.file), OfFolder(job, p), p.rows) for p in job.mine]
+    counts = scorer.score(files, tracker)
+    scorer.predictor.help_others(scorer.no_rows(any_file))
+    return counts
 
 
 def whole_batches(rows: int | None, height: int) -> int | None:
@@ -236,14 +224,6 @@ def whole_batches(rows: int | None, height: int) -> int | None:
     if rows < 1:
         raise ValueError(f"--rows-per-file {rows}: expected a number of rows of at least 1")
     return max(1, rows // height) * height
-
-
-def _say_unseen(counts: ScoreCounts, encoder: FeatureEncoder, reporter: Reporter) -> None:
-    unseen = UnseenIds(encoder)
-    unseen.include(counts.rows, counts.unseen)
-    text = unseen.text()
-    if text is not None:
-        reporter.say(text)
 
 
 def _summary(rows: int, job: FolderJob) -> str:
@@ -263,12 +243,18 @@ def _check_output(
     mode: OutputMode,
     resume: bool,
     rows_per_file: int | None,
+    engine: Engine | None,
 ) -> None:
     folder = str(output)[: -len(PurePosixPath(str(output)).suffix)]
     if launched_ranks() > 1:
         raise ValueError(
             f"--output {output}: several ranks write a file for each input file, into a folder: "
             f"say --output {folder}"
+        )
+    if engine is not None:
+        raise ValueError(
+            f"--engine {engine.name} with --output {output}: its workers write a file for each "
+            f"input file, into a folder: say --output {folder}"
         )
     if resume:
         raise ValueError(

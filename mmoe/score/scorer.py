@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -20,7 +20,7 @@ from mmoe.datasets.rows.prefetch import prefetch
 from mmoe.predictor import Predictor
 from mmoe.run.atomic_files import not_written
 from mmoe.run.console import Tracker
-from mmoe.score.guard.counts import Counter, ScoreCounts
+from mmoe.score.guard.counts import Counter, ScoreCounts, added
 from mmoe.score.kept_columns import as_kept
 from mmoe.score.output_columns import ScoreColumns
 from mmoe.score.parquet_writer import ParquetWriter
@@ -96,7 +96,6 @@ class Scorer:
         kept_types: Of the columns to copy.
         uses: Columns to read, each with what needs it.
         counter: Counts rows and scores.
-        counted: Of each file of this rank that is written.
         top: Write the best rows of each key alone; None: all rows, in their order.
     """
 
@@ -106,11 +105,10 @@ class Scorer:
     kept_types: dict[str, pa.DataType]
     uses: dict[str, str]
     counter: Counter
-    counted: list[ScoreCounts] = field(default_factory=list)
     top: Top | None = None
 
-    def score(self, files: Sequence[ToWrite], tracker: Tracker) -> int:
-        """Writes the files one after another, each whole or not at all; returns the rows.
+    def score(self, files: Sequence[ToWrite], tracker: Tracker) -> ScoreCounts:
+        """Writes the files one after another, each whole or not at all; counts their rows.
 
         The rows of the next file are read and scored while one is written.
 
@@ -124,7 +122,7 @@ class Scorer:
         """
         looked: deque[Provenance] = deque()
         with closing(self._scored(files, looked)) as scored:
-            return sum(self._write(file, scored, looked, tracker) for file in files)
+            return added(self._write(file, scored, looked, tracker) for file in files)
 
     def no_rows(self, file: DataFile) -> EncodedData:
         """The features of a file, without its rows."""
@@ -137,7 +135,7 @@ class Scorer:
         scored: Iterator[_Scored | None],
         looked: "deque[Provenance]",
         tracker: Tracker,
-    ) -> int:
+    ) -> ScoreCounts:
         """Takes what is of this file, up to the None behind it."""
         written, counts = file.target.begin(), ScoreCounts()
         best = None if self.top is None else TopRows(self.top)
@@ -161,8 +159,7 @@ class Scorer:
             raise not_written(str(file.target), error, folder=written.parent) from None
         finally:
             written.unlink(missing_ok=True)
-        self.counted.append(counts)
-        return counts.rows
+        return counts
 
     def _finish(self, file: ToWrite, written: Path, by: Provenance, counts: ScoreCounts) -> None:
         try:
@@ -214,13 +211,6 @@ class Scorer:
         columns = self.columns.of(predictions_NP, chunk.table, chunk.origin)
         counts = self.counter.count(chunk.features, chunk.table, columns, chunk.origin)
         return _Scored(_result(chunk.table, self.kept_types, columns, chunk.origin), counts)
-
-    def nothing(self, file: DataFile) -> ScoreCounts:
-        """Counts none of a file's rows: which columns there are to be judged."""
-        table = next(iter_tables(file, list(self.uses), 1))[:0]
-        features = self.encoder.encode(table, str(file), to_score=True)
-        columns = {f.name: pa.array([], f.type) for f in self.columns.schema}
-        return self.counter.count(features, table, columns, str(file))
 
 
 def _result(

@@ -108,8 +108,8 @@ class Counter:
     """
 
     def __init__(self, encoder: FeatureEncoder, training: TrainingColumns | None) -> None:
-        self.encoder = encoder
-        self.training = {} if training is None else training.columns
+        self.encoder, self.training = encoder, training
+        self._stored = {} if training is None else training.columns
         self._numeric = {
             codec.feature.name: codec for codec in encoder.codecs if isinstance(codec, NumericCodec)
         }
@@ -153,7 +153,7 @@ class Counter:
         )
 
     def _column(self, column: Column, table: pa.Table, origin: str) -> ColumnCounts:
-        stored = self.training.get(column.name)
+        stored = self._stored.get(column.name)
         fits = stored is not None and stored.kind == column.kind
         return ColumnCounts.model_construct(
             items=len(column.items),

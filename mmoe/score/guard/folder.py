@@ -1,6 +1,7 @@
 """A folder of scores, all of whose parts are there: judged, then published or put aside."""
 
 import posixpath
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import fsspec
@@ -8,35 +9,40 @@ import fsspec
 from mmoe.datasets.files.data_file import is_partition
 from mmoe.errors import Damaged
 from mmoe.score.folder_job import FolderJob
-from mmoe.score.guard.counts import ScoreCounts, added
+from mmoe.score.guard.counts import added
 from mmoe.score.guard.guard import Guard
 from mmoe.score.guard.summary import Summary
 from mmoe.score.manifest import MANIFEST, SUCCESS, PartRecord, manifest_in, read_manifest
 
+_READERS = 8
 # Of folders such as day=2024-01-31 beside this one, the last ones are looked at
 _NEIGHBOURS = 31
 
 
-def end_folder(job: FolderJob, guard: Guard, counts: ScoreCounts) -> Summary:
+def end_folder(job: FolderJob, guard: Guard) -> Summary:
     """Publishes a folder's parts if they are as expected; else puts them aside.
+
+    What was counted of a part is in its file, whoever scored it and when: so the figures are the
+    same bits after any number of interruptions.
 
     Args:
         job: Whose parts are all there.
         guard: Judges them.
-        counts: Of the parts that were scored now, by all ranks; those of others are in their files.
 
     Raises:
         ValueError: There are expectations, and parts of which nothing was counted.
     """
-    before = {name: job.counts(name) for name in job.done}
-    uncounted = [name for name, found in before.items() if found is None]
+    names = [part.name for part in job.parts]
+    with ThreadPoolExecutor(_READERS) as pool:  # each answer of an object store takes a while
+        counted = dict(zip(names, pool.map(job.counts, names), strict=True))
+    uncounted = [name for name, found in counted.items() if found is None]
     if uncounted and guard.expectations:
         raise ValueError(
             f"{job.store.address}: an earlier mmoe has scored {uncounted[0]}, and counted nothing "
             "of it to compare with what is expected; say --mode overwrite without --resume, or "
             "leave --expect out"
         )
-    counts = added([counts, *(found for found in before.values() if found is not None)])
+    counts = added(found for found in counted.values() if found is not None)
     asked = any(expected.measure == "repeated" for expected in guard.expectations)
     summary = guard.judge(counts, _repeated(job) if asked else None)
     if summary.failed:

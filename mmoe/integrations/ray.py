@@ -1,0 +1,82 @@
+"""A run on Ray: `ray.data.read_parquet(…).map_batches(BatchScorer, …)`."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+
+import pyarrow as pa
+import torch
+
+from mmoe.config import DeviceKind, ScoringPrecision
+from mmoe.run.directory import RunDirectory
+from mmoe.score.rows import RowScorer
+
+
+class BatchScorer:
+    """Scores the blocks of a data set of Ray: one call for each, with the same model.
+
+    For `map_batches(BatchScorer, fn_constructor_kwargs={"run": RUN}, batch_format="pyarrow")`. A
+    row's score is the bits that `mmoe score` writes, however Ray cuts and shuffles the rows (on the
+    CPU). Each worker loads the model once and uses as many threads as Ray gave it CPUs.
+
+    Args:
+        run: A trained run, where every worker finds it.
+        tasks: Those whose predictions are returned; None: all.
+        keep: Columns to return before them, in this order; None: all there are.
+        fused: Further columns by name, computed of predictions and columns, such as
+            `{"value": "click^0.7 * purchase"}`; beside those of the config.
+        table_precision: int8 or fp16: tables in fewer bits; None: as they were trained.
+        device: To score on; auto: a GPU where Ray gave the worker one.
+
+    Raises:
+        ValueError: There is no such run, or no such task.
+    """
+
+    def __init__(
+        self,
+        run: str | Path,
+        tasks: Sequence[str] | None = None,
+        keep: Sequence[str] | None = None,
+        fused: Mapping[str, str] | None = None,
+        table_precision: ScoringPrecision | None = None,
+        device: DeviceKind = "auto",
+    ) -> None:
+        use_own_cpus()
+        self.rows = RowScorer.load(
+            open_run(run),
+            tasks=tasks,
+            keep=keep,
+            fused=MappingProxyType({}) if fused is None else fused,
+            device=device,
+            table_precision=table_precision,
+        )
+
+    def __call__(self, table: pa.Table) -> pa.Table:
+        """Returns the kept columns of a block's rows, and what is predicted of them."""
+        return self.rows.score(table)
+
+
+def open_run(run: str | Path) -> RunDirectory:
+    """Opens a run in a worker, by the name that it was sent.
+
+    Raises:
+        ValueError: There is none.
+    """
+    return RunDirectory.open(run)
+
+
+def use_own_cpus() -> None:
+    """Has torch and Arrow use as many threads as Ray gave this worker CPUs; elsewhere: no change.
+
+    Ray says so to OpenMP alone (`OMP_NUM_THREADS`), and not where the user has set that.
+    """
+    ray = sys.modules.get("ray")
+    if ray is None or not ray.is_initialized():
+        return
+    context = ray.get_runtime_context()
+    if context.worker.mode != ray.WORKER_MODE:
+        return  # the process that asks, which has its threads to itself
+    threads = max(1, int(context.get_assigned_resources().get("CPU", 1)))
+    torch.set_num_threads(threads)
+    pa.set_cpu_count(threads)

@@ -1,0 +1,133 @@
+"""A cluster of Ray to score on: one that is there, or one of this machine's own, kept quiet."""
+
+import logging
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any
+
+# What a port must answer within
+_PORT_SECONDS, _CHECK_SECONDS = 5.0, 30.0
+# Of Ray's store for objects, which holds nothing of ours: rows go from file to file
+_STORE_BYTES = 100 << 20
+_QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # else a warning of what later versions do
+}
+# By this name Ray has its processes listen on loopback alone, on any system
+_ON_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+
+
+@contextmanager
+def cluster(address: str | None) -> Generator[Any]:
+    """Gives `ray`, connected; what was begun for it is ended.
+
+    A process that is connected already stays so, and is asked for no other cluster.
+
+    Args:
+        address: Of a cluster, `HOST:PORT`, or `auto`: the one that this machine is a node of; None:
+            one is started on this machine, on loopback.
+
+    Raises:
+        ValueError: Ray is not installed, or no cluster answers there, or none can be started.
+    """
+    with _environment(_QUIET if address is not None else {**_QUIET, **_ON_LOOPBACK}):
+        ray = import_ray()
+        if ray.is_initialized():
+            if address is not None:
+                raise ValueError(
+                    f"--address {address}: this process is connected to a cluster already; leave "
+                    "the address out to use that one, or call ray.shutdown() first"
+                )
+            yield ray
+            return
+        _connect(ray, address)
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def import_ray() -> Any:
+    """Returns the module.
+
+    Raises:
+        ValueError: It is not installed.
+    """
+    try:
+        return import_module("ray")
+    except ImportError as error:
+        raise ValueError(f"ray cannot be imported ({error}); pip install 'mmoe[ray]'") from None
+
+
+def _connect(ray: Any, address: str | None) -> None:
+    quiet = {"log_to_driver": False, "logging_level": logging.CRITICAL}
+    if address is None:
+        own = {"include_dashboard": False, "object_store_memory": _STORE_BYTES}
+        _init(ray, "no cluster of Ray can be started on this machine", "local", **quiet, **own)
+        return
+    if address.startswith("ray://"):
+        raise ValueError(
+            f"--address {address}: expected HOST:PORT, or auto, of a cluster that this machine is "
+            "a node of; start the command there (such as by `ray job submit`)"
+        )
+    _check_answers(address)
+    _init(ray, f"--address {address}: cannot be connected to", address, **quiet)
+
+
+def _init(ray: Any, what: str, address: str, **options: Any) -> None:
+    try:
+        ray.init(address=address, **options)
+    except (OSError, RuntimeError, ValueError) as error:
+        ray.shutdown()
+        raise ValueError(f"{what}: {_first_line(error)}") from None
+
+
+def _check_answers(address: str) -> None:
+    """Ray itself would wait for minutes, and say so in lines of its own."""
+    hint = "start one with `ray start --head`, or leave --address out for one of its own"
+    if address != "auto":
+        host, colon, port = address.rpartition(":")
+        if not colon or not host or not port.isdigit() or int(port) > 65535:
+            raise ValueError(f"--address {address}: expected HOST:PORT, or auto")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), _PORT_SECONDS).close()
+        except OSError as error:
+            why = error.strerror or str(error)
+            raise ValueError(
+                f"--address {address}: no cluster of Ray answers there ({why}); {hint}"
+            ) from None
+    check = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", address]
+    try:
+        done = subprocess.run(
+            check, capture_output=True, timeout=_CHECK_SECONDS, stdin=subprocess.DEVNULL
+        )
+        if done.returncode == 0:
+            return
+        said = done.stderr.decode(errors="replace").strip().splitlines()
+        why = said[-1] if said else f"its health check ended with {done.returncode}"
+    except subprocess.TimeoutExpired:
+        why = "something else does, or it is of another version"
+    if address == "auto":
+        raise ValueError(f"--address auto: no cluster of Ray answers on this machine; {hint}")
+    raise ValueError(f"--address {address}: no cluster of Ray answers there ({why}); {hint}")
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+@contextmanager
+def _environment(settings: Mapping[str, str]) -> Generator[None]:
+    """Sets what is not set, for Ray and the processes that it starts."""
+    new = {name: value for name, value in settings.items() if name not in os.environ}
+    os.environ.update(new)
+    try:
+        yield
+    finally:
+        for name in new:
+            os.environ.pop(name, None)
