@@ -8,7 +8,7 @@ NATIVE := $(shell find csrc -type f 2>/dev/null)
 # A worker for each core; tests of ranks on one of them, begun first (tests/conftest.py)
 PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadgroup --no-loadscope-reorder
 
-.PHONY: setup demo test test-all lint typecheck cuda-check cuda-emulate cuda-emulate-all gpu-check gpu-bundle sanitize notebooks wheel wheel-check bench bench-peers clean
+.PHONY: setup demo test test-all lint typecheck cuda-check cuda-emulate cuda-emulate-all gpu-check gpu-bundle sanitize engines notebooks wheel wheel-check bench bench-peers clean
 
 setup: $(STAMP)
 
@@ -60,6 +60,10 @@ gpu-bundle: setup
 # Address and undefined-behaviour sanitizers over the operators' tests, in a build of its own
 sanitize: setup
 	bash .ci/sanitize $(BIN)/python
+
+# Ray and Spark, in .venv-engines: Java is installed where it is missing
+engines: setup
+	bash .ci/engines $(BIN)/python
 
 notebooks: setup
 	$(BIN)/python .ci/run_notebooks.py
