@@ -98,12 +98,12 @@ def score(
     if overwrite and mode is Mode.OVERWRITE_PARTITIONS:
         raise ValueError(f"--overwrite and --mode {mode.value}: say one of them")
     resume = resumes(Path(output), resume, "folder of the scores")
-    from mmoe.run import RunDirectory
+    from mmoe.run import open_run
     from mmoe.score import score_files
 
     with advising_resume(Path(output)):
         score_files(
-            RunDirectory.open(run_dir),
+            open_run(run_dir),
             input_,
             output,
             keep=keep or [],
