@@ -56,9 +56,11 @@ def weights_of_host(
         else:
             _write_narrow(folder / _FILE, stored, encoder.tables, precision)
 
-    # A path that ends in the run's name and is the only one of its kind on this host
-    whose = f"{run.path.absolute()} {precision}"
-    name = cached_name(run.path.absolute().name, whose, _identity(run))
+    path = run.path.absolute()
+    # Copies of what an address has held are called alike but for their ends
+    is_copy = path.parent == cache_folder() / "runs"
+    whose = path.name.rpartition("-")[0] if is_copy else str(path)
+    name = cached_name(path.name, f"{whose} {precision}", f"{path} {_identity(run)}")
     return made_once(cache_folder() / "weights" / name, make)
 
 
