@@ -99,9 +99,7 @@ class _RemoteRun:
                     f"{self.address}: is not the address of a trained run, it has no {needed}; "
                     "name the folder that `mmoe train` made, as it was copied there"
                 )
-        found = self._ask(self.filesystem.find, self.root, detail=True)
-        start = len(self.root) + 1
-        there = {path[start:]: info for path, info in found.items()}
+        there = self._marks()
         step = self._step(which)
         own = [name for name in there if _is_needed(name, step, tensors)]
         if not any(name.startswith(f"{step}/") for name in own):
@@ -109,7 +107,7 @@ class _RemoteRun:
                 f"{self.address}: {_INDEX} names {step.rpartition('/')[2]}, which is not there; "
                 "copy the whole folder of the run there"
             )
-        return {name: _mark(there[name]) for name in sorted(own)}
+        return {name: there[name] for name in sorted(own)}
 
     def copy(self, folder: Path, files: Mapping[str, list[str]]) -> None:
         """Copies these files into a folder.
@@ -122,14 +120,15 @@ class _RemoteRun:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._get(f"{self.root}/{name}", path)
         self.filesystem.invalidate_cache()
+        now = self._marks()
         for name, mark in files.items():
-            there = f"{self.root}/{name}"
-            try:
-                now = _mark(self._ask(self.filesystem.info, there))
-            except FileNotFoundError:
-                raise _Changed from None
-            if now != mark or (folder / name).stat().st_size != int(mark[0]):
+            if now.get(name) != mark or (folder / name).stat().st_size != int(mark[0]):
                 raise _Changed
+
+    def _marks(self) -> dict[str, list[str]]:
+        found = self._ask(self.filesystem.find, self.root, detail=True)
+        start = len(self.root) + 1
+        return {path[start:]: _mark(info) for path, info in found.items()}
 
     def _step(self, which: str) -> str:
         content = self._ask(self.filesystem.cat_file, f"{self.root}/{_INDEX}")

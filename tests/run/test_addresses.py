@@ -14,8 +14,8 @@ import pytest
 import mmoe as package
 from mmoe.config import config_from_dict
 from mmoe.datasets.rows.splits import Splits
-from mmoe.run import open_run
 from mmoe.run import addresses as addresses_module
+from mmoe.run import open_run
 from mmoe.run.host_cache import cache_folder, cached_name, made_once
 from mmoe.score import score_files
 from mmoe.train import WarmStart, evaluate_run, train_run
@@ -108,9 +108,9 @@ def test_commands_take_addresses(mmoe, run, address, funnel_table, tmp_path, mon
     assert code == 0, err
     assert "funnel" in (tmp_path / "page.html").read_text(encoding="utf-8")
     code, _, err = mmoe("report", address)
-    assert (code, "say --output FILE.html" in err) == (1, True)
+    assert (code, "say --output FILE.html" in err) == (2, True)
     code, _, err = mmoe("score", "memory://nothing/run", "--input", "x", "--output", "y.parquet")
-    assert code == 1
+    assert code == 2
     assert "memory://nothing/run: is not the address of a trained run, it has no config.yaml" in err
 
 
