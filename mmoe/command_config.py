@@ -47,18 +47,18 @@ def with_imports(config: "RunConfig", imports: Sequence[str] | None) -> "RunConf
     return config.model_copy(update={"imports": named})
 
 
-def own_config(resumed: Path | None, warm_start: Path | None) -> Path:
+def own_config(resumed: Path | None, warm_start: str | Path | None) -> Path:
     """Returns the config file of the run that is resumed or continued.
 
     Raises:
         ValueError: There is none.
     """
-    from mmoe.run.directory import RunDirectory
+    from mmoe.run import RunDirectory, open_run
 
     if resumed is not None and RunDirectory(resumed).config_file.exists():
         return RunDirectory(resumed).config_file
     if warm_start is not None:
-        return RunDirectory.open(warm_start).config_file
+        return open_run(warm_start, tensors=()).config_file
     if resumed is not None:
         raise ValueError(
             f"--resume: {resumed} holds no config of a run; give RECIPE_OR_CONFIG.yaml too"

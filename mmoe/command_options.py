@@ -1,7 +1,6 @@
 """Options that several commands have, and what they may be."""
 
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -33,7 +32,12 @@ def _columns(what: str) -> object:
 Categorical = Annotated[list[str] | None, _columns("hold ids")]
 Numeric = Annotated[list[str] | None, _columns("hold numbers")]
 Drop = Annotated[list[str] | None, _columns("are left out")]
-RunDir = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="A folder made by mmoe train.")]
+RunDir = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN_DIR", help="A folder made by mmoe train, or the address of one (s3://…)."
+    ),
+]
 
 
 class Device(StrEnum):

@@ -131,12 +131,12 @@ def score(
         raise ValueError(f"--overwrite and --mode {mode.value}: say one of them")
     elsewhere = _engine(engine, address, workers, run_dir, import_ or [])
     resume = resumes(Path(output), resume, "folder of the scores")
-    from mmoe.run import RunDirectory
+    from mmoe.run import open_run
     from mmoe.score import score_files
 
     with advising_resume(Path(output)):
         score_files(
-            RunDirectory.open(run_dir),
+            open_run(run_dir),
             input_,
             output,
             keep=keep or [],
@@ -163,7 +163,7 @@ def _print_summary(summary: Any) -> None:
 
 
 def _engine(
-    engine: Where, address: str | None, workers: int | None, run_dir: Path, imports: list[str]
+    engine: Where, address: str | None, workers: int | None, run_dir: str, imports: list[str]
 ) -> Any:
     if engine is Where.LOCAL:
         for option, value in (("--address", address), ("--workers", workers)):
@@ -172,7 +172,7 @@ def _engine(
         return None
     from mmoe.integrations.ray_engine import RayEngine
 
-    return RayEngine(address=address, count=workers, run=str(run_dir), imports=imports)
+    return RayEngine(address=address, count=workers, run=run_dir, imports=imports)
 
 
 def _top(count: int | None, per: str | None, by: str | None) -> Any:

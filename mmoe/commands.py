@@ -79,7 +79,7 @@ def train(
         bool, typer.Option("--resume", help="Continue an interrupted run in --out.")
     ] = False,
     warm_start: Annotated[
-        Path | None,
+        str | None,
         typer.Option(metavar="RUN_DIR", help="Begin with this run's weights and vocabulary."),
     ] = None,
     new_experts: Annotated[
@@ -185,7 +185,7 @@ def evaluate(
 ) -> None:
     """Evaluate a run's best model, or scores that it wrote."""
     import_modules(import_ or [])
-    from mmoe.run import RunDirectory
+    from mmoe.run import open_run
     from mmoe.train import evaluate_run
 
     if labels is not None or key:
@@ -195,7 +195,7 @@ def evaluate(
             )
         from mmoe.train.scored import evaluate_scored
 
-        run = RunDirectory.open(run_dir)
+        run = open_run(run_dir)
         metrics = evaluate_scored(
             run, data, labels, key or [], _reporter(quiet), all_negatives=all_negatives
         )
@@ -205,7 +205,7 @@ def evaluate(
             _print_metrics(metrics, f"{data} with {labels}")
         return
     metrics = evaluate_run(
-        RunDirectory.open(run_dir),
+        open_run(run_dir),
         data,
         _reporter(quiet),
         all_negatives=all_negatives,
@@ -239,9 +239,10 @@ def unshard(
 ) -> None:
     """Join a model that many ranks wrote into one safetensors file."""
     from mmoe.checkpoint.unshard import unshard as join
-    from mmoe.run import RunDirectory
+    from mmoe.run import open_run
 
-    join(RunDirectory.open(run_dir), output, which, overwrite=overwrite, reporter=_reporter(quiet))
+    run = open_run(run_dir, which=which)
+    join(run, output, which, overwrite=overwrite, reporter=_reporter(quiet))
 
 
 @app.command()
@@ -259,7 +260,20 @@ def report(
     import_modules(import_ or [])
     from mmoe.report import write_report
 
+    if "://" in run_dir:
+        run_dir = _copy_to_draw(run_dir, output)
     _say(write_report(run_dir, output, overwrite=overwrite))
+
+
+def _copy_to_draw(address: str, output: Path | None) -> str:
+    """Where this machine has a run that lies elsewhere; a page beside it nobody would find."""
+    if output is None:
+        raise ValueError(
+            f"{address}: is an address, where no page is written; say --output FILE.html"
+        )
+    from mmoe.run import open_run
+
+    return str(open_run(address, tensors=()).path)
 
 
 @app.command()

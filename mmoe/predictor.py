@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 
 from mmoe.checkpoint.folder import CheckpointFolder
+from mmoe.checkpoint.mapped import map_weights, weights_of_host
 from mmoe.checkpoint.weights import load_weights, trained_precisions
 from mmoe.config import DeviceKind, RunConfig, ScoringPrecision
 from mmoe.config.tasks import prediction_columns
@@ -237,6 +238,7 @@ def load_predictor(
     device: DeviceKind = "auto",
     *,
     table_precision: ScoringPrecision | None = None,
+    mapped: bool = False,
 ) -> tuple[Predictor, FeatureEncoder, RunConfig]:
     """Loads the best model of a run to score with, from any number of threads.
 
@@ -251,15 +253,20 @@ def load_predictor(
         device: To score on, whatever the run was trained on; see `resolve_device`.
         table_precision: int8 or fp16: tables in fewer bits, filled block by block from the
             checkpoint, on the CPU whatever the device; None: as they were trained.
+        mapped: On the CPU of one process: weights are pages of a file in the host's cache, written
+            by the first process that asks for it; all processes of the host share the memory.
 
     Raises:
         ValueError: The checkpoint and the config do not fit each other, or cannot be read; there is
-            no such device or precision; or a table holds numbers that the precision cannot.
+            no such device or precision; a table holds numbers that the precision cannot; or weights
+            that are mapped do not fit into the host's memory.
     """
     config = run.config()
     encoder = FeatureEncoder.load(run.vocabulary)
     # Tables as they were trained need FBGEMM (on a GPU that with CUDA) where ranks share them
     sharded = table_precision is None and max(launched_ranks(), world_size()) > 1
+    if mapped:
+        device = _check_mapped(device)
     place = resolve_device(device, config.training.embedding_backend if sharded else "plain")
     join_ranks(config.parallel.timeout_seconds, place)
     bind_to_own_cores(config.parallel.bind_cores)
@@ -268,9 +275,22 @@ def load_predictor(
     if precision is None and not sharded:
         precision = trained_precisions(stored, encoder.tables)
     built = without_weight_files(config)
-    ranker = build_ranker(built, encoder, place, table_precision=precision)
-    load_weights(ranker, stored, spread_layout(ranker.network))
+    weights = weights_of_host(run, stored, encoder, table_precision) if mapped else None
+    ranker = build_ranker(built, encoder, place, table_precision=precision, empty_tables=mapped)
+    if weights is None:
+        load_weights(ranker, stored, spread_layout(ranker.network))
+    else:
+        map_weights(ranker, weights)
     return Predictor(ranker, config, encoder), encoder, config
+
+
+def _check_mapped(device: DeviceKind) -> DeviceKind:
+    if device == "cuda" or max(launched_ranks(), world_size()) > 1:
+        what = "device cuda" if device == "cuda" else "several ranks"
+        raise ValueError(
+            f"mapped weights are those of one process on the CPU, not of {what}; leave mapped out"
+        )
+    return "cpu"
 
 
 def _silent() -> list[Tracker]:

@@ -93,9 +93,7 @@ class StoredTensors:
         Raises:
             ValueError: A name is missing on one side, or a shape differs.
         """
-        start = f"{prefix}." if prefix else ""
-        wanted = {start + name: local_shards(value) for name, value in targets.items()}
-        self._check(wanted, {start + n for n in self.names(prefix)} if all_names else set())
+        wanted = self.check(targets, prefix, all_names=all_names)
         planner = _Planner(wanted)
         planner.set_up_planner({}, self._metadata)
         try:
@@ -103,6 +101,15 @@ class StoredTensors:
                 self._reader.read_data(planner.create_local_plan(), planner)
         except (OSError, SafetensorError) as error:
             raise ValueError(f"{self.path}: cannot be read as a checkpoint: {error}") from None
+
+    def check(
+        self, targets: TensorMap, prefix: str = "", *, all_names: bool = True
+    ) -> dict[str, list[Shard]]:
+        """Refuses what `load` would, without reading numbers; returns the shards by whole names."""
+        start = f"{prefix}." if prefix else ""
+        wanted = {start + name: local_shards(value) for name, value in targets.items()}
+        self._check(wanted, {start + n for n in self.names(prefix)} if all_names else set())
+        return wanted
 
     def _check(self, wanted: dict[str, list[Shard]], there: set[str]) -> None:
         missing = sorted(wanted.keys() - self._stored.keys())

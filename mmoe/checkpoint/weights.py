@@ -38,7 +38,7 @@ def load_weights(
     if tables is None:
         model.load(ranker.tables.table_shards(), "tables", all_names=world_size() == 1)
     else:
-        _fill(tables, model)
+        fill_tables(tables, model)
     load_id_maps(ranker.tables, model)
 
 
@@ -91,8 +91,8 @@ def trained_precisions(
 _BLOCK = 2**24
 
 
-def _fill(tables: ScoringEmbeddings, model: StoredTensors) -> None:
-    """Block by block, so that no table is ever held twice, nor wider than it is to be."""
+def fill_tables(tables: ScoringEmbeddings, model: StoredTensors) -> None:
+    """Fills tables block by block, so that none is ever held twice, nor wider than it is to be."""
     empty = {
         name: [Shard(torch.empty(0, dim), (rows, dim), (0, 0))]
         for name, (rows, dim) in tables.shapes.items()

@@ -172,6 +172,8 @@ def build_scoring_embeddings(
     features: Sequence[FeatureSpec],
     precision: ScoringPrecision | Mapping[str, RowPrecision],
     device: torch.device | None = None,
+    *,
+    empty: bool = False,
 ) -> nn.Module:
     """Makes tables to evaluate and score with, which need no process group.
 
@@ -182,13 +184,14 @@ def build_scoring_embeddings(
         features: In the order of the output.
         precision: Of the stored rows of all tables; or that of each table, as it was trained.
         device: Of tables as they were trained; default: the CPU.
+        empty: No memory is taken for them: see `ScoringEmbeddings.use`.
 
     Raises:
         ValueError: There is no such precision, a feature's table is unknown, or one has managed
             ids, and TorchRec is not installed.
     """
     _check_tables(tables, features)
-    module = ScoringEmbeddings(tables, features, precision, device)
+    module = ScoringEmbeddings(tables, features, precision, device, empty=empty)
     return _with_managed_ids(module, tables, features, 0)
 
 

@@ -22,7 +22,7 @@ from mmoe.config import RunConfig
 from mmoe.datasets.rows.frames import TableLike
 from mmoe.datasets.rows.locations import missing_column
 from mmoe.datasets.rows.projection import required_columns
-from mmoe.run import RunDirectory
+from mmoe.run import RunDirectory, open_run
 from mmoe.score import Predictor, load_predictor
 from mmoe.score.output_columns import output_columns, output_schema
 
@@ -97,7 +97,7 @@ def _load_pyfunc(data_path: str) -> _Pyfunc:
 @contextmanager
 def _model(mlflow: Any, run_dir: str | Path, example: Any) -> Generator[dict[str, Any]]:
     """What `mlflow.pyfunc` is given: the files that scoring reads, while it copies them."""
-    run = RunDirectory.open(run_dir)
+    run = open_run(run_dir)
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / "run"
         _copy_scoring_files(run, data)

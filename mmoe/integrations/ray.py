@@ -9,7 +9,7 @@ import pyarrow as pa
 import torch
 
 from mmoe.config import DeviceKind, ScoringPrecision
-from mmoe.run.directory import RunDirectory
+from mmoe.run import open_run
 from mmoe.score.rows import RowScorer
 
 
@@ -21,7 +21,7 @@ class BatchScorer:
     CPU). Each worker loads the model once and uses as many threads as Ray gave it CPUs.
 
     Args:
-        run: A trained run, where every worker finds it.
+        run: A trained run, where every worker finds it, or its address.
         tasks: Those whose predictions are returned; None: all.
         keep: Columns to return before them, in this order; None: all there are.
         fused: Further columns by name, computed of predictions and columns, such as
@@ -55,15 +55,6 @@ class BatchScorer:
     def __call__(self, table: pa.Table) -> pa.Table:
         """Returns the kept columns of a block's rows, and what is predicted of them."""
         return self.rows.score(table)
-
-
-def open_run(run: str | Path) -> RunDirectory:
-    """Opens a run in a worker, by the name that it was sent.
-
-    Raises:
-        ValueError: There is none.
-    """
-    return RunDirectory.open(run)
 
 
 def use_own_cpus() -> None:

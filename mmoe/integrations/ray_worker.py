@@ -9,8 +9,9 @@ from pathlib import Path
 from mmoe.datasets.files.data_file import is_address
 from mmoe.datasets.rows.sources import with_names
 from mmoe.errors import is_out_of_memory
-from mmoe.integrations.ray import open_run, use_own_cpus
+from mmoe.integrations.ray import use_own_cpus
 from mmoe.plugins import import_modules, look_in_current_folder
+from mmoe.run import open_run
 from mmoe.score.asked import Asked, InputColumns
 from mmoe.score.folder_job import FolderJob, OutputMode, Part
 from mmoe.score.guard.counts import Counter, ScoreCounts

@@ -39,7 +39,7 @@ from mmoe.integrations.nested_parameters import as_parameters, split_parameters
 from mmoe.integrations.stored_fit import HeldModel, StoredFit, pack_files, unpack_files
 from mmoe.integrations.task_view import TaskClassifier, TaskRegressor, view_of
 from mmoe.metrics.task_kinds import first_of, kind_of
-from mmoe.run import RunDirectory
+from mmoe.run import RunDirectory, open_run
 from mmoe.run.console import ConsoleReporter, SilentReporter
 from mmoe.score.output_columns import output_columns
 from mmoe.train import train_run
@@ -318,7 +318,7 @@ class MultiTaskRanker(BaseEstimator):
     @classmethod
     def load(cls, path: str | Path) -> "MultiTaskRanker":
         """Loads an estimator from a run directory, its own or one of `mmoe train`."""
-        run = RunDirectory.open(path)
+        run = open_run(path)
         ranker = cls(config=str(run.config_file))
         ranker._take(run.path, run.config(), run.metrics(), StoredFit.read(run))
         return ranker

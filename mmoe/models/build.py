@@ -36,6 +36,7 @@ def build_ranker(
     device: torch.device | None = None,
     *,
     table_precision: ScoringPrecision | Mapping[str, RowPrecision] | None = None,
+    empty_tables: bool = False,
 ) -> Ranker:
     """Builds the embeddings, mixture and towers of a run, freshly initialised.
 
@@ -48,6 +49,7 @@ def build_ranker(
         device: Default: the CPU (`mmoe.models.device.resolve_device` finds it).
         table_precision: Of tables that are only looked up, and hold nothing yet: one for all, or
             each table's own, as it was trained. None: tables as `config` trains them.
+        empty_tables: Those that are only looked up take no memory: see `ScoringEmbeddings.use`.
 
     Raises:
         ValueError: The embedding backend that was asked for is not installed, an interaction has no
@@ -55,7 +57,7 @@ def build_ranker(
     """
     # Backends differ in how many numbers they draw themselves, which the network must not feel
     with torch.random.fork_rng(devices=[]):
-        embeddings = _build_tables(config, encoder, device, table_precision)
+        embeddings = _build_tables(config, encoder, device, table_precision, empty_tables)
     num_dense, layers = len(encoder.dense_names), encoder.input_layers
     width = num_dense + cast(EmbeddingBackend, embeddings).output_dim + widened_by(layers)
     sequences = build_sequences(encoder)
@@ -121,10 +123,11 @@ def _build_tables(
     encoder: FeatureEncoder,
     device: torch.device | None,
     precision: ScoringPrecision | Mapping[str, RowPrecision] | None,
+    empty: bool,
 ) -> nn.Module:
     features = [*encoder.categorical, *encoder.lists]
     if precision is not None:
-        return build_scoring_embeddings(encoder.tables, features, precision, device)
+        return build_scoring_embeddings(encoder.tables, features, precision, device, empty=empty)
     return build_embeddings(
         encoder.tables,
         features,

@@ -1,9 +1,11 @@
 """A run's folder: what it holds, who may write in it, and what a run says while it goes on.
 
-`RunDirectory` names its files, a `FolderClaim` is the right to write there, a `Reporter` tells the
-user; `write_json` and `write_text` replace a file at once or not at all.
+`RunDirectory` names its files, `open_run` opens one, also at an address, a `FolderClaim` is the
+right to write there, a `Reporter` tells the user; `write_json` and `write_text` replace a file at
+once or not at all.
 """
 
+from mmoe.run.addresses import open_run
 from mmoe.run.atomic_files import read_json, write_json, write_text
 from mmoe.run.console import ConsoleReporter, Reporter, SilentReporter, Tracker
 from mmoe.run.directory import RunDirectory
@@ -17,6 +19,7 @@ __all__ = [
     "RunDirectory",
     "SilentReporter",
     "Tracker",
+    "open_run",
     "read_json",
     "write_json",
     "write_text",

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import socket
 from hashlib import sha256
 from pathlib import Path
@@ -40,7 +41,10 @@ def remove_dead(folder: Path, output: str | None = None) -> None:
         if match is None or (output is not None and match["name"] != output):
             continue
         if match["machine"] == _machine() and not _lives(int(match["process"])):
-            path.unlink(missing_ok=True)
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
 
 
 def _machine() -> str:

@@ -18,6 +18,7 @@ from mmoe.datasets.rows.mixed_values import said_of_mixed
 from mmoe.datasets.rows.projection import required_columns
 from mmoe.errors import warn_caller
 from mmoe.predictor import Predictor, load_predictor
+from mmoe.run.addresses import open_run
 from mmoe.run.directory import RunDirectory
 from mmoe.score.output_columns import output_columns, output_schema
 
@@ -33,7 +34,8 @@ def load(
     """Returns a trained run's best model, ready to score.
 
     Args:
-        run: The folder that `mmoe train` or an estimator's `save` wrote.
+        run: The folder that `mmoe train` or an estimator's `save` wrote, or an address of one
+            (`s3://…`), which is copied once per host.
         device: To score on, whatever the run was trained on; auto: a GPU where there is one.
         table_precision: int8 or fp16: embeddings in fewer bits; None: as they were trained.
 
@@ -45,7 +47,7 @@ def load(
         >>> mmoe.load("runs/mine").predict({"user_id": [7], "price": [1.5]})  # doctest: +SKIP
         {'pred_click': array([0.31], dtype=float32)}
     """
-    folder = run if isinstance(run, RunDirectory) else RunDirectory.open(run)
+    folder = run if isinstance(run, RunDirectory) else open_run(run)
     return LoadedRun(*load_predictor(folder, device, table_precision=table_precision))
 
 

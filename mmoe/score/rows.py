@@ -19,16 +19,11 @@ from mmoe.score.output_columns import ScoreColumns
 _ROWS_AT_A_TIME = 16_384
 
 
-class RowScorer:
-    """Scores Arrow tables, one at a time: kept columns, then predictions, rows in their order.
-
-    A row's score is the same bits in whatever table it comes (on the CPU, with the operators
-    built; see `Predictor`).
+class RowColumns:
+    """Which columns scoring reads, and which it returns: what is known before a model is loaded.
 
     Args:
-        predictor: Of `load_predictor`.
-        encoder: Likewise.
-        config: Likewise.
+        config: Of the run.
         tasks: Those whose predictions are returned; None: all.
         keep: Columns of the input to return before them, in this order; None: all there are.
         fused: Further columns, computed of predictions and columns; beside those of the config.
@@ -39,32 +34,15 @@ class RowScorer:
 
     def __init__(
         self,
-        predictor: Predictor,
-        encoder: FeatureEncoder,
         config: RunConfig,
         *,
         tasks: Sequence[str] | None = None,
         keep: Sequence[str] | None = None,
         fused: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        self.predictor, self.encoder, self.config = predictor, encoder, config
+        self.config = config
         self.keep = None if keep is None else list(dict.fromkeys(keep))
         self.columns = ScoreColumns(config.tasks, tasks, {**config.score.fused, **fused})
-
-    @classmethod
-    def load(
-        cls,
-        run: RunDirectory,
-        *,
-        tasks: Sequence[str] | None = None,
-        keep: Sequence[str] | None = None,
-        fused: Mapping[str, str] = MappingProxyType({}),
-        device: DeviceKind = "auto",
-        table_precision: ScoringPrecision | None = None,
-    ) -> "RowScorer":
-        """Loads the best model of a run; arguments as of `score_files`."""
-        loaded = load_predictor(run, device, table_precision=table_precision)
-        return cls(*loaded, tasks=tasks, keep=keep, fused=fused)
 
     def needs(self, there: Sequence[str], origin: str = "rows") -> dict[str, str]:
         """Returns the columns of the input that are read, each with what needs it.
@@ -86,6 +64,54 @@ class RowScorer:
         keep = rows.names if self.keep is None else self.keep
         kept = [rows.field(name) for name in keep]
         return pa.schema([*kept, *self.columns.schema])
+
+
+class RowScorer(RowColumns):
+    """Scores Arrow tables, one at a time: kept columns, then predictions, rows in their order.
+
+    A row's score is the same bits in whatever table it comes (on the CPU, with the operators
+    built; see `Predictor`).
+
+    Args:
+        predictor: Of `load_predictor`.
+        encoder: Likewise.
+        config: Likewise.
+        tasks: As of `RowColumns`.
+        keep: Likewise.
+        fused: Likewise.
+
+    Raises:
+        ValueError: A task that is not there, or a column's name that is taken.
+    """
+
+    def __init__(
+        self,
+        predictor: Predictor,
+        encoder: FeatureEncoder,
+        config: RunConfig,
+        *,
+        tasks: Sequence[str] | None = None,
+        keep: Sequence[str] | None = None,
+        fused: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        super().__init__(config, tasks=tasks, keep=keep, fused=fused)
+        self.predictor, self.encoder = predictor, encoder
+
+    @classmethod
+    def load(
+        cls,
+        run: RunDirectory,
+        *,
+        tasks: Sequence[str] | None = None,
+        keep: Sequence[str] | None = None,
+        fused: Mapping[str, str] = MappingProxyType({}),
+        device: DeviceKind = "auto",
+        table_precision: ScoringPrecision | None = None,
+        mapped: bool = False,
+    ) -> "RowScorer":
+        """Loads the best model of a run; arguments as of `score_files` and `load_predictor`."""
+        loaded = load_predictor(run, device, table_precision=table_precision, mapped=mapped)
+        return cls(*loaded, tasks=tasks, keep=keep, fused=fused)
 
     def score(self, rows: pa.Table, origin: str = "rows") -> pa.Table:
         """Returns the kept columns of some rows as they are, and what is predicted of them.

@@ -34,6 +34,7 @@ class ScoringEmbeddings(nn.Module):
         features: In the order of the output.
         precision: Of the stored rows of all tables; or that of each table, as it was trained.
         device: Of tables as they were trained; default: the CPU.
+        empty: No memory is taken for them: rows that lie somewhere come by `use`.
 
     Raises:
         ValueError: There is no such precision.
@@ -45,6 +46,8 @@ class ScoringEmbeddings(nn.Module):
         features: Sequence[FeatureSpec],
         precision: ScoringPrecision | Mapping[str, RowPrecision],
         device: torch.device | None = None,
+        *,
+        empty: bool = False,
     ) -> None:
         super().__init__()
         self.as_trained = isinstance(precision, Mapping)
@@ -66,9 +69,10 @@ class ScoringEmbeddings(nn.Module):
         self._ranks = world_size()
         self._spread = spread_tables(tables, self._ranks, self.precisions)
         self.held = {name: of_ranks[rank()] for name, of_ranks in self._spread.items()}
+        place = torch.device("meta") if empty else self.device
         self._rows = {
             table.name: stored_rows(
-                len(self.held[table.name]), table.dim, self.precisions[table.name], self.device
+                len(self.held[table.name]), table.dim, self.precisions[table.name], place
             )
             for table in tables
         }
@@ -91,6 +95,28 @@ class ScoringEmbeddings(nn.Module):
                 f"table {table!r}: row {row} holds a number that cannot be stored in "
                 f"{self.precisions[table]}; score with the tables as they were trained"
             )
+
+    def stored(self) -> dict[str, Tensor]:
+        """Returns the rows (not copies) of each table, as this rank stores them."""
+        return {name: rows.stored for name, rows in self._rows.items()}
+
+    def use(self, table: str, stored: Tensor) -> None:
+        """Looks rows up where they lie, instead of filling a table with them: in a mapped file.
+
+        Args:
+            table: Its name.
+            stored: As `stored` gives them of a table of this precision.
+
+        Raises:
+            ValueError: They are of another shape or dtype.
+        """
+        rows = self._rows[table]
+        if (stored.shape, stored.dtype) != (rows.stored.shape, rows.stored.dtype):
+            raise ValueError(
+                f"table {table!r}: expected rows {list(rows.stored.shape)} of {rows.stored.dtype}, "
+                f"got {list(stored.shape)} of {stored.dtype}"
+            )
+        rows.stored = stored
 
     def forward(
         self, values: Tensor, lengths_CB: Tensor, id_weights: Tensor | None = None

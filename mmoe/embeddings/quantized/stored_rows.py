@@ -45,6 +45,7 @@ class Int8Rows:
 
     Args:
         rows, dim: Of the table.
+        device: The CPU, or `meta`: where it has no memory yet.
 
     Example:
         >>> import torch
@@ -59,8 +60,8 @@ class Int8Rows:
     torch's `quantized::embedding_bag_byte` operators, which are FBGEMM's kernels.
     """
 
-    def __init__(self, rows: int, dim: int) -> None:
-        self.stored = torch.empty(rows, row_bytes(dim, "int8"), dtype=torch.uint8)
+    def __init__(self, rows: int, dim: int, device: torch.device | None = None) -> None:
+        self.stored = torch.empty(rows, row_bytes(dim, "int8"), dtype=torch.uint8, device=device)
 
     def fill(self, start: int, block_HD: Tensor) -> Tensor:
         """Stores fp32 rows from `start` on; returns which of them fit."""
@@ -137,7 +138,7 @@ def stored_rows(
 ) -> StoredRows:
     """Makes room for so many rows, not filled; int8 lies on the CPU, where torch has kernels."""
     if precision == "int8":
-        return Int8Rows(rows, dim)
+        return Int8Rows(rows, dim, device if device is not None and device.type == "meta" else None)
     return (Fp16Rows if precision == "fp16" else Fp32Rows)(rows, dim, device)
 
 

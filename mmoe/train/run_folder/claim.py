@@ -10,6 +10,7 @@ from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.config import DeviceKind, RunConfig, dump_config
 from mmoe.errors import Diverged, Interrupted
 from mmoe.run import own_files
+from mmoe.run.addresses import open_run
 from mmoe.run.atomic_files import write_json, write_text
 from mmoe.run.directory import RunDirectory
 from mmoe.run.folder_claim import (
@@ -105,7 +106,7 @@ class RunClaim(FolderClaim):
         if report is not None:  # early, so that no --resume can forget it
             write_json(run.warm_start_file, report.as_dict())
         write_text(run.config_file, text)
-        earlier = None if report is None else RunDirectory(Path(report.run))
+        earlier = None if report is None else open_run(report.run, tensors=())
         continued = [] if earlier is None else continued_data(earlier, config, prepared.data)
         RunData(data=prepared.data, continued=continued).save(run)
         if prepared.maturity is not None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.config.json_files import Stored
+from mmoe.datasets.files.data_file import is_address
 from mmoe.run.atomic_files import read_json
 from mmoe.run.directory import RunDirectory
 from mmoe.train.warm_start.sources import NewExperts
@@ -22,17 +23,23 @@ class WarmStart:
     """Which run to continue: begin with its best checkpoint.
 
     Attributes:
-        run: Its folder.
+        run: Its folder, or the address of one.
         new_experts: `fresh`: experts that it did not have are initialised; `copy`: they begin as
             copies of its experts (upcycling).
     """
 
-    run: Path
+    run: str | Path
     new_experts: NewExperts = "fresh"
 
     def options(self) -> dict[str, str]:
         """Returns the settings as the command line calls them, for errors."""
-        return {"--warm-start": str(self.run.absolute()), "--new-experts": self.new_experts}
+        return {"--warm-start": self.named, "--new-experts": self.new_experts}
+
+    @property
+    def named(self) -> str:
+        """Address of the run, or whole path of its folder."""
+        text = str(self.run)
+        return text if is_address(text) else str(Path(self.run).absolute())
 
     @classmethod
     def recorded(cls, run: RunDirectory, asked: "WarmStart | None") -> "WarmStart | None":
@@ -50,9 +57,9 @@ class WarmStart:
                 )
             return asked
         content = read_json(run.warm_start_file, shape=_Recorded)
-        found = cls(Path(content["run"]), content["new_experts"])
-        if asked is not None and (asked.run.absolute(), asked.new_experts) != (
-            found.run,
+        found = cls(content["run"], content["new_experts"])
+        if asked is not None and (asked.named, asked.new_experts) != (
+            found.named,
             found.new_experts,
         ):
             raise ValueError(

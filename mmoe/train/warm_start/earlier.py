@@ -9,7 +9,8 @@ from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.checkpoint.stored_tensors import StoredTensors
 from mmoe.config import RunConfig
 from mmoe.datasets.features.encoder import FeatureEncoder
-from mmoe.run.directory import RunDirectory
+from mmoe.datasets.files.data_file import is_address
+from mmoe.run.addresses import open_run
 from mmoe.train.warm_start.compatibility import differences, named_pairs
 
 # What must stay of the model. Sizes show in the tensors; that a layer is gone does not.
@@ -50,14 +51,14 @@ class EarlierRun:
     """Run to continue, finished or interrupted: its config, encoder and best checkpoint.
 
     Attributes:
-        path: Its folder.
+        path: Its folder, or the address that was given.
         config: As it was trained.
         encoder: Fitted on its training rows, and on those of the runs that it continued.
         folder: Its checkpoints.
         best: Name of the best one, when it was opened.
     """
 
-    path: Path
+    path: Path | str
     config: RunConfig
     encoder: FeatureEncoder
     folder: CheckpointFolder
@@ -70,10 +71,11 @@ class EarlierRun:
         Raises:
             ValueError: `path` is no run directory, or is damaged.
         """
-        run = RunDirectory.open(path)
+        run = open_run(path, tensors=("model", "training"))
         encoder = FeatureEncoder.load(run.vocabulary)
         folder = CheckpointFolder(run.checkpoint)
-        return cls(run.path.absolute(), run.config(), encoder, folder, folder.index()["best"])
+        named = str(path) if is_address(str(path)) else run.path.absolute()
+        return cls(named, run.config(), encoder, folder, folder.index()["best"])
 
     @property
     def step(self) -> int:

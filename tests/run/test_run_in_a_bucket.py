@@ -1,0 +1,76 @@
+"""A run in an S3 bucket: moto's server on loopback."""
+
+from uuid import uuid4
+
+import fsspec
+import pytest
+
+from mmoe.config import config_from_dict
+from mmoe.datasets.rows.splits import Splits
+from mmoe.run import open_run
+from mmoe.score.rows import RowScorer
+from mmoe.train import train_run
+
+moto_server = pytest.importorskip("moto.server")
+pytest.importorskip("s3fs")
+
+
+@pytest.fixture(name="bucket")
+def _bucket(monkeypatch):
+    server = moto_server.ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    server.start()
+    host, port = server.get_host_and_port()
+    for name, value in (
+        ("AWS_ENDPOINT_URL", f"http://{host}:{port}"),
+        ("AWS_ACCESS_KEY_ID", "nobody"),
+        ("AWS_SECRET_ACCESS_KEY", "nothing"),
+        ("AWS_DEFAULT_REGION", "us-east-1"),
+    ):
+        monkeypatch.setenv(name, value)
+    name = f"models-{uuid4().hex}"
+    fsspec.filesystem("s3").clear_instance_cache()
+    fsspec.filesystem("s3").mkdir(name)
+    yield f"s3://{name}"
+    server.stop()
+
+
+@pytest.fixture(scope="module", name="run")
+def _run(funnel_config, funnel_table, tmp_path_factory):
+    splits = Splits(
+        train=funnel_table[:1000],
+        validation=funnel_table[1000:1300],
+        test=funnel_table[1300:1600],
+        origin="log",
+    )
+    raw = {**funnel_config, "training": {**funnel_config["training"], "epochs": 1}}
+    folder = tmp_path_factory.mktemp("run") / "run"
+    return train_run(config_from_dict(raw), folder, splits=splits).directory
+
+
+def test_a_run_in_a_bucket(run, bucket, funnel_table, tmp_path, monkeypatch):
+    monkeypatch.setenv("MMOE_CACHE", str(tmp_path / "cache"))
+    address = f"{bucket}/runs/day=1"
+    filesystem, root = fsspec.url_to_fs(address)
+    filesystem.put(str(run.path), root, recursive=True)
+    opened = open_run(address)
+    own = [path.relative_to(opened.path) for path in opened.path.rglob("*") if path.is_file()]
+    assert len(own) > 8
+    assert all((opened.path / p).read_bytes() == (run.path / p).read_bytes() for p in own)
+    assert open_run(address) == opened
+    here, there = (RowScorer.load(of, keep=["row"]).score(funnel_table) for of in (run, opened))
+    assert here.equals(there)
+    mapped = RowScorer.load(opened, keep=["row"], mapped=True).score(funnel_table)
+    assert mapped.equals(here)
+    with filesystem.open(f"{root}/config.yaml", "ab") as file:
+        file.write(b"\n# changed\n")
+    assert open_run(address) != opened
+
+
+def test_a_bucket_that_is_not_there(bucket, tmp_path, monkeypatch):
+    monkeypatch.setenv("MMOE_CACHE", str(tmp_path / "cache"))
+    for address in ("s3://no-such-bucket/run", f"{bucket}/no-such-run"):
+        with pytest.raises(ValueError, match=r"^s3://\S+-such-\S+: .*; ") as caught:
+            open_run(address)
+        assert "\n" not in str(caught.value)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    fsspec.filesystem("s3").clear_instance_cache()
