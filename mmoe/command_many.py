@@ -8,6 +8,7 @@ import typer
 
 from mmoe.command_config import config_of_command
 from mmoe.command_options import ChangedData, Imports, Quiet, SetValues
+from mmoe.command_out import folder_of
 from mmoe.command_output import print_table, reporter, say
 from mmoe.resuming import advising_resume, by_time, resumes
 
@@ -33,7 +34,8 @@ def backtest(
         ),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="A folder; left out: runs/NAME-backtest-DATE-TIME.")
+        str | None,
+        typer.Option(help="A folder, or an address; left out: runs/NAME-backtest-DATE-TIME."),
     ] = None,
     set_: SetValues = None,
     resume: Annotated[
@@ -44,28 +46,31 @@ def backtest(
     quiet: Quiet = False,
 ) -> None:
     """Train day d, test day d + 1, walking forward; print every day and the total."""
-    resume = resumes(out, resume, "folder of the backtest", changed_data=changed_data)
-    config = config_of_command(recipe_or_config, set_, import_)
-    from mmoe.run.metrics_table import backtest_table
-    from mmoe.train.backtest import BacktestSettings
-    from mmoe.train.backtest import backtest as walk
+    with folder_of(out, resume=resume) as place:
+        resume = resumes(place.path, resume, "folder of the backtest", changed_data=changed_data)
+        config = config_of_command(recipe_or_config, set_, import_)
+        from mmoe.run.metrics_table import backtest_table
+        from mmoe.train.backtest import BacktestSettings
+        from mmoe.train.backtest import backtest as walk
 
-    settings = BacktestSettings(column=column, days=days, from_scratch=from_scratch, window=window)
-    folders: list[Path] = []
-    with advising_resume():
-        result = walk(
-            config,
-            out or by_time(f"{config.name}-backtest"),
-            settings,
-            data=data,
-            resume=resume,
-            reporter=reporter(quiet),
-            numbered=out is None,
-            changed_data=changed_data,
-            on_folder=folders.append,
+        settings = BacktestSettings(
+            column=column, days=days, from_scratch=from_scratch, window=window
         )
-    print_table(backtest_table(result))
-    say(folders[0])
+        folders: list[Path] = []
+        with advising_resume():
+            result = walk(
+                config,
+                place.path or by_time(f"{config.name}-backtest"),
+                settings,
+                data=data,
+                resume=resume,
+                reporter=reporter(quiet),
+                numbered=place.path is None,
+                changed_data=changed_data,
+                on_folder=folders.append,
+            )
+        print_table(backtest_table(result))
+        say(place.shown(folders[0]))
 
 
 def compare(
@@ -83,7 +88,8 @@ def compare(
     ] = 5,
     data: Annotated[str | None, typer.Option(help="Overrides data.path of the config.")] = None,
     out: Annotated[
-        Path | None, typer.Option(help="A folder; left out: runs/NAME-compare-DATE-TIME.")
+        str | None,
+        typer.Option(help="A folder, or an address; left out: runs/NAME-compare-DATE-TIME."),
     ] = None,
     set_: SetValues = None,
     resume: Annotated[
@@ -97,30 +103,31 @@ def compare(
     quiet: Quiet = False,
 ) -> None:
     """Train several models with several seeds; logistic regression and trees beside them."""
-    resume = resumes(out, resume, "folder of the comparison")
-    config = config_of_command(recipe_or_config, set_, import_)
-    from mmoe.compare import ComparisonSettings, compare_models
-    from mmoe.compare.table import comparison_tables
+    with folder_of(out, resume=resume) as place:
+        resume = resumes(place.path, resume, "folder of the comparison")
+        config = config_of_command(recipe_or_config, set_, import_)
+        from mmoe.compare import ComparisonSettings, compare_models
+        from mmoe.compare.table import comparison_tables
 
-    settings, folders = ComparisonSettings.of_text(models, seeds), list[Path]()
-    with advising_resume():
-        result = compare_models(
-            config,
-            out or by_time(f"{config.name}-compare"),
-            settings,
-            data=data,
-            resume=resume,
-            numbered=out is None,
-            reporter=reporter(quiet),
-            on_folder=folders.append,
-        )
-    if as_json:
-        print(json.dumps(result, indent=2, allow_nan=False))
-        return
-    for table in comparison_tables(result):
-        print_table(table)
-        print()
-    say(folders[0] / "compare.html")
+        settings, folders = ComparisonSettings.of_text(models, seeds), list[Path]()
+        with advising_resume():
+            result = compare_models(
+                config,
+                place.path or by_time(f"{config.name}-compare"),
+                settings,
+                data=data,
+                resume=resume,
+                numbered=place.path is None,
+                reporter=reporter(quiet),
+                on_folder=folders.append,
+            )
+        if as_json:
+            print(json.dumps(result, indent=2, allow_nan=False))
+            return
+        for table in comparison_tables(result):
+            print_table(table)
+            print()
+        say(place.shown(folders[0] / "compare.html"))
 
 
 def tune(
@@ -135,7 +142,8 @@ def tune(
     ] = 15,
     data: Annotated[str | None, typer.Option(help="Overrides data.path of the config.")] = None,
     out: Annotated[
-        Path | None, typer.Option(help="A folder; left out: runs/NAME-tune-DATE-TIME.")
+        str | None,
+        typer.Option(help="A folder, or an address; left out: runs/NAME-tune-DATE-TIME."),
     ] = None,
     set_: SetValues = None,
     resume: Annotated[
@@ -146,26 +154,27 @@ def tune(
     quiet: Quiet = False,
 ) -> None:
     """Search for better settings on the validation split, and write the best config."""
-    resume = resumes(out, resume, "folder of the search")
-    config = config_of_command(recipe_or_config, set_, import_)
-    from mmoe.tune import TuneSettings, tune_config
-    from mmoe.tune.result import search_table
+    with folder_of(out, resume=resume) as place:
+        resume = resumes(place.path, resume, "folder of the search")
+        config = config_of_command(recipe_or_config, set_, import_)
+        from mmoe.tune import TuneSettings, tune_config
+        from mmoe.tune.result import search_table
 
-    settings, folders = TuneSettings(trials=trials, minutes=minutes), list[Path]()
-    with advising_resume():
-        result = tune_config(
-            config,
-            out or by_time(f"{config.name}-tune"),
-            settings,
-            data=data,
-            resume=resume,
-            numbered=out is None,
-            reporter=reporter(quiet),
-            on_folder=folders.append,
-        )
-    if as_json:
-        print(json.dumps(result, indent=2, allow_nan=False))
-        return
-    print_table(search_table(result))
-    if result["best"] is not None:
-        say(f"next: mmoe train {folders[0] / 'best.yaml'}")
+        settings, folders = TuneSettings(trials=trials, minutes=minutes), list[Path]()
+        with advising_resume():
+            result = tune_config(
+                config,
+                place.path or by_time(f"{config.name}-tune"),
+                settings,
+                data=data,
+                resume=resume,
+                numbered=place.path is None,
+                reporter=reporter(quiet),
+                on_folder=folders.append,
+            )
+        if as_json:
+            print(json.dumps(result, indent=2, allow_nan=False))
+            return
+        print_table(search_table(result))
+        if result["best"] is not None:
+            say(f"next: mmoe train {place.shown(folders[0] / 'best.yaml')}")

@@ -25,6 +25,7 @@ from mmoe.command_options import (
     RunDir,
     SetValues,
 )
+from mmoe.command_out import file_of, folder_of
 from mmoe.command_output import print_table as _print_table
 from mmoe.command_output import reporter as _reporter
 from mmoe.command_output import say as _say
@@ -72,7 +73,8 @@ def train(
     ] = None,
     data: Annotated[str | None, typer.Option(help="Overrides data.path of the config.")] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Run directory; left out: runs/NAME-DATE-TIME.")
+        str | None,
+        typer.Option(help="Run directory, or an address; left out: runs/NAME-DATE-TIME."),
     ] = None,
     set_: SetValues = None,
     resume: Annotated[
@@ -101,31 +103,32 @@ def train(
     quiet: Quiet = False,
 ) -> None:
     """Train, evaluate on the test split, and write a run directory."""
-    resume = resumes(out, resume, "directory of the run", changed_data=changed_data)
-    if new_experts is not None and warm_start is None:
-        raise ValueError(f"--new-experts {new_experts.value} needs --warm-start RUN_DIR")
-    own = None if recipe_or_config else own_config(out if resume else None, warm_start)
-    config = config_of_command(own or recipe_or_config or "", set_, import_)
-    from mmoe.train import WarmStart, train_run
+    with folder_of(out, resume=resume) as place:
+        resume = resumes(place.path, resume, "directory of the run", changed_data=changed_data)
+        if new_experts is not None and warm_start is None:
+            raise ValueError(f"--new-experts {new_experts.value} needs --warm-start RUN_DIR")
+        own = None if recipe_or_config else own_config(place.path if resume else None, warm_start)
+        config = config_of_command(own or recipe_or_config or "", set_, import_)
+        from mmoe.train import WarmStart, train_run
 
-    start = None
-    if warm_start is not None:
-        start = WarmStart(warm_start, (new_experts or NewExperts.FRESH).value)
-    with advising_resume():
-        finished = train_run(
-            config,
-            out or by_time(config.name),
-            data=data,
-            resume=resume,
-            warm_start=start,
-            reporter=_reporter(quiet),
-            profile=profile,
-            device=None if device is None else device.value,
-            numbered=out is None,
-            changed_data=changed_data,
-        )
-    _print_metrics(finished.metrics)
-    _say(finished.directory.path)
+        start = None
+        if warm_start is not None:
+            start = WarmStart(warm_start, (new_experts or NewExperts.FRESH).value)
+        with advising_resume():
+            finished = train_run(
+                config,
+                place.path or by_time(config.name),
+                data=data,
+                resume=resume,
+                warm_start=start,
+                reporter=_reporter(quiet),
+                profile=profile,
+                device=None if device is None else device.value,
+                numbered=place.path is None,
+                changed_data=changed_data,
+            )
+        _print_metrics(finished.metrics)
+        _say(place.shown(finished.directory.path))
 
 
 for _command in (backtest, compare, tune):
@@ -228,7 +231,7 @@ app.command()(score)
 @app.command()
 def unshard(
     run_dir: RunDir,
-    output: Annotated[Path, typer.Option(help="The safetensors file to write.")],
+    output: Annotated[str, typer.Option(help="The safetensors file to write, or its address.")],
     which: Annotated[
         str, typer.Option(help="best, latest, or a folder in RUN_DIR/checkpoint.")
     ] = "best",
@@ -242,14 +245,17 @@ def unshard(
     from mmoe.run import open_run
 
     run = open_run(run_dir, which=which)
-    join(run, output, which, overwrite=overwrite, reporter=_reporter(quiet))
+    with file_of(output, "--output", overwrite=overwrite) as place:
+        assert place.path is not None, "it is asked for"
+        join(run, place.path, which, overwrite=overwrite, reporter=_reporter(quiet))
 
 
 @app.command()
 def report(
     run_dir: RunDir,
     output: Annotated[
-        Path | None, typer.Option(help="HTML file; left out: RUN_DIR/report.html, replaced.")
+        str | None,
+        typer.Option(help="HTML file, or its address; left out: RUN_DIR/report.html, replaced."),
     ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace an existing output.")
@@ -262,10 +268,14 @@ def report(
 
     if "://" in run_dir:
         run_dir = _copy_to_draw(run_dir, output)
-    _say(write_report(run_dir, output, overwrite=overwrite))
+    if output is None:
+        _say(write_report(run_dir, None, overwrite=overwrite))
+        return
+    with file_of(output, "--output", overwrite=overwrite) as place:
+        _say(place.shown(write_report(run_dir, place.path, overwrite=overwrite)))
 
 
-def _copy_to_draw(address: str, output: Path | None) -> str:
+def _copy_to_draw(address: str, output: str | None) -> str:
     """Where this machine has a run that lies elsewhere; a page beside it nobody would find."""
     if output is None:
         raise ValueError(
@@ -280,7 +290,7 @@ def _copy_to_draw(address: str, output: Path | None) -> str:
 def init(
     data: Annotated[str, typer.Argument(metavar="DATA", help="A log with labels.")],
     label: Annotated[list[str], typer.Option(help="A label column; takes several, and repeats.")],
-    out: Annotated[Path, typer.Option(help="The config to write.")] = Path("config.yaml"),
+    out: Annotated[str, typer.Option(help="The config to write, or its address.")] = "config.yaml",
     categorical: Categorical = None,
     numeric: Numeric = None,
     drop: Drop = None,
@@ -291,7 +301,7 @@ def init(
     import_: Imports = None,
 ) -> None:
     """Look at a log and write a commented config that trains as it is."""
-    if out.exists() and not overwrite:
+    if Path(out).exists() and not overwrite:
         raise ValueError(
             f"--out {out}: exists already; add --overwrite to replace it, or choose another name"
         )
@@ -316,7 +326,9 @@ def init(
     name = Path(data).name.split(".")[0]
     config, reasons = infer_config(sample.table, label, name=name, **about)
     config = with_imports(with_column_names(config, rows), import_)
-    write_commented_yaml(out, config, reasons, overwrite=overwrite)
+    with file_of(out, "--out", overwrite=overwrite) as place:
+        assert place.path is not None, "it is asked for"
+        write_commented_yaml(place.path, config, reasons, overwrite=overwrite)
     _say(f"{out}: {len(config.features)} features, {len(config.tasks)} tasks")
     as_given = {*label, *map(quote, label)}
     for task in config.tasks:

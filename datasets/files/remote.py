@@ -1,10 +1,13 @@
 """Folders and globs on any file system that fsspec knows."""
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import fsspec
 
 from mmoe.datasets.files.data_file import DataFile, is_glob, is_hidden_match, natural_key
+
+_OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "r2"}
 
 
 def not_reached(address: str, error: Exception) -> ValueError:
@@ -18,6 +21,15 @@ def not_reached(address: str, error: Exception) -> ValueError:
     return ValueError(
         f"{address}: cannot be reached ({reason}); check the address and the credentials"
     )
+
+
+def has_folders(filesystem: Any) -> bool:
+    """Returns whether a file needs its folder to be there: object stores have none.
+
+    One that is asked to make a folder might make a bucket.
+    """
+    protocol = filesystem.protocol
+    return not ({protocol} if isinstance(protocol, str) else set(protocol)) & _OBJECT_STORES
 
 
 def resolve_address(address: str, choose: Callable[[Iterable[str]], list[str]]) -> list[DataFile]:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mmoe.datasets.files.data_file import is_address, is_partition
-from mmoe.datasets.files.remote import not_reached
+from mmoe.datasets.files.remote import has_folders, not_reached
 from mmoe.run.temporaries import is_temporary, remove_dead, temporary_beside
 
 try:
@@ -24,7 +24,6 @@ except ImportError:  # not on Windows
 STAGING = "_staging"  # what is being written, until all of it is there
 REJECTED = "_rejected"  # what was not what was expected of it
 _LOCK = f"{STAGING}/.lock"
-_OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "r2"}
 _BLOCK = 1 << 22  # bytes of a file that are looked at at a time
 T = TypeVar("T")
 
@@ -355,10 +354,7 @@ class AddressStore:
             return []
 
     def _make_folder(self, path: str) -> None:
-        """Where there are folders: an object store has none, and might make a bucket."""
-        protocol = self.filesystem.protocol
-        names = {protocol} if isinstance(protocol, str) else set(protocol)
-        if not names & _OBJECT_STORES:
+        if has_folders(self.filesystem):
             self._ask(self.filesystem.makedirs, posixpath.dirname(path), exist_ok=True)
 
     def _ask(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:

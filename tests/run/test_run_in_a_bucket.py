@@ -1,5 +1,6 @@
 """A run in an S3 bucket: moto's server on loopback."""
 
+import shutil
 from uuid import uuid4
 
 import fsspec
@@ -8,6 +9,7 @@ import pytest
 from mmoe.config import config_from_dict
 from mmoe.datasets.rows.splits import Splits
 from mmoe.run import open_run
+from mmoe.run.mirror import mirrored
 from mmoe.score.rows import RowScorer
 from mmoe.train import train_run
 
@@ -74,3 +76,27 @@ def test_a_bucket_that_is_not_there(bucket, tmp_path, monkeypatch):
         assert "\n" not in str(caught.value)
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     fsspec.filesystem("s3").clear_instance_cache()
+
+
+def test_what_a_command_writes_goes_to_a_bucket(run, bucket, tmp_path, monkeypatch):
+    monkeypatch.setenv("MMOE_CACHE", str(tmp_path / "cache"))
+    address = f"{bucket}/runs/new"
+    with mirrored(address) as folder:
+        shutil.copytree(run.path, folder, dirs_exist_ok=True)
+    assert open_run(address).config() == run.config()
+    with (
+        pytest.raises(ValueError, match=r"holds checkpoint/index\.json already"),
+        mirrored(address),
+    ):
+        pass
+    with mirrored(address, resume=True) as folder:
+        shutil.rmtree(folder / "tensorboard")
+    filesystem, root = fsspec.url_to_fs(address)
+    filesystem.invalidate_cache()
+    assert not [path for path in filesystem.find(root) if "tensorboard" in path]
+    nowhere = f"s3://none-{uuid4().hex}/run"
+    with (
+        pytest.raises(ValueError, match=f"--out {nowhere}: cannot be"),
+        mirrored(nowhere) as folder,
+    ):
+        (folder / "a").write_text("1")

@@ -1,0 +1,309 @@
+"""An `--out` at an address: written on this machine, and sent there as it grows."""
+
+import json
+import posixpath
+import shutil
+import socket
+import tempfile
+import threading
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import fsspec
+
+from mmoe.datasets.files.remote import has_folders, not_reached
+from mmoe.parallel import from_all, from_first
+from mmoe.run.host_cache import cache_folder, cached_name
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+
+# Between two looks at what is new: a killed run loses at most so much more than its last checkpoint
+_SECONDS = 5.0
+# What says that other files are complete, so that it is sent behind them, the last one last
+_LAST = ("index.json", "metrics.json", "backtest.json", "compare.json", "tune.json")
+_OF_THIS_MACHINE = ("mmoe.lock",)
+_SENT = "sent.json"
+T = TypeVar("T")
+
+
+@contextmanager
+def mirrored(out: str, *, resume: bool = False) -> Generator[Path]:
+    """Gives a folder of this machine; what is written there is sent to an address.
+
+    A checkpoint is sent before the file that names it, so whatever moment a command is killed at,
+    the address holds a run that `resume` goes on with, here or on another machine.
+
+    Args:
+        out: The address, which fsspec knows.
+        resume: Begin with what is there.
+
+    Raises:
+        ValueError: It is not empty, without `resume`; it cannot be reached; another process of this
+            machine writes there; or ranks of several hosts would.
+    """
+    if len(set(from_all(socket.gethostname()))) > 1:
+        raise ValueError(
+            f"--out {out}: is an address, and the ranks are on several hosts; name a folder on a "
+            "file system that they share, and copy it when the run is over"
+        )
+    begun = from_first(lambda: _Begun(_Mirror(out), resume), takes_long=True)
+    with nullcontext() if begun.mirror is None else begun.mirror:
+        yield begun.path
+
+
+@contextmanager
+def sent_file(output: str, option: str, *, overwrite: bool) -> Generator[Path]:
+    """Gives a place for a file, which is sent to its address when the block is left well.
+
+    Args:
+        output: The address.
+        option: That named it; starts error messages.
+        overwrite: Replace what is there.
+
+    Raises:
+        ValueError: There is something, without `overwrite`; or it cannot be reached.
+    """
+    remote = _Remote(output, option)
+    if remote.ask(remote.files.exists, remote.root) and not overwrite:
+        raise ValueError(
+            f"{option} {output}: exists already; add --overwrite to replace it, or choose another "
+            "name"
+        )
+    with tempfile.TemporaryDirectory(prefix="mmoe-") as folder:
+        path = Path(folder) / posixpath.basename(remote.root)
+        yield path
+        remote.put(path, remote.root)
+
+
+class _Remote:
+    """Files at an address; what its file system raises becomes one line.
+
+    Args:
+        address: As the user says it.
+        option: That named it.
+    """
+
+    def __init__(self, address: str, option: str) -> None:
+        self.address, self.option = address.rstrip("/"), option
+        self.files: Any
+        self.files, root = self.ask(fsspec.url_to_fs, self.address)
+        self.root = str(root).rstrip("/")
+
+    def sizes(self) -> dict[str, int]:
+        """Returns the bytes of each file there, by its name."""
+        self.files.invalidate_cache()
+        try:
+            found = self.ask(self.files.find, self.root, detail=True)
+        except FileNotFoundError:
+            return {}
+        start = len(self.root) + 1
+        return {path[start:]: int(info.get("size") or 0) for path, info in found.items()}
+
+    def put(self, path: Path, to: str) -> None:
+        """Sends a file: it is there whole, or not at all, on an object store."""
+        if has_folders(self.files):
+            self.ask(self.files.makedirs, posixpath.dirname(to), exist_ok=True)
+        try:
+            self.ask(self.files.put_file, str(path), to)
+        except FileNotFoundError as error:
+            if not path.exists():
+                raise
+            raise not_reached(f"{self.option} {self.address}", error) from None
+
+    def write(self, content: bytes, to: str) -> None:
+        """Writes a small file."""
+        if has_folders(self.files):
+            self.ask(self.files.makedirs, posixpath.dirname(to), exist_ok=True)
+        try:
+            self.ask(self.files.pipe_file, to, content)
+        except FileNotFoundError as error:  # s3fs says so of a bucket
+            raise not_reached(f"{self.option} {self.address}", error) from None
+
+    def ask(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
+        """Calls the file system."""
+        try:
+            return function(*arguments, **named)
+        except (FileNotFoundError, MemoryError):
+            raise
+        except Exception as error:  # each file system raises its own kind
+            raise not_reached(f"{self.option} {self.address}", error) from None
+
+
+class _Stamp(NamedTuple):
+    size: int
+    modified: int
+
+
+class _Mirror:
+    """A folder of this machine, and the address that gets what is written there.
+
+    Args:
+        address: As the user says it.
+    """
+
+    def __init__(self, address: str) -> None:
+        self.remote = _Remote(address, "--out")
+        self.address = self.remote.address
+        name = posixpath.basename(self.remote.root) or "run"
+        self.home = cache_folder() / "out" / cached_name(name, self.address, "out")
+        self.path = self.home / name
+        self.sent: dict[str, _Stamp] = {}
+        self._lock: Any = None
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._keep_sending, daemon=True)
+
+    def begin(self, resume: bool) -> None:
+        """Makes the folder: empty, or with what a killed command left, here or at the address.
+
+        Raises:
+            ValueError: There is something, without `resume`; or another process writes there.
+        """
+        self.home.mkdir(parents=True, exist_ok=True)
+        self._keep_others_out()
+        try:
+            self._fill(resume)
+        except BaseException:
+            self._lock.close()
+            raise
+
+    def _fill(self, resume: bool) -> None:
+        there = self.remote.sizes()
+        if there and not resume:
+            raise ValueError(
+                f"--out {self.address}: holds {min(there)} already; choose another address, or say "
+                "--resume to go on with it"
+            )
+        known = self._remembered()
+        if resume and self.path.is_dir() and {n: s.size for n, s in known.items()} == there:
+            self.sent = known  # this machine wrote it last, and may have more of it
+            return
+        shutil.rmtree(self.path, ignore_errors=True)
+        (self.home / _SENT).unlink(missing_ok=True)
+        self.path.mkdir(parents=True)
+        for name in there:
+            path = self.path / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self.remote.ask(self.remote.files.get_file, f"{self.remote.root}/{name}", str(path))
+            self.sent[name] = _stamp(path)
+
+    def __enter__(self) -> "_Mirror":
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+        try:
+            self.send()
+        except ValueError:
+            if kind is None:  # else what was raised first says more
+                raise
+        finally:
+            self._lock.close()
+        if kind is None:
+            shutil.rmtree(self.home, ignore_errors=True)
+
+    def send(self) -> None:
+        """Sends what is new; files that say that others are complete behind those."""
+        last, there = self._look()
+        while not self._send_others(there):
+            last, there = self._look()
+        for name, (content, stamp) in last.items():
+            if self.sent.get(name) != stamp:
+                self.remote.write(content, f"{self.remote.root}/{name}")
+                self._remember(name, stamp)
+        for name in self.sent.keys() - there.keys() - last.keys():
+            with suppress(FileNotFoundError):
+                self.remote.ask(self.remote.files.rm_file, f"{self.remote.root}/{name}")
+            self._remember(name, None)
+
+    def _send_others(self, there: Mapping[str, _Stamp]) -> bool:
+        """Says whether all of them are sent: one may have been removed, and its index replaced."""
+        try:
+            for name, stamp in there.items():
+                if self.sent.get(name) != stamp:
+                    self.remote.put(self.path / name, f"{self.remote.root}/{name}")
+                    self._remember(name, stamp)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _look(self) -> tuple[dict[str, tuple[bytes, _Stamp]], dict[str, _Stamp]]:
+        """What says that files are complete, as it is while the list of all others is made."""
+        while True:
+            before, others = self._contents(), self._others()
+            if before == self._contents():
+                ordered = sorted(before, key=lambda name: _LAST.index(posixpath.basename(name)))
+                return {name: before[name] for name in ordered}, others
+
+    def _contents(self) -> dict[str, tuple[bytes, _Stamp]]:
+        found = {}
+        for path in self.path.rglob("*"):
+            if path.name in _LAST:
+                with suppress(FileNotFoundError):
+                    found[path.relative_to(self.path).as_posix()] = path.read_bytes(), _stamp(path)
+        return found
+
+    def _others(self) -> dict[str, _Stamp]:
+        found = {}
+        for path in self.path.rglob("*"):
+            left_out = path.name.startswith(".") or path.name in (*_LAST, *_OF_THIS_MACHINE)
+            with suppress(FileNotFoundError):
+                if path.is_file() and not left_out:
+                    found[path.relative_to(self.path).as_posix()] = _stamp(path)
+        return found
+
+    def _keep_sending(self) -> None:
+        while not self._over.wait(_SECONDS):
+            with suppress(ValueError, OSError):  # it is tried again, and at the end it counts
+                self.send()
+
+    def _remember(self, name: str, stamp: _Stamp | None) -> None:
+        if stamp is None:
+            self.sent.pop(name, None)
+        else:
+            self.sent[name] = stamp
+        (self.home / _SENT).write_text(json.dumps(self.sent), encoding="utf-8")
+
+    def _remembered(self) -> dict[str, _Stamp]:
+        try:
+            content: Mapping[str, Any] = json.loads((self.home / _SENT).read_text("utf-8"))
+            return {name: _Stamp(*map(int, stamp)) for name, stamp in content.items()}
+        except (OSError, ValueError, TypeError):
+            return {}
+
+    def _keep_others_out(self) -> None:
+        self._lock = (self.home / ".lock").open("ab")
+        if fcntl is None:
+            return
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(
+                f"--out {self.address}: another mmoe of this machine writes there; wait until it "
+                "ends, or name another address"
+            ) from None
+        except OSError:  # no locks here
+            pass
+
+
+class _Begun:
+    """A mirror that has begun, as other ranks are told of it."""
+
+    def __init__(self, mirror: _Mirror, resume: bool) -> None:
+        mirror.begin(resume)
+        self.path = mirror.path
+        self.mirror: _Mirror | None = mirror
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"path": self.path, "mirror": None}
+
+
+def _stamp(path: Path) -> _Stamp:
+    found = path.stat()
+    return _Stamp(found.st_size, found.st_mtime_ns)
