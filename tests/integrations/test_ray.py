@@ -448,3 +448,14 @@ def test_an_address_that_is_none(run, log, tmp_path, repository, address, words)
     assert done.returncode == 2
     one_line(done.stderr, words)
     assert not (tmp_path / "out").exists()
+
+
+@needs_ray
+def test_ray_is_imported_late(repository):
+    """Where its processes listen it reads as it is imported: on loopback, for a cluster of ours."""
+    said = (
+        "import sys; from mmoe.integrations.ray_engine import RayEngine; RayEngine();"
+        "assert 'ray' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", said], env=environment(repository))
+    assert done.returncode == 0
