@@ -8,6 +8,7 @@ import sys
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 # What a port must answer within
@@ -36,7 +37,7 @@ def cluster(address: str | None) -> Generator[Any]:
         ValueError: Ray is not installed, or no cluster answers there, or none can be started.
     """
     with _environment(_QUIET if address is not None else {**_QUIET, **_ON_LOOPBACK}):
-        ray = import_ray()
+        ray = _import_ray()
         if ray.is_initialized():
             if address is not None:
                 raise ValueError(
@@ -52,12 +53,18 @@ def cluster(address: str | None) -> Generator[Any]:
         ray.shutdown()
 
 
-def import_ray() -> Any:
-    """Returns the module.
+def check_installed() -> None:
+    """Looks for Ray, which is imported later: it then reads where it is to listen.
 
     Raises:
         ValueError: It is not installed.
     """
+    if "ray" not in sys.modules and find_spec("ray") is not None:
+        return
+    _import_ray()
+
+
+def _import_ray() -> Any:
     try:
         return import_module("ray")
     except ImportError as error:

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from mmoe.config import DeviceKind
-from mmoe.integrations.ray_cluster import cluster, import_ray
+from mmoe.integrations.ray_cluster import check_installed, cluster
 from mmoe.integrations.ray_worker import Answer, Order, PartWorker
 from mmoe.parallel import launched_ranks
 from mmoe.run.console import Tracker
@@ -53,7 +53,7 @@ class RayEngine:
     name: str = field(default="ray", init=False)
 
     def __post_init__(self) -> None:
-        import_ray()
+        check_installed()
 
     @contextmanager
     def workers(

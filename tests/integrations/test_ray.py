@@ -373,12 +373,12 @@ def test_a_killed_driver_is_gone_on_with(
     while len(list((out / "_staging").glob("*.parquet"))) < 3:
         assert going.poll() is None and time.monotonic() < deadline
         time.sleep(0.01)
-    own = list(below(going.pid))
+    own = scoring_workers(going.pid)
     going.kill()
     going.wait()
     assert parts(out) == [] and not set(WHOLE) & {path.name for path in out.iterdir()}
     while any(Path(f"/proc/{p}").exists() and not _is_zombie(p) for p in own):
-        assert time.monotonic() < deadline, "what a killed driver had started goes on"
+        assert time.monotonic() < deadline, "workers of a killed driver go on"
         time.sleep(0.1)
     if own_cluster:  # either engine goes on with what the other began
         score_files(run, log, out, keep=["row"], rows_per_file=ROWS_PER_FILE, resume=True)
@@ -462,3 +462,14 @@ def test_an_address_that_is_none(run, log, tmp_path, repository, address, words)
     assert done.returncode == 2
     one_line(done.stderr, words)
     assert not (tmp_path / "out").exists()
+
+
+@needs_ray
+def test_ray_is_imported_late(repository):
+    """Where its processes listen it reads as it is imported: on loopback, for a cluster of ours."""
+    said = (
+        "import sys; from mmoe.integrations.ray_engine import RayEngine; RayEngine();"
+        "assert 'ray' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", said], env=environment(repository))
+    assert done.returncode == 0
