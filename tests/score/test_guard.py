@@ -258,8 +258,10 @@ def test_files_that_were_scored_before(run, night, funnel_table, tmp_path):
     assert summarised(run, other, second, expect=expect).repeated == 0
     with pytest.raises(Rejected, match=r"repeated < 0\.5 \(1\)"):
         score_files(run, night, tmp_path / "s" / "day=3", expect=expect)
+    score_files(run, night, first, mode="overwrite", expect=expect)  # the same day again
+    score_files(run, night, tmp_path / "nightly", expect=expect)
     with pytest.raises(Rejected, match=r"repeated < 0\.5 \(1\)"):
-        score_files(run, night, first, mode="overwrite", expect=expect)
+        score_files(run, night, tmp_path / "nightly", mode="overwrite", expect=expect)
 
 
 @pytest.mark.parametrize(

@@ -67,11 +67,15 @@ def _content(record: PartRecord) -> tuple[int, str]:
 
 
 def _earlier_inputs(job: FolderJob) -> set[tuple[int, str]]:
-    """What the scores were made of that lie there, or in a folder of another day beside it."""
-    manifests = [manifest_in(job.store) if job.store.has(SUCCESS) else None]
+    """What other days' folders beside this one were scored of, or else what lies there was.
+
+    The folder of a day itself may be scored again.
+    """
     address = job.store.address.rstrip("/")
     if is_partition(posixpath.basename(address)):
-        manifests += _of_neighbours(address)
+        manifests = _of_neighbours(address)
+    else:
+        manifests = [manifest_in(job.store) if job.store.has(SUCCESS) else None]
     return {_content(part) for found in manifests if found is not None for part in found.parts}
 
 
