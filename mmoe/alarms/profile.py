@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, Any
 
 import numpy as np
@@ -21,6 +22,7 @@ _ALL_IDS = 16_384
 _SMOOTHING = 20.0
 
 FORMAT = 1
+_LARGEST_TABLE = 1 << 22  # ids that are looked up in a table: 8 MiB
 _LARGEST = 1e100  # that a `Number` may be
 _Id = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 
@@ -72,15 +74,36 @@ class StoredColumn(Stored):
     def codes(self, column: Column) -> np.ndarray:
         """Returns the bin of each item, int [V]."""
         if self.kind == "number":
-            codes_V = 1 + np.searchsorted(np.array(self.edges), column.items, side="left")
+            codes_V = 1 + np.searchsorted(self._edges, column.items, side="left")
+        elif self._bin_of_id is not None:
+            # A negative id is a large one, of no bin either
+            places_V = column.items.astype(np.int64, copy=False).view(np.uint64)
+            last = np.uint64(len(self._bin_of_id) - 1)
+            codes_V = self._bin_of_id[np.minimum(places_V, last).view(np.int64)]
         else:
-            ids = np.array(self.ids, np.int64)
-            order = np.argsort(ids)
-            place_V = np.searchsorted(ids, column.items, sorter=order)
-            place_V = order[np.minimum(place_V, len(ids) - 1)] if len(ids) else place_V
-            known_V = ids[place_V] == column.items if len(ids) else np.zeros(len(place_V), bool)
-            codes_V = np.where(known_V, 2 + place_V, 1)
+            codes_V = self._searched(column.items)
         return np.where(column.missing, 0, codes_V)
+
+    @cached_property
+    def _edges(self) -> np.ndarray:
+        return np.array(self.edges)
+
+    @cached_property
+    def _bin_of_id(self) -> np.ndarray | None:
+        """The bin of each id up to the last that has one, and of one beyond; None: too many."""
+        ids = np.array(self.ids, np.int64)
+        if len(ids) and not 0 <= ids.min() <= ids.max() < _LARGEST_TABLE:
+            return None
+        bins = np.ones(int(ids.max(initial=0)) + 2, np.uint16)
+        bins[ids] = 2 + np.arange(len(ids))
+        return bins
+
+    def _searched(self, items_V: np.ndarray) -> np.ndarray:
+        ids = np.array(self.ids, np.int64)
+        order = np.argsort(ids)
+        place_V = np.searchsorted(ids, items_V, sorter=order)
+        place_V = order[np.minimum(place_V, len(ids) - 1)]
+        return np.where(ids[place_V] == items_V, 2 + place_V, 1)
 
     def rates(self, task: str) -> np.ndarray:
         """Returns each bin's rate of positives in training; to the mean where rows are few."""
