@@ -128,6 +128,12 @@ class Asked:
             ValueError: A column is missing, or cannot be read.
         """
         rows, uses = with_names(config.data, self.source), self.uses(config, found)
+        lacking = [f"{name!r} ({by})" for name, by in uses.items() if name not in found.there]
+        if len(lacking) > 1:
+            raise ValueError(
+                f"{self.source}: lacks {len(lacking)} columns that are needed: "
+                f"{', '.join(lacking)}; the columns are: {', '.join(found.there)}"
+            )
         try:
             table = next(iter_tables(rows, list(uses), 1))[:0]
             features = counter.encoder.encode(table, self.source, to_score=True)

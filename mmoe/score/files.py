@@ -193,6 +193,10 @@ def _score_folder(
         if not job.is_complete:
             summary = from_first(lambda: end_folder(job, guard), takes_long=True)
             guard.conclude(summary, job.store.address, f"{job.store.address}/{REJECTED}")
+    except ValueError:
+        if rank() == 0:
+            job.tidy()
+        raise
     finally:
         job.store.unlock()
     reporter.say(_summary(counts.rows, job))

@@ -98,6 +98,11 @@ class FolderJob:
                 if staged(name) not in names and rejected(name) in names:
                     self.store.move(rejected(name), staged(name))
 
+    def tidy(self) -> None:
+        """Removes what was begun, where no part of it is there to go on with."""
+        if not any(map(is_staged, self.store.names())):
+            self.store.remove(STAGING)
+
     def rows(self) -> int | None:
         """Counts the rows of `mine`, where files say how many they have and are not too many."""
         return rows_of(self.mine)

@@ -357,3 +357,22 @@ def test_not_a_run(tmp_path):
         ValueError, match=r"is not the directory of a trained run, it has no config"
     ):
         RunDirectory.open(tmp_path)
+
+
+def test_all_columns_that_an_input_lacks_are_listed(run, funnel_table, tmp_path):
+    pq.write_table(funnel_table.drop_columns(["price", "item"]), tmp_path / "log.parquet")
+    with pytest.raises(
+        ValueError,
+        match=r"lacks 2 columns that are needed: 'item' \(feature 'item'\), 'price' \(feature",
+    ):
+        score_files(run, tmp_path / "log.parquet", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_first_part_that_fails_leaves_nothing(run, funnel_table, tmp_path):
+    words = pa.array(["dear"] * len(funnel_table))
+    place = funnel_table.column_names.index("price")
+    pq.write_table(funnel_table.set_column(place, "price", words), tmp_path / "log.parquet")
+    with pytest.raises(ValueError, match=r"column 'price' .* is 'dear', expected a number"):
+        score_files(run, tmp_path / "log.parquet", tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []
