@@ -11,15 +11,19 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 import pytest
 
+from mmoe.config import config_from_dict
+from mmoe.datasets.rows.splits import Splits
 from mmoe.errors import Rejected
 from mmoe.score import folder_job, score_files
 from mmoe.score.guard.counts import KEY, ScoreCounts
 from mmoe.score.guard.table import summary_table
+from mmoe.train import train_run
 from tests.score.listing import WHOLE, contents, names, parts
 from tests.score.telling import Told
 
 FAILS = ["rows > 1e6"]
 HOLDS = ["rows > 1"]
+AT = {"kind": "datetime", "name": "at", "unit": "s", "parts": ["hour", "weekday"]}
 
 
 @pytest.fixture(scope="module", name="run")
@@ -326,3 +330,28 @@ def test_the_command_says_why_and_ends_with_3(mmoe, run, night, tmp_path):
     code, out, err = mmoe(*asked, "--expect", "psi(nothing) < 9", "--quiet")
     assert (code, out) == (2, "")
     assert mmoe(*asked, "--expect", "usual", "--quiet") == (0, "", "")
+
+
+def test_unseen_items_of_a_list_are_a_share_of_its_items(run, funnel_table, tmp_path):
+    """As training has it: of long lists most rows hold one that is new."""
+    lists = [[*(tags or []), "known to nobody"] for tags in funnel_table["tags"][3000:].to_pylist()]
+    night = changed(funnel_table, tmp_path / "night.parquet", tags=lambda _: pa.array(lists))
+    summary = summarised(run, night, tmp_path / "out")
+    assert summary.columns["tags"]["unseen"] == len(lists) / sum(map(len, lists))
+
+
+def test_a_part_of_a_datetime_is_judged_where_it_is_named(funnel_config, funnel_table, tmp_path):
+    """Weekdays differ from day to day; hours do not where a night is a whole day."""
+    config = {**funnel_config, "features": [{"kind": "numeric", "name": "price"}, AT]}
+    hours = pa.array([1_704_067_200 + 3600 * (n * 7 % 500) for n in range(len(funnel_table))])
+    log = funnel_table.append_column("at", hours)
+    splits = Splits(train=log[:3000], validation=log[3000:3300], test=log[3300:], origin="log")
+    run = train_run(config_from_dict(config), tmp_path / "run", splits=splits).directory
+    nobody = tmp_path / "night.parquet"
+    pq.write_table(funnel_table[3000:].append_column("at", pa.array([0] * 1000)), nobody)
+    told = summarised(run, nobody, tmp_path / "usual", expect=["usual", "psi(*) < 0.25"])
+    assert told.columns["at__hour"]["psi_of_part"] > 1
+    with pytest.raises(Rejected, match=r"1 of 1 .*: psi\(at__hour\) < 0\.25 \(at__hour: "):
+        score_files(run, nobody, tmp_path / "out", expect=["psi(at__hour) < 0.25"])
+    with pytest.raises(ValueError, match=r"did you mean 'at__hour'"):
+        score_files(run, nobody, tmp_path / "out", expect=["psi(at_hour) < 0.25"])

@@ -29,19 +29,24 @@ class ColumnCounts(Stored):
         items: Its values; of lists, of all rows together.
         missing: Rows without a value; of a list, without any.
         bins: Items in each bin of training (`StoredColumn`); none where training is not known.
+        unseen: Items of a list that training had not; None of other columns, and of earlier
+            versions.
     """
 
     items: Count
     missing: Count
     bins: list[Count] = Field(default_factory=list)
+    unseen: Count | None = None
 
     def __add__(self, other: "ColumnCounts") -> "ColumnCounts":
         """Returns the counts of the rows of both."""
         bins = np.array(self.bins, np.int64) + np.array(other.bins, np.int64)
+        known = self.unseen is not None and other.unseen is not None
         return ColumnCounts.model_construct(
             items=self.items + other.items,
             missing=self.missing + other.missing,
             bins=bins.tolist(),
+            unseen=(self.unseen or 0) + (other.unseen or 0) if known else None,
         )
 
 
@@ -159,6 +164,7 @@ class Counter:
             items=len(column.items),
             missing=self._missing(column, table, origin),
             bins=stored.counted(column).tolist() if stored is not None and fits else [],
+            unseen=_unseen(column) if column.kind == "list" else None,
         )
 
     def _missing(self, column: Column, table: pa.Table, origin: str) -> int:
@@ -184,7 +190,13 @@ def added(counts: Iterable[ScoreCounts]) -> ScoreCounts:
 
 def _without_bins(table: pa.Table, sources: Sequence[str]) -> ColumnCounts:
     missing = max((_nulls(table[source]) for source in sources), default=0)
-    return ColumnCounts.model_construct(items=table.num_rows, missing=missing, bins=[])
+    return ColumnCounts.model_construct(items=table.num_rows, missing=missing, bins=[], unseen=None)
+
+
+def _unseen(column: Column) -> int:
+    """Items that training had not, of those that are there."""
+    there = len(column.items) - int(np.count_nonzero(column.missing))
+    return round((column.unseen or 0.0) * there)
 
 
 def _nulls(cells: pa.ChunkedArray) -> int:

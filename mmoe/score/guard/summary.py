@@ -13,6 +13,7 @@ from mmoe.alarms.drift import shift_of
 from mmoe.config.scoring.expectation import OF_COLUMNS, Expectation
 from mmoe.score.guard.counts import ColumnCounts, ScoreCounts
 
+_PSI_OF_PART = "psi_of_part"
 Figures = dict[str, float | None]  # measure → number; None where no row says anything
 
 
@@ -111,7 +112,8 @@ def summary_of(
     """Works out the figures of counted rows.
 
     The stability index is over groups of bins, less what two samples of one distribution would
-    show of it; parts of a datetime, which differ from day to day, have none.
+    show of it. That of a part of a datetime is `psi_of_part`: it differs from day to day, and is
+    judged where somebody names it.
 
     Args:
         counts: Of all rows.
@@ -148,17 +150,25 @@ def _column(
 ) -> Figures:
     figures: Figures = {"missing": column.missing / counts.rows if counts.rows else None}
     if name in counts.unseen:
-        figures["unseen"] = counts.unseen[name] / counts.rows if counts.rows else None
+        figures["unseen"] = _unseen(column, counts.unseen[name], counts.rows)
     stored = None if training is None else training.columns.get(name)
-    if training is None or stored is None or stored.kind == "part" or not column.bins:
+    if training is None or stored is None or not column.bins:
         return figures
+    measure = _PSI_OF_PART if stored.kind == "part" else "psi"
     items = np.array(column.bins)
     if not items.sum() or not sum(stored.counts):
-        figures["psi"] = None
+        figures[measure] = None
         return figures
     psi, chance, _ = shift_of(stored, items, 1 / training.judged_by + 1 / counts.rows)
-    figures["psi"] = max(psi - chance, 0.0)
+    figures[measure] = max(psi - chance, 0.0)
     return figures
+
+
+def _unseen(column: ColumnCounts, rows: int, of: int) -> float | None:
+    """A share of the rows; of a list, of its items, as training has it, where they were counted."""
+    if column.unseen is not None and of:
+        return column.unseen / max(column.items, 1)
+    return rows / of if of else None
 
 
 def judged(summary: Summary, expectations: Sequence[Expectation]) -> list[Finding]:
@@ -198,6 +208,8 @@ def _measured(
     named = [name for name in figures if name == pattern] or [
         name for name in figures if fnmatchcase(name, pattern)
     ]
+    if measure == "psi" and _PSI_OF_PART in figures.get(pattern, {}):
+        measure = _PSI_OF_PART  # named, and not one of many
     having = [name for name in named if measure in figures[name]]
     if expected.is_usual:
         having = [name for name in having if _is_comparable(summary, expected, name)]
@@ -236,13 +248,15 @@ def _is_comparable(summary: Summary, expected: Expectation, name: str) -> bool:
 def _names_nothing(
     expected: Expectation, named: Sequence[str], figures: Mapping[str, Figures]
 ) -> str:
-    there = [name for name in figures if expected.measure in figures[name]]
+    known = {expected.measure, _PSI_OF_PART} if expected.measure == "psi" else {expected.measure}
+    there = [name for name in figures if known & figures[name].keys()]
     text = f"expectation {expected.text!r}: "
     some = ", ".join(there[:8]) + (", …" if len(there) > 8 else "")
     if named:
         why = {
             "unseen": "its ids are hashed, managed or none, so that none is unseen",
-            "psi": "the run does not know its distribution in training, or it is a part of a time",
+            "psi": "the run does not know its distribution in training, or it is a part of a time, "
+            "which has to be named by itself",
         }[expected.measure]
         return f"{text}{named[0]} has no {expected.measure}: {why}; there: {some or 'none'}"
     close = get_close_matches(expected.names or "", there, n=1)
