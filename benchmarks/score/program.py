@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from benchmarks.racing.last_line import gflops, print_json, print_rates
+from benchmarks.racing.last_line import gflops, print_json, print_rates, shares_of
 from benchmarks.racing.machine import processor
 from benchmarks.racing.products import ProductRates
 from benchmarks.racing.races import run_races
@@ -57,21 +57,14 @@ def main(given: Sequence[str] | None = None) -> None:
         found, failed, skipped = run_races(RACES, bench, wanted, bench.say)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    skipped |= bench.skipped
-    results = as_shares(found, bench.rates)
+    shares, without = shares_of(found, bench.rates)
+    results, skipped = in_order(shares, TARGETS), skipped | bench.skipped | without
     context = _context(arguments, bench, time.perf_counter() - started)
     _print(results, skipped, context)
     context["skipped"] = skipped
     print_json(results, TARGETS, failed, context, arguments.out)
     if failed:
         sys.exit(1)
-
-
-def as_shares(results: Sequence[Result], rates: ProductRates) -> list[Result]:
-    """In the order of the targets, FLOP/s divided by the product rate of their precision."""
-    limit = rates.limit
-    shares = [r.as_share_of(limit(r.product_rate)) if r.product_rate else r for r in results]
-    return in_order(shares, TARGETS)
 
 
 def _parser() -> argparse.ArgumentParser:
