@@ -80,11 +80,12 @@ bench: setup
 	$(BIN)/python -m benchmarks.mixture
 	$(BIN)/python -m benchmarks.train
 	$(BIN)/python -m benchmarks.predict
+	$(BIN)/python -m benchmarks.score
 	$(BIN)/python -m benchmarks.parallel
 	$(BIN)/python -m benchmarks.faults train
 	$(BIN)/python -m benchmarks.faults ranks
 
-# What benchmarks.train compares with, in an environment of its own
+# What benchmarks.train and benchmarks.score compare with, in an environment of its own
 bench-peers:
 	[ -x .venv-peers/bin/python ] || $(PYTHON) -m venv .venv-peers
 	.venv-peers/bin/python -m pip install --quiet torch==2.13.0 numpy pyarrow scikit-learn requests

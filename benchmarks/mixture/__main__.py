@@ -8,7 +8,6 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from benchmarks.mixture.gate_races import GATE_RACES
 from benchmarks.mixture.sparse_races import SPARSE_RACES
 from benchmarks.mixture.targets import TARGETS
 from benchmarks.racing.clock import FEWEST_ROUNDS, Clock
-from benchmarks.racing.last_line import gflops, print_json, print_rates
+from benchmarks.racing.last_line import gflops, print_json, print_rates, shares_of
 from benchmarks.racing.machine import processor
 from benchmarks.racing.products import ProductRates
 from benchmarks.racing.races import NothingToMeasure
@@ -91,13 +90,8 @@ def _run(
                 bench.clock.say(f"FAILED: {error}")
                 failed |= dict.fromkeys(race.keys, str(error))
             bench.rates.measure()
-    return in_order(map(partial(_finished, bench), results), TARGETS), failed, skipped
-
-
-def _finished(bench: Bench, result: Result) -> Result:
-    if result.product_rate is None:
-        return result
-    return result.as_share_of(bench.rates.limit(result.product_rate))
+    shares, without = shares_of(results, bench.rates)
+    return in_order(shares, TARGETS), failed, skipped | without
 
 
 def _context(arguments: argparse.Namespace, bench: Bench, seconds: float) -> dict[str, Any]:

@@ -26,6 +26,24 @@ def print_rates(rates: Mapping[str, Mapping[str, float]]) -> None:
         print(f"best product, {dtype}: {shown} GFLOP/s")
 
 
+def shares_of(
+    results: Sequence[Result], rates: ProductRates
+) -> tuple[list[Result], dict[str, str]]:
+    """FLOP/s as shares of the product rate of their precision.
+
+    Returns:
+        The results, and why keys have none: this machine has no such products.
+    """
+    shares, without = [], {}
+    for result in results:
+        limit = rates.limit(result.product_rate) if result.product_rate else None
+        if result.product_rate and limit is None:
+            without[result.key] = f"no {result.product_rate} products on this machine"
+        else:
+            shares.append(result if limit is None else result.as_share_of(limit))
+    return shares, without
+
+
 def print_json(
     results: Sequence[Result],
     targets: Mapping[str, Target],

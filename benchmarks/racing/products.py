@@ -35,6 +35,8 @@ class ProductRates:
     def measure(self) -> None:
         """Runs every product a few times and keeps the best."""
         for dtype_name, dtype in DTYPES.items():
+            if not multiplies(dtype_name, self.device):
+                continue
             for rows, inner, columns in ((SQUARE,) * 3, *WORKLOAD):
                 x = torch.randn(rows, inner, device=self.device).to(dtype)
                 w = torch.randn(inner, columns, device=self.device).to(dtype)
@@ -43,9 +45,9 @@ class ProductRates:
                     rates = self.best[dtype_name]
                     rates[library] = max(rate, rates.get(library, 0.0))
 
-    def limit(self, dtype_name: str) -> float:
-        """The best of all libraries and shapes."""
-        return max(self.best[dtype_name].values())
+    def limit(self, dtype_name: str) -> float | None:
+        """The best of all libraries and shapes; None: it was not measured."""
+        return max(self.best[dtype_name].values(), default=None)
 
     def _best_seconds(self, product: Callable[[], Tensor]) -> float:
         product()
@@ -61,6 +63,17 @@ class ProductRates:
     def _wait(self) -> None:
         if self.device == "cuda":
             torch.cuda.synchronize()
+
+
+def multiplies(dtype_name: str, device: str) -> bool:
+    """Has the device products of this type?
+
+    A processor without AVX-512 makes them of bfloat16 number by number: one of 2,048 rows takes a
+    minute, and is the limit of nothing.
+    """
+    if dtype_name == "fp32" or device != "cpu":
+        return True
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def _products(x: Tensor, w: Tensor) -> Mapping[str, Callable[[], Tensor]]:

@@ -16,7 +16,7 @@ STEPS = 3  # of a window: they take up to a second each
 
 def peers(bench: Bench) -> list[Result]:
     """Ours, in both precisions, and theirs on `big`; they train in fp32."""
-    found = [name for name, module in MODULES.items() if _imports(module)]
+    found = [name for name, module in MODULES.items() if imports(module)]
     if not found:
         raise NothingToMeasure("`make bench-peers` installs what this compares with")
     specs = {
@@ -34,7 +34,8 @@ def peers(bench: Bench) -> list[Result]:
     return results
 
 
-def _imports(module: str) -> bool:
+def imports(module: str) -> bool:
+    """Is it there, in the environment of its own?"""
     if not PYTHON.exists():
         return False
     command = [str(PYTHON), "-c", f"import {module}"]

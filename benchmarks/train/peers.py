@@ -11,7 +11,7 @@ from torch import Tensor
 from benchmarks.train.batches import Tensors, read_batches
 from benchmarks.train.pacer import Pacer
 from benchmarks.train.spec import Spec
-from benchmarks.train.workloads import BATCH, DIM, EXPERTS, HIDDEN, LEARNING_RATE, TOWER
+from benchmarks.train.workloads import BATCH, DIM, EXPERTS, HIDDEN, LEARNING_RATE, TOWER, Workload
 
 
 class PacedLoader:
@@ -30,13 +30,12 @@ class PacedLoader:
             self.pacer.stepped(len(batch[1]))
 
 
-def run_torch_rechub(spec: Spec, pacer: Pacer) -> None:
-    """torch-rechub's `MTLTrainer`; weight decay off, which is quicker."""
+def torch_rechub_trainer(work: Workload) -> tuple[Any, Any]:
+    """torch-rechub's `MTLTrainer`, weight decay off, which is quicker, and its model."""
     from torch_rechub.basic.features import DenseFeature, SparseFeature
     from torch_rechub.models.multi_task import MMOE
     from torch_rechub.trainers import MTLTrainer
 
-    work = spec.sizes
     kinds = ["classification"] * len(work.tasks)
     model = MMOE(
         [
@@ -48,20 +47,23 @@ def run_torch_rechub(spec: Spec, pacer: Pacer) -> None:
         {"dims": list(HIDDEN), "activation": "relu"},
         [{"dims": [TOWER], "activation": "relu"} for _ in kinds],
     )
-    trainer = MTLTrainer(
-        model, kinds, optimizer_params={"lr": LEARNING_RATE, "weight_decay": 0.0}, n_epoch=1
-    )
+    rates = {"lr": LEARNING_RATE, "weight_decay": 0.0}
+    return MTLTrainer(model, kinds, optimizer_params=rates, n_epoch=1), model
+
+
+def run_torch_rechub(spec: Spec, pacer: Pacer) -> None:
+    """Trains as it does."""
+    trainer, _ = torch_rechub_trainer(spec.sizes)
     batches = [(_by_name(spec, batch), batch.labels_BT) for batch in _batches(spec)]
     trainer.train_one_epoch(PacedLoader(batches, pacer))
 
 
-def run_deepctr(spec: Spec, pacer: Pacer) -> None:
-    """DeepCTR-Torch's `fit`; penalties on weights off, which is quicker, and linear gates."""
+def deepctr_model(work: Workload) -> Any:
+    """DeepCTR-Torch's; penalties on weights off, which is quicker, and linear gates."""
     from deepctr_torch.inputs import DenseFeat, SparseFeat
-    from deepctr_torch.models import MMOE, basemodel
+    from deepctr_torch.models import MMOE
 
-    work = spec.sizes
-    model = MMOE(
+    return MMOE(
         [
             *(SparseFeat(c.column, c.rows, embedding_dim=DIM) for c in work.single),
             *(DenseFeat(name) for name in work.dense_columns),
@@ -75,9 +77,16 @@ def run_deepctr(spec: Spec, pacer: Pacer) -> None:
         task_types=["binary"] * len(work.tasks),
         task_names=list(work.tasks),
     )
+
+
+def run_deepctr(spec: Spec, pacer: Pacer) -> None:
+    """DeepCTR-Torch's `fit`."""
+    from deepctr_torch.models import basemodel
+
+    model = deepctr_model(spec.sizes)
     model.compile(
         torch.optim.Adam(model.parameters(), lr=LEARNING_RATE),
-        loss=["binary_crossentropy"] * len(work.tasks),
+        loss=["binary_crossentropy"] * len(spec.sizes.tasks),
     )
 
     def paced(dataset: Any, **_: Any) -> PacedLoader:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from benchmarks.racing.last_line import gflops, print_json, print_rates
+from benchmarks.racing.last_line import gflops, print_json, print_rates, shares_of
 from benchmarks.racing.machine import processor
 from benchmarks.racing.products import ProductRates
 from benchmarks.racing.races import Race, run_races
@@ -69,8 +69,8 @@ class Program:
             found, failed, skipped = run_races(self.races, bench, wanted, bench.say)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
-        limit = bench.rates.limit
-        shares = [r.as_share_of(limit(r.product_rate)) if r.product_rate else r for r in found]
+        shares, without = shares_of(found, bench.rates)
+        skipped |= without
         results = in_order(shares, self.targets)
         context = _context(arguments, bench, time.perf_counter() - started)
         self._print(results, skipped, context)

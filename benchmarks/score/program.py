@@ -1,0 +1,146 @@
+"""The program behind `python -m benchmarks.score`."""
+
+import argparse
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from benchmarks.racing.last_line import gflops, print_json, print_rates, shares_of
+from benchmarks.racing.machine import processor
+from benchmarks.racing.products import ProductRates
+from benchmarks.racing.races import run_races
+from benchmarks.racing.ranks import ROOT
+from benchmarks.racing.results import Result, in_order, missed, print_table
+from benchmarks.score.bench import FLOPS_PER_ROW, Bench
+from benchmarks.score.engine_races import ENGINE_RACES
+from benchmarks.score.growth_races import GROWTH_RACES
+from benchmarks.score.peer_races import PEER_RACES
+from benchmarks.score.speed_races import SPEED_RACES
+from benchmarks.score.targets import TARGETS
+from mmoe.ops import extension_status
+
+RACES = (*SPEED_RACES, *PEER_RACES, *GROWTH_RACES, *ENGINE_RACES)
+ENGINES = ROOT / ".venv-engines" / "bin" / "python"
+TITLE = "Paired ratios (ms: of 4,096 rows): median and 10–90 % range"
+
+
+def main(given: Sequence[str] | None = None) -> None:
+    """Prints tables and, last, one JSON line; exits with 1 where a race failed."""
+    arguments = _parser().parse_args(given)
+    torch.set_num_threads(arguments.threads)
+    started = time.perf_counter()
+    console = Console(stderr=True, highlight=False)
+    temporary = Path(tempfile.mkdtemp(prefix="mmoe-bench-score-"))
+    wanted = arguments.only or list(TARGETS)
+    bench = Bench(
+        folder=(arguments.folder or temporary / "kept").resolve(),
+        runs=temporary,
+        rows=arguments.rows,
+        many=arguments.many,
+        repeats=arguments.repeats,
+        threads=arguments.threads,
+        engines=arguments.engines.absolute(),  # not resolved: a link leads out of its environment
+        table_bytes=arguments.table_gib * 2**30,
+        wanted=wanted,
+        rates=ProductRates("cpu"),
+        say=lambda text: console.print(text, markup=False, soft_wrap=True),
+    )
+    bench.folder.mkdir(parents=True, exist_ok=True)
+    try:
+        found, failed, skipped = run_races(RACES, bench, wanted, bench.say)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    shares, without = shares_of(found, bench.rates)
+    results, skipped = in_order(shares, TARGETS), skipped | bench.skipped | without
+    context = _context(arguments, bench, time.perf_counter() - started)
+    _print(results, skipped, context)
+    context["skipped"] = skipped
+    print_json(results, TARGETS, failed, context, arguments.out)
+    if failed:
+        sys.exit(1)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.score")
+    parser.add_argument("--only", nargs="+", choices=tuple(TARGETS), metavar="KEY")
+    parser.add_argument("--rows", type=int, default=400_000, help="of big, that are scored")
+    parser.add_argument(
+        "--many", type=int, default=4_000_000, help="rows, for memory, cores and Ray"
+    )
+    parser.add_argument("--repeats", type=int, default=5, help="scorings of each contestant")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument(
+        "--folder", type=Path, help="logs, and the build of an earlier mmoe, stay there"
+    )
+    parser.add_argument(
+        "--engines", type=Path, default=ENGINES, metavar="PYTHON", help="has Ray and PySpark"
+    )
+    parser.add_argument(
+        "--table-gib", type=float, default=2.0, help="embedding tables, of spark_rss_ratio"
+    )
+    parser.add_argument("--out", type=Path, help="the JSON line goes here as well")
+    return parser
+
+
+def _context(arguments: argparse.Namespace, bench: Bench, seconds: float) -> dict[str, Any]:
+    return {
+        "device": processor(),
+        "threads": arguments.threads,
+        "rows": arguments.rows,
+        "many": arguments.many,
+        "repeats": arguments.repeats,
+        "flops_per_row": round(FLOPS_PER_ROW),
+        "torch": torch.__version__,
+        "extension": extension_status().detail,
+        "product_gflops": gflops(bench.rates),
+        "counted": "shares and vs_…: from the first row read to the output complete; imports and "
+        "loading of the model are in the details alone",
+        "seconds": round(seconds),
+    }
+
+
+def _print(
+    results: Sequence[Result], skipped: Mapping[str, str], context: Mapping[str, Any]
+) -> None:
+    for result in results:
+        if result.details:
+            print_details(result)
+    print_table(results, TARGETS, TITLE)
+    for key, reason in skipped.items():
+        print(f"skipped {key}: {reason}")
+    print(f"{context['device']}, {context['threads']} threads, torch {context['torch']}")
+    print(f"mmoe.ops: {context['extension']}")
+    print_rates(context["product_gflops"])
+    names = ", ".join(missed(results, TARGETS)) or "none"
+    print(f"{context['seconds']} s; missed: {names}")
+
+
+def print_details(result: Result) -> None:
+    """A table of what stands behind a key, in seconds where nothing else is said."""
+    columns = list(result.details[0])
+    print(result.key)
+    print("  " + "".join(f"{name:>{_width(name)}}" for name in columns))
+    for row in result.details:
+        cells = (f"{_shown(row[name]):>{_width(name)}}" for name in columns)
+        print("  " + "".join(cells))
+
+
+def _width(name: str) -> int:
+    return 14 if name == "who" else max(10, len(name) + 2)
+
+
+def _shown(value: Any) -> str:
+    return (
+        f"{value:.2f}"
+        if isinstance(value, float)
+        else f"{value:,}"
+        if isinstance(value, int)
+        else str(value)
+    )
