@@ -76,7 +76,9 @@ def test_importing_the_package_changes_nothing(repository, monkeypatch):
 
 
 def test_what_a_launcher_says_is_read_in_one_file(repository):
-    named = re.compile(r"""environ.*["'](RANK|WORLD_SIZE|LOCAL_|MASTER_|TORCHELASTIC_|MMOE_(?!CACHE))""")
+    named = re.compile(
+        r"""environ.*["'](RANK|WORLD_SIZE|LOCAL_|MASTER_|TORCHELASTIC_|MMOE_(?!CACHE))"""
+    )
     readers = {p.name for p in (repository / "mmoe").rglob("*.py") if named.search(p.read_text())}
     assert readers == {"launcher.py"}
 
