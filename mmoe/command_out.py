@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from mmoe.command_output import reporter
 from mmoe.resuming import restarts_ranks
 
 
@@ -38,7 +39,7 @@ def folder_of(out: str | None, *, resume: bool = False) -> Generator[Place]:
         return
     from mmoe.run.mirror import mirrored
 
-    with mirrored(out, resume=resume or restarts_ranks()) as path:
+    with mirrored(out, resume=resume or restarts_ranks(), say=reporter(quiet=False).say) as path:
         yield Place(path, out.rstrip("/"))
 
 

@@ -1,13 +1,13 @@
 """`Distribution`: numbers as counts that can be added up, from which quantiles are read."""
 
 from collections.abc import Mapping, Sequence
-from math import log
+from math import exp, log
 from typing import Annotated, Any
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from mmoe.config.json_files import Count, Number, Stored
+from mmoe.config.json_files import Count, Stored
 from mmoe.config.tasks import TaskConfig, prediction_columns
 
 # Each bin's numbers differ by 2 percent, so that a quantile is within 1 percent of the true one
@@ -16,7 +16,8 @@ _LOG_GROWTH = log(_GROWTH)
 # What quantiles people look at, in percent
 PERCENTILES = (1, 5, 25, 50, 75, 95, 99)
 _Bins = dict[Annotated[str, Field(pattern=r"^-?\d{1,6}$")], Count]
-_LARGEST = 1e90  # what is beyond counts as that
+_Finite = Annotated[float, Field(allow_inf_nan=False)]
+_LARGEST = 1e290  # what is beyond counts as that in a sum
 
 
 class Distribution(Stored):
@@ -47,12 +48,19 @@ class Distribution(Stored):
     rows: Count = 0
     nulls: Count = 0
     not_finite: Count = 0
-    total: Number = 0.0
-    lowest: Number | None = None
-    highest: Number | None = None
+    total: _Finite = 0.0
+    lowest: _Finite | None = None
+    highest: _Finite | None = None
     zeros: Count = 0
     above: _Bins = Field(default_factory=dict)
     below: _Bins = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _adds_up(self) -> "Distribution":
+        counted = self.zeros + sum(self.above.values()) + sum(self.below.values())
+        if counted != self.finite or (self.lowest is None) != (not counted):
+            raise ValueError(f"{counted} numbers are in bins, of {self.finite}")
+        return self
 
     @classmethod
     def of(cls, numbers_V: np.ndarray, nulls: int = 0) -> "Distribution":
@@ -63,12 +71,12 @@ class Distribution(Stored):
             nulls: How many rows have none.
         """
         numbers_V = numbers_V.astype(np.float64, copy=False)
-        finite_V = np.clip(numbers_V[np.isfinite(numbers_V)], -_LARGEST, _LARGEST)
+        finite_V = numbers_V[np.isfinite(numbers_V)]
         return cls.model_construct(
             rows=len(numbers_V) + nulls,
             nulls=nulls,
             not_finite=len(numbers_V) - len(finite_V),
-            total=float(finite_V.sum()),
+            total=float(np.clip(finite_V, -_LARGEST, _LARGEST).sum()),
             lowest=float(finite_V.min()) if len(finite_V) else None,
             highest=float(finite_V.max()) if len(finite_V) else None,
             zeros=int(np.count_nonzero(finite_V == 0)),
@@ -177,4 +185,4 @@ def _in_order(bins: Mapping[str, int]) -> list[tuple[int, int]]:
 
 def _middle(b: int) -> float:
     """Of the numbers of a bin, the one that is as near to either end in parts of itself."""
-    return 2 * _GROWTH**b / (1 + _GROWTH)
+    return 2 * exp(min(b * _LOG_GROWTH, 709.0)) / (1 + _GROWTH)

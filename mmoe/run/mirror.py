@@ -1,5 +1,6 @@
 """An `--out` at an address: written on this machine, and sent there as it grows."""
 
+import hashlib
 import json
 import posixpath
 import shutil
@@ -32,7 +33,9 @@ T = TypeVar("T")
 
 
 @contextmanager
-def mirrored(out: str, *, resume: bool = False) -> Generator[Path]:
+def mirrored(
+    out: str, *, resume: bool = False, say: Callable[[str], object] = lambda _: None
+) -> Generator[Path]:
     """Gives a folder of this machine; what is written there is sent to an address.
 
     A checkpoint is sent before the file that names it, so whatever moment a command is killed at,
@@ -41,6 +44,7 @@ def mirrored(out: str, *, resume: bool = False) -> Generator[Path]:
     Args:
         out: The address, which fsspec knows.
         resume: Begin with what is there.
+        say: Is told once where nothing can be sent for a while.
 
     Raises:
         ValueError: It is not empty, without `resume`; it cannot be reached; another process of this
@@ -51,7 +55,7 @@ def mirrored(out: str, *, resume: bool = False) -> Generator[Path]:
             f"--out {out}: is an address, and the ranks are on several hosts; name a folder on a "
             "file system that they share, and copy it when the run is over"
         )
-    begun = from_first(lambda: _Begun(_Mirror(out), resume), takes_long=True)
+    begun = from_first(lambda: _Begun(_Mirror(out, say), resume), takes_long=True)
     with nullcontext() if begun.mirror is None else begun.mirror:
         yield begun.path
 
@@ -89,10 +93,15 @@ class _Remote:
     """
 
     def __init__(self, address: str, option: str) -> None:
-        self.address, self.option = address.rstrip("/"), option
+        self.address = address if address.endswith("://") else address.rstrip("/")
+        self.option = option
         self.files: Any
         self.files, root = self.ask(fsspec.url_to_fs, self.address)
         self.root = str(root).rstrip("/")
+        if not self.root:
+            raise ValueError(
+                f"{option} {address}: names no folder; name one, such as {self.address}runs/mine"
+            )
 
     def sizes(self) -> dict[str, int]:
         """Returns the bytes of each file there, by its name."""
@@ -103,6 +112,16 @@ class _Remote:
             return {}
         start = len(self.root) + 1
         return {path[start:]: int(info.get("size") or 0) for path, info in found.items()}
+
+    def try_out(self) -> None:
+        """Writes a file and removes it: what cannot be written is known before a long training.
+
+        Raises:
+            ValueError: It cannot.
+        """
+        probe = f"{self.root}/.mmoe-probe"
+        self.write(b"", probe)
+        self.ask(self.files.rm_file, probe)
 
     def put(self, path: Path, to: str) -> None:
         """Sends a file: it is there whole, or not at all, on an object store."""
@@ -144,15 +163,17 @@ class _Mirror:
 
     Args:
         address: As the user says it.
+        say: Is told where nothing can be sent for a while.
     """
 
-    def __init__(self, address: str) -> None:
-        self.remote = _Remote(address, "--out")
+    def __init__(self, address: str, say: Callable[[str], object]) -> None:
+        self.remote, self.say = _Remote(address, "--out"), say
         self.address = self.remote.address
         name = posixpath.basename(self.remote.root) or "run"
         self.home = cache_folder() / "out" / cached_name(name, self.address, "out")
         self.path = self.home / name
         self.sent: dict[str, _Stamp] = {}
+        self.contents: dict[str, str] = {}  # of what says that others are complete: digests
         self._lock: Any = None
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._keep_sending, daemon=True)
@@ -178,8 +199,16 @@ class _Mirror:
                 f"--out {self.address}: holds {min(there)} already; choose another address, or say "
                 "--resume to go on with it"
             )
+        finished = self.path / "metrics.json"
+        if not resume and finished.exists():
+            raise ValueError(
+                f"--out {self.address}: {self.path} has a run for it that could not be sent; say "
+                "--resume to send it, or remove that folder"
+            )
+        self.remote.try_out()
         known = self._remembered()
-        if resume and self.path.is_dir() and {n: s.size for n, s in known.items()} == there:
+        sizes = {name: stamp.size for name, stamp in known.items()}
+        if resume and self.path.is_dir() and sizes == there and self._is_last_here(there):
             self.sent = known  # this machine wrote it last, and may have more of it
             return
         shutil.rmtree(self.path, ignore_errors=True)
@@ -200,13 +229,16 @@ class _Mirror:
         self._thread.join()
         try:
             self.send()
-        except ValueError:
+            if kind is None:  # before others may begin
+                shutil.rmtree(self.path, ignore_errors=True)
+                (self.home / _SENT).unlink(missing_ok=True)
+        except ValueError as error:
             if kind is None:  # else what was raised first says more
-                raise
+                raise ValueError(
+                    f"{error}; what was written lies in {self.path}, and --resume sends it"
+                ) from None
         finally:
             self._lock.close()
-        if kind is None:
-            shutil.rmtree(self.home, ignore_errors=True)
 
     def send(self) -> None:
         """Sends what is new; files that say that others are complete behind those."""
@@ -216,6 +248,7 @@ class _Mirror:
         for name, (content, stamp) in last.items():
             if self.sent.get(name) != stamp:
                 self.remote.write(content, f"{self.remote.root}/{name}")
+                self.contents[name] = _digest(content)
                 self._remember(name, stamp)
         for name in self.sent.keys() - there.keys() - last.keys():
             with suppress(FileNotFoundError):
@@ -258,23 +291,40 @@ class _Mirror:
                     found[path.relative_to(self.path).as_posix()] = _stamp(path)
         return found
 
+    def _is_last_here(self, there: Mapping[str, int]) -> bool:
+        """Whether no other machine went on meanwhile: its indexes name other checkpoints."""
+        for name in there:
+            if posixpath.basename(name) in _LAST:
+                content = self.remote.ask(self.remote.files.cat_file, f"{self.remote.root}/{name}")
+                if _digest(content) != self.contents.get(name):
+                    return False
+        return True
+
     def _keep_sending(self) -> None:
+        told = False
         while not self._over.wait(_SECONDS):
-            with suppress(ValueError, OSError):  # it is tried again, and at the end it counts
+            try:
                 self.send()
+                told = False
+            except (ValueError, OSError) as error:  # it is tried again, and at the end it counts
+                if not told:
+                    self.say(f"{error}; it is tried again")
+                told = True
 
     def _remember(self, name: str, stamp: _Stamp | None) -> None:
         if stamp is None:
             self.sent.pop(name, None)
         else:
             self.sent[name] = stamp
-        (self.home / _SENT).write_text(json.dumps(self.sent), encoding="utf-8")
+        content = {"sent": self.sent, "contents": self.contents}
+        (self.home / _SENT).write_text(json.dumps(content), encoding="utf-8")
 
     def _remembered(self) -> dict[str, _Stamp]:
         try:
             content: Mapping[str, Any] = json.loads((self.home / _SENT).read_text("utf-8"))
-            return {name: _Stamp(*map(int, stamp)) for name, stamp in content.items()}
-        except (OSError, ValueError, TypeError):
+            self.contents = dict(content["contents"])
+            return {name: _Stamp(*map(int, stamp)) for name, stamp in content["sent"].items()}
+        except (OSError, ValueError, TypeError, KeyError):
             return {}
 
     def _keep_others_out(self) -> None:
@@ -302,6 +352,10 @@ class _Begun:
 
     def __getstate__(self) -> dict[str, Any]:
         return {"path": self.path, "mirror": None}
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def _stamp(path: Path) -> _Stamp:

@@ -143,6 +143,11 @@ def score_files(
     counter = Counter(encoder, run.training_columns())
     expectations = expectations_of(config.score.expect if expect is None else expect)
     guard = Guard(expectations, counter.training, run.predicted(), on_summary)
+    if job is None and any(expected.measure == "repeated" for expected in expectations):
+        raise ValueError(
+            f"expectation 'repeated' with --output {output}: one file does not say what it was "
+            "made of; name a folder"
+        )
     guard.judge(asked.nothing(counter, config, found))  # what names no column is refused now
     if predictor is None:
         assert engine is not None and job is not None, "it has been checked"
@@ -190,9 +195,10 @@ def _score_folder(
     try:
         with reporter.track("scoring", job.rows(), "rows") as tracker:
             counts = added(from_all(score(tracker)))
-        if not job.is_complete:
-            summary = from_first(lambda: end_folder(job, guard), takes_long=True)
-            guard.conclude(summary, job.store.address, f"{job.store.address}/{REJECTED}")
+        rejected = None if job.is_complete else f"{job.store.address}/{REJECTED}"
+        if not job.is_complete or guard.expectations:
+            summary, was_whole = from_first(lambda: end_folder(job, guard), takes_long=True)
+            guard.conclude(summary, job.store.address, rejected, was_whole=was_whole)
     except ValueError:
         if rank() == 0:
             job.tidy()

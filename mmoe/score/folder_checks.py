@@ -90,7 +90,8 @@ def _check_scores(
     if unknown and resume and job.mode == "error":
         raise ValueError(
             f"--output {address}: holds {unknown[0]}, which belongs to none of the input files; "
-            "resume with the same --input and the same --rows-per-file, or choose another folder"
+            "resume with the same --input and the same --rows-per-file, and with --mode overwrite "
+            "if it is to be replaced; or choose another folder"
         )
 
 
@@ -120,6 +121,7 @@ def _done(
     are others, is scored again.
     """
     written, known = dict(published), {part.name for part in job.parts}
+    waiting: set[str] = set()  # in `_staging`, with their records
     begun = sorted(n for n in filter(is_staged, found) if n.endswith(f".parquet{RECORD}"))
     for name in begun:
         name = name.removeprefix(STAGING + "/").removesuffix(RECORD)
@@ -130,11 +132,14 @@ def _done(
             )
         with suppress(Damaged):
             written[name] = job.record(name)
+            waiting.add(name)
     done, prints = {}, dict[DataFile, RowsPrint]()
     for part in job.parts:
         record = written.get(part.name)
         if part.name in put_aside:
             continue
+        if staged(part.name) in found and part.name not in waiting:
+            continue  # whoever wrote it died before it had a record
         if record is not None:
             by = record.scored_by
         elif part.name in found and job.mode == "error":
@@ -144,7 +149,7 @@ def _done(
         if part.file not in prints:
             prints[part.file] = print_of(part.file)
         differs = difference(by, job.provenance(part, prints[part.file]))
-        if differs is not None and (job.mode == "error" or staged(part.name) in found):
+        if differs is not None and (job.mode == "error" or part.name in waiting):
             raise ValueError(
                 f"--resume: {part.name} in {job.store.address} was scored with {differs}; resume "
                 "as it was begun, say --mode overwrite to score all files anew, or name "

@@ -94,7 +94,7 @@ class FolderJob:
                 self.store.remove(name)
             return
         for part in self.done:  # of what was rejected: it is judged anew
-            for name in (part, part + RECORD):
+            for name in (part + RECORD, part):
                 if staged(name) not in names and rejected(name) in names:
                     self.store.move(rejected(name), staged(name))
 
@@ -173,11 +173,18 @@ class FolderJob:
     def reject(self, summary: Mapping[str, Any]) -> None:
         """Puts all parts aside, with their records: what was published stays as it was.
 
+        Of a call that died while it published, parts that have their names already are put aside
+        too.
+
         Args:
             summary: Says why.
         """
+        names = self.store.names()
         self.store.remove(REJECTED)
-        for name in filter(is_staged, self.store.names()):
+        for part in () if SUCCESS in names else self.parts:
+            if staged(part.name) not in names and staged(part.name) + RECORD in names:
+                self.store.move(part.name, rejected(part.name))
+        for name in filter(is_staged, names):
             self.store.move(name, rejected(name.removeprefix(f"{STAGING}/")))
         self.store.write(rejected(SUMMARY), _as_json(summary))
         self.store.remove(STAGING)

@@ -59,6 +59,8 @@ def test_against_training(text, training, right, wrong):
         ("rows > 1 of training", "rows is not compared with training"),
         ("psi(x) < 1 above training", "psi is not compared with training"),
         ("mean(x) in [3, 1]", r"\[3, 1\] is empty"),
+        ("rows > 20%", "no share of rows"),
+        ("mean(x) < 1e999", "finite numbers"),
     ],
 )
 def test_what_cannot_be_read(text, message):

@@ -1,6 +1,7 @@
 """An `--out` at an address: sent as it grows, and gone on with from there."""
 
 import json
+import time
 from uuid import uuid4
 
 import fsspec
@@ -41,6 +42,7 @@ def write(folder, **files):
 
 def test_what_is_written_is_sent_and_the_folder_goes(address, tmp_path):
     with mirrored(address) as folder:
+        assert there(address) == {}  # it was tried out
         write(folder, a="1", step__b="2")
         (folder / ".half.tmp").write_text("half")
         (folder / "mmoe.lock").write_text("this machine's")
@@ -61,6 +63,7 @@ def test_what_says_that_others_are_complete_comes_behind_them(address, monkeypat
     )
     with mirrored(address) as folder:
         write(folder, **{"metrics.json": "{}", "checkpoint__index.json": "{}", "z": "1", "a": "2"})
+    assert sent.pop(0) == ".mmoe-probe"
     assert set(sent[:2]) == {"a", "z"}
     assert sent[2:] == ["index.json", "metrics.json"]
 
@@ -113,6 +116,37 @@ def test_this_machine_yields_to_another_that_went_on(address, tmp_path, monkeypa
         assert (folder / "b").read_text() == "newer"
 
 
+def test_files_of_the_same_size_may_be_of_another_machine(address):
+    with pytest.raises(KeyError), mirrored(address) as folder:  # noqa: PT012
+        write(folder, **{"checkpoint__index.json": '{"best": 1}'})
+        raise KeyError("x")
+    name = f"{address.removeprefix('memory:/')}/checkpoint/index.json"
+    fsspec.filesystem("memory").pipe_file(name, b'{"best": 2}')
+    with mirrored(address, resume=True) as folder:
+        assert (folder / "checkpoint" / "index.json").read_text() == '{"best": 2}'
+
+
+def test_a_run_that_could_not_be_sent_is_not_lost(address, monkeypatch):
+    def unreachable(remote, path, to):
+        raise ValueError(f"--out {remote.address}: cannot be reached")
+
+    said, put = [], mirror_module._Remote.put
+    monkeypatch.setattr(mirror_module, "_SECONDS", 0.001)
+    words = r"cannot be reached; what was written lies in .*, and --resume sends it"
+    with pytest.raises(ValueError, match=words), mirrored(address, say=said.append) as folder:  # noqa: PT012
+        monkeypatch.setattr(mirror_module._Remote, "put", unreachable)
+        write(folder, **{"metrics.json": "{}", "a": "1"})
+        time.sleep(0.1)
+    assert [line.endswith("cannot be reached; it is tried again") for line in said] == [True]
+    words = "has a run for it that could not be sent; say --resume"
+    with pytest.raises(ValueError, match=words), mirrored(address):
+        pass
+    monkeypatch.setattr(mirror_module._Remote, "put", put)
+    with mirrored(address, resume=True):
+        pass
+    assert there(address) == {"a": b"1", "metrics.json": b"{}"}
+
+
 def test_one_at_a_time_on_a_machine(address):
     words = "another mmoe of this machine writes there"
     with mirrored(address), pytest.raises(ValueError, match=words), mirrored(address):
@@ -137,9 +171,12 @@ def test_a_file_is_sent_when_it_is_complete(address):
 
 
 def test_an_address_that_cannot_be_reached():
-    for address in ("nosuch://bucket/run", "memory://"):
-        with pytest.raises(ValueError, match=r"--out (nosuch|memory).*"), mirrored(address):
-            raise ValueError("--out memory: was reached")
+    for address, words in (
+        ("nosuch://bucket/run", "--out nosuch://bucket/run: cannot be opened"),
+        ("memory://", "--out memory://: names no folder; name one, such as memory://runs/mine"),
+    ):
+        with pytest.raises(ValueError, match=words), mirrored(address):
+            pass
 
 
 def test_commands_at_an_address(mmoe, funnel_config, funnel_table, tmp_path, address):

@@ -15,7 +15,7 @@ from mmoe.config import config_from_dict
 from mmoe.datasets.rows.splits import Splits
 from mmoe.errors import Rejected
 from mmoe.score import folder_job, score_files
-from mmoe.score.guard.counts import KEY, ScoreCounts
+from mmoe.score.guard.counts import KEY, ColumnCounts, ScoreCounts
 from mmoe.score.guard.table import summary_table
 from mmoe.train import train_run
 from tests.score.listing import WHOLE, contents, names, parts
@@ -355,3 +355,66 @@ def test_a_part_of_a_datetime_is_judged_where_it_is_named(funnel_config, funnel_
         score_files(run, nobody, tmp_path / "out", expect=["psi(at__hour) < 0.25"])
     with pytest.raises(ValueError, match=r"did you mean 'at__hour'"):
         score_files(run, nobody, tmp_path / "out", expect=["psi(at_hour) < 0.25"])
+
+
+def test_a_complete_folder_is_judged_too(run, night, tmp_path):
+    out = tmp_path / "out"
+    score_files(run, night, out)
+    before = contents(out)
+    with pytest.raises(Rejected, match="was published before, and 1 of 1 expectations do not hold"):
+        score_files(run, night, out, resume=True, expect=FAILS)
+    assert contents(out) == before
+    assert score_files(run, night, out, resume=True, expect=HOLDS) == 0
+
+
+@pytest.mark.parametrize("moment", ["before its record", "while it is taken back"])
+def test_a_kill_between_a_part_and_its_record(run, night, funnel_table, tmp_path, moment):
+    """Over the folder of another night, whose parts have the same names."""
+    out, other = tmp_path / "out", tmp_path / "other" / "night.parquet"
+    other.parent.mkdir()
+    pq.write_table(funnel_table[:1000], other)
+    score_files(run, other, out)
+    with pytest.raises(Rejected):
+        score_files(run, night, out, mode="overwrite", expect=FAILS)
+    (out / "_staging").mkdir()
+    part = out / "_rejected" / "00000-night.parquet"
+    if moment == "before its record":
+        part.rename(out / "_staging" / part.name)
+        part.with_name(f"{part.name}.json").unlink()
+    else:
+        part.with_name(f"{part.name}.json").rename(out / "_staging" / f"{part.name}.json")
+    score_files(run, night, out, mode="overwrite", resume=True)
+    score_files(run, night, tmp_path / "new")
+    assert contents(out) == contents(tmp_path / "new")
+
+
+def test_what_died_while_it_was_published_is_put_aside_whole(run, night, funnel_table, tmp_path):
+    out, other = tmp_path / "out", tmp_path / "other" / "night.parquet"
+    other.parent.mkdir()
+    pq.write_table(funnel_table[:1000], other)
+    asked = {"mode": "overwrite", "rows_per_file": 512}
+    score_files(run, other, out, **asked)
+    with pytest.raises(Rejected):
+        score_files(run, night, out, expect=FAILS, **asked)
+    (out / "_rejected").rename(out / "_staging")  # as a call that dies after its first move
+    (out / "_staging" / "_summary.json").unlink()
+    (out / "_SUCCESS").unlink()
+    name = "00000-night-00000.parquet"
+    (out / "_staging" / name).replace(out / name)
+    with pytest.raises(Rejected, match="had been replaced in part, by a call that died"):
+        score_files(run, night, out, expect=FAILS, resume=True, **asked)
+    assert {f"_rejected/{name}", f"_rejected/{name}.json"} < contents(out).keys()
+    score_files(run, night, out, resume=True, **asked)
+    score_files(run, night, tmp_path / "new", rows_per_file=512)
+    assert contents(out) == contents(tmp_path / "new")
+
+
+def test_one_file_does_not_know_what_is_repeated(run, night, tmp_path):
+    with pytest.raises(ValueError, match=r"'repeated' with --output .*: one file does not say"):
+        score_files(run, night, tmp_path / "s.parquet", expect=["repeated < 0.5"])
+
+
+def test_counts_of_other_bins_are_not_added_up():
+    one, other = (ColumnCounts(items=3, missing=0, bins=bins) for bins in ([1, 2], []))
+    assert (one + other).bins == (other + one).bins == []
+    assert (one + one).bins == [2, 4]

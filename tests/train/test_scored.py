@@ -13,6 +13,8 @@ from mmoe.datasets.rows.splits import Splits
 from mmoe.score import score_files
 from mmoe.train import evaluate_run, train_run
 from mmoe.train.scored import evaluate_scored
+from mmoe.train.scored.evaluate import _numbers
+from mmoe.train.scored.join import join_by_key
 
 KEY = ["user", "row"]
 
@@ -153,3 +155,52 @@ def test_the_command(mmoe, run, files):
     assert json.loads(out)["rows"]["joined"] == 1000
     code, _, err = mmoe("evaluate", run.path, "--data", scores, "--key", "user")
     assert (code, err.count("\n")) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (pa.timestamp("us"), pa.timestamp("ns")),
+        (pa.timestamp("us"), pa.timestamp("us", "UTC")),
+        (pa.timestamp("s"), pa.string()),
+        (pa.date32(), pa.timestamp("s")),
+        (pa.int64(), pa.float64()),
+        (pa.int64(), pa.decimal128(21, 2)),
+        (pa.int32(), pa.string()),
+        (pa.string(), pa.dictionary(pa.int32(), pa.string())),
+    ],
+    ids=str,
+)
+def test_keys_of_nearly_the_same_type(ours, theirs):
+    first = 1_704_067_200 if "timestamp" in f"{ours}" else 10**12 if "int64" in f"{ours}" else 1_000
+    values = pa.array(np.arange(first, first + 500))
+    if pa.types.is_date(ours):
+        values = values.cast(pa.int32())
+    left = pa.table({"k": values.cast(ours), "a": np.arange(500)})
+    keys = left["k"].cast(theirs)
+    back = np.arange(499, -1, -1)
+    right = pa.table({"k": keys.take(pa.array(back)), "b": back})
+    found = join_by_key(left, right, ["k"], "one", "other")
+    assert found["a"].to_pylist() == found["b"].to_pylist() == list(range(500))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [([[1], [2]], "holds list<item: int64>"), ([None, None], "holds no value")],
+)
+def test_keys_that_cannot_be_compared(values, message):
+    table = pa.table({"k": values})
+    with pytest.raises(ValueError, match=f"one: --key k {message}"):
+        join_by_key(table, pa.table({"k": [1, 2]}), ["k"], "one", "other")
+
+
+def test_classes_of_another_run_are_refused():
+    task = config_from_dict(
+        {
+            "features": [{"kind": "numeric", "name": "x"}],
+            "tasks": [{"name": "kind", "kind": "multiclass", "label": "k", "classes": ["a", "b"]}],
+            "training": {"monitor": "kind.accuracy"},
+        }
+    ).tasks[0]
+    with pytest.raises(ValueError, match="pred_kind holds 'c', which is no class of the run"):
+        _numbers(pa.table({"pred_kind": ["a", "c"]}), "pred_kind", [task], "scores")

@@ -132,6 +132,10 @@ def expectation_of(text: str, *, is_usual: bool = False) -> Expectation:
         float(number.replace("_", "")) / (100 if percent else 1)
         for number, percent in re.findall(_NUMBER, right)
     ]
+    if not all(map(isfinite, values)) or (measure == "rows" and "%" in right):
+        raise ValueError(
+            f"expectation {text!r}: expected finite numbers, and no share of {measure}"
+        )
     if compared is None:
         low, high = values
         if low > high:

@@ -40,12 +40,14 @@ class ColumnCounts(Stored):
 
     def __add__(self, other: "ColumnCounts") -> "ColumnCounts":
         """Returns the counts of the rows of both."""
-        bins = np.array(self.bins, np.int64) + np.array(other.bins, np.int64)
+        # Of another version's bins nothing is known
+        same = len(self.bins) == len(other.bins)
+        bins = np.array(self.bins, np.int64) + np.array(other.bins if same else 0, np.int64)
         known = self.unseen is not None and other.unseen is not None
         return ColumnCounts.model_construct(
             items=self.items + other.items,
             missing=self.missing + other.missing,
-            bins=bins.tolist(),
+            bins=bins.tolist() if same else [],
             unseen=(self.unseen or 0) + (other.unseen or 0) if known else None,
         )
 

@@ -12,15 +12,17 @@ from mmoe.score.folder_job import FolderJob
 from mmoe.score.guard.counts import added
 from mmoe.score.guard.guard import Guard
 from mmoe.score.guard.summary import Summary
-from mmoe.score.manifest import MANIFEST, SUCCESS, PartRecord, manifest_in, read_manifest
+from mmoe.score.manifest import MANIFEST, SUCCESS, Manifest, PartRecord, manifest_in, read_manifest
 
 _READERS = 8
 # Of folders such as day=2024-01-31 beside this one, the last ones are looked at
 _NEIGHBOURS = 31
 
 
-def end_folder(job: FolderJob, guard: Guard) -> Summary:
+def end_folder(job: FolderJob, guard: Guard) -> tuple[Summary, bool]:
     """Publishes a folder's parts if they are as expected; else puts them aside.
+
+    Of a folder that is complete nothing is moved.
 
     What was counted of a part is in its file, whoever scored it and when: so the figures are the
     same bits after any number of interruptions.
@@ -28,6 +30,9 @@ def end_folder(job: FolderJob, guard: Guard) -> Summary:
     Args:
         job: Whose parts are all there.
         guard: Judges them.
+
+    Returns:
+        The figures, and whether no earlier call had died while it replaced what was there.
 
     Raises:
         ValueError: There are expectations, and parts of which nothing was counted.
@@ -45,11 +50,14 @@ def end_folder(job: FolderJob, guard: Guard) -> Summary:
     counts = added(found for found in counted.values() if found is not None)
     asked = any(expected.measure == "repeated" for expected in guard.expectations)
     summary = guard.judge(counts, _repeated(job) if asked else None)
-    if summary.failed:
+    was_whole = job.store.has(SUCCESS) or not job.before
+    if job.is_complete:
+        pass
+    elif summary.failed:
         job.reject(summary.as_dict())
     else:
         job.publish(summary.as_dict())
-    return summary
+    return summary, was_whole
 
 
 def _repeated(job: FolderJob) -> float | None:
@@ -75,8 +83,17 @@ def _earlier_inputs(job: FolderJob) -> set[tuple[int, str]]:
     if is_partition(posixpath.basename(address)):
         manifests = _of_neighbours(address)
     else:
-        manifests = [manifest_in(job.store) if job.store.has(SUCCESS) else None]
+        manifests = [_of_others(job)]
     return {_content(part) for found in manifests if found is not None for part in found.parts}
+
+
+def _of_others(job: FolderJob) -> Manifest | None:
+    """The manifest that lies there, if it is not that of a call which died while it published."""
+    found = manifest_in(job.store)
+    if found is None or job.store.has(SUCCESS):
+        return found
+    own = {record.sha256 for record in job.records()}
+    return None if {part.sha256 for part in found.parts} == own else found
 
 
 def _of_neighbours(address: str) -> list[Any]:

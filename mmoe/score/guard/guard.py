@@ -41,13 +41,16 @@ class Guard:
         summary = summary_of(counts, self.training, self.predicted, repeated)
         return replace(summary, findings=judged(summary, self.expectations))
 
-    def conclude(self, summary: Summary, output: str, rejected: str) -> None:
+    def conclude(
+        self, summary: Summary, output: str, rejected: str | None, *, was_whole: bool = True
+    ) -> None:
         """Shows the summary.
 
         Args:
             summary: Of scores that are published now, or put aside.
             output: Where they were to go.
-            rejected: Where they lie if they are not as expected.
+            rejected: Where they lie if they are not as expected; None: they were published before.
+            was_whole: Whether no earlier call had died while it replaced what was at `output`.
 
         Raises:
             Rejected: They are not.
@@ -55,9 +58,17 @@ class Guard:
         if self.on_summary is not None:
             self.on_summary(summary)
         failed = summary.failed
-        if failed:
-            raise Rejected(
-                f"{output}: not published, as {len(failed)} of {len(summary.findings)} "
-                f"expectations do not hold: {'; '.join(finding.text() for finding in failed)}. The "
-                f"scores lie in {rejected}; what was at {output} is as it was"
-            )
+        if not failed:
+            return
+        why = (
+            f"{len(failed)} of {len(summary.findings)} expectations do not hold: "
+            f"{'; '.join(finding.text() for finding in failed)}"
+        )
+        if rejected is None:
+            raise Rejected(f"{output}: was published before, and {why}")
+        before = (
+            f"what was at {output} is as it was"
+            if was_whole
+            else f"what was at {output} had been replaced in part, by a call that died"
+        )
+        raise Rejected(f"{output}: not published, as {why}. The scores lie in {rejected}; {before}")

@@ -57,6 +57,7 @@ def evaluate_scored(
         raise ValueError("--labels: scores are joined by one process; start it without torchrun")
     if not key:
         raise ValueError("--labels needs --key: the columns that tell the rows of both files apart")
+    key = list(dict.fromkeys(key))
     there, later = column_names(scored), column_names(labels)
     for name in key:
         for columns, origin in ((there, scored), (later, labels)):
@@ -160,6 +161,12 @@ def _numbers(rows: pa.Table, name: str, tasks: Sequence[TaskConfig], scored: str
     if classes is None:
         return values.to_numpy().astype(np.float32)
     places = {str(label): number for number, label in enumerate(classes)}
+    strange = next((v for v in values.to_pylist() if str(v) not in places), None)
+    if strange is not None:
+        raise ValueError(
+            f"{scored}: {name} holds {strange!r}, which is no class of the run; name scores that "
+            "this run wrote"
+        )
     return np.array([places[str(value)] for value in values.to_pylist()], np.float32)
 
 
