@@ -48,12 +48,13 @@ def overheads(whole: Mapping[str, Sequence[float]]) -> list[Result]:
     """Of the seconds of whole commands: with starts (their medians) taken off, and as they are.
 
     Raises:
-        RuntimeError: A start takes as long as the many rows: what is left says nothing.
+        RuntimeError: A start takes longer than the many rows do after it: by how much starts differ
+            would decide.
     """
     start = {who: statistics.median(whole[f"{who} few"]) for who in ("ray", "local")}
     rounds = list(zip(whole["ray many"], whole["local many"], strict=True))
     left = [(ray - start["ray"], local - start["local"]) for ray, local in rounds]
-    if min(map(min, left)) <= 0:
+    if any(ray < start["ray"] or local < start["local"] for ray, local in left):
         raise RuntimeError("starts take longer than all rows: say a larger --many")
     total = {who: statistics.median(whole[f"{who} many"]) for who in ("ray", "local")}
     return [
