@@ -94,6 +94,8 @@ def test_starts_are_taken_off_on_both_sides():
     found = {result.key: result.spread.median for result in overheads(whole)}
     assert found["ray_overhead"] == pytest.approx(50 / 40)
     assert found["ray_overhead_with_start"] == pytest.approx(64 / 44)
+    with pytest.raises(RuntimeError, match="--many"):
+        overheads({**whole, "ray few": [33.0]})
 
 
 def test_slots_without_rows_are_no_measurement():
