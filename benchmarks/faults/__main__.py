@@ -3,7 +3,8 @@
 python -m benchmarks.faults train [--kills N] [--inputs N] [--seed S] [--only-input NUMBER]
 python -m benchmarks.faults growth [--groups N] [--ids N]
 python -m benchmarks.faults ranks [--kills N] [--ranks W] [--seed S]
-python -m benchmarks.faults score [--kills N] [--ray-kills N] [--seed S]
+python -m benchmarks.faults score [--kills N] [--ray-kills N] [--inputs N] [--months N] [--seed S]
+                                  [--only-input NUMBER]
 """
 
 import argparse

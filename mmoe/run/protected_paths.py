@@ -114,10 +114,20 @@ def _refuse_inside(output: Path, source: str | Path, what: str) -> None:
 
 def _lies_in(output: Path, folder: Path) -> bool:
     """Whether the files of a folder are among those that another one means."""
-    place, around = output.resolve(), folder.resolve()
+    place, around = _real(output), _real(folder)
     if not around.is_dir() or not place.is_relative_to(around):
         return False
     return not any(map(is_hidden, place.relative_to(around).parts))
+
+
+def _real(path: Path) -> Path:
+    """Follows links."""
+    try:
+        return path.resolve()
+    except RuntimeError:  # what Python before 3.13 says of a loop
+        raise ValueError(
+            f"{path}: is a link that leads back to itself; name another place"
+        ) from None
 
 
 def check_not_of_run(output: Path, run: RunDirectory) -> None:
@@ -127,7 +137,7 @@ def check_not_of_run(output: Path, run: RunDirectory) -> None:
         ValueError: Says what it is.
     """
     folders = (run.checkpoint, run.vocabulary, run.tensorboard, run.profile)
-    place = output.resolve()
+    place = _real(output)
     for folder in folders:
         if place == folder.resolve() or place.is_relative_to(folder.resolve()):
             raise ValueError(

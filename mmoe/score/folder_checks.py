@@ -42,10 +42,11 @@ def look(job: FolderJob, resume: bool) -> Found:
     found = job.store.names()
     begun = list(filter(is_staged, found))
     special = {MANIFEST, SUCCESS, SUMMARY, *begun}
-    there = [name for name in found if name not in special and name.split("/")[0] != REJECTED]
+    there = [name for name in found if name not in special and not _is_put_aside(name)]
     manifest = manifest_in(job.store)
     written = {} if manifest is None else {part.name: part for part in manifest.parts}
-    _check_scores(job, there, bool(begun) or MANIFEST in found, set(written), resume)
+    strange = [name for name in begun if not _is_put_aside(name)]
+    _check_scores(job, there + strange, bool(begun) or MANIFEST in found, set(written), resume)
     stay: list[str] = []
     if job.mode == "overwrite-partitions":
         replaced = {posixpath.dirname(part.name) for part in job.parts}
@@ -63,6 +64,18 @@ def look(job: FolderJob, resume: bool) -> Found:
         and set(written) == {*known, *stay}
     )
     return Found(done, before, kept, is_complete)
+
+
+def _is_put_aside(name: str) -> bool:
+    """Whether a file lies where files wait or were put aside, and is called as scoring calls it.
+
+    What else lies there is somebody's, and would go with them.
+    """
+    folder, slash, rest = name.partition("/")
+    if folder not in (STAGING, REJECTED) or not slash:
+        return False
+    file = posixpath.basename(rest).removesuffix(RECORD)
+    return not rest or name == rejected(SUMMARY) or OURS.fullmatch(file) is not None
 
 
 def _check_scores(

@@ -40,7 +40,10 @@ class Store(Protocol):
         ...
 
     def names(self) -> list[str]:
-        """Lists what is there: files, folders of partitions looked into, and what was begun."""
+        """Lists what is there: files, folders of partitions looked into, and what was begun.
+
+        A folder that is neither ends in a slash.
+        """
         ...
 
     def has(self, name: str) -> bool:
@@ -151,7 +154,10 @@ class LocalStore:
 
     def names(self) -> list[str]:
         """Lists what is there, but for what other calls have begun."""
-        found = (path.relative_to(self.folder).as_posix() for path in _entries(self.folder))
+        found = (
+            path.relative_to(self.folder).as_posix() + "/" * path.is_dir()
+            for path in _entries(self.folder)
+        )
         return sorted(
             name for name in found if name != _LOCK and not is_temporary(posixpath.basename(name))
         )
