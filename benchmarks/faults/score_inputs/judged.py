@@ -56,6 +56,7 @@ class ScoreVerdict:
     verdict: str
     why: str = ""
     said: str = ""
+    ran_out_of_time: bool = False
 
     @property
     def is_right(self) -> bool:
@@ -80,7 +81,8 @@ def judge(number: int, case: ScoreCase) -> ScoreVerdict:
     before = _files(case.folder)
     ended = run_in_process(case.arguments, SECONDS)
     verdict, why = _verdict(case, ended, before)
-    return ScoreVerdict(number, case.name[:300], verdict, why[:500], ended.stderr[-2_000:].strip())
+    said, late = ended.stderr[-2_000:].strip(), ended.code == -2
+    return ScoreVerdict(number, case.name[:300], verdict, why[:500], said, ran_out_of_time=late)
 
 
 def _verdict(case: ScoreCase, ended: Ended, before: dict[str, str]) -> tuple[str, str]:

@@ -36,15 +36,20 @@ def judge_scorings(
         raise RuntimeError(f"the clean scoring failed: {made.why} {made.said}")
     left, running = [*numbers], list[_Child]()
     verdicts: list[ScoreVerdict] = []
-    total = len(left)
+    total, again = len(left), set[int]()
     while left or running:
         while left and len(running) < jobs:
             running.append(_case(folder, seed, left.pop(0)))
         select.select([child.pipe for child in running], [], [], 1.0)
         for child in [child for child in running if child.has_ended()]:
             running.remove(child)
-            verdicts.append(child.verdict())
+            verdict = child.verdict()
             shutil.rmtree(folder / f"case-{child.number}", ignore_errors=True)
+            if verdict.ran_out_of_time and child.number not in again:
+                again.add(child.number)  # the machine may have stood still: hangs come twice
+                left.append(child.number)
+                continue
+            verdicts.append(verdict)
             _say(verdicts, total, seed, say)
     return sorted(verdicts, key=lambda verdict: verdict.number)
 
@@ -105,12 +110,14 @@ class _Child:
         """What it said, when it has ended."""
         while not self.has_ended():
             select.select([self.pipe], [], [], 1.0)
+        late = time.monotonic() > self._end
         os.close(self.pipe)
         status = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
         try:
             found: Mapping[str, object] = json.loads(self._said)
         except ValueError:
-            return ScoreVerdict(self.number, "?", "traceback", f"the process ended with {status}")
+            why = f"the process ended with {status}"
+            return ScoreVerdict(self.number, "?", "traceback", why, ran_out_of_time=late)
         return ScoreVerdict(**found)  # type: ignore[arg-type]
 
 
