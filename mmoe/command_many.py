@@ -1,14 +1,15 @@
 """The commands that train many runs. Each imports what it needs, as those of `mmoe.commands` do."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from mmoe.command_config import config_of_command
 from mmoe.command_options import ChangedData, Imports, Quiet, SetValues
-from mmoe.command_out import folder_of
+from mmoe.command_out import Place, folder_of
 from mmoe.command_output import print_table, reporter, say
 from mmoe.resuming import advising_resume, by_time, resumes
 
@@ -56,21 +57,10 @@ def backtest(
         settings = BacktestSettings(
             column=column, days=days, from_scratch=from_scratch, window=window
         )
-        folders: list[Path] = []
-        with advising_resume():
-            result = walk(
-                config,
-                place.path or by_time(f"{config.name}-backtest"),
-                settings,
-                data=data,
-                resume=resume,
-                reporter=reporter(quiet),
-                numbered=place.path is None,
-                changed_data=changed_data,
-                on_folder=folders.append,
-            )
+        asked = {"data": data, "resume": resume, "changed_data": changed_data}
+        result, folder = _run_into(place, "backtest", walk, config, settings, quiet, **asked)
         print_table(backtest_table(result))
-        say(place.shown(folders[0]))
+        say(folder)
 
 
 def compare(
@@ -109,25 +99,20 @@ def compare(
         from mmoe.compare import ComparisonSettings, compare_models
         from mmoe.compare.table import comparison_tables
 
-        settings, folders = ComparisonSettings.of_text(models, seeds), list[Path]()
-        with advising_resume():
-            result = compare_models(
-                config,
-                place.path or by_time(f"{config.name}-compare"),
-                settings,
-                data=data,
-                resume=resume,
-                numbered=place.path is None,
-                reporter=reporter(quiet),
-                on_folder=folders.append,
-            )
+        settings, asked = (
+            ComparisonSettings.of_text(models, seeds),
+            {"data": data, "resume": resume},
+        )
+        result, folder = _run_into(
+            place, "compare", compare_models, config, settings, quiet, **asked
+        )
         if as_json:
             print(json.dumps(result, indent=2, allow_nan=False))
             return
         for table in comparison_tables(result):
             print_table(table)
             print()
-        say(place.shown(folders[0] / "compare.html"))
+        say(f"{folder}/compare.html")
 
 
 def tune(
@@ -160,21 +145,38 @@ def tune(
         from mmoe.tune import TuneSettings, tune_config
         from mmoe.tune.result import search_table
 
-        settings, folders = TuneSettings(trials=trials, minutes=minutes), list[Path]()
-        with advising_resume():
-            result = tune_config(
-                config,
-                place.path or by_time(f"{config.name}-tune"),
-                settings,
-                data=data,
-                resume=resume,
-                numbered=place.path is None,
-                reporter=reporter(quiet),
-                on_folder=folders.append,
-            )
+        settings, asked = (
+            TuneSettings(trials=trials, minutes=minutes),
+            {"data": data, "resume": resume},
+        )
+        result, folder = _run_into(place, "tune", tune_config, config, settings, quiet, **asked)
         if as_json:
             print(json.dumps(result, indent=2, allow_nan=False))
             return
         print_table(search_table(result))
         if result["best"] is not None:
-            say(f"next: mmoe train {place.shown(folders[0] / 'best.yaml')}")
+            say(f"next: mmoe train {folder}/best.yaml")
+
+
+def _run_into(
+    place: Place,
+    name: str,
+    work: Callable[..., Any],
+    config: Any,
+    settings: Any,
+    quiet: bool,
+    **asked: Any,
+) -> tuple[Any, str]:
+    """Does what many runs are trained for; returns what came of it, and where it lies."""
+    folders: list[Path] = []
+    with advising_resume():
+        result = work(
+            config,
+            place.path or by_time(f"{config.name}-{name}"),
+            settings,
+            numbered=place.path is None,
+            reporter=reporter(quiet),
+            on_folder=folders.append,
+            **asked,
+        )
+    return result, place.shown(folders[0])

@@ -4,7 +4,6 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from mmoe.command_output import reporter
 from mmoe.resuming import restarts_ranks
@@ -58,7 +57,7 @@ def file_of(output: str, option: str, *, overwrite: bool) -> Generator[Place]:
 
 def _local(out: str | None) -> Path | None:
     """The path, if it is one; None of an address."""
-    if out is None or "://" not in out:
-        return None if out is None else Path(out)
-    parts = urlsplit(out)
-    return Path(parts.path) if parts.scheme in ("file", "local") else None
+    from mmoe.datasets.files.data_file import is_address, without_protocol
+
+    path = None if out is None else without_protocol(out)
+    return None if path is None or is_address(str(path)) else Path(path)

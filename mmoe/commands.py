@@ -264,9 +264,10 @@ def report(
 ) -> None:
     """Draw a run: one HTML page that needs no network."""
     import_modules(import_ or [])
+    from mmoe.datasets.files.data_file import is_address
     from mmoe.report import write_report
 
-    if "://" in run_dir:
+    if is_address(run_dir):
         run_dir = _copy_to_draw(run_dir, output)
     if output is None:
         _say(write_report(run_dir, None, overwrite=overwrite))

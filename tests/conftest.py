@@ -9,6 +9,7 @@ import sys
 from collections.abc import Hashable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
@@ -203,6 +204,51 @@ def funnel_config() -> dict[str, Any]:
             "embedding_backend": "plain",
         },
     }
+
+
+@pytest.fixture(scope="module")
+def train_funnel(funnel_table, tmp_path_factory):
+    """Trains a config on most of a log (default: `funnel_table`); returns the run."""
+    from mmoe.config import config_from_dict
+    from mmoe.datasets.rows.splits import Splits
+    from mmoe.train import train_run
+
+    def train(raw: dict[str, Any], log: pa.Table = funnel_table):
+        splits = Splits(train=log[:3000], validation=log[3000:3300], test=log[3300:], origin="log")
+        folder = tmp_path_factory.mktemp("run") / "run"
+        return train_run(config_from_dict(raw), folder, splits=splits).directory
+
+    return train
+
+
+@pytest.fixture(scope="module")
+def s3_endpoint():
+    """An S3 on loopback: moto's server."""
+    moto_server = pytest.importorskip("moto.server")
+    pytest.importorskip("s3fs")
+    server = moto_server.ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture
+def bucket(s3_endpoint, monkeypatch):
+    """The address of a new bucket there, which this process and those it starts reach."""
+    import fsspec
+
+    for name, value in (
+        ("AWS_ENDPOINT_URL", s3_endpoint),
+        ("AWS_ACCESS_KEY_ID", "nobody"),
+        ("AWS_SECRET_ACCESS_KEY", "nothing"),
+        ("AWS_DEFAULT_REGION", "us-east-1"),
+    ):
+        monkeypatch.setenv(name, value)
+    name = f"bucket-{uuid4().hex}"
+    fsspec.filesystem("s3").clear_instance_cache()
+    fsspec.filesystem("s3").mkdir(name)
+    return f"s3://{name}"
 
 
 @pytest.fixture

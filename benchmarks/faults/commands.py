@@ -7,13 +7,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.faults.inputs.in_process import Ended
+from benchmarks.racing.ranks import with_modules_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def one_thread() -> dict[str, str]:
-    """An environment for one thread: equal bits are promised for one number of threads."""
-    return {**os.environ, "OMP_NUM_THREADS": "1"}
+    """An environment for one thread: equal bits are promised for one number of threads.
+
+    What it starts on Ray, in folders of its own, imports from here too.
+    """
+    return {**os.environ, "OMP_NUM_THREADS": "1", **with_modules_of(ROOT)}
 
 
 def start(

@@ -8,9 +8,8 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from subprocess import Popen
-from unittest.mock import patch
 
-from benchmarks.faults.commands import ROOT, start
+from benchmarks.faults.commands import start
 from benchmarks.faults.scored_kills import (
     TIME_OUT_SECONDS,
     Killed,
@@ -19,6 +18,7 @@ from benchmarks.faults.scored_kills import (
     contents,
     first_difference,
 )
+from benchmarks.racing.processes import descendants
 
 _LOOK_SECONDS = 0.005
 _WORKER = "ray::PartWorker"  # what Ray has a worker call itself
@@ -37,17 +37,15 @@ def kill_ray_scorings(
         say("without ray: no worker of it is killed")
         return []
     draw, killed = random.Random(f"ray {seed}"), []
-    # Its workers are no children of this process' interpreter: they import by this
-    with patch.dict(os.environ, {"PYTHONPATH": str(ROOT)}):
-        for number in range(count):
-            out, log = folder / f"ray-{number}", folder / f"ray-{number}.log"
-            parts = draw.randint(0, len(scoring.files) * 2 // 3)
-            if number % 2 == 0:
-                killed.append(_kill_worker(scoring, out, log, parts))
-            else:
-                killed.append(_kill_driver(scoring, out, log, parts, by_ray=number % 4 == 1))
-            end = killed[-1].difference or "same bytes"
-            say(f"kill {number + 1}/{count} with {killed[-1].where}: at part {parts}: {end}")
+    for number in range(count):
+        out, log = folder / f"ray-{number}", folder / f"ray-{number}.log"
+        parts = draw.randint(0, len(scoring.files) * 2 // 3)
+        if number % 2 == 0:
+            killed.append(_kill_worker(scoring, out, log, parts))
+        else:
+            killed.append(_kill_driver(scoring, out, log, parts, by_ray=number % 4 == 1))
+        end = killed[-1].difference or "same bytes"
+        say(f"kill {number + 1}/{count} with {killed[-1].where}: at part {parts}: {end}")
     return killed
 
 
@@ -107,19 +105,4 @@ def _written(out: Path) -> int:
 
 def _workers(root: int) -> list[int]:
     """Workers that have begun to score, of the cluster that a process has started."""
-    names, above = {}, {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            stat = (folder / "stat").read_text()
-            name = (folder / "cmdline").read_bytes().decode(errors="replace")
-        except OSError:  # it has ended
-            continue
-        names[int(folder.name)] = name
-        above[int(folder.name)] = int(stat.rpartition(")")[2].split()[1])
-
-    def descends(process: int) -> bool:
-        while process in above and process != root:
-            process = above[process]
-        return process == root
-
-    return [p for p, name in names.items() if name.startswith(f"{_WORKER}.score") and descends(p)]
+    return [p for p, name in descendants(root).items() if name.startswith(f"{_WORKER}.score")]

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.racing.products import ProductRates
-from benchmarks.racing.results import Result, Target, missed
+from benchmarks.racing.results import Result, Target, missed, print_table
 
 
 def gflops(rates: ProductRates) -> dict[str, dict[str, float]]:
@@ -24,6 +24,24 @@ def print_rates(rates: Mapping[str, Mapping[str, float]]) -> None:
             continue  # nothing was raced
         shown = ", ".join(f"{library} {rate:,.0f}" for library, rate in by_library.items())
         print(f"best product, {dtype}: {shown} GFLOP/s")
+
+
+def print_races(
+    results: Sequence[Result],
+    targets: Mapping[str, Target],
+    title: str,
+    skipped: Mapping[str, str],
+    context: Mapping[str, Any],
+) -> None:
+    """What races found, for people: the table, what was left out, and where it was measured."""
+    print_table(results, targets, title)
+    for key, reason in skipped.items():
+        print(f"skipped {key}: {reason}")
+    print(f"{context['device']}, {context['threads']} threads, torch {context['torch']}")
+    print(f"mmoe.ops: {context['extension']}")
+    print_rates(context["product_gflops"])
+    names = ", ".join(missed(results, targets)) or "none"
+    print(f"{context['seconds']} s; missed: {names}")
 
 
 def shares_of(

@@ -145,6 +145,12 @@ def environment(threads: int) -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": str(threads)}
 
 
+def with_modules_of(folder: Path) -> dict[str, str]:
+    """Variables with which a process, and all that it starts, imports from a folder first."""
+    others = os.environ.get("PYTHONPATH")
+    return {"PYTHONPATH": os.pathsep.join([str(folder), *([others] if others else [])])}
+
+
 def _launched(rank: int, ranks: int, port: int) -> dict[str, str]:
     """What torchrun sets for a rank."""
     if ranks == 1:

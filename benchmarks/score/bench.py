@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.racing.products import ProductRates
-from benchmarks.racing.ranks import ROOT
+from benchmarks.racing.ranks import ROOT, with_modules_of
 from benchmarks.racing.times import Times, rotated
-from benchmarks.score.child import ask_child, run_child, with_modules_of
+from benchmarks.score.child import ask_child, run_child
 from benchmarks.train.configs import raw_config
 from benchmarks.train.logs import Log, write_log
 from benchmarks.train.workloads import BATCH, BIG_FLOPS_PER_ROW, WORKLOADS

@@ -1,7 +1,6 @@
 """Processes that are measured: each does one thing, and its last line is what it found, as JSON."""
 
 import json
-import os
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -54,12 +53,6 @@ def ask_child(command: Sequence[str], **settings: Any) -> dict[str, Any]:
     """The JSON of its last line, and `whole`, its seconds; arguments as of `run_child`."""
     printed, whole = run_child(command, **settings)
     return {**json.loads(printed.strip().splitlines()[-1]), "whole": whole}
-
-
-def with_modules_of(folder: Path) -> dict[str, str]:
-    """Variables with which a process, and all that it starts, imports from a folder first."""
-    others = os.environ.get("PYTHONPATH")
-    return {"PYTHONPATH": os.pathsep.join([str(folder), *([others] if others else [])])}
 
 
 def _named(command: Sequence[str]) -> str:

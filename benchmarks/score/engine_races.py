@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.racing.races import NothingToMeasure, Race
-from benchmarks.racing.ranks import ROOT
+from benchmarks.racing.ranks import ROOT, with_modules_of
 from benchmarks.racing.results import Result
 from benchmarks.racing.times import Spread
 from benchmarks.score.bench import Answer, Bench
-from benchmarks.score.child import ask_child, run_child, with_modules_of
+from benchmarks.score.child import ask_child, run_child
 from benchmarks.score.spark_log import config_of_size, write_spread_log
 from benchmarks.train.workloads import BATCH
 

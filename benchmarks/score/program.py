@@ -5,19 +5,19 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from rich.console import Console
 
-from benchmarks.racing.last_line import gflops, print_json, print_rates, shares_of
+from benchmarks.racing.last_line import gflops, print_json, print_races, shares_of
 from benchmarks.racing.machine import processor
 from benchmarks.racing.products import ProductRates
 from benchmarks.racing.races import run_races
 from benchmarks.racing.ranks import ROOT
-from benchmarks.racing.results import Result, in_order, missed, print_table
+from benchmarks.racing.results import Result, in_order
 from benchmarks.score.bench import FLOPS_PER_ROW, Bench
 from benchmarks.score.engine_races import ENGINE_RACES
 from benchmarks.score.growth_races import GROWTH_RACES
@@ -60,7 +60,10 @@ def main(given: Sequence[str] | None = None) -> None:
     shares, without = shares_of(found, bench.rates)
     results, skipped = in_order(shares, TARGETS), skipped | bench.skipped | without
     context = _context(arguments, bench, time.perf_counter() - started)
-    _print(results, skipped, context)
+    for result in results:
+        if result.details:
+            print_details(result)
+    print_races(results, TARGETS, TITLE, skipped, context)
     context["skipped"] = skipped
     print_json(results, TARGETS, failed, context, arguments.out)
     if failed:
@@ -104,22 +107,6 @@ def _context(arguments: argparse.Namespace, bench: Bench, seconds: float) -> dic
         "loading of the model are in the details alone",
         "seconds": round(seconds),
     }
-
-
-def _print(
-    results: Sequence[Result], skipped: Mapping[str, str], context: Mapping[str, Any]
-) -> None:
-    for result in results:
-        if result.details:
-            print_details(result)
-    print_table(results, TARGETS, TITLE)
-    for key, reason in skipped.items():
-        print(f"skipped {key}: {reason}")
-    print(f"{context['device']}, {context['threads']} threads, torch {context['torch']}")
-    print(f"mmoe.ops: {context['extension']}")
-    print_rates(context["product_gflops"])
-    names = ", ".join(missed(results, TARGETS)) or "none"
-    print(f"{context['seconds']} s; missed: {names}")
 
 
 def print_details(result: Result) -> None:

@@ -3,7 +3,7 @@
 A script, not a module of this package, and without its imports: the mmoe of an earlier commit runs
 it too. The last line printed says when what was done:
 
-    imports    from the first line of this script until mmoe's scoring is imported
+    imports    from the first line of `main` until mmoe's scoring is imported
     loading    from the call until rows are read: the run is opened, the model loaded, files checked
     seconds    from there until the call is back, its output complete under its name
     rows       scored
@@ -11,16 +11,13 @@ it too. The last line printed says when what was done:
     mmoe       the package that was imported
 """
 
+import json
+import os
+import sys
 import time
-
-STARTED = time.perf_counter()
-
-import json  # noqa: E402
-import os  # noqa: E402
-import sys  # noqa: E402
-from collections.abc import Iterator  # noqa: E402
-from contextlib import contextmanager  # noqa: E402
-from pathlib import Path  # noqa: E402
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 
 class FirstRow:
@@ -45,6 +42,7 @@ class FirstRow:
 
 
 def main() -> None:
+    started = time.perf_counter()
     asked = json.loads(sys.argv[1])
     if asked["cores"]:
         os.sched_setaffinity(0, asked["cores"])
@@ -59,7 +57,7 @@ def main() -> None:
     rows = score_files(run, asked["source"], asked["output"], reporter=first)
     ended = time.perf_counter()
     found = {
-        "imports": imported - STARTED,
+        "imports": imported - started,
         "loading": first.at - imported,
         "seconds": ended - first.at,
         "rows": rows,

@@ -6,6 +6,7 @@ are forked from) took together, shared pages counted once (PSS), as it was sampl
 """
 
 import json
+import os
 import sys
 import threading
 import time
@@ -14,9 +15,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from benchmarks.racing.processes import descendants
+
 SECONDS_BETWEEN_SAMPLES = 0.25
 PARTS_OF_A_SLOT = 4
-DAEMON = b"pyspark.daemon"  # of the command line of the daemon and of all that it forks
+DAEMON = "pyspark.daemon"  # of the command line of the daemon and of all that it forks
 
 
 class Sampler:
@@ -52,16 +55,8 @@ class Sampler:
 
 def python_processes(of: int | None = None) -> list[int]:
     """Spark's daemon and workers among the descendants of a process; None: of this one."""
-    parents = _parents()
-    own = Path("/proc/self").resolve().name if of is None else str(of)
-    found = []
-    for process in parents:
-        above = process
-        while above in parents and above != own:
-            above = parents[above]
-        if above == own and process != own and DAEMON in _command(process):
-            found.append(int(process))
-    return found
+    below = descendants(of or os.getpid())
+    return [process for process, command in below.items() if DAEMON in command]
 
 
 def pss_bytes(process: int) -> int:
@@ -71,25 +66,6 @@ def pss_bytes(process: int) -> int:
     except OSError:
         return 0
     return next((int(x.split()[1]) * 1024 for x in lines if x.startswith("Pss:")), 0)
-
-
-def _parents() -> dict[str, str]:
-    parents = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            stat = (folder / "stat").read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            continue  # it has ended meanwhile
-        # "pid (name) state ppid …", and a name may hold spaces and brackets
-        parents[folder.name] = stat.rpartition(")")[2].split()[1]
-    return parents
-
-
-def _command(process: str) -> bytes:
-    try:
-        return Path(f"/proc/{process}/cmdline").read_bytes()
-    except OSError:
-        return b""
 
 
 def main() -> None:

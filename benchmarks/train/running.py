@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from benchmarks.racing.last_line import gflops, print_json, print_rates, shares_of
+from benchmarks.racing.last_line import gflops, print_json, print_races, shares_of
 from benchmarks.racing.machine import processor
 from benchmarks.racing.products import ProductRates
 from benchmarks.racing.races import Race, run_races
-from benchmarks.racing.results import Result, Target, in_order, missed, print_table
+from benchmarks.racing.results import Result, Target, in_order
 from benchmarks.train.bench import Bench
 from mmoe.ops import extension_status
 
@@ -73,7 +73,8 @@ class Program:
         skipped |= without
         results = in_order(shares, self.targets)
         context = _context(arguments, bench, time.perf_counter() - started)
-        self._print(results, skipped, context)
+        self.print_details(results)
+        print_races(results, self.targets, self.title, skipped, context)
         context["skipped"] = skipped
         print_json(results, self.targets, failed, context, arguments.out)
         if failed:
@@ -95,19 +96,6 @@ class Program:
         )
         parser.add_argument("--out", type=Path, help="the JSON line goes here as well")
         return parser.parse_args()
-
-    def _print(
-        self, results: Sequence[Result], skipped: Mapping[str, str], context: Mapping[str, Any]
-    ) -> None:
-        self.print_details(results)
-        print_table(results, self.targets, self.title)
-        for key, reason in skipped.items():
-            print(f"skipped {key}: {reason}")
-        print(f"{context['device']}, {context['threads']} threads, torch {context['torch']}")
-        print(f"mmoe.ops: {context['extension']}")
-        print_rates(context["product_gflops"])
-        names = ", ".join(missed(results, self.targets)) or "none"
-        print(f"{context['seconds']} s; missed: {names}")
 
 
 def _context(arguments: argparse.Namespace, bench: Bench, seconds: float) -> dict[str, Any]:

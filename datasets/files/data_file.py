@@ -130,6 +130,18 @@ def is_partition(name: str) -> bool:
     return _PARTITION.fullmatch(name) is not None
 
 
+def without_protocol(path: str | Path) -> str | Path:
+    """Returns the path that an address of this machine's own files means, else what was given.
+
+    Example:
+        >>> without_protocol("file:///data/scores"), without_protocol("s3://bucket/scores")
+        ('/data/scores', 's3://bucket/scores')
+    """
+    if str(path).startswith(("file://", "local://")):
+        return str(fsspec.url_to_fs(str(path))[1])
+    return path
+
+
 def is_address(path: str) -> bool:
     """Returns whether fsspec has to resolve it."""
     return "://" in path

@@ -2,7 +2,7 @@
 
 import difflib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -101,6 +101,28 @@ def missing_column(name: str, there: Iterable[str], origin: str, used_by: str = 
             "columns (data.column_names)"
         )
     return message
+
+
+def check_columns(uses: Mapping[str, str], there: Sequence[str], origin: str) -> None:
+    """Refuses rows that lack columns, of which it names all.
+
+    Args:
+        uses: The columns, each with what needs it.
+        there: Those that the rows have.
+        origin: What the user calls the rows; starts the message.
+
+    Raises:
+        ValueError: Some are not there.
+    """
+    missing = [name for name in uses if name not in there]
+    if len(missing) == 1:
+        raise ValueError(missing_column(missing[0], there, origin, uses[missing[0]]))
+    if missing:
+        listed = ", ".join(f"{name!r} ({uses[name]})" for name in missing)
+        raise ValueError(
+            f"{origin}: lacks {len(missing)} columns that are needed: {listed}; the columns are: "
+            f"{', '.join(there)}"
+        )
 
 
 def distinct_names(names: list[str]) -> list[str]:

@@ -63,13 +63,6 @@ class UnseenIds:
         self.rows += rows
         self.by_feature.update(by_feature)
 
-    def summary(self) -> dict[str, dict[str, Any]]:
-        """Returns rows and their share by feature, for JSON."""
-        return {
-            name: {"rows": count, "share": count / max(self.rows, 1)}
-            for name, count in self.by_feature.items()
-        }
-
     def text(self) -> str | None:
         """Returns a line for people; None where no feature has a vocabulary."""
         if not self.by_feature or not self.rows:

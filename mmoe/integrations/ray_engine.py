@@ -1,12 +1,12 @@
 """`RayEngine`: `mmoe score --engine ray`, which shares the parts of a folder out among workers."""
 
 import math
-import os
 from collections import Counter, deque
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from mmoe.config import DeviceKind
@@ -77,7 +77,7 @@ class RayEngine:
             output=job.store.address,
             mode=job.mode,
             imports=tuple(self.imports),
-            folder=os.getcwd(),  # noqa: PTH109  # a plain value
+            folder=str(Path.cwd()),
         )
         with cluster(self.address) as ray:
             crew = _Crew(ray, order, self._workers(ray, len(job.mine), asked.device))

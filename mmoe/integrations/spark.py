@@ -15,13 +15,10 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import pyarrow as pa
 
-from mmoe.config import RunConfig, ScoringPrecision
-from mmoe.datasets.files.data_file import is_address
-from mmoe.datasets.rows.locations import missing_column
-from mmoe.datasets.rows.projection import column_uses
+from mmoe.config import ScoringPrecision
+from mmoe.datasets.files.data_file import is_address, without_protocol
 from mmoe.plugins import import_modules
 from mmoe.run import open_run
 from mmoe.score.provenance import provenance_of
@@ -204,25 +201,11 @@ def _plan(
     config = run.config()
     columns = RowColumns(config, tasks=tasks, keep=keep, fused=fused or {})
     there = list(df.columns)
-    _check_there(config, columns, there)
     needed = columns.needs(there, _ORIGIN)
     read = [name for name in there if name in needed]
     kept = there if columns.keep is None else columns.keep
     _check_columns(df, [*dict.fromkeys([*kept, *read])])
     return _Plan(columns, kept, read, _schema(df, kept, columns), _model_of(run))
-
-
-def _check_there(config: RunConfig, columns: RowColumns, there: list[str]) -> None:
-    """All at once: each try of a job takes a while."""
-    uses = {**dict.fromkeys(columns.keep or (), "keep"), **column_uses(config, labels=False)}
-    missing = [name for name in uses if name not in there]
-    if len(missing) == 1:
-        raise ValueError(missing_column(missing[0], there, _ORIGIN, uses[missing[0]]))
-    if missing:
-        listed = ", ".join(f"{name!r} ({uses[name]})" for name in missing)
-        raise ValueError(
-            f"{_ORIGIN}: {len(missing)} columns are missing: {listed}; columns: {', '.join(there)}"
-        )
 
 
 def _check_columns(df: Any, names: Sequence[str]) -> None:
@@ -261,12 +244,8 @@ def _model_of(run: Any) -> str:
 
 def _for_all_hosts(run: str | Path) -> str:
     """Workers run in other folders than the driver does."""
-    text = str(run)
-    if not is_address(text):
-        return str(Path(text).absolute())
-    if text.startswith(("file://", "local://")):
-        return str(fsspec.url_to_fs(text)[1])
-    return text
+    text = str(without_protocol(run))
+    return text if is_address(text) else str(Path(text).absolute())
 
 
 def _quoted(name: str) -> str:

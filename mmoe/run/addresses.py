@@ -1,23 +1,20 @@
 """`open_run`: a run where it lies, or at an address, from which it is copied once per host."""
 
-import errno
 import json
 import os
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-import fsspec
-
-from mmoe.datasets.files.data_file import is_address
-from mmoe.datasets.files.remote import not_reached
+from mmoe.datasets.files.data_file import is_address, without_protocol
+from mmoe.datasets.files.remote import RemoteFolder
 from mmoe.run.directory import RunDirectory
 from mmoe.run.host_cache import cache_folder, cached_name, made_once
 from mmoe.run.own_files import STEP_NAME
 
-T = TypeVar("T")
 # What file systems say of a file that is another's when the content is, the surest first
 _TAGS = (
     *("ETag", "etag", "md5Hash", "content_md5", "checksum"),
@@ -50,17 +47,15 @@ def open_run(
     Raises:
         ValueError: No trained run is there, or it cannot be reached or copied.
     """
-    text = str(address)
+    text = str(without_protocol(address))
     if not is_address(text):
-        return RunDirectory.open(address)
-    if text.startswith(("file://", "local://")):
-        return RunDirectory.open(fsspec.url_to_fs(text)[1])
+        return RunDirectory.open(text)
     remote = _RemoteRun(text)
     for _ in range(_TIMES):
-        files = remote.files(which, tensors)
+        files = remote.needed(which, tensors)
         place = cache_folder() / "runs" / cached_name(remote.name, text, json.dumps(files))
         try:
-            return RunDirectory.open(made_once(place, lambda folder: remote.copy(folder, files)))  # noqa: B023  # called at once
+            return RunDirectory.open(made_once(place, partial(remote.copy, files=files)))
         except _Changed:
             continue
     raise ValueError(
@@ -69,32 +64,22 @@ def open_run(
     )
 
 
-class _RemoteRun:
-    """A run at an address.
+class _RemoteRun(RemoteFolder):
+    """A run at an address."""
 
-    Args:
-        address: As the user says it.
+    @property
+    def name(self) -> str:
+        """Its own, for people."""
+        return self.root.rpartition("/")[2]
 
-    Raises:
-        ValueError: fsspec does not know the protocol, or a package is missing.
-    """
-
-    def __init__(self, address: str) -> None:
-        self.address = address
-        self.filesystem: Any
-        self.filesystem, root = self._ask(fsspec.url_to_fs, address)
-        self.root = str(root).rstrip("/")
-        self.name = self.root.rpartition("/")[2]
-
-    def files(self, which: str, tensors: Collection[str]) -> dict[str, list[str]]:
+    def needed(self, which: str, tensors: Collection[str]) -> dict[str, list[str]]:
         """Lists what is needed of it: name → size, and what tells its content from another.
 
         Raises:
             ValueError: It is no trained run.
         """
-        self.filesystem.invalidate_cache()
         for needed in _NEEDED:
-            if not self._ask(self.filesystem.exists, f"{self.root}/{needed}"):
+            if not self.has(needed):
                 raise ValueError(
                     f"{self.address}: is not the address of a trained run, it has no {needed}; "
                     "name the folder that `mmoe train` made, as it was copied there"
@@ -118,20 +103,17 @@ class _RemoteRun:
         for name in files:
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._get(f"{self.root}/{name}", path)
-        self.filesystem.invalidate_cache()
+            self._fetch(name, path)
         now = self._marks()
         for name, mark in files.items():
             if now.get(name) != mark or (folder / name).stat().st_size != int(mark[0]):
                 raise _Changed
 
     def _marks(self) -> dict[str, list[str]]:
-        found = self._ask(self.filesystem.find, self.root, detail=True)
-        start = len(self.root) + 1
-        return {path[start:]: _mark(info) for path, info in found.items()}
+        return {name: _mark(info) for name, info in self.files().items()}
 
     def _step(self, which: str) -> str:
-        content = self._ask(self.filesystem.cat_file, f"{self.root}/{_INDEX}")
+        content = self.read(_INDEX)
         try:
             named = str(json.loads(content).get(which, which))
         except (ValueError, AttributeError):
@@ -143,27 +125,14 @@ class _RemoteRun:
             )
         return f"checkpoint/{named}"
 
-    def _get(self, path: str, to: Path) -> None:
+    def _fetch(self, name: str, to: Path) -> None:
         try:
-            self._ask(self.filesystem.get_file, path, str(to))
+            self.get(name, to)
         except FileNotFoundError:
             raise _Changed from None
         with suppress(Exception):  # not all file systems know; the report says when it was trained
-            time = self.filesystem.modified(path).timestamp()
+            time = self.filesystem.modified(self.path(name)).timestamp()
             os.utime(to, (time, time))
-
-    def _ask(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
-        """Calls the file system; what it raises says which address, on one line."""
-        try:
-            return function(*arguments, **named)
-        except FileNotFoundError:
-            raise
-        except MemoryError:
-            raise
-        except Exception as error:  # each file system raises its own kind
-            if isinstance(error, OSError) and _is_of_this_disk(error):
-                raise
-            raise not_reached(self.address, error) from None
 
 
 def _is_needed(name: str, step: str, tensors: Collection[str]) -> bool:
@@ -177,12 +146,6 @@ def _is_needed(name: str, step: str, tensors: Collection[str]) -> bool:
         kinds = "|".join(tensors) or "$^"
         return rest == "state.json" or re.match(rf"(?:{kinds})[.-]", rest) is not None
     return "/" not in name and name.endswith((".json", ".yaml"))
-
-
-def _is_of_this_disk(error: OSError) -> bool:
-    """Whether it is the cache that failed, and not the address."""
-    place = str(error.filename or "")
-    return error.errno in (errno.ENOSPC, errno.EDQUOT) or place.startswith(str(cache_folder()))
 
 
 def _mark(info: Mapping[str, Any]) -> list[str]:

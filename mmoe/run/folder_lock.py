@@ -13,11 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from mmoe.parallel.launch.launcher import launch_name
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None
+from mmoe.run import file_lock
+from mmoe.run.file_lock import lock_file
 
 LOCK = "mmoe.lock"
 # Seconds between two signs of life; without one until a holder elsewhere counts as dead, where it
@@ -121,10 +118,10 @@ class FolderLock:
         aside = folder / f".{LOCK}.{mine.id}.tmp"
         descriptor: int | None = os.open(aside, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
         try:
-            _flock(descriptor)
+            lock_file(descriptor)
             os.write(descriptor, json.dumps(asdict(mine), indent=1).encode())
             os.fsync(descriptor)
-            if fcntl is None:  # Windows moves no open files
+            if file_lock.fcntl is None:  # Windows moves no open files
                 os.close(descriptor)
                 descriptor = None
             _put_in_place(aside, mine, say)
@@ -205,7 +202,7 @@ def remove_stray_locks(lock: FolderLock) -> None:
         with suppress(OSError):
             descriptor = os.open(path, os.O_RDWR)
             try:
-                if _flock(descriptor):
+                if lock_file(descriptor):
                     path.unlink()
             finally:
                 os.close(descriptor)
@@ -225,7 +222,7 @@ def _put_in_place(aside: Path, mine: Holder, say: Callable[[str], None]) -> None
             continue
         try:
             dead = watch.finds_dead(path, descriptor)
-            if dead and fcntl is not None:
+            if dead and file_lock.fcntl is not None:
                 aside.replace(path)  # while its old file is locked: of two that would, one does
                 return
         finally:
@@ -257,7 +254,7 @@ class _Watch:
         Raises:
             FolderInUse: The holder is alive.
         """
-        free, file = _flock(descriptor), os.fstat(descriptor)
+        free, file = lock_file(descriptor), os.fstat(descriptor)
         text = os.pread(descriptor, 1 << 16, 0) if hasattr(os, "pread") else path.read_bytes()
         words = text.decode(errors="replace")
         holder = Holder.parse(words)
@@ -321,19 +318,6 @@ def _link(aside: Path, path: Path) -> bool:
             return False
         aside.replace(path)
         return True
-
-
-def _flock(descriptor: int) -> bool | None:
-    """Locks an open file; False: another has; None: the system or the file system cannot."""
-    if fcntl is None:
-        return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return True
-    except BlockingIOError:
-        return False
-    except OSError:
-        return None
 
 
 def _read(path: Path) -> Holder | None:

@@ -10,12 +10,8 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from mmoe.run.file_lock import lock_file
 from mmoe.run.temporaries import remove_dead, temporary_beside
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None
 
 # Seconds for which nobody has asked for what lies there, until a newer one takes its place
 _UNUSED = 7 * 86_400.0
@@ -116,9 +112,7 @@ def _remove_unused(place: Path) -> None:
 def _alone(lock: Path) -> Generator[None]:
     """Under a lock that ends with this process; where there are no such locks, without."""
     with lock.open("ab") as file:
-        if fcntl is not None:
-            with suppress(OSError):
-                fcntl.flock(file, fcntl.LOCK_EX)
+        lock_file(file.fileno(), wait=True)
         yield
 
 

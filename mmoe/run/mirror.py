@@ -10,26 +10,19 @@ import threading
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
-import fsspec
-
-from mmoe.datasets.files.remote import has_folders, not_reached
+from mmoe.datasets.files.remote import RemoteFolder
 from mmoe.parallel import from_all, from_first
+from mmoe.run.file_lock import lock_file
 from mmoe.run.host_cache import cache_folder, cached_name
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None
 
 # Between two looks at what is new: a killed run loses at most so much more than its last checkpoint
 _SECONDS = 5.0
 # What says that other files are complete, so that it is sent behind them, the last one last
 _LAST = ("index.json", "metrics.json", "backtest.json", "compare.json", "tune.json")
 _OF_THIS_MACHINE = ("mmoe.lock",)
-_SENT = "sent.json"
-T = TypeVar("T")
+_SENT, _PROBE = "sent.json", ".mmoe-probe"
 
 
 @contextmanager
@@ -72,85 +65,17 @@ def sent_file(output: str, option: str, *, overwrite: bool) -> Generator[Path]:
     Raises:
         ValueError: There is something, without `overwrite`; or it cannot be reached.
     """
-    remote = _Remote(output, option)
-    if remote.ask(remote.files.exists, remote.root) and not overwrite:
+    folder, name = posixpath.split(output)
+    remote = RemoteFolder(folder, option)
+    if remote.has(name) and not overwrite:
         raise ValueError(
             f"{option} {output}: exists already; add --overwrite to replace it, or choose another "
             "name"
         )
-    with tempfile.TemporaryDirectory(prefix="mmoe-") as folder:
-        path = Path(folder) / posixpath.basename(remote.root)
+    with tempfile.TemporaryDirectory(prefix="mmoe-") as own:
+        path = Path(own) / name
         yield path
-        remote.put(path, remote.root)
-
-
-class _Remote:
-    """Files at an address; what its file system raises becomes one line.
-
-    Args:
-        address: As the user says it.
-        option: That named it.
-    """
-
-    def __init__(self, address: str, option: str) -> None:
-        self.address = address if address.endswith("://") else address.rstrip("/")
-        self.option = option
-        self.files: Any
-        self.files, root = self.ask(fsspec.url_to_fs, self.address)
-        self.root = str(root).rstrip("/")
-        if not self.root:
-            raise ValueError(
-                f"{option} {address}: names no folder; name one, such as {self.address}runs/mine"
-            )
-
-    def sizes(self) -> dict[str, int]:
-        """Returns the bytes of each file there, by its name."""
-        self.files.invalidate_cache()
-        try:
-            found = self.ask(self.files.find, self.root, detail=True)
-        except FileNotFoundError:
-            return {}
-        start = len(self.root) + 1
-        return {path[start:]: int(info.get("size") or 0) for path, info in found.items()}
-
-    def try_out(self) -> None:
-        """Writes a file and removes it: what cannot be written is known before a long training.
-
-        Raises:
-            ValueError: It cannot.
-        """
-        probe = f"{self.root}/.mmoe-probe"
-        self.write(b"", probe)
-        self.ask(self.files.rm_file, probe)
-
-    def put(self, path: Path, to: str) -> None:
-        """Sends a file: it is there whole, or not at all, on an object store."""
-        if has_folders(self.files):
-            self.ask(self.files.makedirs, posixpath.dirname(to), exist_ok=True)
-        try:
-            self.ask(self.files.put_file, str(path), to)
-        except FileNotFoundError as error:
-            if not path.exists():
-                raise
-            raise not_reached(f"{self.option} {self.address}", error) from None
-
-    def write(self, content: bytes, to: str) -> None:
-        """Writes a small file."""
-        if has_folders(self.files):
-            self.ask(self.files.makedirs, posixpath.dirname(to), exist_ok=True)
-        try:
-            self.ask(self.files.pipe_file, to, content)
-        except FileNotFoundError as error:  # s3fs says so of a bucket
-            raise not_reached(f"{self.option} {self.address}", error) from None
-
-    def ask(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
-        """Calls the file system."""
-        try:
-            return function(*arguments, **named)
-        except (FileNotFoundError, MemoryError):
-            raise
-        except Exception as error:  # each file system raises its own kind
-            raise not_reached(f"{self.option} {self.address}", error) from None
+        remote.put(path, name)
 
 
 class _Stamp(NamedTuple):
@@ -167,8 +92,12 @@ class _Mirror:
     """
 
     def __init__(self, address: str, say: Callable[[str], object]) -> None:
-        self.remote, self.say = _Remote(address, "--out"), say
+        self.remote, self.say = RemoteFolder(address, "--out"), say
         self.address = self.remote.address
+        if not self.remote.root:
+            raise ValueError(
+                f"--out {address}: names no folder; name one, such as {self.address}runs/mine"
+            )
         name = posixpath.basename(self.remote.root) or "run"
         self.home = cache_folder() / "out" / cached_name(name, self.address, "out")
         self.path = self.home / name
@@ -193,7 +122,7 @@ class _Mirror:
             raise
 
     def _fill(self, resume: bool) -> None:
-        there = self.remote.sizes()
+        there = {n: int(info.get("size") or 0) for n, info in self.remote.files().items()}
         if there and not resume:
             raise ValueError(
                 f"--out {self.address}: holds {min(there)} already; choose another address, or say "
@@ -205,7 +134,9 @@ class _Mirror:
                 f"--out {self.address}: {self.path} has a run for it that could not be sent; say "
                 "--resume to send it, or remove that folder"
             )
-        self.remote.try_out()
+        # What cannot be written is known before a long training
+        self.remote.write(_PROBE, b"")
+        self.remote.remove(_PROBE)
         known = self._remembered()
         sizes = {name: stamp.size for name, stamp in known.items()}
         if resume and self.path.is_dir() and sizes == there and self._is_last_here(there):
@@ -217,7 +148,7 @@ class _Mirror:
         for name in there:
             path = self.path / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            self.remote.ask(self.remote.files.get_file, f"{self.remote.root}/{name}", str(path))
+            self.remote.get(name, path)
             self.sent[name] = _stamp(path)
 
     def __enter__(self) -> "_Mirror":
@@ -247,12 +178,12 @@ class _Mirror:
             last, there = self._look()
         for name, (content, stamp) in last.items():
             if self.sent.get(name) != stamp:
-                self.remote.write(content, f"{self.remote.root}/{name}")
+                self.remote.write(name, content)
                 self.contents[name] = _digest(content)
                 self._remember(name, stamp)
         for name in self.sent.keys() - there.keys() - last.keys():
             with suppress(FileNotFoundError):
-                self.remote.ask(self.remote.files.rm_file, f"{self.remote.root}/{name}")
+                self.remote.remove(name)
             self._remember(name, None)
 
     def _send_others(self, there: Mapping[str, _Stamp]) -> bool:
@@ -260,7 +191,7 @@ class _Mirror:
         try:
             for name, stamp in there.items():
                 if self.sent.get(name) != stamp:
-                    self.remote.put(self.path / name, f"{self.remote.root}/{name}")
+                    self.remote.put(self.path / name, name)
                     self._remember(name, stamp)
         except FileNotFoundError:
             return False
@@ -293,12 +224,8 @@ class _Mirror:
 
     def _is_last_here(self, there: Mapping[str, int]) -> bool:
         """Whether no other machine went on meanwhile: its indexes name other checkpoints."""
-        for name in there:
-            if posixpath.basename(name) in _LAST:
-                content = self.remote.ask(self.remote.files.cat_file, f"{self.remote.root}/{name}")
-                if _digest(content) != self.contents.get(name):
-                    return False
-        return True
+        last = [name for name in there if posixpath.basename(name) in _LAST]
+        return all(_digest(self.remote.read(name)) == self.contents.get(name) for name in last)
 
     def _keep_sending(self) -> None:
         told = False
@@ -329,17 +256,12 @@ class _Mirror:
 
     def _keep_others_out(self) -> None:
         self._lock = (self.home / ".lock").open("ab")
-        if fcntl is None:
-            return
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if lock_file(self._lock.fileno()) is False:
+            self._lock.close()
             raise ValueError(
                 f"--out {self.address}: another mmoe of this machine writes there; wait until it "
                 "ends, or name another address"
-            ) from None
-        except OSError:  # no locks here
-            pass
+            )
 
 
 class _Begun:

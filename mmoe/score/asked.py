@@ -9,14 +9,13 @@ import pyarrow as pa
 from mmoe.config import DeviceKind, RunConfig, ScoringPrecision
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.files.readers import column_names, iter_tables
-from mmoe.datasets.rows.locations import MissingColumnError, missing_column
-from mmoe.datasets.rows.projection import column_uses
+from mmoe.datasets.rows.locations import missing_column
 from mmoe.datasets.rows.sources import with_names
 from mmoe.predictor import Predictor, load_predictor
 from mmoe.run.directory import RunDirectory
 from mmoe.score.guard.counts import Counter, ScoreCounts
 from mmoe.score.kept_columns import check_kept, kept_types
-from mmoe.score.output_columns import ScoreColumns
+from mmoe.score.output_columns import ScoreColumns, columns_to_read
 from mmoe.score.provenance import Provenance, provenance_of
 from mmoe.score.scorer import Scorer
 from mmoe.score.top_rows import RANK, Top
@@ -106,7 +105,6 @@ class Asked:
         if self.top is not None:
             _check_top(columns.check_top(self.top), there, kept, self.source)
         check_kept(keep, [*columns.names, *([RANK] if self.top else [])], there, self.source)
-        columns.inputs(there, self.source)
         in_folders = sorted(set(folders) & set(keep))
         kept = {name: kind for name, kind in kept.items() if name not in in_folders}
         return InputColumns(there, kept, in_folders)
@@ -116,29 +114,23 @@ class Asked:
         return ScoreColumns(config.tasks, self.tasks, {**config.score.fused, **self.fused})
 
     def uses(self, config: RunConfig, found: InputColumns) -> dict[str, str]:
-        """Returns the columns to read, each with what needs it."""
-        fused = self.columns(config).inputs(found.there, self.source)
-        kept = dict.fromkeys(self.keep, "--keep")
-        return kept | fused | column_uses(config, labels=False)
+        """Returns the columns to read, each with what needs it.
+
+        Raises:
+            ValueError: Some are not there.
+        """
+        columns = self.columns(config)
+        return columns_to_read(config, columns, self.keep, found.there, self.source, "--keep")
 
     def nothing(self, counter: Counter, config: RunConfig, found: InputColumns) -> ScoreCounts:
         """Counts none of the rows: which columns there are to be judged.
 
         Raises:
-            ValueError: A column is missing, or cannot be read.
+            ValueError: Columns are missing, or cannot be read.
         """
         rows, uses = with_names(config.data, self.source), self.uses(config, found)
-        lacking = [f"{name!r} ({by})" for name, by in uses.items() if name not in found.there]
-        if len(lacking) > 1:
-            raise ValueError(
-                f"{self.source}: lacks {len(lacking)} columns that are needed: "
-                f"{', '.join(lacking)}; the columns are: {', '.join(found.there)}"
-            )
-        try:
-            table = next(iter_tables(rows, list(uses), 1))[:0]
-            features = counter.encoder.encode(table, self.source, to_score=True)
-        except MissingColumnError as error:
-            raise error.needed_by(uses[error.name]) from None
+        table = next(iter_tables(rows, list(uses), 1))[:0]
+        features = counter.encoder.encode(table, self.source, to_score=True)
         columns = {f.name: pa.array([], f.type) for f in self.columns(config).schema}
         return counter.count(features, table, columns, self.source)
 

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from mmoe.config import DeviceKind, ScoringPrecision
 from mmoe.config.scoring.expectation import expectations_of
 from mmoe.datasets.features.encoder import FeatureEncoder
-from mmoe.datasets.files.data_file import DataFile, is_address
+from mmoe.datasets.files.data_file import DataFile, is_address, without_protocol
 from mmoe.datasets.files.readers import Paths
 from mmoe.datasets.files.resolve import resolve_files
 from mmoe.datasets.rows.sources import with_names
@@ -30,7 +30,7 @@ from mmoe.score.guard.guard import Guard, SummaryCallback
 from mmoe.score.output_folder import folder_job, is_one_file
 from mmoe.score.provenance import Provenance
 from mmoe.score.scorer import Scorer, ToWrite
-from mmoe.score.store import REJECTED, place_of, without_protocol
+from mmoe.score.store import REJECTED, place_of
 from mmoe.score.targets import OfFolder, OneFile
 from mmoe.score.top_rows import Top
 

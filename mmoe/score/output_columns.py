@@ -7,7 +7,10 @@ from difflib import get_close_matches
 import numpy as np
 import pyarrow as pa
 
+from mmoe.config import RunConfig
 from mmoe.config.tasks import TaskConfig, prediction_columns
+from mmoe.datasets.rows.locations import check_columns
+from mmoe.datasets.rows.projection import column_uses
 from mmoe.score.fused import fused_column, inputs_of
 from mmoe.score.top_rows import RANK, Top
 
@@ -49,6 +52,32 @@ def output_schema(tasks: Sequence[TaskConfig]) -> pa.Schema:
         if task.outcomes is not None:
             types[f"pred_{task.name}"] = pa.array(task.outcomes).type
     return pa.schema(list(types.items()))
+
+
+def columns_to_read(
+    config: RunConfig,
+    columns: "ScoreColumns",
+    keep: Sequence[str],
+    there: Sequence[str],
+    origin: str,
+    kept_by: str = "keep",
+) -> dict[str, str]:
+    """Returns the columns that scoring reads, each with what needs it.
+
+    Args:
+        config: Of the run.
+        columns: That are written.
+        keep: To copy.
+        there: That the input has.
+        origin: What the user calls the input; starts error messages.
+        kept_by: What the user calls `keep`.
+
+    Raises:
+        ValueError: Some are not there; names all that features and `keep` need.
+    """
+    uses = dict.fromkeys(keep, kept_by) | column_uses(config, labels=False)
+    check_columns(uses, there, origin)
+    return columns.inputs(there, origin) | uses
 
 
 @dataclass(frozen=True)

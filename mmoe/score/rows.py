@@ -9,14 +9,11 @@ from mmoe.config import DeviceKind, RunConfig, ScoringPrecision
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.rows.encoded import EncodedData
 from mmoe.datasets.rows.frames import as_table
-from mmoe.datasets.rows.projection import column_uses
 from mmoe.predictor import Predictor, load_predictor
 from mmoe.run.directory import RunDirectory
 from mmoe.score.kept_columns import check_kept
-from mmoe.score.output_columns import ScoreColumns
-
-# Encoded and scored at a time, whatever comes at once: a tile of work of bounded memory
-_ROWS_AT_A_TIME = 16_384
+from mmoe.score.output_columns import ScoreColumns, columns_to_read
+from mmoe.score.scorer import ROWS_PER_CHUNK
 
 
 class RowColumns:
@@ -52,12 +49,12 @@ class RowColumns:
             origin: What the user calls it; starts error messages.
 
         Raises:
-            ValueError: A kept column, or one of a fused expression, is not there.
+            ValueError: Some are not there, or a kept one is called like what is added.
         """
         keep = list(there) if self.keep is None else self.keep
+        uses = columns_to_read(self.config, self.columns, keep, there, origin)
         check_kept(keep, self.columns.names, there, origin)
-        fused = self.columns.inputs(there, origin)
-        return dict.fromkeys(keep, "keep") | fused | column_uses(self.config, labels=False)
+        return uses
 
     def schema(self, rows: pa.Schema) -> pa.Schema:
         """Returns names and types of the columns that `score` returns for rows of a schema."""
@@ -127,8 +124,8 @@ class RowScorer(RowColumns):
         if not rows.num_rows:
             return self.schema(rows.schema).empty_table()
         read = as_table(rows, lambda _: needed, origin=origin)
-        starts = range(0, rows.num_rows, _ROWS_AT_A_TIME)
-        scored = [self._chunk(read.slice(start, _ROWS_AT_A_TIME), origin) for start in starts]
+        starts = range(0, rows.num_rows, ROWS_PER_CHUNK)  # however many come at once
+        scored = [self._chunk(read.slice(start, ROWS_PER_CHUNK), origin) for start in starts]
         found = pa.concat_tables(scored)
         keep = rows.column_names if self.keep is None else self.keep
         names = [*keep, *found.column_names]

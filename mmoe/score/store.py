@@ -4,28 +4,22 @@ import hashlib
 import posixpath
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
-import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mmoe.datasets.files.data_file import is_address, is_partition
-from mmoe.datasets.files.remote import has_folders, not_reached
+from mmoe.datasets.files.remote import RemoteFolder
+from mmoe.run.file_lock import lock_file
 from mmoe.run.temporaries import is_temporary, remove_dead, temporary_beside
-
-try:
-    import fcntl
-except ImportError:  # not on Windows
-    fcntl = None
 
 STAGING = "_staging"  # what is being written, until all of it is there
 REJECTED = "_rejected"  # what was not what was expected of it
 _LOCK = f"{STAGING}/.lock"
 _BLOCK = 1 << 22  # bytes of a file that are looked at at a time
-T = TypeVar("T")
 
 
 class Store(Protocol):
@@ -44,6 +38,10 @@ class Store(Protocol):
 
         A folder that is neither ends in a slash.
         """
+        ...
+
+    def folders(self) -> list[str]:
+        """Lists the folders in it, of partitions and others."""
         ...
 
     def has(self, name: str) -> bool:
@@ -128,18 +126,6 @@ def place_of(output: str | Path) -> tuple[Store, str]:
     return AddressStore(str(output)[: -len(name)]), name
 
 
-def without_protocol(output: str | Path) -> str | Path:
-    """Returns the path that an address of this machine's own files means, else what was given.
-
-    Example:
-        >>> without_protocol("file:///data/scores"), without_protocol("s3://bucket/scores")
-        ('/data/scores', 's3://bucket/scores')
-    """
-    if is_address(str(output)) and str(output).startswith(("file://", "local://")):
-        return fsspec.url_to_fs(str(output))[1]
-    return output
-
-
 class LocalStore:
     """A folder of this machine; a file is written beside its name and moved there."""
 
@@ -161,6 +147,10 @@ class LocalStore:
         return sorted(
             name for name in found if name != _LOCK and not is_temporary(posixpath.basename(name))
         )
+
+    def folders(self) -> list[str]:
+        """Lists the folders in it."""
+        return [path.name for path in self.folder.iterdir() if path.is_dir()]
 
     def has(self, name: str) -> bool:
         """Returns whether there is a file, or a folder, of that name."""
@@ -234,17 +224,12 @@ class LocalStore:
         path = self.folder / _LOCK
         path.parent.mkdir(parents=True, exist_ok=True)
         file = path.open("ab")
-        if fcntl is not None:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                file.close()
-                raise ValueError(
-                    f"--output {self.folder}: another mmoe score writes into it; wait until it "
-                    "ends, or name another folder"
-                ) from None
-            except OSError:  # no locks here
-                pass
+        if lock_file(file.fileno()) is False:
+            file.close()
+            raise ValueError(
+                f"--output {self.folder}: another mmoe score writes into it; wait until it ends, "
+                "or name another folder"
+            )
         self._locked = file
         for folder in (self.folder, *(p for p in self.folder.rglob("*") if p.is_dir())):
             remove_dead(folder)
@@ -263,35 +248,33 @@ class AddressStore:
     """
 
     def __init__(self, address: str) -> None:
-        self._address = address if address.endswith("://") else address.rstrip("/")
-        self.filesystem: Any
-        self.filesystem, root = self._ask(fsspec.url_to_fs, address)
-        self.root = str(root).rstrip("/")
+        self.remote = RemoteFolder(address, "--output")
         self.room = tempfile.TemporaryDirectory(prefix="mmoe-score-")
 
     @property
     def address(self) -> str:
         """What the user calls it."""
-        return self._address
+        return self.remote.address
 
     def names(self) -> list[str]:
         """Lists what is there."""
-        start = len(self.root) + 1
-        return sorted(str(path)[start:] for path in self._find(self.root))
+        return sorted(self.remote.files())
+
+    def folders(self) -> list[str]:
+        """Lists the folders in it."""
+        return self.remote.folders()
 
     def has(self, name: str) -> bool:
         """Returns whether there is a file, or a folder, of that name."""
-        self.filesystem.invalidate_cache()
-        return bool(self._ask(self.filesystem.exists, self._path(name)))
+        return self.remote.has(name)
 
     def read(self, name: str) -> bytes:
         """Returns a small file's bytes."""
-        return bytes(self._ask(self.filesystem.cat_file, self._path(name)))
+        return self.remote.read(name)
 
     def write(self, name: str, content: bytes) -> None:
         """Writes a small file."""
-        self._make_folder(self._path(name))
-        self._ask(self.filesystem.pipe_file, self._path(name), content)
+        self.remote.write(name, content)
 
     def begin(self, name: str) -> Path:
         """Returns a place on this machine."""
@@ -299,28 +282,23 @@ class AddressStore:
 
     def put(self, written: Path, name: str) -> None:
         """Sends a file that was begun."""
-        self._make_folder(self._path(name))
-        self._ask(self.filesystem.put_file, str(written), self._path(name))
+        self.remote.put(written, name)
         written.unlink()
 
     def move(self, name: str, to: str) -> None:
         """Names a file otherwise; the store copies it."""
-        # Not `mv`, which takes brackets in a name for a pattern
-        self._make_folder(self._path(to))
-        self._ask(self.filesystem.cp_file, self._path(name), self._path(to))
-        self._ask(self.filesystem.rm_file, self._path(name))
+        self.remote.move(name, to)
 
     def remove(self, name: str) -> None:
         """Removes a file, or all that lies below a folder."""
-        for path in self._find(self._path(name)):
-            self._ask(self.filesystem.rm_file, path)
+        for file in self.remote.files(name):
+            self.remote.remove(file)
 
     def digest(self, name: str) -> tuple[int, str] | None:
         """Returns a file's bytes and SHA-256: it is read once, block by block."""
-        self.filesystem.invalidate_cache()
         found, size = hashlib.sha256(), 0
         try:
-            with self._ask(self.filesystem.open, self._path(name), "rb") as file:
+            with self.remote.open(name) as file:
                 while block := file.read(_BLOCK):
                     found.update(block)
                     size += len(block)
@@ -330,17 +308,17 @@ class AddressStore:
 
     def schema(self, name: str) -> pa.Schema:
         """Returns a Parquet file's, with its notes."""
-        with self._ask(self.filesystem.open, self._path(name), "rb") as file:
+        with self.remote.open(name) as file:
             return pq.read_schema(file)
 
     def rows(self, name: str) -> int:
         """Returns how many rows a Parquet file has."""
-        with self._ask(self.filesystem.open, self._path(name), "rb") as file:
+        with self.remote.open(name) as file:
             return int(pq.read_metadata(file).num_rows)
 
     def notes(self, name: str) -> Mapping[bytes, bytes]:
         """Returns the metadata of a Parquet file."""
-        with self._ask(self.filesystem.open, self._path(name), "rb") as file:
+        with self.remote.open(name) as file:
             return pq.read_metadata(file).metadata or {}
 
     def lock(self) -> None:
@@ -348,34 +326,6 @@ class AddressStore:
 
     def unlock(self) -> None:
         """Nobody was kept out."""
-
-    def _path(self, name: str) -> str:
-        return f"{self.root}/{name}"
-
-    def _find(self, path: str) -> list[str]:
-        self.filesystem.invalidate_cache()
-        try:
-            return list(self._ask(self.filesystem.find, path))
-        except FileNotFoundError:
-            return []
-
-    def _make_folder(self, path: str) -> None:
-        if has_folders(self.filesystem):
-            self._ask(self.filesystem.makedirs, posixpath.dirname(path), exist_ok=True)
-
-    def _ask(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
-        """Calls the file system; what it raises says which address, on one line."""
-        try:
-            return function(*arguments, **named)
-        except FileNotFoundError as error:
-            # Of a file it is an answer; s3fs says the same of a bucket that is not there
-            if "bucket" not in str(error).lower():
-                raise
-            raise not_reached(f"--output {self._address}", error) from None
-        except MemoryError:
-            raise
-        except Exception as error:  # each file system raises its own kind
-            raise not_reached(f"--output {self._address}", error) from None
 
 
 def digest_of(path: Path) -> tuple[int, str]:

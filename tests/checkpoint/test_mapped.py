@@ -36,22 +36,14 @@ def _cache(tmp_path, monkeypatch):
 
 
 @pytest.fixture(scope="module", name="run_of")
-def _run_of(funnel_table, funnel_config, tmp_path_factory):
-    splits = Splits(
-        train=funnel_table[:2000],
-        validation=funnel_table[2000:2300],
-        test=funnel_table[2300:2600],
-        origin="log",
-    )
+def _run_of(funnel_config, train_funnel):
     made: dict[str, RunDirectory] = {}
 
     def of(kind):
         if kind not in made:
             model = {**funnel_config["model"], **KINDS[kind]}
             training = {**funnel_config["training"], "epochs": 1}
-            raw = {**funnel_config, "model": model, "training": training}
-            folder = tmp_path_factory.mktemp(kind) / "run"
-            made[kind] = train_run(config_from_dict(raw), folder, splits=splits).directory
+            made[kind] = train_funnel({**funnel_config, "model": model, "training": training})
         return made[kind]
 
     return of

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from mmoe.config import config_from_dict, set_values
+from benchmarks.racing.processes import descendants
 from mmoe.errors import Rejected
 from mmoe.integrations.ray import BatchScorer
 from mmoe.integrations.ray_engine import RayEngine
@@ -25,7 +25,6 @@ from mmoe.score.asked import Asked
 from mmoe.score.guard.folder import end_folder
 from mmoe.score.guard.guard import Guard
 from mmoe.score.output_folder import folder_job
-from mmoe.train import train_run
 from tests.score.listing import WHOLE, contents, parts
 
 # Processes are started and killed: one test at a time
@@ -44,10 +43,8 @@ ON_LOOPBACK = {
 
 
 @pytest.fixture(scope="module")
-def run(funnel_config, funnel_table, tmp_path_factory):
-    config = config_from_dict(set_values(funnel_config, ["training.epochs=1"]))
-    out = tmp_path_factory.mktemp("ray") / "run"
-    return train_run(config, out, data=funnel_table).directory
+def run(funnel_config, train_funnel):
+    return train_funnel({**funnel_config, "training": {**funnel_config["training"], "epochs": 1}})
 
 
 @pytest.fixture(scope="module")
@@ -85,27 +82,8 @@ def cluster(repository):
         ray.shutdown()
 
 
-def below(root: int) -> dict[int, str]:
-    """Processes that a process has started, with what they call themselves."""
-    found, of = {}, {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            stat = (folder / "stat").read_text()
-            found[int(folder.name)] = (folder / "cmdline").read_bytes().decode(errors="replace")
-        except OSError:  # it has ended
-            continue
-        of[int(folder.name)] = int(stat.rpartition(")")[2].split()[1])
-
-    def descends(process):
-        while process in of and process != root:
-            process = of[process]
-        return process == root
-
-    return {p: said for p, said in found.items() if p != root and descends(p)}
-
-
 def scoring_workers(root: int) -> list[int]:
-    return [p for p, said in below(root).items() if said.startswith("ray::PartWorker")]
+    return [p for p, said in descendants(root).items() if said.startswith("ray::PartWorker")]
 
 
 @contextmanager

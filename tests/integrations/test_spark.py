@@ -57,15 +57,8 @@ def _session(cache, tmp_path_factory):
 
 
 @pytest.fixture(scope="module", name="run")
-def _run(funnel_table, funnel_config, tmp_path_factory):
-    splits = Splits(
-        train=funnel_table[:3000],
-        validation=funnel_table[3000:3300],
-        test=funnel_table[3300:],
-        origin="log",
-    )
-    config = config_from_dict(funnel_config)
-    return train_run(config, tmp_path_factory.mktemp("run") / "run", splits=splits).directory
+def _run(funnel_config, train_funnel):
+    return train_funnel(funnel_config)
 
 
 @pytest.fixture(scope="module", name="log")

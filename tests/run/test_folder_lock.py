@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mmoe.run import folder_claim, folder_lock
+from mmoe.run import file_lock, folder_claim, folder_lock
 from mmoe.run.folder_claim import MARK, FolderClaim, FolderExists, FolderMark
 from mmoe.run.folder_lock import LOCK, FolderInUse, FolderLock, Holder
 
@@ -96,7 +96,7 @@ def test_a_silent_machine_is_followed(tmp_path):
 
 @pytest.mark.usefixtures("hurried")
 def test_without_locks_of_the_system_signs_of_life_decide(tmp_path, monkeypatch):
-    monkeypatch.setattr(folder_lock, "fcntl", None)
+    monkeypatch.setattr(file_lock, "fcntl", None)
     lock = FolderLock.take(tmp_path)
     with pytest.raises(FolderInUse, match=r"this process trains"):
         FolderLock.take(tmp_path)
@@ -228,7 +228,7 @@ def test_a_file_system_without_locks_is_judged_by_signs_of_life(tmp_path, monkey
     def no_locks(*_):
         raise OSError(95, "Operation not supported")
 
-    monkeypatch.setattr(folder_lock.fcntl, "flock", no_locks)
+    monkeypatch.setattr(file_lock.fcntl, "flock", no_locks)
     path = _foreign(tmp_path, age=3_600.0)
     FolderLock.take(tmp_path).release()
     assert not path.exists()

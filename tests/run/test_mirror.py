@@ -2,6 +2,7 @@
 
 import json
 import time
+from contextlib import suppress
 from uuid import uuid4
 
 import fsspec
@@ -9,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
+from mmoe.datasets.files.remote import RemoteFolder
 from mmoe.run import mirror as mirror_module
 from mmoe.run.mirror import mirrored, sent_file
 
@@ -33,6 +35,14 @@ def named(address):
     return None if index is None else json.loads(index)["best"]
 
 
+def dies(address, **files):
+    """A command that writes, and fails; returns where it wrote."""
+    with suppress(KeyError), mirrored(address) as folder:
+        write(folder, **files)
+        raise KeyError("x")
+    return folder
+
+
 def write(folder, **files):
     for name, text in files.items():
         path = folder / name.replace("__", "/")
@@ -52,20 +62,18 @@ def test_what_is_written_is_sent_and_the_folder_goes(address, tmp_path):
 
 def test_what_says_that_others_are_complete_comes_behind_them(address, monkeypatch):
     sent = []
-    put, pipe = mirror_module._Remote.put, fsspec.filesystem("memory").pipe_file
+    put, write_bytes = RemoteFolder.put, RemoteFolder.write
     monkeypatch.setattr(
-        mirror_module._Remote, "put", lambda r, path, to: (sent.append(path.name), put(r, path, to))
+        RemoteFolder, "put", lambda r, path, name: (sent.append(name), put(r, path, name))
     )
     monkeypatch.setattr(
-        fsspec.filesystem("memory"),
-        "pipe_file",
-        lambda path, content: (sent.append(path.rpartition("/")[2]), pipe(path, content)),
+        RemoteFolder, "write", lambda r, name, c: (sent.append(name), write_bytes(r, name, c))
     )
     with mirrored(address) as folder:
         write(folder, **{"metrics.json": "{}", "checkpoint__index.json": "{}", "z": "1", "a": "2"})
     assert sent.pop(0) == ".mmoe-probe"
     assert set(sent[:2]) == {"a", "z"}
-    assert sent[2:] == ["index.json", "metrics.json"]
+    assert sent[2:] == ["checkpoint/index.json", "metrics.json"]
 
 
 def test_an_index_names_only_steps_that_are_there(address, monkeypatch):
@@ -86,9 +94,7 @@ def test_an_index_names_only_steps_that_are_there(address, monkeypatch):
 
 
 def test_a_command_that_fails_leaves_what_resume_goes_on_with(address, tmp_path, monkeypatch):
-    with pytest.raises(KeyError), mirrored(address) as folder:  # noqa: PT012
-        write(folder, a="1", b="2")
-        raise KeyError("x")
+    folder = dies(address, a="1", b="2")
     assert folder.exists()  # this machine need not fetch it
     with (
         pytest.raises(ValueError, match=rf"--out {address}: holds a already; .* --resume"),
@@ -108,18 +114,14 @@ def test_a_command_that_fails_leaves_what_resume_goes_on_with(address, tmp_path,
 
 
 def test_this_machine_yields_to_another_that_went_on(address, tmp_path, monkeypatch):
-    with pytest.raises(KeyError), mirrored(address) as folder:  # noqa: PT012
-        write(folder, a="1")
-        raise KeyError("x")
+    dies(address, a="1")
     fsspec.filesystem("memory").pipe_file(f"{address.removeprefix('memory:/')}/b", b"newer")
     with mirrored(address, resume=True) as folder:
         assert (folder / "b").read_text() == "newer"
 
 
 def test_files_of_the_same_size_may_be_of_another_machine(address):
-    with pytest.raises(KeyError), mirrored(address) as folder:  # noqa: PT012
-        write(folder, **{"checkpoint__index.json": '{"best": 1}'})
-        raise KeyError("x")
+    dies(address, **{"checkpoint__index.json": '{"best": 1}'})
     name = f"{address.removeprefix('memory:/')}/checkpoint/index.json"
     fsspec.filesystem("memory").pipe_file(name, b'{"best": 2}')
     with mirrored(address, resume=True) as folder:
@@ -127,21 +129,26 @@ def test_files_of_the_same_size_may_be_of_another_machine(address):
 
 
 def test_a_run_that_could_not_be_sent_is_not_lost(address, monkeypatch):
-    def unreachable(remote, path, to):
+    def unreachable(remote, path, name):
         raise ValueError(f"--out {remote.address}: cannot be reached")
 
-    said, put = [], mirror_module._Remote.put
+    said, put = [], RemoteFolder.put
     monkeypatch.setattr(mirror_module, "_SECONDS", 0.001)
+
+    def writes_in_vain():
+        with mirrored(address, say=said.append) as folder:
+            monkeypatch.setattr(RemoteFolder, "put", unreachable)
+            write(folder, **{"metrics.json": "{}", "a": "1"})
+            time.sleep(0.1)
+
     words = r"cannot be reached; what was written lies in .*, and --resume sends it"
-    with pytest.raises(ValueError, match=words), mirrored(address, say=said.append) as folder:  # noqa: PT012
-        monkeypatch.setattr(mirror_module._Remote, "put", unreachable)
-        write(folder, **{"metrics.json": "{}", "a": "1"})
-        time.sleep(0.1)
+    with pytest.raises(ValueError, match=words):
+        writes_in_vain()
     assert [line.endswith("cannot be reached; it is tried again") for line in said] == [True]
     words = "has a run for it that could not be sent; say --resume"
     with pytest.raises(ValueError, match=words), mirrored(address):
         pass
-    monkeypatch.setattr(mirror_module._Remote, "put", put)
+    monkeypatch.setattr(RemoteFolder, "put", put)
     with mirrored(address, resume=True):
         pass
     assert there(address) == {"a": b"1", "metrics.json": b"{}"}
@@ -156,7 +163,7 @@ def test_one_at_a_time_on_a_machine(address):
 def test_a_file_is_sent_when_it_is_complete(address):
     name = f"{address}/one.html"
     asked = {"option": "--output", "overwrite": False}
-    with pytest.raises(KeyError), sent_file(name, **asked) as path:  # noqa: PT012
+    with suppress(KeyError), sent_file(name, **asked) as path:
         path.write_text("half")
         raise KeyError("x")
     assert there(address) == {}

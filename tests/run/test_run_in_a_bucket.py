@@ -6,47 +6,17 @@ from uuid import uuid4
 import fsspec
 import pytest
 
-from mmoe.config import config_from_dict
-from mmoe.datasets.rows.splits import Splits
 from mmoe.run import open_run
 from mmoe.run.mirror import mirrored
 from mmoe.score.rows import RowScorer
-from mmoe.train import train_run
 
 moto_server = pytest.importorskip("moto.server")
 pytest.importorskip("s3fs")
 
 
-@pytest.fixture(name="bucket")
-def _bucket(monkeypatch):
-    server = moto_server.ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-    server.start()
-    host, port = server.get_host_and_port()
-    for name, value in (
-        ("AWS_ENDPOINT_URL", f"http://{host}:{port}"),
-        ("AWS_ACCESS_KEY_ID", "nobody"),
-        ("AWS_SECRET_ACCESS_KEY", "nothing"),
-        ("AWS_DEFAULT_REGION", "us-east-1"),
-    ):
-        monkeypatch.setenv(name, value)
-    name = f"models-{uuid4().hex}"
-    fsspec.filesystem("s3").clear_instance_cache()
-    fsspec.filesystem("s3").mkdir(name)
-    yield f"s3://{name}"
-    server.stop()
-
-
 @pytest.fixture(scope="module", name="run")
-def _run(funnel_config, funnel_table, tmp_path_factory):
-    splits = Splits(
-        train=funnel_table[:1000],
-        validation=funnel_table[1000:1300],
-        test=funnel_table[1300:1600],
-        origin="log",
-    )
-    raw = {**funnel_config, "training": {**funnel_config["training"], "epochs": 1}}
-    folder = tmp_path_factory.mktemp("run") / "run"
-    return train_run(config_from_dict(raw), folder, splits=splits).directory
+def _run(funnel_config, train_funnel):
+    return train_funnel({**funnel_config, "training": {**funnel_config["training"], "epochs": 1}})
 
 
 def test_a_run_in_a_bucket(run, bucket, funnel_table, tmp_path, monkeypatch):

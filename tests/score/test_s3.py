@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import time
-from uuid import uuid4
 
 import fsspec
 import pyarrow.parquet as pq
@@ -19,30 +18,6 @@ moto_server = pytest.importorskip("moto.server")
 pytest.importorskip("s3fs")
 
 MIB = 1 << 20
-
-
-@pytest.fixture(scope="module", name="endpoint")
-def _endpoint():
-    server = moto_server.ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
-
-
-@pytest.fixture(name="bucket")
-def _bucket(endpoint, monkeypatch):
-    for name, value in (
-        ("AWS_ENDPOINT_URL", endpoint),
-        ("AWS_ACCESS_KEY_ID", "nobody"),
-        ("AWS_SECRET_ACCESS_KEY", "nothing"),
-        ("AWS_DEFAULT_REGION", "us-east-1"),
-    ):
-        monkeypatch.setenv(name, value)
-    name = f"scores-{uuid4().hex}"
-    fsspec.filesystem("s3").clear_instance_cache()
-    fsspec.filesystem("s3").mkdir(name)
-    return f"s3://{name}"
 
 
 @pytest.fixture(scope="module", name="run")

@@ -9,9 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from mmoe.config import config_from_dict
-from mmoe.datasets.rows.splits import Splits
 from mmoe.score import score_files
-from mmoe.train import evaluate_run, train_run
+from mmoe.train import evaluate_run
 from mmoe.train.scored import evaluate_scored
 from mmoe.train.scored.evaluate import _numbers
 from mmoe.train.scored.join import join_by_key
@@ -19,16 +18,9 @@ from mmoe.train.scored.join import join_by_key
 KEY = ["user", "row"]
 
 
-def trained(raw, table, folder):
-    splits = Splits(
-        train=table[:3000], validation=table[3000:3300], test=table[3300:], origin="log"
-    )
-    return train_run(config_from_dict(raw), folder, splits=splits).directory
-
-
 @pytest.fixture(scope="module", name="run")
-def _run(funnel_config, funnel_table, tmp_path_factory):
-    return trained(funnel_config, funnel_table, tmp_path_factory.mktemp("run") / "run")
+def _run(funnel_config, train_funnel):
+    return train_funnel(funnel_config)
 
 
 @pytest.fixture(name="files")
@@ -123,14 +115,14 @@ def test_what_holds_no_scores(run, files):
         evaluate_scored(run, str(night), str(labels), KEY)
 
 
-def test_classes_are_read_by_their_names(funnel_config, funnel_table, tmp_path):
+def test_classes_are_read_by_their_names(funnel_config, funnel_table, train_funnel, tmp_path):
     kinds = pa.array([("low", "mid", "high")[n % 3] for n in range(len(funnel_table))])
     table = funnel_table.append_column("kind", kinds)
     classes = ["low", "mid", "high"]
     task = {"name": "kind", "kind": "multiclass", "label": "kind", "classes": classes}
     training = {**funnel_config["training"], "monitor": "kind.accuracy"}
     raw = {**funnel_config, "tasks": [task], "training": training}
-    run = trained(raw, table, tmp_path / "run")
+    run = train_funnel(raw, table)
     pq.write_table(table[3000:], tmp_path / "night.parquet")
     score_files(run, tmp_path / "night.parquet", tmp_path / "scores", keep=["row"])
     pq.write_table(table.select(["row", "kind"]), tmp_path / "later.parquet")

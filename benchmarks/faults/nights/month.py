@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from benchmarks.faults.small_log import small_config
+
 TRAINING_DAYS, NIGHTS = 14, 20
 ROWS_A_DAY = 4_000
 SECONDS_A_DAY = 86_400
@@ -90,9 +92,10 @@ class Shop:
 
 def night_config(path: str) -> dict[str, Any]:
     """Every kind of feature; trained on the first days, tested on the last of them."""
+    small = small_config(path, epochs=2, batch_size=256, eval_batch_size=1024)
     return {
+        **small,
         "name": "nights",
-        "seed": 3,
         "data": {"path": path, "split": {"by": "time", "column": "time"}},
         "features": [
             {"kind": "categorical", "name": "user", "min_count": 2},
@@ -104,16 +107,5 @@ def night_config(path: str) -> dict[str, Any]:
             {"kind": "list", "name": "viewed", "max_length": 8},
             {"kind": "datetime", "name": "time", "unit": "s", "parts": ["hour", "weekday"]},
         ],
-        "tasks": [
-            {"name": "click", "label": "click"},
-            {"name": "buy", "label": "buy", "observed_when": "click"},
-        ],
-        "model": {
-            "kind": "mmoe",
-            "embedding_dim": 4,
-            "num_experts": 3,
-            "expert": {"hidden": [16]},
-            "tower": {"hidden": [8]},
-        },
-        "training": {"epochs": 2, "batch_size": 256, "eval_batch_size": 1024},
+        "model": {**small["model"], "expert": {"hidden": [16]}, "tower": {"hidden": [8]}},
     }

@@ -132,7 +132,7 @@ def _arrow_files(draft: Draft) -> str:
         path = folder / f"part-{n}.parquet"
         try:
             pq.write_table(table, path, row_group_size=50)
-        except (pa.ArrowNotImplementedError, pa.ArrowInvalid, pa.ArrowTypeError):
+        except pa.ArrowException:
             path.unlink(missing_ok=True)
             return _all_arrow(draft, folder)
     return str(folder)

@@ -8,8 +8,9 @@ import shutil
 import signal
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 from benchmarks.faults.score_inputs.case import Scored
 from benchmarks.faults.score_inputs.judged import SECONDS, ScoreVerdict, draw_case, judge
@@ -114,11 +115,11 @@ class _Child:
         os.close(self.pipe)
         status = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
         try:
-            found: Mapping[str, object] = json.loads(self._said)
+            found: dict[str, Any] = json.loads(self._said)
         except ValueError:
             why = f"the process ended with {status}"
             return ScoreVerdict(self.number, "?", "traceback", why, ran_out_of_time=late)
-        return ScoreVerdict(**found)  # type: ignore[arg-type]
+        return ScoreVerdict(**found)
 
 
 def _work(work: Callable[[], ScoreVerdict], write: int) -> None:

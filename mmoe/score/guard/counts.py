@@ -26,29 +26,27 @@ class ColumnCounts(Stored):
     """Counts of one column that the model reads.
 
     Attributes:
-        items: Its values; of lists, of all rows together.
+        items: Its values that are there; of lists, of all rows together.
         missing: Rows without a value; of a list, without any.
         bins: Items in each bin of training (`StoredColumn`); none where training is not known.
-        unseen: Items of a list that training had not; None of other columns, and of earlier
-            versions.
+        unseen: Items that training had not.
     """
 
     items: Count
     missing: Count
     bins: list[Count] = Field(default_factory=list)
-    unseen: Count | None = None
+    unseen: Count = 0
 
     def __add__(self, other: "ColumnCounts") -> "ColumnCounts":
         """Returns the counts of the rows of both."""
         # Of another version's bins nothing is known
         same = len(self.bins) == len(other.bins)
         bins = np.array(self.bins, np.int64) + np.array(other.bins if same else 0, np.int64)
-        known = self.unseen is not None and other.unseen is not None
         return ColumnCounts.model_construct(
             items=self.items + other.items,
             missing=self.missing + other.missing,
             bins=bins.tolist() if same else [],
-            unseen=(self.unseen or 0) + (other.unseen or 0) if known else None,
+            unseen=self.unseen + other.unseen,
         )
 
 
@@ -162,11 +160,12 @@ class Counter:
     def _column(self, column: Column, table: pa.Table, origin: str) -> ColumnCounts:
         stored = self._stored.get(column.name)
         fits = stored is not None and stored.kind == column.kind
+        there = len(column.items) - int(np.count_nonzero(column.missing))
         return ColumnCounts.model_construct(
-            items=len(column.items),
+            items=there,
             missing=self._missing(column, table, origin),
             bins=stored.counted(column).tolist() if stored is not None and fits else [],
-            unseen=_unseen(column) if column.kind == "list" else None,
+            unseen=round((column.unseen or 0.0) * there),
         )
 
     def _missing(self, column: Column, table: pa.Table, origin: str) -> int:
@@ -192,13 +191,8 @@ def added(counts: Iterable[ScoreCounts]) -> ScoreCounts:
 
 def _without_bins(table: pa.Table, sources: Sequence[str]) -> ColumnCounts:
     missing = max((_nulls(table[source]) for source in sources), default=0)
-    return ColumnCounts.model_construct(items=table.num_rows, missing=missing, bins=[], unseen=None)
-
-
-def _unseen(column: Column) -> int:
-    """Items that training had not, of those that are there."""
-    there = len(column.items) - int(np.count_nonzero(column.missing))
-    return round((column.unseen or 0.0) * there)
+    items = table.num_rows - missing
+    return ColumnCounts.model_construct(items=items, missing=missing, bins=[], unseen=0)
 
 
 def _nulls(cells: pa.ChunkedArray) -> int:

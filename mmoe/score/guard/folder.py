@@ -2,9 +2,7 @@
 
 import posixpath
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
-
-import fsspec
+from contextlib import suppress
 
 from mmoe.datasets.files.data_file import is_partition
 from mmoe.errors import Damaged
@@ -13,6 +11,7 @@ from mmoe.score.guard.counts import added
 from mmoe.score.guard.guard import Guard
 from mmoe.score.guard.summary import Summary
 from mmoe.score.manifest import MANIFEST, SUCCESS, Manifest, PartRecord, manifest_in, read_manifest
+from mmoe.score.store import store_at
 
 _READERS = 8
 # Of folders such as day=2024-01-31 beside this one, the last ones are looked at
@@ -96,19 +95,14 @@ def _of_others(job: FolderJob) -> Manifest | None:
     return None if {part.sha256 for part in found.parts} == own else found
 
 
-def _of_neighbours(address: str) -> list[Any]:
-    files, folder = fsspec.url_to_fs(address)
-    key = posixpath.basename(address).partition("=")[0]
-    names = (
-        posixpath.basename(path.rstrip("/"))
-        for path in files.ls(posixpath.dirname(folder), detail=False)
-    )
-    others = sorted(n for n in names if n.startswith(f"{key}=") and n != posixpath.basename(folder))
+def _of_neighbours(address: str) -> list[Manifest]:
+    """Those of the last days: of what holds no scores, or none of ours, there is none."""
+    above, own = store_at(posixpath.dirname(address)), posixpath.basename(address)
+    key = own.partition("=")[0]
+    others = sorted(n for n in above.folders() if n.startswith(f"{key}=") and n != own)
     found = []
     for name in others[-_NEIGHBOURS:]:
-        place = f"{posixpath.dirname(folder)}/{name}/{MANIFEST}"
-        try:
-            found.append(read_manifest(files.cat_file(place), place))
-        except (FileNotFoundError, Damaged):
-            continue  # no scores, or not ours
+        place = f"{name}/{MANIFEST}"
+        with suppress(FileNotFoundError, Damaged):
+            found.append(read_manifest(above.read(place), place))
     return found

@@ -13,7 +13,6 @@ from mmoe.alarms.drift import shift_of
 from mmoe.config.scoring.expectation import OF_COLUMNS, Expectation
 from mmoe.score.guard.counts import ColumnCounts, ScoreCounts
 
-_PSI_OF_PART = "psi_of_part"
 Figures = dict[str, float | None]  # measure → number; None where no row says anything
 
 
@@ -55,6 +54,8 @@ class Summary:
         repeated: Share of them that come from files that earlier scores were made of; None: there
             are none to compare with.
         columns: Of each column that the model reads: missing, unseen, psi, those that apply.
+        parts: Names of those that are parts of a datetime, whose psi differs from day to day: it is
+            judged where somebody names it.
         scores: Of each column of numbers that is written: mean, quantiles, nan, null.
         classes: Of columns of classes: the share of each.
         of_training: The same figures of training, as far as they are known.
@@ -64,6 +65,7 @@ class Summary:
     rows: int
     repeated: float | None
     columns: dict[str, Figures]
+    parts: frozenset[str]
     scores: dict[str, Figures]
     classes: dict[str, dict[str, float]]
     of_training: dict[str, Figures]
@@ -112,8 +114,7 @@ def summary_of(
     """Works out the figures of counted rows.
 
     The stability index is over groups of bins, less what two samples of one distribution would
-    show of it. That of a part of a datetime is `psi_of_part`: it differs from day to day, and is
-    judged where somebody names it.
+    show of it.
 
     Args:
         counts: Of all rows.
@@ -136,6 +137,7 @@ def summary_of(
         rows=counts.rows,
         repeated=repeated,
         columns=columns,
+        parts=frozenset(name for name in columns if name in stored and stored[name].kind == "part"),
         scores=scores,
         classes={
             name: {which: n / max(sum(found.values()), 1) for which, n in found.items()}
@@ -150,25 +152,17 @@ def _column(
 ) -> Figures:
     figures: Figures = {"missing": column.missing / counts.rows if counts.rows else None}
     if name in counts.unseen:
-        figures["unseen"] = _unseen(column, counts.unseen[name], counts.rows)
+        figures["unseen"] = column.unseen / column.items if column.items else None
     stored = None if training is None else training.columns.get(name)
     if training is None or stored is None or not column.bins:
         return figures
-    measure = _PSI_OF_PART if stored.kind == "part" else "psi"
     items = np.array(column.bins)
     if not items.sum() or not sum(stored.counts):
-        figures[measure] = None
+        figures["psi"] = None
         return figures
     psi, chance, _ = shift_of(stored, items, 1 / training.judged_by + 1 / counts.rows)
-    figures[measure] = max(psi - chance, 0.0)
+    figures["psi"] = max(psi - chance, 0.0)
     return figures
-
-
-def _unseen(column: ColumnCounts, rows: int, of: int) -> float | None:
-    """A share of the rows; of a list, of its items, as training has it, where they were counted."""
-    if column.unseen is not None and of:
-        return column.unseen / max(column.items, 1)
-    return rows / of if of else None
 
 
 def judged(summary: Summary, expectations: Sequence[Expectation]) -> list[Finding]:
@@ -208,8 +202,8 @@ def _measured(
     named = [name for name in figures if name == pattern] or [
         name for name in figures if fnmatchcase(name, pattern)
     ]
-    if measure == "psi" and _PSI_OF_PART in figures.get(pattern, {}):
-        measure = _PSI_OF_PART  # named, and not one of many
+    if measure == "psi":
+        named = [name for name in named if name == pattern or name not in summary.parts]
     having = [name for name in named if measure in figures[name]]
     if expected.is_usual:
         having = [name for name in having if _is_comparable(summary, expected, name)]
@@ -248,15 +242,13 @@ def _is_comparable(summary: Summary, expected: Expectation, name: str) -> bool:
 def _names_nothing(
     expected: Expectation, named: Sequence[str], figures: Mapping[str, Figures]
 ) -> str:
-    known = {expected.measure, _PSI_OF_PART} if expected.measure == "psi" else {expected.measure}
-    there = [name for name in figures if known & figures[name].keys()]
+    there = [name for name in figures if expected.measure in figures[name]]
     text = f"expectation {expected.text!r}: "
     some = ", ".join(there[:8]) + (", …" if len(there) > 8 else "")
     if named:
         why = {
             "unseen": "its ids are hashed, managed or none, so that none is unseen",
-            "psi": "the run does not know its distribution in training, or it is a part of a time, "
-            "which has to be named by itself",
+            "psi": "the run does not know its distribution in training",
         }[expected.measure]
         return f"{text}{named[0]} has no {expected.measure}: {why}; there: {some or 'none'}"
     close = get_close_matches(expected.names or "", there, n=1)

@@ -47,7 +47,8 @@ def _size(summary: Summary, name: str) -> float:
     """How much a column differs from training."""
     figures, before = summary.columns[name], summary.of_training.get(name, {})
     shares = [(figures.get(key) or 0.0) - (before.get(key) or 0.0) for key in _SHARES]
-    return max(4 * abs(shares[0]), 4 * shares[1], figures.get("psi") or 0.0)
+    psi = 0.0 if name in summary.parts else figures.get("psi") or 0.0
+    return max(4 * abs(shares[0]), 4 * shares[1], psi)
 
 
 def _number(value: float | None) -> str:
