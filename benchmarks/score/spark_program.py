@@ -19,7 +19,7 @@ from benchmarks.racing.processes import descendants
 
 SECONDS_BETWEEN_SAMPLES = 0.25
 PARTS_OF_A_SLOT = 4
-DAEMON = "pyspark.daemon"  # of the command line of the daemon and of all that it forks
+DAEMON = "mmoe.integrations.spark_daemon"  # on the command line of it and of all that it forks
 
 
 class Sampler:
@@ -56,7 +56,8 @@ class Sampler:
 def python_processes(of: int | None = None) -> list[int]:
     """Spark's daemon and workers among the descendants of a process; None: of this one."""
     below = descendants(of or os.getpid())
-    return [process for process, command in below.items() if DAEMON in command]
+    # The JVM's command line has the name within a setting
+    return [process for process, command in below.items() if DAEMON in command.split("\0")]
 
 
 def pss_bytes(process: int) -> int:
@@ -105,6 +106,7 @@ def _session(slots: int, room: Path) -> Any:
         "spark.driver.memory": "2g",
         "spark.local.dir": str(room / "local"),
         "spark.sql.warehouse.dir": str(room / "warehouse"),
+        "spark.python.daemon.module": DAEMON,
         # Every slot gets its own rows at once: none is left out for the size of the file
         "spark.sql.adaptive.enabled": "false",
     }

@@ -26,6 +26,7 @@ from mmoe.score.rows import RowColumns, RowScorer
 
 _ORIGIN = "df"  # what messages call the rows
 _JAVA = 17
+_DAEMON = "mmoe.integrations.spark_daemon"
 
 
 def score(
@@ -107,6 +108,7 @@ def local_session(cores: int = 2, settings: Mapping[str, str] | None = None) -> 
         "spark.driver.host": "127.0.0.1",
         "spark.ui.enabled": "false",
         "spark.sql.session.timeZone": "UTC",
+        "spark.python.daemon.module": _DAEMON,
     }
     for key, value in {**own, **(settings or {})}.items():
         builder = builder.config(key, value)

@@ -17,7 +17,7 @@ from benchmarks.score.bench import FLOPS_PER_ROW, Bench
 from benchmarks.score.engine_races import check_there, memory, overheads
 from benchmarks.score.program import RACES, print_details
 from benchmarks.score.spark_log import config_of_size, write_spread_log
-from benchmarks.score.spark_program import pss_bytes, python_processes
+from benchmarks.score.spark_program import DAEMON, pss_bytes, python_processes
 from benchmarks.score.speed_races import share
 from benchmarks.score.targets import TARGETS
 from benchmarks.train import peer_races as train_peers
@@ -148,7 +148,7 @@ def test_spread_ids_are_of_the_columns_of_big(tmp_path):
 def test_memory_is_of_spark_s_processes_alone():
     waits = "import sys; print(flush=True); sys.stdin.read()"
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    for name, counted in (("pyspark.daemon", True), ("another", False)):
+    for name, counted in ((DAEMON, True), (f"module={DAEMON}", False)):
         with subprocess.Popen([sys.executable, "-c", waits, name], **pipes) as process:
             process.stdout.readline()
             assert (process.pid in python_processes(os.getpid())) is counted

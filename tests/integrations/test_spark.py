@@ -4,6 +4,7 @@ import datetime as dt
 import decimal
 import os
 import shutil
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -97,6 +98,25 @@ def test_bits_are_those_of_the_local_engine(session, run, log, expected, parts, 
     same_bits(in_order(scored), expected)
 
 
+def test_workers_are_forked_with_what_scores(session):
+    def look(_):
+        parent = Path(f"/proc/{os.getppid()}")
+        loaded = "libtorch_cpu" in (parent / "maps").read_text()
+        yield (parent / "cmdline").read_bytes().split(b"\0")[2].decode(), loaded
+
+    found = session.sparkContext.parallelize([0], 1).mapPartitions(look).collect()
+    assert found == [("mmoe.integrations.spark_daemon", True)]
+
+
+def test_no_python_thread_runs_where_workers_are_forked():
+    asks = (
+        "import threading; from mmoe.integrations.spark_daemon import import_what_scores; "
+        "import_what_scores(); print(threading.active_count())"
+    )
+    done = subprocess.run([sys.executable, "-c", asks], capture_output=True, text=True, check=True)
+    assert done.stdout == "1\n"
+
+
 def test_all_columns_are_kept_unless_told(session, run, log, expected):
     rows = session.read.parquet(str(log))
     scored = spark.score(rows, run.path, tasks=["buy"])
@@ -184,7 +204,7 @@ def test_scores_are_written_and_joined_as_any_dataframe(session, run, log, expec
         (
             ["-price", "-item"],
             {"keep": ["row", "what"]},
-            r"^df: 3 columns are missing: 'what' \(keep\), 'item' \(.*\), 'price' \(.*\); columns:",
+            r"^df: lacks 3 columns that are needed: 'what' \(keep\), 'item' \(.*\), 'price' \(",
         ),
         ([], {"tasks": ["clik"]}, "click"),
         (["row as pred_click"], {}, "pred_click"),
