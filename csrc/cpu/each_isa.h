@@ -1,8 +1,8 @@
 // Includes the file MMOE_KERNELS once per instruction set, as namespaces mmoe::generic, avx2 and
 // avx512; MMOE_BEST(f) is then the address of the best `f` this processor can run.
 //
-// Kernels that compare or convert vectors need this: of a function with target_clones, GCC takes
-// such operations apart for the oldest processor before it makes the clones.
+// Why not target_clones: GCC takes operations of vectors apart for the oldest processor before it
+// makes the clones.
 
 // All that the kernels include, here, where no instruction set is chosen yet.
 #include <algorithm>

@@ -1,5 +1,6 @@
 // Vectors as wide as the instruction set's, in the compiler's own notation: loads, stores, sums and
-// exp. Included by kernels that each_isa.h includes, once per instruction set.
+// exp. Included by kernels that each_isa.h includes, once per instruction set, and by those of
+// gemm/.
 
 namespace mmoe::MMOE_ISA {
 namespace {
@@ -57,7 +58,7 @@ MMOE_INLINE void store(bf16* p, Lanes<float>::vec v) {
 template <typename T>
 MMOE_INLINE auto load_some(const T* p, int64_t count) {
   T all[Lanes<typename Row<T>::sum_t>::count] = {};
-  std::copy(p, p + count, all);
+  for (int64_t i = 0; i < count; ++i) all[i] = p[i];
   return load(all);
 }
 
@@ -65,7 +66,7 @@ template <typename T>
 MMOE_INLINE void store_some(T* p, typename Lanes<typename Row<T>::sum_t>::vec v, int64_t count) {
   T all[Lanes<typename Row<T>::sum_t>::count];
   store(all, v);
-  std::copy(all, all + count, p);
+  for (int64_t i = 0; i < count; ++i) p[i] = all[i];
 }
 
 struct Larger {
@@ -133,7 +134,7 @@ MMOE_INLINE Lanes<float>::vec exp_up_to_zero(Lanes<float>::vec x) {
 
 // float64 serves gradient checks, where speed does not matter.
 MMOE_INLINE Lanes<double>::vec exp_up_to_zero(Lanes<double>::vec x) {
-  for (int64_t i = 0; i < Lanes<double>::count; ++i) x[i] = std::exp(x[i]);
+  for (int64_t i = 0; i < Lanes<double>::count; ++i) x[i] = __builtin_exp(x[i]);
   return x;
 }
 

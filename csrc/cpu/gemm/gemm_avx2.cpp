@@ -5,9 +5,14 @@
 
 #include <cstdint>
 #include <cstring>
+#include <limits>
+#include <type_traits>
+
+#include "../rows.h"
 #pragma GCC target("avx2,fma")
 
 #define MMOE_ISA avx2
+#define MMOE_VECTOR_BYTES 32
 #include "gemm_kernels.h"
 
 namespace mmoe::gemm {

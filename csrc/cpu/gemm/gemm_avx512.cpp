@@ -7,9 +7,14 @@
 
 #include <cstdint>
 #include <cstring>
+#include <limits>
+#include <type_traits>
+
+#include "../rows.h"
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")
 
 #define MMOE_ISA avx512
+#define MMOE_VECTOR_BYTES 64
 #include "gemm_avx512.h"
 #include "gemm_kernels.h"
 

@@ -1,20 +1,20 @@
 // Around the products of gemm.h, for one instruction set: bias and activation behind them, the
 // activation's gradient before them. Included by gemm_kernels.h, whose rules hold here too.
 
-#include <type_traits>
-
-#include "../rows.h"
+#include "../vectors.h"
 #include "gemm.h"
 
 namespace mmoe::gemm {
 namespace MMOE_ISA {
 
+using namespace ::mmoe::MMOE_ISA;  // vectors
+
 // exp: 2^n times a polynomial on [-ln 2 / 2, ln 2 / 2] (the Taylor series to degree 7; its error
 // there, 5e-9, is below half a last place). 0 where the result is below 2^-125.5, infinity where it
 // is above the largest float, NaN for NaN.
-MMOE_INLINE Row<float>::vec exponential(Row<float>::vec x) {
-  using vec = Row<float>::vec;
-  typedef int32_t ints __attribute__((vector_size(64)));
+MMOE_INLINE Lanes<float>::vec exponential(Lanes<float>::vec x) {
+  using vec = Lanes<float>::vec;
+  using ints = Lanes<float>::ints;
   // n from -126 to 129: with one factor 2 apart, the exponent's field goes from 0 to infinity's.
   const vec most = vec{} + 89.2f, least = vec{} - 87.6f;
   x = x > most ? most : x;
@@ -35,15 +35,15 @@ MMOE_INLINE Row<float>::vec exponential(Row<float>::vec x) {
   return (p + p) * reinterpret_cast<vec>((n + 126) << 23);
 }
 
-MMOE_INLINE Row<double>::vec exponential(Row<double>::vec x) {
-  for (int i = 0; i < Row<double>::lanes; ++i) x[i] = __builtin_exp(x[i]);
+MMOE_INLINE Lanes<double>::vec exponential(Lanes<double>::vec x) {
+  for (int i = 0; i < Lanes<double>::count; ++i) x[i] = __builtin_exp(x[i]);
   return x;
 }
 
 // The normal distribution's Phi(x). Abramowitz and Stegun, Handbook of Mathematical Functions,
 // 7.1.26: absolute error below 1.5e-7, the rounding of float32.
-MMOE_INLINE Row<float>::vec normal_cdf(Row<float>::vec x) {
-  using vec = Row<float>::vec;
+MMOE_INLINE Lanes<float>::vec normal_cdf(Lanes<float>::vec x) {
+  using vec = Lanes<float>::vec;
   const vec z = (x < 0.0f ? -x : x) * 0.707106781186548f;
   const vec t = 1.0f / (1.0f + 0.3275911f * z);
   vec p = vec{} + 1.061405429f;
@@ -55,8 +55,8 @@ MMOE_INLINE Row<float>::vec normal_cdf(Row<float>::vec x) {
   return x < 0.0f ? half_erfc : 1.0f - half_erfc;
 }
 
-MMOE_INLINE Row<double>::vec normal_cdf(Row<double>::vec x) {
-  for (int i = 0; i < Row<double>::lanes; ++i) {
+MMOE_INLINE Lanes<double>::vec normal_cdf(Lanes<double>::vec x) {
+  for (int i = 0; i < Lanes<double>::count; ++i) {
     x[i] = 0.5 * __builtin_erfc(-x[i] * 0.70710678118654752440);
   }
   return x;
@@ -95,34 +95,34 @@ MMOE_INLINE V slope(V z, Activation activation) {
   }
 }
 
-template <typename T, typename V>
-MMOE_INLINE void store_some(T* to, V value, int64_t count) {
-  if (count >= Row<T>::lanes) {
-    Row<T>::store(to, value);
-  } else {
-    store_part(to, value, count);
-  }
+template <typename T>
+using sums_of = Lanes<typename Row<T>::sum_t>;
+
+// A whole vector, or what is left of a row.
+template <typename T>
+MMOE_INLINE void store_up_to(int64_t count, typename sums_of<T>::vec value, T* to) {
+  count >= sums_of<T>::count ? store(to, value) : store_some(to, value, count);
 }
 
 template <typename T>
-MMOE_INLINE typename Row<T>::vec load_some(const T* from, int64_t count) {
-  return count >= Row<T>::lanes ? Row<T>::load(from) : load_part(from, count);
+MMOE_INLINE typename sums_of<T>::vec load_up_to(int64_t count, const T* from) {
+  return count >= sums_of<T>::count ? load(from) : load_some(from, count);
 }
 
 template <typename S, typename TO>
 MMOE_INLINE void finish_as(const Finish& f) {
-  using V = typename Row<S>::vec;
+  using V = typename Lanes<S>::vec;
   const auto* bias = static_cast<const S*>(f.bias);
   for (int64_t m = 0; m < f.M; ++m) {
     const S* c = static_cast<const S*>(f.c) + m * f.c_step;
     TO* y = static_cast<TO*>(f.y) + m * f.y_step;
     TO* kept = f.z == nullptr ? nullptr : static_cast<TO*>(f.z) + m * f.y_step;
-    for (int64_t n = 0; n < f.N; n += Row<S>::lanes) {
+    for (int64_t n = 0; n < f.N; n += Lanes<S>::count) {
       // c has room for whole vectors, and so has the bias.
-      V z = Row<S>::load(c + n);
-      if (bias != nullptr) z += Row<S>::load(bias + n);
-      if (kept != nullptr) store_some(kept + n, z, f.N - n);
-      store_some(y + n, activate(z, f.activation), f.N - n);
+      V z = load(c + n);
+      if (bias != nullptr) z += load(bias + n);
+      if (kept != nullptr) store_up_to(f.N - n, z, kept + n);
+      store_up_to(f.N - n, activate(z, f.activation), y + n);
     }
   }
 }
@@ -159,21 +159,21 @@ void derive(const void* grad, const void* y, const void* z, Activation activatio
     return derive_relu(from, static_cast<const T*>(y), count, to);
   }
   const T* told = static_cast<const T*>(z);
-  for (int64_t i = 0; i < count; i += Row<T>::lanes) {
-    const auto factor = slope(load_some(told + i, count - i), activation);
-    store_some(to + i, load_some(from + i, count - i) * factor, count - i);
+  for (int64_t i = 0; i < count; i += sums_of<T>::count) {
+    const auto factor = slope(load_up_to(count - i, told + i), activation);
+    store_up_to(count - i, load_up_to(count - i, from + i) * factor, to + i);
   }
 }
 
 template <typename T>
 void add_rows(const void* from, int64_t step, int64_t K, int64_t N, void* sums) {
   using S = typename Row<T>::sum_t;
-  for (int64_t n = 0; n < N; n += Row<T>::lanes) {
+  for (int64_t n = 0; n < N; n += sums_of<T>::count) {
     const T* column = static_cast<const T*>(from) + n;
     S* sum = static_cast<S*>(sums) + n;
-    typename Row<T>::vec total = load_some(sum, N - n);
-    for (int64_t k = 0; k < K; ++k) total += load_some(column + k * step, N - n);
-    store_some(sum, total, N - n);
+    auto total = load_up_to(N - n, sum);
+    for (int64_t k = 0; k < K; ++k) total += load_up_to(N - n, column + k * step);
+    store_up_to(N - n, total, sum);
   }
 }
 

@@ -1,7 +1,11 @@
 // Products for any processor: plain C++ in small blocks, which the compiler turns into whatever
 // vectors the target has.
 
+#include <limits>
+#include <type_traits>
+
 #define MMOE_ISA generic
+#define MMOE_VECTOR_BYTES 16
 #include "gemm_kernels.h"
 
 namespace mmoe::gemm {

@@ -6,8 +6,8 @@
 //   rows, vecs   the register block: rows of A times vecs vectors of B
 //   load, load_b, store, fma(a word, bvec, vec)
 //
-// Nothing here may use the standard library's templates: an instance compiled for AVX-512 could be
-// the one that the linker keeps for everybody.
+// and MMOE_VECTOR_BYTES, the vectors' width. Nothing here may use the standard library's templates:
+// an instance compiled for AVX-512 could be the one that the linker keeps for everybody.
 
 #include <cstring>
 
@@ -257,8 +257,8 @@ constexpr Kernels kernels() {
   Kernels k = {};
   k.mr = I::rows;
   k.nr = I::vecs * I::lanes;
-  // Finish works in vectors of 64 bytes, whatever the register's width.
-  k.lanes = I::lanes > Row<T>::lanes ? I::lanes : Row<T>::lanes;
+  static_assert(I::lanes == sums_of<T>::count, "c has room for whole vectors of either");
+  k.lanes = I::lanes;
   k.word = sizeof(typename I::word);
   k.depth = I::depth;
   k.size = sizeof(T);
