@@ -7,6 +7,7 @@ width, S input sources, R routed pairs (distinct sample and expert).
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple, cast
 
+import torch
 from torch import Tensor, nn
 
 from mmoe.mixture.checks import (
@@ -56,6 +57,8 @@ class MixtureOutput(NamedTuple):
         gate_weights_BGE: The weights the gates gave (before any drop), where they were asked for.
         dropped: Picks dropped by the capacity, one int64; None where nothing can be dropped.
         statistics: Where they were asked for.
+        gates_wanted_BGE: What gates that decide together would have weighed alone, where the
+            weights were asked for; None: each decided alone.
     """
 
     out_BGO: Tensor
@@ -63,6 +66,7 @@ class MixtureOutput(NamedTuple):
     gate_weights_BGE: Tensor | None = None
     dropped: Tensor | None = None
     statistics: MixtureStatistics | None = None
+    gates_wanted_BGE: Tensor | None = None
 
 
 class MultiGateMixture(nn.Module):
@@ -203,7 +207,7 @@ class MultiGateMixture(nn.Module):
         Returns:
             `out_BGO` and what goes with it.
         """
-        sources = self._sources(x)
+        sources = given = self._sources(x)
 
         # The gate weighs all experts, or picks some
         rows = leaves_of("x", sources[0])[0].shape[0]
@@ -260,6 +264,7 @@ class MultiGateMixture(nn.Module):
             measure(decision, kept, self.visibility_GE, dead_share_E)
             if return_statistics
             else None,
+            self._wanted(given) if return_gates else None,
         )
 
     def _sources(self, x: Tensor | Sequence[Tree]) -> tuple[Tree, ...]:
@@ -277,6 +282,14 @@ class MultiGateMixture(nn.Module):
             self.visibility_GE.device,
         )
         return sources
+
+    @torch.no_grad()
+    def _wanted(self, sources: Sequence[Tree]) -> Tensor | None:
+        """What gates that decide together would have weighed alone."""
+        traits = traits_of(self.gate, GateTraits)
+        if traits.most_pairs is None or traits.wanted is None:
+            return None
+        return traits.wanted([sources[s] for s in self.gate_source], self.visibility_GE)
 
     def _choose(
         self, sources: Sequence[Tree], kept: GateOutput, limit: int | None
