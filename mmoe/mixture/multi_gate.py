@@ -215,12 +215,12 @@ class MultiGateMixture(nn.Module):
         decision = check_decision(returned, rows, self.visibility_GE, self.policy.sees_all)
 
         # In training a capacity drops what an expert has no room for
-        kept, dropped, limit = decision, None, None
+        kept, dropped, limit, most = decision, None, None, self.policy.most_pairs
         # In training alone: a score must not depend on the rows beside it
         if self.capacity is not None and self.training:
             experts_BGK, weights_BGK = decision.as_picks(self.visible_GV)
             left = drop_over_capacity(
-                self.capacity, experts_BGK, weights_BGK, self.num_experts, self.policy.k
+                self.capacity, experts_BGK, weights_BGK, self.num_experts, self.policy.k, most
             )
             kept = decision._replace(weights=weights_BGK, experts=left.experts_BGK)
             dropped, limit = left.dropped, left.limit
@@ -236,7 +236,7 @@ class MultiGateMixture(nn.Module):
         else:
             experts_BGK, weights_BGK = kept.as_picks(self.visible_GV)
             if routes is None and self.policy.local:
-                routes = plan_routes(experts_BGK, self.num_experts, limit)
+                routes = plan_routes(experts_BGK, self.num_experts, limit, most)
             width = 0
             if execution == "padded":
                 assert self.capacity is not None and limit is not None and routes is not None
@@ -250,6 +250,7 @@ class MultiGateMixture(nn.Module):
                 source_E=self.source_E,
                 routes=routes,
                 output_dim=self.output_dim,
+                most_pairs=most,
             )
             if execution == "padded":
                 out_BGO, dead_share_E = self._padded(sources, plan, width, record)
@@ -286,10 +287,10 @@ class MultiGateMixture(nn.Module):
     @torch.no_grad()
     def _wanted(self, sources: Sequence[Tree]) -> Tensor | None:
         """What gates that decide together would have weighed alone."""
-        traits = traits_of(self.gate, GateTraits)
-        if traits.most_pairs is None or traits.wanted is None:
+        if self.policy.most_pairs is None:
             return None
-        return traits.wanted([sources[s] for s in self.gate_source], self.visibility_GE)
+        gate = cast(Any, self.gate)
+        return gate.wanted([sources[s] for s in self.gate_source], self.visibility_GE)
 
     def _choose(
         self, sources: Sequence[Tree], kept: GateOutput, limit: int | None
@@ -297,7 +298,7 @@ class MultiGateMixture(nn.Module):
         """How this call runs, and the routes where the choice counted distinct pairs."""
         routes = None
         if kept.experts is not None and self.policy.counts_pairs(kept.experts, self.training):
-            routes = plan_routes(kept.experts, self.num_experts, limit)
+            routes = plan_routes(kept.experts, self.num_experts, limit, self.policy.most_pairs)
         read = leaves_of("x", sources[self.expert_source[0]])[0]
         execution = self.policy.choose(
             kept.experts,

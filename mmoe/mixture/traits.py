@@ -41,14 +41,12 @@ class GateTraits:
         most_pairs: How many distinct experts all gates pick for a row at most; None: any number.
             A gate that says so tells by `wanted`, called as its `forward`, how much each of its
             gates alone would weigh every expert, `[B, G, E]`.
-        wanted: That.
     """
 
     k: int | None = None
     capacity: "Capacity | None" = None
     shared_k: int = 0
     most_pairs: int | None = None
-    wanted: Callable[..., Any] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -49,13 +49,19 @@ class Selection:
         """Number of experts that a gate mixes for a row."""
         return self.shared_k + self.private_k
 
+    def binding(self, num_gates: int) -> int | None:
+        """Returns the budget; None where it has room for all that so many gates could pick."""
+        if self.budget is None or self.budget >= self.shared_k + num_gates * self.private_k:
+            return None
+        return self.budget
+
     def most_pairs(self, num_gates: int) -> int:
         """Returns how many experts one row computes at most, whatever the gates want."""
-        apart = self.shared_k + num_gates * self.private_k
-        if self.budget is None:
+        apart, budget = self.shared_k + num_gates * self.private_k, self.binding(num_gates)
+        if budget is None:
             return apart
         voters = num_gates if self.votes is None else sum(vote > 0 for vote in self.votes)
-        return min(apart, self.budget + self.floor * (num_gates - voters))
+        return min(apart, budget + self.floor * (num_gates - voters))
 
     def check(self, num_gates: int, num_experts: int) -> None:
         """Refuses what cannot be for so many gates and experts."""
@@ -184,7 +190,7 @@ class Selector(nn.Module):
             visibility_GE,
             shared_k=self.selection.shared_k,
             private_k=self.selection.private_k,
-            budget=self.selection.budget,
+            budget=self.selection.binding(scores_BGE.shape[1]),
             floor=self.selection.floor,
             aggregate=self.selection.aggregate,
             votes_G=self.votes_G,
