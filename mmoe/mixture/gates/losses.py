@@ -101,7 +101,7 @@ def count_pairs(experts_BGK: Tensor, num_experts: int) -> Tensor:
     The sum over gates is the number of rows that an expert computes.
 
     Returns:
-        `[G, E]`, float32.
+        `[G, E]`, float64: thirds add up to whole numbers but for its last digits.
 
     Example:
         >>> import torch
@@ -110,7 +110,7 @@ def count_pairs(experts_BGK: Tensor, num_experts: int) -> Tensor:
         [[1.0, 0.0, 0.5], [0.0, 0.0, 0.5]]
     """
     picked_BGE = over_experts(
-        torch.ones_like(experts_BGK, dtype=torch.float32), experts_BGK, num_experts
+        torch.ones_like(experts_BGK, dtype=torch.float64), experts_BGK, num_experts
     )
     return (picked_BGE / picked_BGE.sum(1, keepdim=True).clamp(min=1)).sum(0)
 

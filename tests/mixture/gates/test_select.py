@@ -202,7 +202,7 @@ def test_balance_counts_distinct_pairs():
 
     pairs = count_pairs(experts, E)
     routes = plan_routes(experts, E)
-    torch.testing.assert_close(pairs.sum(0), routes.offsets_E1.diff().float())
+    torch.testing.assert_close(pairs.sum(0), routes.offsets_E1.diff().double())
     assert int(count_picks(experts, E).sum()) > len(routes.rows_P)
     importance = gate.wanted([x] * G, ALL).sum(0)
     expected = balance(pairs, importance, ALL, "all")
