@@ -1,0 +1,10 @@
+"""What every key should reach."""
+
+from collections.abc import Mapping
+
+from benchmarks.racing.results import Target
+
+TARGETS: Mapping[str, Target] = {
+    "joint_step_gain": Target(1.9),
+    "budget_step_gain": Target(2.8),
+}
