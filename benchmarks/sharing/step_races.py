@@ -17,6 +17,7 @@ from benchmarks.racing.clock import Clock
 from benchmarks.racing.races import Race
 from benchmarks.racing.results import Result, speedup
 from benchmarks.racing.times import Times
+from benchmarks.sharing.bench import Bench
 from mmoe.mixture import GateOutput, Selection
 from mmoe.mixture.gates.select import Selector
 
@@ -45,8 +46,9 @@ class GivenLogits(nn.Module):
         return GateOutput(weights_BGK, experts_BGK, {})
 
 
-def step_gains(clock: Clock) -> list[Result]:
+def step_gains(bench: Bench) -> list[Result]:
     """On independent logits, and on those of gates that were trained without this."""
+    clock = bench.clock
     work = replace(LAYER, device=clock.device)
     values = draw(work)
     results = _gains(clock, work, values, [correlated_logits(work, shared=0.0)], "")
