@@ -115,8 +115,6 @@ def test_a_task_added_to_a_run_s_config_has_no_vote(run, funnel_config):
     stored = load_config(run.path / "config.yaml")
     later = {"name": "again", "label": "buy"}
     raw = stored.model_dump() | {"tasks": [*stored.model_dump()["tasks"], later]}
-    if stored.model.gate.budget is not None and stored.model.kind == "ple":
-        raw["model"]["levels"] = 1
     assert config_from_dict(raw).model.gate.select_voters == ["click", "buy"]
 
 
