@@ -75,6 +75,25 @@ def topk_gate(case: Case, dtype: torch.dtype) -> Iterator[Call]:
         yield "topk_gate_backward", (grad_BGK, logits_BGE, visibility_GE, experts_BGK, after)
 
 
+def joint_select(case: Case, dtype: torch.dtype) -> Iterator[Call]:
+    """Shared and private picks, budgets, gates without a vote or not asked; equal scores."""
+    scores_BGE = case.random(case.B, case.G, case.E, seed=2).mul(4).round()
+    scores_BGE = scores_BGE.to(FP64 if dtype == FP64 else FP32)
+    visibility_GE = case.random(case.G, case.E, seed=4) > -0.5
+    asked_BG = case.random(case.B, case.G, seed=5) > -0.7
+    votes_G = case.random(case.G, seed=6) > -0.7
+    shared_k = min(case.E - case.K, 2)
+    for numbers in (
+        (shared_k, case.K, 0, 1, False),
+        (shared_k, case.K, 0, 1, True),
+        (shared_k, case.K, shared_k + case.K + 1, 1, False),
+        (0, case.K, case.K + 2, 1, False),
+        (0, case.K, 3, 0, False),
+    ):
+        for votes, asked in ((votes_G, None), (votes_G, asked_BG), (~votes_G, asked_BG)):
+            yield "joint_select", (scores_BGE, visibility_GE, votes, asked, *numbers)
+
+
 def route_plan(case: Case, dtype: torch.dtype) -> Iterator[Call]:
     """Integers alone: the same for every type."""
     yield "route_plan", (case.experts_BGK(), case.E)
@@ -229,6 +248,7 @@ BUILDERS: Mapping[str, Callable[[Case, torch.dtype], Iterator[Call]]] = {
     function.__name__: function
     for function in (
         topk_gate,
+        joint_select,
         route_plan,
         permute,
         unpermute,

@@ -1,5 +1,6 @@
 """Gates: how experts are weighed. A kind is a class with its own keys, and a line in `GATES`."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, model_validator
@@ -70,6 +71,174 @@ class _PickingGateConfig(_ReadingGateConfig):
         return super().keywords() | {"k": self.picks}
 
 
+_TOGETHER = ("shared_k", "private_k", "budget", "floor", "aggregate", "select_voters")
+
+
+class SelectingGateConfig(_PickingGateConfig):
+    """What gates can be asked for that may decide together which experts a row computes."""
+
+    select: Literal["independent", "joint", "budget"] = Field(
+        default="independent",
+        description="independent: every gate picks its own k; joint: experts that all gates of a "
+        "row share, and private ones; budget: a set of experts for all gates of a row",
+    )
+    shared_k: int | None = Field(
+        default=None, ge=1, description="joint: picks that all gates share; null: k − private_k"
+    )
+    private_k: int | None = Field(
+        default=None, ge=0, description="joint: picks of each gate alone; null: k − shared_k, or 1"
+    )
+    budget: int | None = Field(
+        default=None,
+        ge=1,
+        description="experts that a row computes at most, over all gates; budget needs it, joint "
+        "may have it; null: joint is bounded by shared_k + gates · private_k",
+    )
+    floor: Literal[0, 1] = Field(
+        default=1, description="1: within a budget each gate keeps its first choice; 0: not all do"
+    )
+    aggregate: Literal["mean", "max"] = Field(
+        default="mean", description="joint: which experts are shared, by all votes or the largest"
+    )
+    select_voters: list[str] | None = Field(
+        default=None,
+        min_length=1,
+        description="tasks whose gates decide; others mix what these chose, and picks of their "
+        "own; null: all tasks there are, whose names the run then stores",
+    )
+
+    @property
+    def together(self) -> bool:
+        """Whether gates decide together."""
+        return self.select != "independent"
+
+    @property
+    def picks(self) -> int:
+        """With the shared ones."""
+        return super().picks if self.select != "joint" else self.shares + self.own_picks
+
+    @property
+    def own_picks(self) -> int:
+        """Picks of each gate alone, or of the budget."""
+        if self.select != "joint":
+            return super().picks
+        if self.private_k is not None:
+            return self.private_k
+        return 1 if self.k is None or self.shared_k is None else self.k - self.shared_k
+
+    @property
+    def shares(self) -> int:
+        """Picks that all gates share."""
+        if self.select != "joint":
+            return 0
+        return super().picks - self.own_picks if self.shared_k is None else self.shared_k
+
+    @property
+    def title(self) -> str:
+        """Name of it in a report."""
+        return super().title + self.together_title
+
+    @property
+    def together_title(self) -> str:
+        """What a report says of it; empty where gates decide alone."""
+        budget = "" if self.budget is None else f", at most {self.budget} a row"
+        if self.select == "joint":
+            return f", {self.shares} of them shared{budget}"
+        return budget
+
+    def keywords(self) -> dict[str, Any]:
+        """Without what is said by `selection`, which knows the gates by name."""
+        own = super().keywords()
+        return {key: value for key, value in own.items() if key not in ("select", *_TOGETHER)}
+
+    def selection(self) -> dict[str, Any] | None:
+        """Returns the keywords of a `Selection`, beside votes; None: gates decide alone."""
+        if not self.together:
+            return None
+        return {
+            "shared_k": self.shares,
+            "private_k": self.own_picks,
+            "budget": self.budget,
+            "floor": self.floor,
+            "aggregate": self.aggregate,
+        }
+
+    def with_voters(self, tasks: Sequence[str], num_gates: int) -> "SelectingGateConfig":
+        """Returns the same with the tasks named that have a vote, of so many gates.
+
+        Raises:
+            ValueError: A voter is no task, or the budget has no room for every first choice.
+        """
+        voters = list(tasks) if self.select_voters is None else self.select_voters
+        for name in voters:
+            if name not in tasks:
+                raise ValueError(
+                    f"model.gate.select_voters names {name!r}, but there is no such task; tasks: "
+                    f"{', '.join(tasks)}"
+                )
+        keeping = max(num_gates - len(set(tasks) - set(voters)), 1)
+        if self.floor and self.budget is not None and self.budget < keeping:
+            raise ValueError(
+                f"model.gate.budget is {self.budget}, but {keeping} gates keep their first choice "
+                f"(model.gate.floor: 1); set budget to {keeping} or more, or floor: 0"
+            )
+        return self.model_copy(update={"select_voters": voters})
+
+    def check_experts(self, kind: str, visible: int, common: int) -> None:
+        """Refuses more shared and private picks than gates of a kind of model see experts."""
+        if self.shares > common:
+            raise ValueError(
+                f"gate.shared_k is {self.shares}, but the gates of {kind} see {common} expert(s) "
+                "in common; lower gate.shared_k or add experts"
+            )
+        if self.select == "joint" and self.picks > visible:
+            raise ValueError(
+                f"gate.shared_k + gate.private_k is {self.picks}, but a gate of {kind} sees "
+                f"{visible} expert(s); lower one of them or add experts"
+            )
+
+    @model_validator(mode="after")
+    def _keys_go_with_select(self) -> "SelectingGateConfig":
+        fields = type(self).model_fields
+        given = [key for key in _TOGETHER if getattr(self, key) != fields[key].default]
+        if given and not self.together:
+            raise ValueError(
+                f"{given[0]} goes with select joint or budget, but select is independent; remove "
+                f"{given[0]}, or set select"
+            )
+        shared = [key for key in given if key in ("shared_k", "private_k", "aggregate")]
+        if shared and self.select == "budget":
+            raise ValueError(
+                f"{shared[0]} goes with select joint, but select is budget, where every pick is of "
+                f"the budget; remove {shared[0]}, or set select: joint"
+            )
+        if self.select == "budget" and self.budget is None:
+            raise ValueError(
+                "budget is missing: select is budget, so say how many experts a row computes at "
+                "most, such as budget: 6"
+            )
+        if self.select == "joint":
+            self._check_joint()
+        return self
+
+    def _check_joint(self) -> None:
+        if self.k is not None and self.k != self.picks:
+            raise ValueError(
+                f"k is {self.k}, but shared_k + private_k is {self.picks}; remove k, or let them "
+                "add up to it"
+            )
+        if self.shares < 1 or self.own_picks < 0:
+            raise ValueError(
+                f"shared_k + private_k: {self.picks} picks leave {self.shares} shared and "
+                f"{self.own_picks} private ones; set shared_k from 1 and private_k from 0 on"
+            )
+        if self.budget is not None and self.budget < self.shares:
+            raise ValueError(
+                f"budget is {self.budget}, but shared_k is {self.shares}; raise budget, or lower "
+                "shared_k"
+            )
+
+
 class SoftmaxGateConfig(_ReadingGateConfig):
     """Weighs all experts."""
 
@@ -85,7 +254,7 @@ class SoftmaxGateConfig(_ReadingGateConfig):
             )
 
 
-class TopKGateConfig(_PickingGateConfig):
+class TopKGateConfig(SelectingGateConfig):
     """Weighs the k experts of the largest logits."""
 
     kind: Literal["top_k"] = "top_k"
@@ -96,10 +265,10 @@ class TopKGateConfig(_PickingGateConfig):
     @property
     def title(self) -> str:
         """Name of it in a report."""
-        return f"top-{self.picks}"
+        return f"top-{self.picks}{self.together_title}"
 
 
-class NoisyTopKGateConfig(_PickingGateConfig):
+class NoisyTopKGateConfig(SelectingGateConfig):
     """Picks k under noise, with losses for even importance and load."""
 
     kind: Literal["noisy_top_k"] = "noisy_top_k"
@@ -109,7 +278,7 @@ class NoisyTopKGateConfig(_PickingGateConfig):
     @property
     def title(self) -> str:
         """Name of it in a report."""
-        return f"noisy top-{self.picks}"
+        return f"noisy top-{self.picks}{self.together_title}"
 
 
 class _FixedPicksConfig(_ReadingGateConfig):
@@ -154,7 +323,7 @@ class GShardGateConfig(_FixedPicksConfig):
         return "GShard"
 
 
-class CosineGateConfig(_PickingGateConfig):
+class CosineGateConfig(SelectingGateConfig):
     """Picks by the cosine between a projection of the input and each expert's vector."""
 
     kind: Literal["cosine"] = "cosine"
@@ -164,7 +333,7 @@ class CosineGateConfig(_PickingGateConfig):
     )
 
 
-class SigmoidGateConfig(_PickingGateConfig):
+class SigmoidGateConfig(SelectingGateConfig):
     """Picks by sigmoids, balanced by a bias for each expert (DeepSeek-V3)."""
 
     kind: Literal["sigmoid"] = "sigmoid"

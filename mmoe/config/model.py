@@ -8,7 +8,7 @@ from pydantic import Field, field_validator, model_validator
 from mmoe.config.base import Strict
 from mmoe.config.bias import BiasConfig
 from mmoe.config.experts import ExpertConfig, TowerConfig
-from mmoe.config.gates import GateConfig
+from mmoe.config.gates import GateConfig, SelectingGateConfig
 from mmoe.config.interactions import InteractionConfig
 from mmoe.config.kinds import HasKinds, Kinds
 from mmoe.config.tasks import (
@@ -117,6 +117,15 @@ class ModelConfig(HasKinds):
         return self.num_experts
 
     @property
+    def common_experts(self) -> int:
+        """Number of experts that all tasks' gates see."""
+        return self.visible_experts
+
+    def most_gates(self, num_tasks: int) -> int:
+        """Returns how many gates a level has at most."""
+        return num_tasks
+
+    @property
     def pool_title(self) -> str:
         """Returns what a report says of its experts."""
         return f"{self.num_experts} expert{'s' * (self.num_experts > 1)}"
@@ -202,13 +211,26 @@ class ModelConfig(HasKinds):
             ValueError: Their number or kind does not go with it.
         """
 
+    def with_voters(self, tasks: Sequence[str]) -> "ModelConfig":
+        """Returns the same, with the tasks named whose gates decide where gates decide together.
+
+        Raises:
+            ValueError: A voter is no task, or the budget has no room for every first choice.
+        """
+        if not (isinstance(self.gate, SelectingGateConfig) and self.gate.together):
+            return self
+        gate = self.gate.with_voters(tasks, self.most_gates(len(tasks)))
+        return self.model_copy(update={"gate": gate})
+
     def trained_tasks(self, tasks: Sequence[TaskConfig]) -> list[TaskConfig]:
         """Returns the tasks, each of the kind that it is trained as."""
         return list(tasks)
 
     @model_validator(mode="after")
     def _k_within_what_a_gate_sees(self) -> "ModelConfig":
-        picks = self.gate.picks
+        picks, gate = self.gate.picks, self.gate
+        if isinstance(gate, SelectingGateConfig):
+            gate.check_experts(self.kind, self.visible_experts, self.common_experts)
         if picks is not None and picks > self.visible_experts:
             raise ValueError(
                 f"gate.k is {picks}, but a gate of {self.kind} sees {self.visible_experts} "
@@ -280,6 +302,10 @@ class OMoEConfig(ModelConfig):
     title: ClassVar[str] = "OMoE"
     kind: Literal["omoe"] = "omoe"
 
+    def most_gates(self, num_tasks: int) -> int:
+        """Returns how many gates there are: one."""
+        return 1
+
 
 class CGCConfig(ModelConfig):
     """Own experts of each task beside shared ones."""
@@ -292,6 +318,11 @@ class CGCConfig(ModelConfig):
     def visible_experts(self) -> int:
         """Number of experts that a task's gate sees: its own and the shared ones."""
         return self.shared_experts + self.task_experts
+
+    @property
+    def common_experts(self) -> int:
+        """Number of experts that all tasks' gates see: the shared ones."""
+        return self.shared_experts
 
     @property
     def pool_title(self) -> str:
@@ -309,6 +340,10 @@ class PLEConfig(CGCConfig):
     def depth(self) -> int:
         """Number of levels, as many as were asked for."""
         return self.levels
+
+    def most_gates(self, num_tasks: int) -> int:
+        """Returns how many gates a level has: below the last one more, that of the shared."""
+        return num_tasks + (self.levels > 1)
 
     @property
     def pool_title(self) -> str:

@@ -234,6 +234,13 @@ class RunConfig(Strict):
         return self
 
     @model_validator(mode="after")
+    def _voters_are_named(self) -> "RunConfig":
+        """Tasks that are added to the config of a run have no vote in what its gates decide."""
+        model = self.model.with_voters([task.name for task in self.tasks])
+        object.__setattr__(self, "model", model)
+        return self
+
+    @model_validator(mode="after")
     def _labels_that_mature_have_times(self) -> "RunConfig":
         delayed = self.delayed_tasks
         if not delayed and self.data.time is not None:

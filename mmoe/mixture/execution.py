@@ -69,6 +69,8 @@ class ExecutionPolicy:
         visible: Which gate sees which expert, `[G][E]`.
         sees_all: Whether every gate sees every expert.
         k: How many experts the gate says that it picks; None: it does not say.
+        most_pairs: How many distinct experts all gates together pick for a row at most, as the gate
+            says, 1 … E; None: it does not say.
         share: Expected share of all pairs, where the gate says how many experts it picks.
         parameters: Of one expert.
         widths: D and O; 0 = unknown.
@@ -81,6 +83,7 @@ class ExecutionPolicy:
     visible: Sequence[Sequence[bool]]
     sees_all: bool
     k: int | None
+    most_pairs: int | None
     share: float | None
     parameters: float
     widths: tuple[int, int]
@@ -190,6 +193,7 @@ def make_policy(
         known = ", ".join(get_args(Execution))
         raise ValueError(f"execution: expected one of {known}, got {execution!r}")
     k = gate.k if isinstance(gate.k, int) else None  # a user's gate may have another `k`
+    most = gate.most_pairs
     local, traits = dispatcher is None, traits_of(pool, PoolTraits)
     for g, row in enumerate(visible):
         if k is not None and k > sum(row):
@@ -221,7 +225,8 @@ def make_policy(
         visible=visible,
         sees_all=all(map(all, visible)),
         k=k,
-        share=None if k is None else expected_share(visible, k),
+        most_pairs=None if most is None else min(most, len(visible[0])),
+        share=None if k is None else expected_share(visible, k, gate.shared_k, most),
         parameters=sum(p.numel() for p in parameters) / max(len(pool), 1),
         widths=(input_dim or 0, pool.output_dim or 0),
     )
@@ -280,24 +285,33 @@ def _combine_seconds(work: Work, pairs: float) -> float:
     return touched * rates_of(work.device_type).seconds_per_byte
 
 
-def expected_share(visible: Sequence[Sequence[bool]], k: int) -> float:
+def expected_share(
+    visible: Sequence[Sequence[bool]], k: int, shared_k: int = 0, most_pairs: int | None = None
+) -> float:
     """Returns the expected share of (sample, expert) pairs for independent, even gates.
 
     They leave expert e untouched by a sample with probability `Π_g (1 − k / n_g)` over the gates
     that see e, where `n_g` is how many experts gate g sees. Correlated gates ask for fewer pairs,
-    so this is the dear side of grouped execution.
+    so this is the dear side of grouped execution. Of gates that decide together `shared_k` of the k
+    are the same, and there are at most `most_pairs` for a row.
 
     Example:
         >>> from mmoe.mixture.execution import expected_share
         >>> expected_share([[True] * 4] * 2, k=2)
         0.75
+        >>> expected_share([[True] * 4] * 2, k=2, shared_k=2)
+        0.5
     """
-    seen = [sum(row) for row in visible]
+    num_experts = len(visible[0])
+    seen = [max(sum(row) - shared_k, 1) for row in visible]
     untouched = []
-    for e in range(len(visible[0])):
+    for e in range(num_experts):
         share = 1.0
         for g, row in enumerate(visible):
             if row[e]:
-                share *= 1 - min(k / seen[g], 1.0)
+                share *= 1 - min((k - shared_k) / seen[g], 1.0)
         untouched.append(share)
-    return 1 - sum(untouched) / len(untouched)
+    # Of the experts that are not shared
+    alone = 1 - sum(untouched) / num_experts
+    share = shared_k / num_experts + (1 - shared_k / num_experts) * alone
+    return share if most_pairs is None else min(share, most_pairs / num_experts)

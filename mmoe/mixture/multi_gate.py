@@ -7,6 +7,7 @@ width, S input sources, R routed pairs (distinct sample and expert).
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple, cast
 
+import torch
 from torch import Tensor, nn
 
 from mmoe.mixture.checks import (
@@ -56,6 +57,8 @@ class MixtureOutput(NamedTuple):
         gate_weights_BGE: The weights the gates gave (before any drop), where they were asked for.
         dropped: Picks dropped by the capacity, one int64; None where nothing can be dropped.
         statistics: Where they were asked for.
+        gates_wanted_BGE: What gates that decide together would have weighed alone, where the
+            weights were asked for; None: each decided alone.
     """
 
     out_BGO: Tensor
@@ -63,6 +66,7 @@ class MixtureOutput(NamedTuple):
     gate_weights_BGE: Tensor | None = None
     dropped: Tensor | None = None
     statistics: MixtureStatistics | None = None
+    gates_wanted_BGE: Tensor | None = None
 
 
 class MultiGateMixture(nn.Module):
@@ -203,7 +207,7 @@ class MultiGateMixture(nn.Module):
         Returns:
             `out_BGO` and what goes with it.
         """
-        sources = self._sources(x)
+        sources = given = self._sources(x)
 
         # The gate weighs all experts, or picks some
         rows = leaves_of("x", sources[0])[0].shape[0]
@@ -211,12 +215,12 @@ class MultiGateMixture(nn.Module):
         decision = check_decision(returned, rows, self.visibility_GE, self.policy.sees_all)
 
         # In training a capacity drops what an expert has no room for
-        kept, dropped, limit = decision, None, None
+        kept, dropped, limit, most = decision, None, None, self.policy.most_pairs
         # In training alone: a score must not depend on the rows beside it
         if self.capacity is not None and self.training:
             experts_BGK, weights_BGK = decision.as_picks(self.visible_GV)
             left = drop_over_capacity(
-                self.capacity, experts_BGK, weights_BGK, self.num_experts, self.policy.k
+                self.capacity, experts_BGK, weights_BGK, self.num_experts, self.policy.k, most
             )
             kept = decision._replace(weights=weights_BGK, experts=left.experts_BGK)
             dropped, limit = left.dropped, left.limit
@@ -232,7 +236,7 @@ class MultiGateMixture(nn.Module):
         else:
             experts_BGK, weights_BGK = kept.as_picks(self.visible_GV)
             if routes is None and self.policy.local:
-                routes = plan_routes(experts_BGK, self.num_experts, limit)
+                routes = plan_routes(experts_BGK, self.num_experts, limit, most)
             width = 0
             if execution == "padded":
                 assert self.capacity is not None and limit is not None and routes is not None
@@ -246,6 +250,7 @@ class MultiGateMixture(nn.Module):
                 source_E=self.source_E,
                 routes=routes,
                 output_dim=self.output_dim,
+                most_pairs=most,
             )
             if execution == "padded":
                 out_BGO, dead_share_E = self._padded(sources, plan, width, record)
@@ -260,6 +265,7 @@ class MultiGateMixture(nn.Module):
             measure(decision, kept, self.visibility_GE, dead_share_E)
             if return_statistics
             else None,
+            self._wanted(given) if return_gates else None,
         )
 
     def _sources(self, x: Tensor | Sequence[Tree]) -> tuple[Tree, ...]:
@@ -278,13 +284,21 @@ class MultiGateMixture(nn.Module):
         )
         return sources
 
+    @torch.no_grad()
+    def _wanted(self, sources: Sequence[Tree]) -> Tensor | None:
+        """What gates that decide together would have weighed alone."""
+        if self.policy.most_pairs is None:
+            return None
+        gate = cast(Any, self.gate)
+        return gate.wanted([sources[s] for s in self.gate_source], self.visibility_GE)
+
     def _choose(
         self, sources: Sequence[Tree], kept: GateOutput, limit: int | None
     ) -> tuple[Literal["dense", "grouped", "padded"], RoutePlan | None]:
         """How this call runs, and the routes where the choice counted distinct pairs."""
         routes = None
         if kept.experts is not None and self.policy.counts_pairs(kept.experts, self.training):
-            routes = plan_routes(kept.experts, self.num_experts, limit)
+            routes = plan_routes(kept.experts, self.num_experts, limit, self.policy.most_pairs)
         read = leaves_of("x", sources[self.expert_source[0]])[0]
         execution = self.policy.choose(
             kept.experts,

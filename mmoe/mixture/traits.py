@@ -37,10 +37,16 @@ class GateTraits:
     Attributes:
         k: How many experts each gate picks; None: all of them, or it does not say.
         capacity: What goes with it; None: nothing is dropped.
+        shared_k: How many of the k are the same for all gates of a row.
+        most_pairs: How many distinct experts all gates pick for a row at most; None: any number.
+            A gate that says so tells by `wanted`, called as its `forward`, how much each of its
+            gates alone would weigh every expert, `[B, G, E]`.
     """
 
     k: int | None = None
     capacity: "Capacity | None" = None
+    shared_k: int = 0
+    most_pairs: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,8 +103,8 @@ def traits_of(part: object, kind: type[Traits]) -> Traits:
         >>> import torch
         >>> from mmoe.mixture import GateTraits, PoolTraits, TopKGate, mlp_experts
         >>> from mmoe.mixture.traits import traits_of
-        >>> traits_of(TopKGate(8, 2, 4, k=2), GateTraits)
-        GateTraits(k=2, capacity=None)
+        >>> traits_of(TopKGate(8, 2, 4, k=2), GateTraits).k
+        2
         >>> traits_of(mlp_experts(4, 8, [3]), PoolTraits).static_shapes
         True
         >>> traits_of(torch.nn.Linear(8, 2), PoolTraits).static_shapes

@@ -1,11 +1,13 @@
 """Builds a gate of the `gate` section of a `ModelConfig`."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import nn
 
-from mmoe.config import GATES, LearnedGateConfig, ModelConfig
-from mmoe.mixture import DSelectKGate, StaticGate
+from mmoe.config import GATES, GateConfig, LearnedGateConfig, ModelConfig
+from mmoe.config.gates import SelectingGateConfig
+from mmoe.mixture import DSelectKGate, Selection, StaticGate
 from mmoe.mixture.rank_sums import ONE_RANK, RankSums
 
 
@@ -15,11 +17,14 @@ def build_gate(
     num_gates: int,
     num_experts: int,
     ranks: RankSums = ONE_RANK,
+    tasks: Sequence[str | None] | None = None,
 ) -> nn.Module:
     """Builds the gates that `model.gate` asks for; losses are those of all `ranks`' rows.
 
     What implements their kind is called with the three sizes and the section's keys; where these
-    are the options of learned gates, `ranks` is among them.
+    are the options of learned gates, `ranks` is among them. Where gates decide together, those of
+    `tasks` that `select_voters` does not name have no vote; None: gates of no single task, which
+    have one.
 
     Example:
         >>> from mmoe.config import ModelConfig
@@ -32,7 +37,22 @@ def build_gate(
     keywords = model.gate.keywords()
     if isinstance(model.gate, LearnedGateConfig):
         keywords["ranks"] = ranks
+    selection = _selection(model.gate, tasks)
+    if selection is not None:
+        keywords["selection"] = selection
     return GATES.implementation(model.gate)(input_dim, num_gates, num_experts, **keywords)
+
+
+def _selection(gate: GateConfig, tasks: Sequence[str | None] | None) -> Selection | None:
+    """How the gates decide together, if they do."""
+    said = gate.selection() if isinstance(gate, SelectingGateConfig) else None
+    if said is None:
+        return None
+    assert isinstance(gate, SelectingGateConfig)
+    votes, voters = None, gate.select_voters
+    if voters is not None and tasks is not None:
+        votes = tuple(float(task is None or task in voters) for task in tasks)
+    return Selection(votes=votes, **said)
 
 
 def static_gate(input_dim: int, num_gates: int, num_experts: int, **keywords: Any) -> StaticGate:

@@ -17,7 +17,7 @@ def build_mmoe(
         mixture-of-experts" (KDD 2018), equations 5 to 7.
     """
     num_tasks, num_experts = len(task_names), model.num_experts
-    mixture = build_mixture(model, layout, input_dim, num_tasks, num_experts)
+    mixture = build_mixture(model, layout, input_dim, num_tasks, num_experts, gate_tasks=task_names)
     return MixtureNetwork(
         [Level(mixture, task_names, pool_names(model))],
         build_towers(model, num_tasks, mixture.output_dim),

@@ -25,6 +25,7 @@ class GateRecord(NamedTuple):
         expert_names: E names.
         weights_BGE: Each gate's weights, detached.
         visibility_GE: Which gate may see which expert, bool.
+        wanted_BGE: What gates that decide together would have weighed alone; None: each did.
     """
 
     level: int
@@ -32,6 +33,7 @@ class GateRecord(NamedTuple):
     expert_names: tuple[str, ...]
     weights_BGE: Tensor
     visibility_GE: Tensor
+    wanted_BGE: Tensor | None = None
 
 
 class NetworkOutput(NamedTuple):
@@ -177,7 +179,8 @@ class MixtureNetwork(nn.Module):
             if output.dropped is not None:
                 dropped.append(output.dropped)
             if output.gate_weights_BGE is not None:
-                gates.append(_record(number, level, output.gate_weights_BGE))
+                wanted_BGE = output.gates_wanted_BGE
+                gates.append(_record(number, level, output.gate_weights_BGE, wanted_BGE))
         read = [sources[g] for g in self.task_gates]
         transfer, imputation = self.transfer, self.imputation
         logits_BT = self.towers(read) if transfer is None else transfer(self.towers, read)
@@ -186,11 +189,14 @@ class MixtureNetwork(nn.Module):
         return NetworkOutput(logits_BT, losses, gates, total, imputed)
 
 
-def _record(number: int, level: Level, weights_BGE: Tensor) -> GateRecord:
+def _record(
+    number: int, level: Level, weights_BGE: Tensor, wanted_BGE: Tensor | None
+) -> GateRecord:
     return GateRecord(
         level=number,
         gate_names=level.gate_names,
         expert_names=level.expert_names,
         weights_BGE=weights_BGE.detach(),
         visibility_GE=level.mixture.visibility_GE,
+        wanted_BGE=wanted_BGE,
     )

@@ -16,7 +16,7 @@ def build_omoe(
     Source: Ma et al., "Modeling task relationships in multi-task learning with multi-gate
         mixture-of-experts" (KDD 2018), section 4.1.
     """
-    mixture = build_mixture(model, layout, input_dim, 1, model.num_experts)
+    mixture = build_mixture(model, layout, input_dim, 1, model.num_experts, gate_tasks=[None])
     return MixtureNetwork(
         [Level(mixture, ["all tasks"], pool_names(model))],
         build_towers(model, len(task_names), mixture.output_dim),

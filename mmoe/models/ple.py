@@ -67,6 +67,7 @@ def _level(
         visibility=_visibility(owners, gates, num_tasks),
         expert_source=None if first else owners,
         gate_source=None if first else gates,
+        gate_tasks=[*task_names, None][: len(gates)],
     )
     expert_names = [
         name for task in task_names for name in numbered(f"{task} expert", model.task_experts)

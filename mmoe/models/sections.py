@@ -26,6 +26,7 @@ def build_mixture(
     visibility: Tensor | None = None,
     expert_source: Sequence[int] | None = None,
     gate_source: Sequence[int] | None = None,
+    gate_tasks: Sequence[str | None] | None = None,
 ) -> MultiGateMixture:
     """Builds one level, whole or this rank's part of it.
 
@@ -43,6 +44,7 @@ def build_mixture(
         visibility: As in `MultiGateMixture`.
         expert_source: Likewise.
         gate_source: Likewise.
+        gate_tasks: The task of each gate, None for one of several; default: not known.
     """
     pool, dispatcher = build_experts(model, width, num_experts), None
     if layout.spread:
@@ -55,7 +57,7 @@ def build_mixture(
             if isinstance(module, ExpertBatchNorm):
                 module.ranks = layout.sums
     if gate is None:
-        gate = build_gate(model, width, num_gates, num_experts, layout.sums)
+        gate = build_gate(model, width, num_gates, num_experts, layout.sums, gate_tasks)
     return MultiGateMixture(
         width,
         num_gates,

@@ -31,6 +31,7 @@ from mmoe.ops.gate_mm import gate_mm
 from mmoe.ops.gated_combine import gated_combine
 from mmoe.ops.gathered_mm import gathered_mm
 from mmoe.ops.grouped_mm import FusedActivation, grouped_mm
+from mmoe.ops.joint_select import joint_select
 from mmoe.ops.permute import permute, unpermute
 from mmoe.ops.route_plan import RoutePlan, route_plan
 from mmoe.ops.target_attention import TargetAttention, target_attention
@@ -56,6 +57,7 @@ __all__ = [
     "gated_combine",
     "gathered_mm",
     "grouped_mm",
+    "joint_select",
     "mix_returns",
     "outbound_plan",
     "pack_returns",

@@ -95,6 +95,99 @@ def topk_gate_backward(
     return grad_BGE.to(logits_BGE.dtype)
 
 
+def joint_select(
+    scores_BGE: Tensor,
+    visibility_GE: Tensor,
+    votes_G: Tensor,
+    asked_BG: Tensor | None,
+    shared_k: int,
+    private_k: int,
+    budget: int,
+    floor: int,
+    largest: bool,
+) -> Tensor:
+    """Picks experts for the gates of a row together; see `mmoe.ops.joint_select` for the rules.
+
+    Args:
+        scores_BGE: float32 or float64: how much each gate wants each expert. One of 0, below, or
+            NaN is never picked. Equal ones: the expert with the lower number comes first.
+        visibility_GE: Bool.
+        votes_G: Bool. Gates without a vote are given of what the others chose, and more.
+        asked_BG: Bool, which gates a row asks for; None: all.
+        shared_k: Experts that all gates of a row share.
+        private_k: Experts that each gate adds for itself.
+        budget: The most experts that those with a vote choose for a row; 0: any number.
+        floor: 1: under a budget each gate keeps its first choice; 0: it need not.
+        largest: The shared experts are those with the largest score of any gate, not largest sum.
+
+    Returns:
+        picked_BGE, bool.
+    """
+    B, G, E = scores_BGE.shape
+    wanted_BGE = (scores_BGE > 0) & visibility_GE
+    if asked_BG is None:
+        asked_BG = wanted_BGE.new_ones(B, G)
+    wanted_BGE = wanted_BGE & asked_BG.unsqueeze(2)
+    q_BGE = torch.where(wanted_BGE, scores_BGE, 0.0)
+    votes_BG = asked_BG & votes_G
+    votes_BG = torch.where(votes_BG.any(1, keepdim=True), votes_BG, asked_BG)
+    voted_BGE = torch.where(votes_BG.unsqueeze(2), q_BGE, 0.0)
+    numbers_E = torch.arange(E, device=scores_BGE.device)
+    chosen_BE = wanted_BGE.new_zeros(B, E)  # under a budget: the set that all share
+    first_BGE = (numbers_E == q_BGE.argmax(2, keepdim=True)) & wanted_BGE
+    if budget and floor:
+        for g in range(G):
+            chosen_BE = _within(budget, chosen_BE, first_BGE[:, g] & votes_BG[:, g : g + 1])
+
+    # What every gate with a vote sees, by what they want together
+    total_BE = _sum_in_order(voted_BGE)
+    if largest and G:
+        total_BE = voted_BGE.amax(1)
+    seen_BE = (visibility_GE | ~votes_BG.unsqueeze(2)).all(1)
+    left_BE = torch.where(seen_BE, total_BE, 0.0)
+    shared_BE = torch.zeros_like(chosen_BE)
+    for _ in range(shared_k):
+        full_B1 = (chosen_BE.sum(1, keepdim=True) >= budget) & (budget > 0)
+        best_BE = _best(left_BE.masked_fill(full_B1 & ~chosen_BE, 0))
+        shared_BE, left_BE = shared_BE | best_BE, left_BE.masked_fill(best_BE, 0)
+        chosen_BE = chosen_BE | best_BE
+
+    # The rest of a budget goes, one by one, to the expert that adds most to what gates keep
+    for _ in range(budget if private_k else 0):
+        own_BGE = voted_BGE.masked_fill(~(chosen_BE & ~shared_BE).unsqueeze(1), 0)
+        least_BG1 = own_BGE.topk(min(private_k, E), dim=2).values[:, :, -1:]
+        gain_BE = _sum_in_order((voted_BGE - least_BG1).clamp(min=0))
+        chosen_BE = _within(budget, chosen_BE, _best(gain_BE.masked_fill(chosen_BE, 0)))
+
+    open_BGE = ~shared_BE.unsqueeze(1)
+    if budget:
+        beyond_BGE = first_BGE & ~votes_BG.unsqueeze(2) & (floor > 0)
+        open_BGE = open_BGE & (chosen_BE.unsqueeze(1) | beyond_BGE)
+    own_BGE = q_BGE.masked_fill(~open_BGE, 0)
+    order_BGK = own_BGE.sort(dim=2, descending=True, stable=True).indices[..., :private_k]
+    private_BGE = torch.zeros_like(wanted_BGE).scatter(2, order_BGK, True) & (own_BGE > 0)
+    return wanted_BGE & (private_BGE | shared_BE.unsqueeze(1))
+
+
+def _best(values_BE: Tensor) -> Tensor:
+    """Marks the first of the largest numbers above 0 of every row."""
+    numbers_E = torch.arange(values_BE.shape[1], device=values_BE.device)
+    return (numbers_E == values_BE.argmax(1, keepdim=True)) & (values_BE > 0)
+
+
+def _within(budget: int, chosen_BE: Tensor, more_BE: Tensor) -> Tensor:
+    """Adds one expert to a set that has room."""
+    return chosen_BE | (more_BE & (chosen_BE.sum(1, keepdim=True) < budget))
+
+
+def _sum_in_order(x_BGE: Tensor) -> Tensor:
+    """Adds the gates up one after another, as kernels do: equal sums are equal everywhere."""
+    total_BE = torch.zeros_like(x_BGE[:, 0])
+    for g in range(x_BGE.shape[1]):
+        total_BE = total_BE + x_BGE[:, g]
+    return total_BE
+
+
 def route_plan(experts_BGK: Tensor, num_experts: int) -> tuple[Tensor, Tensor, Tensor]:
     """Numbers the distinct (sample, expert) pairs, expert by expert and by sample inside one.
 

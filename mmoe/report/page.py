@@ -155,6 +155,9 @@ def _advice(run: Run) -> list[str]:
     return list(dict.fromkeys(lines))  # kinds that are judged alike say the same
 
 
+_TOGETHER = ("kept_probability", "kept_probability_p5", "first_choice_missing")
+
+
 def _gate_table(level: Mapping[str, Any]) -> dict[str, Any]:
     rows = [
         (gate, [f"{w:.4f}" if seen else "" for w, seen in zip(weights, visible, strict=True)])
@@ -168,7 +171,20 @@ def _gate_table(level: Mapping[str, Any]) -> dict[str, Any]:
         "experts": level["experts"],
         "rows": rows,
         "ratio": None if ratio is None else f"{100 * ratio:.0f} %",
+        "together": _together(level),
     }
+
+
+def _together(level: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
+    """What gates that decide together keep of what each wants; nothing where each decides alone."""
+    columns = [level.get(name) for name in _TOGETHER]
+    if any(column is None for column in columns):
+        return []
+    numbers = zip(*columns, strict=True)  # type: ignore[arg-type]  # none is None
+    return [
+        (gate, [f"{100 * number:.1f} %" for number in of_gate])
+        for gate, of_gate in zip(level["gates"], numbers, strict=True)
+    ]
 
 
 def write_whole(target: Path, page: str) -> None:

@@ -107,6 +107,9 @@ class GateLevel(Stored):
     effective_experts: list[Number]
     effective_experts_of_mean: list[Number] | None = None
     distinct_pair_ratio: Share | None = None
+    kept_probability: list[Share] | None = None
+    kept_probability_p5: list[Share] | None = None
+    first_choice_missing: list[Share] | None = None
 
     @model_validator(mode="after")
     def _fit(self) -> "GateLevel":
@@ -115,7 +118,8 @@ class GateLevel(Stored):
             rows = getattr(self, name)
             if len(rows) != gates or any(len(row) != experts for row in rows):
                 raise ValueError(f"{name} has another shape than {gates} gates × {experts} experts")
-        for name in ("entropy", "effective_experts", "effective_experts_of_mean"):
+        together = ("kept_probability", "kept_probability_p5", "first_choice_missing")
+        for name in ("entropy", "effective_experts", "effective_experts_of_mean", *together):
             values = getattr(self, name)
             if values is not None and len(values) != gates:
                 raise ValueError(f"{name} has {len(values)} values for {gates} gates")

@@ -39,6 +39,51 @@ class GateRecordLike(Protocol):
         ...
 
 
+# Of shares from 0 to 1, whose percentiles are told to a thousandth
+_BINS = 1000
+
+
+@dataclass
+class _KeptSums:
+    """What is left of what gates wanted, where they decide together."""
+
+    kept_G: Tensor
+    missing_G: Tensor
+    counts_GN: Tensor
+
+    @classmethod
+    def zeros(cls, num_gates: int, device: torch.device) -> "_KeptSums":
+        whole = {"dtype": torch.int64, "device": device}
+        kept_G = torch.zeros(num_gates, dtype=torch.float64, device=device)
+        missing_G = torch.zeros(num_gates, **whole)
+        return cls(kept_G, missing_G, torch.zeros(num_gates, _BINS + 1, **whole))
+
+    def add(self, picked_BGE: Tensor, wanted_BGE: Tensor) -> None:
+        total_BG = wanted_BGE.sum(2)
+        kept_BG = torch.where(picked_BGE, wanted_BGE, 0).sum(2) / total_BG.clamp(min=1e-300)
+        self.kept_G += kept_BG.sum(0)
+        first_BG1 = wanted_BGE.argmax(2, keepdim=True)
+        self.missing_G += (~picked_BGE.gather(2, first_BG1)).squeeze(2).sum(0)
+        bins_GB = (kept_BG.clamp(0, 1) * _BINS).round().long().T
+        self.counts_GN.scatter_add_(1, bins_GB, torch.ones_like(bins_GB))
+
+    def __add__(self, other: "_KeptSums") -> "_KeptSums":
+        return _KeptSums(
+            self.kept_G + other.kept_G,
+            self.missing_G + other.missing_G,
+            self.counts_GN + other.counts_GN,
+        )
+
+    def summary(self, samples: int) -> dict[str, list[float]]:
+        """Mean and 5th percentile of the kept probability; how often the first choice is not."""
+        below_GN = self.counts_GN.cumsum(1) >= 0.05 * samples
+        return {
+            "kept_probability": (self.kept_G / samples).tolist(),
+            "kept_probability_p5": (below_GN.int().argmax(1) / _BINS).tolist(),
+            "first_choice_missing": (self.missing_G / samples).tolist(),
+        }
+
+
 @dataclass
 class _LevelSums:
     """Sums over the samples seen so far, in float64, on the device the weights come from."""
@@ -52,6 +97,7 @@ class _LevelSums:
     picks: Tensor
     pairs: Tensor
     samples: int = field(default=0)
+    kept: _KeptSums | None = None
 
 
 class GateStatistics:
@@ -70,6 +116,12 @@ class GateStatistics:
       in nats);
     - `distinct_pair_ratio`: distinct (sample, expert) pairs over (sample, gate, expert) picks, from
       1/G (all gates pick the same experts) to 1 (no two gates share one); None for dense gates.
+
+    Where gates decide together, of what each would have weighed alone (`wanted_BGE`):
+
+    - `kept_probability`, `kept_probability_p5`: mean and 5th percentile over the samples of the
+      share that the experts have which it then mixed, the percentile in steps of a thousandth;
+    - `first_choice_missing`: the share of samples whose largest of it was not among them.
 
     Example:
         >>> from types import SimpleNamespace
@@ -114,6 +166,11 @@ class GateStatistics:
                     f"{sums.experts}; use one GateStatistics for each model"
                 )
             _add(sums, weights_BGE.to(torch.float64))
+            wanted_BGE = getattr(record, "wanted_BGE", None)
+            if wanted_BGE is not None:
+                if sums.kept is None:
+                    sums.kept = _KeptSums.zeros(len(sums.gates), weights_BGE.device)
+                sums.kept.add(weights_BGE > 0, wanted_BGE.detach()[:num_rows].to(torch.float64))
 
     def add(self, others: "GateStatistics") -> None:
         """Adds what another one of the same model saw."""
@@ -122,6 +179,8 @@ class GateStatistics:
             if mine is not theirs:
                 for name in ("weight_GE", "share_GE", "entropy_G", "picks", "pairs", "samples"):
                     setattr(mine, name, getattr(mine, name) + getattr(theirs, name))
+                if theirs.kept is not None:
+                    mine.kept = theirs.kept if mine.kept is None else mine.kept + theirs.kept
 
     def summary(self) -> list[dict[str, Any]]:
         """Returns the statistics as plain lists, an entry a level; [] without gates.
@@ -193,6 +252,7 @@ def _summarise(level: int, sums: _LevelSums) -> dict[str, Any]:
         "visible": sums.visible_GE.tolist(),
         "distinct_pair_ratio": None if dense or picks == 0 else int(sums.pairs) / picks,
         "samples": sums.samples,
+        **({} if sums.kept is None else sums.kept.summary(sums.samples)),
     }
 
 

@@ -37,12 +37,14 @@ SECONDS = 20  # of a processor, for a check, at least: a mutation may make a loo
 SURVIVED, NOTICED, OTHER_ERROR = 0, 3, 4
 SURVIVORS = Path(__file__).with_name("survivors.toml")
 EVERY = (
-    *("topk_gate", "route_plan", "permute", "unpermute", "gated_combine", "dense_combine"),
+    *("topk_gate", "joint_select", "route_plan", "permute", "unpermute"),
+    *("gated_combine", "dense_combine"),
     *("exchange", "grouped_mm", "gathered_mm", "dense_mm", "gate_mm", "target_attention"),
 )
 # Whose checks a file's mutations are run against
 OPERATORS: Mapping[str, tuple[str, ...]] = {
     "topk_gate.cu": ("topk_gate",),
+    "joint_select.cu": ("joint_select",),
     "route_plan.cu": ("route_plan",),
     "permute.cu": ("permute", "unpermute"),
     "gated_combine.cu": ("gated_combine",),

@@ -128,7 +128,7 @@ def test_deep_product_is_its_specification(name, seed, dtype):
 @pytest.mark.parametrize("packs", [True, False], ids=["packs", "any-width"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=name_of)
 @pytest.mark.parametrize("gates", [1, 2, 4, 8, 16, 32, 64, 70])
-@pytest.mark.parametrize("name", ["dense_combine", "gated_combine", "topk_gate"])
+@pytest.mark.parametrize("name", ["dense_combine", "gated_combine", "topk_gate", "joint_select"])
 def test_any_number_of_gates_is_its_specification(name, gates, dtype, packs):
     """How many a kernel adds up at once is chosen by their number."""
     kind = partial(of_gates, gates, packs)

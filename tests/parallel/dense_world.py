@@ -60,6 +60,14 @@ class Cross(torch.nn.Module):
 
 
 EXPERTS.add("cross", CrossConfig, Cross)
+# Of two tasks' gates, and on PLE's first level that of the shared experts
+DECIDING_TOGETHER = {
+    "joint": {"kind": "top_k", "select": "joint", "shared_k": 2, "private_k": 1},
+    "budget": {"kind": "cosine", "k": 2, "select": "budget", "budget": 3},
+    "joint within a budget": {
+        "kind": "sigmoid", "select": "joint", "shared_k": 1, "private_k": 2, "budget": 4
+    },
+}  # fmt: skip
 KINDS = {
     "experts": [
         {"kind": "mlp", "count": 2, "hidden": [8, 6]},
@@ -147,6 +155,14 @@ CASES |= {
         {"kind": "dselect_k", "per_sample": False, **BALANCED}, rows=SOME_EMPTY
     ),
     "balanced levels": Case(TOP_2 | BALANCED, "spread", {"kind": "ple"}, rows=SOME_EMPTY),
+    **{
+        f"{name}, {experts}": Case(gate | BALANCED, experts, model, rows=rows, twice=True)
+        for name, gate in DECIDING_TOGETHER.items()
+        for experts, model, rows in (
+            ("replicated", {}, SOME_EMPTY),
+            ("spread", {"kind": "ple"}, ((6, 6, 6, 6),)),
+        )
+    },
     "auto": Case(TOP_2, "auto"),
     "E < W": Case({}, "spread", {"num_experts": 1}, {"gradient_clip": 0.05}),
     "E < W, PLE": Case({}, "spread", {"kind": "cgc", "task_experts": 1, "shared_experts": 1}),

@@ -138,6 +138,20 @@ def test_sparse_gates_report_what_was_shared(fake_run):
     assert "Level 1: 63 % of the (sample, gate, expert) picks" in write_report(run).read_text()
 
 
+def test_gates_that_decide_together_report_what_they_kept(fake_run):
+    run = fake_run({"click": 0.2, "buy": 0.1})
+    assert "decide together" not in write_report(run).read_text()
+    curves = json.loads((run / "curves.json").read_text())
+    gates = len(curves["gates"][0]["gates"])
+    curves["gates"][0]["kept_probability"] = [0.912] * gates
+    curves["gates"][0]["kept_probability_p5"] = [0.703] * gates
+    curves["gates"][0]["first_choice_missing"] = [0.0456] * gates
+    (run / "curves.json").write_text(json.dumps(curves))
+    page = write_report(run).read_text()
+    assert "Level 1: the gates decide together" in page
+    assert "<td>91.2 %</td><td>70.3 %</td><td>4.6 %</td>" in page
+
+
 def test_names_are_escaped(fake_run):
     run = fake_run({"click": 0.2})
     metrics = json.loads((run / "metrics.json").read_text())

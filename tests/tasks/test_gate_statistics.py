@@ -75,6 +75,22 @@ def test_sparse_gates_count_distinct_pairs():
     assert statistics.summary()[0]["distinct_pair_ratio"] == 4 / 5
 
 
+def test_gates_that_decide_together_tell_what_is_kept():
+    wanted = torch.tensor([[[0.5, 0.3, 0.2], [0.1, 0.2, 0.7]]]).repeat(40, 1, 1)
+    picked = torch.tensor([[[0.6, 0.4, 0.0], [1.0, 0.0, 0.0]]]).repeat(40, 1, 1)
+    picked[:4, 0] = torch.tensor([0.0, 0.0, 1.0])  # a tenth of the rows: not the first choice
+    parts = GateStatistics(), GateStatistics()
+    for statistics, rows in zip(parts, (slice(3), slice(3, 40)), strict=True):
+        record = Record(picked[rows], torch.ones(2, 3, dtype=torch.bool))
+        record.wanted_BGE = wanted[rows]
+        statistics.update([record])
+    parts[0].add(parts[1])
+    (found,) = parts[0].summary()
+    assert found["kept_probability"] == pytest.approx([0.9 * 0.8 + 0.1 * 0.2, 0.1])
+    assert found["kept_probability_p5"] == pytest.approx([0.2, 0.1])
+    assert found["first_choice_missing"] == pytest.approx([0.1, 1.0])
+
+
 def test_a_dense_gate_behind_a_mask_is_not_sparse():
     visible = torch.tensor([[True, True, False], [False, True, True]])
     weights = torch.where(visible, 0.5, 0.0).repeat(7, 1, 1)

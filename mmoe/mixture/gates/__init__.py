@@ -11,6 +11,7 @@ from mmoe.mixture.gates.fixed import FixedGate
 from mmoe.mixture.gates.gshard import GShardGate
 from mmoe.mixture.gates.noisy_top_k import NoisyTopKGate
 from mmoe.mixture.gates.options import GateOptions
+from mmoe.mixture.gates.select import Selection
 from mmoe.mixture.gates.sigmoid import SigmoidGate, update_biases
 from mmoe.mixture.gates.softmax import SoftmaxGate
 from mmoe.mixture.gates.static import StaticGate
@@ -26,6 +27,7 @@ __all__ = [
     "GateOptions",
     "GateOutput",
     "NoisyTopKGate",
+    "Selection",
     "SigmoidGate",
     "SoftmaxGate",
     "StaticGate",

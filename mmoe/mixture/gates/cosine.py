@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from mmoe.mixture.gates.checks import check_k, check_sizes, check_softmax
 from mmoe.mixture.gates.contract import GateOutput
 from mmoe.mixture.gates.logits import GateLogits, gate_products
-from mmoe.mixture.gates.options import GateOptions, gate_settings, show_settings
-from mmoe.ops.topk_gate import Softmax, topk_gate
+from mmoe.mixture.gates.options import GateOptions, gate_settings, show_settings, visible_softmax
+from mmoe.mixture.gates.select import Selection, Selector
+from mmoe.ops.topk_gate import Softmax
 
 # Tutel's numbers, both temperatures: where the learned one starts, and what it stays above.
 _START_TEMPERATURE = 0.5
@@ -31,6 +32,7 @@ class CosineGate(nn.Module):
         k: Experts that one gate picks for one sample.
         projection_dim: Width of `P_g x`.
         softmax: `after` the selection or `before` it, as in `TopKGate`.
+        selection: How the gates of a row decide together, as in `TopKGate`.
         **options: See `GateOptions`. The MLP of `hidden` comes before the projection, and
             `temperature` divides the logits beside τ.
 
@@ -61,6 +63,7 @@ class CosineGate(nn.Module):
         k: int,
         projection_dim: int = 256,
         softmax: Softmax = "after",
+        selection: Selection | None = None,
         **options: Unpack[GateOptions],
     ) -> None:
         super().__init__()
@@ -79,18 +82,36 @@ class CosineGate(nn.Module):
         self.k = k
         self.projection_dim = projection_dim
         self.softmax: Softmax = softmax
+        self.selection = selection
+        self.select = Selector(num_gates, num_experts, k=k, selection=selection)
+        self.traits = self.select.traits(num_gates)
         nn.init.normal_(self.directions_GEP, std=0.01)
         nn.init.constant_(self.log_scale_G, -math.log(_START_TEMPERATURE))
 
-    def forward(self, inputs: Sequence[Tensor], visibility_GE: Tensor) -> GateOutput:
+    def forward(
+        self,
+        inputs: Sequence[Tensor],
+        visibility_GE: Tensor,
+        asked_BG: Tensor | None = None,
+    ) -> GateOutput:
         """Picks the k best visible experts, best first."""
         check_sizes(self.directions_GEP.shape[:2], inputs, visibility_GE)
-        with torch.autocast(inputs[0].device.type, enabled=False):
-            logits_BGE = self.options.temper(self._logits(self.projection(inputs)))
+        logits_BGE = self._tempered(inputs)
         left_BGE = self.options.drop(logits_BGE, visibility_GE, self.training)
-        weights, experts = topk_gate(left_BGE, visibility_GE, self.k, softmax=self.softmax)
-        losses = self.options.losses(logits_BGE, visibility_GE, experts) if self.training else {}
+        weights, experts = self.select(left_BGE, visibility_GE, asked_BG, self.softmax)
+        losses = {}
+        if self.training:
+            together = self.selection is not None
+            losses = self.options.losses(logits_BGE, visibility_GE, experts, together=together)
         return GateOutput(weights, experts, losses)
+
+    def wanted(self, inputs: Sequence[Tensor], visibility_GE: Tensor) -> Tensor:
+        """Computes how much each gate alone would weigh every expert that it sees."""
+        return visible_softmax(self._tempered(inputs), visibility_GE)
+
+    def _tempered(self, inputs: Sequence[Tensor]) -> Tensor:
+        with torch.autocast(inputs[0].device.type, enabled=False):
+            return self.options.temper(self._logits(self.projection(inputs)))
 
     def _logits(self, projected_BGP: Tensor) -> Tensor:
         dtype = projected_BGP.dtype

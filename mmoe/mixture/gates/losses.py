@@ -95,6 +95,26 @@ def count_picks(experts_BGK: Tensor, num_experts: int) -> Tensor:
     return counts.scatter_add(1, picks_GN, torch.ones_like(picks_GN))[:, :num_experts]
 
 
+def count_pairs(experts_BGK: Tensor, num_experts: int) -> Tensor:
+    """Counts distinct pairs of row and expert, each shared out evenly among the gates that pick it.
+
+    The sum over gates is the number of rows that an expert computes.
+
+    Returns:
+        `[G, E]`, float64: thirds add up to whole numbers but for its last digits.
+
+    Example:
+        >>> import torch
+        >>> from mmoe.mixture.gates.losses import count_pairs
+        >>> count_pairs(torch.tensor([[[0, 2], [2, -1]]], dtype=torch.int32), 3).tolist()
+        [[1.0, 0.0, 0.5], [0.0, 0.0, 0.5]]
+    """
+    picked_BGE = over_experts(
+        torch.ones_like(experts_BGK, dtype=torch.float64), experts_BGK, num_experts
+    )
+    return (picked_BGE / picked_BGE.sum(1, keepdim=True).clamp(min=1)).sum(0)
+
+
 def over_experts(weights_BGK: Tensor, experts_BGK: Tensor, num_experts: int) -> Tensor:
     """Puts the weights of picks in the places of their experts: `[B, G, E]`, else 0."""
     weights_BGE = weights_BGK.new_zeros(*weights_BGK.shape[:2], num_experts + 1)

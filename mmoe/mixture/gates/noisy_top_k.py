@@ -12,8 +12,8 @@ from mmoe.mixture.gates.checks import check_coefficient, check_k, check_sizes
 from mmoe.mixture.gates.contract import GateOutput
 from mmoe.mixture.gates.logits import GateLogits
 from mmoe.mixture.gates.losses import cv_squared, over_experts
-from mmoe.mixture.gates.options import GateOptions, gate_settings, show_settings
-from mmoe.ops.topk_gate import topk_gate
+from mmoe.mixture.gates.options import GateOptions, gate_settings, show_settings, visible_softmax
+from mmoe.mixture.gates.select import Selection, Selector
 
 # Smallest standard deviation of the noise, so that no probability divides by 0. The paper has none;
 # this is its authors' number (tensor2tensor, expert_utils.py, noise_epsilon).
@@ -37,7 +37,9 @@ class NoisyTopKGate(nn.Module):
         num_experts: E.
         k: Experts that one gate picks for one sample.
         importance_loss: Coefficient; like `load_loss` it follows `balance_scope`.
-        load_loss: Coefficient.
+        load_loss: Coefficient. The estimate is that of gates which decide alone.
+        selection: How the gates of a row decide together, by noisy logits in training, as in
+            `TopKGate`.
         **options: See `GateOptions`. The MLP of `hidden` is for the logits; the noise is linear.
 
     Raises:
@@ -67,6 +69,7 @@ class NoisyTopKGate(nn.Module):
         k: int,
         importance_loss: float = 0.01,
         load_loss: float = 0.01,
+        selection: Selection | None = None,
         **options: Unpack[GateOptions],
     ) -> None:
         super().__init__()
@@ -80,19 +83,30 @@ class NoisyTopKGate(nn.Module):
         self.k = k
         self.importance_loss = importance_loss
         self.load_loss = load_loss
+        self.selection = selection
+        self.select = Selector(num_gates, num_experts, k=k, selection=selection)
+        self.traits = self.select.traits(num_gates)
 
-    def forward(self, inputs: Sequence[Tensor], visibility_GE: Tensor) -> GateOutput:
+    def forward(
+        self,
+        inputs: Sequence[Tensor],
+        visibility_GE: Tensor,
+        asked_BG: Tensor | None = None,
+    ) -> GateOutput:
         """Picks the k best visible experts by noisy logits, best first."""
         check_sizes((self.logits.num_gates, self.logits.num_experts), inputs, visibility_GE)
         clean_BGE = self.options.temper(self.logits(inputs))
         if not self.training:
-            return GateOutput(*topk_gate(clean_BGE, visibility_GE, self.k), {})
+            weights, experts = self.select(clean_BGE, visibility_GE, asked_BG)
+            return GateOutput(weights, experts, {})
         scale_BGE = self.options.temper(F.softplus(self.noise(inputs)) + NOISE_FLOOR)
         noisy_BGE = clean_BGE + scale_BGE * torch.randn_like(clean_BGE)
         noisy_BGE = self.options.drop(noisy_BGE, visibility_GE, training=True)
-        weights, experts = topk_gate(noisy_BGE, visibility_GE, self.k)
+        weights, experts = self.select(noisy_BGE, visibility_GE, asked_BG)
         # Noise decides who is picked; the losses judge what was learnt, without it
-        losses = self.options.losses(clean_BGE, visibility_GE, experts)
+        losses = self.options.losses(
+            clean_BGE, visibility_GE, experts, together=self.selection is not None
+        )
         scope = self.options.balance_scope
         if self.importance_loss:
             weights_BGE = over_experts(weights, experts, visibility_GE.shape[1])
@@ -105,6 +119,10 @@ class NoisyTopKGate(nn.Module):
             (load_GE,) = self.options.ranks.of_losses(chances_BGE.sum(0))
             losses["load_loss"] = self.load_loss * cv_squared(load_GE, visibility_GE, scope)
         return GateOutput(weights, experts, losses)
+
+    def wanted(self, inputs: Sequence[Tensor], visibility_GE: Tensor) -> Tensor:
+        """Computes how much each gate alone would weigh every expert that it sees."""
+        return visible_softmax(self.options.temper(self.logits(inputs)), visibility_GE)
 
 
 def selection_probability(

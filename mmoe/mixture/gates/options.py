@@ -101,6 +101,8 @@ class GateSettings:
         visibility_GE: Tensor,
         experts_BGK: Tensor | None = None,
         probabilities_BGE: Tensor | None = None,
+        *,
+        together: bool = False,
     ) -> dict[str, Tensor]:
         """Computes the auxiliary losses that were asked for.
 
@@ -109,6 +111,7 @@ class GateSettings:
             visibility_GE: Bool.
             experts_BGK: The picks whose number is the load; None: the probabilities are.
             probabilities_BGE: Of every expert; default: the softmax of the logits.
+            together: The load is the number of distinct pairs of row and expert.
         """
         result = {}
         if self.z_loss:
@@ -116,16 +119,24 @@ class GateSettings:
         if self.balance_loss:
             if probabilities_BGE is None:
                 probabilities_BGE = visible_softmax(logits_BGE, visibility_GE)
-            result["balance_loss"] = self.balance(probabilities_BGE, visibility_GE, experts_BGK)
+            result["balance_loss"] = self.balance(
+                probabilities_BGE, visibility_GE, experts_BGK, together=together
+            )
         return result
 
     def balance(
-        self, probabilities_BGE: Tensor, visibility_GE: Tensor, experts_BGK: Tensor | None
+        self,
+        probabilities_BGE: Tensor,
+        visibility_GE: Tensor,
+        experts_BGK: Tensor | None,
+        *,
+        together: bool = False,
     ) -> Tensor:
         """Computes the scaled loss for uneven loads."""
         amounts = [probabilities_BGE.sum(0)]
         if experts_BGK is not None:
-            amounts.append(losses.count_picks(experts_BGK, visibility_GE.shape[1]))
+            count = losses.count_pairs if together else losses.count_picks
+            amounts.append(count(experts_BGK, visibility_GE.shape[1]))
         importance_GE, *counted = self.ranks.of_losses(*amounts)
         load_GE = counted[0] if counted else importance_GE
         return self.balance_loss * losses.balance(

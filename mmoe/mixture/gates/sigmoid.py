@@ -7,12 +7,16 @@ import torch
 from torch import Tensor, nn
 
 from mmoe.mixture.batch_invariant import stable_sigmoid
-from mmoe.mixture.gates.checks import check_coefficient, check_k, check_sizes
+from mmoe.mixture.gates.checks import check_coefficient, check_k, check_numbers, check_sizes
 from mmoe.mixture.gates.contract import GateOutput
 from mmoe.mixture.gates.logits import GateLogits
 from mmoe.mixture.gates.losses import count_picks
 from mmoe.mixture.gates.options import GateOptions, gate_settings, show_settings
+from mmoe.mixture.gates.select import Selection, Selector
 from mmoe.ops.topk_gate import topk_gate
+
+# Where gates decide together, what is left of a score that its bias has pushed below
+_LEAST_SCORE = 1e-6
 
 
 class SigmoidGate(nn.Module):
@@ -35,6 +39,7 @@ class SigmoidGate(nn.Module):
         k: Experts that one gate picks for one sample.
         normalize: Weights of one row add up to 1.
         bias_speed: Change of a bias in one update; 0 = the bias stays.
+        selection: How the gates of a row decide together, by `s + b`, as in `TopKGate`.
         **options: See `GateOptions`; `balance_scope` also says whose load the bias evens out.
 
     Raises:
@@ -69,6 +74,7 @@ class SigmoidGate(nn.Module):
         k: int,
         normalize: bool = True,
         bias_speed: float = 0.001,
+        selection: Selection | None = None,
         **options: Unpack[GateOptions],
     ) -> None:
         super().__init__()
@@ -79,6 +85,9 @@ class SigmoidGate(nn.Module):
         self.k = k
         self.normalize = normalize
         self.bias_speed = bias_speed
+        self.selection = selection
+        self.select = Selector(num_gates, num_experts, k=k, selection=selection)
+        self.traits = self.select.traits(num_gates)
         counts_GE = torch.zeros(num_gates, num_experts, dtype=torch.int64)
         self.register_buffer("bias_GE", torch.zeros(num_gates, num_experts, dtype=torch.float32))
         self.register_buffer("load_GE", counts_GE, persistent=False)
@@ -90,7 +99,12 @@ class SigmoidGate(nn.Module):
         own = {f"logits.{name}": dim for name, dim in self.logits.expert_tensors.items()}
         return {"bias_GE": 1, **own}
 
-    def forward(self, inputs: Sequence[Tensor], visibility_GE: Tensor) -> GateOutput:
+    def forward(
+        self,
+        inputs: Sequence[Tensor],
+        visibility_GE: Tensor,
+        asked_BG: Tensor | None = None,
+    ) -> GateOutput:
         """Picks the k visible experts with the largest score plus bias, best first."""
         check_sizes((self.logits.num_gates, self.logits.num_experts), inputs, visibility_GE)
         logits_BGE = self.options.temper(self.logits(inputs))
@@ -98,6 +112,10 @@ class SigmoidGate(nn.Module):
         # The bias decides who is picked, and is no part of a weight or of its gradient
         biased_BGE = scores_BGE.detach() + self.bias_GE
         biased_BGE = self.options.drop(biased_BGE, visibility_GE, self.training)
+        if self.selection is not None:
+            check_numbers(scores_BGE, logits_BGE, visibility_GE)
+            votes_BGE = biased_BGE.clamp(min=_LEAST_SCORE).masked_fill(biased_BGE == -torch.inf, 0)
+            biased_BGE = self.select.among(biased_BGE, votes_BGE, visibility_GE, asked_BG)
         _, experts = topk_gate(biased_BGE, visibility_GE, self.k)
         weights = scores_BGE.gather(-1, experts.clamp(min=0).long()).masked_fill(experts < 0, 0)
         if self.normalize:
@@ -107,8 +125,15 @@ class SigmoidGate(nn.Module):
         self.load_GE.add_(count_picks(experts, visibility_GE.shape[1]))
         self.seen_GE.copy_(visibility_GE)
         shares_BGE = _over_sum(scores_BGE * visibility_GE)
-        losses = self.options.losses(logits_BGE, visibility_GE, experts, shares_BGE)
+        losses = self.options.losses(
+            logits_BGE, visibility_GE, experts, shares_BGE, together=self.selection is not None
+        )
         return GateOutput(weights, experts, losses)
+
+    def wanted(self, inputs: Sequence[Tensor], visibility_GE: Tensor) -> Tensor:
+        """Computes how much each gate alone would weigh every expert, of all that it sees."""
+        scores_BGE = stable_sigmoid(self.options.temper(self.logits(inputs)))
+        return _over_sum(scores_BGE * visibility_GE)
 
     @torch.no_grad()
     def update_bias(self) -> None:

@@ -8,8 +8,9 @@ from torch import Tensor, nn
 from mmoe.mixture.gates.checks import check_k, check_sizes, check_softmax
 from mmoe.mixture.gates.contract import GateOutput
 from mmoe.mixture.gates.logits import GateLogits
-from mmoe.mixture.gates.options import GateOptions, gate_settings, show_settings
-from mmoe.ops.topk_gate import Softmax, topk_gate
+from mmoe.mixture.gates.options import GateOptions, gate_settings, show_settings, visible_softmax
+from mmoe.mixture.gates.select import Selection, Selector
+from mmoe.ops.topk_gate import Softmax
 
 
 class TopKGate(nn.Module):
@@ -22,6 +23,7 @@ class TopKGate(nn.Module):
         k: Experts that one gate picks for one sample.
         softmax: `after` the selection (the k weights add up to 1) or `before` it (they are the
             full softmax's values).
+        selection: How the gates of a row decide together; None: each picks its own k.
         **options: See `GateOptions`.
 
     Raises:
@@ -50,6 +52,7 @@ class TopKGate(nn.Module):
         *,
         k: int,
         softmax: Softmax = "after",
+        selection: Selection | None = None,
         **options: Unpack[GateOptions],
     ) -> None:
         super().__init__()
@@ -59,12 +62,27 @@ class TopKGate(nn.Module):
         check_softmax(softmax)
         self.k = k
         self.softmax: Softmax = softmax
+        self.selection = selection
+        self.select = Selector(num_gates, num_experts, k=k, selection=selection)
+        self.traits = self.select.traits(num_gates)
 
-    def forward(self, inputs: Sequence[Tensor], visibility_GE: Tensor) -> GateOutput:
+    def forward(
+        self,
+        inputs: Sequence[Tensor],
+        visibility_GE: Tensor,
+        asked_BG: Tensor | None = None,
+    ) -> GateOutput:
         """Picks the k best visible experts, best first."""
         check_sizes((self.logits.num_gates, self.logits.num_experts), inputs, visibility_GE)
         logits_BGE = self.options.temper(self.logits(inputs))
         left_BGE = self.options.drop(logits_BGE, visibility_GE, self.training)
-        weights, experts = topk_gate(left_BGE, visibility_GE, self.k, softmax=self.softmax)
-        losses = self.options.losses(logits_BGE, visibility_GE, experts) if self.training else {}
+        weights, experts = self.select(left_BGE, visibility_GE, asked_BG, self.softmax)
+        losses = {}
+        if self.training:
+            together = self.selection is not None
+            losses = self.options.losses(logits_BGE, visibility_GE, experts, together=together)
         return GateOutput(weights, experts, losses)
+
+    def wanted(self, inputs: Sequence[Tensor], visibility_GE: Tensor) -> Tensor:
+        """Computes how much each gate alone would weigh every expert that it sees."""
+        return visible_softmax(self.options.temper(self.logits(inputs)), visibility_GE)

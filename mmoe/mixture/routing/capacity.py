@@ -133,6 +133,7 @@ def drop_over_capacity(
     weights_BGK: Tensor,
     num_experts: int,
     k: int | None = None,
+    most_pairs: int | None = None,
 ) -> Kept:
     """Drops what exceeds the capacity; nothing is read on the host.
 
@@ -144,6 +145,7 @@ def drop_over_capacity(
         num_experts: E.
         k: How many picks a gate is meant to make, where that is fewer than K: DSelect-k gates
             return E picks, of which k are used in the end.
+        most_pairs: How many distinct experts all gates pick for a row at most, if that is known.
 
     Returns:
         The picks that stay.
@@ -159,7 +161,9 @@ def drop_over_capacity(
         ([-1, 0, 1], 1)
     """
     B, G, K = experts_BGK.shape
-    limit = capacity.limit(B, G * min(K, k or K), num_experts)
+    picks = G * min(K, k or K)
+    picks = picks if most_pairs is None else min(picks, most_pairs)
+    limit = capacity.limit(B, picks, num_experts)
     plan = ops.route_plan(experts_BGK, num_experts)
     places_P = _places(plan, _ranks(capacity.priority, plan, weights_BGK))
     # The entry at the end is for unused picks, and for a batch without pairs.

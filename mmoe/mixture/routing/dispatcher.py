@@ -28,6 +28,7 @@ class DispatchPlan:
         source_E: `source_places(expert_source)` on the picks' device; None: it is made here.
         routes: The plan of these picks, if it was made already.
         output_dim: O, what the experts return; None: not known.
+        most_pairs: How many distinct experts a row has at most; None: any number.
     """
 
     experts_BGK: Tensor
@@ -37,6 +38,14 @@ class DispatchPlan:
     source_E: Tensor | None = None
     routes: ops.RoutePlan | None = None
     output_dim: int | None = None
+    most_pairs: int | None = None
+
+    @property
+    def bound(self) -> int:
+        """Number of distinct experts that a row has at most, by the shapes or as it was said."""
+        G, K = self.experts_BGK.shape[1:]
+        bounds = [G * K, self.num_experts]
+        return min(bounds if self.most_pairs is None else [*bounds, self.most_pairs])
 
 
 # Runs this rank's experts on what `Dispatcher.dispatch` returns, rows and offsets: `y_RO`.
@@ -131,7 +140,7 @@ class LocalDispatcher:
         """Says what `dispatch` gathers: the rows, which of them each pair reads, and the handle."""
         routes = plan.routes
         if routes is None:
-            routes = plan_routes(plan.experts_BGK, plan.num_experts)
+            routes = plan_routes(plan.experts_BGK, plan.num_experts, most_pairs=plan.most_pairs)
         handle = LocalHandle(routes.slots_BGK, plan.weights_BGK)
         read = sorted(set(plan.expert_source))
         if len(read) == 1:

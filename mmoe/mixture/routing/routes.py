@@ -11,16 +11,26 @@ def host_is_near(tensor: Tensor) -> bool:
     return tensor.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
-def plan_routes(experts_BGK: Tensor, num_experts: int, limit: int | None = None) -> ops.RoutePlan:
+def plan_routes(
+    experts_BGK: Tensor,
+    num_experts: int,
+    limit: int | None = None,
+    most_pairs: int | None = None,
+) -> ops.RoutePlan:
     """Makes a `route_plan` with no more rows than are known to be needed.
 
     Args:
         experts_BGK: int32; −1 = unused.
         num_experts: E.
         limit: The most rows that an expert has, if that is known.
+        most_pairs: The most distinct experts that a row has, if that is known.
 
     Returns:
-        The plan. Its tail is cut off where the number of pairs can be read for nothing.
+        The plan. Its tail is cut off where the number of pairs can be read for nothing; elsewhere
+        it has as many places as there can be pairs.
+
+    Raises:
+        ValueError: A row has more experts than `most_pairs` (where that can be read for nothing).
 
     Example:
         >>> import torch
@@ -30,8 +40,17 @@ def plan_routes(experts_BGK: Tensor, num_experts: int, limit: int | None = None)
         [0, 0, 1]
     """
     plan = ops.route_plan(experts_BGK, num_experts)
+    rows = experts_BGK.shape[0]
     if host_is_near(plan.offsets_E1):
-        return plan._replace(rows_P=plan.rows_P[: int(plan.offsets_E1[-1])])
+        pairs = int(plan.offsets_E1[-1])
+        if most_pairs is not None and pairs > rows * most_pairs:
+            raise ValueError(
+                f"gate: expected at most {most_pairs} distinct experts for a row, as it says, got "
+                f"{pairs} for {rows} rows"
+            )
+        return plan._replace(rows_P=plan.rows_P[:pairs])
+    if most_pairs is not None and most_pairs < num_experts:
+        plan = plan._replace(rows_P=plan.rows_P[: rows * most_pairs])
     # A traced batch size stays free only where nothing is cut.
     if limit is not None and not torch.compiler.is_compiling():
         rows = min(plan.rows_P.shape[0], num_experts * limit)

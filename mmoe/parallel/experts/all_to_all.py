@@ -231,8 +231,8 @@ class AllToAllDispatcher:
         """Each rank is free to: what it sends, and when, is the same but for its own rows."""
         if self.wire.world_size == 1 or not self.num_local_experts or not torch.is_grad_enabled():
             return False
-        B, G, K = plan.experts_BGK.shape
-        return B * min(G * K, self.num_experts) >= self.overlap_rows * self.num_experts
+        rows = plan.experts_BGK.shape[0]
+        return rows * plan.bound >= self.overlap_rows * self.num_experts
 
     def _begin(self, sources: Sequence[Tree], plan: DispatchPlan) -> Callable[[], Handle]:
         """Exchanges sizes and begins to send the rows; what is returned waits for those to come."""
@@ -326,6 +326,7 @@ class AllToAllDispatcher:
             weight_bytes=accumulate_dtype(dtype).itemsize,
             by_batch=rows.wire == dtype or torch.is_grad_enabled(),
             picks=(G, K),
+            bound=plan.bound,
         )
 
     def _links(self, sizes_W4: Tensor, costs: WayCosts) -> tuple[Links, Links]:

@@ -43,6 +43,7 @@ class WayCosts(NamedTuple):
         weight_bytes: One weight on the wire.
         by_batch: Whether the choice may follow from the batch.
         picks: G and K.
+        bound: How many distinct experts a row has at most; None: what G and K allow.
     """
 
     way: WayBack
@@ -51,6 +52,7 @@ class WayCosts(NamedTuple):
     weight_bytes: int
     by_batch: bool
     picks: tuple[int, int]
+    bound: int | None = None
 
     def sums_go_back(self, sizes: Sizes, num_experts: int) -> bool:
         """Says whether partial sums come back over a link: where that is fewer bytes.
@@ -72,7 +74,8 @@ class WayCosts(NamedTuple):
             return self.way == "sums"
         if not self.by_batch:
             gates, k = self.picks
-            return gates < min(gates * k, num_experts)
+            most = gates * k if self.bound is None else self.bound
+            return gates < min(most, num_experts)
         row_bytes = self.output_dim * self.number_bytes
         with_weights = sizes.sums * row_bytes + sizes.picks * self.weight_bytes
         return with_weights < sizes.pairs * row_bytes

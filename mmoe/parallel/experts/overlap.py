@@ -67,7 +67,7 @@ def own_halves(sources: Sequence[Tree], own: DispatchPlan, compute: Compute) -> 
 
 def _mix(sources: Sequence[Tree], plan: DispatchPlan, compute: Compute) -> Tensor:
     dispatcher = LocalDispatcher()
-    routes = plan_routes(plan.experts_BGK, plan.num_experts)
+    routes = plan_routes(plan.experts_BGK, plan.num_experts, most_pairs=plan.most_pairs)
     if _every_row(plan, routes):
         # The experts read the rows as they lie, as what comes from other ranks
         return dispatcher.combine(

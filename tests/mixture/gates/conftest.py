@@ -11,6 +11,7 @@ from mmoe.mixture import (
     FixedGate,
     GShardGate,
     NoisyTopKGate,
+    Selection,
     SigmoidGate,
     SoftmaxGate,
     StaticGate,
@@ -26,11 +27,20 @@ VISIBILITY = torch.tensor(
         [False, True, True, True, True, False],
     ]
 )
+JOINT = Selection(shared_k=2, private_k=1)
+BUDGET = Selection(private_k=2, budget=4)
+CAPPED = Selection(shared_k=1, private_k=2, budget=4, votes=[1, 1, 0])
 GATES = {
     "softmax": lambda **options: SoftmaxGate(D, G, E, **options),
     "softmax_mlp": lambda **options: SoftmaxGate(D, G, E, hidden=[7], **options),
     "top_k": lambda **options: TopKGate(D, G, E, k=2, **options),
     "top_k_before": lambda **options: TopKGate(D, G, E, k=4, softmax="before", **options),
+    "joint": lambda **options: TopKGate(D, G, E, k=3, selection=JOINT, **options),
+    "joint_before": lambda **options: CosineGate(
+        D, G, E, k=3, projection_dim=9, softmax="before", selection=JOINT, **options
+    ),
+    "budget": lambda **options: NoisyTopKGate(D, G, E, k=2, selection=BUDGET, **options),
+    "joint_budget": lambda **options: SigmoidGate(D, G, E, k=3, selection=CAPPED, **options),
     "noisy_top_k": lambda **options: NoisyTopKGate(D, G, E, k=2, **options),
     "switch": lambda **options: SwitchGate(D, G, E, jitter=0.2, **options),
     "gshard": lambda **options: GShardGate(D, G, E, **options),

@@ -7,10 +7,10 @@ import torch
 
 from mmoe.mixture import DSelectKGate, FixedGate, MultiGateMixture, SoftmaxGate, StaticGate
 
-RANDOM_IN_TRAINING = ["noisy_top_k", "switch", "gshard"]
+RANDOM_IN_TRAINING = ["noisy_top_k", "budget", "switch", "gshard"]
 BLIND = ["static", "static_k", "dselect_k_static", "fixed"]
 READ_THEIR_INPUT = ["softmax", "softmax_mlp", "top_k", "top_k_before", *RANDOM_IN_TRAINING]
-READ_THEIR_INPUT += ["cosine", "sigmoid", "dselect_k"]
+READ_THEIR_INPUT += ["joint", "joint_before", "joint_budget", "cosine", "sigmoid", "dselect_k"]
 
 
 def parts(output) -> list[torch.Tensor]:
@@ -71,6 +71,7 @@ def test_losses_come_in_training_only_and_reach_the_parameters(gate, rows, visib
 def test_losses_that_were_not_asked_for_are_absent(gate, rows, visibility):
     own = {
         "noisy_top_k": {"importance_loss", "load_loss"},
+        "budget": {"importance_loss", "load_loss"},
         "switch": {"balance_loss"},
         "gshard": {"balance_loss"},
         "dselect_k": {"entropy_loss", "code_loss"},
@@ -164,12 +165,21 @@ def test_fp64_goes_through_in_fp64(gate, rows, visibility):
     output = gate.make().eval().double()(inputs, visibility)
     assert output.weights.dtype == torch.float64
     exact = output.weights.sum(-1)
-    if gate.name not in ("top_k_before", "switch", "dselect_k", "dselect_k_static", "fixed"):
+    if gate.name not in (
+        "top_k_before",
+        "joint_before",
+        "switch",
+        "dselect_k",
+        "dselect_k_static",
+        "fixed",
+    ):
         torch.testing.assert_close(exact, torch.ones_like(exact), rtol=1e-14, atol=0)
 
 
 def test_inputs_of_their_own(gate, visibility):
     """A gate reads its own input: the gates together decide as each would alone."""
+    if gate.name in ("joint", "joint_before", "budget", "joint_budget"):
+        pytest.skip("their decision is of all inputs")
     module = gate.make().eval()
     inputs = [torch.randn(20, 13) for _ in visibility]
     together = module(inputs, visibility)

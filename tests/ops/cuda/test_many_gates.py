@@ -13,6 +13,7 @@ if not torch.cuda.is_available():
 
 GATED = (
     "topk_gate",
+    "joint_select",
     "route_plan",
     "permute",
     "unpermute",

@@ -1,0 +1,1 @@
+"""What it gains that gates share: one choice of experts for all tasks of a row."""

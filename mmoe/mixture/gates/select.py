@@ -1,0 +1,203 @@
+"""Gates that decide together: which experts a row computes for all of them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from mmoe.mixture.gates.checks import check_numbers
+from mmoe.mixture.gates.options import visible_softmax
+from mmoe.mixture.traits import GateTraits
+from mmoe.ops.joint_select import Aggregate, check_selection, joint_select
+from mmoe.ops.topk_gate import Softmax, topk_gate
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """How gates decide together: shared and private picks, or a budget of experts for each row.
+
+    Attributes:
+        shared_k: Experts that all gates of a row share; 0: none, then there is a budget.
+        private_k: Experts that each gate adds for itself, or takes of the budget.
+        budget: The most experts that the voting gates choose for a row; None: any number.
+        floor: 1: under a budget each gate keeps its first choice. 0: it need not.
+        aggregate: What makes the shared experts: the `mean` of the votes, or their `max`.
+        votes: How much each gate has to say, above 0; 0: it has no vote, and mixes what the others
+            chose and experts of its own. None: all have as much.
+
+    Raises:
+        ValueError: Numbers out of range, or no gate has a vote.
+
+    Example:
+        >>> from mmoe.mixture import Selection
+        >>> Selection(shared_k=3, private_k=1).most_pairs(num_gates=4)
+        7
+        >>> Selection(private_k=4, budget=6).most_pairs(num_gates=4)
+        6
+    """
+
+    shared_k: int = 0
+    private_k: int
+    budget: int | None = None
+    floor: int = 1
+    aggregate: Aggregate = "mean"
+    votes: Sequence[float] | None = None
+
+    @property
+    def k(self) -> int:
+        """Number of experts that a gate mixes for a row."""
+        return self.shared_k + self.private_k
+
+    def binding(self, num_gates: int) -> int | None:
+        """Returns the budget; None where it has room for all that so many gates could pick."""
+        if self.budget is None or self.budget >= self.shared_k + num_gates * self.private_k:
+            return None
+        return self.budget
+
+    def most_pairs(self, num_gates: int) -> int:
+        """Returns how many experts one row computes at most, whatever the gates want."""
+        apart, budget = self.shared_k + num_gates * self.private_k, self.binding(num_gates)
+        if budget is None:
+            return apart
+        voters = num_gates if self.votes is None else sum(vote > 0 for vote in self.votes)
+        return min(apart, budget + self.floor * (num_gates - voters))
+
+    def check(self, num_gates: int, num_experts: int) -> None:
+        """Refuses what cannot be for so many gates and experts."""
+        check_selection(self.shared_k, self.private_k, self.budget, self.floor, num_experts)
+        votes = (1.0,) * num_gates if self.votes is None else self.votes
+        if len(votes) != num_gates or min(votes) < 0 or not max(votes) < float("inf"):
+            raise ValueError(
+                f"votes: expected {num_gates} finite numbers from 0 on, one per gate, got "
+                f"{list(votes)}"
+            )
+        voters = sum(vote > 0 for vote in votes)
+        if not voters:
+            raise ValueError("votes: expected one above 0, got none; no gate would decide")
+        if self.budget is not None and self.budget < self.floor * voters:
+            raise ValueError(
+                f"budget: expected {voters} or more, one for the first choice of each gate that "
+                f"votes (floor 1), got {self.budget}; raise it, or set floor: 0"
+            )
+        if self.shared_k == 0 and self.budget is None:
+            raise ValueError(
+                "shared_k: expected 1 or more where there is no budget, got 0; gates that share "
+                "nothing decide alone"
+            )
+
+
+class Selector(nn.Module):
+    """Picks each gate's k experts: the k best of its own, or of what the gates decide together.
+
+    Args:
+        num_gates: G.
+        num_experts: E.
+        k: Experts that a gate mixes for a row.
+        selection: None: every gate decides alone.
+
+    Raises:
+        ValueError: The selection gives a gate another number of experts, or does not fit.
+
+    Example:
+        >>> import torch
+        >>> from mmoe.mixture.gates.select import Selection, Selector
+        >>> select = Selector(2, 4, k=2, selection=Selection(shared_k=1, private_k=1))
+        >>> logits = torch.tensor([[[5.0, 3.0, 2.0, 0.0], [0.0, 3.0, 1.0, 4.0]]])
+        >>> select(logits, torch.ones(2, 4, dtype=torch.bool))[1].tolist()
+        [[[0, 1], [3, 0]]]
+    """
+
+    votes_G: Tensor
+    says_G1: Tensor
+
+    def __init__(
+        self, num_gates: int, num_experts: int, *, k: int, selection: Selection | None
+    ) -> None:
+        super().__init__()
+        self.k, self.selection = k, selection
+        if selection is None:
+            return
+        selection.check(num_gates, num_experts)
+        if k != selection.k:
+            raise ValueError(
+                f"k: expected {selection.k}, shared_k + private_k of the selection, got {k}"
+            )
+        votes_G = torch.tensor(selection.votes or [1.0] * num_gates, dtype=torch.float32)
+        self.even = bool(((votes_G == 0) | (votes_G == 1)).all())
+        self.register_buffer("votes_G", votes_G > 0, persistent=False)
+        says_G1 = torch.where(votes_G > 0, votes_G, 1.0).unsqueeze(1)
+        self.register_buffer("says_G1", says_G1, persistent=False)
+
+    def traits(self, num_gates: int) -> GateTraits:
+        """Returns what such a gate says of how it picks."""
+        if self.selection is None:
+            return GateTraits(k=self.k)
+        return GateTraits(
+            k=self.k,
+            shared_k=self.selection.shared_k,
+            most_pairs=self.selection.most_pairs(num_gates),
+        )
+
+    def forward(
+        self,
+        logits_BGE: Tensor,
+        visibility_GE: Tensor,
+        asked_BG: Tensor | None = None,
+        softmax: Softmax = "after",
+    ) -> tuple[Tensor, Tensor]:
+        """Picks by logits, best first, and weighs by softmax, as `topk_gate` does.
+
+        Args:
+            logits_BGE: −inf: not to be picked.
+            visibility_GE: Bool.
+            asked_BG: Bool, the gates that each row asks for, which decide; None: all.
+            softmax: Over what was picked, or over what is visible.
+        """
+        if self.selection is None:
+            return topk_gate(logits_BGE, visibility_GE, self.k, softmax=softmax)
+        wanted_BGE = visible_softmax(logits_BGE, visibility_GE)
+        check_numbers(wanted_BGE, logits_BGE, visibility_GE)
+        left_BGE = self.among(logits_BGE, wanted_BGE, visibility_GE, asked_BG)
+        weights_BGK, experts_BGK = topk_gate(left_BGE, visibility_GE, self.k)
+        if softmax == "before":
+            weights_BGK = wanted_BGE.gather(-1, experts_BGK.clamp(min=0).long())
+            weights_BGK = weights_BGK.masked_fill(experts_BGK < 0, 0)
+        if weights_BGK.device.type != "cpu":  # where NaN was not refused it stays one
+            weights_BGK = weights_BGK + 0 * wanted_BGE.detach().sum((1, 2)).view(-1, 1, 1)
+        return weights_BGK, experts_BGK
+
+    def among(
+        self,
+        values_BGE: Tensor,
+        scores_BGE: Tensor,
+        visibility_GE: Tensor,
+        asked_BG: Tensor | None = None,
+    ) -> Tensor:
+        """Puts −inf into the values of all experts but those that the gates decide for.
+
+        Args:
+            values_BGE: Logits, or whatever a gate picks by.
+            scores_BGE: How much each gate wants each expert, from 0 on.
+            visibility_GE: Bool.
+            asked_BG: As in `forward`.
+        """
+        if self.selection is None:
+            return values_BGE
+        scores_BGE = scores_BGE.detach()
+        picked_BGE = joint_select(
+            scores_BGE if self.even else scores_BGE * self.says_G1,
+            visibility_GE,
+            shared_k=self.selection.shared_k,
+            private_k=self.selection.private_k,
+            budget=self.selection.binding(scores_BGE.shape[1]),
+            floor=self.selection.floor,
+            aggregate=self.selection.aggregate,
+            votes_G=self.votes_G,
+            asked_BG=asked_BG,
+        )
+        return values_BGE.masked_fill(~picked_BGE, -torch.inf)
+
+    def extra_repr(self) -> str:
+        """Returns the settings that `print` shows."""
+        return "each gate alone" if self.selection is None else repr(self.selection)

@@ -1,0 +1,83 @@
+"""What the races of gates that decide together take for granted."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks.mixture.workloads import correlated_logits, draw
+from benchmarks.racing.clock import Clock
+from benchmarks.sharing import quality, step_races
+from benchmarks.sharing.bench import Bench
+from benchmarks.sharing.quality_world import TASKS, draw_world
+from benchmarks.sharing.step_races import LAYER, WAYS, step_gains
+from mmoe.config import config_from_dict
+
+
+def test_all_ways_mix_four_experts_a_gate_and_compute_fewer_pairs():
+    work = replace(LAYER, B=64)
+    logits_BGE, pairs = correlated_logits(work, 0.0), dict.fromkeys(WAYS, 0)
+    visible = torch.ones(work.G, work.E, dtype=torch.bool)
+    for way in WAYS:
+        gate = step_races.GivenLogits(logits_BGE, 4, WAYS[way])
+        assert (gate([], visible).experts >= 0).all()
+        step_races._step(work, draw(work), logits_BGE, way, pairs)()
+    assert pairs["alone"] > 14 * 64
+    assert 6 * 64 < pairs["joint"] <= 7 * 64
+    assert pairs["budget"] == 4 * 64
+
+
+def test_results_have_the_keys_and_say_what_is_possible(monkeypatch):
+    small = replace(LAYER, B=32, D=8, hidden=(8, 4))
+    monkeypatch.setattr(step_races, "LAYER", small)
+    trained = [correlated_logits(small, 0.5)]
+    monkeypatch.setattr(step_races, "trained_logits", lambda *_: trained)
+
+    results = {r.key: r for r in step_gains(Bench(Clock(device="cpu", rounds=1, seconds=1.0)))}
+
+    assert set(results) == {f"{key}{end}" for key in step_races.KEYS for end in ("", "_trained")}
+    assert "4.00 pairs a row" in results["budget_step_gain"].note
+
+
+def test_the_oracle_s_tasks_are_as_alike_as_was_asked():
+    world = draw_world(seed=1, correlation=0.5, rows=4000)
+    logits = np.array([np.log(p / (1 - p)) for p in world.truth.values()])
+    between = np.corrcoef(logits)[np.triu_indices(len(TASKS), 1)]
+    assert 0.35 < between.mean() < 0.65
+    for task, p in world.truth.items():
+        assert abs(world.log[task].to_numpy().mean() - p.mean()) < 0.04
+
+
+def test_qualities_are_at_equal_pairs(monkeypatch):
+    """Of trainings that say the rate for every row, shifted: the more pairs, the nearer."""
+    pairs = {"top_k, k 1": 11.0, "top_k, k 2": 20.0, "joint": 14.0, "budget": 12.0}
+    asked = []
+
+    def train(raw, splits, seed):
+        gate = raw["model"].get("gate", {})
+        name = gate.get("select") or f"{gate.get('kind')}, k {gate.get('k')}"
+        name = "random" if gate.get("kind") == "random_shared" else name
+        asked.append(name)
+        config_from_dict(raw)  # the models are such as can be trained
+        rate = {task: splits.train[task].to_numpy().mean() for task in TASKS}
+        count = pairs.get(name, 15.0)
+        shift = 0.0 if name in ("joint", "budget") else 0.2 - count / 200
+        return {t: np.full(len(splits.test), rate[t] + shift) for t in TASKS}, count
+
+    monkeypatch.setattr(quality, "_train", train)
+    clock = Clock(device="cpu", rounds=1, seconds=1.0)
+
+    results = {r.key: r for r in quality.qualities(Bench(clock, seeds=2, rows=1500))}
+
+    assert set(quality.KEYS) <= set(results)
+    assert len(asked) == len(quality.MODELS) * len(quality.CORRELATIONS) * 2
+    gains = []
+    for found in results["joint_quality"].details:
+        (one, pairs_one), (two, pairs_two) = found["alone, k 1"], found["alone, k 2"]
+        at = one + (found["joint"][1] - pairs_one) / (pairs_two - pairs_one) * (two - one)
+        gains.append(1e4 * (at - found["joint"][0]))
+    assert results["joint_quality"].spread.median == pytest.approx(np.mean(gains), abs=0.1)
+    assert results["joint_quality"].spread.median > 10
+    assert results["joint_quality_low"].spread.median < results["joint_quality"].spread.median
+    assert results["joint_over_random"].spread.median > 10
