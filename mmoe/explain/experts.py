@@ -6,7 +6,7 @@ from typing import Any
 from mmoe.config import RunConfig
 from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.explain.cost import costs_of
-from mmoe.explain.measures import Judged, TaskJudge, Verdict, verdict_of
+from mmoe.explain.measures import Judged, TaskJudge, Verdict, verdicts_of, worst
 from mmoe.explain.passes import Predicted, predict_without
 from mmoe.explain.places import ExpertPlace, gate_of_task, levels_of, places_of
 from mmoe.mixture.leave_out import can_refill
@@ -78,6 +78,7 @@ class ExpertStudy:
             "levels": len(self.network.levels),
             "tasks": [_task(judge, base) for judge, base in _pairs(judges, bases)],
             "experts": experts,
+            "gates": gates,
             "unneeded": [
                 one["number"] for one in experts if not one["missed_by"] + one["unsure_of"]
             ],
@@ -105,7 +106,7 @@ class ExpertStudy:
             tasks = [
                 t
                 for t, (judge, base) in enumerate(_pairs(judges, bases))
-                if verdict_of(judge.metrics, of_tasks[t], base.values, self.tolerance) != "missed"
+                if worst(self._verdicts(judge, base, of_tasks[t]).values()) != "missed"
             ]
             if tasks:
                 touched[v] = tasks
@@ -132,14 +133,18 @@ class ExpertStudy:
         for t, (judge, base) in enumerate(_pairs(judges, bases)):
             gate = gate_of_task(self.network, place.level, self.names, t)
             final = refilled.get(t, changes[t])
-            verdict = verdict_of(judge.metrics, final, base.values, self.tolerance)
+            said = self._verdicts(judge, base, final)
             found[judge.task.name] = {
                 "share": shares.get(gate),
                 "renormalised": changes[t],
                 "refilled": refilled.get(t),
-                "verdict": "alone" if gate in place.alone else verdict,
+                "verdicts": said,
+                "verdict": "alone" if gate in place.alone else worst(said.values()),
             }
         return found
+
+    def _verdicts(self, judge: TaskJudge, base: Judged, changes: Changes) -> dict[str, Verdict]:
+        return verdicts_of(judge.metrics, changes, base.values, self.tolerance)
 
     def _shares(self, place: ExpertPlace, gates: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         """Of each gate that sees it: its mean share of the weights."""

@@ -1,6 +1,6 @@
 """What a task is judged by, and how much that changes between two predictions of the same rows."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -152,21 +152,27 @@ def harm(metric: TaskMetric, change: Mapping[str, Any], base: float | None) -> t
     return worse[0], worse[1]
 
 
-def verdict_of(
+def verdicts_of(
     metrics: Sequence[TaskMetric],
     changes: Mapping[str, Mapping[str, Any]],
     base: Mapping[str, float | None],
     tolerance: float,
-) -> Verdict:
-    """Returns whether a task misses what is gone.
+) -> dict[str, Verdict]:
+    """Returns by metric whether a task misses what is gone.
 
-    `missed`: a metric's whole interval is worse by more than the tolerance; `unmissed`: all of
-    every interval is not; else `unsure`.
+    `missed`: the metric's whole interval is worse by more than the tolerance; `unmissed`: none of
+    it is; else `unsure`.
     """
-    ends = [harm(m, changes[m.key], base[m.key]) for m in metrics]
-    if any(least > tolerance for least, _ in ends):
-        return "missed"
-    return "unsure" if any(most > tolerance for _, most in ends) else "unmissed"
+    return {m.key: _verdict(*harm(m, changes[m.key], base[m.key]), tolerance) for m in metrics}
+
+
+def worst(verdicts: Iterable[Verdict]) -> Verdict:
+    """Returns what a task says whose metrics say this: it misses what one of them misses."""
+    return min(verdicts, key=("alone", "missed", "unsure", "unmissed").index)
+
+
+def _verdict(least: float, most: float, tolerance: float) -> Verdict:
+    return "missed" if least > tolerance else "unsure" if most > tolerance else "unmissed"
 
 
 def _value(key: str, kind: str, rows: ObservedRows) -> float | None:

@@ -8,7 +8,9 @@ from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.frames import TableLike, holds_rows
 from mmoe.datasets.values.arrow import check_room
+from mmoe.explain.affinity import task_affinity
 from mmoe.explain.experts import ExpertStudy
+from mmoe.explain.features import feature_importance
 from mmoe.explain.measures import MEANING
 from mmoe.explain.places import check_explainable
 from mmoe.explain.settings import ExplainSettings, SplitName
@@ -52,13 +54,14 @@ def explain_run(
     check_explainable(predictor.ranker.network, str(run.path))
     rows = labelled_rows(run, config, encoder, data, split)
     origin = split if data is None else ("rows in memory" if holds_rows(data) else str(data))
-    found = explain_ranker(predictor.ranker, config, rows, settings, reporter)
+    found = explain_ranker(predictor.ranker, config, encoder, rows, settings, reporter)
     return {"name": config.name, "origin": origin, **found}
 
 
 def explain_ranker(
     ranker: Ranker,
     config: RunConfig,
+    encoder: FeatureEncoder,
     rows: BatchSource,
     settings: ExplainSettings,
     reporter: Reporter,
@@ -75,7 +78,14 @@ def explain_ranker(
         raise ValueError(
             "no task has a label on these rows, so nothing can be measured; give labelled rows"
         )
-    return {**experts, "interval": MEANING}
+    found = {**experts, "interval": MEANING}
+    if settings.features:
+        found["features"] = feature_importance(
+            ranker, config, encoder, rows, settings.tolerance, reporter
+        )
+    if settings.gradients:
+        found["gradients"] = task_affinity(ranker, config, rows, reporter)
+    return found
 
 
 def labelled_rows(

@@ -15,7 +15,12 @@ def explanation_tables(result: Mapping[str, Any]) -> list[Table]:
     Args:
         result: What explain.json holds.
     """
-    return [_experts(result), _costs(result)]
+    tables = [_experts(result), _costs(result)]
+    if "features" in result:
+        tables.append(_features(result))
+    if "gradients" in result:
+        tables += _gradients(result["gradients"])
+    return tables
 
 
 def summary_lines(result: Mapping[str, Any], run: str) -> list[str]:
@@ -129,3 +134,38 @@ def _costs(result: Mapping[str, Any]) -> Table:
             ", ".join(expert["unsure_of"]),
         )
     return table
+
+
+def _features(result: Mapping[str, Any]) -> Table:
+    """Each feature, and how every task's first metric changes where it is shuffled."""
+    titles = [f"{task['name']} {task['metrics'][0]['heading']}" for task in result["tasks"]]
+    columns = [cell for title in titles for cell in (title, "95 % interval", "")]
+    table = new_table("feature, shuffled", *columns)
+    for feature in result["features"]:
+        cells = []
+        for task in result["tasks"]:
+            one, metric = feature["tasks"][task["name"]], task["metrics"][0]
+            change = one["changes"][metric["key"]]
+            cells += [*change_cells(change, finer(metric["form"])), one["verdict"]]
+        table.add_row(feature["name"], *cells)
+    return table
+
+
+def _gradients(found: Mapping[str, Any]) -> list[Table]:
+    tables = []
+    for key, title, form in (
+        ("affinity", "a step for, helps", "{:.3f}"),
+        ("cosine", "cosine of gradients", "{:.2f}"),
+    ):
+        table = new_table(title, *found["tasks"])
+        for name, values in zip(found["tasks"], found[key], strict=True):
+            cells = [NONE if v is None else signed(v * _scale(key), form) for v in values]
+            table.add_row(
+                name, *(f"{c} %" if key == "affinity" and c != NONE else c for c in cells)
+            )
+        tables.append(table)
+    return tables
+
+
+def _scale(key: str) -> float:
+    return 100.0 if key == "affinity" else 1.0
