@@ -10,6 +10,7 @@ from mmoe.command_options import Device, Imports, OnDevice, Quiet, RunDir
 from mmoe.command_out import folder_of
 from mmoe.command_output import print_table, reporter, say
 from mmoe.plugins import import_modules
+from mmoe.resuming import advising_resume
 
 
 class Split(StrEnum):
@@ -82,3 +83,54 @@ def explain(
     for line in summary_lines(result, run_dir):
         say(line)
     say(shown)
+
+
+def prune(
+    run_dir: RunDir,
+    experts: Annotated[
+        str, typer.Option(metavar="N,N,…", help="Experts to do without, as explain numbers them.")
+    ],
+    out: Annotated[str, typer.Option(help="The new run's directory, or an address.")],
+    finetune_epochs: Annotated[
+        int, typer.Option(help="Train on for so many epochs; 0: evaluate what is left.")
+    ] = 0,
+    data: Annotated[str | None, typer.Option(help="Where the run's rows are now.")] = None,
+    device: Annotated[
+        Device | None, typer.Option(help="Overrides training.device; not stored.")
+    ] = None,
+    import_: Imports = None,
+    quiet: Quiet = False,
+) -> None:
+    """Write a run without some of its experts, and train it on where that is asked for."""
+    import_modules(import_ or [])
+    from mmoe.explain import prune_run
+    from mmoe.run import open_run
+    from mmoe.run.metrics_table import metrics_table
+
+    numbers = _numbers(experts)
+    run = open_run(run_dir, tensors=("model", "training"))
+    with folder_of(out) as place, advising_resume():
+        assert place.path is not None, "it is asked for"
+        finished = prune_run(
+            run,
+            numbers,
+            place.path,
+            finetune_epochs=finetune_epochs,
+            data=data,
+            reporter=reporter(quiet),
+            device=None if device is None else device.value,
+        )
+        print_table(metrics_table(finished.metrics, "test split"))
+        say(place.shown(finished.directory.path))
+
+
+def _numbers(text: str) -> list[int]:
+    """`3,5` → [3, 5].
+
+    Raises:
+        ValueError: It is no such list.
+    """
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts or not all(part.isdecimal() for part in parts):
+        raise ValueError(f"--experts: expected numbers such as 3,5, got {text!r}")
+    return [int(part) for part in parts]
