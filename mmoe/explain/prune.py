@@ -17,10 +17,10 @@ from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.rows.frames import TableLike, holds_rows
 from mmoe.datasets.rows.sources import load_splits
 from mmoe.datasets.rows.splits import Splits
+from mmoe.explain.kept import KeptExperts
 from mmoe.explain.places import ExpertPlace, check_explainable, levels_of
 from mmoe.explain.pruned_config import chosen_places, pruned_config
 from mmoe.metrics.of_tasks import monitor_value
-from mmoe.mixture.resize_experts import expert_dims, expert_ranges
 from mmoe.models.build import build_ranker
 from mmoe.models.frozen import without_weight_files
 from mmoe.models.network import MixtureNetwork
@@ -91,7 +91,7 @@ def prune_run(
         training = pruned.training.model_copy(update={"epochs": finetune_epochs})
         pruned = pruned.model_copy(update={"training": training})
     pruned_network = _network_of(pruned, encoder)  # refuses what cannot be, before all else
-    kept = _kept_entries(network, gone)
+    kept = KeptExperts(network, gone)
     with training_group(), RunClaim(reporter.say) as claim:
         if claim.find(out, pruned, resume=False) is not None:
             raise ValueError(f"{out}: exists already; choose another --out")
@@ -103,7 +103,10 @@ def prune_run(
                 advance=tracker.advance,
                 matured=RunMaturity.resumed(run, pruned),
             )
-        model, training = _states(run, kept)
+        folder = CheckpointFolder(run.checkpoint)
+        model, training = (
+            kept.of(folder.tensors("best", state).whole()) for state in ("model", "training")
+        )
         _check_fits(pruned_network, model)
         new = claim.start(pruned, prepared, out, None)
         claim.run = new
@@ -113,7 +116,7 @@ def prune_run(
             claim.give_up(new)
             raise
     names = ", ".join(place.title(len(levels_of(network))) for place in gone)
-    reporter.say(f"without {names}: {len(kept)} tensors are smaller")
+    reporter.say(f"{out}: {run.path} without {names}")
     return train_run(
         pruned, out, splits=splits, shared=prepared, resume=True, reporter=reporter, device=device
     )
@@ -126,55 +129,6 @@ def _network_of(config: RunConfig, encoder: FeatureEncoder) -> MixtureNetwork:
         )
     assert isinstance(built.network, MixtureNetwork)
     return built.network
-
-
-def _kept_entries(
-    network: MixtureNetwork, gone: Sequence[ExpertPlace]
-) -> dict[str, tuple[int, Tensor]]:
-    """Of each tensor that has a dimension of experts: which one, and what is kept of it."""
-    kept: dict[str, tuple[int, Tensor]] = {}
-    for number, level in enumerate(levels_of(network)):
-        mine = {place.expert for place in gone if place.level == number}
-        if not mine:
-            continue
-        dims, ranges = expert_dims(level.mixture), expert_ranges(level.mixture)
-        for name in level.mixture.state_dict():
-            dim = dims.get(name)
-            own = ranges.get(name)
-            if dim is None and own is None:
-                continue
-            experts = own or range(level.mixture.num_experts)
-            left = [e - experts.start for e in experts if e not in mine]
-            kept[f"levels.{number}.mixture.{name}"] = (dim or 0, torch.tensor(left))
-    return kept
-
-
-def _states(
-    run: RunDirectory, kept: Mapping[str, tuple[int, Tensor]]
-) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """What scores and what training needs beside it, without the experts."""
-    folder = CheckpointFolder(run.checkpoint)
-
-    def without(state: str) -> dict[str, Tensor]:
-        tensors = folder.tensors("best", state).whole()
-        found = {}
-        for name, tensor in tensors.items():
-            part, _, rest = name.partition(".")
-            own = rest.rpartition("/")[0] if part == "optimizer" else rest
-            if part in ("network", "raw", "optimizer") and own in kept and tensor.dim():
-                dim, entries = kept[own]
-                tensor = tensor.index_select(dim, entries)
-            found[name] = tensor
-        return {name: tensor for name, tensor in found.items() if _is_left(name, kept)}
-
-    return without("model"), without("training")
-
-
-def _is_left(name: str, kept: Mapping[str, tuple[int, Tensor]]) -> bool:
-    """Whether a tensor has entries left: those of a kind of experts that is gone have none."""
-    rest = name.partition(".")[2]
-    own = rest.rpartition("/")[0] if name.startswith("optimizer.") else rest
-    return own not in kept or len(kept[own][1]) > 0
 
 
 def _check_fits(network: MixtureNetwork, model: Mapping[str, Tensor]) -> None:
