@@ -1,13 +1,13 @@
 """`NetworkWithout`: a network that also says what it would do without each of some experts."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from mmoe.explain.places import ExpertPlace, levels_of
-from mmoe.mixture.leave_out import mixes_without
+from mmoe.mixture.leave_out import LeftOutBlock, mixes_without
 from mmoe.models.network import GateRecord, MixtureNetwork, NetworkOutput, gate_record
 
 
@@ -58,18 +58,24 @@ class NetworkWithout(nn.Module):
             mixed = mixes_without(level.mixture, sources, experts, refill=self.refill)
             if return_gates and network.learned_gates:
                 gates.append(gate_record(number + 1, level, mixed.weights_BGE))
-            logits = [one for some in mixed.without for one in self._above(number, some)]
-            found.update(zip(mine, logits, strict=True))
+            parts: dict[int, list[Tensor]] = {v: [] for v in mine}
+            for block in mixed.without:
+                for v, logits_BT in zip(
+                    mine[block.experts], self._above(number, block), strict=True
+                ):
+                    parts[v].append(logits_BT)
+            found |= {v: torch.cat(blocks) for v, blocks in parts.items()}
             sources = list(mixed.out_BGO.unbind(1))
         logits_BT = network.logits_of(sources)
         variants = [found[v] for v in range(len(self.left_out))]
         variants_VBT = torch.stack(variants) if variants else None
         return NetworkOutput(logits_BT, {}, gates, variants_VBT=variants_VBT)
 
-    def _above(self, number: int, mixes_LBGO: Tensor) -> Tensor:
-        """Logits of what a level mixed without each of L experts: `logits_LBT`."""
-        count = len(mixes_LBGO)
-        sources = [mixes_LBO.flatten(0, 1) for mixes_LBO in mixes_LBGO.unbind(2)]
+    def _above(self, number: int, block: LeftOutBlock) -> Iterable[Tensor]:
+        """Logits of what a level mixed without each of L experts: L times `logits_BT`."""
+        count = block.mixes[0].shape[1]
+        # Row after row, all variants of each: what comes back is cut the same way
+        sources = [mixes_BLO.flatten(0, 1) for mixes_BLO in block.mixes]
         for level in levels_of(self.network)[number + 1 :]:
             sources = list(level.mixture(sources).out_BGO.unbind(1))
-        return self.network.logits_of(sources).unflatten(0, (count, -1))
+        return self.network.logits_of(sources).unflatten(0, (-1, count)).unbind(1)

@@ -133,7 +133,7 @@ def test_a_gate_that_is_sure_of_one_expert_still_shares_out_what_is_left():
     with torch.no_grad():
         mixed = mixes_without(layer, [x_BD], [0])
         assert mixed.weights_BGE[0, 0].tolist() == [1.0, 0.0, 0.0]
-        (without,) = mixed.without
+        (block,) = mixed.without
         layer.visibility_GE[:, 0] = False
-        assert torch.allclose(without[0], layer(x_BD).out_BGO, atol=1e-6)
-        assert float(without.abs().max()) > 0
+        assert torch.allclose(block.mixes[0], layer(x_BD).out_BGO, atol=1e-6)
+        assert float(block.mixes[0].abs().max()) > 0
