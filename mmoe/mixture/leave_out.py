@@ -14,8 +14,8 @@ from mmoe.mixture.multi_gate import MultiGateMixture
 from mmoe.mixture.pytrees import cast_for_autocast
 from mmoe.mixture.traits import GateTraits, traits_of
 
-# Left-out experts, and rows, whose mixes are made at a time: of 4 gates of width 128 16 MiB at most,
-# which stays near the processor. All of a batch at once took seven times as long (4,096 rows)
+# Left-out experts, and rows, whose mixes are made at a time: of 4 gates of width 128 that is 16 MiB
+# at most, near the processor. All 4,096 rows at once took seven times as long
 _TOGETHER, _ROWS = 16, 512
 
 
