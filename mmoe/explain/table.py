@@ -32,11 +32,12 @@ def summary_lines(result: Mapping[str, Any], run: str) -> list[str]:
         more = "; where it is unsure, more rows (--data) would tell" * unsure
         return [f"no expert is surely missed by nobody {within}{more}"]
     titles = ", ".join(title_of(one, result) for one in unneeded)
-    numbers = ",".join(str(one["number"]) for one in unneeded)
-    each = " (each alone: together they may stand in for each other)" * (len(unneeded) > 1)
+    # One at a time: those that know the same stand in for each other
+    least = min(unneeded, key=lambda one: sum(one["shares"].values()))
+    again = " and explain that" * (len(unneeded) > 1)
     return [
-        f"missed by nobody {within}{each}: {titles}",
-        f"next: mmoe prune {run} --experts {numbers} --out RUN2",
+        f"missed by nobody {within}{', each alone' * (len(unneeded) > 1)}: {titles}",
+        f"next: mmoe prune {run} --experts {least['number']} --out RUN2{again}",
     ]
 
 

@@ -259,7 +259,6 @@ def _page(result: dict[str, Any]) -> str:
         tolerance=f"{result['tolerance']:g}",
         pictures=drawn,
         unneeded=[titles[number] for number in result["unneeded"]],
-        numbers=",".join(map(str, result["unneeded"])),
         tables=[_task_table(task, result) for task in result["tasks"]],
         costs=[_cost_row(expert, result) for expert in result["experts"]],
         interval=result.get("interval") or "",
