@@ -9,6 +9,7 @@ import typer
 
 from mmoe import __version__
 from mmoe.command_config import config_of_command, own_config, with_imports
+from mmoe.command_explain import explain, prune
 from mmoe.command_many import backtest, compare, tune
 from mmoe.command_options import (
     Categorical,
@@ -225,7 +226,8 @@ def evaluate(
         _print_metrics(metrics, title + ", its data changed since training" * changed)
 
 
-app.command()(score)
+for _command in (score, explain, prune):
+    app.command()(_command)
 
 
 @app.command()

@@ -1,11 +1,12 @@
 """Predictions from a model, for one row or for many, from one thread or from many."""
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.checkpoint.mapped import map_weights, weights_of_host
@@ -158,6 +159,27 @@ class Predictor:
             tracker.advance(min(self.height, len(data) - start))
         return out_NT
 
+    def outputs(
+        self, data: EncodedData, *, return_gates: bool = False
+    ) -> Iterator[tuple[slice, NetworkOutput]]:
+        """What the network returns of rows in memory, batch by batch, on one process.
+
+        Yields:
+            Which rows of `data`, and the output; rows of it beyond theirs are padding.
+        """
+        self._check_mode()
+        for start in range(0, len(data), self.height):
+            stop = min(start + self.height, len(data))
+            yield slice(start, stop), self._forward(data, start, stop, return_gates)
+
+    def predictions(self, logits_BT: Tensor, data: EncodedData, rows: slice) -> np.ndarray:
+        """Turns logits of some rows of `data`, maybe padded, into predictions, float32."""
+        predictions = predictions_from_logits(logits_BT, self.tasks)[: rows.stop - rows.start]
+        own_NT = predictions.float().cpu().numpy()
+        for t, link in data.features.links.items():
+            own_NT[:, t] = link.rows(rows).of(own_NT[:, t])
+        return own_NT
+
     def help_others(self, empty: EncodedData, *, with_bias: bool = False) -> None:
         """Takes part in the turns of other ranks until none of them has rows left.
 
@@ -195,17 +217,13 @@ class Predictor:
         with_bias: bool,
     ) -> None:
         stop = min(start + self.height, len(data))
-        output = self._forward(data, start, stop, on_gates is not None, with_bias)
-        links, first = data.features.links, 0
+        output, first = self._forward(data, start, stop, on_gates is not None, with_bias), 0
         for logits_BT in (output.logits_BT, output.with_bias_BT):
             if logits_BT is None:
                 continue
-            predictions = predictions_from_logits(logits_BT, self.tasks)[: stop - start]
-            own_NT = out_NT[start:stop, first : first + predictions.shape[1]]
-            own_NT[:] = predictions.cpu().numpy()
-            for t, link in links.items():
-                own_NT[:, t] = link.rows(slice(start, stop)).of(own_NT[:, t])
-            first += predictions.shape[1]
+            predictions_NT = self.predictions(logits_BT, data, slice(start, stop))
+            out_NT[start:stop, first : first + predictions_NT.shape[1]] = predictions_NT
+            first += predictions_NT.shape[1]
         if on_gates is not None and stop > start:
             on_gates(output.gates, stop - start)
 

@@ -46,6 +46,13 @@ class CapacityConfig(Strict):
         return self
 
 
+class PrunedExpert(Strict):
+    """An expert that a model of own and shared experts does without: what `mmoe prune` writes."""
+
+    level: int = Field(default=1, ge=1, le=16, description="from the input on")
+    name: str = Field(description="as reports call it: `click expert 2`, `shared expert 1`")
+
+
 class ModelConfig(HasKinds):
     """Which model, and its sizes. `kind` is a setting of one module, `MultiGateMixture`."""
 
@@ -76,6 +83,10 @@ class ModelConfig(HasKinds):
         min_length=1,
         description="mmoe, omoe, esmm: experts of several kinds in one pool, each kind with its "
         "count; num_experts and expert are then left out",
+    )
+    pruned: list[PrunedExpert] = Field(
+        default=[],
+        description="cgc, ple: experts that it does without; mmoe prune writes them here",
     )
     gate: GateConfig = Field(default=GateConfig(), description="every gate")
     tower: TowerConfig = Field(default=TowerConfig(), description="the head of every task")
@@ -182,6 +193,15 @@ class ModelConfig(HasKinds):
             )
         if self.expert != ExpertConfig():
             raise ValueError("expert and experts both say what experts are; remove one of them")
+
+    @model_validator(mode="after")
+    def _own_experts_are_pruned(self) -> "ModelConfig":
+        if self.pruned and self.has_one_pool | (not self.has_gates):
+            raise ValueError(
+                f"pruned names own and shared experts, which kind {self.kind} has not; lower "
+                "num_experts"
+            )
+        return self
 
     @model_validator(mode="after")
     def _execution_is_possible(self) -> "ModelConfig":
@@ -328,6 +348,25 @@ class CGCConfig(ModelConfig):
     def pool_title(self) -> str:
         """Returns what a report says of its experts."""
         return f"{self.shared_experts} shared + {self.task_experts} own experts a task"
+
+    def left_experts(self, level: int, names: Sequence[str]) -> list[int]:
+        """Returns the places, among all that a level would have, of experts that are not pruned.
+
+        Args:
+            level: From 1 on.
+            names: Of all of them.
+
+        Raises:
+            ValueError: One that is pruned is not among them.
+        """
+        gone = [one.name for one in self.pruned if one.level == level]
+        unknown = [name for name in gone if name not in names]
+        if unknown or any(one.level > self.depth for one in self.pruned):
+            what = repr(unknown[0]) if unknown else f"on a level above {self.depth}"
+            raise ValueError(
+                f"model.pruned: there is no expert {what}; level {level} has {', '.join(names)}"
+            )
+        return [e for e, name in enumerate(names) if name not in gone]
 
 
 class PLEConfig(CGCConfig):

@@ -1,6 +1,6 @@
 """What an estimator trains on: weights of rows, and the rows that choose the best epoch."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,7 +9,7 @@ import pyarrow as pa
 from mmoe.config import RunConfig
 from mmoe.datasets.rows.splits import Splits
 from mmoe.datasets.values.columns import to_numbers
-from mmoe.integrations.estimator_rows import WEIGHT, feature_rows, joined, label_rows
+from mmoe.integrations.estimator_rows import WEIGHT, feature_rows, joined, label_rows, weight_column
 
 Callback = Callable[[int, Mapping[str, Any]], bool | None]
 
@@ -145,3 +145,27 @@ def one_callback(callbacks: Any) -> Callback | None:
     if not given:
         return None
     return lambda epoch, metrics: any([callback(epoch, metrics) is True for callback in given])
+
+
+def judged_rows(
+    config: RunConfig, names: Sequence[str], X: Any, y: Any, sample_weight: Any
+) -> tuple[RunConfig, pa.Table]:
+    """Reads rows with labels, and weights where there are any.
+
+    Args:
+        config: Of the run, with the weight columns it would have without `sample_weight`.
+        names: The columns of X, for an X that is an array.
+        X: As for `fit`.
+        y: Likewise.
+        sample_weight: Likewise.
+
+    Returns:
+        The config that these rows are judged by, and their table.
+    """
+    features = feature_rows(X, names=names)
+    table = joined(features, label_rows(y, features))
+    weights = weight_column(sample_weight, features)
+    if weights is None:
+        return config, table
+    row_weights = RowWeights(config, table.column_names)
+    return row_weights.config, row_weights.added(table, weights)

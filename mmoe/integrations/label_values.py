@@ -1,6 +1,7 @@
 """Labels as the caller wrote them: the two values of a binary one, the unit of a regression."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,6 +75,24 @@ def _values(task: TaskConfig, table: pa.Table) -> LabelValues | None:
     made = evaluate_label(task.label, pair, "y", f"task {task.name!r}")
     outcomes = [] if made.is_text else np.asarray(made.data, np.float64).tolist()
     return LabelValues(values, outcomes.index(1.0)) if sorted(outcomes) == [0.0, 1.0] else None
+
+
+def as_y_had_it(
+    task: TaskConfig, predictions_N: np.ndarray, labels: Mapping[str, LabelValues]
+) -> np.ndarray:
+    """Turns a task's predictions into what y would have held.
+
+    Args:
+        task: Its config.
+        predictions_N: As the model gives them.
+        labels: Of each binary task the two values.
+    """
+    if task.outcomes is not None:
+        return np.array(task.outcomes)[predictions_N.astype(np.int64)]
+    decided_N = kind_of(task.kind).decide(predictions_N)
+    if not kind_of(task.kind).is_event:
+        return in_units_of_y(task, decided_N)
+    return labels.get(task.name, ZERO_ONE).written(decided_N.astype(bool))
 
 
 _NUMBER = r"[-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?"

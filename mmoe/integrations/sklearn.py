@@ -21,12 +21,13 @@ from mmoe.errors import warn_caller
 from mmoe.integrations.estimator_config import config_for
 from mmoe.integrations.estimator_data import (
     Callback,
-    RowWeights,
+    judged_rows,
     one_callback,
     training_rows,
     validation_rows,
     without_weights,
 )
+from mmoe.integrations.estimator_pictures import RunPicturesMixin
 from mmoe.integrations.estimator_rows import (
     Rows,
     feature_rows,
@@ -34,22 +35,23 @@ from mmoe.integrations.estimator_rows import (
     label_rows,
     weight_column,
 )
-from mmoe.integrations.label_values import ZERO_ONE, in_units_of_y, label_values
+from mmoe.integrations.label_values import as_y_had_it, label_values
 from mmoe.integrations.nested_parameters import as_parameters, split_parameters
 from mmoe.integrations.stored_fit import HeldModel, StoredFit, pack_files, unpack_files
 from mmoe.integrations.task_view import TaskClassifier, TaskRegressor, view_of
-from mmoe.metrics.task_kinds import first_of, kind_of
+from mmoe.metrics.task_kinds import first_of
 from mmoe.run import RunDirectory, open_run
 from mmoe.run.console import ConsoleReporter, SilentReporter
+from mmoe.score import LoadedRun
 from mmoe.score.output_columns import output_columns
 from mmoe.train import train_run
 from mmoe.train.evaluate import split_metrics
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+    from mmoe.integrations.explanation import Explanation
 
 
-class MultiTaskRanker(BaseEstimator):
+class MultiTaskRanker(RunPicturesMixin, BaseEstimator):
     """One model for all the labels of a DataFrame, over the same config and code as `mmoe train`.
 
     `fit` infers features from the columns as `mmoe init` does, or takes a config. A share of the
@@ -237,7 +239,10 @@ class MultiTaskRanker(BaseEstimator):
         """
         rows, predictions_NT = self._predictions(X)
         return rows.out(
-            {task: self._label(t, predictions_NT[:, t]) for t, task in self._numbered()}
+            {
+                task.name: as_y_had_it(task, predictions_NT[:, t], self._stored.labels)
+                for t, task in enumerate(self.config_.tasks)
+            }
         )
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
@@ -251,16 +256,7 @@ class MultiTaskRanker(BaseEstimator):
         Raises:
             ValueError: No task's metric can be computed on these rows.
         """
-        check_is_fitted(self, "run_directory_")
-        features = feature_rows(X, names=self._stored.columns)
-        table = joined(features, label_rows(y, features))
-        config = without_weights(self.config_, self._stored.weights_before)
-        weights = weight_column(sample_weight, features)
-        if weights is not None:
-            row_weights = RowWeights(config, table.column_names)
-            config, table = row_weights.config, row_weights.added(table, weights)
-        loaded = self._model.get()
-        rows = BatchSource.of_table(table, loaded.encoder, "X", config)
+        loaded, config, rows = self._labelled(X, y, sample_weight)
         metrics, notes = split_metrics(config, loaded.predictor, rows)
         kind = first_of(task.kind for task in config.tasks)
         values = [values.get(kind.headline) for values in metrics.values()]
@@ -269,6 +265,33 @@ class MultiTaskRanker(BaseEstimator):
             raise ValueError(f"y: no metric can be computed on these rows: {'; '.join(notes)}")
         mean = float(np.mean(known))
         return mean if kind.monitored[kind.headline] else -mean
+
+    def explain(
+        self,
+        X: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        *,
+        tolerance: float = 0.0002,
+        gradients: bool = False,
+        features: bool = False,
+    ) -> "Explanation":
+        """Returns what each expert is worth to each task, as `mmoe explain` measures it.
+
+        Args:
+            X: As for `score`.
+            y: Likewise.
+            sample_weight: Likewise.
+            tolerance: How much worse AUC or NE may become before an expert is missed.
+            gradients: Also which tasks help or hurt each other.
+            features: Also what each task loses without each feature.
+        """
+        from mmoe.explain import ExplainSettings
+        from mmoe.integrations.explanation import explanation_of
+
+        asked = ExplainSettings(tolerance=tolerance, gradients=gradients, features=features)
+        loaded, config, rows = self._labelled(X, y, sample_weight)
+        return explanation_of(loaded, config, rows, asked)
 
     def task(self, name: str | None = None) -> TaskClassifier | TaskRegressor:
         """Returns one task as scikit-learn's classifier or regressor, fitted as this is.
@@ -281,27 +304,6 @@ class MultiTaskRanker(BaseEstimator):
         """
         check_is_fitted(self, "run_directory_")
         return view_of(self, name)
-
-    def plot_gates(self) -> "Axes":
-        """Returns pyplot axes with how much of each expert each task's gate uses."""
-        from mmoe.integrations.run_pictures import gate_axes
-
-        check_is_fitted(self, "run_directory_")
-        return gate_axes(self.run_directory_)
-
-    def plot_learning_curves(self) -> np.ndarray:
-        """Returns an array of pyplot axes: loss and validation metric of each task, by epoch."""
-        from mmoe.integrations.run_pictures import learning_axes
-
-        check_is_fitted(self, "run_directory_")
-        return learning_axes(self.run_directory_)
-
-    def plot_roc(self) -> np.ndarray:
-        """Returns an array of pyplot axes: each binary task's ROC on the held-out rows."""
-        from mmoe.integrations.run_pictures import roc_axes
-
-        check_is_fitted(self, "run_directory_")
-        return roc_axes(self.run_directory_)
 
     def save(self, path: str | Path) -> Path:
         """Copies the run directory to `path`, which must not exist.
@@ -345,9 +347,6 @@ class MultiTaskRanker(BaseEstimator):
         self._stored = stored
         self._model = HeldModel(folder)
 
-    def _numbered(self) -> list[tuple[int, str]]:
-        return list(enumerate(self.task_names_))
-
     def _predictions(self, X: Any) -> tuple[Rows, np.ndarray]:
         """The rows, and predictions_NT for them."""
         check_is_fitted(self, "run_directory_")
@@ -358,15 +357,13 @@ class MultiTaskRanker(BaseEstimator):
         table = joined(rows, None)
         return rows, loaded.predictor.predict(BatchSource.of_table(table, loaded.encoder, "X"))
 
-    def _label(self, t: int, predictions_N: np.ndarray) -> np.ndarray:
-        """What y would have held."""
-        task = self.config_.tasks[t]
-        if task.outcomes is not None:
-            return np.array(task.outcomes)[predictions_N.astype(np.int64)]
-        decided_N = kind_of(task.kind).decide(predictions_N)
-        if not kind_of(task.kind).is_event:
-            return in_units_of_y(task, decided_N)
-        return self._stored.labels.get(task.name, ZERO_ONE).written(decided_N.astype(bool))
+    def _labelled(self, X: Any, y: Any, weights: Any) -> tuple[LoadedRun, RunConfig, BatchSource]:
+        """The model, rows with labels, and the config that these are judged by."""
+        check_is_fitted(self, "run_directory_")
+        loaded, stored = self._model.get(), self._stored
+        config = without_weights(self.config_, stored.weights_before)
+        config, table = judged_rows(config, stored.columns, X, y, weights)
+        return loaded, config, BatchSource.of_table(table, loaded.encoder, "X", config)
 
     def _temporary_folder(self) -> Path:
         folder = tempfile.mkdtemp(prefix="mmoe-")

@@ -19,7 +19,7 @@ from mmoe.integrations.estimator_config import (
     with_label,
 )
 from mmoe.integrations.estimator_rows import Rows, feature_rows, label_rows
-from mmoe.integrations.label_values import ZERO_ONE
+from mmoe.integrations.label_values import ZERO_ONE, as_y_had_it
 from mmoe.metrics.task_kinds import kind_of
 
 if TYPE_CHECKING:
@@ -140,7 +140,8 @@ class TaskView(BaseEstimator):
         return self.ranker_._predictions(X)[1][:, self._t]
 
     def _labels(self, predictions_N: np.ndarray) -> np.ndarray:
-        return self.ranker_._label(self._t, predictions_N)
+        ranker = self.ranker_
+        return as_y_had_it(ranker.config_.tasks[self._t], predictions_N, ranker._stored.labels)
 
     @property
     def _t(self) -> int:

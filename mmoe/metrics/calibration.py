@@ -38,10 +38,14 @@ def log_loss(
         >>> round(log_loss(np.array([1, 0]), np.array([0.5, 0.5])), 4)
         0.6931
     """
+    return float(np.average(row_log_losses(labels, predictions), weights=weights))
+
+
+def row_log_losses(labels: np.ndarray, predictions: np.ndarray) -> np.ndarray:
+    """Computes the log-loss of each row, as `log_loss` averages it."""
     labels = np.asarray(labels, dtype=np.float64)
     p = np.clip(np.asarray(predictions, dtype=np.float64), _EPSILON, 1 - _EPSILON)
-    losses = -np.where(labels > 0.5, np.log(p), np.log1p(-p))
-    return float(np.average(losses, weights=weights))
+    return -np.where(labels > 0.5, np.log(p), np.log1p(-p))
 
 
 def normalised_entropy(

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from mmoe.metrics.calibration import row_log_losses
 from mmoe.metrics.observed import ObservedRows
 
 
@@ -12,7 +13,8 @@ def row_terms(metric: str, rows: ObservedRows) -> np.ndarray | None:
 
     Terms of several predictions for the same rows are added, averaged and subtracted as the metrics
     are: `Σ (a − b)²` is the variance of the difference of two. For `auc` that is DeLong's; for
-    `rmse`, `mae` and `r2` the first order of the metric's change by a row.
+    `ne`, `rmse`, `mae` and `r2` the first order of the metric's change by a row; for `accuracy`
+    that of a mean.
 
     Args:
         metric: Its key in metrics.json, or `r2`.
@@ -101,6 +103,24 @@ def _centred(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
     return weights * (values - mean) / total * np.sqrt(count / (count - 1))
 
 
+def _ne_terms(
+    labels: np.ndarray, predictions: np.ndarray, weights: np.ndarray
+) -> np.ndarray | None:
+    """Of `loss / entropy(rate)`: a row moves the loss, and by its label the rate."""
+    rate = float(np.average(labels, weights=weights))
+    if not 0 < rate < 1:
+        return None
+    entropy = -(rate * np.log(rate) + (1 - rate) * np.log1p(-rate))
+    losses = row_log_losses(labels, predictions)
+    value = np.average(losses, weights=weights) / entropy
+    slope = np.log((1 - rate) / rate)  # of the entropy by the rate
+    return _centred(losses - value * slope * labels, weights) / entropy
+
+
+def _accuracy_terms(labels: np.ndarray, predictions: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    return _centred((np.rint(predictions) == labels).astype(np.float64), weights)
+
+
 def _rmse_terms(labels: np.ndarray, predictions: np.ndarray, weights: np.ndarray) -> np.ndarray:
     squares = (predictions - labels) ** 2
     root = np.sqrt(np.average(squares, weights=weights))
@@ -124,6 +144,8 @@ def _r2_terms(
 
 _TERMS: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray | None]] = {
     "auc": _auc_terms,
+    "ne": _ne_terms,
+    "accuracy": _accuracy_terms,
     "rmse": _rmse_terms,
     "mae": _mae_terms,
     "r2": _r2_terms,

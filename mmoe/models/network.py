@@ -50,6 +50,8 @@ class NetworkOutput(NamedTuple):
             there are none.
         with_bias_BT: In evaluation, where it was asked for, the logits with that of `model.bias`
             for the display as it was logged.
+        variants_VBT: What V networks that lack something make of the same rows (`mmoe.explain`),
+            with all that is added to `logits_BT`; None where nobody asked.
     """
 
     logits_BT: Tensor
@@ -58,6 +60,15 @@ class NetworkOutput(NamedTuple):
     dropped: Tensor | None = None
     imputed: Mapping[int, Tensor] | None = None
     with_bias_BT: Tensor | None = None
+    variants_VBT: Tensor | None = None
+
+    def plus(self, added_BT: Tensor) -> "NetworkOutput":
+        """Returns the same with something added to every row's logits."""
+        variants = self.variants_VBT
+        return self._replace(
+            logits_BT=self.logits_BT + added_BT,
+            variants_VBT=None if variants is None else variants + added_BT,
+        )
 
 
 class Level(nn.Module):
@@ -180,18 +191,23 @@ class MixtureNetwork(nn.Module):
                 dropped.append(output.dropped)
             if output.gate_weights_BGE is not None:
                 wanted_BGE = output.gates_wanted_BGE
-                gates.append(_record(number, level, output.gate_weights_BGE, wanted_BGE))
+                gates.append(gate_record(number, level, output.gate_weights_BGE, wanted_BGE))
+        logits_BT, imputation = self.logits_of(sources), self.imputation
         read = [sources[g] for g in self.task_gates]
-        transfer, imputation = self.transfer, self.imputation
-        logits_BT = self.towers(read) if transfer is None else transfer(self.towers, read)
         imputed = imputation(read) if imputation is not None and self.training else None
         total = torch.stack(dropped).sum() if dropped else None
         return NetworkOutput(logits_BT, losses, gates, total, imputed)
 
+    def logits_of(self, mixes: Sequence[Tensor]) -> Tensor:
+        """Computes every task's logits of what the gates of the last level mixed."""
+        read = [mixes[g] for g in self.task_gates]
+        return self.towers(read) if self.transfer is None else self.transfer(self.towers, read)
 
-def _record(
-    number: int, level: Level, weights_BGE: Tensor, wanted_BGE: Tensor | None
+
+def gate_record(
+    number: int, level: Level, weights_BGE: Tensor, wanted_BGE: Tensor | None = None
 ) -> GateRecord:
+    """Returns what the gates of a level, numbered from 1, did with a batch."""
     return GateRecord(
         level=number,
         gate_names=level.gate_names,

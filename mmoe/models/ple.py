@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from mmoe.config.model import ModelConfig
+from mmoe.config.model import CGCConfig, ModelConfig
 from mmoe.models.layout import ONE_PROCESS, Layout
 from mmoe.models.network import Level, MixtureNetwork
 from mmoe.models.sections import build_mixture, build_towers, numbered
@@ -34,8 +34,7 @@ def build_ple(
     for number in range(1, levels + 1):
         width = stack[-1].mixture.output_dim if stack else input_dim
         assert width is not None, "build_experts asks for it"
-        ends = {"first": number == 1, "last": number == levels}
-        stack.append(_level(model, layout, width, task_names, **ends))
+        stack.append(_level(model, layout, width, task_names, number, last=number == levels))
     return MixtureNetwork(
         stack,
         build_towers(model, len(task_names), stack[-1].mixture.output_dim),
@@ -49,31 +48,37 @@ def _level(
     layout: Layout,
     width: int,
     task_names: Sequence[str],
+    number: int,
     *,
-    first: bool,
     last: bool,
 ) -> Level:
-    num_tasks = len(task_names)
+    num_tasks, first = len(task_names), number == 1
     # Owner num_tasks stands for "shared", as an expert's and as a gate's.
     owners = [t for t in range(num_tasks) for _ in range(model.task_experts)]
     owners += [num_tasks] * model.shared_experts
+    expert_names = [
+        name for task in task_names for name in numbered(f"{task} expert", model.task_experts)
+    ]
+    expert_names += numbered("shared expert", model.shared_experts)
+    if isinstance(model, CGCConfig):
+        left = model.left_experts(number, expert_names)
+        owners, expert_names = [owners[e] for e in left], [expert_names[e] for e in left]
     gates = list(range(num_tasks)) if last else list(range(num_tasks + 1))
+    gate_names = [*task_names, "shared"][: len(gates)]
+    visibility = _visibility(owners, gates, num_tasks) if owners else torch.zeros(len(gates), 0)
+    _check_pruned(model, visibility, gate_names, number)
     mixture = build_mixture(
         model,
         layout,
         width,
         len(gates),
         len(owners),
-        visibility=_visibility(owners, gates, num_tasks),
+        visibility=visibility,
         expert_source=None if first else owners,
         gate_source=None if first else gates,
         gate_tasks=[*task_names, None][: len(gates)],
     )
-    expert_names = [
-        name for task in task_names for name in numbered(f"{task} expert", model.task_experts)
-    ]
-    expert_names += numbered("shared expert", model.shared_experts)
-    return Level(mixture, [*task_names, "shared"][: len(gates)], expert_names)
+    return Level(mixture, gate_names, expert_names)
 
 
 def _visibility(owners: Sequence[int], gates: Sequence[int], num_tasks: int) -> Tensor:
@@ -81,3 +86,22 @@ def _visibility(owners: Sequence[int], gates: Sequence[int], num_tasks: int) -> 
     return torch.tensor(
         [[gate == num_tasks or owner in (gate, num_tasks) for owner in owners] for gate in gates]
     )
+
+
+def _check_pruned(model: ModelConfig, seen_GE: Tensor, names: Sequence[str], number: int) -> None:
+    """Refuses to leave a gate too few experts, or a level above the first none that is shared."""
+    if not model.pruned:
+        return
+    least, mend = model.gate.picks or 1, "keep one more of them out of model.pruned"
+    for name, sees in zip(names, seen_GE.sum(1).tolist(), strict=True):
+        if sees < least:
+            picks = f", fewer than gate.k ({least})" if least > 1 else ""
+            raise ValueError(
+                f"model.pruned: gate {name} of level {number} would see {sees} "
+                f"expert{'s' * (sees != 1)}{picks}; {mend}"
+            )
+    if number > 1 and not bool(seen_GE.all(0).any()):
+        raise ValueError(
+            f"model.pruned: level {number} would have no shared expert, by which alone it reads "
+            f"what the shared gate below it gave; {mend}"
+        )

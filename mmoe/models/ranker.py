@@ -100,7 +100,7 @@ class Ranker(nn.Module):
         output, ins = self._mix(scored[0], lookups, return_gates)
         logits_BT = output.logits_BT
         if bias is not None and (fixed or self.training):
-            output = output._replace(logits_BT=logits_BT + self._spread(bias(*ins)))
+            output = output.plus(self._spread(bias(*ins)))
         if bias is not None and with_bias:
             if fixed:
                 ins = self._inputs(dense_BF, self.look_up(values, lengths, id_weights))
@@ -129,7 +129,7 @@ class Ranker(nn.Module):
         bias = self._bias_tower
         if bias is None:
             return output
-        return output._replace(logits_BT=output.logits_BT + self._spread(bias(*ins)))
+        return output.plus(self._spread(bias(*ins)))
 
     def _mix(
         self, dense_BF: Tensor, lookups: Lookups | None, return_gates: bool
@@ -143,8 +143,7 @@ class Ranker(nn.Module):
         output: NetworkOutput = self.network(x_BX, return_gates)
         interaction = getattr(self.network, "interaction", None)
         if x_BD is not None and interaction is not None:
-            added_BL = self._spread(interaction(x_BD))
-            output = output._replace(logits_BT=output.logits_BT + added_BL)
+            output = output.plus(self._spread(interaction(x_BD)))
         return output, ins
 
     def _inputs(self, dense_BF: Tensor, lookups: Lookups | None) -> tuple[Tensor, Tensor | None]:
@@ -195,8 +194,12 @@ class Ranker(nn.Module):
             mixed_BT = torch.where(mixed_T, logits_BL[:, columns], 0.0)
             return logits_BL.index_copy(1, columns, mixed_BT + wide_BT)
 
-        with_bias_BT = None if output.with_bias_BT is None else added(output.with_bias_BT)
-        return output._replace(logits_BT=added(output.logits_BT), with_bias_BT=with_bias_BT)
+        with_bias_BT, variants = output.with_bias_BT, output.variants_VBT
+        return output._replace(
+            logits_BT=added(output.logits_BT),
+            with_bias_BT=None if with_bias_BT is None else added(with_bias_BT),
+            variants_VBT=None if variants is None else torch.stack([*map(added, variants)]),
+        )
 
     def _first_columns(self, device: torch.device) -> Tensor | None:
         """Of the logits, each task's first one; None: each task has one only."""

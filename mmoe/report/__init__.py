@@ -2,6 +2,7 @@
 
 from mmoe.report.calibration import calibration_figure
 from mmoe.report.comparison import comparison_figure, write_comparison_page
+from mmoe.report.explanation import explanation_figure, write_explanation_page
 from mmoe.report.gates import gate_heatmap_figure
 from mmoe.report.learning import learning_curve_figure
 from mmoe.report.page import write_report
@@ -10,9 +11,11 @@ from mmoe.report.roc import roc_figure
 __all__ = [
     "calibration_figure",
     "comparison_figure",
+    "explanation_figure",
     "gate_heatmap_figure",
     "learning_curve_figure",
     "roc_figure",
     "write_comparison_page",
+    "write_explanation_page",
     "write_report",
 ]

@@ -7,7 +7,7 @@ from pathlib import Path
 # Written aside by a process before the move to its name
 _ASIDE = r"\.\d+\.tmp"
 # What lies in the run's folder itself before there is a checkpoint
-_EARLY = "warm_start|data|maturity|columns|plan|mlflow|history"
+_EARLY = "warm_start|pruned|data|maturity|columns|plan|mlflow|history"
 _JSON = rf"(?:config\.yaml|(?:{_EARLY}|curves|metrics|index|state|table)\.json)"
 _OF_MANY = r"(?:(?:backtest|compare|baseline|tune)\.json|best\.yaml)"
 _TENSORS = r"(?:model|training)(?:-\d{5}-of-\d{5})?\.safetensors"

@@ -1,0 +1,1 @@
+"""What `mmoe explain` costs, whether its numbers are right, and what its affinity foretells."""

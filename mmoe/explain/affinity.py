@@ -1,0 +1,288 @@
+"""Which tasks help or hurt each other on the layers that they share."""
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from mmoe.config import RunConfig, TaskConfig
+from mmoe.datasets.rows.batch import Batch
+from mmoe.datasets.rows.batch_source import BatchSource
+from mmoe.datasets.rows.encoded import EncodedData
+from mmoe.explain.places import levels_of
+from mmoe.mixture.resize_experts import expert_dims, expert_ranges
+from mmoe.models.network import Level, MixtureNetwork
+from mmoe.models.ranker import Ranker
+from mmoe.run.console import Reporter
+from mmoe.tasks.masked_loss import loss_sums
+from mmoe.train.forward_backward import network_output
+
+# Batches that are looked at, and how many the rows are cut into where they are fewer
+_MOST, _FEWEST = 32, 8
+# Length of a step, as a share of the shared weights' length
+STEP = 0.001
+
+FORMULA = (
+    "cosine: mean over batches of ⟨g_i, g_j⟩ / (‖g_i‖ ‖g_j‖), with g_i = ∂L_i/∂θ on the shared "
+    "layers θ; affinity of i for j: mean over batches b of 1 − L_j(θ − η g_i; b + 1) / "
+    f"L_j(θ; b + 1), with g_i of batch b and η = {STEP} ‖θ‖ / ‖g_i‖: by what share a step on task "
+    "i's loss lowers task j's on the next batch"
+)
+
+
+class _Shared(NamedTuple):
+    """A tensor of the shared layers, and which of it is shared; None: all."""
+
+    weight: nn.Parameter
+    mask: Tensor | None
+
+
+def task_affinity(
+    ranker: Ranker, config: RunConfig, rows: BatchSource, reporter: Reporter
+) -> dict[str, Any]:
+    """Measures how the tasks' gradients agree on the shared layers, and what a step would do.
+
+    `cosine_ij = mean_b ⟨g_i, g_j⟩ / (‖g_i‖ ‖g_j‖)`;
+    `affinity_ij = mean_b 1 − L_j(θ − η g_i; b + 1) / L_j(θ; b + 1)`
+
+    with `g_i = ∂L_i / ∂θ` on batch b and `η = 0.001 ‖θ‖ / ‖g_i‖`, θ the weights of the layers that
+    more than one task reads: experts that several see, and what stands before them. Embeddings,
+    gates and towers stay as they are. The next batch judges a step, so noise that a batch's labels
+    share helps nobody.
+
+    Args:
+        ranker: In evaluation mode; it is not changed.
+        config: Of its run.
+        rows: With labels.
+        reporter: Told of progress.
+
+    Returns:
+        `tasks`, `cosine` and `affinity` as lists of rows (None where a pair never met), `batches`.
+
+    Raises:
+        ValueError: There is one task, or no layer that two of them share.
+
+    Source: Fifty et al., "Efficiently identifying task groupings for multi-task learning" (NeurIPS
+        2021), section 3; Yu et al., "Gradient surgery for multi-task learning" (NeurIPS 2020), for
+        the cosine.
+    """
+    names = [task.name for task in config.tasks]
+    model = copy.copy(ranker)
+    model._modules = dict(ranker._modules)  # the tables stay one, the network becomes a copy
+    model.network = copy.deepcopy(ranker.network).requires_grad_(True)
+    shared = _shared_layers(model.network)
+    if len(names) < 2 or not shared:
+        raise ValueError(
+            "--gradients: expected two tasks or more that share a layer, got "
+            f"{len(names)} task{'s' * (len(names) != 1)} and {len(shared)} shared tensors; leave "
+            "it out"
+        )
+    cosines, affinities = _Means(len(names)), _Means(len(names))
+    total = min(len(rows), _MOST * _size(rows, config))
+    with reporter.track("tasks' gradients", total, "rows") as tracker:
+        batches = _batches(rows, config)
+        batch = next(batches)
+        for following in batches:
+            gradients = _gradients(model, config, batch, shared)
+            cosines.add(_cosines(gradients))
+            affinities.add(_looked_ahead(model, config, following, shared, gradients))
+            tracker.advance(len(batch))
+            batch = following
+    return {
+        "tasks": names,
+        "cosine": cosines.rows(),
+        "affinity": affinities.rows(),
+        "batches": cosines.batches,
+        "formula": FORMULA,
+    }
+
+
+class _Means:
+    """Means of matrices [T, T] over batches, NaN left out."""
+
+    def __init__(self, tasks: int) -> None:
+        self.sums, self.counts = np.zeros((tasks, tasks)), np.zeros((tasks, tasks), int)
+        self.batches = 0
+
+    def add(self, values_TT: np.ndarray) -> None:
+        known = np.isfinite(values_TT)
+        self.sums += np.where(known, values_TT, 0)
+        self.counts += known
+        self.batches += 1
+
+    def rows(self) -> list[list[float | None]]:
+        return [
+            [float(s / n) if n else None for s, n in zip(sums, counts, strict=True)]
+            for sums, counts in zip(self.sums, self.counts, strict=True)
+        ]
+
+
+def _size(rows: BatchSource, config: RunConfig) -> int:
+    return max(min(config.training.batch_size, len(rows) // _FEWEST), 1)
+
+
+def _batches(rows: BatchSource, config: RunConfig) -> Iterator[Batch]:
+    """Of rows in their order, at most so many."""
+    size, count = _size(rows, config), 0
+    with closing(rows.chunks()) as chunks:
+        for chunk in chunks:
+            for start in range(0, len(chunk) - size + 1, size):
+                yield _batch(chunk, start, start + size)
+                count += 1
+                if count == _MOST:
+                    return
+
+
+def _batch(chunk: EncodedData, start: int, stop: int) -> Batch:
+    assert chunk.labels is not None, "these rows carry labels"
+    groups_B, compared_N = None, chunk.labels.compared_N
+    if compared_N is not None:
+        groups_B = np.unique(compared_N[start:stop], return_inverse=True)[1].astype(np.int64)
+    return chunk.batch(slice(start, stop), groups_B=groups_B)
+
+
+def _losses(model: Ranker, config: RunConfig, batch: Batch) -> list[Tensor | None]:
+    """Each task's mean loss, to be differentiated; None where no row has its label."""
+    batch = batch.to(model.device)
+    with torch.no_grad():
+        lookups = model.look_up(batch.values, batch.lengths_CB, batch.id_weights)
+    output = network_output(model, batch, lookups)
+    assert batch.labels_BT is not None and batch.observed_BT is not None
+    assert batch.weights_BT is not None, "these rows carry labels"
+    found = loss_sums(
+        output.logits_BT,
+        batch.labels_BT,
+        batch.observed_BT,
+        batch.weights_BT,
+        _trained(config),
+        groups_B=batch.groups_B,
+    )
+    pairs = zip(found.losses_T.unbind(0), found.weights_T.unbind(0), strict=True)
+    return [loss / weight if float(weight) > 0 else None for loss, weight in pairs]
+
+
+def _trained(config: RunConfig) -> list[TaskConfig]:
+    """The tasks as they train; imputation towers, which only training has, are done without."""
+    return [
+        task.model_copy(update={"counterfactual": None})
+        if getattr(task, "counterfactual", None) == "dr"
+        else task
+        for task in config.trained_tasks
+    ]
+
+
+def _gradients(
+    model: Ranker, config: RunConfig, batch: Batch, shared: Sequence[_Shared]
+) -> list[list[Tensor] | None]:
+    """For each task that of its loss by each shared tensor, 0 where that is not shared."""
+    weights = [one.weight for one in shared]
+    result: list[list[Tensor] | None] = []
+    with torch.enable_grad():
+        for loss in _losses(model, config, batch):
+            if loss is None:
+                result.append(None)
+                continue
+            found = torch.autograd.grad(loss, weights, retain_graph=True, allow_unused=True)
+            result.append([_masked(g, one) for g, one in zip(found, shared, strict=True)])
+    return result
+
+
+def _masked(gradient: Tensor | None, one: _Shared) -> Tensor:
+    if gradient is None:
+        return torch.zeros_like(one.weight)
+    return gradient if one.mask is None else gradient * one.mask
+
+
+def _cosines(gradients: Sequence[list[Tensor] | None]) -> np.ndarray:
+    flat = [None if g is None else torch.cat([x.flatten() for x in g]).double() for g in gradients]
+    tasks = len(flat)
+    values_TT = np.full((tasks, tasks), np.nan)
+    for i, one in enumerate(flat):
+        for j, two in enumerate(flat):
+            if one is not None and two is not None:
+                lengths = float(one.norm() * two.norm())
+                values_TT[i, j] = float(one @ two) / lengths if lengths > 0 else np.nan
+    return values_TT
+
+
+@torch.no_grad()
+def _looked_ahead(
+    model: Ranker,
+    config: RunConfig,
+    batch: Batch,
+    shared: Sequence[_Shared],
+    gradients: Sequence[list[Tensor] | None],
+) -> np.ndarray:
+    """By what share a step on each task's loss lowers each task's on a batch: [i, j]."""
+    before = _losses(model, config, batch)
+    kept = [one.weight.detach().clone() for one in shared]
+    length = _length([_masked(weight, one) for weight, one in zip(kept, shared, strict=True)])
+    values_TT = np.full((len(before), len(before)), np.nan)
+    for i, mine in enumerate(gradients):
+        norm = 0.0 if mine is None else _length(mine)
+        if mine is None or norm == 0:
+            continue
+        for one, gradient in zip(shared, mine, strict=True):
+            one.weight.sub_(gradient, alpha=STEP * length / norm)
+        for j, (old, new) in enumerate(zip(before, _losses(model, config, batch), strict=True)):
+            if old is not None and new is not None and float(old) != 0:
+                values_TT[i, j] = 1 - float(new) / float(old)
+        for one, weight in zip(shared, kept, strict=True):
+            one.weight.copy_(weight)
+    return values_TT
+
+
+def _length(tensors: Sequence[Tensor]) -> float:
+    return float(torch.stack([x.double().square().sum() for x in tensors]).sum().sqrt())
+
+
+def _shared_layers(network: object) -> list[_Shared]:
+    """Weights that the losses of two tasks or more depend on, before gates and towers."""
+    assert isinstance(network, MixtureNetwork)
+    levels = levels_of(network)
+    found: list[_Shared] = []
+    for name in ("inputs", "sequences", "crossing"):
+        module = getattr(network, name)
+        found += [] if module is None else [_Shared(w, None) for w in module.parameters()]
+    for number, level in enumerate(levels):
+        last = number == len(levels) - 1
+        shared_E = _read_by_several(level, network.task_gates if last else None)
+        if not bool(shared_E.any()):
+            continue
+        dims, ranges = expert_dims(level.mixture), expert_ranges(level.mixture)
+        for name, weight in level.mixture.named_parameters():
+            if name.startswith("experts."):
+                found.append(_Shared(weight, _mask(name, weight, dims, ranges, shared_E)))
+    return found
+
+
+def _read_by_several(level: Level, task_gates: Sequence[int] | None) -> Tensor:
+    """Which experts two tasks or more read, bool [E]; what a shared gate mixes, all do."""
+    seen_GE = level.mixture.visibility_GE
+    if task_gates is None:
+        every_E = torch.zeros_like(seen_GE[0])
+        if "shared" in level.gate_names:
+            every_E = seen_GE[level.gate_names.index("shared")]
+        return every_E | (seen_GE.sum(0) > 1)
+    return seen_GE[list(task_gates)].sum(0) > 1
+
+
+def _mask(
+    name: str,
+    weight: Tensor,
+    dims: Mapping[str, int | None],
+    ranges: Mapping[str, range],
+    shared_E: Tensor,
+) -> Tensor | None:
+    """1 where a tensor is of experts that are shared; None where that is all of it."""
+    dim, mine = dims.get(name), ranges.get(name)
+    own_E = shared_E if mine is None else shared_E[mine.start : mine.stop]
+    if bool(own_E.all()):
+        return None
+    shape = [1] * weight.dim()
+    shape[dim or 0] = len(own_E)
+    return own_E.to(weight).view(shape)

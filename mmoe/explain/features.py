@@ -1,0 +1,164 @@
+"""How much each task loses where a feature's values are those of other rows: permutation."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from mmoe.config import RunConfig
+from mmoe.datasets.features.encoder import FeatureEncoder
+from mmoe.datasets.rows.batch_source import BatchSource
+from mmoe.datasets.rows.encoded import EncodedData, EncodedFeatures, EncodedLabels, join_labels
+from mmoe.explain.measures import TaskJudge, verdicts_of, worst
+from mmoe.models.ranker import Ranker
+from mmoe.predictor import Predictor
+from mmoe.run.console import Reporter
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureColumns:
+    """Which of the encoded columns are a feature's.
+
+    Attributes:
+        dense: Of dense_NF.
+        ids: Of ids_NC.
+        lists: Places among the lists.
+    """
+
+    dense: Sequence[int]
+    ids: Sequence[int]
+    lists: Sequence[int]
+
+
+def columns_of(encoder: FeatureEncoder) -> dict[str, FeatureColumns]:
+    """Finds the encoded columns of each feature that scoring reads.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> from mmoe.config import config_from_dict
+        >>> config = config_from_dict({
+        ...     "features": [{"kind": "categorical", "name": "item"},
+        ...                  {"kind": "numeric", "name": "age", "buckets": 2}],
+        ...     "tasks": [{"name": "click", "label": "click"}]})
+        >>> log = pa.table({"item": ["a", "b"], "age": [1.0, 2.0]})
+        >>> columns_of(FeatureEncoder.fit(config, log, "log"))["age"]
+        FeatureColumns(dense=[0], ids=[1], lists=[])
+    """
+    found: dict[str, FeatureColumns] = {}
+    starts = [0, 0, 0]
+    for codec in encoder.codecs:
+        widths = (len(codec.dense_columns(encoder.rules)), len(codec.lookups), len(codec.lists))
+        mine = [list(range(at, at + n)) for at, n in zip(starts, widths, strict=True)]
+        starts = [at + n for at, n in zip(starts, widths, strict=True)]
+        name = codec.feature.name
+        before = found.get(name, FeatureColumns(dense=[], ids=[], lists=[]))
+        found[name] = FeatureColumns(
+            dense=[*before.dense, *mine[0]],
+            ids=[*before.ids, *mine[1]],
+            lists=[*before.lists, *mine[2]],
+        )
+    unread = encoder.config.unread_when_scoring
+    return {name: columns for name, columns in found.items() if name not in unread}
+
+
+def with_shuffled(data: EncodedData, columns: FeatureColumns, order_N: np.ndarray) -> EncodedData:
+    """Returns the rows with one feature's values in another order.
+
+    Args:
+        data: N rows.
+        columns: Of the feature.
+        order_N: Which row each takes its values from.
+    """
+    features = data.features
+    dense_NF, ids_NC = features.dense_NF.copy(), features.ids_NC.copy()
+    dense_NF[:, columns.dense] = dense_NF[order_N][:, columns.dense]
+    ids_NC[:, columns.ids] = ids_NC[order_N][:, columns.ids]
+    lists, weights = list(features.lists), list(features.list_weights)
+    for place in columns.lists:
+        values, offsets = lists[place]
+        entries, moved = _ragged(offsets, order_N)
+        lists[place] = values[entries], moved
+        if weights and (own := weights[place]) is not None:
+            weights[place] = own[entries]
+    shuffled: EncodedFeatures = replace(
+        features, dense_NF=dense_NF, ids_NC=ids_NC, lists=lists, list_weights=weights
+    )
+    return replace(data, features=shuffled)
+
+
+def _ragged(offsets: np.ndarray, order_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Where entries of lists in another order come from, and the new offsets."""
+    lengths = np.diff(offsets)[order_N]
+    moved = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    shift = np.repeat(offsets[:-1][order_N] - moved[:-1], lengths)
+    return np.arange(moved[-1]) + shift, moved
+
+
+def feature_importance(
+    ranker: Ranker,
+    config: RunConfig,
+    encoder: FeatureEncoder,
+    rows: BatchSource,
+    tolerance: float,
+    reporter: Reporter,
+) -> list[dict[str, Any]]:
+    """Shuffles one feature after the other among the rows, and measures every task.
+
+    `change = metric(feature shuffled) − metric`, on the same rows, so with a paired interval. Two
+    features that say the same hide each other: shuffled alone, neither is missed. Of streamed rows
+    those of a chunk are shuffled among themselves.
+
+    Args:
+        ranker: In evaluation mode.
+        config: Of its run.
+        encoder: That encoded the rows.
+        rows: With labels.
+        tolerance: As in `ExplainSettings`.
+        reporter: Told of progress.
+
+    Returns:
+        For each feature its name and, by task, changes of its metrics and the verdict.
+
+    Source: Breiman, "Random forests" (Machine Learning 45, 2001), section 10.
+    """
+    columns, predictor = columns_of(encoder), Predictor(ranker, config)
+    rng, found = np.random.default_rng(config.seed), list[np.ndarray]()
+    labels: list[EncodedLabels] = []
+    with (
+        reporter.track("shuffling features", len(rows) * len(columns), "rows") as tracker,
+        closing(rows.chunks()) as chunks,
+    ):
+        for chunk in chunks:
+            assert chunk.labels is not None, "these rows carry labels"
+            labels.append(chunk.labels)
+            predictions = [predictor.predict(chunk)]
+            for one in _shuffled(chunk, columns, rng):
+                predictions.append(predictor.predict(one))
+                tracker.advance(len(chunk))
+            found.append(np.stack(predictions))
+    predictions_FNP = np.concatenate(found, axis=1)
+    joined = labels[0] if len(labels) == 1 else join_labels(labels)
+    judges = [TaskJudge(config, joined, t) for t in range(len(config.tasks))]
+    bases = [judge.judge(predictions_FNP[0]) for judge in judges]
+    result = []
+    for name, shuffled_NP in zip(columns, predictions_FNP[1:], strict=True):
+        tasks = {}
+        for judge, base in zip(judges, bases, strict=True):
+            changes = judge.changes(base, judge.judge(shuffled_NP))
+            said = verdicts_of(judge.metrics, changes, base.values, tolerance)
+            tasks[judge.task.name] = {
+                "changes": changes,
+                "verdicts": said,
+                "verdict": worst(said.values()),
+            }
+        result.append({"name": name, "tasks": tasks})
+    return result
+
+
+def _shuffled(
+    chunk: EncodedData, columns: Mapping[str, FeatureColumns], rng: np.random.Generator
+) -> Iterator[EncodedData]:
+    for mine in columns.values():
+        yield with_shuffled(chunk, mine, rng.permutation(len(chunk)))

@@ -1,0 +1,183 @@
+"""What a task is judged by, and how much that changes between two predictions of the same rows."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from mmoe.compare.difference import paired_difference
+from mmoe.config import RunConfig
+from mmoe.config.tasks import further_columns
+from mmoe.datasets.rows.encoded import EncodedLabels
+from mmoe.metrics.auc import auc
+from mmoe.metrics.calibration import normalised_entropy
+from mmoe.metrics.observed import ObservedRows, observed_rows
+from mmoe.metrics.row_terms import row_terms
+from mmoe.metrics.task_kinds import HIGHER_IS_BETTER, kind_of
+from mmoe.train.evaluate import row_weights
+
+# Of a task about an expert; alone: the only one that its gate sees
+Verdict = Literal["missed", "unsure", "unmissed", "alone"]
+# What an interval is, as explain.json and the page say it
+MEANING = (
+    "95 % interval of the paired difference by the rows alone: the same rows are predicted with "
+    "the expert and without it (DeLong's for AUC, the first-order one for NE, RMSE and accuracy)"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskMetric:
+    """A metric by which a task is judged.
+
+    Attributes:
+        key: As in metrics.json.
+        heading: What tables call it.
+        form: How its value is written.
+        higher_is_better: Its direction.
+        relative: Its values have a unit, so a change counts as a share of the value.
+    """
+
+    key: str
+    heading: str
+    form: str
+    higher_is_better: bool
+    relative: bool
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns what explain.json holds."""
+        return {**vars(self)}
+
+
+def metrics_of_kind(kind_name: str) -> list[TaskMetric]:
+    """Lists the metrics of a kind of task: its headline and, where it has that, NE.
+
+    Example:
+        >>> [[m.key for m in metrics_of_kind(kind)] for kind in ("binary", "regression")]
+        [['auc', 'ne'], ['rmse']]
+    """
+    kind = kind_of(kind_name)
+    keys = [kind.headline, *(["ne"] if "ne" in kind.keys and kind.headline != "ne" else [])]
+    return [
+        TaskMetric(
+            key=key,
+            heading=kind.column(key).heading,
+            form=kind.column(key).form,
+            higher_is_better=HIGHER_IS_BETTER[key],
+            relative=key in ("rmse", "mae"),
+        )
+        for key in keys
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """One prediction of a task's rows: each metric's value, and a term for each row.
+
+    Attributes:
+        values: Metric's key → value; None: it cannot be computed.
+        terms: Metric's key → float64 [n] over the rows where the label is observed, or None.
+    """
+
+    values: Mapping[str, float | None]
+    terms: Mapping[str, np.ndarray | None]
+
+
+class TaskJudge:
+    """Judges predictions of one task on the same rows.
+
+    Args:
+        config: Of the run.
+        labels: Of the rows.
+        task: Its place.
+    """
+
+    def __init__(self, config: RunConfig, labels: EncodedLabels, task: int) -> None:
+        self.config, self.labels, self.t = config, labels, task
+        self.task = config.tasks[task]
+        self.metrics = metrics_of_kind(self.task.kind)
+        self.weights_N = row_weights(self.task, labels, task)
+
+    @property
+    def rows(self) -> int:
+        """Where the label is observed."""
+        return int(self.labels.observed_NT[:, self.t].sum())
+
+    def judge(self, predictions_NP: np.ndarray) -> Judged:
+        """Computes values and terms of one prediction of all rows."""
+        task, t = self.task, self.t
+        further = predictions_NP[:, further_columns(self.config.tasks, t)]
+        rows = observed_rows(
+            kind_of(task.kind),
+            self.labels.labels_NT[:, t],
+            predictions_NP[:, t],
+            self.labels.observed_NT[:, t],
+            weights=self.weights_N,
+            further=further if task.further else None,
+            name=task.name,
+        )
+        keys = [metric.key for metric in self.metrics]
+        empty = len(rows) == 0 or (rows.weights is not None and rows.weights.sum() == 0)
+        return Judged(
+            values={key: None if empty else _value(key, task.kind, rows) for key in keys},
+            terms={key: None if empty else row_terms(key, rows) for key in keys},
+        )
+
+    def changes(self, base: Judged, other: Judged) -> dict[str, dict[str, float | None]]:
+        """Returns what each metric of `other` is above that of `base`, with its interval."""
+        found: dict[str, dict[str, float | None]] = {}
+        for metric in self.metrics:
+            one, two = base.values[metric.key], other.values[metric.key]
+            if one is None or two is None:
+                found[metric.key] = {"value": None, "low": None, "high": None}
+                continue
+            difference = paired_difference(
+                np.array([two]), np.array([one]), other.terms[metric.key], base.terms[metric.key]
+            )
+            found[metric.key] = {key: getattr(difference, key) for key in ("value", "low", "high")}
+        return found
+
+
+def harm(metric: TaskMetric, change: Mapping[str, Any], base: float | None) -> tuple[float, float]:
+    """Returns the ends of how much worse a metric became, from the least to the most.
+
+    In units of the metric, or as a share of its value where that has a unit. Without an interval
+    both ends are the change.
+    """
+    if change["value"] is None:
+        return 0.0, 0.0
+    ends = [change["value"] if change[end] is None else change[end] for end in ("low", "high")]
+    scale = abs(base) if metric.relative and base else 1.0
+    worse = sorted(end / scale * (-1 if metric.higher_is_better else 1) for end in ends)
+    return worse[0], worse[1]
+
+
+def verdicts_of(
+    metrics: Sequence[TaskMetric],
+    changes: Mapping[str, Mapping[str, Any]],
+    base: Mapping[str, float | None],
+    tolerance: float,
+) -> dict[str, Verdict]:
+    """Returns by metric whether a task misses what is gone.
+
+    `missed`: the metric's whole interval is worse by more than the tolerance; `unmissed`: none of
+    it is; else `unsure`.
+    """
+    return {m.key: _verdict(*harm(m, changes[m.key], base[m.key]), tolerance) for m in metrics}
+
+
+def worst(verdicts: Iterable[Verdict]) -> Verdict:
+    """Returns what a task says whose metrics say this: it misses what one of them misses."""
+    return min(verdicts, key=("alone", "missed", "unsure", "unmissed").index)
+
+
+def _verdict(least: float, most: float, tolerance: float) -> Verdict:
+    return "missed" if least > tolerance else "unsure" if most > tolerance else "unmissed"
+
+
+def _value(key: str, kind: str, rows: ObservedRows) -> float | None:
+    if key == "auc":
+        return auc(rows.labels, rows.predictions, rows.weights)
+    if key == "ne":
+        return normalised_entropy(rows.labels, rows.predictions, rows.weights)
+    return kind_of(kind).metrics(rows, "").values.get(key)

@@ -1,0 +1,106 @@
+"""`explain_run`: what each expert of a trained run is worth to each task."""
+
+from pathlib import Path
+from typing import Any
+
+from mmoe.config import DeviceKind, RunConfig
+from mmoe.datasets.features.encoder import FeatureEncoder
+from mmoe.datasets.rows.batch_source import BatchSource
+from mmoe.datasets.rows.frames import TableLike, holds_rows
+from mmoe.datasets.values.arrow import check_room
+from mmoe.explain.affinity import task_affinity
+from mmoe.explain.experts import ExpertStudy
+from mmoe.explain.features import feature_importance
+from mmoe.explain.measures import MEANING
+from mmoe.explain.places import check_explainable
+from mmoe.explain.settings import ExplainSettings, SplitName
+from mmoe.models.ranker import Ranker
+from mmoe.predictor import load_predictor
+from mmoe.run.console import Reporter, SilentReporter
+from mmoe.run.directory import RunDirectory
+from mmoe.train.prepare import prepare
+from mmoe.train.run_folder.held_out import held_out_rows
+from mmoe.train.run_folder.maturity import RunMaturity
+
+
+def explain_run(
+    run: RunDirectory,
+    data: str | Path | TableLike | None = None,
+    settings: ExplainSettings | None = None,
+    *,
+    split: SplitName = "test",
+    reporter: Reporter | None = None,
+    device: DeviceKind = "auto",
+) -> dict[str, Any]:
+    """Leaves every expert of a run out in turn: what would change for each task.
+
+    Args:
+        run: A trained run whose gates choose between experts.
+        data: Labelled rows, in files or in memory; None: a split of the run's own.
+        settings: What to find out.
+        split: Which of the run's own, where there is no `data`.
+        reporter: Told of progress.
+        device: To compute on; auto: a GPU where there is one.
+
+    Returns:
+        What explain.json holds.
+
+    Raises:
+        ValueError: The run has no experts to choose between, or the data cannot be used.
+    """
+    check_room()
+    reporter, settings = reporter or SilentReporter(), settings or ExplainSettings()
+    predictor, encoder, config = load_predictor(run, device)
+    check_explainable(predictor.ranker.network, str(run.path))
+    rows = labelled_rows(run, config, encoder, data, split)
+    origin = split if data is None else ("rows in memory" if holds_rows(data) else str(data))
+    found = explain_ranker(predictor.ranker, config, encoder, rows, settings, reporter)
+    return {"name": config.name, "origin": origin, **found}
+
+
+def explain_ranker(
+    ranker: Ranker,
+    config: RunConfig,
+    encoder: FeatureEncoder,
+    rows: BatchSource,
+    settings: ExplainSettings,
+    reporter: Reporter,
+) -> dict[str, Any]:
+    """Does what `explain_run` does, of a model in memory and encoded rows.
+
+    Raises:
+        ValueError: There are no rows, or no task has a label on them.
+    """
+    if not len(rows):
+        raise ValueError("there are no rows to explain the run on; give some with --data")
+    experts = ExpertStudy(ranker, config, rows, settings.tolerance, reporter).result()
+    if not any(task["rows"] for task in experts["tasks"]):
+        raise ValueError(
+            "no task has a label on these rows, so nothing can be measured; give labelled rows"
+        )
+    found = {**experts, "interval": MEANING}
+    if settings.features:
+        found["features"] = feature_importance(
+            ranker, config, encoder, rows, settings.tolerance, reporter
+        )
+    if settings.gradients:
+        found["gradients"] = task_affinity(ranker, config, rows, reporter)
+    return found
+
+
+def labelled_rows(
+    run: RunDirectory,
+    config: RunConfig,
+    encoder: FeatureEncoder,
+    data: str | Path | TableLike | None,
+    split: SplitName,
+) -> BatchSource:
+    """Returns rows with labels: those of `data`, or a split of the run's own.
+
+    Raises:
+        ValueError: They cannot be read, or have no labels.
+    """
+    if data is not None or split == "test":
+        return held_out_rows(run, config, encoder, data, None)[0]
+    matured = RunMaturity.resumed(run, config)
+    return prepare(config, encoder=encoder, matured=matured).validation

@@ -1,0 +1,172 @@
+"""An explanation as tables for a terminal."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.table import Table
+
+from mmoe.embeddings.byte_size import byte_size
+from mmoe.metrics.columns import NONE, signed
+
+
+def explanation_tables(result: Mapping[str, Any]) -> list[Table]:
+    """Makes a table of experts and tasks, and one of what experts cost.
+
+    Args:
+        result: What explain.json holds.
+    """
+    tables = [_experts(result), _costs(result)]
+    if "features" in result:
+        tables.append(_features(result))
+    if "gradients" in result:
+        tables += _gradients(result["gradients"])
+    return tables
+
+
+def summary_lines(result: Mapping[str, Any], run: str) -> list[str]:
+    """Says in words which experts nobody misses, and what to do about it."""
+    unneeded = [one for one in result["experts"] if one["number"] in result["unneeded"]]
+    within = f"within {result['tolerance']:g}"
+    if not unneeded:
+        unsure = any(one["unsure_of"] and not one["missed_by"] for one in result["experts"])
+        more = "; where it is unsure, more rows (--data) would tell" * unsure
+        return [f"no expert is surely missed by nobody {within}{more}"]
+    titles = ", ".join(title_of(one, result) for one in unneeded)
+    # One at a time: those that know the same stand in for each other
+    least = min(unneeded, key=lambda one: sum(one["shares"].values()))
+    again = " and explain that" * (len(unneeded) > 1)
+    return [
+        f"missed by nobody {within}{', each alone' * (len(unneeded) > 1)}: {titles}",
+        f"next: mmoe prune {run} --experts {least['number']} --out RUN2{again}",
+    ]
+
+
+def title_of(expert: Mapping[str, Any], result: Mapping[str, Any]) -> str:
+    """Returns an expert's name, with that of its level where there are several."""
+    name = expert["name"]
+    return name if result["levels"] == 1 else f"level {expert['level']}, {name}"
+
+
+def new_table(*titles: str) -> Table:
+    """Returns an empty table, its first column at the left."""
+    table = Table(box=None, padding=(0, 1, 0, 0))
+    for number, title in enumerate(titles):
+        table.add_column(title, justify="right" if number else "left", no_wrap=True)
+    return table
+
+
+def change_cells(change: Mapping[str, Any] | None, form: str) -> list[str]:
+    """Returns a change and its interval, written."""
+    if change is None or change["value"] is None:
+        return [NONE if change is not None else "", ""]
+    value = signed(change["value"], form)
+    if change["low"] is None:
+        return [value, ""]
+    return [value, f"{signed(change['low'], form)} to {signed(change['high'], form)}"]
+
+
+def _experts(result: Mapping[str, Any]) -> Table:
+    headings = _headings(result)
+    titles = [f"{result['origin']}, without", "#", "share"]
+    for heading in headings:
+        titles += [heading, "95 % interval"]
+    refills = any(
+        one["refilled"] for expert in result["experts"] for one in expert["tasks"].values()
+    )
+    titles += ["refilled"] * refills + [""]
+    table = new_table(*titles)
+    for number, task in enumerate(result["tasks"]):
+        if number:
+            table.add_row()
+        values = [_written(metric, task["values"][metric["key"]]) for metric in task["metrics"]]
+        cells = [cell for value in values for cell in (value, "")]
+        table.add_row(f"{task['name']}, {task['rows']:,} rows", "", "", *cells)
+        for expert in result["experts"]:
+            cells = _task_cells(expert, task, headings, result, refills=refills)
+            table.add_row(f"  {title_of(expert, result)}", str(expert["number"]), *cells)
+    return table
+
+
+def _headings(result: Mapping[str, Any]) -> list[str]:
+    """Of the columns: the metrics of the first task, of others' the first and the second."""
+    most = max((task["metrics"] for task in result["tasks"]), key=len)
+    return [metric["heading"] for metric in most]
+
+
+def _written(metric: Mapping[str, Any], value: float | None) -> str:
+    return NONE if value is None else f"{metric['heading']} {metric['form'].format(value)}"
+
+
+def _task_cells(
+    expert: Mapping[str, Any],
+    task: Mapping[str, Any],
+    headings: Sequence[str],
+    result: Mapping[str, Any],
+    *,
+    refills: bool,
+) -> list[str]:
+    found = expert["tasks"][task["name"]]
+    share = found["share"]
+    cells = ["" if share is None else f"{100 * share:.1f} %"]
+    for metric in task["metrics"]:
+        form = finer(metric["form"])
+        cells += change_cells(found["renormalised"][metric["key"]], form)
+    cells += [""] * (1 + 2 * len(headings) - len(cells))
+    if refills:
+        first, again = task["metrics"][0], found["refilled"]
+        cells += change_cells(again and again[first["key"]], finer(first["form"]))[:1]
+    return [*cells, found["verdict"]]
+
+
+def finer(form: str) -> str:
+    """Returns how changes are written: of numbers around 1, to the fifth place."""
+    return "{:.5f}" if form == "{:.4f}" else form
+
+
+def _costs(result: Mapping[str, Any]) -> Table:
+    table = new_table("expert", "#", "ms a thousand rows", "weights", "missed by", "unsure")
+    for expert in result["experts"]:
+        table.add_row(
+            title_of(expert, result),
+            str(expert["number"]),
+            f"{expert['milliseconds']:.3f}",
+            byte_size(expert["bytes"]),
+            ", ".join(expert["missed_by"]),
+            ", ".join(expert["unsure_of"]),
+        )
+    return table
+
+
+def _features(result: Mapping[str, Any]) -> Table:
+    """Each feature, and how every task's first metric changes where it is shuffled."""
+    titles = [f"{task['name']} {task['metrics'][0]['heading']}" for task in result["tasks"]]
+    columns = [cell for title in titles for cell in (title, "95 % interval", "")]
+    table = new_table("feature, shuffled", *columns)
+    for feature in result["features"]:
+        cells = []
+        for task in result["tasks"]:
+            one, metric = feature["tasks"][task["name"]], task["metrics"][0]
+            change = one["changes"][metric["key"]]
+            cells += [*change_cells(change, finer(metric["form"])), one["verdict"]]
+        table.add_row(feature["name"], *cells)
+    return table
+
+
+def _gradients(found: Mapping[str, Any]) -> list[Table]:
+    tables = []
+    for key, title, form in (
+        ("affinity", "a step for, helps", "{:.3f}"),
+        ("cosine", "cosine of gradients", "{:.2f}"),
+    ):
+        table = new_table(title, *found["tasks"])
+        for name, values in zip(found["tasks"], found[key], strict=True):
+            cells = [NONE if v is None else signed(v * _scale(key), form) for v in values]
+            table.add_row(
+                name, *(f"{c} %" if key == "affinity" and c != NONE else c for c in cells)
+            )
+        tables.append(table)
+    return tables
+
+
+def _scale(key: str) -> float:
+    return 100.0 if key == "affinity" else 1.0

@@ -1,0 +1,313 @@
+"""An explanation of a run: its pictures and its page, out of explain.json."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from pydantic import Field
+
+from mmoe.config.json_files import Stored, read_stored
+from mmoe.metrics.columns import NONE
+from mmoe.report import style, tables
+from mmoe.report.gates import gate_heatmap_figure
+from mmoe.report.page import rendered, write_whole
+
+_COLOURS = {
+    "missed": style.ORACLE,
+    "unsure": style.TRAIN,
+    "unmissed": style.MODEL,
+}
+_ROW_INCHES = 0.27
+_CELL_INCHES = 0.62
+# Rank correlation of predicted help with that of training without a task, measured by
+# `python -m benchmarks.explain`; below this the page calls the table a hint
+HINT_BELOW = 0.6
+
+
+class _Task(Stored):
+    name: str
+    rows: int
+    metrics: list[dict[str, Any]] = Field(min_length=1)
+    values: dict[str, float | None]
+
+
+class _Expert(Stored):
+    number: int
+    level: int
+    name: str
+    bytes: int
+    milliseconds: float
+    tasks: dict[str, dict[str, Any]]
+    missed_by: list[str]
+    unsure_of: list[str]
+
+
+class _Explanation(Stored):
+    """explain.json."""
+
+    name: str
+    origin: str
+    rows: int
+    levels: int
+    tolerance: float
+    tasks: list[_Task] = Field(min_length=1)
+    experts: list[_Expert] = Field(min_length=1)
+    gates: list[dict[str, Any]]
+    unneeded: list[int]
+    interval: str = ""
+
+
+def write_explanation_page(result_file: str | Path, target: str | Path) -> Path:
+    """Draws an explanation as one HTML page that needs neither network nor JavaScript.
+
+    Args:
+        result_file: explain.json of `mmoe explain`.
+        target: The page; replaced where it exists, whole or not at all.
+
+    Raises:
+        ValueError: The file is absent or damaged.
+    """
+    source, page = Path(result_file), Path(target)
+    result = read_stored(source, _Explanation, "make it again with `mmoe explain`")
+    write_whole(page, _page(result))
+    return page
+
+
+def explanation_figure(result: Mapping[str, Any]) -> Figure:
+    """Draws how each task's metrics change without each expert, a panel for each metric.
+
+    Args:
+        result: What explain.json holds.
+
+    Returns:
+        A matplotlib Figure, outside pyplot's state.
+
+    Example:
+        >>> change = {"auc": {"value": -0.01, "low": -0.02, "high": 0.0}}
+        >>> of_task = {"renormalised": change, "refilled": None, "share": 1.0}
+        >>> of_task["verdicts"] = {"auc": "unsure"}
+        >>> metric = {"key": "auc", "heading": "AUC", "form": "{:.4f}", "higher_is_better": True}
+        >>> result = {
+        ...     "levels": 1,
+        ...     "tasks": [{"name": "click", "metrics": [metric], "values": {"auc": 0.8}}],
+        ...     "experts": [{"name": "expert 1", "level": 1, "tasks": {"click": of_task}}]}
+        >>> len(explanation_figure(result).axes)
+        1
+    """
+    names = [_title(expert, result) for expert in result["experts"]]
+    found = {
+        task["name"]: [
+            {**one, "right": NONE if one["share"] is None else f"{100 * one['share']:.1f} %"}
+            for one in (expert["tasks"][task["name"]] for expert in result["experts"])
+        ]
+        for task in result["tasks"]
+    }
+    return _panels(result["tasks"], found, names, "without the expert")
+
+
+def importance_figure(result: Mapping[str, Any]) -> Figure:
+    """Draws how each task's metrics change where a feature is shuffled.
+
+    Args:
+        result: What explain.json holds, with `features`.
+    """
+    names = [feature["name"] for feature in result["features"]]
+    found = {
+        task["name"]: [
+            {"renormalised": one["changes"], "refilled": None, **one}
+            for one in (feature["tasks"][task["name"]] for feature in result["features"])
+        ]
+        for task in result["tasks"]
+    }
+    return _panels(result["tasks"], found, names, "with the feature shuffled")
+
+
+def affinity_figure(gradients: Mapping[str, Any]) -> Figure:
+    """Draws which tasks help or hurt each other: affinity, and the gradients' cosine.
+
+    Args:
+        gradients: What explain.json holds under that name.
+    """
+    tasks = gradients["tasks"]
+    side = max(1.5 + _CELL_INCHES * len(tasks), 3.2)
+    figure = style.new_figure(min(2.1 * side, style.PAGE_WIDTH), side)
+    for axes, key, title, form in zip(
+        figure.subplots(1, 2, squeeze=False).ravel(),
+        ("affinity", "cosine"),
+        ("row helps column, %", "cosine of gradients"),
+        ("{:.3f}", "{:.2f}"),
+        strict=True,
+    ):
+        scale = 100 if key == "affinity" else 1
+        matrix = [[None if v is None else v * scale for v in row] for row in gradients[key]]
+        off = [abs(v) for i, row in enumerate(matrix) for j, v in enumerate(row) if v and i != j]
+        most = 1.0 if key == "cosine" else max(off, default=1.0)
+        _matrix(axes, tasks, matrix, (title, form, most))
+    return figure
+
+
+def _panels(
+    tasks: Sequence[Mapping[str, Any]],
+    found: Mapping[str, Sequence[Mapping[str, Any]]],
+    names: Sequence[str],
+    what: str,
+) -> Figure:
+    """A row of panels for each task, a panel for each of its metrics."""
+    columns = max(len(task["metrics"]) for task in tasks)
+    height = (0.9 + _ROW_INCHES * len(names)) * len(tasks)
+    figure = style.new_figure(style.PAGE_WIDTH * (0.6 if columns == 1 else 1), height)
+    grid = figure.subplots(len(tasks), columns, squeeze=False, sharey=True)
+    for row, task in zip(grid, tasks, strict=True):
+        for axes in row[len(task["metrics"]) :]:
+            axes.set_visible(False)
+        for axes, metric in zip(row, task["metrics"], strict=False):
+            better = "" if metric["higher_is_better"] else " (lower is better)"
+            title = f"{task['name']} · change of {metric['heading']}"
+            style.dress(axes, title, f"{what}{better}", columns=2)
+            _draw(axes, metric["key"], found[task["name"]], names)
+    return figure
+
+
+def _draw(axes: Axes, key: str, lines: Sequence[Mapping[str, Any]], names: Sequence[str]) -> None:
+    axes.axvline(0, color=style.TRAIN, linewidth=1, ls="--")
+    for place, line in enumerate(lines):
+        colour = _COLOURS[line["verdicts"][key]]
+        change, again = line["renormalised"][key], line["refilled"]
+        if change["value"] is not None:
+            if change["low"] is not None:
+                axes.hlines(place, change["low"], change["high"], color=colour, linewidth=1.8)
+            axes.plot(change["value"], place, color=colour, marker="o", markersize=5, ls="none")
+        if again and again[key]["value"] is not None:
+            axes.plot(
+                again[key]["value"], place, color=colour, marker="D", markersize=5, ls="none",
+                markerfacecolor=style.PAPER,
+            )  # fmt: skip
+        axes.text(
+            1.01, place, line.get("right", ""), transform=axes.get_yaxis_transform(), va="center",
+            fontsize=style.SIZE_SMALL, color=style.MUTED,
+        )  # fmt: skip
+    axes.set_ylim(len(names) - 0.4, -0.6)
+    axes.set_yticks(range(len(names)), [style.shorten(name, 28) for name in names])
+    axes.xaxis.set_major_locator(style.few_ticks(4))
+    axes.grid(False, axis="y")
+
+
+def _matrix(
+    axes: Axes,
+    tasks: Sequence[str],
+    matrix: Sequence[Sequence[float | None]],
+    looks: tuple[str, str, float],
+) -> None:
+    """Cells: blue where it helps, orange where it hurts, as strong as it does."""
+    title, form, most = looks
+    style.dress(axes, title, columns=2)
+    for i, row in enumerate(matrix):
+        for j, value in enumerate(row):
+            if value is None:
+                continue
+            strength = 0.0 if i == j else min(abs(value) / most, 1.0)
+            colour = style.MODEL if value >= 0 else style.ORACLE
+            axes.add_patch(
+                Rectangle(
+                    (j - 0.48, i - 0.48),
+                    0.96,
+                    0.96,
+                    facecolor=colour,
+                    alpha=0.45 * strength,
+                    linewidth=0,
+                )
+            )
+            axes.text(
+                j, i, tables.signed(value, form), ha="center", va="center",
+                fontsize=style.SIZE_SMALL, color=style.MUTED if i == j else style.INK,
+            )  # fmt: skip
+    names = [style.shorten(task, 12) for task in tasks]
+    axes.set_xticks(range(len(tasks)), names, rotation=45, ha="right")
+    axes.set_yticks(range(len(tasks)), names)
+    axes.set_xlim(-0.5, len(tasks) - 0.5)
+    axes.set_ylim(len(tasks) - 0.5, -0.5)
+    axes.grid(False)
+
+
+def _title(expert: Mapping[str, Any], result: Mapping[str, Any]) -> str:
+    return expert["name"] if result["levels"] == 1 else f"{expert['level']}: {expert['name']}"
+
+
+def _page(result: dict[str, Any]) -> str:
+    pictures = {"experts": (explanation_figure(result), "Change of each task without each expert")}
+    if result["gates"]:
+        figure = gate_heatmap_figure(result["gates"])
+        pictures["gates"] = (figure, "Mean gate weight of each task and expert")
+    if result.get("features"):
+        pictures["features"] = (importance_figure(result), "Change of each task by feature")
+    if result.get("gradients"):
+        pictures["gradients"] = (affinity_figure(result["gradients"]), "Affinity of tasks")
+    drawn = {
+        name: Markup(style.themed_svg(figure, name, description))
+        for name, (figure, description) in pictures.items()
+    }
+    titles = {one["number"]: _title(one, result) for one in result["experts"]}
+    return rendered(
+        "explanation.html.j2",
+        name=result["name"],
+        origin=result["origin"],
+        rows=tables.count(result["rows"]),
+        tolerance=f"{result['tolerance']:g}",
+        pictures=drawn,
+        unneeded=[titles[number] for number in result["unneeded"]],
+        tables=[_task_table(task, result) for task in result["tasks"]],
+        costs=[_cost_row(expert, result) for expert in result["experts"]],
+        interval=result.get("interval") or "",
+        gradients=result.get("gradients"),
+    )
+
+
+def _task_table(task: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, Any]:
+    headings = ["share"]
+    for metric in task["metrics"]:
+        headings += [metric["heading"], "95 % interval", "refilled"]
+    rows = []
+    for expert in result["experts"]:
+        found = expert["tasks"][task["name"]]
+        cells = [NONE if found["share"] is None else f"{100 * found['share']:.1f} %"]
+        for metric in task["metrics"]:
+            form = _finer(metric["form"])
+            again = found["refilled"] and found["refilled"][metric["key"]]
+            cells += _change(found["renormalised"][metric["key"]], form)
+            cells.append(_change(again, form)[0] if again else "")
+        rows.append((_title(expert, result), [*cells, found["verdict"]]))
+    values = [
+        f"{m['heading']} {m['form'].format(v)}"
+        for m in task["metrics"]
+        if (v := task["values"][m["key"]]) is not None
+    ]
+    title = f"{task['name']}, {tables.count(task['rows'])} rows: {', '.join(values) or NONE}"
+    return {"title": title, "headings": [*headings, ""], "rows": rows}
+
+
+def _change(change: Mapping[str, Any], form: str) -> list[str]:
+    if change["value"] is None:
+        return [NONE, ""]
+    value = tables.signed(change["value"], form)
+    if change["low"] is None:
+        return [value, ""]
+    ends = [tables.signed(change[end], form) for end in ("low", "high")]
+    return [value, f"{ends[0]} to {ends[1]}"]
+
+
+def _finer(form: str) -> str:
+    return "{:.5f}" if form == "{:.4f}" else form
+
+
+def _cost_row(expert: Mapping[str, Any], result: Mapping[str, Any]) -> tuple[str, list[str]]:
+    return _title(expert, result), [
+        str(expert["number"]),
+        f"{expert['milliseconds']:.3f}",
+        tables.count(expert["bytes"]),
+        ", ".join(expert["missed_by"]),
+        ", ".join(expert["unsure_of"]),
+    ]

@@ -1,0 +1,139 @@
+"""What a model would do without an expert, against really evaluating a model that masks it."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from mmoe.config import set_values
+from mmoe.datasets.rows.batch_source import BatchSource
+from mmoe.explain.passes import predict_without
+from mmoe.explain.places import levels_of, places_of
+from mmoe.mixture import GateOutput, MultiGateMixture, mlp_experts
+from mmoe.mixture.leave_out import mixes_without
+from mmoe.predictor import Predictor, load_predictor
+from mmoe.run.console import SilentReporter
+
+MODELS = {
+    "mmoe": ["model.kind=mmoe"],
+    "omoe": ["model.kind=omoe"],
+    "cgc": ["model.kind=cgc"],
+    "ple": ["model.kind=ple", "model.levels=3", "model.shared_experts=2"],
+    "top_k": ["model.gate.kind=top_k", "model.gate.k=2", "model.num_experts=5"],
+    "before": ["model.gate={kind: top_k, k: 2, softmax: before}", "model.num_experts=4"],
+    "sigmoid": ["model.gate={kind: sigmoid, k: 2}", "model.num_experts=4"],
+    "noisy": ["model.gate={kind: noisy_top_k, k: 2}", "model.num_experts=4"],
+    "switch": ["model.gate={kind: switch}", "model.num_experts=4"],
+    "dselect_k": ["model.gate={kind: dselect_k, k: 2}", "model.num_experts=4"],
+    "ple_top_k": ["model.kind=ple", "model.gate={kind: top_k, k: 2}"],
+    "wide_bias": [
+        "model.wide=true",
+        "model.interaction=deepfm",
+        "model.bias={features: [price]}",
+        "features.2={kind: numeric, name: price}",
+        "features.1.dim=4",
+    ],
+    "aitm": ["model.transfer=aitm", "tasks.1.after=click"],
+    "mixed": [
+        "model.num_experts=3",
+        "model.experts=[{kind: mlp, count: 2, hidden: [8]}, {kind: dcn_v2, count: 1, output: 8}]",
+        "model.expert={}",
+    ],
+}
+
+
+class _Renormalised(nn.Module):
+    """A gate without one expert: the weights of the others are scaled to the old sum."""
+
+    def __init__(self, gate: nn.Module, expert: int) -> None:
+        super().__init__()
+        self.gate, self.expert = gate, expert
+
+    def forward(self, inputs, visibility_GE):
+        decision = self.gate(inputs, visibility_GE)
+        whole = decision.as_weights(visibility_GE.shape[1])
+        rest = whole.double()
+        rest[..., self.expert] = 0
+        total = rest.sum(-1, keepdim=True)
+        rest = rest * (whole.double().sum(-1, keepdim=True) / torch.where(total > 0, total, 1.0))
+        return GateOutput(rest.float(), None, {})
+
+
+def _masked(ranker, place, *, refill):
+    """A copy of a model that really does without the expert."""
+    model = copy.deepcopy(ranker)
+    mixture = levels_of(model.network)[place.level].mixture
+    if refill:
+        mixture.visibility_GE[:, place.expert] = False
+    else:
+        mixture.gate = _Renormalised(mixture.gate, place.expert)
+        mixture.policy = copy.copy(mixture.policy)
+    return model
+
+
+def _loaded(train_funnel, funnel_config, name):
+    raw = set_values(funnel_config, [*MODELS[name], "training.epochs=1"])
+    predictor, encoder, config = load_predictor(train_funnel(raw))
+    return predictor, encoder, config
+
+
+def _rows(funnel_table, encoder, config):
+    # An odd number, so that the last batch is padded
+    return BatchSource.of_table(funnel_table[:777], encoder, "log", config)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_left_out_expert_is_what_a_masked_model_predicts(
+    name, train_funnel, funnel_config, funnel_table
+):
+    predictor, encoder, config = _loaded(train_funnel, funnel_config, name)
+    rows = _rows(funnel_table, encoder, config)
+    places = places_of(predictor.ranker.network)
+    with SilentReporter().track("", None, "rows") as tracker:
+        found = predict_without(predictor.ranker, config, rows, places, tracker)
+    base = predictor.predict(rows)
+    assert np.abs(found.base_NP - base).max() <= 1e-6
+    moved = 0.0
+    for place, without_NP in zip(places, found.without_VNP, strict=True):
+        masked = _masked(predictor.ranker, place, refill=False)
+        expected = Predictor(masked, config).predict(rows)
+        assert np.abs(without_NP - expected).max() <= 1e-6, place
+        moved = max(moved, float(np.abs(without_NP - base).max()))
+    assert moved > 1e-4  # else nothing was left out
+
+
+@pytest.mark.parametrize("name", ["mmoe", "ple", "top_k", "sigmoid", "noisy", "ple_top_k"])
+def test_refilled_is_what_gates_do_that_do_not_see_the_expert(
+    name, train_funnel, funnel_config, funnel_table
+):
+    predictor, encoder, config = _loaded(train_funnel, funnel_config, name)
+    rows = _rows(funnel_table, encoder, config)
+    places = places_of(predictor.ranker.network)
+    with SilentReporter().track("", None, "rows") as tracker:
+        found = predict_without(predictor.ranker, config, rows, places, tracker, refill=True)
+        plain = predict_without(predictor.ranker, config, rows, places, tracker)
+    for place, without_NP in zip(places, found.without_VNP, strict=True):
+        masked = _masked(predictor.ranker, place, refill=True)
+        expected = Predictor(masked, config).predict(rows)
+        assert np.abs(without_NP - expected).max() <= 1e-6, place
+    same = np.abs(found.without_VNP - plain.without_VNP).max()
+    # Dense gates renormalise by themselves; of those that pick the next best comes in
+    assert same <= 1e-6 if name in ("mmoe", "ple") else same > 1e-4
+
+
+def test_a_gate_that_is_sure_of_one_expert_still_shares_out_what_is_left():
+    """Its other weights are 0 in fp32, and yet the next expert is the better of the two."""
+    torch.manual_seed(0)
+    layer = MultiGateMixture(2, num_gates=1, experts=mlp_experts(3, 2, [4])).eval()
+    with torch.no_grad():
+        layer.gate.logits.weights[0].copy_(torch.tensor([[[200.0, 0], [2.0, 0], [0.0, 0]]]))
+    x_BD = torch.ones(3, 2)
+    with torch.no_grad():
+        mixed = mixes_without(layer, [x_BD], [0])
+        assert mixed.weights_BGE[0, 0].tolist() == [1.0, 0.0, 0.0]
+        (block,) = mixed.without
+        layer.visibility_GE[:, 0] = False
+        assert torch.allclose(block.mixes[0], layer(x_BD).out_BGO, atol=1e-6)
+        assert float(block.mixes[0].abs().max()) > 0
