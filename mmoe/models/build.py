@@ -22,6 +22,7 @@ from mmoe.models.ranker import Ranker
 from mmoe.models.registry import build_network
 from mmoe.models.relations import relate_tasks
 from mmoe.models.sequences.build import build_sequences
+from mmoe.models.stages.columns import stage_columns
 from mmoe.models.wide import WidePart
 from mmoe.tasks import Tower
 from mmoe.tasks.kinds import objective_of
@@ -70,6 +71,7 @@ def build_ranker(
         width + len(added_names(config, Columns.of(encoder, config.model.bias))),
         names,
         config.parallel,
+        stage_columns(config, encoder),
     )
     if layers:
         network.inputs = InputLayers(layers)

@@ -8,7 +8,7 @@ from torch import Tensor
 from mmoe.config.model import ModelConfig
 from mmoe.models.layout import ONE_PROCESS, Layout
 from mmoe.models.network import Level, MixtureNetwork
-from mmoe.models.sections import build_mixture, build_towers, numbered
+from mmoe.models.sections import build_level, build_towers, owned_names
 
 
 def build_ple(
@@ -58,21 +58,16 @@ def _level(
     owners = [t for t in range(num_tasks) for _ in range(model.task_experts)]
     owners += [num_tasks] * model.shared_experts
     gates = list(range(num_tasks)) if last else list(range(num_tasks + 1))
-    mixture = build_mixture(
+    return build_level(
         model,
         layout,
         width,
-        len(gates),
-        len(owners),
+        [*task_names, "shared"][: len(gates)],
+        owned_names(model, task_names),
         visibility=_visibility(owners, gates, num_tasks),
         expert_source=None if first else owners,
         gate_source=None if first else gates,
     )
-    expert_names = [
-        name for task in task_names for name in numbered(f"{task} expert", model.task_experts)
-    ]
-    expert_names += numbered("shared expert", model.shared_experts)
-    return Level(mixture, [*task_names, "shared"][: len(gates)], expert_names)
 
 
 def _visibility(owners: Sequence[int], gates: Sequence[int], num_tasks: int) -> Tensor:

@@ -8,6 +8,7 @@ from mmoe.models.frozen import without_weight_files
 from mmoe.models.table_vectors import start_from_vectors
 from mmoe.parallel import rank, spread_layout
 from mmoe.run.console import Reporter
+from mmoe.train.freezing.frozen import Frozen
 from mmoe.train.optim import build_average, build_optimizer
 from mmoe.train.prepare import PreparedData
 from mmoe.train.run_folder.start import same_warm_start_on_all_ranks
@@ -36,11 +37,13 @@ def training_state(
     torch.manual_seed(config.seed)
     built = without_weight_files(config) if from_checkpoint else config
     ranker = build_ranker(built, prepared.encoder, device)
+    frozen = Frozen.of(ranker, config, prepared.encoder.tables)
     optimizer = build_optimizer(ranker.network, config.training.optimizer)
     average = build_average(ranker.network, config.training.ema_decay)
     if rank() > 0:
         torch.manual_seed(config.seed + rank())  # dropout and noise of its own rows
-    return TrainingState(ranker, optimizer, average, Position(), spread_layout(ranker.network))
+    layout = spread_layout(ranker.network)
+    return TrainingState(ranker, optimizer, average, Position(), layout, frozen)
 
 
 def begin(
