@@ -97,7 +97,8 @@ def build_ranker(
         for tower in network.towers:
             if isinstance(tower, Tower):  # the model begins as its wide part
                 tower.start_at_zero()
-    return Ranker(embeddings, network.to(device), num_dense, wide)
+    learn = not all(table.frozen for table in encoder.tables)
+    return Ranker(embeddings, network.to(device), num_dense, wide, tables_learn=learn)
 
 
 def widen_towers(network: MixtureNetwork, tasks: Sequence[TaskConfig]) -> None:
