@@ -6,6 +6,7 @@ from typing import Any
 
 from mmoe.config import RunConfig
 from mmoe.config.freezing import ENCODER, StageConfig, keeps_pool
+from mmoe.config.model import OMoEConfig, SingleTaskConfig
 from mmoe.models.stages.names import expert_names
 from mmoe.run.directory import RunDirectory
 from mmoe.train.warm_start import EarlierRun
@@ -95,6 +96,8 @@ def _check_settings(config: RunConfig, earlier: EarlierRun, last: StageConfig) -
             f"training.freeze: {gone[0]} of {earlier.path} is not in this config, though what is "
             "frozen may need it; bring it back"
         )
+    if last.experts:
+        _check_readers(config, last)
     if features != last.features and model.interaction.kind != "none":
         new = [name for name in features if name not in last.features]
         what = f"new ones ({', '.join(new)})" if new else "the same in another order"
@@ -109,10 +112,29 @@ def _check_settings(config: RunConfig, earlier: EarlierRun, last: StageConfig) -
         _check_encoder(config, earlier)
 
 
+def _check_readers(config: RunConfig, last: StageConfig) -> None:
+    """Refuses what is new and that no part of the model would read: those of before do not."""
+    model, tasks = config.model, [task.name for task in config.tasks]
+    experts = [name for name in expert_names(model, tasks) if name not in last.experts]
+    own_gates = model.has_gates and not isinstance(model, OMoEConfig)
+    new_tasks = [name for name in tasks if name not in last.tasks]
+    gates = new_tasks if own_gates else experts if isinstance(model, SingleTaskConfig) else []
+    unread = [] if gates else experts
+    if not gates and not experts:
+        unread = [f"feature {f.name}" for f in config.features if f.name not in last.features]
+    if unread:
+        why = " (its tasks share them)" if new_tasks else ""
+        raise ValueError(
+            f"training.freeze: {unread[0]} is new, but gates and experts of before do not read it, "
+            f"and this model.kind {model.kind} gets no new ones{why}; add a task with a gate of "
+            "its own, or freeze neither experts nor gates"
+        )
+
+
 # Of experts, gates and towers: what scores do not depend on
 _OF_TRAINING = {
     *("dropout", "count", "z_loss", "balance_loss", "balance_scope", "importance_loss"),
-    *("load_loss", "bias_speed", "entropy_loss"),
+    *("load_loss", "bias_speed", "entropy_loss", "code_loss", "jitter"),
 }
 
 

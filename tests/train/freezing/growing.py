@@ -51,10 +51,11 @@ def config_of(
 ) -> RunConfig:
     """The funnel's config, small; `new` adds the task `like` and what is frozen then."""
     raw = set_values(raw, [*SMALL, *values])
+    # In between, so that columns of old features move
+    first, *rest = raw["features"]
+    raw = {**raw, "features": [first, *features, *rest]}
     if new:
-        raw = {**raw, "tasks": [*raw["tasks"], {"name": "like", "label": "like"}]}
         training = {"freeze": list(FREEZE), **raw["training"]}
-        # In between, so that columns of old features move
-        first, *rest = raw["features"]
-        raw = {**raw, "training": training, "features": [first, *features, *rest]}
+        tasks = [*raw["tasks"], {"name": "like", "label": "like"}]
+        raw = {**raw, "training": training, "tasks": tasks}
     return config_from_dict(raw)
