@@ -2,8 +2,11 @@
 
 from dataclasses import replace
 
+from mmoe.config import CategoricalFeature
 from mmoe.datasets.features.codec import Rules, that_share
 from mmoe.datasets.features.encoder import FeatureEncoder
+from mmoe.datasets.features.ids import IdCodec
+from mmoe.datasets.features.vocabulary import Vocabulary
 from mmoe.datasets.labels.watch_quantiles import SECTION
 
 
@@ -40,6 +43,7 @@ def extend_encoder(today: FeatureEncoder, earlier: FeatureEncoder, origin: str) 
     for codecs in that_share(today.codecs):
         codecs[0].extend(rules, earlier.rules, origin)
     _keep_frozen(rules, today, earlier)
+    _leave_out_known(rules, today, origin)
     for task in rules.get(SECTION, {}):
         kept = earlier.rules.get(SECTION, {}).get(task)
         if kept is not None:
@@ -49,8 +53,25 @@ def extend_encoder(today: FeatureEncoder, earlier: FeatureEncoder, origin: str) 
 
 def _keep_frozen(rules: Rules, today: FeatureEncoder, earlier: FeatureEncoder) -> None:
     """Gives no rows to new ids where nothing would train them, or the encoder is frozen."""
-    config, tables = today.config, today.config.frozen_tables
-    for section, name in dict.fromkeys(key for codec in today.codecs for key in codec.keys):
-        known = earlier.rules.get(section, {})
-        if name in known and (config.keeps_encoder or (section == "tables" and name in tables)):
-            rules[section][name] = known[name]
+    config = today.config
+    stages = config.model.stages
+    kept = stages[-1].features if config.keeps_encoder else ()
+    for codec in today.codecs:
+        for section, name in codec.keys:
+            known = earlier.rules.get(section, {})
+            frozen = section == "tables" and name in config.frozen_tables
+            if name in known and (frozen or codec.feature.name in kept):
+                rules[section][name] = known[name]
+
+
+def _leave_out_known(rules: Rules, today: FeatureEncoder, origin: str) -> None:
+    """Leaves ids out of features for new ones (`beyond`) that an earlier table has."""
+    tables = rules["tables"]
+    for codec in today.codecs:
+        feature = codec.feature
+        if not isinstance(codec, IdCodec) or not isinstance(feature, CategoricalFeature):
+            continue
+        for name in feature.beyond if codec.table not in today.config.frozen_tables else ():
+            own, other = tables[codec.table], tables.get(name)
+            if isinstance(own, Vocabulary) and isinstance(other, Vocabulary):
+                tables[codec.table] = own.without(other, codec.label(origin))

@@ -89,6 +89,11 @@ class TrainingConfig(Strict):
         "(towers.TASK), tables (tables.NAME), encoder, inputs, sequences, interaction, transfer, "
         "bias, or globs over parameter names; what is new is trained. --freeze is the same key",
     )
+    extend_ids: bool = Field(
+        default=False,
+        description="with a frozen encoder: ids that it does not know get rows that new gates and "
+        "experts alone read (`mmoe train` adds a feature NAME__new1 for them)",
+    )
     loggers: list[LoggerName] = Field(
         default=["tensorboard"],
         description="where losses and metrics are logged beside the run's own files: tensorboard "

@@ -9,6 +9,7 @@ from mmoe.config.freezing import ENCODER, StageConfig, keeps_pool
 from mmoe.config.model import OMoEConfig, SingleTaskConfig
 from mmoe.models.stages.names import expert_names
 from mmoe.run.directory import RunDirectory
+from mmoe.train.freezing.new_ids import with_known_features, with_new_features
 from mmoe.train.warm_start import EarlierRun
 from mmoe.train.warm_start.compatibility import named_pairs
 
@@ -27,6 +28,11 @@ def with_stages(config: RunConfig, earlier: EarlierRun | None) -> RunConfig:
             stay as it was.
     """
     freeze = config.training.freeze
+    if config.training.extend_ids and not freeze:
+        raise ValueError(
+            "training.extend_ids gives rows to ids that a frozen encoder does not know, but "
+            "training.freeze is empty; add encoder to it, or remove extend_ids"
+        )
     if earlier is None:
         if freeze:
             raise ValueError(
@@ -34,6 +40,7 @@ def with_stages(config: RunConfig, earlier: EarlierRun | None) -> RunConfig:
                 " name the run that has, --warm-start RUN_DIR, or remove training.freeze"
             )
         return config
+    config = with_known_features(config, earlier.config)
     before = earlier.config.model.stages
     by_stage = keeps_pool(freeze) or any(stage.experts for stage in before)
     was = _whole(earlier.config, earlier, by_stage=by_stage)
@@ -47,8 +54,11 @@ def with_stages(config: RunConfig, earlier: EarlierRun | None) -> RunConfig:
                 "feature"
             )
         return _staged(config, before)
-    stages = before if before and not grows else [*before, was]
+    goes_on = bool(before) and not grows
+    stages = before if goes_on else [*before, was]
     config = _staged(config, stages)
+    if config.training.extend_ids and not goes_on:
+        config = with_new_features(config, stages)
     _check_settings(config, earlier, stages[-1])
     return config
 
@@ -57,7 +67,8 @@ def with_recorded_stages(config: RunConfig, run: RunDirectory) -> RunConfig:
     """Returns the config of a run to be resumed with the stages that it found when it began."""
     if config.model.stages or not config.training.freeze or not run.config_file.exists():
         return config
-    return _staged(config, run.config().model.stages)
+    recorded = run.config()
+    return _staged(with_known_features(config, recorded), recorded.model.stages)
 
 
 _PARTS = ("tasks", "experts", "features")

@@ -156,6 +156,8 @@ def _say_names(
     report: WarmStartReport, now: Shape, before: Shape, config: RunConfig, earlier: EarlierRun
 ) -> None:
     zero = " (read with weights of zero at first)"
+    if any(stage.experts for stage in config.model.stages):
+        zero = " (read by new gates and experts alone)"
     features, there = ([f.name for f in c.features] for c in (config, earlier.config))
     report.compare("feature", features, there, zero)
     report.compare("task", now.tasks, before.tasks)

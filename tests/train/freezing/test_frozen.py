@@ -166,6 +166,40 @@ def test_a_frozen_table_keeps_its_ids_where_others_grow(grow):
     assert not torch.equal(old["tables.item"], new["tables.item"])
 
 
+def test_new_ids_get_rows_that_new_parts_alone_read(grow, funnel_config, log, tmp_path, dies_after):
+    values = (
+        "model.num_experts=5",
+        "training.extend_ids=true",
+        "training.checkpoint_every_steps=2",
+    )
+    one, two = grow((), values)
+    assert_kept(one, two, log)
+    names = [feature.name for feature in two.config().features]
+    assert names[-3:] == ["user__new1", "item__new1", "tags__new1"]
+    before, after = (FeatureEncoder.load(run.vocabulary) for run in (one, two))
+    assert after.ids["user"].keys == before.ids["user"].keys
+    assert sorted(after.ids["user__new1"].keys.to_pylist()) == list(range(25, 40))
+    user = log.column_names.index("user")
+    other = log.set_column(user, "user", pa.array(np.where(log["user"].to_numpy() >= 25, 25, 0)))
+    another = log.set_column(user, "user", pa.array(np.where(log["user"].to_numpy() >= 25, 26, 0)))
+    for task, reads in (("click", False), ("like", True)):
+        pair = [scores(two, rows, [task]).tobytes() for rows in (other, another)]
+        assert (pair[0] != pair[1]) is reads
+    # The same config again: continued every day, and resumed
+    mine = config_of(funnel_config, *values, new=True)
+    renamed = log.set_column(user, "user", pa.array(log["user"].to_numpy() + 20))
+    splits, start = splits_of(renamed, users=60), WarmStart(two.path)
+    three = train_run(mine, tmp_path / "three", splits=splits, warm_start=start).directory
+    assert_kept(two, three, log)
+    grown = FeatureEncoder.load(three.vocabulary).ids
+    assert grown["user"].keys == before.ids["user"].keys
+    assert set(grown["user__new1"].keys.to_pylist()) == set(range(25, 60))
+    with pytest.raises(KeyboardInterrupt):
+        train_run(mine, tmp_path / "x", splits=splits, warm_start=start, reporter=dies_after(3))
+    again = train_run(mine, tmp_path / "x", splits=splits, resume=True).directory
+    assert scores(again, log, ["like"]).tobytes() == scores(three, log, ["like"]).tobytes()
+
+
 def test_one_tower_may_stay_and_the_other_learn(grow):
     one, two = grow((), ("training.freeze=[towers.click]",))
     old, new = (CheckpointFolder(run.checkpoint).model("best") for run in (one, two))

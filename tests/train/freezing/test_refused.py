@@ -31,7 +31,7 @@ def _refused(funnel_config, log, before, tmp_path):
     def run(*values: str, new: bool = True, start: bool = True, features=()) -> str:
         config = config_of(funnel_config, *values, new=new, features=features)
         warm = WarmStart(before.path) if start else None
-        with pytest.raises(ValueError, match=r"^(training\.freeze|--warm-start)") as caught:
+        with pytest.raises(ValueError, match=r"^(training\.|--warm-start)") as caught:
             train_run(config, tmp_path / "run", splits=splits_of(log), warm_start=warm)
         assert not (tmp_path / "run").exists()
         assert "\n" not in str(caught.value)
@@ -103,6 +103,15 @@ def test_what_was_there_and_is_not(refused, funnel_config, log, before, tmp_path
     with pytest.raises(ValueError, match=r"training\.freeze: tags of .* is not in this config"):
         train_run(config, tmp_path / "x", splits=splits_of(log), warm_start=WarmStart(before.path))
     assert "expert 3 of " in refused("model.num_experts=2")
+
+
+def test_rows_for_new_ids_without_a_frozen_encoder(refused):
+    line = refused("training.extend_ids=true", "training.freeze=[experts]")
+    assert "and none is frozen: add encoder to training.freeze" in line
+    line = refused("training.extend_ids=true", "training.freeze=[]")
+    assert "but training.freeze is empty; add encoder to it" in line
+    freeze = "training.freeze=[experts, encoder]"
+    assert "feature user__new1 is new" in refused("training.extend_ids=true", freeze, new=False)
 
 
 def test_features_and_an_interaction(funnel_config, log, tmp_path):
