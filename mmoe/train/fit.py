@@ -39,7 +39,6 @@ from mmoe.train.alarms import Watch, alarms_of_metrics, learn_columns, say_alarm
 from mmoe.train.allocator import keep_freed_memory
 from mmoe.train.begin import begin, training_state
 from mmoe.train.evaluate import metrics_of, predict_rows, split_curves, split_metrics
-from mmoe.train.fit_wide import fit_wide
 from mmoe.train.freezing.stages import with_recorded_stages, with_stages
 from mmoe.train.learnt_bias import learnt_bias
 from mmoe.train.loggers import check_loggers, log_finished
@@ -212,8 +211,6 @@ def _train(
     state = training_state(config, prepared, place, from_checkpoint=old is not None)
     state.frozen.say(reporter)
     report = None if old else begin(earlier, warm_start, state, config, prepared, reporter)
-    # A resumed run has it in its checkpoint
-    fit_wide(state.ranker.wide if old is None else None, config, prepared, reporter)
     run = old or from_first(lambda: claim.start(config, prepared, out, report, numbered=numbered))
     claim.run = run
     _seen_by_all(run, claim)

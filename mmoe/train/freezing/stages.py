@@ -93,12 +93,13 @@ def _whole(config: RunConfig, earlier: EarlierRun | None, *, by_stage: bool) -> 
 def _check_settings(config: RunConfig, earlier: EarlierRun, last: StageConfig) -> None:
     """Refuses what would change what frozen parts compute, beside what a warm start refuses."""
     model = config.model
-    if model.wide:
-        raise ValueError(
-            "training.freeze: model.wide is true, a linear model that is fitted anew to these rows "
-            "and so changes every task; set model.wide: false"
-        )
     features = [feature.name for feature in config.features]
+    of_before = [name for name in features if name in last.features]
+    if model.wide and of_before != last.features:
+        raise ValueError(
+            "training.freeze: model.wide adds features up in their order, which is another than in "
+            f"{earlier.path}; keep those there were in their order"
+        )
     tasks = [task.name for task in config.tasks]
     have = {*features, *tasks, *expert_names(model, tasks)}
     gone = [name for name in (*last.features, *last.tasks, *last.experts) if name not in have]

@@ -76,6 +76,7 @@ def assert_kept(one, two, log, tasks=OLD):
             ("training.freeze=[levels, towers, tables, interaction, encoder]",),
         ),
         (("training.precision=bf16",), ("model.num_experts=5",)),
+        (("model.wide=true",), ("model.num_experts=4",)),
     ],
     ids=lambda values: " ".join(v.partition("=")[2] for v in values) or "as it is",
 )  # fmt: skip

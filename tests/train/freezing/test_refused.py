@@ -83,7 +83,6 @@ def test_without_a_warm_start(refused, mmoe, before, tmp_path):
         ("model.execution=grouped", "model.execution is 'auto' there and 'grouped' here, and what"),
         ("training.precision=bf16", "training.precision is 'fp32' there and 'bf16' here"),
         ("tasks.0.negative_sampling_rate=0.5", "towers.click is to stay, but the task's"),
-        ("model.wide=true", "model.wide"),
     ],
 )
 def test_other_settings_of_what_is_frozen(refused, value, said):
