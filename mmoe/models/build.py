@@ -24,6 +24,7 @@ from mmoe.models.relations import relate_tasks
 from mmoe.models.sequences.build import build_sequences
 from mmoe.models.stages.columns import stage_columns
 from mmoe.models.wide import WidePart
+from mmoe.parallel import is_spread
 from mmoe.tasks import Tower
 from mmoe.tasks.kinds import objective_of
 
@@ -98,6 +99,8 @@ def build_ranker(
             if isinstance(tower, Tower):  # the model begins as its wide part
                 tower.start_at_zero()
     learn = not all(table.frozen for table in encoder.tables)
+    # Ranks that exchange rows of experts go through the same backward passes, also those without
+    learn |= is_spread(network) and not config.training.freeze
     return Ranker(embeddings, network.to(device), num_dense, wide, tables_learn=learn)
 
 

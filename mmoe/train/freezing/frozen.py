@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from mmoe.config import RunConfig, TableSpec
+from mmoe.config import RunConfig, TableSpec, TaskConfig
 from mmoe.config.freezing import ENCODER, TABLES, names_part, unmatched
 from mmoe.models.network import MixtureNetwork
 from mmoe.models.ranker import Ranker
@@ -142,12 +142,14 @@ def _summary(
     shown = [*names, *_shown_tables(frozen.tables)]
     shown += [ENCODER] if config.keeps_encoder else []
     unchanged, changed = [], {}
-    for task in config.model.stages[-1].tasks:
+    for task in config.trained_tasks:
+        if task.name not in config.model.stages[-1].tasks:
+            continue
         moved = _moved(task, config, parts, frozen)
         if moved:
-            changed[task] = moved
+            changed[task.name] = moved
         else:
-            unchanged.append(task)
+            unchanged.append(task.name)
     return {
         "parts": shown,
         "frozen_parameters": held,
@@ -161,12 +163,12 @@ def _shown_tables(tables: set[str]) -> list[str]:
     return [f"{len(tables)} table{'s' * (len(tables) != 1)}"] if tables else []
 
 
-def _moved(task: str, config: RunConfig, parts: Sequence[Part], frozen: Frozen) -> list[str]:
+def _moved(task: TaskConfig, config: RunConfig, parts: Sequence[Part], frozen: Frozen) -> list[str]:
     """What is trained of that which a task's scores depend on."""
     moved = dict.fromkeys(
         part.short
         for part in parts
-        if part.tensor not in frozen.names and not part.new and part.serves(task)
+        if part.tensor not in frozen.names and not part.new and part.serves(task, config.model)
     )
     last = config.model.stages[-1]
     if set(last.tables) - frozen.tables:

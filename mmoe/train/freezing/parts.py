@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mmoe.config import RunConfig
+from mmoe.config import ModelConfig, RunConfig, TaskConfig
 from mmoe.config.freezing import StageConfig, names_part
+from mmoe.config.tasks import EntireSpaceTask
 from mmoe.mixture import FixedGate
 from mmoe.mixture.experts.staged import StagedExperts
 from mmoe.mixture.gates.joined import JoinedGates
@@ -13,7 +14,7 @@ from mmoe.models.network import Level, MixtureNetwork
 from mmoe.models.sequences.inputs import sequence_of_tensor
 from mmoe.parallel import spread_layout
 
-_SHORT = {"crossing": "interaction", "bias_tower": "bias", "imputation": "transfer"}
+_SHORT = {"crossing": "interaction", "bias_tower": "bias"}
 
 
 @dataclass(frozen=True)
@@ -37,10 +38,19 @@ class Part:
         rest = self.tensor.split(".", 2)[-1]
         return names_part(pattern, self.tensor) or names_part(pattern, f"{self.short}.{rest}")
 
-    def serves(self, task: str) -> bool:
-        """Whether a task's score may depend on it; that of others does on their towers alone."""
+    def serves(self, task: TaskConfig, model: ModelConfig) -> bool:
+        """Whether a task's score may depend on it.
+
+        Imputation towers are there for training alone, and so is the tower for the display where it
+        is dropped. The towers of other tasks matter where the task reads them, or its probability
+        is a product with theirs.
+        """
         part, _, of = self.short.partition(".")
-        return part != "bias" and (part != "towers" or of == task)
+        if part == "bias":
+            return model.bias is not None and model.bias.scoring == "fixed"
+        reads_others = model.transfer.kind != "none" or isinstance(task, EntireSpaceTask)
+        own = part != "towers" or of == task.name or reads_others
+        return own and part != "imputation"
 
 
 def parts_of(network: MixtureNetwork, config: RunConfig) -> list[Part]:
@@ -69,7 +79,7 @@ def _short(name: str, config: RunConfig, last: StageConfig) -> tuple[str, bool]:
     if part in ("towers", "imputation") or rest[:1] == ["tasks"]:
         number = rest[0] if part != "transfer" else rest[1]
         task = config.tasks[int(number)].name
-        short = f"towers.{task}" if part == "towers" else "transfer"
+        short = f"towers.{task}" if part == "towers" else part
         return short, task not in last.tasks
     feature = projected_feature(name) if part == "inputs" else sequence_of_tensor(name)
     if feature is not None:
