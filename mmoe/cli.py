@@ -147,5 +147,5 @@ def _is_setting(flag: str, argument: str) -> bool:
 
 _SEVERAL_VALUES = (
     "--set", "--keep", "--label", "--import", "--categorical", "--numeric", "--drop", "--tasks",
-    "--fuse", "--expect", "--key",
+    "--fuse", "--expect", "--key", "--freeze",
 )  # fmt: skip

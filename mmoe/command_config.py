@@ -1,5 +1,6 @@
 """The config that a command runs with."""
 
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -64,3 +65,13 @@ def own_config(resumed: Path | None, warm_start: str | Path | None) -> Path:
             f"--resume: {resumed} holds no config of a run; give RECIPE_OR_CONFIG.yaml too"
         )
     raise ValueError("RECIPE_OR_CONFIG.yaml is missing; only --warm-start and --resume know one")
+
+
+def frozen_values(freeze: Sequence[str] | None) -> list[str]:
+    """Returns what `--freeze` says as `--set` would say it.
+
+    Example:
+        >>> frozen_values(["experts", "towers.*"])
+        ['training.freeze=["experts", "towers.*"]']
+    """
+    return [f"training.freeze={json.dumps(list(freeze))}"] if freeze else []

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from mmoe import __version__
-from mmoe.command_config import config_of_command, own_config, with_imports
+from mmoe.command_config import config_of_command, frozen_values, own_config, with_imports
 from mmoe.command_explain import explain, prune
 from mmoe.command_many import backtest, compare, tune
 from mmoe.command_options import (
@@ -89,6 +89,14 @@ def train(
         NewExperts | None,
         typer.Option(help="Experts that the --warm-start run did not have; left out: fresh."),
     ] = None,
+    freeze: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PART",
+            help="Part of the --warm-start run that stays as it scores, such as experts, tables, "
+            "towers.click, gates, encoder; the key training.freeze. Takes several, and repeats.",
+        ),
+    ] = None,
     profile: Annotated[
         bool,
         typer.Option(
@@ -109,7 +117,8 @@ def train(
         if new_experts is not None and warm_start is None:
             raise ValueError(f"--new-experts {new_experts.value} needs --warm-start RUN_DIR")
         own = None if recipe_or_config else own_config(place.path if resume else None, warm_start)
-        config = config_of_command(own or recipe_or_config or "", set_, import_)
+        values = [*(set_ or []), *frozen_values(freeze)]
+        config = config_of_command(own or recipe_or_config or "", values, import_)
         from mmoe.train import WarmStart, train_run
 
         start = None

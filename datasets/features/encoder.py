@@ -1,6 +1,6 @@
 """`FeatureEncoder`: from columns to network inputs; fitted on the training split."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -143,7 +143,9 @@ class FeatureEncoder:
     def tables(self) -> list[TableSpec]:
         """Embedding tables, in the order in which features first use them."""
         specs = (spec for codec in self.codecs for spec in codec.tables(self.rules))
-        return list({spec.name: spec for spec in specs}.values())
+        found = {spec.name: spec for spec in specs}
+        frozen = self.config.frozen_tables
+        return [replace(s, frozen=True) if s.name in frozen else s for s in found.values()]
 
     def encode(self, table: pa.Table, origin: str, *, to_score: bool = False) -> EncodedFeatures:
         """Encodes rows; columns may have other types than in training where the values agree.

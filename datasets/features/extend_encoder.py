@@ -2,8 +2,11 @@
 
 from dataclasses import replace
 
-from mmoe.datasets.features.codec import that_share
+from mmoe.config import CategoricalFeature
+from mmoe.datasets.features.codec import Rules, that_share
 from mmoe.datasets.features.encoder import FeatureEncoder
+from mmoe.datasets.features.ids import IdCodec
+from mmoe.datasets.features.vocabulary import Vocabulary
 from mmoe.datasets.labels.watch_quantiles import SECTION
 
 
@@ -13,7 +16,7 @@ def extend_encoder(today: FeatureEncoder, earlier: FeatureEncoder, origin: str) 
     Scaling, buckets and pieces of features that `earlier` had are kept, and quantiles of watch
     times: other ones would give its weights another meaning. Its ids keep their rows; ids that
     `today` has on top get the next rows, in today's order. Features and tables that are new are
-    taken from `today`.
+    taken from `today`. Where today's config freezes the encoder or a table, new ids get no rows.
 
     Args:
         today: Fitted on today's training rows, with today's config.
@@ -39,8 +42,36 @@ def extend_encoder(today: FeatureEncoder, earlier: FeatureEncoder, origin: str) 
     rules = {section: dict(entries) for section, entries in today.rules.items()}
     for codecs in that_share(today.codecs):
         codecs[0].extend(rules, earlier.rules, origin)
+    _keep_frozen(rules, today, earlier)
+    _leave_out_known(rules, today, origin)
     for task in rules.get(SECTION, {}):
         kept = earlier.rules.get(SECTION, {}).get(task)
         if kept is not None:
             rules[SECTION][task] = kept
     return replace(today, rules=rules)
+
+
+def _keep_frozen(rules: Rules, today: FeatureEncoder, earlier: FeatureEncoder) -> None:
+    """Gives no rows to new ids where nothing would train them, or the encoder is frozen."""
+    config = today.config
+    stages = config.model.stages
+    kept = stages[-1].features if config.keeps_encoder else ()
+    for codec in today.codecs:
+        for section, name in codec.keys:
+            known = earlier.rules.get(section, {})
+            frozen = section == "tables" and name in config.frozen_tables
+            if name in known and (frozen or codec.feature.name in kept):
+                rules[section][name] = known[name]
+
+
+def _leave_out_known(rules: Rules, today: FeatureEncoder, origin: str) -> None:
+    """Leaves ids out of features for new ones (`beyond`) that an earlier table has."""
+    tables = rules["tables"]
+    for codec in today.codecs:
+        feature = codec.feature
+        if not isinstance(codec, IdCodec) or not isinstance(feature, CategoricalFeature):
+            continue
+        for name in feature.beyond if codec.table not in today.config.frozen_tables else ():
+            own, other = tables[codec.table], tables.get(name)
+            if isinstance(own, Vocabulary) and isinstance(other, Vocabulary):
+                tables[codec.table] = own.without(other, codec.label(origin))

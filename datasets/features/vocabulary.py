@@ -17,7 +17,7 @@ from mmoe.datasets.features.id_map import FIRST_KNOWN, MISSING, UNSEEN, IdMap
 from mmoe.datasets.features.vocabulary_size import refuse_too_many
 from mmoe.datasets.values.arrow import may_use_threads, pc
 from mmoe.datasets.values.key_index import KeyIndex
-from mmoe.datasets.values.keys import ARROW_TYPES, KeyKind, missing_mask, to_keys
+from mmoe.datasets.values.keys import ARROW_TYPES, KeyKind, missing_mask, to_keys, widest
 
 
 class _Entry(Stored):
@@ -147,6 +147,22 @@ class Vocabulary(IdMap):
         refuse_too_many(len(keys), encoding, longer, otherwise=otherwise)
         counts = np.concatenate([counts, self.counts[is_new_N]])
         return Vocabulary(kind=kind, keys=keys, counts=counts)
+
+    def without(self, other: "Vocabulary", label: str) -> "Vocabulary":
+        """Returns the ids that another one does not know, in their order.
+
+        Example:
+            >>> known, found = (
+            ...     Vocabulary.fit([pa.chunked_array([ids])], ["item"], min_count=1)
+            ...     for ids in (["a", "b"], ["c", "c", "b", "d"]))
+            >>> found.without(known, "item").keys.to_pylist()
+            ['c', 'd']
+        """
+        kind = widest([self.kind, other.kind])
+        known_N = pc.is_in(self.keys_as(kind, label), other.keys_as(kind, label))
+        new_N = pc.invert(known_N)
+        counts = self.counts[new_N.to_numpy(zero_copy_only=False)]
+        return Vocabulary(kind=self.kind, keys=self.keys.filter(new_N), counts=counts)
 
     def keys_as(self, kind: KeyKind, label: str) -> pa.Array:
         """Returns the keys as those of a kind that holds them all."""

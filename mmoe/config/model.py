@@ -8,6 +8,7 @@ from pydantic import Field, field_validator, model_validator
 from mmoe.config.base import Strict
 from mmoe.config.bias import BiasConfig
 from mmoe.config.experts import ExpertConfig, TowerConfig
+from mmoe.config.freezing import StageConfig
 from mmoe.config.gates import GateConfig, SelectingGateConfig
 from mmoe.config.interactions import InteractionConfig
 from mmoe.config.kinds import HasKinds, Kinds
@@ -111,6 +112,11 @@ class ModelConfig(HasKinds):
     )
     execution: Literal["auto", "dense", "grouped", "padded"] = Field(
         default="auto", description="padded: every expert computes as many rows as the capacity"
+    )
+    stages: list[StageConfig] = Field(
+        default_factory=list,
+        description="written by `mmoe train` where training.freeze holds parts of another run: "
+        "what the model had each time before others were added",
     )
 
     if TYPE_CHECKING:

@@ -9,6 +9,7 @@ from mmoe.config.base import ModuleName, Name, Strict
 from mmoe.config.data import DataConfig
 from mmoe.config.features import FeatureConfig, IdFeature, NumericFeature
 from mmoe.config.features.datetimes import DatetimeFeature
+from mmoe.config.freezing import ENCODER, frozen_tables
 from mmoe.config.metrics import METRICS
 from mmoe.config.model import ModelConfig
 from mmoe.config.parallel import ParallelConfig
@@ -283,6 +284,16 @@ class RunConfig(Strict):
     def unread_when_scoring(self) -> set[str]:
         """Names of features that only training reads: those of `model.bias`, if not all."""
         return set() if self.model.bias is None else self.model.bias.unread(self.features)
+
+    @property
+    def frozen_tables(self) -> set[str]:
+        """Names of embedding tables of an earlier run that stay as they are."""
+        return frozen_tables(self.training.freeze, self.model.stages)
+
+    @property
+    def keeps_encoder(self) -> bool:
+        """Whether all that the earlier run's encoder had learnt stays, ids included."""
+        return ENCODER in self.training.freeze and bool(self.model.stages)
 
     @property
     def trained_tasks(self) -> list[TaskConfig]:

@@ -1,7 +1,7 @@
 """How the model is trained."""
 
 import re
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 from pydantic_core import PydanticKnownError
@@ -83,16 +83,32 @@ class TrainingConfig(Strict):
         "1 / (1 - ema_decay) steps; in the first ones over fewer",
     )
 
+    freeze: list[str] = Field(
+        default_factory=list,
+        description="parts of the --warm-start run that stay as they score: experts, gates, towers "
+        "(towers.TASK), tables (tables.NAME), encoder, inputs, sequences, interaction, transfer, "
+        "bias, or globs over parameter names; what is new is trained. --freeze is the same key",
+    )
+    extend_ids: bool = Field(
+        default=False,
+        description="with a frozen encoder: ids that it does not know get rows that new gates and "
+        "experts alone read (`mmoe train` adds a feature NAME__new1 for them)",
+    )
     loggers: list[LoggerName] = Field(
         default=["tensorboard"],
         description="where losses and metrics are logged beside the run's own files: tensorboard "
         "(RUN/tensorboard), mlflow (wherever MLflow is set to log to; needs mmoe[mlflow])",
     )
 
-    @field_validator("loggers")
+    @field_validator("freeze", mode="before")
     @classmethod
-    def _loggers_are_distinct(cls, loggers: list[LoggerName]) -> list[LoggerName]:
-        return list(dict.fromkeys(loggers))
+    def _a_name_is_a_list(cls, raw: Any) -> Any:
+        return [raw] if isinstance(raw, str) else raw
+
+    @field_validator("loggers", "freeze")
+    @classmethod
+    def _names_are_distinct(cls, names: list[Any]) -> list[Any]:
+        return list(dict.fromkeys(names))
 
     @field_validator("monitor")
     @classmethod

@@ -261,4 +261,5 @@ def _with_managed_ids(
         from mmoe.embeddings.managed.admission import IdAdmission
 
     admissions = {name: IdAdmission(name, rules) for name, rules in managed.items()}
-    return ManagedEmbeddings(module, features, admissions, seed)
+    frozen = {table.name for table in tables if table.frozen}
+    return ManagedEmbeddings(module, features, admissions, seed, frozen)

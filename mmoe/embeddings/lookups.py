@@ -28,10 +28,13 @@ class Lookups(NamedTuple):
         return [self.x_BD, *self.events]
 
     def leaves(self, sizes: Sequence[int]) -> "list[Lookups]":
-        """Cuts them into batches of these heights: leaves of a graph, which collect gradients."""
-        x = self.x_BD.detach().split(list(sizes))
+        """Cuts them into batches of these heights: leaves of a graph, which collect gradients.
+
+        Where nothing that was looked up is trained, they collect none.
+        """
+        x, learns = self.x_BD.detach().split(list(sizes)), self.x_BD.requires_grad
         if self.lengths_SB is None:
-            return [Lookups(x_BD.requires_grad_()) for x_BD in x]
+            return [Lookups(x_BD.requires_grad_(learns)) for x_BD in x]
         lengths = self.lengths_SB.split(list(sizes), dim=1)
         counts = torch.stack([lengths_SB.sum(dim=1) for lengths_SB in lengths]).tolist()
         by_event = [
@@ -40,8 +43,11 @@ class Lookups(NamedTuple):
         ]
         return [
             Lookups(
-                x_BD.requires_grad_(),
-                tuple(events_VD.requires_grad_() for events_VD in events),
+                x_BD.requires_grad_(learns),
+                tuple(
+                    events_VD.requires_grad_(whole.requires_grad)
+                    for events_VD, whole in zip(events, self.events, strict=True)
+                ),
                 lengths_SB,
             )
             for x_BD, events, lengths_SB in zip(

@@ -74,6 +74,8 @@ class ExecutionPolicy:
         share: Expected share of all pairs, where the gate says how many experts it picks.
         parameters: Of one expert.
         widths: D and O; 0 = unknown.
+        scores_as: In evaluation, decides in this one's place: the policy of the mixture that this
+            one grew from, whose gates (the first ones) are to keep the bits of their mixes.
     """
 
     execution: Execution
@@ -87,6 +89,7 @@ class ExecutionPolicy:
     share: float | None
     parameters: float
     widths: tuple[int, int]
+    scores_as: "ExecutionPolicy | None" = None
 
     def counts_pairs(self, experts_BGK: Tensor | None, training: bool) -> bool:
         """Returns whether `choose` wants the number of distinct pairs, free to count here.
@@ -124,6 +127,15 @@ class ExecutionPolicy:
             ValueError: Dense execution of picks was forced on a pool whose batch statistics would
                 see rows that nobody picked.
         """
+        if self.scores_as is not None and not training:
+            first = len(self.scores_as.visible)
+            return self.scores_as.choose(
+                None if experts_BGK is None else experts_BGK[:, :first],
+                training=False,
+                pairs=None,
+                number_bytes=number_bytes,
+                device_type=device_type,
+            )
         batch_matters = self.pool.uses_batch and training and experts_BGK is not None
         if self.execution == "dense" and batch_matters:
             raise ValueError(

@@ -22,7 +22,9 @@ from mmoe.models.ranker import Ranker
 from mmoe.models.registry import build_network
 from mmoe.models.relations import relate_tasks
 from mmoe.models.sequences.build import build_sequences
+from mmoe.models.stages.columns import stage_columns
 from mmoe.models.wide import WidePart
+from mmoe.parallel import is_spread
 from mmoe.tasks import Tower
 from mmoe.tasks.kinds import objective_of
 
@@ -70,6 +72,7 @@ def build_ranker(
         width + len(added_names(config, Columns.of(encoder, config.model.bias))),
         names,
         config.parallel,
+        stage_columns(config, encoder),
     )
     if layers:
         network.inputs = InputLayers(layers)
@@ -95,7 +98,10 @@ def build_ranker(
         for tower in network.towers:
             if isinstance(tower, Tower):  # the model begins as its wide part
                 tower.start_at_zero()
-    return Ranker(embeddings, network.to(device), num_dense, wide)
+    learn = not all(table.frozen for table in encoder.tables)
+    # Ranks that exchange rows of experts go through the same backward passes, also those without
+    learn |= is_spread(network) and not config.training.freeze
+    return Ranker(embeddings, network.to(device), num_dense, wide, tables_learn=learn)
 
 
 def widen_towers(network: MixtureNetwork, tasks: Sequence[TaskConfig]) -> None:

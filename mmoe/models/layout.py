@@ -1,5 +1,6 @@
 """`Layout`: how a network lies over ranks."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -21,6 +22,8 @@ class Layout:
             (`ExpertPlacement.even`); else every rank has all experts.
         wire_dtype: What rows travel in to spread experts; None: their own type.
         sums: By which gates' losses, and batch norms, see the rows of all ranks.
+        stage_columns: For each of `model.stages`, the columns of x that its gates and experts read;
+            None: all of them.
     """
 
     world_size: int = 1
@@ -28,6 +31,7 @@ class Layout:
     spread: bool = False
     wire_dtype: torch.dtype | None = None
     sums: RankSums = ONE_RANK
+    stage_columns: tuple[Sequence[int] | None, ...] = ()
 
 
 ONE_PROCESS = Layout()

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from mmoe.config.model import ModelConfig
 from mmoe.models.layout import ONE_PROCESS, Layout
-from mmoe.models.network import Level, MixtureNetwork
-from mmoe.models.sections import build_mixture, build_towers, pool_names
+from mmoe.models.network import MixtureNetwork
+from mmoe.models.sections import build_level, build_towers, pool_names
 
 
 def build_mmoe(
@@ -16,11 +16,12 @@ def build_mmoe(
     Source: Ma et al., "Modeling task relationships in multi-task learning with multi-gate
         mixture-of-experts" (KDD 2018), equations 5 to 7.
     """
-    num_tasks, num_experts = len(task_names), model.num_experts
-    mixture = build_mixture(model, layout, input_dim, num_tasks, num_experts, gate_tasks=task_names)
+    level = build_level(
+        model, layout, input_dim, task_names, pool_names(model), gate_tasks=task_names
+    )
     return MixtureNetwork(
-        [Level(mixture, task_names, pool_names(model))],
-        build_towers(model, num_tasks, mixture.output_dim),
-        range(num_tasks),
+        [level],
+        build_towers(model, len(task_names), level.mixture.output_dim),
+        range(len(task_names)),
         input_dropout=model.input_dropout,
     )

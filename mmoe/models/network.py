@@ -128,6 +128,8 @@ class MixtureNetwork(nn.Module):
         crossing: What levels read x through; None: they read it as it is.
         transfer: What lets towers read those of tasks before theirs; None: they stand alone.
         imputation: Towers of tasks with `counterfactual: dr`, used while training; or None.
+        traces_inputs: Whether x takes part in every backward pass, though nothing may want its
+            gradient: ranks of which some hold nothing but frozen experts exchange the same then.
         bias_tower: What the ranker gives some inputs to instead of `forward`, and whose logits it
             adds; or None.
     """
@@ -163,6 +165,7 @@ class MixtureNetwork(nn.Module):
         self.transfer = None
         self.imputation = None
         self.bias_tower = None
+        self.traces_inputs = False
 
     def forward(self, x_BD: Tensor, return_gates: bool = False) -> NetworkOutput:
         """Computes every task's logits.
@@ -177,6 +180,8 @@ class MixtureNetwork(nn.Module):
         x_BD = fast_dropout(x_BD, self.input_dropout, self.training)
         if self.crossing is not None:
             x_BD = self.crossing(x_BD)
+        if self.traces_inputs and self.training and not x_BD.requires_grad:
+            x_BD = x_BD.detach().requires_grad_()
         sources: Sequence[Tensor] = [x_BD]
         losses: dict[str, Tensor] = {}
         gates: list[GateRecord] = []

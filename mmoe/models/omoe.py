@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from mmoe.config.model import ModelConfig
 from mmoe.models.layout import ONE_PROCESS, Layout
-from mmoe.models.network import Level, MixtureNetwork
-from mmoe.models.sections import build_mixture, build_towers, pool_names
+from mmoe.models.network import MixtureNetwork
+from mmoe.models.sections import build_level, build_towers, pool_names
 
 
 def build_omoe(
@@ -16,10 +16,12 @@ def build_omoe(
     Source: Ma et al., "Modeling task relationships in multi-task learning with multi-gate
         mixture-of-experts" (KDD 2018), section 4.1.
     """
-    mixture = build_mixture(model, layout, input_dim, 1, model.num_experts, gate_tasks=[None])
+    level = build_level(
+        model, layout, input_dim, ["all tasks"], pool_names(model), gate_tasks=[None]
+    )
     return MixtureNetwork(
-        [Level(mixture, ["all tasks"], pool_names(model))],
-        build_towers(model, len(task_names), mixture.output_dim),
+        [level],
+        build_towers(model, len(task_names), level.mixture.output_dim),
         [0] * len(task_names),
         input_dropout=model.input_dropout,
     )

@@ -8,7 +8,7 @@ from torch import Tensor
 from mmoe.config.model import CGCConfig, ModelConfig
 from mmoe.models.layout import ONE_PROCESS, Layout
 from mmoe.models.network import Level, MixtureNetwork
-from mmoe.models.sections import build_mixture, build_towers, numbered
+from mmoe.models.sections import build_level, build_towers, owned_names
 
 
 def build_ple(
@@ -56,10 +56,7 @@ def _level(
     # Owner num_tasks stands for "shared", as an expert's and as a gate's.
     owners = [t for t in range(num_tasks) for _ in range(model.task_experts)]
     owners += [num_tasks] * model.shared_experts
-    expert_names = [
-        name for task in task_names for name in numbered(f"{task} expert", model.task_experts)
-    ]
-    expert_names += numbered("shared expert", model.shared_experts)
+    expert_names = owned_names(model, task_names)
     if isinstance(model, CGCConfig):
         left = model.left_experts(number, expert_names)
         owners, expert_names = [owners[e] for e in left], [expert_names[e] for e in left]
@@ -67,18 +64,17 @@ def _level(
     gate_names = [*task_names, "shared"][: len(gates)]
     visibility = _visibility(owners, gates, num_tasks) if owners else torch.zeros(len(gates), 0)
     _check_pruned(model, visibility, gate_names, number)
-    mixture = build_mixture(
+    return build_level(
         model,
         layout,
         width,
-        len(gates),
-        len(owners),
+        gate_names,
+        expert_names,
         visibility=visibility,
         expert_source=None if first else owners,
         gate_source=None if first else gates,
         gate_tasks=[*task_names, None][: len(gates)],
     )
-    return Level(mixture, gate_names, expert_names)
 
 
 def _visibility(owners: Sequence[int], gates: Sequence[int], num_tasks: int) -> Tensor:

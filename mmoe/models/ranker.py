@@ -30,6 +30,7 @@ class Ranker(nn.Module):
         network: `network(x_BD, return_gates)` → `NetworkOutput`.
         num_dense: Number of dense features.
         wide: A linear model whose logits are added; None: there is none.
+        tables_learn: False where no table is trained: what is looked up then needs no gradient.
 
     Example:
         >>> import torch
@@ -47,6 +48,8 @@ class Ranker(nn.Module):
         network: nn.Module,
         num_dense: int,
         wide: WidePart | None = None,
+        *,
+        tables_learn: bool = True,
     ) -> None:
         super().__init__()
         if num_dense < 0:
@@ -55,6 +58,7 @@ class Ranker(nn.Module):
         self.network = network
         self.num_dense = num_dense
         self.wide = wide
+        self.tables_learn = tables_learn
 
     @property
     def tables(self) -> EmbeddingBackend:
@@ -117,7 +121,8 @@ class Ranker(nn.Module):
         """Looks up the embeddings, fp32; None where no feature has ids."""
         if self.embeddings is None or (self.tables.output_dim == 0 and not self._has_sequences):
             return None
-        with torch.autocast(values.device.type, enabled=False):
+        learns = self.tables_learn and torch.is_grad_enabled()
+        with torch.autocast(values.device.type, enabled=False), torch.set_grad_enabled(learns):
             weights = [] if id_weights is None else [id_weights]
             return self.tables(values, lengths, *weights)
 

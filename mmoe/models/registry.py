@@ -5,6 +5,7 @@ config with its line in `MODELS`.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from mmoe.config import MODELS, ModelConfig
 from mmoe.config.parallel import ParallelConfig
@@ -17,6 +18,7 @@ def build_network(
     input_dim: int,
     task_names: Sequence[str],
     parallel: ParallelConfig | None = None,
+    stage_columns: Sequence[Sequence[int] | None] = (),
 ) -> MixtureNetwork:
     """Builds the network that `model.kind` names; weights come from torch's random generator.
 
@@ -31,6 +33,7 @@ def build_network(
         task_names: The tasks, in the order of the logits' columns.
         parallel: The `parallel` section, where the ranks of the process group share each batch;
             None: this process is on its own, whatever ranks there are.
+        stage_columns: For each of `model.stages`, the columns of x that there were; None: all.
 
     Returns:
         `network(x_BD, return_gates=False)` → `NetworkOutput`.
@@ -53,5 +56,5 @@ def build_network(
         raise ValueError(
             f"input_dim: expected 1 or more, got {input_dim}; a model needs at least one feature"
         )
-    layout = choose_layout(model, parallel)
+    layout = replace(choose_layout(model, parallel), stage_columns=tuple(stage_columns))
     return MODELS.implementation(model)(model, input_dim, task_names, layout)

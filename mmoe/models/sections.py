@@ -1,18 +1,100 @@
-"""Builds modules of the sections of a `ModelConfig`: mixtures, experts, towers."""
+"""Builds modules of the sections of a `ModelConfig`: levels, mixtures, experts, towers."""
 
 from collections.abc import Sequence
+from typing import Any, cast
 
 from torch import Tensor, nn
 
 from mmoe.config import EXPERTS, TOWERS, ExpertConfig, ModelConfig
-from mmoe.mixture import Capacity, MixedExperts, MLPExperts, MultiGateMixture, StackedExperts
+from mmoe.config.gates import SelectingGateConfig
+from mmoe.mixture import (
+    Capacity,
+    FixedGate,
+    MixedExperts,
+    MLPExperts,
+    MultiGateMixture,
+    StackedExperts,
+)
 from mmoe.mixture.experts.norm import ExpertBatchNorm
+from mmoe.mixture.experts.pool import Pool
+from mmoe.mixture.experts.staged import StagedExperts
+from mmoe.mixture.gates.joined import JoinedGates
 from mmoe.models.gates import build_gate
 from mmoe.models.layout import Layout
+from mmoe.models.network import Level
+from mmoe.models.stages.grown import Grown, score_as_before
 from mmoe.parallel import AllToAllDispatcher, ExpertPlacement
 from mmoe.tasks import TaskTowers
 
 BuiltPool = MLPExperts | StackedExperts | MixedExperts
+
+
+def build_level(
+    model: ModelConfig,
+    layout: Layout,
+    width: int,
+    gate_names: Sequence[str],
+    expert_names: Sequence[str],
+    *,
+    fixed: Tensor | None = None,
+    visibility: Tensor | None = None,
+    expert_source: Sequence[int] | None = None,
+    gate_source: Sequence[int] | None = None,
+    gate_tasks: Sequence[str | None] | None = None,
+) -> Level:
+    """Builds a level of a model; of one that grew (`model.stages`), what came when stays apart.
+
+    Args:
+        model: Experts, gates, capacity, execution, stages.
+        layout: Who holds the experts, what stages read.
+        width: D.
+        gate_names: One per gate: its task's, where it is a task's.
+        expert_names: One per expert; those that came later are put behind.
+        fixed: Weights of gates that learn nothing, `[G, E]`; None: `model.gate` says.
+        visibility: As in `MultiGateMixture`.
+        expert_source: Likewise; None: the level reads the network's input.
+        gate_source: Likewise.
+        gate_tasks: The task of each gate, None for one of several.
+    """
+    grown = Grown.of(model, layout, gate_names, expert_names, reads_x=expert_source is None)
+    if grown.is_one:
+        gate = None if fixed is None else FixedGate(fixed)
+        mixture = build_mixture(
+            model,
+            layout,
+            width,
+            len(gate_names),
+            len(expert_names),
+            gate=gate,
+            visibility=visibility,
+            expert_source=expert_source,
+            gate_source=gate_source,
+            gate_tasks=gate_tasks,
+        )
+        return Level(mixture, gate_names, expert_names)
+    order = list(grown.order)
+    pools, columns = [], []
+    for count, own in grown.pools:
+        pools.append(_pool_of_stage(model, width if own is None else len(own), count, grown))
+        columns.append(own)
+    staged = len(pools) > 1 or columns[0] is not None
+    pool = StagedExperts(pools, columns) if staged else pools[0]
+    gate = (
+        _staged_gate(model, layout, width, grown) if fixed is None else FixedGate(fixed[:, order])
+    )
+    mixture = _mixture(
+        model,
+        layout,
+        width,
+        pool,
+        gate,
+        len(gate_names),
+        visibility=grown.visibility(visibility),
+        expert_source=None if expert_source is None else [expert_source[e] for e in order],
+        gate_source=gate_source,
+    )
+    score_as_before(mixture, grown, pools[0], width if columns[0] is None else len(columns[0]))
+    return Level(mixture, grown.gate_names, grown.expert_names)
 
 
 def build_mixture(
@@ -28,7 +110,7 @@ def build_mixture(
     gate_source: Sequence[int] | None = None,
     gate_tasks: Sequence[str | None] | None = None,
 ) -> MultiGateMixture:
-    """Builds one level, whole or this rank's part of it.
+    """Builds one mixture, whole or this rank's part of it.
 
     Spread experts start with the weights that they have on one process: every rank draws the whole
     pool, and keeps its part. So a level's pool must fit into the memory of a rank once, while it is
@@ -45,31 +127,99 @@ def build_mixture(
         expert_source: Likewise.
         gate_source: Likewise.
         gate_tasks: The task of each gate, None for one of several; default: not known.
+
+    Raises:
+        ValueError: The model grew (`model.stages`), which `build_level` is for.
     """
-    pool, dispatcher = build_experts(model, width, num_experts), None
+    if any(stage.experts for stage in model.stages):
+        raise ValueError(
+            f"model.stages: model.kind {model.kind} does not name its gates and experts, so that "
+            "those of before cannot be told from new ones; freeze neither experts nor gates"
+        )
+    pool = build_experts(model, width, num_experts)
+    if gate is None:
+        gate = build_gate(model, width, num_gates, num_experts, layout.sums, gate_tasks)
+    return _mixture(
+        model,
+        layout,
+        width,
+        pool,
+        gate,
+        num_gates,
+        visibility=visibility,
+        expert_source=expert_source,
+        gate_source=gate_source,
+    )
+
+
+def _mixture(
+    model: ModelConfig,
+    layout: Layout,
+    width: int,
+    pool: BuiltPool,
+    gate: nn.Module,
+    num_gates: int,
+    **which: Any,
+) -> MultiGateMixture:
+    """Of all experts, or of this rank's part of them."""
+    dispatcher = None
+    experts: nn.Module = pool
     if layout.spread:
-        placement = ExpertPlacement.even(num_experts, layout.world_size)
-        pool = pool.part(placement.on(layout.rank))
+        placement = ExpertPlacement.even(len(pool), layout.world_size)
+        experts = pool.part(placement.on(layout.rank))
         dispatcher = AllToAllDispatcher(placement, wire_dtype=layout.wire_dtype)
     else:
         # A rank that has an expert alone sees all of its rows; with copies it does not
         for module in pool.modules():
             if isinstance(module, ExpertBatchNorm):
                 module.ranks = layout.sums
-    if gate is None:
-        gate = build_gate(model, width, num_gates, num_experts, layout.sums, gate_tasks)
     return MultiGateMixture(
         width,
         num_gates,
-        pool,
+        cast(Pool, experts),
         gate=gate,
-        visibility=visibility,
-        expert_source=expert_source,
-        gate_source=gate_source,
         execution=model.execution,
         dispatcher=dispatcher,
         capacity=build_capacity(model),
+        **which,
     )
+
+
+def _staged_gate(model: ModelConfig, layout: Layout, width: int, grown: Grown) -> nn.Module:
+    """A module for all gates that came together."""
+    if isinstance(model.gate, SelectingGateConfig) and model.gate.together:
+        raise ValueError(
+            f"model.gate.select: {model.gate.select}: gates that decide together are not joined by "
+            "gates or experts that come later, where those of before are frozen; freeze neither "
+            "gates nor experts, or use select: independent"
+        )
+    groups = grown.groups
+    modules = [
+        build_gate(
+            model,
+            width if group.columns is None else len(group.columns),
+            len(group.places),
+            group.num_experts,
+            layout.sums,
+        )
+        for group in groups
+    ]
+    alone = len(groups) == 1 and groups[0].columns is None
+    return (
+        modules[0]
+        if alone and groups[0].num_experts == len(grown.order)
+        else JoinedGates(modules, groups)
+    )
+
+
+def _pool_of_stage(model: ModelConfig, width: int, count: int, grown: Grown) -> BuiltPool:
+    """Experts that came together; kinds of experts are told by their counts, which are of all."""
+    if model.experts is not None and len(grown.pools) > 1:
+        raise ValueError(
+            "model.experts lists kinds of experts, to which none can be added where the others are "
+            "frozen; keep their counts, or use model.expert and num_experts"
+        )
+    return build_experts(model, width, count)
 
 
 def build_experts(model: ModelConfig, input_dim: int, num_experts: int) -> BuiltPool:
@@ -130,6 +280,18 @@ def pool_names(model: ModelConfig) -> list[str]:
         turn = f" {kinds[: i + 1].count(expert.kind)}" if kinds.count(expert.kind) > 1 else ""
         names += numbered(f"{expert.kind}{turn} expert", expert.count or 0)
     return names
+
+
+def owned_names(model: ModelConfig, task_names: Sequence[str]) -> list[str]:
+    """Names the experts of CGC and PLE: each task's own, then the shared ones.
+
+    Example:
+        >>> from mmoe.config import ModelConfig
+        >>> owned_names(ModelConfig(kind="ple", task_experts=1, shared_experts=1), ["click"])
+        ['click expert 1', 'shared expert 1']
+    """
+    names = [name for task in task_names for name in numbered(f"{task} expert", model.task_experts)]
+    return names + numbered("shared expert", model.shared_experts)
 
 
 def numbered(name: str, count: int) -> list[str]:

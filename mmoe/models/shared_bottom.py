@@ -5,10 +5,9 @@ from collections.abc import Sequence
 import torch
 
 from mmoe.config.model import ModelConfig
-from mmoe.mixture import FixedGate
 from mmoe.models.layout import ONE_PROCESS, Layout
-from mmoe.models.network import Level, MixtureNetwork
-from mmoe.models.sections import build_mixture, build_towers
+from mmoe.models.network import MixtureNetwork
+from mmoe.models.sections import build_level, build_towers
 
 
 def build_shared_bottom(
@@ -18,10 +17,11 @@ def build_shared_bottom(
 
     Source: Caruana, "Multitask learning" (Machine Learning 28, 1997).
     """
-    mixture = build_mixture(model, layout, input_dim, 1, 1, gate=FixedGate(torch.ones(1, 1)))
+    names = ["all tasks"], ["bottom"]
+    level = build_level(model, layout, input_dim, *names, fixed=torch.ones(1, 1))
     return MixtureNetwork(
-        [Level(mixture, ["all tasks"], ["bottom"])],
-        build_towers(model, len(task_names), mixture.output_dim),
+        [level],
+        build_towers(model, len(task_names), level.mixture.output_dim),
         [0] * len(task_names),
         input_dropout=model.input_dropout,
         learned_gates=False,

@@ -36,7 +36,7 @@ def start_from_vectors(
             Frozen ones get today's vectors; those that today's file has not keep theirs.
 
     Returns:
-        A line about each table.
+        A line about each table that is not kept as an earlier run left it (`training.freeze`).
 
     Raises:
         ValueError: A file cannot be read, or is another than when the encoder was fitted.
@@ -45,7 +45,9 @@ def start_from_vectors(
     codecs = {
         codec.table: codec
         for codec in reversed(encoder.codecs)
-        if isinstance(codec, IdCodec) and codec.vectors is not None
+        if isinstance(codec, IdCodec)
+        and codec.vectors is not None
+        and codec.table not in encoder.config.frozen_tables
     }
     return [
         _fill(codec, encoder, tables[name], learnt.get(name, 0))

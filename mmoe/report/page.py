@@ -136,10 +136,23 @@ def _facts(run: Run) -> list[tuple[str, str]]:
         ("time", tables.duration(train.get("seconds"))),
         ("rows a second", tables.count(speed)),
         ("chosen by", str(run.history.get("monitor") or run.config.training.monitor)),
+        *_frozen(train.get("frozen")),
         *([("labels as of", str(as_of))] if (as_of := run.metrics.get("as_of")) else []),
         ("seed", str(run.metrics.get("seed", run.config.seed))),
         ("split seed", str(run.metrics.get("split_seed", run.config.split_seed))),
     ]
+
+
+def _frozen(frozen: Any) -> list[tuple[str, str]]:
+    """What of an earlier run stayed as it scored, and whose scores did."""
+    if not isinstance(frozen, Mapping):
+        return []
+    held, trained = (tables.count(frozen[f"{what}_parameters"]) for what in ("frozen", "trained"))
+    facts = [("frozen", f"{', '.join(frozen['parts'])} ({held} parameters; trained: {trained})")]
+    if frozen["unchanged_tasks"]:
+        facts.append(("scores as before", ", ".join(frozen["unchanged_tasks"])))
+    changed = frozen["changed_tasks"]
+    return facts + ([("scores changed", ", ".join(changed))] if changed else [])
 
 
 def _versions(versions: Any) -> list[tuple[str, str]]:

@@ -10,6 +10,16 @@ from mmoe.config.json_files import Count, Measured, Number, Share, Stored
 TaskMetrics = dict[str, Measured | None]
 
 
+class FrozenFacts(Stored):
+    """`frozen` of `train` in metrics.json."""
+
+    parts: list[str]
+    frozen_parameters: Number
+    trained_parameters: Number
+    unchanged_tasks: list[str]
+    changed_tasks: dict[str, Any]
+
+
 class TrainFacts(Stored):
     """`train` of metrics.json."""
 
@@ -17,6 +27,7 @@ class TrainFacts(Stored):
     epochs: Number | None = None
     seconds: Number | None = None
     rows_per_second: Number | None = None
+    frozen: FrozenFacts | None = None
 
 
 class Alarm(Stored):

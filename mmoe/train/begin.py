@@ -8,6 +8,9 @@ from mmoe.models.frozen import without_weight_files
 from mmoe.models.table_vectors import start_from_vectors
 from mmoe.parallel import rank, spread_layout
 from mmoe.run.console import Reporter
+from mmoe.train.fit_wide import fit_wide
+from mmoe.train.freezing.frozen import Frozen
+from mmoe.train.freezing.linear_models import keep_linear_models
 from mmoe.train.optim import build_average, build_optimizer
 from mmoe.train.prepare import PreparedData
 from mmoe.train.run_folder.start import same_warm_start_on_all_ranks
@@ -36,11 +39,13 @@ def training_state(
     torch.manual_seed(config.seed)
     built = without_weight_files(config) if from_checkpoint else config
     ranker = build_ranker(built, prepared.encoder, device)
+    frozen = Frozen.of(ranker, config, prepared.encoder.tables)
     optimizer = build_optimizer(ranker.network, config.training.optimizer)
     average = build_average(ranker.network, config.training.ema_decay)
     if rank() > 0:
         torch.manual_seed(config.seed + rank())  # dropout and noise of its own rows
-    return TrainingState(ranker, optimizer, average, Position(), spread_layout(ranker.network))
+    layout = spread_layout(ranker.network)
+    return TrainingState(ranker, optimizer, average, Position(), layout, frozen)
 
 
 def begin(
@@ -51,7 +56,7 @@ def begin(
     prepared: PreparedData,
     reporter: Reporter,
 ) -> WarmStartReport | None:
-    """Fills a new state with what came over from an earlier run, and from files of vectors.
+    """Fills a new state: from an earlier run and files of vectors; a wide part is fitted.
 
     Args:
         earlier: The run of `warm_start`; None: there is none.
@@ -75,4 +80,6 @@ def begin(
     vectors = start_from_vectors(state.ranker, prepared.encoder, learnt)
     for line in [*(report.lines() if report else ()), *vectors]:
         reporter.say(line)
+    fit_wide(state.ranker.wide, config, prepared, reporter)
+    keep_linear_models(state.ranker.wide, earlier, config, prepared.encoder, reporter)
     return report

@@ -39,7 +39,7 @@ from mmoe.train.alarms import Watch, alarms_of_metrics, learn_columns, say_alarm
 from mmoe.train.allocator import keep_freed_memory
 from mmoe.train.begin import begin, training_state
 from mmoe.train.evaluate import metrics_of, predict_rows, split_curves, split_metrics
-from mmoe.train.fit_wide import fit_wide
+from mmoe.train.freezing.stages import with_recorded_stages, with_stages
 from mmoe.train.learnt_bias import learnt_bias
 from mmoe.train.loggers import check_loggers, log_finished
 from mmoe.train.loop import EpochCallback, Trainer, steps_of
@@ -181,17 +181,15 @@ def _train(
         reporter = SilentReporter()
     if resume:
         warm_start = from_first(lambda: WarmStart.recorded(RunDirectory(out), warm_start))
+        config = with_recorded_stages(config, RunDirectory(out))
     old = from_first(lambda: None if numbered else claim.find(out, config, resume))
     claim.run = old
     if old is not None:
         all_see(old)
-    earlier, encoder = None, None
-    if old is not None:
-        encoder = FeatureEncoder.load(old.vocabulary)
-    else:
-        earlier = None if warm_start is None else EarlierRun.open(warm_start.run)
-    if earlier is not None:
-        earlier.check(config)
+    encoder = None if old is None else FeatureEncoder.load(old.vocabulary)
+    earlier = None
+    if old is None:
+        config, earlier = _continued(config, warm_start)
     resumed = ResumedData(old, config, changed_data, reporter)
     with reporter.track(f"reading {config.name}", None, "rows") as tracker:
         prepared = prepare(
@@ -211,9 +209,8 @@ def _train(
     if is_tuned():
         keep_freed_memory()  # of steps, not what reading took
     state = training_state(config, prepared, place, from_checkpoint=old is not None)
+    state.frozen.say(reporter)
     report = None if old else begin(earlier, warm_start, state, config, prepared, reporter)
-    # A resumed run has it in its checkpoint
-    fit_wide(state.ranker.wide if old is None else None, config, prepared, reporter)
     run = old or from_first(lambda: claim.start(config, prepared, out, report, numbered=numbered))
     claim.run = run
     _seen_by_all(run, claim)
@@ -243,6 +240,16 @@ def _train(
     state.restore_best(trainer.checkpoints.folder)
     claim.check()
     return FinishedRun(run, _evaluate(config, state, prepared, run, reporter, on_test))
+
+
+def _continued(
+    config: RunConfig, warm_start: WarmStart | None
+) -> tuple[RunConfig, EarlierRun | None]:
+    """The run that a new one begins with, and the config with what is to stay of it."""
+    earlier = None if warm_start is None else EarlierRun.open(warm_start.run)
+    if earlier is not None:
+        earlier.check(config)
+    return with_stages(config, earlier), earlier
 
 
 def _seen_by_all(run: RunDirectory, claim: RunClaim) -> None:
@@ -332,6 +339,8 @@ def _evaluate(
             "versions": _versions(),
             **alarms_of_metrics(alarms),
         }
+        if state.frozen.summary:
+            metrics["train"]["frozen"] = state.frozen.summary
         if prepared.as_of is not None:
             metrics["as_of"] = prepared.as_of
             of_training = prepared.masked.get("train", {})

@@ -200,7 +200,7 @@ class Trainer:
             if self.ids is not None:
                 self.ids.restart_counts()
         every = self.config.training.checkpoint_every_steps
-        self.state.ranker.train()
+        self.state.train_mode()
         what = f"epoch {position.epoch + 1}/{self.config.training.epochs}"
         done = position.batch * self.config.training.batch_size
         with ExitStack() as stack:
@@ -310,8 +310,8 @@ class Trainer:
         try:
             return split_metrics(self.config, Predictor(ranker, self.config), self.data.validation)
         finally:
-            ranker.train()  # a Predictor leaves it in evaluation mode
             ranker.network = raw
+            self.state.train_mode()  # a Predictor leaves it in evaluation mode
 
     def _say_epoch(self, entry: Mapping[str, Any], notes: list[str]) -> None:
         star = "  *best" if entry["best"] else ""

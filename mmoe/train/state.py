@@ -21,6 +21,7 @@ from mmoe.embeddings import managed_ids
 from mmoe.models.ranker import Ranker
 from mmoe.parallel import rank, world_size
 from mmoe.parallel.sharded_tensors import Shard, TensorMap, cut_all, cut_like, local_shards
+from mmoe.train.freezing.frozen import Frozen
 
 
 @dataclass
@@ -51,6 +52,7 @@ class TrainingState:
         optimizer: Of the network.
         average: Of the network's weights, where there is one.
         position: How far training has come.
+        frozen: What stays as it scores; nothing, unless the config says so.
         layout: How tensors of the network are cut that this rank holds shards of, by their names
             in its `state_dict`.
     """
@@ -60,6 +62,12 @@ class TrainingState:
     average: AveragedModel | None
     position: Position
     layout: Mapping[str, Sequence[Shard]] = field(default_factory=dict)
+    frozen: Frozen = field(default_factory=Frozen)
+
+    def train_mode(self) -> None:
+        """Puts the ranker into training mode, but for what is frozen."""
+        self.ranker.train()
+        self.frozen.settle()
 
     @property
     def scoring_network(self) -> nn.Module:

@@ -64,6 +64,11 @@ class CategoricalFeature(VectorTable, IdFeature, ColumnFeature):
     column: str | None = Field(
         default=None, description="column in the data; default: the feature's name"
     )
+    beyond: list[str] = Field(
+        default_factory=list,
+        description="written by `mmoe train` with training.extend_ids: tables whose ids have no "
+        "row here, but share that of unseen ones",
+    )
 
 
 class ListFeature(CategoricalFeature):

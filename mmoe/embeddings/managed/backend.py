@@ -1,6 +1,6 @@
 """Embeddings looked up by raw ids: tables whose rows change hands while training goes on."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -31,6 +31,7 @@ class ManagedEmbeddings(nn.Module):
         features: In the order of the batches.
         admissions: Of the managed tables, by name.
         seed: Of the fresh values.
+        frozen: Tables whose rows keep their owners: no id is admitted, none evicted.
     """
 
     def __init__(
@@ -39,9 +40,11 @@ class ManagedEmbeddings(nn.Module):
         features: Sequence[FeatureSpec],
         admissions: Mapping[str, "IdAdmission"],
         seed: int,
+        frozen: Collection[str] = (),
     ) -> None:
         super().__init__()
         self.module = backend
+        self.frozen = frozenset(frozen)
         self.features, self.seed = list(features), seed
         self.admissions = dict(admissions)
         self.output_dim = self._backend.output_dim
@@ -59,11 +62,12 @@ class ManagedEmbeddings(nn.Module):
         lengths = lengths_CB.view(features, lengths_CB.numel() // features).sum(dim=1).tolist()
         rows = list(values.cpu().split(lengths))
         managed = [c for c, f in enumerate(self.features) if f.table in self.admissions]
-        ids = [rows[c] for c in managed]
+        noted = [c for c in managed if self.features[c].table not in self.frozen]
+        ids = [rows[c] for c in noted]
         for c in managed:
             rows[c] = self.admissions[self.features[c].table].rows_of(rows[c])
         if self.training:
-            self._note(managed, ids, [rows[c] for c in managed])
+            self._note(noted, ids, [rows[c] for c in noted])
         return torch.cat(rows).to(values.device)
 
     def _note(self, managed: list[int], ids: list[Tensor], rows: list[Tensor]) -> None:
@@ -79,6 +83,8 @@ class ManagedEmbeddings(nn.Module):
         """Applies the gradients, then lets rows change hands: never between lookup and gradient."""
         self._backend.step()
         for table, admission in self.admissions.items():
+            if table in self.frozen:
+                continue
             rows_R = admission.end_step()
             if len(rows_R):
                 self._start_afresh(table, rows_R, admission.counters["windows"])

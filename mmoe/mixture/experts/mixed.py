@@ -114,10 +114,10 @@ class MixedExperts(nn.Module):
                 f"{len(inputs)}"
             )
         outputs: list[Tensor] = []
-        for pool in self._each():
+        for number, pool in enumerate(self._each()):
             start = len(outputs)
             own = inputs if len(inputs) == 1 else inputs[start : start + len(pool)]
-            outputs += pool.dense(own) if len(pool) else []
+            outputs += self._dense(number, own) if len(pool) else []
         return _of_one_type(outputs)
 
     def grouped(self, rows: Tensor, offsets_E1: Tensor) -> Tensor:
@@ -132,13 +132,21 @@ class MixedExperts(nn.Module):
         tail = len(rows) - bounds[-1]
         *shares, _ = rows.split([*(b - a for a, b in pairwise(bounds)), tail])
         outputs = [
-            pool.grouped(share, offsets_E1[start : end + 1] - offsets_E1[start])
-            for pool, share, (start, end) in zip(self._each(), shares, pairwise(ends), strict=True)
+            self._grouped(number, share, offsets_E1[start : end + 1] - offsets_E1[start])
+            for number, (share, (start, end)) in enumerate(zip(shares, pairwise(ends), strict=True))
             if end > start
         ]
         if tail:
             outputs.append(outputs[0].new_zeros(tail, outputs[0].shape[1]))
         return torch.cat(_of_one_type(outputs))
+
+    def _dense(self, number: int, inputs: Sequence[Tensor]) -> list[Tensor]:
+        """One pool on all rows."""
+        return self._each()[number].dense(inputs)
+
+    def _grouped(self, number: int, rows: Tensor, offsets_E1: Tensor) -> Tensor:
+        """One pool on its experts' rows."""
+        return self._each()[number].grouped(rows, offsets_E1)
 
     def _each(self) -> list[Any]:
         return list(self.pools)

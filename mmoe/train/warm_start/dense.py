@@ -1,6 +1,6 @@
 """Brings the network of an earlier run, and Adam's moments, into this rank's new one."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor, nn
@@ -10,7 +10,7 @@ from mmoe.parallel.sharded_tensors import Shard
 from mmoe.train.warm_start.earlier import EarlierRun, model_difference
 from mmoe.train.warm_start.grow import fits, moved, moved_moments
 from mmoe.train.warm_start.rates import rate_shifts, shift_logits
-from mmoe.train.warm_start.sources import TensorSource, own_sources
+from mmoe.train.warm_start.sources import NEW, TensorSource, own_sources
 from mmoe.train.warm_start.stored import Stored
 
 
@@ -54,18 +54,46 @@ class DenseTransfer:
                     "sizes, or train without --warm-start"
                 )
 
-    def copy(self, network: nn.Module, old: Stored) -> None:
+    def check_frozen(self, frozen: Iterable[str]) -> None:
+        """Refuses tensors that are to stay as they were, and were not, or not all of them.
+
+        Raises:
+            ValueError: Names the tensor.
+        """
+        for name in sorted(frozen):
+            source = self.sources.get(name)
+            if source is None:
+                continue  # a constant
+            new = any((place == NEW).any() for place in source.places.values())
+            if source.name is None or new:
+                what = "has entries that are new here" if new else "is not there"
+                raise ValueError(
+                    f"training.freeze: tensor {name!r} {what} in --warm-start "
+                    f"{self.earlier.path}, and they would stay as they were drawn; do not freeze it"
+                )
+        shifts = rate_shifts(self.earlier.config, self.config)
+        for number, task in enumerate(self.config.tasks):
+            if task.name in shifts and f"towers.{number}.logit.bias" in frozen:
+                raise ValueError(
+                    f"training.freeze: towers.{task.name} is to stay, but the task's "
+                    "negative_sampling_rate is another than there, which moves its logit; keep it"
+                )
+
+    def copy(self, network: nn.Module, old: Stored, only: Collection[str] | None = None) -> None:
         """Fills every tensor that has an origin; what is new in it keeps its value.
 
         Args:
             network: This rank's part; passed `check`.
             old: The earlier network.
+            only: Names of frozen tensors, whose logits do not move; None: all tensors.
         """
         tensors, mine = network.state_dict(), own_sources(self.sources, self.layout)
         for name, own in tensors.items():
             origin = self._origin(name)
-            if origin is not None:
+            if origin is not None and (only is None or name in only):
                 own.copy_(moved(own, old.read(origin), mine[name]))
+        if only is not None:
+            return
         tasks = [task.name for task in self.config.tasks]
         shift_logits(tensors, tasks, rate_shifts(self.earlier.config, self.config))
 
@@ -78,6 +106,8 @@ class DenseTransfer:
             by_parameter.setdefault(name, {})[key] = full_name
         flat = {}
         for name, own in network.named_parameters():
+            if not own.requires_grad:
+                continue  # no optimizer has it
             names = by_parameter.get(self._origin(name) or "", {})
             shapes = [old.shape(full_name) or () for full_name in names.values()]
             whole = self._whole_shape(name, own)

@@ -23,6 +23,7 @@ from mmoe.models.interactions.layers import Interaction
 from mmoe.models.network import Level, MixtureNetwork
 from mmoe.models.sequences.inputs import sequence_of_tensor
 from mmoe.parallel.sharded_tensors import Shard
+from mmoe.train.warm_start.staged import copied_names, is_staged, staged_names
 
 NewExperts = Literal["fresh", "copy"]
 NEW = -1  # the place of an entry that the earlier network did not have
@@ -126,6 +127,9 @@ def tensor_sources(
     columns = _places_of(read, before.inputs + before.added)
     for number, (level, old_level) in enumerate(zip(now.levels, before.levels, strict=False)):
         prefix = f"levels.{number}.mixture"
+        if is_staged(level) or is_staged(old_level):
+            sources |= _staged_sources(level, old_level, prefix, new_experts)
+            continue
         for name, source in _level_sources(level, old_level, prefix, new_experts):
             sources[name] = source
         if number == 0:
@@ -220,7 +224,8 @@ def own_sources(
                 [np.arange(s.region[0].start, s.region[0].stop) for s in shards]
             )
             places = own[name].places
-            own[name] = replace(own[name], places={**places, 0: places[0][experts]})
+            first = places[0] if 0 in places else np.arange(shards[0].shape[0])
+            own[name] = replace(own[name], places={**places, 0: first[experts]})
     return own
 
 
@@ -294,6 +299,19 @@ def _level_sources(
         if name in ranges:
             places[dim or 0] = _within(experts, ranges[name], old_ranges.get(name, range(0)))
         yield f"{prefix}.{name}", TensorSource(f"{prefix}.{name}", places)
+
+
+def _staged_sources(
+    level: Level, before: Level, prefix: str, new_experts: NewExperts
+) -> dict[str, TensorSource]:
+    """Of a level that grew: whole modules, as they were."""
+    found = {}
+    for name, old in staged_names(level, before):
+        found[f"{prefix}.{name}"] = TensorSource(None if old is None else f"{prefix}.{old}")
+    if new_experts == "copy":
+        for name, old, turns in copied_names(level, before):
+            found[f"{prefix}.{name}"] = TensorSource(f"{prefix}.{old}", {0: turns})
+    return found
 
 
 def _within(experts: np.ndarray, own: range, old: range) -> np.ndarray:

@@ -12,6 +12,7 @@ from mmoe.models.frozen import without_weight_files
 from mmoe.models.interactions.add import Columns, added_names
 from mmoe.models.network import MixtureNetwork
 from mmoe.models.registry import build_network
+from mmoe.models.stages.columns import stage_columns
 from mmoe.train.state import TrainingState
 from mmoe.train.warm_start.dense import DenseTransfer
 from mmoe.train.warm_start.earlier import EarlierRun
@@ -85,7 +86,9 @@ def transfer(
     for stored in (continued, scoring):
         dense.check(network, stored)
 
+    dense.check_frozen(state.frozen.names)
     dense.copy(network, continued)
+    dense.copy(network, scoring, only=state.frozen.names)  # the average, where there is one
     _start_average(state, scoring, training, dense)
     _say_names(report, now, before, config, earlier)
     if state.ranker.wide is not None:
@@ -126,7 +129,10 @@ def _shape_of(earlier: EarlierRun) -> Shape:
         columns = Columns.of(earlier.encoder, model.bias)
         width = len(columns.names) + len(added_names(config, columns))
     with torch.random.fork_rng(devices=[]):
-        network = build_network(model.model_copy(update=narrow), width, tasks)
+        columns = stage_columns(config, earlier.encoder)
+        network = build_network(
+            model.model_copy(update=narrow), width, tasks, stage_columns=columns
+        )
         widen_towers(network, config.tasks)
     return Shape.of(network, config, earlier.encoder)
 
@@ -150,6 +156,8 @@ def _say_names(
     report: WarmStartReport, now: Shape, before: Shape, config: RunConfig, earlier: EarlierRun
 ) -> None:
     zero = " (read with weights of zero at first)"
+    if any(stage.experts for stage in config.model.stages):
+        zero = " (read by new gates and experts alone)"
     features, there = ([f.name for f in c.features] for c in (config, earlier.config))
     report.compare("feature", features, there, zero)
     report.compare("task", now.tasks, before.tasks)

@@ -1,0 +1,1 @@
+"""A fifth task on a frozen model of four, beside a model that is trained for all five."""

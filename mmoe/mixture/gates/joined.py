@@ -1,0 +1,99 @@
+"""`JoinedGates`: gates that came one after another, each as it was when it came."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mmoe.mixture.columns import ColumnChoice
+from mmoe.mixture.gates.contract import GateOutput
+from mmoe.mixture.traits import GateTraits, traits_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateGroup:
+    """Gates that one module computes.
+
+    Attributes:
+        places: Their numbers among all gates of the mixture.
+        num_experts: How many of the mixture's experts, from the first on, there were for them.
+        columns: Of x, those that they read; None: all.
+    """
+
+    places: Sequence[int]
+    num_experts: int
+    columns: Sequence[int] | None = None
+
+
+class JoinedGates(nn.Module):
+    """Several gate modules as one: each decides for its own gates, among the experts it knows.
+
+    A module is called as if the mixture had no other gates and no later experts: in the same
+    shapes, so that its weights have the bits they had before these came.
+
+    Args:
+        gates: The modules, of one kind.
+        groups: Which gates each computes; together all of the mixture's.
+
+    Example:
+        >>> import torch
+        >>> from mmoe.mixture import SoftmaxGate
+        >>> from mmoe.mixture.gates.joined import GateGroup, JoinedGates
+        >>> groups = [GateGroup(places=[0, 1], num_experts=3), GateGroup(places=[2], num_experts=4)]
+        >>> gate = JoinedGates([SoftmaxGate(8, 2, 3), SoftmaxGate(8, 1, 4)], groups)
+        >>> visibility_GE = torch.tensor([[True] * 3 + [False]] * 2 + [[True] * 4])
+        >>> weights = gate([torch.zeros(5, 8)] * 3, visibility_GE).weights
+        >>> weights.shape, weights[:, :2, 3].any().item()
+        (torch.Size([5, 3, 4]), False)
+    """
+
+    def __init__(self, gates: Sequence[nn.Module], groups: Sequence[GateGroup]) -> None:
+        super().__init__()
+        self.gates = nn.ModuleList(gates)
+        self.groups = tuple(groups)
+        choices = [ColumnChoice(group.columns) for group in groups]
+        self.choices = nn.ModuleList(choices)
+        places = [place for group in groups for place in group.places]
+        if sorted(places) != list(range(len(places))):
+            raise ValueError(f"groups: expected each gate once, got the places {places}")
+        # Where each gate stands in what the groups give, one after another
+        self._order = [places.index(g) for g in range(len(places))]
+
+    @property
+    def traits(self) -> GateTraits:
+        """What the first module says: all are of its kind."""
+        return traits_of(self.gates[0], GateTraits)
+
+    def forward(self, inputs: Sequence[Tensor], visibility_GE: Tensor) -> GateOutput:
+        """Decides for all gates; losses of one name add up."""
+        found = [
+            gate(
+                cast(ColumnChoice, choice).of([inputs[g] for g in group.places]),
+                visibility_GE[list(group.places), : group.num_experts],
+            )
+            for gate, group, choice in zip(self.gates, self.groups, self.choices, strict=True)
+        ]
+        losses: dict[str, Tensor] = {}
+        for one in found:
+            for name, loss in (one.auxiliary_losses or {}).items():
+                losses[name] = losses[name] + loss if name in losses else loss
+        if all(one.experts is None for one in found):
+            width = visibility_GE.shape[1]
+            return GateOutput(self._joined([one.weights for one in found], width, 0), None, losses)
+        width = max(one.weights.shape[2] for one in found)
+        return GateOutput(
+            self._joined([one.weights for one in found], width, 0),
+            self._joined([one.experts for one in found], width, -1),
+            losses,
+        )
+
+    def _joined(self, parts: Sequence[Tensor], width: int, fill: int) -> Tensor:
+        """The groups' [B, g, …] as [B, G, width], in the order of the mixture's gates."""
+        wide = [F.pad(part, (0, width - part.shape[2]), value=fill) for part in parts]
+        joined = torch.cat(wide, dim=1)
+        if self._order == list(range(len(self._order))):
+            return joined
+        return joined[:, self._order]

@@ -1,0 +1,1 @@
+"""Networks that grew: what there was before stands beside what has come since, as it was."""

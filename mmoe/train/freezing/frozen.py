@@ -1,0 +1,178 @@
+"""`Frozen`: the parts of a model that stay as they score, and what holds them still."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+
+from mmoe.config import RunConfig, TableSpec, TaskConfig
+from mmoe.config.freezing import ENCODER, TABLES, names_part, unmatched
+from mmoe.models.network import MixtureNetwork
+from mmoe.models.ranker import Ranker
+from mmoe.parallel import from_all, is_spread
+from mmoe.run.console import Reporter
+from mmoe.train.freezing.parts import Part, parts_of
+
+
+@dataclass
+class Frozen:
+    """What `training.freeze` holds still in a model.
+
+    No optimizer has its parameters, so that neither a gradient nor a decay moves them; modules that
+    are frozen whole stay in evaluation mode: without dropout, without noise, batch norms with the
+    statistics that score.
+
+    Attributes:
+        names: Of tensors of the network, parameters and buffers.
+        modules: Largest modules that are frozen whole.
+        tables: Frozen embedding tables.
+        summary: What is said of it, and stored in metrics.json.
+    """
+
+    names: set[str] = field(default_factory=set)
+    modules: list[nn.Module] = field(default_factory=list)
+    tables: set[str] = field(default_factory=set)
+    summary: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, ranker: Ranker, config: RunConfig, tables: Sequence[TableSpec]) -> "Frozen":
+        """Finds what the config freezes, and takes its gradients away; the same on all ranks.
+
+        Args:
+            ranker: Of the config; changed in place, before an optimizer is made.
+            config: Of the run, with `model.stages`.
+            tables: All that there are.
+
+        Raises:
+            ValueError: A name matches nothing that was there before, or nothing is left to train.
+        """
+        freeze, network = config.training.freeze, ranker.network
+        if not freeze:
+            return cls()
+        assert isinstance(network, MixtureNetwork)
+        # A rank may hold none of some experts
+        here = {part.tensor: part for part in parts_of(network, config)}
+        parts = list(
+            {name: part for found in from_all(here) for name, part in found.items()}.values()
+        )
+        for pattern in freeze:
+            _check_pattern(pattern, parts, config, [table.name for table in tables])
+        own = {
+            part.tensor
+            for part in parts
+            if not part.new and any(part.is_named(pattern) for pattern in freeze)
+        }
+        for name, weight in network.named_parameters():
+            if name in own:
+                weight.requires_grad_(False)
+        modules = list(_whole(network, own))
+        frozen = cls(own, modules, config.frozen_tables)
+        frozen.summary = _summary(config, tables, parts, frozen)
+        if not frozen.summary["trained_parameters"]:
+            raise ValueError(
+                f"training.freeze: {', '.join(freeze)} freezes everything, so that nothing is left "
+                "to train; add a task, experts or features, or freeze less"
+            )
+        # Ranks of which one holds frozen experts alone have to go through the same exchanges
+        network.traces_inputs = is_spread(network)
+        frozen.settle()
+        return frozen
+
+    def settle(self) -> None:
+        """Puts frozen modules back into evaluation mode, after a model was told to train."""
+        for module in self.modules:
+            module.eval()
+
+    def say(self, reporter: Reporter) -> None:
+        """Says what is frozen, and whose scores stay."""
+        found = self.summary
+        if not found:
+            return
+        reporter.say(
+            f"frozen: {', '.join(found['parts'])}: {found['frozen_parameters']:,} parameters; "
+            f"trained: {found['trained_parameters']:,}"
+        )
+        if found["unchanged_tasks"]:
+            reporter.say(f"scores of {', '.join(found['unchanged_tasks'])} stay as they are")
+        for task, moved in found["changed_tasks"].items():
+            reporter.say(f"scores of {task} will change: not frozen: {', '.join(moved)}")
+
+
+def _check_pattern(
+    pattern: str, parts: Sequence[Part], config: RunConfig, tables: Sequence[str]
+) -> None:
+    old = config.model.stages[-1].tables
+    if pattern == ENCODER or any(names_part(pattern, f"{TABLES}.{table}") for table in old):
+        return
+    named = [part for part in parts if part.is_named(pattern)]
+    if any(not part.new for part in named):
+        return
+    new_table = any(names_part(pattern, f"{TABLES}.{table}") for table in tables)
+    if named or new_table:
+        raise ValueError(
+            f"training.freeze: {pattern!r} is new in this run, and would stay as it was drawn; "
+            "what is new is trained: remove it from training.freeze"
+        )
+    kept = dict.fromkeys(part.short for part in parts if not part.new)
+    names = [name for short in kept for name in (short, short.split(".")[0])]
+    names += [TABLES, *(f"{TABLES}.{table}" for table in old), ENCODER]
+    raise unmatched(pattern, list(dict.fromkeys(names)))
+
+
+def _whole(module: nn.Module, own: set[str], prefix: str = "") -> Iterator[nn.Module]:
+    """The largest modules all of whose parameters are frozen, of which they have some."""
+    names = [f"{prefix}{name}" for name, _ in module.named_parameters()]
+    if names and own.issuperset(names):
+        yield module
+        return
+    for name, child in module.named_children():
+        yield from _whole(child, own, f"{prefix}{name}.")
+
+
+def _summary(
+    config: RunConfig, tables: Sequence[TableSpec], parts: Sequence[Part], frozen: Frozen
+) -> dict[str, Any]:
+    """What is frozen, how many parameters that is, and whose scores stay."""
+    held = sum(part.size for part in parts if part.tensor in frozen.names)
+    held += sum(table.num_rows * table.dim for table in tables if table.frozen)
+    trained = sum(part.size for part in parts if part.tensor not in frozen.names)
+    trained += sum(table.num_rows * table.dim for table in tables if not table.frozen)
+    names = dict.fromkeys(part.short for part in parts if part.tensor in frozen.names)
+    shown = [*names, *_shown_tables(frozen.tables)]
+    shown += [ENCODER] if config.keeps_encoder else []
+    unchanged, changed = [], {}
+    for task in config.trained_tasks:
+        if task.name not in config.model.stages[-1].tasks:
+            continue
+        moved = _moved(task, config, parts, frozen)
+        if moved:
+            changed[task.name] = moved
+        else:
+            unchanged.append(task.name)
+    return {
+        "parts": shown,
+        "frozen_parameters": held,
+        "trained_parameters": trained,
+        "unchanged_tasks": unchanged,
+        "changed_tasks": changed,
+    }
+
+
+def _shown_tables(tables: set[str]) -> list[str]:
+    return [f"{len(tables)} table{'s' * (len(tables) != 1)}"] if tables else []
+
+
+def _moved(task: TaskConfig, config: RunConfig, parts: Sequence[Part], frozen: Frozen) -> list[str]:
+    """What is trained of that which a task's scores depend on."""
+    moved = dict.fromkeys(
+        part.short
+        for part in parts
+        if part.tensor not in frozen.names and not part.new and part.serves(task, config.model)
+    )
+    last = config.model.stages[-1]
+    if set(last.tables) - frozen.tables:
+        moved[TABLES] = None
+    if not config.keeps_encoder:
+        moved[ENCODER] = None
+    return list(moved)

@@ -1,0 +1,191 @@
+"""What a model had before others were added to it: `model.stages`, as `mmoe train` writes it."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from mmoe.config import RunConfig
+from mmoe.config.freezing import ENCODER, StageConfig, keeps_pool
+from mmoe.config.model import OMoEConfig, SingleTaskConfig
+from mmoe.models.stages.names import expert_names
+from mmoe.run.directory import RunDirectory
+from mmoe.train.freezing.new_ids import with_known_features, with_new_features
+from mmoe.train.warm_start import EarlierRun
+from mmoe.train.warm_start.compatibility import named_pairs
+
+
+def with_stages(config: RunConfig, earlier: EarlierRun | None) -> RunConfig:
+    """Returns the config with what the earlier run had among `model.stages`.
+
+    A run that adds nothing to one that grew goes on as it did: the same parts stay frozen.
+
+    Args:
+        config: Of a new run.
+        earlier: That it continues; passed `check(config)`.
+
+    Raises:
+        ValueError: There is none, though something is to be frozen; or what is frozen could not
+            stay as it was.
+    """
+    freeze = config.training.freeze
+    if config.training.extend_ids and not freeze:
+        raise ValueError(
+            "training.extend_ids gives rows to ids that a frozen encoder does not know, but "
+            "training.freeze is empty; add encoder to it, or remove extend_ids"
+        )
+    if earlier is None:
+        if freeze:
+            raise ValueError(
+                f"training.freeze: {', '.join(freeze)} would keep weights that nothing has trained;"
+                " name the run that has, --warm-start RUN_DIR, or remove training.freeze"
+            )
+        return config
+    config = with_known_features(config, earlier.config)
+    before = earlier.config.model.stages
+    by_stage = keeps_pool(freeze) or any(stage.experts for stage in before)
+    was = _whole(earlier.config, earlier, by_stage=by_stage)
+    now = _whole(config, None, by_stage=by_stage)
+    grows = any(set(getattr(now, part)) - set(getattr(was, part)) for part in _PARTS)
+    if not freeze:
+        if before and grows:
+            raise ValueError(
+                f"--warm-start {earlier.path}: grew from another run, whose parts were frozen "
+                "(model.stages); say --freeze for what is to stay, or add no task, expert or "
+                "feature"
+            )
+        return _staged(config, before)
+    goes_on = bool(before) and not grows
+    stages = before if goes_on else [*before, was]
+    config = _staged(config, stages)
+    if config.training.extend_ids and not goes_on:
+        config = with_new_features(config, stages)
+    _check_settings(config, earlier, stages[-1])
+    return config
+
+
+def with_recorded_stages(config: RunConfig, run: RunDirectory) -> RunConfig:
+    """Returns the config of a run to be resumed with the stages that it found when it began."""
+    if config.model.stages or not config.training.freeze or not run.config_file.exists():
+        return config
+    recorded = run.config()
+    return _staged(with_known_features(config, recorded), recorded.model.stages)
+
+
+_PARTS = ("tasks", "experts", "features")
+
+
+def _staged(config: RunConfig, stages: list[StageConfig]) -> RunConfig:
+    return config.model_copy(update={"model": config.model.model_copy(update={"stages": stages})})
+
+
+def _whole(config: RunConfig, earlier: EarlierRun | None, *, by_stage: bool) -> StageConfig:
+    """All that a model has, as a stage; of the earlier run, with its tables."""
+    tables = [] if earlier is None else [table.name for table in earlier.encoder.tables]
+    tasks = [task.name for task in config.tasks]
+    return StageConfig(
+        tasks=tasks,
+        experts=expert_names(config.model, tasks) if by_stage else [],
+        features=[feature.name for feature in config.features],
+        tables=tables,
+    )
+
+
+def _check_settings(config: RunConfig, earlier: EarlierRun, last: StageConfig) -> None:
+    """Refuses what would change what frozen parts compute, beside what a warm start refuses."""
+    model = config.model
+    features = [feature.name for feature in config.features]
+    of_before = [name for name in features if name in last.features]
+    if model.wide and of_before != last.features:
+        raise ValueError(
+            "training.freeze: model.wide adds features up in their order, which is another than in "
+            f"{earlier.path}; keep those there were in their order"
+        )
+    tasks = [task.name for task in config.tasks]
+    have = {*features, *tasks, *expert_names(model, tasks)}
+    gone = [name for name in (*last.features, *last.tasks, *last.experts) if name not in have]
+    if gone:
+        raise ValueError(
+            f"training.freeze: {gone[0]} of {earlier.path} is not in this config, though what is "
+            "frozen may need it; bring it back"
+        )
+    if last.experts:
+        _check_readers(config, last)
+    if features != last.features and model.interaction.kind != "none":
+        new = [name for name in features if name not in last.features]
+        what = f"new ones ({', '.join(new)})" if new else "the same in another order"
+        raise ValueError(
+            f"training.freeze: model.interaction is {model.interaction.kind}, which reads all "
+            f"features, and there are {what}; keep those of {earlier.path}, in their order"
+        )
+    _check_same("training.precision", earlier, config, lambda c: c.training.precision)
+    for section in ("expert", "experts", "gate", "tower", "execution"):
+        _check_same(f"model.{section}", earlier, config, partial(_settings, section=section))
+    if config.keeps_encoder:
+        _check_encoder(config, earlier)
+
+
+def _check_readers(config: RunConfig, last: StageConfig) -> None:
+    """Refuses what is new and that no part of the model would read: those of before do not."""
+    model, tasks = config.model, [task.name for task in config.tasks]
+    experts = [name for name in expert_names(model, tasks) if name not in last.experts]
+    own_gates = model.has_gates and not isinstance(model, OMoEConfig)
+    new_tasks = [name for name in tasks if name not in last.tasks]
+    gates = new_tasks if own_gates else experts if isinstance(model, SingleTaskConfig) else []
+    unread = [] if gates else experts
+    if not gates and not experts:
+        unread = [f"feature {f.name}" for f in config.features if f.name not in last.features]
+    if unread:
+        why = " (its tasks share them)" if new_tasks else ""
+        raise ValueError(
+            f"training.freeze: {unread[0]} is new, but gates and experts of before do not read it, "
+            f"and this model.kind {model.kind} gets no new ones{why}; add a task with a gate of "
+            "its own, or freeze neither experts nor gates"
+        )
+
+
+# Of experts, gates and towers: what scores do not depend on
+_OF_TRAINING = {
+    *("dropout", "count", "z_loss", "balance_loss", "balance_scope", "importance_loss"),
+    *("load_loss", "bias_speed", "entropy_loss", "code_loss", "jitter"),
+}
+
+
+def _settings(config: RunConfig, section: str) -> Any:
+    """Of a section of the model, as scores depend on them."""
+    found = config.model.model_dump()[section]
+    if isinstance(found, dict):
+        return {key: value for key, value in found.items() if key not in _OF_TRAINING}
+    if isinstance(found, list):
+        return [{k: v for k, v in one.items() if k not in _OF_TRAINING} for one in found]
+    return found
+
+
+def _check_same(
+    key: str, earlier: EarlierRun, config: RunConfig, of: Callable[[RunConfig], Any]
+) -> None:
+    there, here = of(earlier.config), of(config)
+    if there == here:
+        return
+    if isinstance(here, dict) and isinstance(there, dict):
+        name = next(name for name in {**here, **there} if here.get(name) != there.get(name))
+        key, there, here = f"{key}.{name}", there.get(name), here.get(name)
+    raise ValueError(
+        f"--warm-start {earlier.path}: {key} is {there!r} there and {here!r} here, and what "
+        "training.freeze keeps would score otherwise; keep it as it was"
+    )
+
+
+def _check_encoder(config: RunConfig, earlier: EarlierRun) -> None:
+    """No setting of a frozen feature may be another: it would have no effect."""
+    for section in ("features", "tables"):
+        pairs = named_pairs(earlier.config, config, lambda c, name=section: getattr(c, name))
+        for there, here in pairs:
+            one, two = there.model_dump(), here.model_dump()
+            for key in two:
+                if key not in ("learning_rate", "vectors") and one.get(key) != two[key]:
+                    where = f"{section}.{here.name}.{key}"
+                    raise ValueError(
+                        f"--warm-start {earlier.path}: {where} is {one.get(key)!r} there and "
+                        f"{two[key]!r} here, but training.freeze keeps the {ENCODER}; keep it as "
+                        "it was, or do not freeze the encoder"
+                    )

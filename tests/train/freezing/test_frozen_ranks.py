@@ -1,0 +1,85 @@
+"""A task added to a frozen model on two ranks: what one process has, and old scores to the bit."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from mmoe.checkpoint.folder import CheckpointFolder
+from mmoe.config import load_config, set_values
+from mmoe.parallel import ensure_process_group
+from mmoe.predictor import load_predictor
+from mmoe.run import RunDirectory
+from mmoe.train import WarmStart, train_run
+from tests.train.freezing import frozen_world as world
+from tests.train.freezing.growing import config_of, grown_log
+
+pytestmark = [pytest.mark.torchrec, pytest.mark.xdist_group("ranks")]
+
+RANKS, PATIENCE = 2, 200
+
+
+@pytest.fixture(scope="module", name="log")
+def _log(funnel_table) -> pa.Table:
+    return grown_log(funnel_table)
+
+
+@pytest.fixture(scope="module", name="folder")
+def _folder(funnel_config, log, tmp_path_factory):
+    """A run to begin with, and a config for each case."""
+    folder = tmp_path_factory.mktemp("worlds")
+    few = log.filter(pa.array(log["user"].to_numpy() < 30))
+    pq.write_table(few.slice(0, 800), folder / "before.parquet")
+    pq.write_table(log.slice(1000, 900), folder / "after.parquet")
+    values = [
+        f"data.path={folder}/before.parquet",
+        "data.split.by=random",
+        "training.embedding_backend=torchrec",
+        "training.ema_decay=0.9",
+        "model.expert.dropout=0",
+        "model.expert.norm=batch",
+        "model.gate.kind=top_k",
+        "model.gate.k=2",
+    ]
+    train_run(config_of(funnel_config, *values), folder / "before")
+    values[0] = f"data.path={folder}/after.parquet"
+    for name, settings in world.CASES.items():
+        config = config_of(funnel_config, *values, "model.num_experts=6", new=True)
+        raw = set_values(config.model_dump(mode="json", exclude_none=True), settings)
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(raw))
+    return folder
+
+
+@pytest.fixture(scope="module", name="reports")
+def _reports(folder, run_ranks):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FOLDER", str(folder))
+        one, two = run_ranks("train/freezing/frozen_world.py", RANKS, PATIENCE)
+    assert one == two
+    ensure_process_group()
+    return one
+
+
+@pytest.mark.parametrize("name", world.CASES)
+def test_two_ranks_train_what_one_process_trains(folder, reports, log, name):
+    config = load_config(folder / f"{name}.yaml")
+    alone = train_run(config, folder / f"{name}-1", warm_start=WarmStart(folder / "before"))
+    assert reports[name] == alone.metrics["train"]["frozen"]
+    one, two = (json.loads((folder / f"{name}-{w}" / "history.json").read_text()) for w in (1, 2))
+    assert two["epochs"][0]["loss"] == pytest.approx(one["epochs"][0]["loss"], abs=1e-5)
+    before, after = (_scores(folder / run, log) for run in ("before", f"{name}-2"))
+    stay = "tables" not in {m for ms in reports[name]["changed_tasks"].values() for m in ms}
+    assert (before.tobytes() == after.tobytes()) is stay
+    training = CheckpointFolder(folder / f"{name}-2" / "checkpoint").training()
+    moments = {key.split("/")[0] for key in training if key.startswith("optimizer.")}
+    assert moments
+    assert not any("experts.pools.0" in key or "gates.0" in key for key in moments)
+
+
+def _scores(run, log) -> np.ndarray:
+    predictor, _, config = load_predictor(RunDirectory(run))
+    names = [task.name for task in config.tasks]
+    return predictor.predict(log)[:, [names.index("click"), names.index("buy")]]
