@@ -7,7 +7,7 @@ the gradients come from the specification, so that both sides start from the sam
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise, product
+from itertools import cycle, pairwise, product
 from typing import Any
 
 import torch
@@ -83,15 +83,16 @@ def joint_select(case: Case, dtype: torch.dtype) -> Iterator[Call]:
     asked_BG = case.random(case.B, case.G, seed=5) > -0.7
     votes_G = case.random(case.G, seed=6) > -0.7
     shared_k = min(case.E - case.K, 2)
-    for numbers in (
+    settings = (
         (shared_k, case.K, 0, 1, False),
-        (shared_k, case.K, 0, 1, True),
         (shared_k, case.K, shared_k + case.K + 1, 1, False),
         (0, case.K, case.K + 2, 1, False),
+        (shared_k, case.K, 0, 1, True),
         (0, case.K, 3, 0, False),
-    ):
-        for votes, asked in ((votes_G, None), (votes_G, asked_BG), (~votes_G, asked_BG)):
-            yield "joint_select", (scores_BGE, visibility_GE, votes, asked, *numbers)
+    )
+    whom = cycle(((votes_G, None), (votes_G, asked_BG), (~votes_G, asked_BG)))
+    for numbers, (votes, asked) in zip(settings, whom, strict=False):
+        yield "joint_select", (scores_BGE, visibility_GE, votes, asked, *numbers)
 
 
 def route_plan(case: Case, dtype: torch.dtype) -> Iterator[Call]:

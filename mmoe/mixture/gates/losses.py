@@ -115,6 +115,19 @@ def count_pairs(experts_BGK: Tensor, num_experts: int) -> Tensor:
     return (picked_BGE / picked_BGE.sum(1, keepdim=True).clamp(min=1)).sum(0)
 
 
+def count_rows(experts_BGK: Tensor, num_experts: int) -> Tensor:
+    """Counts the rows that each expert computes, however many gates pick it: `[E]`, int64, exact.
+
+    Example:
+        >>> import torch
+        >>> from mmoe.mixture.gates.losses import count_rows
+        >>> count_rows(torch.tensor([[[0, 2], [2, -1]]], dtype=torch.int32), 3).tolist()
+        [1, 0, 1]
+    """
+    picked_BGE = over_experts(torch.ones_like(experts_BGK), experts_BGK, num_experts)
+    return picked_BGE.any(1).sum(0)
+
+
 def over_experts(weights_BGK: Tensor, experts_BGK: Tensor, num_experts: int) -> Tensor:
     """Puts the weights of picks in the places of their experts: `[B, G, E]`, else 0."""
     weights_BGE = weights_BGK.new_zeros(*weights_BGK.shape[:2], num_experts + 1)

@@ -10,7 +10,7 @@ from mmoe.mixture.batch_invariant import stable_sigmoid
 from mmoe.mixture.gates.checks import check_coefficient, check_k, check_numbers, check_sizes
 from mmoe.mixture.gates.contract import GateOutput
 from mmoe.mixture.gates.logits import GateLogits
-from mmoe.mixture.gates.losses import count_picks
+from mmoe.mixture.gates.losses import count_picks, count_rows
 from mmoe.mixture.gates.options import GateOptions, gate_settings, show_settings
 from mmoe.mixture.gates.select import Selection, Selector
 from mmoe.ops.topk_gate import topk_gate
@@ -24,7 +24,8 @@ class SigmoidGate(nn.Module):
 
     The k experts with the largest `s + b` are picked; their weights come from s alone,
     `s_e / Σ_picked s` or `s_e`. After each optimizer step the bias of an expert with too many picks
-    goes down by `bias_speed`, that of one with too few goes up.
+    goes down by `bias_speed`, that of one with too few goes up. Where the gates decide together, it
+    is rows that an expert computes which count, not picks.
 
     Training forwards only count picks, in `load_GE`. The bias moves when `update_bias` is called,
     which `update_biases(model)` does for all gates of a model: once after each optimizer step, so
@@ -122,7 +123,8 @@ class SigmoidGate(nn.Module):
             weights = _over_sum(weights)
         if not self.training:
             return GateOutput(weights, experts, {})
-        self.load_GE.add_(count_picks(experts, visibility_GE.shape[1]))
+        count = count_picks if self.selection is None else count_rows
+        self.load_GE.add_(count(experts, visibility_GE.shape[1]) * visibility_GE)
         self.seen_GE.copy_(visibility_GE)
         shares_BGE = _over_sum(scores_BGE * visibility_GE)
         losses = self.options.losses(

@@ -209,6 +209,16 @@ def test_balance_counts_distinct_pairs():
     torch.testing.assert_close(losses["balance_loss"], expected)
 
 
+def test_a_bias_evens_out_the_rows_that_experts_compute():
+    gate, x = make(SigmoidGate, JOINT, bias_speed=0.5).train(), rows()
+    _, experts, _ = gate([x] * G, OWN)
+
+    computed = plan_routes(experts, E).offsets_E1.diff()
+    assert torch.equal(gate.load_GE, computed.long() * OWN)
+    gate.update_bias()
+    assert gate.bias_GE[0, computed.argmax()] == -0.5 or not OWN[0, computed.argmax()]
+
+
 def test_the_bound_is_known_where_pairs_are_not_read():
     gate = make(TopKGate, JOINT)
     layer = MultiGateMixture(D, G, MLPExperts(E, D, [8]), gate=gate)
