@@ -34,7 +34,7 @@ def summary_lines(result: Mapping[str, Any], run: str) -> list[str]:
     titles = ", ".join(title_of(one, result) for one in unneeded)
     # One at a time: those that know the same stand in for each other
     least = min(unneeded, key=lambda one: sum(one["shares"].values()))
-    again = " and explain that" * (len(unneeded) > 1)
+    again = "; mmoe explain RUN2" * (len(unneeded) > 1)
     return [
         f"missed by nobody {within}{', each alone' * (len(unneeded) > 1)}: {titles}",
         f"next: mmoe prune {run} --experts {least['number']} --out RUN2{again}",

@@ -217,9 +217,7 @@ def _train(
     _say_continued(config, run, report, reporter)
     if old is not None:
         note = state.restore(CheckpointFolder(run.checkpoint), seed=config.seed)
-        reporter.say(f"resuming after step {state.position.step} of {run.path}")
-        if note is not None:
-            reporter.say(note)
+        _say_resumed(run, state.position.step, note, reporter)
         resumed.take_in(state.position)
     if prepared.streamed:  # a run that is resumed does not read for its encoder again
         learn_columns(run, config, prepared.encoder, prepared.sample)
@@ -294,6 +292,14 @@ def _say_sizes(
     lanes = describe_lanes(config.data.streaming.lanes, world_size())
     if prepared.streamed and lanes is not None:
         reporter.say(lanes)
+
+
+def _say_resumed(run: RunDirectory, step: int, note: str | None, reporter: Reporter) -> None:
+    """Where a run goes on; one that begins with weights of its own has not stopped anywhere."""
+    if step:
+        reporter.say(f"resuming after step {step} of {run.path}")
+    if note is not None:
+        reporter.say(note)
 
 
 def _say_continued(

@@ -126,7 +126,7 @@ class Trainer:
         self._write_history()  # a resumed run may have lost it
         if asked_to_stop:
             self.reporter.say(f"stopped after epoch {position.epoch}, as a callback asked")
-        elif position.epoch < training.epochs:
+        elif training.epochs > position.epoch > 0:
             self.reporter.say(
                 f"stopped after epoch {position.epoch}: {training.monitor} did not improve for "
                 f"{training.patience} epoch(s)"

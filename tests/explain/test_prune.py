@@ -21,7 +21,6 @@ from mmoe.train.evaluate import evaluate_run
 
 MODELS = {
     "mmoe": (["model.num_experts=4"], 2),
-    "omoe": (["model.kind=omoe"], 1),
     "cgc": (["model.kind=cgc"], 6),
     "ple": (["model.kind=ple", "model.shared_experts=2"], 3),
     "ple_above": (["model.kind=ple", "model.shared_experts=2"], 11),
