@@ -65,7 +65,8 @@ def with_stages(config: RunConfig, earlier: EarlierRun | None) -> RunConfig:
 
 def with_recorded_stages(config: RunConfig, run: RunDirectory) -> RunConfig:
     """Returns the config of a run to be resumed with the stages that it found when it began."""
-    if config.model.stages or not config.training.freeze or not run.config_file.exists():
+    began_with_another = run.warm_start_file.exists() and run.config_file.exists()
+    if config.model.stages or not began_with_another:
         return config
     recorded = run.config()
     return _staged(with_known_features(config, recorded), recorded.model.stages)

@@ -24,20 +24,30 @@ def _log(funnel_table) -> pa.Table:
     return grown_log(funnel_table)
 
 
+@pytest.fixture(scope="module", name="begun")
+def _begun(funnel_config, log, tmp_path_factory):
+    """Two tasks trained on the ids of 25 users, once for each of some settings."""
+    folder, runs = tmp_path_factory.mktemp("begun"), {}
+
+    def run(before):
+        if before not in runs:
+            config = config_of(funnel_config, *before)
+            out = folder / str(len(runs))
+            runs[before] = train_run(config, out, splits=splits_of(log, users=25)).directory
+        return runs[before]
+
+    return run
+
+
 @pytest.fixture(name="grow")
-def _grow(funnel_config, log, tmp_path):
-    """Trains two tasks on the ids of 25 users, then a third on all; returns both runs."""
+def _grow(funnel_config, log, tmp_path, begun):
+    """Adds a third task to one of those runs, on the ids of all users; returns both."""
 
     def run(before=(), after=(), features=(), new_experts="fresh"):
-        first = config_of(funnel_config, *before)
-        one = train_run(first, tmp_path / "one", splits=splits_of(log, users=25)).directory
-        second = config_of(funnel_config, *before, *after, new=True, features=features)
-        two = train_run(
-            second,
-            tmp_path / "two",
-            splits=splits_of(log),
-            warm_start=WarmStart(one.path, new_experts),
-        )
+        one = begun(before)
+        config = config_of(funnel_config, *before, *after, new=True, features=features)
+        start = WarmStart(one.path, new_experts)
+        two = train_run(config, tmp_path / "two", splits=splits_of(log), warm_start=start)
         return one, two.directory
 
     return run
