@@ -1,4 +1,4 @@
-"""The log of `benchmarks.new_task`: five labels of known rates, as alike as they are asked to be."""
+"""The log of `benchmarks.new_task`: five labels of known rates, as alike as is asked for."""
 
 import numpy as np
 import pytest
