@@ -9,7 +9,7 @@ from mmoe.config.base import ModuleName, Name, Strict
 from mmoe.config.data import DataConfig
 from mmoe.config.features import FeatureConfig, IdFeature, NumericFeature
 from mmoe.config.features.datetimes import DatetimeFeature
-from mmoe.config.freezing import ENCODER, frozen_tables
+from mmoe.config.freezing import ENCODER, check_stages, frozen_tables
 from mmoe.config.metrics import METRICS
 from mmoe.config.model import ModelConfig
 from mmoe.config.parallel import ParallelConfig
@@ -262,6 +262,12 @@ class RunConfig(Strict):
                     f"{task.name!r} (entire_space), which learns from labels that are 0 or 1; set "
                     "immature: mask"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _stages_are_of_this_model(self) -> "RunConfig":
+        tasks, features = ([item.name for item in items] for items in (self.tasks, self.features))
+        check_stages(self.model.stages, tasks, features)
         return self
 
     def __setstate__(self, state: dict[Any, Any]) -> None:

@@ -8,12 +8,13 @@ from mmoe.config.freezing.names import (
     names_part,
     unmatched,
 )
-from mmoe.config.freezing.stages import StageConfig, stage_of
+from mmoe.config.freezing.stages import StageConfig, check_stages, stage_of
 
 __all__ = [
     "ENCODER",
     "TABLES",
     "StageConfig",
+    "check_stages",
     "frozen_tables",
     "keeps_pool",
     "names_part",

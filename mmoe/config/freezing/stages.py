@@ -1,6 +1,6 @@
 """`StageConfig`: the parts that a model had before others were added to it."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from pydantic import Field
 
@@ -37,3 +37,26 @@ def stage_of(name: str, stages: Sequence[Sequence[str]]) -> int:
         [0, 1, 2]
     """
     return next((number for number, names in enumerate(stages) if name in names), len(stages))
+
+
+def check_stages(
+    stages: Sequence[StageConfig], tasks: Collection[str], features: Collection[str]
+) -> None:
+    """Refuses stages of another config: what there was must be there, stage by stage.
+
+    Raises:
+        ValueError: Names what is missing.
+    """
+    behind: list[tuple[Collection[str], Collection[str]]] = [(s.tasks, s.features) for s in stages]
+    for number, stage in enumerate(stages):
+        later_tasks, later_features = [*behind, (tasks, features)][number + 1]
+        for what, own, later in (
+            ("task", stage.tasks, later_tasks),
+            ("feature", stage.features, later_features),
+        ):
+            gone = [name for name in own if name not in later]
+            if gone:
+                raise ValueError(
+                    f"model.stages.{number}: {what} {gone[0]!r} is not there any more, though the "
+                    f"model was trained with it; bring it back, or train without --warm-start"
+                )

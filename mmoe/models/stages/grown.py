@@ -57,9 +57,18 @@ class Grown:
             gate_names: Those of a task have its name; others have been there from the first.
             expert_names: In any order.
             reads_x: Whether the level reads the network's input.
+
+        Raises:
+            ValueError: A stage has an expert that is not there.
         """
         numbers = [number for number, stage in enumerate(model.stages) if stage.experts]
         stages = [model.stages[number] for number in numbers]
+        for name in (name for stage in stages for name in stage.experts):
+            if name not in expert_names:
+                raise ValueError(
+                    f"model.stages: {name!r} is no expert of this model; `mmoe train` writes the "
+                    "stages: remove them, or keep the model's experts"
+                )
         came = [stage_of(name, [stage.experts for stage in stages]) for name in expert_names]
         order = sorted(range(len(expert_names)), key=came.__getitem__)
         tasks = [[*stage.tasks, *_NO_TASKS] for stage in stages]

@@ -36,8 +36,9 @@ def with_new_features(config: RunConfig, stages: list[StageConfig]) -> RunConfig
     kept = config.keeps_encoder
     found: list[dict[str, Any]] = []
     for feature in config.features:
-        first = isinstance(feature, CategoricalFeature) and not feature.beyond
-        if not first or feature.name not in stages[-1].features:
+        if not isinstance(feature, CategoricalFeature) or feature.beyond:
+            continue
+        if feature.name not in stages[-1].features:
             continue
         table = feature.table_name
         encoding = next((t for t in config.tables if t.name == table), feature).table_encoding

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from mmoe.config import RunConfig
-from mmoe.config.freezing import ENCODER, StageConfig, keeps_pool
+from mmoe.config.freezing import ENCODER, StageConfig, check_stages, keeps_pool
 from mmoe.config.model import OMoEConfig, SingleTaskConfig
 from mmoe.models.stages.names import expert_names
 from mmoe.run.directory import RunDirectory
@@ -53,6 +53,7 @@ def with_stages(config: RunConfig, earlier: EarlierRun | None) -> RunConfig:
                 "(model.stages); say --freeze for what is to stay, or add no task, expert or "
                 "feature"
             )
+        check_stages(before, now.tasks, now.features)
         return _staged(config, before)
     goes_on = bool(before) and not grows
     stages = before if goes_on else [*before, was]
@@ -65,7 +66,8 @@ def with_stages(config: RunConfig, earlier: EarlierRun | None) -> RunConfig:
 
 def with_recorded_stages(config: RunConfig, run: RunDirectory) -> RunConfig:
     """Returns the config of a run to be resumed with the stages that it found when it began."""
-    if config.model.stages or not config.training.freeze or not run.config_file.exists():
+    began_with_another = run.warm_start_file.exists() and run.config_file.exists()
+    if config.model.stages or not began_with_another:
         return config
     recorded = run.config()
     return _staged(with_known_features(config, recorded), recorded.model.stages)

@@ -92,6 +92,12 @@ def test_modules_are_parted_where_something_came_alone():
     ]
 
 
+def test_stages_of_another_model():
+    model = ModelConfig(num_experts=4)
+    with pytest.raises(ValueError, match=r"model\.stages: 'expert 4' is no expert of this model"):
+        grown(model, OLD, num_experts=3)
+
+
 def test_kinds_of_experts_do_not_grow():
     experts = [{"kind": "mlp", "count": 2}, {"kind": "dcn_v2", "count": 1}]
     model = ModelConfig(experts=experts)

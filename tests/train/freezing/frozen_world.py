@@ -19,8 +19,11 @@ from tests.parallel.joining import join_world
 
 # By name: what is set, beside tables of TorchRec's
 CASES = {
-    "replicated": ["parallel.experts=replicated"],
-    "spread": ["parallel.experts=spread"],
+    "replicated, accumulated": [
+        "parallel.experts=replicated",
+        "training.accumulate_batches=2",
+        "training.gradient_clip=0.5",
+    ],
     "one new expert, spread": ["parallel.experts=spread", "model.num_experts=4"],
     "copies of tables that decay": [
         "training.embedding_optimizer.weight_decay=0.01",
@@ -28,7 +31,6 @@ CASES = {
         "training.freeze=[experts, gates, towers, tables.user, tables.item, encoder]",
     ],
     "tables that learn": ["training.freeze=[experts, gates, towers, encoder]"],
-    "accumulated": ["training.accumulate_batches=2", "training.gradient_clip=0.5"],
 }
 
 

@@ -148,6 +148,13 @@ def test_a_model_that_grew_does_not_grow_unfrozen(funnel_config, log, before, tm
             warm_start=WarmStart(two.directory.path),
         )  # fmt: skip
 
+    raw = {**funnel_config, "features": funnel_config["features"][1:]}
+    with pytest.raises(ValueError, match=r"model\.stages\.0: feature 'user' is not there any more"):
+        train_run(
+            config_of(raw), tmp_path / "y", splits=splits_of(log),
+            warm_start=WarmStart(two.directory.path),
+        )  # fmt: skip
+
 
 def test_a_backtest_begins_with_nothing(funnel_config, log, tmp_path):
     import pyarrow.parquet as pq
