@@ -1,7 +1,7 @@
 """What a run is: pydantic models read from YAML. Imports no torch."""
 
 from mmoe.config.data import DataConfig, SplitConfig, StreamingConfig
-from mmoe.config.experts import EXPERTS, TOWERS, ExpertConfig, TowerConfig
+from mmoe.config.experts import EXPERTS, TOWERS, CapacityConfig, ExpertConfig, TowerConfig
 from mmoe.config.features import (
     FEATURES,
     SEQUENCE_ENCODERS,
@@ -21,7 +21,7 @@ from mmoe.config.gates import GATES, GateConfig, LearnedGateConfig
 from mmoe.config.interactions import INTERACTIONS, InteractionConfig
 from mmoe.config.loading import config_from_dict, dump_config, load_config, set_values
 from mmoe.config.metrics import METRICS, MetricConfig
-from mmoe.config.model import MODELS, CapacityConfig, ModelConfig
+from mmoe.config.model import MODELS, ModelConfig
 from mmoe.config.optimizers import EmbeddingOptimizerConfig, OptimizerConfig
 from mmoe.config.parallel import ParallelConfig, ScoringPrecision, TablePlacement
 from mmoe.config.run import RunConfig

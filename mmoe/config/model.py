@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from mmoe.config.base import Strict
 from mmoe.config.bias import BiasConfig
-from mmoe.config.experts import ExpertConfig, TowerConfig
+from mmoe.config.experts import CapacityConfig, ExpertConfig, PrunedExpert, TowerConfig
 from mmoe.config.freezing import StageConfig
 from mmoe.config.gates import GateConfig, SelectingGateConfig
 from mmoe.config.interactions import InteractionConfig
@@ -19,39 +18,6 @@ from mmoe.config.tasks import (
     entire_space_tasks,
     refuse_sampled,
 )
-
-
-class CapacityConfig(Strict):
-    """How many rows an expert computes in a training step at most; the rest is dropped.
-
-    Scoring and evaluation drop nothing.
-    """
-
-    factor: float = Field(
-        default=1.25,
-        description="of the mean load; 0: what the busiest expert needs; below 0: that, at most "
-        "|factor| of the mean load",
-    )
-    priority: Literal["position", "choice", "probability"] = Field(
-        default="position",
-        description="whose rows stay: the first; first picks before second ones; the largest "
-        "weights",
-    )
-    minimum: int | None = Field(default=None, ge=1, description="rows")
-    maximum: int | None = Field(default=None, ge=1, description="rows")
-
-    @model_validator(mode="after")
-    def _minimum_within_maximum(self) -> "CapacityConfig":
-        if self.minimum is not None and self.maximum is not None and self.minimum > self.maximum:
-            raise ValueError(f"minimum must be at most maximum ({self.maximum})")
-        return self
-
-
-class PrunedExpert(Strict):
-    """An expert that a model of own and shared experts does without: what `mmoe prune` writes."""
-
-    level: int = Field(default=1, ge=1, le=16, description="from the input on")
-    name: str = Field(description="as reports call it: `click expert 2`, `shared expert 1`")
 
 
 class ModelConfig(HasKinds):

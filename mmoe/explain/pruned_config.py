@@ -79,6 +79,11 @@ def pruned_config(
         ValueError: Such a model cannot be.
     """
     model = config.model
+    if any(stage.experts for stage in model.stages):
+        raise ValueError(
+            "--experts: gates and experts of this run came one after another (model.stages), and "
+            "frozen ones score as before; prune the run that it began with, and train on that"
+        )
     raw = model.model_dump()
     if not model.has_one_pool:
         raw["pruned"] += [{"level": one.level + 1, "name": one.name} for one in gone]
