@@ -4,6 +4,7 @@ import pyarrow as pa
 import pytest
 
 from mmoe.config import config_from_dict, set_values
+from mmoe.explain import prune_run
 from mmoe.train import WarmStart, train_run
 from mmoe.train.backtest import BacktestSettings, backtest
 from tests.train.freezing.growing import AGE, config_of, grown_log, splits_of
@@ -124,6 +125,17 @@ def test_features_and_an_interaction(funnel_config, log, tmp_path):
         )  # fmt: skip
 
 
+def test_gates_that_decide_together(funnel_config, log, tmp_path):
+    gate = "{kind: top_k, select: joint, shared_k: 1, private_k: 1, select_voters: [click, buy]}"
+    values = "model.num_experts=4", f"model.gate={gate}"
+    one = train_run(config_of(funnel_config, *values), tmp_path / "one", splits=splits_of(log))
+    with pytest.raises(ValueError, match="gates that decide together are not joined by gates"):
+        train_run(
+            config_of(funnel_config, *values, new=True), tmp_path / "two", splits=splits_of(log),
+            warm_start=WarmStart(one.directory.path),
+        )  # fmt: skip
+
+
 def test_what_has_entries_for_a_new_task(funnel_config, log, tmp_path):
     fm = "model.interaction=fm"
     one = train_run(config_of(funnel_config, fm), tmp_path / "one", splits=splits_of(log))
@@ -147,6 +159,10 @@ def test_a_model_that_grew_does_not_grow_unfrozen(funnel_config, log, before, tm
             config_from_dict(raw), tmp_path / "x", splits=splits_of(log),
             warm_start=WarmStart(two.directory.path),
         )  # fmt: skip
+
+    with pytest.raises(ValueError, match="--experts: gates and experts of this run came one after"):
+        prune_run(two.directory, [1], tmp_path / "pruned")
+    assert not (tmp_path / "pruned").exists()
 
     raw = {**funnel_config, "features": funnel_config["features"][1:]}
     with pytest.raises(ValueError, match=r"model\.stages\.0: feature 'user' is not there any more"):
