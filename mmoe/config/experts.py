@@ -1,4 +1,4 @@
-"""Experts, their capacity, and towers. A kind is a class with its own keys, and a line in `EXPERTS` or `TOWERS`."""
+"""Experts, their capacity, and towers; a kind is a class, and a line in `EXPERTS` or `TOWERS`."""
 
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
