@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from mmoe.explain.places import ExpertPlace, levels_of
+from mmoe.explain.towers import MixedTowers
 from mmoe.mixture.leave_out import LeftOutBlock, mixes_without
 from mmoe.models.network import GateRecord, MixtureNetwork, NetworkOutput, gate_record
 
@@ -39,6 +40,7 @@ class NetworkWithout(nn.Module):
         super().__init__()
         self.network, self.left_out, self.refill = network, tuple(left_out), refill
         self.eval()
+        self.towers_of_mixes = MixedTowers.of(network)
 
     def __getattr__(self, name: str) -> Any:
         """Everything else is the network's: a ranker asks it for inputs, towers and so on."""
@@ -73,9 +75,12 @@ class NetworkWithout(nn.Module):
 
     def _above(self, number: int, block: LeftOutBlock) -> Iterable[Tensor]:
         """Logits of what a level mixed without each of L experts: L times `logits_BT`."""
-        count = block.mixes[0].shape[1]
+        last = number == len(self.network.levels) - 1
+        if last and self.towers_of_mixes is not None and block.y_BEO.dtype == torch.float32:
+            return self.towers_of_mixes.logits(block).unbind(1)
         # Row after row, all variants of each: what comes back is cut the same way
-        sources = [mixes_BLO.flatten(0, 1) for mixes_BLO in block.mixes]
+        sources = [mixes_BLO.flatten(0, 1) for mixes_BLO in block.mixes()]
         for level in levels_of(self.network)[number + 1 :]:
             sources = list(level.mixture(sources).out_BGO.unbind(1))
+        count = block.weights_BLGE.shape[1]
         return self.network.logits_of(sources).unflatten(0, (-1, count)).unbind(1)

@@ -20,17 +20,23 @@ _TOGETHER, _ROWS = 16, 512
 
 
 class LeftOutBlock(NamedTuple):
-    """What gates mix of some rows without each of some experts.
+    """What is needed to mix some rows without each of some experts.
 
     Attributes:
-        experts: Which of those that were asked for.
+        experts: Which L of those that were asked for.
         rows: Which rows.
-        mixes: For each gate `[rows, experts, O]`.
+        weights_BLGE: Of the gates, 0 for the expert that is left out.
+        y_BEO: What every expert gave of these rows.
     """
 
     experts: slice
     rows: slice
-    mixes: list[Tensor]
+    weights_BLGE: Tensor
+    y_BEO: Tensor
+
+    def mixes(self) -> list[Tensor]:
+        """For each gate `[B, L, O]`."""
+        return [mixed(weights_BLE, self.y_BEO) for weights_BLE in self.weights_BLGE.unbind(2)]
 
 
 class LeftOutMixes(NamedTuple):
@@ -74,7 +80,7 @@ def mixes_without(
         >>> from mmoe.mixture.leave_out import mixes_without
         >>> layer = MultiGateMixture(4, num_gates=2, experts=mlp_experts(3, 4, [8])).eval()
         >>> blocks = mixes_without(layer, [torch.zeros(5, 4)], [0, 2]).without
-        >>> [[mix.shape for mix in block.mixes] for block in blocks]
+        >>> [[mix.shape for mix in block.mixes()] for block in blocks]
         [[torch.Size([5, 2, 8]), torch.Size([5, 2, 8])]]
     """
     decision = _decide(layer, sources, layer.visibility_GE)
@@ -94,13 +100,11 @@ def mixes_without(
             else:
                 others_BLGE = _renormalised(layer, sources, decision, weights_BGE, some)
             for rows, y_BEO in zip(blocks, y_blocks, strict=True):
-                mixes = _mixes(y_BEO, others_BLGE[rows])
-                yield LeftOutBlock(slice(start, start + len(some)), rows, mixes)
+                places = slice(start, start + len(some))
+                yield LeftOutBlock(places, rows, others_BLGE[rows], y_BEO)
 
-    whole = [
-        torch.cat(_mixes(y_BEO, weights_BGE[rows, None]), dim=1)
-        for rows, y_BEO in zip(blocks, y_blocks, strict=True)
-    ]
+    pairs = zip(blocks, y_blocks, strict=True)
+    whole = [mixed(weights_BGE[rows], y_BEO) for rows, y_BEO in pairs]
     return LeftOutMixes(torch.cat(whole), weights_BGE, without())
 
 
@@ -169,11 +173,15 @@ def _renormalised(
     return scaled_BLGE
 
 
-def _mixes(y_BEO: Tensor, weights_BLGE: Tensor) -> list[Tensor]:
-    """For each gate `[B, L, O]`, in the experts' type; sums are in fp32 at least."""
-    wide_BEO = y_BEO.to(torch.promote_types(y_BEO.dtype, weights_BLGE.dtype))
+def mixed(weights_BNE: Tensor, y_BEO: Tensor) -> Tensor:
+    """Computes N mixes of each row, `[B, N, O]` in y's type; sums are in fp32 at least.
+
+    Example:
+        >>> import torch
+        >>> from mmoe.mixture.leave_out import mixed
+        >>> mixed(torch.tensor([[[0.5, 0.5]]]), torch.tensor([[[2.0], [4.0]]])).tolist()
+        [[[3.0]]]
+    """
+    dtype = torch.promote_types(y_BEO.dtype, weights_BNE.dtype)
     with torch.autocast(y_BEO.device.type, enabled=False):
-        return [
-            torch.bmm(weights_BLE.to(wide_BEO.dtype), wide_BEO).to(y_BEO.dtype)
-            for weights_BLE in weights_BLGE.unbind(2)
-        ]
+        return torch.bmm(weights_BNE.to(dtype), y_BEO.to(dtype)).to(y_BEO.dtype)

@@ -10,7 +10,7 @@ from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.config import config_from_dict, set_values
 from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.splits import Splits
-from mmoe.explain import prune_run
+from mmoe.explain import ExplainSettings, explain_run, prune_run
 from mmoe.explain.passes import predict_without
 from mmoe.explain.places import places_of
 from mmoe.predictor import Predictor, load_predictor
@@ -180,3 +180,24 @@ def test_rows_in_files_are_found_again(funnel_config, funnel_table, mmoe, tmp_pa
     assert (code, err) == (0, ""), err
     assert out.splitlines()[-1] == str(tmp_path / "new")
     assert RunDirectory.open(tmp_path / "new").config().model.num_experts == 1
+
+
+def test_an_expert_that_a_gate_sees_alone_is_said_and_kept(
+    train_funnel, funnel_config, splits, tmp_path
+):
+    run = _trained(
+        train_funnel,
+        funnel_config,
+        ["model.kind=cgc", "model.shared_experts=1", "model.task_experts=1"],
+    )
+    left = prune_run(run, [3], tmp_path / "left", splits=splits).directory
+    assert [place.alone for place in places_of(load_predictor(left)[0].ranker.network)] == [
+        ("click",),
+        ("buy",),
+    ]
+    found = explain_run(left, splits.test, ExplainSettings(tolerance=0.9))
+    verdicts = [[one["verdict"] for one in e["tasks"].values()] for e in found["experts"]]
+    assert verdicts == [["alone", "unmissed"], ["unmissed", "alone"]]
+    assert found["unneeded"] == []
+    with pytest.raises(ValueError, match="the gate of 'buy' would see no expert"):
+        prune_run(left, [2], tmp_path / "none", splits=splits)

@@ -61,13 +61,27 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps `[..., input_dim]` to `[..., output_dim]`."""
-        for layer in self.layers:
-            assert isinstance(layer, nn.Linear)
-            y = layer(x) if self.training else stable_linear(x, layer.weight, layer.bias)
+        return self.after_first(self._linear(0, x)) if len(self.layers) else x
+
+    def after_first(self, y: Tensor) -> Tensor:
+        """Goes on from what the first layer's matrix gave, of an MLP that has one; it may be lost.
+
+        Args:
+            y: `[..., widths[0]]`, changed in place.
+        """
+        for layer in range(len(self.layers)):
             x = _activate(y, self.activation, self.training)
             if self.dropout:
                 x = F.dropout(x, self.dropout, self.training)
-        return x
+            if layer + 1 == len(self.layers):
+                return x
+            y = self._linear(layer + 1, x)
+        raise AssertionError("it has a layer")
+
+    def _linear(self, layer: int, x: Tensor) -> Tensor:
+        own = self.layers[layer]
+        assert isinstance(own, nn.Linear)
+        return own(x) if self.training else stable_linear(x, own.weight, own.bias)
 
     def extra_repr(self) -> str:
         """Returns the settings that `print` shows."""
