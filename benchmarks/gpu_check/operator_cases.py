@@ -85,7 +85,7 @@ def joint_select(case: Case, dtype: torch.dtype) -> Iterator[Call]:
     shared_k = min(case.E - case.K, 2)
     settings = (
         (shared_k, case.K, 0, 1, False),
-        (shared_k, case.K, shared_k + case.K + 1, 1, False),
+        (shared_k, case.K, shared_k + 1, 1, False),  # hardly room for all first choices
         (0, case.K, case.K + 2, 1, False),
         (shared_k, case.K, 0, 1, True),
         (0, case.K, 3, 0, False),

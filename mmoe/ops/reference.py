@@ -182,7 +182,7 @@ def _within(budget: int, chosen_BE: Tensor, more_BE: Tensor) -> Tensor:
 
 def _sum_in_order(x_BGE: Tensor) -> Tensor:
     """Adds the gates up one after another, as kernels do: equal sums are equal everywhere."""
-    total_BE = torch.zeros_like(x_BGE[:, 0])
+    total_BE = x_BGE.new_zeros(x_BGE.shape[0], x_BGE.shape[2])
     for g in range(x_BGE.shape[1]):
         total_BE = total_BE + x_BGE[:, g]
     return total_BE

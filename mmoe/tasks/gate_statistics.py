@@ -79,7 +79,7 @@ class _KeptSums:
         below_GN = self.counts_GN.cumsum(1) >= 0.05 * samples
         return {
             "kept_probability": (self.kept_G / samples).tolist(),
-            "kept_probability_p5": (below_GN.int().argmax(1) / _BINS).tolist(),
+            "kept_probability_p5": (below_GN.int().argmax(1).double() / _BINS).tolist(),
             "first_choice_missing": (self.missing_G / samples).tolist(),
         }
 
