@@ -82,7 +82,7 @@ def test_a_hash_size_beside_a_vocabulary_passes_but_not_beside_a_shared_table():
         ({"min_count": 0}, r"features\.0\.categorical\.min_count: .*, got 0"),
         ({"encoding": "hash", "min_cont": 2}, r"key 'min_cont'; did you mean 'min_count'\?"),
         ({"encoding": "hash", "min_count": 2, "dim": 7}, r"categorical\.dim: .* multiple of 4"),
-        ({"zzzz": 1}, r"known here: admit_after, beyond, column, dim, encoding, evict, evict_ev"),
+        ({"zzzz": 1}, r"known here: admit_after, beyond, column, dim, encoding, evict"),
         ({"inlined": 1}, r"unknown key 'inlined'"),
         ({"encoding": "hash", "max_rows": 2_000}, r"max_rows is 2,000, but encoding hash has as"),
     ],

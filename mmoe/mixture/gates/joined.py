@@ -50,6 +50,8 @@ class JoinedGates(nn.Module):
         (torch.Size([5, 3, 4]), False)
     """
 
+    order_G: Tensor
+
     def __init__(self, gates: Sequence[nn.Module], groups: Sequence[GateGroup]) -> None:
         super().__init__()
         self.gates = nn.ModuleList(gates)
@@ -59,8 +61,14 @@ class JoinedGates(nn.Module):
         places = [place for group in groups for place in group.places]
         if sorted(places) != list(range(len(places))):
             raise ValueError(f"groups: expected each gate once, got the places {places}")
+        # Settings, not state; tensors, so that a GPU is not waited for
+        for number, group in enumerate(groups):
+            own_g = torch.tensor(group.places, dtype=torch.int64)
+            self.register_buffer(f"places_{number}", own_g, persistent=False)
+        self._in_order = places == sorted(places)
         # Where each gate stands in what the groups give, one after another
-        self._order = [places.index(g) for g in range(len(places))]
+        order_G = torch.tensor(places).argsort()
+        self.register_buffer("order_G", order_G, persistent=False)
 
     @property
     def traits(self) -> GateTraits:
@@ -72,9 +80,11 @@ class JoinedGates(nn.Module):
         found = [
             gate(
                 cast(ColumnChoice, choice).of([inputs[g] for g in group.places]),
-                visibility_GE[list(group.places), : group.num_experts],
+                visibility_GE[self.get_buffer(f"places_{number}"), : group.num_experts],
             )
-            for gate, group, choice in zip(self.gates, self.groups, self.choices, strict=True)
+            for number, (gate, group, choice) in enumerate(
+                zip(self.gates, self.groups, self.choices, strict=True)
+            )
         ]
         losses: dict[str, Tensor] = {}
         for one in found:
@@ -94,6 +104,4 @@ class JoinedGates(nn.Module):
         """The groups' [B, g, …] as [B, G, width], in the order of the mixture's gates."""
         wide = [F.pad(part, (0, width - part.shape[2]), value=fill) for part in parts]
         joined = torch.cat(wide, dim=1)
-        if self._order == list(range(len(self._order))):
-            return joined
-        return joined[:, self._order]
+        return joined if self._in_order else joined.index_select(1, self.order_G)
