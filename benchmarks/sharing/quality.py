@@ -19,7 +19,7 @@ from benchmarks.inputs.training import log_loss, split_rows
 from benchmarks.racing.races import Race
 from benchmarks.racing.results import Result
 from benchmarks.racing.times import Spread
-from benchmarks.sharing import random_shared  # noqa: F401  # makes its kind known
+from benchmarks.sharing import random_shared
 from benchmarks.sharing.bench import Bench
 from benchmarks.sharing.quality_world import SIZES, TASKS, TRAIN_SHARE, draw_world
 from mmoe.config import config_from_dict
@@ -74,7 +74,8 @@ def qualities(bench: Bench) -> list[Result]:
     by_task: dict[str, list[list[float]]] = {name: [] for name in TOGETHER}
     details: list[dict[str, Any]] = []
     for seed in range(bench.seeds):
-        of_seed = [_one(seed, correlation, bench) for correlation in CORRELATIONS]
+        with random_shared.known():
+            of_seed = [_one(seed, correlation, bench) for correlation in CORRELATIONS]
         for name in gaps:
             gaps[name].append(float(np.mean([1e4 * _gain(found, name) for found in of_seed])))
         for name in others:

@@ -1,6 +1,7 @@
 """The control: gates whose shared picks are drawn at random for every row."""
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
@@ -68,5 +69,11 @@ class RandomSharedConfig(SelectingGateConfig):
         """It has its own."""
 
 
-if not GATES.knows("random_shared"):
+@contextmanager
+def known() -> Generator[None]:
+    """Makes the kind known to configs, for a while."""
     GATES.add("random_shared", RandomSharedConfig, RandomSharedGate)
+    try:
+        yield
+    finally:
+        GATES.remove("random_shared")
