@@ -85,7 +85,12 @@ def task_affinity(
     total = min(len(rows), _MOST * _size(rows, config))
     with reporter.track("tasks' gradients", total, "rows") as tracker:
         batches = _batches(rows, config)
-        batch = next(batches)
+        batch = next(batches, None)
+        if batch is None:
+            raise ValueError(
+                f"--gradients: no chunk of rows has a batch of {_size(rows, config)}; read them "
+                "in larger files, or lower training.batch_size"
+            )
         for following in batches:
             gradients = _gradients(model, config, batch, shared)
             cosines.add(_cosines(gradients))

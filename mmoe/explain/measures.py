@@ -161,8 +161,11 @@ def verdicts_of(
     """Returns by metric whether a task misses what is gone.
 
     `missed`: the metric's whole interval is worse by more than the tolerance; `unmissed`: none of
-    it is; else `unsure`.
+    it is; else `unsure`. A metric without a value says nothing, and where none has one (rows of one
+    label alone, or without any) nobody knows: `unsure`.
     """
+    if all(changes[metric.key]["value"] is None for metric in metrics):
+        return {metric.key: "unsure" for metric in metrics}
     return {m.key: _verdict(*harm(m, changes[m.key], base[m.key]), tolerance) for m in metrics}
 
 

@@ -1,6 +1,7 @@
 """An explanation as tables for a terminal."""
 
 from collections.abc import Mapping, Sequence
+from shlex import quote
 from typing import Any
 
 from rich.table import Table
@@ -30,14 +31,14 @@ def summary_lines(result: Mapping[str, Any], run: str) -> list[str]:
     if not unneeded:
         unsure = any(one["unsure_of"] and not one["missed_by"] for one in result["experts"])
         more = "; where it is unsure, more rows (--data) would tell" * unsure
-        return [f"no expert is surely missed by nobody {within}{more}"]
+        return [f"each expert may be missed by some task (tolerance {result['tolerance']:g}){more}"]
     titles = ", ".join(title_of(one, result) for one in unneeded)
     # One at a time: those that know the same stand in for each other
     least = min(unneeded, key=lambda one: sum(one["shares"].values()))
     again = "; mmoe explain RUN2" * (len(unneeded) > 1)
     return [
         f"missed by nobody {within}{', each alone' * (len(unneeded) > 1)}: {titles}",
-        f"next: mmoe prune {run} --experts {least['number']} --out RUN2{again}",
+        f"next: mmoe prune {quote(run)} --experts {least['number']} --out RUN2{again}",
     ]
 
 

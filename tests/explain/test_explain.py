@@ -12,6 +12,7 @@ from mmoe.config import config_from_dict, set_values
 from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.explain import ExplainSettings, explain_run
 from mmoe.explain.measures import TaskMetric, harm, verdicts_of, worst
+from mmoe.explain.table import summary_lines
 from mmoe.metrics import auc_difference_interval
 from mmoe.predictor import Predictor, load_predictor
 from mmoe.report import explanation_figure
@@ -122,6 +123,21 @@ def test_verdicts_hold_the_interval_against_the_tolerance():
     assert said(RMSE, 2.0, 3.0, 4.0, base=100.0, tolerance=0.01) == "missed"
     assert harm(AUC, {"value": -0.1, "low": None, "high": None}, 0.8) == (0.1, 0.1)
     assert worst(["unmissed", "missed", "unsure"]) == "missed"
+
+
+def test_a_task_without_a_value_does_not_vote():
+    """Of rows whose labels are all the same nobody knows what an expert is worth."""
+    none, some = dict.fromkeys(("value", "low", "high")), {"value": 0.0, "low": 0.0, "high": 0.0}
+    values = dict.fromkeys(("auc", "rmse"))
+    unknown = verdicts_of([AUC, RMSE], {"auc": none, "rmse": none}, values, 0.1)
+    assert set(unknown.values()) == {"unsure"}
+    known = verdicts_of([AUC, RMSE], {"auc": none, "rmse": some}, values | {"rmse": 1.0}, 0.1)
+    assert worst(known.values()) == "unmissed"
+
+
+def test_what_to_say_next_can_be_pasted(result):
+    lines = summary_lines({**result, "unneeded": [1]}, "runs/base one")
+    assert lines[-1] == "next: mmoe prune 'runs/base one' --experts 1 --out RUN2"
 
 
 def test_refilled_is_looked_at_only_where_the_next_pick_may_do(run, result):

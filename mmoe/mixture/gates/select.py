@@ -49,19 +49,22 @@ class Selection:
         """Number of experts that a gate mixes for a row."""
         return self.shared_k + self.private_k
 
-    def binding(self, num_gates: int) -> int | None:
-        """Returns the budget; None where it has room for all that so many gates could pick."""
-        if self.budget is None or self.budget >= self.shared_k + num_gates * self.private_k:
+    def voters(self, num_gates: int) -> int:
+        """Returns how many of so many gates have a vote."""
+        return num_gates if self.votes is None else sum(vote > 0 for vote in self.votes)
+
+    def binding(self, num_voters: int) -> int | None:
+        """Returns the budget; None where it has room for all that so many voters could pick."""
+        if self.budget is None or self.budget >= self.shared_k + num_voters * self.private_k:
             return None
         return self.budget
 
     def most_pairs(self, num_gates: int) -> int:
         """Returns how many experts one row computes at most, whatever the gates want."""
-        apart, budget = self.shared_k + num_gates * self.private_k, self.binding(num_gates)
-        if budget is None:
+        apart = self.shared_k + num_gates * self.private_k
+        if self.budget is None:
             return apart
-        voters = num_gates if self.votes is None else sum(vote > 0 for vote in self.votes)
-        return min(apart, budget + self.floor * (num_gates - voters))
+        return min(apart, self.budget + self.floor * (num_gates - self.voters(num_gates)))
 
     def check(self, num_gates: int, num_experts: int) -> None:
         """Refuses what cannot be for so many gates and experts."""
@@ -72,7 +75,7 @@ class Selection:
                 f"votes: expected {num_gates} finite numbers from 0 on, one per gate, got "
                 f"{list(votes)}"
             )
-        voters = sum(vote > 0 for vote in votes)
+        voters = self.voters(num_gates)
         if not voters:
             raise ValueError("votes: expected one above 0, got none; no gate would decide")
         if self.budget is not None and self.budget < self.floor * voters:
@@ -185,18 +188,53 @@ class Selector(nn.Module):
         if self.selection is None:
             return values_BGE
         scores_BGE = scores_BGE.detach()
-        picked_BGE = joint_select(
-            scores_BGE if self.even else scores_BGE * self.says_G1,
-            visibility_GE,
-            shared_k=self.selection.shared_k,
-            private_k=self.selection.private_k,
-            budget=self.selection.binding(scores_BGE.shape[1]),
-            floor=self.selection.floor,
-            aggregate=self.selection.aggregate,
-            votes_G=self.votes_G,
-            asked_BG=asked_BG,
-        )
+        scores_BGE = scores_BGE if self.even else scores_BGE * self.says_G1
+        picked_BGE = self._picked(scores_BGE, visibility_GE, asked_BG, self.selection)
         return values_BGE.masked_fill(~picked_BGE, -torch.inf)
+
+    def _picked(
+        self,
+        scores_BGE: Tensor,
+        visibility_GE: Tensor,
+        asked_BG: Tensor | None,
+        selection: Selection,
+    ) -> Tensor:
+        """Marks what the gates decide for.
+
+        Whether a budget binds is a matter of its voters alone: a gate without a vote that joins
+        them later must not change their picks.
+        """
+
+        def pick(scores_BGE: Tensor, budget: int | None, shared_k: int, private_k: int) -> Tensor:
+            return joint_select(
+                scores_BGE,
+                visibility_GE,
+                shared_k=shared_k,
+                private_k=private_k,
+                budget=budget,
+                floor=selection.floor,
+                aggregate=selection.aggregate,
+                votes_G=self.votes_G,
+                asked_BG=asked_BG,
+            )
+
+        num_gates = scores_BGE.shape[1]
+        voters = selection.voters(num_gates)
+        binding, sizes = selection.binding(voters), (selection.shared_k, selection.private_k)
+        picked_BGE = pick(scores_BGE, binding, *sizes)
+        if selection.budget is None or binding is not None or voters == num_gates:
+            return picked_BGE
+        # All that voters pick is within the budget; others have that, and first choices
+        open_BGE = (picked_BGE & self.votes_G.unsqueeze(1)).any(1, keepdim=True)
+        open_BGE = open_BGE | self.votes_G.unsqueeze(1)
+        if selection.floor:
+            open_BGE = open_BGE | pick(scores_BGE, None, 0, 1)
+        picked_BGE = pick(scores_BGE.masked_fill(~open_BGE, 0), None, *sizes)
+        if asked_BG is None:
+            return picked_BGE
+        # Where a row asks for none that has a vote, those it asks for have one budget
+        voted_B11 = (asked_BG & self.votes_G).any(1).view(-1, 1, 1)
+        return torch.where(voted_B11, picked_BGE, pick(scores_BGE, selection.budget, *sizes))
 
     def extra_repr(self) -> str:
         """Returns the settings that `print` shows."""

@@ -169,6 +169,36 @@ def test_gates_without_a_vote_change_nobodys_picks():
     assert (new.experts[:, G] == firsts.unsqueeze(1)).any(1).all()
 
 
+@pytest.mark.parametrize("floor", [0, 1])
+@pytest.mark.parametrize(("shared_k", "private_k"), [(0, 3), (1, 2)])
+def test_a_budget_that_its_voters_fit_in_stays_one_for_gates_without_a_vote(
+    shared_k, private_k, floor
+):
+    numbers = {"shared_k": shared_k, "private_k": private_k, "floor": floor}
+    budget = shared_k + 2 * private_k  # room for all that two voters pick, not for three gates
+    logits = torch.randn(500, 3, E, generator=torch.Generator().manual_seed(2))
+    own, added = Selection(budget=budget, **numbers), [1, 1, 0]
+    later = Selection(budget=budget, votes=added, **numbers)
+    before = Selector(2, E, k=3, selection=own)(logits[:, :2], ALL[:2])
+    select = Selector(3, E, k=3, selection=later)
+
+    after = select(logits, ALL)
+
+    for old, new in zip(before, after, strict=True):
+        assert torch.equal(new[:, :2], old)
+    wanted = logits.softmax(2)
+    picked = select.among(torch.zeros_like(logits), wanted, ALL) == 0
+    beyond = picked[:, 2] & ~picked[:, :2].any(1)
+    first = torch.nn.functional.one_hot(logits[:, 2].argmax(1), E).bool()
+    assert not (beyond & ~first).any()
+    assert not floor or bool(picked[:, 2][first].all())
+    assert int(picked.any(1).sum(1).max()) <= later.most_pairs(3) <= budget + floor
+    # A row that asks for no voter: what it asks for decides within the budget
+    asked = torch.tensor([[False, False, True]]).expand(500, 3)
+    alone = select.among(torch.zeros_like(logits), wanted, ALL, asked) == 0
+    assert torch.equal(alone[:, 2:], joint_select(wanted[:, 2:], ALL[:1], private_k=3))
+
+
 def test_only_gates_that_a_row_asks_for_decide():
     gate, x = make(TopKGate, JOINT), rows()
     asked = torch.zeros(len(x), G, dtype=torch.bool)
