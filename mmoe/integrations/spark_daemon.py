@@ -7,6 +7,8 @@ pages (some 200 MiB less for each), and score from their first moment on.
 import gc
 from importlib import import_module
 
+from mmoe.train.allocator import return_freed_memory
+
 
 def main() -> None:
     """What Spark starts; it ends with its executor."""
@@ -26,6 +28,7 @@ def import_what_scores() -> None:
     import mmoe.integrations.spark
     import mmoe.score.rows  # noqa: F401
 
+    return_freed_memory()
     torch.set_num_threads(1)  # each worker has a core to itself
     # A collection writes into the head of each object that it looks at, and so copies its page
     gc.collect()
