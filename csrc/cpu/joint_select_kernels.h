@@ -230,7 +230,7 @@ MMOE_INLINE void share_out(const Rows<T>& d, int64_t row, int64_t g, int64_t siz
 
 template <typename T>
 void select_rows(const Rows<T>& d, int64_t begin, int64_t end, Scratch<T>& s) {
-  std::memset(d.picked + begin * d.G * d.E, 0, (end - begin) * d.G * d.E);
+  fill_zero(d.picked + begin * d.G * d.E, (end - begin) * d.G * d.E);
   for (int64_t row = begin; row < end; ++row) {
     load_row(d, row, s);
     if (s.voters.empty()) continue;
