@@ -99,10 +99,8 @@ def compare(
         from mmoe.compare import ComparisonSettings, compare_models
         from mmoe.compare.table import comparison_tables
 
-        settings, asked = (
-            ComparisonSettings.of_text(models, seeds),
-            {"data": data, "resume": resume},
-        )
+        settings = ComparisonSettings.of_text(models, seeds)
+        asked = {"data": data, "resume": resume}
         result, folder = _run_into(
             place, "compare", compare_models, config, settings, quiet, **asked
         )
@@ -145,10 +143,8 @@ def tune(
         from mmoe.tune import TuneSettings, tune_config
         from mmoe.tune.result import search_table
 
-        settings, asked = (
-            TuneSettings(trials=trials, minutes=minutes),
-            {"data": data, "resume": resume},
-        )
+        settings = TuneSettings(trials=trials, minutes=minutes)
+        asked = {"data": data, "resume": resume}
         result, folder = _run_into(place, "tune", tune_config, config, settings, quiet, **asked)
         if as_json:
             print(json.dumps(result, indent=2, allow_nan=False))

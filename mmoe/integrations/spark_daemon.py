@@ -7,7 +7,7 @@ pages (some 200 MiB less for each), and score from their first moment on.
 import gc
 from importlib import import_module
 
-from mmoe.train.allocator import return_freed_memory
+from mmoe.run.allocator import return_freed_memory
 
 
 def main() -> None:
@@ -25,9 +25,7 @@ def import_what_scores() -> None:
     """
     import torch
 
-    import mmoe.integrations.spark
-    import mmoe.score.rows  # noqa: F401
-
+    import_module("mmoe.integrations.spark")
     return_freed_memory()
     torch.set_num_threads(1)  # each worker has a core to itself
     # A collection writes into the head of each object that it looks at, and so copies its page

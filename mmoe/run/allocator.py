@@ -22,7 +22,7 @@ def keep_freed_memory() -> None:
     allocator or system runs, nothing happens.
 
     Example:
-        >>> from mmoe.train.allocator import keep_freed_memory
+        >>> from mmoe.run.allocator import keep_freed_memory
         >>> keep_freed_memory()
 
     Source: mallopt(3).
@@ -39,7 +39,7 @@ def return_freed_memory() -> None:
     nothing happens.
 
     Example:
-        >>> from mmoe.train.allocator import return_freed_memory
+        >>> from mmoe.run.allocator import return_freed_memory
         >>> return_freed_memory()  # doctest: +SKIP
 
     Source: mallopt(3).
