@@ -271,20 +271,27 @@ def mmoe(capsys, monkeypatch):
 
 @pytest.fixture(scope="module")
 def run_ranks(tmp_path_factory):
-    """`run_ranks(script, ranks, patience)` → what each rank wrote into its report.
+    """`run_ranks(script, ranks, patience, *arguments)` → what each rank wrote into its report.
 
-    The script, a path below tests/, gets RANK WORLD_SIZE STORE REPORT; a world that hangs is ended
-    after `patience` seconds.
+    The script, a path below tests/, gets RANK WORLD_SIZE STORE REPORT and the arguments; a world
+    that hangs is ended after `patience` seconds.
     """
 
-    def run(script: str, num_ranks: int, patience: float) -> list:
+    def run(script: str, num_ranks: int, patience: float, *arguments: object) -> list:
         folder = tmp_path_factory.mktemp("world")
         reports = [folder / f"{rank}.json" for rank in range(num_ranks)]
         path = str(Path(__file__).parent / script)
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         ranks = [
             Forked(
-                [path, str(rank), str(num_ranks), str(folder / "store"), str(report)],
+                [
+                    path,
+                    str(rank),
+                    str(num_ranks),
+                    str(folder / "store"),
+                    str(report),
+                    *map(str, arguments),
+                ],
                 environment=environment,
                 number=rank,
                 errors_of=["mmoe"],

@@ -1,15 +1,12 @@
 """The real command line, as a process."""
 
-import os
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.faults.inputs.in_process import Ended
-from benchmarks.racing.ranks import with_modules_of
-
-ROOT = Path(__file__).resolve().parents[2]
+from benchmarks.racing.ranks import ROOT, environment, with_modules_of
 
 
 def one_thread() -> dict[str, str]:
@@ -17,7 +14,7 @@ def one_thread() -> dict[str, str]:
 
     What it starts on Ray, in folders of its own, imports from here too.
     """
-    return {**os.environ, "OMP_NUM_THREADS": "1", **with_modules_of(ROOT)}
+    return {**environment(1), **with_modules_of(ROOT)}
 
 
 def start(

@@ -19,7 +19,7 @@ MMOE_INLINE int32_t first_of_largest(int64_t padded, const At& at) {
   typename L::vec best = {};
   const auto nobody = typename L::ints{} + std::numeric_limits<typename L::int_t>::max();
   typename L::ints experts = nobody, number;
-  std::memcpy(&number, joint::kCounting<typename L::int_t>, sizeof number);
+  std::memcpy(&number, kCounting<typename L::int_t>, sizeof number);
   for (int64_t e = 0; e < padded; e += L::count) {
     const typename L::vec x = at(e);
     const auto better = x > best;
@@ -245,9 +245,6 @@ void select_rows(const Rows<T>& d, int64_t begin, int64_t end, Scratch<T>& s) {
     }
   }
 }
-
-// Scores are padded to whole vectors.
-int64_t vector_bytes() { return MMOE_VECTOR_BYTES; }
 
 }  // namespace
 }  // namespace mmoe::MMOE_ISA

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <atomic>
 #include <tuple>
-#include <type_traits>
 
+#include "expert_lanes.h"
 #include "indices.h"
 #include "rows.h"
 
@@ -17,14 +17,6 @@ constexpr int64_t kBlockRows = 64;  // rows whose weights are computed together
 
 template <typename T>
 using sum_of = typename Row<T>::sum_t;
-
-// A whole number as wide as a lane, for its mask.
-template <typename T>
-using mask_of = std::conditional_t<std::is_same_v<T, double>, int64_t, int32_t>;
-
-// The numbers of a vector's lanes.
-template <typename I>
-constexpr I kCounting[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
 template <typename T>
 struct Gate {
@@ -54,20 +46,7 @@ namespace {
 
 using topk::Backward;
 using topk::Gate;
-using topk::mask_of;
 using topk::sum_of;
-
-// Each gate's visible experts as lanes' masks, hidden beyond the last.
-template <typename T>
-std::vector<mask_of<T>> visible_masks(const Tensor& visibility, int64_t padded) {
-  const auto* visible = static_cast<const bool*>(visibility.const_data_ptr());
-  const int64_t G = visibility.size(0), E = visibility.size(1);
-  std::vector<mask_of<T>> masks(G * padded, 0);
-  for (int64_t g = 0; g < G; ++g) {
-    for (int64_t e = 0; e < E; ++e) masks[g * padded + e] = visible[g * E + e] ? -1 : 0;
-  }
-  return masks;
-}
 
 // A call's arguments, and the memory its masks live in.
 template <typename T>

@@ -13,7 +13,6 @@ namespace {
 using topk::Backward;
 using topk::Gate;
 using topk::kBlockRows;
-using topk::kCounting;
 using topk::kGroupRows;
 using topk::sum_of;
 
@@ -264,9 +263,6 @@ void backward_rows(const Backward<T>& d, int64_t begin, int64_t end, sum_of<T>* 
     backward_before(d, begin, end, scratch);
   }
 }
-
-// Logits are padded to whole vectors.
-int64_t vector_bytes() { return MMOE_VECTOR_BYTES; }
 
 }  // namespace
 }  // namespace mmoe::MMOE_ISA

@@ -20,6 +20,9 @@ struct Lanes {
   static constexpr S lowest = -std::numeric_limits<S>::infinity();
 };
 
+// To pad rows by to whole vectors.
+inline int64_t vector_bytes() { return MMOE_VECTOR_BYTES; }
+
 template <typename S>
 MMOE_INLINE typename Lanes<S>::vec load_vec(const S* p) {
   typename Lanes<S>::vec v;

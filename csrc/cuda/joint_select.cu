@@ -4,6 +4,7 @@
 
 #include <torch/csrc/stable/library.h>
 
+#include "../joint_select.h"
 #include "common.cuh"
 
 namespace mmoe {

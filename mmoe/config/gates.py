@@ -141,10 +141,9 @@ class SelectingGateConfig(_PickingGateConfig):
     @property
     def together_title(self) -> str:
         """What a report says of it; empty where gates decide alone."""
-        budget = "" if self.budget is None else f", at most {self.budget} a row"
-        if self.select == "joint":
-            return f", {self.shares} of them shared{budget}"
-        return budget
+        said = [f"{self.shares} shared"] if self.select == "joint" else []
+        said += [] if self.budget is None else [f"at most {self.budget} a row"]
+        return f" ({', '.join(said)})" if said else ""
 
     def keywords(self) -> dict[str, Any]:
         """Without what is said by `selection`, which knows the gates by name."""

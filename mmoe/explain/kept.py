@@ -7,6 +7,7 @@ from torch import Tensor
 
 from mmoe.explain.places import ExpertPlace, levels_of
 from mmoe.mixture import MixedExperts, MultiGateMixture
+from mmoe.mixture.experts.pool import Pool
 from mmoe.mixture.resize_experts import expert_dims, expert_ranges
 from mmoe.models.network import MixtureNetwork
 
@@ -75,7 +76,8 @@ class KeptExperts:
         """Pools of kinds that stay are numbered anew; one alone stands for itself."""
         first, staying = 0, list[int]()
         for number, part in enumerate(pool.pools):
-            mine = set(range(first, first + len(part)))  # type: ignore[arg-type]  # a pool
+            assert isinstance(part, Pool)
+            mine = set(range(first, first + len(part)))
             first += len(mine)
             if mine - gone:
                 staying.append(number)

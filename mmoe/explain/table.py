@@ -116,7 +116,30 @@ def _task_cells(
     if refills:
         first, again = task["metrics"][0], found["refilled"]
         cells += change_cells(again and again[first["key"]], finer(first["form"]))[:1]
-    return [*cells, found["verdict"]]
+    return [*cells, verdict_of(found, task)]
+
+
+def verdict_of(one: Mapping[str, Any], task: Mapping[str, Any]) -> str:
+    """Returns a verdict, and what it was made of where that is not the first metric as it stands.
+
+    Example:
+        >>> metrics = [{"key": "auc", "heading": "AUC"}, {"key": "ne", "heading": "NE"}]
+        >>> said = {"verdict": "missed", "verdicts": {"auc": "unsure", "ne": "missed"}}
+        >>> verdict_of({**said, "refilled": {}}, {"metrics": metrics})
+        'missed (NE, refilled)'
+    """
+    first, *others = task["metrics"]
+    made_of = (
+        []
+        if one["verdict"] in ("alone", one["verdicts"][first["key"]])
+        else [
+            metric["heading"]
+            for metric in others
+            if one["verdicts"][metric["key"]] == one["verdict"]
+        ][:1]
+    )
+    made_of += ["refilled"] if one.get("refilled") is not None else []
+    return f"{one['verdict']} ({', '.join(made_of)})" if made_of else one["verdict"]
 
 
 def finer(form: str) -> str:
@@ -148,7 +171,7 @@ def _features(result: Mapping[str, Any]) -> Table:
         for task in result["tasks"]:
             one, metric = feature["tasks"][task["name"]], task["metrics"][0]
             change = one["changes"][metric["key"]]
-            cells += [*change_cells(change, finer(metric["form"])), one["verdict"]]
+            cells += [*change_cells(change, finer(metric["form"])), verdict_of(one, task)]
         table.add_row(feature["name"], *cells)
     return table
 

@@ -190,10 +190,10 @@ def _gate_table(level: Mapping[str, Any]) -> dict[str, Any]:
 
 def _together(level: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
     """What gates that decide together keep of what each wants; nothing where each decides alone."""
-    columns = [level.get(name) for name in _TOGETHER]
-    if any(column is None for column in columns):
+    columns = [level[name] for name in _TOGETHER if level.get(name) is not None]
+    if len(columns) < len(_TOGETHER):
         return []
-    numbers = zip(*columns, strict=True)  # type: ignore[arg-type]  # none is None
+    numbers = zip(*columns, strict=True)
     return [
         (gate, [f"{100 * number:.1f} %" for number in of_gate])
         for gate, of_gate in zip(level["gates"], numbers, strict=True)

@@ -32,11 +32,11 @@ from mmoe.parallel import (
 from mmoe.parallel.launch.cores import bind_to_own_cores
 from mmoe.predictor import Predictor
 from mmoe.process_settings import is_tuned
+from mmoe.run.allocator import keep_freed_memory
 from mmoe.run.atomic_files import write_json
 from mmoe.run.console import Reporter, SilentReporter
 from mmoe.run.directory import RunDirectory
 from mmoe.train.alarms import Watch, alarms_of_metrics, learn_columns, say_alarms
-from mmoe.run.allocator import keep_freed_memory
 from mmoe.train.begin import begin, training_state
 from mmoe.train.evaluate import metrics_of, predict_rows, split_curves, split_metrics
 from mmoe.train.freezing.stages import with_recorded_stages, with_stages

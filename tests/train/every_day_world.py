@@ -1,13 +1,12 @@
 """One rank of a gloo world that continues yesterday's model; run by test_every_day_ranks.py.
 
-    FOLDER=… python tests/train/every_day_world.py RANK WORLD_SIZE STORE REPORT
+    python tests/train/every_day_world.py RANK WORLD_SIZE STORE REPORT FOLDER
 
 FOLDER holds the configs. What the ranks make goes there too: runs, and for each case the state
 before the first step as a checkpoint.
 """
 
 import json
-import os
 import sys
 from pathlib import Path
 
@@ -141,5 +140,5 @@ def main(folder):
 
 if __name__ == "__main__":
     join_world(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
-    Path(sys.argv[4]).write_text(json.dumps(main(Path(os.environ["FOLDER"]))))
+    Path(sys.argv[4]).write_text(json.dumps(main(Path(sys.argv[5]))))
     dist.destroy_process_group()

@@ -71,9 +71,7 @@ def _raw(funnel_config, path, epochs):
 @pytest.fixture(scope="module", name="reports")
 def _reports(folder, run_ranks):
     """What two ranks made of all of it; see `every_day_world.py`."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FOLDER", str(folder))
-        one, two = run_ranks("train/every_day_world.py", RANKS, PATIENCE)
+    one, two = run_ranks("train/every_day_world.py", RANKS, PATIENCE, folder)
     assert one == two
     ensure_process_group()
     return one

@@ -43,12 +43,12 @@ class StagedExperts(MixedExperts):
         assert isinstance(choice, ColumnChoice)
         return choice
 
-    def part(self, experts: Sequence[int]) -> "StagedExperts | NoExperts":
+    def part(self, experts: Sequence[int]) -> MixedExperts | NoExperts:
         """Copies some of the experts into a pool of their own, as `MixedExperts.part`."""
         part = super().part(experts)
         if isinstance(part, StagedExperts):
             part.choices = copy.deepcopy(self.choices)
-        return part  # type: ignore[return-value]  # of this class, or none
+        return part
 
     def _dense(self, number: int, inputs: Sequence[Tensor]) -> list[Tensor]:
         return super()._dense(number, self._choice(number).of(inputs))

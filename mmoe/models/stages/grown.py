@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from mmoe.config import ModelConfig
 from mmoe.config.freezing import stage_of
 from mmoe.mixture import MultiGateMixture
 from mmoe.mixture.execution import make_policy
+from mmoe.mixture.experts.pool import Pool
 from mmoe.mixture.gates.joined import GateGroup
 from mmoe.mixture.traits import GateTraits, traits_of
 from mmoe.models.layout import Layout
@@ -120,7 +121,7 @@ class Grown:
         return [sum(self.experts[: stage + 1]) for stage in range(len(self.experts))]
 
 
-def score_as_before(mixture: MultiGateMixture, grown: Grown, first: nn.Module, width: int) -> None:
+def score_as_before(mixture: MultiGateMixture, grown: Grown, first: Pool, width: int) -> None:
     """Lets a mixture run in evaluation as the one that it grew from did, dense or grouped.
 
     The two round differently, and which is cheaper depends on how many gates and experts there are.
@@ -137,7 +138,7 @@ def score_as_before(mixture: MultiGateMixture, grown: Grown, first: nn.Module, w
         return
     before = make_policy(
         policy.execution,
-        first,  # type: ignore[arg-type]  # a pool
+        first,
         traits_of(mixture.gate, GateTraits),
         mixture.visibility_GE[list(gates), :experts].tolist(),
         input_dim=width,

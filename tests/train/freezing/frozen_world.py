@@ -1,12 +1,11 @@
 """One rank of a gloo world that adds a task to a frozen model; run by test_frozen_ranks.py.
 
-    FOLDER=… python tests/train/freezing/frozen_world.py RANK WORLD_SIZE STORE REPORT
+    python tests/train/freezing/frozen_world.py RANK WORLD_SIZE STORE REPORT FOLDER
 
 FOLDER holds a run to begin with and a config for each case.
 """
 
 import json
-import os
 import sys
 from pathlib import Path
 
@@ -46,6 +45,6 @@ def main(folder: Path) -> dict:
 
 if __name__ == "__main__":
     join_world(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
-    Path(sys.argv[4]).write_text(json.dumps(main(Path(os.environ["FOLDER"]))))
+    Path(sys.argv[4]).write_text(json.dumps(main(Path(sys.argv[5]))))
     assert rank() == int(sys.argv[1])
     dist.destroy_process_group()

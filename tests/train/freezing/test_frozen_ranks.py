@@ -55,9 +55,7 @@ def _folder(funnel_config, log, tmp_path_factory):
 
 @pytest.fixture(scope="module", name="reports")
 def _reports(folder, run_ranks):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FOLDER", str(folder))
-        one, two = run_ranks("train/freezing/frozen_world.py", RANKS, PATIENCE)
+    one, two = run_ranks("train/freezing/frozen_world.py", RANKS, PATIENCE, folder)
     assert one == two
     ensure_process_group()
     return one
