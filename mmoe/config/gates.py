@@ -179,7 +179,8 @@ class SelectingGateConfig(_PickingGateConfig):
         if self.floor and self.budget is not None and self.budget < keeping:
             raise ValueError(
                 f"model.gate.budget is {self.budget}, but {keeping} gates keep their first choice "
-                f"(model.gate.floor: 1); set budget to {keeping} or more, or floor: 0"
+                f"(model.gate.floor: 1); set budget to {keeping} or more, or floor: 0, or name the "
+                "tasks that decide in select_voters"
             )
         return self.model_copy(update={"select_voters": voters})
 

@@ -1,13 +1,15 @@
 """Builds a gate of the `gate` section of a `ModelConfig`."""
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 
 from torch import nn
 
 from mmoe.config import GATES, GateConfig, LearnedGateConfig, ModelConfig
 from mmoe.config.gates import SelectingGateConfig
 from mmoe.mixture import DSelectKGate, Selection, StaticGate
+from mmoe.mixture.gates.select import Selector
 from mmoe.mixture.rank_sums import ONE_RANK, RankSums
 
 
@@ -18,13 +20,14 @@ def build_gate(
     num_experts: int,
     ranks: RankSums = ONE_RANK,
     tasks: Sequence[str | None] | None = None,
+    first: nn.Module | None = None,
 ) -> nn.Module:
     """Builds the gates that `model.gate` asks for; losses are those of all `ranks`' rows.
 
     What implements their kind is called with the three sizes and the section's keys; where these
     are the options of learned gates, `ranks` is among them. Where gates decide together, those of
     `tasks` that `select_voters` does not name have no vote; None: gates of no single task, which
-    have one.
+    have one. Where they join those of `first`, which were there before, they have none at all.
 
     Example:
         >>> from mmoe.config import ModelConfig
@@ -38,6 +41,11 @@ def build_gate(
     if isinstance(model.gate, LearnedGateConfig):
         keywords["ranks"] = ranks
     selection = _selection(model.gate, tasks)
+    if selection is not None and first is not None:
+        there = cast(Selector, first.select)
+        assert there.selection is not None, "gates of one kind"
+        votes = there.selection.votes or [1.0] * len(there.votes_G)
+        selection = replace(selection, votes=(*votes, *[0.0] * num_gates))
     if selection is not None:
         keywords["selection"] = selection
     return GATES.implementation(model.gate)(input_dim, num_gates, num_experts, **keywords)

@@ -6,7 +6,6 @@ from typing import Any, cast
 from torch import Tensor, nn
 
 from mmoe.config import EXPERTS, TOWERS, ExpertConfig, ModelConfig
-from mmoe.config.gates import SelectingGateConfig
 from mmoe.mixture import (
     Capacity,
     FixedGate,
@@ -80,7 +79,9 @@ def build_level(
     staged = len(pools) > 1 or columns[0] is not None
     pool = StagedExperts(pools, columns) if staged else pools[0]
     gate = (
-        _staged_gate(model, layout, width, grown) if fixed is None else FixedGate(fixed[:, order])
+        _staged_gate(model, layout, width, grown, gate_tasks)
+        if fixed is None
+        else FixedGate(fixed[:, order])
     )
     mixture = _mixture(
         model,
@@ -185,25 +186,26 @@ def _mixture(
     )
 
 
-def _staged_gate(model: ModelConfig, layout: Layout, width: int, grown: Grown) -> nn.Module:
-    """A module for all gates that came together."""
-    if isinstance(model.gate, SelectingGateConfig) and model.gate.together:
-        raise ValueError(
-            f"model.gate.select: {model.gate.select}: gates that decide together are not joined by "
-            "gates or experts that come later, where those of before are frozen; freeze neither "
-            "gates nor experts, or use select: independent"
-        )
-    groups = grown.groups
-    modules = [
-        build_gate(
+def _staged_gate(
+    model: ModelConfig,
+    layout: Layout,
+    width: int,
+    grown: Grown,
+    gate_tasks: Sequence[str | None] | None,
+) -> nn.Module:
+    """A module for all gates, in which those that came together are one."""
+    groups, modules = grown.groups, list[nn.Module]()
+    for group in groups:
+        gate = build_gate(
             model,
             width if group.columns is None else len(group.columns),
             len(group.places),
             group.num_experts,
             layout.sums,
+            None if gate_tasks is None else [gate_tasks[g] for g in group.places],
+            modules[0] if modules else None,
         )
-        for group in groups
-    ]
+        modules.append(gate)
     alone = len(groups) == 1 and groups[0].columns is None
     return (
         modules[0]

@@ -12,7 +12,7 @@ from mmoe.mixture.gates.checks import check_k, check_sizes, check_softmax
 from mmoe.mixture.gates.contract import GateOutput
 from mmoe.mixture.gates.logits import GateLogits, gate_products
 from mmoe.mixture.gates.options import GateOptions, gate_settings, show_settings, visible_softmax
-from mmoe.mixture.gates.select import Selection, Selector
+from mmoe.mixture.gates.select import Selection, Selector, Votes
 from mmoe.ops.topk_gate import Softmax
 
 # Tutel's numbers, both temperatures: where the learned one starts, and what it stays above.
@@ -93,12 +93,13 @@ class CosineGate(nn.Module):
         inputs: Sequence[Tensor],
         visibility_GE: Tensor,
         asked_BG: Tensor | None = None,
+        votes: Votes | None = None,
     ) -> GateOutput:
         """Picks the k best visible experts, best first."""
         check_sizes(self.directions_GEP.shape[:2], inputs, visibility_GE)
         logits_BGE = self._tempered(inputs)
         left_BGE = self.options.drop(logits_BGE, visibility_GE, self.training)
-        weights, experts = self.select(left_BGE, visibility_GE, asked_BG, self.softmax)
+        weights, experts = self.select(left_BGE, visibility_GE, asked_BG, self.softmax, votes)
         losses = {}
         if self.training:
             together = self.selection is not None

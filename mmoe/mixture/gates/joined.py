@@ -1,8 +1,8 @@
 """`JoinedGates`: gates that came one after another, each as it was when it came."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import cast
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from mmoe.mixture.columns import ColumnChoice
 from mmoe.mixture.gates.contract import GateOutput
+from mmoe.mixture.gates.select import Selection, Votes
 from mmoe.mixture.traits import GateTraits, traits_of
 
 
@@ -32,10 +33,13 @@ class JoinedGates(nn.Module):
     """Several gate modules as one: each decides for its own gates, among the experts it knows.
 
     A module is called as if the mixture had no other gates and no later experts: in the same
-    shapes, so that its weights have the bits they had before these came.
+    shapes, so that its weights have the bits they had before these came. Where gates decide
+    together, those of the first module have the votes; the others mix what these chose and picks of
+    their own.
 
     Args:
-        gates: The modules, of one kind.
+        gates: The modules, of one kind; the selections of those after the first begin with its
+            votes, and have none for their own gates.
         groups: Which gates each computes; together all of the mixture's.
 
     Example:
@@ -72,20 +76,28 @@ class JoinedGates(nn.Module):
 
     @property
     def traits(self) -> GateTraits:
-        """What the first module says: all are of its kind."""
-        return traits_of(self.gates[0], GateTraits)
+        """What the first module says: all are of its kind; of pairs, how many those of all pick."""
+        first = traits_of(self.gates[0], GateTraits)
+        if first.most_pairs is None:
+            return first
+        selection = cast(Selection, self.gates[-1].selection)
+        return replace(first, most_pairs=selection.most_pairs(len(self.order_G)))
 
-    def forward(self, inputs: Sequence[Tensor], visibility_GE: Tensor) -> GateOutput:
+    def forward(
+        self,
+        inputs: Sequence[Tensor],
+        visibility_GE: Tensor,
+        asked_BG: Tensor | None = None,
+    ) -> GateOutput:
         """Decides for all gates; losses of one name add up."""
-        found = [
-            gate(
-                cast(ColumnChoice, choice).of([inputs[g] for g in group.places]),
-                visibility_GE[self.get_buffer(f"places_{number}"), : group.num_experts],
-            )
-            for number, (gate, group, choice) in enumerate(
-                zip(self.gates, self.groups, self.choices, strict=True)
-            )
-        ]
+        more: dict[str, Any] = {}
+        if traits_of(self.gates[0], GateTraits).most_pairs is not None:
+            more["votes"] = Votes()
+        found = []
+        for number, gate in enumerate(self.gates):
+            if asked_BG is not None:
+                more["asked_BG"] = asked_BG[:, self.get_buffer(f"places_{number}")]
+            found.append(gate(*self._own(number, inputs, visibility_GE), **more))
         losses: dict[str, Tensor] = {}
         for one in found:
             for name, loss in (one.auxiliary_losses or {}).items():
@@ -99,6 +111,22 @@ class JoinedGates(nn.Module):
             self._joined([one.experts for one in found], width, -1),
             losses,
         )
+
+    def wanted(self, inputs: Sequence[Tensor], visibility_GE: Tensor) -> Tensor:
+        """Computes how much each gate alone would weigh every expert, 0 where it came later."""
+        parts = [
+            cast(Any, gate).wanted(*self._own(number, inputs, visibility_GE))
+            for number, gate in enumerate(self.gates)
+        ]
+        return self._joined(parts, visibility_GE.shape[1], 0)
+
+    def _own(
+        self, number: int, inputs: Sequence[Tensor], visibility_GE: Tensor
+    ) -> tuple[list[Tensor], Tensor]:
+        """What a module is called with: its gates' inputs, and which experts these see."""
+        group, choice = self.groups[number], cast(ColumnChoice, self.choices[number])
+        seen_GE = visibility_GE[self.get_buffer(f"places_{number}"), : group.num_experts]
+        return choice.of([inputs[g] for g in group.places]), seen_GE
 
     def _joined(self, parts: Sequence[Tensor], width: int, fill: int) -> Tensor:
         """The groups' [B, g, …] as [B, G, width], in the order of the mixture's gates."""

@@ -13,7 +13,7 @@ from mmoe.mixture.gates.contract import GateOutput
 from mmoe.mixture.gates.logits import GateLogits
 from mmoe.mixture.gates.losses import cv_squared, over_experts
 from mmoe.mixture.gates.options import GateOptions, gate_settings, show_settings, visible_softmax
-from mmoe.mixture.gates.select import Selection, Selector
+from mmoe.mixture.gates.select import Selection, Selector, Votes
 
 # Smallest standard deviation of the noise, so that no probability divides by 0. The paper has none;
 # this is its authors' number (tensor2tensor, expert_utils.py, noise_epsilon).
@@ -92,17 +92,18 @@ class NoisyTopKGate(nn.Module):
         inputs: Sequence[Tensor],
         visibility_GE: Tensor,
         asked_BG: Tensor | None = None,
+        votes: Votes | None = None,
     ) -> GateOutput:
         """Picks the k best visible experts by noisy logits, best first."""
         check_sizes((self.logits.num_gates, self.logits.num_experts), inputs, visibility_GE)
         clean_BGE = self.options.temper(self.logits(inputs))
         if not self.training:
-            weights, experts = self.select(clean_BGE, visibility_GE, asked_BG)
+            weights, experts = self.select(clean_BGE, visibility_GE, asked_BG, votes=votes)
             return GateOutput(weights, experts, {})
         scale_BGE = self.options.temper(F.softplus(self.noise(inputs)) + NOISE_FLOOR)
         noisy_BGE = clean_BGE + scale_BGE * torch.randn_like(clean_BGE)
         noisy_BGE = self.options.drop(noisy_BGE, visibility_GE, training=True)
-        weights, experts = self.select(noisy_BGE, visibility_GE, asked_BG)
+        weights, experts = self.select(noisy_BGE, visibility_GE, asked_BG, votes=votes)
         # Noise decides who is picked; the losses judge what was learnt, without it
         losses = self.options.losses(
             clean_BGE, visibility_GE, experts, together=self.selection is not None

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmoe.mixture.gates.checks import check_numbers
@@ -90,6 +91,24 @@ class Selection:
             )
 
 
+@dataclass
+class Votes:
+    """What gates with a vote wanted, for gates of other modules that mix what these decide for.
+
+    One is made for a call of several gate modules: the first one says here what its gates wanted,
+    and those after it read it.
+
+    Attributes:
+        scores_BGE: How much each of these gates wanted each expert; None: nothing is said yet.
+        visibility_GE: Which of the experts they see; there may be more by now.
+        asked_BG: Which of them each row asks for; None: all.
+    """
+
+    scores_BGE: Tensor | None = None
+    visibility_GE: Tensor | None = None
+    asked_BG: Tensor | None = None
+
+
 class Selector(nn.Module):
     """Picks each gate's k experts: the k best of its own, or of what the gates decide together.
 
@@ -97,7 +116,8 @@ class Selector(nn.Module):
         num_gates: G.
         num_experts: E.
         k: Experts that a gate mixes for a row.
-        selection: None: every gate decides alone.
+        selection: None: every gate decides alone. With more votes than gates the first votes are
+            those of another module's gates, from which `Votes` come.
 
     Raises:
         ValueError: The selection gives a gate another number of experts, or does not fit.
@@ -121,12 +141,14 @@ class Selector(nn.Module):
         self.k, self.selection = k, selection
         if selection is None:
             return
-        selection.check(num_gates, num_experts)
+        deciding = max(num_gates, len(selection.votes or ()))
+        self.others = deciding - num_gates  # gates of another module, whose votes come in a call
+        selection.check(deciding, num_experts)
         if k != selection.k:
             raise ValueError(
                 f"k: expected {selection.k}, shared_k + private_k of the selection, got {k}"
             )
-        votes_G = torch.tensor(selection.votes or [1.0] * num_gates, dtype=torch.float32)
+        votes_G = torch.tensor(selection.votes or [1.0] * deciding, dtype=torch.float32)
         self.even = bool(((votes_G == 0) | (votes_G == 1)).all())
         self.register_buffer("votes_G", votes_G > 0, persistent=False)
         says_G1 = torch.where(votes_G > 0, votes_G, 1.0).unsqueeze(1)
@@ -139,7 +161,7 @@ class Selector(nn.Module):
         return GateTraits(
             k=self.k,
             shared_k=self.selection.shared_k,
-            most_pairs=self.selection.most_pairs(num_gates),
+            most_pairs=self.selection.most_pairs(self.others + num_gates),
         )
 
     def forward(
@@ -148,6 +170,7 @@ class Selector(nn.Module):
         visibility_GE: Tensor,
         asked_BG: Tensor | None = None,
         softmax: Softmax = "after",
+        votes: Votes | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Picks by logits, best first, and weighs by softmax, as `topk_gate` does.
 
@@ -156,12 +179,13 @@ class Selector(nn.Module):
             visibility_GE: Bool.
             asked_BG: Bool, the gates that each row asks for, which decide; None: all.
             softmax: Over what was picked, or over what is visible.
+            votes: As in `among`.
         """
         if self.selection is None:
             return topk_gate(logits_BGE, visibility_GE, self.k, softmax=softmax)
         wanted_BGE = visible_softmax(logits_BGE, visibility_GE)
         check_numbers(wanted_BGE, logits_BGE, visibility_GE)
-        left_BGE = self.among(logits_BGE, wanted_BGE, visibility_GE, asked_BG)
+        left_BGE = self.among(logits_BGE, wanted_BGE, visibility_GE, asked_BG, votes)
         weights_BGK, experts_BGK = topk_gate(left_BGE, visibility_GE, self.k)
         if softmax == "before":
             weights_BGK = wanted_BGE.gather(-1, experts_BGK.clamp(min=0).long())
@@ -176,6 +200,7 @@ class Selector(nn.Module):
         scores_BGE: Tensor,
         visibility_GE: Tensor,
         asked_BG: Tensor | None = None,
+        votes: Votes | None = None,
     ) -> Tensor:
         """Puts −inf into the values of all experts but those that the gates decide for.
 
@@ -184,13 +209,23 @@ class Selector(nn.Module):
             scores_BGE: How much each gate wants each expert, from 0 on.
             visibility_GE: Bool.
             asked_BG: As in `forward`.
+            votes: Of gates of another module, where the selection has more votes than there are
+                gates here; else told what these gates want. None: nobody asks.
         """
         if self.selection is None:
             return values_BGE
         scores_BGE = scores_BGE.detach()
+        if self.others:
+            assert votes is not None, "gates without a vote mix what those of another module chose"
+            scores_BGE, visibility_GE, asked_BG = _beside(
+                votes, scores_BGE, visibility_GE, asked_BG
+            )
+        elif votes is not None:
+            votes.scores_BGE, votes.visibility_GE = scores_BGE, visibility_GE
+            votes.asked_BG = asked_BG
         scores_BGE = scores_BGE if self.even else scores_BGE * self.says_G1
         picked_BGE = self._picked(scores_BGE, visibility_GE, asked_BG, self.selection)
-        return values_BGE.masked_fill(~picked_BGE, -torch.inf)
+        return values_BGE.masked_fill(~picked_BGE[:, self.others :], -torch.inf)
 
     def _picked(
         self,
@@ -239,3 +274,25 @@ class Selector(nn.Module):
     def extra_repr(self) -> str:
         """Returns the settings that `print` shows."""
         return "each gate alone" if self.selection is None else repr(self.selection)
+
+
+def _beside(
+    votes: Votes, scores_BGE: Tensor, visibility_GE: Tensor, asked_BG: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Scores and what goes with them of the gates that voted, and of others behind them."""
+    voted_BGE, seen_GE = votes.scores_BGE, votes.visibility_GE
+    assert voted_BGE is not None and seen_GE is not None, "those that vote are called first"
+    more = scores_BGE.shape[2] - voted_BGE.shape[2]  # experts that came after them
+    asked = votes.asked_BG, asked_BG
+    if all(one is None for one in asked):
+        both_BG = None
+    else:
+        given = zip(asked, (voted_BGE, scores_BGE), strict=True)
+        both_BG = torch.cat(
+            [s.new_ones(s.shape[:2], dtype=torch.bool) if a is None else a for a, s in given], dim=1
+        )
+    return (
+        torch.cat([F.pad(voted_BGE.to(scores_BGE), (0, more)), scores_BGE], dim=1),
+        torch.cat([F.pad(seen_GE, (0, more)), visibility_GE]),
+        both_BG,
+    )

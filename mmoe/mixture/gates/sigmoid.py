@@ -12,7 +12,7 @@ from mmoe.mixture.gates.contract import GateOutput
 from mmoe.mixture.gates.logits import GateLogits
 from mmoe.mixture.gates.losses import count_picks, count_rows
 from mmoe.mixture.gates.options import GateOptions, gate_settings, show_settings
-from mmoe.mixture.gates.select import Selection, Selector
+from mmoe.mixture.gates.select import Selection, Selector, Votes
 from mmoe.ops.topk_gate import topk_gate
 
 # Where gates decide together, what is left of a score that its bias has pushed below
@@ -105,6 +105,7 @@ class SigmoidGate(nn.Module):
         inputs: Sequence[Tensor],
         visibility_GE: Tensor,
         asked_BG: Tensor | None = None,
+        votes: Votes | None = None,
     ) -> GateOutput:
         """Picks the k visible experts with the largest score plus bias, best first."""
         check_sizes((self.logits.num_gates, self.logits.num_experts), inputs, visibility_GE)
@@ -116,7 +117,7 @@ class SigmoidGate(nn.Module):
         if self.selection is not None:
             check_numbers(scores_BGE, logits_BGE, visibility_GE)
             votes_BGE = biased_BGE.clamp(min=_LEAST_SCORE).masked_fill(biased_BGE == -torch.inf, 0)
-            biased_BGE = self.select.among(biased_BGE, votes_BGE, visibility_GE, asked_BG)
+            biased_BGE = self.select.among(biased_BGE, votes_BGE, visibility_GE, asked_BG, votes)
         _, experts = topk_gate(biased_BGE, visibility_GE, self.k)
         weights = scores_BGE.gather(-1, experts.clamp(min=0).long()).masked_fill(experts < 0, 0)
         if self.normalize:

@@ -9,7 +9,7 @@ from mmoe.mixture.gates.checks import check_k, check_sizes, check_softmax
 from mmoe.mixture.gates.contract import GateOutput
 from mmoe.mixture.gates.logits import GateLogits
 from mmoe.mixture.gates.options import GateOptions, gate_settings, show_settings, visible_softmax
-from mmoe.mixture.gates.select import Selection, Selector
+from mmoe.mixture.gates.select import Selection, Selector, Votes
 from mmoe.ops.topk_gate import Softmax
 
 
@@ -71,12 +71,13 @@ class TopKGate(nn.Module):
         inputs: Sequence[Tensor],
         visibility_GE: Tensor,
         asked_BG: Tensor | None = None,
+        votes: Votes | None = None,
     ) -> GateOutput:
         """Picks the k best visible experts, best first."""
         check_sizes((self.logits.num_gates, self.logits.num_experts), inputs, visibility_GE)
         logits_BGE = self.options.temper(self.logits(inputs))
         left_BGE = self.options.drop(logits_BGE, visibility_GE, self.training)
-        weights, experts = self.select(left_BGE, visibility_GE, asked_BG, self.softmax)
+        weights, experts = self.select(left_BGE, visibility_GE, asked_BG, self.softmax, votes)
         losses = {}
         if self.training:
             together = self.selection is not None

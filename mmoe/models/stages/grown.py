@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from mmoe.config import ModelConfig
 from mmoe.config.freezing import stage_of
 from mmoe.mixture import MultiGateMixture
 from mmoe.mixture.execution import make_policy
 from mmoe.mixture.experts.pool import Pool
-from mmoe.mixture.gates.joined import GateGroup
+from mmoe.mixture.gates.joined import GateGroup, JoinedGates
 from mmoe.mixture.traits import GateTraits, traits_of
 from mmoe.models.layout import Layout
 
@@ -139,10 +139,15 @@ def score_as_before(mixture: MultiGateMixture, grown: Grown, first: Pool, width:
     before = make_policy(
         policy.execution,
         first,
-        traits_of(mixture.gate, GateTraits),
+        traits_of(_first_gates(mixture.gate), GateTraits),
         mixture.visibility_GE[list(gates), :experts].tolist(),
         input_dim=width,
         dispatcher=None,
         limited=mixture.capacity is not None,
     )
     mixture.policy = replace(policy, scores_as=before)
+
+
+def _first_gates(gate: nn.Module) -> nn.Module:
+    """The module of the gates that there were at first."""
+    return gate.gates[0] if isinstance(gate, JoinedGates) else gate

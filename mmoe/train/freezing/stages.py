@@ -6,6 +6,7 @@ from typing import Any
 
 from mmoe.config import RunConfig
 from mmoe.config.freezing import ENCODER, StageConfig, check_stages, keeps_pool
+from mmoe.config.gates import SelectingGateConfig
 from mmoe.config.model import OMoEConfig, SingleTaskConfig
 from mmoe.models.stages.names import expert_names
 from mmoe.run.directory import RunDirectory
@@ -40,7 +41,7 @@ def with_stages(config: RunConfig, earlier: EarlierRun | None) -> RunConfig:
                 " name the run that has, --warm-start RUN_DIR, or remove training.freeze"
             )
         return config
-    config = with_known_features(config, earlier.config)
+    config = _with_voters(with_known_features(config, earlier.config), earlier)
     before = earlier.config.model.stages
     by_stage = keeps_pool(freeze) or any(stage.experts for stage in before)
     was = _whole(earlier.config, earlier, by_stage=by_stage)
@@ -78,6 +79,21 @@ _PARTS = ("tasks", "experts", "features")
 
 def _staged(config: RunConfig, stages: list[StageConfig]) -> RunConfig:
     return config.model_copy(update={"model": config.model.model_copy(update={"stages": stages})})
+
+
+def _with_voters(config: RunConfig, earlier: EarlierRun) -> RunConfig:
+    """Whose gates decide stays: a task that is added where some are frozen has no vote."""
+    gate, there = config.model.gate, earlier.config.model.gate
+    together = isinstance(gate, SelectingGateConfig) and gate.together
+    if not config.training.freeze or not together or not isinstance(there, SelectingGateConfig):
+        return config
+    assert isinstance(gate, SelectingGateConfig)
+    tasks = [task.name for task in config.tasks]
+    # All tasks: nobody said who votes
+    if gate.select_voters != tasks or there.select_voters is None:
+        return config
+    gate = gate.model_copy(update={"select_voters": there.select_voters})
+    return config.model_copy(update={"model": config.model.model_copy(update={"gate": gate})})
 
 
 def _whole(config: RunConfig, earlier: EarlierRun | None, *, by_stage: bool) -> StageConfig:

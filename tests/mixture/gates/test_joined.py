@@ -9,6 +9,9 @@ from mmoe.mixture import (
     GateTraits,
     MLPExperts,
     MultiGateMixture,
+    NoisyTopKGate,
+    Selection,
+    SigmoidGate,
     SoftmaxGate,
     TopKGate,
 )
@@ -95,3 +98,48 @@ def test_staged_experts_compute_what_each_pool_computes(execution, norm):
     y = part.dense([x_BD])
     assert torch.equal(y[0], old.dense([x_BD[:, columns]])[1])
     assert torch.equal(y[1], new.dense([x_BD])[0])
+
+
+SELECTIONS = {
+    "joint": {"shared_k": 1, "private_k": 1},
+    "joint, capped": {"shared_k": 1, "private_k": 1, "budget": 2, "floor": 0},
+    "budget": {"private_k": 2, "budget": 2},
+    "budget that never binds": {"private_k": 2, "budget": 5},
+}
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("kind", [TopKGate, CosineGate, SigmoidGate, NoisyTopKGate])
+@pytest.mark.parametrize("how", SELECTIONS)
+def test_gates_that_came_later_mix_what_the_first_chose(kind, how):
+    """As if one module had all of them, the later one without a vote."""
+    selection = Selection(votes=(1.0, 1.0, 0.0), **SELECTIONS[how])
+    whole = kind(D, 3, 6, k=2, selection=selection).eval()
+    old = kind(D, 2, 4, k=2, selection=Selection(**SELECTIONS[how]))
+    new = kind(D, 1, 6, k=2, selection=selection)
+    with torch.no_grad():
+        for name, tensor in whole.state_dict().items():
+            gates = tensor.shape[0] == 3  # else gates lie behind one another
+            of_gate = tensor if gates else tensor.unflatten(0, (3, -1))
+            for module, own in ((old, slice(0, 2)), (new, slice(2, 3))):
+                there = module.state_dict()[name]
+                mine = of_gate[own]
+                if there.shape != mine.shape:  # fewer experts
+                    dim = next(d for d, n in enumerate(there.shape) if n != mine.shape[d])
+                    mine = mine.narrow(dim, 0, there.shape[dim])
+                there.copy_(mine.reshape(there.shape))
+    groups = [GateGroup(places=[0, 1], num_experts=4), GateGroup(places=[2], num_experts=6)]
+    gate, x_BD = JoinedGates([old, new], groups).eval(), torch.randn(200, D)
+    seen_GE = torch.ones(3, 6, dtype=torch.bool)
+    seen_GE[:2, 4:] = False
+    expected = whole([x_BD] * 3, seen_GE).as_weights(6)
+    found = gate([x_BD] * 3, seen_GE)
+    torch.testing.assert_close(found.as_weights(6), expected)
+    assert traits_of(gate, GateTraits).most_pairs == selection.most_pairs(3)
+    pairs_B = (found.as_weights(6) != 0).any(1).sum(1)
+    assert pairs_B.max() <= selection.most_pairs(3)
+    torch.testing.assert_close(gate.wanted([x_BD] * 3, seen_GE), whole.wanted([x_BD] * 3, seen_GE))
+    asked_BG = torch.rand(200, 3) < 0.7
+    asked_BG[:, 0] = True
+    expected = whole([x_BD] * 3, seen_GE, asked_BG).as_weights(6)
+    torch.testing.assert_close(gate([x_BD] * 3, seen_GE, asked_BG).as_weights(6), expected)

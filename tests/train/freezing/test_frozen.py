@@ -17,6 +17,9 @@ from tests.train.freezing.growing import AGE, FREEZE, PLACE, config_of, grown_lo
 OLD = ("click", "buy")
 BATCH_NORM = ("model.expert.norm=batch", "training.ema_decay=0.8")
 TOP_K = ("model.num_experts=4", "model.gate.kind=top_k", "model.gate.k=2")
+TOGETHER = ("model.num_experts=4", "model.gate.kind=top_k", "model.gate.select_voters=[click,buy]")
+JOINT = (*TOGETHER, "model.gate.select=joint", "model.gate.shared_k=1", "model.gate.private_k=1")
+BUDGET = (*TOGETHER, "model.gate.select=budget", "model.gate.budget=2", "model.gate.k=2")
 
 
 @pytest.fixture(scope="module", name="log")
@@ -77,6 +80,12 @@ def assert_kept(one, two, log, tasks=OLD):
         ((*TOP_K, "model.gate.kind=sigmoid"), ("model.num_experts=6",)),
         ((*TOP_K, "model.gate.kind=dselect_k"), ("model.num_experts=7",)),
         (("model.gate.kind=cosine", "model.gate.k=2"), ()),
+        (JOINT, ("model.num_experts=6",)),
+        ((*JOINT, "model.gate.aggregate=max", *BATCH_NORM), ()),
+        ((*BUDGET, "training.ema_decay=0.8"), ("model.num_experts=6",)),
+        ((*BUDGET, "model.gate.kind=sigmoid"), ()),
+        ((*JOINT, "model.gate.kind=noisy_top_k"), ("model.num_experts=5",)),
+        ((*JOINT, "model.gate.kind=cosine", "model.gate.budget=3"), ()),
         (
             ("model.kind=ple", "model.task_experts=1", "model.shared_experts=1"),
             ("model.shared_experts=2",),

@@ -125,11 +125,12 @@ def test_features_and_an_interaction(funnel_config, log, tmp_path):
         )  # fmt: skip
 
 
-def test_gates_that_decide_together(funnel_config, log, tmp_path):
-    gate = "{kind: top_k, select: joint, shared_k: 1, private_k: 1, select_voters: [click, buy]}"
-    values = "model.num_experts=4", f"model.gate={gate}"
+def test_a_new_task_has_no_vote(funnel_config, log, tmp_path):
+    gate = "{kind: top_k, select: joint, shared_k: 1, private_k: 1, select_voters: [click, %s]}"
+    values = "model.num_experts=4", f"model.gate={gate % 'buy'}"
     one = train_run(config_of(funnel_config, *values), tmp_path / "one", splits=splits_of(log))
-    with pytest.raises(ValueError, match="gates that decide together are not joined by gates"):
+    values = "model.num_experts=4", f"model.gate={gate % 'like'}"
+    with pytest.raises(ValueError, match=r"model\.gate\.select_voters is \['click', 'buy'\] there"):
         train_run(
             config_of(funnel_config, *values, new=True), tmp_path / "two", splits=splits_of(log),
             warm_start=WarmStart(one.directory.path),
