@@ -1,6 +1,5 @@
 """The command line: runs a command, on one process or as a rank; errors and exit codes."""
 
-import gc
 import os
 import re
 import sys
@@ -13,12 +12,10 @@ from mmoe.commands import app
 from mmoe.errors import Rejected, is_out_of_memory
 from mmoe.parallel.launch.launcher import has_launched
 from mmoe.plugins import look_in_current_folder
-from mmoe.process_settings import set_up
+from mmoe.process_settings import set_up, spare_collections
 from mmoe.resuming import Stopped
 from mmoe.terminal import readable, show_what_can_be_shown
 
-# Objects between two collections of the young ones; Python begins with 700
-_YOUNG = 20_000
 # What typer makes of Ctrl-C
 INTERRUPTED = 130
 # Scores that are not what was expected: a scheduler may tell them from what is wrongly asked
@@ -29,7 +26,7 @@ def main() -> None:
     """Runs a command; an error the user can mend is one line and exit code 2."""
     show_what_can_be_shown()
     _spare_address_space()
-    _spare_collections()
+    spare_collections()
     set_up()
     look_in_current_folder()
     if has_launched():
@@ -60,14 +57,6 @@ def _spare_address_space() -> None:
 
         if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
             os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
-
-
-def _spare_collections() -> None:
-    """Collects garbage in larger portions: imports alone would start several full collections.
-
-    Each of them walks over all objects of torch, for a quarter of a second.
-    """
-    gc.set_threshold(_YOUNG)
 
 
 def _asked() -> list[str]:

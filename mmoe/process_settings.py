@@ -1,13 +1,18 @@
 """Settings of the whole process: made by its owner, by a command or a call; by no import."""
 
+import gc
 import logging
 import os
 import sys
 import warnings
+from collections.abc import Generator
+from contextlib import contextmanager
 
 # Turns of an OpenMP thread at a barrier before it sleeps (GNU's default: 300,000). Where other jobs
 # share the cores, the default spins away the very time it waits for; see benchmarks/README.md
 _SPINS = ("GOMP_SPINCOUNT", "3000")
+# Objects between two collections of the young ones; Python begins with 700
+_YOUNG = 20_000
 _tuned = False
 
 
@@ -55,3 +60,24 @@ def set_up() -> bool:
 def is_tuned() -> bool:
     """Returns whether this process has been set up, so that more of it may be changed later."""
     return _tuned
+
+
+def spare_collections() -> None:
+    """Collects garbage in larger portions: imports alone would start several full collections.
+
+    Each of them walks over all objects of torch, for a quarter of a second.
+    """
+    _, *older = gc.get_threshold()
+    gc.set_threshold(_YOUNG, *older)
+
+
+@contextmanager
+def spared_collections() -> Generator[None]:
+    """Does the same while a block runs that makes few cycles, such as one that scores."""
+    before = gc.get_threshold()
+    if before[0]:  # 0: the user collects nothing
+        spare_collections()
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)

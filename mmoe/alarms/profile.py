@@ -91,15 +91,19 @@ class StoredColumn(Stored):
     @cached_property
     def _bin_of_id(self) -> np.ndarray | None:
         """The bin of each id up to the last that has one, and of one beyond; None: too many."""
-        ids = np.array(self.ids, np.int64)
+        ids = self._ids
         if len(ids) and not 0 <= ids.min() <= ids.max() < _LARGEST_TABLE:
             return None
         bins = np.ones(int(ids.max(initial=0)) + 2, np.uint16)
         bins[ids] = 2 + np.arange(len(ids))
         return bins
 
+    @cached_property
+    def _ids(self) -> np.ndarray:
+        return np.array(self.ids, np.int64)
+
     def _searched(self, items_V: np.ndarray) -> np.ndarray:
-        ids = np.array(self.ids, np.int64)
+        ids = self._ids
         order = np.argsort(ids)
         place_V = np.searchsorted(ids, items_V, sorter=order)
         place_V = order[np.minimum(place_V, len(ids) - 1)]
@@ -121,8 +125,22 @@ class StoredColumn(Stored):
         return self.counts[0] / sum(self.counts) if sum(self.counts) else None
 
     def counted(self, column: Column) -> np.ndarray:
-        """Returns how many items lie in each bin."""
-        return np.bincount(self.codes(column), minlength=len(self.counts))
+        """Returns how many items lie in each bin; faster than to look for each item's."""
+        there_V = column.items[~column.missing] if column.missing.any() else column.items
+        missing = len(column.items) - len(there_V)
+        if self.kind == "number":
+            # A sorted column has only the edges to be searched for
+            ends = np.searchsorted(np.sort(there_V), self._edges, side="right")
+            of_bins = np.diff(ends, prepend=0, append=len(there_V))
+        elif self._bin_of_id is None or len(self._bin_of_id) > len(there_V):
+            return np.bincount(self.codes(column), minlength=len(self.counts))
+        else:
+            last = np.uint64(len(self._bin_of_id) - 1)
+            places_V = np.minimum(there_V.astype(np.int64, copy=False).view(np.uint64), last)
+            by_id = np.bincount(places_V.view(np.int64), minlength=int(last) + 1)
+            of_ids = by_id[self._ids]
+            of_bins = np.concatenate([[len(there_V) - of_ids.sum()], of_ids])
+        return np.concatenate([[missing], of_bins])
 
     @classmethod
     def of(

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -30,7 +31,8 @@ class ParquetWriter:
         """Adds rows."""
         table = table.replace_schema_metadata(self.metadata)
         if self.writer is None:
-            self.writer = pq.ParquetWriter(self.path, table.schema, compression="zstd")
+            options: dict[str, Any] = {"use_dictionary": _repeating(table.schema)}
+            self.writer = pq.ParquetWriter(self.path, table.schema, compression="zstd", **options)
         self._waiting.append(table)
         if sum(map(len, self._waiting)) >= _ROWS_PER_GROUP:
             self._flush()
@@ -51,3 +53,10 @@ class ParquetWriter:
             self._flush()
         if self.writer is not None:
             self.writer.close()
+
+
+def _repeating(schema: pa.Schema) -> list[str] | bool:
+    """Columns worth a dictionary: not scores, whose dictionary would grow and be given up."""
+    if any(pa.types.is_nested(field.type) for field in schema):
+        return True  # columns inside others have names of their own
+    return [field.name for field in schema if not pa.types.is_floating(field.type)]

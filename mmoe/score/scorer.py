@@ -18,6 +18,7 @@ from mmoe.datasets.rows.encoded import EncodedData, EncodedFeatures
 from mmoe.datasets.rows.locations import MissingColumnError
 from mmoe.datasets.rows.prefetch import prefetch
 from mmoe.predictor import Predictor
+from mmoe.process_settings import spared_collections
 from mmoe.run.atomic_files import not_written
 from mmoe.run.console import Tracker
 from mmoe.score.guard.counts import Counter, ScoreCounts, added
@@ -121,7 +122,7 @@ class Scorer:
             OSError: A file cannot be written; those before it are there.
         """
         looked: deque[Provenance] = deque()
-        with closing(self._scored(files, looked)) as scored:
+        with spared_collections(), closing(self._scored(files, looked)) as scored:
             return added(self._write(file, scored, looked, tracker) for file in files)
 
     def no_rows(self, file: DataFile) -> EncodedData:

@@ -3,11 +3,11 @@
 import base64
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pyarrow as pa
-from pydantic import Field, ValidationError
+from pydantic import Field, PlainSerializer, PlainValidator, TypeAdapter, ValidationError
 
 from mmoe.alarms import Column, Distribution, TrainingColumns
 from mmoe.config.json_files import Count, Stored
@@ -20,6 +20,18 @@ from mmoe.datasets.values.arrow import pc
 from mmoe.datasets.values.plain import is_text
 
 KEY = b"mmoe.counts"  # of the metadata of a Parquet file of scores
+_COUNTS = TypeAdapter(list[Count])
+
+
+def _as_bins(counts: Any) -> np.ndarray:
+    """Counts as numbers that add up fast, checked."""
+    if isinstance(counts, np.ndarray):
+        return counts
+    return np.array(_COUNTS.validate_python(list(counts)), np.int64)
+
+
+# A list in JSON
+_Bins = Annotated[np.ndarray, PlainValidator(_as_bins), PlainSerializer(np.ndarray.tolist)]
 
 
 class ColumnCounts(Stored):
@@ -28,24 +40,24 @@ class ColumnCounts(Stored):
     Attributes:
         items: Its values that are there; of lists, of all rows together.
         missing: Rows without a value; of a list, without any.
-        bins: Items in each bin of training (`StoredColumn`); none where training is not known.
+        bins: Items in each bin of training (`StoredColumn`), int64; none where training is not
+            known.
         unseen: Items that training had not.
     """
 
     items: Count
     missing: Count
-    bins: list[Count] = Field(default_factory=list)
+    bins: _Bins = Field(default_factory=lambda: _as_bins(()))
     unseen: Count = 0
 
     def __add__(self, other: "ColumnCounts") -> "ColumnCounts":
         """Returns the counts of the rows of both."""
         # Of another version's bins nothing is known
         same = len(self.bins) == len(other.bins)
-        bins = np.array(self.bins, np.int64) + np.array(other.bins if same else 0, np.int64)
         return ColumnCounts.model_construct(
             items=self.items + other.items,
             missing=self.missing + other.missing,
-            bins=bins.tolist() if same else [],
+            bins=self.bins + other.bins if same else _as_bins(()),
             unseen=self.unseen + other.unseen,
         )
 
@@ -164,7 +176,7 @@ class Counter:
         return ColumnCounts.model_construct(
             items=there,
             missing=self._missing(column, table, origin),
-            bins=stored.counted(column).tolist() if stored is not None and fits else [],
+            bins=stored.counted(column) if stored is not None and fits else _as_bins(()),
             unseen=round((column.unseen or 0.0) * there),
         )
 
@@ -192,7 +204,7 @@ def added(counts: Iterable[ScoreCounts]) -> ScoreCounts:
 def _without_bins(table: pa.Table, sources: Sequence[str]) -> ColumnCounts:
     missing = max((_nulls(table[source]) for source in sources), default=0)
     items = table.num_rows - missing
-    return ColumnCounts.model_construct(items=items, missing=missing, bins=[], unseen=0)
+    return ColumnCounts.model_construct(items=items, missing=missing, bins=_as_bins(()), unseen=0)
 
 
 def _nulls(cells: pa.ChunkedArray) -> int:

@@ -6,8 +6,6 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Any
 
-import numpy as np
-
 from mmoe.alarms import Distribution, TrainingColumns
 from mmoe.alarms.drift import shift_of
 from mmoe.config.scoring.expectation import OF_COLUMNS, Expectation
@@ -154,9 +152,9 @@ def _column(
     if name in counts.unseen:
         figures["unseen"] = column.unseen / column.items if column.items else None
     stored = None if training is None else training.columns.get(name)
-    if training is None or stored is None or not column.bins:
+    if training is None or stored is None or not len(column.bins):
         return figures
-    items = np.array(column.bins)
+    items = column.bins
     if not items.sum() or not sum(stored.counts):
         figures["psi"] = None
         return figures
