@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mmoe.checkpoint.stored_tensors import StoredTensors
 from mmoe.config.json_files import Stored
-from mmoe.run.atomic_files import read_json
+from mmoe.run.atomic_files import flush, read_json
 from mmoe.run.own_files import (
     STEP_FILE,
     STEP_FOLDER,
@@ -199,12 +199,3 @@ def _named(index: Mapping[str, Any]) -> list[str]:
 def _order(name: str) -> tuple[int, ...]:
     """`step-00000005-1` comes after `step-00000005`, before `step-00000010`."""
     return tuple(map(int, name.split("-")[1:]))
-
-
-def flush(path: Path) -> None:
-    """Asks the disk to keep what was written before something points to it."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

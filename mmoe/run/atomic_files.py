@@ -39,11 +39,24 @@ def write_json(path: Path, content: object) -> None:
 def write_text(path: Path, text: str) -> None:
     """Writes UTF-8 text so that `path` never holds half of it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    temporary.write_text(text, encoding="utf-8")
+    put_in_place(temporary, path)
+
+
+def flush(path: Path) -> None:
+    """Asks the disk to keep a file, or a folder's names, before something points to it."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def put_in_place(written: Path, path: Path) -> None:
+    """Gives a complete file its name: a power cut too leaves all of it there, or none."""
+    flush(written)
+    written.replace(path)
+    flush(path.parent)
 
 
 def check_new_file(output: Path, example: str, overwrite: bool) -> None:

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from mmoe.datasets.files.data_file import is_address, is_partition
 from mmoe.datasets.files.remote import RemoteFolder
+from mmoe.run.atomic_files import put_in_place
 from mmoe.run.file_lock import lock_file
 from mmoe.run.temporaries import is_temporary, remove_dead, temporary_beside
 
@@ -165,7 +166,7 @@ class LocalStore:
         written = self.begin(name)
         try:
             written.write_bytes(content)
-            written.replace(self.folder / name)
+            put_in_place(written, self.folder / name)
         finally:
             written.unlink(missing_ok=True)
 
@@ -177,7 +178,7 @@ class LocalStore:
 
     def put(self, written: Path, name: str) -> None:
         """Gives a file that was begun its name."""
-        written.replace(self.folder / name)
+        put_in_place(written, self.folder / name)
 
     def move(self, name: str, to: str) -> None:
         """Names a file otherwise."""
