@@ -42,19 +42,6 @@ struct Ahead {
 };
 constexpr int kMostAhead = 4;
 
-// C = A * B, or C += A * B. A word is one number, or two neighbours along k in bfloat16.
-struct Product {
-  const void* a;   // rows: word k of row m at a + m * a_step + k * word (bytes); else pack_columns
-  int64_t a_step;  // bytes; unused for packed columns
-  bool a_rows;
-  const void* b;    // from pack_b
-  int64_t M, N, K;  // K in words
-  void* c;          // sums, M rows of c_step numbers; room for padded(N)
-  int64_t c_step;
-  bool accumulate;
-  Ahead ahead[kMostAhead];  // those of no rows are not there
-};
-
 // y = activation(c + bias), rounded; z = c + bias where it is kept.
 struct Finish {
   const void* c;
@@ -65,6 +52,25 @@ struct Finish {
   int64_t y_step;
   void* z;    // like y, or null
   bool wide;  // y in the type of the sums
+
+  // Whether a product's registers can be finished before they are stored.
+  bool is_quick() const {
+    return z == nullptr && (activation == Activation::none || activation == Activation::relu);
+  }
+};
+
+// C = A * B, or C += A * B. A word is one number, or two neighbours along k in bfloat16.
+struct Product {
+  const void* a;   // rows: word k of row m at a + m * a_step + k * word (bytes); else pack_columns
+  int64_t a_step;  // bytes; unused for packed columns
+  bool a_rows;
+  const void* b;    // from pack_b
+  int64_t M, N, K;  // K in words
+  void* c;          // sums, M rows of c_step numbers; room for padded(N)
+  int64_t c_step;
+  bool accumulate;
+  const Finish* finish;     // where it `is_quick`: done at once, and nothing is left in c; or null
+  Ahead ahead[kMostAhead];  // those of no rows are not there
 };
 
 // What there is for one dtype of rows on this processor.

@@ -127,6 +127,20 @@ MMOE_INLINE void finish_as(const Finish& f) {
   }
 }
 
+// One vector of sums, those of a row's columns from n on: what `is_quick`.
+template <typename T, typename V>
+MMOE_INLINE void finish_quickly(const Finish& f, int64_t m, int64_t n, V sums) {
+  using S = typename Row<T>::sum_t;
+  auto z = reinterpret_cast<typename Lanes<S>::vec>(sums);
+  if (f.bias != nullptr) z += load(static_cast<const S*>(f.bias) + n);
+  if (f.activation == Activation::relu) z = activate(z, Activation::relu);
+  if (f.wide) {
+    store_up_to<S>(f.N - n, z, static_cast<S*>(f.y) + m * f.y_step + n);
+  } else {
+    store_up_to<T>(f.N - n, z, static_cast<T*>(f.y) + m * f.y_step + n);
+  }
+}
+
 template <typename T>
 void finish(const Finish& f) {
   using S = typename Row<T>::sum_t;

@@ -24,9 +24,17 @@ MMOE_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
 // ---- One block in registers: MR rows times NV vectors.
 
-template <class I, int MR, int NV, bool ROWS>
+// Where a block of results is: row m at `row + m`, column n of C at `column + n`.
+struct Place {
+  int64_t row, column;
+};
+
+template <class I, int MR, int NV, bool ROWS, typename T>
 MMOE_INLINE void block(const char* a, int64_t a_step, const typename I::word* b, int64_t b_step,
-                       int64_t K, typename I::sum* c, int64_t c_step, bool accumulate) {
+                       int64_t K, const Product& p, Place at) {
+  auto* c = static_cast<typename I::sum*>(p.c) + at.row * p.c_step + at.column;
+  const int64_t c_step = p.c_step;
+  const bool accumulate = p.accumulate;
   using word = typename I::word;
   typename I::vec acc[MR][NV];
   MMOE_UNROLL
@@ -43,13 +51,23 @@ MMOE_INLINE void block(const char* a, int64_t a_step, const typename I::word* b,
     MMOE_UNROLL
     for (int m = 0; m < MR; ++m) {
       word number;
-      const char* at = ROWS ? a + m * a_step + k * static_cast<int64_t>(sizeof(word))
-                            : a + (k * MR + m) * static_cast<int64_t>(sizeof(word));
-      std::memcpy(&number, at, sizeof number);
+      const char* from = ROWS ? a + m * a_step + k * static_cast<int64_t>(sizeof(word))
+                              : a + (k * MR + m) * static_cast<int64_t>(sizeof(word));
+      std::memcpy(&number, from, sizeof number);
       const typename I::avec spread = I::spread(number);
       MMOE_UNROLL
       for (int v = 0; v < NV; ++v) acc[m][v] = I::fma(spread, panel[v], acc[m][v]);
     }
+  }
+  if (p.finish != nullptr) {
+    MMOE_UNROLL
+    for (int v = 0; v < NV; ++v) {
+      MMOE_UNROLL
+      for (int m = 0; m < MR; ++m) {
+        finish_quickly<T>(*p.finish, at.row + m, at.column + v * I::lanes, acc[m][v]);
+      }
+    }
+    return;
   }
   MMOE_UNROLL
   for (int m = 0; m < MR; ++m) {
@@ -58,26 +76,24 @@ MMOE_INLINE void block(const char* a, int64_t a_step, const typename I::word* b,
   }
 }
 
-template <class I, int NV, bool ROWS, int MR = I::rows>
+template <class I, int NV, bool ROWS, typename T, int MR = I::rows>
 MMOE_INLINE void block_of(int64_t rows, const char* a, int64_t a_step, const typename I::word* b,
-                          int64_t b_step, int64_t K, typename I::sum* c, int64_t c_step,
-                          bool accumulate) {
+                          int64_t b_step, int64_t K, const Product& p, Place at) {
   if (rows == MR) {
-    block<I, MR, NV, ROWS>(a, a_step, b, b_step, K, c, c_step, accumulate);
+    block<I, MR, NV, ROWS, T>(a, a_step, b, b_step, K, p, at);
   } else if constexpr (MR > 1) {
-    block_of<I, NV, ROWS, MR - 1>(rows, a, a_step, b, b_step, K, c, c_step, accumulate);
+    block_of<I, NV, ROWS, T, MR - 1>(rows, a, a_step, b, b_step, K, p, at);
   }
 }
 
 // Panels are of I::vecs vectors, the last one perhaps of fewer.
-template <class I, bool ROWS, int NV = I::vecs>
-MMOE_INLINE void panel_of(int64_t vecs, int64_t rows, const char* a, int64_t a_step,
-                          const typename I::word* b, int64_t K, typename I::sum* c, int64_t c_step,
-                          bool accumulate) {
+template <class I, bool ROWS, typename T, int NV = I::vecs>
+MMOE_INLINE void panel_of(int64_t vecs, int64_t rows, const char* a, const typename I::word* b,
+                          const Product& p, Place at) {
   if (vecs == NV) {
-    block_of<I, NV, ROWS>(rows, a, a_step, b, NV * I::lanes, K, c, c_step, accumulate);
+    block_of<I, NV, ROWS, T>(rows, a, p.a_step, b, NV * I::lanes, p.K, p, at);
   } else if constexpr (NV > 1) {
-    panel_of<I, ROWS, NV - 1>(vecs, rows, a, a_step, b, K, c, c_step, accumulate);
+    panel_of<I, ROWS, T, NV - 1>(vecs, rows, a, b, p, at);
   }
 }
 
@@ -88,11 +104,10 @@ MMOE_INLINE void fetch(const Ahead& ahead) {
   }
 }
 
-template <class I, bool ROWS>
+template <class I, bool ROWS, typename T>
 void multiply_as(const Product& p) {
   using word = typename I::word;
   const auto* b = static_cast<const word*>(p.b);
-  auto* c = static_cast<typename I::sum*>(p.c);
   constexpr int64_t panel = I::vecs * I::lanes;
   const int64_t panels = (p.N + panel - 1) / panel;
   const Parts groups(p.M, I::rows);
@@ -106,15 +121,14 @@ void multiply_as(const Product& p) {
         if (ahead.rows > 0) fetch(ahead.part(g * panels + n / panel, groups.count * panels));
       }
       const int64_t vecs = smaller((p.N - n + I::lanes - 1) / I::lanes, I::vecs);
-      panel_of<I, ROWS>(vecs, rows, a, p.a_step, b + n * p.K, p.K, c + m * p.c_step + n, p.c_step,
-                        p.accumulate);
+      panel_of<I, ROWS, T>(vecs, rows, a, b + n * p.K, p, {m, n});
     }
   }
 }
 
-template <class I>
+template <class I, typename T>
 void multiply(const Product& p) {
-  p.a_rows ? multiply_as<I, true>(p) : multiply_as<I, false>(p);
+  p.a_rows ? multiply_as<I, true, T>(p) : multiply_as<I, false, T>(p);
 }
 
 // ---- Packing. T is the type of a number in memory.
@@ -267,7 +281,7 @@ constexpr Kernels kernels() {
   k.pack_b = pack_b<I, T>;
   k.copy_rows = copy_rows<I, T>;
   k.pack_columns = pack_columns<I, T>;
-  k.multiply = multiply<I>;
+  k.multiply = multiply<I, T>;
   k.finish = finish<T>;
   k.derive = derive<T>;
   k.add_rows = add_rows<T>;

@@ -48,16 +48,28 @@ void run_job(const RowsProduct& p, const Job& job, const char* b, const char* bi
   for (int64_t t = 0; t < tiles.count; ++t) {
     const int64_t row = job.row + tiles.begin(t), rows = tiles.begin(t + 1) - tiles.begin(t);
     const Words a = words_of(p, job.expert, row, rows);
-    gemm::Product product = {a.data,       a.step, true,   b,     rows, job.columns,
-                             k.words(p.K), c,      c_step, false, {}};
-    next.copy_part(t, tiles.count, &product);
-    k.multiply(product);
     const auto at = [&](const ExpertRows& table) -> char* {
       const int64_t size = p.sums ? k.sum_size : k.size;
       return table.empty() ? nullptr : table.data[job.expert] + (row * table.step + job.n) * size;
     };
-    k.finish(
-        {c, c_step, rows, job.columns, bias, p.activation, at(p.y), p.y.step, at(p.z), p.sums});
+    const gemm::Finish finish = {c,       c_step,   rows,    job.columns, bias, p.activation,
+                                 at(p.y), p.y.step, at(p.z), p.sums};
+    const bool quick = finish.is_quick();
+    gemm::Product product = {a.data,
+                             a.step,
+                             true,
+                             b,
+                             rows,
+                             job.columns,
+                             k.words(p.K),
+                             c,
+                             c_step,
+                             false,
+                             quick ? &finish : nullptr,
+                             {}};
+    next.copy_part(t, tiles.count, &product);
+    k.multiply(product);
+    if (!quick) k.finish(finish);
   }
 }
 
@@ -165,9 +177,9 @@ void run_shared(const RowsProduct& p) {
       char* c = scratch().c.get(job.rows * c_step * k.sum_size);
       for (int64_t e = 0; e < experts; ++e) {
         const Words a = words_of(p, e, job.row, job.rows);
-        gemm::Product product = {a.data,      a.step,       true, panel(e, job.n), job.rows,
-                                 job.columns, k.words(p.K), c,    c_step,          e > 0,
-                                 {}};
+        gemm::Product product = {a.data,   a.step,      true,         panel(e, job.n),
+                                 job.rows, job.columns, k.words(p.K), c,
+                                 c_step,   e > 0,       nullptr,      {}};
         Reads next;
         if (e + 1 < experts) p.a.add_to(next, e + 1, job.row, job.rows, 0, p.K);
         next.copy_part(0, 1, &product);

@@ -117,8 +117,8 @@ void weight_piece(const ExpertLayer& l, const Columns& x, const Source& dz, cons
     if (job.rows == 0) continue;
     k.pack_b({piece.data, piece.step, false, dz.sums, false}, count, job.columns, b);
     const char* a = x.get(job, r, count);
-    gemm::Product product = {a, 0,      false, b, job.rows, job.columns, k.words(count),
-                             c, c_step, r > 0, {}};
+    gemm::Product product = {a, 0,      false, b,       job.rows, job.columns, k.words(count),
+                             c, c_step, r > 0, nullptr, {}};
     const bool last = r + count == l.rows[e];
     (last ? next : weight_reads(l, x, dz, job, r + count)).copy_part(0, 1, &product);
     k.multiply(product);
