@@ -6,11 +6,16 @@ import pytest
 
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.rows.batch_source import BatchSource
+from mmoe.datasets.rows.columns import all_alike, columns_of
 from mmoe.datasets.rows.encoded import EncodedData, join
 from mmoe.datasets.rows.frames import as_rows
 from mmoe.datasets.rows.requests import find_requests, same_values
 from mmoe.datasets.rows.share import Share
 from mmoe.datasets.rows.sources import load_splits
+from mmoe.datasets.rows.unseen_ids import UnseenIds
+from mmoe.explain.features import columns_of as feature_columns
+from mmoe.explain.features import values_of, with_shuffled
+from mmoe.train.design_matrix import all_columns
 from tests.datasets.request_log import (
     FEATURES,
     assert_same,
@@ -262,3 +267,59 @@ def test_a_split_that_cuts_requests_is_refused(log):
     config = config_of("flat", split={"by": "time", "column": "late"})
     with pytest.raises(ValueError, match=r"two; say split: \{by: hash, column: request\}"):
         load_splits(config, times)
+
+
+@pytest.mark.parametrize("form", ["flat", "nested"])
+def test_alarms_see_the_columns_that_they_see_without_requests(forms, form):
+    encoder, source = forms[form]
+    plain_encoder, plain = forms["plain"]
+    columns = columns_of(source.held.features, encoder, of_training=True)
+    others = columns_of(plain.held.features, plain_encoder, of_training=True)
+    for mine, theirs in zip(columns, others, strict=True):
+        assert (mine.name, mine.kind, mine.rows, mine.unseen, mine.empty_rows) == (
+            (theirs.name, theirs.kind, theirs.rows, theirs.unseen, theirs.empty_rows)
+        )
+        assert np.array_equal(mine.items, theirs.items)
+        assert np.array_equal(mine.missing, theirs.missing)
+    assert not all_alike(source.held.features)
+
+
+def test_rows_with_unseen_ids_are_counted_as_without_requests(log, forms):
+    users = ["new" if user == "u3" else user for user in log["user"].to_pylist()]
+    lists = [None if ids is None else [i * 7 for i in ids] for ids in log["history"].to_pylist()]
+    changed = log.set_column(log.column_names.index("user"), "user", pa.array(users))
+    at = changed.column_names.index("history")
+    changed = changed.set_column(at, "history", pa.array(lists, pa.list_(pa.int64())))
+    counts = []
+    for form in ("plain", "flat"):
+        encoder = forms[form][0]
+        unseen = UnseenIds(encoder)
+        unseen.add(encoder.encode(changed, "log"))
+        counts.append(unseen.by_feature)
+    assert counts[0] == counts[1] and counts[0]["user"] > 1 and counts[0]["history"] > 1
+
+
+def test_the_wide_parts_columns_are_those_without_requests(forms):
+    rows = np.array([3, 50, 4, 9, 12])
+    found, places = all_columns(forms["flat"][1].held.features, rows)
+    plain = forms["plain"][1].held.features.take(rows)
+    assert places.tolist() == list(range(5))
+    assert np.array_equal(found.dense_NF, plain.dense_NF)
+    assert np.array_equal(found.ids_NC, plain.ids_NC)
+
+
+def test_a_feature_of_requests_is_shuffled_among_requests(forms):
+    encoder, source = forms["flat"]
+    data, columns = source.held, feature_columns(encoder)
+    user, item = columns["user"], columns["item"]
+    assert values_of(data, user) == len(data.features.requests)
+    assert values_of(data, item) == len(data)
+    order = np.arange(values_of(data, user))[::-1]
+    moved = with_shuffled(data, user, order)
+    users, before = (one.features.requests.features for one in (moved, data))
+    assert np.array_equal(users.ids_NC[:, user.ids], before.ids_NC[::-1][:, user.ids])
+    assert np.array_equal(users.dense_NF, before.dense_NF)
+    order = np.arange(len(data))[::-1]
+    moved = with_shuffled(data, item, order)
+    ids, before = (one.features.ids_NC[:, item.ids] for one in (moved, data))
+    assert np.array_equal(ids, before[::-1])
