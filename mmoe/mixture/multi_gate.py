@@ -22,16 +22,20 @@ from mmoe.mixture.checks import (
 )
 from mmoe.mixture.execution import Execution, make_policy
 from mmoe.mixture.experts.mlp_experts import Record
-from mmoe.mixture.experts.pool import GatheringPool, Pool, still_gathers
+from mmoe.mixture.experts.pool import GatheringPool, Pool, RequestPool, still_gathers
 from mmoe.mixture.gates import GateOutput, SoftmaxGate
 from mmoe.mixture.gates.contract import visible_experts
 from mmoe.mixture.pytrees import (
     Tree,
-    cast_for_autocast,
     join_rows,
-    leaves_of,
     mix_dense,
     split_rows,
+)
+from mmoe.mixture.requests.rows import (
+    RequestRows,
+    first_leaf,
+    read_by_experts,
+    read_by_gates,
 )
 from mmoe.mixture.routing.capacity import Capacity, drop_over_capacity
 from mmoe.mixture.routing.dispatcher import (
@@ -192,7 +196,7 @@ class MultiGateMixture(nn.Module):
 
     def forward(
         self,
-        x: Tensor | Sequence[Tree],
+        x: Tensor | Sequence[Tree] | RequestRows,
         return_gates: bool = False,
         return_statistics: bool = False,
     ) -> MixtureOutput:
@@ -200,7 +204,9 @@ class MultiGateMixture(nn.Module):
 
         Args:
             x: `x_BD` where there is one source, else `x_BSD` or S tensors `x_BD`. Where `input_dim`
-                is None: the one source itself, or S of them, each a tensor, tuple or dict.
+                is None: the one source itself, or S of them, each a tensor, tuple or dict. Of one
+                source also rows of requests, of which gates and experts that know requests compute
+                once what a request's rows share.
             return_gates: Also return the gates' weights, as `gate_weights_BGE`.
             return_statistics: Also return `statistics`.
 
@@ -210,8 +216,8 @@ class MultiGateMixture(nn.Module):
         sources = given = self._sources(x)
 
         # The gate weighs all experts, or picks some
-        rows = leaves_of("x", sources[0])[0].shape[0]
-        returned = self.gate([sources[s] for s in self.gate_source], self.visibility_GE)
+        rows = first_leaf(sources[0]).shape[0]
+        returned = self.gate(self._read_by_gates(sources), self.visibility_GE)
         decision = check_decision(returned, rows, self.visibility_GE, self.policy.sees_all)
 
         # In training a capacity drops what an expert has no room for
@@ -229,11 +235,12 @@ class MultiGateMixture(nn.Module):
         record: Record | None = None
         if return_statistics and self.policy.pool.has_dead_units:
             record = []  # the pool adds what its units gave
-        sources = [cast_for_autocast(source) for source in sources]
+        sources = [read_by_experts(self.experts, source) for source in sources]
         execution, routes = self._choose(sources, kept, limit)
         if execution == "dense":
             out_BGO, dead_share_E = self._dense(sources, kept, record)
         else:
+            sources = [read_by_experts(None, source) for source in sources]
             experts_BGK, weights_BGK = kept.as_picks(self.visible_GV)
             if routes is None and self.policy.local:
                 routes = plan_routes(experts_BGK, self.num_experts, limit, most)
@@ -268,7 +275,7 @@ class MultiGateMixture(nn.Module):
             self._wanted(given) if return_gates else None,
         )
 
-    def _sources(self, x: Tensor | Sequence[Tree]) -> tuple[Tree, ...]:
+    def _sources(self, x: Tensor | Sequence[Tree] | RequestRows) -> tuple[Tree, ...]:
         """The S inputs, checked."""
         if self.input_dim is None and self.num_sources == 1:
             sources: tuple[Tree, ...] = (x,)
@@ -290,7 +297,10 @@ class MultiGateMixture(nn.Module):
         if self.policy.most_pairs is None:
             return None
         gate = cast(Any, self.gate)
-        return gate.wanted([sources[s] for s in self.gate_source], self.visibility_GE)
+        return gate.wanted(self._read_by_gates(sources), self.visibility_GE)
+
+    def _read_by_gates(self, sources: Sequence[Tree]) -> list[Tree]:
+        return [read_by_gates(self.gate, sources[s]) for s in self.gate_source]
 
     def _choose(
         self, sources: Sequence[Tree], kept: GateOutput, limit: int | None
@@ -299,7 +309,7 @@ class MultiGateMixture(nn.Module):
         routes = None
         if kept.experts is not None and self.policy.counts_pairs(kept.experts, self.training):
             routes = plan_routes(kept.experts, self.num_experts, limit, self.policy.most_pairs)
-        read = leaves_of("x", sources[self.expert_source[0]])[0]
+        read = first_leaf(sources[self.expert_source[0]])
         execution = self.policy.choose(
             kept.experts,
             training=self.training,
@@ -315,7 +325,10 @@ class MultiGateMixture(nn.Module):
         """Every expert on all rows, then one combine that reads each output once for all gates."""
         read = self.expert_source
         read = read[:1] if len(set(read)) == 1 else read  # one input serves all experts
-        y = self._pool.dense([sources[s] for s in read], **_recorded(record))
+        if isinstance(sources[0], RequestRows):
+            y = cast(RequestPool, self.experts).of_requests(sources[0], **_recorded(record))
+        else:
+            y = self._pool.dense([sources[s] for s in read], **_recorded(record))
         out_BGO = mix_dense(y, kept.as_weights(self.num_experts))
         if record is None:
             return out_BGO, None
