@@ -10,6 +10,7 @@ import pyarrow as pa
 from mmoe.datasets.values.plain import plain
 
 ROW_COLUMN = "__mmoe_row__"  # a row's number over all files, carried through the split
+REQUEST_COLUMN = "__mmoe_request__"  # number of the request that a nested row came from
 _FILES_KEY = b"mmoe.files"
 _LONGEST_NAME = 80  # of a column, in an error message
 
@@ -54,8 +55,8 @@ def rows_by_file(table: pa.Table, origin: str) -> list[tuple[str, slice]]:
 
 
 def visible_columns(table: pa.Table) -> list[str]:
-    """Lists the user's columns, without the hidden row number."""
-    return [name for name in table.column_names if name != ROW_COLUMN]
+    """Lists the user's columns, without the hidden numbers of rows and requests."""
+    return [name for name in table.column_names if name not in (ROW_COLUMN, REQUEST_COLUMN)]
 
 
 def find_column(table: pa.Table, name: str, origin: str, used_by: str) -> pa.ChunkedArray:

@@ -1,0 +1,123 @@
+"""Levels: which features are of a request, and which of each of its candidates."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import pyarrow as pa
+
+from mmoe.config import Feature, FeatureSpec, InputLayerSpec, RunConfig, SequenceSpec
+from mmoe.config.data import NOTHING_SHARED
+from mmoe.datasets.features.codec import Codec, Rules, Section
+from mmoe.datasets.rows.locations import REQUEST_COLUMN
+
+Level = Literal["request", "row"]
+SECTION = "levels"
+
+
+class LevelsSection(Section):
+    """Level of each feature, where rows are candidates of requests."""
+
+    name: ClassVar[str] = SECTION
+    entry: ClassVar[Any] = Level
+
+
+@dataclass(frozen=True, kw_only=True)
+class LevelColumns:
+    """What some of an encoder's features become: its columns, in its order.
+
+    Attributes:
+        codecs: Of these features.
+        rules: What training rows taught.
+    """
+
+    codecs: Sequence[Codec[Any]]
+    rules: Rules
+
+    @property
+    def dense_names(self) -> list[str]:
+        """Names of dense columns: numbers, positions, those of vectors, sines."""
+        return [name for codec in self.codecs for name in codec.dense_columns(self.rules)]
+
+    @property
+    def input_layers(self) -> list[InputLayerSpec]:
+        """What the network makes of these dense columns, projections and pieces, in their order."""
+        found: list[InputLayerSpec] = []
+        first = 0
+        for codec in self.codecs:
+            found += codec.input_layers(self.rules, first)
+            first += len(codec.dense_columns(self.rules))
+        return found
+
+    @property
+    def categorical(self) -> list[FeatureSpec]:
+        """Features of one id a row, also buckets and parts: columns of ids."""
+        return [spec for codec in self.codecs for spec in codec.lookups]
+
+    @property
+    def lists(self) -> list[FeatureSpec]:
+        """List features."""
+        return [spec for codec in self.codecs for spec in codec.lists]
+
+    @property
+    def sequences(self) -> list[SequenceSpec]:
+        """Sequences; their events are among the lists."""
+        return [spec for codec in self.codecs for spec in codec.sequences]
+
+
+class LevelsFit:
+    """Finds the level of each feature: as its key says, else by where its columns are.
+
+    Args:
+        config: Features and `data.requests`.
+        origin: What the user calls the data; starts error messages.
+    """
+
+    def __init__(self, config: RunConfig, origin: str) -> None:
+        self.config, self.origin = config, origin
+        self.found: dict[str, Level] = {}
+
+    def add(self, table: pa.Table) -> None:
+        """Looks at which columns are of requests; the same in every table.
+
+        Raises:
+            ValueError: A feature of requests has a column that candidates have.
+        """
+        requests = self.config.data.requests
+        if requests is None or self.found:
+            return
+        shared = None if requests.candidates is None else columns_of_requests(table)
+        found = {f.name: _level(f, shared, self.origin) for f in self.config.features}
+        if "request" not in found.values():
+            raise ValueError(f"{self.origin}: {NOTHING_SHARED}")
+        self.found = found
+
+    def finish(self) -> dict[str, Level]:
+        """Returns the levels; none without `data.requests`."""
+        return self.found
+
+
+def columns_of_requests(table: pa.Table) -> set[str]:
+    """Returns the columns of nested rows that a request has once for all its candidates."""
+    if REQUEST_COLUMN not in table.column_names:
+        return set()
+    return {field.name for field in table.schema if isinstance(field.type, pa.DictionaryType)}
+
+
+def at_level(codecs: Iterable[Codec[Any]], levels: dict[str, Level], level: Level) -> list[Any]:
+    """Returns the codecs of one level; without levels all are of rows."""
+    return [codec for codec in codecs if levels.get(codec.feature.name, "row") == level]
+
+
+def _level(feature: Feature, shared: set[str] | None, origin: str) -> Level:
+    """Its level; where candidates are nested, `shared` are the columns beside them."""
+    if shared is None:
+        return feature.asked_level or "row"
+    own = [column for column in feature.source_columns if column not in shared]
+    if feature.asked_level == "request" and own:
+        raise ValueError(
+            f"{origin}: feature {feature.name!r}: level is request, but column {own[0]!r} is of "
+            "the candidates (data.requests.candidates); remove level, or move the column beside "
+            "them"
+        )
+    return feature.asked_level or ("row" if own else "request")
