@@ -47,8 +47,8 @@ class ModelConfig(HasKinds):
     num_experts: int = Field(
         default=8,
         ge=1,
-        description="mmoe, omoe, esmm: experts in the pool; {request: 4, row: 4} is short for 8, of "
-        "which request_experts are 4",
+        description="mmoe, omoe, esmm: experts in the pool; {request: 4, row: 4} is short for 8, "
+        "of which request_experts are 4",
     )
     request_experts: int = Field(
         default=0,

@@ -5,7 +5,7 @@ width, S input sources, R routed pairs (distinct sample and expert).
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -24,13 +24,15 @@ from mmoe.mixture.execution import Execution, make_policy
 from mmoe.mixture.experts.mlp_experts import Record
 from mmoe.mixture.experts.pool import GatheringPool, Pool, RequestPool, still_gathers
 from mmoe.mixture.gates import GateOutput, SoftmaxGate
-from mmoe.mixture.gates.contract import visible_experts
+from mmoe.mixture.gates.contract import visible_experts, without_first
+from mmoe.mixture.output import MixtureOutput
 from mmoe.mixture.pytrees import (
     Tree,
     join_rows,
     mix_dense,
     split_rows,
 )
+from mmoe.mixture.requests.experts import mix_shared
 from mmoe.mixture.requests.rows import (
     RequestRows,
     first_leaf,
@@ -46,31 +48,9 @@ from mmoe.mixture.routing.dispatcher import (
     source_places,
 )
 from mmoe.mixture.routing.routes import padded_routes, plan_routes
-from mmoe.mixture.statistics import MixtureStatistics, dead_share, measure
-from mmoe.mixture.traits import DispatcherTraits, GateTraits, traits_of
+from mmoe.mixture.statistics import dead_share, measure
+from mmoe.mixture.traits import DispatcherTraits, GateTraits, SharedWork, traits_of
 from mmoe.ops import RoutePlan
-
-
-class MixtureOutput(NamedTuple):
-    """What a mixture returns: mixes, losses and, on request, gates and statistics.
-
-    Attributes:
-        out_BGO: One mix of expert outputs per gate; where experts return tuples or dicts, the same
-            structure of `[B, G, …]`.
-        auxiliary_losses: Scalars of the gate to add to the loss, by name.
-        gate_weights_BGE: The weights the gates gave (before any drop), where they were asked for.
-        dropped: Picks dropped by the capacity, one int64; None where nothing can be dropped.
-        statistics: Where they were asked for.
-        gates_wanted_BGE: What gates that decide together would have weighed alone, where the
-            weights were asked for; None: each decided alone.
-    """
-
-    out_BGO: Tensor
-    auxiliary_losses: dict[str, Tensor]
-    gate_weights_BGE: Tensor | None = None
-    dropped: Tensor | None = None
-    statistics: MixtureStatistics | None = None
-    gates_wanted_BGE: Tensor | None = None
 
 
 class MultiGateMixture(nn.Module):
@@ -225,11 +205,11 @@ class MultiGateMixture(nn.Module):
         # In training alone: a score must not depend on the rows beside it
         if self.capacity is not None and self.training:
             experts_BGK, weights_BGK = decision.as_picks(self.visible_GV)
-            left = drop_over_capacity(
+            room = drop_over_capacity(
                 self.capacity, experts_BGK, weights_BGK, self.num_experts, self.policy.k, most
             )
-            kept = decision._replace(weights=weights_BGK, experts=left.experts_BGK)
-            dropped, limit = left.dropped, left.limit
+            kept = decision._replace(weights=weights_BGK, experts=room.experts_BGK)
+            dropped, limit = room.dropped, room.limit
 
         # Experts compute all rows, those picked, or as many as the capacity; the gates' mixes of it
         record: Record | None = None
@@ -240,8 +220,11 @@ class MultiGateMixture(nn.Module):
         if execution == "dense":
             out_BGO, dead_share_E = self._dense(sources, kept, record)
         else:
+            left, shared_BGO = kept, None
+            if execution == "grouped" and self.policy.local:
+                left, shared_BGO = mix_shared(self.experts, sources[0], kept)
             sources = [read_by_experts(None, source) for source in sources]
-            experts_BGK, weights_BGK = kept.as_picks(self.visible_GV)
+            experts_BGK, weights_BGK = left.as_picks(self.visible_GV)
             if routes is None and self.policy.local:
                 routes = plan_routes(experts_BGK, self.num_experts, limit, most)
             width = 0
@@ -263,6 +246,7 @@ class MultiGateMixture(nn.Module):
                 out_BGO, dead_share_E = self._padded(sources, plan, width, record)
             else:
                 out_BGO, dead_share_E = self._grouped(sources, plan, record)
+            out_BGO = out_BGO if shared_BGO is None else out_BGO + shared_BGO
 
         return MixtureOutput(
             cast(Tensor, out_BGO),
@@ -306,9 +290,12 @@ class MultiGateMixture(nn.Module):
         self, sources: Sequence[Tree], kept: GateOutput, limit: int | None
     ) -> tuple[Literal["dense", "grouped", "padded"], RoutePlan | None]:
         """How this call runs, and the routes where the choice counted distinct pairs."""
-        routes = None
-        if kept.experts is not None and self.policy.counts_pairs(kept.experts, self.training):
-            routes = plan_routes(kept.experts, self.num_experts, limit, self.policy.most_pairs)
+        routes, shared = None, SharedWork()
+        if isinstance(sources[0], RequestRows):
+            shared = cast(RequestPool, self.experts).shared_work(sources[0])
+        counted = without_first(kept, shared.experts).experts
+        if counted is not None and self.policy.counts_pairs(counted, self.training):
+            routes = plan_routes(counted, self.num_experts, limit, self.policy.most_pairs)
         read = first_leaf(sources[self.expert_source[0]])
         execution = self.policy.choose(
             kept.experts,
@@ -316,6 +303,7 @@ class MultiGateMixture(nn.Module):
             pairs=None if routes is None else routes.rows_P.shape[0],
             number_bytes=read.dtype.itemsize,
             device_type=read.device.type,
+            shared=shared,
         )
         return execution, routes
 

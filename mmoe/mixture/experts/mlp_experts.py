@@ -16,7 +16,7 @@ from mmoe.mixture.experts.norm import ExpertBatchNorm, ExpertLayerNorm, ExpertNo
 from mmoe.mixture.pytrees import cast_for_autocast, gather_rows
 from mmoe.mixture.requests.rows import RequestRows
 from mmoe.mixture.requests.shared_layer import shared_layer
-from mmoe.mixture.traits import PoolTraits
+from mmoe.mixture.traits import PoolTraits, SharedWork
 
 ExpertActivation = Literal["relu", "gelu", "silu", "swiglu"]
 # Of the last layer; None: it has none
@@ -198,6 +198,12 @@ class MLPExperts(nn.Module):
         )
         return self._dense_from(1, self._end_of_dense(0, y, record), record)
 
+    def shared_work(self, rows: RequestRows) -> SharedWork:
+        """The first layer's part of the request."""
+        if rows.exact or not self.weights:
+            return SharedWork()
+        return SharedWork(0, len(rows.columns.of_request) * self.weights[0].shape[2])
+
     def grouped(self, rows: Tensor, offsets_E1: Tensor, record: Record | None = None) -> Tensor:
         """Runs each expert on its own rows: expert e takes rows `offsets[e] : offsets[e + 1]`.
 
@@ -264,9 +270,7 @@ class MLPExperts(nn.Module):
             x = self._end_of_dense(layer, y, record)
         return x
 
-    def _end_of_dense(
-        self, layer: int, y: Sequence[Tensor], record: Record | None
-    ) -> list[Tensor]:
+    def _end_of_dense(self, layer: int, y: Sequence[Tensor], record: Record | None) -> list[Tensor]:
         """What follows a layer's products."""
         if self.norms:
             y = self._norm_dense(layer, y)

@@ -15,7 +15,7 @@ from mmoe.mixture.experts.no_experts import NoExperts, check_numbers
 from mmoe.mixture.pytrees import Tree, join_rows, leaves_of, map_leaves, split_rows
 from mmoe.mixture.requests.rows import RequestRows
 from mmoe.mixture.routing.routes import host_is_near
-from mmoe.mixture.traits import PoolTraits
+from mmoe.mixture.traits import PoolTraits, SharedWork
 from mmoe.ops import RoutePlan
 
 # Rows per product when a grouped pool scores. A product of torch's may round differently at another
@@ -59,6 +59,10 @@ class RequestPool(Pool, Protocol):
 
     def of_requests(self, rows: RequestRows) -> list[Tree]:
         """Does what `dense` does with whole rows, computing once what a request's rows share."""
+        ...
+
+    def shared_work(self, rows: RequestRows) -> SharedWork:
+        """Says how much that is."""
         ...
 
 

@@ -1,7 +1,7 @@
 """GShard gates: two experts, the second by chance."""
 
 from collections.abc import Sequence
-from typing import ClassVar, TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, ClassVar, Unpack
 
 import torch
 from torch import Tensor, nn

@@ -6,8 +6,11 @@ from torch import Tensor, nn
 
 from mmoe.mixture.experts.mixed import of_one_type
 from mmoe.mixture.experts.staged import StagedExperts
+from mmoe.mixture.gates.contract import GateOutput, without_first
+from mmoe.mixture.pytrees import mix_dense
 from mmoe.mixture.requests.columns import RequestColumns
-from mmoe.mixture.requests.rows import RequestRows, read_by_experts
+from mmoe.mixture.requests.rows import RequestRows, knows_requests, read_by_experts
+from mmoe.mixture.traits import SharedWork
 
 
 class RequestExperts(StagedExperts):
@@ -41,6 +44,12 @@ class RequestExperts(StagedExperts):
         """Runs the first experts once a request, and the others on all rows, as `dense`."""
         return of_one_type(self.shared_outputs(rows) + self.row_outputs(rows))
 
+    def shared_work(self, rows: RequestRows) -> SharedWork:
+        """The first experts, and what the others share."""
+        of_request, of_row = self._each()
+        parameters = of_row.shared_work(rows).parameters if knows_requests(of_row) else 0.0
+        return SharedWork(len(of_request), parameters)
+
     def shared_outputs(self, rows: RequestRows) -> list[Tensor]:
         """What the experts of the request gave of each row's."""
         pool = self._each()[0]
@@ -57,3 +66,31 @@ class RequestExperts(StagedExperts):
         pool = self._each()[1]
         read = read_by_experts(pool, rows)
         return pool.of_requests(read) if isinstance(read, RequestRows) else pool.dense([read])
+
+
+def mix_shared(
+    pool: object, source: object, decision: GateOutput
+) -> tuple[GateOutput, Tensor | None]:
+    """Mixes what gates pick of experts that run once a request.
+
+    Args:
+        pool: Of any kind.
+        source: What it reads, of any kind.
+        decision: Of the gates.
+
+    Returns:
+        What is left to pick, and that mix, `[B, G, O]`; None where nothing is shared.
+
+    Example:
+        >>> import torch
+        >>> from mmoe.mixture import GateOutput
+        >>> mix_shared(None, torch.zeros(2, 3), GateOutput(torch.ones(2, 1, 4)))[1] is None
+        True
+    """
+    if not (isinstance(source, RequestRows) and isinstance(pool, RequestExperts)):
+        return decision, None
+    if decision.experts is None:  # every expert is wanted: nothing is left to group
+        return decision, None
+    count = pool.shared_work(source).experts
+    weights_BGE = decision.as_weights(len(pool))[:, :, :count].contiguous()
+    return without_first(decision, count), mix_dense(pool.shared_outputs(source), weights_BGE)

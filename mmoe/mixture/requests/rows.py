@@ -26,14 +26,16 @@ class RequestRows:
         x_BR: The row's.
         owners: Each row's request.
         columns: Which columns of the whole these are.
-        exact: What is not the request's alone is computed of whole rows, so that it has the bits
-            that rows have without requests.
-        in_tiles: Products of requests are those of tiles of one height; where nothing is trained.
+        exact: What is not the request's alone is computed of whole rows, so that it has the bits of
+            rows without requests.
+        in_tiles: Products of requests are those of tiles of one height; nothing is trained then.
+
+    Raises:
+        ValueError: The parts do not fit each other.
 
     Example:
         >>> import torch
-        >>> from mmoe.mixture.pytrees import cast_for_autocast
-from mmoe.mixture.requests.columns import RequestColumns
+        >>> from mmoe.mixture.requests.columns import RequestColumns
         >>> from mmoe.ops.repeat_rows import Owners
         >>> rows = RequestRows(
         ...     x_QP=torch.tensor([[1.0], [2.0]]), x_BR=torch.tensor([[5.0], [6.0], [7.0]]),

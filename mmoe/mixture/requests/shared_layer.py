@@ -1,4 +1,4 @@
-"""`shared_layer`: a layer of every expert, of which the request's part is computed once a request."""
+"""`shared_layer`: a layer of every expert, whose part of the request is computed once a request."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -21,7 +21,7 @@ def shared_layer(
     *,
     training: bool,
 ) -> list[Tensor]:
-    """Sends rows through a layer: `act(x_q W_q + x_b W_b + bias)`, the first product once a request.
+    """Sends rows through a layer: `act(x_q W_q + x_b W_b + bias)`, with `x_q W_q` once a request.
 
     The weights' gradients, and that of the request's columns, are products of as many rows as there
     are requests: what the rows of each want is added up before.
@@ -41,8 +41,8 @@ def shared_layer(
         >>> from mmoe.mixture.requests.columns import RequestColumns
         >>> from mmoe.ops.repeat_rows import Owners
         >>> rows = RequestRows(
-        ...     x_QP=torch.ones(1, 2), x_BR=torch.ones(3, 1), owners=Owners(torch.zeros(3).long(), 1),
-        ...     columns=RequestColumns([0, 1], 3))
+        ...     x_QP=torch.ones(1, 2), x_BR=torch.ones(3, 1),
+        ...     owners=Owners(torch.zeros(3).long(), 1), columns=RequestColumns([0, 1], 3))
         >>> ones = torch.ones(2, 3, 4), torch.zeros(2, 4)
         >>> [y_BH.shape for y_BH in shared_layer(rows, *ones, "relu", training=True)]
         [torch.Size([3, 4]), torch.Size([3, 4])]

@@ -128,9 +128,7 @@ def test_exact_rows_have_the_bits_of_whole_rows(pool: str) -> None:
     layer = mixture(pool).float()
     for training in (True, False):
         rows = draw(torch.float32, exact=True)
-        assert torch.equal(
-            layer.train(training)(rows).out_BGO, layer(rows.whole).out_BGO
-        ), training
+        assert torch.equal(layer.train(training)(rows).out_BGO, layer(rows.whole).out_BGO), training
 
 
 @pytest.mark.parametrize("pool", ["rows", "both", "silu", "norm"])
@@ -157,12 +155,8 @@ def test_tiles_have_one_height_and_the_same_result(monkeypatch: pytest.MonkeyPat
     layer, heights = mixture("both").eval(), set()
     pool = layer.experts.pools[0]
     dense = pool.dense
-    monkeypatch.setattr(
-        pool, "dense", lambda inputs: heights.add(len(inputs[0])) or dense(inputs)
-    )
-    torch.testing.assert_close(
-        layer(draw(in_tiles=True)).out_BGO, layer(draw().whole).out_BGO
-    )
+    monkeypatch.setattr(pool, "dense", lambda inputs: heights.add(len(inputs[0])) or dense(inputs))
+    torch.testing.assert_close(layer(draw(in_tiles=True)).out_BGO, layer(draw().whole).out_BGO)
     assert heights == {REQUEST_TILE, B}
 
 
@@ -178,11 +172,11 @@ def test_under_autocast(gate: str) -> None:
 def test_parts_that_do_not_fit_are_refused() -> None:
     rows = draw()
     with pytest.raises(ValueError, match=r"x_QP: expected shape \[5, 3\]"):
-        RequestRows(
-            x_QP=rows.x_BR[:5], x_BR=rows.x_BR, owners=rows.owners, columns=COLUMNS
-        )
+        RequestRows(x_QP=rows.x_BR[:5], x_BR=rows.x_BR, owners=rows.owners, columns=COLUMNS)
     with pytest.raises(ValueError, match="of_request: expected some of the columns 0 to 3"):
         RequestColumns([0, 4], 4)
     layer = MultiGateMixture(D + 1, G, MLPExperts(2, D + 1, [3]))
-    with pytest.raises(ValueError, match="x: expected rows of 8 columns, got rows of requests of 7"):
+    with pytest.raises(
+        ValueError, match="x: expected rows of 8 columns, got rows of requests of 7"
+    ):
         layer(rows)
