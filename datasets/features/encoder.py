@@ -202,8 +202,9 @@ class FeatureEncoder:
         links = watch_links(self.config, self.rules, table, origin)
         if not self.has_requests:
             return replace(self._encode(self.codecs, table, origin, to_score), links=links)
+        assert self.config.data.requests is not None, "features are of requests"
         shared, own = (at_level(self.codecs, self.levels, level) for level in ("request", "row"))
-        found = find_requests(self.config, table, origin)
+        found = find_requests(self.config.data.requests, table, origin)
         first = found.first_rows(table, self._columns(shared, to_score), origin)
         requests = EncodedRequests(
             features=self._encode(shared, first, origin, to_score),

@@ -9,7 +9,7 @@ import pyarrow as pa
 from mmoe.config import Feature, FeatureSpec, InputLayerSpec, RunConfig, SequenceSpec
 from mmoe.config.data import NOTHING_SHARED
 from mmoe.datasets.features.codec import Codec, Rules, Section
-from mmoe.datasets.rows.locations import REQUEST_COLUMN
+from mmoe.datasets.rows.locations import is_of_request
 
 Level = Literal["request", "row"]
 SECTION = "levels"
@@ -99,9 +99,7 @@ class LevelsFit:
 
 def columns_of_requests(table: pa.Table) -> set[str]:
     """Returns the columns of nested rows that a request has once for all its candidates."""
-    if REQUEST_COLUMN not in table.column_names:
-        return set()
-    return {field.name for field in table.schema if isinstance(field.type, pa.DictionaryType)}
+    return {name for name in table.column_names if is_of_request(table, name)}
 
 
 def at_level(codecs: Iterable[Codec[Any]], levels: dict[str, Level], level: Level) -> list[Any]:

@@ -6,9 +6,15 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from mmoe.config import RunConfig
+from mmoe.config import RequestsConfig
 from mmoe.datasets.rows.encoded_features import first_seen
-from mmoe.datasets.rows.locations import REQUEST_COLUMN, ROW_COLUMN, find_column, place
+from mmoe.datasets.rows.locations import (
+    REQUEST_COLUMN,
+    ROW_COLUMN,
+    find_column,
+    is_of_request,
+    place,
+)
 from mmoe.datasets.values.arrow import pc
 from mmoe.datasets.values.hashing import mix64
 from mmoe.datasets.values.keys import (
@@ -41,6 +47,11 @@ class RequestRows:
     keys_M: np.ndarray
     column: str | None
 
+    @property
+    def keys_N(self) -> np.ndarray:
+        """Which request each row is of, uint64."""
+        return self.keys_M[self.request_N]
+
     def first_rows(self, table: pa.Table, uses: Mapping[str, str], origin: str) -> pa.Table:
         """Returns the first row of each request, of columns that all its rows share.
 
@@ -53,9 +64,9 @@ class RequestRows:
             ValueError: A column differs within a request, or is not there.
         """
         columns = {
-            name: find_column(table, name, origin, f"feature {feature!r}")
-            if self.column is not None
-            else _as_it_is(table, name, origin, feature)
+            name: table[name]
+            if is_of_request(table, name)
+            else find_column(table, name, origin, f"feature {feature!r}")
             for name, feature in uses.items()
         }
         if self.column is not None and len(self.first_M) < len(self.request_N):
@@ -105,11 +116,11 @@ class RequestRows:
         )
 
 
-def find_requests(config: RunConfig, table: pa.Table, origin: str) -> RequestRows:
+def find_requests(requests: RequestsConfig, table: pa.Table, origin: str) -> RequestRows:
     """Finds the requests of a table's rows.
 
     Args:
-        config: `data.requests` says what names them.
+        requests: What names them.
         table: N rows.
         origin: What the user calls the data; starts error messages.
 
@@ -117,17 +128,11 @@ def find_requests(config: RunConfig, table: pa.Table, origin: str) -> RequestRow
         ValueError: A row has no request, or the column holds no ids.
 
     Example:
-        >>> from mmoe.config import config_from_dict
-        >>> config = config_from_dict({
-        ...     "data": {"requests": {"column": "query"}},
-        ...     "features": [{"kind": "numeric", "name": "age", "level": "request"}],
-        ...     "tasks": [{"name": "click", "label": "click"}]})
-        >>> found = find_requests(config, pa.table({"query": ["b", "b", "a", "b"]}), "log")
+        >>> by_query = RequestsConfig(column="query")
+        >>> found = find_requests(by_query, pa.table({"query": ["b", "b", "a", "b"]}), "log")
         >>> found.request_N.tolist(), found.first_M.tolist()
         ([0, 0, 1, 0], [0, 2])
     """
-    requests = config.data.requests
-    assert requests is not None, "rows have requests"
     if requests.column is None:
         return _nested(table)
     column = find_column(table, requests.column, origin, _USED_BY)
@@ -163,13 +168,6 @@ def _first_rows(request_N: np.ndarray, count: int) -> np.ndarray:
     first_M = np.full(count, len(request_N), np.int64)
     np.minimum.at(first_M, request_N, np.arange(len(request_N)))
     return first_M
-
-
-def _as_it_is(table: pa.Table, name: str, origin: str, feature: str) -> pa.ChunkedArray:
-    """A column of nested rows, whose values stay those of requests until few are left."""
-    if table.schema.get_all_field_indices(name):
-        return table[name]
-    return find_column(table, name, origin, f"feature {feature!r}")
 
 
 def _rows_alone(rows: int) -> pa.Table:
