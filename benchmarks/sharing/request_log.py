@@ -55,7 +55,7 @@ def draw_log(rows: int, *, exact: bool, precision: str = "fp32", seed: int = 0) 
     config = config_from_dict(_raw(exact=exact, precision=precision))
     encoder = FeatureEncoder.fit(config, table, "log")
     features = encoder.encode(table, "log")
-    labels = encode_labels(table, config, "log")
+    labels = encode_labels(config, table, "log")
     data = EncodedData(features=features, labels=labels)
     return RequestLog(
         table, data, EncodedData(features=features.flat(), labels=labels), encoder, config

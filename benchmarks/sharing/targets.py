@@ -16,5 +16,4 @@ TARGETS: Mapping[str, Target] = {
     "request_score_gain": Target(1.7),
     "request_score_gain_exact": Target(1.35),
     "request_equal": Target(1.0),
-    "request_bytes": Target(1.0, at_most=True),
 }

@@ -30,7 +30,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "dcn_v2": {"num_experts": 3, "interaction": "dcn_v2"},
     "wide": {"wide": True},
     "bias": {"bias": {"features": ["position"]}},
-    "bias, kept": {"bias": {"features": ["position"], "scoring": {"at": {"position": 1}}}},
+    "bias, kept": {"bias": {"features": ["position"], "scoring": "fixed", "at": {"position": 1}}},
     "kinds": {
         "num_experts": 3,
         "experts": [
@@ -43,7 +43,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "joint": {"gate": {"kind": "top_k", "select": "joint", "shared_k": 1, "private_k": 1}},
     "budget": {"gate": {"kind": "top_k", "k": 2, "select": "budget", "budget": 3}},
     "cosine": {"gate": {"kind": "cosine", "k": 2}},
-    "transfer": {"transfer": "aitm"},
+    "transfer": {"transfer": "bayesian"},
 }
 
 

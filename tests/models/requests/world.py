@@ -112,6 +112,8 @@ def draw(
     encoder = FeatureEncoder.fit(config, table, "log")
     torch.manual_seed(0)
     ranker = build_ranker(config, encoder).to(dtype)
+    if ranker.wide is not None:
+        ranker.wide.float()
     for table_weights in ranker.tables.table_weights().values():
         torch.nn.init.normal_(table_weights)
     return ranker, *batches(encoder, table, dtype)
