@@ -24,6 +24,7 @@ from mmoe.models.device import resolve_device
 from mmoe.models.frozen import without_weight_files
 from mmoe.models.network import GateRecord, NetworkOutput
 from mmoe.models.ranker import Ranker
+from mmoe.models.requests.batch import RequestBatch
 from mmoe.parallel import join_ranks, launched_ranks, spread_layout, world_size
 from mmoe.parallel.launch.cores import bind_to_own_cores
 from mmoe.run.console import SilentReporter, Tracker
@@ -243,6 +244,7 @@ class Predictor:
         padded = -(-rows // ROWS_PER_TILE) * ROWS_PER_TILE
         device = self.ranker.device
         batch = data.batch(slice(start, stop), pad_to=padded).to(device)
+        requests = RequestBatch.of(batch)
         # no_grad, not inference_mode: FBGEMM's CPU tables refuse the latter
         with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=self.bf16):
             return self.ranker(
@@ -252,6 +254,7 @@ class Predictor:
                 return_gates=return_gates,
                 id_weights=batch.id_weights,
                 **({"with_bias": True} if with_bias else {}),
+                **({} if requests is None else {"requests": requests}),
             )
 
 

@@ -183,6 +183,15 @@ class RunConfig(Strict):
         return self
 
     @model_validator(mode="after")
+    def _experts_of_requests_have_some(self) -> "RunConfig":
+        if self.model.request_experts and self.data.requests is None:
+            raise ValueError(
+                f"model.request_experts is {self.model.request_experts}, but nothing says which "
+                "rows are one request; set data.requests, or num_experts to a number alone"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _wide_part_has_rows_that_stay(self) -> "RunConfig":
         sections = [("tables", t) for t in self.tables] + [("features", f) for f in self.features]
         for section, item in sections if self.model.wide else ():
