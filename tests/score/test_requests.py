@@ -121,7 +121,9 @@ def test_requests_without_candidates_have_no_score(run, log):
 
 def test_what_is_no_list_of_candidates_is_refused(run, log, files):
     pq.write_table(log.append_column("candidates", log["item"]), files / "no-list.parquet")
-    with pytest.raises(ValueError, match="'candidates' .* holds int64, expected a list of structs"):
+    with pytest.raises(
+        ValueError, match=r"'candidates' .* holds int64, expected a list of structs"
+    ):
         score_files(run, files / "no-list.parquet", files / "refused.parquet")
 
 
