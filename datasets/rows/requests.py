@@ -71,31 +71,39 @@ class RequestRows:
         }
         if self.column is not None and len(self.first_M) < len(self.request_N):
             for name, column in columns.items():
-                self._check(table, column, name, uses[name], origin)
+                row = self.differing(column)
+                if row is not None:
+                    raise ValueError(self._differ(table, column, name, uses[name], origin, row))
         hidden = [name for name in (ROW_COLUMN, REQUEST_COLUMN) if name in table.column_names]
         kept = pa.table(
             {**columns, **{name: table[name] for name in hidden}}, metadata=table.schema.metadata
         )
         if not kept.num_columns:
-            return table.select([]) if not len(self.first_M) else _rows_alone(len(self.first_M))
+            return pa.table(
+                {REQUEST_COLUMN: self.first_M}
+            )  # so many rows, of which nothing is read
         is_first_N = np.zeros(len(self.request_N), bool)
         is_first_N[self.first_M] = True
         return kept.filter(pa.array(is_first_N))
 
-    def _check(
-        self, table: pa.Table, column: pa.ChunkedArray, name: str, feature: str, origin: str
-    ) -> None:
-        """Refuses a value that is another one than that of the request's first row."""
+    def differing(self, column: pa.ChunkedArray) -> int | None:
+        """Returns a row whose value is another one than that of its request's first; None: none.
+
+        Args:
+            column: Of the N rows.
+        """
         first_N = self.first_M[self.request_N]
         for start in range(0, len(first_N), _ROWS):
             theirs = first_N[start : start + _ROWS]
             rows = np.flatnonzero(theirs != np.arange(start, start + len(theirs)))
-            alike = same_values(
-                column.take(pa.array(rows + start)), column.take(pa.array(theirs[rows]))
-            )
+            # Of what lies between alone: Arrow joins all chunks that it takes rows from
+            least = int(theirs.min())
+            near = column.slice(least, start + len(theirs) - least)
+            own, others = (near.take(pa.array(n - least)) for n in (rows + start, theirs[rows]))
+            alike = same_values(own, others)
             if not alike.all():
-                row = int(rows[int(np.argmin(alike))]) + start
-                raise ValueError(self._differ(table, column, name, feature, origin, row))
+                return int(rows[int(np.argmin(alike))]) + start
+        return None
 
     def _differ(
         self,
@@ -168,10 +176,6 @@ def _first_rows(request_N: np.ndarray, count: int) -> np.ndarray:
     first_M = np.full(count, len(request_N), np.int64)
     np.minimum.at(first_M, request_N, np.arange(len(request_N)))
     return first_M
-
-
-def _rows_alone(rows: int) -> pa.Table:
-    return pa.table({REQUEST_COLUMN: np.zeros(rows, np.int64)})
 
 
 def same_values(left: pa.ChunkedArray, right: pa.ChunkedArray) -> np.ndarray:
