@@ -2,17 +2,17 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
 from mmoe.config import Feature, FeatureSpec, InputLayerSpec, RunConfig, SequenceSpec
 from mmoe.config.data import NOTHING_SHARED
+from mmoe.config.features.base import Level
 from mmoe.datasets.features.codec import Codec, Rules, Section
 from mmoe.datasets.rows.locations import is_of_request
 from mmoe.datasets.rows.requests import find_requests
 
-Level = Literal["request", "row"]
 SECTION = "levels"
 
 
@@ -120,7 +120,9 @@ class LevelsFit:
         if self.requests is None or self.found:
             return
         shared = None if self.requests.candidates is None else columns_of_requests(table)
-        found = {f.name: _level(f, shared, self.origin) for f in self.features}
+        found: dict[str, Level] = {
+            feature.name: _level(feature, shared, self.origin) for feature in self.features
+        }
         if "request" not in found.values():
             raise ValueError(f"{self.origin}: {NOTHING_SHARED}")
         self.found = found

@@ -73,5 +73,6 @@ def _split(
             return split
     except ValueError:
         reasons.split = "requests stay whole"
-    shares = {"validation": split.validation, "test": split.test}
-    return SplitConfig(by="hash", column=requests.column, **shares)
+    return SplitConfig(
+        by="hash", column=requests.column, validation=split.validation, test=split.test
+    )

@@ -70,10 +70,11 @@ class RowColumns:
             ValueError: Candidates are no lists of structs.
         """
         requests = self.config.data.requests
-        if requests is None or requests.candidates not in rows.names:
+        candidates = None if requests is None else requests.candidates
+        if candidates is None or candidates not in rows.names:
             return rows
-        fields = candidate_fields(rows, requests.candidates, origin)
-        return pa.schema([*(f for f in rows if f.name != requests.candidates), *fields])
+        fields = candidate_fields(rows, candidates, origin)
+        return pa.schema([*(f for f in rows if f.name != candidates), *fields])
 
     def schema(self, rows: pa.Schema) -> pa.Schema:
         """Returns names and types of the columns that `score` returns for rows of a schema."""
