@@ -71,7 +71,7 @@ def with_shuffled(data: EncodedData, columns: FeatureColumns, order_N: np.ndarra
         columns: Of the feature.
         order_N: Which row each takes its values from.
     """
-    features = data.features
+    features = data.features.flat()  # other values than the others of its request have
     dense_NF, ids_NC = features.dense_NF.copy(), features.ids_NC.copy()
     dense_NF[:, columns.dense] = dense_NF[order_N][:, columns.dense]
     ids_NC[:, columns.ids] = ids_NC[order_N][:, columns.ids]

@@ -55,7 +55,25 @@ def _pooling(feature: FeatureSpec, place: RaggedRows, weights: np.ndarray | None
 def numbers_a_row(features: EncodedFeatures) -> float:
     """Returns how many numbers a row of both matrices has, on average."""
     of_lists = sum(len(values) for values, _ in features.lists) / max(len(features), 1)
-    return features.ids_NC.shape[1] + features.dense_NF.shape[1] + of_lists
+    shared = 0.0 if features.requests is None else numbers_a_row(features.requests.features)
+    return features.ids_NC.shape[1] + features.dense_NF.shape[1] + of_lists + shared
+
+
+def with_all_columns(
+    features: EncodedFeatures, rows_N: np.ndarray
+) -> tuple[EncodedFeatures, np.ndarray]:
+    """Returns features of which some rows have all columns, those of their requests too.
+
+    Args:
+        features: Encoded rows.
+        rows_N: Numbers of those that are wanted.
+
+    Returns:
+        Features, and which of their rows these are.
+    """
+    if features.requests is None:
+        return features, rows_N
+    return features.take(rows_N).flat(), np.arange(len(rows_N))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -118,7 +118,7 @@ class SampledTraining:
         table = pa.concat_tables(self._tables)
         self._tables.clear()
         return EncodedData(
-            features=encoder.encode(table, self.origin),
+            features=encoder.encode(table, self.origin).flat(),
             labels=encode_labels(self.config, table, self.origin, maturity=self.maturity),
         )
 
@@ -135,6 +135,9 @@ def _labels(labels: EncodedLabels, mine_N: np.ndarray) -> EncodedLabels:
 
 def taken(features: EncodedFeatures, mine_N: np.ndarray) -> EncodedFeatures:
     """Returns some rows without weights of ids: all of them as they are, else copied."""
+    if features.requests is not None:
+        features = features.take(np.flatnonzero(mine_N)).flat()
+        return replace(features, list_weights=())
     if mine_N.all():
         return replace(features, list_weights=())
     rows = np.flatnonzero(mine_N)
