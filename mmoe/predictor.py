@@ -16,7 +16,7 @@ from mmoe.config.tasks import prediction_columns
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.encoded import EncodedData
-from mmoe.datasets.rows.frames import TableLike, as_table, origin_of
+from mmoe.datasets.rows.frames import TableLike, as_rows, origin_of
 from mmoe.datasets.rows.projection import required_columns
 from mmoe.mixture.batch_invariant import HAS_KERNELS
 from mmoe.models.build import build_ranker
@@ -139,7 +139,11 @@ class Predictor:
                 "it one (Predictor(ranker, config, encoder)), or use load_predictor"
             )
         config = self.encoder.config
-        table = as_table(rows, lambda there: required_columns(config, there, labels=False))
+        table = as_rows(
+            rows,
+            config.data.requests,
+            lambda there: required_columns(config, there, labels=False),
+        )
         return BatchSource.of_table(table, self.encoder, origin_of(rows))
 
     def _predict(

@@ -15,7 +15,13 @@ from mmoe.datasets.features import encoder_files
 from mmoe.datasets.features.codec import Codec, Coded, Rules
 from mmoe.datasets.features.fit_encoder import EncoderFit
 from mmoe.datasets.features.id_map import IdMap
-from mmoe.datasets.features.levels import SECTION, Level, LevelColumns, at_level
+from mmoe.datasets.features.levels import (
+    SECTION,
+    Level,
+    LevelColumns,
+    at_level,
+    columns_read,
+)
 from mmoe.datasets.features.numeric import NumericRule
 from mmoe.datasets.features.registry import codecs_of, sections
 from mmoe.datasets.labels.maturity import Maturity
@@ -205,7 +211,9 @@ class FeatureEncoder:
         assert self.config.data.requests is not None, "features are of requests"
         shared, own = (at_level(self.codecs, self.levels, level) for level in ("request", "row"))
         found = find_requests(self.config.data.requests, table, origin)
-        first = found.first_rows(table, self._columns(shared, to_score), origin)
+        unread = self.config.unread_when_scoring if to_score else ()
+        read = [codec.feature for codec in shared if codec.feature.name not in unread]
+        first = found.first_rows(table, columns_read(read), origin)
         requests = EncodedRequests(
             features=self._encode(shared, first, origin, to_score),
             request_N=found.request_N,
@@ -213,16 +221,6 @@ class FeatureEncoder:
             layout=self.layout,
         )
         return replace(self._encode(own, table, origin, to_score), links=links, requests=requests)
-
-    def _columns(self, codecs: Sequence[Codec[Any]], to_score: bool) -> dict[str, str]:
-        """The columns that these features read, each with the first of them."""
-        unread = self.config.unread_when_scoring if to_score else ()
-        features = [codec.feature for codec in codecs if codec.feature.name not in unread]
-        uses: dict[str, str] = {}
-        for feature in features:
-            for column in feature.source_columns:
-                uses.setdefault(column, feature.name)
-        return uses
 
     def _encode(
         self, codecs: Sequence[Codec[Any]], table: pa.Table, origin: str, to_score: bool

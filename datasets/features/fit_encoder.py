@@ -41,6 +41,10 @@ class EncoderFit:
             codec.add(fit, table, self.origin)
         self.watch.add(table)
 
+    def check_requests(self, table: pa.Table) -> None:
+        """Refuses rows that share a request, but not what is said of it."""
+        self.levels.check(table)
+
     def check(self, table: pa.Table) -> None:
         """Refuses bad values in rows that do not train, before training instead of after it."""
         for codec, fit in self.fits.items():

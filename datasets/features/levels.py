@@ -10,6 +10,7 @@ from mmoe.config import Feature, FeatureSpec, InputLayerSpec, RunConfig, Sequenc
 from mmoe.config.data import NOTHING_SHARED
 from mmoe.datasets.features.codec import Codec, Rules, Section
 from mmoe.datasets.rows.locations import is_of_request
+from mmoe.datasets.rows.requests import find_requests
 
 Level = Literal["request", "row"]
 SECTION = "levels"
@@ -74,27 +75,64 @@ class LevelsFit:
     """
 
     def __init__(self, config: RunConfig, origin: str) -> None:
-        self.config, self.origin = config, origin
+        self.features, self.requests = config.features, config.data.requests
+        self.origin, self.rows = origin, 0
         self.found: dict[str, Level] = {}
+        self.repeats = self.requests is None or self.requests.column is None
 
     def add(self, table: pa.Table) -> None:
-        """Looks at which columns are of requests; the same in every table.
+        """Looks at which columns are of requests, the same in every table, and at their ids.
 
         Raises:
-            ValueError: A feature of requests has a column that candidates have.
+            ValueError: A feature of requests has a column that candidates have, or a row no
+                request.
         """
-        requests = self.config.data.requests
-        if requests is None or self.found:
+        self._find(table)
+        self.rows += table.num_rows
+        if self.requests is not None and not self.repeats:
+            found = find_requests(self.requests, table, self.origin)
+            self.repeats = len(found.first_M) < len(found.request_N)
+
+    def check(self, table: pa.Table) -> None:
+        """Refuses rows whose features of requests would be refused when they are encoded."""
+        self._find(table)
+        if self.requests is None:
             return
-        shared = None if requests.candidates is None else columns_of_requests(table)
-        found = {f.name: _level(f, shared, self.origin) for f in self.config.features}
+        features = [f for f in self.features if self.found[f.name] == "request"]
+        found = find_requests(self.requests, table, self.origin)
+        found.first_rows(table, columns_read(features), self.origin)
+
+    def finish(self) -> dict[str, Level]:
+        """Returns the levels; none without `data.requests`.
+
+        Raises:
+            ValueError: No two rows are of one request.
+        """
+        if not self.repeats and self.requests is not None and self.rows > 1:
+            raise ValueError(
+                f"{self.origin}: column {self.requests.column!r} (of data.requests.column) never "
+                f"repeats among {self.rows:,} training rows, so nothing is shared; name the column "
+                "that says which rows were candidates of one request, or remove data.requests"
+            )
+        return self.found
+
+    def _find(self, table: pa.Table) -> None:
+        if self.requests is None or self.found:
+            return
+        shared = None if self.requests.candidates is None else columns_of_requests(table)
+        found = {f.name: _level(f, shared, self.origin) for f in self.features}
         if "request" not in found.values():
             raise ValueError(f"{self.origin}: {NOTHING_SHARED}")
         self.found = found
 
-    def finish(self) -> dict[str, Level]:
-        """Returns the levels; none without `data.requests`."""
-        return self.found
+
+def columns_read(features: Iterable[Feature]) -> dict[str, str]:
+    """Returns the columns that features read, each with the name of the first of them."""
+    uses: dict[str, str] = {}
+    for feature in features:
+        for column in feature.source_columns:
+            uses.setdefault(column, feature.name)
+    return uses
 
 
 def columns_of_requests(table: pa.Table) -> set[str]:

@@ -81,6 +81,8 @@ def as_rows(
 ) -> pa.Table:
     """Makes an Arrow table likewise, with a row for each candidate where rows are requests.
 
+    Rows without the column of candidates are candidates, each of a request of its own.
+
     Args:
         data: As for `as_table`, as the others.
         requests: Of the run; None: a row is a row.
@@ -89,13 +91,15 @@ def as_rows(
         mixed: See `as_table`.
 
     Raises:
-        ValueError: As `as_table`; or candidates are no list of structs, or there is none.
+        ValueError: As `as_table`; or candidates are no lists of structs.
     """
     candidates = None if requests is None else requests.candidates
     if candidates is None:
         return as_table(data, needed, origin=origin, mixed=mixed)
     asked = None if needed is None else lambda there: [*needed(there), candidates]
     table = as_table(data, asked, origin=origin, mixed=mixed)
+    if candidates not in table.column_names:
+        return table
     table = table.drop_columns([ROW_COLUMN])
     names = flat_schema(table.schema, candidates, origin or origin_of(data)).names
     return unnested(table, candidates, names)

@@ -154,8 +154,8 @@ def find_requests(requests: RequestsConfig, table: pa.Table, origin: str) -> Req
 
 def _nested(table: pa.Table) -> RequestRows:
     """By the numbers of the rows that candidates came from."""
-    numbers_N = np.zeros(0, np.int64)
-    if table.num_rows:
+    numbers_N = np.arange(table.num_rows)  # of rows in memory that came one by one
+    if REQUEST_COLUMN in table.column_names:
         numbers_N = table[REQUEST_COLUMN].to_numpy()
     distinct_M, request_N = first_seen(numbers_N)
     first_M = _first_rows(request_N, len(distinct_M))

@@ -95,6 +95,7 @@ class StreamSplits:
                 labels = encode_labels(self.config, table, self.origin, maturity=maturity)
                 if on_labels is not None:
                     on_labels(name, labels)
+                fit.check_requests(table)
                 if name == "train":
                     fit.add(table)
                     check.add(labels)

@@ -16,7 +16,7 @@ from mmoe.metrics.task_kinds import kind_of
 from mmoe.models.wide import WidePart
 from mmoe.parallel import from_first
 from mmoe.run.console import Reporter
-from mmoe.train.design_matrix import Columns, id_columns, numbers_a_row, with_all_columns
+from mmoe.train.design_matrix import Columns, all_columns, id_columns, numbers_a_row
 from mmoe.train.linear_model import Linear, Rows, fit_linear
 from mmoe.train.prepare import PreparedData
 
@@ -95,14 +95,15 @@ def _fit(wide: WidePart, config: RunConfig, prepared: PreparedData) -> _Fitted:
     data = replace(data, labels=labels)
     generator = np.random.default_rng(config.seed)
     rows_N = _drawn(data, _MOST_ROWS, generator)
-    ids, dense_NF = _matrices(data, rows_N, wide)
+    ids, dense_NF = id_columns(wide, data.features, rows_N), _dense(data, rows_N, wide)
     columns = Columns.of(ids, dense_NF)
     shared = _Shared(columns.matrix(ids, dense_NF), columns.groups(wide), tasks)
     held = prepared.validation.held
     judged_N = _drawn(held, _MOST_JUDGED, generator)
     x_judged = None
     if held is not None:
-        x_judged = columns.matrix(*_matrices(held, judged_N, wide))
+        ids = id_columns(wide, held.features, judged_N)
+        x_judged = columns.matrix(ids, _dense(held, judged_N, wide))
     said = [f"{task.name} {_not_fitted(task)}" for task in config.tasks]
     for t, told, of_rows in _most_told_first(config.tasks, labels, rows_N):
         is_event = kind_of(config.tasks[t].kind).is_event
@@ -195,18 +196,15 @@ def _drawn(data: EncodedData | None, most: int, generator: np.random.Generator) 
     return np.sort(generator.choice(len(data), most, replace=False))
 
 
-def _matrices(
-    data: EncodedData, rows_N: np.ndarray, wide: WidePart
-) -> tuple[sparse.csr_array, np.ndarray]:
-    """What multiplies weights of ids, and dense columns.
+def _dense(data: EncodedData, rows_N: np.ndarray, wide: WidePart) -> np.ndarray:
+    """Dense columns; what is not finite, which training refuses in words of its own, as 0.
 
-    What is not finite, which training refuses in words of its own, comes as 0. So do dense columns
-    that `wide` does not read: a column of zeros gets no weight.
+    So are those that `wide` does not read: a column of zeros gets no weight.
     """
-    features, rows_N = with_all_columns(data.features, rows_N)
+    features, rows_N = all_columns(data.features, rows_N)
     found_NF = np.nan_to_num(features.dense_NF[rows_N], nan=0.0, posinf=0.0, neginf=0.0)
     found_NF[:, wide.unread_dense] = 0.0
-    return id_columns(wide, features, rows_N), found_NF
+    return found_NF
 
 
 def _rows_of_task(
