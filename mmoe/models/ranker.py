@@ -1,6 +1,6 @@
 """`Ranker`: embeddings and a network, what is trained, saved and scored."""
 
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -163,7 +163,7 @@ class Ranker(nn.Module):
             ins = self._inputs(dense_BF, lookups)
         else:
             height, in_tiles = self._request_height(requests, len(dense_BF))
-            network = self.network
+            network: Any = self.network
             parts = self._requests.parts(
                 dense_BF, requests, lookups, network.inputs, network.sequences, height
             )

@@ -39,6 +39,18 @@ Words words_of(const RowsProduct& p, int64_t e, int64_t row, int64_t count) {
   return {copy, step};
 }
 
+// Adds its row of another table to each row of a tile, whose sums are in the cache.
+void add_to_tile(const RowsProduct& p, const Job& job, int64_t row, int64_t rows, char* c,
+                 int64_t c_step) {
+  const Kernels& k = *p.layer->kernels;
+  const int32_t* numbers = p.added.numbers[job.expert];
+  for (int64_t m = 0; m < rows; ++m) {
+    const char* from =
+        p.added.data[job.expert] + (numbers[row + m] * p.added.step + job.n) * k.size;
+    k.add_rows(from, p.added.step, 1, job.columns, c + m * c_step * k.sum_size);
+  }
+}
+
 void run_job(const RowsProduct& p, const Job& job, const char* b, const char* bias,
              const Reads& next) {
   const Kernels& k = *p.layer->kernels;
@@ -52,6 +64,7 @@ void run_job(const RowsProduct& p, const Job& job, const char* b, const char* bi
                              k.words(p.K), c,      c_step, false, {}};
     next.copy_part(t, tiles.count, &product);
     k.multiply(product);
+    if (!p.added.empty()) add_to_tile(p, job, row, rows, c, c_step);
     const auto at = [&](const ExpertRows& table) -> char* {
       const int64_t size = p.sums ? k.sum_size : k.size;
       return table.empty() ? nullptr : table.data[job.expert] + (row * table.step + job.n) * size;

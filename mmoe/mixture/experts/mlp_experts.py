@@ -193,9 +193,7 @@ class MLPExperts(nn.Module):
         """
         if rows.exact or not self.weights:
             return self.dense([rows.whole], record)
-        y = shared_layer(
-            rows, self.weights[0], self.biases[0], self._fused(0), training=self.training
-        )
+        y = shared_layer(rows, self.weights[0], self.biases[0], self._fused(0))
         return self._dense_from(1, self._end_of_dense(0, y, record), record)
 
     def shared_work(self, rows: RequestRows) -> SharedWork:

@@ -46,6 +46,11 @@ class Part(NamedTuple):
     x_NE: Tensor | None
 
     @property
+    def wide(self) -> Tensor:
+        """Returns all of them side by side, float32."""
+        return self.dense_NF if self.x_NE is None else torch.cat([self.dense_NF, self.x_NE], dim=1)
+
+    @property
     def joined(self) -> Tensor:
         """Returns all of them side by side, as the network reads them."""
         return self.dense_NF if self.x_NE is None else join_inputs(self.dense_NF, self.x_NE)
@@ -142,7 +147,7 @@ class RequestInputs(nn.Module):
 
     def whole(self, parts: tuple[Part, Part], owners: Owners) -> tuple[Tensor, Tensor | None]:
         """Returns the same for every row by itself: numbers, and all other columns."""
-        joined = [part.dense_NF if part.x_NE is None else torch.cat(part, dim=1) for part in parts]
+        joined = [part.wide for part in parts]
         whole = self.columns.join(repeat_rows(joined[0], owners), joined[1])
         dense_BF, x_BE = whole.split([self.num_numbers, whole.shape[1] - self.num_numbers], dim=1)
         return dense_BF, None if parts[1].x_NE is None else x_BE

@@ -31,19 +31,13 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "wide": {"wide": True},
     "bias": {"bias": {"features": ["position"]}},
     "bias, kept": {"bias": {"features": ["position"], "scoring": "fixed", "at": {"position": 1}}},
-    "kinds": {
-        "num_experts": 3,
-        "experts": [
-            {"kind": "mlp", "count": 2, "hidden": [5]},
-            {"kind": "fm", "output": 5, "count": 1},
-        ],
-    },
+    "other experts": {"expert": {"kind": "fm", "output": 5}},
     "top_k": {"gate": {"kind": "top_k", "k": 2}},
     "grouped": {"gate": {"kind": "top_k", "k": 2}, "execution": "grouped"},
     "joint": {"gate": {"kind": "top_k", "select": "joint", "shared_k": 1, "private_k": 1}},
     "budget": {"gate": {"kind": "top_k", "k": 2, "select": "budget", "budget": 3}},
     "cosine": {"gate": {"kind": "cosine", "k": 2}},
-    "transfer": {"transfer": "bayesian"},
+    "two layers": {"expert": {"hidden": [6, 5], "norm": "layer", "activation": "silu"}},
 }
 
 
