@@ -306,6 +306,9 @@ def init(
     categorical: Categorical = None,
     numeric: Numeric = None,
     drop: Drop = None,
+    request: Annotated[
+        str | None, typer.Option(help="The column that says which rows share a request.")
+    ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace an existing config.")
     ] = False,
@@ -324,6 +327,7 @@ def init(
     from mmoe.datasets.infer.config import infer_config
     from mmoe.datasets.infer.headerless import rows_to_look_at, with_column_names
     from mmoe.datasets.infer.label_names import separate_labels
+    from mmoe.datasets.infer.requests import with_requests
     from mmoe.datasets.infer.told import Told
     from mmoe.datasets.labels.formula import quote
 
@@ -335,8 +339,12 @@ def init(
     if sample.note:
         _say(f"{data}: {sample.note}")
     about: Any = {"path": data, "origin": data, "told": told, "rows": sample.rows}
+    if request is not None:
+        about["told"] = told.without(request, sample.table, data)
     name = Path(data).name.split(".")[0]
     config, reasons = infer_config(sample.table, label, name=name, **about)
+    if request is not None:
+        config = with_requests(config, reasons, sample.table, request, data)
     config = with_imports(with_column_names(config, rows), import_)
     with file_of(out, "--out", overwrite=overwrite) as place:
         assert place.path is not None, "it is asked for"

@@ -16,7 +16,7 @@ from mmoe.config.tasks import prediction_columns
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.encoded import EncodedData
-from mmoe.datasets.rows.frames import TableLike, as_table, origin_of
+from mmoe.datasets.rows.frames import TableLike, as_rows, origin_of
 from mmoe.datasets.rows.projection import required_columns
 from mmoe.mixture.batch_invariant import HAS_KERNELS
 from mmoe.models.build import build_ranker
@@ -24,6 +24,7 @@ from mmoe.models.device import resolve_device
 from mmoe.models.frozen import without_weight_files
 from mmoe.models.network import GateRecord, NetworkOutput
 from mmoe.models.ranker import Ranker
+from mmoe.models.requests.batch import RequestBatch
 from mmoe.parallel import join_ranks, launched_ranks, spread_layout, world_size
 from mmoe.parallel.launch.cores import bind_to_own_cores
 from mmoe.run.console import SilentReporter, Tracker
@@ -138,7 +139,11 @@ class Predictor:
                 "it one (Predictor(ranker, config, encoder)), or use load_predictor"
             )
         config = self.encoder.config
-        table = as_table(rows, lambda there: required_columns(config, there, labels=False))
+        table = as_rows(
+            rows,
+            config.data.requests,
+            lambda there: required_columns(config, there, labels=False),
+        )
         return BatchSource.of_table(table, self.encoder, origin_of(rows))
 
     def _predict(
@@ -239,6 +244,7 @@ class Predictor:
         padded = -(-rows // ROWS_PER_TILE) * ROWS_PER_TILE
         device = self.ranker.device
         batch = data.batch(slice(start, stop), pad_to=padded).to(device)
+        requests = RequestBatch.of(batch)
         # no_grad, not inference_mode: FBGEMM's CPU tables refuse the latter
         with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=self.bf16):
             return self.ranker(
@@ -248,6 +254,7 @@ class Predictor:
                 return_gates=return_gates,
                 id_weights=batch.id_weights,
                 **({"with_bias": True} if with_bias else {}),
+                **({} if requests is None else {"requests": requests}),
             )
 
 

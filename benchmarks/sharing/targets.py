@@ -11,4 +11,9 @@ TARGETS: Mapping[str, Target] = {
     "joint_quality_low": Target(-1.0),
     "budget_quality": Target(0.0),
     "budget_quality_low": Target(-1.0),
+    "request_train_gain": Target(1.6),
+    "request_train_gain_exact": Target(1.35),
+    "request_score_gain": Target(1.7),
+    "request_score_gain_exact": Target(1.35),
+    "request_equal": Target(1.0),
 }

@@ -132,7 +132,9 @@ def load(config: RunConfig, data: Path | None) -> Splits:
     if data is not None:
         raise ValueError(f"--data {data}: synthetic-funnel makes its own rows; leave --data out")
     log = generate_funnel(**_checked_options(config.data.options))
-    split_N = assign_splits(log.table, config.data.split, config.split_seed, _ORIGIN)
+    split_N = assign_splits(
+        log.table, config.data.split, config.split_seed, _ORIGIN, config.data.requests
+    )
     train, validation, test = (
         log.table.take(pa.array(np.flatnonzero(split_N == part))) for part in range(3)
     )

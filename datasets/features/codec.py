@@ -111,7 +111,7 @@ class Codec(ABC, Generic[FeatureT]):
     content: str = "ids"  # what a row of its tables stands for
     long_tailed: ClassVar[bool] = True  # linear models take the logarithm of its numbers
     # Settings that may change without giving weights another meaning (`dim` is compared by table)
-    free: ClassVar[frozenset[str]] = frozenset({"name", "column", "dim"})
+    free: ClassVar[frozenset[str]] = frozenset({"name", "column", "dim", "level"})
 
     def __init__(self, feature: FeatureT, config: RunConfig) -> None:
         self.feature, self.config = feature, config

@@ -1,5 +1,6 @@
 """`FeatureEncoder`: from columns to network inputs; fitted on the training split."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
@@ -14,11 +15,19 @@ from mmoe.datasets.features import encoder_files
 from mmoe.datasets.features.codec import Codec, Coded, Rules
 from mmoe.datasets.features.fit_encoder import EncoderFit
 from mmoe.datasets.features.id_map import IdMap
+from mmoe.datasets.features.levels import (
+    SECTION,
+    Level,
+    LevelColumns,
+    at_level,
+    columns_read,
+)
 from mmoe.datasets.features.numeric import NumericRule
 from mmoe.datasets.features.registry import codecs_of, sections
 from mmoe.datasets.labels.maturity import Maturity
 from mmoe.datasets.labels.watch_quantiles import watch_links
-from mmoe.datasets.rows.encoded import EncodedFeatures
+from mmoe.datasets.rows.encoded_features import EncodedFeatures, EncodedRequests, LevelLayout
+from mmoe.datasets.rows.requests import find_requests
 from mmoe.datasets.values.keys import KeyKind
 
 
@@ -109,35 +118,71 @@ class FeatureEncoder:
         """Kinds of ids in the columns of each table of crosses."""
         return self.rules["crosses"]
 
+    @cached_property
+    def levels(self) -> dict[str, Level]:
+        """Level of each feature; none where rows have no requests."""
+        return self.rules.get(SECTION, {})
+
+    @property
+    def has_requests(self) -> bool:
+        """Whether some features are of requests, and others' columns are apart from theirs."""
+        return "request" in self.levels.values()
+
+    def level_of(self, feature: str) -> Level:
+        """Returns whose value a feature is: a request's, or a row's."""
+        return self.levels.get(feature, "row")
+
+    def of_level(self, level: Level) -> LevelColumns:
+        """Returns what the features of one level become; their dense columns are counted apart.
+
+        Without requests all features are of rows.
+        """
+        return LevelColumns(codecs=at_level(self.codecs, self.levels, level), rules=self.rules)
+
+    @cached_property
+    def layout(self) -> LevelLayout:
+        """Which columns are of requests, in the order of all."""
+
+        def flags(width: Callable[[Codec[Any]], int]) -> tuple[bool, ...]:
+            of_codecs = (
+                (self.level_of(c.feature.name) == "request", width(c)) for c in self.codecs
+            )
+            return tuple(flag for flag, columns in of_codecs for _ in range(columns))
+
+        return LevelLayout(
+            dense=flags(lambda codec: len(codec.dense_columns(self.rules))),
+            ids=flags(lambda codec: len(codec.lookups)),
+            lists=flags(lambda codec: len(codec.lists)),
+        )
+
+    @property
+    def _all(self) -> LevelColumns:
+        return LevelColumns(codecs=self.codecs, rules=self.rules)
+
     @property
     def dense_names(self) -> list[str]:
-        """Names of the columns of dense_NF: numbers, positions, those of vectors, sines."""
-        return [name for codec in self.codecs for name in codec.dense_columns(self.rules)]
+        """Names of all dense columns: numbers, positions, those of vectors, sines."""
+        return self._all.dense_names
 
     @property
     def input_layers(self) -> list[InputLayerSpec]:
-        """What the network makes of columns of dense_NF, projections and pieces, in their order."""
-        found: list[InputLayerSpec] = []
-        first = 0
-        for codec in self.codecs:
-            found += codec.input_layers(self.rules, first)
-            first += len(codec.dense_columns(self.rules))
-        return found
+        """What the network makes of dense columns, where there are no requests."""
+        return self._all.input_layers
 
     @property
     def categorical(self) -> list[FeatureSpec]:
-        """Features of one id a row, also buckets and parts: columns of ids_NC."""
-        return [spec for codec in self.codecs for spec in codec.lookups]
+        """Features of one id a row, also buckets and parts, of both levels."""
+        return self._all.categorical
 
     @property
     def lists(self) -> list[FeatureSpec]:
-        """List features, in the order of EncodedFeatures.lists."""
-        return [spec for codec in self.codecs for spec in codec.lists]
+        """List features, of both levels."""
+        return self._all.lists
 
     @property
     def sequences(self) -> list[SequenceSpec]:
         """Sequences, in their order; their events are among the lists."""
-        return [spec for codec in self.codecs for spec in codec.sequences]
+        return self._all.sequences
 
     @property
     def tables(self) -> list[TableSpec]:
@@ -160,14 +205,34 @@ class FeatureEncoder:
             ValueError: A column is missing, or a value does not fit: a number that is none or
                 infinite, a datetime that is none, a weight too few.
         """
+        links = watch_links(self.config, self.rules, table, origin)
+        if not self.has_requests:
+            return replace(self._encode(self.codecs, table, origin, to_score), links=links)
+        assert self.config.data.requests is not None, "features are of requests"
+        shared, own = (at_level(self.codecs, self.levels, level) for level in ("request", "row"))
+        found = find_requests(self.config.data.requests, table, origin)
+        unread = self.config.unread_when_scoring if to_score else ()
+        read = [codec.feature for codec in shared if codec.feature.name not in unread]
+        first = found.first_rows(table, columns_read(read), origin)
+        requests = EncodedRequests(
+            features=self._encode(shared, first, origin, to_score),
+            request_N=found.request_N,
+            keys_M=found.keys_M,
+            layout=self.layout,
+        )
+        return replace(self._encode(own, table, origin, to_score), links=links, requests=requests)
+
+    def _encode(
+        self, codecs: Sequence[Codec[Any]], table: pa.Table, origin: str, to_score: bool
+    ) -> EncodedFeatures:
         unread = self.config.unread_when_scoring if to_score else ()
         coded = [
             _missing(codec, self.rules, table.num_rows)
             if codec.feature.name in unread
             else codec.encode(table, self.rules, origin)
-            for codec in self.codecs
+            for codec in codecs
         ]
-        for codec, one in zip(self.codecs, coded, strict=True):
+        for codec, one in zip(codecs, coded, strict=True):
             _check(codec, one, self.rules, table.num_rows)
         dense = [column_N for one in coded for column_N in one.dense]
         ids = [column_N for one in coded for column_N in one.ids]
@@ -179,7 +244,6 @@ class FeatureEncoder:
             ids_NC=_stack(ids, table.num_rows, id_type),
             lists=[(ids_V, offsets) for one in coded for ids_V, offsets, _ in one.lists],
             list_weights=weights if any(w is not None for w in weights) else [],
-            links=watch_links(self.config, self.rules, table, origin),
         )
 
     def save(self, folder: str | Path) -> None:

@@ -3,6 +3,7 @@
 import pyarrow as pa
 
 from mmoe.config import RunConfig
+from mmoe.datasets.features import levels
 from mmoe.datasets.features.codec import Rules, that_share
 from mmoe.datasets.features.registry import codecs_of, sections
 from mmoe.datasets.labels.maturity import Maturity
@@ -25,6 +26,7 @@ class EncoderFit:
         self.rows = 0
         self.codecs = codecs_of(config)
         self.fits = {codec: codec.start(origin, self.codecs) for codec in self.codecs}
+        self.levels = levels.LevelsFit(config, origin)
         self.watch = WatchQuantilesFit(config, origin, maturity)
 
     def add(self, table: pa.Table) -> None:
@@ -34,9 +36,14 @@ class EncoderFit:
             ValueError: A column is missing, or a value does not fit its feature's kind.
         """
         self.rows += table.num_rows
+        self.levels.add(table)
         for codec, fit in self.fits.items():
             codec.add(fit, table, self.origin)
         self.watch.add(table)
+
+    def check_requests(self, table: pa.Table) -> None:
+        """Refuses rows that share a request, but not what is said of it."""
+        self.levels.check(table)
 
     def check(self, table: pa.Table) -> None:
         """Refuses bad values in rows that do not train, before training instead of after it."""
@@ -55,5 +62,6 @@ class EncoderFit:
         rules: Rules = {name: {} for name in sections()}
         for codecs in that_share(self.codecs):
             codecs[0].finish([self.fits[codec] for codec in codecs], rules)
+        rules[levels.SECTION] = dict(self.levels.finish())
         rules[SECTION] = dict(self.watch.finish())
         return rules

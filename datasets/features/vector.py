@@ -153,7 +153,7 @@ class VectorCodec(Codec[VectorFeature]):
     """Codec of a column of vectors."""
 
     sections = (_VectorRules(),)
-    free = frozenset({"name", "column"})  # `dim` is the shape of a weight
+    free = frozenset({"name", "column", "level"})  # `dim` is the shape of a weight
     long_tailed = False
 
     def dense_columns(self, rules: Rules) -> list[str]:

@@ -23,6 +23,8 @@ class DataFile:
     Attributes:
         address: Where it is.
         column_names: Of a CSV file that has no header line.
+        candidates: Column of lists, of which each item is a row; None: rows are those of the file.
+        fields: What is read of these items; None: all they have.
 
     Example:
         >>> file = DataFile("logs/day=2024-01-31/country=DE/part-0.parquet")
@@ -32,6 +34,8 @@ class DataFile:
 
     address: str
     column_names: tuple[str, ...] | None = None
+    candidates: str | None = None
+    fields: tuple[str, ...] | None = None
 
     def __str__(self) -> str:
         return self.address

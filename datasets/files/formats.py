@@ -1,7 +1,8 @@
 """One file of any format: Parquet, CSV, JSON lines or Arrow, with the columns its folders name."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from types import MappingProxyType
 
 import pyarrow as pa
@@ -10,6 +11,7 @@ from mmoe.datasets.files.csv_files import csv_columns, csv_schema, iter_csv, rea
 from mmoe.datasets.files.data_file import DataFile
 from mmoe.datasets.files.ipc_files import ipc_columns, ipc_schema, iter_ipc, read_ipc
 from mmoe.datasets.files.json_lines import iter_json, json_columns, json_schema, read_json
+from mmoe.datasets.files.nested import fields_among, flat_schema, list_lengths, unnested
 from mmoe.datasets.files.parquet_files import (
     Footers,
     iter_parquet,
@@ -59,6 +61,8 @@ def format_of(file: DataFile) -> Format:
 
 def file_columns(file: DataFile) -> list[str]:
     """Lists the file's own columns, then those of its folders (`day=2024-01-31/`)."""
+    if file.candidates is not None:
+        return file_types(file).names
     own = format_of(file).columns(file)
     return own + [name for name in file.partitions if name not in own]
 
@@ -73,6 +77,9 @@ def folder_columns(file: DataFile) -> dict[str, str | None]:
 
 def read_file(file: DataFile, names: list[str]) -> pa.Table:
     """Reads the whole file; columns of folders are text."""
+    if file.candidates is not None:
+        table = read_file(*_of_requests(file, names))
+        return unnested(table, file.candidates, names, whole=True)
     folders = folder_columns(file)
     own = [name for name in names if name not in folders]
     return _with_folders(format_of(file).read(file, own), names, folders)
@@ -85,6 +92,7 @@ def iter_file(
     row_group: int | range | None = None,
     folders: dict[str, str | None] | None = None,
     footers: Footers | None = None,
+    first_request: int = 0,
 ) -> Iterator[pa.Table]:
     """Yields the same rows in the same order, at most about `rows` at a time (CSV: a block).
 
@@ -95,7 +103,17 @@ def iter_file(
         row_group: Only this one, or these; Parquet alone has them.
         folders: What `folder_columns` said of the file, so that it need not look again.
         footers: Those of Parquet files that are read group by group.
+        first_request: Number of the first request that is read, where rows are candidates.
     """
+    if file.candidates is not None:
+        of_requests, asked = _of_requests(file, names)
+        tables = iter_file(of_requests, asked, _requests_at_once(rows), row_group, folders, footers)
+        for table in tables:
+            flat = unnested(table, file.candidates, names, first_request)
+            first_request += table.num_rows
+            for start in range(0, flat.num_rows, rows):
+                yield flat.slice(start, rows)
+        return
     folders = folder_columns(file) if folders is None else folders
     own = [name for name in names if name not in folders]
     if row_group is not None:
@@ -118,9 +136,52 @@ def _with_folders(table: pa.Table, names: list[str], folders: dict[str, str | No
 
 
 def file_types(file: DataFile) -> pa.Schema:
-    """Returns the columns and their types; those of CSV files and of folders are text."""
+    """Returns the columns and their types; those of CSV files and of folders are text.
+
+    Where rows are candidates, columns beside them are dictionaries (`unnested`).
+    """
+    if file.candidates is not None:
+        return flat_schema(_request_types(file, file.state()), file.candidates, str(file))
     own = format_of(file).schema(file)
     there = set(own.names)
     return pa.schema(
         [*own, *(pa.field(n, pa.large_string()) for n in file.partitions if n not in there)]
     )
+
+
+def candidate_counts(file: DataFile, rows: int) -> list[tuple[int, int]]:
+    """Counts requests and candidates of each row group of a Parquet file, or of another file.
+
+    Args:
+        file: Whose rows are candidates.
+        rows: Read at a time.
+    """
+    of_requests, asked = _of_requests(file, [])
+    is_parquet = kind_of(file) == "parquet"
+    groups = range(len(parquet_layout(file)[1])) if is_parquet else [None]
+    found = []
+    for group in groups:
+        tables = iter_file(of_requests, asked, _requests_at_once(rows), group)
+        counts = [(len(lengths), int(lengths.sum())) for lengths in map(list_lengths, tables)]
+        found.append((sum(n for n, _ in counts), sum(n for _, n in counts)))
+    return found
+
+
+@lru_cache(maxsize=1024)
+def _request_types(file: DataFile, state: object) -> pa.Schema:
+    """Columns of the file as it is: a row is a request."""
+    return file_types(replace(file, candidates=None))
+
+
+def _of_requests(file: DataFile, names: list[str]) -> tuple[DataFile, list[str]]:
+    """The file as one of requests, and the columns of it that hold these columns of candidates."""
+    assert file.candidates is not None, "rows are candidates"
+    beside = _request_types(file, file.state())
+    fields = fields_among(names, beside, file.candidates, str(file))
+    asked = [name for name in names if name in beside.names and name != file.candidates]
+    return replace(file, candidates=None, fields=tuple(fields)), [*asked, file.candidates]
+
+
+def _requests_at_once(rows: int) -> int:
+    """As a page of search results has about so many candidates."""
+    return max(rows // 16, 1)

@@ -18,6 +18,7 @@ from mmoe.datasets.values.plain import plain
 
 # Bytes of each column read at once, instead of all that a row group has of it. A request to an
 # object store takes as long as some megabytes.
+_LEVELS_OF_LIST = 3  # names before a field of a list's items: the column, list, element
 _BUFFER, _REMOTE_BUFFER = 1 << 18, 1 << 22
 
 
@@ -190,7 +191,33 @@ def _projection(
     for column in columns or ():
         if column not in names:
             raise MissingColumnError(column, names, str(path))
-    return columns if names == raw else None
+    if names != raw:
+        return None
+    return (
+        columns if path.fields is None else [*(columns or ())[:-1], *_leaves(path, file, columns)]
+    )
+
+
+def _leaves(path: DataFile, file: pq.ParquetFile, columns: list[str] | None) -> list[str]:
+    """Where the fields are that are read of the items of the last column; the smallest, if none."""
+    assert columns and path.fields is not None, "a column of lists is asked for"
+    inside = {}
+    for number in range(len(file.schema)):
+        place = file.schema.column(number).path
+        parts = place.split(".")
+        if parts[0] == columns[-1] and len(parts) > _LEVELS_OF_LIST:
+            prefix = ".".join(parts[: _LEVELS_OF_LIST + 1])
+            inside.setdefault(prefix, (parts[_LEVELS_OF_LIST], []))[1].append(number)
+    wanted = [prefix for prefix, (field, _) in inside.items() if field in path.fields]
+    if wanted or not inside:
+        return wanted or columns[-1:]
+    sizes = {prefix: _bytes_of(file, numbers) for prefix, (_, numbers) in inside.items()}
+    return [min(sizes, key=lambda prefix: sizes[prefix])]
+
+
+def _bytes_of(file: pq.ParquetFile, numbers: list[int]) -> int:
+    groups = [file.metadata.row_group(g) for g in range(file.num_row_groups)]
+    return sum(group.column(n).total_compressed_size for group in groups for n in numbers)
 
 
 def _select(table: pa.Table, columns: list[str] | None) -> pa.Table:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate
 
+import numpy as np
 import pyarrow as pa
 
 from mmoe.datasets.files.data_file import DataFile
@@ -15,9 +16,10 @@ from mmoe.datasets.files.formats import (
     iter_file,
     read_file,
 )
+from mmoe.datasets.files.nested import renumbered, requests_of
 from mmoe.datasets.files.parquet_files import parquet_layout
 from mmoe.datasets.files.resolve import Source, resolve_files
-from mmoe.datasets.rows.locations import cast_column, number_rows
+from mmoe.datasets.rows.locations import REQUEST_COLUMN, cast_column, number_rows
 from mmoe.datasets.values.arrow import pc
 from mmoe.datasets.values.plain import is_list, is_text, plain
 from mmoe.datasets.values.text import settle
@@ -63,9 +65,13 @@ def read_table(
     files = resolve_files(paths)
     names = column_names(files) if columns is None else list(dict.fromkeys(columns))
     tables = [_read(file, names) for file in files]
+    counts = [_rows_of(table) for table in tables]
+    if any(file.candidates is not None for file in files):
+        firsts = [0, *accumulate(counts)]
+        tables = [renumbered(part, first) for part, first in zip(tables, firsts, strict=False)]
     table = join_tables(files, tables, infer_types=infer_types, as_text=as_text)
     if numbered:
-        sizes = [(str(f), part.num_rows) for f, part in zip(files, tables, strict=True)]
+        sizes = [(str(f), count) for f, count in zip(files, counts, strict=True)]
         table = number_rows(table, sizes)
     return table
 
@@ -113,7 +119,8 @@ def iter_tables(
         paths: As for `read_table`.
         columns: Only these; None = all columns of the first file.
         rows_per_chunk: Most rows of one table.
-        span: Only rows [first, stop) of one Parquet file, whose other row groups are not read.
+        span: Only rows [first, stop) of one Parquet file, whose other row groups are not read; of
+            requests, where rows are their candidates.
 
     Raises:
         ValueError: As `read_table`, when the file is reached.
@@ -143,6 +150,12 @@ def _iter_rows(
     bounds = [0, *accumulate(parquet_layout(file)[1])]
     groups = range(bisect_right(bounds, first) - 1, bisect_left(bounds, stop))
     here = bounds[groups.start]
+    if file.candidates is not None:
+        for part in iter_file(file, names, rows, groups, first_request=here):
+            begin, end = np.searchsorted(part[REQUEST_COLUMN].to_numpy(), [first, stop])
+            if begin < end:
+                yield part.slice(begin, end - begin)
+        return
     for part in iter_file(file, names, rows, groups):
         begin, end = max(first - here, 0), min(stop - here, part.num_rows)
         here += part.num_rows
@@ -152,12 +165,23 @@ def _iter_rows(
             return  # what follows in the row group is of others
 
 
+def _rows_of(table: pa.Table) -> int:
+    """Rows of the file itself: requests, where those of the table are candidates."""
+    requests = requests_of(table)
+    return table.num_rows if requests is None else requests
+
+
 def _read(file: DataFile, names: list[str]) -> pa.Table:
     return plain_columns(read_file(file, names))
 
 
 def plain_columns(table: pa.Table) -> pa.Table:
-    """Decodes dictionary-encoded columns, and casts all text to large_string."""
+    """Decodes dictionary-encoded columns, and casts all text to large_string.
+
+    Rows of candidates are plain: what their request says once stays so.
+    """
+    if REQUEST_COLUMN in table.column_names:
+        return table
     columns = [plain(table.column(position)) for position in range(table.num_columns)]
     return pa.Table.from_arrays(columns, names=table.column_names)
 
@@ -201,6 +225,9 @@ def common_schema(files: Iterable[DataFile], schemas: Iterable[pa.Schema]) -> pa
 
 def widen(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
     """Returns the type that holds both, or None where there is none worth having."""
+    if isinstance(left, pa.DictionaryType) and isinstance(right, pa.DictionaryType):
+        values = widen(left.value_type, right.value_type)
+        return None if values is None else pa.dictionary(left.index_type, values)
     if left == right or pa.types.is_null(right):
         return left
     if pa.types.is_null(left):

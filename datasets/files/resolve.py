@@ -40,7 +40,18 @@ class Headerless:
         return describe(self.paths)
 
 
-Source = str | Path | DataFile | Headerless
+@dataclass(frozen=True)
+class Nested:
+    """Paths of files whose rows have a list of candidates each, which are read as rows."""
+
+    paths: "Source | list[str]"
+    candidates: str
+
+    def __str__(self) -> str:
+        return describe(self.paths)
+
+
+Source = str | Path | DataFile | Headerless | Nested
 
 
 def resolve_files(paths: Source | Iterable[Source]) -> list[DataFile]:
@@ -88,6 +99,8 @@ def _resolve_one(source: Source) -> list[DataFile]:
         return [source]
     if isinstance(source, Headerless):
         return [replace(f, column_names=source.names) for f in resolve_files(source.paths)]
+    if isinstance(source, Nested):
+        return [replace(f, candidates=source.candidates) for f in resolve_files(source.paths)]
     path = str(source)
     if is_address(path):
         return _checked(resolve_address(path, _choose), path)

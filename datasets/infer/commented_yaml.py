@@ -81,6 +81,8 @@ def _data(config: RunConfig, reasons: Reasons) -> list[str]:
     if config.data.group_column is not None:
         comment = f"  # {_one_line(reasons.group)}" if reasons.group else ""
         lines.append(f"  group_column: {_inline(config.data.group_column)}{comment}")
+    if config.data.requests is not None:
+        lines.append(f"  requests: {_inline(_changed(config.data.requests))}")
     return lines
 
 

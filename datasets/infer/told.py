@@ -1,7 +1,7 @@
 """What a person says of columns, which counts for more than anything measured."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -40,6 +40,18 @@ class Told:
             ['a', 'b', 'c, d']
         """
         return cls(*(_names(columns, option or ()) for option in (categorical, numeric, drop)))
+
+    def without(self, column: str, table: pa.Table, origin: str) -> "Told":
+        """Returns the same, with a column that names requests, and is no input.
+
+        Raises:
+            ValueError: It is not there, or is said to be one.
+        """
+        if column not in visible_columns(table):
+            raise ValueError(missing_column(column, visible_columns(table), origin, "--request"))
+        if column in (*self.categorical, *self.numeric, *self.drop):
+            raise ValueError(f"--request {column}: another option names it too; leave it out there")
+        return replace(self, drop=[*self.drop, column])
 
     @property
     def kept(self) -> set[str]:

@@ -153,7 +153,8 @@ class BatchSource:
             seed: Of the run.
             epoch: Counted from 0.
             size: Rows of a batch; the epoch's last one may have fewer. Where a loss compares rows,
-                about so many: groups stay whole (`GroupOrder`).
+                about so many: groups stay whole (`GroupOrder`). Those of a request come one after
+                another; the last request of a batch may go on in the next.
             first: Batches that are done.
             share: What this rank takes of each batch; it may be no row.
         """
@@ -174,11 +175,11 @@ class BatchSource:
         filled = self._filled(schedule, lanes)
         try:
             for of_lanes, data in zip(schedule, filled, strict=True):
-                orders = [row_order(window, seed, epoch) for window in of_lanes]
+                order = _WindowOrder.of(of_lanes, data, seed, epoch)
                 begin, stop = of_lanes[0].start, of_lanes[0].stop
                 for start in range(max(first * size, begin), stop, size):
                     end = min(start + size, stop)
-                    yield data.batch(_rows_of_batch(of_lanes, orders, start, end, share))
+                    yield data.batch(order.rows(start, end, share))
                 del data  # the next window may take its place
         finally:
             filled.close()
@@ -236,13 +237,30 @@ class _Held:
         yield self.data if (first, stop) == (0, len(self.data)) else self.data.rows(first, stop)
 
 
-def _rows_of_batch(
-    of_lanes: Windows, orders: Sequence[np.ndarray], start: int, stop: int, share: Share
-) -> np.ndarray:
-    """Where rows [start, stop) of the epoch are among those of the lanes' windows."""
-    before, rows = 0, []
-    for window, order in zip(of_lanes, orders, strict=True):
-        rows_B = order[window.rows_before(start) : window.rows_before(stop)]
-        rows.append(before + share.of(rows_B))
-        before += len(order)
-    return np.concatenate(rows)
+@dataclass(frozen=True)
+class _WindowOrder:
+    """The order of a window's rows: of each lane's for itself."""
+
+    of_lanes: Windows
+    orders: Sequence[np.ndarray]  # rows of the window
+    requests_N: np.ndarray | None
+
+    @classmethod
+    def of(cls, of_lanes: Windows, data: EncodedData, seed: int, epoch: int) -> "_WindowOrder":
+        requests = data.features.requests
+        requests_N = None if requests is None else requests.request_N
+        before, orders = 0, []
+        for window in of_lanes:
+            mine = None if requests_N is None else requests_N[before : before + len(window)]
+            orders.append(before + row_order(window, seed, epoch, mine))
+            before += len(window)
+        return cls(of_lanes, orders, requests_N)
+
+    def rows(self, start: int, stop: int, share: Share) -> np.ndarray:
+        """Where a rank's share of rows [start, stop) of the epoch is among the window's."""
+        found = []
+        for window, order in zip(self.of_lanes, self.orders, strict=True):
+            rows_B = order[window.rows_before(start) : window.rows_before(stop)]
+            requests_B = None if self.requests_N is None else self.requests_N[rows_B]
+            found.append(share.of(rows_B, requests_B))
+        return np.concatenate(found)

@@ -14,7 +14,7 @@ from mmoe.datasets.features.id_map import FIRST_KNOWN, MISSING, UNSEEN
 from mmoe.datasets.features.ids import IdCodec
 from mmoe.datasets.features.numeric import NumericCodec, NumericRule
 from mmoe.datasets.features.vocabulary import Vocabulary
-from mmoe.datasets.rows.encoded import EncodedFeatures
+from mmoe.datasets.rows.encoded_features import EncodedFeatures, IdLists
 
 # Numbers of one feature that are columns by themselves; more are a vector, or as many as training
 # rows say, and its entries say little
@@ -34,12 +34,7 @@ def columns_of(
         encoder: That encoded them.
         of_training: Find `expected_unseen` too, in which each id of a vocabulary is looked at.
     """
-    dense = ids = lists = 0
-    for codec in encoder.codecs:
-        width = len(codec.dense_columns(encoder.rules))
-        numbers_NF = features.dense_NF[:, dense : (dense := dense + width)]
-        ids_NC = features.ids_NC[:, ids : (ids := ids + len(codec.lookups))]
-        of_lists = features.lists[lists : (lists := lists + len(codec.lists))]
+    for codec, numbers_NF, ids_NC, of_lists in _of_codecs(features, encoder):
         if isinstance(codec, NumericCodec):
             yield _number(codec, encoder, numbers_NF, ids_NC)
         elif not isinstance(codec, CrossCodec):
@@ -48,8 +43,33 @@ def columns_of(
             yield from _lists(codec, encoder, of_lists, of_training)
 
 
+def _of_codecs(
+    features: EncodedFeatures, encoder: FeatureEncoder
+) -> Iterator[tuple[Codec[Any], np.ndarray, np.ndarray, Sequence[IdLists]]]:
+    """Each codec with its numbers, ids and lists of every row; those of requests one by one."""
+    requests, done = features.requests, {"row": [0, 0, 0], "request": [0, 0, 0]}
+    for codec in encoder.codecs:
+        level = encoder.level_of(codec.feature.name)
+        widths = (len(codec.dense_columns(encoder.rules)), len(codec.lookups), len(codec.lists))
+        starts = done[level]
+        stops = [start + width for start, width in zip(starts, widths, strict=True)]
+        dense, ids, lists = (slice(*ends) for ends in zip(starts, stops, strict=True))
+        done[level] = stops
+        if requests is None or level == "row":
+            own = features.dense_NF[:, dense], features.ids_NC[:, ids], features.lists[lists]
+        else:
+            of_requests = EncodedFeatures(
+                dense_NF=requests.features.dense_NF[:, dense],
+                ids_NC=requests.features.ids_NC[:, ids],
+                lists=requests.features.lists[lists],
+            ).take(requests.request_N)
+            own = of_requests.dense_NF, of_requests.ids_NC, of_requests.lists
+        yield codec, *own
+
+
 def all_alike(features: EncodedFeatures) -> bool:
     """Returns whether all rows are the same to a model."""
+    features = features.flat()
     of_lists = [
         part for ids_V, offsets in features.lists for part in (ids_V, np.diff(offsets)) if len(part)
     ]

@@ -115,7 +115,12 @@ def _iso_text(column: pa.ChunkedArray) -> bool:
 
 
 def day_splits(
-    table: pa.Table, split: SplitConfig, seed: int, origin: str, first: int = 0
+    table: pa.Table,
+    split: SplitConfig,
+    seed: int,
+    origin: str,
+    first: int = 0,
+    drawn_N: np.ndarray | None = None,
 ) -> np.ndarray:
     """Assigns splits by day, int8 [N]: 0 = training, 1 = validation, 2 = test, 3 = none.
 
@@ -125,6 +130,7 @@ def day_splits(
         seed: Which rows validate.
         origin: Starts error messages.
         first: See `table`.
+        drawn_N: What rows that validate are drawn by, uint64; None: by their numbers.
 
     Raises:
         ValueError: The column holds no days, or days of another kind than the config's.
@@ -135,8 +141,9 @@ def day_splits(
         _numbers(days or [], dated, split.column, origin)
         for days in (split.train_days, split.test_days)
     )
-    rows = np.arange(first, first + len(days_N), dtype=np.uint64)
-    uniform_N = (mix64(rows, seed) >> np.uint64(11)).astype(np.float64) * 2.0**-53  # exact
+    if drawn_N is None:
+        drawn_N = np.arange(first, first + len(days_N), dtype=np.uint64)
+    uniform_N = (mix64(drawn_N, seed) >> np.uint64(11)).astype(np.float64) * 2.0**-53  # exact
     split_N = np.full(len(days_N), NO_SPLIT, np.int8)
     split_N[np.isin(days_N, test)] = 2
     train_N = np.isin(days_N, train)

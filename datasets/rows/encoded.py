@@ -1,55 +1,14 @@
 """Encoded rows in memory, and batches cut out of them."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
-from mmoe.datasets.features.ragged import RaggedRows
 from mmoe.datasets.rows.batch import Batch
-
-
-class RowLink(Protocol):
-    """Interface of what makes values of predictions of N rows, by columns of these rows."""
-
-    def rows(self, rows: slice | np.ndarray) -> "RowLink":
-        """Returns that of some of the rows."""
-        ...
-
-    def joined(self, others: Sequence[Any]) -> "RowLink":
-        """Returns that of these rows and the others' after them."""
-        ...
-
-    def of(self, predictions_N: np.ndarray) -> np.ndarray:
-        """Computes the values, float32."""
-        ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class EncodedFeatures:
-    """Network inputs of N rows.
-
-    Attributes:
-        dense_NF: float32.
-        ids_NC: int32 (ids are below 2³¹; batches hold int64), row-major, one column for each
-            single-id feature; int64 where one of them has encoding managed.
-        lists: For each list feature its ids, int32 [V] (int64 with encoding managed), and offsets,
-            int64 [N + 1].
-        list_weights: For each list feature the weights of its ids, float32 [V], or None; empty
-            where no feature has weights.
-        links: What makes values of what is predicted, by the places of tasks of kind d2q.
-    """
-
-    dense_NF: np.ndarray
-    ids_NC: np.ndarray
-    lists: Sequence[tuple[np.ndarray, np.ndarray]] = ()
-    list_weights: Sequence[np.ndarray | None] = ()
-    links: Mapping[int, RowLink] = field(default_factory=dict)
-
-    def __len__(self) -> int:
-        return len(self.dense_NF)
+from mmoe.datasets.rows.batch_ids import gather, ids_of_batch
+from mmoe.datasets.rows.encoded_features import EncodedFeatures, first_seen, join_features
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,25 +81,8 @@ class EncodedData:
 
     def rows(self, start: int, stop: int) -> "EncodedData":
         """Returns rows [start, stop), not copied."""
-        features, labels = self.features, self.labels
-        lists = [
-            (values[offsets[start] : offsets[stop]], offsets[start : stop + 1] - offsets[start])
-            for values, offsets in features.lists
-        ]
-        list_weights = [
-            None if weights is None else weights[offsets[start] : offsets[stop]]
-            for weights, (_, offsets) in zip(features.list_weights, features.lists, strict=False)
-        ]
-        cut = EncodedFeatures(
-            dense_NF=features.dense_NF[start:stop],
-            ids_NC=features.ids_NC[start:stop],
-            lists=lists,
-            list_weights=list_weights,
-            links={t: link.rows(slice(start, stop)) for t, link in features.links.items()},
-        )
-        return EncodedData(
-            features=cut, labels=None if labels is None else labels.rows(start, stop)
-        )
+        labels = None if self.labels is None else self.labels.rows(start, stop)
+        return EncodedData(features=self.features.rows(start, stop), labels=labels)
 
     def batch(
         self,
@@ -167,15 +109,16 @@ class EncodedData:
             raise ValueError(
                 f"pad_to: expected at least {len(rows_B)}, the rows given, got {pad_to}"
             )
-        values, lengths, id_weights = self._ids(rows_B, height)
+        places_Q, requests_B, dense_QF = self._requests(rows_B, height)
+        values, lengths, id_weights = ids_of_batch(self.features, rows_B, height, places_Q)
         of_labels = (None, None, None)
         if self.labels is not None:
             targets_NT = self.labels.targets_NT
             trained_NT = self.labels.labels_NT if targets_NT is None else targets_NT
             arrays = (trained_NT, self.labels.observed_NT, self.labels.weights_NT)
-            of_labels = tuple(torch.from_numpy(_gather(array, rows_B, height)) for array in arrays)
+            of_labels = tuple(torch.from_numpy(gather(array, rows_B, height)) for array in arrays)
         return Batch(
-            dense_BF=torch.from_numpy(_gather(self.features.dense_NF, rows_B, height)),
+            dense_BF=torch.from_numpy(gather(self.features.dense_NF, rows_B, height)),
             values=torch.from_numpy(values),
             lengths_CB=torch.from_numpy(lengths),
             labels_BT=of_labels[0],
@@ -184,27 +127,21 @@ class EncodedData:
             num_rows=len(rows_B),
             id_weights=None if id_weights is None else torch.from_numpy(id_weights),
             groups_B=None if groups_B is None else torch.from_numpy(groups_B),
+            requests_B=None if requests_B is None else torch.from_numpy(requests_B),
+            request_dense_QF=None if dense_QF is None else torch.from_numpy(dense_QF),
         )
 
-    def _ids(
+    def _requests(
         self, rows_B: np.ndarray, height: int
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        """Ids, lengths and, where a feature has them, weights of all features."""
-        # Gather rows first (contiguous memory), then turn: the other way round misses the cache.
-        single_BC = _gather(self.features.ids_NC, rows_B, height)
-        single = single_BC.T.astype(np.int64, order="C").reshape(-1)
-        ones = np.ones(single_BC.size, np.int32)
-        if not self.features.lists:
-            return single, ones, None
-        places = [RaggedRows(offsets, rows_B, height) for _, offsets in self.features.lists]
-        pairs = list(zip(places, self.features.lists, strict=True))
-        values = np.concatenate([single, *(place.ids(values) for place, (values, _) in pairs)])
-        lengths = np.concatenate([ones, *(place.lengths_B for place in places)])
-        if not self.features.list_weights:
-            return values, lengths, None
-        pairs = zip(places, self.features.list_weights, strict=True)
-        weights = [np.ones(single.size, np.float32), *(place.weights(w) for place, w in pairs)]
-        return values, lengths, np.concatenate(weights)
+    ) -> tuple[np.ndarray | None, np.ndarray | None, np.ndarray | None]:
+        """Which requests a batch's rows are of, each row's place among them, and their numbers."""
+        requests = self.features.requests
+        if requests is None:
+            return None, None, None
+        places_Q, own_B = first_seen(requests.request_N[rows_B])
+        requests_B = np.full(height, max(len(places_Q) - 1, 0), np.int64)
+        requests_B[: len(own_B)] = own_B
+        return places_Q, requests_B, requests.features.dense_NF.take(places_Q, axis=0)
 
 
 def join(chunks: list[EncodedData]) -> EncodedData:
@@ -215,7 +152,7 @@ def join(chunks: list[EncodedData]) -> EncodedData:
     labels = [chunk.labels for chunk in chunks if chunk.labels is not None]
     chunks.clear()
     return EncodedData(
-        features=_join_features(features), labels=join_labels(labels) if labels else None
+        features=join_features(features), labels=join_labels(labels) if labels else None
     )
 
 
@@ -253,39 +190,3 @@ def join_labels(chunks: Sequence[EncodedLabels]) -> EncodedLabels:
         targets_NT=np.concatenate(targets) if targets else None,
         compared_N=np.concatenate(compared) if compared else None,
     )
-
-
-def _join_features(chunks: Sequence[EncodedFeatures]) -> EncodedFeatures:
-    lists = []
-    for pairs in zip(*(chunk.lists for chunk in chunks), strict=True):
-        lengths = np.concatenate([np.diff(offsets) for _, offsets in pairs])
-        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-        lists.append((np.concatenate([values for values, _ in pairs]), offsets))
-    weights = zip(*(chunk.list_weights for chunk in chunks), strict=True)
-    return EncodedFeatures(
-        dense_NF=np.concatenate([chunk.dense_NF for chunk in chunks]),
-        ids_NC=np.concatenate([chunk.ids_NC for chunk in chunks]),
-        lists=lists,
-        list_weights=[_joined_weights(of_feature) for of_feature in weights],
-        links={
-            t: link.joined([chunk.links[t] for chunk in chunks[1:]])
-            for t, link in chunks[0].links.items()
-        },
-    )
-
-
-def _joined_weights(chunks: Sequence[np.ndarray | None]) -> np.ndarray | None:
-    present = [chunk for chunk in chunks if chunk is not None]
-    return np.concatenate(present) if present else None
-
-
-def _gather(source_NX: np.ndarray, rows_B: np.ndarray, height: int) -> np.ndarray:
-    """Rows of a matrix, zeros (missing, unobserved) below them.
-
-    NumPy on one thread: as quick as torch's gather here, and it leaves the cores to the network.
-    """
-    if height == len(rows_B):
-        return source_NX.take(rows_B, axis=0)
-    out = np.zeros((height, source_NX.shape[1]), source_NX.dtype)
-    out[: len(rows_B)] = source_NX.take(rows_B, axis=0)
-    return out

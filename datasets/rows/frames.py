@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from mmoe.config import RequestsConfig
+from mmoe.datasets.files.nested import flat_schema, unnested
 from mmoe.datasets.rows.given_rows import without_views
 from mmoe.datasets.rows.locations import ROW_COLUMN, number_rows
 from mmoe.datasets.rows.mixed_values import texts_of_mixed
@@ -67,6 +69,40 @@ def as_table(
     if ROW_COLUMN in table.column_names:
         return table  # of files: its rows are named after them
     return number_rows(table, [(origin, table.num_rows)])
+
+
+def as_rows(
+    data: TableLike,
+    requests: RequestsConfig | None,
+    needed: Callable[[list[str]], Collection[str]] | None = None,
+    *,
+    origin: str | None = None,
+    mixed: list[str] | None = None,
+) -> pa.Table:
+    """Makes an Arrow table likewise, with a row for each candidate where rows are requests.
+
+    Rows without the column of candidates are candidates, each of a request of its own.
+
+    Args:
+        data: As for `as_table`, as the others.
+        requests: Of the run; None: a row is a row.
+        needed: Of the columns that rows then have.
+        origin: What error messages call the rows.
+        mixed: See `as_table`.
+
+    Raises:
+        ValueError: As `as_table`; or candidates are no lists of structs.
+    """
+    candidates = None if requests is None else requests.candidates
+    if candidates is None:
+        return as_table(data, needed, origin=origin, mixed=mixed)
+    asked = None if needed is None else lambda there: [*needed(there), candidates]
+    table = as_table(data, asked, origin=origin, mixed=mixed)
+    if candidates not in table.column_names:
+        return table
+    table = table.drop_columns([ROW_COLUMN])
+    names = flat_schema(table.schema, candidates, origin or origin_of(data)).names
+    return unnested(table, candidates, names)
 
 
 def origin_of(data: TableLike) -> str:

@@ -10,6 +10,7 @@ import pyarrow as pa
 from mmoe.datasets.values.plain import plain
 
 ROW_COLUMN = "__mmoe_row__"  # a row's number over all files, carried through the split
+REQUEST_COLUMN = "__mmoe_request__"  # number of the request that a nested row came from
 _FILES_KEY = b"mmoe.files"
 _LONGEST_NAME = 80  # of a column, in an error message
 
@@ -17,27 +18,36 @@ _LONGEST_NAME = 80  # of a column, in an error message
 def number_rows(table: pa.Table, files: Sequence[tuple[str, int]], first: int = 0) -> pa.Table:
     """Adds the hidden column that lets an error message name the file and the row.
 
+    Rows that are candidates have theirs; `files` then say how many requests each has.
+
     Args:
         table: The rows of all `files`, in order.
         files: Path and number of rows of each.
         first: Number of the table's first row, where the table is a later chunk of one file.
     """
-    numbers = pa.array(np.arange(first, first + table.num_rows, dtype=np.int64))
     metadata = {**(table.schema.metadata or {}), _FILES_KEY: json.dumps(list(files)).encode()}
+    if REQUEST_COLUMN in table.column_names:
+        return table.replace_schema_metadata(metadata)
+    numbers = pa.array(np.arange(first, first + table.num_rows, dtype=np.int64))
     return table.append_column(ROW_COLUMN, numbers).replace_schema_metadata(metadata)
 
 
 def place(table: pa.Table, origin: str, index: int) -> str:
-    """Names a row such as `log.csv: row 17`, counted from 1 without the header."""
+    """Names a row such as `log.csv: row 17`, counted from 1 without the header.
+
+    A candidate is one of its request's row: `log.parquet: row 17, candidate 3`.
+    """
     index = int(index)
     if ROW_COLUMN not in table.column_names:
         return f"{origin}: row {index + 1}"
-    number = table[ROW_COLUMN][index].as_py()
+    number, candidate = table[ROW_COLUMN][index].as_py(), ""
+    if REQUEST_COLUMN in table.column_names:
+        number, candidate = table[REQUEST_COLUMN][index].as_py(), f", candidate {number + 1}"
     for path, num_rows in json.loads((table.schema.metadata or {}).get(_FILES_KEY, b"[]")):
         if number < num_rows:
-            return f"{path}: row {number + 1}"
+            return f"{path}: row {number + 1}{candidate}"
         number -= num_rows
-    return f"{origin}: row {number + 1}"
+    return f"{origin}: row {number + 1}{candidate}"
 
 
 def rows_by_file(table: pa.Table, origin: str) -> list[tuple[str, slice]]:
@@ -54,8 +64,15 @@ def rows_by_file(table: pa.Table, origin: str) -> list[tuple[str, slice]]:
 
 
 def visible_columns(table: pa.Table) -> list[str]:
-    """Lists the user's columns, without the hidden row number."""
-    return [name for name in table.column_names if name != ROW_COLUMN]
+    """Lists the user's columns, without the hidden numbers of rows and requests."""
+    return [name for name in table.column_names if name not in (ROW_COLUMN, REQUEST_COLUMN)]
+
+
+def is_of_request(table: pa.Table, name: str) -> bool:
+    """Returns whether rows are candidates of nested requests, which have this column once each."""
+    if REQUEST_COLUMN not in table.column_names or name not in table.column_names:
+        return False
+    return isinstance(table.schema.field(name).type, pa.DictionaryType)
 
 
 def find_column(table: pa.Table, name: str, origin: str, used_by: str) -> pa.ChunkedArray:
@@ -154,9 +171,16 @@ def cast_column(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
         >>> cast_column(prices, pa.float64()).to_pylist()
         [0.35]
     """
+    if isinstance(kind, pa.DictionaryType):
+        return pa.chunked_array([_cast_values(chunk, kind) for chunk in column.chunks], kind)
     if pa.types.is_decimal(column.type) and pa.types.is_floating(kind):
         column = column.cast(pa.string())
     return column.cast(kind, safe=False)
+
+
+def _cast_values(chunk: pa.DictionaryArray, kind: pa.DictionaryType) -> pa.DictionaryArray:
+    values = cast_column(pa.chunked_array([chunk.dictionary]), kind.value_type)
+    return pa.DictionaryArray.from_arrays(chunk.indices, values.combine_chunks())
 
 
 def _shortened(name: str) -> str:

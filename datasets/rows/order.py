@@ -143,11 +143,29 @@ def _cut(turns: Iterator[Take], sizes: Sequence[int]) -> Iterator[tuple[Take, ..
         yield tuple(takes)
 
 
-def row_order(window: Window, seed: int, epoch: int) -> np.ndarray:
-    """Returns the permutation of a window's rows; the first is that of a split in memory."""
+def row_order(
+    window: Window, seed: int, epoch: int, requests_N: np.ndarray | None = None
+) -> np.ndarray:
+    """Returns the permutation of a window's rows; the first is that of a split in memory.
+
+    Args:
+        window: Of an epoch.
+        seed: Of the run.
+        epoch: Counted from 0.
+        requests_N: Number of each row's request: requests are permuted then, and the rows of each
+            come one after another. Where batches end, one of them is cut.
+
+    Example:
+        >>> row_order(Window(0, 0, 5, (Take(0, 0, 5),)), 0, 0, np.array([0, 0, 1, 2, 2])).tolist()
+        [2, 3, 4, 0, 1]
+    """
     entropy = [seed, epoch]
     if window.lane.lanes > 1:
         entropy += [_LANE, window.lane.number, window.number]
     elif window.number:
         entropy += [_WINDOW, window.number]
-    return np.random.default_rng(entropy).permutation(len(window))
+    draw = np.random.default_rng(entropy)
+    if requests_N is None:
+        return draw.permutation(len(window))
+    turn_M = draw.permutation(int(requests_N.max(initial=-1)) + 1)
+    return np.argsort(turn_M[requests_N], kind="stable")

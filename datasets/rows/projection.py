@@ -58,6 +58,8 @@ def column_uses(
     for task in config.tasks:
         for column in task.inputs:
             uses.setdefault(column, f"task {task.name!r}")
+    if config.data.requests is not None and config.data.requests.column is not None:
+        uses.setdefault(config.data.requests.column, "data.requests.column")
     for column, used_by in (label_uses(config, there) if labels else {}).items():
         uses.setdefault(column, used_by)
     return uses

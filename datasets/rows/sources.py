@@ -13,13 +13,20 @@ import pyarrow as pa
 from mmoe.config import DataConfig, RunConfig, SplitConfig
 from mmoe.datasets.files.data_file import is_address
 from mmoe.datasets.files.readers import Paths, column_names, read_table
-from mmoe.datasets.files.resolve import Headerless, Source, describe, kind_of, resolve_files
+from mmoe.datasets.files.resolve import (
+    Headerless,
+    Nested,
+    Source,
+    describe,
+    kind_of,
+    resolve_files,
+)
 from mmoe.datasets.labels.maturity import TimeSpan
-from mmoe.datasets.rows.frames import TableLike, as_table, holds_rows, origin_of
+from mmoe.datasets.rows.frames import TableLike, as_rows, holds_rows, origin_of
 from mmoe.datasets.rows.locations import (
-    ROW_COLUMN,
     MissingColumnError,
     find_column,
+    is_of_request,
     visible_columns,
 )
 from mmoe.datasets.rows.projection import column_uses, text_columns
@@ -91,7 +98,9 @@ def _cut(config: RunConfig, table: pa.Table, origin: str) -> Splits:
         span = TimeSpan(config)
         span.add(table, origin)
         newest = span.newest
-    train, validation, test = split_table(table, config.data.split, config.split_seed, origin)
+    train, validation, test = split_table(
+        table, config.data.split, config.split_seed, origin, config.data.requests
+    )
     return Splits(train=train, validation=validation, test=test, origin=origin, newest=newest)
 
 
@@ -150,10 +159,19 @@ def files_by_split(config: RunConfig, folder: str | Path | None) -> dict[str, Pa
 
 
 def with_names(data: DataConfig, paths: Source | list[str]) -> Source | list[str]:
-    """Returns paths whose CSV files have the run's `data.column_names` where they lack a header."""
-    if data.column_names is None:
-        return paths
-    return Headerless(paths, tuple(data.column_names))
+    """Returns paths as the run reads them.
+
+    CSV files have its `data.column_names` where they lack a header; candidates of requests are
+    rows.
+    """
+    if data.column_names is not None:
+        paths = Headerless(paths, tuple(data.column_names))
+    return _of_candidates(data, paths)
+
+
+def _of_candidates(data: DataConfig, paths: Source | list[str]) -> Source | list[str]:
+    candidates = None if data.requests is None else data.requests.candidates
+    return paths if candidates is None else Nested(paths, candidates)
 
 
 def headerless(paths: Source | list[str], names: list[str], key: str) -> Headerless:
@@ -177,9 +195,9 @@ def headerless(paths: Source | list[str], names: list[str], key: str) -> Headerl
 
 def _as_read(data: DataConfig, paths: Source | list[str]) -> Source | list[str]:
     """Files of the config itself: names that none of them needs are a mistake."""
-    if data.column_names is None:
-        return paths
-    return headerless(paths, data.column_names, "data.column_names")
+    if data.column_names is not None:
+        paths = headerless(paths, data.column_names, "data.column_names")
+    return _of_candidates(data, paths)
 
 
 def below(folder: str | Path | None, paths: str | list[str]) -> str | list[str]:
@@ -237,7 +255,7 @@ def _by_file(config: RunConfig, folder: str | Path | None) -> Splits:
     train = tables["train"]
     if "validation" not in tables:
         share = SplitConfig(by="random", validation=config.data.split.validation, test=1e-9)
-        train, validation = _carve(train, share, config.split_seed, origins["train"])
+        train, validation = _carve(train, share, config, origins["train"])
         tables |= {"train": train, "validation": validation}
     origin = f"{origins['train']} (and {', '.join(o for n, o in origins.items() if n != 'train')})"
     return Splits(
@@ -250,11 +268,16 @@ def _by_file(config: RunConfig, folder: str | Path | None) -> Splits:
 
 def _held_table(config: RunConfig, data: TableLike) -> tuple[pa.Table, str]:
     """The columns that the run uses of rows in memory, and what errors call them."""
-    table = as_table(data, lambda there: column_uses(config, there))
+    table = as_rows(data, config.data.requests, lambda there: column_uses(config, there))
     origin = origin_of(data)
     uses = column_uses(config, visible_columns(table))
-    columns = {name: find_column(table, name, origin, used_by) for name, used_by in uses.items()}
-    return pa.table({**columns, ROW_COLUMN: table[ROW_COLUMN]}), origin
+    hidden = [name for name in table.column_names if name not in visible_columns(table)]
+    columns = {
+        name: table[name] if is_of_request(table, name) else find_column(table, name, origin, used)
+        for name, used in uses.items()
+    }
+    columns |= {name: table[name] for name in hidden}
+    return pa.table(columns, metadata=table.schema.metadata), origin
 
 
 def _refuse_rows(data: DataConfig, origin: str) -> None:
@@ -302,10 +325,12 @@ def _refuse_unread(data: DataConfig) -> None:
 
 
 def _carve(
-    table: pa.Table, share: SplitConfig, split_seed: int, origin: str
+    table: pa.Table, share: SplitConfig, config: RunConfig, origin: str
 ) -> tuple[pa.Table, pa.Table]:
     """A random validation share out of the training rows."""
-    train, validation, rest = split_table(table, share, split_seed, origin)
+    train, validation, rest = split_table(
+        table, share, config.split_seed, origin, config.data.requests
+    )
     return pa.concat_tables([train, rest]), validation
 
 

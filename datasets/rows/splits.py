@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from mmoe.config import SplitConfig
+from mmoe.config import RequestsConfig, SplitConfig
 from mmoe.datasets.rows.days import day_splits
-from mmoe.datasets.rows.locations import find_column, rows_by_file
+from mmoe.datasets.rows.locations import find_column, place, rows_by_file
+from mmoe.datasets.rows.requests import RequestRows, find_requests
 from mmoe.datasets.rows.smallest_hashes import smallest_hashes
 from mmoe.datasets.values.columns import to_times
 from mmoe.datasets.values.hashing import mix64
@@ -40,7 +41,11 @@ class Splits:
 
 
 def split_table(
-    table: pa.Table, split: SplitConfig, split_seed: int, origin: str
+    table: pa.Table,
+    split: SplitConfig,
+    split_seed: int,
+    origin: str,
+    requests: RequestsConfig | None = None,
 ) -> tuple[pa.Table, pa.Table, pa.Table]:
     """Cuts a table into training, validation and test rows; each keeps the table's row order.
 
@@ -52,12 +57,14 @@ def split_table(
         split: by random, hash or time, with the shares of validation and test.
         split_seed: Which rows are held out (random and hash).
         origin: Starts error messages.
+        requests: Whose rows are drawn together, and land in one split.
 
     Returns:
         The training, validation and test rows.
 
     Raises:
-        ValueError: A split would be empty, or the key or time column cannot be used.
+        ValueError: A split would be empty, or cut a request, or the key or time column cannot be
+            used.
 
     Example:
         >>> table = pa.table({"day": [1, 1, 2, 3, 3, 4, 5, 5, 6, 7]})
@@ -65,19 +72,26 @@ def split_table(
         >>> [rows["day"].to_pylist() for rows in split_table(table, split, 1, "log.csv")]
         [[1, 1, 2, 3, 3, 4], [5, 5], [6, 7]]
     """
-    split_N = assign_splits(table, split, split_seed, origin)
-    train, validation, test = (
-        table.take(pa.array(np.flatnonzero(split_N == number))) for number in range(3)
-    )
+    split_N = assign_splits(table, split, split_seed, origin, requests)
+    train, validation, test = (table.filter(pa.array(split_N == number)) for number in range(3))
     return train, validation, test
 
 
-def assign_splits(table: pa.Table, split: SplitConfig, split_seed: int, origin: str) -> np.ndarray:
+def assign_splits(
+    table: pa.Table,
+    split: SplitConfig,
+    split_seed: int,
+    origin: str,
+    requests: RequestsConfig | None = None,
+) -> np.ndarray:
     """Assigns rows to splits: int8 [N], 0 = training, 1 = validation, 2 = test, 3 = none.
 
     Args and errors are those of `split_table`.
     """
-    if split.by == "random":
+    found = None if requests is None else find_requests(requests, table, origin)
+    if split.by == "random" and found is not None:
+        split_N = splits_by_hash(found.keys_M, split, split_seed)[found.request_N]
+    elif split.by == "random":
         cuts = random_cuts(table.num_rows, split, split_seed)
         split_N = random_splits(0, table.num_rows, cuts, split_seed)
     elif split.by == "hash":
@@ -85,11 +99,36 @@ def assign_splits(table: pa.Table, split: SplitConfig, split_seed: int, origin: 
     elif split.by == "time":
         split_N = _time_splits(table, split, origin)
     elif split.by == "day":
-        split_N = day_splits(table, split, split_seed, origin)
+        drawn_N = None if found is None else found.keys_N
+        split_N = day_splits(table, split, split_seed, origin, drawn_N=drawn_N)
     else:
         raise ValueError(f"{origin}: a split by {split.by} is not cut from one table")
     refuse_empty(np.bincount(split_N, minlength=4)[:3], split, origin)
+    if found is not None:
+        refuse_cut(split_N, found, table, split, origin)
     return split_N
+
+
+def refuse_cut(
+    split_N: np.ndarray, found: RequestRows, table: pa.Table, split: SplitConfig, origin: str
+) -> None:
+    """Raises ValueError where rows of one request are in two splits."""
+    first_N = found.first_M[found.request_N]
+    cut_N = split_N != split_N[first_N]
+    if not cut_N.any():
+        return
+    row = int(cut_N.argmax())
+    rows = " and ".join(place(table, origin, index) for index in (int(first_N[row]), row))
+    mend = (
+        f"split: {{by: hash, column: {found.column}}}"
+        if found.column is not None
+        else "split: {by: random}, which draws requests"
+    )
+    raise ValueError(
+        f"{rows} are candidates of one request, but the split by {split.by} (column "
+        f"{split.column!r}) puts them into two; say {mend}, or split by a column that is the same "
+        "for all candidates of a request"
+    )
 
 
 def refuse_empty(counts: np.ndarray, split: SplitConfig, origin: str) -> None:
@@ -153,9 +192,14 @@ def hash_splits(
     missing_N = missing_mask(column, kind)
     rows = np.flatnonzero(missing_N).astype(np.uint64) + np.uint64(first)
     hashes_N[missing_N] = mix64(rows, 1)
+    return splits_by_hash(hashes_N, split, split_seed)
+
+
+def splits_by_hash(hashes_N: np.ndarray, split: SplitConfig, split_seed: int) -> np.ndarray:
+    """Assigns splits, int8 [N], by hashes of what lands together, uint64."""
     # The top 53 bits make an exact float64 in [0, 1).
     uniform_N = (mix64(hashes_N, split_seed) >> np.uint64(11)).astype(np.float64) * 2.0**-53
-    split_N = np.zeros(len(column), np.int8)
+    split_N = np.zeros(len(hashes_N), np.int8)
     split_N[uniform_N < split.validation + split.test] = 1
     split_N[uniform_N < split.test] = 2
     return split_N

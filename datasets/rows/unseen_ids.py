@@ -10,7 +10,10 @@ from mmoe.datasets.features.codec import Codec
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.features.id_map import UNSEEN
 from mmoe.datasets.features.ids import IdCodec
+from mmoe.datasets.features.levels import Level
 from mmoe.datasets.rows.encoded import EncodedFeatures
+
+_LEVELS: tuple[Level, Level] = ("row", "request")
 
 
 class UnseenIds:
@@ -44,19 +47,32 @@ class UnseenIds:
         self.by_feature: Counter[str] = Counter()
         self._columns, self._lists = _places(encoder)
         self._leaves_out_rare = any(map(_leaves_out_rare, encoder.codecs))
-        self.by_feature.update(dict.fromkeys([*self._columns, *self._lists], 0))
+        names = [name for name, _ in (*self._columns, *self._lists)]
+        self.by_feature.update(dict.fromkeys(names, 0))
 
     def add(self, features: EncodedFeatures) -> None:
         """Counts more rows."""
         self.rows += len(features)
-        for name, column in self._columns.items():
-            unseen_N = features.ids_NC[:, column] == UNSEEN
-            self.by_feature[name] += int(np.count_nonzero(unseen_N))
-        for name, position in self._lists.items():
-            ids_V, offsets = features.lists[position]
-            places = np.flatnonzero(ids_V == UNSEEN)
-            rows = np.searchsorted(offsets, places, side="right")
-            self.by_feature[name] += len(np.unique(rows))
+        self._add(features, "row")
+        if features.requests is not None:
+            rows_M = np.bincount(features.requests.request_N, minlength=len(features.requests))
+            self._add(features.requests.features, "request", rows_M)
+
+    def _add(
+        self, features: EncodedFeatures, level: Level, rows_M: np.ndarray | None = None
+    ) -> None:
+        """Counts features of one level; each of M requests has so many rows."""
+        for (name, of), column in self._columns.items():
+            if of == level:
+                unseen_N = features.ids_NC[:, column] == UNSEEN
+                found = np.count_nonzero(unseen_N) if rows_M is None else rows_M[unseen_N].sum()
+                self.by_feature[name] += int(found)
+        for (name, of), position in self._lists.items():
+            if of == level:
+                ids_V, offsets = features.lists[position]
+                places = np.flatnonzero(ids_V == UNSEEN)
+                rows = np.unique(np.searchsorted(offsets, places, side="right") - 1)
+                self.by_feature[name] += len(rows) if rows_M is None else int(rows_M[rows].sum())
 
     def include(self, rows: int, by_feature: dict[str, int]) -> None:
         """Counts what others have counted: another file, or another rank."""
@@ -76,16 +92,20 @@ class UnseenIds:
         return f"unseen ids{rare}: {', '.join(found) or 'none'}"
 
 
-def _places(encoder: FeatureEncoder) -> tuple[dict[str, int], dict[str, int]]:
-    """Features with a vocabulary: numbers of their columns of ids, and of their lists."""
-    columns: dict[str, int] = {}
-    lists: dict[str, int] = {}
-    ids = ragged = 0
-    for codec in encoder.codecs:
-        if _knows_its_ids(codec):
-            columns |= {spec.name: ids + i for i, spec in enumerate(codec.lookups)}
-            lists |= {spec.name: ragged + i for i, spec in enumerate(codec.lists)}
-        ids, ragged = ids + len(codec.lookups), ragged + len(codec.lists)
+_Places = dict[tuple[str, Level], int]
+
+
+def _places(encoder: FeatureEncoder) -> tuple[_Places, _Places]:
+    """Features with a vocabulary: numbers of their columns of ids, and lists, at their level."""
+    columns: _Places = {}
+    lists: _Places = {}
+    for level in _LEVELS:
+        ids = ragged = 0
+        for codec in encoder.of_level(level).codecs:
+            if _knows_its_ids(codec):
+                columns |= {(spec.name, level): ids + i for i, spec in enumerate(codec.lookups)}
+                lists |= {(spec.name, level): ragged + i for i, spec in enumerate(codec.lists)}
+            ids, ragged = ids + len(codec.lookups), ragged + len(codec.lists)
     return columns, lists
 
 

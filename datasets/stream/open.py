@@ -25,7 +25,12 @@ from mmoe.datasets.rows.splits import refuse_empty
 from mmoe.datasets.stream.rows import StreamRows
 from mmoe.datasets.stream.source import StreamSource
 from mmoe.datasets.stream.split import Split
-from mmoe.datasets.stream.splitters import RandomSplitter, WholeSplitter, count_splits, fit_splitter
+from mmoe.datasets.stream.splitters import (
+    NothingTests,
+    WholeSplitter,
+    count_splits,
+    fit_splitter,
+)
 from mmoe.datasets.stream.survey import survey
 
 _NAMES = ("train", "validation", "test")
@@ -90,6 +95,7 @@ class StreamSplits:
                 labels = encode_labels(self.config, table, self.origin, maturity=maturity)
                 if on_labels is not None:
                     on_labels(name, labels)
+                fit.check_requests(table)
                 if name == "train":
                     fit.add(table)
                     check.add(labels)
@@ -170,9 +176,10 @@ def open_stream(config: RunConfig, data: str | Path | None = None) -> StreamSpli
     uses = column_uses(config, column_names(paths))
     chunk, as_text = config.data.streaming.chunk_rows, text_columns(config)
     source = survey(paths, uses, chunk, as_text=as_text)
-    splitter = fit_splitter(source, config.data.split, config.split_seed)
-    counts_P3 = count_splits(source, splitter)
-    refuse_empty(counts_P3.sum(axis=0), config.data.split, source.origin)
+    split, requests = config.data.split, config.data.requests
+    splitter = fit_splitter(source, split, config.split_seed, requests)
+    counts_P3 = count_splits(source, splitter, split, requests)
+    refuse_empty(counts_P3.sum(axis=0), split, source.origin)
     train, validation, test = (
         Split(source=source, splitter=splitter, number=number, counts_P=counts_P3[:, number])
         for number in range(3)
@@ -194,7 +201,7 @@ def _by_file(config: RunConfig, folder: str | Path | None) -> StreamSplits:
     splits = {name: _whole(source) for name, source in sources.items()}
     if "validation" not in splits:
         share = SplitConfig(by="random", validation=config.data.split.validation, test=1e-9)
-        splits |= _carved(sources["train"], share, config.split_seed)
+        splits |= _carved(sources["train"], share, config)
     origins = [source.origin for source in sources.values()]
     return StreamSplits(
         config=config, **splits, origin=f"{origins[0]} (and {', '.join(origins[1:])})"
@@ -206,11 +213,11 @@ def _whole(source: StreamSource) -> Split:
     return Split(source=source, splitter=WholeSplitter(), number=0, counts_P=counts_P)
 
 
-def _carved(source: StreamSource, share: SplitConfig, seed: int) -> dict[str, Split]:
+def _carved(source: StreamSource, share: SplitConfig, config: RunConfig) -> dict[str, Split]:
     """A random validation share out of the training rows."""
-    splitter = RandomSplitter.fit(source.num_rows, share, seed)
-    splitter = replace(splitter, cuts=(splitter.cuts[0], 0))  # nothing tests
-    counts_P3 = count_splits(source, splitter)
+    found = fit_splitter(source, share, config.split_seed, config.data.requests)
+    splitter = NothingTests(found)
+    counts_P3 = count_splits(source, splitter, share, config.data.requests)
     return {
         name: Split(source=source, splitter=splitter, number=number, counts_P=counts_P3[:, number])
         for number, name in enumerate(("train", "validation"))

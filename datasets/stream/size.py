@@ -8,6 +8,7 @@ from mmoe.datasets.files.formats import file_columns
 from mmoe.datasets.files.parquet_files import parquet_bytes
 from mmoe.datasets.files.resolve import kind_of, resolve_files
 from mmoe.datasets.rows.projection import required_columns
+from mmoe.datasets.rows.sources import with_names
 
 _MEGABYTE = 1_000_000
 
@@ -32,7 +33,7 @@ def wants_stream(config: RunConfig, data: str | Path | None = None) -> bool:
         return False
     if section.input != "auto":
         return section.input == "stream"
-    paths = [data] if data is not None else _configured(config)
+    paths = [with_names(section, path) for path in ([data] if data else _configured(config))]
     left = section.streaming.above_mb * _MEGABYTE
     for path in paths:
         for file in resolve_files(path):
@@ -63,4 +64,5 @@ def _configured(config: RunConfig) -> list[str]:
 def _bytes(file: DataFile, config: RunConfig) -> int:
     if kind_of(file) != "parquet":
         return file.size()
-    return parquet_bytes(file, required_columns(config, file_columns(file)))
+    columns = required_columns(config, file_columns(file))
+    return parquet_bytes(file, [*columns, *([file.candidates] if file.candidates else [])])

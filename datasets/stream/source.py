@@ -9,7 +9,7 @@ from mmoe.datasets.files.data_file import DataFile
 from mmoe.datasets.files.formats import iter_file
 from mmoe.datasets.files.parquet_files import Footers
 from mmoe.datasets.files.readers import plain_columns
-from mmoe.datasets.rows.locations import cast_column, number_rows
+from mmoe.datasets.rows.locations import cast_column, number_rows, visible_columns
 from mmoe.datasets.values.text_kind import as_settled
 
 _ENDLESS = 2**62
@@ -29,6 +29,8 @@ class Piece:
         rows: How many.
         first: Number of its first row in the file.
         before: Number of its first row over all files.
+        first_request: Number of its first request in the file, where rows are candidates.
+        requests_before: How many the files before have.
     """
 
     file: DataFile
@@ -36,6 +38,8 @@ class Piece:
     rows: int
     first: int
     before: int
+    first_request: int = 0
+    requests_before: int = 0
 
     @property
     def where(self) -> str:
@@ -88,12 +92,15 @@ class StreamSource:
         self._refuse_change(piece.file)
         done = 0
         folders, group = self.folders[piece.file], piece.row_group
-        tables = iter_file(piece.file, columns, self.chunk_rows, group, folders, self.footers)
+        request = piece.requests_before + piece.first_request
+        tables = iter_file(
+            piece.file, columns, self.chunk_rows, group, folders, self.footers, request
+        )
+        place = [("", piece.requests_before), (str(piece.file), _ENDLESS)]
         for table in tables:
             typed = self._typed(plain_columns(table), piece)
             for start in range(0, typed.num_rows, self.chunk_rows):
                 chunk = typed.slice(start, self.chunk_rows)
-                place = [(str(piece.file), _ENDLESS)]
                 yield piece.before + done, number_rows(chunk, place, piece.first + done)
                 done += chunk.num_rows
         if done != piece.rows:
@@ -112,7 +119,7 @@ class StreamSource:
             raise ValueError(f"{file}: has {size:,} bytes, not {self.sizes[file]:,}: {MOVE}")
 
     def _typed(self, table: pa.Table, piece: Piece) -> pa.Table:
-        for position, name in enumerate(table.column_names):
+        for position, name in enumerate(visible_columns(table)):
             column, kind = table.column(position), self.schema.field(name).type
             if column.type == kind:
                 continue

@@ -32,9 +32,7 @@ class Split:
 
     def tables(self, piece: int, columns: list[str]) -> Iterator[pa.Table]:
         """Yields the split's rows of one piece, in order, in chunks."""
-        asked = columns
-        if self.splitter.column is not None and self.splitter.column not in columns:
-            asked = [*columns, self.splitter.column]
+        asked = list(dict.fromkeys([*columns, *self.splitter.columns]))
         for first, table in self.source.read(self.source.pieces[piece], asked):
             mine_N = self.splitter.of(table, first, table.num_rows) == self.number
             if mine_N.all():

@@ -3,20 +3,24 @@
 The same rows as `split_table` puts there, found in bounded memory.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 
-from mmoe.config import SplitConfig
+from mmoe.config import RequestsConfig, SplitConfig
 from mmoe.datasets.features.fit_ids import KindFit
 from mmoe.datasets.rows.days import day_splits
-from mmoe.datasets.rows.locations import find_column
+from mmoe.datasets.rows.locations import REQUEST_COLUMN, find_column
+from mmoe.datasets.rows.requests import find_requests
 from mmoe.datasets.rows.splits import (
     hash_splits,
     random_cuts,
     random_splits,
+    refuse_cut,
+    splits_by_hash,
     time_cuts,
     time_splits,
 )
@@ -33,8 +37,8 @@ class Splitter(Protocol):
     """Interface of what assigns the rows of any chunk of a source to splits."""
 
     @property
-    def column(self) -> str | None:
-        """Name of the column it looks at; None: the row's number is enough."""
+    def columns(self) -> Sequence[str]:
+        """Names of the columns it looks at; none: the row's number is enough."""
         ...
 
     def of(self, table: pa.Table | None, first: int, rows: int) -> np.ndarray:
@@ -46,7 +50,7 @@ class Splitter(Protocol):
 class WholeSplitter:
     """Assigns every row to training."""
 
-    column: str | None = None
+    columns: Sequence[str] = ()
 
     def of(self, table: pa.Table | None, first: int, rows: int) -> np.ndarray:
         """Assigns all rows to the one split."""
@@ -59,7 +63,7 @@ class RandomSplitter:
 
     cuts: tuple[int, int]
     seed: int
-    column: str | None = None
+    columns: Sequence[str] = ()
 
     @classmethod
     def fit(cls, num_rows: int, split: SplitConfig, seed: int) -> "RandomSplitter":
@@ -81,9 +85,9 @@ class HashSplitter:
     origin: str
 
     @property
-    def column(self) -> str | None:
+    def columns(self) -> Sequence[str]:
         """Name of the column of keys."""
-        return self.split.column
+        return [self.split.column or ""]
 
     @classmethod
     def fit(cls, source: StreamSource, split: SplitConfig, seed: int) -> "HashSplitter":
@@ -103,10 +107,31 @@ class HashSplitter:
 
     def of(self, table: pa.Table | None, first: int, rows: int) -> np.ndarray:
         """Assigns rows by their keys."""
-        assert table is not None and self.column is not None
-        column = find_column(table, self.column, self.origin, "data.split.column")
-        label = f"{self.origin}: column {self.column!r}"
+        assert table is not None and self.split.column is not None
+        column = find_column(table, self.split.column, self.origin, "data.split.column")
+        label = f"{self.origin}: column {self.split.column!r}"
         return hash_splits(column, self.kind, label, self.split, self.seed, first)
+
+
+@dataclass(frozen=True)
+class RequestSplitter:
+    """Requests whose hash is among the smallest."""
+
+    requests: RequestsConfig
+    split: SplitConfig
+    seed: int
+    origin: str
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """Name of the column that says which request a row is of."""
+        return [request_column(self.requests)]
+
+    def of(self, table: pa.Table | None, first: int, rows: int) -> np.ndarray:
+        """Assigns rows by their requests."""
+        assert table is not None
+        found = find_requests(self.requests, table, self.origin)
+        return splits_by_hash(found.keys_M, self.split, self.seed)[found.request_N]
 
 
 @dataclass(frozen=True)
@@ -118,9 +143,9 @@ class TimeSplitter:
     origin: str
 
     @property
-    def column(self) -> str | None:
+    def columns(self) -> Sequence[str]:
         """Name of the column of times."""
-        return self.split.column
+        return [self.split.column or ""]
 
     @classmethod
     def fit(cls, source: StreamSource, split: SplitConfig) -> "TimeSplitter":
@@ -137,8 +162,8 @@ class TimeSplitter:
 
     def of(self, table: pa.Table | None, first: int, rows: int) -> np.ndarray:
         """Assigns rows by their times."""
-        assert table is not None and self.column is not None
-        times_N = to_times(table, self.column, self.origin, self.split.format)
+        assert table is not None and self.split.column is not None
+        times_N = to_times(table, self.split.column, self.origin, self.split.format)
         return time_splits(times_N, self.cuts)
 
 
@@ -149,20 +174,46 @@ class DaySplitter:
     split: SplitConfig
     seed: int
     origin: str
+    requests: RequestsConfig | None = None
 
     @property
-    def column(self) -> str | None:
-        """Name of the column of days."""
-        return self.split.column
+    def columns(self) -> Sequence[str]:
+        """Names of the columns of days and, where rows have them, requests."""
+        own = [self.split.column or ""]
+        return own if self.requests is None else [*own, request_column(self.requests)]
 
     def of(self, table: pa.Table | None, first: int, rows: int) -> np.ndarray:
         """Assigns rows by their days."""
         assert table is not None
-        return day_splits(table, self.split, self.seed, self.origin, first)
+        drawn_N = None
+        if self.requests is not None:
+            drawn_N = find_requests(self.requests, table, self.origin).keys_N
+        return day_splits(table, self.split, self.seed, self.origin, first, drawn_N)
 
 
-def fit_splitter(source: StreamSource, split: SplitConfig, seed: int) -> Splitter:
-    """Returns what cuts the rows of a source as `split` says."""
+@dataclass(frozen=True)
+class NothingTests:
+    """Another splitter, whose test rows train."""
+
+    splitter: Splitter
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """Names of the columns that one looks at."""
+        return self.splitter.columns
+
+    def of(self, table: pa.Table | None, first: int, rows: int) -> np.ndarray:
+        """Assigns rows as that one does, but for the test."""
+        split_N = self.splitter.of(table, first, rows)
+        return np.where(split_N == 2, 0, split_N).astype(np.int8)
+
+
+def fit_splitter(
+    source: StreamSource, split: SplitConfig, seed: int, requests: RequestsConfig | None = None
+) -> Splitter:
+    """Returns what cuts the rows of a source as `split` says, each request into one."""
+    if split.by == "random" and requests is not None:
+        return RequestSplitter(requests, split, seed, source.origin)
     if split.by == "random":
         return RandomSplitter.fit(source.num_rows, split, seed)
     if split.by == "hash":
@@ -170,24 +221,50 @@ def fit_splitter(source: StreamSource, split: SplitConfig, seed: int) -> Splitte
     if split.by == "time":
         return TimeSplitter.fit(source, split)
     if split.by == "day":
-        return DaySplitter(split, seed, source.origin)
+        return DaySplitter(split, seed, source.origin, requests)
     raise ValueError(
         f"{source.origin}: a split by {split.by} cannot be streamed from one path; split by "
         "random, hash, time, day or file, or set data.input: memory"
     )
 
 
-def count_splits(source: StreamSource, splitter: Splitter) -> np.ndarray:
-    """Counts rows of each piece and split, int64 [P, 3]; reads at most the split's column."""
+def count_splits(
+    source: StreamSource,
+    splitter: Splitter,
+    split: SplitConfig,
+    requests: RequestsConfig | None = None,
+) -> np.ndarray:
+    """Counts rows of each piece and split, int64 [P, 3]; reads at most the columns of the split.
+
+    Args:
+        source: The files.
+        splitter: Which split a row belongs to.
+        split: What it was made of.
+        requests: Of which none may be in two splits; looked at within what is decoded at a time.
+
+    Raises:
+        ValueError: A request is cut.
+    """
     counts_P3 = np.zeros((len(source.pieces), 3), np.int64)
+    columns = list(splitter.columns)
+    if columns and requests is not None:
+        columns = list(dict.fromkeys([*columns, request_column(requests)]))
     for p, piece in enumerate(source.pieces):
-        if splitter.column is None:
+        if not columns:
             for start in range(0, piece.rows, _ROWS):
                 rows = min(_ROWS, piece.rows - start)
                 split_N = splitter.of(None, piece.before + start, rows)
                 counts_P3[p] += np.bincount(split_N, minlength=4)[:3]
         else:
-            for first, table in source.read(piece, [splitter.column]):
+            for first, table in source.read(piece, columns):
                 split_N = splitter.of(table, first, table.num_rows)
+                if requests is not None:
+                    found = find_requests(requests, table, source.origin)
+                    refuse_cut(split_N, found, table, split, source.origin)
                 counts_P3[p] += np.bincount(split_N, minlength=4)[:3]
     return counts_P3
+
+
+def request_column(requests: RequestsConfig) -> str:
+    """Returns the column that says which request a row is of."""
+    return requests.column or REQUEST_COLUMN

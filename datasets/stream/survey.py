@@ -11,7 +11,13 @@ from functools import partial
 import pyarrow as pa
 
 from mmoe.datasets.files.data_file import DataFile
-from mmoe.datasets.files.formats import file_types, folder_columns, format_of, iter_file
+from mmoe.datasets.files.formats import (
+    candidate_counts,
+    file_types,
+    folder_columns,
+    format_of,
+    iter_file,
+)
 from mmoe.datasets.files.parquet_files import parquet_layout
 from mmoe.datasets.files.readers import (
     Paths,
@@ -28,13 +34,17 @@ from mmoe.datasets.values.text_kind import TextKind
 
 @dataclass(frozen=True)
 class _Found:
-    """What one file is like; `groups` are rows of row groups, or of the whole file."""
+    """What one file is like; `groups` are rows of row groups, or of the whole file.
+
+    Where rows are candidates, `requests` are those of each.
+    """
 
     file: DataFile
     size: int
     schema: pa.Schema
     groups: list[int]
     by_group: bool
+    requests: list[int]
 
 
 def survey(
@@ -85,10 +95,17 @@ def _look_at(
     for name in uses:
         if name not in there.names:
             raise MissingColumnError(name, there.names, str(file)).needed_by(uses[name])
-    schema = pa.schema([(name, plain_type(there.field(name).type)) for name in uses])
+    nested, is_parquet = file.candidates is not None, kind_of(file) == "parquet"
+    kinds = {name: there.field(name).type for name in uses}
+    schema = pa.schema([(n, k if nested else plain_type(k)) for n, k in kinds.items()])
     size = file.size()
-    if kind_of(file) == "parquet":
-        return _Found(file, size, schema, parquet_layout(file)[1], True)
+    if nested:
+        counts = candidate_counts(file, chunk_rows)
+        groups, requests = [rows for _, rows in counts], [requests for requests, _ in counts]
+        return _Found(file, size, schema, groups, is_parquet, requests)
+    if is_parquet:
+        groups = parquet_layout(file)[1]
+        return _Found(file, size, schema, groups, True, [0] * len(groups))
     folders = folder_columns(file)
     own = [name for name in uses if name not in folders] or there.names[:1]
     # Where types are known one column is enough to count the rows.
@@ -98,7 +115,7 @@ def _look_at(
         if is_text:
             for name in texts.keys() & set(own):
                 texts[name].add(table[name])
-    return _Found(file, size, schema, [rows], False)
+    return _Found(file, size, schema, [rows], False, [0])
 
 
 def _settle_folders(
@@ -126,13 +143,15 @@ def _settled_schema(one: _Found, texts: dict[str, TextKind]) -> pa.Schema:
 
 
 def _pieces(found: list[_Found]) -> list[Piece]:
-    pieces, before = [], 0
+    pieces, before, requests_before = [], 0, 0
     for one in found:
-        first = 0
-        for group, rows in enumerate(one.groups):
+        first = first_request = 0
+        for group, (rows, requests) in enumerate(zip(one.groups, one.requests, strict=True)):
             if rows:  # writers such as Spark leave files without rows
                 row_group = group if one.by_group else None
-                pieces.append(Piece(one.file, row_group, rows, first, before))
-            first += rows
-            before += rows
+                place = (first, before, first_request, requests_before)
+                pieces.append(Piece(one.file, row_group, rows, *place))
+            first, before = first + rows, before + rows
+            first_request += requests
+        requests_before += first_request
     return pieces

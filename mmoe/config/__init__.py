@@ -1,6 +1,6 @@
 """What a run is: pydantic models read from YAML. Imports no torch."""
 
-from mmoe.config.data import DataConfig, SplitConfig, StreamingConfig
+from mmoe.config.data import DataConfig, RequestsConfig, SplitConfig, StreamingConfig
 from mmoe.config.experts import EXPERTS, TOWERS, CapacityConfig, ExpertConfig, TowerConfig
 from mmoe.config.features import (
     FEATURES,
@@ -76,6 +76,7 @@ __all__ = [
     "Part",
     "PiecesSpec",
     "ProjectionSpec",
+    "RequestsConfig",
     "RunConfig",
     "ScoringPrecision",
     "SequenceEncoderConfig",

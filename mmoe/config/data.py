@@ -1,10 +1,12 @@
 """Where the rows come from and how they are split."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from mmoe.config.base import Strict
+from mmoe.config.features.base import Feature
 from mmoe.config.features.datetimes import DatetimeFormat
 from mmoe.config.label_times import TimeConfig
 
@@ -104,6 +106,49 @@ class StreamingConfig(Strict):
     )
 
 
+class RequestsConfig(Strict):
+    """Rows that are candidates of one request, whose user and context they share.
+
+    Features with `level: request` are read, looked up and computed once for all of them.
+    """
+
+    column: str | None = Field(
+        default=None, description="a row is a candidate: the column that says of which request"
+    )
+    candidates: str | None = Field(
+        default=None,
+        description="a row of the files is a request: the column with the list of its candidates, "
+        "structs whose fields are columns as others are (Parquet, Arrow, JSON lines, DataFrames)",
+    )
+    exact: bool = Field(
+        default=False,
+        description="score bit for bit what the same rows get without requests; some layers are "
+        "then computed for each row",
+    )
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> "RequestsConfig":
+        if (self.column is None) == (self.candidates is None):
+            both = "both are set" if self.column is not None else "neither is set"
+            raise ValueError(
+                f"expected column (a row is a candidate) or candidates (a row is a request), but "
+                f"{both}; set one of them"
+            )
+        return self
+
+    def check_among(self, features: Sequence[Feature]) -> None:
+        """Refuses features of a run of which none can be of a request."""
+        levels = [feature.asked_level for feature in features]
+        if "request" not in levels and (self.column is not None or None not in levels):
+            raise ValueError(NOTHING_SHARED)
+
+
+NOTHING_SHARED = (
+    "data.requests is set, but no feature is of a request, so nothing would be computed once for "
+    "its candidates; say level: request in features of user and context, or remove data.requests"
+)
+
+
 class DataConfig(Strict):
     """`source: files` reads `path` (or train, validation, test); other sources are bundled."""
 
@@ -143,6 +188,9 @@ class DataConfig(Strict):
     group_column: str | None = Field(
         default=None, description="key of GAUC, ndcg and recall, usually the user"
     )
+    requests: RequestsConfig | None = Field(
+        default=None, description="which rows are candidates of one request"
+    )
     options: dict[str, Any] = Field(
         default_factory=dict, description="arguments of a bundled source, e.g. rows of a generator"
     )
@@ -174,6 +222,14 @@ class DataConfig(Strict):
                 f"column_names is for files, but source is {self.source}; remove column_names"
             )
         return self
+
+    @model_validator(mode="after")
+    def _candidates_are_of_files(self) -> "DataConfig":
+        if self.requests is None or self.requests.candidates is None or self.source == "files":
+            return self
+        raise ValueError(
+            f"requests.candidates is for files, but source is {self.source}; set requests.column"
+        )
 
 
 def check_column_names(names: list[str]) -> list[str]:

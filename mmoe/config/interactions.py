@@ -26,6 +26,7 @@ class InteractionConfig(HasKinds):
     title: ClassVar[str] = ""  # what a report calls it; none: it says nothing
     pairs_ids: ClassVar[bool] = False  # whether it multiplies embeddings of two features of ids
     adds_to_fields: ClassVar[bool] = False  # whether `added_width` is that of each field
+    replaces_inputs: ClassVar[bool] = False  # whether gates and experts read it in their place
 
     kind: Any = Field(description="what multiplies which features")
 
@@ -77,6 +78,7 @@ class CrossNetworkConfig(InteractionConfig):
     """
 
     title: ClassVar[str] = "inputs through a cross network"
+    replaces_inputs: ClassVar[bool] = True
     kind: Literal["dcn_v2"] = "dcn_v2"
     layers: Layers = 2
     rank: Rank = None

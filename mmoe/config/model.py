@@ -11,6 +11,12 @@ from mmoe.config.freezing import StageConfig
 from mmoe.config.gates import GateConfig, SelectingGateConfig
 from mmoe.config.interactions import InteractionConfig
 from mmoe.config.kinds import HasKinds, Kinds
+from mmoe.config.pools.counts import (
+    check_kinds,
+    check_request_experts,
+    counts_of,
+    split_counts,
+)
 from mmoe.config.tasks import (
     BinaryTask,
     TaskConfig,
@@ -38,7 +44,18 @@ class ModelConfig(HasKinds):
         default=InteractionConfig(),
         description="products of features; a bare name is short for {kind: name}",
     )
-    num_experts: int = Field(default=8, ge=1, description="mmoe, omoe, esmm: experts in the pool")
+    num_experts: int = Field(
+        default=8,
+        ge=1,
+        description="mmoe, omoe, esmm: experts in the pool; {request: 4, row: 4} is short for 8, "
+        "of which request_experts are 4",
+    )
+    request_experts: int = Field(
+        default=0,
+        ge=0,
+        description="with data.requests: so many of num_experts, the first ones, read the features "
+        "of the request alone, and are computed once for all its candidates",
+    )
     shared_experts: int = Field(
         default=4, ge=1, description="cgc, ple: experts that every task sees"
     )
@@ -111,7 +128,8 @@ class ModelConfig(HasKinds):
     @property
     def pool_title(self) -> str:
         """Returns what a report says of its experts."""
-        return f"{self.num_experts} expert{'s' * (self.num_experts > 1)}"
+        text = f"{self.num_experts} expert{'s' * (self.num_experts > 1)}"
+        return text + (f", {self.request_experts} of the request" if self.request_experts else "")
 
     @property
     def expert_kinds(self) -> list[tuple[ExpertConfig, int | None]]:
@@ -131,10 +149,15 @@ class ModelConfig(HasKinds):
 
     @model_validator(mode="before")
     @classmethod
+    def _experts_of_requests_are_some_of_all(cls, raw: Any) -> Any:
+        return split_counts(raw) if isinstance(raw, Mapping) else raw
+
+    @model_validator(mode="before")
+    @classmethod
     def _experts_are_counted(cls, raw: Any) -> Any:
         if not isinstance(raw, Mapping) or "num_experts" in raw:
             return raw
-        counts = _counts(raw.get("experts"))
+        counts = counts_of(raw.get("experts"))
         return {**raw, "num_experts": sum(counts)} if counts else raw
 
     @model_validator(mode="after")
@@ -145,26 +168,13 @@ class ModelConfig(HasKinds):
                 "num_experts, or list kinds of experts under experts"
             )
         if self.experts is not None:
-            self._check_experts(self.experts)
+            check_kinds(self, self.experts)
         return self
 
-    def _check_experts(self, experts: list[ExpertConfig]) -> None:
-        for i, expert in enumerate(experts):
-            if expert.count is None:
-                raise ValueError(f"experts.{i}.count is missing: how many such experts; add it")
-        total = sum(expert.count or 0 for expert in experts)
-        if not self.has_one_pool:
-            raise ValueError(
-                f"experts lists kinds of experts for one pool, which kind {self.kind} has not; "
-                "remove it, or set kind: mmoe, omoe or esmm"
-            )
-        if self.num_experts != total:
-            raise ValueError(
-                f"num_experts is {self.num_experts}, but the counts under experts add up to "
-                f"{total}; remove num_experts"
-            )
-        if self.expert != ExpertConfig():
-            raise ValueError("expert and experts both say what experts are; remove one of them")
+    @model_validator(mode="after")
+    def _experts_of_requests_are_possible(self) -> "ModelConfig":
+        check_request_experts(self)
+        return self
 
     @model_validator(mode="after")
     def _own_experts_are_pruned(self) -> "ModelConfig":
@@ -229,18 +239,6 @@ class ModelConfig(HasKinds):
                 f"expert(s); lower gate.k or add experts"
             )
         return self
-
-
-def _counts(experts: Any) -> list[int]:
-    """Of a raw list; none where one cannot be told, for the errors of its own."""
-    if not isinstance(experts, list | tuple):
-        return []
-    if not all(isinstance(expert, Mapping | ExpertConfig) for expert in experts):
-        return []
-    counts = [str(e.get("count") if isinstance(e, Mapping) else e.count) for e in experts]
-    if not all(count.isdecimal() and int(count) > 0 for count in counts):
-        return []
-    return [int(count) for count in counts]
 
 
 class MMoEConfig(ModelConfig):

@@ -66,6 +66,19 @@ class RunConfig(Strict):
         return self
 
     @model_validator(mode="after")
+    def _features_of_requests_have_some(self) -> "RunConfig":
+        if self.data.requests is not None:
+            self.data.requests.check_among(self.features)
+            return self
+        for feature in self.features:
+            if feature.asked_level == "request":
+                raise ValueError(
+                    f"feature {feature.name!r}: level is request, but nothing says which rows are "
+                    "one; set data.requests: {column: request_id}, or remove level"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _derived_names_are_free(self) -> "RunConfig":
         taken = {table.name for table in self.tables} | {feature.name for feature in self.features}
         for feature in self.features:
@@ -166,6 +179,15 @@ class RunConfig(Strict):
             raise ValueError(
                 f"parallel.experts is spread, but model.execution {self.model.execution} runs "
                 "every expert on every rank; set execution: auto, or experts: replicated"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _experts_of_requests_have_some(self) -> "RunConfig":
+        if self.model.request_experts and self.data.requests is None:
+            raise ValueError(
+                f"model.request_experts is {self.model.request_experts}, but nothing says which "
+                "rows are one request; set data.requests, or num_experts to a number alone"
             )
         return self
 

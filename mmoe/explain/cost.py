@@ -14,6 +14,7 @@ from mmoe.config import RunConfig
 from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.explain.places import ExpertPlace, levels_of
 from mmoe.mixture.experts.pool import Pool
+from mmoe.mixture.requests.rows import RequestRows
 from mmoe.models.network import Level, MixtureNetwork
 from mmoe.models.ranker import Ranker
 from mmoe.predictor import Predictor
@@ -82,7 +83,8 @@ def _read_by_levels(ranker: Ranker, config: RunConfig, rows: BatchSource) -> lis
     seen: list[Sequence[Tensor]] = []
 
     def see(level: nn.Module, args: tuple[Any, ...]) -> None:
-        seen.append(tuple(args[0]))
+        x = args[0]
+        seen.append((x.whole,) if isinstance(x, RequestRows) else tuple(x))
 
     levels: list[Level] = levels_of(network)
     hooks = [level.mixture.register_forward_pre_hook(see) for level in levels]

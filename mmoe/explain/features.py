@@ -1,6 +1,6 @@
 """How much each task loses where a feature's values are those of other rows: permutation."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,6 +9,7 @@ import numpy as np
 
 from mmoe.config import RunConfig
 from mmoe.datasets.features.encoder import FeatureEncoder
+from mmoe.datasets.features.levels import Level
 from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.encoded import EncodedData, EncodedFeatures, EncodedLabels, join_labels
 from mmoe.explain.measures import TaskJudge, verdicts_of, worst
@@ -19,17 +20,19 @@ from mmoe.run.console import Reporter
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureColumns:
-    """Which of the encoded columns are a feature's.
+    """Which of the encoded columns of its level are a feature's.
 
     Attributes:
         dense: Of dense_NF.
         ids: Of ids_NC.
         lists: Places among the lists.
+        level: Whose columns they are.
     """
 
     dense: Sequence[int]
     ids: Sequence[int]
     lists: Sequence[int]
+    level: Level = "row"
 
 
 def columns_of(encoder: FeatureEncoder) -> dict[str, FeatureColumns]:
@@ -44,34 +47,54 @@ def columns_of(encoder: FeatureEncoder) -> dict[str, FeatureColumns]:
         ...     "tasks": [{"name": "click", "label": "click"}]})
         >>> log = pa.table({"item": ["a", "b"], "age": [1.0, 2.0]})
         >>> columns_of(FeatureEncoder.fit(config, log, "log"))["age"]
-        FeatureColumns(dense=[0], ids=[1], lists=[])
+        FeatureColumns(dense=[0], ids=[1], lists=[], level='row')
     """
     found: dict[str, FeatureColumns] = {}
-    starts = [0, 0, 0]
+    at_level: dict[Level, list[int]] = {"request": [0, 0, 0], "row": [0, 0, 0]}
     for codec in encoder.codecs:
+        level = encoder.level_of(codec.feature.name)
+        starts = at_level[level]
         widths = (len(codec.dense_columns(encoder.rules)), len(codec.lookups), len(codec.lists))
         mine = [list(range(at, at + n)) for at, n in zip(starts, widths, strict=True)]
-        starts = [at + n for at, n in zip(starts, widths, strict=True)]
+        at_level[level] = [at + n for at, n in zip(starts, widths, strict=True)]
         name = codec.feature.name
         before = found.get(name, FeatureColumns(dense=[], ids=[], lists=[]))
         found[name] = FeatureColumns(
             dense=[*before.dense, *mine[0]],
             ids=[*before.ids, *mine[1]],
             lists=[*before.lists, *mine[2]],
+            level=level,
         )
     unread = encoder.config.unread_when_scoring
     return {name: columns for name, columns in found.items() if name not in unread}
 
 
-def with_shuffled(data: EncodedData, columns: FeatureColumns, order_N: np.ndarray) -> EncodedData:
+def values_of(data: EncodedData, columns: FeatureColumns) -> int:
+    """Returns how many values a feature has: one for each row, or for each request."""
+    requests = data.features.requests
+    return len(data if columns.level == "row" or requests is None else requests)
+
+
+def with_shuffled(data: EncodedData, columns: FeatureColumns, order: np.ndarray) -> EncodedData:
     """Returns the rows with one feature's values in another order.
+
+    Those of a feature of requests change hands between requests: all rows of one get another's.
 
     Args:
         data: N rows.
         columns: Of the feature.
-        order_N: Which row each takes its values from.
+        order: Which row, or which request (`values_of`), each takes its values from.
     """
-    features = data.features
+    features, requests = data.features, data.features.requests
+    if columns.level == "row" or requests is None:
+        return replace(data, features=_shuffled(features, columns, order))
+    shuffled = replace(requests, features=_shuffled(requests.features, columns, order))
+    return replace(data, features=replace(features, requests=shuffled))
+
+
+def _shuffled(
+    features: EncodedFeatures, columns: FeatureColumns, order_N: np.ndarray
+) -> EncodedFeatures:
     dense_NF, ids_NC = features.dense_NF.copy(), features.ids_NC.copy()
     dense_NF[:, columns.dense] = dense_NF[order_N][:, columns.dense]
     ids_NC[:, columns.ids] = ids_NC[order_N][:, columns.ids]
@@ -82,10 +105,7 @@ def with_shuffled(data: EncodedData, columns: FeatureColumns, order_N: np.ndarra
         lists[place] = values[entries], moved
         if weights and (own := weights[place]) is not None:
             weights[place] = own[entries]
-    shuffled: EncodedFeatures = replace(
-        features, dense_NF=dense_NF, ids_NC=ids_NC, lists=lists, list_weights=weights
-    )
-    return replace(data, features=shuffled)
+    return replace(features, dense_NF=dense_NF, ids_NC=ids_NC, lists=lists, list_weights=weights)
 
 
 def _ragged(offsets: np.ndarray, order_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -134,8 +154,9 @@ def feature_importance(
             assert chunk.labels is not None, "these rows carry labels"
             labels.append(chunk.labels)
             predictions = [predictor.predict(chunk)]
-            for one in _shuffled(chunk, columns, rng):
-                predictions.append(predictor.predict(one))
+            for mine in columns.values():
+                order = rng.permutation(values_of(chunk, mine))
+                predictions.append(predictor.predict(with_shuffled(chunk, mine, order)))
                 tracker.advance(len(chunk))
             found.append(np.stack(predictions))
     predictions_FNP = np.concatenate(found, axis=1)
@@ -155,10 +176,3 @@ def feature_importance(
             }
         result.append({"name": name, "tasks": tasks})
     return result
-
-
-def _shuffled(
-    chunk: EncodedData, columns: Mapping[str, FeatureColumns], rng: np.random.Generator
-) -> Iterator[EncodedData]:
-    for mine in columns.values():
-        yield with_shuffled(chunk, mine, rng.permutation(len(chunk)))

@@ -100,7 +100,13 @@ def _inferred(
 def _finished(raw: Mapping[str, Any], values: Mapping[str, Any]) -> RunConfig:
     """Sets dotted keys; values pass through YAML, as `--set` on the command line does."""
     assignments = [f"{key}={json.dumps(value, default=_plain)}" for key, value in values.items()]
-    return config_from_dict(set_values(raw, assignments), origin="MultiTaskRanker")
+    config = config_from_dict(set_values(raw, assignments), origin="MultiTaskRanker")
+    if config.data.requests is not None and config.data.requests.candidates is not None:
+        raise ValueError(
+            "data.requests.candidates: X and y have a row for each candidate; set "
+            "data.requests.column, the column of X that says of which request each is"
+        )
+    return config
 
 
 def task_called(labels: Mapping[str, str], name: str) -> str:

@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from mmoe.config import RunConfig
+from mmoe.datasets.rows.requests import find_requests
 from mmoe.datasets.rows.splits import Splits
 from mmoe.datasets.values.columns import to_numbers
 from mmoe.integrations.estimator_rows import WEIGHT, feature_rows, joined, label_rows, weight_column
@@ -83,18 +84,25 @@ def training_rows(
         table = weights.added(table, weights_N)
         validation = None if validation is None else weights.added(validation, None)
     if validation is None:
-        table, validation = _held_out(table, share, config.split_seed)
+        table, validation = _held_out(table, share, config)
     splits = Splits(train=table, validation=validation, test=validation, origin="X")
     return config, splits, before
 
 
-def _held_out(table: pa.Table, share: Any, seed: int) -> tuple[pa.Table, pa.Table]:
-    """Rows to train on and a share of them, at least one, held out."""
+def _held_out(table: pa.Table, share: Any, config: RunConfig) -> tuple[pa.Table, pa.Table]:
+    """Rows to train on and a share of them, at least one, held out; requests as a whole."""
     if not isinstance(share, int | float) or not 0 < share < 1:
         raise ValueError(f"validation: expected a share between 0 and 1, got {share!r}")
-    order = np.random.default_rng(seed).permutation(table.num_rows)
-    count = min(max(1, round(table.num_rows * share)), table.num_rows - 1)
-    return table.take(order[count:]), table.take(order[:count])
+    draw, requests = np.random.default_rng(config.split_seed), config.data.requests
+    if requests is None:
+        order = draw.permutation(table.num_rows)
+        count = min(max(1, round(table.num_rows * share)), table.num_rows - 1)
+        return table.take(order[count:]), table.take(order[:count])
+    found = find_requests(requests, table, "X")
+    order = draw.permutation(len(found.first_M))
+    count = min(max(1, round(len(order) * share)), len(order) - 1)
+    held_N = np.isin(found.request_N, order[:count])
+    return table.filter(pa.array(~held_N)), table.filter(pa.array(held_N))
 
 
 def validation_rows(eval_set: Any, names: list[str]) -> pa.Table | None:

@@ -203,6 +203,14 @@ def _plan(
     config = run.config()
     columns = RowColumns(config, tasks=tasks, keep=keep, fused=fused or {})
     there = list(df.columns)
+    requests = config.data.requests
+    if requests is not None and requests.candidates in there:
+        raise ValueError(
+            f"{_ORIGIN}: column {requests.candidates!r} holds candidates "
+            f"(data.requests.candidates), but Spark gets a row for a row; explode it with "
+            f"selectExpr('*', 'inline({requests.candidates})').drop({requests.candidates!r}), or "
+            "use mmoe score"
+        )
     needed = columns.needs(there, _ORIGIN)
     read = [name for name in there if name in needed]
     kept = there if columns.keep is None else columns.keep

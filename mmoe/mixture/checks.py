@@ -12,6 +12,7 @@ from mmoe.errors import NotFinite
 from mmoe.mixture.experts.pool import ExpertPool, Pool
 from mmoe.mixture.gates import GateOutput
 from mmoe.mixture.pytrees import Tree, leaves_of
+from mmoe.mixture.requests.rows import RequestRows
 from mmoe.mixture.routing.capacity import Capacity
 from mmoe.mixture.routing.routes import host_is_near
 from mmoe.mixture.traits import DispatcherTraits
@@ -135,6 +136,9 @@ def check_inputs(
             f"x: expected {num_sources} input source(s), got {len(sources)}; several go "
             "in as [rows, sources, width] or as a list of [rows, width]"
         )
+    if isinstance(sources[0], RequestRows) and num_sources == 1:
+        _check_requests(sources[0], widths, device)
+        return
     for leaf in leaves_of("x", list(sources)) if widths is None else sources:
         if not isinstance(leaf, Tensor):
             raise ValueError(f"x: expected a tensor, or one per source, got {_kind_of(leaf)}")
@@ -145,6 +149,21 @@ def check_inputs(
             )
     if widths is not None:
         _check_rows(sources, *widths)
+
+
+def _check_requests(
+    rows: RequestRows, widths: tuple[int, Sequence[int]] | None, device: torch.device
+) -> None:
+    if widths is None or rows.columns.width != widths[0]:
+        width = "any structure" if widths is None else f"{widths[0]} columns"
+        raise ValueError(
+            f"x: expected rows of {width}, got rows of requests of {rows.columns.width} columns"
+        )
+    if rows.x_BR.device != device:
+        raise ValueError(
+            f"x: expected rows on device {device} as the layer, got {rows.x_BR.device}; move the "
+            "batch with .to()"
+        )
 
 
 def _check_rows(sources: Sequence[Tensor], input_dim: int, expert_source: Sequence[int]) -> None:

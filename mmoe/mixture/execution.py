@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from mmoe.mixture.cost_rates import ProductRates, rates_of
 from mmoe.mixture.experts.pool import Pool
 from mmoe.mixture.routing.routes import host_is_near
-from mmoe.mixture.traits import DispatcherTraits, GateTraits, PoolTraits, traits_of
+from mmoe.mixture.traits import DispatcherTraits, GateTraits, PoolTraits, SharedWork, traits_of
 
 Execution = Literal["auto", "dense", "grouped", "padded"]
 
@@ -22,6 +22,8 @@ Execution = Literal["auto", "dense", "grouped", "padded"]
 # batch mates; under torch.compile, so that it does not become part of the program), the choice is
 # made for this many.
 NOMINAL_ROWS = 4096
+
+_NOTHING_SHARED = SharedWork()
 
 # Products forward, and for the gradients of rows and of weights.
 _PASSES_FORWARD, _PASSES_TRAINING = 1, 3
@@ -42,6 +44,8 @@ class Work(NamedTuple):
         number_bytes: 4 (float32), 2 (bfloat16) or 8.
         training: Whether gradients will be computed.
         device_type: Where: `cpu`, `cuda`.
+        shared_parameters: Of one expert, those whose products are computed once a request in dense
+            execution: next to nothing for each row.
     """
 
     rows: int
@@ -55,6 +59,7 @@ class Work(NamedTuple):
     number_bytes: int = 4
     training: bool = True
     device_type: str = "cpu"
+    shared_parameters: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,6 +118,7 @@ class ExecutionPolicy:
         pairs: int | None,
         number_bytes: int,
         device_type: str = "cpu",
+        shared: SharedWork = _NOTHING_SHARED,
     ) -> Literal["dense", "grouped", "padded"]:
         """Returns how one call is run: dense, grouped or padded.
 
@@ -122,6 +128,7 @@ class ExecutionPolicy:
             pairs: R, where `counts_pairs` asked for it.
             number_bytes: Of the numbers that the experts compute in.
             device_type: Where they compute.
+            shared: What rows of requests share.
 
         Raises:
             ValueError: Dense execution of picks was forced on a pool whose batch statistics would
@@ -135,6 +142,7 @@ class ExecutionPolicy:
                 pairs=None,
                 number_bytes=number_bytes,
                 device_type=device_type,
+                shared=shared,
             )
         batch_matters = self.pool.uses_batch and training and experts_BGK is not None
         if self.execution == "dense" and batch_matters:
@@ -154,14 +162,20 @@ class ExecutionPolicy:
         if experts_BGK is None:
             # Every expert is seen by a gate, and then it is wanted for all rows.
             return "dense"
-        work = self._work(experts_BGK, training, pairs, number_bytes)
-        return choose_execution(work._replace(device_type=device_type))
+        work = self._work(experts_BGK, training, pairs, number_bytes, shared.experts)
+        work = work._replace(device_type=device_type, shared_parameters=shared.parameters)
+        return choose_execution(work)
 
     def _work(
-        self, experts_BGK: Tensor, training: bool, pairs: int | None, number_bytes: int
+        self,
+        experts_BGK: Tensor,
+        training: bool,
+        pairs: int | None,
+        number_bytes: int,
+        shared_experts: int = 0,
     ) -> Work:
         num_gates, k = experts_BGK.shape[1:]
-        num_experts = len(self.visible[0])
+        num_experts = len(self.visible[0]) - shared_experts
         rows, expected = experts_BGK.shape[0], float(pairs or 0)
         if pairs is None:
             # The gate's k before K: DSelect-k gates return E picks, of which they use k once they
@@ -270,7 +284,8 @@ def dense_seconds(work: Work) -> float:
     pairs = work.rows * work.num_experts
     # Picks become weights of all experts
     weights = work.picks * work.rows * rates.seconds_per_pick
-    return _product_seconds(work, rates.dense, pairs) + _combine_seconds(work, pairs) + weights
+    alone = work._replace(parameters=work.parameters - work.shared_parameters)
+    return _product_seconds(alone, rates.dense, pairs) + _combine_seconds(work, pairs) + weights
 
 
 def grouped_seconds(work: Work) -> float:

@@ -5,7 +5,7 @@ width, S input sources, R routed pairs (distinct sample and expert).
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -22,16 +22,22 @@ from mmoe.mixture.checks import (
 )
 from mmoe.mixture.execution import Execution, make_policy
 from mmoe.mixture.experts.mlp_experts import Record
-from mmoe.mixture.experts.pool import GatheringPool, Pool, still_gathers
+from mmoe.mixture.experts.pool import GatheringPool, Pool, RequestPool, still_gathers
 from mmoe.mixture.gates import GateOutput, SoftmaxGate
-from mmoe.mixture.gates.contract import visible_experts
+from mmoe.mixture.gates.contract import visible_experts, without_first
+from mmoe.mixture.output import MixtureOutput
 from mmoe.mixture.pytrees import (
     Tree,
-    cast_for_autocast,
     join_rows,
-    leaves_of,
     mix_dense,
     split_rows,
+)
+from mmoe.mixture.requests.experts import mix_shared
+from mmoe.mixture.requests.rows import (
+    RequestRows,
+    first_leaf,
+    read_by_experts,
+    read_by_gates,
 )
 from mmoe.mixture.routing.capacity import Capacity, drop_over_capacity
 from mmoe.mixture.routing.dispatcher import (
@@ -42,31 +48,9 @@ from mmoe.mixture.routing.dispatcher import (
     source_places,
 )
 from mmoe.mixture.routing.routes import padded_routes, plan_routes
-from mmoe.mixture.statistics import MixtureStatistics, dead_share, measure
-from mmoe.mixture.traits import DispatcherTraits, GateTraits, traits_of
+from mmoe.mixture.statistics import dead_share, measure
+from mmoe.mixture.traits import DispatcherTraits, GateTraits, SharedWork, traits_of
 from mmoe.ops import RoutePlan
-
-
-class MixtureOutput(NamedTuple):
-    """What a mixture returns: mixes, losses and, on request, gates and statistics.
-
-    Attributes:
-        out_BGO: One mix of expert outputs per gate; where experts return tuples or dicts, the same
-            structure of `[B, G, …]`.
-        auxiliary_losses: Scalars of the gate to add to the loss, by name.
-        gate_weights_BGE: The weights the gates gave (before any drop), where they were asked for.
-        dropped: Picks dropped by the capacity, one int64; None where nothing can be dropped.
-        statistics: Where they were asked for.
-        gates_wanted_BGE: What gates that decide together would have weighed alone, where the
-            weights were asked for; None: each decided alone.
-    """
-
-    out_BGO: Tensor
-    auxiliary_losses: dict[str, Tensor]
-    gate_weights_BGE: Tensor | None = None
-    dropped: Tensor | None = None
-    statistics: MixtureStatistics | None = None
-    gates_wanted_BGE: Tensor | None = None
 
 
 class MultiGateMixture(nn.Module):
@@ -192,7 +176,7 @@ class MultiGateMixture(nn.Module):
 
     def forward(
         self,
-        x: Tensor | Sequence[Tree],
+        x: Tensor | Sequence[Tree] | RequestRows,
         return_gates: bool = False,
         return_statistics: bool = False,
     ) -> MixtureOutput:
@@ -200,7 +184,9 @@ class MultiGateMixture(nn.Module):
 
         Args:
             x: `x_BD` where there is one source, else `x_BSD` or S tensors `x_BD`. Where `input_dim`
-                is None: the one source itself, or S of them, each a tensor, tuple or dict.
+                is None: the one source itself, or S of them, each a tensor, tuple or dict. Of one
+                source also rows of requests, of which gates and experts that know requests compute
+                once what a request's rows share.
             return_gates: Also return the gates' weights, as `gate_weights_BGE`.
             return_statistics: Also return `statistics`.
 
@@ -210,8 +196,8 @@ class MultiGateMixture(nn.Module):
         sources = given = self._sources(x)
 
         # The gate weighs all experts, or picks some
-        rows = leaves_of("x", sources[0])[0].shape[0]
-        returned = self.gate([sources[s] for s in self.gate_source], self.visibility_GE)
+        rows = first_leaf(sources[0]).shape[0]
+        returned = self.gate(self._read_by_gates(sources), self.visibility_GE)
         decision = check_decision(returned, rows, self.visibility_GE, self.policy.sees_all)
 
         # In training a capacity drops what an expert has no room for
@@ -219,22 +205,26 @@ class MultiGateMixture(nn.Module):
         # In training alone: a score must not depend on the rows beside it
         if self.capacity is not None and self.training:
             experts_BGK, weights_BGK = decision.as_picks(self.visible_GV)
-            left = drop_over_capacity(
+            room = drop_over_capacity(
                 self.capacity, experts_BGK, weights_BGK, self.num_experts, self.policy.k, most
             )
-            kept = decision._replace(weights=weights_BGK, experts=left.experts_BGK)
-            dropped, limit = left.dropped, left.limit
+            kept = decision._replace(weights=weights_BGK, experts=room.experts_BGK)
+            dropped, limit = room.dropped, room.limit
 
         # Experts compute all rows, those picked, or as many as the capacity; the gates' mixes of it
         record: Record | None = None
         if return_statistics and self.policy.pool.has_dead_units:
             record = []  # the pool adds what its units gave
-        sources = [cast_for_autocast(source) for source in sources]
+        sources = [read_by_experts(self.experts, source) for source in sources]
         execution, routes = self._choose(sources, kept, limit)
         if execution == "dense":
             out_BGO, dead_share_E = self._dense(sources, kept, record)
         else:
-            experts_BGK, weights_BGK = kept.as_picks(self.visible_GV)
+            left, shared_BGO = kept, None
+            if execution == "grouped" and self.policy.local:
+                left, shared_BGO = mix_shared(self.experts, sources[0], kept)
+            sources = [read_by_experts(None, source) for source in sources]
+            experts_BGK, weights_BGK = left.as_picks(self.visible_GV)
             if routes is None and self.policy.local:
                 routes = plan_routes(experts_BGK, self.num_experts, limit, most)
             width = 0
@@ -256,6 +246,7 @@ class MultiGateMixture(nn.Module):
                 out_BGO, dead_share_E = self._padded(sources, plan, width, record)
             else:
                 out_BGO, dead_share_E = self._grouped(sources, plan, record)
+            out_BGO = out_BGO if shared_BGO is None else out_BGO + shared_BGO
 
         return MixtureOutput(
             cast(Tensor, out_BGO),
@@ -268,7 +259,7 @@ class MultiGateMixture(nn.Module):
             self._wanted(given) if return_gates else None,
         )
 
-    def _sources(self, x: Tensor | Sequence[Tree]) -> tuple[Tree, ...]:
+    def _sources(self, x: Tensor | Sequence[Tree] | RequestRows) -> tuple[Tree, ...]:
         """The S inputs, checked."""
         if self.input_dim is None and self.num_sources == 1:
             sources: tuple[Tree, ...] = (x,)
@@ -290,22 +281,29 @@ class MultiGateMixture(nn.Module):
         if self.policy.most_pairs is None:
             return None
         gate = cast(Any, self.gate)
-        return gate.wanted([sources[s] for s in self.gate_source], self.visibility_GE)
+        return gate.wanted(self._read_by_gates(sources), self.visibility_GE)
+
+    def _read_by_gates(self, sources: Sequence[Tree]) -> list[Tree]:
+        return [read_by_gates(self.gate, sources[s]) for s in self.gate_source]
 
     def _choose(
         self, sources: Sequence[Tree], kept: GateOutput, limit: int | None
     ) -> tuple[Literal["dense", "grouped", "padded"], RoutePlan | None]:
         """How this call runs, and the routes where the choice counted distinct pairs."""
-        routes = None
-        if kept.experts is not None and self.policy.counts_pairs(kept.experts, self.training):
-            routes = plan_routes(kept.experts, self.num_experts, limit, self.policy.most_pairs)
-        read = leaves_of("x", sources[self.expert_source[0]])[0]
+        routes, shared = None, SharedWork()
+        if isinstance(sources[0], RequestRows):
+            shared = cast(RequestPool, self.experts).shared_work(sources[0])
+        counted = without_first(kept, shared.experts).experts
+        if counted is not None and self.policy.counts_pairs(counted, self.training):
+            routes = plan_routes(counted, self.num_experts, limit, self.policy.most_pairs)
+        read = first_leaf(sources[self.expert_source[0]])
         execution = self.policy.choose(
             kept.experts,
             training=self.training,
             pairs=None if routes is None else routes.rows_P.shape[0],
             number_bytes=read.dtype.itemsize,
             device_type=read.device.type,
+            shared=shared,
         )
         return execution, routes
 
@@ -315,7 +313,10 @@ class MultiGateMixture(nn.Module):
         """Every expert on all rows, then one combine that reads each output once for all gates."""
         read = self.expert_source
         read = read[:1] if len(set(read)) == 1 else read  # one input serves all experts
-        y = self._pool.dense([sources[s] for s in read], **_recorded(record))
+        if isinstance(sources[0], RequestRows):
+            y = cast(RequestPool, self.experts).of_requests(sources[0], **_recorded(record))
+        else:
+            y = self._pool.dense([sources[s] for s in read], **_recorded(record))
         out_BGO = mix_dense(y, kept.as_weights(self.num_experts))
         if record is None:
             return out_BGO, None

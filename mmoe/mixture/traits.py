@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 if TYPE_CHECKING:
     from mmoe.mixture.routing.capacity import Capacity
@@ -28,6 +28,18 @@ class PoolTraits:
     uses_batch: bool = False
     has_dead_units: bool = False
     gathers: bool = False
+
+
+class SharedWork(NamedTuple):
+    """What rows of requests share in dense execution, and is left out of its cost.
+
+    Attributes:
+        experts: How many, the first ones, run once a request whatever the execution.
+        parameters: Of each other expert, whose products are computed once a request.
+    """
+
+    experts: int = 0
+    parameters: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,6 +21,11 @@ from mmoe.models.network import MixtureNetwork
 from mmoe.models.ranker import Ranker
 from mmoe.models.registry import build_network
 from mmoe.models.relations import relate_tasks
+from mmoe.models.requests.build import (
+    build_requests,
+    input_layers_of_levels,
+    request_columns,
+)
 from mmoe.models.sequences.build import build_sequences
 from mmoe.models.stages.columns import stage_columns
 from mmoe.models.wide import WidePart
@@ -67,16 +72,19 @@ def build_ranker(
     bias = None if config.model.bias is None else BiasColumns.of(config, encoder)
     width -= 0 if bias is None else bias.width
     names = [task.name for task in config.tasks]
+    added = len(added_names(config, Columns.of(encoder, config.model.bias)))
     network = build_network(
         config.model,
-        width + len(added_names(config, Columns.of(encoder, config.model.bias))),
+        width + added,
         names,
         config.parallel,
         stage_columns(config, encoder),
+        request_columns(encoder, config.model.bias, added) if encoder.has_requests else None,
     )
     if layers:
-        network.inputs = InputLayers(layers)
+        network.inputs = InputLayers(layers, input_layers_of_levels(encoder))
     network.sequences = sequences
+    network.requests = build_requests(encoder)
     widen_towers(network, config.tasks)
     add_interaction: AddInteraction = INTERACTIONS.implementation(config.model.interaction)
     add_interaction(network, config, encoder, width)

@@ -1,6 +1,6 @@
 """`InputLayers`: what the network makes of dense columns that it does not read as they are."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +19,8 @@ class InputLayers(nn.ModuleDict):
 
     Args:
         specs: The features, in the order of their columns, which do not overlap.
+        of_levels: By level, those of them that are of it, where the dense columns of each level
+            come apart; their columns are counted among the level's.
 
     Example:
         >>> import torch
@@ -29,39 +31,47 @@ class InputLayers(nn.ModuleDict):
         torch.Size([4, 25])
     """
 
-    def __init__(self, specs: Sequence[InputLayerSpec]) -> None:
+    def __init__(
+        self,
+        specs: Sequence[InputLayerSpec],
+        of_levels: Mapping[str, Sequence[InputLayerSpec]] | None = None,
+    ) -> None:
         super().__init__()
-        self.specs = tuple(specs)
         for spec in specs:
             if isinstance(spec, ProjectionSpec):
                 linear = nn.Linear(spec.width, spec.dim, bias=False)
                 # Projections have about the variance of the numbers that they are made of
                 nn.init.normal_(linear.weight, std=spec.width**-0.5)
                 self[_key(spec.name)] = linear
-        in_pieces = _in_pieces(specs)
-        self.pieces = sorted({spec.pieces for spec in in_pieces})
-        for pieces in self.pieces:
-            self._keep(f"positions_{pieces}", [s for s in in_pieces if s.pieces == pieces])
-        self._keep("told_missing", [spec for spec in in_pieces if spec.missing])
+        self.of_levels = {"": tuple(specs), **{k: tuple(v) for k, v in (of_levels or {}).items()}}
+        for level, own in self.of_levels.items():
+            in_pieces = _in_pieces(own)
+            for pieces in _distinct(in_pieces):
+                places = [spec for spec in in_pieces if spec.pieces == pieces]
+                self._keep(f"{level}positions_{pieces}", places)
+            self._keep(f"{level}told_missing", [spec for spec in in_pieces if spec.missing])
 
-    def forward(self, dense_BF: Tensor) -> Tensor:
+    def forward(self, dense_BF: Tensor, level: str = "") -> Tensor:
         """Replaces them; other columns stay as they are, in their order.
 
         Args:
             dense_BF: float32 under autocast too: a position of 200.1 is 200 in bfloat16.
+            level: Whose columns these are; default: all.
         """
         parts, at = [], 0
-        for spec in self.specs:
+        specs = self.of_levels[level]
+        for spec in specs:
             parts.append(dense_BF[:, at : spec.first])
             at = spec.first + spec.width
             if isinstance(spec, ProjectionSpec):
                 parts.append(self._project(dense_BF[:, spec.first : at], spec))
         parts.append(dense_BF[:, at:])
-        for pieces in self.pieces:
-            position_BK = dense_BF.index_select(1, self.get_buffer(f"positions_{pieces}"))
-            parts.append(expand_pieces(position_BK, pieces))
-        if self.pieces:
-            told_BM = dense_BF.index_select(1, self.get_buffer("told_missing"))
+        in_pieces = _in_pieces(specs)
+        for pieces in _distinct(in_pieces):
+            places = self.get_buffer(f"{level}positions_{pieces}")
+            parts.append(expand_pieces(dense_BF.index_select(1, places), pieces))
+        if in_pieces:
+            told_BM = dense_BF.index_select(1, self.get_buffer(f"{level}told_missing"))
             parts.append((told_BM < 0).to(dense_BF))
         return torch.cat(parts, dim=1)
 
@@ -155,6 +165,11 @@ def projected_feature(tensor: str) -> str | None:
 def _key(name: str) -> str:
     """A name that no method of a module has."""
     return f"{name}_projection"
+
+
+def _distinct(in_pieces: Sequence[PiecesSpec]) -> list[int]:
+    """How many pieces there are, of features of as many each."""
+    return sorted({spec.pieces for spec in in_pieces})
 
 
 def _in_pieces(specs: Sequence[InputLayerSpec]) -> list[PiecesSpec]:

@@ -8,6 +8,7 @@ import torch
 from mmoe.config.model import ModelConfig
 from mmoe.config.parallel import ParallelConfig
 from mmoe.mixture.rank_sums import ONE_RANK, RankSums
+from mmoe.mixture.requests.columns import RequestColumns
 from mmoe.parallel import AllReduceSums, rank, world_size
 
 
@@ -24,6 +25,7 @@ class Layout:
         sums: By which gates' losses, and batch norms, see the rows of all ranks.
         stage_columns: For each of `model.stages`, the columns of x that its gates and experts read;
             None: all of them.
+        requests: Which columns of x are of requests; None: rows have none.
     """
 
     world_size: int = 1
@@ -32,6 +34,7 @@ class Layout:
     wire_dtype: torch.dtype | None = None
     sums: RankSums = ONE_RANK
     stage_columns: tuple[Sequence[int] | None, ...] = ()
+    requests: RequestColumns | None = None
 
 
 ONE_PROCESS = Layout()

@@ -8,9 +8,11 @@ from torch import Tensor, nn
 
 from mmoe.mixture import MultiGateMixture
 from mmoe.mixture.dropout import fast_dropout
+from mmoe.mixture.requests.rows import RequestRows
 from mmoe.models.bias_tower import BiasTower
 from mmoe.models.input_layers import InputLayers
 from mmoe.models.interactions.layers import Interaction
+from mmoe.models.requests.inputs import RequestInputs
 from mmoe.models.sequences.inputs import SequenceInputs
 from mmoe.tasks import TaskTowers
 from mmoe.tasks.transfer import AdaptiveTransfer, BayesianTransfer
@@ -132,6 +134,7 @@ class MixtureNetwork(nn.Module):
             gradient: ranks of which some hold nothing but frozen experts exchange the same then.
         bias_tower: What the ranker gives some inputs to instead of `forward`, and whose logits it
             adds; or None.
+        requests: What the ranker makes both parts of rows of requests by; None: rows have none.
     """
 
     inputs: InputLayers | None
@@ -141,6 +144,7 @@ class MixtureNetwork(nn.Module):
     transfer: AdaptiveTransfer | BayesianTransfer | None
     imputation: ImputationTowers | None
     bias_tower: BiasTower | None
+    requests: RequestInputs | None
 
     def __init__(
         self,
@@ -165,24 +169,28 @@ class MixtureNetwork(nn.Module):
         self.transfer = None
         self.imputation = None
         self.bias_tower = None
+        self.requests = None
         self.traces_inputs = False
 
-    def forward(self, x_BD: Tensor, return_gates: bool = False) -> NetworkOutput:
+    @property
+    def takes_requests(self) -> bool:
+        """Whether `forward` takes rows of requests in two parts; else it needs whole rows."""
+        drops = self.input_dropout > 0 and self.training
+        return self.crossing is None and not drops and not self.traces_inputs
+
+    def forward(self, x_BD: Tensor | RequestRows, return_gates: bool = False) -> NetworkOutput:
         """Computes every task's logits.
 
         Args:
-            x_BD: Dense features, as `inputs` returns them, and embeddings, side by side.
+            x_BD: Dense features, as `inputs` returns them, and embeddings, side by side; or rows of
+                requests, where `takes_requests`.
             return_gates: Also record what the gates did.
 
         Returns:
             Logits, auxiliary losses and, if asked for, gate records.
         """
-        x_BD = fast_dropout(x_BD, self.input_dropout, self.training)
-        if self.crossing is not None:
-            x_BD = self.crossing(x_BD)
-        if self.traces_inputs and self.training and not x_BD.requires_grad:
-            x_BD = x_BD.detach().requires_grad_()
-        sources: Sequence[Tensor] = [x_BD]
+        sources: Sequence[Tensor] | RequestRows
+        sources = x_BD if isinstance(x_BD, RequestRows) else [self._prepared(x_BD)]
         losses: dict[str, Tensor] = {}
         gates: list[GateRecord] = []
         dropped: list[Tensor] = []
@@ -197,11 +205,21 @@ class MixtureNetwork(nn.Module):
             if output.gate_weights_BGE is not None:
                 wanted_BGE = output.gates_wanted_BGE
                 gates.append(gate_record(number, level, output.gate_weights_BGE, wanted_BGE))
+        assert not isinstance(sources, RequestRows), "there is a level"
         logits_BT, imputation = self.logits_of(sources), self.imputation
         read = [sources[g] for g in self.task_gates]
         imputed = imputation(read) if imputation is not None and self.training else None
         total = torch.stack(dropped).sum() if dropped else None
         return NetworkOutput(logits_BT, losses, gates, total, imputed)
+
+    def _prepared(self, x_BD: Tensor) -> Tensor:
+        """What levels read of whole rows."""
+        x_BD = fast_dropout(x_BD, self.input_dropout, self.training)
+        if self.crossing is not None:
+            x_BD = self.crossing(x_BD)
+        if self.traces_inputs and self.training and not x_BD.requires_grad:
+            x_BD = x_BD.detach().requires_grad_()
+        return x_BD
 
     def logits_of(self, mixes: Sequence[Tensor]) -> Tensor:
         """Computes every task's logits of what the gates of the last level mixed."""

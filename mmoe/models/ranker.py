@@ -1,14 +1,17 @@
 """`Ranker`: embeddings and a network, what is trained, saved and scored."""
 
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from mmoe.embeddings import EmbeddingBackend, Lookups
+from mmoe.mixture.batch_invariant import HAS_KERNELS
 from mmoe.models.bias_tower import BiasTower
 from mmoe.models.inputs import join_inputs
-from mmoe.models.network import NetworkOutput
+from mmoe.models.network import MixtureNetwork, NetworkOutput
+from mmoe.models.requests.batch import RequestBatch
+from mmoe.models.requests.inputs import RequestInputs
 from mmoe.models.wide import WidePart
 from mmoe.tasks import TaskTowers
 
@@ -80,6 +83,7 @@ class Ranker(nn.Module):
         *,
         id_weights: Tensor | None = None,
         with_bias: bool = False,
+        requests: RequestBatch | None = None,
     ) -> NetworkOutput:
         """Computes every task's logits.
 
@@ -90,6 +94,7 @@ class Ranker(nn.Module):
             return_gates: Also record what the gates did.
             id_weights: Weights of the ids, float32, where a feature has them.
             with_bias: In evaluation, also compute what the logits are with the display as logged.
+            requests: Of the rows, whose dense columns and ids are then their own alone.
 
         Returns:
             Logits, auxiliary losses and, if asked for, gate records.
@@ -98,10 +103,15 @@ class Ranker(nn.Module):
             ValueError: Another number of dense features than expected.
         """
         bias = self._bias_tower
+        if requests is not None and bias is not None:  # it may fix what is of either
+            dense_BF, values, lengths, id_weights = self._requests.flat(
+                dense_BF, requests, values, lengths, id_weights
+            )
+            requests = None
         fixed = bias is not None and bias.scores and not self.training
         scored = bias.fix(dense_BF, values) if bias is not None and fixed else (dense_BF, values)
         lookups = self.look_up(scored[1], lengths, id_weights)
-        output, ins = self._mix(scored[0], lookups, return_gates)
+        output, ins = self._mix(scored[0], lookups, return_gates, requests)
         logits_BT = output.logits_BT
         if bias is not None and (fixed or self.training):
             output = output.plus(self._spread(bias(*ins)))
@@ -109,7 +119,7 @@ class Ranker(nn.Module):
             if fixed:
                 ins = self._inputs(dense_BF, self.look_up(values, lengths, id_weights))
             output = output._replace(with_bias_BT=logits_BT + self._spread(bias(*ins)))
-        return self.add_wide(output, dense_BF, values, lengths, id_weights)
+        return self.add_wide(output, dense_BF, values, lengths, id_weights, requests)
 
     @property
     def _bias_tower(self) -> BiasTower | None:
@@ -127,20 +137,40 @@ class Ranker(nn.Module):
             return self.tables(values, lengths, *weights)
 
     def mix(
-        self, dense_BF: Tensor, lookups: Lookups | None, return_gates: bool = False
+        self,
+        dense_BF: Tensor,
+        lookups: Lookups | None,
+        return_gates: bool = False,
+        requests: RequestBatch | None = None,
     ) -> NetworkOutput:
         """Computes what the network makes of numbers and looked-up embeddings, as they are."""
-        output, ins = self._mix(dense_BF, lookups, return_gates)
+        output, ins = self._mix(dense_BF, lookups, return_gates, requests)
         bias = self._bias_tower
         if bias is None:
             return output
         return output.plus(self._spread(bias(*ins)))
 
     def _mix(
-        self, dense_BF: Tensor, lookups: Lookups | None, return_gates: bool
+        self,
+        dense_BF: Tensor,
+        lookups: Lookups | None,
+        return_gates: bool,
+        requests: RequestBatch | None,
     ) -> tuple[NetworkOutput, tuple[Tensor, Tensor | None]]:
         """The same without the logits of `model.bias`, and what these are made of."""
-        ins = self._inputs(dense_BF, lookups)
+        self._check_width(dense_BF, requests)
+        if requests is None:
+            ins = self._inputs(dense_BF, lookups)
+        else:
+            height, in_tiles = self._request_height(requests, len(dense_BF))
+            network: Any = self.network
+            parts = self._requests.parts(
+                dense_BF, requests, lookups, network.inputs, network.sequences, height
+            )
+            if self._takes_requests:
+                rows = self._requests.rows(parts, requests.owners, in_tiles=in_tiles)
+                return network(rows, return_gates), (dense_BF, None)
+            ins = self._requests.whole(parts, requests.owners)
         bias = self._bias_tower
         # What multiplies embeddings leaves the display out too
         dense_BF, x_BD = ins if bias is None else bias.others(*ins)
@@ -156,14 +186,40 @@ class Ranker(nn.Module):
 
         These are pooled embeddings, then sequences.
         """
-        if dense_BF.dim() != 2 or dense_BF.shape[1] != self.num_dense:
-            raise ValueError(
-                f"dense_BF: expected shape [rows, {self.num_dense}], got {list(dense_BF.shape)}"
-            )
         inputs = getattr(self.network, "inputs", None)
         if inputs is not None:
             dense_BF = inputs(dense_BF)  # before they are joined, and rounded under autocast
         return dense_BF, None if lookups is None else self._read(lookups)
+
+    def _check_width(self, dense_BF: Tensor, requests: RequestBatch | None) -> None:
+        expected = self.num_dense - (0 if requests is None else requests.dense_QF.shape[1])
+        if dense_BF.dim() != 2 or dense_BF.shape[1] != expected:
+            raise ValueError(
+                f"dense_BF: expected shape [rows, {expected}], got {list(dense_BF.shape)}"
+            )
+
+    def _request_height(self, requests: RequestBatch, rows: int) -> tuple[int, bool]:
+        """How many rows requests get, and whether their products are those of tiles.
+
+        Elsewhere than on the CPU a product of another height may round otherwise: what is scored
+        has as many places for requests as rows, and products of a fixed height.
+        """
+        any_height = HAS_KERNELS and self.device.type == "cpu"
+        if any_height or torch.is_grad_enabled():
+            return requests.owners.count, False
+        return max(rows, requests.owners.count), True
+
+    @property
+    def _requests(self) -> RequestInputs:
+        requests = getattr(self.network, "requests", None)
+        assert isinstance(requests, RequestInputs), "the encoder of this network has requests"
+        return requests
+
+    @property
+    def _takes_requests(self) -> bool:
+        network = self.network
+        alone = self._bias_tower is None and getattr(network, "interaction", None) is None
+        return alone and isinstance(network, MixtureNetwork) and network.takes_requests
 
     def _read(self, lookups: Lookups) -> Tensor:
         """All columns of x but the dense ones: pooled embeddings, then sequences."""
@@ -186,10 +242,15 @@ class Ranker(nn.Module):
         values: Tensor,
         lengths: Tensor,
         id_weights: Tensor | None = None,
+        requests: RequestBatch | None = None,
     ) -> NetworkOutput:
         """Adds the wide part's logits, where there is one, to what `mix` returned; in fp32."""
         if self.wide is None:
             return output
+        if requests is not None:
+            dense_BF, values, lengths, id_weights = self._requests.flat(
+                dense_BF, requests, values, lengths, id_weights
+            )
         wide_BT = self.wide(dense_BF, values, lengths, id_weights)
         mixed_T, columns = self.wide.mixed_T, self._first_columns(wide_BT.device)
 

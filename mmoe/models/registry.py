@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from mmoe.config import MODELS, ModelConfig
 from mmoe.config.parallel import ParallelConfig
+from mmoe.mixture.requests.columns import RequestColumns
 from mmoe.models.layout import choose_layout
 from mmoe.models.network import MixtureNetwork
 
@@ -19,6 +20,7 @@ def build_network(
     task_names: Sequence[str],
     parallel: ParallelConfig | None = None,
     stage_columns: Sequence[Sequence[int] | None] = (),
+    requests: RequestColumns | None = None,
 ) -> MixtureNetwork:
     """Builds the network that `model.kind` names; weights come from torch's random generator.
 
@@ -34,6 +36,7 @@ def build_network(
         parallel: The `parallel` section, where the ranks of the process group share each batch;
             None: this process is on its own, whatever ranks there are.
         stage_columns: For each of `model.stages`, the columns of x that there were; None: all.
+        requests: Which columns of x are of requests; None: rows have none.
 
     Returns:
         `network(x_BD, return_gates=False)` → `NetworkOutput`.
@@ -56,5 +59,6 @@ def build_network(
         raise ValueError(
             f"input_dim: expected 1 or more, got {input_dim}; a model needs at least one feature"
         )
-    layout = replace(choose_layout(model, parallel), stage_columns=tuple(stage_columns))
+    layout = choose_layout(model, parallel)
+    layout = replace(layout, stage_columns=tuple(stage_columns), requests=requests)
     return MODELS.implementation(model)(model, input_dim, task_names, layout)

@@ -18,6 +18,8 @@ from mmoe.mixture.experts.norm import ExpertBatchNorm
 from mmoe.mixture.experts.pool import Pool
 from mmoe.mixture.experts.staged import StagedExperts
 from mmoe.mixture.gates.joined import JoinedGates
+from mmoe.mixture.requests.columns import RequestColumns
+from mmoe.mixture.requests.experts import RequestExperts
 from mmoe.models.gates import build_gate
 from mmoe.models.layout import Layout
 from mmoe.models.network import Level
@@ -137,7 +139,7 @@ def build_mixture(
             f"model.stages: model.kind {model.kind} does not name its gates and experts, so that "
             "those of before cannot be told from new ones; freeze neither experts nor gates"
         )
-    pool = build_experts(model, width, num_experts)
+    pool = build_experts(model, width, num_experts, layout.requests)
     if gate is None:
         gate = build_gate(model, width, num_gates, num_experts, layout.sums, gate_tasks)
     return _mixture(
@@ -216,6 +218,11 @@ def _staged_gate(
 
 def _pool_of_stage(model: ModelConfig, width: int, count: int, grown: Grown) -> BuiltPool:
     """Experts that came together; kinds of experts are told by their counts, which are of all."""
+    if model.request_experts:
+        raise ValueError(
+            "model.request_experts: experts of the request are not joined by others that come "
+            "later, where those of before are frozen; freeze neither gates nor experts"
+        )
     if model.experts is not None and len(grown.pools) > 1:
         raise ValueError(
             "model.experts lists kinds of experts, to which none can be added where the others are "
@@ -224,12 +231,26 @@ def _pool_of_stage(model: ModelConfig, width: int, count: int, grown: Grown) -> 
     return build_experts(model, width, count)
 
 
-def build_experts(model: ModelConfig, input_dim: int, num_experts: int) -> BuiltPool:
+def build_experts(
+    model: ModelConfig, input_dim: int, num_experts: int, requests: RequestColumns | None = None
+) -> BuiltPool:
     """Builds `num_experts` experts as `model.expert` says, or those of `model.experts`.
 
+    Args:
+        model: Its kinds of experts, and how many are of the request.
+        input_dim: D.
+        num_experts: E.
+        requests: Which columns experts of the request read.
+
     Raises:
-        ValueError: They return rows of several widths, or do not say how wide theirs are.
+        ValueError: They return rows of several widths, or do not say how wide theirs are; or there
+            are experts of the request, but no columns.
     """
+    if model.request_experts:
+        columns = columns_of_requests(model, requests)
+        (config, _), count = model.expert_kinds[0], model.request_experts
+        of_request = _pool(config, len(columns.of_request), count)
+        return RequestExperts(of_request, _pool(config, input_dim, num_experts - count), columns)
     pools = [_pool(expert, input_dim, n or num_experts) for expert, n in model.expert_kinds]
     if len(pools) == 1:
         return pools[0]
@@ -249,6 +270,21 @@ def _pool(config: ExpertConfig, input_dim: int, num_experts: int) -> MLPExperts 
             "them an attribute output_dim"
         )
     return pool
+
+
+def columns_of_requests(model: ModelConfig, requests: RequestColumns | None) -> RequestColumns:
+    """Returns the columns that experts of the request read.
+
+    Raises:
+        ValueError: There are none.
+    """
+    if requests is None or not requests.of_request:
+        raise ValueError(
+            f"model.request_experts is {model.request_experts}, but the network reads no feature "
+            "of the request; give features of user and context level: request, or set num_experts "
+            "to a number alone"
+        )
+    return requests
 
 
 def build_capacity(model: ModelConfig) -> Capacity | None:
@@ -274,6 +310,9 @@ def pool_names(model: ModelConfig) -> list[str]:
         >>> pool_names(ModelConfig(num_experts=2))
         ['expert 1', 'expert 2']
     """
+    if model.request_experts:
+        of_row = model.num_experts - model.request_experts
+        return numbered("request expert", model.request_experts) + numbered("row expert", of_row)
     if model.experts is None:
         return numbered("expert", model.num_experts)
     kinds = [expert.kind for expert in model.experts]

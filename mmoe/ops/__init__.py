@@ -34,6 +34,7 @@ from mmoe.ops.grouped_mm import FusedActivation, grouped_mm
 from mmoe.ops.joint_select import joint_select
 from mmoe.ops.permute import permute, unpermute
 from mmoe.ops.route_plan import RoutePlan, route_plan
+from mmoe.ops.shared_mm import shared_mm
 from mmoe.ops.target_attention import TargetAttention, target_attention
 from mmoe.ops.topk_gate import topk_gate
 
@@ -66,6 +67,7 @@ __all__ = [
     "permute",
     "return_plan",
     "route_plan",
+    "shared_mm",
     "target_attention",
     "topk_gate",
     "unpack_rows",

@@ -461,6 +461,82 @@ def dense_mm_backward(
     return [part.to(x[0].dtype) for part in grad_x], grad_weight, grad_bias
 
 
+def shared_mm(
+    x_BD: Tensor,
+    weight_EDH: Tensor,
+    bias_EH: Tensor | None,
+    shared: Sequence[Tensor],
+    owners_B: Tensor,
+    order_B: Tensor | None,
+    bounds: Tensor | None,
+    activation: str,
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Adds what a row's owner has: y[e][b] = activation(x[b] @ W[e] + b[e] + shared[e][owners[b]]).
+
+    Args:
+        x_BD: Rows.
+        weight_EDH: In x's dtype, or float32 beside bfloat16 rows.
+        bias_EH: Optional, the weight's dtype.
+        shared: E tensors [Q, H] in x's dtype.
+        owners_B: int32, 0 … Q − 1.
+        order_B: int32, rows by owner; for the gradient alone.
+        bounds: int32 [Q + 1], where each owner's rows begin in it, and B; likewise.
+        activation: none, relu, gelu (exact) or silu.
+
+    Returns:
+        E tensors y_BH; and E tensors z_BH where the activation's gradient needs them, else none.
+    """
+    biases = [None] * len(weight_EDH) if bias_EH is None else bias_EH.unbind(0)
+    y: list[Tensor] = []
+    z: list[Tensor] = []
+    for weight_DH, bias_H, shared_QH in zip(weight_EDH.unbind(0), biases, shared, strict=True):
+        z_BH = _accumulate(x_BD) @ _accumulate(weight_DH.to(x_BD.dtype))
+        z_BH = z_BH + _accumulate(shared_QH.index_select(0, owners_B))
+        z_BH = z_BH if bias_H is None else z_BH + _accumulate(bias_H)
+        y.append(_activate(z_BH, activation).to(x_BD.dtype))
+        z.append(z_BH.to(x_BD.dtype))
+    return y, z if keeps_z(activation) else []
+
+
+def shared_sums(
+    grad: Sequence[Tensor],
+    y: Sequence[Tensor],
+    z: Sequence[Tensor],
+    order_B: Tensor,
+    bounds: Tensor,
+    activation: str,
+) -> list[Tensor]:
+    """Gives the gradient of `shared`: that of z, added up over the rows of each owner in order.
+
+    Args:
+        grad: E tensors [B, H], of y.
+        y: E tensors.
+        z: E tensors where the activation's gradient needs them, else none.
+        order_B: int32, rows by owner.
+        bounds: int32 [Q + 1], where each owner's rows begin in it, and B.
+        activation: As of `shared_mm`.
+
+    Returns:
+        E tensors [Q, H] in the dtype of grad.
+    """
+    sums = []
+    for e, grad_BH in enumerate(grad):
+        kept = z[e] if keeps_z(activation) else grad_BH
+        dz_BH = _activation_gradient(grad_BH, y[e], kept, activation)
+        sums.append(_sums_by_bounds(dz_BH, order_B, bounds).to(grad_BH.dtype))
+    return sums
+
+
+def _sums_by_bounds(x_BH: Tensor, order_B: Tensor, bounds: Tensor) -> Tensor:
+    """Sums of the rows that stand between two bounds in an order."""
+    if not len(x_BH):
+        return x_BH.new_zeros(len(bounds) - 1, x_BH.shape[1])
+    order_B, bounds = order_B.long(), bounds.long()
+    return torch.nn.functional.embedding_bag(
+        order_B, x_BH, bounds, mode="sum", include_last_offset=True
+    )
+
+
 def dense_product(like: Tensor, choice: int) -> int:
     """Sets how a GPU's `dense_mm` writes its products, and says how it did; here is one way."""
     return 0

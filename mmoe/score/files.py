@@ -218,7 +218,7 @@ def _score_parts(
 ) -> ScoreCounts:
     files = [ToWrite(named(p.file), OfFolder(job, p), p.rows) for p in job.mine]
     counts = scorer.score(files, tracker)
-    scorer.predictor.help_others(scorer.no_rows(any_file))
+    scorer.predictor.help_others(scorer.no_rows(named(any_file)))
     return counts
 
 

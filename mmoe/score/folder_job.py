@@ -215,7 +215,7 @@ class FolderJob:
 
 def rows_of(parts: Sequence[Part]) -> int | None:
     """Counts the rows of parts, where files say how many they have and are not too many."""
-    if len(parts) > _MOST_COUNTED:
+    if len(parts) > _MOST_COUNTED or any(part.file.candidates is not None for part in parts):
         return None
     counted = 0
     for part in parts:

@@ -67,7 +67,12 @@ def kept_types(
         for name in keep:
             if name not in schema.names:
                 raise ValueError(missing_column(name, schema.names, str(file), "--keep"))
-    kept = [pa.schema([(name, _kept_type(schema, name)) for name in keep]) for schema in schemas]
+    kept = [
+        pa.schema(
+            [(n, _kept_type(schema, n, of_candidates=file.candidates is not None)) for n in keep]
+        )
+        for file, schema in zip(files, schemas, strict=True)
+    ]
     read_text = read_text and all(format_of(file).is_text for file in files)
     if read_text:
         kept = [_read_types(file, schema) for file, schema in zip(files, kept, strict=True)]
@@ -106,9 +111,11 @@ def _decoded(kind: pa.DataType) -> pa.DataType:
     return pa.string() if is_text(kind.value_type) else kind.value_type
 
 
-def _kept_type(schema: pa.Schema, name: str) -> pa.DataType:
+def _kept_type(schema: pa.Schema, name: str, *, of_candidates: bool = False) -> pa.DataType:
     """The type that the column came in, if what is read (plain values) can be cast back to it."""
     kind = schema.field(name).type
+    if of_candidates:
+        kind = _decoded(kind)  # of a request, whose value its candidates repeat
     if is_text(kind):
         return pa.string()
     if isinstance(kind, pa.DictionaryType):

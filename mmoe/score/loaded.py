@@ -12,8 +12,9 @@ from mmoe.config import DeviceKind, RunConfig, ScoringPrecision
 from mmoe.config.tasks import prediction_columns
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.rows.batch_source import BatchSource
-from mmoe.datasets.rows.frames import as_table, origin_of
+from mmoe.datasets.rows.frames import as_rows, origin_of
 from mmoe.datasets.rows.given_rows import count_rows, is_row_dicts, plain_rows
+from mmoe.datasets.rows.locations import REQUEST_COLUMN
 from mmoe.datasets.rows.mixed_values import said_of_mixed
 from mmoe.datasets.rows.projection import required_columns
 from mmoe.errors import warn_caller
@@ -77,8 +78,9 @@ class LoadedRun:
             rows: N rows, of any order of columns: a pandas DataFrame (answered with one, its index
                 kept), an Arrow table, batch or reader of batches, a polars DataFrame, a mapping of
                 names to columns (answered with arrays), a list of dicts, each a row (answered with
-                one). Or batches of them: an iterator, or a list of tables; they are answered by an
-                iterator, which reads one batch at a time.
+                one). With `data.requests.candidates` a row is a request, and answered by a row for
+                each of its candidates. Or batches of them: an iterator, or a list of tables; they
+                are answered by an iterator, which reads one batch at a time.
 
         Returns:
             Probabilities of binary tasks, values of regressions, float32 [N] each; of kinds that
@@ -97,31 +99,37 @@ class LoadedRun:
             return pa.RecordBatchReader.from_batches(schema, self._of_batches(rows))
         if isinstance(rows, Iterator) or _is_list_of_tables(rows):
             return self._of_batches(rows)
-        return self._like(rows, self._scores(rows))
+        return self._like(rows, *self._scores(rows))
 
     def _of_batches(self, batches: Iterable[Any]) -> Iterator[Any]:
         for number, batch in enumerate(batches, start=1):
-            yield self._like(batch, self._scores(batch, f"batch {number}"))
+            yield self._like(batch, *self._scores(batch, f"batch {number}"))
 
-    def _scores(self, rows: Any, origin: str | None = None) -> np.ndarray:
-        """Predictions of rows of any kind, [N, tasks]."""
+    def _scores(self, rows: Any, origin: str | None = None) -> tuple[np.ndarray, np.ndarray | None]:
+        """Predictions of rows of any kind, [N, tasks]; of candidates also whose row each is of."""
         rows = plain_rows(rows)
         mixed: list[str] = []
         if hasattr(rows, "__len__") and not count_rows(rows):
-            return np.zeros((0, len(prediction_columns(self.config.tasks))), np.float32)
-        table = as_table(rows, lambda _: self.columns, origin=origin, mixed=mixed)
+            return np.zeros((0, len(prediction_columns(self.config.tasks))), np.float32), None
+        table = as_rows(
+            rows, self.config.data.requests, lambda _: self.columns, origin=origin, mixed=mixed
+        )
         new = [name for name in mixed if name not in self._told]
         if new:
             self._told.update(new)
             warn_caller(said_of_mixed(new))
         starts = range(0, table.num_rows, _ROWS_AT_A_TIME)
-        chunks = (table.slice(start, _ROWS_AT_A_TIME) for start in starts)
-        return np.concatenate([self._encoded(chunk, origin or origin_of(rows)) for chunk in chunks])
+        chunks = [table.slice(start, _ROWS_AT_A_TIME) for start in starts] or [table]
+        found = np.concatenate(
+            [self._encoded(chunk, origin or origin_of(rows)) for chunk in chunks]
+        )
+        nested = REQUEST_COLUMN in table.column_names
+        return found, table[REQUEST_COLUMN].to_numpy() if nested else None
 
     def _encoded(self, table: pa.Table, origin: str) -> np.ndarray:
         return self.predictor.predict(BatchSource.of_table(table, self.encoder, origin))
 
-    def _like(self, rows: Any, predictions_NT: np.ndarray) -> Any:
+    def _like(self, rows: Any, predictions_NT: np.ndarray, of_row_N: np.ndarray | None) -> Any:
         """The predictions in the form of the rows."""
         columns = output_columns(predictions_NT, self.config.tasks)
         if is_row_dicts(rows):
@@ -133,7 +141,8 @@ class LoadedRun:
             return pa.RecordBatch.from_pydict(columns, output_schema(self.config.tasks))
         library = type(rows).__module__.partition(".")[0]
         if library == "pandas":
-            return type(rows)(columns, index=rows.index)
+            index = rows.index if of_row_N is None else rows.index.take(of_row_N)
+            return type(rows)(columns, index=index)
         return type(rows)(columns) if library == "polars" else pa.table(columns)
 
 

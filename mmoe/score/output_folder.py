@@ -7,6 +7,7 @@ from pathlib import Path, PurePosixPath
 from mmoe.datasets.files.data_file import DataFile, is_address, is_partition
 from mmoe.datasets.files.parquet_files import parquet_layout
 from mmoe.datasets.files.resolve import kind_of, resolve_files
+from mmoe.datasets.rows.sources import with_names
 from mmoe.errors import RanksDiffer
 from mmoe.parallel import first_other, from_first, join_ranks, rank, world_size
 from mmoe.run.atomic_files import check_parents
@@ -57,7 +58,8 @@ def folder_job(
         by: What scores them, and must have scored what is resumed.
         mode: Of what is there: refused, replaced, or replaced in the folders that get new scores.
         resume: Go on with what an interrupted call has done.
-        rows_per_file: Cut Parquet files into pieces of so many rows; None: no file is cut.
+        rows_per_file: Cut Parquet files into pieces of so many rows (of requests, where they have
+            their candidates in a list); None: no file is cut.
 
     Raises:
         ValueError: The folder holds something that `mode` and `resume` say nothing about, or
@@ -65,7 +67,7 @@ def folder_job(
             the run is kept in; or ranks find different files.
     """
     join_ranks()
-    files = resolve_files(str(source))
+    files = resolve_files(with_names(run.config().data, str(source)))
     folders = set(Path(folder).absolute().parts) if not is_address(str(folder)) else set()
     parts = [
         part

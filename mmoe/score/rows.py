@@ -7,8 +7,11 @@ import pyarrow as pa
 
 from mmoe.config import DeviceKind, RunConfig, ScoringPrecision
 from mmoe.datasets.features.encoder import FeatureEncoder
+from mmoe.datasets.files.nested import candidate_fields
 from mmoe.datasets.rows.encoded import EncodedData
-from mmoe.datasets.rows.frames import as_table
+from mmoe.datasets.rows.frames import as_rows
+from mmoe.datasets.rows.locations import REQUEST_COLUMN
+from mmoe.datasets.values.plain import plain
 from mmoe.predictor import Predictor, load_predictor
 from mmoe.run.directory import RunDirectory
 from mmoe.score.kept_columns import check_kept
@@ -55,6 +58,23 @@ class RowColumns:
         uses = columns_to_read(self.config, self.columns, keep, there, origin)
         check_kept(keep, self.columns.names, there, origin)
         return uses
+
+    def rows_schema(self, rows: pa.Schema, origin: str = "rows") -> pa.Schema:
+        """Returns the columns that rows have: those of candidates, where rows are requests.
+
+        Args:
+            rows: As they come.
+            origin: What the user calls them; starts error messages.
+
+        Raises:
+            ValueError: Candidates are no lists of structs.
+        """
+        requests = self.config.data.requests
+        candidates = None if requests is None else requests.candidates
+        if candidates is None or candidates not in rows.names:
+            return rows
+        fields = candidate_fields(rows, candidates, origin)
+        return pa.schema([*(f for f in rows if f.name != candidates), *fields])
 
     def schema(self, rows: pa.Schema) -> pa.Schema:
         """Returns names and types of the columns that `score` returns for rows of a schema."""
@@ -120,16 +140,22 @@ class RowScorer(RowColumns):
         Raises:
             ValueError: A column is missing, or a value cannot be used.
         """
-        needed = list(self.needs(rows.column_names, origin))
+        schema = self.rows_schema(rows.schema, origin)
+        needed = list(self.needs(schema.names, origin))
         if not rows.num_rows:
-            return self.schema(rows.schema).empty_table()
-        read = as_table(rows, lambda _: needed, origin=origin)
-        starts = range(0, rows.num_rows, ROWS_PER_CHUNK)  # however many come at once
+            return self.schema(schema).empty_table()
+        keep = schema.names if self.keep is None else self.keep
+        read = as_rows(rows, self.config.data.requests, lambda _: [*needed, *keep], origin=origin)
+        if REQUEST_COLUMN in read.column_names:
+            kept = [plain(read[name]).cast(schema.field(name).type) for name in keep]
+        else:
+            kept = [rows[name] for name in keep]
+        if not read.num_rows:  # requests without candidates
+            return self.schema(schema).empty_table()
+        starts = range(0, read.num_rows, ROWS_PER_CHUNK)  # however many come at once
         scored = [self._chunk(read.slice(start, ROWS_PER_CHUNK), origin) for start in starts]
         found = pa.concat_tables(scored)
-        keep = rows.column_names if self.keep is None else self.keep
-        names = [*keep, *found.column_names]
-        return pa.table([*(rows[name] for name in keep), *found.columns], names=names)
+        return pa.table([*kept, *found.columns], names=[*keep, *found.column_names])
 
     def _chunk(self, table: pa.Table, origin: str) -> pa.Table:
         features = self.encoder.encode(table, origin, to_score=True)

@@ -12,11 +12,11 @@ from typing import NamedTuple, Protocol
 import pyarrow as pa
 
 from mmoe.datasets.features.encoder import FeatureEncoder
-from mmoe.datasets.files.data_file import DataFile
 from mmoe.datasets.files.readers import Paths, iter_tables
 from mmoe.datasets.rows.encoded import EncodedData, EncodedFeatures
-from mmoe.datasets.rows.locations import MissingColumnError
+from mmoe.datasets.rows.locations import MissingColumnError, is_of_request
 from mmoe.datasets.rows.prefetch import prefetch
+from mmoe.datasets.values.plain import plain
 from mmoe.predictor import Predictor
 from mmoe.process_settings import spared_collections
 from mmoe.run.atomic_files import not_written
@@ -125,7 +125,7 @@ class Scorer:
         with spared_collections(), closing(self._scored(files, looked)) as scored:
             return added(self._write(file, scored, looked, tracker) for file in files)
 
-    def no_rows(self, file: DataFile) -> EncodedData:
+    def no_rows(self, file: Paths) -> EncodedData:
         """The features of a file, without its rows."""
         table = next(iter_tables(file, list(self.uses), 1))
         return EncodedData(features=self.encoder.encode(table[:0], str(file), to_score=True))
@@ -220,8 +220,9 @@ def _result(
     columns: Mapping[str, pa.Array],
     origin: str,
 ) -> pa.Table:
+    cells = {n: plain(table[n]) if is_of_request(table, n) else table[n] for n in kept_types}
     kept = {
-        name: table[name] if table[name].type == kind else as_kept(table[name], name, kind, origin)
+        name: cells[name] if cells[name].type == kind else as_kept(cells[name], name, kind, origin)
         for name, kind in kept_types.items()
     }
     return pa.table({**kept, **columns})

@@ -22,6 +22,7 @@ def id_columns(wide: WidePart, features: EncodedFeatures, rows_N: np.ndarray) ->
         features: Encoded rows.
         rows_N: Numbers of those that are wanted.
     """
+    features, rows_N = all_columns(features, rows_N)
     singles = features.ids_NC.shape[1]
     first_C = np.array(wide.first_rows, np.int64)
     read_C = np.flatnonzero(wide.read_C[:singles])
@@ -55,7 +56,22 @@ def _pooling(feature: FeatureSpec, place: RaggedRows, weights: np.ndarray | None
 def numbers_a_row(features: EncodedFeatures) -> float:
     """Returns how many numbers a row of both matrices has, on average."""
     of_lists = sum(len(values) for values, _ in features.lists) / max(len(features), 1)
-    return features.ids_NC.shape[1] + features.dense_NF.shape[1] + of_lists
+    of_requests = 0 if features.requests is None else numbers_a_row(features.requests.features)
+    return features.ids_NC.shape[1] + features.dense_NF.shape[1] + of_lists + of_requests
+
+
+def all_columns(
+    features: EncodedFeatures, rows_N: np.ndarray
+) -> tuple[EncodedFeatures, np.ndarray]:
+    """Returns features with the columns of requests beside those of rows, and where the rows are.
+
+    Args:
+        features: Encoded rows.
+        rows_N: Numbers of those that are wanted: of rows with requests no others are copied.
+    """
+    if features.requests is None:
+        return features, rows_N
+    return features.take(rows_N).flat(), np.arange(len(rows_N))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -111,11 +111,15 @@ def _column(batch: Batch, key: str, t: int) -> Tensor:
 
 def _numbers(config: RunConfig, steps: Sequence[Sequence[Batch]]) -> Cause | None:
     """A feature with values far from all others."""
-    names = [name for codec in codecs_of(config) for name in codec.dense_names]
-    if any(batch.dense_BF.shape[1] != len(names) for batches in steps for batch in batches):
-        return None
-    for f, name in enumerate(names):
-        worst = _worst(batch.dense_BF[:, f] for batches in steps for batch in batches)
+    columns: dict[str, list[Tensor]] = {}
+    for batch in (batch for batches in steps for batch in batches):
+        for names, matrix in _dense(config, batch):
+            if matrix.shape[1] != len(names):
+                return None
+            for name, column in zip(names, matrix.T, strict=True):
+                columns.setdefault(name, []).append(column)
+    for name, found in columns.items():
+        worst = _worst(found)
         if not abs(worst) <= _LARGE_NUMBER:
             return Cause(
                 1,
@@ -124,6 +128,16 @@ def _numbers(config: RunConfig, steps: Sequence[Sequence[Batch]]) -> Cause | Non
                 f"clip the column, or set log: true on {name} (and no standardise: false)",
             )
     return None
+
+
+def _dense(config: RunConfig, batch: Batch) -> list[tuple[list[str], Tensor]]:
+    """Dense columns of the batch's rows, and of its requests, with their names."""
+    codecs = [(codec.feature.asked_level, codec.dense_names) for codec in codecs_of(config)]
+    if batch.request_dense_QF is None:
+        return [([name for _, names in codecs for name in names], batch.dense_BF)]
+    of_requests = [name for level, names in codecs if level == "request" for name in names]
+    of_rows = [name for level, names in codecs if level != "request" for name in names]
+    return [(of_requests, batch.request_dense_QF), (of_rows, batch.dense_BF)]
 
 
 def _weights(ranker: Ranker, step: Step, config: RunConfig, *, first: bool) -> Cause | None:

@@ -16,7 +16,7 @@ from mmoe.metrics.task_kinds import kind_of
 from mmoe.models.wide import WidePart
 from mmoe.parallel import from_first
 from mmoe.run.console import Reporter
-from mmoe.train.design_matrix import Columns, id_columns, numbers_a_row
+from mmoe.train.design_matrix import Columns, all_columns, id_columns, numbers_a_row
 from mmoe.train.linear_model import Linear, Rows, fit_linear
 from mmoe.train.prepare import PreparedData
 
@@ -201,7 +201,8 @@ def _dense(data: EncodedData, rows_N: np.ndarray, wide: WidePart) -> np.ndarray:
 
     So are those that `wide` does not read: a column of zeros gets no weight.
     """
-    found_NF = np.nan_to_num(data.features.dense_NF[rows_N], nan=0.0, posinf=0.0, neginf=0.0)
+    features, rows_N = all_columns(data.features, rows_N)
+    found_NF = np.nan_to_num(features.dense_NF[rows_N], nan=0.0, posinf=0.0, neginf=0.0)
     found_NF[:, wide.unread_dense] = 0.0
     return found_NF
 

@@ -23,6 +23,7 @@ from mmoe.embeddings import Lookups
 from mmoe.errors import Diverged, NotFinite
 from mmoe.models.network import NetworkOutput
 from mmoe.models.ranker import Ranker
+from mmoe.models.requests.batch import RequestBatch
 from mmoe.tasks.calibrator import calibrator_loss
 from mmoe.tasks.columns import own_logits
 from mmoe.tasks.masked_loss import multi_task_loss, observed_weights
@@ -137,7 +138,7 @@ def forward(ranker: Ranker, step: Step, config: RunConfig, ranks: StepRanks = ON
         step.leaves = step.lookups.leaves([len(b) for b in batches])
         leaves = list(step.leaves)
     read = [x for of_batch in step.leaves for x in of_batch.tensors]
-    read += [batch.dense_BF for batch in batches]
+    read += [x for batch in batches for x in (batch.dense_BF, batch.request_dense_QF)]
     if not all(map(len, batches)):
         read += ranker.network.parameters()  # a rank without rows would not notice
     step.weights_T, shares_N = _of_all_ranks(batches, read, config, ranks)
@@ -225,8 +226,10 @@ def _forward(
 
 def network_output(ranker: Ranker, batch: Batch, lookups: Lookups | None) -> NetworkOutput:
     """Computes the logits of a batch whose ids are looked up, those of a wide part included."""
-    output = ranker.mix(batch.dense_BF, lookups)
-    return ranker.add_wide(output, batch.dense_BF, batch.values, batch.lengths_CB, batch.id_weights)
+    requests = RequestBatch.of(batch)
+    output = ranker.mix(batch.dense_BF, lookups, requests=requests)
+    ids = batch.values, batch.lengths_CB, batch.id_weights
+    return ranker.add_wide(output, batch.dense_BF, *ids, requests)
 
 
 def _loss(

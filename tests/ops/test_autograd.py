@@ -12,19 +12,27 @@ from mmoe.ops import (
     gated_combine,
     gathered_mm,
     grouped_mm,
+    shared_mm,
     target_attention,
     topk_gate,
 )
+from mmoe.ops.repeat_rows import Owners
 
 OFFSETS = torch.tensor([0, 2, 3], dtype=torch.int32)
 SLOTS = torch.tensor([[[0, 1]], [[2, -1]]], dtype=torch.int32)
 PLAN = RoutePlan(torch.tensor([0, 0, 1], dtype=torch.int32), OFFSETS, SLOTS)
+OWNERS = Owners(torch.tensor([0, 1, 1]), 2)
 SIZES = torch.tensor([2, 1])
 SEEN = torch.ones(1, 4, dtype=torch.bool)
 CALLS = {
     "grouped_mm": (lambda x, w: grouped_mm(x, OFFSETS, w, None, "gelu"), (3, 4), (2, 4, 5)),
     "gathered_mm": (lambda x, w: gathered_mm(x, PLAN, w, None, "gelu"), (2, 4), (2, 4, 5)),
     "dense_mm": (lambda x, w: dense_mm(x, w, None, "gelu")[0], (3, 4), (2, 4, 5)),
+    "shared_mm": (
+        lambda x, w: shared_mm(x, w, None, [x.new_ones(2, 5)] * 2, OWNERS, "gelu")[0],
+        (3, 4),
+        (2, 4, 5),
+    ),
     "gate_mm": (gate_mm, (3, 4), (4, 5)),
     "gated_combine": (lambda y, w: gated_combine(y, SLOTS, w), (3, 4), (2, 1, 2)),
     "dense_combine": (lambda y, w: dense_combine([y, 2 * y], w), (3, 4), (3, 1, 2)),

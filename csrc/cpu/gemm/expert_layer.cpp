@@ -32,10 +32,10 @@ std::vector<BackwardJob> by_expert(const std::vector<Job>& rows, const std::vect
 }  // namespace
 
 void layer_forward(const ExpertLayer& layer, const ExpertRows& x, const ExpertRows& y,
-                   const ExpertRows& z) {
+                   const ExpertRows& z, const ExpertRows& added) {
   const Source rows = {&layer, Activation::none, x, {}, {}};
   run({&layer, rows, layer.inputs, layer.outputs, false, layer.bias != nullptr, layer.activation, y,
-       z, layer.exact});
+       z, layer.exact, added});
 }
 
 void layer_backward(const ExpertLayer& layer, const ExpertRows& grad, const ExpertRows& x,

@@ -34,9 +34,10 @@ struct ExpertLayer {
                        // are exact too, and no activation
 };
 
-// y = activation(x W + b); z too unless it is empty.
+// y = activation(x W + b + added); z too unless it is empty. `added`, where not empty, has a row for
+// each of an expert's rows, by its number.
 void layer_forward(const ExpertLayer& layer, const ExpertRows& x, const ExpertRows& y,
-                   const ExpertRows& z);
+                   const ExpertRows& z, const ExpertRows& added = {});
 
 // Gradients; what is null or empty is not wanted. `shared`: all experts read the same rows, and
 // grad_x is one table, the sum over the experts.

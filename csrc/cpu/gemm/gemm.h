@@ -42,7 +42,7 @@ struct Ahead {
 };
 constexpr int kMostAhead = 4;
 
-// y = activation(c + bias), rounded; z = c + bias where it is kept.
+// y = activation(z), rounded, of z = c + added + bias; z too where it is kept.
 struct Finish {
   const void* c;
   int64_t c_step, M, N;
@@ -52,6 +52,10 @@ struct Finish {
   int64_t y_step;
   void* z;    // like y, or null
   bool wide;  // y in the type of the sums
+  // Rows of the dtype, of which number numbers[m] is added to row m; or null.
+  const void* added = nullptr;
+  int64_t added_step = 0;
+  const int32_t* numbers = nullptr;
 
   // Whether a product's registers can be finished before they are stored.
   bool is_quick() const {

@@ -109,30 +109,38 @@ MMOE_INLINE typename sums_of<T>::vec load_up_to(int64_t count, const T* from) {
   return count >= sums_of<T>::count ? load(from) : load_some(from, count);
 }
 
-template <typename S, typename TO>
+// What becomes of one vector of sums, those of row m from column n on, before the activation.
+template <typename T, typename V>
+MMOE_INLINE V with_added(const Finish& f, int64_t m, int64_t n, V sums) {
+  using S = typename Row<T>::sum_t;
+  if (f.added != nullptr) {
+    sums += load_up_to(f.N - n, static_cast<const T*>(f.added) + f.numbers[m] * f.added_step + n);
+  }
+  // The bias has room for whole vectors.
+  return f.bias == nullptr ? sums : sums + load(static_cast<const S*>(f.bias) + n);
+}
+
+template <typename T, typename TO>
 MMOE_INLINE void finish_as(const Finish& f) {
-  using V = typename Lanes<S>::vec;
-  const auto* bias = static_cast<const S*>(f.bias);
+  using S = typename Row<T>::sum_t;
   for (int64_t m = 0; m < f.M; ++m) {
     const S* c = static_cast<const S*>(f.c) + m * f.c_step;
     TO* y = static_cast<TO*>(f.y) + m * f.y_step;
     TO* kept = f.z == nullptr ? nullptr : static_cast<TO*>(f.z) + m * f.y_step;
     for (int64_t n = 0; n < f.N; n += Lanes<S>::count) {
-      // c has room for whole vectors, and so has the bias.
-      V z = load(c + n);
-      if (bias != nullptr) z += load(bias + n);
+      // c has room for whole vectors.
+      const auto z = with_added<T>(f, m, n, load(c + n));
       if (kept != nullptr) store_up_to(f.N - n, z, kept + n);
       store_up_to(f.N - n, activate(z, f.activation), y + n);
     }
   }
 }
 
-// One vector of sums, those of a row's columns from n on: what `is_quick`.
+// One vector of a product that `is_quick`.
 template <typename T, typename V>
 MMOE_INLINE void finish_quickly(const Finish& f, int64_t m, int64_t n, V sums) {
   using S = typename Row<T>::sum_t;
-  auto z = reinterpret_cast<typename Lanes<S>::vec>(sums);
-  if (f.bias != nullptr) z += load(static_cast<const S*>(f.bias) + n);
+  auto z = with_added<T>(f, m, n, reinterpret_cast<typename Lanes<S>::vec>(sums));
   if (f.activation == Activation::relu) z = activate(z, Activation::relu);
   if (f.wide) {
     store_up_to<S>(f.N - n, z, static_cast<S*>(f.y) + m * f.y_step + n);
@@ -144,7 +152,7 @@ MMOE_INLINE void finish_quickly(const Finish& f, int64_t m, int64_t n, V sums) {
 template <typename T>
 void finish(const Finish& f) {
   using S = typename Row<T>::sum_t;
-  f.wide ? finish_as<S, S>(f) : finish_as<S, T>(f);
+  f.wide ? finish_as<T, S>(f) : finish_as<T, T>(f);
 }
 
 // ReLU's part needs no arithmetic: the gradient where y is positive, or not a number.

@@ -52,8 +52,13 @@ void run_job(const RowsProduct& p, const Job& job, const char* b, const char* bi
       const int64_t size = p.sums ? k.sum_size : k.size;
       return table.empty() ? nullptr : table.data[job.expert] + (row * table.step + job.n) * size;
     };
-    const gemm::Finish finish = {c,       c_step,   rows,    job.columns, bias, p.activation,
-                                 at(p.y), p.y.step, at(p.z), p.sums};
+    gemm::Finish finish = {c,       c_step,   rows,    job.columns, bias, p.activation,
+                           at(p.y), p.y.step, at(p.z), p.sums};
+    if (!p.added.empty()) {
+      finish.added = p.added.data[job.expert] + job.n * k.size;
+      finish.added_step = p.added.step;
+      finish.numbers = p.added.numbers[job.expert] + row;
+    }
     const bool quick = finish.is_quick();
     gemm::Product product = {a.data,
                              a.step,

@@ -16,6 +16,8 @@ struct RowsProduct {
   Activation activation;
   ExpertRows y, z;
   bool sums = false;  // y is in their type
+  // Where not empty, a row for each of an expert's rows, by its number, that is added to its sums.
+  ExpertRows added = {};
 
   gemm::Matrix b(int64_t e, int64_t n) const {
     const gemm::Kernels& k = *layer->kernels;

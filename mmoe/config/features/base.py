@@ -1,26 +1,37 @@
 """`Feature`: what a run asks of a feature of any kind."""
 
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from mmoe.config.kinds import HasKinds
 
 NAME_OF_FEATURE = "of the feature, in reports and files of a run"
+LEVEL = (
+    "with data.requests, whose value it is: request, the same for all candidates of one and "
+    "computed once for them; or row. Default: row; with data.requests.candidates that of its column"
+)
+Level = Literal["request", "row"]
 
 
 class Feature(HasKinds):
     """What a run asks of a feature of any kind; a kind overrides what differs.
 
     It says its `source_columns`, and has a key `name`; `dim` where it looks tables up whose width
-    may be chosen.
+    may be chosen; `level` where it may be of a request.
     """
 
     if TYPE_CHECKING:  # each kind has them at its own place in the run's files
         kind: Any
         name: Any
         dim: Any
+        level: Any
 
     derived_are: ClassVar[str] = "parts"  # what `derived_names` are names of, in an error
+
+    @property
+    def asked_level(self) -> Level | None:
+        """Its key `level`; None where it has none, or leaves it to the data."""
+        return self.level if "level" in type(self).model_fields else None
 
     @property
     def source_columns(self) -> list[str]:

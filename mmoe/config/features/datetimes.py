@@ -9,7 +9,7 @@ from zoneinfo import available_timezones
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from mmoe.config.base import Name
-from mmoe.config.features.base import ColumnFeature
+from mmoe.config.features.base import LEVEL, ColumnFeature, Level
 
 Part = Literal[
     "minute",
@@ -83,6 +83,7 @@ class DatetimeFeature(ColumnFeature):
     dim: int | None = Field(
         default=None, ge=4, le=4096, multiple_of=4, description="width of each embedding"
     )
+    level: Level | None = Field(default=None, description=LEVEL)
 
     @property
     def text_columns(self) -> list[str]:

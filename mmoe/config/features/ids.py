@@ -6,7 +6,7 @@ from typing import Any, Literal
 from pydantic import Field, ModelWrapValidatorHandler, model_validator
 
 from mmoe.config.base import Name
-from mmoe.config.features.base import NAME_OF_FEATURE, ColumnFeature, Feature
+from mmoe.config.features.base import LEVEL, NAME_OF_FEATURE, ColumnFeature, Feature, Level
 from mmoe.config.tables import TableSettings, VectorTable
 
 
@@ -69,6 +69,7 @@ class CategoricalFeature(VectorTable, IdFeature, ColumnFeature):
         description="written by `mmoe train` with training.extend_ids: tables whose ids have no "
         "row here, but share that of unseen ones",
     )
+    level: Level | None = Field(default=None, description=LEVEL)
 
 
 class ListFeature(CategoricalFeature):
@@ -146,6 +147,7 @@ class CrossFeature(IdFeature):
 
     kind: Literal["cross"] = "cross"
     columns: list[str] = Field(min_length=2, max_length=16, description="two or more")
+    level: Level | None = Field(default=None, description=LEVEL)
 
     @property
     def source_columns(self) -> list[str]:

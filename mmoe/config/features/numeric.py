@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 
 from mmoe.config.base import Name
-from mmoe.config.features.base import NAME_OF_FEATURE, ColumnFeature
+from mmoe.config.features.base import LEVEL, NAME_OF_FEATURE, ColumnFeature, Level
 
 
 class NumericFeature(ColumnFeature):
@@ -55,6 +55,7 @@ class NumericFeature(ColumnFeature):
     missing_values: list[int | float | str] = Field(
         default=[], description="numbers and words that mean a missing value: [-999, unknown]"
     )
+    level: Level | None = Field(default=None, description=LEVEL)
 
     @property
     def text_columns(self) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, field_validator, model_validator
 
 from mmoe.config.base import Name
-from mmoe.config.features.base import NAME_OF_FEATURE, Feature
+from mmoe.config.features.base import LEVEL, NAME_OF_FEATURE, Feature, Level
 from mmoe.config.features.datetimes import TimeUnit
 from mmoe.config.features.encoders import SequenceEncoderConfig
 from mmoe.config.features.ids import CategoricalFeature, ListFeature
@@ -68,6 +68,7 @@ class SequenceFeature(Feature):
         description="so many of the latest events are read as they are beside that vector, side by "
         "side, zeros where there are fewer",
     )
+    level: Level | None = Field(default=None, description=LEVEL)
 
     @property
     def source_columns(self) -> list[str]:

@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from mmoe.config.base import Name
-from mmoe.config.features.base import NAME_OF_FEATURE, ColumnFeature
+from mmoe.config.features.base import LEVEL, NAME_OF_FEATURE, ColumnFeature, Level
 
 
 class VectorFeature(ColumnFeature):
@@ -28,3 +28,4 @@ class VectorFeature(ColumnFeature):
         description="width that a linear layer projects the vector to; left out: it is read as "
         "it is",
     )
+    level: Level | None = Field(default=None, description=LEVEL)

@@ -118,7 +118,7 @@ class MixedExperts(nn.Module):
             start = len(outputs)
             own = inputs if len(inputs) == 1 else inputs[start : start + len(pool)]
             outputs += self._dense(number, own) if len(pool) else []
-        return _of_one_type(outputs)
+        return of_one_type(outputs)
 
     def grouped(self, rows: Tensor, offsets_E1: Tensor) -> Tensor:
         """Runs expert e on rows `offsets[e] : offsets[e + 1]`; 0 past the last one.
@@ -138,7 +138,7 @@ class MixedExperts(nn.Module):
         ]
         if tail:
             outputs.append(outputs[0].new_zeros(tail, outputs[0].shape[1]))
-        return torch.cat(_of_one_type(outputs))
+        return torch.cat(of_one_type(outputs))
 
     def _dense(self, number: int, inputs: Sequence[Tensor]) -> list[Tensor]:
         """One pool on all rows."""
@@ -152,8 +152,8 @@ class MixedExperts(nn.Module):
         return list(self.pools)
 
 
-def _of_one_type(outputs: list[Tensor]) -> list[Tensor]:
-    """Under autocast some modules return float32 where others return bfloat16."""
+def of_one_type(outputs: list[Tensor]) -> list[Tensor]:
+    """Casts to the widest: under autocast some modules return float32, others bfloat16."""
     dtypes = {y.dtype for y in outputs}
     if len(dtypes) == 1:
         return outputs

@@ -3,7 +3,7 @@
 import copy
 import math
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,9 @@ from mmoe.mixture.dropout import fast_dropout
 from mmoe.mixture.experts.no_experts import NoExperts, check_numbers
 from mmoe.mixture.experts.norm import ExpertBatchNorm, ExpertLayerNorm, ExpertNorm
 from mmoe.mixture.pytrees import cast_for_autocast, gather_rows
-from mmoe.mixture.traits import PoolTraits
+from mmoe.mixture.requests.rows import RequestRows
+from mmoe.mixture.requests.shared_layer import shared_layer
+from mmoe.mixture.traits import PoolTraits, SharedWork
 
 ExpertActivation = Literal["relu", "gelu", "silu", "swiglu"]
 # Of the last layer; None: it has none
@@ -62,6 +64,8 @@ class MLPExperts(nn.Module):
         Wang et al., "HoME" (arXiv 2408.05430), for norm `batch`. Weights start as in He et al.,
         "Delving deep into rectifiers" (ICCV 2015), equation 10; biases at zero.
     """
+
+    reads_requests: ClassVar = True
 
     def __init__(
         self,
@@ -174,16 +178,29 @@ class MLPExperts(nn.Module):
                 f"inputs: expected one tensor for all experts or {len(self)}, one per expert, got "
                 f"{len(inputs)}"
             )
-        x = [cast_for_autocast(tensor) for tensor in inputs]
-        for layer, (weight_EDH, bias_EH) in enumerate(zip(self.weights, self.biases, strict=True)):
-            y = ops.dense_mm(x, weight_EDH, bias_EH, self._fused(layer))
-            if self.norms:
-                y = self._norm_dense(layer, y)
-            y = [self._activate(layer, part) for part in y]
-            if record is not None and self.activations[layer] == "relu":
-                record.append(y)
-            x = [self._drop(part) for part in y]
+        x = self._dense_from(0, [cast_for_autocast(tensor) for tensor in inputs], record)
         return x if len(x) == len(self) else x * len(self)
+
+    def of_requests(self, rows: RequestRows, record: Record | None = None) -> list[Tensor]:
+        """Runs every expert on all rows; the first layer's part of the request once a request.
+
+        Args:
+            rows: Of requests.
+            record: As for `dense`.
+
+        Returns:
+            E tensors `y_BO`, those of `dense` but for rounding; where rows are exact, to the bit.
+        """
+        if rows.exact or not self.weights:
+            return self.dense([rows.whole], record)
+        y = shared_layer(rows, self.weights[0], self.biases[0], self._fused(0))
+        return self._dense_from(1, self._end_of_dense(0, y, record), record)
+
+    def shared_work(self, rows: RequestRows) -> SharedWork:
+        """The first layer's part of the request."""
+        if rows.exact or not self.weights:
+            return SharedWork()
+        return SharedWork(0, len(rows.columns.of_request) * self.weights[0].shape[2])
 
     def grouped(self, rows: Tensor, offsets_E1: Tensor, record: Record | None = None) -> Tensor:
         """Runs each expert on its own rows: expert e takes rows `offsets[e] : offsets[e + 1]`.
@@ -242,6 +259,23 @@ class MLPExperts(nn.Module):
         if activation is None or not self.norms:
             return y
         return activate(y, activation, training=self.training)
+
+    def _dense_from(self, first: int, x: list[Tensor], record: Record | None) -> list[Tensor]:
+        """The layers from `first` on, on all rows."""
+        for layer in range(first, len(self.weights)):
+            weight_EDH, bias_EH = self.weights[layer], self.biases[layer]
+            y = ops.dense_mm(x, weight_EDH, bias_EH, self._fused(layer))
+            x = self._end_of_dense(layer, y, record)
+        return x
+
+    def _end_of_dense(self, layer: int, y: Sequence[Tensor], record: Record | None) -> list[Tensor]:
+        """What follows a layer's products."""
+        if self.norms:
+            y = self._norm_dense(layer, y)
+        y = [self._activate(layer, part) for part in y]
+        if record is not None and self.activations[layer] == "relu":
+            record.append(y)
+        return [self._drop(part) for part in y]
 
     def _grouped_from(
         self, first: int, x_PD: Tensor, offsets_E1: Tensor, record: Record | None

@@ -13,8 +13,9 @@ from torch.utils import _pytree as pytree
 from mmoe.mixture.batch_invariant import StableFunctions
 from mmoe.mixture.experts.no_experts import NoExperts, check_numbers
 from mmoe.mixture.pytrees import Tree, join_rows, leaves_of, map_leaves, split_rows
+from mmoe.mixture.requests.rows import RequestRows
 from mmoe.mixture.routing.routes import host_is_near
-from mmoe.mixture.traits import PoolTraits
+from mmoe.mixture.traits import PoolTraits, SharedWork
 from mmoe.ops import RoutePlan
 
 # Rows per product when a grouped pool scores. A product of torch's may round differently at another
@@ -50,6 +51,18 @@ class GatheringPool(Pool, Protocol):
 
     def gathered(self, x_BD: Tensor, plan: RoutePlan) -> Tree:
         """Does what `grouped` does with the rows that the plan gathers."""
+        ...
+
+
+class RequestPool(Pool, Protocol):
+    """Interface of a pool that knows of requests: its class says `reads_requests = True`."""
+
+    def of_requests(self, rows: RequestRows) -> list[Tree]:
+        """Does what `dense` does with whole rows, computing once what a request's rows share."""
+        ...
+
+    def shared_work(self, rows: RequestRows) -> SharedWork:
+        """Says how much that is."""
         ...
 
 

@@ -69,6 +69,20 @@ def visible_experts(visibility_GE: Tensor) -> Tensor:
     return numbers_GV.masked_fill(numbers_GV == num_experts, -1).to(torch.int32)
 
 
+def without_first(decision: GateOutput, count: int) -> GateOutput:
+    """Returns picks without those of the first experts; dense weights stay as they are.
+
+    Example:
+        >>> import torch
+        >>> picks = torch.tensor([[[0, 2]]], dtype=torch.int32)
+        >>> without_first(GateOutput(torch.ones(1, 1, 2), picks), 1).experts.tolist()
+        [[[-1, 2]]]
+    """
+    if decision.experts is None or not count:
+        return decision
+    return decision._replace(experts=torch.where(decision.experts < count, -1, decision.experts))
+
+
 class Gate(Protocol):
     """Interface of a gate: one module for all G gates of a mixture, called like a function.
 

@@ -1,7 +1,7 @@
 """GShard gates: two experts, the second by chance."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, ClassVar, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -49,6 +49,7 @@ class GShardGate(nn.Module):
     k = 2
 
     extra_repr = show_settings
+    reads_requests: ClassVar = True
 
     def __init__(
         self,

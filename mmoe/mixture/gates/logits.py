@@ -7,7 +7,10 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from mmoe.mixture.requests.rows import RequestRows
 from mmoe.ops.gate_mm import gate_mm
+
+GateInput = Tensor | RequestRows
 
 
 class GateLogits(nn.Module):
@@ -80,16 +83,18 @@ class GateLogits(nn.Module):
         for bias in self.biases:
             nn.init.zeros_(bias)
 
-    def forward(self, inputs: Sequence[Tensor]) -> Tensor:
-        """Computes `logits_BGE` from G inputs `x_BD`."""
+    def forward(self, inputs: Sequence[GateInput]) -> Tensor:
+        """Computes `logits_BGE` from G inputs `x_BD`, or rows of requests."""
         self._check(inputs)
-        with torch.autocast(inputs[0].device.type, enabled=False):
-            outputs: Sequence[Tensor] | Tensor = inputs
+        with torch.autocast(self.weights[0].device.type, enabled=False):
+            outputs: Sequence[GateInput] | Tensor = inputs
             for layer in range(len(self.weights)):
                 outputs = self._layer(layer, outputs)
-            return outputs if isinstance(outputs, Tensor) else torch.stack(list(outputs), dim=1)
+            if isinstance(outputs, Tensor):
+                return outputs
+            return torch.stack([y_BE for y_BE in outputs if isinstance(y_BE, Tensor)], dim=1)
 
-    def _layer(self, layer: int, inputs: Sequence[Tensor] | Tensor) -> Sequence[Tensor] | Tensor:
+    def _layer(self, layer: int, inputs: Sequence[GateInput] | Tensor) -> Sequence[Tensor] | Tensor:
         """The next layer: G tensors, or one `[B, G, H]` where one product served all gates."""
         if isinstance(inputs, Tensor):
             inputs = inputs.unbind(1)
@@ -99,12 +104,14 @@ class GateLogits(nn.Module):
             return outputs
         return outputs.relu() if isinstance(outputs, Tensor) else [y.relu() for y in outputs]
 
-    def _check(self, inputs: Sequence[Tensor]) -> None:
+    def _check(self, inputs: Sequence[GateInput]) -> None:
         if len(inputs) != self.num_gates:
             raise ValueError(
                 f"inputs: expected {self.num_gates} tensors, one per gate, got {len(inputs)}"
             )
         for g, x in enumerate(inputs):
+            if isinstance(x, RequestRows):
+                continue  # the mixture has seen to it
             if x.dim() != 2 or x.shape[1] != self.input_dim:
                 raise ValueError(
                     f"inputs[{g}]: expected shape [rows, {self.input_dim}], got {list(x.shape)}"
@@ -112,7 +119,7 @@ class GateLogits(nn.Module):
 
 
 def gate_products(
-    inputs: Sequence[Tensor], weight_GHD: Tensor, bias_GH: Tensor | None = None
+    inputs: Sequence[GateInput], weight_GHD: Tensor, bias_GH: Tensor | None = None
 ) -> Sequence[Tensor] | Tensor:
     """Computes `y_g = W_g x_g + b_g`, in one product where gates read the same tensor.
 
@@ -120,7 +127,8 @@ def gate_products(
     an order that depends on its place, and are no faster at these widths.
 
     Args:
-        inputs: G tensors `x_BD`, of any float type.
+        inputs: G tensors `x_BD`, of any float type, or rows of requests: what weighs their columns
+            of the request is then computed once a request.
         weight_GHD: Of any float type; computed is in fp32, or fp64 for fp64 inputs.
         bias_GH: Likewise.
 
@@ -145,7 +153,11 @@ def gate_products(
     return _product(inputs[0], weight_GHD.flatten(0, 1), bias_N).unflatten(1, weight_GHD.shape[:2])
 
 
-def _product(x_BD: Tensor, weight_ND: Tensor, bias_N: Tensor | None) -> Tensor:
+def _product(x_BD: GateInput, weight_ND: Tensor, bias_N: Tensor | None) -> Tensor:
+    if isinstance(x_BD, RequestRows):
+        of_request, of_row = x_BD.columns.split(weight_ND, dim=1)
+        (y_QN,) = x_BD.once(lambda x_QP: [_product(x_QP, of_request, None)])
+        return _product(x_BD.x_BR, of_row, bias_N) + x_BD.repeat(y_QN)
     if x_BD.dtype == torch.float16:
         x_BD, weight_ND = x_BD.float(), weight_ND.float()
         bias_N = None if bias_N is None else bias_N.float()

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Unpack
+from typing import ClassVar, Unpack
 
 import torch
 import torch.nn.functional as F
@@ -59,6 +59,7 @@ class NoisyTopKGate(nn.Module):
     """
 
     extra_repr = show_settings
+    reads_requests: ClassVar = True
 
     def __init__(
         self,

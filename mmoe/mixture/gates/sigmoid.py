@@ -1,7 +1,7 @@
 """Sigmoid gates, kept even by a bias instead of a loss."""
 
 from collections.abc import Callable, Sequence
-from typing import Unpack
+from typing import ClassVar, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -65,6 +65,7 @@ class SigmoidGate(nn.Module):
     seen_GE: Tensor
 
     extra_repr = show_settings
+    reads_requests: ClassVar = True
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """Dense gates, as in the MMoE paper."""
 
 from collections.abc import Sequence
-from typing import Unpack
+from typing import ClassVar, Unpack
 
 from torch import Tensor, nn
 
@@ -36,6 +36,7 @@ class SoftmaxGate(nn.Module):
     """
 
     extra_repr = show_settings
+    reads_requests: ClassVar = True
 
     def __init__(
         self, input_dim: int, num_gates: int, num_experts: int, **options: Unpack[GateOptions]

@@ -1,7 +1,7 @@
 """Sparse gates: the k best experts."""
 
 from collections.abc import Sequence
-from typing import Unpack
+from typing import ClassVar, Unpack
 
 from torch import Tensor, nn
 
@@ -43,6 +43,7 @@ class TopKGate(nn.Module):
     """
 
     extra_repr = show_settings
+    reads_requests: ClassVar = True
 
     def __init__(
         self,

@@ -56,25 +56,31 @@ class SequenceInputs(nn.ModuleDict):
 
     def forward(self, lookups: Lookups) -> Tensor:
         """Computes x: pooled embeddings, then the encoded sequences, `[B, D + output_dim]`."""
-        x_BD = lookups.x_BD
-        parts = [x_BD]
-        for number, spec in enumerate(self.specs):
-            events = self._events_of(number, lookups)
-            parts.append(self[_key(spec.name)](events).to(x_BD.dtype))
-            if spec.unpooled:
-                parts.append(events.latest(spec.unpooled))
+        parts = [lookups.x_BD]
+        for number in range(len(self.specs)):
+            targets = [lookups.x_BD[:, at : at + width] for at, width in self._targets[number]]
+            target_BD = torch.cat(targets, dim=1) if targets else None
+            events = self.events_of(number, lookups)._replace(target_BD=target_BD)
+            parts += self.encode(number, events)
         return torch.cat(parts, dim=1)
 
-    def _events_of(self, number: int, lookups: Lookups) -> Events:
+    def encode(self, number: int, events: Events) -> list[Tensor]:
+        """Makes the columns of one sequence, as wide as `columns` says."""
+        spec = self.specs[number]
+        found = [self[_key(spec.name)](events).to(events.e_VD.dtype)]
+        if spec.unpooled:
+            found.append(events.latest(spec.unpooled))
+        return found
+
+    def events_of(self, number: int, lookups: Lookups) -> Events:
+        """Returns the events of one sequence, without its targets."""
         found = [lookups.events[s] for s in self._events[number]]
         e_VD = found[0] if len(found) == 1 else torch.cat(found, dim=1)
         gap = self._gaps[number]
         if gap is not None:
             e_VD = e_VD + lookups.events[gap]
-        targets = [lookups.x_BD[:, at : at + width] for at, width in self._targets[number]]
-        target_BD = torch.cat(targets, dim=1) if targets else None
         lengths_SB: Any = lookups.lengths_SB
-        return Events(e_VD, lengths_SB[self._events[number][0]], target_BD)
+        return Events(e_VD, lengths_SB[self._events[number][0]])
 
 
 def sequence_of_tensor(tensor: str) -> str | None:

@@ -17,7 +17,7 @@ from mmoe.datasets.rows.columns import columns_of
 from mmoe.datasets.rows.encoded import EncodedFeatures
 from mmoe.datasets.rows.unseen_ids import UnseenIds
 from mmoe.datasets.values.arrow import pc
-from mmoe.datasets.values.plain import is_text
+from mmoe.datasets.values.plain import is_text, plain
 
 KEY = b"mmoe.counts"  # of the metadata of a Parquet file of scores
 _COUNTS = TypeAdapter(list[Count])
@@ -187,7 +187,7 @@ class Counter:
         if column.at_zero is None or codec is None:
             return int(np.count_nonzero(column.missing))
         # Once it is scaled, a number that is missing looks like the mean
-        cells = table[codec.feature.source_column]
+        cells = plain(table[codec.feature.source_column])
         if is_text(cells.type) or codec.feature.missing_values:
             return int(np.count_nonzero(np.isnan(codec.numbers(table, origin)[0])))
         return _nulls(cells)
@@ -202,7 +202,7 @@ def added(counts: Iterable[ScoreCounts]) -> ScoreCounts:
 
 
 def _without_bins(table: pa.Table, sources: Sequence[str]) -> ColumnCounts:
-    missing = max((_nulls(table[source]) for source in sources), default=0)
+    missing = max((_nulls(plain(table[source])) for source in sources), default=0)
     items = table.num_rows - missing
     return ColumnCounts.model_construct(items=items, missing=missing, bins=_as_bins(()), unseen=0)
 

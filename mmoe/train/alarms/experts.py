@@ -7,6 +7,7 @@ import torch
 
 from mmoe.datasets.rows.encoded import EncodedData
 from mmoe.mixture import MultiGateMixture
+from mmoe.mixture.requests.rows import RequestRows
 from mmoe.models.network import Level, MixtureNetwork
 from mmoe.predictor import ROWS_PER_TILE, Predictor
 
@@ -50,8 +51,12 @@ def constant_experts(predictor: Predictor, rows: EncodedData) -> list[tuple[int,
     return found
 
 
-def _constant(mixture: MultiGateMixture, sources: Sequence[torch.Tensor]) -> list[int]:
+def _constant(
+    mixture: MultiGateMixture, sources: Sequence[torch.Tensor] | RequestRows
+) -> list[int]:
     """Experts of one level; outputs that are no tensors are not looked at."""
+    if isinstance(sources, RequestRows):
+        sources = [sources.whole]
     read = mixture.expert_source
     read = read[:1] if len({*read}) == 1 else read  # one input serves all experts
     pool: Any = mixture.experts

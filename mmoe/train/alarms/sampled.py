@@ -7,7 +7,6 @@ import pyarrow as pa
 
 from mmoe.config import RunConfig
 from mmoe.datasets.features.encoder import FeatureEncoder
-from mmoe.datasets.features.ragged import RaggedRows, offsets_of
 from mmoe.datasets.labels.encode import encode_labels
 from mmoe.datasets.labels.maturity import Maturity
 from mmoe.datasets.rows.batch_source import BatchSource
@@ -137,14 +136,4 @@ def taken(features: EncodedFeatures, mine_N: np.ndarray) -> EncodedFeatures:
     """Returns some rows without weights of ids: all of them as they are, else copied."""
     if mine_N.all():
         return replace(features, list_weights=())
-    rows = np.flatnonzero(mine_N)
-    places = [RaggedRows(offsets, rows, len(rows)) for _, offsets in features.lists]
-    return EncodedFeatures(
-        dense_NF=features.dense_NF[rows],
-        ids_NC=features.ids_NC[rows],
-        lists=[
-            (values[place.index], offsets_of(place.lengths_B.astype(np.int64)))
-            for place, (values, _) in zip(places, features.lists, strict=True)
-        ],
-        links={t: link.rows(rows) for t, link in features.links.items()},
-    )
+    return replace(features.take(np.flatnonzero(mine_N)), list_weights=())

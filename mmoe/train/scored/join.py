@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from mmoe.datasets.rows.locations import ROW_COLUMN
+from mmoe.datasets.rows.locations import visible_columns
 from mmoe.datasets.values.arrow import pc
 from mmoe.datasets.values.plain import is_text
 
@@ -52,7 +52,7 @@ def join_by_key(
         .sort_by("left")
     )
     first, second = left.take(places["left"]), right.take(places["right"])
-    found = {name: first[name] for name in left.column_names if name != ROW_COLUMN}
+    found = {name: first[name] for name in visible_columns(left)}
     found |= {name: second[name] for name in right.column_names if name not in found}
     return pa.table(found)
 

@@ -1,0 +1,161 @@
+"""Levels: which features are of a request, and which of each of its candidates."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from mmoe.config import Feature, FeatureSpec, InputLayerSpec, RunConfig, SequenceSpec
+from mmoe.config.data import NOTHING_SHARED
+from mmoe.config.features.base import Level
+from mmoe.datasets.features.codec import Codec, Rules, Section
+from mmoe.datasets.rows.locations import is_of_request
+from mmoe.datasets.rows.requests import find_requests
+
+SECTION = "levels"
+
+
+class LevelsSection(Section):
+    """Level of each feature, where rows are candidates of requests."""
+
+    name: ClassVar[str] = SECTION
+    entry: ClassVar[Any] = Level
+
+
+@dataclass(frozen=True, kw_only=True)
+class LevelColumns:
+    """What some of an encoder's features become: its columns, in its order.
+
+    Attributes:
+        codecs: Of these features.
+        rules: What training rows taught.
+    """
+
+    codecs: Sequence[Codec[Any]]
+    rules: Rules
+
+    @property
+    def dense_names(self) -> list[str]:
+        """Names of dense columns: numbers, positions, those of vectors, sines."""
+        return [name for codec in self.codecs for name in codec.dense_columns(self.rules)]
+
+    @property
+    def input_layers(self) -> list[InputLayerSpec]:
+        """What the network makes of these dense columns, projections and pieces, in their order."""
+        found: list[InputLayerSpec] = []
+        first = 0
+        for codec in self.codecs:
+            found += codec.input_layers(self.rules, first)
+            first += len(codec.dense_columns(self.rules))
+        return found
+
+    @property
+    def categorical(self) -> list[FeatureSpec]:
+        """Features of one id a row, also buckets and parts: columns of ids."""
+        return [spec for codec in self.codecs for spec in codec.lookups]
+
+    @property
+    def lists(self) -> list[FeatureSpec]:
+        """List features."""
+        return [spec for codec in self.codecs for spec in codec.lists]
+
+    @property
+    def sequences(self) -> list[SequenceSpec]:
+        """Sequences; their events are among the lists."""
+        return [spec for codec in self.codecs for spec in codec.sequences]
+
+
+class LevelsFit:
+    """Finds the level of each feature: as its key says, else by where its columns are.
+
+    Args:
+        config: Features and `data.requests`.
+        origin: What the user calls the data; starts error messages.
+    """
+
+    def __init__(self, config: RunConfig, origin: str) -> None:
+        self.features, self.requests = config.features, config.data.requests
+        self.origin, self.rows = origin, 0
+        self.found: dict[str, Level] = {}
+        self.repeats = self.requests is None or self.requests.column is None
+
+    def add(self, table: pa.Table) -> None:
+        """Looks at which columns are of requests, the same in every table, and at their ids.
+
+        Raises:
+            ValueError: A feature of requests has a column that candidates have, or a row no
+                request.
+        """
+        self._find(table)
+        self.rows += table.num_rows
+        if self.requests is not None and not self.repeats:
+            found = find_requests(self.requests, table, self.origin)
+            self.repeats = len(found.first_M) < len(found.request_N)
+
+    def check(self, table: pa.Table) -> None:
+        """Refuses rows whose features of requests would be refused when they are encoded."""
+        self._find(table)
+        if self.requests is None:
+            return
+        features = [f for f in self.features if self.found[f.name] == "request"]
+        found = find_requests(self.requests, table, self.origin)
+        found.first_rows(table, columns_read(features), self.origin)
+
+    def finish(self) -> dict[str, Level]:
+        """Returns the levels; none without `data.requests`.
+
+        Raises:
+            ValueError: No two rows are of one request.
+        """
+        if not self.repeats and self.requests is not None and self.rows > 1:
+            raise ValueError(
+                f"{self.origin}: column {self.requests.column!r} (of data.requests.column) never "
+                f"repeats among {self.rows:,} training rows, so nothing is shared; name the column "
+                "that says which rows were candidates of one request, or remove data.requests"
+            )
+        return self.found
+
+    def _find(self, table: pa.Table) -> None:
+        if self.requests is None or self.found:
+            return
+        shared = None if self.requests.candidates is None else columns_of_requests(table)
+        found: dict[str, Level] = {
+            feature.name: _level(feature, shared, self.origin) for feature in self.features
+        }
+        if "request" not in found.values():
+            raise ValueError(f"{self.origin}: {NOTHING_SHARED}")
+        self.found = found
+
+
+def columns_read(features: Iterable[Feature]) -> dict[str, str]:
+    """Returns the columns that features read, each with the name of the first of them."""
+    uses: dict[str, str] = {}
+    for feature in features:
+        for column in feature.source_columns:
+            uses.setdefault(column, feature.name)
+    return uses
+
+
+def columns_of_requests(table: pa.Table) -> set[str]:
+    """Returns the columns of nested rows that a request has once for all its candidates."""
+    return {name for name in table.column_names if is_of_request(table, name)}
+
+
+def at_level(codecs: Iterable[Codec[Any]], levels: dict[str, Level], level: Level) -> list[Any]:
+    """Returns the codecs of one level; without levels all are of rows."""
+    return [codec for codec in codecs if levels.get(codec.feature.name, "row") == level]
+
+
+def _level(feature: Feature, shared: set[str] | None, origin: str) -> Level:
+    """Its level; where candidates are nested, `shared` are the columns beside them."""
+    if shared is None:
+        return feature.asked_level or "row"
+    own = [column for column in feature.source_columns if column not in shared]
+    if feature.asked_level == "request" and own:
+        raise ValueError(
+            f"{origin}: feature {feature.name!r}: level is request, but column {own[0]!r} is of "
+            "the candidates (data.requests.candidates); remove level, or move the column beside "
+            "them"
+        )
+    return feature.asked_level or ("row" if own else "request")

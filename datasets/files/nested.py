@@ -1,0 +1,206 @@
+"""Rows that are requests, with a list of candidates each: read as a row for each candidate."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from mmoe.datasets.rows.locations import (
+    REQUEST_COLUMN,
+    ROW_COLUMN,
+    MissingColumnError,
+    missing_column,
+)
+from mmoe.datasets.values.arrow import pc
+from mmoe.datasets.values.keys import codes_of
+from mmoe.datasets.values.plain import is_list, plain, plain_type
+
+_KEY = "data.requests.candidates"
+HIDDEN = (ROW_COLUMN, REQUEST_COLUMN)
+_REQUESTS = b"mmoe.requests"
+
+
+def candidate_fields(schema: pa.Schema, candidates: str, origin: str) -> pa.StructType:
+    """Returns what is known of each candidate.
+
+    Args:
+        schema: Of rows that are requests.
+        candidates: The column with their lists.
+        origin: Starts error messages.
+
+    Raises:
+        ValueError: There is no such column, or it holds no structs, or a field is called like a
+            column beside it.
+    """
+    if candidates not in schema.names:
+        raise ValueError(missing_column(candidates, schema.names, origin, _KEY))
+    kind = schema.field(candidates).type
+    fields = kind.value_type if is_list(kind) else None
+    if fields is None or not pa.types.is_struct(fields):
+        raise ValueError(
+            f"{origin}: column {candidates!r} ({_KEY}) holds {kind}, expected a list of structs, "
+            "one for each candidate; write it so (Parquet, Arrow or JSON lines), or set "
+            "data.requests.column, where each row is a candidate"
+        )
+    beside = {name for name in schema.names if name != candidates}
+    for field in fields:
+        if field.name in beside:
+            raise ValueError(
+                f"{origin}: column {field.name!r} is beside the candidates ({candidates!r}) and a "
+                "field of them; rename one"
+            )
+    return fields
+
+
+def flat_schema(schema: pa.Schema, candidates: str, origin: str) -> pa.Schema:
+    """Returns the columns that rows of candidates have: those beside them, then their fields.
+
+    Raises:
+        ValueError: As `candidate_fields`.
+
+    Example:
+        >>> items = pa.list_(pa.struct([("price", pa.float64())]))
+        >>> flat_schema(pa.schema([("age", pa.int64()), ("items", items)]), "items", "log").names
+        ['age', 'price']
+    """
+    fields = candidate_fields(schema, candidates, origin)
+    shared = [
+        pa.field(field.name, shared_type(field.type))
+        for field in schema
+        if field.name != candidates
+    ]
+    own = [pa.field(field.name, plain_type(field.type)) for field in fields]
+    return pa.schema([*shared, *own])
+
+
+def fields_among(
+    names: Sequence[str], schema: pa.Schema, candidates: str, origin: str
+) -> list[str]:
+    """Returns which of these columns are fields of the candidates.
+
+    Raises:
+        ValueError: One is neither that nor beside them.
+    """
+    fields = candidate_fields(schema, candidates, origin)
+    own = [field.name for field in fields]
+    for name in names:
+        if name not in own and name not in HIDDEN and name not in schema.names:
+            raise MissingColumnError(name, flat_schema(schema, candidates, origin).names, origin)
+    return [name for name in names if name in own]
+
+
+def shared_type(kind: pa.DataType) -> pa.DataType:
+    """Returns the type of a column beside candidates: its values, and which one each row has."""
+    return pa.dictionary(pa.int32(), plain_type(kind))
+
+
+def unnested(
+    table: pa.Table,
+    candidates: str,
+    names: Sequence[str],
+    first: int = 0,
+    *,
+    whole: bool = False,
+) -> pa.Table:
+    """Returns a row for each candidate.
+
+    Columns beside the candidates become dictionaries: a request's value is there once, whatever
+    rows are filtered or taken, until it is decoded.
+
+    Args:
+        table: Rows that are requests, with plain columns.
+        candidates: The column with their lists.
+        names: Of the columns asked for, in order; hidden ones are left out.
+        first: Number of the first request.
+        whole: These are all rows of a file: `requests_of` says how many.
+
+    Returns:
+        The columns, and hidden ones with the numbers of the request and of the candidate in it.
+
+    Example:
+        >>> table = pa.table({"age": [30, 40], "items": [[{"id": 1}, {"id": 2}], [{"id": 3}]]})
+        >>> rows = unnested(table, "items", ["id", "age"])
+        >>> rows["id"].to_pylist(), rows["age"].to_pylist(), rows["__mmoe_request__"].to_pylist()
+        ([1, 2, 3], [30, 30, 40], [0, 0, 1])
+    """
+    lists, lengths = _one_chunk(plain(table[candidates])), list_lengths(table, candidates)
+    requests_N = np.repeat(np.arange(len(lengths)), lengths)
+    places_N = np.arange(len(requests_N)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    items = lists.flatten()
+    fields = dict(zip((field.name for field in items.type), items.flatten(), strict=True))
+    shared_N = pa.array(requests_N, pa.int32())
+    columns: dict[str, pa.Array | pa.ChunkedArray] = {}
+    for name in names:
+        if name in fields:
+            columns[name] = plain(pa.chunked_array([fields[name]]))
+        elif name not in HIDDEN:
+            values = _one_chunk(plain(table[name]))
+            columns[name] = pa.DictionaryArray.from_arrays(shared_N, values)
+    columns[ROW_COLUMN] = pa.array(places_N)
+    columns[REQUEST_COLUMN] = pa.array(requests_N + first)
+    metadata = dict(table.schema.metadata or {})
+    if whole:
+        metadata[_REQUESTS] = str(table.num_rows).encode()
+    return pa.table(columns, metadata=metadata)
+
+
+def nested(
+    table: pa.Table, request: str, shared: Sequence[str] = (), candidates: str = "candidates"
+) -> pa.Table:
+    """Returns a row for each request of a log that has one for each candidate.
+
+    Requests stand in the order in which they come first, and candidates in theirs.
+
+    Args:
+        table: A row for each candidate.
+        request: The column that says of which request it is.
+        shared: Columns whose value the request's first row has; the others are of candidates.
+        candidates: What the column with their lists is called.
+
+    Example:
+        >>> log = pa.table({"q": [7, 7, 8], "age": [30, 30, 40], "id": [1, 2, 3]})
+        >>> nested(log, "q", ["age"])["candidates"].to_pylist()
+        [[{'id': 1}, {'id': 2}], [{'id': 3}]]
+    """
+    codes_N, count = codes_of(table[request])
+    order_N = np.argsort(codes_N, kind="stable")
+    ends = np.cumsum(np.bincount(codes_N, minlength=count))
+    sorted_rows = table.take(pa.array(order_N)).combine_chunks()
+    beside = [request, *(name for name in shared if name != request)]
+    own = [name for name in table.column_names if name not in beside]
+    structs = pa.StructArray.from_arrays(
+        [_one_chunk(sorted_rows[name]) for name in own],
+        fields=[table.schema.field(name) for name in own],
+    )
+    offsets = pa.array(np.concatenate([[0], ends]).astype(np.int32))
+    firsts = sorted_rows.select(beside).take(pa.array(np.concatenate([[0], ends[:-1]])))
+    return firsts.append_column(candidates, pa.ListArray.from_arrays(offsets, structs))
+
+
+def list_lengths(table: pa.Table, candidates: str | None = None) -> np.ndarray:
+    """Returns how many candidates each request has, int64; by default those of the last column."""
+    column = plain(table[candidates or table.column_names[-1]])
+    lengths = pc.fill_null(pc.list_value_length(column).cast(pa.int64()), 0)
+    return lengths.to_numpy()
+
+
+def requests_of(table: pa.Table) -> int | None:
+    """Returns how many requests a whole file has, where its rows are candidates."""
+    found = (table.schema.metadata or {}).get(_REQUESTS)
+    return None if found is None else int(found)
+
+
+def renumbered(table: pa.Table, first: int) -> pa.Table:
+    """Returns rows of candidates whose requests are counted from another number on."""
+    if not first:
+        return table
+    at = table.column_names.index(REQUEST_COLUMN)
+    return table.set_column(at, REQUEST_COLUMN, pc.add(table[REQUEST_COLUMN], first))
+
+
+def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    if is_list(column.type) and not pa.types.is_large_list(column.type):
+        column = column.cast(pa.large_list(column.type.value_type))  # no limit of 2³¹ items
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)

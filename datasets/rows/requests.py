@@ -1,0 +1,220 @@
+"""Requests: which rows are candidates of one, and whether what they share is the same."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from mmoe.config import RequestsConfig
+from mmoe.datasets.rows.encoded_features import first_seen
+from mmoe.datasets.rows.locations import (
+    REQUEST_COLUMN,
+    ROW_COLUMN,
+    find_column,
+    is_of_request,
+    place,
+)
+from mmoe.datasets.values.arrow import pc
+from mmoe.datasets.values.hashing import mix64
+from mmoe.datasets.values.keys import (
+    codes_of,
+    hash_keys,
+    key_kind,
+    missing_mask,
+    refuse_nested,
+    to_keys,
+)
+from mmoe.datasets.values.plain import is_list
+
+_ROWS = 1 << 16  # compared at a time
+_USED_BY = "data.requests.column"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestRows:
+    """Which of N rows are candidates of which of M requests.
+
+    Attributes:
+        request_N: int64, place of each row's request, by the order in which rows first name them.
+        first_M: int64, the first row of each request.
+        keys_M: uint64, which requests they are, in any table of the data.
+        column: What names them; None: a row of the files is one.
+    """
+
+    request_N: np.ndarray
+    first_M: np.ndarray
+    keys_M: np.ndarray
+    column: str | None
+
+    @property
+    def keys_N(self) -> np.ndarray:
+        """Which request each row is of, uint64."""
+        return self.keys_M[self.request_N]
+
+    def first_rows(self, table: pa.Table, uses: Mapping[str, str], origin: str) -> pa.Table:
+        """Returns the first row of each request, of columns that all its rows share.
+
+        Args:
+            table: The N rows.
+            uses: The columns, each with a feature that reads it.
+            origin: Starts error messages.
+
+        Raises:
+            ValueError: A column differs within a request, or is not there.
+        """
+        columns = {
+            name: table[name]
+            if is_of_request(table, name)
+            else find_column(table, name, origin, f"feature {feature!r}")
+            for name, feature in uses.items()
+        }
+        if self.column is not None and len(self.first_M) < len(self.request_N):
+            for name, column in columns.items():
+                row = self.differing(column)
+                if row is not None:
+                    raise ValueError(self._differ(table, column, name, uses[name], origin, row))
+        hidden = [name for name in (ROW_COLUMN, REQUEST_COLUMN) if name in table.column_names]
+        kept = pa.table(
+            {**columns, **{name: table[name] for name in hidden}}, metadata=table.schema.metadata
+        )
+        if not kept.num_columns:
+            return pa.table(
+                {REQUEST_COLUMN: self.first_M}
+            )  # so many rows, of which nothing is read
+        is_first_N = np.zeros(len(self.request_N), bool)
+        is_first_N[self.first_M] = True
+        return kept.filter(pa.array(is_first_N))
+
+    def differing(self, column: pa.ChunkedArray) -> int | None:
+        """Returns a row whose value is another one than that of its request's first; None: none.
+
+        Args:
+            column: Of the N rows.
+        """
+        first_N = self.first_M[self.request_N]
+        for start in range(0, len(first_N), _ROWS):
+            theirs = first_N[start : start + _ROWS]
+            rows = np.flatnonzero(theirs != np.arange(start, start + len(theirs)))
+            # Of what lies between alone: Arrow joins all chunks that it takes rows from
+            least = int(theirs.min())
+            near = column.slice(least, start + len(theirs) - least)
+            own, others = (near.take(pa.array(n - least)) for n in (rows + start, theirs[rows]))
+            alike = same_values(own, others)
+            if not alike.all():
+                return int(rows[int(np.argmin(alike))]) + start
+        return None
+
+    def _differ(
+        self,
+        table: pa.Table,
+        column: pa.ChunkedArray,
+        name: str,
+        feature: str,
+        origin: str,
+        row: int,
+    ) -> str:
+        first = int(self.first_M[self.request_N[row]])
+        named = find_column(table, self.column or "", origin, _USED_BY)[row].as_py()
+        seen, other = (_shown(column[index].as_py()) for index in (first, row))
+        return (
+            f"{place(table, origin, row)}: column {name!r} (of feature {feature!r}, level request) "
+            f"is {other}, but {seen} in {place(table, origin, first)} of the same request "
+            f"{named!r}; say level: row in the feature, or mend the log"
+        )
+
+
+def find_requests(requests: RequestsConfig, table: pa.Table, origin: str) -> RequestRows:
+    """Finds the requests of a table's rows.
+
+    Args:
+        requests: What names them.
+        table: N rows.
+        origin: What the user calls the data; starts error messages.
+
+    Raises:
+        ValueError: A row has no request, or the column holds no ids.
+
+    Example:
+        >>> by_query = RequestsConfig(column="query")
+        >>> found = find_requests(by_query, pa.table({"query": ["b", "b", "a", "b"]}), "log")
+        >>> found.request_N.tolist(), found.first_M.tolist()
+        ([0, 0, 1, 0], [0, 2])
+    """
+    if requests.column is None:
+        return _nested(table)
+    column = find_column(table, requests.column, origin, _USED_BY)
+    label = f"{origin}: column {requests.column!r} (of {_USED_BY})"
+    refuse_nested(column, label)
+    kind = key_kind(column, label) if pa.types.is_integer(column.type) else "text"
+    missing_N = missing_mask(column, kind)
+    if missing_N.any():
+        raise ValueError(
+            f"{place(table, origin, int(missing_N.argmax()))}: column {requests.column!r} (of "
+            f"{_USED_BY}) is empty, but each row is a candidate of some request; give it an id of "
+            "its own, or drop the row"
+        )
+    request_N, count = codes_of(column)
+    first_M = _first_rows(request_N, count)
+    keys_M = hash_keys(to_keys(column.take(pa.array(first_M)), kind, label))
+    return RequestRows(request_N=request_N, first_M=first_M, keys_M=keys_M, column=requests.column)
+
+
+def _nested(table: pa.Table) -> RequestRows:
+    """By the numbers of the rows that candidates came from."""
+    numbers_N = np.arange(table.num_rows)  # of rows in memory that came one by one
+    if REQUEST_COLUMN in table.column_names:
+        numbers_N = table[REQUEST_COLUMN].to_numpy()
+    distinct_M, request_N = first_seen(numbers_N)
+    first_M = _first_rows(request_N, len(distinct_M))
+    keys_M = mix64(distinct_M.astype(np.uint64))
+    return RequestRows(request_N=request_N, first_M=first_M, keys_M=keys_M, column=None)
+
+
+def _first_rows(request_N: np.ndarray, count: int) -> np.ndarray:
+    """The first row of each request, of numbers by first appearance."""
+    first_M = np.full(count, len(request_N), np.int64)
+    np.minimum.at(first_M, request_N, np.arange(len(request_N)))
+    return first_M
+
+
+def same_values(left: pa.ChunkedArray, right: pa.ChunkedArray) -> np.ndarray:
+    """Compares two columns of one type, bool [N]: missing ones are the same, lists by their items.
+
+    Example:
+        >>> lists = pa.chunked_array([pa.array([[1, None], None, [2]])])
+        >>> same_values(lists, pa.chunked_array([pa.array([[1, None], [], [3]])]))
+        array([ True, False, False])
+    """
+    kind = left.type
+    missing = pc.and_(pc.is_null(left), pc.is_null(right))
+    if is_list(kind):
+        return _same_lists(left, right) | missing.to_numpy(zero_copy_only=False)
+    if pa.types.is_struct(kind):
+        alike = pc.equal(pc.is_null(left), pc.is_null(right)).to_numpy(zero_copy_only=False)
+        for number in range(kind.num_fields):
+            parts = (pc.struct_field(column, [number]) for column in (left, right))
+            alike &= same_values(*parts)
+        return alike
+    equal = pc.fill_null(pc.equal(left, right), False)
+    if pa.types.is_floating(kind):
+        both_nan = pc.and_(pc.is_nan(left), pc.is_nan(right))
+        equal = pc.or_(equal, pc.fill_null(both_nan, False))
+    return pc.or_(equal, missing).to_numpy(zero_copy_only=False)
+
+
+def _same_lists(left: pa.ChunkedArray, right: pa.ChunkedArray) -> np.ndarray:
+    """Of rows whose lists are both there."""
+    lengths = [pc.list_value_length(column) for column in (left, right)]
+    alike = pc.fill_null(pc.equal(*lengths), False).to_numpy(zero_copy_only=False).copy()
+    rows = pa.array(np.flatnonzero(alike))
+    items = [pc.list_flatten(column.take(rows)) for column in (left, right)]
+    if len(items[0]):
+        owners_V = np.repeat(np.flatnonzero(alike), lengths[0].take(rows).to_numpy())
+        alike[owners_V[~same_values(*items)]] = False
+    return alike
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,1 @@
+"""Pools of experts: what there may be in one."""

@@ -1,0 +1,1 @@
+"""Rows of requests: what their candidates share is computed once."""

@@ -1,0 +1,1 @@
+"""Batches of rows of requests: what is read, encoded and computed once for all candidates."""

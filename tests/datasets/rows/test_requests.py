@@ -1,0 +1,325 @@
+"""Requests: what their candidates share is encoded once, and every form gives the same batches."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from mmoe.datasets.features.encoder import FeatureEncoder
+from mmoe.datasets.rows.batch_source import BatchSource
+from mmoe.datasets.rows.columns import all_alike, columns_of
+from mmoe.datasets.rows.encoded import EncodedData, join
+from mmoe.datasets.rows.frames import as_rows
+from mmoe.datasets.rows.requests import find_requests, same_values
+from mmoe.datasets.rows.share import Share
+from mmoe.datasets.rows.sources import load_splits
+from mmoe.datasets.rows.unseen_ids import UnseenIds
+from mmoe.explain.features import columns_of as feature_columns
+from mmoe.explain.features import values_of, with_shuffled
+from mmoe.train.design_matrix import all_columns
+from tests.datasets.request_log import (
+    FEATURES,
+    assert_same,
+    config_of,
+    expanded,
+    log_of_requests,
+    nested_log,
+)
+
+
+@pytest.fixture(name="log", scope="module")
+def _log():
+    return log_of_requests()
+
+
+def encoded(log, form):
+    """Encoder and source of all rows."""
+    config = config_of(form)
+    table = as_rows(nested_log(log) if form == "nested" else log, config.data.requests)
+    encoder = FeatureEncoder.fit(config, table, "log")
+    return encoder, BatchSource.of_table(table, encoder, "log", config)
+
+
+@pytest.fixture(name="forms", scope="module")
+def _forms(log):
+    return {form: encoded(log, form) for form in ("plain", "flat", "nested")}
+
+
+@pytest.mark.parametrize("form", ["flat", "nested"])
+@pytest.mark.parametrize("pad_to", [None, 20])
+def test_a_batch_has_what_its_rows_have_without_requests(forms, form, pad_to):
+    encoder, source = forms[form]
+    plain = forms["plain"][1].held
+    for rows in (np.array([5, 0, 1, 77, 6, 2]), np.arange(10, 28), np.array([], np.int64)):
+        height = max(pad_to or len(rows), len(rows))
+        batch = source.held.batch(rows, height)
+        assert_same(expanded(batch, encoder), plain.batch(rows, height))
+
+
+def test_flat_and_nested_rows_give_the_same_batches(forms):
+    for epoch in range(2):
+        pairs = zip(
+            forms["flat"][1].epoch_batches(1, epoch, 16),
+            forms["nested"][1].epoch_batches(1, epoch, 16),
+            strict=True,
+        )
+        for left, right in pairs:
+            assert_same(left, right)
+
+
+def test_requests_come_first_among_a_features_places(forms):
+    encoder, source = forms["flat"]
+    batch = source.held.batch(np.arange(9), 12)
+    requests = len(np.unique(source.held.features.requests.request_N[:9]))
+    assert batch.request_dense_QF.shape == (requests, len(encoder.of_level("request").dense_names))
+    assert batch.dense_BF.shape == (12, len(encoder.of_level("row").dense_names))
+    assert int(batch.requests_B.max()) == requests - 1
+    assert batch.requests_B[9:].tolist() == [requests - 1] * 3
+    names = [spec.name for spec in (*encoder.categorical, *encoder.lists)]
+    lengths = dict(zip(names, batch.lengths_CB.view(len(names), 12), strict=True))
+    assert lengths["user"].tolist() == [1] * requests + [0] * (12 - requests)
+    assert lengths["item"].tolist() == [1] * 12
+    assert lengths["history"][requests:].tolist() == [0] * (12 - requests)
+
+
+def test_an_encoder_says_what_is_of_requests(forms):
+    encoder, _ = forms["nested"]
+    assert [s.name for s in encoder.of_level("request").lists] == ["history", "views__seen"]
+    assert [s.name for s in encoder.of_level("row").categorical] == ["item", "user_item"]
+    assert encoder.level_of("views") == "request" and encoder.level_of("user_item") == "row"
+    [pieces] = encoder.of_level("row").input_layers
+    assert (pieces.name, pieces.first) == ("price", 1)
+
+
+def test_levels_are_kept_with_the_encoder(forms, tmp_path):
+    encoder, _ = forms["nested"]
+    encoder.save(tmp_path)
+    assert FeatureEncoder.load(tmp_path).layout == encoder.layout
+
+
+def test_a_training_epoch_has_the_rows_of_a_request_side_by_side(forms):
+    _, source = forms["flat"]
+    request_N = source.held.features.requests.request_N
+    whole = [b.requests_B.tolist() for b in source.epoch_batches(3, 0, 24)]
+    assert sum(map(len, whole)) == len(source)
+    assert {len(batch) for batch in whole[:-1]} == {24}
+    for batch in whole:  # each request is one run
+        assert batch == sorted(batch)
+    computed = sum(max(batch) + 1 for batch in whole)
+    assert computed <= len(np.unique(request_N)) + len(whole) - 1
+    other = [b.requests_B.tolist() for b in source.epoch_batches(3, 1, 24)]
+    assert other != whole
+
+
+def test_training_goes_on_anywhere(forms):
+    _, source = forms["flat"]
+    whole = list(source.epoch_batches(3, 0, 24))
+    for left, right in zip(whole[2:], source.epoch_batches(3, 0, 24, first=2), strict=True):
+        assert_same(left, right)
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_ranks_share_a_batch_by_whole_requests(forms, ranks):
+    encoder, source = forms["flat"]
+    shares = [Share(rank, ranks) for rank in range(ranks)]
+    of_ranks = [list(source.epoch_batches(3, 0, 48, share=share)) for share in shares]
+    computed = 0
+    for whole, *mine in zip(source.epoch_batches(3, 0, 48), *of_ranks, strict=True):
+        whole = expanded(whole, encoder)
+        assert sum(map(len, mine)) == len(whole)
+        computed += sum(len(one.request_dense_QF) for one in mine)
+        prices = np.concatenate([one.dense_BF[:, 0].numpy() for one in mine])
+        place = encoder.dense_names.index("price")
+        assert prices.tolist() == whole.dense_BF[:, place].tolist()
+    alone = sum(len(batch.request_dense_QF) for batch in source.epoch_batches(3, 0, 48))
+    assert computed == alone, "no share cuts a request"
+
+
+def test_rows_and_requests_that_are_cut_and_joined_are_the_same(forms):
+    encoder, source = forms["flat"]
+    data = source.held
+    parts = [data.rows(start, min(start + 7, len(data))) for start in range(0, len(data), 7)]
+    assert max(len(part.features.requests) for part in parts) <= 7
+    joined = join(parts)
+    assert len(joined.features.requests) == len(data.features.requests)
+    rows = np.arange(len(data))[::-1]
+    assert_same(expanded(joined.batch(rows), encoder), expanded(data.batch(rows), encoder))
+    some = EncodedData(features=data.features.take(rows[:30]))
+    assert_same(some.batch(np.arange(30)), EncodedData(features=data.features).batch(rows[:30]))
+
+
+def test_every_column_of_every_row_is_that_without_requests(forms):
+    flat, plain = forms["flat"][1].held.features.flat(), forms["plain"][1].held.features
+    assert np.array_equal(flat.dense_NF, plain.dense_NF)
+    assert np.array_equal(flat.ids_NC, plain.ids_NC)
+    for mine, theirs in zip(flat.lists, plain.lists, strict=True):
+        assert all(map(np.array_equal, mine, theirs))
+
+
+def test_weights_of_ids_follow_their_lists(log):
+    features = [
+        {"kind": "categorical", "name": "item"},
+        {"kind": "list", "name": "history", "level": "request", "weights": "by"},
+        {"kind": "list", "name": "tags"},
+    ]
+    by = [None if ids is None else [0.5] * len(ids) for ids in log["history"].to_pylist()]
+    table = log.append_column("by", pa.array(by, pa.list_(pa.float64())))
+    batches = []
+    for form in ("flat", "plain"):
+        config = config_of(form, features)
+        encoder = FeatureEncoder.fit(config, table, "log")
+        data = BatchSource.of_table(table, encoder, "log", config).held
+        batches.append(expanded(data.batch(np.arange(40, 10, -1), 35), encoder))
+    assert batches[0].id_weights is not None
+    assert_same(*batches)
+
+
+def test_requests_whose_rows_lie_apart_are_one(log):
+    order = np.random.default_rng(0).permutation(len(log))
+    config = config_of("flat")
+    shuffled = log.take(pa.array(order))
+    encoder = FeatureEncoder.fit(config, shuffled, "log")
+    source = BatchSource.of_table(shuffled, encoder, "log", config)
+    batches = list(source.epoch_batches(0, 0, 1000))
+    assert len(batches[0].request_dense_QF) == len(set(log["request"].to_pylist()))
+
+
+BAD = {
+    "missing": ("request", None, "row 3: column 'request' .* is empty"),
+    "number": ("age", 99.5, r"row 3: column 'age' \(of feature 'age', level request\) is 99.5"),
+    "text": ("user", "who", "'who', but 'u0' in log: row 1 of the same request 1000"),
+    "list": ("history", [1, 2, 3, 4], r"column 'history' .* is \[1, 2, 3, 4\]"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_what_is_not_of_one_request_is_refused(log, case):
+    column, value, message = BAD[case]
+    values = log[column].to_pylist()
+    assert values[2] != value and log["request"].to_pylist()[:3] == [1000] * 3
+    values[2] = value
+    at = log.column_names.index(column)
+    bad = log.set_column(at, column, pa.array(values, log.schema.field(column).type))
+    config = config_of("flat")
+    encoder = FeatureEncoder.fit(config, log, "log")
+    with pytest.raises(ValueError, match=message):
+        encoder.encode(bad, "log")
+
+
+def test_missing_values_and_nan_agree_with_themselves():
+    numbers = pa.chunked_array([[1.0, None, float("nan"), float("nan"), None]])
+    others = pa.chunked_array([[1.0, None, float("nan"), 2.0, float("nan")]])
+    assert same_values(numbers, others).tolist() == [True, True, True, False, False]
+    lists = pa.chunked_array([[["a"], None, [], ["a", None], ["a"]]])
+    other = pa.chunked_array([[["a"], None, None, ["a", None], ["b"]]])
+    assert same_values(lists, other).tolist() == [True, True, False, True, False]
+
+
+def test_a_candidate_of_no_list_is_named_by_its_row(log):
+    config = config_of("nested")
+    table = as_rows(nested_log(log), config.data.requests, origin="log")
+    encoder = FeatureEncoder.fit(config, table, "log")
+    words = pa.array(["high" if n == 4 else "1" for n in range(len(table))])
+    at = table.column_names.index("price")
+    wrong = table.set_column(at, "price", words)
+    request = int(table["__mmoe_request__"][4].as_py()) + 1
+    with pytest.raises(ValueError, match=rf"log: row {request}, candidate \d+: column 'price'"):
+        encoder.encode(wrong, "log")
+
+
+def test_a_feature_of_requests_has_no_column_of_candidates(log):
+    config = config_of("nested")
+    features = [one.model_copy(update={"level": "request"}) for one in config.features]
+    wrong = config.model_copy(update={"features": features})
+    table = as_rows(nested_log(log), config.data.requests)
+    with pytest.raises(ValueError, match="feature 'item': level is request, but column 'item'"):
+        FeatureEncoder.fit(wrong, table, "log")
+
+
+def test_candidates_alone_share_nothing(log):
+    features = [one for one in FEATURES if one["name"] in ("item", "price")]
+    config = config_of("nested", features)
+    table = as_rows(nested_log(log), config.data.requests)
+    with pytest.raises(ValueError, match="no feature is of a request"):
+        FeatureEncoder.fit(config, table, "log")
+
+
+@pytest.mark.parametrize("form", ["flat", "nested"])
+@pytest.mark.parametrize(
+    "split",
+    [
+        {"by": "random", "validation": 0.2, "test": 0.2},
+        {"by": "hash", "column": "user", "validation": 0.3, "test": 0.3},
+        {"by": "time", "column": "at"},
+    ],
+    ids=lambda split: split["by"],
+)
+def test_a_split_has_whole_requests(log, form, split):
+    config = config_of(form, split=split)
+    splits = load_splits(config, nested_log(log) if form == "nested" else log)
+    tables = [splits.train, splits.validation, splits.test]
+    found = [find_requests(config.data.requests, table, "log").keys_M for table in tables]
+    assert sum(map(len, found)) == len(np.unique(np.concatenate(found)))
+    assert sum(table.num_rows for table in tables) == len(log)
+
+
+def test_a_split_that_cuts_requests_is_refused(log):
+    times = log.append_column("late", pa.array(np.arange(len(log)) % 11))
+    config = config_of("flat", split={"by": "time", "column": "late"})
+    with pytest.raises(ValueError, match=r"two; say split: \{by: hash, column: request\}"):
+        load_splits(config, times)
+
+
+@pytest.mark.parametrize("form", ["flat", "nested"])
+def test_alarms_see_the_columns_that_they_see_without_requests(forms, form):
+    encoder, source = forms[form]
+    plain_encoder, plain = forms["plain"]
+    columns = columns_of(source.held.features, encoder, of_training=True)
+    others = columns_of(plain.held.features, plain_encoder, of_training=True)
+    for mine, theirs in zip(columns, others, strict=True):
+        assert (mine.name, mine.kind, mine.rows, mine.unseen, mine.empty_rows) == (
+            (theirs.name, theirs.kind, theirs.rows, theirs.unseen, theirs.empty_rows)
+        )
+        assert np.array_equal(mine.items, theirs.items)
+        assert np.array_equal(mine.missing, theirs.missing)
+    assert not all_alike(source.held.features)
+
+
+def test_rows_with_unseen_ids_are_counted_as_without_requests(log, forms):
+    users = ["new" if user == "u3" else user for user in log["user"].to_pylist()]
+    lists = [None if ids is None else [i * 7 for i in ids] for ids in log["history"].to_pylist()]
+    changed = log.set_column(log.column_names.index("user"), "user", pa.array(users))
+    at = changed.column_names.index("history")
+    changed = changed.set_column(at, "history", pa.array(lists, pa.list_(pa.int64())))
+    counts = []
+    for form in ("plain", "flat"):
+        encoder = forms[form][0]
+        unseen = UnseenIds(encoder)
+        unseen.add(encoder.encode(changed, "log"))
+        counts.append(unseen.by_feature)
+    assert counts[0] == counts[1] and counts[0]["user"] > 1 and counts[0]["history"] > 1
+
+
+def test_the_wide_parts_columns_are_those_without_requests(forms):
+    rows = np.array([3, 50, 4, 9, 12])
+    found, places = all_columns(forms["flat"][1].held.features, rows)
+    plain = forms["plain"][1].held.features.take(rows)
+    assert places.tolist() == list(range(5))
+    assert np.array_equal(found.dense_NF, plain.dense_NF)
+    assert np.array_equal(found.ids_NC, plain.ids_NC)
+
+
+def test_a_feature_of_requests_is_shuffled_among_requests(forms):
+    encoder, source = forms["flat"]
+    data, columns = source.held, feature_columns(encoder)
+    user, item = columns["user"], columns["item"]
+    assert values_of(data, user) == len(data.features.requests)
+    assert values_of(data, item) == len(data)
+    order = np.arange(values_of(data, user))[::-1]
+    moved = with_shuffled(data, user, order)
+    users, before = (one.features.requests.features for one in (moved, data))
+    assert np.array_equal(users.ids_NC[:, user.ids], before.ids_NC[::-1][:, user.ids])
+    assert np.array_equal(users.dense_NF, before.dense_NF)
+    order = np.arange(len(data))[::-1]
+    moved = with_shuffled(data, item, order)
+    ids, before = (one.features.ids_NC[:, item.ids] for one in (moved, data))
+    assert np.array_equal(ids, before[::-1])

@@ -1,0 +1,214 @@
+"""Rows of requests are trained, judged and scored as every row by itself."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+import yaml
+
+from mmoe.config import config_from_dict
+from mmoe.datasets.features.encoder import FeatureEncoder
+from mmoe.datasets.labels import encode_labels
+from mmoe.datasets.rows.encoded import EncodedData
+from mmoe.datasets.rows.frames import as_rows
+from mmoe.explain.run import explain_run
+from mmoe.mixture.batch_invariant import HAS_KERNELS
+from mmoe.models.build import build_ranker
+from mmoe.parallel import ensure_process_group
+from mmoe.predictor import load_predictor
+from mmoe.run.directory import RunDirectory
+from mmoe.score import score_files
+from mmoe.train import train_run
+from mmoe.train.evaluate import evaluate_run
+from mmoe.train.forward_backward import Step, backward, forward
+from tests.datasets.request_log import FEATURES, log_of_requests, nested_log
+from tests.parallel.launch import launch
+
+SPLIT = {"by": "hash", "column": "user", "validation": 0.2, "test": 0.2}
+MODEL = {
+    "num_experts": {"request": 2, "row": 2},
+    "embedding_dim": 4,
+    "expert": {"hidden": [8, 6]},
+    "tower": {"hidden": [4]},
+}
+
+
+def raw_config(form, data=None, model=MODEL, exact=False, **training):
+    """A run of the log in one of its forms: flat, nested, or without requests (plain)."""
+    column = {"flat": {"column": "request"}, "nested": {"candidates": "candidates"}}
+    requests = {"requests": {**column[form], "exact": exact}} if form in column else {}
+    dropped = () if form == "flat" else ("level",)
+    plain = {"epochs": 2, "batch_size": 64, "eval_batch_size": 64, "loggers": []}
+    return {
+        "data": {**(data or {}), **requests},
+        "features": [{k: v for k, v in one.items() if k not in dropped} for one in FEATURES],
+        "tasks": [{"name": "click", "label": "click"}],
+        "model": dict(model),
+        "training": {**plain, **training},
+    }
+
+
+@pytest.fixture(name="log", scope="module")
+def _log():
+    return log_of_requests(200)
+
+
+@pytest.fixture(name="files", scope="module")
+def _files(log, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("requests")
+    pq.write_table(log, folder / "flat.parquet", row_group_size=100)
+    pq.write_table(nested_log(log), folder / "nested.parquet", row_group_size=40)
+    return folder
+
+
+@pytest.fixture(name="run", scope="module", params=["flat", "nested"])
+def _run(request, files):
+    form = request.param
+    config = config_from_dict(
+        raw_config(form, {"path": str(files / f"{form}.parquet"), "split": SPLIT})
+    )
+    train_run(config, files / f"run-{form}")
+    return form, RunDirectory(files / f"run-{form}")
+
+
+@pytest.fixture(name="step", scope="module")
+def _step(log):
+    """Losses, dense gradients and moved tables after rows in batches of some sizes."""
+
+    def compute(sizes, *, flat, backend, model=MODEL, exact=False):
+        rate = {"kind": "sgd", "learning_rate": 1.0}
+        raw = raw_config(
+            "flat", model=model, exact=exact, embedding_backend=backend, embedding_optimizer=rate
+        )
+        config = config_from_dict(raw)
+        encoder = FeatureEncoder.fit(config, log, "log")
+        features = encoder.encode(log, "log")
+        labels = encode_labels(config, log, "log", training=True)
+        data = EncodedData(features=features.flat() if flat else features, labels=labels)
+        torch.manual_seed(0)
+        ranker = build_ranker(config, encoder).train()
+        starts = np.cumsum([0, *sizes])
+        step = Step.of([data.batch(slice(a, a + n)) for a, n in zip(starts, sizes, strict=False)])
+        forward(ranker, step, config)
+        losses = backward(step, config)
+        ranker.tables.step()
+        found = {name: weight.grad for name, weight in ranker.network.named_parameters()}
+        return losses, found | ranker.tables.table_weights()
+
+    return compute
+
+
+@pytest.mark.parametrize("backend", ["plain", pytest.param("torchrec", marks=pytest.mark.torchrec)])
+@pytest.mark.parametrize("sizes", [[150], [70, 0, 30, 1, 49]], ids=str)
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_step_has_the_gradients_of_every_row_by_itself(step, backend, sizes, exact):
+    if backend == "torchrec":
+        ensure_process_group()
+    expected_losses, expected = step([150], flat=True, backend=backend)
+    losses, found = step(sizes, flat=False, backend=backend, exact=exact)
+    assert losses.losses == pytest.approx(expected_losses.losses, abs=1e-6)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_a_step_without_rows_has_gradients_of_zero(step):
+    losses, found = step([0], flat=False, backend="plain")
+    assert losses.losses == [0.0]
+    assert all(not grad.any() for name, grad in found.items() if name.startswith("levels"))
+
+
+def test_metrics_are_those_of_scores(run, files):
+    _form, directory = run
+    metrics = json.loads((directory.path / "metrics.json").read_text())
+    assert 0 < metrics["tasks"]["click"]["auc"] < 1
+    again = evaluate_run(directory)
+    assert again["tasks"]["click"]["auc"] == pytest.approx(metrics["tasks"]["click"]["auc"])
+
+
+def test_both_forms_are_one_run(files, log):
+    """The same rows in the same order: the same weights."""
+    found = []
+    for form in ("flat", "nested"):
+        run = RunDirectory(files / f"run-{form}")
+        if not run.path.exists():
+            pytest.skip("the runs are made by other tests of this file")
+        predictor, _, _ = load_predictor(run)
+        found.append(predictor.predict(log if form == "flat" else nested_log(log)))
+    np.testing.assert_allclose(*found, atol=2e-2)
+
+
+@pytest.mark.skipif(not HAS_KERNELS, reason="plain products round by their height")
+def test_a_rows_score_has_the_same_bits_in_any_company(run, log):
+    form, directory = run
+    predictor, encoder, _ = load_predictor(directory)
+    features = encoder.encode(log, "log") if form == "flat" else _nested_features(encoder, log)
+    data = EncodedData(features=features, labels=None)
+    whole = predictor.predict(data)
+    for places in ([5], [7, 8], [*range(3, 100, 7)], [*range(len(log))][::-1]):
+        some = EncodedData(features=features.take(np.array(places)), labels=None)
+        assert np.array_equal(predictor.predict(some), whole[places])
+    flat = predictor.predict(replace(data, features=features.flat()))
+    np.testing.assert_allclose(whole, flat, atol=1e-6)
+
+
+def _nested_features(encoder, log):
+    return encoder.encode(as_rows(nested_log(log), encoder.config.data.requests), "log")
+
+
+@pytest.mark.skipif(not HAS_KERNELS, reason="plain products round by their height")
+def test_exact_scores_are_those_of_every_row_by_itself(files, log):
+    data = {"path": str(files / "flat.parquet"), "split": SPLIT}
+    train_run(config_from_dict(raw_config("flat", data, exact=True)), files / "exact")
+    predictor, encoder, _ = load_predictor(RunDirectory(files / "exact"))
+    features = encoder.encode(log, "log")
+    shared, alone = (
+        predictor.predict(EncodedData(features=one, labels=None))
+        for one in (features, features.flat())
+    )
+    assert np.array_equal(shared, alone)
+
+
+def test_files_are_scored(run, files, log):
+    form, directory = run
+    out = files / f"scores-{form}.parquet"
+    score_files(directory, files / f"{form}.parquet", out, keep=["item"])
+    scores = pq.read_table(out)
+    assert scores["item"].equals(log["item"])
+    predictor, _, _ = load_predictor(directory)
+    expected = predictor.predict(log if form == "flat" else nested_log(log))
+    np.testing.assert_array_equal(scores["pred_click"].to_numpy(), expected[:, 0])
+
+
+def test_a_run_is_explained(run):
+    _form, directory = run
+    found = explain_run(directory)
+    names = [one["name"] for one in found["experts"]]
+    assert names == ["request expert 1", "request expert 2", "row expert 1", "row expert 2"]
+
+
+@pytest.mark.torchrec
+@pytest.mark.xdist_group("ranks")
+@pytest.mark.parametrize("gate", ["softmax", "top_k"])
+def test_two_ranks_train_as_one_process(files, gate):
+    """With experts on all ranks, and spread over them (where gates pick)."""
+    data = {"path": str(files / "flat.parquet"), "split": SPLIT}
+    picks = {"gate": {"kind": "top_k", "k": 2}} if gate == "top_k" else {}
+    raw = raw_config("flat", data, {**MODEL, **picks}, embedding_backend="torchrec")
+    path = files / f"{gate}.yaml"
+    path.write_text(yaml.safe_dump(raw))
+    losses = []
+    for ranks in (1, 2):
+        out = files / f"{gate}-{ranks}"
+        ended = launch(["train", path, "--out", out], ranks)
+        assert [rank.code for rank in ended] == [0] * ranks, ended[0].err
+        history = json.loads((out / "history.json").read_text())
+        losses.append([epoch["loss"] for epoch in history["epochs"]])
+    for one, two in zip(*losses, strict=True):
+        assert two == pytest.approx(one, abs=1e-4)
+
+
+def test_experts_of_requests_need_requests():
+    with pytest.raises(ValueError, match=r"model.request_experts is 2, but nothing says which"):
+        config_from_dict(raw_config("plain"))
