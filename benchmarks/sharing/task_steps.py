@@ -18,6 +18,7 @@ from mmoe.config import RunConfig, config_from_dict
 from mmoe.datasets.rows.batch import Batch
 from mmoe.datasets.rows.splits import Splits
 from mmoe.parallel import ensure_process_group
+from mmoe.run.allocator import keep_freed_memory
 from mmoe.train.begin import training_state
 from mmoe.train.optim import build_optimizer
 from mmoe.train.prepare import PreparedData, prepare
@@ -53,6 +54,7 @@ class Steps:
         Args:
             network: Takes the place of ours, by the width of its input and the number of tasks.
         """
+        keep_freed_memory()  # as every training does
         ensure_process_group()
         state = training_state(self.config, self.data)
         if network is not None:

@@ -143,6 +143,7 @@ struct PairTask {
 
 template <typename T, int NG, int NE>
 MMOE_INLINE void add_gates(const PairTask<T>& t, int64_t o, int64_t part,
+                           const typename Row<T>::sum_t (&weights)[NG + 1][NE],
                            typename Lanes<typename Row<T>::sum_t>::vec (&dots)[NG + 1][NE]) {
   using V = typename Lanes<typename Row<T>::sum_t>::vec;
   V value[NE], total[NE] = {};
@@ -154,7 +155,7 @@ MMOE_INLINE void add_gates(const PairTask<T>& t, int64_t o, int64_t part,
     const auto* from = t.grad + g * t.gate_step + o;
     const V grad = part ? load_some(from, part) : load(from);
     for (int e = 0; e < NE; ++e) {
-      total[e] += t.weights[g * t.E + e] * grad;
+      total[e] += weights[g][e] * grad;
       dots[g][e] += value[e] * grad;
     }
   }
@@ -173,10 +174,15 @@ template <typename T, int NG, int NE>
 MMOE_INLINE void backward_pair(const PairTask<T>& t) {
   using S = typename Row<T>::sum_t;
   constexpr int64_t lanes = Lanes<S>::count;
-  typename Lanes<S>::vec dots[NG + 1][NE] = {};  // C++ has no arrays of nothing
+  // C++ has no arrays of nothing
+  typename Lanes<S>::vec dots[NG + 1][NE] = {};
+  S weights[NG + 1][NE];  // copies: what is stored cannot change them, so they stay in registers
+  for (int g = 0; g < NG; ++g) {
+    for (int e = 0; e < NE; ++e) weights[g][e] = t.weights[g * t.E + e];
+  }
   int64_t o = 0;
-  for (; o + lanes <= t.O; o += lanes) add_gates<T, NG, NE>(t, o, 0, dots);
-  if (o < t.O) add_gates<T, NG, NE>(t, o, t.O - o, dots);
+  for (; o + lanes <= t.O; o += lanes) add_gates<T, NG, NE>(t, o, 0, weights, dots);
+  if (o < t.O) add_gates<T, NG, NE>(t, o, t.O - o, weights, dots);
   for (int g = 0; g < NG; ++g) {
     for (int e = 0; e < NE; ++e) t.dots[g * t.E + e] = join_lanes<S>(dots[g][e], Sum());
   }

@@ -96,7 +96,7 @@ def test_fp32_gradients_are_within_its_rounding():
     found = gradients(towers(h_BTO), towers, h_BTO)
     wanted = gradients(looped(towers, h_BTO.unbind(1)), towers, h_BTO)
     for gradient, other in zip(found, wanted, strict=True):
-        torch.testing.assert_close(gradient, other, rtol=1e-6, atol=1e-6 * float(other.abs().max()))
+        torch.testing.assert_close(gradient, other, rtol=0, atol=4e-6 * float(other.abs().max()))
 
 
 @needs_kernels
