@@ -157,6 +157,13 @@ inline Tensor dense(const Tensor& tensor) {
   return tensor.is_contiguous() ? tensor : dense_copy(tensor);
 }
 
+// Rows, the last dimension, may lie apart, but the numbers of one row lie side by side.
+inline Tensor with_whole_rows(const Tensor& tensor) {
+  const int64_t last = tensor.dim() - 1;
+  // A row of one number may carry any stride.
+  return tensor.stride(last) == 1 || tensor.size(last) <= 1 ? tensor : dense_copy(tensor);
+}
+
 // The two forms of dense_combine's `y`: E tensors [B, O], or one [E, B, O]. Rows may lie apart, but
 // the numbers of one row lie side by side.
 struct ExpertOutputs {
@@ -183,9 +190,7 @@ struct ExpertOutputs {
       width = y[0].size(last);
       check_size(name, tensor, last - 1, rows);
       check_size(name, tensor, last, width);
-      // A row of one number may carry any stride.
-      const bool packed = tensor.stride(last) == 1 || width <= 1;
-      kept.push_back(packed ? tensor : dense_copy(tensor));
+      kept.push_back(with_whole_rows(tensor));
     }
     if (stacked) {
       const Tensor& only = kept[0];
@@ -313,9 +318,27 @@ inline void check_offsets(const std::vector<int64_t>& offsets, int64_t rows) {
   }
 }
 
+// Whether the experts' rows are one tensor [E, B, D].
+inline bool is_stacked(const std::vector<Tensor>& x) { return x.size() == 1 && x[0].dim() == 3; }
+
+// The experts' parts of one tensor.
+inline std::vector<Tensor> apart(const Tensor& x_EBD) {
+  std::vector<Tensor> parts;
+  for (int64_t e = 0; e < x_EBD.size(0); ++e) {
+    parts.push_back(torch::stable::select(x_EBD, 0, e));
+  }
+  return parts;
+}
+
 inline void check_dense_mm(const std::vector<Tensor>& x, const Tensor& weight,
                            const std::optional<Tensor>& bias) {
   if (x.empty()) fail("x: expected one tensor, or one per expert, got none");
+  if (is_stacked(x)) {
+    check_float("x", x[0]);
+    check_layer(weight, bias, x[0].size(2), x[0].scalar_type());
+    check_size("x", x[0], 0, weight.size(0));
+    return;
+  }
   for (size_t i = 0; i < x.size(); ++i) {
     const Name name("x", i);
     check_dim(name, x[i], 2);

@@ -7,6 +7,9 @@ from benchmarks.racing.results import Target
 TARGETS: Mapping[str, Target] = {
     "joint_step_gain": Target(1.9),
     "budget_step_gain": Target(2.8),
+    "tasks_64_over_2": Target(2.1, at_most=True),
+    "vs_rechub_form_T64": Target(2.0),
+    "vs_tzrec_form_T64": Target(3.0),
     "joint_quality": Target(0.0),
     "joint_quality_low": Target(-1.0),
     "budget_quality": Target(0.0),

@@ -1,5 +1,7 @@
 // dense_combine on the CPU. Memory-bound: what counts is that each expert output is read once, in
 // long runs. Rows go in blocks, and inside a block a few experts at a time are summed in registers.
+// A gate's rows lie side by side (the result is [G, B, O] in memory, seen as [B, G, O]), so that
+// what reads one gate, a tower or an expert of the next level, needs no copy.
 
 #include <torch/csrc/stable/library.h>
 
@@ -8,6 +10,7 @@
 #include <vector>
 
 #include "../checks.h"
+#include "memory.h"
 #include "rows.h"
 
 namespace mmoe::combination {
@@ -15,6 +18,7 @@ namespace mmoe::combination {
 constexpr int64_t kBlockRows = 16;    // rows of one expert read in a run: 8 KiB of 128 floats
 constexpr int64_t kBlockExperts = 8;  // streams the prefetcher follows at a time
 constexpr int64_t kBlockGates = 4;    // sums held in registers
+constexpr int64_t kPairExperts = 2;   // of a backward pass, which holds a dot product for each
 
 template <typename T>
 struct Dense {
@@ -22,22 +26,20 @@ struct Dense {
   const int64_t* row_stride;
   const typename Row<T>::sum_t* weights;
   int64_t B, G, E, O;
+  // Of the mixes or their gradients, in numbers: from a sample to the next, and from a gate to the
+  // next
+  int64_t sample_step, gate_step;
 };
 
-// A thread's room for the backward pass of one block of rows.
+// A thread's room for the backward pass of one sample.
 template <typename T>
 struct Room {
   using sum_t = typename Row<T>::sum_t;
-  std::vector<const sum_t*> grads;   // [G] of one sample
-  std::vector<sum_t> weights, dots;  // [G]
-  std::vector<sum_t> scratch;        // [G, lanes]
-  std::vector<sum_t> widened;        // [kBlockRows, G, O], where T is narrower than its sums
+  std::vector<sum_t> held;     // [kBlockExperts, O]: sums that wait for the next gates
+  std::vector<sum_t> widened;  // [G, O], where T is narrower than its sums
   Room(int64_t G, int64_t O)
-      : grads(G),
-        weights(G),
-        dots(G),
-        scratch(G * whole_vectors<T>(1)),
-        widened(std::is_same_v<T, sum_t> ? 0 : kBlockRows * G * O) {}
+      : held(kBlockExperts * whole_vectors<T>(O)),
+        widened(std::is_same_v<T, sum_t> ? 0 : G * whole_vectors<T>(O)) {}
 };
 
 }  // namespace mmoe::combination
@@ -53,16 +55,22 @@ using combination::kBlockRows;
 using combination::Room;
 
 template <typename T>
-Dense<T> describe(const ExpertOutputs& y, const Tensor& weights) {
+Dense<T> describe(const ExpertOutputs& y, const Tensor& weights, const Tensor& mixes_BGO) {
   using sum_t = typename Row<T>::sum_t;
-  return {y.data.data(), y.row_stride.data(), static_cast<const sum_t*>(weights.const_data_ptr()),
-          y.rows,        weights.size(1),     y.experts(),
-          y.width};
+  return {y.data.data(),
+          y.row_stride.data(),
+          static_cast<const sum_t*>(weights.const_data_ptr()),
+          y.rows,
+          weights.size(1),
+          y.experts(),
+          y.width,
+          mixes_BGO.stride(0),
+          mixes_BGO.stride(1)};
 }
 
 template <typename T>
 void forward(const ExpertOutputs& y, const Tensor& weights, const Tensor& out) {
-  const Dense<T> d = describe<T>(y, weights);
+  const Dense<T> d = describe<T>(y, weights, out);
   T* to = static_cast<T*>(out.mutable_data_ptr());
   const int64_t blocks = (d.B + kBlockRows - 1) / kBlockRows;
   const int64_t held_numbers =
@@ -82,7 +90,7 @@ template <typename T>
 void backward(const ExpertOutputs& y, const Tensor& weights, const Tensor& grad,
               const ExpertGradients& grad_y, const Tensor& grad_weights) {
   using sum_t = typename Row<T>::sum_t;
-  const Dense<T> d = describe<T>(y, weights);
+  const Dense<T> d = describe<T>(y, weights, grad);
   const T* from = static_cast<const T*>(grad.const_data_ptr());
   auto* to = static_cast<sum_t*>(grad_weights.mutable_data_ptr());
   const int64_t blocks = (d.B + kBlockRows - 1) / kBlockRows;
@@ -101,7 +109,8 @@ Tensor dense_combine(const std::vector<Tensor>& y, const Tensor& weights_BGE) {
   const ExpertOutputs outputs(y);
   check_dense_combine(outputs, weights_BGE);
   const Tensor weights = dense(weights_BGE);
-  const Tensor out = empty(y[0], {outputs.rows, weights.size(1), outputs.width}, outputs.type);
+  const Tensor out_GBO = fresh(y[0], {weights.size(1), outputs.rows, outputs.width}, outputs.type);
+  const Tensor out = torch::stable::transpose(out_GBO, 0, 1);
   switch (outputs.type) {
     case ScalarType::Double:
       forward<double>(outputs, weights, out);
@@ -121,7 +130,7 @@ std::tuple<std::vector<Tensor>, Tensor> dense_combine_backward(const Tensor& gra
   const ExpertOutputs outputs(y);
   check_dense_combine(outputs, weights_BGE);
   check_grad(grad_BGO, outputs.rows, weights_BGE.size(1), outputs.width, outputs.type);
-  const Tensor weights = dense(weights_BGE), grad = dense(grad_BGO);
+  const Tensor weights = dense(weights_BGE), grad = with_whole_rows(grad_BGO);
   const ExpertGradients grad_y(y);
   const Tensor grad_weights = empty_as(weights);
   switch (outputs.type) {

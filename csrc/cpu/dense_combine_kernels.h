@@ -1,6 +1,6 @@
 // The loops of dense_combine; see each_isa.h.
 
-#include "combine_backward.h"
+#include "vectors.h"
 
 namespace mmoe::MMOE_ISA {
 namespace {
@@ -8,6 +8,7 @@ namespace {
 using combination::Dense;
 using combination::kBlockExperts;
 using combination::kBlockGates;
+using combination::kPairExperts;
 using combination::Room;
 
 // Sums of NG gates over a block of experts, for one row. With more experts than one block, sums
@@ -18,7 +19,7 @@ struct RowTask {
   const typename Row<T>::sum_t* weights;  // of the first gate and expert
   typename Row<T>::sum_t* held;           // null where one block holds all experts
   T* out;
-  int64_t experts, E, O, padded;
+  int64_t experts, E, O, padded, gate_step;
   bool is_first, is_last;
 };
 
@@ -45,7 +46,7 @@ MMOE_INLINE void add_experts(const RowTask<T>& t, int64_t o, int64_t part) {
   }
   for (int i = 0; i < NG; ++i) {
     for (int c = 0; c < C; ++c) {
-      T* out = t.out + i * t.O + o + c * L::count;
+      T* out = t.out + i * t.gate_step + o + c * L::count;
       if (!t.is_last) {
         store(t.held + i * t.padded + o + c * L::count, sums[i][c]);
       } else if (part) {
@@ -75,6 +76,7 @@ void forward_block(const Dense<T>& d, int64_t begin, int64_t end, typename Row<T
   t.E = d.E;
   t.O = d.O;
   t.padded = whole_vectors<T>(d.O);
+  t.gate_step = d.gate_step;
   for (int64_t first = 0; first < d.E; first += kBlockExperts) {
     t.experts = std::min(d.E - first, kBlockExperts);
     t.is_first = first == 0;
@@ -86,7 +88,7 @@ void forward_block(const Dense<T>& d, int64_t begin, int64_t end, typename Row<T
       for (int64_t g = 0; g < d.G; g += kBlockGates) {
         t.weights = d.weights + (b * d.G + g) * d.E + first;
         t.held = held + ((b - begin) * d.G + g) * t.padded;
-        t.out = out + (b * d.G + g) * d.O;
+        t.out = out + b * d.sample_step + g * d.gate_step;
         switch (std::min(d.G - g, kBlockGates)) {
           case 1:
             forward_row<T, 1>(t);
@@ -105,38 +107,151 @@ void forward_block(const Dense<T>& d, int64_t begin, int64_t end, typename Row<T
   }
 }
 
-// The gradients of a block of rows in the accumulation type: every expert reads them again.
+// The gradients of one sample in the accumulation type: every expert reads them again.
 template <typename T>
-MMOE_INLINE const typename Row<T>::sum_t* widen(const T* from, int64_t count, Room<T>& room) {
+MMOE_INLINE const typename Row<T>::sum_t* widen(const Dense<T>& d, const T* from, Room<T>& room) {
   using L = Lanes<typename Row<T>::sum_t>;
   if constexpr (std::is_same_v<T, typename Row<T>::sum_t>) {
     return from;
   } else {
-    typename Row<T>::sum_t* to = room.widened.data();
-    int64_t i = 0;
-    for (; i + L::count <= count; i += L::count) store(to + i, load(from + i));
-    for (; i < count; ++i) to[i] = Row<T>::to_sum(from[i]);
-    return to;
+    typename Row<T>::sum_t* all = room.widened.data();
+    for (int64_t g = 0; g < d.G; ++g, all += d.O, from += d.gate_step) {
+      int64_t o = 0;
+      for (; o + L::count <= d.O; o += L::count) store(all + o, load(from + o));
+      for (; o < d.O; ++o) all[o] = Row<T>::to_sum(from[o]);
+    }
+    return room.widened.data();
   }
+}
+
+// What NG gates add to the gradients of NE experts' rows of one sample, and their dot products:
+//   dy[e] += sum over g of weight[g, e] * grad[g];   dot[g, e] = <y[e], grad[g]>
+// Each vector of a gradient serves all NE experts. With more gates than one block, sums wait in
+// `held` between blocks.
+template <typename T>
+struct PairTask {
+  using sum_t = typename Row<T>::sum_t;
+  const T* y[kPairExperts];
+  T* dy[kPairExperts];
+  sum_t* held[kPairExperts];
+  const sum_t* grad;     // of the first gate
+  const sum_t* weights;  // of the first gate and expert
+  sum_t* dots;           // likewise
+  int64_t E, O, gate_step;
+  bool is_first, is_last;
+};
+
+template <typename T, int NG, int NE>
+MMOE_INLINE void add_gates(const PairTask<T>& t, int64_t o, int64_t part,
+                           const typename Row<T>::sum_t (&weights)[NG + 1][NE],
+                           typename Lanes<typename Row<T>::sum_t>::vec (&dots)[NG + 1][NE]) {
+  using V = typename Lanes<typename Row<T>::sum_t>::vec;
+  V value[NE], total[NE] = {};
+  for (int e = 0; e < NE; ++e) {
+    value[e] = part ? load_some(t.y[e] + o, part) : load(t.y[e] + o);
+    if (!t.is_first) total[e] = load(t.held[e] + o);
+  }
+  for (int g = 0; g < NG; ++g) {
+    const auto* from = t.grad + g * t.gate_step + o;
+    const V grad = part ? load_some(from, part) : load(from);
+    for (int e = 0; e < NE; ++e) {
+      total[e] += weights[g][e] * grad;
+      dots[g][e] += value[e] * grad;
+    }
+  }
+  for (int e = 0; e < NE; ++e) {
+    if (!t.is_last) {
+      store(t.held[e] + o, total[e]);
+    } else if (part) {
+      store_some(t.dy[e] + o, total[e], part);
+    } else {
+      store(t.dy[e] + o, total[e]);
+    }
+  }
+}
+
+template <typename T, int NG, int NE>
+MMOE_INLINE void backward_pair(const PairTask<T>& t) {
+  using S = typename Row<T>::sum_t;
+  constexpr int64_t lanes = Lanes<S>::count;
+  // C++ has no arrays of nothing
+  typename Lanes<S>::vec dots[NG + 1][NE] = {};
+  S weights[NG + 1][NE];  // copies: what is stored cannot change them, so they stay in registers
+  for (int g = 0; g < NG; ++g) {
+    for (int e = 0; e < NE; ++e) weights[g][e] = t.weights[g * t.E + e];
+  }
+  int64_t o = 0;
+  for (; o + lanes <= t.O; o += lanes) add_gates<T, NG, NE>(t, o, 0, weights, dots);
+  if (o < t.O) add_gates<T, NG, NE>(t, o, t.O - o, weights, dots);
+  for (int g = 0; g < NG; ++g) {
+    for (int e = 0; e < NE; ++e) t.dots[g * t.E + e] = join_lanes<S>(dots[g][e], Sum());
+  }
+}
+
+template <typename T, int NE>
+MMOE_INLINE void backward_gates(const PairTask<T>& t, int64_t gates) {
+  switch (gates) {
+    case 0:
+      return backward_pair<T, 0, NE>(t);  // the gradient is 0, which has to be written too
+    case 1:
+      return backward_pair<T, 1, NE>(t);
+    case 2:
+      return backward_pair<T, 2, NE>(t);
+    case 3:
+      return backward_pair<T, 3, NE>(t);
+    default:
+      return backward_pair<T, kBlockGates, NE>(t);
+  }
+}
+
+// Experts [first, first + experts) of one sample: gates in blocks, each of which all of these
+// experts read while it is in the cache.
+template <typename T>
+MMOE_INLINE void backward_sample(const Dense<T>& d, int64_t b, int64_t first, int64_t experts,
+                                 const typename Row<T>::sum_t* grads, int64_t gate_step,
+                                 void* const* grad_y, typename Row<T>::sum_t* grad_weights,
+                                 Room<T>& room) {
+  PairTask<T> t;
+  t.E = d.E;
+  t.O = d.O;
+  t.gate_step = gate_step;
+  int64_t g = 0;
+  do {
+    const int64_t gates = std::min(d.G - g, kBlockGates);
+    t.is_first = g == 0;
+    t.is_last = g + gates == d.G;
+    t.grad = grads + g * gate_step;
+    for (int64_t e = 0; e < experts; e += kPairExperts) {
+      const int64_t pair = std::min(experts - e, kPairExperts);
+      for (int64_t i = 0; i < pair; ++i) {
+        const int64_t expert = first + e + i;
+        t.y[i] = static_cast<const T*>(d.y[expert]) + b * d.row_stride[expert];
+        t.dy[i] = static_cast<T*>(grad_y[expert]) + b * d.O;
+        t.held[i] = room.held.data() + (e + i) * whole_vectors<T>(d.O);
+      }
+      const int64_t at = (b * d.G + g) * d.E + first + e;
+      t.weights = d.weights + at;
+      t.dots = grad_weights + at;
+      if (pair == kPairExperts) {
+        backward_gates<T, kPairExperts>(t, gates);
+      } else {
+        backward_gates<T, 1>(t, gates);
+      }
+    }
+    g += kBlockGates;
+  } while (g < d.G);
 }
 
 template <typename T>
 void backward_block(const Dense<T>& d, int64_t begin, int64_t end, const T* grad,
                     void* const* grad_y, typename Row<T>::sum_t* grad_weights, Room<T>& room) {
-  using sum_t = typename Row<T>::sum_t;
-  const int64_t GO = d.G * d.O;
-  const sum_t* grads = widen(grad + begin * GO, (end - begin) * GO, room);
-  for (int64_t e = 0; e < d.E; ++e) {
-    for (int64_t b = begin; b < end; ++b) {
-      for (int64_t g = 0; g < d.G; ++g) {
-        room.grads[g] = grads + (b - begin) * GO + g * d.O;
-        room.weights[g] = d.weights[(b * d.G + g) * d.E + e];
-      }
-      backward_row_any<T, sum_t>({static_cast<const T*>(d.y[e]) + b * d.row_stride[e],
-                                  static_cast<T*>(grad_y[e]) + b * d.O, room.grads.data(),
-                                  room.weights.data(), room.dots.data(), room.scratch.data(), d.G,
-                                  d.O});
-      for (int64_t g = 0; g < d.G; ++g) grad_weights[(b * d.G + g) * d.E + e] = room.dots[g];
+  constexpr bool narrow = !std::is_same_v<T, typename Row<T>::sum_t>;
+  const int64_t gate_step = narrow ? d.O : d.gate_step;
+  for (int64_t b = begin; b < end; ++b) {
+    const auto* grads = widen(d, grad + b * d.sample_step, room);
+    for (int64_t first = 0; first < d.E; first += kBlockExperts) {
+      const int64_t experts = std::min(d.E - first, kBlockExperts);
+      backward_sample(d, b, first, experts, grads, gate_step, grad_y, grad_weights, room);
     }
   }
 }

@@ -1,5 +1,6 @@
 // dense_combine on CUDA. Forward: a thread per (sample, up to 16 bytes of output) adds all experts
-// for all gates in registers; the more gates, the fewer outputs. Backward: a block per sample, its
+// for all gates in registers; the more gates, the fewer outputs. A gate's rows lie side by side, as
+// on the CPU. Backward: a block per sample, its
 // warps sharing out the experts. Either reads an expert's row once for up to 64 gates.
 
 #include <torch/csrc/stable/library.h>
@@ -34,6 +35,8 @@ template <typename T>
 struct Dense {
   const sum_t<T>* weights;
   int64_t B, G, E, O;
+  // Of the mixes or their gradients, in numbers: from a sample, or a gate, to the next
+  int64_t sample_step, gate_step;
 };
 
 template <typename T, int V, int NG>
@@ -57,7 +60,8 @@ __global__ void forward(const __grid_constant__ Rows rows, Dense<T> d, T* out) {
     }
 #pragma unroll
     for (int g = 0; g < NG; ++g) {
-      if (first + g < d.G) store_pack<T, V>(out + (b * d.G + first + g) * d.O + o, sums[g]);
+      if (first + g >= d.G) break;
+      store_pack<T, V>(out + b * d.sample_step + (first + g) * d.gate_step + o, sums[g]);
     }
   }
 }
@@ -82,13 +86,13 @@ __device__ void backward_row(const Dense<T>& d, int64_t b, int64_t e, const T* y
 #pragma unroll
       for (int g = 0; g < NG; ++g) {
         if (first + g >= d.G) break;
-        const Pack<T, V> from = load_pack<T, V>(grad + (first + g) * d.O + o);
+        const Pack<T, V> from = load_pack<T, V>(grad + (first + g) * d.gate_step + o);
 #pragma unroll
         for (int v = 0; v < V; ++v) dots[g] += to_sum(value.at[v]) * to_sum(from.at[v]);
         if (first == 0) add(from, g, sums);
       }
       if (first > 0) continue;
-      for (int64_t g = NG; g < d.G; ++g) add(load_pack<T, V>(grad + g * d.O + o), g, sums);
+      for (int64_t g = NG; g < d.G; ++g) add(load_pack<T, V>(grad + g * d.gate_step + o), g, sums);
       store_pack<T, V>(grad_y + o, sums);
     }
 #pragma unroll
@@ -106,7 +110,8 @@ __global__ void backward(const __grid_constant__ Rows rows, const __grid_constan
   const int64_t b = blockIdx.x;
   for (int64_t e = threadIdx.x / kWarp; e < d.E; e += kBackwardThreads / kWarp) {
     T* grad_y = const_cast<T*>(grad_rows.row<T>(e, b));
-    backward_row<T, V, NG>(d, b, e, rows.row<T>(e, b), grad + b * d.G * d.O, grad_y, grad_weights);
+    backward_row<T, V, NG>(d, b, e, rows.row<T>(e, b), grad + b * d.sample_step, grad_y,
+                           grad_weights);
   }
 }
 
@@ -163,14 +168,30 @@ template <typename T, int NG>
 constexpr int kOutputs = std::max(1, std::min<int>(kPack<T>, 256 / sizeof(sum_t<T>) / NG));
 
 template <typename T>
+Dense<T> describe(const ExpertOutputs& y, const Tensor& weights, const Tensor& mixes_BGO) {
+  return {static_cast<const sum_t<T>*>(weights.const_data_ptr()),
+          y.rows,
+          weights.size(1),
+          y.experts(),
+          y.width,
+          mixes_BGO.stride(0),
+          mixes_BGO.stride(1)};
+}
+
+template <typename T>
+bool packed(const Tensor& mixes_BGO) {
+  return aligned(mixes_BGO.const_data_ptr()) && mixes_BGO.stride(0) % kPack<T> == 0 &&
+         mixes_BGO.stride(1) % kPack<T> == 0;
+}
+
+template <typename T>
 void run_forward(const ExpertOutputs& y, const Tensor& weights, const Tensor& out,
                  cudaStream_t stream) {
-  const Dense<T> d = {static_cast<const sum_t<T>*>(weights.const_data_ptr()), y.rows,
-                      weights.size(1), y.experts(), y.width};
+  const Dense<T> d = describe<T>(y, weights, out);
   if (d.B * d.G * d.O == 0) return;
   const Rows rows = locate(y.data, y.row_stride, y.kept[0].stride(0));
   T* to = static_cast<T*>(out.mutable_data_ptr());
-  const bool packs = packed<T>(y) && aligned(to);
+  const bool packs = packed<T>(y) && packed<T>(out);
   for_gates(d.G, [&](auto gates) {
     constexpr int NG = decltype(gates)::value, V = kOutputs<T, NG>;
     if (packs) {
@@ -185,8 +206,7 @@ void run_forward(const ExpertOutputs& y, const Tensor& weights, const Tensor& ou
 template <typename T>
 void run_backward(const ExpertOutputs& y, const Tensor& weights, const Tensor& grad,
                   const ExpertGradients& grad_y, const Tensor& grad_weights, cudaStream_t stream) {
-  const Dense<T> d = {static_cast<const sum_t<T>*>(weights.const_data_ptr()), y.rows,
-                      weights.size(1), y.experts(), y.width};
+  const Dense<T> d = describe<T>(y, weights, grad);
   if (d.B == 0) return;
   const Rows rows = locate(y.data, y.row_stride, y.kept[0].stride(0));
   const std::vector<int64_t> strides(grad_y.data.size(), y.width);
@@ -194,7 +214,7 @@ void run_backward(const ExpertOutputs& y, const Tensor& weights, const Tensor& g
   const T* from = static_cast<const T*>(grad.const_data_ptr());
   auto* to_weights = static_cast<sum_t<T>*>(grad_weights.mutable_data_ptr());
   const bool packs =
-      packed<T>(y) && aligned(from) && std::all_of(grad_y.data.begin(), grad_y.data.end(), aligned);
+      packed<T>(y) && packed<T>(grad) && std::all_of(grad_y.data.begin(), grad_y.data.end(), aligned);
   const unsigned blocks = within_int32(d.B, "y: too many samples for one CUDA launch");
   for_gates(d.G, [&](auto gates) {
     constexpr int NG = decltype(gates)::value, V = kPack<T>;
@@ -216,7 +236,8 @@ Tensor dense_combine(const std::vector<Tensor>& y, const Tensor& weights_BGE) {
   const ExpertOutputs outputs(fit_table(y));
   check_dense_combine(outputs, weights_BGE);
   const Tensor weights = dense(weights_BGE);
-  const Tensor out = empty(y[0], {outputs.rows, weights.size(1), outputs.width}, outputs.type);
+  const Tensor out_GBO = empty(y[0], {weights.size(1), outputs.rows, outputs.width}, outputs.type);
+  const Tensor out = torch::stable::transpose(out_GBO, 0, 1);
   switch (outputs.type) {
     case ScalarType::Double:
       run_forward<double>(outputs, weights, out, launch.stream());
@@ -240,7 +261,7 @@ std::tuple<std::vector<Tensor>, Tensor> dense_combine_backward(const Tensor& gra
   const ExpertOutputs outputs(fitting);
   check_dense_combine(outputs, weights_BGE);
   check_grad(grad_BGO, outputs.rows, weights_BGE.size(1), outputs.width, outputs.type);
-  const Tensor weights = dense(weights_BGE), grad = dense(grad_BGO);
+  const Tensor weights = dense(weights_BGE), grad = with_whole_rows(grad_BGO);
   const ExpertGradients grad_y(fitting);
   const Tensor grad_weights = empty_as(weights);
   switch (outputs.type) {

@@ -191,13 +191,15 @@ class MixtureNetwork(nn.Module):
         """
         sources: Sequence[Tensor] | RequestRows
         sources = x_BD if isinstance(x_BD, RequestRows) else [self._prepared(x_BD)]
+        mixes: Sequence[Tensor] | Tensor = ()
         losses: dict[str, Tensor] = {}
         gates: list[GateRecord] = []
         dropped: list[Tensor] = []
         for number, level in enumerate(self.levels, start=1):
             assert isinstance(level, Level)
             output = level.mixture(sources, return_gates=return_gates and self.learned_gates)
-            sources = output.out_BGO.unbind(1)
+            mixes = output.out_BGO
+            sources = mixes.unbind(1)
             for name, loss in output.auxiliary_losses.items():
                 losses[f"level{number}.{name}"] = loss
             if output.dropped is not None:
@@ -206,7 +208,7 @@ class MixtureNetwork(nn.Module):
                 wanted_BGE = output.gates_wanted_BGE
                 gates.append(gate_record(number, level, output.gate_weights_BGE, wanted_BGE))
         assert not isinstance(sources, RequestRows), "there is a level"
-        logits_BT, imputation = self.logits_of(sources), self.imputation
+        logits_BT, imputation = self.logits_of(mixes), self.imputation
         read = [sources[g] for g in self.task_gates]
         imputed = imputation(read) if imputation is not None and self.training else None
         total = torch.stack(dropped).sum() if dropped else None
@@ -221,8 +223,16 @@ class MixtureNetwork(nn.Module):
             x_BD = x_BD.detach().requires_grad_()
         return x_BD
 
-    def logits_of(self, mixes: Sequence[Tensor]) -> Tensor:
-        """Computes every task's logits of what the gates of the last level mixed."""
+    def logits_of(self, mixes: Sequence[Tensor] | Tensor) -> Tensor:
+        """Computes every task's logits of what the gates of the last level mixed.
+
+        Args:
+            mixes: `mix_BO` of each gate, or one `mix_BGO`.
+        """
+        if isinstance(mixes, Tensor):
+            if self.transfer is None and self.task_gates == tuple(range(mixes.shape[1])):
+                return self.towers(mixes)  # each task has a gate
+            mixes = mixes.unbind(1)
         read = [mixes[g] for g in self.task_gates]
         return self.towers(read) if self.transfer is None else self.transfer(self.towers, read)
 

@@ -27,7 +27,8 @@ def dense_mm(
     experts before it is rounded. On the CPU a row's result depends on that row alone.
 
     Args:
-        x: One tensor [B, D], or E of them; float32, bfloat16 or float64.
+        x: One tensor [B, D] for all experts, or E of them, a list or one x_EBD, whose gradient is
+            then one tensor too; float32, bfloat16 or float64.
         weight_EDH: In x's dtype, or float32 beside bfloat16 rows: it is then rounded while it is
             read, and its gradient is float32.
         bias_EH: The weight's dtype.
@@ -52,6 +53,11 @@ def dense_mm(
     check_dims("weight_EDH", weight_EDH, "EDH")
     tensors = [x] if isinstance(x, Tensor) else list(x)
     E = weight_EDH.shape[0]
+    if isinstance(x, Tensor) and x.dim() == 3:
+        check_shape("x", x, [E, *x.shape[1:]], "weight_EDH")
+        check_float("x", x)
+        check_layer(x, weight_EDH, bias_EH, activation, name="x")
+        return torch.ops.mmoe.dense_mm(tensors, weight_EDH, bias_EH, activation)[0]
     if not tensors or len(tensors) not in (1, E):
         raise ValueError(f"x: expected one tensor or {E}, one per expert, got {len(tensors)}")
     check_dims("x[0]", tensors[0], "BD")
@@ -71,7 +77,7 @@ def _fake(
     x: Sequence[Tensor], weight_EDH: Tensor, bias_EH: Tensor | None, activation: str
 ) -> tuple[list[Tensor], list[Tensor]]:
     E, _, H = weight_EDH.shape
-    y = [x[0].new_empty(x[0].shape[0], H) for _ in range(E)]
+    y = [x[0].new_empty(x[0].shape[-2], H) for _ in range(E)]
     return y, [torch.empty_like(part) for part in y] if keeps_z(activation) else []
 
 

@@ -414,7 +414,7 @@ def dense_mm(
     """Sends all rows through the layer of every expert: y[e] = activation(x[e] @ W[e] + b[e]).
 
     Args:
-        x: One tensor [B, D] that all experts read, or E tensors.
+        x: One tensor [B, D] that all experts read, or E tensors, or one tensor [E, B, D].
         weight_EDH: In x's dtype, or float32 beside bfloat16 rows.
         bias_EH: Optional, the weight's dtype.
         activation: none, relu, gelu (exact) or silu.
@@ -422,7 +422,8 @@ def dense_mm(
     Returns:
         E tensors y_BH; and E tensors z_BH where the activation's gradient needs them, else none.
     """
-    rows = list(x) if len(x) == len(weight_EDH) else list(x) * len(weight_EDH)
+    rows = _apart(x)
+    rows = rows if len(rows) == len(weight_EDH) else rows * len(weight_EDH)
     biases = [None] * len(weight_EDH) if bias_EH is None else bias_EH.unbind(0)
     pairs = [
         _layer(x_BD, weight, bias, activation)
@@ -444,8 +445,9 @@ def dense_mm_backward(
 ) -> tuple[list[Tensor], Tensor, Tensor]:
     """Gives the gradients of `dense_mm`; that of a shared x is the sum over the experts."""
     E, D, H = weight_EDH.shape
-    shared = len(x) != E or E == 1
-    grad_x = [_accumulate(part).new_zeros(part.shape) for part in x] if need_x else []
+    rows = _apart(x)
+    shared = len(rows) != E or E == 1
+    grad_x = [_accumulate(part).new_zeros(part.shape) for part in rows] if need_x else []
     grad_weight = weight_EDH.new_zeros((E, D, H) if need_weight else 0)
     grad_bias = weight_EDH.new_zeros((E, H) if need_bias else 0)
     for e in range(E):
@@ -455,10 +457,16 @@ def dense_mm_backward(
             weight_DH = _accumulate(weight_EDH[e].to(x[0].dtype))
             grad_x[0 if shared else e] += dz_BH @ weight_DH.t()
         if need_weight:
-            grad_weight[e] = _accumulate(x[0 if shared else e]).t() @ dz_BH
+            grad_weight[e] = _accumulate(rows[0 if shared else e]).t() @ dz_BH
         if need_bias:
             grad_bias[e] = dz_BH.sum(0)
-    return [part.to(x[0].dtype) for part in grad_x], grad_weight, grad_bias
+    grad_x = [part.to(x[0].dtype) for part in grad_x]
+    return [torch.stack(grad_x)] if need_x and x[0].dim() == 3 else grad_x, grad_weight, grad_bias
+
+
+def _apart(x: Sequence[Tensor]) -> list[Tensor]:
+    """Gives the tensors [B, D] of a list, or of one tensor [E, B, D] in it."""
+    return list(x[0].unbind(0)) if x[0].dim() == 3 else list(x)
 
 
 def shared_mm(
@@ -630,9 +638,10 @@ def dense_combine(y: Sequence[Tensor], weights_BGE: Tensor) -> Tensor:
         weights_BGE: float32 (float64 where y is).
 
     Returns:
-        out_BGO in y's dtype.
+        out_BGO in y's dtype; in memory a gate's rows lie side by side, [G, B, O].
     """
-    return torch.einsum("ebo,bge->bgo", _stacked(y), weights_BGE).to(y[0].dtype)
+    out_GBO = torch.einsum("ebo,bge->gbo", _stacked(y), weights_BGE).to(y[0].dtype)
+    return out_GBO.contiguous().transpose(0, 1)
 
 
 def dense_combine_backward(

@@ -11,6 +11,7 @@ from mmoe.tasks.columns import own_logits
 from mmoe.tasks.constants import constants
 from mmoe.tasks.kinds import objective_of
 from mmoe.tasks.kinds.base import LossRows
+from mmoe.tasks.kinds.binary import Binary, binary_losses
 
 
 class LossSums(NamedTuple):
@@ -123,20 +124,30 @@ def loss_sums(
     imputed: Mapping[int, Tensor] | None = None,
     groups_B: Tensor | None = None,
 ) -> LossSums:
-    """Sums every task's loss over its own rows; arguments as for `multi_task_loss`."""
+    """Sums every task's loss over its own rows; arguments as for `multi_task_loss`.
+
+    Those of binary tasks are one matrix, taken in one pass.
+    """
     logits_BT, given_BT = _at_least_fp32(logits_BT), labels_BT
     labels_BT, observed_BT = _outcomes(labels_BT, observed_BT, tasks)
     labels_BT, weights_BT = _clean(labels_BT, weights_BT, observed_BT, logits_BT.dtype)
     logits = own_logits(logits_BT, tasks)
-    columns = zip(tasks, labels_BT.unbind(1), strict=True)
+    binary = [t for t, task in enumerate(tasks) if type(objective_of(task.kind)) is Binary]
+    if len(binary) == len(tasks):
+        losses_BT = binary_losses(logits_BT, labels_BT)
+        return LossSums((weights_BT * losses_BT).sum(0), weights_BT.sum(0))
+    columns = labels_BT.unbind(1)
+    losses: dict[int, Tensor] = {}
+    if len(binary) > 1:
+        side_by_side = (torch.stack([of[t] for t in binary], dim=1) for of in (logits, columns))
+        losses |= zip(binary, binary_losses(*side_by_side).unbind(1), strict=True)
     # The last task first: where a logit is in two losses, this is the order of its gradient's sum,
     # which the stored results of ESMM rest on
-    losses = []
-    for t, (task, label_B) in reversed(list(enumerate(columns))):
-        weight_B = weights_BT[:, t]
-        rows = LossRows(logits, label_B, weight_B, given_BT, groups_B, imputed or {})
-        losses.append(objective_of(task.kind).row_losses(t, rows, tasks))
-    return LossSums((weights_BT * torch.stack(losses[::-1], dim=1)).sum(0), weights_BT.sum(0))
+    for t in reversed([t for t in range(len(tasks)) if t not in losses]):
+        rows = LossRows(logits, columns[t], weights_BT[:, t], given_BT, groups_B, imputed or {})
+        losses[t] = objective_of(tasks[t].kind).row_losses(t, rows, tasks)
+    losses_BT = torch.stack([losses[t] for t in range(len(tasks))], dim=1)
+    return LossSums((weights_BT * losses_BT).sum(0), weights_BT.sum(0))
 
 
 def entire_space_sums(

@@ -20,6 +20,7 @@ from mmoe.predictor import Predictor
 from mmoe.run.atomic_files import write_json
 from mmoe.run.console import Reporter, Tracker
 from mmoe.run.directory import RunDirectory
+from mmoe.run.task_words import by_task
 from mmoe.train.divergence import RecentSteps
 from mmoe.train.evaluate import split_metrics
 from mmoe.train.forward_backward import Step
@@ -327,12 +328,8 @@ class Trainer:
 
     def _judged(self, metrics: Mapping[str, Mapping[str, Any]]) -> str:
         name = self.config.training.monitor.rpartition(".")[2]
-        parts = [
-            f"{task} {name} {of_task[name]:.4f}"
-            for task, of_task in metrics.items()
-            if of_task.get(name) is not None
-        ]
-        return ", ".join(parts) or "nothing to compute"
+        values = {task: of_task.get(name) for task, of_task in metrics.items()}
+        return by_task(values, name, ", ") or "nothing to compute"
 
     def _mean_losses(self) -> dict[str, float | None]:
         position = self.state.position
@@ -361,5 +358,4 @@ def steps_of(config: RunConfig, train_rows: int) -> int:
 
 
 def _note(losses: Mapping[str, float | None]) -> str:
-    shown = (f"{name} {loss:.4f}" for name, loss in losses.items() if loss is not None)
-    return "loss " + " ".join(shown)
+    return f"loss {by_task(losses)}"

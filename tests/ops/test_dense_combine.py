@@ -129,6 +129,28 @@ def test_a_row_does_not_depend_on_its_batch(large):
     assert torch.equal(part_BGO, whole_BGO[77:101])
 
 
+def test_a_gates_rows_lie_side_by_side(case, dtype):
+    y_EBO, weights_BGE = inputs(case, dtype)
+
+    out_BGO = dense_combine(y_EBO, weights_BGE)
+
+    assert out_BGO.transpose(0, 1).is_contiguous()
+
+
+def test_gradients_may_lie_as_they_like(case, dtype):
+    """As towers leave them, as `stack` does, or with the numbers of a row apart."""
+    y_EBO, weights_BGE = inputs(case, dtype)
+    grad_BGO = case.random(case.B, case.G, case.O, seed=3).to(dtype)
+    expected = torch.ops.mmoe.dense_combine_backward(grad_BGO, [y_EBO], weights_BGE)
+
+    for order in ((1, 0, 2), (2, 0, 1), (0, 2, 1)):
+        back = [order.index(dim) for dim in range(3)]
+        lying = grad_BGO.permute(order).contiguous().permute(back)
+        actual = torch.ops.mmoe.dense_combine_backward(lying, [y_EBO], weights_BGE)
+        assert torch.equal(actual[0][0], expected[0][0])
+        assert torch.equal(actual[1], expected[1])
+
+
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 def test_without_gradients(usual, mode, close):
     y_EBO, weights_BGE = inputs(usual, torch.float32)

@@ -211,6 +211,39 @@ def test_opcheck(activation, shared):
     opcheck(torch.ops.mmoe.dense_mm.default, (leaves[:-2], leaves[-2], leaves[-1], activation))
 
 
+@pytest.mark.parametrize("activation", ["none", "silu"])
+def test_one_tensor_of_all_experts_rows_has_the_bits_of_a_list(layer, dtypes, activation):
+    x, weight_EDH, bias_EH, grad = inputs(layer, dtypes, shared=False)
+    x_BED = torch.stack(x, dim=1)
+    for x_EBD in (torch.stack(x), x_BED.transpose(0, 1)):
+        leaves = [t.clone().requires_grad_() for t in (x_EBD, weight_EDH, bias_EH)]
+
+        y = dense_mm(*leaves, activation)
+
+        assert all(map(torch.equal, y, dense_mm(x, weight_EDH, bias_EH, activation)))
+        grad_x_EBD, *others = torch.autograd.grad(y, leaves, grad)
+        *grad_x, grad_weight, grad_bias = gradients(x, weight_EDH, bias_EH, activation, grad)
+        assert torch.equal(grad_x_EBD, torch.stack(grad_x))
+        assert torch.equal(others[0], grad_weight)
+        assert torch.equal(others[1], grad_bias)
+        expected, _ = reference.dense_mm([x_EBD], weight_EDH, bias_EH, activation)
+        assert [part.shape for part in y] == [part.shape for part in expected]
+
+
+def test_gradcheck_and_opcheck_of_one_tensor_of_all_experts_rows():
+    x, weight_EDH, bias_EH, _ = inputs((3, 4, 3, 2), DTYPES["fp64"], shared=False)
+    leaves = [t.requires_grad_() for t in (torch.stack(x), weight_EDH, bias_EH)]
+
+    assert torch.autograd.gradcheck(lambda *of: tuple(dense_mm(*of, "relu")), leaves)
+    opcheck(torch.ops.mmoe.dense_mm.default, (leaves[:1], leaves[1], leaves[2], "relu"))
+    x_EBD, weight_EDH, bias_EH = (leaf.detach() for leaf in leaves)
+    y, z = torch.ops.mmoe.dense_mm([x_EBD], weight_EDH, bias_EH, "silu")
+    arguments = (y, [x_EBD], weight_EDH, y, z, "silu", True, True, True)
+    opcheck(torch.ops.mmoe.dense_mm_backward.default, arguments)
+    expected = reference.dense_mm_backward(*arguments)
+    torch.testing.assert_close(torch.ops.mmoe.dense_mm_backward(*arguments), expected)
+
+
 def test_compiles_without_a_break():
     x, weight_EDH, bias_EH, _ = inputs(LAYERS["usual"], DTYPES["fp32"], shared=True)
     compiled = torch.compile(dense_mm, fullgraph=True, backend="aot_eager")

@@ -8,15 +8,18 @@
 namespace mmoe {
 
 struct Dense {
-  std::vector<Tensor> x;
+  std::vector<Tensor> x;  // x_BD: one for all experts, or one for each
+  bool stacked;           // they came as one tensor
   Tensor weight, bias;
   ExpertLayer layer;
 
   Dense(const std::vector<Tensor>& from, const Tensor& weight_EDH,
         const std::optional<Tensor>& bias_EH, const std::string& activation)
-      : weight(dense(weight_EDH)), bias(bias_EH ? dense(*bias_EH) : weight) {
+      : stacked(is_stacked(from)),
+        weight(dense(weight_EDH)),
+        bias(bias_EH ? dense(*bias_EH) : weight) {
     check_dense_mm(from, weight_EDH, bias_EH);
-    for (const Tensor& tensor : from) x.push_back(dense(tensor));
+    for (const Tensor& tensor : stacked ? apart(from[0]) : from) x.push_back(dense(tensor));
     const int64_t experts = weight.size(0);
     layer = {kernels_for(x[0].scalar_type()),
              activation_from(activation),

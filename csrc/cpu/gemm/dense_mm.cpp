@@ -46,8 +46,11 @@ std::tuple<std::vector<Tensor>, Tensor, Tensor> dense_mm_backward(
   if (d.keeps_z()) z = checked("z", d, z);
   const ScalarType weight_type = d.weight.scalar_type();
   std::vector<Tensor> grad_x;
-  for (size_t s = 0; need_x && s < d.x.size(); ++s) {
-    grad_x.push_back(fresh(d.x[s], {d.x[s].size(0), D}, d.x[s].scalar_type()));
+  const int64_t B = d.x[0].size(0);
+  if (need_x && d.stacked) {
+    grad_x.push_back(fresh(d.x[0], {d.layer.experts, B, D}, d.x[0].scalar_type()));
+  } else if (need_x) {
+    for (const Tensor& x_BD : d.x) grad_x.push_back(fresh(x_BD, {B, D}, x_BD.scalar_type()));
   }
   const Tensor grad_weight = need_weight ? fresh(d.weight, {d.layer.experts, D, H}, weight_type)
                                          : fresh(d.weight, {0}, weight_type);
@@ -56,7 +59,7 @@ std::tuple<std::vector<Tensor>, Tensor, Tensor> dense_mm_backward(
 
   LayerGradients gradients;
   gradients.shared = d.x.size() == 1;
-  if (need_x) gradients.x = d.rows_of(grad_x, D);
+  if (need_x) gradients.x = d.rows_of(d.stacked ? apart(grad_x[0]) : grad_x, D);
   if (need_weight) gradients.weight = static_cast<char*>(grad_weight.mutable_data_ptr());
   if (need_bias) gradients.bias = static_cast<char*>(grad_bias.mutable_data_ptr());
   layer_backward(d.layer, d.rows_of(grad, H), d.rows_of(d.x, D), d.rows_of(y, H),

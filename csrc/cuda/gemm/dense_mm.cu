@@ -97,7 +97,8 @@ Tensor part_of(const Tensor& all, int64_t dim, int64_t expert) {
 
 // The inputs that both directions share, checked.
 struct Dense {
-  std::vector<Tensor> x;  // x_BD: one for all experts, or one for each
+  std::vector<Tensor> x;         // x_BD: one for all experts, or one for each
+  std::optional<Tensor> stacked;  // x_EBD, where they came as one
   Tensor weight;          // in x's dtype
   ScalarType type, weight_type;
   Activation activation;
@@ -108,8 +109,8 @@ struct Dense {
       : type(tensors[0].scalar_type()),
         weight_type(weight_EDH.scalar_type()),
         activation(activation_from(activation_name)),
-        sources(static_cast<int64_t>(tensors.size())),
-        B(tensors[0].size(0)),
+        sources(is_stacked(tensors) ? weight_EDH.size(0) : static_cast<int64_t>(tensors.size())),
+        B(tensors[0].size(tensors[0].dim() - 2)),
         E(weight_EDH.size(0)),
         D(weight_EDH.size(1)),
         H(weight_EDH.size(2)) {
@@ -117,7 +118,12 @@ struct Dense {
                  " experts of width ", H, " are too many for one CUDA launch");
     weight = dense(detach(weight_EDH));
     if (weight_type != type) weight = torch::stable::to(weight, type);
-    for (const Tensor& tensor : tensors) x.push_back(dense(detach(tensor)));
+    if (is_stacked(tensors)) {
+      stacked = dense(detach(tensors[0]));
+      x = apart(*stacked);
+    } else {
+      for (const Tensor& tensor : tensors) x.push_back(dense(detach(tensor)));
+    }
   }
 
   bool keeps_z() const { return mmoe::keeps_z(activation); }
@@ -131,6 +137,7 @@ struct Dense {
   const Tensor& x_of(int64_t expert) const { return x[sources == 1 ? 0 : expert]; }
   // x_EBD, not necessarily contiguous.
   Tensor x_of_all() const {
+    if (stacked) return *stacked;
     if (sources > 1) return call_aten("aten::stack", "", x, int64_t{0});
     return call_aten("aten::expand", "", torch::stable::unsqueeze(x[0], 0),
                      std::vector<int64_t>{E, B, D}, false);
@@ -146,13 +153,6 @@ struct Dense {
 Tensor multiply(const char* name, const Tensor& a, const Tensor& b, const Tensor& out) {
   if (out.scalar_type() == a.scalar_type()) return call_aten(name, "out", a, b, out);
   return call_aten(name, "dtype_out", a, b, out.scalar_type(), out);
-}
-
-// The experts' parts of one contiguous tensor.
-std::vector<Tensor> apart(const Tensor& all) {
-  std::vector<Tensor> parts;
-  for (int64_t e = 0; e < all.size(0); ++e) parts.push_back(part_of(all, 0, e));
-  return parts;
 }
 
 template <typename T>
@@ -294,8 +294,13 @@ std::vector<Tensor> checked(const char* name, const Dense& d, const std::vector<
 
 // Of rows that all experts share, the sum over the experts, taken in one product and rounded once.
 std::vector<Tensor> gradient_of_x(const Dense& d, const Tensor& dz_BEH, cudaStream_t stream) {
-  const std::vector<Tensor> grad_x = d.rows(d.sources, d.D);
   const Tensor weight_EHD = torch::stable::transpose(d.weight, 1, 2);
+  if (d.stacked) {
+    const Tensor grad_x_EBD = empty(d.weight, {d.E, d.B, d.D}, d.type);
+    multiply("aten::bmm", torch::stable::transpose(dz_BEH, 0, 1), weight_EHD, grad_x_EBD);
+    return {grad_x_EBD};
+  }
+  const std::vector<Tensor> grad_x = d.rows(d.sources, d.D);
   if (d.sources == 1) {
     const Tensor dz = torch::stable::view(dz_BEH, {d.B, d.E * d.H});
     const Tensor weight = torch::stable::view(dense(weight_EHD), {d.E * d.H, d.D});

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from mmoe.mixture.gates import losses
 from mmoe.mixture.gates.checks import check_coefficient, check_share
 from mmoe.mixture.gates.losses import Scope
+from mmoe.mixture.gates.softmax_of_few import softmax_of_few
 from mmoe.mixture.rank_sums import ONE_RANK, RankSums
 
 
@@ -197,4 +198,4 @@ def _own_keywords(gate: nn.Module) -> dict[str, Any]:
 
 def visible_softmax(logits_BGE: Tensor, visibility_GE: Tensor) -> Tensor:
     """Computes the softmax over experts that each gate sees; 0 exactly for the others."""
-    return logits_BGE.masked_fill(~visibility_GE, -torch.inf).softmax(dim=-1)
+    return softmax_of_few(logits_BGE.masked_fill(~visibility_GE, -torch.inf))

@@ -17,8 +17,20 @@ class Binary(OneLogit):
         self, t: int, logits: Sequence[Tensor], label_B: Tensor, tasks: Sequence[TaskConfig]
     ) -> Tensor:
         """Computes the cross-entropy of each row."""
-        return F.binary_cross_entropy_with_logits(logits[t], label_B, reduction="none")
+        return binary_losses(logits[t], label_B)
 
     def link(self, logit_B: Tensor) -> Tensor:
         """Turns logits into probabilities."""
         return stable_sigmoid(logit_B)
+
+
+def binary_losses(logits: Tensor, labels: Tensor) -> Tensor:
+    """Computes the cross-entropy of each number, of one task or of many side by side.
+
+    Example:
+        >>> import torch
+        >>> from mmoe.tasks.kinds.binary import binary_losses
+        >>> binary_losses(torch.zeros(1, 2), torch.tensor([[0.0, 1.0]]))
+        tensor([[0.6931, 0.6931]])
+    """
+    return F.binary_cross_entropy_with_logits(logits, labels, reduction="none")

@@ -1,0 +1,128 @@
+"""Towers of one form, computed together: a layer of all of them is one call.
+
+A layer's matrices are put into one tensor in every call, which is small beside the rows, so that
+each tower keeps its own parameters: they are stored, frozen, averaged and transferred one by one.
+"""
+
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mmoe.mixture.batch_invariant import HAS_KERNELS
+from mmoe.mixture.pytrees import cast_for_autocast
+from mmoe.ops import FLOAT_DTYPES, accumulate_dtype, dense_mm
+from mmoe.tasks.tower import Tower
+
+
+def logits_of_towers(
+    towers: Sequence[nn.Module], inputs: Sequence[Tensor] | Tensor
+) -> list[Tensor]:
+    """Computes what each tower gives: towers of one form together, others one by one.
+
+    Args:
+        towers: Modules that map `h_BO` to `logit_B`, or to several columns.
+        inputs: `h_BO` of each, or one `h_BTO`.
+
+    Returns:
+        T tensors.
+
+    Example:
+        >>> import torch
+        >>> from mmoe.tasks import Tower
+        >>> from mmoe.tasks.alike import logits_of_towers
+        >>> towers = [Tower(16, [8]), Tower(16, [8]), torch.nn.Flatten(0)]
+        >>> [len(each) for each in logits_of_towers(towers, [*torch.zeros(2, 4, 16), torch.ones(4)])]
+        [4, 4, 4]
+    """
+    whole = inputs if isinstance(inputs, Tensor) else None
+    listed = list(inputs.unbind(1) if isinstance(inputs, Tensor) else inputs)
+    found: dict[int, Tensor] = {}
+    for form, numbers in _by_form(towers, listed).items():
+        if form is None or len(numbers) == 1:
+            found |= {t: towers[t](listed[t]) for t in numbers}
+            continue
+        alike = [tower for t in numbers if isinstance(tower := towers[t], Tower)]
+        # A task's rows in one tensor: so are their gradients then, and nothing copies them together
+        together = whole is not None and len(numbers) == len(towers)
+        read = whole.transpose(0, 1) if together else [listed[t] for t in numbers]
+        found |= zip(numbers, _logits_of_alike(alike, read).unbind(1), strict=True)
+    return [found[t] for t in range(len(towers))]
+
+
+def _by_form(towers: Sequence[nn.Module], inputs: Sequence[Tensor]) -> dict[Hashable, list[int]]:
+    """Numbers of towers by what has to be equal to compute them together; None: nothing is."""
+    found: dict[Hashable, list[int]] = defaultdict(list)
+    for number, (tower, h_BO) in enumerate(zip(towers, inputs, strict=True)):
+        found[_form(tower, h_BO)].append(number)
+    return found
+
+
+def _form(tower: nn.Module, h_BO: Tensor) -> Hashable:
+    if type(tower) is not Tower or tower.constants_J is not None or not HAS_KERNELS:
+        return None
+    mlp = tower.mlp
+    linears = [*mlp.layers, tower.logit]
+    # A hook, or a layer of another kind, sees calls that would not come
+    watched = [tower, mlp, *linears]
+    if any(module._forward_hooks or module._forward_pre_hooks for module in watched):
+        return None
+    if any(type(layer) is not nn.Linear or layer.bias is None for layer in linears):
+        return None
+    weights = [layer.weight for layer in linears]
+    read = cast_for_autocast(h_BO)
+    dtype = weights[0].dtype
+    if not _takes(read, weights):
+        return None
+    widths = tuple(weight.shape for weight in weights)
+    return widths, mlp.activation, mlp.dropout, tower.training, mlp.training, dtype, read.dtype
+
+
+def _takes(h_BO: Tensor, weights: Sequence[Tensor]) -> bool:
+    """Whether the operator knows these types."""
+    device, dtype = h_BO.device.type, h_BO.dtype
+    if torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) != torch.bfloat16:
+        return False
+    known = dtype in FLOAT_DTYPES and h_BO.dim() == 2
+    return known and all(
+        weight.dtype in (dtype, accumulate_dtype(dtype)) and weight.device == h_BO.device
+        for weight in weights
+    )
+
+
+def _logits_of_alike(towers: Sequence[Tower], inputs: Sequence[Tensor] | Tensor) -> Tensor:
+    """Computes `logits_BT` of towers of one form from T inputs `h_BO`, or one `h_TBO`."""
+    mlp = towers[0].mlp
+    x: Sequence[Tensor] | Tensor = inputs
+    if isinstance(x, Tensor):
+        x = cast_for_autocast(x)
+    elif all(each is x[0] for each in x):
+        x = cast_for_autocast(x[0])
+    else:
+        x = [cast_for_autocast(each) for each in x]
+    for layer in range(len(mlp.layers)):
+        weight_TOH, bias_TH = _stacked([tower.mlp.layers[layer] for tower in towers])
+        x = dense_mm(x, weight_TOH, bias_TH, mlp.activation)
+        if mlp.dropout and mlp.training:
+            x = [F.dropout(each, mlp.dropout) for each in x]
+    with torch.autocast(towers[0].logit.weight.device.type, enabled=False):
+        weight_TH1, bias_T1 = _stacked([tower.logit for tower in towers])
+        dtype = torch.promote_types(weight_TH1.dtype, torch.float32)
+        weight_TH1, bias_T1 = weight_TH1.to(dtype), bias_T1.to(dtype)
+        x = x.to(dtype) if isinstance(x, Tensor) else [each.to(dtype) for each in x]
+        if not towers[0].training:  # bits of a row that depend on that row alone
+            return torch.cat(dense_mm(x, weight_TH1, bias_T1), dim=1)
+        # One number a row leaves a product's registers empty: its gradient took three times as long
+        each = [x] * len(towers) if isinstance(x, Tensor) and x.dim() == 2 else x
+        weights = weight_TH1.squeeze(2).unbind(0)
+        logits = [torch.mv(h_BH, weight_H) for h_BH, weight_H in zip(each, weights, strict=True)]
+        return torch.stack(logits, dim=1) + bias_T1.squeeze(1)
+
+
+def _stacked(layers: Sequence[nn.Module]) -> tuple[Tensor, Tensor]:
+    """The matrices of T layers `[T, in, out]`, and their biases."""
+    linears = [layer for layer in layers if isinstance(layer, nn.Linear)]
+    weight_THD = torch.stack([layer.weight for layer in linears])
+    return weight_THD.transpose(1, 2), torch.stack([layer.bias for layer in linears])
