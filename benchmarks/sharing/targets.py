@@ -11,4 +11,6 @@ TARGETS: Mapping[str, Target] = {
     "joint_quality_low": Target(-1.0),
     "budget_quality": Target(0.0),
     "budget_quality_low": Target(-1.0),
+    "domains_16_over_1": Target(1.2, at_most=True),
+    "small_domain_gain": Target(0.0),
 }

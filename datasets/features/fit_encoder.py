@@ -3,6 +3,7 @@
 import pyarrow as pa
 
 from mmoe.config import RunConfig
+from mmoe.datasets.features import domains
 from mmoe.datasets.features.codec import Rules, that_share
 from mmoe.datasets.features.registry import codecs_of, sections
 from mmoe.datasets.labels.maturity import Maturity
@@ -25,6 +26,7 @@ class EncoderFit:
         self.rows = 0
         self.codecs = codecs_of(config)
         self.fits = {codec: codec.start(origin, self.codecs) for codec in self.codecs}
+        self.domains = domains.DomainsFit(config, origin)
         self.watch = WatchQuantilesFit(config, origin, maturity)
 
     def add(self, table: pa.Table) -> None:
@@ -36,12 +38,14 @@ class EncoderFit:
         self.rows += table.num_rows
         for codec, fit in self.fits.items():
             codec.add(fit, table, self.origin)
+        self.domains.add(table)
         self.watch.add(table)
 
     def check(self, table: pa.Table) -> None:
         """Refuses bad values in rows that do not train, before training instead of after it."""
         for codec, fit in self.fits.items():
             codec.check_beside(fit, table, self.origin)
+        self.domains.check(table)
         self.watch.check(table)
 
     def finish(self) -> Rules:
@@ -55,5 +59,6 @@ class EncoderFit:
         rules: Rules = {name: {} for name in sections()}
         for codecs in that_share(self.codecs):
             codecs[0].finish([self.fits[codec] for codec in codecs], rules)
+        rules[domains.SECTION] = dict(self.domains.finish())
         rules[SECTION] = dict(self.watch.finish())
         return rules

@@ -4,7 +4,8 @@ from typing import Any
 
 from mmoe.config import FEATURES, RunConfig
 from mmoe.datasets.features.codec import Codec, Section
-from mmoe.datasets.labels.watch_quantiles import SECTION, WatchQuantilesSection
+from mmoe.datasets.features.domains import DomainsSection
+from mmoe.datasets.labels.watch_quantiles import WatchQuantilesSection
 
 
 def codecs_of(config: RunConfig) -> list[Codec[Any]]:
@@ -20,4 +21,5 @@ def sections() -> dict[str, Section]:
     """Lists the sections of encoder.json, in their order."""
     codecs = [FEATURES.implementation(kind) for kind in FEATURES.names()]
     of_features = {section.name: section for codec in codecs for section in codec.sections}
-    return {**of_features, SECTION: WatchQuantilesSection()}
+    others: tuple[Section, ...] = (WatchQuantilesSection(), DomainsSection())
+    return {**of_features, **{section.name: section for section in others}}

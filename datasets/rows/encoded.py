@@ -1,7 +1,7 @@
 """Encoded rows in memory, and batches cut out of them."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -40,6 +40,8 @@ class EncodedFeatures:
         list_weights: For each list feature the weights of its ids, float32 [V], or None; empty
             where no feature has weights.
         links: What makes values of what is predicted, by the places of tasks of kind d2q.
+        domains_N: int32, number of each row's domain, that behind the last one where it has none
+            that is known; None: the run has no domains.
     """
 
     dense_NF: np.ndarray
@@ -47,6 +49,7 @@ class EncodedFeatures:
     lists: Sequence[tuple[np.ndarray, np.ndarray]] = ()
     list_weights: Sequence[np.ndarray | None] = ()
     links: Mapping[int, RowLink] = field(default_factory=dict)
+    domains_N: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.dense_NF)
@@ -67,6 +70,7 @@ class EncodedLabels:
             an event's label is 1 or more; None where no task has a window.
         targets_NT: float32, what tasks are trained on, where that is not their labels (kind d2q).
         compared_N: Likewise of the group whose rows a loss compares; None: none does.
+        domains_N: As of the features.
     """
 
     labels_NT: np.ndarray
@@ -76,6 +80,7 @@ class EncodedLabels:
     young_NT: np.ndarray | None = None
     targets_NT: np.ndarray | None = None
     compared_N: np.ndarray | None = None
+    domains_N: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.labels_NT)
@@ -92,6 +97,18 @@ class EncodedLabels:
             young_NT=None if self.young_NT is None else self.young_NT[start:stop],
             targets_NT=None if self.targets_NT is None else self.targets_NT[start:stop],
             compared_N=compared_N,
+            domains_N=None if self.domains_N is None else self.domains_N[start:stop],
+        )
+
+    def taken(self, mine_N: np.ndarray) -> "EncodedLabels":
+        """Returns some rows, copied.
+
+        Args:
+            mine_N: Bool, or row numbers.
+        """
+        arrays = {field.name: getattr(self, field.name) for field in fields(self)}
+        return EncodedLabels(
+            **{name: None if array is None else array[mine_N] for name, array in arrays.items()}
         )
 
     def mature(self) -> "EncodedLabels":
@@ -137,6 +154,7 @@ class EncodedData:
             lists=lists,
             list_weights=list_weights,
             links={t: link.rows(slice(start, stop)) for t, link in features.links.items()},
+            domains_N=None if features.domains_N is None else features.domains_N[start:stop],
         )
         return EncodedData(
             features=cut, labels=None if labels is None else labels.rows(start, stop)
@@ -184,7 +202,15 @@ class EncodedData:
             num_rows=len(rows_B),
             id_weights=None if id_weights is None else torch.from_numpy(id_weights),
             groups_B=None if groups_B is None else torch.from_numpy(groups_B),
+            domains_B=self._domains(rows_B, height),
         )
+
+    def _domains(self, rows_B: np.ndarray, height: int) -> torch.Tensor | None:
+        """Of rows of padding 0: what is computed of them nobody reads."""
+        domains_N = self.features.domains_N
+        if domains_N is None:
+            return None
+        return torch.from_numpy(_gather(domains_N[:, None], rows_B, height)[:, 0])
 
     def _ids(
         self, rows_B: np.ndarray, height: int
@@ -252,6 +278,7 @@ def join_labels(chunks: Sequence[EncodedLabels]) -> EncodedLabels:
         young_NT=np.concatenate(young) if young else None,
         targets_NT=np.concatenate(targets) if targets else None,
         compared_N=np.concatenate(compared) if compared else None,
+        domains_N=_joined_arrays([chunk.domains_N for chunk in chunks]),
     )
 
 
@@ -266,15 +293,16 @@ def _join_features(chunks: Sequence[EncodedFeatures]) -> EncodedFeatures:
         dense_NF=np.concatenate([chunk.dense_NF for chunk in chunks]),
         ids_NC=np.concatenate([chunk.ids_NC for chunk in chunks]),
         lists=lists,
-        list_weights=[_joined_weights(of_feature) for of_feature in weights],
+        list_weights=[_joined_arrays(of_feature) for of_feature in weights],
         links={
             t: link.joined([chunk.links[t] for chunk in chunks[1:]])
             for t, link in chunks[0].links.items()
         },
+        domains_N=_joined_arrays([chunk.domains_N for chunk in chunks]),
     )
 
 
-def _joined_weights(chunks: Sequence[np.ndarray | None]) -> np.ndarray | None:
+def _joined_arrays(chunks: Sequence[np.ndarray | None]) -> np.ndarray | None:
     present = [chunk for chunk in chunks if chunk is not None]
     return np.concatenate(present) if present else None
 

@@ -1,5 +1,6 @@
 """Experts, their capacity, and towers; a kind is a class, and a line in `EXPERTS` or `TOWERS`."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
@@ -334,3 +335,22 @@ EXPERTS.add("autoint", AutoIntExpertConfig, "mmoe.models.interactions.autoint:Au
 EXPERTS.add("frozen", FrozenExpertConfig, "mmoe.models.frozen:FrozenExpert")
 TOWERS = Kinds("tower", TowerConfig, default="mlp")
 TOWERS.add("mlp", MLPTowerConfig, "mmoe.tasks:Tower")
+
+
+def expert_counts(experts: Any) -> list[int]:
+    """Returns the counts of a raw list of kinds; none where one cannot be told.
+
+    What is wrong with it is said where its items are read.
+
+    Example:
+        >>> expert_counts([{"kind": "mlp", "count": 2}]), expert_counts(None)
+        ([2], [])
+    """
+    if not isinstance(experts, list | tuple):
+        return []
+    if not all(isinstance(expert, Mapping | ExpertConfig) for expert in experts):
+        return []
+    counts = [str(e.get("count") if isinstance(e, Mapping) else e.count) for e in experts]
+    if not all(count.isdecimal() and int(count) > 0 for count in counts):
+        return []
+    return [int(count) for count in counts]

@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import Field, field_validator, model_validator
 
 from mmoe.config.bias import BiasConfig
-from mmoe.config.experts import CapacityConfig, ExpertConfig, PrunedExpert, TowerConfig
+from mmoe.config.domains.settings import DomainsConfig
+from mmoe.config.experts import (
+    CapacityConfig,
+    ExpertConfig,
+    PrunedExpert,
+    TowerConfig,
+    expert_counts,
+)
 from mmoe.config.freezing import StageConfig
 from mmoe.config.gates import GateConfig, SelectingGateConfig
 from mmoe.config.interactions import InteractionConfig
@@ -69,6 +76,9 @@ class ModelConfig(HasKinds):
         default=None,
         description="a shallow tower over features of the display, such as position, which is "
         "trained beside the tasks and left out (or fixed) when rows are scored; null: none",
+    )
+    domains: DomainsConfig | None = Field(
+        default=None, description="rows of several domains, each with gates of its own; null: one"
     )
     wide: bool = Field(
         default=False,
@@ -134,7 +144,7 @@ class ModelConfig(HasKinds):
     def _experts_are_counted(cls, raw: Any) -> Any:
         if not isinstance(raw, Mapping) or "num_experts" in raw:
             return raw
-        counts = _counts(raw.get("experts"))
+        counts = expert_counts(raw.get("experts"))
         return {**raw, "num_experts": sum(counts)} if counts else raw
 
     @model_validator(mode="after")
@@ -229,18 +239,6 @@ class ModelConfig(HasKinds):
                 f"expert(s); lower gate.k or add experts"
             )
         return self
-
-
-def _counts(experts: Any) -> list[int]:
-    """Of a raw list; none where one cannot be told, for the errors of its own."""
-    if not isinstance(experts, list | tuple):
-        return []
-    if not all(isinstance(expert, Mapping | ExpertConfig) for expert in experts):
-        return []
-    counts = [str(e.get("count") if isinstance(e, Mapping) else e.count) for e in experts]
-    if not all(count.isdecimal() and int(count) > 0 for count in counts):
-        return []
-    return [int(count) for count in counts]
 
 
 class MMoEConfig(ModelConfig):

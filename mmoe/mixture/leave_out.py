@@ -6,7 +6,7 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor
 
-from mmoe.mixture.checks import check_decision
+from mmoe.mixture.asking import decide
 from mmoe.mixture.experts.pool import Pool
 from mmoe.mixture.gates import DSelectKGate
 from mmoe.mixture.gates.contract import GateOutput
@@ -132,8 +132,8 @@ def can_refill(layer: MultiGateMixture, expert: int) -> bool:
 def _decide(
     layer: MultiGateMixture, sources: Sequence[Tensor], visibility_GE: Tensor
 ) -> GateOutput:
-    decision = layer.gate([sources[s] for s in layer.gate_source], visibility_GE)
-    return check_decision(decision, len(sources[0]), visibility_GE, bool(visibility_GE.all()))
+    inputs = [sources[s] for s in layer.gate_source]
+    return decide(layer.gate, inputs, visibility_GE, sees_all=bool(visibility_GE.all()))
 
 
 def _without(layer: MultiGateMixture, sources: Sequence[Tensor], expert: int) -> Tensor:

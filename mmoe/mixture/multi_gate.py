@@ -7,13 +7,12 @@ width, S input sources, R routed pairs (distinct sample and expert).
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple, cast
 
-import torch
 from torch import Tensor, nn
 
+from mmoe.mixture.asking import RowAsks, decide, wanted
 from mmoe.mixture.checks import (
     as_pool,
     check_capacity,
-    check_decision,
     check_dispatcher,
     check_gate,
     check_inputs,
@@ -195,6 +194,7 @@ class MultiGateMixture(nn.Module):
         x: Tensor | Sequence[Tree],
         return_gates: bool = False,
         return_statistics: bool = False,
+        asks: RowAsks | None = None,
     ) -> MixtureOutput:
         """Mixes the experts for every gate.
 
@@ -203,16 +203,16 @@ class MultiGateMixture(nn.Module):
                 is None: the one source itself, or S of them, each a tensor, tuple or dict.
             return_gates: Also return the gates' weights, as `gate_weights_BGE`.
             return_statistics: Also return `statistics`.
+            asks: Which gates each row asks, and whose of its domain; None: all of them.
 
         Returns:
             `out_BGO` and what goes with it.
         """
-        sources = given = self._sources(x)
+        sources = self._sources(x)
 
         # The gate weighs all experts, or picks some
-        rows = leaves_of("x", sources[0])[0].shape[0]
-        returned = self.gate([sources[s] for s in self.gate_source], self.visibility_GE)
-        decision = check_decision(returned, rows, self.visibility_GE, self.policy.sees_all)
+        inputs, sees_GE = [sources[s] for s in self.gate_source], self.visibility_GE
+        decision = decide(self.gate, inputs, sees_GE, asks, sees_all=self.policy.sees_all)
 
         # In training a capacity drops what an expert has no room for
         kept, dropped, limit, most = decision, None, None, self.policy.most_pairs
@@ -265,7 +265,9 @@ class MultiGateMixture(nn.Module):
             measure(decision, kept, self.visibility_GE, dead_share_E)
             if return_statistics
             else None,
-            self._wanted(given) if return_gates else None,
+            wanted(self.gate, inputs, sees_GE, asks)
+            if return_gates and self.policy.most_pairs is not None
+            else None,
         )
 
     def _sources(self, x: Tensor | Sequence[Tree]) -> tuple[Tree, ...]:
@@ -283,14 +285,6 @@ class MultiGateMixture(nn.Module):
             self.visibility_GE.device,
         )
         return sources
-
-    @torch.no_grad()
-    def _wanted(self, sources: Sequence[Tree]) -> Tensor | None:
-        """What gates that decide together would have weighed alone."""
-        if self.policy.most_pairs is None:
-            return None
-        gate = cast(Any, self.gate)
-        return gate.wanted([sources[s] for s in self.gate_source], self.visibility_GE)
 
     def _choose(
         self, sources: Sequence[Tree], kept: GateOutput, limit: int | None

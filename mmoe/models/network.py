@@ -1,19 +1,24 @@
 """The network that all models share: levels of mixtures, then a tower per task."""
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from mmoe.mixture import MultiGateMixture
+from mmoe.mixture.domains import RowDomains
 from mmoe.mixture.dropout import fast_dropout
 from mmoe.models.bias_tower import BiasTower
 from mmoe.models.input_layers import InputLayers
 from mmoe.models.interactions.layers import Interaction
 from mmoe.models.sequences.inputs import SequenceInputs
 from mmoe.tasks import TaskTowers
+from mmoe.tasks.domain_tower import DomainTower
 from mmoe.tasks.transfer import AdaptiveTransfer, BayesianTransfer
+
+if TYPE_CHECKING:  # it is put into networks
+    from mmoe.models.domains import NetworkDomains
 
 
 class GateRecord(NamedTuple):
@@ -26,6 +31,9 @@ class GateRecord(NamedTuple):
         weights_BGE: Each gate's weights, detached.
         visibility_GE: Which gate may see which expert, bool.
         wanted_BGE: What gates that decide together would have weighed alone; None: each did.
+        asked_BG: Bool, which gates each row asks; None: all.
+        domains_B: Number of each row's domain, of `domain_names`, or of none; None: no domains.
+        domain_names: M names; empty: there are no domains.
     """
 
     level: int
@@ -34,6 +42,9 @@ class GateRecord(NamedTuple):
     weights_BGE: Tensor
     visibility_GE: Tensor
     wanted_BGE: Tensor | None = None
+    asked_BG: Tensor | None = None
+    domains_B: Tensor | None = None
+    domain_names: tuple[str, ...] = ()
 
 
 class NetworkOutput(NamedTuple):
@@ -132,6 +143,7 @@ class MixtureNetwork(nn.Module):
             gradient: ranks of which some hold nothing but frozen experts exchange the same then.
         bias_tower: What the ranker gives some inputs to instead of `forward`, and whose logits it
             adds; or None.
+        domains: Which domains rows may be of, where these have gates of their own; or None.
     """
 
     inputs: InputLayers | None
@@ -141,6 +153,7 @@ class MixtureNetwork(nn.Module):
     transfer: AdaptiveTransfer | BayesianTransfer | None
     imputation: ImputationTowers | None
     bias_tower: BiasTower | None
+    domains: "NetworkDomains | None"
 
     def __init__(
         self,
@@ -165,18 +178,26 @@ class MixtureNetwork(nn.Module):
         self.transfer = None
         self.imputation = None
         self.bias_tower = None
+        self.domains = None
         self.traces_inputs = False
 
-    def forward(self, x_BD: Tensor, return_gates: bool = False) -> NetworkOutput:
+    def forward(
+        self, x_BD: Tensor, return_gates: bool = False, *, domains_B: Tensor | None = None
+    ) -> NetworkOutput:
         """Computes every task's logits.
 
         Args:
             x_BD: Dense features, as `inputs` returns them, and embeddings, side by side.
             return_gates: Also record what the gates did.
+            domains_B: Number of each row's domain, int32, where there are domains.
 
         Returns:
             Logits, auxiliary losses and, if asked for, gate records.
+
+        Raises:
+            ValueError: There are domains, and those of the rows did not come; or the other way.
         """
+        domains = self._domains(domains_B)
         x_BD = fast_dropout(x_BD, self.input_dropout, self.training)
         if self.crossing is not None:
             x_BD = self.crossing(x_BD)
@@ -188,7 +209,12 @@ class MixtureNetwork(nn.Module):
         dropped: list[Tensor] = []
         for number, level in enumerate(self.levels, start=1):
             assert isinstance(level, Level)
-            output = level.mixture(sources, return_gates=return_gates and self.learned_gates)
+            asks = None
+            if self.domains is not None and domains is not None:
+                asks = self.domains.asks(domains, level.gate_names)
+            output = level.mixture(
+                sources, return_gates=return_gates and self.learned_gates, asks=asks
+            )
             sources = output.out_BGO.unbind(1)
             for name, loss in output.auxiliary_losses.items():
                 losses[f"level{number}.{name}"] = loss
@@ -196,16 +222,35 @@ class MixtureNetwork(nn.Module):
                 dropped.append(output.dropped)
             if output.gate_weights_BGE is not None:
                 wanted_BGE = output.gates_wanted_BGE
-                gates.append(gate_record(number, level, output.gate_weights_BGE, wanted_BGE))
-        logits_BT, imputation = self.logits_of(sources), self.imputation
+                record = gate_record(number, level, output.gate_weights_BGE, wanted_BGE)
+                if self.domains is not None and asks is not None:
+                    record = record._replace(
+                        asked_BG=asks.asked_BG,
+                        domains_B=domains_B,
+                        domain_names=self.domains.names,
+                    )
+                gates.append(record)
+        logits_BT, imputation = self.logits_of(sources, domains), self.imputation
         read = [sources[g] for g in self.task_gates]
         imputed = imputation(read) if imputation is not None and self.training else None
         total = torch.stack(dropped).sum() if dropped else None
         return NetworkOutput(logits_BT, losses, gates, total, imputed)
 
-    def logits_of(self, mixes: Sequence[Tensor]) -> Tensor:
+    def _domains(self, domains_B: Tensor | None) -> RowDomains | None:
+        if (self.domains is None) != (domains_B is None):
+            came = "None" if domains_B is None else "some"
+            raise ValueError(
+                f"domains_B: expected {'none' if self.domains is None else 'one of each row'}, as "
+                f"the network has {'no ' if self.domains is None else ''}domains, got {came}"
+            )
+        return None if self.domains is None or domains_B is None else self.domains.of(domains_B)
+
+    def logits_of(self, mixes: Sequence[Tensor], domains: RowDomains | None = None) -> Tensor:
         """Computes every task's logits of what the gates of the last level mixed."""
         read = [mixes[g] for g in self.task_gates]
+        if any(isinstance(tower, DomainTower) for tower in self.towers):
+            pairs = zip(self.towers, read, strict=True)
+            return self.towers.joined([tower(h_BO, domains) for tower, h_BO in pairs])
         return self.towers(read) if self.transfer is None else self.transfer(self.towers, read)
 
 

@@ -225,7 +225,7 @@ def _forward(
 
 def network_output(ranker: Ranker, batch: Batch, lookups: Lookups | None) -> NetworkOutput:
     """Computes the logits of a batch whose ids are looked up, those of a wide part included."""
-    output = ranker.mix(batch.dense_BF, lookups)
+    output = ranker.mix(batch.dense_BF, lookups, domains_B=batch.domains_B)
     return ranker.add_wide(output, batch.dense_BF, batch.values, batch.lengths_CB, batch.id_weights)
 
 

@@ -1,7 +1,7 @@
 """`JoinedGates`: gates that came one after another, each as it was when it came."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
@@ -73,7 +73,8 @@ class JoinedGates(nn.Module):
     @property
     def traits(self) -> GateTraits:
         """What the first module says: all are of its kind."""
-        return traits_of(self.gates[0], GateTraits)
+        said = traits_of(self.gates[0], GateTraits)
+        return replace(said, takes_asked=False, takes_domains=False)
 
     def forward(self, inputs: Sequence[Tensor], visibility_GE: Tensor) -> GateOutput:
         """Decides for all gates; losses of one name add up."""

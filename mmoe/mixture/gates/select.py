@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from mmoe.mixture.gates.checks import check_numbers
+from mmoe.mixture.gates.contract import GateOutput
 from mmoe.mixture.gates.options import visible_softmax
 from mmoe.mixture.traits import GateTraits
 from mmoe.ops.joint_select import Aggregate, check_selection, joint_select
@@ -158,7 +159,8 @@ class Selector(nn.Module):
             softmax: Over what was picked, or over what is visible.
         """
         if self.selection is None:
-            return topk_gate(logits_BGE, visibility_GE, self.k, softmax=softmax)
+            weights, experts = topk_gate(logits_BGE, visibility_GE, self.k, softmax=softmax)
+            return GateOutput(weights, experts).only_asked(asked_BG)[:2]
         wanted_BGE = visible_softmax(logits_BGE, visibility_GE)
         check_numbers(wanted_BGE, logits_BGE, visibility_GE)
         left_BGE = self.among(logits_BGE, wanted_BGE, visibility_GE, asked_BG)
