@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from sklearn.metrics import roc_auc_score
 
 from benchmarks.inputs.training import predictions, split_rows
@@ -91,7 +90,7 @@ def _one_for_each(world: DomainWorld, seed: int) -> dict[str, np.ndarray]:
 
 
 def _of(table: pa.Table, scene: str) -> pa.Table:
-    return table.filter(pc.equal(table["scene"], scene))
+    return table.filter(pa.array(table["scene"].to_numpy(zero_copy_only=False) == scene))
 
 
 def _config(domains: Mapping[str, Any] | None, batch_size: int = 256) -> dict[str, Any]:

@@ -106,7 +106,7 @@ class EncodedLabels:
         Args:
             mine_N: Bool, or row numbers.
         """
-        arrays = {field.name: getattr(self, field.name) for field in fields(self)}
+        arrays: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
         return EncodedLabels(
             **{name: None if array is None else array[mine_N] for name, array in arrays.items()}
         )

@@ -230,7 +230,7 @@ class RunConfig(Strict):
         check_relations(self.tasks)
         self.model.transfer.check_tasks(self.tasks)
         self.model.check_tasks(self.tasks)
-        check_domains(self.model, self.tasks)
+        check_domains(self.model, self.trained_tasks)
         for task in self.tasks:
             task.check_among(self.tasks)
         _unique("predictions column", prediction_columns(self.tasks))

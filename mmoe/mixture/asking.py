@@ -32,6 +32,7 @@ def decide(
     visibility_GE: Tensor,
     asks: RowAsks | None = None,
     *,
+    traits: GateTraits | None = None,
     sees_all: bool = False,
 ) -> GateOutput:
     """Calls a gate and checks what it returns; gates that rows do not ask weigh nothing.
@@ -41,6 +42,7 @@ def decide(
         inputs: What each gate reads.
         visibility_GE: Which gate sees which expert.
         asks: Of the rows; None: every row asks all gates, and none has a domain.
+        traits: Of the gate, where they are known.
         sees_all: Whether every gate sees every expert, where that is known.
 
     Example:
@@ -53,7 +55,7 @@ def decide(
         >>> weights_BGE.sum(2).tolist()
         [[1.0, 0.0]]
     """
-    said = _said(asks, traits_of(gate, GateTraits))
+    said = {} if asks is None else _said(asks, traits or traits_of(gate, GateTraits))
     rows = leaves_of("inputs[0]", inputs[0])[0].shape[0]
     decision = check_decision(gate(inputs, visibility_GE, **said), rows, visibility_GE, sees_all)
     return decision.only_asked(None if asks is None else asks.asked_BG)
@@ -64,16 +66,14 @@ def wanted(
     gate: nn.Module, inputs: Sequence[Tree], visibility_GE: Tensor, asks: RowAsks | None = None
 ) -> Tensor:
     """Returns what gates that decide together would have weighed alone, `[B, G, E]`."""
-    said = _said(asks, traits_of(gate, GateTraits))
+    said = {} if asks is None else _said(asks, traits_of(gate, GateTraits))
     said.pop("asked_BG", None)
     return cast(Any, gate).wanted(inputs, visibility_GE, **said)
 
 
-def _said(asks: RowAsks | None, gate: GateTraits) -> dict[str, Any]:
+def _said(asks: RowAsks, gate: GateTraits) -> dict[str, Any]:
     """The keywords that a gate is called with."""
     said: dict[str, Any] = {}
-    if asks is None:
-        return said
     if asks.asked_BG is not None and gate.takes_asked:
         said["asked_BG"] = asks.asked_BG
     if asks.domains is not None:

@@ -171,7 +171,7 @@ class MultiGateMixture(nn.Module):
         self.register_buffer("visible_GV", visible_experts(visibility_GE), persistent=False)
         self.register_buffer("source_E", source_places(self.expert_source), persistent=False)
         self.dispatcher = LocalDispatcher() if dispatcher is None else dispatcher
-        picks = traits_of(gate, GateTraits)
+        self._traits = picks = traits_of(gate, GateTraits)
         capacity = picks.capacity if capacity is None else capacity
         self.capacity: Capacity | None = check_capacity(capacity)
         self.policy = make_policy(
@@ -212,7 +212,14 @@ class MultiGateMixture(nn.Module):
 
         # The gate weighs all experts, or picks some
         inputs, sees_GE = [sources[s] for s in self.gate_source], self.visibility_GE
-        decision = decide(self.gate, inputs, sees_GE, asks, sees_all=self.policy.sees_all)
+        decision = decide(
+            self.gate,
+            inputs,
+            sees_GE,
+            asks,
+            traits=self._traits,
+            sees_all=self.policy.sees_all,
+        )
 
         # In training a capacity drops what an expert has no room for
         kept, dropped, limit, most = decision, None, None, self.policy.most_pairs

@@ -24,15 +24,21 @@ class NetworkDomains(nn.Module):
         names: Of the M domains.
         tasks: Names, in the order of the towers.
         asked: Bool [M + 1, T], the tasks that exist; last in other domains. None: all do.
+        own_gates: Whether each domain has gates of its own.
     """
 
     asked_NT: Tensor | None
 
     def __init__(
-        self, names: Sequence[str], tasks: Sequence[str], asked: Tensor | None = None
+        self,
+        names: Sequence[str],
+        tasks: Sequence[str],
+        asked: Tensor | None = None,
+        *,
+        own_gates: bool = True,
     ) -> None:
         super().__init__()
-        self.names, self.tasks = tuple(names), tuple(tasks)
+        self.names, self.tasks, self.own_gates = tuple(names), tuple(tasks), own_gates
         # A setting, not state: it comes back with the config and the encoder
         self.register_buffer("asked_NT", asked, persistent=False)
 
@@ -47,8 +53,9 @@ class NetworkDomains(nn.Module):
             domains: Of the rows.
             gate_names: A task's, or another one for a gate that is asked everywhere.
         """
+        of_gates = domains if self.own_gates else None
         if self.asked_NT is None:
-            return RowAsks(domains=domains)
+            return RowAsks(domains=of_gates)
         asked_BT = self.asked_NT[domains.codes_B.long()]
         everywhere_B = torch.ones_like(asked_BT[:, 0])
         columns = [
@@ -58,7 +65,7 @@ class NetworkDomains(nn.Module):
             else everywhere_B
             for g, name in enumerate(gate_names)
         ]
-        return RowAsks(torch.stack(columns, dim=1), domains)
+        return RowAsks(torch.stack(columns, dim=1), of_gates)
 
 
 def add_domains(network: MixtureNetwork, config: RunConfig, domains: Domains | None) -> None:
@@ -80,9 +87,12 @@ def add_domains(network: MixtureNetwork, config: RunConfig, domains: Domains | N
     asked = asked_tasks(config.tasks, domains)
     tasks = [task.name for task in config.tasks]
     network.domains = NetworkDomains(
-        domains.names, tasks, None if asked is None else torch.from_numpy(asked)
+        domains.names,
+        tasks,
+        None if asked is None else torch.from_numpy(asked),
+        own_gates=network.learned_gates,
     )
-    for level in network.levels:
+    for level in network.levels if network.learned_gates else ():
         assert isinstance(level, Level)
         if isinstance(level.mixture.gate, JoinedGates):
             raise ValueError(

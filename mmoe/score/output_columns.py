@@ -41,7 +41,8 @@ def output_columns(
             classes_N = np.where(absent_N, 0, columns[t]).astype(np.int64)
             columns[t] = np.array(task.outcomes)[classes_N]
             if absent_N.any():
-                columns[t] = np.where(absent_N, None, columns[t].astype(object))
+                columns[t] = columns[t].astype(object)
+                columns[t][absent_N] = None
     return dict(zip(names, columns, strict=True))
 
 

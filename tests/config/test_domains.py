@@ -22,7 +22,6 @@ def test_values_are_texts_whatever_yaml_makes_of_them():
     ("settings", "said"),
     [
         (["model.domains=null"], r"task 'buy': domains says where .* set model.domains.column"),
-        (["model.kind=shared_bottom"], "kind shared_bottom has not; set model.kind: mmoe"),
         (["model.gate.kind=cosine"], "gates of kind cosine; set model.gate.kind: softmax"),
         (
             ["model.domains.towers=own", "model.transfer=aitm", "tasks.buy.after=click"],

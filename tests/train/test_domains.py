@@ -48,8 +48,9 @@ def _raw(funnel_config):
         (OWN, "model.gate={kind: sigmoid, k: 2}"),
         ("model.kind=ple", "model.gate={kind: top_k, select: joint, shared_k: 1, private_k: 1}"),
         ("model.kind=omoe", "model.gate.kind=noisy_top_k"),
+        ("model.kind=shared_bottom", OWN),
     ],
-    ids=["softmax", "own towers", "ple, joint", "omoe"],
+    ids=["softmax", "own towers", "ple, joint", "omoe", "shared bottom"],
 )
 def _run(request, raw, log, train_funnel):
     return train_funnel(set_values(raw, request.param), log)
@@ -77,6 +78,9 @@ def test_metrics_are_told_apart_by_domain(run, log):
 
 
 def test_the_report_shows_them_and_the_gates_of_each(run):
+    if run.config().model.kind == "shared_bottom":
+        assert "<h2>Domains</h2>" in write_report(run.path).read_text()
+        return
     level = json.loads((run.path / "curves.json").read_text())["gates"][-1]
     assert level["domains"]["names"] == list(SCENES)
     if level["gates"] != ["all tasks"]:

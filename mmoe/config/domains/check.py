@@ -19,7 +19,7 @@ _GATES = (SoftmaxGateConfig, TopKGateConfig, NoisyTopKGateConfig, SigmoidGateCon
 
 
 def check_domains(model: "ModelConfig", tasks: Sequence[TaskConfig]) -> None:
-    """Refuses domains of tasks without `model.domains`, and models that have nothing for domains.
+    """Refuses domains of tasks without `model.domains`, and what these do not go with.
 
     Raises:
         ValueError: Names the key, and how to mend it.
@@ -33,12 +33,7 @@ def check_domains(model: "ModelConfig", tasks: Sequence[TaskConfig]) -> None:
             )
     if domains is None:
         return
-    if not model.has_gates:
-        raise ValueError(
-            f"model.domains gives each domain gates of its own, which kind {model.kind} has not; "
-            "set model.kind: mmoe, or remove model.domains"
-        )
-    if not isinstance(model.gate, _GATES):
+    if model.has_gates and not isinstance(model.gate, _GATES):
         raise ValueError(
             f"model.domains does not go with gates of kind {model.gate.kind}; set model.gate.kind: "
             "softmax, top_k, noisy_top_k or sigmoid, or remove model.domains"

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 
 from mmoe.mixture.gates.checks import check_numbers
-from mmoe.mixture.gates.contract import GateOutput
 from mmoe.mixture.gates.options import visible_softmax
 from mmoe.mixture.traits import GateTraits
 from mmoe.ops.joint_select import Aggregate, check_selection, joint_select
@@ -159,8 +158,11 @@ class Selector(nn.Module):
             softmax: Over what was picked, or over what is visible.
         """
         if self.selection is None:
-            weights, experts = topk_gate(logits_BGE, visibility_GE, self.k, softmax=softmax)
-            return GateOutput(weights, experts).only_asked(asked_BG)[:2]
+            weights_BGK, experts_BGK = topk_gate(logits_BGE, visibility_GE, self.k, softmax=softmax)
+            if asked_BG is None:
+                return weights_BGK, experts_BGK
+            unasked_BG1 = ~asked_BG.unsqueeze(-1)
+            return weights_BGK.masked_fill(unasked_BG1, 0), experts_BGK.masked_fill(unasked_BG1, -1)
         wanted_BGE = visible_softmax(logits_BGE, visibility_GE)
         check_numbers(wanted_BGE, logits_BGE, visibility_GE)
         left_BGE = self.among(logits_BGE, wanted_BGE, visibility_GE, asked_BG)
