@@ -18,6 +18,7 @@ from benchmarks.sharing.bench import Bench
 from benchmarks.sharing.domain_world import NUMBERS, SIZES, SMALL, TASKS, DomainWorld, draw_domains
 from benchmarks.sharing.quality import interval
 
+CORRELATIONS = (0.2, 0.5, 0.9)  # of logits in two domains
 OTHERS = ("one for all", "one for each")
 _FEW = 32  # rows of a batch where there are few hundreds: else there would be next to no steps
 
@@ -28,21 +29,15 @@ def small_domains(bench: Bench) -> list[Result]:
     own_towers: list[float] = []
     details: list[dict[str, Any]] = []
     for seed in range(bench.seeds):
-        world = draw_domains(seed, bench.rows)
-        reached = {
-            "domains": _auc(world, _predicted(world, seed, {"column": "scene"})),
-            "own towers": _auc(
-                world, _predicted(world, seed, {"column": "scene", "towers": "own"})
-            ),
-            "one for all": _auc(world, _predicted(world, seed, None)),
-            "one for each": _auc(world, _one_for_each(world, seed)),
-            "oracle": _auc(world, world.truth),
-        }
+        of_seed = [_one(seed, correlation, bench) for correlation in CORRELATIONS]
         for name in OTHERS:
-            gains[name].append(reached["domains"] - reached[name])
-        own_towers.append(reached["own towers"] - reached["domains"])
-        details.append({"seed": seed} | {name: round(auc, 5) for name, auc in reached.items()})
-        bench.clock.say("  " + ", ".join(f"{k} {v}" for k, v in details[-1].items()))
+            more = [reached["domains"] - reached[name] for reached in of_seed]
+            gains[name].append(float(np.mean(more)))
+        more = [reached["own towers"] - reached["domains"] for reached in of_seed]
+        own_towers.append(float(np.mean(more)))
+        for correlation, reached in zip(CORRELATIONS, of_seed, strict=True):
+            rounded = {name: round(auc, 5) for name, auc in reached.items()}
+            details.append({"seed": seed, "correlation": correlation, **rounded})
     means = {name: float(np.mean(of)) for name, of in gains.items()}
     worst = min(means, key=lambda name: means[name])
     note = "; ".join(f"{mean:+.4f} over {name}" for name, mean in means.items())
@@ -56,6 +51,22 @@ def small_domains(bench: Bench) -> list[Result]:
             digits=4,
         )
     ]
+
+
+def _one(seed: int, correlation: float, bench: Bench) -> dict[str, float]:
+    """The AUC that each reaches, and that of the true probabilities."""
+    world = draw_domains(seed, correlation, bench.rows)
+    own: dict[str, Any] = {"column": "scene"}
+    found = {
+        "domains": _auc(world, _predicted(world, seed, own)),
+        "own towers": _auc(world, _predicted(world, seed, own | {"towers": "own"})),
+        "one for all": _auc(world, _predicted(world, seed, None)),
+        "one for each": _auc(world, _one_for_each(world, seed)),
+        "oracle": _auc(world, world.truth),
+    }
+    said = ", ".join(f"{name} {auc:.4f}" for name, auc in found.items())
+    bench.clock.say(f"  seed {seed}, {correlation}: {said}")
+    return found
 
 
 def _auc(world: DomainWorld, predicted: Mapping[str, np.ndarray]) -> float:

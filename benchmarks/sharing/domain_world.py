@@ -32,8 +32,8 @@ class DomainWorld:
     truth: Mapping[str, np.ndarray]
 
 
-def draw_domains(seed: int, rows: int) -> DomainWorld:
-    """Draws them.
+def draw_domains(seed: int, correlation: float, rows: int) -> DomainWorld:
+    """Draws them; logits of one row in two domains have a correlation of about `correlation`.
 
     A logit of domain m is `Σ_k a[m, k] · signal_k(x)`, of signals that are the same everywhere:
     effects of single ids, of pairs of ids that meet in hidden numbers, and waves over numbers. What
@@ -53,10 +53,11 @@ def draw_domains(seed: int, rows: int) -> DomainWorld:
     }
     truth = {}
     for task in TASKS:
-        logit_N = np.zeros(count)
+        logit_N, common_K = np.zeros(count), rng.normal(size=_SIGNALS)
         for scene in (BIG, *SMALL):
             mine = scenes == scene
-            weights_K = rng.normal(size=_SIGNALS)
+            own_K = rng.normal(size=_SIGNALS)
+            weights_K = correlation**0.5 * common_K + (1 - correlation) ** 0.5 * own_K
             mixed = weights_K / np.linalg.norm(weights_K) @ signals_KN[:, mine]
             logit_N[mine] = _RATES[task] + 0.3 * rng.normal() + _SPREAD * mixed
         truth[task] = 1 / (1 + np.exp(-logit_N))

@@ -10,7 +10,7 @@ from benchmarks.sharing.domain_world import BIG, SMALL, TASKS, TEST_ROWS, draw_d
 
 
 def test_small_domains_have_one_percent_each_and_rows_of_their_own_to_test():
-    world = draw_domains(seed=0, rows=4_000)
+    world = draw_domains(seed=0, correlation=0.5, rows=4_000)
     scenes = world.log["scene"].to_numpy(zero_copy_only=False)
     assert [(scenes == scene).sum() for scene in (BIG, *SMALL)] == [3840, 40, 40, 40, 40]
     tested = world.test["scene"].to_numpy(zero_copy_only=False)
