@@ -10,8 +10,8 @@ def installed_versions() -> dict[str, str]:
     """Returns the versions of Python and of what is installed of the packages that matter.
 
     Example:
-        >>> sorted(installed_versions())[:2]
-        ['mmoe', 'numpy']
+        >>> "torch" in installed_versions()
+        True
     """
     found = {"python": platform.python_version()}
     for package in _PACKAGES:
