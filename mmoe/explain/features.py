@@ -133,9 +133,9 @@ def feature_importance(
         for chunk in chunks:
             assert chunk.labels is not None, "these rows carry labels"
             labels.append(chunk.labels)
-            predictions = [predictor.predict(chunk)]
+            predictions = [_predicted(predictor, chunk)]
             for one in _shuffled(chunk, columns, rng):
-                predictions.append(predictor.predict(one))
+                predictions.append(_predicted(predictor, one))
                 tracker.advance(len(chunk))
             found.append(np.stack(predictions))
     predictions_FNP = np.concatenate(found, axis=1)
@@ -162,3 +162,9 @@ def _shuffled(
 ) -> Iterator[EncodedData]:
     for mine in columns.values():
         yield with_shuffled(chunk, mine, rng.permutation(len(chunk)))
+
+
+def _predicted(predictor: Predictor, data: EncodedData) -> np.ndarray:
+    """Numbers everywhere: where a task does not exist its label is unobserved."""
+    ((_, predictions_NP),) = predictor.predict_chunks(BatchSource.of(data))
+    return predictions_NP

@@ -67,13 +67,8 @@ def check_explainable(network: object, run: str) -> MixtureNetwork:
     """Returns the network, where tasks weigh several experts.
 
     Raises:
-        ValueError: There is nothing that a gate decides, or domains have gates of their own.
+        ValueError: There is nothing that a gate decides.
     """
-    if isinstance(network, MixtureNetwork) and network.domains is not None:
-        raise ValueError(
-            f"{run}: this run has domains (model.domains), whose gates cannot be studied "
-            "one by one yet; name a run without"
-        )
     several = isinstance(network, MixtureNetwork) and len(places_of(network)) > len(network.levels)
     if isinstance(network, MixtureNetwork) and network.learned_gates and several:
         return network

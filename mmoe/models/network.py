@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from mmoe.mixture import MultiGateMixture
+from mmoe.mixture.asking import RowAsks
 from mmoe.mixture.domains import RowDomains
 from mmoe.mixture.dropout import fast_dropout
 from mmoe.models.bias_tower import BiasTower
@@ -197,7 +198,7 @@ class MixtureNetwork(nn.Module):
         Raises:
             ValueError: There are domains, and those of the rows did not come; or the other way.
         """
-        domains = self._domains(domains_B)
+        domains = self.row_domains(domains_B)
         x_BD = fast_dropout(x_BD, self.input_dropout, self.training)
         if self.crossing is not None:
             x_BD = self.crossing(x_BD)
@@ -209,9 +210,7 @@ class MixtureNetwork(nn.Module):
         dropped: list[Tensor] = []
         for number, level in enumerate(self.levels, start=1):
             assert isinstance(level, Level)
-            asks = None
-            if self.domains is not None and domains is not None:
-                asks = self.domains.asks(domains, level.gate_names)
+            asks = self.asks(level, domains)
             output = level.mixture(
                 sources, return_gates=return_gates and self.learned_gates, asks=asks
             )
@@ -223,20 +222,22 @@ class MixtureNetwork(nn.Module):
             if output.gate_weights_BGE is not None:
                 wanted_BGE = output.gates_wanted_BGE
                 record = gate_record(number, level, output.gate_weights_BGE, wanted_BGE)
-                if self.domains is not None and asks is not None:
-                    record = record._replace(
-                        asked_BG=asks.asked_BG,
-                        domains_B=domains_B,
-                        domain_names=self.domains.names,
-                    )
-                gates.append(record)
+                gates.append(self.with_domains(record, level, domains))
         logits_BT, imputation = self.logits_of(sources, domains), self.imputation
         read = [sources[g] for g in self.task_gates]
         imputed = imputation(read) if imputation is not None and self.training else None
         total = torch.stack(dropped).sum() if dropped else None
         return NetworkOutput(logits_BT, losses, gates, total, imputed)
 
-    def _domains(self, domains_B: Tensor | None) -> RowDomains | None:
+    def row_domains(self, domains_B: Tensor | None) -> RowDomains | None:
+        """Sorts rows by their domain; None where there are no domains.
+
+        Args:
+            domains_B: Number of each row's domain, int32.
+
+        Raises:
+            ValueError: There are domains, and those of the rows did not come; or the other way.
+        """
         if (self.domains is None) != (domains_B is None):
             came = "None" if domains_B is None else "some"
             raise ValueError(
@@ -244,6 +245,23 @@ class MixtureNetwork(nn.Module):
                 f"the network has {'no ' if self.domains is None else ''}domains, got {came}"
             )
         return None if self.domains is None or domains_B is None else self.domains.of(domains_B)
+
+    def asks(self, level: Level, domains: RowDomains | None) -> RowAsks | None:
+        """Returns what rows ask of the gates of a level; None: all of every gate."""
+        if self.domains is None or domains is None:
+            return None
+        return self.domains.asks(domains, level.gate_names)
+
+    def with_domains(
+        self, record: GateRecord, level: Level, domains: RowDomains | None
+    ) -> GateRecord:
+        """Returns what gates did with the domains of the rows."""
+        asks = self.asks(level, domains)
+        if self.domains is None or domains is None or asks is None:
+            return record
+        return record._replace(
+            asked_BG=asks.asked_BG, domains_B=domains.codes_B, domain_names=self.domains.names
+        )
 
     def logits_of(self, mixes: Sequence[Tensor], domains: RowDomains | None = None) -> Tensor:
         """Computes every task's logits of what the gates of the last level mixed."""

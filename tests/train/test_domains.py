@@ -13,7 +13,7 @@ import mmoe
 from mmoe.config import config_from_dict, set_values
 from mmoe.datasets.rows.encoded import EncodedData
 from mmoe.datasets.rows.splits import Splits
-from mmoe.explain import explain_run
+from mmoe.explain import ExplainSettings, explain_run, prune_run
 from mmoe.report import write_report
 from mmoe.run import RunDirectory
 from mmoe.score import load_predictor, score_files
@@ -228,6 +228,28 @@ def test_sixteen_domains_train(raw, log, train_funnel):
     assert torch.isfinite(level.mixture.gate.logits.own_GMED).all()
 
 
-def test_explain_refuses(run):
-    with pytest.raises(ValueError, match=r"this run has domains \(model.domains\)"):
-        explain_run(run)
+def test_experts_can_be_explained_and_pruned(run, log, tmp_path):
+    if run.config().model.kind == "shared_bottom":
+        return
+    rows = log[3300:]
+    found = explain_run(run, rows, ExplainSettings(features=True, gradients=True))
+    metrics = evaluate_run(run, rows)["tasks"]
+    for task in found["tasks"]:
+        assert task["values"]["auc"] == pytest.approx(metrics[task["name"]]["auc"], abs=1e-9)
+    if run.config().model.kind == "ple":
+        return
+    gone = found["experts"][0]
+    pruned = prune_run(run, [1], tmp_path / "pruned", splits=_splits(log)).directory
+    again = evaluate_run(pruned, rows)["tasks"]
+    for task in ("click", "buy"):
+        told = gone["tasks"][task]["refilled"]
+        if told is None and run.config().model.gate.picks is None:
+            told = gone["tasks"][task]["renormalised"]
+        if told is None:  # of gates that pick it is not looked at where the expert is missed
+            continue
+        change = again[task]["auc"] - metrics[task]["auc"]
+        assert change == pytest.approx(told["auc"]["value"], abs=1e-6)
+
+
+def _splits(log):
+    return Splits(train=log[:3000], validation=log[3000:3300], test=log[3300:], origin="log")
