@@ -12,7 +12,7 @@ from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.checkpoint.mapped import map_weights, weights_of_host
 from mmoe.checkpoint.weights import load_weights, trained_precisions
 from mmoe.config import DeviceKind, RunConfig, ScoringPrecision
-from mmoe.config.tasks import prediction_columns
+from mmoe.config.tasks import further_columns, prediction_columns
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.encoded import EncodedData
@@ -72,6 +72,9 @@ class Predictor:
         # Of the ranks there are now: a group that the caller makes later is none of ours
         self.ranks = world_size()
         self.any_height = HAS_KERNELS and ranker.device.type == "cpu"
+        domains = getattr(ranker.network, "domains", None)
+        asked_NT = None if domains is None else domains.asked_NT
+        self.asked_NT = None if asked_NT is None else asked_NT.cpu().numpy()
 
     @property
     def has_bias(self) -> bool:
@@ -99,13 +102,16 @@ class Predictor:
 
         Returns:
             predictions_NT float32: probabilities for binary tasks, values for regression; behind
-            them the further ones of tasks that have such (`prediction_columns`).
+            them the further ones of tasks that have such (`prediction_columns`). NaN where a task
+            does not exist in a row's domain.
 
         Raises:
             ValueError: The model has been put into training mode since, or a value does not fit.
         """
         scored = self.predict_chunks(self._source(rows), tracker=tracker, on_gates=on_gates)
-        predictions = [predictions_NT for _, predictions_NT in scored]
+        predictions = [
+            self.without_absent(chunk.features.domains_N, found_NT) for chunk, found_NT in scored
+        ]
         return predictions[0] if len(predictions) == 1 else np.concatenate(predictions)
 
     def predict_chunks(
@@ -119,6 +125,9 @@ class Predictor:
         with_bias: bool = False,
     ) -> Generator[tuple[EncodedData, np.ndarray]]:
         """Rows [first, stop) of a source chunk by chunk, each with its predictions.
+
+        Where a task does not exist in a row's domain they are numbers that mean nothing, as its
+        label is unobserved there.
 
         With `with_bias` as many columns again follow them: what `model.bias` makes of them for the
         display as it was logged, which the rows then must hold.
@@ -184,6 +193,24 @@ class Predictor:
         for t, link in data.features.links.items():
             own_NT[:, t] = link.rows(rows).of(own_NT[:, t])
         return own_NT
+
+    def without_absent(
+        self, domains_N: np.ndarray | None, predictions_NT: np.ndarray
+    ) -> np.ndarray:
+        """Returns the predictions, NaN where a task does not exist in a row's domain.
+
+        Args:
+            domains_N: Of the rows, as encoded.
+            predictions_NT: Of the same rows.
+        """
+        if self.asked_NT is None or domains_N is None:
+            return predictions_NT
+        asked_NT, predictions_NT = self.asked_NT[domains_N], predictions_NT.copy()
+        for t in range(len(self.tasks)):
+            further = range(predictions_NT.shape[1])[further_columns(self.tasks, t)]
+            for column in (t, *further):
+                predictions_NT[~asked_NT[:, t], column] = np.nan
+        return predictions_NT
 
     def help_others(self, empty: EncodedData, *, with_bias: bool = False) -> None:
         """Takes part in the turns of other ranks until none of them has rows left.
@@ -253,6 +280,7 @@ class Predictor:
                 batch.lengths_CB,
                 return_gates=return_gates,
                 id_weights=batch.id_weights,
+                domains_B=batch.domains_B,
                 **({"with_bias": True} if with_bias else {}),
                 **({} if requests is None else {"requests": requests}),
             )

@@ -17,13 +17,27 @@ from benchmarks.racing.last_line import print_json
 from benchmarks.racing.machine import processor
 from benchmarks.racing.races import run_races
 from benchmarks.racing.results import in_order, print_table
-from benchmarks.sharing import quality, request_races, step_races, task_races
+from benchmarks.sharing import (
+    domain_quality,
+    domain_steps,
+    quality,
+    request_races,
+    step_races,
+    task_races,
+)
 from benchmarks.sharing.bench import Bench
 from benchmarks.sharing.targets import TARGETS
 from mmoe.ops import extension_status
 
 FEWEST_SEEDS = 10
-RACES = (*step_races.RACES, *request_races.RACES, *task_races.RACES, *quality.RACES)
+RACES = (
+    *step_races.RACES,
+    *request_races.RACES,
+    *task_races.RACES,
+    *domain_steps.RACES,
+    *quality.RACES,
+    *domain_quality.RACES,
+)
 
 
 def main() -> None:

@@ -98,14 +98,14 @@ def qualities(bench: Bench) -> list[Result]:
         note = f"log-loss in 1e-4 at equal pairs; {worst}; {control}; {beside}"
         results += _as_results(name, gaps[name], note, details)
     worse = [ours - chance for ours, chance in zip(gaps["joint"], gaps["random"], strict=True)]
-    results += [Result(key="joint_over_random", spread=_interval(worse), digits=1)]
+    results += [Result(key="joint_over_random", spread=interval(worse), digits=1)]
     return results
 
 
 def _as_results(
     name: str, gaps: Sequence[float], note: str, details: Sequence[Mapping[str, Any]]
 ) -> list[Result]:
-    spread = _interval(gaps)
+    spread = interval(gaps)
     low = Spread(spread.low, spread.low, spread.low, spread.count)
     return [
         Result(key=f"{name}_quality", spread=spread, note=note, details=details, digits=1),
@@ -113,8 +113,8 @@ def _as_results(
     ]
 
 
-def _interval(values: Sequence[float]) -> Spread:
-    """Mean and 95 % interval over the seeds, by Student's t; of one seed the value itself."""
+def interval(values: Sequence[float]) -> Spread:
+    """Returns mean and 95 % interval over seeds, by Student's t; of one seed the value itself."""
     mean, count = float(np.mean(values)), len(values)
     if count < 2:
         return Spread(mean, mean, mean, count)

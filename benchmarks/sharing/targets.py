@@ -19,4 +19,6 @@ TARGETS: Mapping[str, Target] = {
     "request_score_gain": Target(1.7),
     "request_score_gain_exact": Target(1.35),
     "request_equal": Target(1.0),
+    "domains_16_over_1": Target(1.2, at_most=True),
+    "small_domain_gain": Target(0.0),
 }

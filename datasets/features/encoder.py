@@ -13,6 +13,7 @@ import pyarrow as pa
 from mmoe.config import FeatureSpec, InputLayerSpec, RunConfig, SequenceSpec, TableSpec
 from mmoe.datasets.features import encoder_files
 from mmoe.datasets.features.codec import Codec, Coded, Rules
+from mmoe.datasets.features.domains import Domains, domains_of, encode_domains
 from mmoe.datasets.features.fit_encoder import EncoderFit
 from mmoe.datasets.features.id_map import IdMap
 from mmoe.datasets.features.levels import (
@@ -185,6 +186,11 @@ class FeatureEncoder:
         return self._all.sequences
 
     @property
+    def domains(self) -> Domains | None:
+        """The domains that training rows had; None: the run has none."""
+        return domains_of(self.rules)
+
+    @property
     def tables(self) -> list[TableSpec]:
         """Embedding tables, in the order in which features first use them."""
         specs = (spec for codec in self.codecs for spec in codec.tables(self.rules))
@@ -244,6 +250,7 @@ class FeatureEncoder:
             ids_NC=_stack(ids, table.num_rows, id_type),
             lists=[(ids_V, offsets) for one in coded for ids_V, offsets, _ in one.lists],
             list_weights=weights if any(w is not None for w in weights) else [],
+            domains_N=encode_domains(self.config, self.rules, table, origin),
         )
 
     def save(self, folder: str | Path) -> None:

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from mmoe.config import CategoricalFeature
+from mmoe.datasets.features import domains
 from mmoe.datasets.features.codec import Rules, that_share
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.features.ids import IdCodec
@@ -14,9 +15,10 @@ def extend_encoder(today: FeatureEncoder, earlier: FeatureEncoder, origin: str) 
     """Returns an encoder with known rows as in `earlier`, and today's new ids as well.
 
     Scaling, buckets and pieces of features that `earlier` had are kept, and quantiles of watch
-    times: other ones would give its weights another meaning. Its ids keep their rows; ids that
-    `today` has on top get the next rows, in today's order. Features and tables that are new are
-    taken from `today`. Where today's config freezes the encoder or a table, new ids get no rows.
+    times: other ones would give its weights another meaning. Its ids keep their rows, and its
+    domains their numbers; those that `today` has on top get the next ones, in today's order.
+    Features and tables that are new are taken from `today`. Where today's config freezes the
+    encoder or a table, new ids get no rows.
 
     Args:
         today: Fitted on today's training rows, with today's config.
@@ -48,6 +50,10 @@ def extend_encoder(today: FeatureEncoder, earlier: FeatureEncoder, origin: str) 
         kept = earlier.rules.get(SECTION, {}).get(task)
         if kept is not None:
             rules[SECTION][task] = kept
+    for column, new in rules.get(domains.SECTION, {}).items():
+        known = earlier.rules.get(domains.SECTION, {}).get(column)
+        if known is not None:
+            rules[domains.SECTION][column] = known.with_new(new)
     return replace(today, rules=rules)
 
 

@@ -3,7 +3,7 @@
 import pyarrow as pa
 
 from mmoe.config import RunConfig
-from mmoe.datasets.features import levels
+from mmoe.datasets.features import domains, levels
 from mmoe.datasets.features.codec import Rules, that_share
 from mmoe.datasets.features.registry import codecs_of, sections
 from mmoe.datasets.labels.maturity import Maturity
@@ -27,6 +27,7 @@ class EncoderFit:
         self.codecs = codecs_of(config)
         self.fits = {codec: codec.start(origin, self.codecs) for codec in self.codecs}
         self.levels = levels.LevelsFit(config, origin)
+        self.domains = domains.DomainsFit(config, origin)
         self.watch = WatchQuantilesFit(config, origin, maturity)
 
     def add(self, table: pa.Table) -> None:
@@ -39,6 +40,7 @@ class EncoderFit:
         self.levels.add(table)
         for codec, fit in self.fits.items():
             codec.add(fit, table, self.origin)
+        self.domains.add(table)
         self.watch.add(table)
 
     def check_requests(self, table: pa.Table) -> None:
@@ -49,6 +51,7 @@ class EncoderFit:
         """Refuses bad values in rows that do not train, before training instead of after it."""
         for codec, fit in self.fits.items():
             codec.check_beside(fit, table, self.origin)
+        self.domains.check(table)
         self.watch.check(table)
 
     def finish(self) -> Rules:
@@ -63,5 +66,6 @@ class EncoderFit:
         for codecs in that_share(self.codecs):
             codecs[0].finish([self.fits[codec] for codec in codecs], rules)
         rules[levels.SECTION] = dict(self.levels.finish())
+        rules[domains.SECTION] = dict(self.domains.finish())
         rules[SECTION] = dict(self.watch.finish())
         return rules

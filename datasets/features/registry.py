@@ -4,6 +4,7 @@ from typing import Any
 
 from mmoe.config import FEATURES, RunConfig
 from mmoe.datasets.features.codec import Codec, Section
+from mmoe.datasets.features.domains import DomainsSection
 from mmoe.datasets.features.levels import LevelsSection
 from mmoe.datasets.labels.watch_quantiles import WatchQuantilesSection
 
@@ -21,5 +22,5 @@ def sections() -> dict[str, Section]:
     """Lists the sections of encoder.json, in their order."""
     codecs = [FEATURES.implementation(kind) for kind in FEATURES.names()]
     of_features = {section.name: section for codec in codecs for section in codec.sections}
-    others = (LevelsSection(), WatchQuantilesSection())
+    others: tuple[Section, ...] = (LevelsSection(), WatchQuantilesSection(), DomainsSection())
     return {**of_features, **{section.name: section for section in others}}

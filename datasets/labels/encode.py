@@ -1,13 +1,14 @@
 """Labels, where they are observed, row weights and GAUC groups."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 
 from mmoe.config import RunConfig, TaskConfig
 from mmoe.config.tasks import GroupedTask
+from mmoe.datasets.features.domains import domain_keys, exists_in
 from mmoe.datasets.labels.expressions import Values, evaluate_label
 from mmoe.datasets.labels.formula import shown
 from mmoe.datasets.labels.maturity import Maturity, YoungRows, chunks_of, maturity_of, young_rows
@@ -25,12 +26,14 @@ class _Label:
     observed_N: np.ndarray
     young: YoungRows | None = None
     young_N: np.ndarray | None = None  # of labels that would be observed
+    exists_N: np.ndarray | None = None  # rows in whose domain there is the task; None: all
 
     def may_count(self) -> np.ndarray:
-        """Where the row is old enough, or young and weighted."""
+        """Where there is the task, and the row is old enough, or young and weighted."""
+        exists_N = np.ones(len(self.values_N), bool) if self.exists_N is None else self.exists_N
         if self.young is None:
-            return np.ones(len(self.values_N), bool)
-        return ~self.young.young_N | self.young.counts()
+            return exists_N
+        return exists_N & (~self.young.young_N | self.young.counts())
 
     def trained(self) -> np.ndarray:
         """What is learnt: of a young row an event counts 1/F times, F of which have come so soon.
@@ -56,7 +59,8 @@ def encode_labels(
 
     A label is unobserved where its column is empty, where its expression has no value, and where
     `observed_when` is not true (another task: where that task's label is not an observed 1). So it
-    is where the row is younger than the task's `matures_after`.
+    is where the task does not exist in the row's domain, and where the row is younger than the
+    task's `matures_after`.
 
     Args:
         config: Tasks, weight columns, data.group_column.
@@ -210,6 +214,8 @@ class _LabelEncoder:
         self.maturity = maturity
         self.ages_N = None if maturity is None else maturity.ages(table, config, origin)
         self.done: dict[str, _Label] = {}
+        restricted = any(task.domains is not None for task in config.tasks)
+        self.domains = domain_keys(config, table, origin) if restricted else None
 
     def label(self, name: str, waiting: tuple[str, ...] = ()) -> _Label:
         if name in waiting:
@@ -221,10 +227,13 @@ class _LabelEncoder:
             task = self.tasks[name]
             label = _own_label(task, self.table, self.origin)
             observed = label.observed_N & self._observed_when(task, (*waiting, name))
+            exists_N = exists_in(task, self.domains)
+            observed = observed if exists_N is None else observed & exists_N
             if task.matures_after is None:
-                self.done[name] = _Label(np.where(observed, label.values_N, 0.0), observed)
+                found = _Label(np.where(observed, label.values_N, 0.0), observed)
             else:
-                self.done[name] = self._mature(task, label.values_N, observed)
+                found = self._mature(task, label.values_N, observed)
+            self.done[name] = replace(found, exists_N=exists_N)
         return self.done[name]
 
     def _mature(self, task: TaskConfig, values_N: np.ndarray, there_N: np.ndarray) -> _Label:

@@ -21,6 +21,8 @@ class Batch:
         id_weights: float32 [V], the weight of each id, 1 for features without; None where no
             feature has weights.
         groups_B: int64, number of each row's group, below B; None where no loss compares rows.
+        domains_B: int32, number of each row's domain, that behind the last one where it has none
+            that is known; None: the run has no domains.
         requests_B: int64, place of each row's request among the batch's Q; None where features have
             no requests. Where there are: dense_BF has the columns of rows alone, and a feature of
             requests has its ids in the first Q of the B places of values and lengths_CB, and none
@@ -37,6 +39,7 @@ class Batch:
     num_rows: int
     id_weights: torch.Tensor | None = None
     groups_B: torch.Tensor | None = None
+    domains_B: torch.Tensor | None = None
     requests_B: torch.Tensor | None = None
     request_dense_QF: torch.Tensor | None = None
 

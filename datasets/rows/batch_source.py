@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from mmoe.config import RunConfig, StreamingConfig
+from mmoe.datasets.features.domains import with_domains
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.labels.encode import encode_labels
 from mmoe.datasets.labels.maturity import Maturity
@@ -115,7 +116,8 @@ class BatchSource:
         if config is None:
             return cls.of(EncodedData(features=features))
         labels = encode_labels(config, table, origin, training=training, maturity=maturity)
-        return cls.of(EncodedData(features=features, labels=with_targets(labels, features.links)))
+        labels = with_domains(with_targets(labels, features.links), features)
+        return cls.of(EncodedData(features=features, labels=labels))
 
     @property
     def held(self) -> EncodedData | None:

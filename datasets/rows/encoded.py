@@ -1,14 +1,20 @@
 """Encoded rows in memory, and batches cut out of them."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 import torch
 
 from mmoe.datasets.rows.batch import Batch
 from mmoe.datasets.rows.batch_ids import gather, ids_of_batch
-from mmoe.datasets.rows.encoded_features import EncodedFeatures, first_seen, join_features
+from mmoe.datasets.rows.encoded_features import (
+    EncodedFeatures,
+    first_seen,
+    join_features,
+    joined_arrays,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +32,7 @@ class EncodedLabels:
             an event's label is 1 or more; None where no task has a window.
         targets_NT: float32, what tasks are trained on, where that is not their labels (kind d2q).
         compared_N: Likewise of the group whose rows a loss compares; None: none does.
+        domains_N: As of the features.
     """
 
     labels_NT: np.ndarray
@@ -35,6 +42,7 @@ class EncodedLabels:
     young_NT: np.ndarray | None = None
     targets_NT: np.ndarray | None = None
     compared_N: np.ndarray | None = None
+    domains_N: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.labels_NT)
@@ -51,6 +59,18 @@ class EncodedLabels:
             young_NT=None if self.young_NT is None else self.young_NT[start:stop],
             targets_NT=None if self.targets_NT is None else self.targets_NT[start:stop],
             compared_N=compared_N,
+            domains_N=None if self.domains_N is None else self.domains_N[start:stop],
+        )
+
+    def taken(self, mine_N: np.ndarray) -> "EncodedLabels":
+        """Returns some rows, copied.
+
+        Args:
+            mine_N: Bool, or row numbers.
+        """
+        arrays: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
+        return EncodedLabels(
+            **{name: None if array is None else array[mine_N] for name, array in arrays.items()}
         )
 
     def mature(self) -> "EncodedLabels":
@@ -129,7 +149,15 @@ class EncodedData:
             groups_B=None if groups_B is None else torch.from_numpy(groups_B),
             requests_B=None if requests_B is None else torch.from_numpy(requests_B),
             request_dense_QF=None if dense_QF is None else torch.from_numpy(dense_QF),
+            domains_B=self._domains(rows_B, height),
         )
+
+    def _domains(self, rows_B: np.ndarray, height: int) -> torch.Tensor | None:
+        """Of rows of padding 0: what is computed of them nobody reads."""
+        domains_N = self.features.domains_N
+        if domains_N is None:
+            return None
+        return torch.from_numpy(gather(domains_N[:, None], rows_B, height)[:, 0])
 
     def _requests(
         self, rows_B: np.ndarray, height: int
@@ -189,4 +217,5 @@ def join_labels(chunks: Sequence[EncodedLabels]) -> EncodedLabels:
         young_NT=np.concatenate(young) if young else None,
         targets_NT=np.concatenate(targets) if targets else None,
         compared_N=np.concatenate(compared) if compared else None,
+        domains_N=joined_arrays([chunk.domains_N for chunk in chunks]),
     )

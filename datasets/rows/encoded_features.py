@@ -40,6 +40,8 @@ class EncodedFeatures:
         list_weights: For each list feature the weights of its ids, float32 [V], or None; empty
             where no feature has weights.
         links: What makes values of what is predicted, by the places of tasks of kind d2q.
+        domains_N: int32, number of each row's domain, that behind the last one where it has none
+            that is known; None: the run has no domains.
         requests: What the rows share with others of their request, where features are of requests;
             the columns above are then those of rows alone (`flat` has all).
     """
@@ -49,6 +51,7 @@ class EncodedFeatures:
     lists: Sequence[IdLists] = ()
     list_weights: Sequence[np.ndarray | None] = ()
     links: Mapping[int, RowLink] = field(default_factory=dict)
+    domains_N: np.ndarray | None = None
     requests: "EncodedRequests | None" = None
 
     def __len__(self) -> int:
@@ -70,6 +73,7 @@ class EncodedFeatures:
             lists=lists,
             list_weights=weights,
             links={t: link.rows(slice(start, stop)) for t, link in self.links.items()},
+            domains_N=None if self.domains_N is None else self.domains_N[start:stop],
             requests=None if self.requests is None else self.requests.rows(start, stop),
         )
 
@@ -88,6 +92,7 @@ class EncodedFeatures:
                 for place, weights in zip(places, self.list_weights, strict=False)
             ],
             links={t: link.rows(rows) for t, link in self.links.items()},
+            domains_N=None if self.domains_N is None else self.domains_N[rows],
             requests=None if self.requests is None else self.requests.take(rows),
         )
 
@@ -109,6 +114,7 @@ class EncodedFeatures:
                 merged(layout.lists, _weights_of(shared), _weights_of(self)) if weights else []
             ),
             links=self.links,
+            domains_N=self.domains_N,
         )
 
 
@@ -208,15 +214,17 @@ def _concatenated(chunks: Sequence[EncodedFeatures]) -> EncodedFeatures:
         dense_NF=np.concatenate([chunk.dense_NF for chunk in chunks]),
         ids_NC=np.concatenate([chunk.ids_NC for chunk in chunks]),
         lists=lists,
-        list_weights=[_joined_weights(of_feature) for of_feature in weights],
+        list_weights=[joined_arrays(of_feature) for of_feature in weights],
         links={
             t: link.joined([chunk.links[t] for chunk in chunks[1:]])
             for t, link in chunks[0].links.items()
         },
+        domains_N=joined_arrays([chunk.domains_N for chunk in chunks]),
     )
 
 
-def _joined_weights(chunks: Sequence[np.ndarray | None]) -> np.ndarray | None:
+def joined_arrays(chunks: Sequence[np.ndarray | None]) -> np.ndarray | None:
+    """Joins arrays of some rows each; None where there are none."""
     present = [chunk for chunk in chunks if chunk is not None]
     return np.concatenate(present) if present else None
 

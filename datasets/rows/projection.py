@@ -55,6 +55,8 @@ def column_uses(
             for column in feature.source_columns:
                 used_by = f"feature {feature.name!r}{only if feature.name in unread else ''}"
                 uses.setdefault(column, used_by)
+    if config.model.domains is not None:
+        uses.setdefault(config.model.domains.column, "model.domains")
     for task in config.tasks:
         for column in task.inputs:
             uses.setdefault(column, f"task {task.name!r}")

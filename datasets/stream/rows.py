@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from mmoe.config import RunConfig
+from mmoe.datasets.features.domains import with_domains
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.labels.encode import encode_labels, find_groups
 from mmoe.datasets.labels.maturity import Maturity
@@ -120,7 +121,8 @@ class StreamRows:
         origin = self.split.source.origin
         features = self.encoder.encode(table, origin)
         labels = encode_labels(self.config, table, origin, maturity=self.maturity)
-        return EncodedData(features=features, labels=with_targets(labels, features.links))
+        labels = with_domains(with_targets(labels, features.links), features)
+        return EncodedData(features=features, labels=labels)
 
 
 def _grouped(data: EncodedData, groups_N: np.ndarray | None) -> EncodedData:

@@ -146,7 +146,8 @@ def predicted_file(tasks: Sequence[TaskConfig], predictions_NP: np.ndarray) -> d
 
     Args:
         tasks: Of the run.
-        predictions_NP: Of the test split, as `Predictor.predict` returns them.
+        predictions_NP: Of the test split, as `Predictor.predict` returns them; NaN where a task
+            does not exist in a row's domain.
     """
     left_out = {
         f"pred_{task.name}"
@@ -154,11 +155,16 @@ def predicted_file(tasks: Sequence[TaskConfig], predictions_NP: np.ndarray) -> d
         if task.negative_sampling_rate != 1 or task.outcomes is not None
     }
     columns = {
-        name: Distribution.of(predictions_NP[:, p]).model_dump(mode="json")
+        name: _of_existing(predictions_NP[:, p]).model_dump(mode="json")
         for p, name in enumerate(prediction_columns(tasks))
         if name not in left_out
     }
     return {"columns": columns}
+
+
+def _of_existing(predictions_N: np.ndarray) -> Distribution:
+    there_N = ~np.isnan(predictions_N)
+    return Distribution.of(predictions_N[there_N], int(np.count_nonzero(~there_N)))
 
 
 def _binned(sizes_V: np.ndarray) -> dict[str, int]:

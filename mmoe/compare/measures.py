@@ -10,7 +10,7 @@ from mmoe.compare.rows import ComparedRows
 from mmoe.config import RunConfig
 from mmoe.metrics.row_terms import r_squared, row_terms
 from mmoe.metrics.task_kinds import kind_of
-from mmoe.train.evaluate import metrics_of
+from mmoe.train.measure import metrics_of
 
 # A mean over tasks of errors, each in units of its own label, would say nothing
 _IN_MEANS: Mapping[str, str] = {"rmse": "r2"}

@@ -12,7 +12,7 @@ from mmoe.datasets.rows.splits import Splits
 from mmoe.datasets.stream import wants_stream
 from mmoe.metrics.observed import ObservedRows, observed_rows
 from mmoe.metrics.task_kinds import kind_of
-from mmoe.train.evaluate import row_weights
+from mmoe.train.measure import row_weights
 from mmoe.train.prepare import PreparedData, prepare, refuse_change
 
 

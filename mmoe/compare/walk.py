@@ -16,7 +16,7 @@ from mmoe.run.atomic_files import write_json
 from mmoe.run.console import Reporter, SilentReporter, Tracker
 from mmoe.run.folder_claim import FolderClaim
 from mmoe.run.inner_reporter import InnerReporter, once
-from mmoe.train.evaluate import metrics_of
+from mmoe.train.measure import metrics_of
 from mmoe.train.run_folder.planned import begin_planned, hold_planned
 from mmoe.train.run_folder.start import with_absolute_paths
 

@@ -1,6 +1,7 @@
 """What a run is: pydantic models read from YAML. Imports no torch."""
 
 from mmoe.config.data import DataConfig, RequestsConfig, SplitConfig, StreamingConfig
+from mmoe.config.domains import DomainsConfig
 from mmoe.config.experts import EXPERTS, TOWERS, CapacityConfig, ExpertConfig, TowerConfig
 from mmoe.config.features import (
     FEATURES,
@@ -56,6 +57,7 @@ __all__ = [
     "DataConfig",
     "DatetimeFeature",
     "DeviceKind",
+    "DomainsConfig",
     "EmbeddingOptimizerConfig",
     "ExpertConfig",
     "Feature",

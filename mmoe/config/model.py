@@ -6,17 +6,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import Field, field_validator, model_validator
 
 from mmoe.config.bias import BiasConfig
+from mmoe.config.domains.settings import DomainsConfig
 from mmoe.config.experts import CapacityConfig, ExpertConfig, PrunedExpert, TowerConfig
 from mmoe.config.freezing import StageConfig
 from mmoe.config.gates import GateConfig, SelectingGateConfig
 from mmoe.config.interactions import InteractionConfig
 from mmoe.config.kinds import HasKinds, Kinds
-from mmoe.config.pools.counts import (
-    check_kinds,
-    check_request_experts,
-    counts_of,
-    split_counts,
-)
+from mmoe.config.pools.counts import check_kinds, check_request_experts, counts_of, split_counts
 from mmoe.config.tasks import (
     BinaryTask,
     TaskConfig,
@@ -86,6 +82,9 @@ class ModelConfig(HasKinds):
         default=None,
         description="a shallow tower over features of the display, such as position, which is "
         "trained beside the tasks and left out (or fixed) when rows are scored; null: none",
+    )
+    domains: DomainsConfig | None = Field(
+        default=None, description="rows of several domains, each with gates of its own; null: one"
     )
     wide: bool = Field(
         default=False,

@@ -7,6 +7,7 @@ from pydantic import BaseModel, Field, model_validator
 
 from mmoe.config.base import ModuleName, Name, Strict
 from mmoe.config.data import DataConfig
+from mmoe.config.domains import check_domains
 from mmoe.config.features import FeatureConfig, IdFeature, NumericFeature
 from mmoe.config.features.datetimes import DatetimeFeature
 from mmoe.config.freezing import ENCODER, check_stages, frozen_tables
@@ -251,6 +252,7 @@ class RunConfig(Strict):
         check_relations(self.tasks)
         self.model.transfer.check_tasks(self.tasks)
         self.model.check_tasks(self.tasks)
+        check_domains(self.model, self.trained_tasks)
         for task in self.tasks:
             task.check_among(self.tasks)
         _unique("predictions column", prediction_columns(self.tasks))

@@ -1,6 +1,6 @@
 """How much each task loses where a feature's values are those of other rows: permutation."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
@@ -153,10 +153,9 @@ def feature_importance(
         for chunk in chunks:
             assert chunk.labels is not None, "these rows carry labels"
             labels.append(chunk.labels)
-            predictions = [predictor.predict(chunk)]
-            for mine in columns.values():
-                order = rng.permutation(values_of(chunk, mine))
-                predictions.append(predictor.predict(with_shuffled(chunk, mine, order)))
+            predictions = [_predicted(predictor, chunk)]
+            for one in _shuffled(chunk, columns, rng):
+                predictions.append(_predicted(predictor, one))
                 tracker.advance(len(chunk))
             found.append(np.stack(predictions))
     predictions_FNP = np.concatenate(found, axis=1)
@@ -176,3 +175,16 @@ def feature_importance(
             }
         result.append({"name": name, "tasks": tasks})
     return result
+
+
+def _shuffled(
+    chunk: EncodedData, columns: Mapping[str, FeatureColumns], rng: np.random.Generator
+) -> Iterator[EncodedData]:
+    for mine in columns.values():
+        yield with_shuffled(chunk, mine, rng.permutation(values_of(chunk, mine)))
+
+
+def _predicted(predictor: Predictor, data: EncodedData) -> np.ndarray:
+    """Numbers everywhere: where a task does not exist its label is unobserved."""
+    ((_, predictions_NP),) = predictor.predict_chunks(BatchSource.of(data))
+    return predictions_NP

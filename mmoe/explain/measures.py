@@ -15,7 +15,7 @@ from mmoe.metrics.calibration import normalised_entropy
 from mmoe.metrics.observed import ObservedRows, observed_rows
 from mmoe.metrics.row_terms import row_terms
 from mmoe.metrics.task_kinds import HIGHER_IS_BETTER, kind_of
-from mmoe.train.evaluate import row_weights
+from mmoe.train.measure import row_weights
 
 # Of a task about an expert; alone: the only one that its gate sees
 Verdict = Literal["missed", "unsure", "unmissed", "alone"]

@@ -49,38 +49,48 @@ class NetworkWithout(nn.Module):
         except AttributeError:
             return getattr(super().__getattr__("network"), name)
 
-    def forward(self, x_BD: Tensor, return_gates: bool = False) -> NetworkOutput:
+    def forward(
+        self, x_BD: Tensor, return_gates: bool = False, *, domains_B: Tensor | None = None
+    ) -> NetworkOutput:
         """Computes logits with all experts, and variants without each."""
         network, gates = self.network, list[GateRecord]()
+        domains = network.row_domains(domains_B)
         sources = [x_BD if network.crossing is None else network.crossing(x_BD)]
         found: dict[int, Tensor] = {}
         for number, level in enumerate(levels_of(network)):
             mine = [v for v, place in enumerate(self.left_out) if place.level == number]
             experts = [self.left_out[v].expert for v in mine]
-            mixed = mixes_without(level.mixture, sources, experts, refill=self.refill)
+            asks = network.asks(level, domains)
+            mixed = mixes_without(level.mixture, sources, experts, refill=self.refill, asks=asks)
             if return_gates and network.learned_gates:
-                gates.append(gate_record(number + 1, level, mixed.weights_BGE))
+                record = gate_record(number + 1, level, mixed.weights_BGE)
+                gates.append(network.with_domains(record, level, domains))
             parts: dict[int, list[Tensor]] = {v: [] for v in mine}
             for block in mixed.without:
                 for v, logits_BT in zip(
-                    mine[block.experts], self._above(number, block), strict=True
+                    mine[block.experts], self._above(number, block, domains_B), strict=True
                 ):
                     parts[v].append(logits_BT)
             found |= {v: torch.cat(blocks) for v, blocks in parts.items()}
             sources = list(mixed.out_BGO.unbind(1))
-        logits_BT = network.logits_of(sources)
+        logits_BT = network.logits_of(sources, domains)
         variants = [found[v] for v in range(len(self.left_out))]
         variants_VBT = torch.stack(variants) if variants else None
         return NetworkOutput(logits_BT, {}, gates, variants_VBT=variants_VBT)
 
-    def _above(self, number: int, block: LeftOutBlock) -> Iterable[Tensor]:
+    def _above(
+        self, number: int, block: LeftOutBlock, domains_B: Tensor | None
+    ) -> Iterable[Tensor]:
         """Logits of what a level mixed without each of L experts: L times `logits_BT`."""
         last = number == len(self.network.levels) - 1
         if last and self.towers_of_mixes is not None and block.y_BEO.dtype == torch.float32:
             return self.towers_of_mixes.logits(block).unbind(1)
         # Row after row, all variants of each: what comes back is cut the same way
         sources = [mixes_BLO.flatten(0, 1) for mixes_BLO in block.mixes()]
+        count, domains = block.weights_BLGE.shape[1], None
+        if domains_B is not None:
+            domains = self.network.row_domains(domains_B[block.rows].repeat_interleave(count))
         for level in levels_of(self.network)[number + 1 :]:
-            sources = list(level.mixture(sources).out_BGO.unbind(1))
-        count = block.weights_BLGE.shape[1]
-        return self.network.logits_of(sources).unflatten(0, (-1, count)).unbind(1)
+            asks = self.network.asks(level, domains)
+            sources = list(level.mixture(sources, asks=asks).out_BGO.unbind(1))
+        return self.network.logits_of(sources, domains).unflatten(0, (-1, count)).unbind(1)

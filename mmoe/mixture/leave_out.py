@@ -6,7 +6,7 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor
 
-from mmoe.mixture.checks import check_decision
+from mmoe.mixture.asking import RowAsks, decide
 from mmoe.mixture.experts.pool import Pool
 from mmoe.mixture.gates import DSelectKGate
 from mmoe.mixture.gates.contract import GateOutput
@@ -59,6 +59,7 @@ def mixes_without(
     experts: Sequence[int],
     *,
     refill: bool = False,
+    asks: RowAsks | None = None,
 ) -> LeftOutMixes:
     """Mixes with all experts, and without each of some, whose outputs are computed once.
 
@@ -73,6 +74,7 @@ def mixes_without(
         sources: S tensors `x_BD`, what experts and gates read.
         experts: Numbers; each mix does without one.
         refill: Let the gates decide again; only what `can_refill` may be.
+        asks: Which gates each row asks, as of `MultiGateMixture`.
 
     Example:
         >>> import torch
@@ -83,7 +85,7 @@ def mixes_without(
         >>> [[mix.shape for mix in block.mixes()] for block in blocks]
         [[torch.Size([5, 2, 8]), torch.Size([5, 2, 8])]]
     """
-    decision = _decide(layer, sources, layer.visibility_GE)
+    decision = _decide(layer, sources, layer.visibility_GE, asks)
     weights_BGE = decision.as_weights(layer.num_experts)
     read = layer.expert_source
     read = read[:1] if len(set(read)) == 1 else read
@@ -96,9 +98,9 @@ def mixes_without(
         for start in range(0, len(experts), _TOGETHER):
             some = experts[start : start + _TOGETHER]
             if refill:
-                others_BLGE = torch.stack([_without(layer, sources, e) for e in some], dim=1)
+                others_BLGE = torch.stack([_without(layer, sources, e, asks) for e in some], dim=1)
             else:
-                others_BLGE = _renormalised(layer, sources, decision, weights_BGE, some)
+                others_BLGE = _renormalised(layer, sources, decision, weights_BGE, some, asks)
             for rows, y_BEO in zip(blocks, y_blocks, strict=True):
                 places = slice(start, start + len(some))
                 yield LeftOutBlock(places, rows, others_BLGE[rows], y_BEO)
@@ -130,17 +132,22 @@ def can_refill(layer: MultiGateMixture, expert: int) -> bool:
 
 
 def _decide(
-    layer: MultiGateMixture, sources: Sequence[Tensor], visibility_GE: Tensor
+    layer: MultiGateMixture,
+    sources: Sequence[Tensor],
+    visibility_GE: Tensor,
+    asks: RowAsks | None,
 ) -> GateOutput:
-    decision = layer.gate([sources[s] for s in layer.gate_source], visibility_GE)
-    return check_decision(decision, len(sources[0]), visibility_GE, bool(visibility_GE.all()))
+    inputs = [sources[s] for s in layer.gate_source]
+    return decide(layer.gate, inputs, visibility_GE, asks, sees_all=bool(visibility_GE.all()))
 
 
-def _without(layer: MultiGateMixture, sources: Sequence[Tensor], expert: int) -> Tensor:
+def _without(
+    layer: MultiGateMixture, sources: Sequence[Tensor], expert: int, asks: RowAsks | None
+) -> Tensor:
     """What the gates give where nobody sees the expert."""
     visibility_GE = layer.visibility_GE.clone()
     visibility_GE[:, expert] = False
-    return _decide(layer, sources, visibility_GE).as_weights(layer.num_experts)
+    return _decide(layer, sources, visibility_GE, asks).as_weights(layer.num_experts)
 
 
 def _renormalised(
@@ -149,6 +156,7 @@ def _renormalised(
     decision: GateOutput,
     weights_BGE: Tensor,
     experts: Sequence[int],
+    asks: RowAsks | None,
 ) -> Tensor:
     """The gates' weights of the others, with the sum that all had: `[B, L, G, E]`."""
     gone_LE = torch.zeros(len(experts), layer.num_experts, device=weights_BGE.device)
@@ -165,7 +173,7 @@ def _renormalised(
             others_GE[:, e] = False
             if bool(others_GE.any(1).all()) and bool(vanished_BLG[:, place].any()):
                 # Of a dense gate so sure that its other weights are 0 in fp32: its logits know more
-                again_BGE = _without(layer, sources, e)
+                again_BGE = _without(layer, sources, e, asks)
                 found_BGE = torch.where(
                     vanished_BLG[:, place, :, None], again_BGE, scaled_BLGE[:, place]
                 )

@@ -7,13 +7,12 @@ width, S input sources, R routed pairs (distinct sample and expert).
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, cast
 
-import torch
 from torch import Tensor, nn
 
+from mmoe.mixture.asking import RowAsks, decide, wanted
 from mmoe.mixture.checks import (
     as_pool,
     check_capacity,
-    check_decision,
     check_dispatcher,
     check_gate,
     check_inputs,
@@ -156,7 +155,7 @@ class MultiGateMixture(nn.Module):
         self.register_buffer("visible_GV", visible_experts(visibility_GE), persistent=False)
         self.register_buffer("source_E", source_places(self.expert_source), persistent=False)
         self.dispatcher = LocalDispatcher() if dispatcher is None else dispatcher
-        picks = traits_of(gate, GateTraits)
+        self._traits = picks = traits_of(gate, GateTraits)
         capacity = picks.capacity if capacity is None else capacity
         self.capacity: Capacity | None = check_capacity(capacity)
         self.policy = make_policy(
@@ -179,6 +178,7 @@ class MultiGateMixture(nn.Module):
         x: Tensor | Sequence[Tree] | RequestRows,
         return_gates: bool = False,
         return_statistics: bool = False,
+        asks: RowAsks | None = None,
     ) -> MixtureOutput:
         """Mixes the experts for every gate.
 
@@ -189,16 +189,23 @@ class MultiGateMixture(nn.Module):
                 once what a request's rows share.
             return_gates: Also return the gates' weights, as `gate_weights_BGE`.
             return_statistics: Also return `statistics`.
+            asks: Which gates each row asks, and whose of its domain; None: all of them.
 
         Returns:
             `out_BGO` and what goes with it.
         """
-        sources = given = self._sources(x)
+        sources = self._sources(x)
 
         # The gate weighs all experts, or picks some
-        rows = first_leaf(sources[0]).shape[0]
-        returned = self.gate(self._read_by_gates(sources), self.visibility_GE)
-        decision = check_decision(returned, rows, self.visibility_GE, self.policy.sees_all)
+        inputs, sees_GE = self._read_by_gates(sources), self.visibility_GE
+        decision = decide(
+            self.gate,
+            inputs,
+            sees_GE,
+            asks,
+            traits=self._traits,
+            sees_all=self.policy.sees_all,
+        )
 
         # In training a capacity drops what an expert has no room for
         kept, dropped, limit, most = decision, None, None, self.policy.most_pairs
@@ -256,7 +263,9 @@ class MultiGateMixture(nn.Module):
             measure(decision, kept, self.visibility_GE, dead_share_E)
             if return_statistics
             else None,
-            self._wanted(given) if return_gates else None,
+            wanted(self.gate, inputs, sees_GE, asks)
+            if return_gates and self.policy.most_pairs is not None
+            else None,
         )
 
     def _sources(self, x: Tensor | Sequence[Tree] | RequestRows) -> tuple[Tree, ...]:
@@ -274,14 +283,6 @@ class MultiGateMixture(nn.Module):
             self.visibility_GE.device,
         )
         return sources
-
-    @torch.no_grad()
-    def _wanted(self, sources: Sequence[Tree]) -> Tensor | None:
-        """What gates that decide together would have weighed alone."""
-        if self.policy.most_pairs is None:
-            return None
-        gate = cast(Any, self.gate)
-        return gate.wanted(self._read_by_gates(sources), self.visibility_GE)
 
     def _read_by_gates(self, sources: Sequence[Tree]) -> list[Tree]:
         return [read_by_gates(self.gate, sources[s]) for s in self.gate_source]

@@ -15,6 +15,7 @@ from mmoe.embeddings import (
     build_scoring_embeddings,
 )
 from mmoe.models.bias_tower import BiasColumns, BiasTower, own_dense, own_lookups
+from mmoe.models.domains import add_domains
 from mmoe.models.input_layers import InputLayers, widened_by
 from mmoe.models.interactions.add import Columns, added_names
 from mmoe.models.network import MixtureNetwork
@@ -89,6 +90,7 @@ def build_ranker(
     add_interaction: AddInteraction = INTERACTIONS.implementation(config.model.interaction)
     add_interaction(network, config, encoder, width)
     relate_tasks(network, config.model, config.tasks)
+    add_domains(network, config, encoder.domains)
     if bias is not None and config.model.bias is not None:
         counts = [len(columns) for columns in network.towers.columns.of_rows]
         network.bias_tower = BiasTower(bias, config.model.bias, names, counts)

@@ -1,12 +1,14 @@
 """The network that all models share: levels of mixtures, then a tower per task."""
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from mmoe.mixture import MultiGateMixture
+from mmoe.mixture.asking import RowAsks
+from mmoe.mixture.domains import RowDomains
 from mmoe.mixture.dropout import fast_dropout
 from mmoe.mixture.requests.rows import RequestRows
 from mmoe.models.bias_tower import BiasTower
@@ -15,7 +17,11 @@ from mmoe.models.interactions.layers import Interaction
 from mmoe.models.requests.inputs import RequestInputs
 from mmoe.models.sequences.inputs import SequenceInputs
 from mmoe.tasks import TaskTowers
+from mmoe.tasks.domain_tower import DomainTower
 from mmoe.tasks.transfer import AdaptiveTransfer, BayesianTransfer
+
+if TYPE_CHECKING:  # it is put into networks
+    from mmoe.models.domains import NetworkDomains
 
 
 class GateRecord(NamedTuple):
@@ -28,6 +34,9 @@ class GateRecord(NamedTuple):
         weights_BGE: Each gate's weights, detached.
         visibility_GE: Which gate may see which expert, bool.
         wanted_BGE: What gates that decide together would have weighed alone; None: each did.
+        asked_BG: Bool, which gates each row asks; None: all.
+        domains_B: Number of each row's domain, of `domain_names`, or of none; None: no domains.
+        domain_names: M names; empty: there are no domains.
     """
 
     level: int
@@ -36,6 +45,9 @@ class GateRecord(NamedTuple):
     weights_BGE: Tensor
     visibility_GE: Tensor
     wanted_BGE: Tensor | None = None
+    asked_BG: Tensor | None = None
+    domains_B: Tensor | None = None
+    domain_names: tuple[str, ...] = ()
 
 
 class NetworkOutput(NamedTuple):
@@ -135,6 +147,7 @@ class MixtureNetwork(nn.Module):
         bias_tower: What the ranker gives some inputs to instead of `forward`, and whose logits it
             adds; or None.
         requests: What the ranker makes both parts of rows of requests by; None: rows have none.
+        domains: Which domains rows may be of, where these have gates of their own; or None.
     """
 
     inputs: InputLayers | None
@@ -145,6 +158,7 @@ class MixtureNetwork(nn.Module):
     imputation: ImputationTowers | None
     bias_tower: BiasTower | None
     requests: RequestInputs | None
+    domains: "NetworkDomains | None"
 
     def __init__(
         self,
@@ -170,6 +184,7 @@ class MixtureNetwork(nn.Module):
         self.imputation = None
         self.bias_tower = None
         self.requests = None
+        self.domains = None
         self.traces_inputs = False
 
     @property
@@ -178,17 +193,28 @@ class MixtureNetwork(nn.Module):
         drops = self.input_dropout > 0 and self.training
         return self.crossing is None and not drops and not self.traces_inputs
 
-    def forward(self, x_BD: Tensor | RequestRows, return_gates: bool = False) -> NetworkOutput:
+    def forward(
+        self,
+        x_BD: Tensor | RequestRows,
+        return_gates: bool = False,
+        *,
+        domains_B: Tensor | None = None,
+    ) -> NetworkOutput:
         """Computes every task's logits.
 
         Args:
             x_BD: Dense features, as `inputs` returns them, and embeddings, side by side; or rows of
                 requests, where `takes_requests`.
             return_gates: Also record what the gates did.
+            domains_B: Number of each row's domain, int32, where there are domains.
 
         Returns:
             Logits, auxiliary losses and, if asked for, gate records.
+
+        Raises:
+            ValueError: There are domains, and those of the rows did not come; or the other way.
         """
+        domains = self.row_domains(domains_B)
         sources: Sequence[Tensor] | RequestRows
         sources = x_BD if isinstance(x_BD, RequestRows) else [self._prepared(x_BD)]
         mixes: Sequence[Tensor] | Tensor = ()
@@ -197,7 +223,10 @@ class MixtureNetwork(nn.Module):
         dropped: list[Tensor] = []
         for number, level in enumerate(self.levels, start=1):
             assert isinstance(level, Level)
-            output = level.mixture(sources, return_gates=return_gates and self.learned_gates)
+            asks = self.asks(level, domains)
+            output = level.mixture(
+                sources, return_gates=return_gates and self.learned_gates, asks=asks
+            )
             mixes = output.out_BGO
             sources = mixes.unbind(1)
             for name, loss in output.auxiliary_losses.items():
@@ -206,9 +235,10 @@ class MixtureNetwork(nn.Module):
                 dropped.append(output.dropped)
             if output.gate_weights_BGE is not None:
                 wanted_BGE = output.gates_wanted_BGE
-                gates.append(gate_record(number, level, output.gate_weights_BGE, wanted_BGE))
+                record = gate_record(number, level, output.gate_weights_BGE, wanted_BGE)
+                gates.append(self.with_domains(record, level, domains))
         assert not isinstance(sources, RequestRows), "there is a level"
-        logits_BT, imputation = self.logits_of(mixes), self.imputation
+        logits_BT, imputation = self.logits_of(mixes, domains), self.imputation
         read = [sources[g] for g in self.task_gates]
         imputed = imputation(read) if imputation is not None and self.training else None
         total = torch.stack(dropped).sum() if dropped else None
@@ -223,17 +253,59 @@ class MixtureNetwork(nn.Module):
             x_BD = x_BD.detach().requires_grad_()
         return x_BD
 
-    def logits_of(self, mixes: Sequence[Tensor] | Tensor) -> Tensor:
+    def row_domains(self, domains_B: Tensor | None) -> RowDomains | None:
+        """Sorts rows by their domain; None where there are no domains.
+
+        Args:
+            domains_B: Number of each row's domain, int32.
+
+        Raises:
+            ValueError: There are domains, and those of the rows did not come; or the other way.
+        """
+        if (self.domains is None) != (domains_B is None):
+            came = "None" if domains_B is None else "some"
+            raise ValueError(
+                f"domains_B: expected {'none' if self.domains is None else 'one of each row'}, as "
+                f"the network has {'no ' if self.domains is None else ''}domains, got {came}"
+            )
+        return None if self.domains is None or domains_B is None else self.domains.of(domains_B)
+
+    def asks(self, level: Level, domains: RowDomains | None) -> RowAsks | None:
+        """Returns what rows ask of the gates of a level; None: all of every gate."""
+        if self.domains is None or domains is None:
+            return None
+        return self.domains.asks(domains, level.gate_names)
+
+    def with_domains(
+        self, record: GateRecord, level: Level, domains: RowDomains | None
+    ) -> GateRecord:
+        """Returns what gates did with the domains of the rows."""
+        asks = self.asks(level, domains)
+        if self.domains is None or domains is None or asks is None:
+            return record
+        return record._replace(
+            asked_BG=asks.asked_BG, domains_B=domains.codes_B, domain_names=self.domains.names
+        )
+
+    def logits_of(
+        self, mixes: Sequence[Tensor] | Tensor, domains: RowDomains | None = None
+    ) -> Tensor:
         """Computes every task's logits of what the gates of the last level mixed.
 
         Args:
             mixes: `mix_BO` of each gate, or one `mix_BGO`.
+            domains: Of the rows, where towers are a domain's own.
         """
+        own = any(isinstance(tower, DomainTower) for tower in self.towers)
         if isinstance(mixes, Tensor):
-            if self.transfer is None and self.task_gates == tuple(range(mixes.shape[1])):
+            each = self.task_gates == tuple(range(mixes.shape[1]))
+            if self.transfer is None and each and not own:
                 return self.towers(mixes)  # each task has a gate
             mixes = mixes.unbind(1)
         read = [mixes[g] for g in self.task_gates]
+        if own:
+            pairs = zip(self.towers, read, strict=True)
+            return self.towers.joined([tower(h_BO, domains) for tower, h_BO in pairs])
         return self.towers(read) if self.transfer is None else self.transfer(self.towers, read)
 
 

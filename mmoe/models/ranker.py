@@ -30,7 +30,8 @@ class Ranker(nn.Module):
         embeddings: `embeddings(values, lengths)` → `Lookups`, of pooled width `output_dim`;
             None, or a width of 0, where no feature has ids. Weights of ids are a third argument,
             given only where there are any.
-        network: `network(x_BD, return_gates)` → `NetworkOutput`.
+        network: `network(x_BD, return_gates)` → `NetworkOutput`; of rows with domains
+            `domains_B=` as well.
         num_dense: Number of dense features.
         wide: A linear model whose logits are added; None: there is none.
         tables_learn: False where no table is trained: what is looked up then needs no gradient.
@@ -84,6 +85,7 @@ class Ranker(nn.Module):
         id_weights: Tensor | None = None,
         with_bias: bool = False,
         requests: RequestBatch | None = None,
+        domains_B: Tensor | None = None,
     ) -> NetworkOutput:
         """Computes every task's logits.
 
@@ -95,6 +97,7 @@ class Ranker(nn.Module):
             id_weights: Weights of the ids, float32, where a feature has them.
             with_bias: In evaluation, also compute what the logits are with the display as logged.
             requests: Of the rows, whose dense columns and ids are then their own alone.
+            domains_B: Number of each row's domain, int32, where the network has domains.
 
         Returns:
             Logits, auxiliary losses and, if asked for, gate records.
@@ -111,7 +114,7 @@ class Ranker(nn.Module):
         fixed = bias is not None and bias.scores and not self.training
         scored = bias.fix(dense_BF, values) if bias is not None and fixed else (dense_BF, values)
         lookups = self.look_up(scored[1], lengths, id_weights)
-        output, ins = self._mix(scored[0], lookups, return_gates, requests)
+        output, ins = self._mix(scored[0], lookups, return_gates, requests, domains_B)
         logits_BT = output.logits_BT
         if bias is not None and (fixed or self.training):
             output = output.plus(self._spread(bias(*ins)))
@@ -142,9 +145,10 @@ class Ranker(nn.Module):
         lookups: Lookups | None,
         return_gates: bool = False,
         requests: RequestBatch | None = None,
+        domains_B: Tensor | None = None,
     ) -> NetworkOutput:
         """Computes what the network makes of numbers and looked-up embeddings, as they are."""
-        output, ins = self._mix(dense_BF, lookups, return_gates, requests)
+        output, ins = self._mix(dense_BF, lookups, return_gates, requests, domains_B)
         bias = self._bias_tower
         if bias is None:
             return output
@@ -156,6 +160,7 @@ class Ranker(nn.Module):
         lookups: Lookups | None,
         return_gates: bool,
         requests: RequestBatch | None,
+        domains_B: Tensor | None,
     ) -> tuple[NetworkOutput, tuple[Tensor, Tensor | None]]:
         """The same without the logits of `model.bias`, and what these are made of."""
         self._check_width(dense_BF, requests)
@@ -175,7 +180,9 @@ class Ranker(nn.Module):
         # What multiplies embeddings leaves the display out too
         dense_BF, x_BD = ins if bias is None else bias.others(*ins)
         x_BX = dense_BF if x_BD is None else join_inputs(dense_BF, x_BD)
-        output: NetworkOutput = self.network(x_BX, return_gates)
+        # Only where there are any: a network of somebody's may not know of them
+        known = {} if domains_B is None else {"domains_B": domains_B}
+        output: NetworkOutput = self.network(x_BX, return_gates, **known)
         interaction = getattr(self.network, "interaction", None)
         if x_BD is not None and interaction is not None:
             output = output.plus(self._spread(interaction(x_BD)))

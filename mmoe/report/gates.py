@@ -62,7 +62,8 @@ def gate_heatmap_figure(
     Args:
         gates: The `gates` section of curves.json, or `GateStatistics.summary()`: for each level
             `gates`, `experts`, `mean_weight` [G, E], `entropy` [G] in nats, `effective_experts`
-            [G], `visible` [G, E]; `effective_experts_of_mean` is worked out where it is absent.
+            [G], `visible` [G, E]; `effective_experts` and `effective_experts_of_mean` are worked
+            out where they are absent, and a `title` is written in the place of the level's number.
         figure: To draw into, without axes, such as pyplot's; None: a new one, outside its state.
 
     Returns:
@@ -108,13 +109,14 @@ def _level(entry: Mapping[str, Any], levels: int) -> _Level:
     share_GE = weight_GE / np.maximum(weight_GE.sum(axis=1, keepdims=True), 1e-300)
     logs_GE = np.log(np.where(share_GE > 0, share_GE, 1.0))
     over_all = entry.get("effective_experts_of_mean", np.exp(-(share_GE * logs_GE).sum(axis=1)))
+    per_sample = entry.get("effective_experts", np.exp(entry["entropy"]))
     return _Level(
-        title=f"level {entry.get('level', 1)}" if levels > 1 else "",
+        title=entry.get("title", f"level {entry.get('level', 1)}" if levels > 1 else ""),
         gates=list(entry["gates"]),
         experts=list(entry["experts"]),
         weight_GE=weight_GE,
         visible_GE=np.array(entry["visible"], dtype=bool),
-        statistics_G3=np.stack([entry["entropy"], entry["effective_experts"], over_all], axis=1),
+        statistics_G3=np.stack([entry["entropy"], per_sample, over_all], axis=1),
     )
 
 

@@ -14,6 +14,7 @@ from mmoe.config import dump_config
 from mmoe.metrics.task_kinds import KINDS, kind_of_metrics
 from mmoe.report import tables
 from mmoe.report.calibration import calibration_figure
+from mmoe.report.domains import domain_gates, domain_tables
 from mmoe.report.gates import gate_heatmap_figure
 from mmoe.report.learning import best_epoch, learning_curve_figure
 from mmoe.report.reading import Run, read_run
@@ -76,6 +77,7 @@ def render(run: Run) -> str:
         alarms=run.metrics.get("alarms") or [],
         pictures=_pictures(run),
         biases=run.curves.get("bias") or [],
+        domains=domain_tables(run.metrics),
         gates=[_gate_table(level) for level in run.curves.get("gates") or []],
         config=dump_config(run.config),
     )
@@ -106,6 +108,9 @@ def _pictures(run: Run) -> dict[str, Markup]:
     if gates:
         figure = gate_heatmap_figure(gates)
         pictures["gates"] = (figure, "Mean gate weight of each task and expert")
+    if domain_gates(gates):
+        figure = gate_heatmap_figure(domain_gates(gates))
+        pictures["domain_gates"] = (figure, "Mean gate weight of each task, domain and expert")
     if ranked:
         pictures["roc"] = (roc_figure(ranked, metrics), "ROC curve of each task")
     judged = {

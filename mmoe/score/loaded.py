@@ -21,7 +21,7 @@ from mmoe.errors import warn_caller
 from mmoe.predictor import Predictor, load_predictor
 from mmoe.run.addresses import open_run
 from mmoe.run.directory import RunDirectory
-from mmoe.score.output_columns import output_columns, output_schema
+from mmoe.score.output_columns import arrow_columns, output_columns, output_schema
 
 _ROWS_AT_A_TIME = 65_536  # encoded at a time: what a large table needs beside itself
 
@@ -131,19 +131,25 @@ class LoadedRun:
 
     def _like(self, rows: Any, predictions_NT: np.ndarray, of_row_N: np.ndarray | None) -> Any:
         """The predictions in the form of the rows."""
-        columns = output_columns(predictions_NT, self.config.tasks)
+        tasks = self.config.tasks
+        columns = output_columns(predictions_NT, tasks)
         if is_row_dicts(rows):
             by_row = zip(*(column_N.tolist() for column_N in columns.values()), strict=True)
             return [dict(zip(columns, row, strict=True)) for row in by_row]
         if isinstance(rows, Mapping):
             return columns
         if isinstance(rows, pa.RecordBatch):
-            return pa.RecordBatch.from_pydict(columns, output_schema(self.config.tasks))
+            columns = arrow_columns(predictions_NT, tasks)
+            return pa.RecordBatch.from_pydict(columns, output_schema(tasks))
         library = type(rows).__module__.partition(".")[0]
         if library == "pandas":
             index = rows.index if of_row_N is None else rows.index.take(of_row_N)
             return type(rows)(columns, index=index)
-        return type(rows)(columns) if library == "polars" else pa.table(columns)
+        return (
+            type(rows)(columns)
+            if library == "polars"
+            else pa.table(arrow_columns(predictions_NT, tasks))
+        )
 
 
 def _is_list_of_tables(rows: Any) -> bool:

@@ -25,7 +25,8 @@ def output_columns(
         tasks: Of the run.
 
     Returns:
-        Name → float32 [N], or the classes: int64 or text.
+        Name → float32 [N], or the classes: int64 or text; NaN, or None, where a task does not
+        exist in a row's domain.
 
     Example:
         >>> click = TaskConfig(name="click", label="click")
@@ -36,8 +37,31 @@ def output_columns(
     columns = [np.ascontiguousarray(predictions_NP[:, p]) for p in range(len(names))]
     for t, task in enumerate(tasks):
         if task.outcomes is not None:
-            columns[t] = np.array(task.outcomes)[columns[t].astype(np.int64)]
+            absent_N = np.isnan(columns[t])
+            classes_N = np.where(absent_N, 0, columns[t]).astype(np.int64)
+            columns[t] = np.array(task.outcomes)[classes_N]
+            if absent_N.any():
+                columns[t] = columns[t].astype(object)
+                columns[t][absent_N] = None
     return dict(zip(names, columns, strict=True))
+
+
+def arrow_columns(predictions_NP: np.ndarray, tasks: Sequence[TaskConfig]) -> dict[str, pa.Array]:
+    """Makes the same columns in Arrow, null where a task does not exist in a row's domain.
+
+    Example:
+        >>> buy = TaskConfig(name="buy", label="buy", domains=["shop"])
+        >>> arrow_columns(np.array([[0.25], [np.nan]], np.float32), [buy])["pred_buy"].null_count
+        1
+    """
+    schema = output_schema(tasks)
+    partial = {
+        name for task in tasks if task.domains is not None for name in prediction_columns([task])
+    }
+    return {
+        name: pa.array(column_N, schema.field(name).type, from_pandas=name in partial)
+        for name, column_N in output_columns(predictions_NP, tasks).items()
+    }
 
 
 def output_schema(tasks: Sequence[TaskConfig]) -> pa.Schema:
@@ -149,11 +173,7 @@ class ScoreColumns:
             table: The rows, with what fused columns read.
             origin: Starts error messages.
         """
-        schema = output_schema(self.tasks)
-        predicted = {
-            name: pa.array(column_N, schema.field(name).type)
-            for name, column_N in output_columns(predictions_NP, self.tasks).items()
-        }
+        predicted = arrow_columns(predictions_NP, self.tasks)
         written = {name: predicted[name] for name in prediction_columns(self._written)}
         if not self.fused:
             return written

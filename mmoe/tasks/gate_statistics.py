@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from mmoe.errors import WHAT_TO_CHANGE, Diverged
+from mmoe.tasks.domain_gates import DomainSums
 
 
 class GateRecordLike(Protocol):
@@ -96,8 +97,13 @@ class _LevelSums:
     entropy_G: Tensor
     picks: Tensor
     pairs: Tensor
+    asked_G: Tensor
     samples: int = field(default=0)
+    domains: DomainSums | None = None
     kept: _KeptSums | None = None
+
+
+_ADDED = ("weight_GE", "share_GE", "entropy_G", "picks", "pairs", "asked_G", "samples")
 
 
 class GateStatistics:
@@ -122,6 +128,9 @@ class GateStatistics:
     - `kept_probability`, `kept_probability_p5`: mean and 5th percentile over the samples of the
       share that the experts have which it then mixed, the percentile in steps of a thousandth;
     - `first_choice_missing`: the share of samples whose largest of it was not among them.
+
+    Samples of a gate are those that asked it (`asked_BG`). Where samples have domains
+    (`domains_B`), `domains` has their names, how many asked each gate, and its mean weights there.
 
     Example:
         >>> from types import SimpleNamespace
@@ -165,7 +174,15 @@ class GateStatistics:
                     f"{list(record.expert_names)}, earlier batches had {sums.gates} × "
                     f"{sums.experts}; use one GateStatistics for each model"
                 )
-            _add(sums, weights_BGE.to(torch.float64))
+            asked_BG = getattr(record, "asked_BG", None)
+            asked_BG = None if asked_BG is None else asked_BG[:num_rows]
+            _add(sums, weights_BGE.to(torch.float64), asked_BG)
+            domains_B = getattr(record, "domains_B", None)
+            if domains_B is not None:
+                names = tuple(getattr(record, "domain_names", ()))
+                if sums.domains is None:
+                    sums.domains = DomainSums.zeros(names, weights_BGE)
+                sums.domains.add(weights_BGE.to(torch.float64), domains_B[:num_rows], asked_BG)
             wanted_BGE = getattr(record, "wanted_BGE", None)
             if wanted_BGE is not None:
                 if sums.kept is None:
@@ -177,8 +194,11 @@ class GateStatistics:
         for level, theirs in others._levels.items():
             mine = self._levels.setdefault(level, theirs)
             if mine is not theirs:
-                for name in ("weight_GE", "share_GE", "entropy_G", "picks", "pairs", "samples"):
+                for name in _ADDED:
                     setattr(mine, name, getattr(mine, name) + getattr(theirs, name))
+                if theirs.domains is not None:
+                    both = mine.domains
+                    mine.domains = theirs.domains if both is None else both + theirs.domains
                 if theirs.kept is not None:
                     mine.kept = theirs.kept if mine.kept is None else mine.kept + theirs.kept
 
@@ -208,10 +228,11 @@ def _new_sums(record: GateRecordLike) -> _LevelSums:
         entropy_G=torch.zeros(num_gates, dtype=torch.float64, device=device),
         picks=torch.zeros((), dtype=torch.int64, device=device),
         pairs=torch.zeros((), dtype=torch.int64, device=device),
+        asked_G=torch.zeros(num_gates, dtype=torch.int64, device=device),
     )
 
 
-def _add(sums: _LevelSums, weights_BGE: Tensor) -> None:
+def _add(sums: _LevelSums, weights_BGE: Tensor, asked_BG: Tensor | None) -> None:
     """Adds up on the weights' own device, so that a GPU never waits for it."""
     total_BG1 = weights_BGE.sum(dim=2, keepdim=True)
     # A gate with nothing left (every pick dropped) counts as zero share and zero entropy.
@@ -223,6 +244,7 @@ def _add(sums: _LevelSums, weights_BGE: Tensor) -> None:
     sums.picks += picked_BGE.sum()
     sums.pairs += picked_BGE.any(dim=1).sum()
     sums.samples += weights_BGE.shape[0]
+    sums.asked_G += weights_BGE.shape[0] if asked_BG is None else asked_BG.sum(0)
 
 
 def _summarise(level: int, sums: _LevelSums) -> dict[str, Any]:
@@ -232,19 +254,20 @@ def _summarise(level: int, sums: _LevelSums) -> dict[str, Any]:
             f"level {level}: a gate weight is NaN, infinite or negative; training diverged: "
             f"{WHAT_TO_CHANGE}"
         )
-    share_GE = sums.share_GE / sums.samples
+    asked_G = sums.asked_G.clamp(min=1)
+    share_GE = sums.share_GE / asked_G.unsqueeze(1)
     share_GE = share_GE / share_GE.sum(dim=1, keepdim=True).clamp_min(
         torch.finfo(torch.float64).tiny
     )
-    entropy_G = sums.entropy_G / sums.samples
+    entropy_G = sums.entropy_G / asked_G
     entropy_of_mean_G = torch.special.entr(share_GE).sum(dim=1)
     picks = int(sums.picks)
-    dense = picks == sums.samples * int(sums.visible_GE.sum())
+    dense = picks == int((sums.asked_G * sums.visible_GE.sum(1)).sum())
     return {
         "level": level,
         "gates": sums.gates,
         "experts": sums.experts,
-        "mean_weight": (sums.weight_GE / sums.samples).tolist(),
+        "mean_weight": (sums.weight_GE / asked_G.unsqueeze(1)).tolist(),
         "entropy": entropy_G.tolist(),
         "effective_experts": entropy_G.exp().tolist(),
         "entropy_of_mean": entropy_of_mean_G.tolist(),
@@ -253,6 +276,7 @@ def _summarise(level: int, sums: _LevelSums) -> dict[str, Any]:
         "distinct_pair_ratio": None if dense or picks == 0 else int(sums.pairs) / picks,
         "samples": sums.samples,
         **({} if sums.kept is None else sums.kept.summary(sums.samples)),
+        **({} if sums.domains is None else {"domains": sums.domains.summary()}),
     }
 
 

@@ -1,18 +1,17 @@
 """Metrics of a model on labelled rows."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mmoe.config import METRICS, DeviceKind, RunConfig, ScoringPrecision, TaskConfig
-from mmoe.config.tasks import further_columns, prediction_columns
+from mmoe.config import DeviceKind, RunConfig, ScoringPrecision
+from mmoe.config.tasks import further_columns
 from mmoe.datasets.files.fingerprint import (
     DataPrint,
 )
-from mmoe.datasets.labels.masked import masked_counts
 from mmoe.datasets.labels.maturity import moment_text
 from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.encoded import EncodedLabels, join_labels
@@ -21,9 +20,7 @@ from mmoe.datasets.rows.share import Share
 from mmoe.datasets.values.arrow import check_room
 from mmoe.embeddings import memory_of_tables
 from mmoe.errors import RanksDiffer
-from mmoe.metrics.columns import WITH_BIAS
 from mmoe.metrics.curves import task_curves
-from mmoe.metrics.of_tasks import task_metrics
 from mmoe.metrics.task_kinds import kind_of
 from mmoe.parallel import first_other, from_first, rank, to_first, world_size
 from mmoe.predictor import GateCallback, Predictor, load_predictor
@@ -31,6 +28,7 @@ from mmoe.run.console import Reporter, SilentReporter, Tracker
 from mmoe.run.directory import RunDirectory
 from mmoe.tasks.gate_statistics import GateStatistics
 from mmoe.train.alarms import Watch, alarms_of_metrics, say_alarms
+from mmoe.train.measure import Metrics, domain_metrics, metrics_of, row_weights
 from mmoe.train.run_folder.data_words import said_of_other_rows, said_of_own_split
 from mmoe.train.run_folder.held_out import (
     check_as_of,
@@ -38,8 +36,6 @@ from mmoe.train.run_folder.held_out import (
     is_own_split,
     say_masked,
 )
-
-Metrics = dict[str, dict[str, Any]]
 
 
 def predict_rows(
@@ -106,91 +102,6 @@ def split_metrics(
     """
     predictions_NT, labels = predict_rows(predictor, rows)
     return from_first(lambda: metrics_of(config, predictions_NT, labels, intervals=False))
-
-
-def metrics_of(
-    config: RunConfig,
-    predictions_NT: np.ndarray,
-    labels: EncodedLabels,
-    oracle: Mapping[str, np.ndarray] | None = None,
-    *,
-    all_negatives: bool = False,
-    intervals: bool = True,
-) -> tuple[Metrics, list[str]]:
-    """Computes metrics as `split_metrics` does, with intervals, from predictions that exist.
-
-    Where the log kept the share r of a task's negatives, each counts 1/r times, so that metrics
-    are those of the full log; `all_negatives` says that these rows hold them all. Of columns behind
-    those that tasks have, predictions with the display as logged, there are metrics too, under keys
-    that end in `_with_bias`.
-    """
-    metrics: Metrics = {}
-    notes: list[str] = []
-    groups_N = labels.groups_N
-    if groups_N is not None:
-        groups_N = np.where(groups_N < 0, np.nan, groups_N)  # rows without a key join no group
-    masked = masked_counts(config, labels)
-    for t, task in enumerate(config.tasks):
-        values, task_notes = task_metrics(
-            task.kind,
-            labels.labels_NT[:, t],
-            predictions_NT[:, t],
-            labels.observed_NT[:, t],
-            weights=row_weights(task, labels, t, all_negatives),
-            groups=groups_N,
-            oracle=None if oracle is None else oracle.get(task.name),
-            name=task.name,
-            named=[METRICS.implementation(metric)(metric) for metric in task.metrics],
-            further=predictions_NT[:, further_columns(config.tasks, t)] if task.further else None,
-            intervals=intervals,
-        )
-        counts = masked.get(task.name)
-        if counts is not None:
-            values["masked"] = counts["masked"]
-        if predictions_NT.shape[1] > len(prediction_columns(config.tasks)):
-            weights_N = row_weights(task, labels, t, all_negatives)
-            values |= _with_bias(config.tasks, labels, t, predictions_NT, weights_N)
-        metrics[task.name] = values
-        notes += task_notes
-        if task.negative_sampling_rate != 1 and not all_negatives:
-            times = 1 / task.negative_sampling_rate
-            notes.append(
-                f"{task.name}: each negative counts {times:g} times, as the log keeps "
-                f"{task.negative_sampling_rate:g} of them"
-            )
-    return metrics, notes
-
-
-def _with_bias(
-    tasks: Sequence[TaskConfig],
-    labels: EncodedLabels,
-    t: int,
-    predictions_NT: np.ndarray,
-    weights_N: np.ndarray | None,
-) -> dict[str, Any]:
-    """Metrics that a task's kind has of predictions for the display as logged."""
-    task, seen_NT = tasks[t], predictions_NT[:, len(prediction_columns(tasks)) :]
-    found, _ = task_metrics(
-        task.kind,
-        labels.labels_NT[:, t],
-        seen_NT[:, t],
-        labels.observed_NT[:, t],
-        weights=weights_N,
-        name=task.name,
-        further=seen_NT[:, further_columns(tasks, t)] if task.further else None,
-    )
-    return {key + WITH_BIAS: found[key] for key in kind_of(task.kind).with_bias_keys}
-
-
-def row_weights(
-    task: TaskConfig, labels: EncodedLabels, t: int, all_negatives: bool = False
-) -> np.ndarray | None:
-    """Returns what each row counts in the task's metrics; None = 1."""
-    weights_N = labels.weights_NT[:, t] if task.weight_column else None
-    if task.negative_sampling_rate == 1 or all_negatives:
-        return weights_N
-    each_N = np.where(labels.labels_NT[:, t] > 0.5, 1.0, 1 / task.negative_sampling_rate)
-    return each_N if weights_N is None else weights_N * each_N
 
 
 def split_curves(
@@ -273,6 +184,11 @@ def evaluate_run(
     metrics, notes = from_first(
         lambda: metrics_of(config, predictions_NT, labels, oracle, all_negatives=all_negatives)
     )
+    by_domain = from_first(
+        lambda: domain_metrics(
+            config, encoder.domains, predictions_NT, labels, oracle, all_negatives=all_negatives
+        )
+    )
     for note in notes:
         reporter.say(f"note: {note}")
     from_first(lambda: say_masked(config, labels, maturity, reporter))
@@ -300,6 +216,7 @@ def evaluate_run(
         **stored,
         "tasks": metrics,
         **alarms_of_metrics(alarms),
+        **by_domain,
         **({"data_changed": changes} if changes else {}),
     }
 

@@ -1,9 +1,7 @@
 """A whole run: data, training, evaluation, files."""
 
-import platform
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +36,12 @@ from mmoe.run.console import Reporter, SilentReporter
 from mmoe.run.directory import RunDirectory
 from mmoe.train.alarms import Watch, alarms_of_metrics, learn_columns, say_alarms
 from mmoe.train.begin import begin, training_state
-from mmoe.train.evaluate import metrics_of, predict_rows, split_curves, split_metrics
+from mmoe.train.evaluate import predict_rows, split_curves, split_metrics
 from mmoe.train.freezing.stages import with_recorded_stages, with_stages
 from mmoe.train.learnt_bias import learnt_bias
 from mmoe.train.loggers import check_loggers, log_finished
 from mmoe.train.loop import EpochCallback, Trainer, steps_of
+from mmoe.train.measure import domain_metrics, metrics_of
 from mmoe.train.optim import check_schedule
 from mmoe.train.placement_report import say_plan
 from mmoe.train.prepare import PreparedData, prepare, refuse_change, said_of_cut_groups
@@ -57,6 +56,7 @@ from mmoe.train.run_folder.start import (
     with_absolute_paths,
     without_paths,
 )
+from mmoe.train.run_folder.versions import installed_versions
 from mmoe.train.state import Position, TrainingState
 from mmoe.train.warm_start import EarlierRun, WarmStart, WarmStartReport
 
@@ -342,8 +342,9 @@ def _evaluate(
             "train": _about_training(state.position, len(prepared.train)),
             "seed": config.seed,
             "split_seed": config.split_seed,
-            "versions": _versions(),
+            "versions": installed_versions(),
             **alarms_of_metrics(alarms),
+            **domain_metrics(config, prepared.encoder.domains, predictions_NP, labels, oracle),
         }
         if state.frozen.summary:
             metrics["train"]["frozen"] = state.frozen.summary
@@ -363,7 +364,8 @@ def _evaluate(
             bias = learnt_bias(config, prepared.encoder, watch.features, sampled_NT)
             curves["bias"] = bias
         write_json(run.curves_file, curves)
-        write_json(run.predictions_file, predicted_file(config.tasks, predictions_NP))
+        there_NP = predictor.without_absent(labels.domains_N, predictions_NP)
+        write_json(run.predictions_file, predicted_file(config.tasks, there_NP))
         write_json(run.metrics_file, metrics)
         log_finished(config, run, metrics, reporter.say)
         return metrics
@@ -380,21 +382,3 @@ def _about_training(position: Position, train_rows: int) -> dict[str, Any]:
         "epochs": position.epoch,
         "ranks": world_size(),
     }
-
-
-def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for package in (
-        "mmoe",
-        "torch",
-        "torchrec",
-        "fbgemm-gpu",
-        "fbgemm-gpu-cpu",
-        "numpy",
-        "pyarrow",
-    ):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found

@@ -227,7 +227,7 @@ def _forward(
 def network_output(ranker: Ranker, batch: Batch, lookups: Lookups | None) -> NetworkOutput:
     """Computes the logits of a batch whose ids are looked up, those of a wide part included."""
     requests = RequestBatch.of(batch)
-    output = ranker.mix(batch.dense_BF, lookups, requests=requests)
+    output = ranker.mix(batch.dense_BF, lookups, requests=requests, domains_B=batch.domains_B)
     ids = batch.values, batch.lengths_CB, batch.id_weights
     return ranker.add_wide(output, batch.dense_BF, *ids, requests)
 

@@ -15,7 +15,8 @@ from mmoe.models.build import build_ranker
 from mmoe.models.interactions.add import Columns, added_names
 from mmoe.predictor import Predictor
 from mmoe.tasks.gate_statistics import GateStatistics
-from mmoe.train.evaluate import metrics_of, split_curves
+from mmoe.train.evaluate import split_curves
+from mmoe.train.measure import metrics_of
 
 ROWS = 300
 

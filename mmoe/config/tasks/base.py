@@ -47,6 +47,12 @@ class TaskConfig(HasKinds):
         default=None,
         description="another task, a column or an expression; the label exists where it is true",
     )
+    domains: list[str] | None = Field(
+        default=None,
+        min_length=1,
+        description="values of model.domains.column where the task exists: elsewhere its label is "
+        "unobserved, its prediction null, and its gate picks nothing; null: everywhere",
+    )
     negative_sampling_rate: float = Field(
         default=1.0,
         gt=0,
@@ -81,6 +87,15 @@ class TaskConfig(HasKinds):
     @classmethod
     def _a_name_is_a_list_of_one(cls, raw: Any) -> Any:
         return [raw] if isinstance(raw, str) else ([] if raw is None else raw)
+
+    @field_validator("domains", mode="before")
+    @classmethod
+    def _domains_are_texts(cls, raw: Any) -> Any:
+        """As the column's values are read, whatever type the file has: 3 and "3" are one domain."""
+        if raw is None:
+            return None
+        items = list(raw) if isinstance(raw, list | tuple) else [raw]
+        return list(dict.fromkeys(str(x) if isinstance(x, int | str) else x for x in items))
 
     @property
     def further(self) -> list[str]:

@@ -45,6 +45,14 @@ class GateOutput(NamedTuple):
         experts_BGV = visible_GV.expand(self.weights.shape[0], -1, -1)
         return experts_BGV, self.weights.gather(-1, experts_BGV.clamp(min=0).long())
 
+    def only_asked(self, asked_BG: Tensor | None) -> "GateOutput":
+        """Returns the same without picks and weights of gates that a row does not ask."""
+        if asked_BG is None:
+            return self
+        unasked_BG1 = ~asked_BG.unsqueeze(-1)
+        experts = None if self.experts is None else self.experts.masked_fill(unasked_BG1, -1)
+        return self._replace(weights=self.weights.masked_fill(unasked_BG1, 0), experts=experts)
+
     def picked(self, visibility_GE: Tensor) -> Tensor:
         """Returns bool `[B, G, E]`: which experts each gate asks for; dense asks for all seen."""
         if self.experts is None:

@@ -51,6 +51,7 @@ class CosineGate(nn.Module):
         2022), section 3, as in Tutel (Hwang et al., MLSys 2023), gates/cosine_top.py.
     """
 
+    takes_asked = True
     extra_repr = show_settings
     expert_tensors: ClassVar[dict[str, int]] = {"directions_GEP": 1}
 
@@ -102,8 +103,13 @@ class CosineGate(nn.Module):
         weights, experts = self.select(left_BGE, visibility_GE, asked_BG, self.softmax, votes)
         losses = {}
         if self.training:
-            together = self.selection is not None
-            losses = self.options.losses(logits_BGE, visibility_GE, experts, together=together)
+            losses = self.options.losses(
+                logits_BGE,
+                visibility_GE,
+                experts,
+                together=self.selection is not None,
+                asked_BG=asked_BG,
+            )
         return GateOutput(weights, experts, losses)
 
     def wanted(self, inputs: Sequence[Tensor], visibility_GE: Tensor) -> Tensor:

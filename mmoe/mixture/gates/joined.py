@@ -77,7 +77,7 @@ class JoinedGates(nn.Module):
     @property
     def traits(self) -> GateTraits:
         """What the first module says: all are of its kind; of pairs, how many those of all pick."""
-        first = traits_of(self.gates[0], GateTraits)
+        first = replace(traits_of(self.gates[0], GateTraits), takes_domains=False)
         if first.most_pairs is None:
             return first
         selection = cast(Selection, self.gates[-1].selection)

@@ -7,6 +7,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from mmoe.mixture.domains import RowDomains, domain_products, of_each_domain
 from mmoe.mixture.requests.rows import RequestRows
 from mmoe.ops.gate_mm import gate_mm
 
@@ -38,6 +39,8 @@ class GateLogits(nn.Module):
         ±1/√fan-in (torch's `nn.Linear`), so the gates start nearly even, but break ties.
     """
 
+    own_GMED: nn.Parameter | None
+
     def __init__(
         self,
         input_dim: int,
@@ -62,17 +65,42 @@ class GateLogits(nn.Module):
         )
         with_bias = [*hidden, num_experts] if output_bias else hidden
         self.biases = nn.ParameterList(torch.empty(num_gates, width) for width in with_bias)
+        self.register_parameter("own_GMED", None)
         self.input_dim, self.num_gates, self.num_experts = input_dim, num_gates, num_experts
         self.reset_parameters()
 
     @property
     def expert_tensors(self) -> dict[str, int]:
         """Returns which dimension of each tensor is that of experts."""
-        return {
+        own = {} if self.own_GMED is None else {"own_GMED": 2}
+        return own | {
             f"{name}.{len(self.weights) - 1}": 1
             for name, layers in (("weights", self.weights), ("biases", self.biases))
             if len(layers) == len(self.weights)
         }
+
+    def add_domains(self, num_domains: int) -> None:
+        """Gives each domain gates of its own: the last layer is `(W_g + U_gm) …` in domain m.
+
+        U is 0 at first, so that domains with few rows begin with what all have learnt together.
+
+        Args:
+            num_domains: M.
+
+        Example:
+            >>> import torch
+            >>> from mmoe.mixture.domains import RowDomains
+            >>> from mmoe.mixture.gates.logits import GateLogits
+            >>> logits = GateLogits(8, num_gates=2, num_experts=4)
+            >>> logits.add_domains(3)
+            >>> domains = RowDomains.of(torch.tensor([2, 0]).int(), 3)
+            >>> logits([torch.zeros(2, 8)] * 2, domains).shape
+            torch.Size([2, 2, 4])
+        """
+        last_GED = self.weights[-1].detach()
+        num_gates, num_experts, width = last_GED.shape
+        zeros_GMED = last_GED.new_zeros(num_gates, num_domains, num_experts, width)
+        self.own_GMED = nn.Parameter(zeros_GMED)
 
     def reset_parameters(self) -> None:
         """Draws new weights from torch's random generator."""
@@ -83,28 +111,39 @@ class GateLogits(nn.Module):
         for bias in self.biases:
             nn.init.zeros_(bias)
 
-    def forward(self, inputs: Sequence[GateInput]) -> Tensor:
-        """Computes `logits_BGE` from G inputs `x_BD`, or rows of requests."""
-        self._check(inputs)
+    def forward(self, inputs: Sequence[GateInput], domains: RowDomains | None = None) -> Tensor:
+        """Computes `logits_BGE` from G inputs `x_BD`, or rows of requests, and their domains."""
+        self._check(inputs, domains)
         with torch.autocast(self.weights[0].device.type, enabled=False):
             outputs: Sequence[GateInput] | Tensor = inputs
             for layer in range(len(self.weights)):
-                outputs = self._layer(layer, outputs)
+                outputs = self._layer(layer, outputs, domains)
             if isinstance(outputs, Tensor):
                 return outputs
             return torch.stack([y_BE for y_BE in outputs if isinstance(y_BE, Tensor)], dim=1)
 
-    def _layer(self, layer: int, inputs: Sequence[GateInput] | Tensor) -> Sequence[Tensor] | Tensor:
+    def _layer(
+        self, layer: int, inputs: Sequence[GateInput] | Tensor, domains: RowDomains | None
+    ) -> Sequence[Tensor] | Tensor:
         """The next layer: G tensors, or one `[B, G, H]` where one product served all gates."""
         if isinstance(inputs, Tensor):
             inputs = inputs.unbind(1)
         bias_GH = self.biases[layer] if layer < len(self.biases) else None
+        last = layer == len(self.weights) - 1
+        if last and self.own_GMED is not None and domains is not None:
+            pairs = zip(self.weights[layer].unbind(0), self.own_GMED.unbind(0), strict=True)
+            weights = [of_each_domain(shared_ED, own_MED) for shared_ED, own_MED in pairs]
+            y_BGE = _domain_logits(inputs, weights, domains)
+            return y_BGE if bias_GH is None else y_BGE + bias_GH
         outputs = gate_products(inputs, self.weights[layer], bias_GH)
-        if layer == len(self.weights) - 1:
+        if last:
             return outputs
         return outputs.relu() if isinstance(outputs, Tensor) else [y.relu() for y in outputs]
 
-    def _check(self, inputs: Sequence[GateInput]) -> None:
+    def _check(self, inputs: Sequence[GateInput], domains: RowDomains | None) -> None:
+        if (self.own_GMED is None) != (domains is None):
+            have, came = ("no", "those of the rows") if domains is not None else ("some", "None")
+            raise ValueError(f"domains: expected {have} domains, as the gates have, got {came}")
         if len(inputs) != self.num_gates:
             raise ValueError(
                 f"inputs: expected {self.num_gates} tensors, one per gate, got {len(inputs)}"
@@ -151,6 +190,18 @@ def gate_products(
         ]
     bias_N = None if bias_GH is None else bias_GH.flatten()
     return _product(inputs[0], weight_GHD.flatten(0, 1), bias_N).unflatten(1, weight_GHD.shape[:2])
+
+
+def _domain_logits(
+    inputs: Sequence[GateInput], weights: Sequence[Tensor], domains: RowDomains
+) -> Tensor:
+    """Likewise with `weight_NED` of each gate, of N domains; always one `y_BGE`."""
+    rows = [x.whole if isinstance(x, RequestRows) else x for x in inputs]
+    if all(x_BD is rows[0] for x_BD in rows):
+        joined_NXD = torch.cat(list(weights), dim=1)
+        return domain_products(rows[0], joined_NXD, domains).unflatten(1, (len(weights), -1))
+    parts = [domain_products(x, w, domains) for x, w in zip(rows, weights, strict=True)]
+    return torch.stack(parts, dim=1)
 
 
 def _product(x_BD: GateInput, weight_ND: Tensor, bias_N: Tensor | None) -> Tensor:

@@ -66,13 +66,31 @@ def cv_squared(amount_GE: Tensor, visibility_GE: Tensor, scope: Scope) -> Tensor
     return _mean_over_gates(p_GE.square(), visibility_GE, scope) - p_GE.sum(1).square().mean()
 
 
-def z_loss(logits_BGE: Tensor, visibility_GE: Tensor, ranks: RankSums = ONE_RANK) -> Tensor:
+def z_loss(
+    logits_BGE: Tensor,
+    visibility_GE: Tensor,
+    ranks: RankSums = ONE_RANK,
+    asked_BG: Tensor | None = None,
+) -> Tensor:
     """Returns a loss that keeps logits small: the mean of `(log Σ_e exp(logit_e))²`.
+
+    Where rows ask some of the gates, `asked_BG`, it is the mean over these.
 
     Source: Zoph et al., "ST-MoE" (2022), equation 5; here over visible experts.
     """
     log_sums_BG = logits_BGE.masked_fill(~visibility_GE, -torch.inf).logsumexp(dim=-1)
-    return mean(log_sums_BG.square(), ranks)
+    if asked_BG is None:
+        return mean(log_sums_BG.square(), ranks)
+    total = where_asked(log_sums_BG.square(), asked_BG).sum()
+    total, count = ranks.of_losses(total, asked_BG.sum())
+    return total / count.clamp(min=1)
+
+
+def where_asked(x_BGX: Tensor, asked_BG: Tensor | None) -> Tensor:
+    """Returns x, and 0 of gates that a row does not ask; None: it asks all."""
+    if asked_BG is None:
+        return x_BGX
+    return torch.where(asked_BG.view(*asked_BG.shape, *[1] * (x_BGX.dim() - 2)), x_BGX, 0)
 
 
 def mean(x: Tensor, ranks: RankSums = ONE_RANK) -> Tensor:

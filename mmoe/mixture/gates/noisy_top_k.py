@@ -8,10 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mmoe.mixture.domains import RowDomains
 from mmoe.mixture.gates.checks import check_coefficient, check_k, check_sizes
 from mmoe.mixture.gates.contract import GateOutput
 from mmoe.mixture.gates.logits import GateLogits
-from mmoe.mixture.gates.losses import cv_squared, over_experts
+from mmoe.mixture.gates.losses import cv_squared, over_experts, where_asked
 from mmoe.mixture.gates.options import GateOptions, gate_settings, show_settings, visible_softmax
 from mmoe.mixture.gates.select import Selection, Selector, Votes
 
@@ -58,6 +59,7 @@ class NoisyTopKGate(nn.Module):
         there (appendix A); the logits do not start at 0.
     """
 
+    takes_asked = takes_domains = True
     extra_repr = show_settings
     reads_requests: ClassVar = True
 
@@ -94,10 +96,11 @@ class NoisyTopKGate(nn.Module):
         visibility_GE: Tensor,
         asked_BG: Tensor | None = None,
         votes: Votes | None = None,
+        domains: RowDomains | None = None,
     ) -> GateOutput:
         """Picks the k best visible experts by noisy logits, best first."""
         check_sizes((self.logits.num_gates, self.logits.num_experts), inputs, visibility_GE)
-        clean_BGE = self.options.temper(self.logits(inputs))
+        clean_BGE = self.options.temper(self.logits(inputs, domains))
         if not self.training:
             weights, experts = self.select(clean_BGE, visibility_GE, asked_BG, votes=votes)
             return GateOutput(weights, experts, {})
@@ -107,7 +110,11 @@ class NoisyTopKGate(nn.Module):
         weights, experts = self.select(noisy_BGE, visibility_GE, asked_BG, votes=votes)
         # Noise decides who is picked; the losses judge what was learnt, without it
         losses = self.options.losses(
-            clean_BGE, visibility_GE, experts, together=self.selection is not None
+            clean_BGE,
+            visibility_GE,
+            experts,
+            together=self.selection is not None,
+            asked_BG=asked_BG,
         )
         scope = self.options.balance_scope
         if self.importance_loss:
@@ -118,13 +125,19 @@ class NoisyTopKGate(nn.Module):
         if self.load_loss:
             noisy_BGE = noisy_BGE.masked_fill(~visibility_GE, -torch.inf)
             chances_BGE = selection_probability(clean_BGE, noisy_BGE, scale_BGE, self.k)
+            chances_BGE = where_asked(chances_BGE, asked_BG)
             (load_GE,) = self.options.ranks.of_losses(chances_BGE.sum(0))
             losses["load_loss"] = self.load_loss * cv_squared(load_GE, visibility_GE, scope)
         return GateOutput(weights, experts, losses)
 
-    def wanted(self, inputs: Sequence[Tensor], visibility_GE: Tensor) -> Tensor:
+    def wanted(
+        self,
+        inputs: Sequence[Tensor],
+        visibility_GE: Tensor,
+        domains: RowDomains | None = None,
+    ) -> Tensor:
         """Computes how much each gate alone would weigh every expert that it sees."""
-        return visible_softmax(self.options.temper(self.logits(inputs)), visibility_GE)
+        return visible_softmax(self.options.temper(self.logits(inputs, domains)), visibility_GE)
 
 
 def selection_probability(

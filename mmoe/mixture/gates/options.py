@@ -104,6 +104,7 @@ class GateSettings:
         probabilities_BGE: Tensor | None = None,
         *,
         together: bool = False,
+        asked_BG: Tensor | None = None,
     ) -> dict[str, Tensor]:
         """Computes the auxiliary losses that were asked for.
 
@@ -113,15 +114,22 @@ class GateSettings:
             experts_BGK: The picks whose number is the load; None: the probabilities are.
             probabilities_BGE: Of every expert; default: the softmax of the logits.
             together: The load is the number of distinct pairs of row and expert.
+            asked_BG: Bool, the gates that each row asks, which alone count; None: all. What they
+                did not pick is -1 in `experts_BGK`.
         """
         result = {}
         if self.z_loss:
-            result["z_loss"] = self.z_loss * losses.z_loss(logits_BGE, visibility_GE, self.ranks)
+            result["z_loss"] = self.z_loss * losses.z_loss(
+                logits_BGE, visibility_GE, self.ranks, asked_BG
+            )
         if self.balance_loss:
             if probabilities_BGE is None:
                 probabilities_BGE = visible_softmax(logits_BGE, visibility_GE)
             result["balance_loss"] = self.balance(
-                probabilities_BGE, visibility_GE, experts_BGK, together=together
+                losses.where_asked(probabilities_BGE, asked_BG),
+                visibility_GE,
+                experts_BGK,
+                together=together,
             )
         return result
 

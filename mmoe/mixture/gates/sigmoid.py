@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from mmoe.mixture.batch_invariant import stable_sigmoid
+from mmoe.mixture.domains import RowDomains
 from mmoe.mixture.gates.checks import check_coefficient, check_k, check_numbers, check_sizes
 from mmoe.mixture.gates.contract import GateOutput
 from mmoe.mixture.gates.logits import GateLogits
@@ -64,6 +65,7 @@ class SigmoidGate(nn.Module):
     load_GE: Tensor
     seen_GE: Tensor
 
+    takes_asked = takes_domains = True
     extra_repr = show_settings
     reads_requests: ClassVar = True
 
@@ -107,10 +109,11 @@ class SigmoidGate(nn.Module):
         visibility_GE: Tensor,
         asked_BG: Tensor | None = None,
         votes: Votes | None = None,
+        domains: RowDomains | None = None,
     ) -> GateOutput:
         """Picks the k visible experts with the largest score plus bias, best first."""
         check_sizes((self.logits.num_gates, self.logits.num_experts), inputs, visibility_GE)
-        logits_BGE = self.options.temper(self.logits(inputs))
+        logits_BGE = self.options.temper(self.logits(inputs, domains))
         scores_BGE = stable_sigmoid(logits_BGE)
         # The bias decides who is picked, and is no part of a weight or of its gradient
         biased_BGE = scores_BGE.detach() + self.bias_GE
@@ -120,6 +123,8 @@ class SigmoidGate(nn.Module):
             votes_BGE = biased_BGE.clamp(min=_LEAST_SCORE).masked_fill(biased_BGE == -torch.inf, 0)
             biased_BGE = self.select.among(biased_BGE, votes_BGE, visibility_GE, asked_BG, votes)
         _, experts = topk_gate(biased_BGE, visibility_GE, self.k)
+        if asked_BG is not None:  # their picks are no load either
+            experts = experts.masked_fill(~asked_BG.unsqueeze(-1), -1)
         weights = scores_BGE.gather(-1, experts.clamp(min=0).long()).masked_fill(experts < 0, 0)
         if self.normalize:
             weights = _over_sum(weights)
@@ -130,13 +135,23 @@ class SigmoidGate(nn.Module):
         self.seen_GE.copy_(visibility_GE)
         shares_BGE = _over_sum(scores_BGE * visibility_GE)
         losses = self.options.losses(
-            logits_BGE, visibility_GE, experts, shares_BGE, together=self.selection is not None
+            logits_BGE,
+            visibility_GE,
+            experts,
+            shares_BGE,
+            together=self.selection is not None,
+            asked_BG=asked_BG,
         )
         return GateOutput(weights, experts, losses)
 
-    def wanted(self, inputs: Sequence[Tensor], visibility_GE: Tensor) -> Tensor:
+    def wanted(
+        self,
+        inputs: Sequence[Tensor],
+        visibility_GE: Tensor,
+        domains: RowDomains | None = None,
+    ) -> Tensor:
         """Computes how much each gate alone would weigh every expert, of all that it sees."""
-        scores_BGE = stable_sigmoid(self.options.temper(self.logits(inputs)))
+        scores_BGE = stable_sigmoid(self.options.temper(self.logits(inputs, domains)))
         return _over_sum(scores_BGE * visibility_GE)
 
     @torch.no_grad()

@@ -5,6 +5,7 @@ from typing import ClassVar, Unpack
 
 from torch import Tensor, nn
 
+from mmoe.mixture.domains import RowDomains
 from mmoe.mixture.gates.checks import check_numbers, check_sizes
 from mmoe.mixture.gates.contract import GateOutput
 from mmoe.mixture.gates.logits import GateLogits
@@ -35,6 +36,7 @@ class SoftmaxGate(nn.Module):
         mixture-of-experts" (KDD 2018), section 4.2.
     """
 
+    takes_asked = takes_domains = True
     extra_repr = show_settings
     reads_requests: ClassVar = True
 
@@ -45,12 +47,20 @@ class SoftmaxGate(nn.Module):
         self.options = gate_settings(self, options)
         self.logits = GateLogits(input_dim, num_gates, num_experts, hidden=self.options.hidden)
 
-    def forward(self, inputs: Sequence[Tensor], visibility_GE: Tensor) -> GateOutput:
+    def forward(
+        self,
+        inputs: Sequence[Tensor],
+        visibility_GE: Tensor,
+        asked_BG: Tensor | None = None,
+        domains: RowDomains | None = None,
+    ) -> GateOutput:
         """Returns weights for every expert; exactly 0 where the gate sees nothing."""
         check_sizes((self.logits.num_gates, self.logits.num_experts), inputs, visibility_GE)
-        logits_BGE = self.options.temper(self.logits(inputs))
+        logits_BGE = self.options.temper(self.logits(inputs, domains))
         left_BGE = self.options.drop(logits_BGE, visibility_GE, self.training)
         weights_BGE = visible_softmax(left_BGE, visibility_GE)
         check_numbers(weights_BGE, logits_BGE, visibility_GE)
-        losses = self.options.losses(logits_BGE, visibility_GE) if self.training else {}
+        losses = {}
+        if self.training:
+            losses = self.options.losses(logits_BGE, visibility_GE, asked_BG=asked_BG)
         return GateOutput(weights_BGE, None, losses)

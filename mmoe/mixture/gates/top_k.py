@@ -5,6 +5,7 @@ from typing import ClassVar, Unpack
 
 from torch import Tensor, nn
 
+from mmoe.mixture.domains import RowDomains
 from mmoe.mixture.gates.checks import check_k, check_sizes, check_softmax
 from mmoe.mixture.gates.contract import GateOutput
 from mmoe.mixture.gates.logits import GateLogits
@@ -42,6 +43,7 @@ class TopKGate(nn.Module):
         without the noise.
     """
 
+    takes_asked = takes_domains = True
     extra_repr = show_settings
     reads_requests: ClassVar = True
 
@@ -73,18 +75,29 @@ class TopKGate(nn.Module):
         visibility_GE: Tensor,
         asked_BG: Tensor | None = None,
         votes: Votes | None = None,
+        domains: RowDomains | None = None,
     ) -> GateOutput:
         """Picks the k best visible experts, best first."""
         check_sizes((self.logits.num_gates, self.logits.num_experts), inputs, visibility_GE)
-        logits_BGE = self.options.temper(self.logits(inputs))
+        logits_BGE = self.options.temper(self.logits(inputs, domains))
         left_BGE = self.options.drop(logits_BGE, visibility_GE, self.training)
         weights, experts = self.select(left_BGE, visibility_GE, asked_BG, self.softmax, votes)
         losses = {}
         if self.training:
-            together = self.selection is not None
-            losses = self.options.losses(logits_BGE, visibility_GE, experts, together=together)
+            losses = self.options.losses(
+                logits_BGE,
+                visibility_GE,
+                experts,
+                together=self.selection is not None,
+                asked_BG=asked_BG,
+            )
         return GateOutput(weights, experts, losses)
 
-    def wanted(self, inputs: Sequence[Tensor], visibility_GE: Tensor) -> Tensor:
+    def wanted(
+        self,
+        inputs: Sequence[Tensor],
+        visibility_GE: Tensor,
+        domains: RowDomains | None = None,
+    ) -> Tensor:
         """Computes how much each gate alone would weigh every expert that it sees."""
-        return visible_softmax(self.options.temper(self.logits(inputs)), visibility_GE)
+        return visible_softmax(self.options.temper(self.logits(inputs, domains)), visibility_GE)

@@ -10,7 +10,7 @@ from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.labels.encode import encode_labels
 from mmoe.datasets.labels.maturity import Maturity
 from mmoe.datasets.rows.batch_source import BatchSource
-from mmoe.datasets.rows.encoded import EncodedData, EncodedFeatures, EncodedLabels, join
+from mmoe.datasets.rows.encoded import EncodedData, EncodedFeatures, join
 from mmoe.datasets.values.hashing import mix64
 from mmoe.parallel import to_first
 
@@ -110,7 +110,7 @@ class SampledTraining:
             labels = train.held.labels
             return EncodedData(
                 features=taken(train.held.features, mine_N),
-                labels=None if labels is None else _labels(labels, mine_N).mature(),
+                labels=None if labels is None else labels.taken(mine_N).mature(),
             )
         if not self._tables:
             return None
@@ -120,16 +120,6 @@ class SampledTraining:
             features=encoder.encode(table, self.origin),
             labels=encode_labels(self.config, table, self.origin, maturity=self.maturity),
         )
-
-
-def _labels(labels: EncodedLabels, mine_N: np.ndarray) -> EncodedLabels:
-    return EncodedLabels(
-        labels_NT=labels.labels_NT[mine_N],
-        observed_NT=labels.observed_NT[mine_N],
-        weights_NT=labels.weights_NT[mine_N],
-        groups_N=None if labels.groups_N is None else labels.groups_N[mine_N],
-        young_NT=None if labels.young_NT is None else labels.young_NT[mine_N],
-    )
 
 
 def taken(features: EncodedFeatures, mine_N: np.ndarray) -> EncodedFeatures:

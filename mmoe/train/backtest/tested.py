@@ -14,7 +14,7 @@ from mmoe.datasets.rows.encoded import EncodedLabels, join_labels
 from mmoe.datasets.rows.locations import find_column
 from mmoe.datasets.stream import open_stream
 from mmoe.datasets.values.keys import hash_keys, missing_mask, to_keys
-from mmoe.train.evaluate import metrics_of
+from mmoe.train.measure import metrics_of
 
 _GROUP = "group_hash"  # of the GAUC group: codes of one day mean nothing on another
 

@@ -17,7 +17,7 @@ from mmoe.datasets.rows.projection import label_uses, text_columns
 from mmoe.parallel import launched_ranks
 from mmoe.run.console import Reporter, SilentReporter
 from mmoe.run.directory import RunDirectory
-from mmoe.train.evaluate import metrics_of
+from mmoe.train.measure import metrics_of
 from mmoe.train.scored.join import join_by_key
 
 

@@ -28,6 +28,8 @@ _MODEL: tuple[tuple[str, ...], ...] = (
     ("transfer", "dim"),
     ("wide",),
     ("bias", "hidden"),
+    ("domains", "column"),
+    ("domains", "towers"),
     ("expert", "kind"),
     ("expert", "activation"),
     ("expert", "arrangement"),
@@ -106,6 +108,8 @@ class EarlierRun:
         for keys in _MODEL:
             if keys[0] == "bias" and None in (self.config.model.bias, config.model.bias):
                 continue  # it may come and go
+            if keys[0] == "domains" and self.config.model.domains is None:
+                continue  # they may come
             self._same(f"model.{'.'.join(keys)}", _at(self.config, keys), _at(config, keys))
         for key in _OF_EACH_EXPERT:
             there, here = (

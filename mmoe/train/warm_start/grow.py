@@ -29,6 +29,8 @@ def fits(own: Sequence[int], old: Sequence[int], source: TensorSource) -> bool:
 def moved(own: Tensor, old: Tensor, source: TensorSource, new_input: float = 0.0) -> Tensor:
     """Returns `old`'s entries in their new places, and `own`'s where there are none.
 
+    Of domains that are new it is the mean of the earlier ones.
+
     Args:
         own: Values of entries that are new.
         old: The earlier tensor, on the CPU; `fits`.
@@ -43,6 +45,10 @@ def moved(own: Tensor, old: Tensor, source: TensorSource, new_input: float = 0.0
     if not source.places:
         return old.clone()
     places = {dim: source.places.get(dim, np.arange(size)) for dim, size in enumerate(own.shape)}
+    if source.domain_dim is not None:  # the mean stands behind them, for those that are new
+        dim, count = source.domain_dim, old.shape[source.domain_dim]
+        old = torch.cat([old, old.mean(dim, keepdim=True)], dim)
+        places[dim] = np.where(places[dim] == NEW, count, places[dim])
     kept = {dim: np.flatnonzero(place != NEW) for dim, place in places.items()}
     result = own.detach().cpu().clone().numpy()
     if source.input_dim is not None:

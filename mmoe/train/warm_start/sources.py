@@ -38,11 +38,14 @@ class TensorSource:
         places: By dimension, for each entry its earlier place or `NEW`; other dimensions are equal.
         input_dim: The dimension of inputs, if there is one. Kept gates and experts read new inputs
             with weights of zero, so that they compute what they did.
+        domain_dim: That of domains, if there is one; new ones begin as the mean of the earlier ones
+            does, by which their rows were scored before.
     """
 
     name: str | None
     places: dict[int, np.ndarray] = field(default_factory=dict)
     input_dim: int | None = None
+    domain_dim: int | None = None
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,7 @@ class Shape:
         added: Names of the columns that an interaction puts beside them.
         settings: Of the tasks, where relations between them left something in the network.
         bias_inputs: Of those that the bias tower reads in their place; empty: there is none.
+        domains: Names; empty: there are none.
     """
 
     network: MixtureNetwork
@@ -66,6 +70,7 @@ class Shape:
     added: list[str] = field(default_factory=list)
     settings: Sequence[TaskConfig] = ()
     bias_inputs: list[str] = field(default_factory=list)
+    domains: Sequence[str] = ()
 
     @classmethod
     def of(cls, network: MixtureNetwork, config: RunConfig, encoder: FeatureEncoder) -> "Shape":
@@ -80,6 +85,7 @@ class Shape:
             added_names(config, columns),
             config.tasks,
             [name for name in every.names if name not in read],
+            () if encoder.domains is None else encoder.domains.names,
         )
 
     def columns(self, reads: Literal["inputs", "numbers", "embeddings"]) -> list[str]:
@@ -117,6 +123,8 @@ def tensor_sources(
             number, _, tensor = rest.partition(".")
             old = int(towers[int(number)])
             sources[name] = TensorSource(None if old == NEW else f"towers.{old}.{tensor}")
+            if tensor.startswith("own_"):
+                sources[name] = _with_domains(sources[name], 0, now, before)
         if part in ("transfer", "imputation"):
             sources[name] = _related_source(name, now, before)
     logits = _places_of_logits(towers, now.network, before.network)
@@ -136,7 +144,19 @@ def tensor_sources(
             for name, dims in _input_dims(level, len(read)):
                 places = {**sources[f"{prefix}.{name}"].places, **dict.fromkeys(dims, columns)}
                 sources[f"{prefix}.{name}"] = TensorSource(f"{prefix}.{name}", places, dims[-1])
+        for name in level.mixture.state_dict():
+            if name.endswith(".own_GMED"):
+                whole = f"{prefix}.{name}"
+                sources[whole] = _with_domains(sources[whole], 1, now, before)
     return {name: sources[name] for name in sources.keys() - _constants(now.network)}
+
+
+def _with_domains(source: TensorSource, dim: int, now: Shape, before: Shape) -> TensorSource:
+    """Of what domains have of their own, along `dim`; nothing where there were none."""
+    if source.name not in before.network.state_dict():
+        return TensorSource(None)
+    places = {**source.places, dim: _places_of(now.domains, before.domains)}
+    return replace(source, places=places, domain_dim=dim)
 
 
 def _interaction_sources(
@@ -338,6 +358,9 @@ def _input_dims(level: Level, width: int) -> Iterator[tuple[str, tuple[int, ...]
     for name, module in level.mixture.named_modules():
         if isinstance(module, MLPExperts | GateLogits) and module.input_dim == width:
             yield f"{name}.weights.0", (1 if isinstance(module, MLPExperts) else 2,)
+            own = module.own_GMED if isinstance(module, GateLogits) else None
+            if own is not None and len(module.weights) == 1:  # else hidden layers read the inputs
+                yield f"{name}.own_GMED", (3,)
         if isinstance(module, StackedExperts):
             for tensor, dims in module.input_dims.items():
                 yield f"{name}.{tensor}", dims

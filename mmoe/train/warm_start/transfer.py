@@ -8,6 +8,7 @@ from mmoe.config import RunConfig
 from mmoe.config.experts import FrozenExpertConfig
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.models.build import widen_towers
+from mmoe.models.domains import add_domains
 from mmoe.models.frozen import without_weight_files
 from mmoe.models.interactions.add import Columns, added_names
 from mmoe.models.network import MixtureNetwork
@@ -134,6 +135,7 @@ def _shape_of(earlier: EarlierRun) -> Shape:
             model.model_copy(update=narrow), width, tasks, stage_columns=columns
         )
         widen_towers(network, config.tasks)
+        add_domains(network, config, earlier.encoder.domains)
     return Shape.of(network, config, earlier.encoder)
 
 
@@ -161,6 +163,7 @@ def _say_names(
     features, there = ([f.name for f in c.features] for c in (config, earlier.config))
     report.compare("feature", features, there, zero)
     report.compare("task", now.tasks, before.tasks)
+    report.compare("domain", now.domains, before.domains, " (as the mean of the others at first)")
     for task, shift in rate_shifts(earlier.config, config).items():
         report.kept.append(f"probabilities of {task} (logit {shift:+.3f}: negative_sampling_rate)")
     # All levels have the same experts

@@ -1,0 +1,154 @@
+"""Metrics of rows that were predicted: of all of them, and of each domain's."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from mmoe.config import METRICS, RunConfig, TaskConfig
+from mmoe.config.tasks import further_columns, prediction_columns
+from mmoe.datasets.features.domains import Domains, asked_tasks
+from mmoe.datasets.labels.masked import masked_counts
+from mmoe.datasets.rows.encoded import EncodedLabels
+from mmoe.metrics.columns import WITH_BIAS
+from mmoe.metrics.of_tasks import task_metrics
+from mmoe.metrics.task_kinds import kind_of
+
+Metrics = dict[str, dict[str, Any]]
+
+
+def metrics_of(
+    config: RunConfig,
+    predictions_NT: np.ndarray,
+    labels: EncodedLabels,
+    oracle: Mapping[str, np.ndarray] | None = None,
+    *,
+    all_negatives: bool = False,
+    intervals: bool = True,
+) -> tuple[Metrics, list[str]]:
+    """Computes metrics as `split_metrics` does, with intervals, from predictions that exist.
+
+    Where the log kept the share r of a task's negatives, each counts 1/r times, so that metrics
+    are those of the full log; `all_negatives` says that these rows hold them all. Of columns behind
+    those that tasks have, predictions with the display as logged, there are metrics too, under keys
+    that end in `_with_bias`.
+    """
+    metrics: Metrics = {}
+    notes: list[str] = []
+    groups_N = labels.groups_N
+    if groups_N is not None:
+        groups_N = np.where(groups_N < 0, np.nan, groups_N)  # rows without a key join no group
+    masked = masked_counts(config, labels)
+    for t, task in enumerate(config.tasks):
+        values, task_notes = task_metrics(
+            task.kind,
+            labels.labels_NT[:, t],
+            predictions_NT[:, t],
+            labels.observed_NT[:, t],
+            weights=row_weights(task, labels, t, all_negatives),
+            groups=groups_N,
+            oracle=None if oracle is None else oracle.get(task.name),
+            name=task.name,
+            named=[METRICS.implementation(metric)(metric) for metric in task.metrics],
+            further=predictions_NT[:, further_columns(config.tasks, t)] if task.further else None,
+            intervals=intervals,
+        )
+        counts = masked.get(task.name)
+        if counts is not None:
+            values["masked"] = counts["masked"]
+        if predictions_NT.shape[1] > len(prediction_columns(config.tasks)):
+            weights_N = row_weights(task, labels, t, all_negatives)
+            values |= _with_bias(config.tasks, labels, t, predictions_NT, weights_N)
+        metrics[task.name] = values
+        notes += task_notes
+        if task.negative_sampling_rate != 1 and not all_negatives:
+            times = 1 / task.negative_sampling_rate
+            notes.append(
+                f"{task.name}: each negative counts {times:g} times, as the log keeps "
+                f"{task.negative_sampling_rate:g} of them"
+            )
+    return metrics, notes
+
+
+def _with_bias(
+    tasks: Sequence[TaskConfig],
+    labels: EncodedLabels,
+    t: int,
+    predictions_NT: np.ndarray,
+    weights_N: np.ndarray | None,
+) -> dict[str, Any]:
+    """Metrics that a task's kind has of predictions for the display as logged."""
+    task, seen_NT = tasks[t], predictions_NT[:, len(prediction_columns(tasks)) :]
+    found, _ = task_metrics(
+        task.kind,
+        labels.labels_NT[:, t],
+        seen_NT[:, t],
+        labels.observed_NT[:, t],
+        weights=weights_N,
+        name=task.name,
+        further=seen_NT[:, further_columns(tasks, t)] if task.further else None,
+    )
+    return {key + WITH_BIAS: found[key] for key in kind_of(task.kind).with_bias_keys}
+
+
+def row_weights(
+    task: TaskConfig, labels: EncodedLabels, t: int, all_negatives: bool = False
+) -> np.ndarray | None:
+    """Returns what each row counts in the task's metrics; None = 1."""
+    weights_N = labels.weights_NT[:, t] if task.weight_column else None
+    if task.negative_sampling_rate == 1 or all_negatives:
+        return weights_N
+    each_N = np.where(labels.labels_NT[:, t] > 0.5, 1.0, 1 / task.negative_sampling_rate)
+    return each_N if weights_N is None else weights_N * each_N
+
+
+def domain_metrics(
+    config: RunConfig,
+    domains: Domains | None,
+    predictions_NT: np.ndarray,
+    labels: EncodedLabels,
+    oracle: Mapping[str, np.ndarray] | None = None,
+    *,
+    all_negatives: bool = False,
+) -> dict[str, Any]:
+    """Returns what metrics.json holds of the domains: nothing where a run has none.
+
+    Args:
+        config: Of the run.
+        domains: That its encoder knows.
+        predictions_NT: Of all rows.
+        labels: Of the same rows.
+        oracle: Their true probabilities, by task, where they are known.
+        all_negatives: As of `metrics_of`.
+
+    Returns:
+        `domains`: the column, and an entry for each domain that has rows: its name (None: rows of
+        no known one), how many rows there are, and the metrics of the tasks that exist there,
+        without intervals.
+    """
+    section = config.model.domains
+    if section is None or domains is None or labels.domains_N is None:
+        return {}
+    asked = asked_tasks(config.tasks, domains)
+    entries = []
+    for code, name in enumerate((*domains.names, None)):
+        mine_N = labels.domains_N == code
+        if not mine_N.any():
+            continue
+        truth = None if oracle is None else {t: p_N[mine_N] for t, p_N in oracle.items()}
+        found, _ = metrics_of(
+            config,
+            predictions_NT[mine_N],
+            labels.taken(mine_N),
+            truth,
+            all_negatives=all_negatives,
+            intervals=False,
+        )
+        there = [
+            task.name
+            for t, task in enumerate(config.tasks)
+            if asked is None or bool(asked[code, t])
+        ]
+        tasks = {task: found[task] for task in there}
+        entries.append({"domain": name, "rows": int(mine_N.sum()), "tasks": tasks})
+    return {"domains": {"column": section.column, "each": entries}}

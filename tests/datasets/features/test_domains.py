@@ -1,0 +1,101 @@
+"""Domains of rows: what is learnt of the column, and what is refused."""
+
+import pyarrow as pa
+import pytest
+
+from mmoe.config import config_from_dict
+from mmoe.datasets.features.encoder import FeatureEncoder
+from mmoe.datasets.features.extend_encoder import extend_encoder
+from mmoe.datasets.labels.encode import encode_labels
+from mmoe.datasets.rows.projection import required_columns
+
+
+def config_of(unseen="mean_gate", domains=None):
+    return config_from_dict(
+        {
+            "features": [{"kind": "numeric", "name": "price"}],
+            "tasks": [
+                {"name": "click", "label": "click"},
+                {"name": "buy", "label": "buy", "domains": domains},
+            ],
+            "model": {"domains": {"column": "scene", "unseen": unseen}},
+        }
+    )
+
+
+def table(*scenes, kind=None):
+    count = len(scenes)
+    return pa.table(
+        {
+            "scene": pa.array(scenes, kind),
+            "price": [float(n) for n in range(count)],
+            "click": [n % 2 for n in range(count)],
+            "buy": [n % 2 for n in range(count)],
+        }
+    )
+
+
+def test_domains_are_numbered_by_name_and_others_stand_behind():
+    encoder = FeatureEncoder.fit(config_of(), table("shop", "feed", "shop", None), "log")
+    assert encoder.domains.names == ["feed", "shop"]
+    found = encoder.encode(table("shop", "live", None, "feed", ""), "new")
+    assert found.domains_N.tolist() == [1, 2, 2, 0, 2]
+
+
+@pytest.mark.parametrize(
+    "again", [(3, 12), ("3", "12"), (3.0, 12.0)], ids=["whole", "text", "floats"]
+)
+def test_numbers_and_their_texts_are_the_same_domains(again):
+    encoder = FeatureEncoder.fit(config_of(domains=[3]), table(3, 12, 3, 12), "log")
+    assert encoder.encode(table(*again), "new").domains_N.tolist() == [1, 0]
+
+
+def test_a_stored_encoder_knows_them(tmp_path):
+    encoder = FeatureEncoder.fit(config_of(), table("shop", "feed"), "log")
+    encoder.save(tmp_path)
+    again = FeatureEncoder.load(tmp_path)
+    assert again.domains == encoder.domains
+    assert again.fingerprint() == encoder.fingerprint()
+
+
+def test_domains_of_an_earlier_run_keep_their_numbers():
+    earlier = FeatureEncoder.fit(config_of(), table("shop", "feed"), "monday")
+    today = FeatureEncoder.fit(config_of(), table("live", "feed", "ads"), "tuesday")
+    extended = extend_encoder(today, earlier, "tuesday")
+    assert extended.domains.names == ["feed", "shop", "ads", "live"]
+
+
+def test_labels_are_unobserved_where_the_task_does_not_exist():
+    labels = encode_labels(config_of(domains=["shop"]), table("shop", "feed", None, "shop"), "log")
+    assert labels.observed_NT.tolist() == [[True, True], [True, False], [True, False], [True, True]]
+    assert labels.weights_NT[:, 1].tolist() == [1, 0, 0, 1]
+
+
+def test_the_column_is_read_to_score_as_well():
+    assert required_columns(config_of(), labels=False) == ["price", "scene"]
+
+
+def test_a_domain_that_no_row_has_is_refused_with_the_nearest():
+    with pytest.raises(ValueError, match=r"task 'buy': domains names 'shops', .*did you mean 'sho"):
+        FeatureEncoder.fit(config_of(domains=["shops"]), table("shop", "feed"), "log")
+
+
+def test_refuse_names_the_row():
+    encoder = FeatureEncoder.fit(config_of("refuse"), table("shop", "feed"), "log")
+    with pytest.raises(ValueError, match=r"new: row 2: column 'scene' .* is 'live', which no tr"):
+        encoder.encode(table("shop", "live"), "new")
+    with pytest.raises(ValueError, match=r"new: row 1: column 'scene' .* is empty; fill the cell"):
+        encoder.encode(table(None, "shop"), "new")
+    with pytest.raises(ValueError, match=r"log: row 2: column 'scene' .* is empty"):
+        FeatureEncoder.fit(config_of("refuse"), table("shop", None), "log")
+
+
+def test_what_is_no_column_of_domains_is_refused():
+    with pytest.raises(ValueError, match=r"'scene' .* is empty in every training row"):
+        FeatureEncoder.fit(config_of(), table(None, None, kind=pa.string()), "log")
+    with pytest.raises(ValueError, match="more than 1024 values; a domain is a scene"):
+        FeatureEncoder.fit(config_of(), table(*range(2000)), "log")
+    with pytest.raises(ValueError, match=r"'scene' .of model.domains. holds list"):
+        FeatureEncoder.fit(config_of(), table(["a"], ["b"]), "log")
+    with pytest.raises(ValueError, match="no column 'scene'"):
+        FeatureEncoder.fit(config_of(), table("a", "b").drop_columns("scene"), "log")

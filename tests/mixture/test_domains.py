@@ -1,0 +1,174 @@
+"""Gates of domains: what a separate gate for each domain computes, row by row the same bits."""
+
+import copy
+
+import pytest
+import torch
+
+from mmoe.mixture import (
+    CosineGate,
+    MultiGateMixture,
+    NoisyTopKGate,
+    Selection,
+    SigmoidGate,
+    SoftmaxGate,
+    TopKGate,
+    mlp_experts,
+)
+from mmoe.mixture.asking import RowAsks, decide
+from mmoe.mixture.domains import RowDomains
+
+D, G, E, M = 6, 3, 4, 3
+JOINT = Selection(shared_k=1, private_k=1)
+GATES = {
+    "softmax": lambda **more: SoftmaxGate(D, G, E, **more),
+    "top_k": lambda **more: TopKGate(D, G, E, k=2, **more),
+    "joint": lambda **more: TopKGate(D, G, E, k=2, selection=JOINT, **more),
+    "noisy_top_k": lambda **more: NoisyTopKGate(D, G, E, k=2, **more),
+    "sigmoid": lambda **more: SigmoidGate(D, G, E, k=2, **more),
+}
+SEES = torch.ones(G, E, dtype=torch.bool)
+
+
+def with_domains(gate):
+    """The gate with domains that differ, and a gate without for each of them."""
+    separate = [copy.deepcopy(gate) for _ in range(M)]
+    gate.logits.add_domains(M)
+    torch.nn.init.normal_(gate.logits.own_GMED)
+    with torch.no_grad():
+        for m, one in enumerate(separate):
+            one.logits.weights[-1].add_(gate.logits.own_GMED[:, m])
+    return gate, separate
+
+
+def rows_of(*codes):
+    return RowDomains.of(torch.tensor(codes, dtype=torch.int32), M)
+
+
+@pytest.fixture(name="kind", params=GATES)
+def _kind(request):
+    torch.manual_seed(3)
+    return GATES[request.param]
+
+
+@pytest.mark.parametrize("hidden", [[], [5]], ids=["linear", "hidden"])
+@pytest.mark.parametrize("alike", [True, False], ids=["one input", "own inputs"])
+def test_each_row_gets_what_its_domains_gate_gives(kind, hidden, alike):
+    gate, separate = with_domains(kind(hidden=hidden).double().eval())
+    codes = torch.randint(M, (40,))
+    x_BD = torch.randn(40, D, dtype=torch.float64)
+    inputs = [x_BD] * G if alike else [x_BD + g for g in range(G)]
+    given = gate(inputs, SEES, domains=rows_of(*codes.tolist())).as_weights(E)
+    for m, one in enumerate(separate):
+        mine = codes == m
+        expected = one([x[mine] for x in inputs], SEES).as_weights(E)
+        torch.testing.assert_close(given[mine], expected)
+
+
+def test_gradients_are_those_of_separate_gates(kind):
+    gate, separate = with_domains(kind().double().eval())
+    codes = torch.randint(M, (40,))
+    x_BD = torch.randn(40, D, dtype=torch.float64, requires_grad=True)
+    wish_BGE = torch.randn(40, G, E, dtype=torch.float64)
+    found = gate([x_BD] * G, SEES, domains=rows_of(*codes.tolist())).as_weights(E)
+    (found * wish_BGE).sum().backward()
+    mine, x_BD.grad = x_BD.grad, None
+    for m, one in enumerate(separate):
+        rows = codes == m
+        (one([x_BD[rows]] * G, SEES).as_weights(E) * wish_BGE[rows]).sum().backward()
+    torch.testing.assert_close(mine, x_BD.grad)
+    each = torch.stack([one.logits.weights[0].grad for one in separate], dim=1)
+    torch.testing.assert_close(gate.logits.own_GMED.grad, each)
+    torch.testing.assert_close(gate.logits.weights[0].grad, each.sum(1))
+
+
+@pytest.mark.parametrize("hidden", [[], [5]], ids=["linear", "hidden"])
+def test_rows_of_no_domain_get_the_mean_of_the_logits(hidden):
+    gate, separate = with_domains(SoftmaxGate(D, G, E, hidden=hidden).double())
+    x_BD = torch.randn(7, D, dtype=torch.float64)
+    found = gate.logits([x_BD] * G, rows_of(*[M] * 7))
+    each = torch.stack([one.logits([x_BD] * G) for one in separate])
+    torch.testing.assert_close(found, each.mean(0))
+
+
+def test_domains_begin_as_the_gate_that_they_share(kind):
+    gate = kind().eval()
+    x_BD = torch.randn(9, D)
+    before = gate([x_BD] * G, SEES).as_weights(E)
+    gate.logits.add_domains(M)
+    after = gate([x_BD] * G, SEES, domains=rows_of(*[0, 1, 2, 3, 0, 1, 2, 3, 1]))
+    torch.testing.assert_close(after.as_weights(E), before)
+
+
+def test_a_row_feels_no_other_row(kind):
+    gate, _ = with_domains(kind().eval())
+    x_BD, codes = torch.randn(200, D), torch.randint(M + 1, (200,)).int()
+    whole = gate([x_BD] * G, SEES, domains=RowDomains.of(codes, M)).as_weights(E)
+    order = torch.randperm(200)[:77]
+    some = gate([x_BD[order]] * G, SEES, domains=RowDomains.of(codes[order], M)).as_weights(E)
+    assert torch.equal(some, whole[order])
+
+
+def test_no_row_and_domains_without_rows_are_fine(kind):
+    gate, _ = with_domains(kind())
+    output = gate([torch.zeros(0, D)] * G, SEES, domains=rows_of())
+    assert output.weights.shape[0] == 0
+    alone = gate([torch.zeros(2, D)] * G, SEES, domains=rows_of(1, 1))
+    alone.weights.sum().backward()
+    assert not gate.logits.own_GMED.grad[:, [0, 2]].any()
+
+
+def test_gates_without_domains_refuse_them_and_the_other_way():
+    gate = SoftmaxGate(D, G, E)
+    with pytest.raises(ValueError, match="domains: expected no domains"):
+        gate([torch.zeros(1, D)] * G, SEES, domains=rows_of(0))
+    gate.logits.add_domains(M)
+    with pytest.raises(ValueError, match="domains: expected some domains"):
+        gate([torch.zeros(1, D)] * G, SEES)
+    cosine = CosineGate(D, G, E, k=2)
+    with pytest.raises(ValueError, match="one that domains can have of their own"):
+        decide(cosine, [torch.zeros(1, D)] * G, SEES, RowAsks(domains=rows_of(0)))
+
+
+@pytest.mark.parametrize("execution", ["dense", "grouped"])
+def test_gates_that_rows_do_not_ask_weigh_nothing_and_change_nothing(kind, execution):
+    gate = kind()
+    layer = MultiGateMixture(
+        D, G, experts=mlp_experts(E, D, [5]), gate=gate, execution=execution
+    ).eval()
+    x_BD, asked_BG = torch.randn(30, D), torch.rand(30, G) < 0.6
+    output = layer(x_BD, return_gates=True, asks=RowAsks(asked_BG=asked_BG))
+    weights_BGE = output.gate_weights_BGE
+    assert not weights_BGE[~asked_BG].any()
+    assert not output.out_BGO[~asked_BG].any()
+    if gate.traits.most_pairs is None if hasattr(gate, "traits") else True:
+        whole = layer(x_BD, return_gates=True)
+        torch.testing.assert_close(weights_BGE[asked_BG], whole.gate_weights_BGE[asked_BG])
+        torch.testing.assert_close(output.out_BGO[asked_BG], whole.out_BGO[asked_BG])
+
+
+def test_gates_that_are_not_asked_have_no_vote():
+    gate = GATES["joint"]().eval()
+    x_BD = torch.randn(50, D)
+    others = [x_BD, torch.randn(50, D), torch.randn(50, D)]
+    asked_BG = torch.tensor([[True, False, False]]).expand(50, -1)
+    one = gate([x_BD] * G, SEES, asked_BG).experts[:, 0]
+    assert torch.equal(one, gate(others, SEES, asked_BG).experts[:, 0])
+
+
+def test_losses_are_those_of_the_rows_that_ask(kind):
+    options = {"z_loss": 0.1, "balance_loss": 0.1}
+    gate = kind(**options)
+    gate.train()
+    x_BD = torch.randn(20, D)
+    asked_BG = torch.ones(20, G, dtype=torch.bool)
+    asked_BG[12:] = False
+    torch.manual_seed(0)
+    some = decide(gate, [x_BD] * G, SEES, RowAsks(asked_BG=asked_BG)).auxiliary_losses
+    torch.manual_seed(0)
+    alone = decide(gate, [x_BD[:12]] * G, SEES).auxiliary_losses
+    names = {"z_loss", "balance_loss"} - (
+        {"balance_loss"} if "noisy" in type(gate).__name__.lower() else set()
+    )
+    for name in names:
+        torch.testing.assert_close(some[name], alone[name])
