@@ -154,7 +154,7 @@ def feature_importance(
             assert chunk.labels is not None, "these rows carry labels"
             labels.append(chunk.labels)
             predictions = [_predicted(predictor, chunk)]
-            for one in _shuffled(chunk, columns, rng):
+            for one in _each_shuffled(chunk, columns, rng):
                 predictions.append(_predicted(predictor, one))
                 tracker.advance(len(chunk))
             found.append(np.stack(predictions))
@@ -177,7 +177,7 @@ def feature_importance(
     return result
 
 
-def _shuffled(
+def _each_shuffled(
     chunk: EncodedData, columns: Mapping[str, FeatureColumns], rng: np.random.Generator
 ) -> Iterator[EncodedData]:
     for mine in columns.values():

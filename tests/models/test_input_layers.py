@@ -44,8 +44,8 @@ def test_columns_keep_their_places_and_names_and_pieces_follow():
     layers, dense = InputLayers([age, PRICE, TITLE, fee]), torch.rand(5, 9) * 2
     dense[0, 7] = -1
     out, pieces = layers(dense), expand_pieces
-    names = replaced_names([f"d{n}" for n in range(9)], layers.specs)
-    assert len(names) == out.shape[1] == 9 + widened_by(layers.specs)
+    names = replaced_names([f"d{n}" for n in range(9)], layers.of_levels[""])
+    assert len(names) == out.shape[1] == 9 + widened_by(layers.of_levels[""])
     expected = {
         "d2": dense[:, 2:3],
         "title projected[0]": dense[:, 3:7] @ layers["title_projection"].weight[:1].T,
