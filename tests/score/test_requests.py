@@ -11,7 +11,6 @@ import mmoe
 from mmoe.predictor import Predictor
 from mmoe.run.directory import RunDirectory
 from mmoe.score import score_files
-from mmoe.score.guard.counts import ScoreCounts
 from mmoe.score.rows import RowScorer
 from mmoe.score.top_rows import Top
 from mmoe.train import train_run
@@ -143,9 +142,10 @@ def test_rows_are_counted_as_those_of_a_flat_file(run, files, log):
     found, tables = [], []
     for form, one in (("flat", trained(files, "flat")), ("nested", run)):
         out = files / f"counted-{form}.parquet"
-        score_files(one, files / f"{form}.parquet", out, keep=["user"])
-        found.append(ScoreCounts.in_metadata(pq.read_metadata(out).metadata))
+        source, keep = files / f"{form}.parquet", ["user"]
+        score_files(one, source, out, keep=keep, on_summary=found.append)
         tables.append(pq.read_table(out))
     assert tables[0].equals(tables[1]), "trained and scored alike, bit for bit"
-    assert found[0] == found[1] and found[0].rows == len(log)
-    assert found[0].columns["age"].missing == log["age"].null_count > 0
+    flat, nested = (summary.as_dict() for summary in found)
+    assert flat == nested and flat["rows"] == len(log)
+    assert flat["columns"]["age"]["missing"] > 0 and flat["columns"]["user"]["psi"] is not None
