@@ -187,6 +187,8 @@ def same_values(left: pa.ChunkedArray, right: pa.ChunkedArray) -> np.ndarray:
         array([ True, False, False])
     """
     kind = left.type
+    if pa.types.is_null(kind):
+        return np.ones(len(left), bool)
     missing = pc.and_(pc.is_null(left), pc.is_null(right))
     if is_list(kind):
         return _same_lists(left, right) | missing.to_numpy(zero_copy_only=False)

@@ -170,10 +170,10 @@ def test_rows_that_are_all_alike_say_so_alone(config, funnel_table, tmp_path):
 def test_dead_experts_are_found_by_their_outputs(config, funnel_table, tmp_path):
     from mmoe.models.ranker import Ranker
 
-    def kill(self, dense_BF, x_BD, return_gates=False):
+    def kill(self, dense_BF, x_BD, return_gates=False, **parts):
         bias = self.network.levels[0].mixture.experts.biases[-1]
         bias.data[1] = -1e4  # below all that its ReLU could let pass
-        return mix(self, dense_BF, x_BD, return_gates)
+        return mix(self, dense_BF, x_BD, return_gates, **parts)
 
     mix = Ranker.mix
     heard = Heard()

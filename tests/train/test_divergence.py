@@ -126,8 +126,8 @@ def test_numbers_that_only_bf16_cannot_hold(program, monkeypatch):
     one, batch = program("training.precision=bf16")
     mix = Ranker.mix
 
-    def overflows(self, dense_BF, x_BD, return_gates=False):
-        output = mix(self, dense_BF, x_BD, return_gates)
+    def overflows(self, dense_BF, x_BD, return_gates=False, **parts):
+        output = mix(self, dense_BF, x_BD, return_gates, **parts)
         large = torch.full_like(output.logits_BT, 3.4e38)
         if torch.is_autocast_enabled("cpu"):
             large = large.bfloat16().float()
