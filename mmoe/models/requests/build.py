@@ -30,8 +30,19 @@ def build_requests(encoder: FeatureEncoder) -> RequestInputs | None:
         len(Columns.of(encoder).numbers),
         lookups,
         [(spec.events, spec.targets) for spec in encoder.sequences],
+        read=_read(encoder),
         exact=requests is not None and requests.exact,
     )
+
+
+def _read(encoder: FeatureEncoder) -> tuple[RequestColumns, list[int], list[int]] | None:
+    """What `model.bias` leaves to the network, and which columns of each part these are."""
+    bias = encoder.config.model.bias
+    if bias is None:
+        return None
+    left = set(Columns.of(encoder, bias).names)
+    kept = [[i for i, name in enumerate(names) if name in left] for names in _names(encoder)]
+    return request_columns(encoder, bias), kept[0], kept[1]
 
 
 def input_layers_of_levels(encoder: FeatureEncoder) -> Mapping[str, Sequence[InputLayerSpec]]:
