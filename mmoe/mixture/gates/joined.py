@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, ClassVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from mmoe.mixture.columns import ColumnChoice
 from mmoe.mixture.gates.contract import GateOutput
+from mmoe.mixture.requests.rows import read_by_gates
 from mmoe.mixture.traits import GateTraits, traits_of
 
 
@@ -51,6 +52,7 @@ class JoinedGates(nn.Module):
     """
 
     order_G: Tensor
+    reads_requests: ClassVar = True
 
     def __init__(self, gates: Sequence[nn.Module], groups: Sequence[GateGroup]) -> None:
         super().__init__()
@@ -79,7 +81,7 @@ class JoinedGates(nn.Module):
         """Decides for all gates; losses of one name add up."""
         found = [
             gate(
-                cast(ColumnChoice, choice).of([inputs[g] for g in group.places]),
+                _read(gate, cast(ColumnChoice, choice), [inputs[g] for g in group.places]),
                 visibility_GE[self.get_buffer(f"places_{number}"), : group.num_experts],
             )
             for number, (gate, group, choice) in enumerate(
@@ -105,3 +107,9 @@ class JoinedGates(nn.Module):
         wide = [F.pad(part, (0, width - part.shape[2]), value=fill) for part in parts]
         joined = torch.cat(wide, dim=1)
         return joined if self._in_order else joined.index_select(1, self.order_G)
+
+
+def _read(gate: nn.Module, choice: ColumnChoice, inputs: Sequence[Any]) -> list[Any]:
+    """What a module reads; rows of requests in two parts where it would have read them so alone."""
+    knows = gate if choice.columns_C is None else None
+    return choice.of([read_by_gates(knows, x) for x in inputs])
