@@ -6,6 +6,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from tests.datasets.request_log import log_of_requests
+
 NAMES = ["user", "price", "click"]
 SMALL = ("--set", "training.epochs=1", "--set", "training.embedding_backend=plain", "--quiet")
 
@@ -58,3 +60,17 @@ def test_a_file_without_a_header_is_said_to_have_none(mmoe, tmp_path):
     code, _, err = mmoe("init", log, "--label", "b", "--columns", "", "--out", config)
     assert code == 2 and "--columns : expected the names of all columns" in err
     assert not config.exists()
+
+
+def test_a_log_of_requests_from_init_to_scores(mmoe, tmp_path):
+    log, config, run = tmp_path / "log.parquet", tmp_path / "config.yaml", tmp_path / "run"
+    pq.write_table(log_of_requests(200), log)
+    asked = ("--label", "click", "--request", "request", "--out", config)
+    assert mmoe("init", log, *asked)[::2] == (0, "")
+    assert "requests: {column: request}" in config.read_text()
+    assert mmoe("train", config, "--out", run, *SMALL)[0] == 0
+    scores = tmp_path / "scores.parquet"
+    assert mmoe("score", run, "--input", log, "--output", scores)[0] == 0
+    assert pq.read_table(scores).num_rows == len(log_of_requests(200))
+    code, _, err = mmoe("init", log, "--label", "click", "--request", "requests", "--out", "x.yaml")
+    assert code == 2 and "did you mean 'request'" in err

@@ -173,8 +173,8 @@ def _nested(table: pa.Table) -> RequestRows:
 
 def _first_rows(request_N: np.ndarray, count: int) -> np.ndarray:
     """The first row of each request, of numbers by first appearance."""
-    first_M = np.full(count, len(request_N), np.int64)
-    np.minimum.at(first_M, request_N, np.arange(len(request_N)))
+    first_M = np.empty(count, np.int64)
+    first_M[request_N[::-1]] = np.arange(len(request_N))[::-1]  # the last one assigned stays
     return first_M
 
 
@@ -187,6 +187,8 @@ def same_values(left: pa.ChunkedArray, right: pa.ChunkedArray) -> np.ndarray:
         array([ True, False, False])
     """
     kind = left.type
+    if pa.types.is_null(kind):
+        return np.ones(len(left), bool)
     missing = pc.and_(pc.is_null(left), pc.is_null(right))
     if is_list(kind):
         return _same_lists(left, right) | missing.to_numpy(zero_copy_only=False)

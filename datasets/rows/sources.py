@@ -30,7 +30,7 @@ from mmoe.datasets.rows.locations import (
     visible_columns,
 )
 from mmoe.datasets.rows.projection import column_uses, text_columns
-from mmoe.datasets.rows.splits import Splits, split_table
+from mmoe.datasets.rows.splits import Splits, refuse_empty, request_splits, split_table
 
 # Imported only when asked for, so that one source's needs are not everybody's.
 _BUNDLED = MappingProxyType(
@@ -327,10 +327,13 @@ def _refuse_unread(data: DataConfig) -> None:
 def _carve(
     table: pa.Table, share: SplitConfig, config: RunConfig, origin: str
 ) -> tuple[pa.Table, pa.Table]:
-    """A random validation share out of the training rows."""
-    train, validation, rest = split_table(
-        table, share, config.split_seed, origin, config.data.requests
-    )
+    """A random validation share out of the training rows, of whole requests."""
+    if config.data.requests is not None:
+        split_N = request_splits(table, share, config.split_seed, origin, config.data.requests)
+        parts = [table.filter(pa.array((split_N == 1) == held)) for held in (False, True)]
+        refuse_empty([part.num_rows for part in parts], share, origin)
+        return parts[0], parts[1]
+    train, validation, rest = split_table(table, share, config.split_seed, origin)
     return pa.concat_tables([train, rest]), validation
 
 

@@ -1,5 +1,6 @@
 """Training, validation and test rows: how a table is cut into the three."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,8 +90,8 @@ def assign_splits(
     Args and errors are those of `split_table`.
     """
     found = None if requests is None else find_requests(requests, table, origin)
-    if split.by == "random" and found is not None:
-        split_N = splits_by_hash(found.keys_M, split, split_seed)[found.request_N]
+    if split.by == "random" and requests is not None:
+        split_N = request_splits(table, split, split_seed, origin, requests)
     elif split.by == "random":
         cuts = random_cuts(table.num_rows, split, split_seed)
         split_N = random_splits(0, table.num_rows, cuts, split_seed)
@@ -107,6 +108,14 @@ def assign_splits(
     if found is not None:
         refuse_cut(split_N, found, table, split, origin)
     return split_N
+
+
+def request_splits(
+    table: pa.Table, split: SplitConfig, split_seed: int, origin: str, requests: RequestsConfig
+) -> np.ndarray:
+    """Assigns rows to splits at random, int8 [N], those of a request together."""
+    found = find_requests(requests, table, origin)
+    return splits_by_hash(found.keys_M, split, split_seed)[found.request_N]
 
 
 def refuse_cut(
@@ -131,11 +140,11 @@ def refuse_cut(
     )
 
 
-def refuse_empty(counts: np.ndarray, split: SplitConfig, origin: str) -> None:
-    """Raises ValueError where training, validation or test has no row."""
-    for name, count in zip(("training", "validation", "test"), counts, strict=True):
+def refuse_empty(counts: Sequence[int] | np.ndarray, split: SplitConfig, origin: str) -> None:
+    """Raises ValueError where training, validation or, if there is one, test has no row."""
+    for name, count in zip(("training", "validation", "test"), counts, strict=False):
         if count == 0:
-            raise ValueError(f"{origin}: {_empty_split(name, split, int(counts.sum()))}")
+            raise ValueError(f"{origin}: {_empty_split(name, split, int(sum(counts)))}")
 
 
 def random_cuts(num_rows: int, split: SplitConfig, split_seed: int) -> tuple[int, int]:

@@ -20,7 +20,7 @@ from mmoe.datasets.rows.splits import (
     random_cuts,
     random_splits,
     refuse_cut,
-    splits_by_hash,
+    request_splits,
     time_cuts,
     time_splits,
 )
@@ -130,8 +130,7 @@ class RequestSplitter:
     def of(self, table: pa.Table | None, first: int, rows: int) -> np.ndarray:
         """Assigns rows by their requests."""
         assert table is not None
-        found = find_requests(self.requests, table, self.origin)
-        return splits_by_hash(found.keys_M, self.split, self.seed)[found.request_N]
+        return request_splits(table, self.split, self.seed, self.origin, self.requests)
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from mmoe.models.registry import build_network
 from mmoe.models.relations import relate_tasks
 from mmoe.models.requests.build import (
     build_requests,
+    check_stages,
     input_layers_of_levels,
     request_columns,
 )
@@ -74,12 +75,14 @@ def build_ranker(
     width -= 0 if bias is None else bias.width
     names = [task.name for task in config.tasks]
     added = len(added_names(config, Columns.of(encoder, config.model.bias)))
+    stages = stage_columns(config, encoder)
+    check_stages(encoder, stages)
     network = build_network(
         config.model,
         width + added,
         names,
         config.parallel,
-        stage_columns(config, encoder),
+        stages,
         request_columns(encoder, config.model.bias, added) if encoder.has_requests else None,
     )
     if layers:

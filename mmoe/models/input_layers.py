@@ -43,7 +43,8 @@ class InputLayers(nn.ModuleDict):
                 # Projections have about the variance of the numbers that they are made of
                 nn.init.normal_(linear.weight, std=spec.width**-0.5)
                 self[_key(spec.name)] = linear
-        self.of_levels = {"": tuple(specs), **{k: tuple(v) for k, v in (of_levels or {}).items()}}
+        self.specs = tuple(specs)
+        self.of_levels = {"": self.specs, **{k: tuple(v) for k, v in (of_levels or {}).items()}}
         for level, own in self.of_levels.items():
             in_pieces = _in_pieces(own)
             for pieces in _distinct(in_pieces):

@@ -1,5 +1,7 @@
 """`Ranker`: embeddings and a network, what is trained, saved and scored."""
 
+from collections.abc import Callable
+from functools import cache
 from typing import Any, cast
 
 import torch
@@ -14,6 +16,8 @@ from mmoe.models.requests.batch import RequestBatch
 from mmoe.models.requests.inputs import RequestInputs
 from mmoe.models.wide import WidePart
 from mmoe.tasks import TaskTowers
+
+Inputs = tuple[Tensor, Tensor | None]  # numbers; pooled embeddings, then sequences
 
 
 class Ranker(nn.Module):
@@ -106,22 +110,23 @@ class Ranker(nn.Module):
             ValueError: Another number of dense features than expected.
         """
         bias = self._bias_tower
-        if requests is not None and bias is not None:  # it may fix what is of either
+        fixed = bias is not None and bias.scores and not self.training
+        if requests is not None and fixed:  # of requests or of rows
             dense_BF, values, lengths, id_weights = self._requests.flat(
                 dense_BF, requests, values, lengths, id_weights
             )
             requests = None
-        fixed = bias is not None and bias.scores and not self.training
         scored = bias.fix(dense_BF, values) if bias is not None and fixed else (dense_BF, values)
         lookups = self.look_up(scored[1], lengths, id_weights)
         output, ins = self._mix(scored[0], lookups, return_gates, requests, domains_B)
         logits_BT = output.logits_BT
         if bias is not None and (fixed or self.training):
-            output = output.plus(self._spread(bias(*ins)))
+            output = output.plus(self._spread(bias(*ins())))
         if bias is not None and with_bias:
+            logged = ins()
             if fixed:
-                ins = self._inputs(dense_BF, self.look_up(values, lengths, id_weights))
-            output = output._replace(with_bias_BT=logits_BT + self._spread(bias(*ins)))
+                logged = self._inputs(dense_BF, self.look_up(values, lengths, id_weights))
+            output = output._replace(with_bias_BT=logits_BT + self._spread(bias(*logged)))
         return self.add_wide(output, dense_BF, values, lengths, id_weights, requests)
 
     @property
@@ -152,7 +157,7 @@ class Ranker(nn.Module):
         bias = self._bias_tower
         if bias is None:
             return output
-        return output.plus(self._spread(bias(*ins)))
+        return output.plus(self._spread(bias(*ins())))
 
     def _mix(
         self,
@@ -161,34 +166,37 @@ class Ranker(nn.Module):
         return_gates: bool,
         requests: RequestBatch | None,
         domains_B: Tensor | None,
-    ) -> tuple[NetworkOutput, tuple[Tensor, Tensor | None]]:
-        """The same without the logits of `model.bias`, and what these are made of."""
+    ) -> tuple[NetworkOutput, Callable[[], Inputs]]:
+        """The same without the logits of `model.bias`, and what makes its inputs."""
         self._check_width(dense_BF, requests)
+        network: Any = self.network
         if requests is None:
-            ins = self._inputs(dense_BF, lookups)
+            found = self._inputs(dense_BF, lookups)
+            ins, read = cache(lambda: found), None
         else:
             height, in_tiles = self._request_height(requests, len(dense_BF))
-            network: Any = self.network
-            parts = self._requests.parts(
+            made, owners = self._requests, requests.owners
+            parts = made.parts(
                 dense_BF, requests, lookups, network.inputs, network.sequences, height
             )
-            if self._takes_requests:
-                rows = self._requests.rows(parts, requests.owners, in_tiles=in_tiles)
-                return network(rows, return_gates), (dense_BF, None)
-            ins = self._requests.whole(parts, requests.owners)
-        bias = self._bias_tower
-        # What multiplies embeddings leaves the display out too
-        dense_BF, x_BD = ins if bias is None else bias.others(*ins)
-        x_BX = dense_BF if x_BD is None else join_inputs(dense_BF, x_BD)
+            ins = cache(lambda: made.whole(parts, owners))
+            read = made.rows(parts, owners, in_tiles=in_tiles) if self._takes_requests else None
+        if read is None:
+            dense_BX, x_BD = self._without_bias(ins())
+            read = dense_BX if x_BD is None else join_inputs(dense_BX, x_BD)
         # Only where there are any: a network of somebody's may not know of them
         known = {} if domains_B is None else {"domains_B": domains_B}
-        output: NetworkOutput = self.network(x_BX, return_gates, **known)
-        interaction = getattr(self.network, "interaction", None)
-        if x_BD is not None and interaction is not None:
+        output: NetworkOutput = network(read, return_gates, **known)
+        interaction = getattr(network, "interaction", None)
+        if interaction is not None and (x_BD := self._without_bias(ins())[1]) is not None:
             output = output.plus(self._spread(interaction(x_BD)))
         return output, ins
 
-    def _inputs(self, dense_BF: Tensor, lookups: Lookups | None) -> tuple[Tensor, Tensor | None]:
+    def _without_bias(self, ins: Inputs) -> Inputs:
+        """What multiplies embeddings leaves the display out too."""
+        return ins if self._bias_tower is None else self._bias_tower.others(*ins)
+
+    def _inputs(self, dense_BF: Tensor, lookups: Lookups | None) -> Inputs:
         """Dense features, through the network's `inputs` where it has any, and all other columns.
 
         These are pooled embeddings, then sequences.
@@ -225,8 +233,7 @@ class Ranker(nn.Module):
     @property
     def _takes_requests(self) -> bool:
         network = self.network
-        alone = self._bias_tower is None and getattr(network, "interaction", None) is None
-        return alone and isinstance(network, MixtureNetwork) and network.takes_requests
+        return isinstance(network, MixtureNetwork) and network.takes_requests
 
     def _read(self, lookups: Lookups) -> Tensor:
         """All columns of x but the dense ones: pooled embeddings, then sequences."""

@@ -76,7 +76,9 @@ def build_level(
     order = list(grown.order)
     pools, columns = [], []
     for count, own in grown.pools:
-        pools.append(_pool_of_stage(model, width if own is None else len(own), count, grown))
+        pools.append(
+            _pool_of_stage(model, layout, width if own is None else len(own), count, grown)
+        )
         columns.append(own)
     staged = len(pools) > 1 or columns[0] is not None
     pool = StagedExperts(pools, columns) if staged else pools[0]
@@ -216,19 +218,21 @@ def _staged_gate(
     )
 
 
-def _pool_of_stage(model: ModelConfig, width: int, count: int, grown: Grown) -> BuiltPool:
+def _pool_of_stage(
+    model: ModelConfig, layout: Layout, width: int, count: int, grown: Grown
+) -> BuiltPool:
     """Experts that came together; kinds of experts are told by their counts, which are of all."""
-    if model.request_experts:
+    if model.request_experts and (len(grown.pools) > 1 or grown.columns[0] is not None):
         raise ValueError(
-            "model.request_experts: experts of the request are not joined by others that come "
-            "later, where those of before are frozen; freeze neither gates nor experts"
+            "model.request_experts: frozen experts of the request are joined neither by other "
+            "experts nor by new features; freeze no experts, or keep their number and the features"
         )
     if model.experts is not None and len(grown.pools) > 1:
         raise ValueError(
             "model.experts lists kinds of experts, to which none can be added where the others are "
             "frozen; keep their counts, or use model.expert and num_experts"
         )
-    return build_experts(model, width, count)
+    return build_experts(model, width, count, layout.requests)
 
 
 def build_experts(

@@ -32,13 +32,17 @@ def _files(log, tmp_path_factory):
     return folder
 
 
-@pytest.fixture(name="run", scope="module")
-def _run(files):
-    config = config_of("nested", path=str(files / "nested.parquet"), split=SPLIT)
+def trained(files, form):
+    config = config_of(form, path=str(files / f"{form}.parquet"), split=SPLIT)
     training = {"epochs": 1, "batch_size": 64, "eval_batch_size": 128}
     training = config.training.model_copy(update=training)
-    train_run(config.model_copy(update={"training": training}), files / "run")
-    return RunDirectory(files / "run")
+    train_run(config.model_copy(update={"training": training}), files / f"run-{form}")
+    return RunDirectory(files / f"run-{form}")
+
+
+@pytest.fixture(name="run", scope="module")
+def _run(files):
+    return trained(files, "nested")
 
 
 @pytest.fixture(name="scores", scope="module")
@@ -132,3 +136,16 @@ def test_a_predictor_takes_requests_with_their_candidates(run, log, scores):
     predictor = Predictor(loaded.predictor.ranker, loaded.config, loaded.encoder)
     found = predictor.predict(nested_log(log))[:, 0]
     assert np.array_equal(found, scores["pred_click"].to_numpy())
+
+
+def test_rows_are_counted_as_those_of_a_flat_file(run, files, log):
+    found, tables = [], []
+    for form, one in (("flat", trained(files, "flat")), ("nested", run)):
+        out = files / f"counted-{form}.parquet"
+        source, keep = files / f"{form}.parquet", ["user"]
+        score_files(one, source, out, keep=keep, on_summary=found.append)
+        tables.append(pq.read_table(out))
+    assert tables[0].equals(tables[1]), "trained and scored alike, bit for bit"
+    flat, nested = (summary.as_dict() for summary in found)
+    assert flat == nested and flat["rows"] == len(log)
+    assert flat["columns"]["age"]["missing"] > 0 and flat["columns"]["user"]["psi"] is not None

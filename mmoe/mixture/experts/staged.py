@@ -2,12 +2,15 @@
 
 import copy
 from collections.abc import Sequence
+from typing import ClassVar
 
 from torch import Tensor, nn
 
 from mmoe.mixture.columns import ColumnChoice
-from mmoe.mixture.experts.mixed import MixedExperts
+from mmoe.mixture.experts.mixed import MixedExperts, of_one_type
 from mmoe.mixture.experts.no_experts import NoExperts
+from mmoe.mixture.requests.rows import RequestRows, read_by_experts
+from mmoe.mixture.traits import SharedWork
 
 
 class StagedExperts(MixedExperts):
@@ -27,6 +30,8 @@ class StagedExperts(MixedExperts):
         torch.Size([3, 16])
     """
 
+    reads_requests: ClassVar = True
+
     def __init__(
         self,
         pools: Sequence[nn.Module],
@@ -42,6 +47,23 @@ class StagedExperts(MixedExperts):
         choice = self.choices[number]
         assert isinstance(choice, ColumnChoice)
         return choice
+
+    def of_requests(self, rows: RequestRows) -> list[Tensor]:
+        """Runs every expert on all rows, of pools that read all columns as they would alone."""
+        return of_one_type([y for number in range(len(self.pools)) for y in self._of(number, rows)])
+
+    def shared_work(self, rows: RequestRows) -> SharedWork:
+        """Nothing is counted on."""
+        return SharedWork()
+
+    def _of(self, number: int, rows: RequestRows) -> list[Tensor]:
+        pool, choice = self._each()[number], self._choice(number)
+        if not len(pool):
+            return []
+        read = read_by_experts(pool if choice.columns_C is None else None, rows)
+        if isinstance(read, RequestRows):
+            return pool.of_requests(read)
+        return self._dense(number, [read])
 
     def part(self, experts: Sequence[int]) -> MixedExperts | NoExperts:
         """Copies some of the experts into a pool of their own, as `MixedExperts.part`."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from mmoe.mixture.columns import ColumnChoice
 from mmoe.mixture.gates.contract import GateOutput
 from mmoe.mixture.gates.select import Selection, Votes
+from mmoe.mixture.requests.rows import read_by_gates
 from mmoe.mixture.traits import GateTraits, traits_of
 
 
@@ -55,6 +56,7 @@ class JoinedGates(nn.Module):
     """
 
     order_G: Tensor
+    reads_requests: ClassVar = True
 
     def __init__(self, gates: Sequence[nn.Module], groups: Sequence[GateGroup]) -> None:
         super().__init__()
@@ -126,10 +128,16 @@ class JoinedGates(nn.Module):
         """What a module is called with: its gates' inputs, and which experts these see."""
         group, choice = self.groups[number], cast(ColumnChoice, self.choices[number])
         seen_GE = visibility_GE[self.get_buffer(f"places_{number}"), : group.num_experts]
-        return choice.of([inputs[g] for g in group.places]), seen_GE
+        return _read(self.gates[number], choice, [inputs[g] for g in group.places]), seen_GE
 
     def _joined(self, parts: Sequence[Tensor], width: int, fill: int) -> Tensor:
         """The groups' [B, g, …] as [B, G, width], in the order of the mixture's gates."""
         wide = [F.pad(part, (0, width - part.shape[2]), value=fill) for part in parts]
         joined = torch.cat(wide, dim=1)
         return joined if self._in_order else joined.index_select(1, self.order_G)
+
+
+def _read(gate: nn.Module, choice: ColumnChoice, inputs: Sequence[Any]) -> list[Any]:
+    """What a module reads; rows of requests in two parts where it would have read them so alone."""
+    knows = gate if choice.columns_C is None else None
+    return choice.of([read_by_gates(knows, x) for x in inputs])

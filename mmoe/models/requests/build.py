@@ -30,8 +30,39 @@ def build_requests(encoder: FeatureEncoder) -> RequestInputs | None:
         len(Columns.of(encoder).numbers),
         lookups,
         [(spec.events, spec.targets) for spec in encoder.sequences],
+        read=_read(encoder),
         exact=requests is not None and requests.exact,
     )
+
+
+def check_stages(encoder: FeatureEncoder, stages: Sequence[Sequence[int] | None]) -> None:
+    """Refuses features that came to frozen parts, whose bits would not be those of before.
+
+    Args:
+        encoder: Of the run.
+        stages: The columns that parts of each stage read; None: all.
+
+    Raises:
+        ValueError: There are such, requests, and layers that are split by them.
+    """
+    requests = encoder.config.data.requests
+    split = encoder.has_requests and requests is not None and not requests.exact
+    if split and any(columns is not None for columns in stages):
+        raise ValueError(
+            "training.freeze: features that come to frozen gates or experts would change last bits "
+            "of what these make of rows of requests; keep the features, or set "
+            "data.requests.exact: true in both runs"
+        )
+
+
+def _read(encoder: FeatureEncoder) -> tuple[RequestColumns, list[int], list[int]] | None:
+    """What `model.bias` leaves to the network, and which columns of each part these are."""
+    bias = encoder.config.model.bias
+    if bias is None:
+        return None
+    left = set(Columns.of(encoder, bias).names)
+    kept = [[i for i, name in enumerate(names) if name in left] for names in _names(encoder)]
+    return request_columns(encoder, bias), kept[0], kept[1]
 
 
 def input_layers_of_levels(encoder: FeatureEncoder) -> Mapping[str, Sequence[InputLayerSpec]]:

@@ -68,10 +68,14 @@ class RequestInputs(nn.Module):
         num_numbers: How many columns of the whole are numbers, as `inputs` returns them.
         lookups: Of all that are looked up.
         sequences: Of each sequence its events and targets, by the names of what is looked up.
+        read: Which columns the network reads, of those that `model.bias` leaves it, and which of
+            each part's these are; None: all.
         exact: As `data.requests` says.
     """
 
     of_request_C: Tensor
+    kept_P: Tensor
+    kept_R: Tensor
 
     def __init__(
         self,
@@ -81,11 +85,17 @@ class RequestInputs(nn.Module):
         lookups: Sequence[LookedUp],
         sequences: Sequence[tuple[Sequence[str], Sequence[str]]] = (),
         *,
+        read: tuple[RequestColumns, Sequence[int], Sequence[int]] | None = None,
         exact: bool = False,
     ) -> None:
         super().__init__()
         self.columns, self.dense_columns = columns, dense_columns
         self.num_numbers, self.exact = num_numbers, exact
+        self.read_columns = columns if read is None else read[0]
+        self.leaves_out = read is not None
+        for name, places in zip(("kept_P", "kept_R"), read[1:] if read else ((), ()), strict=True):
+            kept = torch.tensor(list(places), dtype=torch.int64)
+            self.register_buffer(name, kept, persistent=False)
         flags = torch.tensor([one.of_request for one in lookups], dtype=torch.bool)
         self.register_buffer("of_request_C", flags, persistent=False)
         pooled = [one for one in lookups if one.width]
@@ -135,12 +145,14 @@ class RequestInputs(nn.Module):
 
     def rows(self, parts: tuple[Part, Part], owners: Owners, *, in_tiles: bool) -> RequestRows:
         """Returns what mixtures read."""
-        of_request, of_row = parts
+        x_QP, x_BR = (part.joined for part in parts)
+        if self.leaves_out:
+            x_QP, x_BR = x_QP.index_select(1, self.kept_P), x_BR.index_select(1, self.kept_R)
         return RequestRows(
-            x_QP=of_request.joined,
-            x_BR=of_row.joined,
+            x_QP=x_QP,
+            x_BR=x_BR,
             owners=owners,
-            columns=self.columns,
+            columns=self.read_columns,
             exact=self.exact,
             in_tiles=in_tiles,
         )

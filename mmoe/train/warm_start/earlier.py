@@ -165,6 +165,7 @@ def model_difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
         ("gate", "k"),
         ("tower", "hidden"),
         ("num_experts",),
+        ("request_experts",),
         ("experts",),
         ("expert",),
         ("interaction",),

@@ -7,6 +7,7 @@ from mmoe.checkpoint.stored_tensors import StoredTensors
 from mmoe.config import RunConfig
 from mmoe.config.experts import FrozenExpertConfig
 from mmoe.datasets.features.encoder import FeatureEncoder
+from mmoe.mixture.requests.columns import RequestColumns
 from mmoe.models.build import widen_towers
 from mmoe.models.domains import add_domains
 from mmoe.models.frozen import without_weight_files
@@ -132,7 +133,11 @@ def _shape_of(earlier: EarlierRun) -> Shape:
     with torch.random.fork_rng(devices=[]):
         columns = stage_columns(config, earlier.encoder)
         network = build_network(
-            model.model_copy(update=narrow), width, tasks, stage_columns=columns
+            model.model_copy(update=narrow),
+            width,
+            tasks,
+            stage_columns=columns,
+            requests=RequestColumns(range(width), width) if model.request_experts else None,
         )
         widen_towers(network, config.tasks)
         add_domains(network, config, earlier.encoder.domains)

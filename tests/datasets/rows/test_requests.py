@@ -2,8 +2,10 @@
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from mmoe.config import config_from_dict
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.columns import all_alike, columns_of
@@ -13,6 +15,7 @@ from mmoe.datasets.rows.requests import find_requests, same_values
 from mmoe.datasets.rows.share import Share
 from mmoe.datasets.rows.sources import load_splits
 from mmoe.datasets.rows.unseen_ids import UnseenIds
+from mmoe.datasets.stream import open_stream
 from mmoe.explain.features import columns_of as feature_columns
 from mmoe.explain.features import values_of, with_shuffled
 from mmoe.train.design_matrix import all_columns
@@ -323,3 +326,42 @@ def test_a_feature_of_requests_is_shuffled_among_requests(forms):
     moved = with_shuffled(data, item, order)
     ids, before = (one.features.ids_NC[:, item.ids] for one in (moved, data))
     assert np.array_equal(ids, before[::-1])
+
+
+@pytest.mark.parametrize("form", ["flat", "nested"])
+def test_groups_that_a_loss_compares_stay_whole_and_so_do_their_requests(log, form):
+    config = config_of(form, group_column="request")
+    tasks = [{"name": "click", "label": "click", "kind": "softmax"}]
+    raw = {**config.model_dump(mode="json"), "tasks": tasks}
+    raw["training"]["monitor"] = "mean.auc"
+    config = config_from_dict(raw)
+    table = as_rows(nested_log(log) if form == "nested" else log, config.data.requests)
+    encoder = FeatureEncoder.fit(config, table, "log")
+    source = BatchSource.of_table(table, encoder, "log", config)
+    batches = list(source.epoch_batches(0, 0, 24))
+    for batch in batches:
+        assert batch.groups_B.tolist() == batch.requests_B.tolist()
+    assert sum(len(b.request_dense_QF) for b in batches) == len(source.held.features.requests)
+
+
+def test_validation_rows_drawn_from_training_files_are_whole_requests(log, tmp_path):
+    for name, rows in (("train", log.slice(0, 120)), ("test", log.slice(120))):
+        pq.write_table(rows, tmp_path / f"{name}.parquet")
+    paths = {name: str(tmp_path / f"{name}.parquet") for name in ("train", "test")}
+    config = config_of("flat", split={"by": "file", "validation": 0.3}, **paths)
+    splits, streamed = load_splits(config), open_stream(config)
+    ids = [set(table["request"].to_pylist()) for table in (splits.train, splits.validation)]
+    assert not ids[0] & ids[1] and all(ids)
+    assert [len(streamed.train), len(streamed.validation)] == [
+        splits.train.num_rows,
+        splits.validation.num_rows,
+    ]
+
+
+def test_an_estimator_holds_whole_requests_out(log):
+    from mmoe.integrations.estimator_data import training_rows
+
+    _, splits, _ = training_rows(config_of("flat"), log, None, None, 0.3)
+    ids = [set(table["request"].to_pylist()) for table in (splits.train, splits.validation)]
+    assert not ids[0] & ids[1]
+    assert len(ids[1]) == round(0.3 * len(ids[0] | ids[1]))

@@ -103,13 +103,39 @@ def test_rows_of_requests_reach_the_mixture_in_two_parts() -> None:
     ranker, batch, _ = draw(SPLIT)
     assert isinstance(ranker.network, MixtureNetwork)
     seen = []
-    ranker.network.levels[0].register_forward_pre_hook(lambda *_: None)
     mixture = ranker.network.levels[0].mixture
     mixture.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
     run(ranker, batch)
     (rows,) = seen
     assert len(rows.x_QP) == REQUESTS and len(rows) == len(batch)
     assert "whole" not in vars(rows), "nothing read whole rows"
+
+
+@pytest.mark.parametrize("scoring", ["drop", "fixed"])
+@torch.no_grad()
+def test_scores_with_and_without_the_display(scoring: str) -> None:
+    bias = {"features": ["position"], "scoring": scoring}
+    bias |= {"at": {"position": 1}} if scoring == "fixed" else {}
+    ranker, batch, flat = draw({**SPLIT, "bias": bias})
+    for parameter in ranker.network.bias_tower.parameters():
+        torch.nn.init.normal_(parameter)
+    shared, alone = (run(ranker.eval(), one, with_bias=True) for one in (batch, flat))
+    torch.testing.assert_close(shared.logits_BT, alone.logits_BT)
+    torch.testing.assert_close(shared.with_bias_BT, alone.with_bias_BT)
+    assert not torch.allclose(shared.with_bias_BT, shared.logits_BT)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"interaction": "fm"}, {"bias": {"features": ["position"]}}]
+)
+@torch.no_grad()
+def test_what_stands_beside_the_mixture_leaves_it_both_parts(options: dict[str, Any]) -> None:
+    ranker, batch, _ = draw({**SPLIT, **options})
+    seen = []
+    mixture = ranker.eval().network.levels[0].mixture
+    mixture.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    run(ranker, batch)
+    assert len(seen[0].x_QP) == REQUESTS
 
 
 @torch.no_grad()
