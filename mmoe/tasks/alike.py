@@ -34,7 +34,8 @@ def logits_of_towers(
         >>> from mmoe.tasks import Tower
         >>> from mmoe.tasks.alike import logits_of_towers
         >>> towers = [Tower(16, [8]), Tower(16, [8]), torch.nn.Flatten(0)]
-        >>> [len(each) for each in logits_of_towers(towers, [*torch.zeros(2, 4, 16), torch.ones(4)])]
+        >>> inputs = [*torch.zeros(2, 4, 16), torch.ones(4)]
+        >>> [len(logit_B) for logit_B in logits_of_towers(towers, inputs)]
         [4, 4, 4]
     """
     whole = inputs if isinstance(inputs, Tensor) else None
