@@ -190,8 +190,8 @@ class MixtureNetwork(nn.Module):
         for number, level in enumerate(self.levels, start=1):
             assert isinstance(level, Level)
             output = level.mixture(sources, return_gates=return_gates and self.learned_gates)
+            sources = output.out_BGO.unbind(1)
             mixes = output.out_BGO
-            sources = mixes.unbind(1)
             for name, loss in output.auxiliary_losses.items():
                 losses[f"level{number}.{name}"] = loss
             if output.dropped is not None:

@@ -47,8 +47,10 @@ def logits_of_towers(
             continue
         alike = [tower for t in numbers if isinstance(tower := towers[t], Tower)]
         # A task's rows in one tensor: so are their gradients then, and nothing copies them together
-        together = whole is not None and len(numbers) == len(towers)
-        read = whole.transpose(0, 1) if together else [listed[t] for t in numbers]
+        if whole is not None and len(numbers) == len(towers):
+            read = whole.transpose(0, 1)
+        else:
+            read = [listed[t] for t in numbers]
         found |= zip(numbers, _logits_of_alike(alike, read).unbind(1), strict=True)
     return [found[t] for t in range(len(towers))]
 

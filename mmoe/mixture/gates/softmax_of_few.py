@@ -51,7 +51,7 @@ class _SoftmaxOfFew(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:  # pyright: ignore
         (p_NR,) = ctx.saved_tensors
         grad_NR = _turned(grads[0])
         return _turned_back(grad_NR.sub_((p_NR * grad_NR).sum(0)).mul_(p_NR), grads[0])
