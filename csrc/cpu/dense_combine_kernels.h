@@ -11,6 +11,17 @@ using combination::kBlockGates;
 using combination::kPairExperts;
 using combination::Room;
 
+// Asks for rows of some gates: with many gates there are more runs of rows than the prefetcher
+// follows.
+template <typename T, bool WRITES>
+MMOE_INLINE void fetch(const Dense<T>& d, const T* sample, int64_t g, int64_t gates) {
+  const int64_t bytes = d.O * static_cast<int64_t>(sizeof(T));
+  for (int64_t i = g; i < g + gates; ++i) {
+    const auto* row = reinterpret_cast<const char*>(sample + i * d.gate_step);
+    for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at, WRITES, 2);
+  }
+}
+
 // Sums of NG gates over a block of experts, for one row. With more experts than one block, sums
 // wait in `held` between blocks.
 template <typename T>
@@ -89,7 +100,9 @@ void forward_block(const Dense<T>& d, int64_t begin, int64_t end, typename Row<T
         t.weights = d.weights + (b * d.G + g) * d.E + first;
         t.held = held + ((b - begin) * d.G + g) * t.padded;
         t.out = out + b * d.sample_step + g * d.gate_step;
-        switch (std::min(d.G - g, kBlockGates)) {
+        const int64_t gates = std::min(d.G - g, kBlockGates);
+        if (t.is_last && b + 1 < d.B) fetch<T, true>(d, out + (b + 1) * d.sample_step, g, gates);
+        switch (gates) {
           case 1:
             forward_row<T, 1>(t);
             break;
@@ -205,11 +218,11 @@ MMOE_INLINE void backward_gates(const PairTask<T>& t, int64_t gates) {
 }
 
 // Experts [first, first + experts) of one sample: gates in blocks, each of which all of these
-// experts read while it is in the cache.
+// experts read while it is in the cache. `next`: of the next sample's gradients, or null.
 template <typename T>
 MMOE_INLINE void backward_sample(const Dense<T>& d, int64_t b, int64_t first, int64_t experts,
                                  const typename Row<T>::sum_t* grads, int64_t gate_step,
-                                 void* const* grad_y, typename Row<T>::sum_t* grad_weights,
+                                 const T* next, void* const* grad_y, typename Row<T>::sum_t* grad_weights,
                                  Room<T>& room) {
   PairTask<T> t;
   t.E = d.E;
@@ -221,6 +234,7 @@ MMOE_INLINE void backward_sample(const Dense<T>& d, int64_t b, int64_t first, in
     t.is_first = g == 0;
     t.is_last = g + gates == d.G;
     t.grad = grads + g * gate_step;
+    if (next != nullptr) fetch<T, false>(d, next, g, gates);
     for (int64_t e = 0; e < experts; e += kPairExperts) {
       const int64_t pair = std::min(experts - e, kPairExperts);
       for (int64_t i = 0; i < pair; ++i) {
@@ -251,7 +265,8 @@ void backward_block(const Dense<T>& d, int64_t begin, int64_t end, const T* grad
     const auto* grads = widen(d, grad + b * d.sample_step, room);
     for (int64_t first = 0; first < d.E; first += kBlockExperts) {
       const int64_t experts = std::min(d.E - first, kBlockExperts);
-      backward_sample(d, b, first, experts, grads, gate_step, grad_y, grad_weights, room);
+      const T* next = first == 0 && b + 1 < d.B ? grad + (b + 1) * d.sample_step : nullptr;
+      backward_sample(d, b, first, experts, grads, gate_step, next, grad_y, grad_weights, room);
     }
   }
 }

@@ -39,7 +39,7 @@ def auc(labels: np.ndarray, scores: np.ndarray, weights: np.ndarray | None = Non
     """
     if len(labels) == 0:
         return None
-    order = np.argsort(scores, kind="stable")
+    order = _order(scores, weights)
     positive, negative = class_weights(labels[order], weights, order)
     starts = run_starts(scores[order])
     positive, negative = np.add.reduceat(positive, starts), np.add.reduceat(negative, starts)
@@ -127,7 +127,7 @@ def average_precision(
     """
     if len(labels) == 0:
         return None
-    order = np.argsort(scores, kind="stable")[::-1]
+    order = _order(scores, weights)[::-1]
     positive, negative = class_weights(labels[order], weights, order)
     starts = run_starts(scores[order])
     positive, negative = np.add.reduceat(positive, starts), np.add.reduceat(negative, starts)
@@ -159,7 +159,7 @@ def roc_points(
     """
     if len(labels) == 0:
         return None
-    order = np.argsort(scores, kind="stable")[::-1]
+    order = _order(scores, weights)[::-1]
     positive, negative = class_weights(labels[order], weights, order)
     starts = run_starts(scores[order])
     positive = np.cumsum(np.add.reduceat(positive, starts))
@@ -170,6 +170,14 @@ def roc_points(
         np.concatenate([[0.0], negative / negative[-1]]),
         np.concatenate([[0.0], positive / positive[-1]]),
     )
+
+
+def _order(scores: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
+    """Rows by rising score; of equal ones in one order, where sums of weights could tell.
+
+    Where rows are counted any order will do, and NumPy's quickest takes a sixth of the time.
+    """
+    return np.argsort(scores, kind=None if weights is None else "stable")
 
 
 def class_weights(

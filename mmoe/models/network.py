@@ -227,8 +227,8 @@ class MixtureNetwork(nn.Module):
             output = level.mixture(
                 sources, return_gates=return_gates and self.learned_gates, asks=asks
             )
+            sources = output.out_BGO.unbind(1)
             mixes = output.out_BGO
-            sources = mixes.unbind(1)
             for name, loss in output.auxiliary_losses.items():
                 losses[f"level{number}.{name}"] = loss
             if output.dropped is not None:

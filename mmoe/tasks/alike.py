@@ -34,8 +34,8 @@ def logits_of_towers(
         >>> from mmoe.tasks import Tower
         >>> from mmoe.tasks.alike import logits_of_towers
         >>> towers = [Tower(16, [8]), Tower(16, [8]), torch.nn.Flatten(0)]
-        >>> mixes = [*torch.zeros(2, 4, 16), torch.ones(4)]
-        >>> [len(each) for each in logits_of_towers(towers, mixes)]
+        >>> inputs = [*torch.zeros(2, 4, 16), torch.ones(4)]
+        >>> [len(logit_B) for logit_B in logits_of_towers(towers, inputs)]
         [4, 4, 4]
     """
     whole = inputs if isinstance(inputs, Tensor) else None
@@ -47,8 +47,10 @@ def logits_of_towers(
             continue
         alike = [tower for t in numbers if isinstance(tower := towers[t], Tower)]
         # A task's rows in one tensor: so are their gradients then, and nothing copies them together
-        together = whole is not None and len(numbers) == len(towers)
-        read = whole.transpose(0, 1) if together else [listed[t] for t in numbers]
+        if whole is not None and len(numbers) == len(towers):
+            read = whole.transpose(0, 1)
+        else:
+            read = [listed[t] for t in numbers]
         found |= zip(numbers, _logits_of_alike(alike, read).unbind(1), strict=True)
     return [found[t] for t in range(len(towers))]
 

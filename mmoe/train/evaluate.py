@@ -28,7 +28,7 @@ from mmoe.run.console import Reporter, SilentReporter, Tracker
 from mmoe.run.directory import RunDirectory
 from mmoe.tasks.gate_statistics import GateStatistics
 from mmoe.train.alarms import Watch, alarms_of_metrics, say_alarms
-from mmoe.train.measure import Metrics, domain_metrics, metrics_of, row_weights
+from mmoe.train.measure import Metrics, domain_metrics, metrics_of, of_tasks, row_weights
 from mmoe.train.run_folder.data_words import said_of_other_rows, said_of_own_split
 from mmoe.train.run_folder.held_out import (
     check_as_of,
@@ -112,8 +112,10 @@ def split_curves(
     oracle: Mapping[str, np.ndarray] | None = None,
 ) -> dict[str, Any]:
     """Computes what curves.json holds about a split."""
-    tasks = {
-        task.name: task_curves(
+
+    def found(t: int) -> dict[str, Any]:
+        task = config.tasks[t]
+        return task_curves(
             task.kind,
             labels.labels_NT[:, t],
             predictions_NT[:, t],
@@ -123,9 +125,10 @@ def split_curves(
             name=task.name,
             further=predictions_NT[:, further_columns(config.tasks, t)] if task.further else None,
         )
-        for t, task in enumerate(config.tasks)
-    }
-    return {"tasks": tasks, "gates": gates.summary()}
+
+    names = [task.name for task in config.tasks]
+    curves = dict(zip(names, of_tasks(found, len(names)), strict=True))
+    return {"tasks": curves, "gates": gates.summary()}
 
 
 def evaluate_run(

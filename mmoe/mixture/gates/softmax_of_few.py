@@ -51,15 +51,15 @@ class _SoftmaxOfFew(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:  # pyright: ignore
         (p_NR,) = ctx.saved_tensors
         grad_NR = _turned(grads[0])
-        return _turned_back(p_NR * (grad_NR - (p_NR * grad_NR).sum(0)), grads[0])
+        return _turned_back(grad_NR.sub_((p_NR * grad_NR).sum(0)).mul_(p_NR), grads[0])
 
 
 def _columns(x_NR: Tensor) -> Tensor:
-    """The softmax of each column."""
-    e_NR = (x_NR - x_NR.amax(0)).exp_()
+    """The softmax of each column, in the place of x."""
+    e_NR = x_NR.sub_(x_NR.amax(0)).exp_()
     total_R = e_NR[0].clone()
     for e_R in e_NR[1:]:  # `sum` may take the last columns in another order than the rest
         total_R += e_R
@@ -67,7 +67,8 @@ def _columns(x_NR: Tensor) -> Tensor:
 
 
 def _turned(x: Tensor) -> Tensor:
-    return x.reshape(-1, x.shape[-1]).t().contiguous()
+    """A copy in any case."""
+    return x.reshape(-1, x.shape[-1]).t().clone(memory_format=torch.contiguous_format)
 
 
 def _turned_back(x_NR: Tensor, like: Tensor) -> Tensor:
