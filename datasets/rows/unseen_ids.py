@@ -1,6 +1,7 @@
 """Ids that training did not have, counted while rows are scored."""
 
 from collections import Counter
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,8 @@ class UnseenIds:
     """Counts, feature by feature, rows with an id that has no row of its own.
 
     Of features with a vocabulary alone: a hash has rows for all ids, and managed ids come and go.
-    An id that training saw less than `min_count` times counts as well.
+    An id that training saw less than `min_count` times counts as well; so does, under the name of
+    the column of `model.domains`, a row that is of no known domain.
 
     Args:
         encoder: Made the rows.
@@ -43,8 +45,10 @@ class UnseenIds:
         self.rows = 0
         self.by_feature: Counter[str] = Counter()
         self._columns, self._lists = _places(encoder)
+        self._domains = _domains(encoder, [*self._columns, *self._lists])
         self._leaves_out_rare = any(map(_leaves_out_rare, encoder.codecs))
-        self.by_feature.update(dict.fromkeys([*self._columns, *self._lists], 0))
+        names = [*self._columns, *self._lists, *self._domains]
+        self.by_feature.update(dict.fromkeys(names, 0))
 
     def add(self, features: EncodedFeatures) -> None:
         """Counts more rows."""
@@ -57,6 +61,10 @@ class UnseenIds:
             places = np.flatnonzero(ids_V == UNSEEN)
             rows = np.searchsorted(offsets, places, side="right")
             self.by_feature[name] += len(np.unique(rows))
+
+        for name, known in self._domains.items():
+            assert features.domains_N is not None, "the run has domains"
+            self.by_feature[name] += int(np.count_nonzero(features.domains_N == known))
 
     def include(self, rows: int, by_feature: dict[str, int]) -> None:
         """Counts what others have counted: another file, or another rank."""
@@ -87,6 +95,14 @@ def _places(encoder: FeatureEncoder) -> tuple[dict[str, int], dict[str, int]]:
             lists |= {spec.name: ragged + i for i, spec in enumerate(codec.lists)}
         ids, ragged = ids + len(codec.lookups), ragged + len(codec.lists)
     return columns, lists
+
+
+def _domains(encoder: FeatureEncoder, taken: Collection[str]) -> dict[str, int]:
+    """The column of domains and how many are known, where it is no feature that is counted."""
+    section = encoder.config.model.domains
+    if section is None or encoder.domains is None or section.column in taken:
+        return {}
+    return {section.column: len(encoder.domains.names)}
 
 
 def _knows_its_ids(codec: Codec[Any]) -> bool:
