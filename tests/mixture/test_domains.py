@@ -169,3 +169,17 @@ def test_losses_are_those_of_the_rows_that_ask(kind):
     torch.testing.assert_close(some["z_loss"], alone["z_loss"])
     if not isinstance(gate, NoisyTopKGate):  # whose picks are drawn
         torch.testing.assert_close(some["balance_loss"], alone["balance_loss"])
+
+
+def test_it_compiles_to_one_graph(kind):
+    gate, _ = with_domains(kind().eval())
+    layer = MultiGateMixture(D, G, experts=mlp_experts(E, D, [5]), gate=gate, execution="grouped")
+    layer.eval()
+    x_BD, codes_B = torch.randn(30, D), torch.randint(M + 1, (30,)).int()
+    asked_BG = torch.rand(30, G) < 0.6
+
+    def run(x_BD, codes_B, asked_BG):
+        return layer(x_BD, asks=RowAsks(asked_BG, RowDomains.of(codes_B, M))).out_BGO
+
+    compiled = torch.compile(run, fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(x_BD, codes_B, asked_BG), run(x_BD, codes_B, asked_BG))

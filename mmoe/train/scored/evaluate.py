@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -170,7 +171,7 @@ def _numbers(
     name: str,
     tasks: Sequence[TaskConfig],
     scored: str,
-    absent: Mapping[str, np.ndarray],
+    absent: Mapping[str, np.ndarray] = MappingProxyType({}),
 ) -> np.ndarray:
     """A column of predictions as `Predictor` gives it: of classes, their numbers.
 
