@@ -89,6 +89,8 @@ def label_uses(config: RunConfig, there: Iterable[str] | None = None) -> dict[st
             found += _columns(task.observed_when, known, f"observed_when of task {task.name!r}")
         for column in found:
             uses.setdefault(column, f"task {task.name!r}")
+    if config.model.domains is not None and any(task.domains for task in config.tasks):
+        uses.setdefault(config.model.domains.column, "model.domains")
     time = config.data.row_time if config.delayed_tasks else None
     if time is not None and time.column is not None:
         uses.setdefault(time.column, "data.time (for matures_after)")

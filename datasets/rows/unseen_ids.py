@@ -1,6 +1,7 @@
 """Ids that training did not have, counted while rows are scored."""
 
 from collections import Counter
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,8 @@ class UnseenIds:
     """Counts, feature by feature, rows with an id that has no row of its own.
 
     Of features with a vocabulary alone: a hash has rows for all ids, and managed ids come and go.
-    An id that training saw less than `min_count` times counts as well.
+    An id that training saw less than `min_count` times counts as well; so does, under the name of
+    the column of `model.domains`, a row that is of no known domain.
 
     Args:
         encoder: Made the rows.
@@ -48,6 +50,8 @@ class UnseenIds:
         self._columns, self._lists = _places(encoder)
         self._leaves_out_rare = any(map(_leaves_out_rare, encoder.codecs))
         names = [name for name, _ in (*self._columns, *self._lists)]
+        self._domains = _domains(encoder, names)
+        names += self._domains
         self.by_feature.update(dict.fromkeys(names, 0))
 
     def add(self, features: EncodedFeatures) -> None:
@@ -57,6 +61,9 @@ class UnseenIds:
         if features.requests is not None:
             rows_M = np.bincount(features.requests.request_N, minlength=len(features.requests))
             self._add(features.requests.features, "request", rows_M)
+        for name, known in self._domains.items():
+            assert features.domains_N is not None, "the run has domains"
+            self.by_feature[name] += int(np.count_nonzero(features.domains_N == known))
 
     def _add(
         self, features: EncodedFeatures, level: Level, rows_M: np.ndarray | None = None
@@ -107,6 +114,14 @@ def _places(encoder: FeatureEncoder) -> tuple[_Places, _Places]:
                 lists |= {(spec.name, level): ragged + i for i, spec in enumerate(codec.lists)}
             ids, ragged = ids + len(codec.lookups), ragged + len(codec.lists)
     return columns, lists
+
+
+def _domains(encoder: FeatureEncoder, taken: Collection[str]) -> dict[str, int]:
+    """The column of domains and how many are known, where it is no feature that is counted."""
+    section = encoder.config.model.domains
+    if section is None or encoder.domains is None or section.column in taken:
+        return {}
+    return {section.column: len(encoder.domains.names)}
 
 
 def _knows_its_ids(codec: Codec[Any]) -> bool:

@@ -9,6 +9,8 @@ from rich.text import Text
 from mmoe.metrics.columns import NAMED_COLUMNS, Column
 from mmoe.metrics.task_kinds import KINDS
 
+_MOST_DOMAINS = 8  # a task; metrics.json has all
+
 
 def _columns() -> dict[str, Column]:
     """Of all kinds of tasks that there are by now, by their keys: metrics, then counts of rows."""
@@ -20,6 +22,8 @@ def _columns() -> dict[str, Column]:
 
 def metrics_table(metrics: Mapping[str, Any], title: str = "test split") -> Table:
     """Makes a table of metrics, a line a task; `best` is the AUC of the true probabilities.
+
+    Below a task stand the domains with the most rows, where there are domains.
 
     Args:
         metrics: What metrics.json holds.
@@ -37,7 +41,16 @@ def metrics_table(metrics: Mapping[str, Any], title: str = "test split") -> Tabl
     _add_columns(table, names)
     for task, values in metrics["tasks"].items():
         table.add_row(task, *_cells(values, names))
+        for domain, of_domain in _in_domains(metrics, task):
+            table.add_row(f"  {domain}", *_cells(of_domain, names))
     return table
+
+
+def _in_domains(metrics: Mapping[str, Any], task: str) -> list[tuple[str, Mapping[str, Any]]]:
+    """A task's metrics in the domains with the most rows, and what these are called."""
+    each = (metrics.get("domains") or {}).get("each") or []
+    there = sorted((one for one in each if task in one["tasks"]), key=lambda one: -one["rows"])
+    return [(one["domain"] or "(others)", one["tasks"][task]) for one in there[:_MOST_DOMAINS]]
 
 
 def backtest_table(result: Mapping[str, Any]) -> Table:

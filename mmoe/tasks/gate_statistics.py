@@ -59,14 +59,15 @@ class _KeptSums:
         missing_G = torch.zeros(num_gates, **whole)
         return cls(kept_G, missing_G, torch.zeros(num_gates, _BINS + 1, **whole))
 
-    def add(self, picked_BGE: Tensor, wanted_BGE: Tensor) -> None:
+    def add(self, picked_BGE: Tensor, wanted_BGE: Tensor, asked_BG: Tensor | None) -> None:
+        asked_BG = picked_BGE.new_ones(()) if asked_BG is None else asked_BG
         total_BG = wanted_BGE.sum(2)
         kept_BG = torch.where(picked_BGE, wanted_BGE, 0).sum(2) / total_BG.clamp(min=1e-300)
-        self.kept_G += kept_BG.sum(0)
+        self.kept_G += (kept_BG * asked_BG).sum(0)
         first_BG1 = wanted_BGE.argmax(2, keepdim=True)
-        self.missing_G += (~picked_BGE.gather(2, first_BG1)).squeeze(2).sum(0)
+        self.missing_G += (~picked_BGE.gather(2, first_BG1).squeeze(2) & asked_BG).sum(0)
         bins_GB = (kept_BG.clamp(0, 1) * _BINS).round().long().T
-        self.counts_GN.scatter_add_(1, bins_GB, torch.ones_like(bins_GB))
+        self.counts_GN.scatter_add_(1, bins_GB, asked_BG.expand_as(kept_BG).T.long())
 
     def __add__(self, other: "_KeptSums") -> "_KeptSums":
         return _KeptSums(
@@ -75,13 +76,13 @@ class _KeptSums:
             self.counts_GN + other.counts_GN,
         )
 
-    def summary(self, samples: int) -> dict[str, list[float]]:
+    def summary(self, asked_G: Tensor) -> dict[str, list[float]]:
         """Mean and 5th percentile of the kept probability; how often the first choice is not."""
-        below_GN = self.counts_GN.cumsum(1) >= 0.05 * samples
+        below_GN = self.counts_GN.cumsum(1) >= 0.05 * asked_G.unsqueeze(1)
         return {
-            "kept_probability": (self.kept_G / samples).tolist(),
+            "kept_probability": (self.kept_G / asked_G).tolist(),
             "kept_probability_p5": (below_GN.int().argmax(1).double() / _BINS).tolist(),
-            "first_choice_missing": (self.missing_G / samples).tolist(),
+            "first_choice_missing": (self.missing_G / asked_G).tolist(),
         }
 
 
@@ -187,7 +188,8 @@ class GateStatistics:
             if wanted_BGE is not None:
                 if sums.kept is None:
                     sums.kept = _KeptSums.zeros(len(sums.gates), weights_BGE.device)
-                sums.kept.add(weights_BGE > 0, wanted_BGE.detach()[:num_rows].to(torch.float64))
+                wanted_BGE = wanted_BGE.detach()[:num_rows].to(torch.float64)
+                sums.kept.add(weights_BGE > 0, wanted_BGE, asked_BG)
 
     def add(self, others: "GateStatistics") -> None:
         """Adds what another one of the same model saw."""
@@ -275,7 +277,7 @@ def _summarise(level: int, sums: _LevelSums) -> dict[str, Any]:
         "visible": sums.visible_GE.tolist(),
         "distinct_pair_ratio": None if dense or picks == 0 else int(sums.pairs) / picks,
         "samples": sums.samples,
-        **({} if sums.kept is None else sums.kept.summary(sums.samples)),
+        **({} if sums.kept is None else sums.kept.summary(asked_G)),
         **({} if sums.domains is None else {"domains": sums.domains.summary()}),
     }
 

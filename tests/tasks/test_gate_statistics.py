@@ -146,3 +146,75 @@ def test_names_and_shapes_must_agree():
     statistics.update([_dense(4)])
     with pytest.raises(ValueError, match="use one GateStatistics for each model"):
         statistics.update([_dense(4, gate_names=("click", "like"))])
+
+
+@dataclass
+class RecordOfDomains(Record):
+    asked_BG: torch.Tensor | None = None
+    wanted_BGE: torch.Tensor | None = None
+    domains_B: torch.Tensor | None = None
+    domain_names: tuple[str, ...] = ("feed", "live", "shop")
+
+
+def _of_domains(batch=40):
+    dense = _dense(batch)
+    domains_B = torch.arange(batch) % 4  # 3: none of them
+    domains_B[domains_B == 1] = 0  # nobody is live
+    asked_BG = torch.stack([torch.ones(batch).bool(), domains_B != 0], dim=1)
+    weights_BGE = dense.weights_BGE * asked_BG.unsqueeze(2)
+    return RecordOfDomains(
+        weights_BGE,
+        dense.visibility_GE,
+        asked_BG=asked_BG,
+        wanted_BGE=dense.weights_BGE,
+        domains_B=domains_B.int(),
+    )
+
+
+def test_rows_that_ask_a_gate_are_those_that_count():
+    record = _of_domains()
+    mine = record.asked_BG[:, 1]
+    some, alone = GateStatistics(), GateStatistics()
+    some.update([record])
+    kept = {"wanted_BGE": record.wanted_BGE[mine]}
+    alone.update([RecordOfDomains(record.weights_BGE[mine], record.visibility_GE, **kept)])
+    (found,), (expected,) = some.summary(), alone.summary()
+    for name in (
+        "mean_weight",
+        "entropy",
+        "effective_experts_of_mean",
+        "kept_probability",
+        "kept_probability_p5",
+        "first_choice_missing",
+    ):
+        assert found[name][1] == pytest.approx(expected[name][1]), name
+    assert found["distinct_pair_ratio"] is None
+
+
+def test_means_of_each_domain_by_definition():
+    record, whole = _of_domains(), GateStatistics()
+    for part in (slice(0, 13), slice(13, 40)):
+        one = GateStatistics()
+        one.update(
+            [
+                RecordOfDomains(
+                    record.weights_BGE[part],
+                    record.visibility_GE,
+                    asked_BG=record.asked_BG[part],
+                    domains_B=record.domains_B[part],
+                )
+            ]
+        )
+        whole.add(one)
+    found = whole.summary()[0]["domains"]
+    assert found["names"] == ["feed", "shop", None]
+    assert found["rows"] == [[20, 0], [10, 10], [10, 10]]
+    w = record.weights_BGE.double()
+    for place, code in enumerate((0, 2, 3)):
+        mine = w[record.domains_B == code]
+        torch.testing.assert_close(
+            torch.tensor(found["mean_weight"][place], dtype=torch.float64), mine.mean(0)
+        )
+        entropy = torch.special.entr(mine).sum(2).mean(0)
+        assert found["entropy"][place] == pytest.approx(entropy.tolist())
+    assert json.loads(json.dumps(found)) == found

@@ -18,6 +18,7 @@ from mmoe.report import write_report
 from mmoe.run import RunDirectory
 from mmoe.score import load_predictor, score_files
 from mmoe.train import evaluate_run, train_run
+from mmoe.train.scored import evaluate_scored
 from mmoe.train.warm_start import WarmStart
 from tests.parallel.launch import launch
 
@@ -103,6 +104,18 @@ def test_predictions_are_null_where_a_task_does_not_exist(run, log, tmp_path):
     frame = mmoe.load(run.path).predict(table.to_pandas())
     assert frame["pred_buy"].isna().tolist() == in_feed
     assert mmoe.load(run.path).predict(table)["pred_buy"].is_null().to_pylist() == in_feed
+
+
+def test_scores_are_measured_by_labels_that_come_later(run, log, tmp_path):
+    rows = log[3300:]
+    pq.write_table(rows.drop_columns(["click", "buy"]), tmp_path / "log.parquet")
+    pq.write_table(rows.select(["row", "scene", "user", "click", "buy"]), tmp_path / "late.parquet")
+    score_files(run, tmp_path / "log.parquet", tmp_path / "scores.parquet", keep=["row"])
+    found = evaluate_scored(
+        run, str(tmp_path / "scores.parquet"), str(tmp_path / "late.parquet"), ["row"]
+    )
+    for task, values in run.metrics()["tasks"].items():
+        assert found["tasks"][task]["auc"] == pytest.approx(values["auc"], abs=1e-9)
 
 
 def test_a_score_depends_on_no_other_row(run, log):

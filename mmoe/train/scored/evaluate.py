@@ -1,7 +1,8 @@
 """`evaluate_scored`: metrics of scores that were written, by labels that came later."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pyarrow as pa
 
 from mmoe.config import RunConfig, TaskConfig
 from mmoe.config.tasks import prediction_columns
+from mmoe.datasets.features.domains import domain_keys, exists_in
 from mmoe.datasets.files.readers import column_names, read_table
 from mmoe.datasets.labels.encode import encode_labels
 from mmoe.datasets.rows.encoded import EncodedLabels
@@ -87,7 +89,8 @@ def evaluate_scored(
             f"{_first(left, key)} and {_first(right, key)}"
         )
     encoded = _of_tasks(encode_labels(known, rows, labels), known.tasks, chosen.tasks)
-    columns = [_numbers(rows, name, chosen.tasks, scored) for name in predictions]
+    absent = _absent(chosen, rows, labels)
+    columns = [_numbers(rows, name, chosen.tasks, scored, absent) for name in predictions]
     found, notes = metrics_of(
         chosen, np.stack(columns, axis=1), encoded, all_negatives=all_negatives
     )
@@ -152,10 +155,33 @@ def _of_tasks(
     )
 
 
-def _numbers(rows: pa.Table, name: str, tasks: Sequence[TaskConfig], scored: str) -> np.ndarray:
-    """A column of predictions as `Predictor` gives it: of classes, their numbers."""
+def _absent(config: RunConfig, rows: pa.Table, origin: str) -> dict[str, np.ndarray]:
+    """Of columns of predictions: the rows in whose domain there is no such task."""
+    found: dict[str, np.ndarray] = {}
+    for task in config.tasks:
+        if task.domains is not None:
+            exists_N = exists_in(task, domain_keys(config, rows, origin))
+            assert exists_N is not None, "it names its domains"
+            found |= dict.fromkeys(prediction_columns([task]), ~exists_N)
+    return found
+
+
+def _numbers(
+    rows: pa.Table,
+    name: str,
+    tasks: Sequence[TaskConfig],
+    scored: str,
+    absent: Mapping[str, np.ndarray] = MappingProxyType({}),
+) -> np.ndarray:
+    """A column of predictions as `Predictor` gives it: of classes, their numbers.
+
+    Where the task does not exist stands that of another row: the label is unobserved there.
+    """
     classes = next((t.outcomes for t in tasks if name == f"pred_{t.name}"), None)
     values = rows[name]
+    absent_N = absent.get(name)
+    if absent_N is not None and not absent_N.all():
+        values = values.take(pa.array(np.where(absent_N, absent_N.argmin(), np.arange(len(rows)))))
     if values.null_count:
         raise ValueError(f"{scored}: {name} is empty in {values.null_count:,} rows; score again")
     if classes is None:

@@ -8,6 +8,7 @@ from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.features.extend_encoder import extend_encoder
 from mmoe.datasets.labels.encode import encode_labels
 from mmoe.datasets.rows.projection import required_columns
+from mmoe.datasets.rows.unseen_ids import UnseenIds
 
 
 def config_of(unseen="mean_gate", domains=None):
@@ -63,6 +64,13 @@ def test_domains_of_an_earlier_run_keep_their_numbers():
     today = FeatureEncoder.fit(config_of(), table("live", "feed", "ads"), "tuesday")
     extended = extend_encoder(today, earlier, "tuesday")
     assert extended.domains.names == ["feed", "shop", "ads", "live"]
+
+
+def test_rows_of_other_domains_are_told_with_unseen_ids():
+    encoder = FeatureEncoder.fit(config_of(), table("shop", "feed"), "log")
+    unseen = UnseenIds(encoder)
+    unseen.add(encoder.encode(table("shop", "live", None, "feed"), "new"))
+    assert unseen.text() == "unseen ids: scene in 2 rows (50 %)"
 
 
 def test_labels_are_unobserved_where_the_task_does_not_exist():
