@@ -11,6 +11,7 @@ from mmoe.datasets.rows.encoded_features import first_seen
 from mmoe.datasets.rows.locations import (
     REQUEST_COLUMN,
     ROW_COLUMN,
+    TIMES_COLUMN,
     find_column,
     is_of_request,
     place,
@@ -52,6 +53,12 @@ class RequestRows:
         """Which request each row is of, uint64."""
         return self.keys_M[self.request_N]
 
+    def counted_rows(self, table: pa.Table, uses: Mapping[str, str], origin: str) -> pa.Table:
+        """Returns these rows, unchecked, each with how many it stands for (`times_of`)."""
+        first = self._first(table, self._columns(table, uses, origin))
+        times_M = np.bincount(self.request_N, minlength=len(self.first_M))
+        return first.append_column(TIMES_COLUMN, pa.array(times_M))
+
     def first_rows(self, table: pa.Table, uses: Mapping[str, str], origin: str) -> pa.Table:
         """Returns the first row of each request, of columns that all its rows share.
 
@@ -63,17 +70,25 @@ class RequestRows:
         Raises:
             ValueError: A column differs within a request, or is not there.
         """
-        columns = {
-            name: table[name]
-            if is_of_request(table, name)
-            else find_column(table, name, origin, f"feature {feature!r}")
-            for name, feature in uses.items()
-        }
+        columns = self._columns(table, uses, origin)
         if self.column is not None and len(self.first_M) < len(self.request_N):
             for name, column in columns.items():
                 row = self.differing(column)
                 if row is not None:
                     raise ValueError(self._differ(table, column, name, uses[name], origin, row))
+        return self._first(table, columns)
+
+    def _columns(
+        self, table: pa.Table, uses: Mapping[str, str], origin: str
+    ) -> dict[str, pa.ChunkedArray]:
+        return {
+            name: table[name]
+            if is_of_request(table, name)
+            else find_column(table, name, origin, f"feature {feature!r}")
+            for name, feature in uses.items()
+        }
+
+    def _first(self, table: pa.Table, columns: Mapping[str, pa.ChunkedArray]) -> pa.Table:
         hidden = [name for name in (ROW_COLUMN, REQUEST_COLUMN) if name in table.column_names]
         kept = pa.table(
             {**columns, **{name: table[name] for name in hidden}}, metadata=table.schema.metadata

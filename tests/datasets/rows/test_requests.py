@@ -7,6 +7,7 @@ import pytest
 
 from mmoe.config import config_from_dict
 from mmoe.datasets.features.encoder import FeatureEncoder
+from mmoe.datasets.features.fit_ids import CountFit
 from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.columns import all_alike, columns_of
 from mmoe.datasets.rows.encoded import EncodedData, join
@@ -365,3 +366,22 @@ def test_an_estimator_holds_whole_requests_out(log):
     ids = [set(table["request"].to_pylist()) for table in (splits.train, splits.validation)]
     assert not ids[0] & ids[1]
     assert len(ids[1]) == round(0.3 * len(ids[0] | ids[1]))
+
+
+@pytest.mark.parametrize("form", ["flat", "nested"])
+def test_ids_are_counted_row_by_row_though_they_are_read_once(forms, form):
+    rules, plain = forms[form][0].rules, forms["plain"][0].rules
+    assert rules["numeric"] == plain["numeric"]
+    for name, vocabulary in plain["tables"].items():
+        assert rules["tables"][name].keys.equals(vocabulary.keys), name
+        assert rules["tables"][name].counts.tolist() == vocabulary.counts.tolist(), name
+    assert plain["tables"]["history"].counts.max() > 10
+
+
+def test_values_that_count_several_times():
+    column = pa.chunked_array([[1.5, None, float("nan")], [2.5, 1.5]])
+    fit, each = CountFit("x"), CountFit("x")
+    fit.add(column, np.array([2, 5, 7, 3, 4]))
+    each.add(pa.chunked_array([[1.5] * 6 + [2.5] * 3]))
+    assert fit.finish().values.equals(each.finish().values)
+    assert fit.finish().counts.to_pylist() == [6, 3]
