@@ -12,7 +12,7 @@ from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.columns import all_alike, columns_of
 from mmoe.datasets.rows.encoded import EncodedData, join
 from mmoe.datasets.rows.frames import as_rows
-from mmoe.datasets.rows.requests import find_requests, same_values
+from mmoe.datasets.rows.requests import find_requests
 from mmoe.datasets.rows.share import Share
 from mmoe.datasets.rows.sources import load_splits
 from mmoe.datasets.rows.unseen_ids import UnseenIds
@@ -207,15 +207,6 @@ def test_what_is_not_of_one_request_is_refused(log, case):
     encoder = FeatureEncoder.fit(config, log, "log")
     with pytest.raises(ValueError, match=message):
         encoder.encode(bad, "log")
-
-
-def test_missing_values_and_nan_agree_with_themselves():
-    numbers = pa.chunked_array([[1.0, None, float("nan"), float("nan"), None]])
-    others = pa.chunked_array([[1.0, None, float("nan"), 2.0, float("nan")]])
-    assert same_values(numbers, others).tolist() == [True, True, True, False, False]
-    lists = pa.chunked_array([[["a"], None, [], ["a", None], ["a"]]])
-    other = pa.chunked_array([[["a"], None, None, ["a", None], ["b"]]])
-    assert same_values(lists, other).tolist() == [True, True, False, True, False]
 
 
 def test_a_candidate_of_no_list_is_named_by_its_row(log):
