@@ -54,23 +54,26 @@ class RequestRows:
 
     def counted_rows(self, table: pa.Table, uses: Mapping[str, str], origin: str) -> pa.Table:
         """Returns these rows, unchecked, each with how many it stands for (`times_of`)."""
-        first = self._first(table, self._columns(table, uses, origin))
+        first = self.first_rows(table, uses, origin, checked=True)
         times_M = np.bincount(self.request_N, minlength=len(self.first_M))
         return first.append_column(TIMES_COLUMN, pa.array(times_M))
 
-    def first_rows(self, table: pa.Table, uses: Mapping[str, str], origin: str) -> pa.Table:
+    def first_rows(
+        self, table: pa.Table, uses: Mapping[str, str], origin: str, *, checked: bool = False
+    ) -> pa.Table:
         """Returns the first row of each request, of columns that all its rows share.
 
         Args:
             table: The N rows.
             uses: The columns, each with a feature that reads it.
             origin: Starts error messages.
+            checked: They are known to be the same.
 
         Raises:
             ValueError: A column differs within a request, or is not there.
         """
         columns = self._columns(table, uses, origin)
-        if self.column is not None and len(self.first_M) < len(self.request_N):
+        if not checked and self.column is not None and len(self.first_M) < len(self.request_N):
             for name, column in columns.items():
                 row = self.differing(column)
                 if row is not None:
