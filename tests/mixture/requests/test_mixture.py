@@ -18,6 +18,8 @@ from mmoe.mixture import (
     SoftmaxGate,
     SwitchGate,
     TopKGate,
+    Work,
+    choose_execution,
 )
 from mmoe.mixture.requests.columns import RequestColumns
 from mmoe.mixture.requests.experts import RequestExperts
@@ -180,3 +182,33 @@ def test_parts_that_do_not_fit_are_refused() -> None:
         ValueError, match="x: expected rows of 8 columns, got rows of requests of 7"
     ):
         layer(rows)
+
+
+def test_grouped_experts_of_requests_run_once_a_request_too() -> None:
+    layer, heights = mixture("both", "top_k", execution="grouped"), []
+    pool = layer.experts.pools[0]
+    for name in ("dense", "grouped"):
+        run = getattr(pool, name)
+
+        def seen(rows: object, *more: object, run: Callable[..., object] = run) -> object:
+            heights.append(len(rows[0]) if isinstance(rows, list) else len(rows))
+            return run(rows, *more)
+
+        setattr(pool, name, seen)
+    layer(draw())
+    assert heights == [Q, 0]  # none of the rows that gates picked
+
+
+def test_what_rows_share_makes_dense_execution_cheaper() -> None:
+    work = Work(
+        rows=4096,
+        num_experts=8,
+        picks=8,
+        num_gates=2,
+        pairs=20_000,
+        parameters=120_000,
+        input_dim=330,
+        output_dim=128,
+    )
+    assert choose_execution(work) == "grouped"
+    assert choose_execution(work._replace(shared_parameters=60_000)) == "dense"
