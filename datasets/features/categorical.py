@@ -8,11 +8,13 @@ import pyarrow as pa
 from mmoe.config import CategoricalFeature
 from mmoe.datasets.features.codec import Coded, LookedUp, Rules
 from mmoe.datasets.features.ids import IdCodec
-from mmoe.datasets.rows.locations import find_column
+from mmoe.datasets.rows.locations import find_column, times_of
 
 
 class CategoricalCodec(IdCodec[CategoricalFeature]):
     """Codec of a column of ids."""
+
+    counts_times = True
 
     def label(self, origin: str) -> str:
         """Returns the name of its column, for errors."""
@@ -20,7 +22,7 @@ class CategoricalCodec(IdCodec[CategoricalFeature]):
 
     def add(self, fit: Any, table: pa.Table, origin: str) -> None:
         """Counts the ids of more training rows."""
-        fit.add(self._column(table, origin))
+        fit.add(self._column(table, origin), times_of(table))
 
     def encode(self, table: pa.Table, rules: Rules, origin: str) -> Coded:
         """Encodes rows: ids, one column."""

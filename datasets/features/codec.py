@@ -110,6 +110,7 @@ class Codec(ABC, Generic[FeatureT]):
     sections: ClassVar[tuple[Section, ...]] = ()  # where its rules are kept
     content: str = "ids"  # what a row of its tables stands for
     long_tailed: ClassVar[bool] = True  # linear models take the logarithm of its numbers
+    counts_times: ClassVar[bool] = False  # `add` counts rows that stand for several (`times_of`)
     # Settings that may change without giving weights another meaning (`dim` is compared by table)
     free: ClassVar[frozenset[str]] = frozenset({"name", "column", "dim", "level"})
 

@@ -42,6 +42,7 @@ class FeatureEncoder:
     Attributes:
         config: The run; its features decide the order of everything below.
         rules: What training rows taught: section of encoder.json → feature or table → rule.
+        checked: Rows of a request are known to share what features of requests read.
 
     Example:
         >>> from mmoe.config import config_from_dict
@@ -58,6 +59,7 @@ class FeatureEncoder:
 
     config: RunConfig
     rules: Rules
+    checked: bool = False
 
     @classmethod
     def fit(
@@ -213,7 +215,7 @@ class FeatureEncoder:
         found = find_requests(self.config.data.requests, table, origin)
         unread = self.config.unread_when_scoring if to_score else ()
         read = [codec.feature for codec in shared if codec.feature.name not in unread]
-        first = found.first_rows(table, columns_read(read), origin)
+        first = found.first_rows(table, columns_read(read), origin, checked=self.checked)
         requests = EncodedRequests(
             features=self._encode(shared, first, origin, to_score),
             request_N=found.request_N,

@@ -36,9 +36,12 @@ class EncoderFit:
             ValueError: A column is missing, or a value does not fit its feature's kind.
         """
         self.rows += table.num_rows
-        self.levels.add(table)
+        requests = self.levels.add(table)
         for codec, fit in self.fits.items():
-            codec.add(fit, table, self.origin)
+            of_request = self.levels.found.get(codec.feature.name) == "request"
+            # Its own word: a codec that derives from it may learn in another way
+            once = of_request and vars(type(codec)).get("counts_times", False)
+            codec.add(fit, requests if once and requests is not None else table, self.origin)
         self.watch.add(table)
 
     def check_requests(self, table: pa.Table) -> None:

@@ -75,13 +75,23 @@ class CountFit:
         self.label, self.settle = label, settle
         self.rows = CountedRows(["value"])
 
-    def add(self, column: pa.ChunkedArray) -> None:
+    def add(self, column: pa.ChunkedArray, times_N: np.ndarray | None = None) -> None:
         """Counts more rows.
+
+        Args:
+            column: N rows.
+            times_N: How often each counts, int64; None: once.
 
         Raises:
             ValueError: The column holds lists.
         """
         refuse_nested(column, self.label)
+        if times_N is not None:
+            is_there = pc.invert(pc.is_null(column, nan_is_null=True))
+            values = countable(column.filter(is_there), self.label)
+            times = pa.array(times_N).filter(is_there.combine_chunks())
+            self.rows.add(add_up(pa.table({"value": values, "count": times}), ["value"]))
+            return
         present = column.drop_null()
         if pa.types.is_floating(column.type):
             present = present.filter(pc.invert(pc.is_nan(present)))
@@ -106,8 +116,8 @@ class KindFit:
         self.text = TextKind()
         self.any_text = False
 
-    def add(self, column: pa.ChunkedArray) -> None:
-        """Looks at more rows."""
+    def add(self, column: pa.ChunkedArray, times_N: np.ndarray | None = None) -> None:
+        """Looks at more rows, however often each counts."""
         if self.settle and is_text(column.type):
             self.text.add(column)
             self.any_text = True

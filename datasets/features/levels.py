@@ -80,8 +80,12 @@ class LevelsFit:
         self.found: dict[str, Level] = {}
         self.repeats = self.requests is None or self.requests.column is None
 
-    def add(self, table: pa.Table) -> None:
+    def add(self, table: pa.Table) -> pa.Table | None:
         """Looks at which columns are of requests, the same in every table, and at their ids.
+
+        Returns:
+            A row for each request, of the columns that features of requests read, with how many
+            rows it stands for (`times_of`); None without requests.
 
         Raises:
             ValueError: A feature of requests has a column that candidates have, or a row no
@@ -89,18 +93,19 @@ class LevelsFit:
         """
         self._find(table)
         self.rows += table.num_rows
-        if self.requests is not None and not self.repeats:
-            found = find_requests(self.requests, table, self.origin)
-            self.repeats = len(found.first_M) < len(found.request_N)
+        if self.requests is None:
+            return None
+        found = find_requests(self.requests, table, self.origin)
+        self.repeats |= len(found.first_M) < len(found.request_N)
+        return found.counted_rows(table, columns_read(self._shared), self.origin)
 
     def check(self, table: pa.Table) -> None:
         """Refuses rows whose features of requests would be refused when they are encoded."""
         self._find(table)
         if self.requests is None:
             return
-        features = [f for f in self.features if self.found[f.name] == "request"]
         found = find_requests(self.requests, table, self.origin)
-        found.first_rows(table, columns_read(features), self.origin)
+        found.first_rows(table, columns_read(self._shared), self.origin)
 
     def finish(self) -> dict[str, Level]:
         """Returns the levels; none without `data.requests`.
@@ -115,6 +120,10 @@ class LevelsFit:
                 "that says which rows were candidates of one request, or remove data.requests"
             )
         return self.found
+
+    @property
+    def _shared(self) -> list[Feature]:
+        return [feature for feature in self.features if self.found[feature.name] == "request"]
 
     def _find(self, table: pa.Table) -> None:
         if self.requests is None or self.found:

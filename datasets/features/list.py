@@ -12,10 +12,13 @@ from mmoe.datasets.features.fit_ids import CountFit, KindFit
 from mmoe.datasets.features.ids import IdCodec
 from mmoe.datasets.features.ragged import fill_empty, ids_with_missing
 from mmoe.datasets.features.weighted_lists import list_ids
+from mmoe.datasets.rows.locations import times_of
 
 
 class ListCodec(IdCodec[ListFeature]):
     """Codec of a column of lists, and perhaps one of their weights."""
+
+    counts_times = True
 
     # How files say it, and how much of it is read
     free = IdCodec.free | {
@@ -52,7 +55,9 @@ class ListCodec(IdCodec[ListFeature]):
 
     def add(self, fit: Any, table: pa.Table, origin: str) -> None:
         """Learns from more training rows."""
-        fit.add(list_ids(table, self.feature, origin).values)
+        ragged, times_N = list_ids(table, self.feature, origin), times_of(table)
+        of_ids = None if times_N is None else np.repeat(times_N, np.diff(ragged.offsets))
+        fit.add(ragged.values, of_ids)
 
     def check(self, table: pa.Table, origin: str) -> None:
         """Refuses bad weights in rows that do not train."""

@@ -159,9 +159,9 @@ def candidate_counts(file: DataFile, rows: int) -> list[tuple[int, int]]:
     of_requests, asked = _of_requests(file, [])
     is_parquet = kind_of(file) == "parquet"
     groups = range(len(parquet_layout(file)[1])) if is_parquet else [None]
-    found = []
+    found, footers = [], Footers()
     for group in groups:
-        tables = iter_file(of_requests, asked, _requests_at_once(rows), group)
+        tables = iter_file(of_requests, asked, _requests_at_once(rows), group, footers=footers)
         counts = [(len(lengths), int(lengths.sum())) for lengths in map(list_lengths, tables)]
         found.append((sum(n for n, _ in counts), sum(n for _, n in counts)))
     return found

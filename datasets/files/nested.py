@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from mmoe.datasets.rows.locations import (
+    HIDDEN,
     REQUEST_COLUMN,
     ROW_COLUMN,
     MissingColumnError,
@@ -16,7 +17,6 @@ from mmoe.datasets.values.keys import codes_of
 from mmoe.datasets.values.plain import is_list, plain, plain_type
 
 _KEY = "data.requests.candidates"
-HIDDEN = (ROW_COLUMN, REQUEST_COLUMN)
 _REQUESTS = b"mmoe.requests"
 
 

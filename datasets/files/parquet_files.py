@@ -199,7 +199,7 @@ def _projection(
 
 
 def _leaves(path: DataFile, file: pq.ParquetFile, columns: list[str] | None) -> list[str]:
-    """Where the fields are that are read of the items of the last column; the smallest, if none."""
+    """Where the fields are that are read of the items of the last column; a small one, if none."""
     assert columns and path.fields is not None, "a column of lists is asked for"
     inside = {}
     for number in range(len(file.schema)):
@@ -216,8 +216,11 @@ def _leaves(path: DataFile, file: pq.ParquetFile, columns: list[str] | None) -> 
 
 
 def _bytes_of(file: pq.ParquetFile, numbers: list[int]) -> int:
-    groups = [file.metadata.row_group(g) for g in range(file.num_row_groups)]
-    return sum(group.column(n).total_compressed_size for group in groups for n in numbers)
+    """Of these leaves in the first row group, as others may be many."""
+    if not file.num_row_groups:
+        return 0
+    group = file.metadata.row_group(0)
+    return sum(group.column(n).total_compressed_size for n in numbers)
 
 
 def _select(table: pa.Table, columns: list[str] | None) -> pa.Table:

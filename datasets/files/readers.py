@@ -137,7 +137,8 @@ def iter_tables(
                 first += chunk.num_rows
                 any_rows = True
     if not any_rows:
-        yield number_rows(_concat(files, [_read(file, names) for file in files]), [])
+        # Of a span of requests without candidates the file has rows all the same
+        yield number_rows(_concat(files, [_read(file, names)[:0] for file in files]), [])
 
 
 def _iter_rows(

@@ -11,6 +11,8 @@ from mmoe.datasets.values.plain import plain
 
 ROW_COLUMN = "__mmoe_row__"  # a row's number over all files, carried through the split
 REQUEST_COLUMN = "__mmoe_request__"  # number of the request that a nested row came from
+TIMES_COLUMN = "__mmoe_times__"  # how many rows one stands for, where values are counted
+HIDDEN = (ROW_COLUMN, REQUEST_COLUMN, TIMES_COLUMN)
 _FILES_KEY = b"mmoe.files"
 _LONGEST_NAME = 80  # of a column, in an error message
 
@@ -65,7 +67,12 @@ def rows_by_file(table: pa.Table, origin: str) -> list[tuple[str, slice]]:
 
 def visible_columns(table: pa.Table) -> list[str]:
     """Lists the user's columns, without the hidden numbers of rows and requests."""
-    return [name for name in table.column_names if name not in (ROW_COLUMN, REQUEST_COLUMN)]
+    return [name for name in table.column_names if name not in HIDDEN]
+
+
+def times_of(table: pa.Table) -> np.ndarray | None:
+    """Returns how many rows each one stands for, int64; None: one each."""
+    return table[TIMES_COLUMN].to_numpy() if TIMES_COLUMN in table.column_names else None
 
 
 def is_of_request(table: pa.Table, name: str) -> bool:

@@ -11,11 +11,12 @@ from mmoe.datasets.rows.encoded_features import first_seen
 from mmoe.datasets.rows.locations import (
     REQUEST_COLUMN,
     ROW_COLUMN,
+    TIMES_COLUMN,
     find_column,
     is_of_request,
     place,
 )
-from mmoe.datasets.values.arrow import pc
+from mmoe.datasets.values.compare import same_neighbours, same_values
 from mmoe.datasets.values.hashing import mix64
 from mmoe.datasets.values.keys import (
     codes_of,
@@ -25,7 +26,6 @@ from mmoe.datasets.values.keys import (
     refuse_nested,
     to_keys,
 )
-from mmoe.datasets.values.plain import is_list
 
 _ROWS = 1 << 16  # compared at a time
 _USED_BY = "data.requests.column"
@@ -52,28 +52,45 @@ class RequestRows:
         """Which request each row is of, uint64."""
         return self.keys_M[self.request_N]
 
-    def first_rows(self, table: pa.Table, uses: Mapping[str, str], origin: str) -> pa.Table:
+    def counted_rows(self, table: pa.Table, uses: Mapping[str, str], origin: str) -> pa.Table:
+        """Returns these rows, unchecked, each with how many it stands for (`times_of`)."""
+        first = self.first_rows(table, uses, origin, checked=True)
+        times_M = np.bincount(self.request_N, minlength=len(self.first_M))
+        return first.append_column(TIMES_COLUMN, pa.array(times_M))
+
+    def first_rows(
+        self, table: pa.Table, uses: Mapping[str, str], origin: str, *, checked: bool = False
+    ) -> pa.Table:
         """Returns the first row of each request, of columns that all its rows share.
 
         Args:
             table: The N rows.
             uses: The columns, each with a feature that reads it.
             origin: Starts error messages.
+            checked: They are known to be the same.
 
         Raises:
             ValueError: A column differs within a request, or is not there.
         """
-        columns = {
+        columns = self._columns(table, uses, origin)
+        if not checked and self.column is not None and len(self.first_M) < len(self.request_N):
+            for name, column in columns.items():
+                row = self.differing(column)
+                if row is not None:
+                    raise ValueError(self._differ(table, column, name, uses[name], origin, row))
+        return self._first(table, columns)
+
+    def _columns(
+        self, table: pa.Table, uses: Mapping[str, str], origin: str
+    ) -> dict[str, pa.ChunkedArray]:
+        return {
             name: table[name]
             if is_of_request(table, name)
             else find_column(table, name, origin, f"feature {feature!r}")
             for name, feature in uses.items()
         }
-        if self.column is not None and len(self.first_M) < len(self.request_N):
-            for name, column in columns.items():
-                row = self.differing(column)
-                if row is not None:
-                    raise ValueError(self._differ(table, column, name, uses[name], origin, row))
+
+    def _first(self, table: pa.Table, columns: Mapping[str, pa.ChunkedArray]) -> pa.Table:
         hidden = [name for name in (ROW_COLUMN, REQUEST_COLUMN) if name in table.column_names]
         kept = pa.table(
             {**columns, **{name: table[name] for name in hidden}}, metadata=table.schema.metadata
@@ -92,17 +109,31 @@ class RequestRows:
         Args:
             column: Of the N rows.
         """
-        first_N = self.first_M[self.request_N]
-        for start in range(0, len(first_N), _ROWS):
-            theirs = first_N[start : start + _ROWS]
-            rows = np.flatnonzero(theirs != np.arange(start, start + len(theirs)))
+        follows_N = np.zeros(len(self.request_N), bool)  # the row before is of the same request
+        follows_N[1:] = self.request_N[1:] == self.request_N[:-1]
+        start = 0
+        for chunk in column.chunks:
+            rows = slice(start, start + len(chunk))
+            start += len(chunk)
+            follows_N[rows.start : rows.start + 1] = False  # it is in another chunk
+            alike = same_neighbours(chunk)
+            wrong = np.flatnonzero(follows_N[rows][1:] & ~alike)
+            if len(wrong):
+                return rows.start + 1 + int(wrong[0])
+        return self._differing_apart(column, np.flatnonzero(~follows_N))
+
+    def _differing_apart(self, column: pa.ChunkedArray, rows: np.ndarray) -> int | None:
+        """Likewise of rows that do not follow another one of their request."""
+        first_N = self.first_M[self.request_N[rows]]
+        rows, first_N = rows[first_N != rows], first_N[first_N != rows]
+        for start in range(0, len(rows), _ROWS):
+            own, first = rows[start : start + _ROWS], first_N[start : start + _ROWS]
             # Of what lies between alone: Arrow joins all chunks that it takes rows from
-            least = int(theirs.min())
-            near = column.slice(least, start + len(theirs) - least)
-            own, others = (near.take(pa.array(n - least)) for n in (rows + start, theirs[rows]))
-            alike = same_values(own, others)
+            least = int(first.min())
+            near = column.slice(least, int(own.max()) + 1 - least)
+            alike = same_values(*(near.take(pa.array(n - least)) for n in (own, first)))
             if not alike.all():
-                return int(rows[int(np.argmin(alike))]) + start
+                return int(own[int(np.argmin(alike))])
         return None
 
     def _differ(
@@ -176,45 +207,6 @@ def _first_rows(request_N: np.ndarray, count: int) -> np.ndarray:
     first_M = np.empty(count, np.int64)
     first_M[request_N[::-1]] = np.arange(len(request_N))[::-1]  # the last one assigned stays
     return first_M
-
-
-def same_values(left: pa.ChunkedArray, right: pa.ChunkedArray) -> np.ndarray:
-    """Compares two columns of one type, bool [N]: missing ones are the same, lists by their items.
-
-    Example:
-        >>> lists = pa.chunked_array([pa.array([[1, None], None, [2]])])
-        >>> same_values(lists, pa.chunked_array([pa.array([[1, None], [], [3]])]))
-        array([ True, False, False])
-    """
-    kind = left.type
-    if pa.types.is_null(kind):
-        return np.ones(len(left), bool)
-    missing = pc.and_(pc.is_null(left), pc.is_null(right))
-    if is_list(kind):
-        return _same_lists(left, right) | missing.to_numpy(zero_copy_only=False)
-    if pa.types.is_struct(kind):
-        alike = pc.equal(pc.is_null(left), pc.is_null(right)).to_numpy(zero_copy_only=False)
-        for number in range(kind.num_fields):
-            parts = (pc.struct_field(column, [number]) for column in (left, right))
-            alike &= same_values(*parts)
-        return alike
-    equal = pc.fill_null(pc.equal(left, right), False)
-    if pa.types.is_floating(kind):
-        both_nan = pc.and_(pc.is_nan(left), pc.is_nan(right))
-        equal = pc.or_(equal, pc.fill_null(both_nan, False))
-    return pc.or_(equal, missing).to_numpy(zero_copy_only=False)
-
-
-def _same_lists(left: pa.ChunkedArray, right: pa.ChunkedArray) -> np.ndarray:
-    """Of rows whose lists are both there."""
-    lengths = [pc.list_value_length(column) for column in (left, right)]
-    alike = pc.fill_null(pc.equal(*lengths), False).to_numpy(zero_copy_only=False).copy()
-    rows = pa.array(np.flatnonzero(alike))
-    items = [pc.list_flatten(column.take(rows)) for column in (left, right)]
-    if len(items[0]):
-        owners_V = np.repeat(np.flatnonzero(alike), lengths[0].take(rows).to_numpy())
-        alike[owners_V[~same_values(*items)]] = False
-    return alike
 
 
 def _shown(value: object) -> str:

@@ -109,7 +109,8 @@ class StreamSplits:
         return FeatureEncoder.of(fit)
 
     def rows(self, name: str, encoder: FeatureEncoder) -> BatchSource:
-        """Returns the split `name`, encoded while it is read."""
+        """Returns the split `name`, encoded while it is read; `fit` has looked at its rows."""
+        encoder = replace(encoder, checked=True)
         streaming = self.config.data.streaming
         rows = sum(len(getattr(self, split)) for split in _NAMES)
         return BatchSource(

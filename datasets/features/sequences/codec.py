@@ -20,6 +20,7 @@ from mmoe.datasets.features.ids import IdCodec
 from mmoe.datasets.features.ragged import offsets_of
 from mmoe.datasets.features.sequences.events import EventRows, events_of, kept_events
 from mmoe.datasets.features.sequences.times import GAP_ROWS, gap_ids, seconds_since
+from mmoe.datasets.rows.locations import times_of
 
 
 class SequenceCodec(IdCodec[Any]):
@@ -33,6 +34,7 @@ class SequenceCodec(IdCodec[Any]):
         number: Which of its columns.
     """
 
+    counts_times = True
     # How files say it
     free = IdCodec.free | {
         "columns", "times", "now", "unit", "newest", "separator", "format"
@@ -99,7 +101,8 @@ class SequenceCodec(IdCodec[Any]):
 
     def add(self, fit: Any, table: pa.Table, origin: str) -> None:
         """Learns from more training rows."""
-        fit.add(self._events(table, origin)[0])
+        (values, rows), times_N = self._events(table, origin), times_of(table)
+        fit.add(values, None if times_N is None else np.repeat(times_N, rows.lengths_N))
 
     def check(self, table: pa.Table, origin: str) -> None:
         """Refuses rows whose columns have different lengths."""

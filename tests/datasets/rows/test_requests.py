@@ -7,11 +7,12 @@ import pytest
 
 from mmoe.config import config_from_dict
 from mmoe.datasets.features.encoder import FeatureEncoder
+from mmoe.datasets.features.fit_ids import CountFit
 from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.columns import all_alike, columns_of
 from mmoe.datasets.rows.encoded import EncodedData, join
 from mmoe.datasets.rows.frames import as_rows
-from mmoe.datasets.rows.requests import find_requests, same_values
+from mmoe.datasets.rows.requests import find_requests
 from mmoe.datasets.rows.share import Share
 from mmoe.datasets.rows.sources import load_splits
 from mmoe.datasets.rows.unseen_ids import UnseenIds
@@ -208,15 +209,6 @@ def test_what_is_not_of_one_request_is_refused(log, case):
         encoder.encode(bad, "log")
 
 
-def test_missing_values_and_nan_agree_with_themselves():
-    numbers = pa.chunked_array([[1.0, None, float("nan"), float("nan"), None]])
-    others = pa.chunked_array([[1.0, None, float("nan"), 2.0, float("nan")]])
-    assert same_values(numbers, others).tolist() == [True, True, True, False, False]
-    lists = pa.chunked_array([[["a"], None, [], ["a", None], ["a"]]])
-    other = pa.chunked_array([[["a"], None, None, ["a", None], ["b"]]])
-    assert same_values(lists, other).tolist() == [True, True, False, True, False]
-
-
 def test_a_candidate_of_no_list_is_named_by_its_row(log):
     config = config_of("nested")
     table = as_rows(nested_log(log), config.data.requests, origin="log")
@@ -365,3 +357,22 @@ def test_an_estimator_holds_whole_requests_out(log):
     ids = [set(table["request"].to_pylist()) for table in (splits.train, splits.validation)]
     assert not ids[0] & ids[1]
     assert len(ids[1]) == round(0.3 * len(ids[0] | ids[1]))
+
+
+@pytest.mark.parametrize("form", ["flat", "nested"])
+def test_ids_are_counted_row_by_row_though_they_are_read_once(forms, form):
+    rules, plain = forms[form][0].rules, forms["plain"][0].rules
+    assert rules["numeric"] == plain["numeric"]
+    for name, vocabulary in plain["tables"].items():
+        assert rules["tables"][name].keys.equals(vocabulary.keys), name
+        assert rules["tables"][name].counts.tolist() == vocabulary.counts.tolist(), name
+    assert plain["tables"]["history"].counts.max() > 10
+
+
+def test_values_that_count_several_times():
+    column = pa.chunked_array([[1.5, None, float("nan")], [2.5, 1.5]])
+    fit, each = CountFit("x"), CountFit("x")
+    fit.add(column, np.array([2, 5, 7, 3, 4]))
+    each.add(pa.chunked_array([[1.5] * 6 + [2.5] * 3]))
+    assert fit.finish().values.equals(each.finish().values)
+    assert fit.finish().counts.to_pylist() == [6, 3]

@@ -1,0 +1,128 @@
+"""Files whose rows are requests, read as rows of their candidates."""
+
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from mmoe.datasets.files.data_file import DataFile
+from mmoe.datasets.files.formats import candidate_counts, file_columns, iter_file
+from mmoe.datasets.files.nested import nested, unnested
+from mmoe.datasets.files.parquet_files import read_parquet
+from mmoe.datasets.files.readers import iter_tables, read_table
+from mmoe.datasets.files.resolve import Nested
+from mmoe.datasets.rows.locations import place
+
+ROWS = [
+    {"user": "a", "age": 31, "seen": [1, 2], "none": None,
+     "items": [{"id": 1, "tags": ["x"]}, {"id": 2, "tags": []}]},
+    {"user": "b", "age": None, "seen": [], "none": None, "items": []},
+    {"user": None, "age": 7, "seen": None, "none": None, "items": None},
+    {"user": "d", "age": 9, "seen": [3], "none": None, "items": [{"id": 3, "tags": ["y", "z"]}]},
+]  # fmt: skip
+FLAT = [
+    {"user": "a", "age": 31, "seen": [1, 2], "none": None, "id": 1, "tags": ["x"]},
+    {"user": "a", "age": 31, "seen": [1, 2], "none": None, "id": 2, "tags": []},
+    {"user": "d", "age": 9, "seen": [3], "none": None, "id": 3, "tags": ["y", "z"]},
+]
+
+
+def written(folder, kind):
+    table, file = pa.Table.from_pylist(ROWS), folder / f"log.{kind}"
+    if kind == "parquet":
+        pq.write_table(table, file, row_group_size=3)
+    elif kind == "arrow":
+        with pa.ipc.new_file(str(file), table.schema) as writer:
+            writer.write_table(table, max_chunksize=3)
+    else:
+        file.write_text("".join(f"{json.dumps(row)}\n" for row in ROWS))
+    return file
+
+
+def visible(table):
+    return [{k: v for k, v in row.items() if not k.startswith("__")} for row in table.to_pylist()]
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow", "jsonl"])
+def test_candidates_are_rows_with_what_stands_beside_them(tmp_path, kind):
+    source = Nested(str(written(tmp_path, kind)), "items")
+    table = read_table(source, numbered=True)
+    assert visible(table) == FLAT
+    rows = [place(table, "log", n).rpartition(": ")[2] for n in range(3)]
+    assert rows == ["row 1, candidate 1", "row 1, candidate 2", "row 4, candidate 1"]
+    for chunk_rows in (1, 2, 100):
+        chunks = list(iter_tables(source, ["id", "user", "seen"], chunk_rows))
+        assert max(chunk.num_rows for chunk in chunks) <= chunk_rows
+        assert [row["id"] for chunk in chunks for row in chunk.to_pylist()] == [1, 2, 3]
+        assert place(chunks[-1], "log", chunks[-1].num_rows - 1).endswith("row 4, candidate 1")
+
+
+def test_columns_beside_candidates_are_read_without_them(tmp_path):
+    source = Nested(str(written(tmp_path, "parquet")), "items")
+    assert visible(read_table(source, ["age"])) == [{"age": 31}, {"age": 31}, {"age": 9}]
+
+
+def test_of_candidates_only_what_is_asked_for_is_read(tmp_path):
+    file = DataFile(str(written(tmp_path, "parquet")), fields=("id",))
+    read = read_parquet(file, ["user", "items"])
+    assert read.schema.field("items").type.value_type.names == ["id"]
+    alone = read_parquet(DataFile(str(file), fields=()), ["items"])
+    assert len(alone.schema.field("items").type.value_type.names) == 1
+
+
+def test_a_span_is_of_requests(tmp_path):
+    source = Nested(str(written(tmp_path, "parquet")), "items")
+    ids = [
+        [row["id"] for table in iter_tables(source, ["id"], 10, span) for row in table.to_pylist()]
+        for span in ((0, 1), (1, 3), (1, 4), (0, 4))
+    ]
+    assert ids == [[1, 2], [], [3], [1, 2, 3]]
+
+
+def test_requests_and_candidates_are_counted_by_row_group(tmp_path):
+    for kind, counts in (("parquet", [(3, 2), (1, 1)]), ("arrow", [(4, 3)]), ("jsonl", [(4, 3)])):
+        file = DataFile(str(written(tmp_path, kind)), candidates="items")
+        assert candidate_counts(file, 100) == counts
+        assert file_columns(file)[-2:] == ["id", "tags"]
+        tables = list(iter_file(file, ["id"], 100))
+        assert sum(table.num_rows for table in tables) == 3
+
+
+def test_requests_of_several_files_are_counted_on(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        written(tmp_path / name, "parquet")
+    table = read_table(Nested(str(tmp_path), "items"), ["id", "user"], numbered=True)
+    assert table["__mmoe_request__"].to_pylist() == [0, 0, 3, 4, 4, 7]
+    assert place(table, "log", 5) == f"{tmp_path}/b/log.parquet: row 4, candidate 1"
+
+
+def test_a_flat_log_becomes_a_nested_one_and_back():
+    log = pa.table({"q": [7, 8, 7], "age": [30, 40, 30], "id": [1, 2, 3]})
+    rows = nested(log, "q", ["age"], "items")
+    assert rows.to_pylist() == [
+        {"q": 7, "age": 30, "items": [{"id": 1}, {"id": 3}]},
+        {"q": 8, "age": 40, "items": [{"id": 2}]},
+    ]
+    back = unnested(rows, "items", ["q", "age", "id"])
+    assert visible(back) == log.take([0, 2, 1]).to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        ("item", "no column 'item', which data.requests.candidates needs .did you mean 'items'"),
+        ("seen", "'seen' .* holds list<.*int64>, expected a list of structs"),
+    ],
+)
+def test_what_holds_no_candidates_is_refused(tmp_path, column, message):
+    with pytest.raises(ValueError, match=message):
+        read_table(Nested(str(written(tmp_path, "parquet")), column), ["id"])
+
+
+def test_a_field_called_as_a_column_is_refused(tmp_path):
+    rows = [{"id": 1, "items": [{"id": 1}]}]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "log.parquet")
+    with pytest.raises(ValueError, match=r"'id' is beside the candidates .'items'. and a field"):
+        read_table(Nested(str(tmp_path / "log.parquet"), "items"), ["id"])
