@@ -16,6 +16,7 @@ from torch import Tensor
 from benchmarks.exchange_steps import given_arguments as exchange_arguments
 from mmoe.ops._library import reference_of
 from mmoe.ops.exchange import exchange_reference
+from mmoe.ops.repeat_rows import Owners
 
 Call = tuple[str, tuple[Any, ...]]
 FP32, BF16, FP64 = torch.float32, torch.bfloat16, torch.float64
@@ -162,6 +163,21 @@ def dense_mm(case: Case, dtype: torch.dtype) -> Iterator[Call]:
         yield "dense_mm_backward", (*layer, *kept, activation, *NEEDS)
 
 
+def shared_mm(case: Case, dtype: torch.dtype) -> Iterator[Call]:
+    """Rows of owners of which some have none."""
+    weight_EDH, bias_EH = _weights(case)
+    owners = Owners(torch.arange(case.B) * 7 % 11, 13)
+    numbers = owners.order_B.int(), owners.bounds.int()
+    x_BD = case.random(case.B, case.D, seed=40).to(dtype)
+    shared = [case.random(13, case.H, seed=60 + e).to(dtype) for e in range(case.E)]
+    grad = [case.random(case.B, case.H, seed=20 + e).to(dtype) for e in range(case.E)]
+    for weights, activation in product(_weight_types(dtype), ACTIVATIONS):
+        layer = x_BD, weight_EDH.to(weights), bias_EH.to(weights), shared, owners.of_B.int()
+        forward = "shared_mm", (*layer, *numbers, activation)
+        yield forward
+        yield "shared_sums", (grad, *expected(forward), *numbers, activation)
+
+
 def gate_mm(case: Case, dtype: torch.dtype) -> Iterator[Call]:
     """fp32 products of rows of any type."""
     wide = FP64 if dtype == FP64 else FP32
@@ -256,6 +272,7 @@ BUILDERS: Mapping[str, Callable[[Case, torch.dtype], Iterator[Call]]] = {
         grouped_mm,
         gathered_mm,
         dense_mm,
+        shared_mm,
         gate_mm,
         gated_combine,
         dense_combine,

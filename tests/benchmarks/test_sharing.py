@@ -8,7 +8,7 @@ import torch
 
 from benchmarks.mixture.workloads import correlated_logits, draw
 from benchmarks.racing.clock import Clock
-from benchmarks.sharing import quality, step_races
+from benchmarks.sharing import quality, request_log, request_races, step_races
 from benchmarks.sharing.bench import Bench
 from benchmarks.sharing.quality_world import TASKS, draw_world
 from benchmarks.sharing.step_races import LAYER, WAYS, step_gains
@@ -81,3 +81,34 @@ def test_qualities_are_at_equal_pairs(monkeypatch):
     assert results["joint_quality"].spread.median > 10
     assert results["joint_quality_low"].spread.median < results["joint_quality"].spread.median
     assert results["joint_over_random"].spread.median > 10
+
+
+def test_the_log_of_requests_is_the_same_in_both_forms():
+    table = request_log.draw_table(120, seed=0)
+    shared = request_log.request_columns()
+    nested = request_log.nested(table)
+    assert nested["request"].to_pylist() == [0, 1, 2]
+    assert [len(items) for items in nested["items"].to_pylist()] == [50, 50, 20]
+    for name in shared:  # one value a request
+        assert (
+            len(set(zip(table["request"].to_pylist(), table[name].to_pylist(), strict=True))) == 3
+        )
+    assert len(shared) == (len(request_log.WORKLOAD.ids) + request_log.WORKLOAD.dense) // 2
+
+
+def test_races_of_requests_have_their_keys_and_equal_scores(monkeypatch):
+    small = replace(
+        request_log.WORKLOAD, ids=[replace(c, rows=50) for c in request_log.WORKLOAD.ids]
+    )
+    monkeypatch.setattr(request_log, "WORKLOAD", small)
+    for module in (request_log, request_races):
+        monkeypatch.setattr(module, "BATCH", 128)
+    monkeypatch.setattr(request_races, "_STORED", 500)
+    bench = Bench(Clock(device="cpu", rounds=1, seconds=1.0))
+    found = {
+        r.key: r for r in (*request_races.train_gains(bench), *request_races.score_gains(bench))
+    }
+    bytes_ = {"request_bytes", "request_bytes_mixed"}
+    keys = {*request_races.TRAIN_KEYS, *request_races.SCORE_KEYS, "request_equal"}
+    assert set(found) == keys | bytes_
+    assert found["request_equal"].spread.median == 1
