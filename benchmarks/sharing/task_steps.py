@@ -22,10 +22,12 @@ from mmoe.run.allocator import keep_freed_memory
 from mmoe.train.begin import training_state
 from mmoe.train.optim import build_optimizer
 from mmoe.train.prepare import PreparedData, prepare
+from mmoe.train.state import TrainingState
 from mmoe.train.step import train_step
 
 BATCHES = 8  # of an epoch
 STEPS = 1_000_000  # more than any race takes
+Network = Callable[[int, int], nn.Module]
 
 
 def many_tasks(tasks: int, workload: Workload = WORKLOADS["big"]) -> Workload:
@@ -48,12 +50,16 @@ class Steps:
         self.data: PreparedData = prepare(self.config, splits=_splits(workload, batches * BATCH))
         self.input_dim = workload.input_dim
 
-    def of(self, network: Callable[[int, int], nn.Module] | None = None) -> Callable[[], None]:
-        """Makes a contestant: next batch, lookups, network, losses, gradients and update.
+    def of(self, network: Network | None = None) -> Callable[[], None]:
+        """Makes a contestant.
 
         Args:
             network: Takes the place of ours, by the width of its input and the number of tasks.
         """
+        return self.step(self.state(network))
+
+    def state(self, network: Network | None = None) -> TrainingState:
+        """Makes what a contestant trains."""
         keep_freed_memory()  # as every training does
         ensure_process_group()
         state = training_state(self.config, self.data)
@@ -62,6 +68,10 @@ class Steps:
             state.ranker.network = network(self.input_dim, len(self.config.tasks))
             state.optimizer = build_optimizer(state.ranker.network, self.config.training.optimizer)
         state.train_mode()
+        return state
+
+    def step(self, state: TrainingState) -> Callable[[], None]:
+        """Makes a step: next batch, lookups, network, losses, gradients and update."""
         batches = self._batches()
 
         def step() -> None:

@@ -1,5 +1,4 @@
-// What the backward passes of both combines do with a row; included by their kernels, see
-// each_isa.h.
+// What the backward pass of gated_combine does with a row; included by its kernels, see each_isa.h.
 
 #include "vectors.h"
 

@@ -75,24 +75,24 @@ def _form(tower: nn.Module, h_BO: Tensor) -> Hashable:
     if any(type(layer) is not nn.Linear or layer.bias is None for layer in linears):
         return None
     weights = [layer.weight for layer in linears]
-    read = cast_for_autocast(h_BO)
-    dtype = weights[0].dtype
-    if not _takes(read, weights):
-        return None
-    widths = tuple(weight.shape for weight in weights)
-    return widths, mlp.activation, mlp.dropout, tower.training, mlp.training, dtype, read.dtype
-
-
-def _takes(h_BO: Tensor, weights: Sequence[Tensor]) -> bool:
-    """Whether the operator knows these types."""
-    device, dtype = h_BO.device.type, h_BO.dtype
-    if torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) != torch.bfloat16:
-        return False
-    known = dtype in FLOAT_DTYPES and h_BO.dim() == 2
-    return known and all(
-        weight.dtype in (dtype, accumulate_dtype(dtype)) and weight.device == h_BO.device
+    read = _dtype_read(h_BO)
+    if read is None or not all(
+        weight.dtype in (read, accumulate_dtype(read)) and weight.device == h_BO.device
         for weight in weights
-    )
+    ):
+        return None
+    widths, dtype = tuple(weight.shape for weight in weights), weights[0].dtype
+    return widths, mlp.activation, mlp.dropout, tower.training, mlp.training, dtype, read
+
+
+def _dtype_read(h_BO: Tensor) -> torch.dtype | None:
+    """What rows are cast to under autocast; None where the operator does not know it."""
+    device, dtype = h_BO.device.type, h_BO.dtype
+    if torch.is_autocast_enabled(device):
+        if torch.get_autocast_dtype(device) != torch.bfloat16:
+            return None
+        dtype = torch.bfloat16 if dtype == torch.float32 else dtype
+    return dtype if dtype in FLOAT_DTYPES and h_BO.dim() == 2 else None
 
 
 def _logits_of_alike(towers: Sequence[Tower], inputs: Sequence[Tensor] | Tensor) -> Tensor:

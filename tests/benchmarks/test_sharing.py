@@ -8,10 +8,21 @@ import torch
 
 from benchmarks.mixture.workloads import correlated_logits, draw
 from benchmarks.racing.clock import Clock
-from benchmarks.sharing import quality, request_log, request_races, step_races
+from benchmarks.sharing import (
+    quality,
+    request_log,
+    request_races,
+    step_races,
+    task_races,
+    task_steps,
+)
 from benchmarks.sharing.bench import Bench
 from benchmarks.sharing.quality_world import TASKS, draw_world
 from benchmarks.sharing.step_races import LAYER, WAYS, step_gains
+from benchmarks.sharing.targets import TARGETS
+from benchmarks.sharing.task_forms import RechubForm, TzrecForm
+from benchmarks.sharing.task_steps import Steps, many_tasks
+from benchmarks.train.workloads import WORKLOADS
 from mmoe.config import config_from_dict
 
 
@@ -112,3 +123,42 @@ def test_races_of_requests_have_their_keys_and_equal_scores(monkeypatch):
     keys = {*request_races.TRAIN_KEYS, *request_races.SCORE_KEYS, "request_equal"}
     assert set(found) == keys | bytes_
     assert found["request_equal"].spread.median == 1
+
+
+def test_other_forms_compute_the_same_function():
+    torch.manual_seed(0)
+    one, other, x_BD = RechubForm(12, 3), TzrecForm(12, 3), torch.randn(9, 12)
+    other.load_state_dict(one.state_dict())
+
+    torch.testing.assert_close(one(x_BD).logits_BT, other(x_BD).logits_BT)
+    assert one(x_BD).logits_BT.shape == (9, 3)
+
+
+def test_steps_of_many_tasks_train_ours_and_other_forms(monkeypatch):
+    monkeypatch.setattr(task_steps, "BATCH", 64)
+    workload = many_tasks(5, WORKLOADS["tiny"])
+    singles = [column for column in workload.ids if column.length is None]
+    steps = Steps(replace(workload, ids=singles), batches=2)
+    assert len(steps.config.tasks) == 5
+    for network in (None, RechubForm, TzrecForm):
+        state = steps.state(network)
+        before = {name: w.clone() for name, w in state.ranker.network.named_parameters()}
+        step = steps.step(state)
+        for _ in range(3):  # into the next epoch
+            step()
+        after = dict(state.ranker.network.named_parameters())
+        assert all(not torch.equal(before[name], after[name]) for name in before)
+
+
+def test_races_of_many_tasks_have_keys_with_targets(monkeypatch):
+    class NoSteps:
+        def __init__(self, workload):
+            self.tasks = len(workload.tasks)
+
+        def of(self, network=None):
+            return lambda: None
+
+    monkeypatch.setattr(task_races, "Steps", NoSteps)
+    bench = Bench(Clock(device="cpu", rounds=1, seconds=1.0))
+    found = {result.key for race in task_races.RACES for result in race.run(bench)}
+    assert found == {key for key in TARGETS if "tasks" in key or "form" in key}

@@ -261,14 +261,16 @@ def test_grouped_mm_in_extremes(grouped_dtypes, near, sizes):
 
 
 @pytest.mark.parametrize("activation", ["none", "relu", "gelu", "silu"])
-@pytest.mark.parametrize("shared", [True, False], ids=["shared-rows", "rows-of-their-own"])
+@pytest.mark.parametrize("form", ["shared-rows", "rows-of-their-own", "one-tensor"])
 @pytest.mark.parametrize(
     ("B", "E", "D", "H"), [(300, 5, 40, 24), (130, 3, 33, 17), (7, 150, 8, 16)]
 )
-def test_dense_mm(dtypes, near, activation, shared, B, E, D, H):
+def test_dense_mm(dtypes, near, activation, form, B, E, D, H):
     generator = torch.Generator().manual_seed(0)
     rows, weights = dtypes
-    x = [torch.randn(B, D, generator=generator).to(rows) for _ in range(1 if shared else E)]
+    count = 1 if form == "shared-rows" else E
+    x = [torch.randn(B, D, generator=generator).to(rows) for _ in range(count)]
+    x = [torch.stack(x)] if form == "one-tensor" else x
     weight_EDH = (torch.randn(E, D, H, generator=generator) / D**0.5).to(weights)
     bias_EH = torch.randn(E, H, generator=generator).to(weights)
     op, backward = torch.ops.mmoe.dense_mm, torch.ops.mmoe.dense_mm_backward
