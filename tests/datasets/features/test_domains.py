@@ -79,6 +79,18 @@ def test_labels_are_unobserved_where_the_task_does_not_exist():
     assert labels.weights_NT[:, 1].tolist() == [1, 0, 0, 1]
 
 
+def test_durations_are_asked_for_where_the_task_exists():
+    raw = config_of().model_dump(mode="json")
+    raw["tasks"][1] = {"name": "seen", "label": "buy", "kind": "d2q", "duration": "length"}
+    raw["tasks"][1]["domains"] = ["shop"]
+    rows = table("shop", "feed", "shop").append_column("length", [[5.0, None, 7.0]])
+    encoder = FeatureEncoder.fit(config_from_dict(raw), rows, "log")
+    (link,) = encoder.encode(rows, "log").links.values()
+    assert link.duration_N.tolist() == [5.0, 1.0, 7.0]
+    with pytest.raises(ValueError, match=r"row 2: column 'length' .* is empty"):
+        encoder.encode(rows.set_column(0, "scene", [["shop"] * 3]), "log")
+
+
 def test_the_column_is_read_to_score_as_well():
     assert required_columns(config_of(), labels=False) == ["price", "scene"]
 
