@@ -6,6 +6,7 @@ import pytest
 from mmoe.config import config_from_dict
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.features.extend_encoder import extend_encoder
+from mmoe.datasets.features.fit_encoder import EncoderFit
 from mmoe.datasets.labels.encode import encode_labels
 from mmoe.datasets.rows.projection import required_columns
 from mmoe.datasets.rows.unseen_ids import UnseenIds
@@ -108,6 +109,16 @@ def test_refuse_names_the_row():
         encoder.encode(table(None, "shop"), "new")
     with pytest.raises(ValueError, match=r"log: row 2: column 'scene' .* is empty"):
         FeatureEncoder.fit(config_of("refuse"), table("shop", None), "log")
+
+
+def test_rows_that_do_not_train_are_refused_before_training():
+    fit = EncoderFit(config_of("refuse"), "log")
+    fit.check(table("shop", "live"))
+    fit.add(table("shop", "feed"))
+    with pytest.raises(
+        ValueError, match=r"log: row 2: column 'scene' .* is 'live', which no train"
+    ):
+        fit.finish()
 
 
 def test_what_is_no_column_of_domains_is_refused():
