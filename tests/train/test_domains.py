@@ -117,6 +117,12 @@ def test_scores_are_measured_by_labels_that_come_later(run, log, tmp_path):
     )
     for task, values in run.metrics()["tasks"].items():
         assert found["tasks"][task]["auc"] == pytest.approx(values["auc"], abs=1e-9)
+    for ours, theirs in zip(
+        found["domains"]["each"], run.metrics()["domains"]["each"], strict=True
+    ):
+        assert ours["domain"] == theirs["domain"]
+        assert [*ours["tasks"]] == [*theirs["tasks"]]
+        assert ours["tasks"]["click"]["auc"] == pytest.approx(theirs["tasks"]["click"]["auc"])
 
 
 def test_a_score_depends_on_no_other_row(run, log):
