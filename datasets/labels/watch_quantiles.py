@@ -13,6 +13,7 @@ from mmoe.config import RunConfig
 from mmoe.config.json_files import Stored
 from mmoe.config.tasks import D2QTask
 from mmoe.datasets.features.codec import Section
+from mmoe.datasets.features.domains import domain_keys, exists_in
 from mmoe.datasets.features.fit_numbers import bucket_edges
 from mmoe.datasets.labels.encode import encode_labels
 from mmoe.datasets.labels.maturity import Maturity
@@ -153,7 +154,7 @@ class WatchQuantilesFit:
         labels = encode_labels(self.config, table, self.origin, maturity=self.maturity)
         for t, task in self.tasks.items():
             rows = np.flatnonzero(labels.observed_NT[:, t])
-            durations_N = durations(task, table, self.origin)
+            durations_N = durations(task, table, self.origin, self.config)
             numbers = np.arange(self._seen[t], self._seen[t] + len(rows), dtype=np.uint64)
             self._seen[t] += len(rows)
             # 53 bits of the draw: float64 holds them exactly
@@ -169,7 +170,7 @@ class WatchQuantilesFit:
     def check(self, table: pa.Table) -> None:
         """Refuses bad durations in rows that do not train, before training instead of after it."""
         for task in self.tasks.values():
-            durations(task, table, self.origin)
+            durations(task, table, self.origin, self.config)
 
     def finish(self) -> dict[str, WatchQuantiles]:
         """Returns the tables by task; those without a label are left out: they are refused."""
@@ -185,14 +186,19 @@ def d2q_tasks(config: RunConfig) -> dict[int, D2QTask]:
     return {t: task for t, task in enumerate(config.tasks) if isinstance(task, D2QTask)}
 
 
-def durations(task: D2QTask, table: pa.Table, origin: str) -> np.ndarray:
+def durations(task: D2QTask, table: pa.Table, origin: str, config: RunConfig) -> np.ndarray:
     """Reads the durations of a table's rows, float64, all above 0.
+
+    In domains where there is no such task they are 1: nothing is made of them.
 
     Raises:
         ValueError: One is missing, 0, negative or infinite; names the row.
     """
     used_by = f"duration of task {task.name!r}"
     durations_N = to_numbers(table, task.duration, origin, used_by)
+    if task.domains is not None:
+        exists_N = exists_in(task, domain_keys(config, table, origin))
+        durations_N = np.where(exists_N, durations_N, 1.0)
     wrong_N = ~((durations_N > 0) & np.isfinite(durations_N))
     if wrong_N.any():
         row = int(wrong_N.argmax())
@@ -236,7 +242,7 @@ def watch_links(
     """Makes the links of a table's rows, by the tasks' places."""
     found = {}
     for t, task in d2q_tasks(config).items():
-        duration_N = durations(task, table, origin)
+        duration_N = durations(task, table, origin, config)
         fitted = rules.get(SECTION, {}).get(task.name)
         if fitted is not None:  # else no row has its label
             found[t] = WatchLink(fitted, duration_N)

@@ -14,7 +14,8 @@ class DomainTower(Tower):
 
     U and c are 0 at first, so that all begin as the one tower whose W and b they share. Rows of no
     domain go through the mean of the domains' weights: of towers without hidden layers that is the
-    mean of their logits. One product a layer serves the rows of all domains.
+    mean of their logits. One product a layer serves the rows of all domains, in fp32 under autocast
+    too.
 
     Args:
         tower: The shared part; its parameters are taken over.

@@ -10,13 +10,14 @@ import pytest
 import torch
 
 import mmoe
-from mmoe.config import config_from_dict, set_values
+from mmoe.config import TaskConfig, config_from_dict, set_values
 from mmoe.datasets.rows.encoded import EncodedData
 from mmoe.datasets.rows.splits import Splits
 from mmoe.explain import ExplainSettings, explain_run, prune_run
 from mmoe.report import write_report
 from mmoe.run import RunDirectory
 from mmoe.score import load_predictor, score_files
+from mmoe.score.output_columns import arrow_columns, output_columns
 from mmoe.train import evaluate_run, train_run
 from mmoe.train.scored import evaluate_scored
 from mmoe.train.warm_start import WarmStart
@@ -116,6 +117,12 @@ def test_scores_are_measured_by_labels_that_come_later(run, log, tmp_path):
     )
     for task, values in run.metrics()["tasks"].items():
         assert found["tasks"][task]["auc"] == pytest.approx(values["auc"], abs=1e-9)
+    for ours, theirs in zip(
+        found["domains"]["each"], run.metrics()["domains"]["each"], strict=True
+    ):
+        assert ours["domain"] == theirs["domain"]
+        assert [*ours["tasks"]] == [*theirs["tasks"]]
+        assert ours["tasks"]["click"]["auc"] == pytest.approx(theirs["tasks"]["click"]["auc"])
 
 
 def test_a_score_depends_on_no_other_row(run, log):
@@ -266,3 +273,14 @@ def test_experts_can_be_explained_and_pruned(run, log, tmp_path):
 
 def _splits(log):
     return Splits(train=log[:3000], validation=log[3000:3300], test=log[3300:], origin="log")
+
+
+def test_classes_are_null_where_their_task_does_not_exist():
+    task = TaskConfig(
+        name="mood", label="mood", kind="multiclass", classes=["good", "bad"], domains=["shop"]
+    )
+    found_NP = np.array([[1.0, 0.2, 0.8], [np.nan] * 3], np.float32)
+    columns = arrow_columns(found_NP, [task])
+    assert columns["pred_mood"].to_pylist() == ["bad", None]
+    assert columns["pred_mood_good"].null_count == 1
+    assert output_columns(found_NP, [task])["pred_mood"].tolist() == ["bad", None]

@@ -11,6 +11,7 @@ import pyarrow as pa
 from mmoe.config import RunConfig, TaskConfig
 from mmoe.config.tasks import prediction_columns
 from mmoe.datasets.features.domains import domain_keys, exists_in
+from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.files.readers import column_names, read_table
 from mmoe.datasets.labels.encode import encode_labels
 from mmoe.datasets.rows.encoded import EncodedLabels
@@ -19,7 +20,7 @@ from mmoe.datasets.rows.projection import label_uses, text_columns
 from mmoe.parallel import launched_ranks
 from mmoe.run.console import Reporter, SilentReporter
 from mmoe.run.directory import RunDirectory
-from mmoe.train.measure import metrics_of
+from mmoe.train.measure import domain_metrics, metrics_of
 from mmoe.train.scored.join import join_by_key
 
 
@@ -47,7 +48,8 @@ def evaluate_scored(
 
     Returns:
         `tasks`: metrics by task, as in metrics.json, of tasks that were scored and have labels;
-        `rows`: how many were joined, scored and labelled.
+        `rows`: how many were joined, scored and labelled. `domains`: as in metrics.json, where a
+        file has their column.
 
     Raises:
         ValueError: A column is missing, a key stands twice, no row is in both, or a label cannot be
@@ -72,7 +74,9 @@ def evaluate_scored(
         )
     chosen, known = _tasks(config, there, later, scored, labels)
     predictions = prediction_columns(chosen.tasks)
-    used = [n for n in label_uses(known, [*later, *there]) if n not in key]
+    section = config.model.domains
+    wanted = [*label_uses(known, [*later, *there]), *([] if section is None else [section.column])]
+    used = [n for n in dict.fromkeys(wanted) if n not in key and n in {*there, *later}]
     beside = [n for n in used if n not in later and n in there and n not in predictions]
     text = text_columns(config)
     left = read_table(scored, [*key, *beside, *predictions], as_text=text)
@@ -96,7 +100,29 @@ def evaluate_scored(
     )
     for note in notes:
         reporter.say(f"note: {note}")
-    return {"tasks": found, "rows": counts}
+    return {"tasks": found, "rows": counts} | _by_domain(
+        run, chosen, rows, np.stack(columns, axis=1), encoded, labels, all_negatives
+    )
+
+
+def _by_domain(
+    run: RunDirectory,
+    config: RunConfig,
+    rows: pa.Table,
+    predictions_NP: np.ndarray,
+    encoded: EncodedLabels,
+    origin: str,
+    all_negatives: bool,
+) -> dict[str, Any]:
+    """Metrics of each domain, where one of the files says which domain a row is of."""
+    section = config.model.domains
+    if section is None or section.column not in rows.column_names:
+        return {}
+    domains = FeatureEncoder.load(run.vocabulary).domains
+    assert domains is not None, "the run has domains"
+    codes_N = domains.codes(domain_keys(config, rows, origin))
+    encoded = replace(encoded, domains_N=codes_N)
+    return domain_metrics(config, domains, predictions_NP, encoded, all_negatives=all_negatives)
 
 
 def _tasks(

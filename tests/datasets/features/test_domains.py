@@ -6,6 +6,7 @@ import pytest
 from mmoe.config import config_from_dict
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.features.extend_encoder import extend_encoder
+from mmoe.datasets.features.fit_encoder import EncoderFit
 from mmoe.datasets.labels.encode import encode_labels
 from mmoe.datasets.rows.projection import required_columns
 from mmoe.datasets.rows.unseen_ids import UnseenIds
@@ -79,6 +80,18 @@ def test_labels_are_unobserved_where_the_task_does_not_exist():
     assert labels.weights_NT[:, 1].tolist() == [1, 0, 0, 1]
 
 
+def test_durations_are_asked_for_where_the_task_exists():
+    raw = config_of().model_dump(mode="json")
+    raw["tasks"][1] = {"name": "seen", "label": "buy", "kind": "d2q", "duration": "length"}
+    raw["tasks"][1]["domains"] = ["shop"]
+    rows = table("shop", "feed", "shop").append_column("length", [[5.0, None, 7.0]])
+    encoder = FeatureEncoder.fit(config_from_dict(raw), rows, "log")
+    (link,) = encoder.encode(rows, "log").links.values()
+    assert link.duration_N.tolist() == [5.0, 1.0, 7.0]
+    with pytest.raises(ValueError, match=r"row 2: column 'length' .* is empty"):
+        encoder.encode(rows.set_column(0, "scene", [["shop"] * 3]), "log")
+
+
 def test_the_column_is_read_to_score_as_well():
     assert required_columns(config_of(), labels=False) == ["price", "scene"]
 
@@ -96,6 +109,16 @@ def test_refuse_names_the_row():
         encoder.encode(table(None, "shop"), "new")
     with pytest.raises(ValueError, match=r"log: row 2: column 'scene' .* is empty"):
         FeatureEncoder.fit(config_of("refuse"), table("shop", None), "log")
+
+
+def test_rows_that_do_not_train_are_refused_before_training():
+    fit = EncoderFit(config_of("refuse"), "log")
+    fit.check(table("shop", "live"))
+    fit.add(table("shop", "feed"))
+    with pytest.raises(
+        ValueError, match=r"log: row 2: column 'scene' .* is 'live', which no train"
+    ):
+        fit.finish()
 
 
 def test_what_is_no_column_of_domains_is_refused():
