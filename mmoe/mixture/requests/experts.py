@@ -59,7 +59,7 @@ class RequestExperts(StagedExperts):
 
         if self.training and pool.traits.uses_batch:
             return run(rows.repeat(rows.x_QP))  # statistics are those of all rows
-        return [rows.repeat(y_QO) for y_QO in rows.once(run)]
+        return rows.repeat_all(rows.once(run))
 
     def row_outputs(self, rows: RequestRows) -> list[Tensor]:
         """What the experts of the row gave."""

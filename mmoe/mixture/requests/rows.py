@@ -1,6 +1,6 @@
 """`RequestRows`: an input of a mixture whose rows share what is of their request."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -81,6 +81,13 @@ class RequestRows:
     def repeat(self, y_QO: Tensor) -> Tensor:
         """Gives each row what was computed of its request."""
         return repeat_rows(y_QO, self.owners)
+
+    def repeat_all(self, parts: Sequence[Tensor]) -> list[Tensor]:
+        """Does the same for several tensors; where nothing is learnt, all of them at once."""
+        if torch.is_grad_enabled():
+            return [self.repeat(y_QO) for y_QO in parts]
+        wide_BX = torch.cat(list(parts), dim=1).index_select(0, self.owners.of_B)
+        return list(wide_BX.split([y_QO.shape[1] for y_QO in parts], dim=1))
 
     def once(self, function: Callable[[Tensor], Any]) -> list[Tensor]:
         """Calls a function of rows, which returns a list of tensors of as many, for the requests.
