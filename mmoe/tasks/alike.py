@@ -64,7 +64,9 @@ def _by_form(towers: Sequence[nn.Module], inputs: Sequence[Tensor]) -> dict[Hash
 
 
 def _form(tower: nn.Module, h_BO: Tensor) -> Hashable:
-    if type(tower) is not Tower or tower.constants_J is not None or not HAS_KERNELS:
+    if type(tower) is not Tower or not HAS_KERNELS:
+        return None
+    if tower.num_logits != 1 or tower.constants_J is not None:
         return None
     mlp = tower.mlp
     linears = [*mlp.layers, tower.logit]

@@ -140,22 +140,23 @@ def test_autocast_rounds_hidden_layers_and_no_logits(calls):
 @needs_kernels
 def test_other_towers_are_computed_one_by_one(calls):
     """Of their own class, form or columns, watched by a hook, or with a layer of another kind."""
-    towers = made(9)
+    towers = made(10)
     towers[1] = nn.Sequential(nn.Linear(6, 1), nn.Flatten(0))
     towers[2] = Tower(6, [3])
     towers[3].widen(2)
+    towers[9].widen(2)
     towers[4].widen(1, 2)
     seen = []
     towers[5].mlp.register_forward_hook(lambda *_: seen.append(1))
     towers[6].mlp.layers[0] = OwnLinear(6, 7)
-    h_BTO = rows(9)
+    h_BTO = rows(10)
     expected = looped(towers, h_BTO.unbind(1))
     seen.clear()
 
     logits = towers(h_BTO)
 
     torch.testing.assert_close(logits, expected)
-    assert logits.shape == (9, 9 + 1 + 2)
+    assert logits.shape == (9, 10 + 1 + 1 + 2)
     assert seen == [1]
     assert calls == [3]
 
