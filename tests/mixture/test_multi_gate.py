@@ -53,7 +53,7 @@ def gradients(layer: nn.Module, x: torch.Tensor, seed: int = 1):
     x = x.clone().requires_grad_()
     out = layer(x).out_BGO
     torch.manual_seed(seed)
-    (out * torch.randn(out.shape).to(out)).sum().backward()
+    (out * torch.randn(out.shape, dtype=out.dtype)).sum().backward()
     return out, x.grad, {name: p.grad for name, p in layer.named_parameters()}
 
 
@@ -80,7 +80,7 @@ def test_equals_separate_single_gate_layers_that_share_the_experts(kind, pool, e
     x2 = x.clone().requires_grad_()
     out2 = torch.cat([single(x2).out_BGO for single in singles], dim=1)
     torch.manual_seed(1)
-    (out2 * torch.randn(out2.shape).to(out2)).sum().backward()
+    (out2 * torch.randn(out2.shape, dtype=out2.dtype)).sum().backward()
 
     torch.testing.assert_close(out, out2)
     torch.testing.assert_close(x_grad, x2.grad)

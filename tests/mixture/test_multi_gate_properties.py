@@ -63,7 +63,7 @@ def run(case, execution):
     else:
         out = layer(x).out_BGO
     torch.manual_seed(1)
-    (out * torch.randn(out.shape).to(out)).sum().backward()
+    (out * torch.randn(out.shape, dtype=out.dtype)).sum().backward()
     return out, x.grad, [p.grad for p in layer.parameters()]
 
 

@@ -31,7 +31,7 @@ def gradients(layer, x, run=None):
     x = x.clone().requires_grad_()
     out = (layer if run is None else run)(x).out_BGO
     torch.manual_seed(1)
-    (out * torch.randn(out.shape).to(out)).sum().backward()
+    (out * torch.randn(out.shape, dtype=out.dtype)).sum().backward()
     return out, x.grad, [p.grad for p in layer.parameters()]
 
 

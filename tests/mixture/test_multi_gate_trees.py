@@ -69,7 +69,7 @@ def flat(output):
 
 def loss_of(leaves):
     torch.manual_seed(1)
-    return sum((leaf * torch.randn(leaf.shape).to(leaf)).sum() for leaf in leaves)
+    return sum((leaf * torch.randn(leaf.shape, dtype=leaf.dtype)).sum() for leaf in leaves)
 
 
 @pytest.mark.parametrize("training", [True, False])

@@ -102,7 +102,7 @@ def gradients(layer, x, function):
     x = x.clone().requires_grad_()
     out = function(x)
     torch.manual_seed(1)
-    (out * torch.randn(out.shape).to(out)).sum().backward()
+    (out * torch.randn(out.shape, dtype=out.dtype)).sum().backward()
     return out, x.grad, [p.grad for p in layer.parameters()]
 
 
