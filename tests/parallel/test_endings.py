@@ -1,7 +1,9 @@
 """Ranks that do not go on together all end: no endless wait, one line, no traceback."""
 
+import json
 import signal
 from contextlib import contextmanager
+from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
@@ -262,11 +264,22 @@ def test_ranks_that_continue_another_checkpoint(monkeypatch):
         run_start.same_warm_start_on_all_ranks(WarmStartReport("runs/monday", 120))
 
 
+def _run(folder: Path) -> RunDirectory:
+    """One that was trained, as far as scoring asks before it opens its model."""
+    config = {
+        "features": [{"kind": "numeric", "name": "x"}],
+        "tasks": [{"name": "y", "label": "y"}],
+    }
+    (folder / "run").mkdir()
+    (folder / "run" / "config.yaml").write_text(json.dumps(config))
+    return RunDirectory(folder / "run")
+
+
 def test_ranks_that_find_other_files_to_score(monkeypatch, tmp_path):
     (tmp_path / "a.csv").write_text("x\n1\n")
     _second_rank_tells(monkeypatch, lambda names: [*names, "b.csv"])
     with pytest.raises(ValueError, match=r"rank 1 finds other files there than rank 0 \(2 and 1\)"):
-        output_folder.folder_job(RunDirectory(tmp_path), tmp_path, tmp_path / "out", {})
+        output_folder.folder_job(_run(tmp_path), tmp_path / "a.csv", tmp_path / "out", {})
 
 
 def test_ranks_that_score_with_other_models(monkeypatch, tmp_path):
@@ -276,7 +289,7 @@ def test_ranks_that_score_with_other_models(monkeypatch, tmp_path):
     with pytest.raises(
         ValueError, match="rank 1 would score with the model b, rank 0 with a; name"
     ):
-        output_folder.folder_job(RunDirectory(tmp_path), tmp_path, tmp_path / "out", by)
+        output_folder.folder_job(_run(tmp_path), tmp_path / "a.csv", tmp_path / "out", by)
 
 
 def test_ranks_that_evaluate_other_rows(monkeypatch):
