@@ -214,21 +214,24 @@ class FeatureEncoder:
                 infinite, a datetime that is none, a weight too few.
         """
         links = watch_links(self.config, self.rules, table, origin)
+        domains_N = encode_domains(self.config, self.rules, table, origin)
         if not self.has_requests:
-            return replace(self._encode(self.codecs, table, origin, to_score), links=links)
+            found = self._encode(self.codecs, table, origin, to_score)
+            return replace(found, links=links, domains_N=domains_N)
         assert self.config.data.requests is not None, "features are of requests"
         shared, own = (at_level(self.codecs, self.levels, level) for level in ("request", "row"))
-        found = find_requests(self.config.data.requests, table, origin)
+        named = find_requests(self.config.data.requests, table, origin)
         unread = self.config.unread_when_scoring if to_score else ()
         read = [codec.feature for codec in shared if codec.feature.name not in unread]
-        first = found.first_rows(table, columns_read(read), origin, checked=self.checked)
+        first = named.first_rows(table, columns_read(read), origin, checked=self.checked)
         requests = EncodedRequests(
             features=self._encode(shared, first, origin, to_score),
-            request_N=found.request_N,
-            keys_M=found.keys_M,
+            request_N=named.request_N,
+            keys_M=named.keys_M,
             layout=self.layout,
         )
-        return replace(self._encode(own, table, origin, to_score), links=links, requests=requests)
+        found = self._encode(own, table, origin, to_score)
+        return replace(found, links=links, domains_N=domains_N, requests=requests)
 
     def _encode(
         self, codecs: Sequence[Codec[Any]], table: pa.Table, origin: str, to_score: bool
@@ -252,7 +255,6 @@ class FeatureEncoder:
             ids_NC=_stack(ids, table.num_rows, id_type),
             lists=[(ids_V, offsets) for one in coded for ids_V, offsets, _ in one.lists],
             list_weights=weights if any(w is not None for w in weights) else [],
-            domains_N=encode_domains(self.config, self.rules, table, origin),
         )
 
     def save(self, folder: str | Path) -> None:

@@ -73,8 +73,10 @@ class RequestRows:
             ValueError: A column differs within a request, or is not there.
         """
         columns = self._columns(table, uses, origin)
-        if not checked and self.column is not None and len(self.first_M) < len(self.request_N):
+        if not checked and len(self.first_M) < len(self.request_N):
             for name, column in columns.items():
+                if self.column is None and is_of_request(table, name):
+                    continue  # beside the candidates: there is one for all
                 row = self.differing(column)
                 if row is not None:
                     raise ValueError(self._differ(table, column, name, uses[name], origin, row))
@@ -146,12 +148,14 @@ class RequestRows:
         row: int,
     ) -> str:
         first = int(self.first_M[self.request_N[row]])
-        named = find_column(table, self.column or "", origin, _USED_BY)[row].as_py()
+        named = ""
+        if self.column is not None:
+            named = f" {find_column(table, self.column, origin, _USED_BY)[row].as_py()!r}"
         seen, other = (_shown(column[index].as_py()) for index in (first, row))
         return (
             f"{place(table, origin, row)}: column {name!r} (of feature {feature!r}, level request) "
-            f"is {other}, but {seen} in {place(table, origin, first)} of the same request "
-            f"{named!r}; say level: row in the feature, or mend the log"
+            f"is {other}, but {seen} in {place(table, origin, first)} of the same "
+            f"request{named}; say level: row in the feature, or mend the log"
         )
 
 

@@ -162,25 +162,25 @@ class SelectingGateConfig(_PickingGateConfig):
             "aggregate": self.aggregate,
         }
 
-    def with_voters(self, tasks: Sequence[str], num_gates: int) -> "SelectingGateConfig":
-        """Returns the same with the tasks named that have a vote, of so many gates.
+    def with_voters(
+        self, tasks: Sequence[str], num_gates: int, *, grows: bool = False
+    ) -> "SelectingGateConfig":
+        """Returns the same with the voters named; `grows`: some may join an earlier run's.
 
         Raises:
             ValueError: A voter is no task, or the budget has no room for every first choice.
         """
         voters = list(tasks) if self.select_voters is None else self.select_voters
-        for name in voters:
-            if name not in tasks:
-                raise ValueError(
-                    f"model.gate.select_voters names {name!r}, but there is no such task; tasks: "
-                    f"{', '.join(tasks)}"
-                )
+        if strange := [name for name in voters if name not in tasks]:
+            raise ValueError(
+                f"model.gate.select_voters names {strange[0]!r}, no task of {', '.join(tasks)}"
+            )
         keeping = max(num_gates - len(set(tasks) - set(voters)), 1)
-        if self.floor and self.budget is not None and self.budget < keeping:
+        known = self.select_voters is not None or not grows
+        if known and self.floor and self.budget is not None and self.budget < keeping:
             raise ValueError(
                 f"model.gate.budget is {self.budget}, but {keeping} gates keep their first choice "
-                f"(model.gate.floor: 1); set budget to {keeping} or more, or floor: 0, or name the "
-                "tasks that decide in select_voters"
+                f"(model.gate.floor: 1); set budget to {keeping} or more, or floor: 0"
             )
         return self.model_copy(update={"select_voters": voters})
 

@@ -212,7 +212,7 @@ class ModelConfig(HasKinds):
             ValueError: Their number or kind does not go with it.
         """
 
-    def with_voters(self, tasks: Sequence[str]) -> "ModelConfig":
+    def with_voters(self, tasks: Sequence[str], *, grows: bool = False) -> "ModelConfig":
         """Returns the same, with the tasks named whose gates decide where gates decide together.
 
         Raises:
@@ -220,7 +220,7 @@ class ModelConfig(HasKinds):
         """
         if not (isinstance(self.gate, SelectingGateConfig) and self.gate.together):
             return self
-        gate = self.gate.with_voters(tasks, self.most_gates(len(tasks)))
+        gate = self.gate.with_voters(tasks, self.most_gates(len(tasks)), grows=grows)
         return self.model_copy(update={"gate": gate})
 
     def trained_tasks(self, tasks: Sequence[TaskConfig]) -> list[TaskConfig]:

@@ -261,7 +261,8 @@ class RunConfig(Strict):
     @model_validator(mode="after")
     def _voters_are_named(self) -> "RunConfig":
         """Tasks that are added to the config of a run have no vote in what its gates decide."""
-        model = self.model.with_voters([task.name for task in self.tasks])
+        names, grows = [task.name for task in self.tasks], bool(self.training.freeze)
+        model = self.model.with_voters(names, grows=grows)
         object.__setattr__(self, "model", model)
         return self
 

@@ -97,7 +97,7 @@ def add_domains(network: MixtureNetwork, config: RunConfig, domains: Domains | N
         if isinstance(level.mixture.gate, JoinedGates):
             raise ValueError(
                 "model.domains: domains have gates of their own, to which none can be joined where "
-                "those of before are frozen; take gates out of training.freeze"
+                "those of before are frozen; take experts and gates out of training.freeze"
             )
         logits = cast(Any, level.mixture.gate).logits
         assert isinstance(logits, GateLogits), "the config says so of its kind"

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mmoe.mixture import MLP
 from mmoe.mixture.batch_invariant import HAS_KERNELS
 from mmoe.mixture.pytrees import cast_for_autocast
 from mmoe.ops import FLOAT_DTYPES, accumulate_dtype, dense_mm
@@ -42,10 +43,13 @@ def logits_of_towers(
     listed = list(inputs.unbind(1) if isinstance(inputs, Tensor) else inputs)
     found: dict[int, Tensor] = {}
     for form, numbers in _by_form(towers, listed).items():
-        if form is None or len(numbers) == 1:
+        alone = len(numbers) == 1 and towers[numbers[0]].training
+        # In evaluation one is computed as several are: others may come, and must change no bit
+        if form is None or alone:
             found |= {t: towers[t](listed[t]) for t in numbers}
             continue
-        alike = [tower for t in numbers if isinstance(tower := towers[t], Tower)]
+        chosen = [towers[t] for t in numbers]
+        alike = [tower for tower in chosen if isinstance(tower, Tower)]
         # A task's rows in one tensor: so are their gradients then, and nothing copies them together
         if whole is not None and len(numbers) == len(towers):
             read = whole.transpose(0, 1)
@@ -69,10 +73,10 @@ def _form(tower: nn.Module, h_BO: Tensor) -> Hashable:
     if tower.num_logits != 1 or tower.constants_J is not None:
         return None
     mlp = tower.mlp
+    if type(mlp) is not MLP:
+        return None
     linears = [*mlp.layers, tower.logit]
-    # A hook, or a layer of another kind, sees calls that would not come
-    watched = [tower, mlp, *linears]
-    if any(module._forward_hooks or module._forward_pre_hooks for module in watched):
+    if any(_is_watched(module) for module in (tower, mlp, *linears)):
         return None
     if any(type(layer) is not nn.Linear or layer.bias is None for layer in linears):
         return None
@@ -85,6 +89,13 @@ def _form(tower: nn.Module, h_BO: Tensor) -> Hashable:
         return None
     widths, dtype = tuple(weight.shape for weight in weights), weights[0].dtype
     return widths, mlp.activation, mlp.dropout, tower.training, mlp.training, dtype, read
+
+
+def _is_watched(module: nn.Module) -> bool:
+    """Whether somebody's hook or method wants to see calls, which would not come."""
+    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    own = vars(module)
+    return "forward" in own or "head" in own or any(own[name] for name in hooks)
 
 
 def _dtype_read(h_BO: Tensor) -> torch.dtype | None:
@@ -101,12 +112,10 @@ def _logits_of_alike(towers: Sequence[Tower], inputs: Sequence[Tensor] | Tensor)
     """Computes `logits_BT` of towers of one form from T inputs `h_BO`, or one `h_TBO`."""
     mlp = towers[0].mlp
     x: Sequence[Tensor] | Tensor = inputs
-    if isinstance(x, Tensor):
-        x = cast_for_autocast(x)
-    elif all(each is x[0] for each in x):
-        x = cast_for_autocast(x[0])
-    else:
-        x = [cast_for_autocast(each) for each in x]
+    if not isinstance(x, Tensor) and all(each is x[0] for each in x):
+        x = x[0]
+    if len(mlp.layers):  # else the logits' product, in fp32, is the first one
+        x = cast_for_autocast(x) if isinstance(x, Tensor) else [cast_for_autocast(h) for h in x]
     for layer in range(len(mlp.layers)):
         weight_TOH, bias_TH = _stacked([tower.mlp.layers[layer] for tower in towers])
         x = dense_mm(x, weight_TOH, bias_TH, mlp.activation)

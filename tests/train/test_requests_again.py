@@ -1,15 +1,18 @@
 """Runs of requests that go on: warm starts, frozen parts, fewer experts."""
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.config import config_from_dict
+from mmoe.datasets.files.nested import nested
 from mmoe.explain.prune import prune_run
 from mmoe.predictor import load_predictor
 from mmoe.run.directory import RunDirectory
 from mmoe.train import WarmStart, train_run
-from tests.datasets.request_log import log_of_requests
+from tests.datasets.request_log import SHARED, log_of_requests, nested_log
 from tests.train.request_runs import MODEL, SPLIT, raw_config
 
 PLAIN = {**MODEL, "num_experts": 4}
@@ -73,6 +76,90 @@ def test_features_do_not_come_to_frozen_parts(run, data, tmp_path):
         train_run(config_from_dict(raw), tmp_path / "after", warm_start=WarmStart(run))
 
 
+def _renamed(features, old, new):
+    return [{**one, "name": new} if one["name"] == old else one for one in features]
+
+
+@pytest.mark.parametrize("level", ["request", "row"])
+def test_columns_of_a_run_that_goes_on_are_told_by_their_names(run, data, log, tmp_path, level):
+    """A number in the place of another: it is read with weights of zero at first."""
+    raw = raw_config("flat", data, epochs=1, **STILL)
+    old, column = ("age", "user_age") if level == "request" else ("price", "other_price")
+    of_row = np.arange(len(log)) if level == "row" else log["request"].to_numpy()
+    other = log.append_column(column, pa.array((of_row * 7 % 11).astype(float)))
+    pq.write_table(other, tmp_path / "log.parquet")
+    raw["data"]["path"] = str(tmp_path / "log.parquet")
+    raw["features"] = _renamed(raw["features"], old, column)
+    train_run(config_from_dict(raw), tmp_path / "on", warm_start=WarmStart(run))
+    constant = pa.array(np.full(len(log), 3.0))
+    moved = other.set_column(other.column_names.index(column), column, constant)
+    one, two = (scores(tmp_path / "on", rows) for rows in (other, moved))
+    if level == "row":  # of the request it has buckets too, whose table is new
+        np.testing.assert_allclose(one, two, atol=1e-6)
+    weights = CheckpointFolder(RunDirectory(tmp_path / "on").checkpoint).model("best")
+    pools = "network.levels.0.mixture.experts.pools"
+    new = (weights[f"{pools}.0.weights.0"].abs() < 1e-6).all(2).any()
+    assert new == (level == "request")
+    assert (weights[f"{pools}.1.weights.0"].abs() < 1e-6).all(2).any()
+
+
+@pytest.mark.parametrize("more", ["task", "request expert", "row expert", "domains"])
+def test_what_comes_to_experts_of_requests(run, data, log, tmp_path, more):
+    counts = {"request": 2 + (more == "request expert"), "row": 2 + (more == "row expert")}
+    model = {**MODEL, "num_experts": counts}
+    scene = log.append_column("scene", pa.array(np.array(["a", "b"])[np.arange(len(log)) % 2]))
+    pq.write_table(scene, tmp_path / "log.parquet")
+    if more == "domains":
+        model["domains"] = {"column": "scene"}
+    raw = raw_config("flat", {**data, "path": str(tmp_path / "log.parquet")}, model, epochs=1,
+                     **STILL)  # fmt: skip
+    if more == "task":
+        raw["tasks"].append({"name": "again", "label": "click"})
+    train_run(config_from_dict(raw), tmp_path / "on", warm_start=WarmStart(run))
+    if more in ("task", "domains"):  # an expert that comes takes its share of the weights
+        np.testing.assert_allclose(
+            scores(run, scene)[:, 0], scores(tmp_path / "on", scene)[:, 0], atol=1e-6
+        )
+
+
+def test_requests_and_domains_train_and_score_together(data, log, tmp_path):
+    """A domain differs inside a request, and no feature reads it; flat and nested are one log."""
+    scene = log.append_column("scene", pa.array(np.array(["a", "b", "c"])[np.arange(len(log)) % 3]))
+    files = {"flat": scene, "nested": nested(scene, "request", SHARED, "candidates")}
+    found = {}
+    for form, rows in files.items():
+        pq.write_table(rows, tmp_path / f"{form}.parquet", row_group_size=50)
+        place = {**data, "path": str(tmp_path / f"{form}.parquet")}
+        model = {**MODEL, "domains": {"column": "scene", "towers": "own"}}
+        raw = raw_config(form, place, model, epochs=1)
+        raw["tasks"].append({"name": "like", "label": "click", "domains": ["a", "b"]})
+        train_run(config_from_dict(raw), tmp_path / form)
+        found[form] = scores(tmp_path / form, scene)
+    assert np.array_equal(found["flat"], found["nested"], equal_nan=True)
+    third = np.arange(len(log)) % 3 == 2
+    assert np.array_equal(np.isnan(found["flat"][:, 1]), third)
+    order = np.random.default_rng(0).permutation(len(log))
+    again = scores(tmp_path / "flat", scene.take(pa.array(order)))
+    assert np.array_equal(again, found["flat"][order], equal_nan=True)
+
+
+def test_what_is_of_a_request_among_its_candidates_is_the_same_for_all(data, log, tmp_path):
+    """Scored files may have such a column in another place than those of training."""
+    pq.write_table(nested_log(log), tmp_path / "log.parquet")
+    place = {**data, "path": str(tmp_path / "log.parquet")}
+    train_run(config_from_dict(raw_config("nested", place, epochs=1)), tmp_path / "run")
+    shared = [name for name in SHARED if name != "user"]
+    inside = nested(log, "request", shared, "candidates")
+    predictor = load_predictor(RunDirectory(tmp_path / "run"))[0]
+    assert np.array_equal(predictor.predict(inside), predictor.predict(nested_log(log)))
+    users = pa.array([f"u{n % 9}" for n in range(len(log))])
+    moved = log.set_column(log.column_names.index("user"), "user", users)
+    with pytest.raises(
+        ValueError, match=r"column 'user' .* is 'u\d', but 'u\d' in .*same request;"
+    ):
+        predictor.predict(nested(moved, "request", shared, "candidates"))
+
+
 @pytest.mark.parametrize(("gone", "left"), [([1], 1), ([4], 2)])
 def test_experts_of_both_sorts_are_pruned(run, log, tmp_path, gone, left):
     prune_run(RunDirectory(run), gone, tmp_path / "pruned")
@@ -84,5 +171,5 @@ def test_experts_of_both_sorts_are_pruned(run, log, tmp_path, gone, left):
 def test_one_expert_of_each_sort_stays(run, tmp_path):
     with pytest.raises(ValueError, match="no expert of the request would be left"):
         prune_run(RunDirectory(run), [1, 2], tmp_path / "pruned")
-    with pytest.raises(ValueError, match="request_experts is 2 of num_experts 2"):
+    with pytest.raises(ValueError, match=r"num_experts\.request is 2 of num_experts 2"):
         prune_run(RunDirectory(run), [3, 4], tmp_path / "pruned")

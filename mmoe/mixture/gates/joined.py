@@ -79,27 +79,21 @@ class JoinedGates(nn.Module):
     @property
     def traits(self) -> GateTraits:
         """What the first module says: all are of its kind; of pairs, how many those of all pick."""
-        first = replace(traits_of(self.gates[0], GateTraits), takes_domains=False)
+        said = traits_of(self.gates[0], GateTraits)
+        first = replace(said, takes_asked=False, takes_domains=False)
         if first.most_pairs is None:
             return first
         selection = cast(Selection, self.gates[-1].selection)
         return replace(first, most_pairs=selection.most_pairs(len(self.order_G)))
 
-    def forward(
-        self,
-        inputs: Sequence[Tensor],
-        visibility_GE: Tensor,
-        asked_BG: Tensor | None = None,
-    ) -> GateOutput:
+    def forward(self, inputs: Sequence[Tensor], visibility_GE: Tensor) -> GateOutput:
         """Decides for all gates; losses of one name add up."""
-        more: dict[str, Any] = {}
-        if traits_of(self.gates[0], GateTraits).most_pairs is not None:
-            more["votes"] = Votes()
-        found = []
-        for number, gate in enumerate(self.gates):
-            if asked_BG is not None:
-                more["asked_BG"] = asked_BG[:, self.get_buffer(f"places_{number}")]
-            found.append(gate(*self._own(number, inputs, visibility_GE), **more))
+        together = self.traits.most_pairs is not None
+        more: dict[str, Any] = {"votes": Votes()} if together else {}
+        found = [
+            gate(*self._own(number, inputs, visibility_GE), **more)
+            for number, gate in enumerate(self.gates)
+        ]
         losses: dict[str, Tensor] = {}
         for one in found:
             for name, loss in (one.auxiliary_losses or {}).items():

@@ -101,12 +101,10 @@ class Votes:
     Attributes:
         scores_BGE: How much each of these gates wanted each expert; None: nothing is said yet.
         visibility_GE: Which of the experts they see; there may be more by now.
-        asked_BG: Which of them each row asks for; None: all.
     """
 
     scores_BGE: Tensor | None = None
     visibility_GE: Tensor | None = None
-    asked_BG: Tensor | None = None
 
 
 class Selector(nn.Module):
@@ -221,12 +219,10 @@ class Selector(nn.Module):
         scores_BGE = scores_BGE.detach()
         if self.others:
             assert votes is not None, "gates without a vote mix what those of another module chose"
-            scores_BGE, visibility_GE, asked_BG = _beside(
-                votes, scores_BGE, visibility_GE, asked_BG
-            )
+            assert asked_BG is None, "rows ask all gates where some joined others"
+            scores_BGE, visibility_GE = _beside(votes, scores_BGE, visibility_GE)
         elif votes is not None:
             votes.scores_BGE, votes.visibility_GE = scores_BGE, visibility_GE
-            votes.asked_BG = asked_BG
         scores_BGE = scores_BGE if self.even else scores_BGE * self.says_G1
         picked_BGE = self._picked(scores_BGE, visibility_GE, asked_BG, self.selection)
         return values_BGE.masked_fill(~picked_BGE[:, self.others :], -torch.inf)
@@ -280,23 +276,12 @@ class Selector(nn.Module):
         return "each gate alone" if self.selection is None else repr(self.selection)
 
 
-def _beside(
-    votes: Votes, scores_BGE: Tensor, visibility_GE: Tensor, asked_BG: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Scores and what goes with them of the gates that voted, and of others behind them."""
+def _beside(votes: Votes, scores_BGE: Tensor, visibility_GE: Tensor) -> tuple[Tensor, Tensor]:
+    """Scores of the gates that voted, and of others behind them; and what these see."""
     voted_BGE, seen_GE = votes.scores_BGE, votes.visibility_GE
     assert voted_BGE is not None and seen_GE is not None, "those that vote are called first"
     more = scores_BGE.shape[2] - voted_BGE.shape[2]  # experts that came after them
-    asked = votes.asked_BG, asked_BG
-    if all(one is None for one in asked):
-        both_BG = None
-    else:
-        given = zip(asked, (voted_BGE, scores_BGE), strict=True)
-        both_BG = torch.cat(
-            [s.new_ones(s.shape[:2], dtype=torch.bool) if a is None else a for a, s in given], dim=1
-        )
     return (
         torch.cat([F.pad(voted_BGE.to(scores_BGE), (0, more)), scores_BGE], dim=1),
         torch.cat([F.pad(seen_GE, (0, more)), visibility_GE]),
-        both_BG,
     )

@@ -39,6 +39,7 @@ class RequestExperts(StagedExperts):
     def __init__(self, of_request: nn.Module, of_row: nn.Module, columns: RequestColumns) -> None:
         names = ["experts of the request", "experts of the row"]
         super().__init__([of_request, of_row], [columns.of_request, None], names)
+        self.columns = columns
 
     def of_requests(self, rows: RequestRows) -> list[Tensor]:
         """Runs the first experts once a request, and the others on all rows, as `dense`."""

@@ -41,7 +41,9 @@ def with_stages(config: RunConfig, earlier: EarlierRun | None) -> RunConfig:
                 " name the run that has, --warm-start RUN_DIR, or remove training.freeze"
             )
         return config
-    config = _with_voters(with_known_features(config, earlier.config), earlier)
+    config = _with_voters(
+        with_known_features(config, earlier.config), earlier.config, f"--warm-start {earlier.path}"
+    )
     before = earlier.config.model.stages
     by_stage = keeps_pool(freeze) or any(stage.experts for stage in before)
     was = _whole(earlier.config, earlier, by_stage=by_stage)
@@ -71,7 +73,8 @@ def with_recorded_stages(config: RunConfig, run: RunDirectory) -> RunConfig:
     if config.model.stages or not began_with_another:
         return config
     recorded = run.config()
-    return _staged(with_known_features(config, recorded), recorded.model.stages)
+    config = _with_voters(with_known_features(config, recorded), recorded, str(run.path))
+    return _staged(config, recorded.model.stages)
 
 
 _PARTS = ("tasks", "experts", "features")
@@ -81,19 +84,29 @@ def _staged(config: RunConfig, stages: list[StageConfig]) -> RunConfig:
     return config.model_copy(update={"model": config.model.model_copy(update={"stages": stages})})
 
 
-def _with_voters(config: RunConfig, earlier: EarlierRun) -> RunConfig:
-    """Whose gates decide stays: a task that is added where some are frozen has no vote."""
-    gate, there = config.model.gate, earlier.config.model.gate
-    together = isinstance(gate, SelectingGateConfig) and gate.together
-    if not config.training.freeze or not together or not isinstance(there, SelectingGateConfig):
+def _with_voters(config: RunConfig, earlier: RunConfig, origin: str) -> RunConfig:
+    """Whose gates decide stays where some are frozen: a task that is added has no vote.
+
+    Raises:
+        ValueError: Other voters are named, or the budget has no room for those there are.
+    """
+    gate, there = config.model.gate, earlier.model.gate
+    frozen = bool(config.training.freeze or earlier.model.stages)
+    if not frozen or not isinstance(gate, SelectingGateConfig) or not gate.together:
         return config
-    assert isinstance(gate, SelectingGateConfig)
+    voters = there.select_voters if isinstance(there, SelectingGateConfig) else None
     tasks = [task.name for task in config.tasks]
-    # All tasks: nobody said who votes
-    if gate.select_voters != tasks or there.select_voters is None:
+    if voters is None:
         return config
-    gate = gate.model_copy(update={"select_voters": there.select_voters})
-    return config.model_copy(update={"model": config.model.model_copy(update={"gate": gate})})
+    # All tasks: nobody said who votes
+    if gate.select_voters not in (tasks, voters):
+        raise ValueError(
+            f"model.gate.select_voters is {gate.select_voters}, but {voters} in {origin}, and "
+            "tasks that join frozen gates have no vote; name those, or leave select_voters out"
+        )
+    gate = gate.model_copy(update={"select_voters": voters})
+    model = config.model.model_copy(update={"gate": gate}).with_voters(tasks)
+    return config.model_copy(update={"model": model})
 
 
 def _whole(config: RunConfig, earlier: EarlierRun | None, *, by_stage: bool) -> StageConfig:

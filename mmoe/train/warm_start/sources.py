@@ -4,7 +4,7 @@ Tensors have dimensions of gates, of experts and of inputs. Entries are told by 
 gate, `shared expert 2`, the feature of an input column), never by position.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -16,6 +16,7 @@ from mmoe.config.tasks import EntireSpaceTask
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.mixture import DSelectKGate, FixedGate, MLPExperts, StackedExperts
 from mmoe.mixture.gates.logits import GateLogits
+from mmoe.mixture.requests.experts import RequestExperts
 from mmoe.mixture.resize_experts import expert_dims, expert_ranges
 from mmoe.models.input_layers import projected_feature
 from mmoe.models.interactions.add import Columns, added_names
@@ -26,6 +27,7 @@ from mmoe.parallel.sharded_tensors import Shard
 from mmoe.train.warm_start.staged import copied_names, is_staged, staged_names
 
 NewExperts = Literal["fresh", "copy"]
+_OF_REQUEST = "experts.pools.0."  # of `RequestExperts`
 NEW = -1  # the place of an entry that the earlier network did not have
 
 
@@ -131,8 +133,8 @@ def tensor_sources(
     sources.update(_interaction_sources(now, before, logits))
     sources |= _bias_sources(now, before, logits)
     # By name, not by place: features come and go. Only the first level reads x
-    read = now.inputs + now.added
-    columns = _places_of(read, before.inputs + before.added)
+    read, old_read = now.inputs + now.added, before.inputs + before.added
+    columns = _places_of(read, old_read)
     for number, (level, old_level) in enumerate(zip(now.levels, before.levels, strict=False)):
         prefix = f"levels.{number}.mixture"
         if is_staged(level) or is_staged(old_level):
@@ -141,8 +143,11 @@ def tensor_sources(
         for name, source in _level_sources(level, old_level, prefix, new_experts):
             sources[name] = source
         if number == 0:
-            for name, dims in _input_dims(level, len(read)):
-                places = {**sources[f"{prefix}.{name}"].places, **dict.fromkeys(dims, columns)}
+            chosen, old_chosen = _request_columns(level), _request_columns(old_level)
+            of_request = _places_of([read[c] for c in chosen], [old_read[c] for c in old_chosen])
+            for name, dims in _input_dims(level, {len(read), len(chosen)}):
+                own = of_request if chosen and name.startswith(_OF_REQUEST) else columns
+                places = {**sources[f"{prefix}.{name}"].places, **dict.fromkeys(dims, own)}
                 sources[f"{prefix}.{name}"] = TensorSource(f"{prefix}.{name}", places, dims[-1])
         for name in level.mixture.state_dict():
             if name.endswith(".own_GMED"):
@@ -350,13 +355,19 @@ def _refuse_moved(level: Level, experts: np.ndarray) -> None:
         )
 
 
-def _input_dims(level: Level, width: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+def _request_columns(level: Level) -> list[int]:
+    """Columns of x that experts of the request read; none where there are no such experts."""
+    pool = level.mixture.experts
+    return list(pool.columns.of_request) if isinstance(pool, RequestExperts) else []
+
+
+def _input_dims(level: Level, widths: Set[int]) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Tensors of the first level that have dimensions of the network's inputs, and which.
 
-    By the last of them inputs are read.
+    By the last of them inputs are read, all or those of the request: `widths` of them.
     """
     for name, module in level.mixture.named_modules():
-        if isinstance(module, MLPExperts | GateLogits) and module.input_dim == width:
+        if isinstance(module, MLPExperts | GateLogits) and module.input_dim in widths:
             yield f"{name}.weights.0", (1 if isinstance(module, MLPExperts) else 2,)
             own = module.own_GMED if isinstance(module, GateLogits) else None
             if own is not None and len(module.weights) == 1:  # else hidden layers read the inputs

@@ -8,6 +8,7 @@ import numpy as np
 from mmoe.mixture import FixedGate
 from mmoe.mixture.experts.staged import StagedExperts
 from mmoe.mixture.gates.joined import JoinedGates
+from mmoe.mixture.requests.experts import RequestExperts
 from mmoe.models.network import Level
 
 
@@ -25,8 +26,9 @@ class _Part(NamedTuple):
 
 def is_staged(level: Level) -> bool:
     """Returns whether gates or experts of a level came in several stages."""
-    mixture = level.mixture
-    return isinstance(mixture.gate, JoinedGates) or isinstance(mixture.experts, StagedExperts)
+    experts = level.mixture.experts
+    staged = isinstance(experts, StagedExperts) and not isinstance(experts, RequestExperts)
+    return staged or isinstance(level.mixture.gate, JoinedGates)
 
 
 def staged_names(level: Level, before: Level) -> Iterator[tuple[str, str | None]]:

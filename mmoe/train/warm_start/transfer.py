@@ -7,13 +7,13 @@ from mmoe.checkpoint.stored_tensors import StoredTensors
 from mmoe.config import RunConfig
 from mmoe.config.experts import FrozenExpertConfig
 from mmoe.datasets.features.encoder import FeatureEncoder
-from mmoe.mixture.requests.columns import RequestColumns
 from mmoe.models.build import widen_towers
 from mmoe.models.domains import add_domains
 from mmoe.models.frozen import without_weight_files
 from mmoe.models.interactions.add import Columns, added_names
 from mmoe.models.network import MixtureNetwork
 from mmoe.models.registry import build_network
+from mmoe.models.requests.build import request_columns
 from mmoe.models.stages.columns import stage_columns
 from mmoe.train.state import TrainingState
 from mmoe.train.warm_start.dense import DenseTransfer
@@ -125,11 +125,16 @@ def _shape_of(earlier: EarlierRun) -> Shape:
     config = without_weight_files(earlier.config)
     tasks, model = [t.name for t in config.tasks], config.model
     narrow = {"expert": model.expert.narrow(), "tower": model.tower.narrow()}
-    width = 1
-    if any(isinstance(expert, FrozenExpertConfig) for expert, _ in model.expert_kinds):
-        # Such an expert takes no other width
-        columns = Columns.of(earlier.encoder, model.bias)
-        width = len(columns.names) + len(added_names(config, columns))
+    width, requests = 1, None
+    # An expert of somebody's takes no other width, and those of requests have columns of their own
+    frozen = any(isinstance(expert, FrozenExpertConfig) for expert, _ in model.expert_kinds)
+    if frozen or model.request_experts:
+        inputs = Columns.of(earlier.encoder, model.bias)
+        added = added_names(config, inputs)
+        width = len(inputs.names) + len(added)
+        if model.request_experts:
+            narrow.pop("expert")
+            requests = request_columns(earlier.encoder, model.bias, len(added))
     with torch.random.fork_rng(devices=[]):
         columns = stage_columns(config, earlier.encoder)
         network = build_network(
@@ -137,7 +142,7 @@ def _shape_of(earlier: EarlierRun) -> Shape:
             width,
             tasks,
             stage_columns=columns,
-            requests=RequestColumns(range(width), width) if model.request_experts else None,
+            requests=requests,
         )
         widen_towers(network, config.tasks)
         add_domains(network, config, earlier.encoder.domains)

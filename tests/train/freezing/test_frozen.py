@@ -288,6 +288,41 @@ def test_resumed_to_the_bit(grow, funnel_config, log, tmp_path, dies_after, asse
     assert_kept(one, resumed.directory, log)
 
 
+def test_gates_that_decide_together_are_resumed(grow, funnel_config, log, tmp_path, dies_after):
+    """Whoever says nothing of voters gets the earlier run's, then too; a budget is theirs."""
+    values = ("model.num_experts=4", "model.gate.kind=top_k", "model.gate.select=budget",
+              "model.gate.budget=2", "model.gate.k=2")  # fmt: skip
+    one, whole = grow(values)
+    assert whole.config().model.gate.select_voters == ["click", "buy"]
+    mine = config_of(funnel_config, *values, "training.checkpoint_every_steps=2", new=True)
+    splits, start = splits_of(log), WarmStart(one.path)
+    with pytest.raises(KeyboardInterrupt):
+        train_run(mine, tmp_path / "x", splits=splits, warm_start=start, reporter=dies_after(3))
+    again = train_run(mine, tmp_path / "x", splits=splits, resume=True).directory
+    assert scores(again, log, ["like"]).tobytes() == scores(whole, log, ["like"]).tobytes()
+    assert_kept(one, again, log)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        ("model.tower.activation=gelu",),
+        ("model.tower.activation=silu",),
+        ("training.precision=bf16",),
+    ],
+    ids=str,
+)
+def test_one_tower_scores_to_the_bit_when_another_comes(funnel_config, log, tmp_path, values):
+    raw = {**funnel_config, "tasks": funnel_config["tasks"][:1]}
+    splits = splits_of(log)
+    one = train_run(config_of(raw, *values), tmp_path / "one", splits=splits).directory
+    two = train_run(
+        config_of(raw, *values, new=True), tmp_path / "two", splits=splits,
+        warm_start=WarmStart(one.path),
+    ).directory  # fmt: skip
+    assert_kept(one, two, log, ("click",))
+
+
 def test_on_the_command_line(mmoe, funnel_config, log, tmp_path):
     """Trained, reported, and scored for one task as for all together."""
     import yaml
