@@ -163,7 +163,7 @@ def build_embeddings(
         from mmoe.embeddings.plain import PlainEmbeddings
 
         module = PlainEmbeddings(tables, features, optimizer, device)
-    fill_tables(module.table_shards(), seed)  # type: ignore[operator]  # both backends have it
+    fill_tables(module.table_shards(), seed)
     return _with_managed_ids(module, tables, features, seed)
 
 

@@ -27,7 +27,7 @@ def join_inputs(dense_BF: Tensor, x_BD: Tensor) -> Tensor:
     device = dense_BF.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
     if dtype == torch.bfloat16 and x_BD.dtype == torch.float32:
-        return _Narrow.apply(dense_BF, x_BD)  # type: ignore[return-value]  # untyped in torch
+        return _Narrow.apply(dense_BF, x_BD)
     return torch.cat([dense_BF, x_BD], dim=1) if dense_BF.shape[1] else x_BD
 
 
@@ -43,7 +43,8 @@ class _Narrow(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:  # type: ignore[override]
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        (grad,) = grads
         needs_dense, needs_x = ctx.needs_input_grad
         return (
             grad[:, : ctx.split].float() if needs_dense else None,

@@ -25,7 +25,7 @@ def jagged_sum(e_VD: Tensor, lengths_B: Tensor, weights_V: Tensor | None = None)
         >>> jagged_sum(torch.tensor([[1.0], [2.0], [4.0]]), torch.tensor([2, 0, 1])).tolist()
         [[3.0], [0.0], [4.0]]
     """
-    return _JaggedSum.apply(e_VD, lengths_B, weights_V)  # type: ignore[return-value]  # untyped
+    return _JaggedSum.apply(e_VD, lengths_B, weights_V)
 
 
 def sample_of_rows(lengths_B: Tensor, rows: int) -> Tensor:
@@ -59,7 +59,8 @@ class _JaggedSum(torch.autograd.Function):
         )
 
     @staticmethod
-    def backward(ctx: Any, grad_BD: Tensor) -> tuple[Tensor | None, None, Tensor | None]:  # type: ignore[override]
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, None, Tensor | None]:
+        (grad_BD,) = grads
         e_VD, lengths_B, weights_V = ctx.saved_tensors
         grad_VD = grad_BD.index_select(0, sample_of_rows(lengths_B, len(e_VD)))
         if weights_V is None:

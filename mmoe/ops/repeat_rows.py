@@ -58,7 +58,7 @@ def repeat_rows(x_QD: Tensor, owners: Owners) -> Tensor:
         >>> repeat_rows(torch.tensor([[1.0], [2.0]]), Owners(torch.tensor([1, 0, 1]), 2)).tolist()
         [[2.0], [1.0], [2.0]]
     """
-    return _Repeat.apply(x_QD, owners)  # type: ignore[return-value]  # untyped in torch
+    return _Repeat.apply(x_QD, owners)
 
 
 def sum_by_owner(x_BD: Tensor, owners: Owners) -> Tensor:
@@ -96,5 +96,6 @@ class _Repeat(torch.autograd.Function):
         return x_QD.index_select(0, owners.of_B)
 
     @staticmethod
-    def backward(ctx: Any, grad_BD: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        (grad_BD,) = grads
         return sum_by_owner(grad_BD, ctx.owners), None

@@ -133,7 +133,7 @@ class _Average(AveragedModel):
                 average.copy_(weight)
         else:
             ema = get_ema_multi_avg_fn(min(self._decay, (1 + n) / (10 + n)))
-            ema(pairs.averages, pairs.weights, n)  # type: ignore[arg-type]  # lists of tensors
+            ema(pairs.averages, pairs.weights, n)
         for average, weight in pairs.places:
             average.copy_(weight)
         self.n_averaged += 1

@@ -41,6 +41,7 @@ def test_steps_train_alike_models_but_for_their_domains():
     assert configs["none"].model.domains is None
     assert configs["own"].model.domains.towers == "own"
     for config in configs.values():
+        assert config.model.model_copy(update={"domains": None}) == configs["none"].model
         assert config.training.precision == "fp32"
         assert [task.name for task in config.tasks] == list(domain_steps.TASKS)
     scenes = domain_steps.draw_log(64 * domain_steps.DOMAINS)["scene"].to_numpy()

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
 
 from mmoe.config import config_from_dict
@@ -21,6 +22,7 @@ FEATURES = [
     {"kind": "sequence", "name": "views", "columns": ["seen"], "target": ["item"],
      "level": "request", "encoder": "din"},
 ]  # fmt: skip
+SPLIT = {"by": "hash", "column": "user", "validation": 0.2, "test": 0.2}
 TASKS = [{"name": "click", "label": "click"}]
 
 
@@ -55,13 +57,25 @@ def nested_log(log):
     return nested(log, "request", SHARED, "candidates")
 
 
+def write_forms(log, folder):
+    """Writes both into a folder: `flat.parquet` and `nested.parquet`."""
+    pq.write_table(log, folder / "flat.parquet", row_group_size=100)
+    pq.write_table(nested_log(log), folder / "nested.parquet", row_group_size=40)
+    return folder
+
+
 def config_of(form="flat", features=FEATURES, **data):
     """A run's config: with requests flat or nested, or without them (plain)."""
+    section, features = of_form(form, features)
+    return config_from_dict({"data": {**data, **section}, "features": features, "tasks": TASKS})
+
+
+def of_form(form, features=FEATURES):
+    """Keys of a run's `data`, and its features, for a form that `config_of` names."""
     requests = {"flat": {"column": "request"}, "nested": {"candidates": "candidates"}}.get(form)
-    drop = ("level",) if form != "flat" else ()
-    features = [{k: v for k, v in one.items() if k not in drop} for one in features]
-    section = {**data, **({"requests": requests} if requests else {})}
-    return config_from_dict({"data": section, "features": features, "tasks": TASKS})
+    dropped = () if form == "flat" else ("level",)
+    features = [{k: v for k, v in one.items() if k not in dropped} for one in features]
+    return ({"requests": requests} if requests else {}), features
 
 
 def expanded(batch, encoder):

@@ -2,11 +2,9 @@ import pytest
 import torch
 from torch.library import opcheck
 
-from mmoe.ops import dense_mm, extension_status, grouped_mm, reference
+from mmoe.ops import dense_mm, grouped_mm, reference
+from tests.needs_kernels import needs_kernels
 
-needs_kernels = pytest.mark.skipif(
-    not extension_status().built, reason="plain products round by their height and threads"
-)
 ACTIVATIONS = ["none", "relu", "gelu", "silu"]
 # Experts, rows, input and output width.
 LAYERS = {

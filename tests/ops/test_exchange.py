@@ -4,13 +4,9 @@ import pytest
 import torch
 from torch.library import opcheck
 
-from mmoe.ops import extension_status
 from mmoe.ops.exchange import exchange_reference
+from tests.needs_kernels import needs_kernels
 from tests.ops.exchange_world import CASES, STEPS, Case, World
-
-needs_kernels = pytest.mark.skipif(
-    not extension_status().built, reason="plain PyTorch leaves these checks to the wrapper"
-)
 
 
 @pytest.fixture(params=CASES, ids=lambda case: case.name.replace(" ", "-"))

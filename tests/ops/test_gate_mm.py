@@ -2,11 +2,9 @@ import pytest
 import torch
 from torch.library import opcheck
 
-from mmoe.ops import extension_status, gate_mm, reference
+from mmoe.ops import gate_mm, reference
+from tests.needs_kernels import needs_kernels
 
-needs_kernels = pytest.mark.skipif(
-    not extension_status().built, reason="plain products round by their height and threads"
-)
 # Rows, their width, outputs.
 SIZES = {
     "usual": (37, 16, 24),

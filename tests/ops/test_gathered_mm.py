@@ -4,17 +4,14 @@ from torch.library import opcheck
 
 from mmoe.ops import (
     RoutePlan,
-    extension_status,
     gathered_mm,
     grouped_mm,
     permute,
     reference,
     route_plan,
 )
+from tests.needs_kernels import needs_kernels
 
-needs_kernels = pytest.mark.skipif(
-    not extension_status().built, reason="plain PyTorch rounds by the height of a product"
-)
 ACTIVATIONS = ["none", "relu", "gelu", "silu"]
 # Rows and weights
 TYPES = {

@@ -2,12 +2,10 @@ import pytest
 import torch
 from torch.library import opcheck
 
-from mmoe.ops import extension_status, grouped_mm, reference
+from mmoe.ops import grouped_mm, reference
+from tests.needs_kernels import needs_kernels
 from tests.ops.thin_layers import restrided
 
-needs_kernels = pytest.mark.skipif(
-    not extension_status().built, reason="plain PyTorch does not look at the offsets' values"
-)
 ACTIVATIONS = ["none", "relu", "gelu", "silu"]
 # Rows of each expert, rows past the last offset, input and output width. The variable and empty
 # sizes are those of grouped_gemm's ops_test (tgale96/grouped_gemm), scaled down; widths 100 and 67

@@ -2,11 +2,8 @@ import pytest
 import torch
 from torch.library import opcheck
 
-from mmoe.ops import RoutePlan, extension_status, permute, reference, route_plan, unpermute
-
-needs_kernels = pytest.mark.skipif(
-    not extension_status().built, reason="plain PyTorch leaves these checks to the wrapper"
-)
+from mmoe.ops import RoutePlan, permute, reference, route_plan, unpermute
+from tests.needs_kernels import needs_kernels
 
 
 def plan_of(case):

@@ -4,12 +4,10 @@ import pytest
 import torch
 from torch.library import opcheck
 
-from mmoe.ops import dense_mm, extension_status, reference, shared_mm
+from mmoe.ops import dense_mm, reference, shared_mm
 from mmoe.ops.repeat_rows import Owners, repeat_rows, sum_by_owner
+from tests.needs_kernels import needs_kernels
 
-needs_kernels = pytest.mark.skipif(
-    not extension_status().built, reason="plain products round by their height"
-)
 ACTIVATIONS = ["none", "relu", "gelu", "silu"]
 # Experts, rows, owners, input and output width
 LAYERS = {
@@ -124,11 +122,15 @@ def test_messages():
         shared_mm(x_BD, weight_EDH, bias_EH, shared[:2], owners)
     with pytest.raises(ValueError, match=r"shared\[0\]: expected shape \[5, 24\]"):
         shared_mm(x_BD, weight_EDH, bias_EH, shared, Owners(owners.of_B, 5))
-    if extension_status().built:
-        wrong = Owners(owners.of_B + 1, 6)
-        refused = pytest.raises(ValueError, match=r"owners_B: expected numbers in \[0, 6\)")
-        with refused, torch.no_grad():
-            shared_mm(x_BD, weight_EDH, bias_EH, shared, wrong)
+
+
+@needs_kernels
+@torch.no_grad()
+def test_wrong_owners_are_refused():
+    x_BD, weight_EDH, bias_EH, shared, owners, _ = draw(LAYERS["usual"], DTYPES["fp32"])
+    wrong = Owners(owners.of_B + 1, 6)
+    with pytest.raises(ValueError, match=r"owners_B: expected numbers in \[0, 6\)"):
+        shared_mm(x_BD, weight_EDH, bias_EH, shared, wrong)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])

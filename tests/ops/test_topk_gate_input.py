@@ -8,12 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from mmoe.ops import extension_status, reference, topk_gate
+from mmoe.ops import reference, topk_gate
 from mmoe.ops._checks import accumulate_dtype
-
-needs_kernels = pytest.mark.skipif(
-    not extension_status().built, reason="plain PyTorch leaves these checks to the wrapper"
-)
+from tests.needs_kernels import needs_kernels
 
 
 @pytest.mark.whole

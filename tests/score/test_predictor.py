@@ -13,10 +13,10 @@ from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.rows.encoded import EncodedData
 from mmoe.datasets.rows.splits import Splits
 from mmoe.embeddings import torchrec_problem
-from mmoe.mixture.batch_invariant import HAS_KERNELS
 from mmoe.models.build import build_ranker
 from mmoe.score import Predictor, load_predictor
 from mmoe.train import train_run
+from tests.needs_kernels import needs_kernels
 
 # Everything of a model that training would change or draw
 UNEVEN = ("model.expert={hidden: [17, 9], activation: silu, norm: batch, dropout: 0.3}",)
@@ -132,7 +132,7 @@ def _untrained(funnel_config, funnel_table):
     return build
 
 
-@pytest.mark.skipif(not HAS_KERNELS, reason="products of torch need one height")
+@needs_kernels
 @pytest.mark.parametrize("name", MODELS)
 def test_a_rows_bits_do_not_depend_on_how_many_are_scored(untrained, name):
     predictor, data = untrained(MODELS[name])
@@ -150,7 +150,7 @@ def test_a_rows_bits_do_not_depend_on_how_many_are_scored(untrained, name):
             torch.set_num_threads(1)
 
 
-@pytest.mark.skipif(not HAS_KERNELS, reason="products of torch need one height")
+@needs_kernels
 def test_few_rows_do_not_cost_a_whole_batch(untrained):
     predictor, data = untrained(["training.eval_batch_size=200"])
     heights = []

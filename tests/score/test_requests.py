@@ -14,9 +14,7 @@ from mmoe.score import score_files
 from mmoe.score.rows import RowScorer
 from mmoe.score.top_rows import Top
 from mmoe.train import train_run
-from tests.datasets.request_log import config_of, log_of_requests, nested_log
-
-SPLIT = {"by": "hash", "column": "user", "validation": 0.2, "test": 0.2}
+from tests.datasets.request_log import SPLIT, config_of, log_of_requests, nested_log, write_forms
 
 
 @pytest.fixture(name="log", scope="module")
@@ -26,10 +24,7 @@ def _log():
 
 @pytest.fixture(name="files", scope="module")
 def _files(log, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("requests")
-    pq.write_table(log, folder / "flat.parquet", row_group_size=500)
-    pq.write_table(nested_log(log), folder / "nested.parquet", row_group_size=120)
-    return folder
+    return write_forms(log, tmp_path_factory.mktemp("requests"))
 
 
 def trained(files, form):

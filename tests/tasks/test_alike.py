@@ -6,13 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from mmoe.ops import extension_status
 from mmoe.tasks import TaskTowers, Tower, alike
 from mmoe.tasks.alike import logits_of_towers
-
-needs_kernels = pytest.mark.skipif(
-    not extension_status().built, reason="without kernels towers are computed one by one"
-)
+from tests.needs_kernels import needs_kernels
 
 
 class OwnLinear(nn.Linear):

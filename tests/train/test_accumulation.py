@@ -9,8 +9,8 @@ from mmoe.config import config_from_dict, set_values
 from mmoe.datasets.rows.batch import Batch
 from mmoe.models.build import build_ranker
 from mmoe.parallel import ensure_process_group
-from mmoe.train.forward_backward import Step, backward, forward
 from mmoe.train.prepare import prepare
+from tests.train.one_step import one_step
 
 # Tables move by exactly the gradient; losses of the gates are not linear in the rows
 SETTINGS = (
@@ -35,12 +35,7 @@ def _gradients(funnel_config, splits):
         for size in sizes:
             batches.append(data.train.held.batch(slice(start, start + size)))
             start += size
-        step = Step.of(batches)
-        forward(ranker, step, config)
-        losses = backward(step, config)
-        ranker.tables.step()
-        found = {name: weight.grad for name, weight in ranker.network.named_parameters()}
-        return losses, found | ranker.tables.table_weights()
+        return one_step(ranker, batches, config)
 
     return compute
 

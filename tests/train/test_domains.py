@@ -58,6 +58,10 @@ def _run(request, raw, log, train_funnel):
     return train_funnel(set_values(raw, request.param), log)
 
 
+def _splits(log):
+    return Splits(train=log[:3000], validation=log[3000:3300], test=log[3300:], origin="log")
+
+
 def scores(run, table):
     predictor, encoder, _ = load_predictor(run)
     return predictor.predict(EncodedData(features=encoder.encode(table, "log")))
@@ -172,7 +176,7 @@ def test_a_warm_start_keeps_domains_and_gives_new_ones_the_mean(raw, log, tmp_pa
         set_values(raw, [*settings, "training.optimizer.learning_rate=1e-12",
                          "training.embedding_optimizer.learning_rate=1e-12"])
     )  # fmt: skip
-    splits = Splits(train=log[:3000], validation=log[3000:3300], test=log[3300:], origin="log")
+    splits = _splits(log)
     second = train_run(
         later, tmp_path / "second", splits=splits, warm_start=WarmStart(first.path)
     ).directory
@@ -183,7 +187,7 @@ def test_a_warm_start_keeps_domains_and_gives_new_ones_the_mean(raw, log, tmp_pa
 
 
 def test_domains_may_come_to_a_run_without(raw, log, tmp_path):
-    splits = Splits(train=log[:3000], validation=log[3000:3300], test=log[3300:], origin="log")
+    splits = _splits(log)
     plain = config_from_dict(set_values(raw, ["model.domains=null", "tasks.buy.domains=null"]))
     first = train_run(plain, tmp_path / "first", splits=splits).directory
     later = set_values(
@@ -250,7 +254,7 @@ def test_sixteen_domains_train(raw, log, train_funnel):
 
 def test_experts_can_be_explained_and_pruned(run, log, tmp_path):
     if run.config().model.kind == "shared_bottom":
-        return
+        pytest.skip("nothing there is weighted")
     rows = log[3300:]
     found = explain_run(run, rows, ExplainSettings(features=True, gradients=True))
     metrics = evaluate_run(run, rows)["tasks"]
@@ -261,6 +265,7 @@ def test_experts_can_be_explained_and_pruned(run, log, tmp_path):
     gone = found["experts"][0]
     pruned = prune_run(run, [1], tmp_path / "pruned", splits=_splits(log)).directory
     again = evaluate_run(pruned, rows)["tasks"]
+    compared = 0
     for task in ("click", "buy"):
         told = gone["tasks"][task]["refilled"]
         if told is None and run.config().model.gate.picks is None:
@@ -269,10 +274,8 @@ def test_experts_can_be_explained_and_pruned(run, log, tmp_path):
             continue
         change = again[task]["auc"] - metrics[task]["auc"]
         assert change == pytest.approx(told["auc"]["value"], abs=1e-6)
-
-
-def _splits(log):
-    return Splits(train=log[:3000], validation=log[3000:3300], test=log[3300:], origin="log")
+        compared += 1
+    assert compared
 
 
 def test_classes_are_null_where_their_task_does_not_exist():

@@ -15,7 +15,6 @@ from mmoe.datasets.labels import encode_labels
 from mmoe.datasets.rows.encoded import EncodedData
 from mmoe.datasets.rows.frames import as_rows
 from mmoe.explain.run import explain_run
-from mmoe.mixture.batch_invariant import HAS_KERNELS
 from mmoe.models.build import build_ranker
 from mmoe.parallel import ensure_process_group
 from mmoe.predictor import load_predictor
@@ -23,10 +22,11 @@ from mmoe.run.directory import RunDirectory
 from mmoe.score import score_files
 from mmoe.train import train_run
 from mmoe.train.evaluate import evaluate_run
-from mmoe.train.forward_backward import Step, backward, forward
-from tests.datasets.request_log import log_of_requests, nested_log
+from tests.datasets.request_log import SPLIT, log_of_requests, nested_log, write_forms
+from tests.needs_kernels import needs_kernels
 from tests.parallel.launch import launch
-from tests.train.request_runs import MODEL, SPLIT, raw_config
+from tests.train.one_step import one_step
+from tests.train.request_runs import MODEL, raw_config
 
 
 @pytest.fixture(name="log", scope="module")
@@ -36,20 +36,22 @@ def _log():
 
 @pytest.fixture(name="files", scope="module")
 def _files(log, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("requests")
-    pq.write_table(log, folder / "flat.parquet", row_group_size=100)
-    pq.write_table(nested_log(log), folder / "nested.parquet", row_group_size=40)
-    return folder
+    return write_forms(log, tmp_path_factory.mktemp("requests"))
 
 
-@pytest.fixture(name="run", scope="module", params=["flat", "nested"])
-def _run(request, files):
-    form = request.param
-    config = config_from_dict(
-        raw_config(form, {"path": str(files / f"{form}.parquet"), "split": SPLIT})
-    )
-    train_run(config, files / f"run-{form}")
-    return form, RunDirectory(files / f"run-{form}")
+@pytest.fixture(name="runs", scope="module")
+def _runs(files):
+    found = {}
+    for form in ("flat", "nested"):
+        data = {"path": str(files / f"{form}.parquet"), "split": SPLIT}
+        train_run(config_from_dict(raw_config(form, data)), files / f"run-{form}")
+        found[form] = RunDirectory(files / f"run-{form}")
+    return found
+
+
+@pytest.fixture(name="run", params=["flat", "nested"])
+def _run(request, runs):
+    return request.param, runs[request.param]
 
 
 @pytest.fixture(name="step", scope="module")
@@ -69,12 +71,8 @@ def _step(log):
         torch.manual_seed(0)
         ranker = build_ranker(config, encoder).train()
         starts = np.cumsum([0, *sizes])
-        step = Step.of([data.batch(slice(a, a + n)) for a, n in zip(starts, sizes, strict=False)])
-        forward(ranker, step, config)
-        losses = backward(step, config)
-        ranker.tables.step()
-        found = {name: weight.grad for name, weight in ranker.network.named_parameters()}
-        return losses, found | ranker.tables.table_weights()
+        batches = [data.batch(slice(a, a + n)) for a, n in zip(starts, sizes, strict=False)]
+        return one_step(ranker, batches, config)
 
     return compute
 
@@ -105,19 +103,14 @@ def test_metrics_are_those_of_scores(run, files):
     assert again["tasks"]["click"]["auc"] == pytest.approx(metrics["tasks"]["click"]["auc"])
 
 
-def test_both_forms_are_one_run(files, log):
+def test_both_forms_are_one_run(runs, log):
     """The same rows in the same order: the same weights."""
-    found = []
-    for form in ("flat", "nested"):
-        run = RunDirectory(files / f"run-{form}")
-        if not run.path.exists():
-            pytest.skip("the runs are made by other tests of this file")
-        predictor, _, _ = load_predictor(run)
-        found.append(predictor.predict(log if form == "flat" else nested_log(log)))
-    np.testing.assert_allclose(*found, atol=2e-2)
+    rows = {"flat": log, "nested": nested_log(log)}
+    flat, nested = (load_predictor(runs[form])[0].predict(rows[form]) for form in rows)
+    assert np.array_equal(flat, nested)
 
 
-@pytest.mark.skipif(not HAS_KERNELS, reason="plain products round by their height")
+@needs_kernels
 def test_a_rows_score_has_the_same_bits_in_any_company(run, log):
     form, directory = run
     predictor, encoder, _ = load_predictor(directory)
@@ -135,7 +128,7 @@ def _nested_features(encoder, log):
     return encoder.encode(as_rows(nested_log(log), encoder.config.data.requests), "log")
 
 
-@pytest.mark.skipif(not HAS_KERNELS, reason="plain products round by their height")
+@needs_kernels
 def test_exact_scores_are_those_of_every_row_by_itself(files, log):
     data = {"path": str(files / "flat.parquet"), "split": SPLIT}
     train_run(config_from_dict(raw_config("flat", data, exact=True)), files / "exact")

@@ -4,6 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.config import config_from_dict
@@ -12,8 +13,8 @@ from mmoe.explain.prune import prune_run
 from mmoe.predictor import load_predictor
 from mmoe.run.directory import RunDirectory
 from mmoe.train import WarmStart, train_run
-from tests.datasets.request_log import SHARED, log_of_requests, nested_log
-from tests.train.request_runs import MODEL, SPLIT, raw_config
+from tests.datasets.request_log import SHARED, SPLIT, log_of_requests, nested_log
+from tests.train.request_runs import MODEL, raw_config
 
 PLAIN = {**MODEL, "num_experts": 4}
 STILL = {"optimizer": {"learning_rate": 1e-12}, "embedding_optimizer": {"learning_rate": 1e-12}}
@@ -120,12 +121,20 @@ def test_what_comes_to_experts_of_requests(run, data, log, tmp_path, more):
         np.testing.assert_allclose(
             scores(run, scene)[:, 0], scores(tmp_path / "on", scene)[:, 0], atol=1e-6
         )
+    old, new = (
+        CheckpointFolder(RunDirectory(folder).checkpoint).model("best")
+        for folder in (run, tmp_path / "on")
+    )
+    for pool in ("request", "row"):  # those that were there are first
+        name = f"network.levels.0.mixture.experts.pools.{int(pool == 'row')}.weights.0"
+        assert len(new[name]) == counts[pool]
+        torch.testing.assert_close(new[name][:2], old[name], rtol=0, atol=1e-6)
 
 
 def test_requests_and_domains_train_and_score_together(data, log, tmp_path):
     """A domain differs inside a request, and no feature reads it; flat and nested are one log."""
     scene = log.append_column("scene", pa.array(np.array(["a", "b", "c"])[np.arange(len(log)) % 3]))
-    files = {"flat": scene, "nested": nested(scene, "request", SHARED, "candidates")}
+    files = {"flat": scene, "nested": nested_log(scene)}
     found = {}
     for form, rows in files.items():
         pq.write_table(rows, tmp_path / f"{form}.parquet", row_group_size=50)

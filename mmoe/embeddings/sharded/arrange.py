@@ -93,7 +93,7 @@ def arrange(sums_BD: Tensor, lengths_CB: Tensor, blocks: Sequence[Block]) -> Ten
     """
     if len(blocks) == 1 and blocks[0].mean is None:
         return sums_BD
-    return _Arrange.apply(sums_BD, lengths_CB, blocks)  # type: ignore[return-value]  # untyped
+    return _Arrange.apply(sums_BD, lengths_CB, blocks)
 
 
 class _Arrange(torch.autograd.Function):
@@ -109,7 +109,8 @@ class _Arrange(torch.autograd.Function):
         return out_BD
 
     @staticmethod
-    def backward(ctx: Any, grad_BD: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        (grad_BD,) = grads
         (lengths_CB,) = ctx.saved_tensors
         out_BD = torch.empty_like(grad_BD, memory_format=torch.contiguous_format)
         for block in ctx.blocks:

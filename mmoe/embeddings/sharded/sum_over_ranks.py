@@ -38,7 +38,7 @@ class SumOverRanks(nn.Module):
             input_splits: Heights of the batches; None: they are equal.
         """
         heights = input_splits or [len(partial_AD) // self.group.size()] * self.group.size()
-        return NoWait(_Exchange.apply(partial_AD, list(heights), self.group))  # type: ignore[arg-type]  # untyped
+        return NoWait(_Exchange.apply(partial_AD, list(heights), self.group))
 
 
 class _Exchange(torch.autograd.Function):
@@ -59,7 +59,8 @@ class _Exchange(torch.autograd.Function):
         return received_WBD.sum(dim=0)
 
     @staticmethod
-    def backward(ctx: Any, grad_BD: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        (grad_BD,) = grads
         own, ranks = len(grad_BD), ctx.group.size()
         grads_AD = grad_BD.new_empty(sum(ctx.heights), grad_BD.shape[1])
         dist.all_to_all_single(

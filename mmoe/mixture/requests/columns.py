@@ -62,11 +62,11 @@ class RequestColumns(nn.Module):
 
     def split(self, x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
         """Takes a tensor of D entries in a dimension apart: the request's, the row's."""
-        return _Split.apply(x, self, dim)  # type: ignore[return-value]  # untyped in torch
+        return _Split.apply(x, self, dim)
 
     def join(self, x_NP: Tensor, x_NR: Tensor) -> Tensor:
         """Puts the two parts of N rows back where they were: `[N, D]`."""
-        return _Join.apply(x_NP, x_NR, self)  # type: ignore[return-value]  # untyped in torch
+        return _Join.apply(x_NP, x_NR, self)
 
     def extra_repr(self) -> str:
         """Returns what `print` shows."""
@@ -88,7 +88,8 @@ class _Split(torch.autograd.Function):
         return x.index_select(dim, of_request), x.index_select(dim, of_row)
 
     @staticmethod
-    def backward(ctx: Any, first: Tensor, second: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        first, second = grads
         joined = torch.cat([first, second], dim=ctx.dim)
         return joined.index_select(ctx.dim, ctx.columns.inverse_D), None, None
 
@@ -106,7 +107,8 @@ class _Join(torch.autograd.Function):
         return out_ND
 
     @staticmethod
-    def backward(ctx: Any, grad_ND: Tensor) -> tuple[Tensor, Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
+        (grad_ND,) = grads
         parts = []
         for runs in ctx.columns.runs:
             taken = [grad_ND[:, whole : whole + width] for _, whole, width in runs]

@@ -138,7 +138,7 @@ class RequestInputs(nn.Module):
             dense_QF, dense_BF = inputs(dense_QF, "request"), inputs(dense_BF, "row")
         if lookups is None:
             return Part(dense_QF, None), Part(dense_BF, None)
-        x_QE, x_BE = _Levels.apply(lookups.x_BD, height, self._runs[True], self._runs[False])  # type: ignore[misc]  # untyped in torch
+        x_QE, x_BE = _Levels.apply(lookups.x_BD, height, self._runs[True], self._runs[False])
         if sequences is not None:
             x_QE, x_BE = self._with_sequences(x_QE, x_BE, lookups, requests.owners, sequences)
         return Part(dense_QF, x_QE), Part(dense_BF, x_BE)
@@ -235,7 +235,8 @@ class _Levels(torch.autograd.Function):
         return _taken(x_BD[:height], of_request), _taken(x_BD, of_row)
 
     @staticmethod
-    def backward(ctx: Any, first: Tensor, second: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+        first, second = grads
         grad_BD = second.new_empty(ctx.shape)
         of_request, of_row = ctx.runs
         for start, stop in of_request:

@@ -61,7 +61,7 @@ def test_a_window_that_holds_all_rows_gives_the_batches_in_memory(log, tmp_path,
     config = of_stream(form, write(log, tmp_path, form, kind))
     streamed = open_stream(config)
     encoder = streamed.fit()
-    held = load_splits(config.model_copy(update={"data": config.data}))
+    held = load_splits(config)
     assert FeatureEncoder.fit(config, held.train, "log").fingerprint() == encoder.fingerprint()
     for name in ("train", "validation", "test"):
         rows = streamed.rows(name, encoder)

@@ -8,11 +8,13 @@ from torch import Tensor, nn
 
 from mmoe.mixture import (
     CosineGate,
+    Execution,
     ExpertPool,
     GShardGate,
     MLPExperts,
     MultiGateMixture,
     NoisyTopKGate,
+    Pool,
     Selection,
     SigmoidGate,
     SoftmaxGate,
@@ -25,6 +27,7 @@ from mmoe.mixture.requests.columns import RequestColumns
 from mmoe.mixture.requests.experts import RequestExperts
 from mmoe.mixture.requests.rows import REQUEST_TILE, RequestRows
 from mmoe.ops.repeat_rows import Owners
+from tests.needs_kernels import needs_kernels
 
 D, G, E = 7, 2, 4
 COLUMNS = RequestColumns([5, 0, 3], D)
@@ -44,7 +47,7 @@ GATES: dict[str, Callable[[], nn.Module]] = {
     "switch": lambda: SwitchGate(D, G, E),
     "cosine": lambda: CosineGate(D, G, E, k=2),
 }
-POOLS: dict[str, Callable[[], nn.Module]] = {
+POOLS: dict[str, Callable[[], Pool]] = {
     "rows": lambda: MLPExperts(E, D, [6, 3]),
     "silu": lambda: MLPExperts(E, D, [6, 3], activation="silu"),
     "swiglu": lambda: MLPExperts(E, D, [6, 3], activation="swiglu"),
@@ -75,9 +78,9 @@ def draw(dtype: torch.dtype = torch.float64, **keys: bool) -> RequestRows:
     )
 
 
-def mixture(pool: str, gate: str = "softmax", **keys: object) -> MultiGateMixture:
+def mixture(pool: str, gate: str = "softmax", execution: Execution = "auto") -> MultiGateMixture:
     torch.manual_seed(2)
-    made = MultiGateMixture(D, G, POOLS[pool](), gate=GATES[gate](), **keys)  # type: ignore[arg-type]
+    made = MultiGateMixture(D, G, POOLS[pool](), gate=GATES[gate](), execution=execution)
     return made.double()
 
 
@@ -112,7 +115,7 @@ def test_mixes_and_gradients_are_those_of_whole_rows(pool: str, training: bool) 
 @pytest.mark.parametrize("gate", GATES)
 @pytest.mark.parametrize("pool", ["rows", "both"])
 @pytest.mark.parametrize("execution", ["auto", "dense", "grouped"])
-def test_every_gate_decides_as_of_whole_rows(pool: str, gate: str, execution: str) -> None:
+def test_every_gate_decides_as_of_whole_rows(pool: str, gate: str, execution: Execution) -> None:
     compare(mixture(pool, gate, execution=execution))
 
 
@@ -125,6 +128,7 @@ def test_request_experts_are_run_once_a_request() -> None:
     assert seen == [Q]
 
 
+@needs_kernels
 @pytest.mark.parametrize("pool", ["rows", "both", "both, modules", "norm"])
 def test_exact_rows_have_the_bits_of_whole_rows(pool: str) -> None:
     layer = mixture(pool).float()
@@ -133,6 +137,7 @@ def test_exact_rows_have_the_bits_of_whole_rows(pool: str) -> None:
         assert torch.equal(layer.train(training)(rows).out_BGO, layer(rows.whole).out_BGO), training
 
 
+@needs_kernels
 @pytest.mark.parametrize("pool", ["rows", "both", "silu", "norm"])
 @pytest.mark.parametrize("gate", ["softmax", "hidden", "top_k"])
 @pytest.mark.parametrize("exact", [True, False])

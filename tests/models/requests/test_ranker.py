@@ -10,6 +10,7 @@ from mmoe.datasets.rows.batch import Batch
 from mmoe.models.network import MixtureNetwork
 from mmoe.models.ranker import Ranker
 from tests.models.requests.world import REQUESTS, draw, run
+from tests.needs_kernels import needs_kernels
 
 KINDS: dict[str, dict[str, Any]] = {
     "mmoe": {"kind": "mmoe", "num_experts": 3},
@@ -84,7 +85,8 @@ def test_every_option_is_that_of_every_row_by_itself(name: str) -> None:
     torch.testing.assert_close(found, wanted)
 
 
-@pytest.mark.parametrize("kind", [k for k in KINDS])
+@needs_kernels
+@pytest.mark.parametrize("kind", KINDS)
 @torch.no_grad()
 def test_exact_logits_have_the_bits_of_every_row_by_itself(kind: str) -> None:
     ranker, batch, flat = draw(KINDS[kind], exact=True, dtype=torch.float32)

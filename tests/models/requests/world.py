@@ -1,6 +1,7 @@
 """A small log of requests with every kind of feature on both levels, and a model of it."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -47,9 +48,10 @@ FEATURES: list[dict[str, Any]] = [
 ]
 
 
-def log(rows: int = ROWS, requests: int = REQUESTS, seed: int = 0) -> pa.Table:
+def log() -> pa.Table:
     """Rows of requests, those of one not side by side."""
-    rng = np.random.default_rng(seed)
+    rows, requests = ROWS, REQUESTS
+    rng = np.random.default_rng(0)
     of = rng.integers(requests, size=rows)
     of[:requests] = np.arange(requests)
 
@@ -79,7 +81,7 @@ def log(rows: int = ROWS, requests: int = REQUESTS, seed: int = 0) -> pa.Table:
     )
 
 
-def raw_config(model: Mapping[str, Any], *, exact: bool = False, **keys: Any) -> dict[str, Any]:
+def raw_config(model: Mapping[str, Any], *, exact: bool = False) -> dict[str, Any]:
     """A run of that log."""
     return {
         "data": {"requests": {"column": "request", "exact": exact}},
@@ -95,7 +97,6 @@ def raw_config(model: Mapping[str, Any], *, exact: bool = False, **keys: Any) ->
             **model,
         },
         "training": {"embedding_backend": "plain", "batch_size": 16, "eval_batch_size": 64},
-        **keys,
     }
 
 
@@ -104,10 +105,9 @@ def draw(
     *,
     exact: bool = False,
     dtype: torch.dtype = torch.float64,
-    **keys: Any,
 ) -> tuple[Ranker, Batch, Batch]:
     """A model, and one batch with requests and without."""
-    config = config_from_dict(raw_config(model, exact=exact, **keys))
+    config = config_from_dict(raw_config(model, exact=exact))
     table = log()
     encoder = FeatureEncoder.fit(config, table, "log")
     torch.manual_seed(0)
@@ -119,16 +119,13 @@ def draw(
     return ranker, *batches(encoder, table, dtype)
 
 
-def batches(
-    encoder: FeatureEncoder, table: pa.Table, dtype: torch.dtype, pad_to: int | None = None
-) -> tuple[Batch, Batch]:
+def batches(encoder: FeatureEncoder, table: pa.Table, dtype: torch.dtype) -> tuple[Batch, Batch]:
     """One batch of all rows, with requests and without."""
     features = encoder.encode(table, "log")
     found = []
     for encoded in (features, features.flat()):
         data = EncodedData(features=encoded, labels=None)
-        batch = data.batch(slice(0, len(data)), pad_to=pad_to)
-        found.append(_as(batch, dtype))
+        found.append(_as(data.batch(slice(0, len(data))), dtype))
     return found[0], found[1]
 
 
@@ -140,8 +137,6 @@ def run(ranker: Ranker, batch: Batch, **keys: Any) -> NetworkOutput:
 
 
 def _as(batch: Batch, dtype: torch.dtype) -> Batch:
-    from dataclasses import replace
-
     shared = batch.request_dense_QF
     return replace(
         batch,
