@@ -1,6 +1,8 @@
 """A whole training step of `big` with four tasks: 16 domains over none."""
 
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,9 @@ import torch
 from benchmarks.racing.races import Race
 from benchmarks.racing.results import Result
 from benchmarks.sharing.bench import Bench
-from benchmarks.train.workloads import BATCH, DIM, EXPERTS, HIDDEN, LEARNING_RATE, TOWER, WORKLOADS
+from benchmarks.train.configs import raw_config
+from benchmarks.train.logs import Log
+from benchmarks.train.workloads import BATCH, WORKLOADS
 from mmoe.config import RunConfig, config_from_dict
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.rows.batch_source import BatchSource
@@ -78,34 +82,9 @@ class _Steps:
 
 def step_config(way: str) -> RunConfig:
     """`big` with four tasks, as one of `WAYS`."""
-    return config_from_dict(
-        {
-            "features": [
-                *({"kind": "numeric", "name": name} for name in _BIG.dense_columns),
-                *(
-                    {
-                        "kind": "categorical",
-                        "name": ids.column,
-                        "encoding": "hash",
-                        "hash_size": ids.rows,
-                    }
-                    for ids in _BIG.single
-                ),
-            ],
-            "tasks": [{"name": task, "label": task} for task in TASKS],
-            "model": {
-                "embedding_dim": DIM,
-                "num_experts": EXPERTS,
-                "expert": {"hidden": list(HIDDEN)},
-                "tower": {"hidden": [TOWER]},
-                **WAYS[way],
-            },
-            "training": {
-                "batch_size": BATCH,
-                "optimizer": {"kind": "adam", "learning_rate": LEARNING_RATE},
-            },
-        }
-    )
+    log = Log(replace(_BIG, tasks=TASKS), Path("unused"), STEPS * BATCH)
+    raw = raw_config(log, precision="fp32")
+    return config_from_dict({**raw, "model": {**raw["model"], **WAYS[way]}})
 
 
 def draw_log(rows: int) -> pa.Table:

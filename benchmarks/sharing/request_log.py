@@ -1,13 +1,16 @@
 """`big` of `benchmarks.train` as a log of requests: half of the columns are the request's."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from benchmarks.train.workloads import BATCH, DIM, EXPERTS, HIDDEN, TOWER, WORKLOADS
+from benchmarks.train.configs import raw_config
+from benchmarks.train.logs import Log
+from benchmarks.train.workloads import BATCH, EXPERTS, WORKLOADS
 from benchmarks.train.world import zipf_ids
 from mmoe.config import RunConfig, config_from_dict
 from mmoe.datasets.features.encoder import FeatureEncoder
@@ -49,10 +52,10 @@ def request_columns() -> set[str]:
     return {column.column for column in WORKLOAD.ids[::2]} | set(WORKLOAD.dense_columns[::2])
 
 
-def draw_log(rows: int, *, exact: bool, precision: str = "fp32", seed: int = 0) -> RequestLog:
+def draw_log(rows: int, *, exact: bool) -> RequestLog:
     """Draws, fits and encodes it."""
-    table = draw_table(rows, seed)
-    config = config_from_dict(_raw(exact=exact, precision=precision))
+    table = draw_table(rows)
+    config = config_from_dict(_raw(exact=exact))
     encoder = FeatureEncoder.fit(config, table, "log")
     features = encoder.encode(table, "log")
     labels = encode_labels(config, table, "log")
@@ -62,9 +65,9 @@ def draw_log(rows: int, *, exact: bool, precision: str = "fp32", seed: int = 0) 
     )
 
 
-def draw_table(rows: int, seed: int) -> pa.Table:
+def draw_table(rows: int) -> pa.Table:
     """Candidates, those of a request side by side."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     request_N = np.arange(rows) // CANDIDATES
     shared, count = request_columns(), int(request_N[-1]) + 1
     columns: dict[str, np.ndarray] = {"request": request_N}
@@ -80,45 +83,11 @@ def draw_table(rows: int, seed: int) -> pa.Table:
     return pa.table(columns)
 
 
-def nested(table: pa.Table) -> pa.Table:
-    """The same log, a row for each request."""
-    shared = [name for name in table.column_names if name in {"request", *request_columns()}]
-    own = [name for name in table.column_names if name not in shared]
-    starts = np.arange(0, len(table) + CANDIDATES, CANDIDATES).clip(max=len(table))
-    items = pa.StructArray.from_arrays([table[name].combine_chunks() for name in own], names=own)
-    lists = pa.ListArray.from_arrays(pa.array(starts.astype(np.int32)), items)
-    first = table.take(pa.array(starts[:-1]))
-    return pa.table({**{name: first[name] for name in shared}, "items": lists})
-
-
-def _raw(*, exact: bool, precision: str) -> Mapping[str, Any]:
-    shared = request_columns()
-
-    def level(name: str) -> Mapping[str, str]:
-        return {"level": "request"} if name in shared else {}
-
-    numbers: Sequence[Any] = [
-        {"kind": "numeric", "name": name, **level(name)} for name in WORKLOAD.dense_columns
-    ]
-    ids: Sequence[Any] = [
-        {
-            "kind": "categorical",
-            "name": column.column,
-            "encoding": "hash",
-            "hash_size": column.rows,
-            **level(column.column),
-        }
-        for column in WORKLOAD.ids
-    ]
-    return {
-        "data": {"requests": {"column": "request", "exact": exact}},
-        "features": [*numbers, *ids],
-        "tasks": [{"name": task, "label": task} for task in WORKLOAD.tasks],
-        "model": {
-            "embedding_dim": DIM,
-            "num_experts": {"request": REQUEST_EXPERTS, "row": EXPERTS - REQUEST_EXPERTS},
-            "expert": {"hidden": list(HIDDEN)},
-            "tower": {"hidden": [TOWER]},
-        },
-        "training": {"batch_size": BATCH, "eval_batch_size": BATCH, "precision": precision},
-    }
+def _raw(*, exact: bool) -> Mapping[str, Any]:
+    raw = raw_config(Log(WORKLOAD, Path("unused"), 0), precision="fp32")
+    raw["data"] = {"requests": {"column": "request", "exact": exact}}
+    for feature in raw["features"]:
+        if feature["name"] in request_columns():
+            feature["level"] = "request"
+    raw["model"]["num_experts"] = {"request": REQUEST_EXPERTS, "row": EXPERTS - REQUEST_EXPERTS}
+    return raw

@@ -5,6 +5,7 @@ the experts: torch-rechub multiplies and adds them up, TorchEasyRec has a batche
 gate. Neither has batch norms here: all compute the same function.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -15,19 +16,18 @@ from benchmarks.train.workloads import EXPERTS, HIDDEN, TOWER
 from mmoe.models.network import NetworkOutput
 
 
-class Form(nn.Module):
+class Form(nn.Module, ABC):
     """A network in the place of ours.
 
     Args:
         input_dim: Of x.
         tasks: T.
-        bias: Whether gates have one.
     """
 
-    def __init__(self, input_dim: int, tasks: int, *, bias: bool) -> None:
+    def __init__(self, input_dim: int, tasks: int) -> None:
         super().__init__()
         self.experts = nn.ModuleList(_mlp(input_dim, HIDDEN) for _ in range(EXPERTS))
-        self.gates = nn.ModuleList(nn.Linear(input_dim, EXPERTS, bias=bias) for _ in range(tasks))
+        self.gates = nn.ModuleList(nn.Linear(input_dim, EXPERTS) for _ in range(tasks))
         self.towers = nn.ModuleList(
             nn.Sequential(*_mlp(HIDDEN[-1], (TOWER,)), nn.Linear(TOWER, 1)) for _ in range(tasks)
         )
@@ -36,16 +36,13 @@ class Form(nn.Module):
         """Computes `logits_BT`."""
         return NetworkOutput(self.logits(x_BD), {}, [])
 
+    @abstractmethod
     def logits(self, x_BD: Tensor) -> Tensor:
         """Computes them the other library's way."""
-        raise NotImplementedError
 
 
 class RechubForm(Form):
     """torch-rechub's `MMOE.forward`, less the batch norms of its layers and its last sigmoid."""
-
-    def __init__(self, input_dim: int, tasks: int) -> None:
-        super().__init__(input_dim, tasks, bias=True)
 
     def logits(self, x_BD: Tensor) -> Tensor:
         """Every gate multiplies all outputs by its weights, and adds them up."""
@@ -60,9 +57,6 @@ class RechubForm(Form):
 
 class TzrecForm(Form):
     """TorchEasyRec's `MMoE.forward` and its task towers."""
-
-    def __init__(self, input_dim: int, tasks: int) -> None:
-        super().__init__(input_dim, tasks, bias=True)
 
     def logits(self, x_BD: Tensor) -> Tensor:
         """Every gate's weights are a matrix of one row for each sample."""
