@@ -149,20 +149,28 @@ class RankWatch:
         Where no launcher holds the store, it is rank 0's, which lets the others finish first.
         """
         self._ended.set()
-        end = time.monotonic() + patience
         with suppress(RuntimeError):  # that rank has ended
             before = (self.rank - 1) % self.world_size
             self._goodbye = dist.isend(torch.zeros(1), dst=before, group=self._ring)
         try:
-            self._main.set(f"alive/{self.rank}", _DONE)
-            while self.rank == 0 and _rank_0_is_host():
-                if set(self._signs(self._main).values()) == {_DONE} or time.monotonic() > end:
-                    return
-                time.sleep(0.01)
-        except RuntimeError:  # the rank that held the store has finished before
-            return
+            self._done(self._main, patience)
         finally:
             self._left.set()
+
+    def _done(self, store: Store, patience: float = _LINGER, gone: Sequence[int] = ()) -> None:
+        """Says that this rank is; as host of the store it waits until the others are, some seconds.
+
+        Args:
+            gone: Ranks that will not say so.
+        """
+        end = time.monotonic() + patience
+        with suppress(RuntimeError):  # the rank that held the store has ended before
+            store.set(f"alive/{self.rank}", _DONE)
+            while self.rank == 0 and _rank_0_is_host() and time.monotonic() < end:
+                signs = self._signs(store)
+                if all(sign == _DONE for rank, sign in signs.items() if rank not in gone):
+                    return
+                time.sleep(0.01)
 
     def _run(self) -> None:
         failed, failed_at = None, None
@@ -222,10 +230,9 @@ class RankWatch:
 
     def _leave(self, failed: Failure) -> NoReturn:
         """Ends this process; why has been said by another, but for what each says."""
-        with suppress(RuntimeError):
-            self._beats.set(f"alive/{self.rank}", _DONE)
         if failed.gone:
             self._say(failed.text)
+        self._done(self._beats, gone=failed.gone)
         os._exit(1)
 
     def _end(self, why: str) -> NoReturn:
