@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from mmoe.config import CrossFeature
+from mmoe.config import CrossFeature, RunConfig
 from mmoe.datasets.features.codec import Codec, Coded, LookedUp, Rules, Section
 from mmoe.datasets.features.fit_ids import CountedRows, Counts, KindFit, countable
 from mmoe.datasets.features.id_map import FIRST_KNOWN, UNSEEN, IdMap
@@ -175,10 +175,9 @@ class CrossCodec(IdCodec[CrossFeature]):
 
     sections = (*IdCodec.sections, _CrossKinds())
 
-    @property
-    def content(self) -> str:
-        """Words for what it holds, for errors."""
-        return f"crosses of {len(self.feature.columns)} columns"
+    def __init__(self, feature: CrossFeature, config: RunConfig) -> None:
+        super().__init__(feature, config)
+        self.content = f"crosses of {len(feature.columns)} columns"
 
     @property
     def keys(self) -> list[tuple[str, str]]:

@@ -77,10 +77,10 @@ class DatetimeCodec(Codec[DatetimeFeature]):
     def encode(self, table: pa.Table, rules: Rules, origin: str) -> Coded:
         """Encodes rows: an id a part, and the point on its circle."""
         local_N = local_datetimes(table, self.feature, origin)
-        parts = [(part_ids(local_N, part), part) for part in self.feature.parts]
-        on_circles = parts if self.feature.cyclic else []
-        waves = [wave_N for one in on_circles for wave_N in _part_circle(*one)]
-        return Coded(ids=[ids_N for ids_N, _ in parts], dense=waves)
+        ids = [part_ids(local_N, part) for part in self.feature.parts]
+        parts = zip(ids, self.feature.parts if self.feature.cyclic else (), strict=False)
+        waves = [wave_N for ids_N, part in parts for wave_N in _part_circle(ids_N, part)]
+        return Coded(ids=ids, dense=waves)
 
     def looked_up(
         self, table: pa.Table, rules: Rules, origin: str, numbers: Collection[str]

@@ -1,6 +1,6 @@
 """`FeatureEncoder`: from columns to network inputs; fitted on the training split."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
@@ -141,6 +141,17 @@ class FeatureEncoder:
         Without requests all features are of rows.
         """
         return LevelColumns(codecs=at_level(self.codecs, self.levels, level), rules=self.rules)
+
+    def places(self) -> Iterator[tuple[Codec[Any], Level, tuple[slice, slice, slice]]]:
+        """Yields each codec, its level, and its dense columns, ids and lists among its level's."""
+        at: dict[Level, list[int]] = {"row": [0, 0, 0], "request": [0, 0, 0]}
+        for codec in self.codecs:
+            level = self.level_of(codec.feature.name)
+            widths = (len(codec.dense_columns(self.rules)), len(codec.lookups), len(codec.lists))
+            starts = at[level]
+            at[level] = [start + width for start, width in zip(starts, widths, strict=True)]
+            dense, ids, lists = map(slice, starts, at[level])
+            yield codec, level, (dense, ids, lists)
 
     @cached_property
     def layout(self) -> LevelLayout:

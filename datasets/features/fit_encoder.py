@@ -30,14 +30,19 @@ class EncoderFit:
         self.domains = domains.DomainsFit(config, origin)
         self.watch = WatchQuantilesFit(config, origin, maturity)
 
-    def add(self, table: pa.Table) -> None:
+    def add(self, table: pa.Table, *, check: bool = False) -> None:
         """Learns from more training rows.
+
+        Args:
+            table: The rows.
+            check: Refuse rows that share a request, but not what is said of it: encoding does so
+                too, after all rows have been read.
 
         Raises:
             ValueError: A column is missing, or a value does not fit its feature's kind.
         """
         self.rows += table.num_rows
-        requests = self.levels.add(table)
+        requests = self.levels.add(table, check=check)
         for codec, fit in self.fits.items():
             of_request = self.levels.found.get(codec.feature.name) == "request"
             # Its own word: a codec that derives from it may learn in another way
@@ -46,12 +51,9 @@ class EncoderFit:
         self.domains.add(table)
         self.watch.add(table)
 
-    def check_requests(self, table: pa.Table) -> None:
-        """Refuses rows that share a request, but not what is said of it."""
-        self.levels.check(table)
-
     def check(self, table: pa.Table) -> None:
         """Refuses bad values in rows that do not train, before training instead of after it."""
+        self.levels.check(table)
         for codec, fit in self.fits.items():
             codec.check_beside(fit, table, self.origin)
         self.domains.check(table)

@@ -80,8 +80,12 @@ class LevelsFit:
         self.found: dict[str, Level] = {}
         self.repeats = self.requests is None or self.requests.column is None
 
-    def add(self, table: pa.Table) -> pa.Table | None:
+    def add(self, table: pa.Table, *, check: bool) -> pa.Table | None:
         """Looks at which columns are of requests, the same in every table, and at their ids.
+
+        Args:
+            table: Training rows.
+            check: Do as `check` does too.
 
         Returns:
             A row for each request, of the columns that features of requests read, with how many
@@ -97,7 +101,7 @@ class LevelsFit:
             return None
         found = find_requests(self.requests, table, self.origin)
         self.repeats |= len(found.first_M) < len(found.request_N)
-        return found.counted_rows(table, columns_read(self._shared), self.origin)
+        return found.counted_rows(table, columns_read(self._shared), self.origin, checked=not check)
 
     def check(self, table: pa.Table) -> None:
         """Refuses rows whose features of requests would be refused when they are encoded."""
@@ -128,7 +132,7 @@ class LevelsFit:
     def _find(self, table: pa.Table) -> None:
         if self.requests is None or self.found:
             return
-        shared = None if self.requests.candidates is None else columns_of_requests(table)
+        shared = None if self.requests.candidates is None else _beside_candidates(table)
         found: dict[str, Level] = {
             feature.name: _level(feature, shared, self.origin) for feature in self.features
         }
@@ -146,8 +150,8 @@ def columns_read(features: Iterable[Feature]) -> dict[str, str]:
     return uses
 
 
-def columns_of_requests(table: pa.Table) -> set[str]:
-    """Returns the columns of nested rows that a request has once for all its candidates."""
+def _beside_candidates(table: pa.Table) -> set[str]:
+    """Columns of nested rows that a request has once."""
     return {name for name in table.column_names if is_of_request(table, name)}
 
 

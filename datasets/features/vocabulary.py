@@ -129,7 +129,7 @@ class Vocabulary(IdMap):
     def marks(self, table: str) -> Iterator[bytes | memoryview]:
         """Yields some of its keys, and all counts."""
         yield f"{table} {self.kind} {self.keys[:1000].to_pylist()}".encode()
-        yield memoryview(np.ascontiguousarray(self.counts))
+        yield np.ascontiguousarray(self.counts).data
 
     def _extended(
         self, earlier: "Vocabulary", kind: KeyKind, encoding: VocabularyEncoding, label: str

@@ -70,7 +70,8 @@ class DataFile:
             OSError: It is not there, or cannot be read.
         """
         if is_address(self.address):
-            return fsspec.open(self.address, "rb").open()
+            filesystem, path = fsspec.url_to_fs(self.address)
+            return filesystem.open(path, "rb")
         return Path(self.address).open("rb")
 
     def size(self) -> int:

@@ -208,9 +208,11 @@ def _leaves(path: DataFile, file: pq.ParquetFile, columns: list[str] | None) -> 
         if parts[0] == columns[-1] and len(parts) > _LEVELS_OF_LIST:
             prefix = ".".join(parts[: _LEVELS_OF_LIST + 1])
             inside.setdefault(prefix, (parts[_LEVELS_OF_LIST], []))[1].append(number)
+    if not inside or not set(path.fields) <= {field for field, _ in inside.values()}:
+        return columns[-1:]  # a field whose name has a dot is not told from one inside it
     wanted = [prefix for prefix, (field, _) in inside.items() if field in path.fields]
-    if wanted or not inside:
-        return wanted or columns[-1:]
+    if wanted:
+        return wanted
     sizes = {prefix: _bytes_of(file, numbers) for prefix, (_, numbers) in inside.items()}
     return [min(sizes, key=lambda prefix: sizes[prefix])]
 

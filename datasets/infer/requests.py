@@ -5,7 +5,7 @@ import pyarrow as pa
 from mmoe.config import Feature, RequestsConfig, RunConfig, SplitConfig
 from mmoe.datasets.infer.config import Reasons
 from mmoe.datasets.rows.locations import find_column
-from mmoe.datasets.rows.requests import RequestRows, find_requests
+from mmoe.datasets.rows.requests import RowRequests, find_requests
 from mmoe.datasets.rows.splits import assign_splits
 
 OPTION = "--request"
@@ -51,7 +51,7 @@ def with_requests(
     return config.model_copy(update={"data": data, "features": features})
 
 
-def _with_level(feature: Feature, found: RequestRows, table: pa.Table, origin: str) -> Feature:
+def _with_level(feature: Feature, found: RowRequests, table: pa.Table, origin: str) -> Feature:
     """A feature of the request, where all its columns are the same inside each."""
     if "level" not in type(feature).model_fields:
         return feature
@@ -68,11 +68,10 @@ def _split(
     """The same where it keeps requests whole, else one by their hash."""
     split = config.data.split
     try:
-        if split.by != "random":
-            assign_splits(table, split, config.split_seed, origin, requests)
-            return split
+        assign_splits(table, split, config.split_seed, origin, requests)
     except ValueError:
         reasons.split = "requests stay whole"
-    return SplitConfig(
-        by="hash", column=requests.column, validation=split.validation, test=split.test
-    )
+        return SplitConfig(
+            by="hash", column=requests.column, validation=split.validation, test=split.test
+        )
+    return split

@@ -18,6 +18,7 @@ from mmoe.datasets.features.fit_numbers import bucket_edges
 from mmoe.datasets.labels.encode import encode_labels
 from mmoe.datasets.labels.maturity import Maturity
 from mmoe.datasets.rows.encoded import EncodedLabels
+from mmoe.datasets.rows.encoded_features import RowLink
 from mmoe.datasets.rows.locations import place
 from mmoe.datasets.values.columns import to_numbers
 from mmoe.datasets.values.hashing import mix64
@@ -196,8 +197,8 @@ def durations(task: D2QTask, table: pa.Table, origin: str, config: RunConfig) ->
     """
     used_by = f"duration of task {task.name!r}"
     durations_N = to_numbers(table, task.duration, origin, used_by)
-    if task.domains is not None:
-        exists_N = exists_in(task, domain_keys(config, table, origin))
+    exists_N = exists_in(task, domain_keys(config, table, origin)) if task.domains else None
+    if exists_N is not None:
         durations_N = np.where(exists_N, durations_N, 1.0)
     wrong_N = ~((durations_N > 0) & np.isfinite(durations_N))
     if wrong_N.any():
@@ -231,6 +232,10 @@ class WatchLink:
         each = [link.duration_N for link in (self, *others)]
         return WatchLink(self.table, np.concatenate(each))
 
+    def targets_of(self, watch_N: np.ndarray) -> np.ndarray:
+        """Computes the quantiles of watch times, float64."""
+        return self.table.quantiles(watch_N.astype(np.float64), self.duration_N)
+
     def of(self, quantile_N: np.ndarray) -> np.ndarray:
         """Computes the watch times, float32."""
         return self.table.watch(quantile_N.astype(np.float64), self.duration_N).astype(np.float32)
@@ -249,7 +254,7 @@ def watch_links(
     return found
 
 
-def with_targets(labels: EncodedLabels, links: Mapping[int, WatchLink]) -> EncodedLabels:
+def with_targets(labels: EncodedLabels, links: Mapping[int, RowLink]) -> EncodedLabels:
     """Returns the labels with what tasks of kind d2q are trained on: quantiles.
 
     Args:
@@ -260,7 +265,7 @@ def with_targets(labels: EncodedLabels, links: Mapping[int, WatchLink]) -> Encod
         return labels
     targets_NT = labels.labels_NT.copy()
     for t, link in links.items():
-        watch_N = labels.labels_NT[:, t].astype(np.float64)
-        quantile_N = link.table.quantiles(watch_N, link.duration_N)
-        targets_NT[:, t] = np.where(labels.observed_NT[:, t], quantile_N, 0)
+        targets_NT[:, t] = np.where(
+            labels.observed_NT[:, t], link.targets_of(labels.labels_NT[:, t]), 0
+        )
     return replace(labels, targets_NT=targets_NT)

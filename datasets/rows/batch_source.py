@@ -112,12 +112,11 @@ class BatchSource:
         Raises:
             ValueError: A column is missing or a value does not fit; names file, column and row.
         """
-        features = encoder.encode(table, origin, to_score=config is None)
         if config is None:
-            return cls.of(EncodedData(features=features))
-        labels = encode_labels(config, table, origin, training=training, maturity=maturity)
-        labels = with_domains(with_targets(labels, features.links), features)
-        return cls.of(EncodedData(features=features, labels=labels))
+            return cls.of(EncodedData(features=encoder.encode(table, origin, to_score=True)))
+        return cls.of(
+            encode_rows(table, encoder, origin, config, training=training, maturity=maturity)
+        )
 
     @property
     def held(self) -> EncodedData | None:
@@ -220,6 +219,22 @@ def _grouped_batches(
     for number in range(first, order.batches(size)):
         rows_B, parts_B = order.batch(number, size, share)
         yield data.batch(rows_B, groups_B=parts_B)
+
+
+def encode_rows(
+    table: pa.Table,
+    encoder: FeatureEncoder,
+    origin: str,
+    config: RunConfig,
+    *,
+    training: bool = False,
+    maturity: Maturity | None = None,
+) -> EncodedData:
+    """Encodes features and labels, as `BatchSource.of_table` does."""
+    features = encoder.encode(table, origin)
+    labels = encode_labels(config, table, origin, training=training, maturity=maturity)
+    labels = with_domains(with_targets(labels, features.links), features)
+    return EncodedData(features=features, labels=labels)
 
 
 @dataclass(frozen=True)

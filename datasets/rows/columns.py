@@ -47,14 +47,8 @@ def _of_codecs(
     features: EncodedFeatures, encoder: FeatureEncoder
 ) -> Iterator[tuple[Codec[Any], np.ndarray, np.ndarray, Sequence[IdLists]]]:
     """Each codec with its numbers, ids and lists of every row; those of requests one by one."""
-    requests, done = features.requests, {"row": [0, 0, 0], "request": [0, 0, 0]}
-    for codec in encoder.codecs:
-        level = encoder.level_of(codec.feature.name)
-        widths = (len(codec.dense_columns(encoder.rules)), len(codec.lookups), len(codec.lists))
-        starts = done[level]
-        stops = [start + width for start, width in zip(starts, widths, strict=True)]
-        dense, ids, lists = (slice(*ends) for ends in zip(starts, stops, strict=True))
-        done[level] = stops
+    requests = features.requests
+    for codec, level, (dense, ids, lists) in encoder.places():
         if requests is None or level == "row":
             own = features.dense_NF[:, dense], features.ids_NC[:, ids], features.lists[lists]
         else:

@@ -11,10 +11,10 @@ from mmoe.datasets.rows.batch import Batch
 from mmoe.datasets.rows.batch_ids import gather, ids_of_batch
 from mmoe.datasets.rows.encoded_features import (
     EncodedFeatures,
-    first_seen,
     join_features,
     joined_arrays,
 )
+from mmoe.datasets.values.first_seen import first_seen
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,29 +49,19 @@ class EncodedLabels:
 
     def rows(self, start: int, stop: int) -> "EncodedLabels":
         """Returns rows [start, stop), not copied."""
-        groups_N = None if self.groups_N is None else self.groups_N[start:stop]
-        compared_N = None if self.compared_N is None else self.compared_N[start:stop]
-        return EncodedLabels(
-            labels_NT=self.labels_NT[start:stop],
-            observed_NT=self.observed_NT[start:stop],
-            weights_NT=self.weights_NT[start:stop],
-            groups_N=groups_N,
-            young_NT=None if self.young_NT is None else self.young_NT[start:stop],
-            targets_NT=None if self.targets_NT is None else self.targets_NT[start:stop],
-            compared_N=compared_N,
-            domains_N=None if self.domains_N is None else self.domains_N[start:stop],
-        )
+        return self.taken(slice(start, stop))
 
-    def taken(self, mine_N: np.ndarray) -> "EncodedLabels":
-        """Returns some rows, copied.
+    def taken(self, mine_N: np.ndarray | slice) -> "EncodedLabels":
+        """Returns some rows.
 
         Args:
-            mine_N: Bool, or row numbers.
+            mine_N: Bool, or row numbers; they are copied then.
         """
         arrays: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
-        return EncodedLabels(
-            **{name: None if array is None else array[mine_N] for name, array in arrays.items()}
-        )
+        taken: dict[str, Any] = {
+            name: None if array is None else array[mine_N] for name, array in arrays.items()
+        }
+        return EncodedLabels(**taken)
 
     def mature(self) -> "EncodedLabels":
         """Returns the same labels without those that may still change."""
@@ -205,17 +195,8 @@ def in_chunks(chunks: Iterable[EncodedData], size: int) -> Iterator[EncodedData]
 
 def join_labels(chunks: Sequence[EncodedLabels]) -> EncodedLabels:
     """Joins labels in order; groups keep their codes."""
-    groups = [chunk.groups_N for chunk in chunks if chunk.groups_N is not None]
-    young = [chunk.young_NT for chunk in chunks if chunk.young_NT is not None]
-    targets = [chunk.targets_NT for chunk in chunks if chunk.targets_NT is not None]
-    compared = [chunk.compared_N for chunk in chunks if chunk.compared_N is not None]
-    return EncodedLabels(
-        labels_NT=np.concatenate([chunk.labels_NT for chunk in chunks]),
-        observed_NT=np.concatenate([chunk.observed_NT for chunk in chunks]),
-        weights_NT=np.concatenate([chunk.weights_NT for chunk in chunks]),
-        groups_N=np.concatenate(groups) if groups else None,
-        young_NT=np.concatenate(young) if young else None,
-        targets_NT=np.concatenate(targets) if targets else None,
-        compared_N=np.concatenate(compared) if compared else None,
-        domains_N=joined_arrays([chunk.domains_N for chunk in chunks]),
-    )
+    arrays: dict[str, Any] = {
+        field.name: joined_arrays([getattr(chunk, field.name) for chunk in chunks])
+        for field in fields(EncodedLabels)
+    }
+    return EncodedLabels(**arrays)

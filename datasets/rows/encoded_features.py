@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from mmoe.datasets.features.ragged import RaggedRows, offsets_of
+from mmoe.datasets.values.first_seen import first_rows, first_seen
 
 IdLists = tuple[np.ndarray, np.ndarray]  # ids [V], offsets [N + 1]
 
@@ -24,6 +25,10 @@ class RowLink(Protocol):
 
     def of(self, predictions_N: np.ndarray) -> np.ndarray:
         """Computes the values, float32."""
+        ...
+
+    def targets_of(self, labels_N: np.ndarray) -> np.ndarray:
+        """Computes what is to be predicted of labels; its inverse."""
         ...
 
 
@@ -176,20 +181,6 @@ class EncodedRequests:
         )
 
 
-def first_seen(codes_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Finds distinct numbers in the order in which they come first, and each one's place.
-
-    Example:
-        >>> first_seen(np.array([7, 3, 7, 5]))
-        (array([7, 3, 5]), array([0, 1, 0, 2]))
-    """
-    sorted_M, first_M, inverse_N = np.unique(codes_N, return_index=True, return_inverse=True)
-    order_M = np.argsort(first_M)
-    rank_M = np.empty(len(order_M), np.int64)
-    rank_M[order_M] = np.arange(len(order_M))
-    return sorted_M[order_M], rank_M[inverse_N]
-
-
 def merged(of_request: Sequence[bool], shared: Iterable[Any], own: Iterable[Any]) -> list[Any]:
     """Brings columns of requests and of rows into the encoder's order."""
     of_requests, of_rows = iter(shared), iter(own)
@@ -207,8 +198,7 @@ def _concatenated(chunks: Sequence[EncodedFeatures]) -> EncodedFeatures:
     lists = []
     for pairs in zip(*(chunk.lists for chunk in chunks), strict=True):
         lengths = np.concatenate([np.diff(offsets) for _, offsets in pairs])
-        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-        lists.append((np.concatenate([values for values, _ in pairs]), offsets))
+        lists.append((np.concatenate([values for values, _ in pairs]), offsets_of(lengths)))
     weights = zip(*(chunk.list_weights for chunk in chunks), strict=True)
     return EncodedFeatures(
         dense_NF=np.concatenate([chunk.dense_NF for chunk in chunks]),
@@ -240,7 +230,7 @@ def _join_requests(chunks: Sequence[EncodedRequests]) -> EncodedRequests:
     distinct, place_M = first_seen(keys_M)
     if len(distinct) == len(keys_M):
         return joined
-    kept_M = np.flatnonzero(np.diff(np.maximum.accumulate(place_M), prepend=-1) > 0)
+    kept_M = first_rows(place_M, len(distinct))
     return replace(
         joined,
         features=features.take(kept_M),

@@ -62,7 +62,9 @@ def as_table(
         [20, 30]
     """
     origin = origin or origin_of(data)
-    table = data if isinstance(data, pa.Table) else _converted(data, origin, needed, mixed)
+    table: pa.Table = data
+    if not isinstance(data, pa.Table):
+        table = _converted(data, origin, needed, mixed)
     if not table.num_rows:
         raise ValueError(f"{origin}: holds no rows; expected one at least")
     table = without_views(table)

@@ -15,6 +15,7 @@ from itertools import islice
 import numpy as np
 
 from mmoe.datasets.rows.lanes import WHOLE_EPOCH, Lane
+from mmoe.datasets.values.first_seen import first_seen
 
 # Added to (seed, epoch) they make generators of their own; zeros at the end would make none.
 _PIECES, _WINDOW, _LANE = 1, 2, 3
@@ -167,5 +168,7 @@ def row_order(
     draw = np.random.default_rng(entropy)
     if requests_N is None:
         return draw.permutation(len(window))
-    turn_M = draw.permutation(int(requests_N.max(initial=-1)) + 1)
-    return np.argsort(turn_M[requests_N], kind="stable")
+    # Counted among these rows: the numbers given may be of other lanes' requests too
+    distinct_M, place_N = first_seen(requests_N)
+    turn_M = draw.permutation(len(distinct_M))
+    return np.argsort(turn_M[place_N], kind="stable")

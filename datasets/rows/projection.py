@@ -120,7 +120,8 @@ def text_columns(config: RunConfig) -> set[str]:
     found |= {split.column} if split.column and split.format is not None else set()
     time = config.data.row_time if config.delayed_tasks else None
     if time is not None and time.format is not None:
-        found |= {time.column, *(task.happened_at for task in config.tasks)} - {None}
+        found |= {task.happened_at for task in config.tasks if task.happened_at is not None}
+        found |= set() if time.column is None else {time.column}
     return found
 
 

@@ -7,7 +7,6 @@ import numpy as np
 import pyarrow as pa
 
 from mmoe.config import RequestsConfig
-from mmoe.datasets.rows.encoded_features import first_seen
 from mmoe.datasets.rows.locations import (
     REQUEST_COLUMN,
     ROW_COLUMN,
@@ -17,11 +16,12 @@ from mmoe.datasets.rows.locations import (
     place,
 )
 from mmoe.datasets.values.compare import same_neighbours, same_values
+from mmoe.datasets.values.first_seen import first_rows, first_seen
 from mmoe.datasets.values.hashing import mix64
 from mmoe.datasets.values.keys import (
+    KeyKind,
     codes_of,
     hash_keys,
-    key_kind,
     missing_mask,
     refuse_nested,
     to_keys,
@@ -32,7 +32,7 @@ _USED_BY = "data.requests.column"
 
 
 @dataclass(frozen=True, kw_only=True)
-class RequestRows:
+class RowRequests:
     """Which of N rows are candidates of which of M requests.
 
     Attributes:
@@ -52,9 +52,11 @@ class RequestRows:
         """Which request each row is of, uint64."""
         return self.keys_M[self.request_N]
 
-    def counted_rows(self, table: pa.Table, uses: Mapping[str, str], origin: str) -> pa.Table:
-        """Returns these rows, unchecked, each with how many it stands for (`times_of`)."""
-        first = self.first_rows(table, uses, origin, checked=True)
+    def counted_rows(
+        self, table: pa.Table, uses: Mapping[str, str], origin: str, *, checked: bool
+    ) -> pa.Table:
+        """Returns the same as `first_rows`, each with how many it stands for (`times_of`)."""
+        first = self.first_rows(table, uses, origin, checked=checked)
         times_M = np.bincount(self.request_N, minlength=len(self.first_M))
         return first.append_column(TIMES_COLUMN, pa.array(times_M))
 
@@ -75,7 +77,7 @@ class RequestRows:
         columns = self._columns(table, uses, origin)
         if not checked and len(self.first_M) < len(self.request_N):
             for name, column in columns.items():
-                if self.column is None and is_of_request(table, name):
+                if is_of_request(table, name):
                     continue  # beside the candidates: there is one for all
                 row = self.differing(column)
                 if row is not None:
@@ -98,9 +100,7 @@ class RequestRows:
             {**columns, **{name: table[name] for name in hidden}}, metadata=table.schema.metadata
         )
         if not kept.num_columns:
-            return pa.table(
-                {REQUEST_COLUMN: self.first_M}
-            )  # so many rows, of which nothing is read
+            return pa.table({ROW_COLUMN: self.first_M})  # so many rows, of which nothing is read
         is_first_N = np.zeros(len(self.request_N), bool)
         is_first_N[self.first_M] = True
         return kept.filter(pa.array(is_first_N))
@@ -159,7 +159,7 @@ class RequestRows:
         )
 
 
-def find_requests(requests: RequestsConfig, table: pa.Table, origin: str) -> RequestRows:
+def find_requests(requests: RequestsConfig, table: pa.Table, origin: str) -> RowRequests:
     """Finds the requests of a table's rows.
 
     Args:
@@ -181,7 +181,9 @@ def find_requests(requests: RequestsConfig, table: pa.Table, origin: str) -> Req
     column = find_column(table, requests.column, origin, _USED_BY)
     label = f"{origin}: column {requests.column!r} (of {_USED_BY})"
     refuse_nested(column, label)
-    kind = key_kind(column, label) if pa.types.is_integer(column.type) else "text"
+    if column.type == pa.uint64():
+        column = column.cast(pa.int64(), safe=False)  # other numbers, but each its own
+    kind: KeyKind = "int" if pa.types.is_integer(column.type) else "text"
     missing_N = missing_mask(column, kind)
     if missing_N.any():
         raise ValueError(
@@ -190,27 +192,20 @@ def find_requests(requests: RequestsConfig, table: pa.Table, origin: str) -> Req
             "its own, or drop the row"
         )
     request_N, count = codes_of(column)
-    first_M = _first_rows(request_N, count)
+    first_M = first_rows(request_N, count)
     keys_M = hash_keys(to_keys(column.take(pa.array(first_M)), kind, label))
-    return RequestRows(request_N=request_N, first_M=first_M, keys_M=keys_M, column=requests.column)
+    return RowRequests(request_N=request_N, first_M=first_M, keys_M=keys_M, column=requests.column)
 
 
-def _nested(table: pa.Table) -> RequestRows:
+def _nested(table: pa.Table) -> RowRequests:
     """By the numbers of the rows that candidates came from."""
     numbers_N = np.arange(table.num_rows)  # of rows in memory that came one by one
     if REQUEST_COLUMN in table.column_names:
         numbers_N = table[REQUEST_COLUMN].to_numpy()
     distinct_M, request_N = first_seen(numbers_N)
-    first_M = _first_rows(request_N, len(distinct_M))
+    first_M = first_rows(request_N, len(distinct_M))
     keys_M = mix64(distinct_M.astype(np.uint64))
-    return RequestRows(request_N=request_N, first_M=first_M, keys_M=keys_M, column=None)
-
-
-def _first_rows(request_N: np.ndarray, count: int) -> np.ndarray:
-    """The first row of each request, of numbers by first appearance."""
-    first_M = np.empty(count, np.int64)
-    first_M[request_N[::-1]] = np.arange(len(request_N))[::-1]  # the last one assigned stays
-    return first_M
+    return RowRequests(request_N=request_N, first_M=first_M, keys_M=keys_M, column=None)
 
 
 def _shown(value: object) -> str:

@@ -30,6 +30,7 @@ from mmoe.datasets.rows.locations import (
     visible_columns,
 )
 from mmoe.datasets.rows.projection import column_uses, text_columns
+from mmoe.datasets.rows.requests import find_requests
 from mmoe.datasets.rows.splits import Splits, refuse_empty, request_splits, split_table
 
 # Imported only when asked for, so that one source's needs are not everybody's.
@@ -329,7 +330,8 @@ def _carve(
 ) -> tuple[pa.Table, pa.Table]:
     """A random validation share out of the training rows, of whole requests."""
     if config.data.requests is not None:
-        split_N = request_splits(table, share, config.split_seed, origin, config.data.requests)
+        found = find_requests(config.data.requests, table, origin)
+        split_N = request_splits(found, share, config.split_seed)
         parts = [table.filter(pa.array((split_N == 1) == held)) for held in (False, True)]
         refuse_empty([part.num_rows for part in parts], share, origin)
         return parts[0], parts[1]

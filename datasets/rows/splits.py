@@ -10,7 +10,7 @@ import pyarrow as pa
 from mmoe.config import RequestsConfig, SplitConfig
 from mmoe.datasets.rows.days import day_splits
 from mmoe.datasets.rows.locations import find_column, place, rows_by_file
-from mmoe.datasets.rows.requests import RequestRows, find_requests
+from mmoe.datasets.rows.requests import RowRequests, find_requests
 from mmoe.datasets.rows.smallest_hashes import smallest_hashes
 from mmoe.datasets.values.columns import to_times
 from mmoe.datasets.values.hashing import mix64
@@ -90,8 +90,8 @@ def assign_splits(
     Args and errors are those of `split_table`.
     """
     found = None if requests is None else find_requests(requests, table, origin)
-    if split.by == "random" and requests is not None:
-        split_N = request_splits(table, split, split_seed, origin, requests)
+    if split.by == "random" and found is not None:
+        split_N = request_splits(found, split, split_seed)
     elif split.by == "random":
         cuts = random_cuts(table.num_rows, split, split_seed)
         split_N = random_splits(0, table.num_rows, cuts, split_seed)
@@ -105,21 +105,18 @@ def assign_splits(
     else:
         raise ValueError(f"{origin}: a split by {split.by} is not cut from one table")
     refuse_empty(np.bincount(split_N, minlength=4)[:3], split, origin)
-    if found is not None:
+    if found is not None and split.by != "random":
         refuse_cut(split_N, found, table, split, origin)
     return split_N
 
 
-def request_splits(
-    table: pa.Table, split: SplitConfig, split_seed: int, origin: str, requests: RequestsConfig
-) -> np.ndarray:
+def request_splits(found: RowRequests, split: SplitConfig, split_seed: int) -> np.ndarray:
     """Assigns rows to splits at random, int8 [N], those of a request together."""
-    found = find_requests(requests, table, origin)
     return splits_by_hash(found.keys_M, split, split_seed)[found.request_N]
 
 
 def refuse_cut(
-    split_N: np.ndarray, found: RequestRows, table: pa.Table, split: SplitConfig, origin: str
+    split_N: np.ndarray, found: RowRequests, table: pa.Table, split: SplitConfig, origin: str
 ) -> None:
     """Raises ValueError where rows of one request are in two splits."""
     first_N = found.first_M[found.request_N]

@@ -14,8 +14,6 @@ from mmoe.datasets.features.ids import IdCodec
 from mmoe.datasets.features.levels import Level
 from mmoe.datasets.rows.encoded import EncodedFeatures
 
-_LEVELS: tuple[Level, Level] = ("row", "request")
-
 
 class UnseenIds:
     """Counts, feature by feature, rows with an id that has no row of its own.
@@ -106,13 +104,13 @@ def _places(encoder: FeatureEncoder) -> tuple[_Places, _Places]:
     """Features with a vocabulary: numbers of their columns of ids, and lists, at their level."""
     columns: _Places = {}
     lists: _Places = {}
-    for level in _LEVELS:
-        ids = ragged = 0
-        for codec in encoder.of_level(level).codecs:
-            if _knows_its_ids(codec):
-                columns |= {(spec.name, level): ids + i for i, spec in enumerate(codec.lookups)}
-                lists |= {(spec.name, level): ragged + i for i, spec in enumerate(codec.lists)}
-            ids, ragged = ids + len(codec.lookups), ragged + len(codec.lists)
+    for codec, level, (_, ids, ragged) in encoder.places():
+        if _knows_its_ids(codec):
+            for found, specs, first in (
+                (columns, codec.lookups, ids.start),
+                (lists, codec.lists, ragged.start),
+            ):
+                found |= {(spec.name, level): first + i for i, spec in enumerate(specs)}
     return columns, lists
 
 

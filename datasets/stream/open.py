@@ -95,9 +95,8 @@ class StreamSplits:
                 labels = encode_labels(self.config, table, self.origin, maturity=maturity)
                 if on_labels is not None:
                     on_labels(name, labels)
-                fit.check_requests(table)
                 if name == "train":
-                    fit.add(table)
+                    fit.add(table, check=True)
                     check.add(labels)
                     if on_training is not None:
                         on_training(table)
@@ -205,7 +204,11 @@ def _by_file(config: RunConfig, folder: str | Path | None) -> StreamSplits:
         splits |= _carved(sources["train"], share, config)
     origins = [source.origin for source in sources.values()]
     return StreamSplits(
-        config=config, **splits, origin=f"{origins[0]} (and {', '.join(origins[1:])})"
+        config=config,
+        train=splits["train"],
+        validation=splits["validation"],
+        test=splits["test"],
+        origin=f"{origins[0]} (and {', '.join(origins[1:])})",
     )
 
 

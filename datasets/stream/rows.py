@@ -7,12 +7,10 @@ import numpy as np
 import pyarrow as pa
 
 from mmoe.config import RunConfig
-from mmoe.datasets.features.domains import with_domains
 from mmoe.datasets.features.encoder import FeatureEncoder
-from mmoe.datasets.labels.encode import encode_labels, find_groups
+from mmoe.datasets.labels.encode import find_groups
 from mmoe.datasets.labels.maturity import Maturity
-from mmoe.datasets.labels.watch_quantiles import with_targets
-from mmoe.datasets.rows.batch_source import Windows
+from mmoe.datasets.rows.batch_source import Windows, encode_rows
 from mmoe.datasets.rows.encoded import EncodedData, in_chunks, join
 from mmoe.datasets.rows.lanes import Lane
 from mmoe.datasets.rows.order import window_rows
@@ -119,10 +117,7 @@ class StreamRows:
 
     def _encode(self, table: pa.Table) -> EncodedData:
         origin = self.split.source.origin
-        features = self.encoder.encode(table, origin)
-        labels = encode_labels(self.config, table, origin, maturity=self.maturity)
-        labels = with_domains(with_targets(labels, features.links), features)
-        return EncodedData(features=features, labels=labels)
+        return encode_rows(table, self.encoder, origin, self.config, maturity=self.maturity)
 
 
 def _grouped(data: EncodedData, groups_N: np.ndarray | None) -> EncodedData:

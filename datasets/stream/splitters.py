@@ -130,7 +130,8 @@ class RequestSplitter:
     def of(self, table: pa.Table | None, first: int, rows: int) -> np.ndarray:
         """Assigns rows by their requests."""
         assert table is not None
-        return request_splits(table, self.split, self.seed, self.origin, self.requests)
+        found = find_requests(self.requests, table, self.origin)
+        return request_splits(found, self.split, self.seed)
 
 
 @dataclass(frozen=True)
@@ -246,6 +247,7 @@ def count_splits(
     """
     counts_P3 = np.zeros((len(source.pieces), 3), np.int64)
     columns = list(splitter.columns)
+    requests = None if split.by == "random" else requests  # draws them whole
     if columns and requests is not None:
         columns = list(dict.fromkeys([*columns, request_column(requests)]))
     for p, piece in enumerate(source.pieces):

@@ -10,6 +10,7 @@ import numpy as np
 from mmoe.config import RunConfig
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.features.levels import Level
+from mmoe.datasets.features.ragged import RaggedRows, offsets_of
 from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.encoded import EncodedData, EncodedFeatures, EncodedLabels, join_labels
 from mmoe.explain.measures import TaskJudge, verdicts_of, worst
@@ -50,13 +51,8 @@ def columns_of(encoder: FeatureEncoder) -> dict[str, FeatureColumns]:
         FeatureColumns(dense=[0], ids=[1], lists=[], level='row')
     """
     found: dict[str, FeatureColumns] = {}
-    at_level: dict[Level, list[int]] = {"request": [0, 0, 0], "row": [0, 0, 0]}
-    for codec in encoder.codecs:
-        level = encoder.level_of(codec.feature.name)
-        starts = at_level[level]
-        widths = (len(codec.dense_columns(encoder.rules)), len(codec.lookups), len(codec.lists))
-        mine = [list(range(at, at + n)) for at, n in zip(starts, widths, strict=True)]
-        at_level[level] = [at + n for at, n in zip(starts, widths, strict=True)]
+    for codec, level, places in encoder.places():
+        mine = [range(place.start, place.stop) for place in places]
         name = codec.feature.name
         before = found.get(name, FeatureColumns(dense=[], ids=[], lists=[]))
         found[name] = FeatureColumns(
@@ -101,19 +97,11 @@ def _shuffled(
     lists, weights = list(features.lists), list(features.list_weights)
     for place in columns.lists:
         values, offsets = lists[place]
-        entries, moved = _ragged(offsets, order_N)
-        lists[place] = values[entries], moved
+        moved = RaggedRows(offsets, order_N, len(order_N))
+        lists[place] = values[moved.index], offsets_of(moved.lengths_B)
         if weights and (own := weights[place]) is not None:
-            weights[place] = own[entries]
+            weights[place] = own[moved.index]
     return replace(features, dense_NF=dense_NF, ids_NC=ids_NC, lists=lists, list_weights=weights)
-
-
-def _ragged(offsets: np.ndarray, order_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Where entries of lists in another order come from, and the new offsets."""
-    lengths = np.diff(offsets)[order_N]
-    moved = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    shift = np.repeat(offsets[:-1][order_N] - moved[:-1], lengths)
-    return np.arange(moved[-1]) + shift, moved
 
 
 def feature_importance(

@@ -161,6 +161,8 @@ class RankWatch:
         """Says that this rank is; as host of the store it waits until the others are, some seconds.
 
         Args:
+            store: By which thread it is asked.
+            patience: Seconds.
             gone: Ranks that will not say so.
         """
         end = time.monotonic() + patience

@@ -71,6 +71,14 @@ def test_of_candidates_only_what_is_asked_for_is_read(tmp_path):
     assert len(alone.schema.field("items").type.value_type.names) == 1
 
 
+def test_a_field_with_a_dot_in_its_name_is_read(tmp_path):
+    rows = [{"user": "a", "items": [{"item.id": 1, "item": 2}, {"item.id": 3, "item": 4}]}]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "log.parquet")
+    source = Nested(str(tmp_path / "log.parquet"), "items")
+    assert read_table(source, ["item.id"])["item.id"].to_pylist() == [1, 3]
+    assert read_table(source, ["item"])["item"].to_pylist() == [2, 4]
+
+
 def test_a_span_is_of_requests(tmp_path):
     source = Nested(str(written(tmp_path, "parquet")), "items")
     ids = [

@@ -36,7 +36,7 @@ def test_a_time_that_keeps_requests_whole_still_makes_the_split(log):
     config, _ = inferred(log)
     assert config.data.split.column == "at"
     config, _ = inferred(log.drop_columns(["at"]))
-    assert (config.data.split.by, config.data.split.column) == ("hash", "request")
+    assert (config.data.split.by, config.data.split.column) == ("random", None)
 
 
 def test_the_config_is_written_with_its_requests(log):

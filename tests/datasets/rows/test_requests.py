@@ -48,6 +48,16 @@ def _forms(log):
     return {form: encoded(log, form) for form in ("plain", "flat", "nested")}
 
 
+def test_ids_above_int64_are_the_same_request_in_every_chunk():
+    requests = config_of("flat").data.requests
+    ids = pa.array([5, 5, 2**64 - 1, 2**63], pa.uint64())
+    table = pa.table({"request": ids})
+    keys = find_requests(requests, table, "log").keys_N
+    assert len(set(keys.tolist())) == 3
+    assert find_requests(requests, table.slice(0, 1), "log").keys_N[0] == keys[0]
+    assert find_requests(requests, table.slice(3), "log").keys_N[0] == keys[3]
+
+
 @pytest.mark.parametrize("form", ["flat", "nested"])
 @pytest.mark.parametrize("pad_to", [None, 20])
 def test_a_batch_has_what_its_rows_have_without_requests(forms, form, pad_to):

@@ -9,6 +9,7 @@ import pytest
 
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.rows.batch_source import BatchSource
+from mmoe.datasets.rows.share import Share
 from mmoe.datasets.rows.sources import load_splits
 from mmoe.datasets.stream import open_stream
 from tests.datasets.request_log import (
@@ -105,6 +106,25 @@ def test_small_windows_have_every_row_once_and_few_cut_requests(log, tmp_path, f
     again = list(rows.epoch_batches(0, 0, 16, first=3))
     for left, right in zip(batches[3:], again, strict=True):
         assert_same(left, right)
+
+
+@pytest.mark.parametrize("form", ["flat", "nested"])
+def test_batches_do_not_depend_on_the_number_of_ranks(log, tmp_path, form):
+    config = of_stream(
+        form, write(log, tmp_path, form), shuffle_buffer_rows=64, interleave=2, lanes=2
+    )
+    streamed = open_stream(config)
+    encoder = streamed.fit()
+    place = encoder.dense_names.index("price")
+
+    def of_rank(rank, ranks):
+        share = Share(rank, ranks)
+        rows = streamed.rows("train", encoder)
+        for batch in rows.epoch_batches(0, 0, 16, share=share):
+            yield expanded(batch, encoder).dense_BF[: batch.num_rows, place].tolist()
+
+    parts = zip(of_rank(0, 2), of_rank(1, 2), strict=True)
+    assert [first + second for first, second in parts] == list(of_rank(0, 1))
 
 
 def test_chunks_to_evaluate_hold_the_requests_of_their_rows_alone(log, tmp_path):
