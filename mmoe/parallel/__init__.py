@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from mmoe.parallel.all_reduce_sums import AllReduceSums
     from mmoe.parallel.experts.all_to_all import AllToAllDispatcher
     from mmoe.parallel.experts.links import WayBack
+    from mmoe.parallel.experts.mode import Mode
     from mmoe.parallel.experts.placement import ExpertPlacement
     from mmoe.parallel.experts.shards import (
         expert_shards,
@@ -37,6 +38,7 @@ __all__ = [
     "AllToAllDispatcher",
     "ExpertPlacement",
     "GradientSum",
+    "Mode",
     "Shard",
     "WayBack",
     "Wire",
@@ -63,6 +65,7 @@ __getattr__ = lazily(
         "all_reduce_sums": ["AllReduceSums"],
         "experts.all_to_all": ["AllToAllDispatcher"],
         "experts.links": ["WayBack"],
+        "experts.mode": ["Mode"],
         "experts.placement": ["ExpertPlacement"],
         "experts.shards": [
             "expert_shards",

@@ -17,6 +17,7 @@ from mmoe.mixture.pytrees import Tree
 from mmoe.mixture.routing.dispatcher import Compute, source_places
 from mmoe.ops import FLOAT_DTYPES, accumulate_dtype
 from mmoe.parallel.experts.links import Links, Sizes, WayBack, WayCosts, check_way
+from mmoe.parallel.experts.mode import ROWS_TRAVEL, Mode
 from mmoe.parallel.experts.overlap import own_halves, split_plan
 from mmoe.parallel.experts.placement import ExpertPlacement
 from mmoe.parallel.experts.rows import Arrived, Crossing, begin_rows
@@ -91,6 +92,8 @@ class AllToAllDispatcher:
         way_back: `auto`, or always `pairs` or `sums`. The result has the same bits either way
             unless the wire rounds, where `auto` looks at the batch while gradients are enabled
             only.
+        mode: How rows and weights travel; the attribute `mode` may be set between calls, on all
+            ranks alike.
 
     Raises:
         ValueError: No process group, a placement for another number of ranks, or a setting that
@@ -125,6 +128,7 @@ class AllToAllDispatcher:
         wire_dtype: torch.dtype | None = None,
         overlap_rows: int = _OVERLAP_ROWS,
         way_back: WayBack = "auto",
+        mode: Mode = ROWS_TRAVEL,
     ) -> None:
         self.wire = Wire(group)
         if placement.num_ranks != self.wire.world_size:
@@ -141,6 +145,7 @@ class AllToAllDispatcher:
         self.placement, self.wire_dtype = placement, wire_dtype
         self.overlap_rows = overlap_rows
         self.way_back: WayBack = way_back
+        self.mode = mode
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "AllToAllDispatcher":
         """Copies of a layer share it: it holds no state, and a process group cannot be copied."""
