@@ -20,6 +20,7 @@ from mmoe.datasets.values.keys import to_keys
 
 SECTION = "domains"
 _USED_BY = "model.domains"
+_SHOWN = 8  # domains in a message
 
 
 @dataclass(frozen=True)
@@ -98,12 +99,15 @@ class DomainsFit:
         if len(self._seen) > MOST_DOMAINS:
             raise ValueError(
                 f"{self.origin}: column {self.section.column!r} ({_USED_BY}) has more than "
-                f"{MOST_DOMAINS} values; a domain is a scene or a market: name such a column, and "
-                "make this one a categorical feature"
+                f"{MOST_DOMAINS:,} values; a domain is a scene or a market: name such a column, "
+                "and make this one a categorical feature"
             )
 
     def check(self, table: pa.Table) -> None:
-        """Refuses rows that do not train, before training instead of after it."""
+        """Refuses missing domains of rows that do not train, and keeps the others for `finish`.
+
+        So what their evaluation would refuse is refused before training instead of after it.
+        """
         if self.section is None or self.section.unseen != "refuse":
             return
         keys = domain_keys(self.config, table, self.origin)
@@ -216,12 +220,15 @@ def _refuse_missing(config: RunConfig, keys: pa.ChunkedArray, table: pa.Table, o
 
 
 def _not_known(where: str, column: str, name: str, domains: Domains) -> ValueError:
-    shown = ", ".join(domains.names[:8]) + (", …" if len(domains.names) > 8 else "")
     return ValueError(
         f"{where}: column {column!r} ({_USED_BY}) is {name!r}, which no training row has (they "
-        f"have {shown}); train on such rows too, leave the row out, or train with "
+        f"have {_shown(domains)}); train on such rows too, leave the row out, or train with "
         "model.domains.unseen: mean_gate"
     )
+
+
+def _shown(domains: Domains) -> str:
+    return ", ".join(domains.names[:_SHOWN]) + (", …" if len(domains.names) > _SHOWN else "")
 
 
 def _refuse_unknown(task: TaskConfig, domains: Domains, column: str, origin: str) -> None:
@@ -229,8 +236,7 @@ def _refuse_unknown(task: TaskConfig, domains: Domains, column: str, origin: str
         if name in domains.names:
             continue
         close = get_close_matches(name, domains.names, n=1)
-        shown = ", ".join(domains.names[:8]) + (", …" if len(domains.names) > 8 else "")
-        hint = f"did you mean {close[0]!r}?" if close else f"there: {shown}"
+        hint = f"did you mean {close[0]!r}?" if close else f"there: {_shown(domains)}"
         raise ValueError(
             f"{origin}: task {task.name!r}: domains names {name!r}, but no training row has that "
             f"{column!r} ({hint}); correct it, or take it out"

@@ -8,7 +8,14 @@ import pyarrow as pa
 from mmoe.config import ListFeature
 from mmoe.datasets.features.id_map import MISSING
 from mmoe.datasets.values.arrow import pc
-from mmoe.datasets.values.plain import is_list, is_text, plain
+from mmoe.datasets.values.plain import (
+    is_list,
+    is_text,
+    list_lengths,
+    offsets_of,
+    one_chunk,
+    plain,
+)
 
 
 @dataclass(frozen=True)
@@ -42,12 +49,10 @@ def to_ragged(column: pa.ChunkedArray, feature: ListFeature) -> Ragged:
 def split_lists(column: pa.ChunkedArray, separator: str) -> tuple[pa.ChunkedArray, np.ndarray]:
     """Returns all items of a column of lists, and how many each row has."""
     if is_list(column.type):
-        lists = _joined(column.cast(pa.large_list(column.type.value_type)))
+        lists = one_chunk(column)
     else:
-        lists = _joined(pc.split_pattern(column, separator))
-        lists = lists.cast(pa.large_list(pa.large_string()))
-    lengths_N = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
-    return plain(pa.chunked_array([lists.flatten()])), lengths_N
+        lists = one_chunk(pc.split_pattern(column, separator))
+    return plain(pa.chunked_array([lists.flatten()])), list_lengths(lists)
 
 
 def blank_items(values: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -62,11 +67,6 @@ def blank_items(values: pa.ChunkedArray) -> pa.ChunkedArray:
     return values
 
 
-def offsets_of(lengths_N: np.ndarray) -> np.ndarray:
-    """Returns where each row's items begin, and where the last end; int64 [N + 1]."""
-    return np.concatenate([[0], np.cumsum(lengths_N)]).astype(np.int64)
-
-
 def ids_with_missing(ids_V: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Gives every empty list the one id 0, the row of missing values."""
     filled_V = fill_empty(ids_V, offsets, MISSING)
@@ -79,13 +79,6 @@ def fill_empty(items_V: np.ndarray, offsets: np.ndarray, item: float) -> np.ndar
     """Gives every empty list one `item`."""
     empty = np.flatnonzero(np.diff(offsets) == 0)
     return np.insert(items_V, offsets[:-1][empty], item) if len(empty) else items_V
-
-
-def _joined(column: pa.ChunkedArray) -> pa.Array:
-    """One array; that of a column in one chunk is not copied (`combine_chunks` would)."""
-    if column.num_chunks == 1:
-        return column.chunk(0)
-    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
 
 
 def kept_items(

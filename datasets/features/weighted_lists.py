@@ -8,7 +8,6 @@ from mmoe.datasets.features.ragged import (
     Ragged,
     blank_items,
     kept_items,
-    offsets_of,
     split_lists,
     to_ragged,
 )
@@ -16,7 +15,7 @@ from mmoe.datasets.rows.locations import find_column, place
 from mmoe.datasets.values import text
 from mmoe.datasets.values.arrow import pc
 from mmoe.datasets.values.columns import numbers_of
-from mmoe.datasets.values.plain import is_list, is_text
+from mmoe.datasets.values.plain import is_list, is_text, offsets_of
 from mmoe.datasets.values.written_lists import parse_lists
 
 _SHOWN = 80  # characters of a cell in an error

@@ -24,7 +24,7 @@ class DataFile:
         address: Where it is.
         column_names: Of a CSV file that has no header line.
         candidates: Column of lists, of which each item is a row; None: rows are those of the file.
-        fields: What is read of these items; None: all they have.
+        fields: Of the items of the last column that is asked for, what is read; None: all.
 
     Example:
         >>> file = DataFile("logs/day=2024-01-31/country=DE/part-0.parquet")

@@ -11,7 +11,7 @@ from mmoe.datasets.files.csv_files import csv_columns, csv_schema, iter_csv, rea
 from mmoe.datasets.files.data_file import DataFile
 from mmoe.datasets.files.ipc_files import ipc_columns, ipc_schema, iter_ipc, read_ipc
 from mmoe.datasets.files.json_lines import iter_json, json_columns, json_schema, read_json
-from mmoe.datasets.files.nested import fields_among, flat_schema, list_lengths, unnested
+from mmoe.datasets.files.nested import fields_among, flat_schema, unnested
 from mmoe.datasets.files.parquet_files import (
     Footers,
     iter_parquet,
@@ -20,6 +20,7 @@ from mmoe.datasets.files.parquet_files import (
     read_parquet,
 )
 from mmoe.datasets.files.resolve import kind_of
+from mmoe.datasets.values.plain import list_lengths, plain
 
 
 @dataclass(frozen=True)
@@ -162,7 +163,8 @@ def candidate_counts(file: DataFile, rows: int) -> list[tuple[int, int]]:
     found, footers = [], Footers()
     for group in groups:
         tables = iter_file(of_requests, asked, _requests_at_once(rows), group, footers=footers)
-        counts = [(len(lengths), int(lengths.sum())) for lengths in map(list_lengths, tables)]
+        lengths = (list_lengths(plain(table[asked[-1]])) for table in tables)
+        counts = [(len(of_some), int(of_some.sum())) for of_some in lengths]
         found.append((sum(n for n, _ in counts), sum(n for _, n in counts)))
     return found
 

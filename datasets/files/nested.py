@@ -14,7 +14,7 @@ from mmoe.datasets.rows.locations import (
 )
 from mmoe.datasets.values.arrow import pc
 from mmoe.datasets.values.keys import codes_of
-from mmoe.datasets.values.plain import is_list, plain, plain_type
+from mmoe.datasets.values.plain import is_list, list_lengths, one_chunk, plain, plain_type
 
 _KEY = "data.requests.candidates"
 _REQUESTS = b"mmoe.requests"
@@ -123,7 +123,8 @@ def unnested(
         >>> rows["id"].to_pylist(), rows["age"].to_pylist(), rows["__mmoe_request__"].to_pylist()
         ([1, 2, 3], [30, 30, 40], [0, 0, 1])
     """
-    lists, lengths = _one_chunk(plain(table[candidates])), list_lengths(table, candidates)
+    lists = one_chunk(plain(table[candidates]))
+    lengths = list_lengths(lists)
     requests_N = np.repeat(np.arange(len(lengths)), lengths)
     places_N = np.arange(len(requests_N)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     items = lists.flatten()
@@ -134,7 +135,7 @@ def unnested(
         if name in fields:
             columns[name] = plain(pa.chunked_array([fields[name]]))
         elif name not in HIDDEN:
-            values = _one_chunk(plain(table[name]))
+            values = one_chunk(plain(table[name]))
             columns[name] = pa.DictionaryArray.from_arrays(shared_N, values)
     columns[ROW_COLUMN] = pa.array(places_N)
     columns[REQUEST_COLUMN] = pa.array(requests_N + first)
@@ -169,19 +170,12 @@ def nested(
     beside = [request, *(name for name in shared if name != request)]
     own = [name for name in table.column_names if name not in beside]
     structs = pa.StructArray.from_arrays(
-        [_one_chunk(sorted_rows[name]) for name in own],
+        [one_chunk(sorted_rows[name]) for name in own],
         fields=[table.schema.field(name) for name in own],
     )
     offsets = pa.array(np.concatenate([[0], ends]).astype(np.int32))
     firsts = sorted_rows.select(beside).take(pa.array(np.concatenate([[0], ends[:-1]])))
     return firsts.append_column(candidates, pa.ListArray.from_arrays(offsets, structs))
-
-
-def list_lengths(table: pa.Table, candidates: str | None = None) -> np.ndarray:
-    """Returns how many candidates each request has, int64; by default those of the last column."""
-    column = plain(table[candidates or table.column_names[-1]])
-    lengths = pc.fill_null(pc.list_value_length(column).cast(pa.int64()), 0)
-    return lengths.to_numpy()
 
 
 def requests_of(table: pa.Table) -> int | None:
@@ -196,11 +190,3 @@ def renumbered(table: pa.Table, first: int) -> pa.Table:
         return table
     at = table.column_names.index(REQUEST_COLUMN)
     return table.set_column(at, REQUEST_COLUMN, pc.add(table[REQUEST_COLUMN], first))
-
-
-def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
-    if column.num_chunks == 1:
-        return column.chunk(0)
-    if is_list(column.type) and not pa.types.is_large_list(column.type):
-        column = column.cast(pa.large_list(column.type.value_type))  # no limit of 2³¹ items
-    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)

@@ -18,8 +18,8 @@ from mmoe.datasets.values.plain import plain
 
 # Bytes of each column read at once, instead of all that a row group has of it. A request to an
 # object store takes as long as some megabytes.
-_LEVELS_OF_LIST = 3  # names before a field of a list's items: the column, list, element
 _BUFFER, _REMOTE_BUFFER = 1 << 18, 1 << 22
+_LEVELS_OF_LIST = 3  # names before a field of a list's items: the column, list, element
 
 
 def parquet_columns(path: DataFile) -> list[str]:

@@ -6,8 +6,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from mmoe.datasets.features.ragged import RaggedRows, offsets_of
+from mmoe.datasets.features.ragged import RaggedRows
 from mmoe.datasets.values.first_seen import first_rows, first_seen
+from mmoe.datasets.values.plain import offsets_of
 
 IdLists = tuple[np.ndarray, np.ndarray]  # ids [V], offsets [N + 1]
 

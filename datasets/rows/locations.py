@@ -20,7 +20,8 @@ _LONGEST_NAME = 80  # of a column, in an error message
 def number_rows(table: pa.Table, files: Sequence[tuple[str, int]], first: int = 0) -> pa.Table:
     """Adds the hidden column that lets an error message name the file and the row.
 
-    Rows that are candidates have theirs; `files` then say how many requests each has.
+    Candidates of nested requests have such columns already; `files` then say how many requests,
+    not candidates, each file has.
 
     Args:
         table: The rows of all `files`, in order.
@@ -37,7 +38,8 @@ def number_rows(table: pa.Table, files: Sequence[tuple[str, int]], first: int = 
 def place(table: pa.Table, origin: str, index: int) -> str:
     """Names a row such as `log.csv: row 17`, counted from 1 without the header.
 
-    A candidate is one of its request's row: `log.parquet: row 17, candidate 3`.
+    A candidate of nested requests has the row of its request, and its place there:
+    `log.parquet: row 17, candidate 3`.
     """
     index = int(index)
     if ROW_COLUMN not in table.column_names:

@@ -9,7 +9,7 @@ from mmoe.datasets.files.data_file import DataFile
 from mmoe.datasets.files.formats import iter_file
 from mmoe.datasets.files.parquet_files import Footers
 from mmoe.datasets.files.readers import plain_columns
-from mmoe.datasets.rows.locations import cast_column, number_rows, visible_columns
+from mmoe.datasets.rows.locations import HIDDEN, cast_column, number_rows
 from mmoe.datasets.values.text_kind import as_settled
 
 _ENDLESS = 2**62
@@ -119,7 +119,9 @@ class StreamSource:
             raise ValueError(f"{file}: has {size:,} bytes, not {self.sizes[file]:,}: {MOVE}")
 
     def _typed(self, table: pa.Table, piece: Piece) -> pa.Table:
-        for position, name in enumerate(visible_columns(table)):
+        for position, name in enumerate(table.column_names):
+            if name in HIDDEN:
+                continue
             column, kind = table.column(position), self.schema.field(name).type
             if column.type == kind:
                 continue

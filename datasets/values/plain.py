@@ -58,6 +58,33 @@ def is_list(kind: pa.DataType) -> bool:
     )
 
 
+def one_chunk(column: pa.ChunkedArray) -> pa.Array:
+    """Returns a column as one array; one of a single chunk is not copied.
+
+    Lists of several chunks become large ones, which have no limit of 2³¹ items.
+    """
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    if is_list(column.type) and not pa.types.is_large_list(column.type):
+        column = column.cast(pa.large_list(column.type.value_type))
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+
+
+def list_lengths(lists: pa.Array | pa.ChunkedArray) -> np.ndarray:
+    """Returns how many items each list has, int64; 0 where it is null.
+
+    Example:
+        >>> list_lengths(pa.array([[7, 8], None, []])).tolist()
+        [2, 0, 0]
+    """
+    return pc.fill_null(pc.list_value_length(lists).cast(pa.int64()), 0).to_numpy()
+
+
+def offsets_of(lengths_N: np.ndarray) -> np.ndarray:
+    """Returns where the items of each list begin, and where the last end; int64 [N + 1]."""
+    return np.concatenate([[0], np.cumsum(lengths_N)]).astype(np.int64)
+
+
 def _is_any_list(kind: pa.DataType) -> bool:
     views = pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind)
     return is_list(kind) or views
@@ -95,6 +122,5 @@ def _decoded_runs(array: pa.RunEndEncodedArray) -> pa.Array:
 
 def _rebuilt_lists(array: pa.Array) -> pa.Array:
     """Large lists of plain items."""
-    lengths = pc.fill_null(pc.list_value_length(array).cast(pa.int64()), 0)
-    offsets = pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum(lengths)])
+    offsets = pa.array(offsets_of(list_lengths(array)))
     return pa.LargeListArray.from_arrays(offsets, _plain(array.flatten()), mask=array.is_null())

@@ -9,7 +9,7 @@ from mmoe.datasets.rows.locations import find_column, place
 from mmoe.datasets.values import text
 from mmoe.datasets.values.arrow import pc
 from mmoe.datasets.values.columns import numbers_of
-from mmoe.datasets.values.plain import is_list, is_text
+from mmoe.datasets.values.plain import is_list, is_text, list_lengths
 
 # Around the numbers of a vector in text: JSON, Python, NumPy, PostgreSQL
 _BRACKETS = " \t\r\n[](){}"
@@ -90,9 +90,9 @@ def items_of(column: pa.ChunkedArray) -> tuple[pa.ChunkedArray, np.ndarray]:
         (['1', '2', '3', '4'], [2, 0, 2])
     """
     lists = _split(column) if is_text(column.type) else column
-    lengths_N = pc.fill_null(pc.list_value_length(lists), 0).to_numpy().astype(np.int64)
     items = pc.list_flatten(lists)
-    return pc.utf8_trim_whitespace(items) if is_text(items.type) else items, lengths_N
+    items = pc.utf8_trim_whitespace(items) if is_text(items.type) else items
+    return items, list_lengths(lists)
 
 
 def _check_type(column: pa.ChunkedArray, what: str) -> None:

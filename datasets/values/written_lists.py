@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from mmoe.datasets.values.arrow import pc
+from mmoe.datasets.values.plain import list_lengths, offsets_of
 from mmoe.datasets.values.text import blank_to_null
 
 # Brackets around items without quotes, commas or brackets in them: read without a parser
@@ -62,12 +63,8 @@ def _split(cells: pa.Array) -> pa.Array:
     items = pc.utf8_trim_whitespace(lists.flatten())
     bare = pc.is_in(items, pa.array(_NO_ITEMS, pa.large_string()))
     items = pc.if_else(bare, pa.scalar(None, items.type), pc.utf8_trim(items, "'\""))
-    return pa.LargeListArray.from_arrays(_offsets(lists), items, mask=lists.is_null())
-
-
-def _offsets(lists: pa.Array) -> pa.Array:
-    lengths = pc.fill_null(pc.list_value_length(lists).cast(pa.int64()), 0)
-    return pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum(lengths)])
+    offsets = pa.array(offsets_of(list_lengths(lists)))
+    return pa.LargeListArray.from_arrays(offsets, items, mask=lists.is_null())
 
 
 def _one_by_one(cells: pa.Array) -> tuple[pa.Array | None, pa.Array]:

@@ -127,20 +127,19 @@ class StoredColumn(Stored):
     def counted(self, column: Column) -> np.ndarray:
         """Returns how many items lie in each bin; faster than to look for each item's."""
         there_V = column.items[~column.missing] if column.missing.any() else column.items
-        missing = len(column.items) - len(there_V)
         if self.kind == "number":
             # A sorted column has only the edges to be searched for
             ends = np.searchsorted(np.sort(there_V), self._edges, side="right")
             of_bins = np.diff(ends, prepend=0, append=len(there_V))
-        elif self._bin_of_id is None or len(self._bin_of_id) > len(there_V):
-            return np.bincount(self.codes(column), minlength=len(self.counts))
-        else:
+        elif self._bin_of_id is not None and len(self._bin_of_id) <= len(there_V):
             last = np.uint64(len(self._bin_of_id) - 1)
             places_V = np.minimum(there_V.astype(np.int64, copy=False).view(np.uint64), last)
             by_id = np.bincount(places_V.view(np.int64), minlength=int(last) + 1)
             of_ids = by_id[self._ids]
             of_bins = np.concatenate([[len(there_V) - of_ids.sum()], of_ids])
-        return np.concatenate([[missing], of_bins])
+        else:
+            return np.bincount(self.codes(column), minlength=len(self.counts))
+        return np.concatenate([[len(column.items) - len(there_V)], of_bins])
 
     @classmethod
     def of(

@@ -1,7 +1,7 @@
 """Gates: how experts are weighed. A kind is a class with its own keys, and a line in `GATES`."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -162,10 +162,8 @@ class SelectingGateConfig(_PickingGateConfig):
             "aggregate": self.aggregate,
         }
 
-    def with_voters(
-        self, tasks: Sequence[str], num_gates: int, *, grows: bool = False
-    ) -> "SelectingGateConfig":
-        """Returns the same with the voters named; `grows`: some may join an earlier run's.
+    def with_voters(self, tasks: Sequence[str], num_gates: int, *, grows: bool = False) -> Self:
+        """Returns the same with its voters named; `grows`: an earlier run may have some.
 
         Raises:
             ValueError: A voter is no task, or the budget has no room for every first choice.
@@ -173,7 +171,8 @@ class SelectingGateConfig(_PickingGateConfig):
         voters = list(tasks) if self.select_voters is None else self.select_voters
         if strange := [name for name in voters if name not in tasks]:
             raise ValueError(
-                f"model.gate.select_voters names {strange[0]!r}, no task of {', '.join(tasks)}"
+                f"model.gate.select_voters names {strange[0]!r}, but the tasks are "
+                f"{', '.join(tasks)}"
             )
         keeping = max(num_gates - len(set(tasks) - set(voters)), 1)
         known = self.select_voters is not None or not grows

@@ -188,7 +188,7 @@ class RunConfig(Strict):
         if self.model.request_experts and self.data.requests is None:
             raise ValueError(
                 f"model.request_experts is {self.model.request_experts}, but nothing says which "
-                "rows are one request; set data.requests, or num_experts to a number alone"
+                "rows are one request; set data.requests, or do without experts of the request"
             )
         return self
 

@@ -64,7 +64,7 @@ class NetworkWithout(nn.Module):
             mixed = mixes_without(level.mixture, sources, experts, refill=self.refill, asks=asks)
             if return_gates and network.learned_gates:
                 record = gate_record(number + 1, level, mixed.weights_BGE)
-                gates.append(network.with_domains(record, level, domains))
+                gates.append(network.with_domains(record, asks, domains))
             parts: dict[int, list[Tensor]] = {v: [] for v in mine}
             for block in mixed.without:
                 for v, logits_BT in zip(

@@ -236,7 +236,7 @@ class MixtureNetwork(nn.Module):
             if output.gate_weights_BGE is not None:
                 wanted_BGE = output.gates_wanted_BGE
                 record = gate_record(number, level, output.gate_weights_BGE, wanted_BGE)
-                gates.append(self.with_domains(record, level, domains))
+                gates.append(self.with_domains(record, asks, domains))
         assert not isinstance(sources, RequestRows), "there is a level"
         logits_BT, imputation = self.logits_of(mixes, domains), self.imputation
         read = [sources[g] for g in self.task_gates]
@@ -277,10 +277,9 @@ class MixtureNetwork(nn.Module):
         return self.domains.asks(domains, level.gate_names)
 
     def with_domains(
-        self, record: GateRecord, level: Level, domains: RowDomains | None
+        self, record: GateRecord, asks: RowAsks | None, domains: RowDomains | None
     ) -> GateRecord:
-        """Returns what gates did with the domains of the rows."""
-        asks = self.asks(level, domains)
+        """Returns what gates did with the domains of the rows, and with what these asked."""
         if self.domains is None or domains is None or asks is None:
             return record
         return record._replace(

@@ -285,8 +285,8 @@ def columns_of_requests(model: ModelConfig, requests: RequestColumns | None) -> 
     if requests is None or not requests.of_request:
         raise ValueError(
             f"model.request_experts is {model.request_experts}, but the network reads no feature "
-            "of the request; give features of user and context level: request, or set num_experts "
-            "to a number alone"
+            "of the request; give features of user and context level: request, or do without "
+            "experts of the request"
         )
     return requests
 

@@ -531,12 +531,18 @@ def shared_sums(
     for e, grad_BH in enumerate(grad):
         kept = z[e] if keeps_z(activation) else grad_BH
         dz_BH = _activation_gradient(grad_BH, y[e], kept, activation)
-        sums.append(_sums_by_bounds(dz_BH, order_B, bounds).to(grad_BH.dtype))
+        sums.append(sums_by_bounds(dz_BH, order_B, bounds).to(grad_BH.dtype))
     return sums
 
 
-def _sums_by_bounds(x_BH: Tensor, order_B: Tensor, bounds: Tensor) -> Tensor:
-    """Sums of the rows that stand between two bounds in an order."""
+def sums_by_bounds(x_BH: Tensor, order_B: Tensor, bounds: Tensor) -> Tensor:
+    """Adds up the rows that stand between two bounds in an order, one after another, in x's type.
+
+    Args:
+        x_BH: Rows.
+        order_B: int32 or int64.
+        bounds: As of `shared_sums`, of either type.
+    """
     if not len(x_BH):
         return x_BH.new_zeros(len(bounds) - 1, x_BH.shape[1])
     order_B, bounds = order_B.long(), bounds.long()

@@ -5,8 +5,9 @@ from functools import cached_property
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+
+from mmoe.ops.reference import sums_by_bounds
 
 
 @dataclass(frozen=True)
@@ -79,12 +80,8 @@ def sum_by_owner(x_BD: Tensor, owners: Owners) -> Tensor:
                 [5.],
                 [0.]])
     """
-    if not len(x_BD):
-        return x_BD.new_zeros(owners.count, x_BD.shape[1])
-    wide = x_BD.detach().to(torch.promote_types(x_BD.dtype, torch.float32))
-    return F.embedding_bag(
-        owners.order_B, wide, owners.bounds, mode="sum", include_last_offset=True
-    ).to(x_BD.dtype)
+    wide_BD = x_BD.detach().to(torch.promote_types(x_BD.dtype, torch.float32))
+    return sums_by_bounds(wide_BD, owners.order_B, owners.bounds).to(x_BD.dtype)
 
 
 class _Repeat(torch.autograd.Function):

@@ -108,8 +108,8 @@ def _pictures(run: Run) -> dict[str, Markup]:
     if gates:
         figure = gate_heatmap_figure(gates)
         pictures["gates"] = (figure, "Mean gate weight of each task and expert")
-    if domain_gates(gates):
-        figure = gate_heatmap_figure(domain_gates(gates))
+    if of_domains := domain_gates(gates):
+        figure = gate_heatmap_figure(of_domains)
         pictures["domain_gates"] = (figure, "Mean gate weight of each task, domain and expert")
     if ranked:
         pictures["roc"] = (roc_figure(ranked, metrics), "ROC curve of each task")

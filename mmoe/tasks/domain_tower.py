@@ -1,6 +1,5 @@
 """`DomainTower`: a tower of which each domain has its own."""
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -54,11 +53,7 @@ class DomainTower(Tower):
             h_BO = self._layer(number, h_BO, domains)
             h_BO = activate(h_BO, self.mlp.activation, training=self.training)
             h_BO = F.dropout(h_BO, self.mlp.dropout, self.training)
-        logits_BK = self._layer(len(self.mlp.layers), h_BO, domains)
-        if self.constants_J is not None:
-            constants_BJ = self.constants_J.to(logits_BK.dtype).expand(len(logits_BK), -1)
-            return torch.cat([logits_BK, constants_BJ], dim=1)
-        return logits_BK[:, 0] if self.num_logits == 1 else logits_BK
+        return self.columns_of(self._layer(len(self.mlp.layers), h_BO, domains))
 
     def _layer(self, number: int, x_BD: Tensor, domains: RowDomains) -> Tensor:
         layer = (*self.mlp.layers, self.logit)[number]

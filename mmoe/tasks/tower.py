@@ -96,8 +96,11 @@ class Tower(nn.Module):
             dtype = torch.promote_types(self.logit.weight.dtype, torch.float32)
             weight, bias = self.logit.weight.to(dtype), self.logit.bias.to(dtype)
             linear = F.linear if self.training else stable_linear
-            logits_BK = linear(h_BH.to(dtype), weight, bias)
-            if self.constants_J is not None:
-                constants_BJ = self.constants_J.to(dtype).expand(len(logits_BK), -1)
-                return torch.cat([logits_BK, constants_BJ], dim=1)
-            return logits_BK[:, 0] if self.num_logits == 1 else logits_BK
+            return self.columns_of(linear(h_BH.to(dtype), weight, bias))
+
+    def columns_of(self, logits_BK: Tensor) -> Tensor:
+        """Returns the last layer's columns as the tower's: `logit_B` of one, constants behind."""
+        if self.constants_J is not None:
+            constants_BJ = self.constants_J.to(logits_BK.dtype).expand(len(logits_BK), -1)
+            return torch.cat([logits_BK, constants_BJ], dim=1)
+        return logits_BK[:, 0] if self.num_logits == 1 else logits_BK

@@ -180,5 +180,5 @@ def test_experts_of_both_sorts_are_pruned(run, log, tmp_path, gone, left):
 def test_one_expert_of_each_sort_stays(run, tmp_path):
     with pytest.raises(ValueError, match="no expert of the request would be left"):
         prune_run(RunDirectory(run), [1, 2], tmp_path / "pruned")
-    with pytest.raises(ValueError, match=r"num_experts\.request is 2 of num_experts 2"):
+    with pytest.raises(ValueError, match=r"request_experts is 2 of num_experts 2"):
         prune_run(RunDirectory(run), [3, 4], tmp_path / "pruned")

@@ -146,7 +146,7 @@ WRONG = {
     "k is 3, but shared_k + private_k is 4": (
         "{kind: top_k, k: 3, select: joint, shared_k: 3, private_k: 1}",
     ),
-    "model.gate.select_voters names 'clik', no task of click, buy": (
+    "model.gate.select_voters names 'clik', but the tasks are click, buy": (
         "{kind: top_k, select: joint, shared_k: 1, select_voters: [clik]}",
     ),
     "select goes with kind top_k or noisy_top_k or cosine or sigmoid, but kind is softmax": (

@@ -17,10 +17,10 @@ from mmoe.config import (
 from mmoe.datasets.features.codec import Codec, Coded, LookedUp, Rules
 from mmoe.datasets.features.fit_ids import CountFit, KindFit
 from mmoe.datasets.features.ids import IdCodec
-from mmoe.datasets.features.ragged import offsets_of
 from mmoe.datasets.features.sequences.events import EventRows, events_of, kept_events
 from mmoe.datasets.features.sequences.times import GAP_ROWS, gap_ids, seconds_since
 from mmoe.datasets.rows.locations import times_of
+from mmoe.datasets.values.plain import offsets_of
 
 
 class SequenceCodec(IdCodec[Any]):

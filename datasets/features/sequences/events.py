@@ -6,10 +6,10 @@ import numpy as np
 import pyarrow as pa
 
 from mmoe.config import SequenceFeature
-from mmoe.datasets.features.ragged import blank_items, offsets_of
+from mmoe.datasets.features.ragged import blank_items
 from mmoe.datasets.features.weighted_lists import items_of, lists_of
 from mmoe.datasets.rows.locations import place
-from mmoe.datasets.values.plain import is_list
+from mmoe.datasets.values.plain import is_list, offsets_of
 
 
 class EventRows(NamedTuple):

@@ -15,7 +15,7 @@ class DomainsConfig(Strict):
     column: str = Field(
         min_length=1,
         description="whose values are the domains (scenes, markets, surfaces): each has gates of "
-        f"its own, which its rows alone ask; of ids or text, {MOST_DOMAINS} values at most",
+        f"its own, which its rows alone ask; of ids or text, {MOST_DOMAINS:,} values at most",
     )
     towers: Literal["shared", "own"] = Field(
         default="shared", description="one tower a task, or one for each task and domain"

@@ -48,23 +48,23 @@ def check_request_experts(model: "ModelConfig") -> None:
         return
     if not model.has_one_pool:
         raise ValueError(
-            f"num_experts.request is {count}, but kind {model.kind} has not one pool of experts; "
-            "set kind: mmoe, omoe or esmm, or remove it"
+            f"request_experts is {count}, but kind {model.kind} has not one pool of experts; set "
+            "kind: mmoe, omoe or esmm, or do without experts of the request"
         )
     if model.experts is not None:
         raise ValueError(
-            f"num_experts.request is {count}, but experts lists kinds of experts; use expert and "
+            f"request_experts is {count}, but experts lists kinds of experts; use expert and "
             "num_experts"
         )
     if count >= model.num_experts:
         raise ValueError(
-            f"num_experts.request is {count} of num_experts {model.num_experts}, but candidates "
-            "of a request differ by experts of the row alone; raise num_experts"
+            f"request_experts is {count} of num_experts {model.num_experts}, but candidates of a "
+            "request differ by experts of the row alone; raise num_experts"
         )
     if model.interaction.replaces_inputs:
         raise ValueError(
-            f"num_experts.request is {count}, but interaction {model.interaction.kind} takes the "
-            "place of the inputs, and all it gives is the row's; remove one of them"
+            f"request_experts is {count}, but interaction {model.interaction.kind} takes the place "
+            "of the inputs, and all it gives is the row's; remove one of them"
         )
 
 

@@ -181,10 +181,9 @@ class Selector(nn.Module):
         """
         if self.selection is None:
             weights_BGK, experts_BGK = topk_gate(logits_BGE, visibility_GE, self.k, softmax=softmax)
-            if asked_BG is None:
-                return weights_BGK, experts_BGK
-            unasked_BG1 = ~asked_BG.unsqueeze(-1)
-            return weights_BGK.masked_fill(unasked_BG1, 0), experts_BGK.masked_fill(unasked_BG1, -1)
+            if asked_BG is not None:  # picks of the others are no load; `decide` takes weights
+                experts_BGK = experts_BGK.masked_fill(~asked_BG.unsqueeze(-1), -1)
+            return weights_BGK, experts_BGK
         wanted_BGE = visible_softmax(logits_BGE, visibility_GE)
         check_numbers(wanted_BGE, logits_BGE, visibility_GE)
         left_BGE = self.among(logits_BGE, wanted_BGE, visibility_GE, asked_BG, votes)

@@ -56,8 +56,6 @@ class ColumnCounts(Stored):
             return False
         return self.model_dump(exclude={"bins"}) == other.model_dump(exclude={"bins"})
 
-    __hash__ = None  # as of every model that may change
-
     def __add__(self, other: "ColumnCounts") -> "ColumnCounts":
         """Returns the counts of the rows of both."""
         # Of another version's bins nothing is known

@@ -124,7 +124,7 @@ def test_rows_that_do_not_train_are_refused_before_training():
 def test_what_is_no_column_of_domains_is_refused():
     with pytest.raises(ValueError, match=r"'scene' .* is empty in every training row"):
         FeatureEncoder.fit(config_of(), table(None, None, kind=pa.string()), "log")
-    with pytest.raises(ValueError, match="more than 1024 values; a domain is a scene"):
+    with pytest.raises(ValueError, match="more than 1,024 values; a domain is a scene"):
         FeatureEncoder.fit(config_of(), table(*range(2000)), "log")
     with pytest.raises(ValueError, match=r"'scene' .of model.domains. holds list"):
         FeatureEncoder.fit(config_of(), table(["a"], ["b"]), "log")
