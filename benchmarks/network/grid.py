@@ -6,7 +6,9 @@ that are fast, loads that are even and loads that are not. Between 2 and 500 ms 
 rows travel.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from benchmarks.mixture.workloads import Workload
 
@@ -46,6 +48,11 @@ class Setting:
             f"{self.hosts}×{self.per_host}, B {self.batch}, E {self.experts} ({widths}), "
             f"G {self.gates}, K {self.k}, {self.gbits:g} Gbit/s{skew}"
         )
+
+    @classmethod
+    def of(cls, raw: Mapping[str, Any]) -> "Setting":
+        """What `dataclasses.asdict` made, and JSON carried."""
+        return cls(**{**raw, "widths": tuple(raw["widths"])})
 
     @property
     def ranks(self) -> int:

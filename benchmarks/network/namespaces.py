@@ -98,6 +98,9 @@ class HostNetwork:
             on_host = ("-n", self.namespace(host))
             _run("ip", *on_host, "link", "set", DEVICE, "gso_max_size", str(packet))
             _run("tc", *on_host, "qdisc", "replace", "dev", DEVICE, "root", "tbf", *limits)
+            # What waits for the link is little: else the first bytes of one connection, a rank's
+            # sizes, would stand behind the rows of all others
+            self._sysctl(host, "net.ipv4.tcp_limit_output_bytes", str(2 * packet))
         self._delay(delay_ms)
 
     def _delay(self, delay_ms: float) -> None:
@@ -133,8 +136,11 @@ class HostNetwork:
         _run("ip", "-n", name, "link", "set", DEVICE, "mtu", MTU, "up")
         _run("ip", "-n", name, "link", "set", "lo", "up")
         for key, value in TCP.items():
-            with suppress(NothingToMeasure):  # a kernel without it has its own way
-                _run(*self.inside(host), "sysctl", "-q", "-w", f"{key}={value}")
+            self._sysctl(host, key, value)
+
+    def _sysctl(self, host: int, key: str, value: str) -> None:
+        with suppress(NothingToMeasure):  # a kernel without it has its own way
+            _run(*self.inside(host), "sysctl", "-q", "-w", f"{key}={value}")
 
     def remove(self) -> None:
         """Deletes what there is of it."""

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from benchmarks.network.bandwidth import host_bandwidth
+from benchmarks.network.racing import race_modes
 from benchmarks.train.pacer import private_stdout
 from mmoe.parallel import ensure_process_group
 
@@ -42,7 +43,10 @@ def keep_to_one_core(number: int) -> None:
     os.sched_setaffinity(0, {cores[number % len(cores)]})
 
 
-JOBS: dict[str, Callable[..., dict[str, Any]]] = {"bandwidth": host_bandwidth}
+JOBS: dict[str, Callable[..., dict[str, Any]]] = {
+    "bandwidth": host_bandwidth,
+    "modes": race_modes,
+}
 
 
 if __name__ == "__main__":
