@@ -21,6 +21,7 @@ from mmoe.parallel.experts.mode import ROWS_TRAVEL, Mode
 from mmoe.parallel.experts.overlap import own_halves, split_plan
 from mmoe.parallel.experts.placement import ExpertPlacement
 from mmoe.parallel.experts.rows import Arrived, Crossing, begin_rows
+from mmoe.parallel.experts.shadow import Shadowing
 from mmoe.parallel.experts.wire import Wire
 
 # Codes of picks are int32.
@@ -146,6 +147,7 @@ class AllToAllDispatcher:
         self.overlap_rows = overlap_rows
         self.way_back: WayBack = way_back
         self.mode = mode
+        self._shadowing = Shadowing(self.wire, placement)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "AllToAllDispatcher":
         """Copies of a layer share it: it holds no state, and a process group cannot be copied."""
@@ -178,6 +180,8 @@ class AllToAllDispatcher:
             ValueError: Inputs that are no tensors, experts whose output is no tensor of a known
                 width, or picks of another number of experts.
         """
+        if self.mode.shadowed:
+            self._shadowing.warn_of_rows()
         handle = self._begin(sources, plan)()
         arrived = handle.arrived
         return arrived.x_RD, arrived.offsets_E1, handle
@@ -219,9 +223,16 @@ class AllToAllDispatcher:
         Raises:
             ValueError: See `dispatch` and `combine`.
         """
+        if self.mode.shadowed:
+            return self._shadowing.run(self.mode, sources, plan, compute, self._rows_travel)
+        return self._rows_travel(sources, plan, compute)
+
+    def _rows_travel(self, sources: Sequence[Tree], plan: DispatchPlan, compute: Compute) -> Tensor:
+        """All picks are computed where their experts are."""
         if not self._overlaps(plan):
-            rows, offsets_E1, handle = self.dispatch(sources, plan)
-            return self.combine(compute(rows, offsets_E1), handle)
+            handle = self._begin(sources, plan)()
+            arrived = handle.arrived
+            return self.combine(compute(arrived.x_RD, arrived.offsets_E1), handle)
         away, own = split_plan(plan, self.placement, self.wire.rank)
         arrive = self._begin(sources, away)
         halves = own_halves(sources, own, compute)

@@ -80,6 +80,39 @@ class Wire:
         self.collectives += 1
         return PendingRows(work, rows, received)
 
+    def begin_copies(self, own: Tensor, receive: Sequence[int]) -> "PendingRows":
+        """Begins to send this rank's rows to every rank, without gradients.
+
+        Args:
+            own: This rank's rows.
+            receive: How many rows each rank has.
+
+        Returns:
+            Waits for the rows of all ranks, this one's among them, those of rank 0 first.
+        """
+        received = own.new_empty(sum(receive), *own.shape[1:])
+        parts = received.split(list(receive))
+        parts[self.rank].copy_(own)
+        works = [
+            dist.broadcast(part, group_src=holder, group=self.group, async_op=True)
+            for holder, part in enumerate(parts)
+            if len(part)
+        ]
+        self.bytes_sent += (self.world_size - 1) * own.numel() * own.element_size()
+        self.collectives += len(works)
+        return PendingRows(_Works([work for work in works if work is not None]), own, received)
+
+
+class _Works:
+    """Several collectives under way, as one."""
+
+    def __init__(self, works: Sequence[dist.Work]) -> None:
+        self._works = works
+
+    def wait(self) -> None:
+        for work in self._works:
+            work.wait()
+
 
 class PendingRows:
     """Rows under way to this rank.
@@ -90,7 +123,7 @@ class PendingRows:
         received: Where those of other ranks arrive.
     """
 
-    def __init__(self, work: dist.Work, sent: Tensor, received: Tensor) -> None:
+    def __init__(self, work: dist.Work | _Works, sent: Tensor, received: Tensor) -> None:
         self._work, self._sent, self._received = work, sent, received
 
     def wait(self) -> Tensor:
