@@ -22,6 +22,7 @@ from mmoe.parallel.experts.mode import ROWS_TRAVEL, Mode
 from mmoe.parallel.experts.overlap import own_halves, split_plan
 from mmoe.parallel.experts.pipeline import in_chunks
 from mmoe.parallel.experts.placement import ExpertPlacement
+from mmoe.parallel.experts.shadow import Shadowing
 from mmoe.parallel.experts.steps import at_once
 from mmoe.parallel.experts.two_levels import HostsHandle, TwoLevels
 from mmoe.parallel.experts.wire import Wire
@@ -149,6 +150,7 @@ class AllToAllDispatcher:
         self._placement = placement
         self._straight = Exchange(wire=self.wire, placement=placement)
         self._two_levels: TwoLevels | None = None
+        self._shadowing = Shadowing(self.wire, placement)
 
     @property
     def hosts(self) -> Hosts:
@@ -203,6 +205,8 @@ class AllToAllDispatcher:
             ValueError: Inputs that are no tensors, experts whose output is no tensor of a known
                 width, or picks of another number of experts.
         """
+        if self.mode.shadowed:
+            self._shadowing.warn_of_rows()
         road = self._road()
         piece, terms = self._agree(sources, plan)
         (leaving,) = road.prepare([piece], terms)
@@ -254,6 +258,12 @@ class AllToAllDispatcher:
         Raises:
             ValueError: See `dispatch` and `combine`.
         """
+        if self.mode.shadowed:
+            return self._shadowing.run(self.mode, sources, plan, compute, self._rows_travel)
+        return self._rows_travel(sources, plan, compute)
+
+    def _rows_travel(self, sources: Sequence[Tree], plan: DispatchPlan, compute: Compute) -> Tensor:
+        """All picks are computed where their experts are."""
         piece, terms = self._agree(sources, plan)
         road, chunks = self._road(), self.mode.chunks
         if not self._overlaps(plan):

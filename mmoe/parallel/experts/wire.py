@@ -132,12 +132,46 @@ class Wire:
         self._count(send, rows.shape[1:].numel() * rows.element_size())
         return PendingRows(work, rows, received, self.traffic)
 
-    def _count(self, send: Sequence[int], row_bytes: int) -> None:
+    def _count(self, send: Sequence[int], row_bytes: int, collectives: int = 1) -> None:
         here, traffic = self.hosts[self.rank], self.traffic
         crossing = sum(n for n, host in zip(send, self.hosts, strict=True) if host != here)
         traffic.bytes_sent += (sum(send) - send[self.rank]) * row_bytes
         traffic.bytes_between_hosts += crossing * row_bytes
-        traffic.collectives += 1
+        traffic.collectives += collectives
+
+    def begin_copies(self, own: Tensor, receive: Sequence[int]) -> "PendingRows":
+        """Begins to send this rank's rows to every rank, without gradients.
+
+        Args:
+            own: This rank's rows.
+            receive: How many rows each rank has.
+
+        Returns:
+            Waits for the rows of all ranks, this one's among them, those of rank 0 first.
+        """
+        received = own.new_empty(sum(receive), *own.shape[1:])
+        parts = received.split(list(receive))
+        parts[self.rank].copy_(own)
+        works = [
+            dist.broadcast(part, group_src=holder, group=self.group, async_op=True)
+            for holder, part in enumerate(parts)
+            if len(part)
+        ]
+        everybody = [len(own)] * self.world_size
+        self._count(everybody, own.shape[1:].numel() * own.element_size(), len(works))
+        under_way = _Works([work for work in works if work is not None])
+        return PendingRows(under_way, own, received, self.traffic)
+
+
+class _Works:
+    """Several collectives under way, as one."""
+
+    def __init__(self, works: Sequence[dist.Work]) -> None:
+        self._works = works
+
+    def wait(self) -> None:
+        for work in self._works:
+            work.wait()
 
 
 class PendingRows:
@@ -151,7 +185,7 @@ class PendingRows:
     """
 
     def __init__(
-        self, work: dist.Work, sent: Tensor, received: Tensor, traffic: Traffic
+        self, work: dist.Work | _Works, sent: Tensor, received: Tensor, traffic: Traffic
     ) -> None:
         self._work, self._sent, self._received = work, sent, received
         self._traffic, self._begun = traffic, time.perf_counter()
