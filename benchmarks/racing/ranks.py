@@ -8,8 +8,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,19 @@ ROOT = Path(__file__).resolve().parents[2]
 READY_SECONDS, ANSWER_SECONDS = 600.0, 300.0
 # The first rank that dies takes the others with it: then all of them can say why
 LAST_WORDS_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Seat:
+    """Where a rank runs.
+
+    Attributes:
+        before: What its command begins with, such as `taskset -c 0`.
+        variables: Of its environment, beside and instead of the launcher's.
+    """
+
+    before: tuple[str, ...] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
 
 
 class Ranks:
@@ -32,6 +46,7 @@ class Ranks:
         ranks: How many; one has no world, and no launcher's variables.
         threads: Of each.
         python: The interpreter; None: this one.
+        seats: One for each rank; None: all run here, as this process does.
     """
 
     def __init__(
@@ -43,20 +58,22 @@ class Ranks:
         ranks: int = 1,
         threads: int = 1,
         python: str | None = None,
+        seats: Sequence[Seat] | None = None,
     ) -> None:
         self.name = name
+        seats = [Seat()] * ranks if seats is None else seats
         port = free_port() if ranks > 1 else 0
         self.logs = [tempfile.TemporaryFile("w+") for _ in range(ranks)]  # noqa: SIM115 - closed with the processes
         self.processes = [
             subprocess.Popen(
-                [python or sys.executable, "-m", module, argument],
+                [*seat.before, python or sys.executable, "-m", module, argument],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 cwd=ROOT,
-                env=environment(threads) | _launched(rank, ranks, port),
+                env={**environment(threads), **_launched(rank, ranks, port), **seat.variables},
             )
-            for rank, log in enumerate(self.logs)
+            for rank, (log, seat) in enumerate(zip(self.logs, seats, strict=True))
         ]
 
     def wait_until_ready(self) -> None:

@@ -5,7 +5,7 @@ width, S input sources, R routed pairs (distinct sample and expert).
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 from torch import Tensor, nn
 
@@ -22,6 +22,7 @@ from mmoe.mixture.checks import (
 from mmoe.mixture.execution import Execution, make_policy
 from mmoe.mixture.experts.mlp_experts import Record
 from mmoe.mixture.experts.pool import GatheringPool, Pool, RequestPool, still_gathers
+from mmoe.mixture.experts.pool_compute import PoolCompute, recorded
 from mmoe.mixture.gates import GateOutput, SoftmaxGate
 from mmoe.mixture.gates.contract import visible_experts, without_first
 from mmoe.mixture.output import MixtureOutput
@@ -315,9 +316,9 @@ class MultiGateMixture(nn.Module):
         read = self.expert_source
         read = read[:1] if len(set(read)) == 1 else read  # one input serves all experts
         if isinstance(sources[0], RequestRows):
-            y = cast(RequestPool, self.experts).of_requests(sources[0], **_recorded(record))
+            y = cast(RequestPool, self.experts).of_requests(sources[0], **recorded(record))
         else:
-            y = self._pool.dense([sources[s] for s in read], **_recorded(record))
+            y = self._pool.dense([sources[s] for s in read], **recorded(record))
         out_BGO = mix_dense(y, kept.as_weights(self.num_experts))
         if record is None:
             return out_BGO, None
@@ -329,17 +330,11 @@ class MultiGateMixture(nn.Module):
         """Each expert on the rows that some gate picked it for, wherever it is."""
         if not isinstance(self.dispatcher, LocalDispatcher):
             record = None  # others' rows are nobody's statistics
-
-        def compute(rows: Tree, offsets_E1: Tensor | None) -> Tree:
-            # Every expert here computes every row: they are read as they lie
-            if offsets_E1 is None:
-                return join_rows(self._pool.dense([rows]))
-            return self._pool.grouped(rows, offsets_E1, **_recorded(record))
-
+        compute = PoolCompute(self._pool, record)
         if self._reads_in_place:
             here, pool = cast(LocalDispatcher, self.dispatcher), cast(GatheringPool, self.experts)
             x, routes, handle = here.read(sources, plan)
-            y = pool.gathered(cast(Tensor, x), routes, **_recorded(record))
+            y = pool.gathered(cast(Tensor, x), routes, **recorded(record))
             out_BGO = here.combine(y, handle)
             return out_BGO, None if record is None else dead_share(record, routes.offsets_E1)
         if self.policy.overlaps:
@@ -359,7 +354,7 @@ class MultiGateMixture(nn.Module):
         dispatcher = LocalDispatcher()
         rows, _, handle = dispatcher.dispatch(sources, plan)
         widths = [width] * self.num_experts
-        y = self._pool.dense(split_rows(rows, widths), **_recorded(record))
+        y = self._pool.dense(split_rows(rows, widths), **recorded(record))
         out_BGO = dispatcher.combine(join_rows(y), handle)
         if record is None:
             return out_BGO, None
@@ -388,8 +383,3 @@ class MultiGateMixture(nn.Module):
     @property
     def _pool(self) -> Pool:
         return cast(Pool, self.experts)
-
-
-def _recorded(record: Record | None) -> dict[str, Any]:
-    """What to hand to a pool that has dead units, so that it adds what its units gave."""
-    return {} if record is None else {"record": record}

@@ -22,12 +22,16 @@ class PoolTraits:
             layer gave whose units can be 0 for all rows.
         gathers: `gathered(x_BD, plan)` gives what `grouped` gives for the rows that a plan names,
             and reads them where they lie. It is used where all experts are here.
+        joinable: Its experts differ in their tensors alone, all of which have the experts in front,
+            and a copy of it with another `num_experts` computes by so many experts' tensors. Then
+            tensors of experts that lie on several ranks may be joined for a call.
     """
 
     static_shapes: bool = False
     uses_batch: bool = False
     has_dead_units: bool = False
     gathers: bool = False
+    joinable: bool = False
 
 
 class SharedWork(NamedTuple):

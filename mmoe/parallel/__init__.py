@@ -20,8 +20,9 @@ if TYPE_CHECKING:
         spread_layout,
         spread_parameters,
     )
-    from mmoe.parallel.experts.wire import Wire
+    from mmoe.parallel.experts.wire import Traffic, Wire
     from mmoe.parallel.gradient_sum import GradientSum
+    from mmoe.parallel.hosts import Hosts
     from mmoe.parallel.launch.launcher import launched_ranks
     from mmoe.parallel.launch.process_group import (
         ensure_process_group,
@@ -38,8 +39,10 @@ __all__ = [
     "AllToAllDispatcher",
     "ExpertPlacement",
     "GradientSum",
+    "Hosts",
     "Mode",
     "Shard",
+    "Traffic",
     "WayBack",
     "Wire",
     "ensure_process_group",
@@ -74,8 +77,9 @@ __getattr__ = lazily(
             "spread_layout",
             "spread_parameters",
         ],
-        "experts.wire": ["Wire"],
+        "experts.wire": ["Traffic", "Wire"],
         "gradient_sum": ["GradientSum"],
+        "hosts": ["Hosts"],
         "launch.launcher": ["launched_ranks"],
         "launch.process_group": [
             "ensure_process_group",

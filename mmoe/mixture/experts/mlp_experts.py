@@ -124,14 +124,12 @@ class MLPExperts(nn.Module):
             True
         """
         check_numbers(experts, len(self))
-        if not experts:
-            return NoExperts(self.output_dim)
-        part, numbers = copy.deepcopy(self), torch.tensor(experts)
+        part, numbers = copy.deepcopy(self), torch.tensor(experts, dtype=torch.int64)
         part.num_experts = len(experts)
         for tensor in (*part.parameters(), *part.buffers()):
             # Every tensor of the pool has the experts in front (`expert_tensors`).
             tensor.data = tensor.data[numbers.to(tensor.device)]
-        return part
+        return part if experts else NoExperts(self.output_dim, part)
 
     @property
     def expert_tensors(self) -> dict[str, int]:
@@ -157,6 +155,7 @@ class MLPExperts(nn.Module):
             gathers=_depth(type(self), "gathered") <= _depth(type(self), "grouped"),
             uses_batch=self.norm == "batch",
             has_dead_units="relu" in self.activations,
+            joinable=True,
         )
 
     def forward(self, inputs: Sequence[Tensor]) -> list[Tensor]:

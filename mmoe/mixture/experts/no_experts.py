@@ -1,6 +1,7 @@
 """`NoExperts`: the pool of a rank that holds none of the experts."""
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Callable, Sequence
 
 from torch import Tensor, nn
 
@@ -12,6 +13,9 @@ class NoExperts(nn.Module):
 
     Args:
         output_dim: O, what the experts of the other ranks return; None: not known.
+        template: What the experts of the other ranks are, with tensors `[0, …]` of no experts; by
+            it this rank can compute where their tensors are brought to it. No sub-module: it has
+            nothing to train or to save, and follows `to` and `train` alone. None: not known.
 
     Example:
         >>> import torch
@@ -23,9 +27,26 @@ class NoExperts(nn.Module):
 
     traits = PoolTraits(static_shapes=True)
 
-    def __init__(self, output_dim: int | None) -> None:
+    def __init__(self, output_dim: int | None, template: nn.Module | None = None) -> None:
         super().__init__()
         self.output_dim = output_dim
+        self._template = (template,)  # in a tuple, so that it is not registered
+
+    @property
+    def template(self) -> nn.Module | None:
+        """What the experts of the other ranks are."""
+        return self._template[0]
+
+    def train(self, mode: bool = True) -> "NoExperts":
+        """Sets the mode, of the template too."""
+        if self.template is not None:
+            self.template.train(mode)
+        return super().train(mode)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "NoExperts":
+        if self.template is not None:
+            self.template._apply(fn, recurse)
+        return super()._apply(fn, recurse)
 
     def __len__(self) -> int:
         """0."""
@@ -50,6 +71,14 @@ class NoExperts(nn.Module):
         if self.output_dim is None:
             raise ValueError("output_dim: expected the width that the other ranks return, got None")
         return rows.sum(1, keepdim=True).expand(0, self.output_dim)
+
+
+def without_experts(expert: nn.Module) -> nn.Module:
+    """Copies a module, with tensors `[0, …]` in place of its own: stacked, but of no experts."""
+    template = copy.deepcopy(expert)
+    for tensor in (*template.parameters(), *template.buffers()):
+        tensor.data = tensor.data.new_empty(0, *tensor.shape)
+    return template
 
 
 def check_numbers(experts: Sequence[int], num_experts: int) -> None:

@@ -11,7 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils import _pytree as pytree
 
 from mmoe.mixture.batch_invariant import StableFunctions
-from mmoe.mixture.experts.no_experts import NoExperts, check_numbers
+from mmoe.mixture.experts.no_experts import NoExperts, check_numbers, without_experts
 from mmoe.mixture.pytrees import Tree, join_rows, leaves_of, map_leaves, split_rows
 from mmoe.mixture.requests.rows import RequestRows
 from mmoe.mixture.routing.routes import host_is_near
@@ -165,7 +165,7 @@ class ExpertPool(nn.ModuleList):
         """
         check_numbers(experts, len(self))
         if not experts:
-            return NoExperts(self.output_dim)
+            return NoExperts(self.output_dim, without_experts(self[0]))
         return ExpertPool([copy.deepcopy(self[e]) for e in experts], self.output_dim)
 
     def forward(self, inputs: Sequence[Tree]) -> list[Tree]:

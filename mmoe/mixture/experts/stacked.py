@@ -53,6 +53,17 @@ class StackedExperts(nn.Module):
                 )
             tensor.data = torch.stack([state[name].detach() for state in states])
 
+    @classmethod
+    def around(
+        cls, stacked: nn.Module, num_experts: int, output_dim: int | None
+    ) -> "StackedExperts":
+        """Makes a pool around a module whose tensors are stacked already; nothing is copied."""
+        pool = cls.__new__(cls)
+        nn.Module.__init__(pool)
+        pool.num_experts, pool.output_dim = num_experts, output_dim
+        pool.stacked, pool.training = stacked, stacked.training
+        return pool
+
     def part(self, experts: Sequence[int]) -> "StackedExperts | NoExperts":
         """Copies some of the experts into a pool of their own, such as those of one rank.
 
@@ -60,13 +71,12 @@ class StackedExperts(nn.Module):
             ValueError: A number outside [0, E).
         """
         check_numbers(experts, len(self))
-        if not experts:
-            return NoExperts(self.output_dim)
         part = copy.deepcopy(self)
         part.num_experts = len(experts)
         for tensor in _tensors(part.stacked).values():
-            tensor.data = tensor.data[torch.tensor(experts, device=tensor.device)]
-        return part
+            numbers = torch.tensor(experts, dtype=torch.int64, device=tensor.device)
+            tensor.data = tensor.data[numbers]
+        return part if experts else NoExperts(self.output_dim, part)
 
     @property
     def expert_tensors(self) -> dict[str, int]:
@@ -86,7 +96,8 @@ class StackedExperts(nn.Module):
     @property
     def traits(self) -> PoolTraits:
         """A batch normalisation looks at the other rows of an expert."""
-        return PoolTraits(uses_batch=any(isinstance(m, _BatchNorm) for m in self.stacked.modules()))
+        uses_batch = any(isinstance(m, _BatchNorm) for m in self.stacked.modules())
+        return PoolTraits(uses_batch=uses_batch, joinable=True)
 
     def __len__(self) -> int:
         """E."""

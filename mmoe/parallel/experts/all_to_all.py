@@ -4,45 +4,32 @@ Plans, packing and mixing are operators of `mmoe.ops`; `mmoe.ops.exchange.exchan
 in plain PyTorch what each of them does.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from mmoe import ops
 from mmoe.mixture import DispatchPlan
 from mmoe.mixture.pytrees import Tree
-from mmoe.mixture.routing.dispatcher import Compute, source_places
-from mmoe.ops import FLOAT_DTYPES, accumulate_dtype
-from mmoe.parallel.experts.links import Links, Sizes, WayBack, WayCosts, check_way
+from mmoe.mixture.routing.dispatcher import Compute
+from mmoe.ops import FLOAT_DTYPES
+from mmoe.parallel.experts.agree import agree
+from mmoe.parallel.experts.exchange import Exchange, Handle, Piece, Terms
+from mmoe.parallel.experts.links import WayBack, check_way
 from mmoe.parallel.experts.mode import ROWS_TRAVEL, Mode
 from mmoe.parallel.experts.overlap import own_halves, split_plan
+from mmoe.parallel.experts.pipeline import in_chunks
 from mmoe.parallel.experts.placement import ExpertPlacement
-from mmoe.parallel.experts.rows import Arrived, Crossing, begin_rows
+from mmoe.parallel.experts.shadow import Shadowing
+from mmoe.parallel.experts.steps import at_once
+from mmoe.parallel.experts.two_levels import HostsHandle, TwoLevels
 from mmoe.parallel.experts.wire import Wire
+from mmoe.parallel.hosts import Hosts
 
-# Codes of picks are int32.
-CODES = 2**31
 # Below it, small products cost more than what they hide.
 _OVERLAP_ROWS = 1024
-
-
-class Handle(NamedTuple):
-    """What `AllToAllDispatcher.combine` needs of a batch.
-
-    Attributes:
-        crossing: The plan of what this rank sent, and the links in both directions.
-        arrived: What came, and its plan.
-        weights_BGK: The weights of this rank's own samples.
-        output_dim: O.
-    """
-
-    crossing: Crossing
-    arrived: Arrived
-    weights_BGK: Tensor
-    output_dim: int
 
 
 class AllToAllDispatcher:
@@ -94,6 +81,8 @@ class AllToAllDispatcher:
             only.
         mode: How rows and weights travel; the attribute `mode` may be set between calls, on all
             ranks alike.
+        hosts: How the ranks lie on hosts; default: as the launcher says. It is asked on the first
+            call that needs it, so until then all bytes count as sent inside one host.
 
     Raises:
         ValueError: No process group, a placement for another number of ranks, or a setting that
@@ -129,23 +118,58 @@ class AllToAllDispatcher:
         overlap_rows: int = _OVERLAP_ROWS,
         way_back: WayBack = "auto",
         mode: Mode = ROWS_TRAVEL,
+        hosts: Hosts | None = None,
     ) -> None:
         self.wire = Wire(group)
-        if placement.num_ranks != self.wire.world_size:
-            raise ValueError(
-                f"placement: expected one for {self.wire.world_size} rank(s), as the group has, "
-                f"got one for {placement.num_ranks}"
-            )
         if wire_dtype is not None and wire_dtype not in FLOAT_DTYPES:
             known = ", ".join(map(str, FLOAT_DTYPES))
             raise ValueError(
                 f"wire_dtype: expected a floating point type of {known}, got {wire_dtype}"
             )
         check_way(way_back)
-        self.placement, self.wire_dtype = placement, wire_dtype
-        self.overlap_rows = overlap_rows
+        self.wire_dtype, self.overlap_rows = wire_dtype, overlap_rows
         self.way_back: WayBack = way_back
         self.mode = mode
+        self._hosts: Hosts | None = None
+        self.placement = placement
+        if hosts is not None:
+            self.hosts = hosts
+
+    @property
+    def placement(self) -> ExpertPlacement:
+        """Who holds which expert; may be set where the experts have moved, on all ranks alike."""
+        return self._placement
+
+    @placement.setter
+    def placement(self, placement: ExpertPlacement) -> None:
+        if placement.num_ranks != self.wire.world_size:
+            raise ValueError(
+                f"placement: expected one for {self.wire.world_size} rank(s), as the group has, "
+                f"got one for {placement.num_ranks}"
+            )
+        self._placement = placement
+        self._straight = Exchange(wire=self.wire, placement=placement)
+        self._two_levels: TwoLevels | None = None
+        self._shadowing = Shadowing(self.wire, placement)
+
+    @property
+    def hosts(self) -> Hosts:
+        """How the ranks lie on hosts; asked for on first use, which all ranks must reach."""
+        if self._hosts is None:
+            self.hosts = Hosts.of_group(self.wire.group)
+        assert self._hosts is not None, "just set"
+        return self._hosts
+
+    @hosts.setter
+    def hosts(self, hosts: Hosts) -> None:
+        ranks = self.wire.world_size
+        if hosts.num_ranks != ranks:
+            raise ValueError(
+                f"hosts: expected those of {ranks} rank(s), as the group has, got those of "
+                f"{hosts.num_ranks}"
+            )
+        self._hosts, self._two_levels = hosts, None
+        self.wire.hosts = [hosts.of(rank) for rank in range(ranks)]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "AllToAllDispatcher":
         """Copies of a layer share it: it holds no state, and a process group cannot be copied."""
@@ -163,8 +187,11 @@ class AllToAllDispatcher:
 
     def dispatch(
         self, sources: Sequence[Tree], plan: DispatchPlan
-    ) -> tuple[Tensor, Tensor | None, Handle]:
+    ) -> tuple[Tensor, Tensor | None, Handle | HostsHandle]:
         """Sends this rank's rows out, and sorts what came by expert.
+
+        Chunks do not apply here: what comes is asked for as a whole. So they do not where the
+        experts' results depend on which rows they get together (`uses_batch`).
 
         Args:
             sources: S tensors `x_BD` of one width.
@@ -178,11 +205,15 @@ class AllToAllDispatcher:
             ValueError: Inputs that are no tensors, experts whose output is no tensor of a known
                 width, or picks of another number of experts.
         """
-        handle = self._begin(sources, plan)()
-        arrived = handle.arrived
-        return arrived.x_RD, arrived.offsets_E1, handle
+        if self.mode.shadowed:
+            self._shadowing.warn_of_rows()
+        road = self._road()
+        piece, terms = self._agree(sources, plan)
+        (leaving,) = road.prepare([piece], terms)
+        handle = at_once(road.outward(leaving))
+        return handle.arrived.x_RD, handle.arrived.offsets_E1, handle
 
-    def combine(self, y: Tree, handle: Handle) -> Tensor:
+    def combine(self, y: Tree, handle: Handle | HostsHandle) -> Tensor:
         """Sends the outputs back, and mixes what came for each gate.
 
         Args:
@@ -195,16 +226,24 @@ class AllToAllDispatcher:
         Raises:
             ValueError: Outputs that are no `[R, O]` tensor.
         """
-        return self._begin_combine(y, handle)()
+        if isinstance(handle, HostsHandle):
+            return at_once(self._over_hosts().homeward(y, handle))
+        return at_once(self._straight.homeward(y, handle))
 
     def run(self, sources: Sequence[Tree], plan: DispatchPlan, compute: Compute) -> Tensor:
         """Does `dispatch`, the experts and `combine`, computing while rows are under way.
 
-        Where there is enough to compute, this rank's experts run on one half of its own rows while
-        rows travel, and on the other half while outputs do:
+        With `mode.chunks` the batch is cut into pieces, and the experts compute one while the rows
+        of another travel; one exchange of sizes serves all. Where there is enough to compute, this
+        rank's experts also run on one half of its own rows while the first rows travel, and on the
+        other half while the last outputs do. In one piece, and in two:
 
             sizes   rows ───────▶                      outputs ────▶
                     half of own rows   others' rows    half of own rows   mix
+
+            sizes   rows 0 ─────▶      outputs 0 ─────▶
+                    rows 1 ───────────────────▶        outputs 1 ──▶
+                    half of own rows   others' 0   others' 1   half of own rows   mix
 
         and backwards the same. Then own rows are not rounded as those on the wire are.
 
@@ -219,18 +258,33 @@ class AllToAllDispatcher:
         Raises:
             ValueError: See `dispatch` and `combine`.
         """
+        if self.mode.shadowed:
+            return self._shadowing.run(self.mode, sources, plan, compute, self._rows_travel)
+        return self._rows_travel(sources, plan, compute)
+
+    def _rows_travel(self, sources: Sequence[Tree], plan: DispatchPlan, compute: Compute) -> Tensor:
+        """All picks are computed where their experts are."""
+        piece, terms = self._agree(sources, plan)
+        road, chunks = self._road(), self.mode.chunks
         if not self._overlaps(plan):
-            rows, offsets_E1, handle = self.dispatch(sources, plan)
-            return self.combine(compute(rows, offsets_E1), handle)
+            return in_chunks(road, piece, terms, chunks, compute)
         away, own = split_plan(plan, self.placement, self.wire.rank)
-        arrive = self._begin(sources, away)
-        halves = own_halves(sources, own, compute)
-        first_BGO = next(halves)
-        handle = arrive()
-        arrived = handle.arrived
-        y = compute(arrived.x_RD, arrived.offsets_E1)
-        finish = self._begin_combine(y, handle)
-        return torch.cat([first_BGO, *halves]) + finish()
+        halves: list[Tensor] = []
+        meanwhile = map(halves.append, own_halves(sources, own, compute))
+        out_BGO = in_chunks(road, piece._replace(plan=away), terms, chunks, compute, meanwhile)
+        return torch.cat(halves) + out_BGO
+
+    def _road(self) -> Exchange | TwoLevels:
+        """How the mode lets rows travel; one level where two would be the same."""
+        if self.mode.hierarchical and self.hosts.are_levels:
+            return self._over_hosts()
+        return self._straight
+
+    def _over_hosts(self) -> TwoLevels:
+        """Made on first use, which all ranks must reach: its groups are."""
+        if self._two_levels is None:
+            self._two_levels = TwoLevels(self.placement, self.hosts, self.wire.traffic)
+        return self._two_levels
 
     def _overlaps(self, plan: DispatchPlan) -> bool:
         """Each rank is free to: what it sends, and when, is the same but for its own rows."""
@@ -239,118 +293,13 @@ class AllToAllDispatcher:
         rows = plan.experts_BGK.shape[0]
         return rows * plan.bound >= self.overlap_rows * self.num_experts
 
-    def _begin(self, sources: Sequence[Tree], plan: DispatchPlan) -> Callable[[], Handle]:
-        """Exchanges sizes and begins to send the rows; what is returned waits for those to come."""
-        rows, costs = self._check(sources, plan)
-        weights_BGK = plan.weights_BGK.to(accumulate_dtype(rows.dtype))
-        read = sorted(set(plan.expert_source))
-        out = ops.outbound_plan(
-            plan.experts_BGK,
-            self._homes(plan.expert_source, plan.experts_BGK.device),
-            self.wire.world_size,
-            len(read),
-        )
-        ours, theirs = self._links(out.sizes_W4, costs)
-        crossing = Crossing(
-            wire=self.wire,
-            out=out,
-            ours=ours,
-            theirs=theirs,
-            rows=rows,
-            gates=costs.picks,
-            num_experts=self.num_local_experts,
-        )
-        arrive = begin_rows(crossing, weights_BGK, [sources[s] for s in read])
-        return lambda: Handle(crossing, arrive(), weights_BGK, costs.output_dim)
-
-    def _begin_combine(self, y: Tree, handle: Handle) -> Callable[[], Tensor]:
-        """Begins to send the outputs back; what is returned waits for what comes, and mixes."""
-        (crossing, arrived, weights_BGK, output_dim), rows = handle, handle.crossing.rows
-        expected = [arrived.routes.rows_P.shape[0], output_dim]
-        if not isinstance(y, Tensor) or list(y.shape) != expected:
-            got = list(y.shape) if isinstance(y, Tensor) else f"a {type(y).__name__}"
-            raise ValueError(f"experts: expected outputs of shape {expected}, got {got}")
-        ours, theirs, slots_NGK = crossing.ours, crossing.theirs, arrived.routes.slots_BGK
-        back_ZO = ops.pack_returns(
-            y.to(rows.dtype),
-            arrived.weights_NGK,
-            ops.return_plan(arrived.routes, theirs.table(y.device)),
-            slots_NGK,
-            sum(theirs.back),
-            rows.wire,
-        )
-        arrive = self.wire.begin_exchange(back_ZO, theirs.back, ours.back)
-        links_WL = ours.table(y.device)
-        return lambda: ops.mix_returns(arrive(), weights_BGK, crossing.out, links_WL, rows.dtype)
-
-    def _homes(self, expert_source: tuple[int, ...], device: torch.device) -> Tensor:
-        """`homes_E3`, for each expert its rank, its number there, and the source it reads."""
-        columns = (
-            self.placement.ranks,
-            self.placement.places,
-            source_places(expert_source).tolist(),
-        )
-        return torch.tensor(columns, dtype=torch.int32).t().contiguous().to(device)
-
-    def _check(
-        self, sources: Sequence[Tree], plan: DispatchPlan
-    ) -> tuple[ops.RowsFormat, WayCosts]:
+    def _agree(self, sources: Sequence[Tree], plan: DispatchPlan) -> tuple[Piece, Terms]:
         """Fails on all ranks alike, before anything is sent: one alone would leave them waiting."""
-        if plan.num_experts != self.num_experts:
-            raise ValueError(
-                f"plan: expected picks of the {self.num_experts} experts of the placement, got "
-                f"{plan.num_experts}"
-            )
-        read = [sources[s] for s in sorted(set(plan.expert_source))]
-        kinds = [_kind(x) for x in read]
-        if None in kinds or len(set(kinds)) > 1:
-            raise ValueError(
-                "x: expected [rows, width] tensors of one width and floating point type, which is "
-                f"what travels to other ranks, got {', '.join(_describe(x) for x in read)}"
-            )
-        if plan.output_dim is None:
-            raise ValueError(
-                "experts: expected an output_dim, which tells how wide the rows are that come "
-                "back, got None; pass ExpertPool(…, output_dim=…)"
-            )
-        G, K = plan.experts_BGK.shape[1:]
-        most = max(map(len, self.placement.experts))
-        if G * K * most > CODES:
-            raise ValueError(
-                f"experts_BGK: expected {G} gates × {K} picks × {most} experts of a rank to fit in "
-                "int32 codes; spread the experts over more ranks"
-            )
-        width, dtype = read[0].shape[1], read[0].dtype
-        wire = self.wire_dtype or dtype
-        # A wider wire would carry the same numbers in more bytes.
-        rows = ops.RowsFormat(width, dtype, wire if wire.itemsize < dtype.itemsize else dtype)
-        return rows, WayCosts(
-            way=self.way_back,
-            output_dim=plan.output_dim,
-            number_bytes=rows.wire.itemsize,
-            weight_bytes=accumulate_dtype(dtype).itemsize,
-            by_batch=rows.wire == dtype or torch.is_grad_enabled(),
-            picks=(G, K),
-            bound=plan.bound,
+        return agree(
+            sources,
+            plan,
+            placement=self.placement,
+            wire_dtype=self.wire_dtype,
+            way_back=self.way_back,
+            host_size=self.hosts.size if self.mode.hierarchical else 1,
         )
-
-    def _links(self, sizes_W4: Tensor, costs: WayCosts) -> tuple[Links, Links]:
-        """Exchanges the sizes: the links of this rank, and those of the ranks it computes for."""
-        ours = [Sizes(*row) for row in sizes_W4.tolist()]
-        theirs = [Sizes(*row) for row in self.wire.exchange_sizes(sizes_W4)]
-        held = [len(own) for own in self.placement.experts]
-        here = self.num_local_experts
-        return (
-            Links(ours, [costs.sums_go_back(s, e) for s, e in zip(ours, held, strict=True)]),
-            Links(theirs, [costs.sums_go_back(size, here) for size in theirs]),
-        )
-
-
-def _kind(x: Tree) -> tuple[int, torch.dtype] | None:
-    """What the sources must agree in; None: cannot travel."""
-    rows = isinstance(x, Tensor) and x.dim() == 2 and x.dtype in FLOAT_DTYPES
-    return (x.shape[1], x.dtype) if rows else None
-
-
-def _describe(x: Tree) -> str:
-    return f"{list(x.shape)} of {x.dtype}" if isinstance(x, Tensor) else f"a {type(x).__name__}"

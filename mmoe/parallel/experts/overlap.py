@@ -34,17 +34,22 @@ def split_plan(
         >>> away.experts_BGK.tolist(), own.experts_BGK.tolist()
         ([[[0, -1, -1, -1]]], [[[-1, 0, -1, 1]]])
     """
-    held, device = placement.on(rank), plan.experts_BGK.device
+    return split_picks(plan, placement.on(rank))
+
+
+def split_picks(plan: DispatchPlan, experts: Sequence[int]) -> tuple[DispatchPlan, DispatchPlan]:
+    """Splits the picks: those of other experts, and those of these by their place among them."""
+    device = plan.experts_BGK.device
     # One entry more than experts: what an unused pick, −1, reads
     numbers_E1 = torch.full((plan.num_experts + 1,), -1, dtype=torch.int32)
-    numbers_E1[list(held)] = torch.arange(len(held), dtype=torch.int32)
+    numbers_E1[list(experts)] = torch.arange(len(experts), dtype=torch.int32)
     own_BGK = numbers_E1.to(device)[plan.experts_BGK.long()]
     away = replace(plan, experts_BGK=plan.experts_BGK.masked_fill(own_BGK >= 0, -1), routes=None)
     own = replace(
         plan,
         experts_BGK=own_BGK,
-        num_experts=len(held),
-        expert_source=tuple(plan.expert_source[e] for e in held),
+        num_experts=len(experts),
+        expert_source=tuple(plan.expert_source[e] for e in experts),
         source_E=None,
         routes=None,
     )
@@ -62,10 +67,11 @@ def own_halves(sources: Sequence[Tree], own: DispatchPlan, compute: Compute) -> 
     half = own.experts_BGK.shape[0] // 2
     for at in (slice(half), slice(half, None)):
         picked = replace(own, experts_BGK=own.experts_BGK[at], weights_BGK=own.weights_BGK[at])
-        yield _mix([source[at] for source in sources], picked, compute)
+        yield mix_here([source[at] for source in sources], picked, compute)
 
 
-def _mix(sources: Sequence[Tree], plan: DispatchPlan, compute: Compute) -> Tensor:
+def mix_here(sources: Sequence[Tree], plan: DispatchPlan, compute: Compute) -> Tensor:
+    """Returns `out_BGO` of experts that are all here."""
     dispatcher = LocalDispatcher()
     routes = plan_routes(plan.experts_BGK, plan.num_experts, most_pairs=plan.most_pairs)
     if _every_row(plan, routes):

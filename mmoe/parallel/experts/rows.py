@@ -25,7 +25,8 @@ class Crossing:
         theirs: The links of the ranks that it computes for.
         rows: What the rows are.
         gates: G and K.
-        num_experts: e, held here.
+        num_experts: e, held here or, of a rank that relays, on its host.
+        relays: What comes is not computed here, but goes on to the ranks of this host.
     """
 
     wire: Wire
@@ -35,6 +36,7 @@ class Crossing:
     rows: ops.RowsFormat
     gates: tuple[int, int]
     num_experts: int
+    relays: bool = False
 
     def message_bytes(self, links: Links, code_bytes: int) -> list[int]:
         """Returns the bytes of each rank's message: rows, codes of picks, weights."""
@@ -48,13 +50,16 @@ class Arrived(NamedTuple):
     """Rows that came from all ranks, sorted by expert.
 
     Attributes:
-        x_RD: The rows; each of them once, `x_ND`, where every expert here computes all of them.
-        weights_NGK: The weights that came with them; 0 where none did.
+        x_RD: The rows; each of them once, `x_ND`, where every expert here computes all of them, or
+            where they go on to others.
+        picks_NGK: The picks that came with them, by the experts' numbers here.
+        weights_NGK: Their weights; 0 where none came.
         routes: The plan of the picks that came.
         places_Q: Each pick that came, as a place in the flattened picks.
     """
 
     x_RD: Tensor
+    picks_NGK: Tensor
     weights_NGK: Tensor
     routes: ops.RoutePlan
     places_Q: Tensor
@@ -82,9 +87,9 @@ def begin_rows(
     arrive = start_exchange(_Rows(crossing), weights_BGK, *sources)
 
     def finish() -> Arrived:
-        x_RD, weights_NGK, places_Q, *routes = arrive()
-        routes = ops.RoutePlan(*routes)
-        return Arrived(x_RD, weights_NGK, routes, places_Q, _every_row(crossing))
+        x_RD, weights_NGK, picks_NGK, places_Q, *routes = arrive()
+        every_row = _every_row(crossing) and not crossing.relays
+        return Arrived(x_RD, picks_NGK, weights_NGK, ops.RoutePlan(*routes), places_Q, every_row)
 
     return finish
 
@@ -116,10 +121,10 @@ class _Rows:
         )
         routes = _plan_picks(picks_NGK, c.num_experts, c.theirs)
         rows_R, self.slots_NGK = routes.rows_P, routes.slots_BGK
-        if _every_row(c):
+        if c.relays or _every_row(c):
             rows_R, self.slots_NGK = _each_once(routes.slots_BGK)
         x_RD = ops.unpack_rows(message, rows_R, self.theirs_WL, c.rows)
-        return (x_RD, weights_NGK), (self.places_Q, *routes)
+        return (x_RD, weights_NGK), (picks_NGK, self.places_Q, *routes)
 
     def begin_backward(self, grads: tuple[Tensor, ...]) -> None:
         grad_RD, grad_weights_NGK = grads

@@ -1,6 +1,8 @@
-"""`Wire`: all-to-alls of rows, and how many bytes leave the rank by them."""
+"""`Wire`: all-to-alls of rows, and `Traffic`, what left the rank by them and how long it took."""
 
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch.distributed as dist
 from torch import Tensor
@@ -8,16 +10,50 @@ from torch import Tensor
 from mmoe.parallel.experts.async_exchange import start_exchange
 
 
+@dataclass(slots=True)
+class Traffic:
+    """What one rank sent so far, over one wire or over several that share it.
+
+    The seconds are those of the host: with NCCL, where waiting for rows keeps a stream of the GPU
+    and not the host, they say nothing.
+
+    Attributes:
+        bytes_sent: What left this rank, sizes included; what a rank sends itself is not counted.
+        bytes_between_hosts: Those of them that went to another host.
+        collectives: How many all-to-alls this rank took part in.
+        seconds_waited: How long this rank stood still for rows that were on their way.
+        seconds_under_way: How long rows were on their way until they were here and asked for.
+
+    Example:
+        >>> from mmoe.parallel import Traffic
+        >>> Traffic(seconds_waited=1.0, seconds_under_way=4.0).share_hidden
+        0.75
+    """
+
+    bytes_sent: int = 0
+    bytes_between_hosts: int = 0
+    collectives: int = 0
+    seconds_waited: float = 0.0
+    seconds_under_way: float = 0.0
+
+    @property
+    def share_hidden(self) -> float:
+        """Share of the time under way in which this rank computed; 1 where nothing was sent."""
+        if not self.seconds_under_way:
+            return 1.0
+        return 1 - self.seconds_waited / self.seconds_under_way
+
+
 class Wire:
     """Sends rows of a tensor to every rank of a group.
 
     Args:
         group: The ranks; default: all.
+        traffic: Where what is sent is counted; default: one of its own.
 
     Attributes:
-        bytes_sent: What left this rank so far, sizes included; what a rank sends itself is not
-            counted.
-        collectives: How many all-to-alls this rank took part in.
+        traffic: What this rank sent so far.
+        hosts: The host of each rank; all the same one until it is set.
 
     Raises:
         ValueError: No process group.
@@ -33,14 +69,32 @@ class Wire:
         0
     """
 
-    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+    def __init__(
+        self, group: dist.ProcessGroup | None = None, *, traffic: Traffic | None = None
+    ) -> None:
         if not dist.is_initialized():
             raise ValueError(
                 "wire: expected a process group; call torch.distributed.init_process_group first"
             )
         self.group = group
         self.rank, self.world_size = dist.get_rank(group), dist.get_world_size(group)
-        self.bytes_sent = self.collectives = 0
+        self.traffic = Traffic() if traffic is None else traffic
+        self.hosts: Sequence[int] = [0] * self.world_size
+
+    @property
+    def bytes_sent(self) -> int:
+        """What left this rank so far, sizes included; what it sends itself is not counted."""
+        return self.traffic.bytes_sent
+
+    @property
+    def bytes_between_hosts(self) -> int:
+        """Those of them that went to another host."""
+        return self.traffic.bytes_between_hosts
+
+    @property
+    def collectives(self) -> int:
+        """How many all-to-alls this rank took part in."""
+        return self.traffic.collectives
 
     def exchange_sizes(self, sizes_WN: Tensor) -> list[list[int]]:
         """Sends each rank its row of numbers; returns the row that each has for this one."""
@@ -75,10 +129,49 @@ class Wire:
             received, rows, list(receive), list(send), group=self.group, async_op=True
         )
         assert work is not None, "this process is one of the group"
-        away = sum(send) - send[self.rank]
-        self.bytes_sent += away * rows.shape[1:].numel() * rows.element_size()
-        self.collectives += 1
-        return PendingRows(work, rows, received)
+        self._count(send, rows.shape[1:].numel() * rows.element_size())
+        return PendingRows(work, rows, received, self.traffic)
+
+    def _count(self, send: Sequence[int], row_bytes: int, collectives: int = 1) -> None:
+        here, traffic = self.hosts[self.rank], self.traffic
+        crossing = sum(n for n, host in zip(send, self.hosts, strict=True) if host != here)
+        traffic.bytes_sent += (sum(send) - send[self.rank]) * row_bytes
+        traffic.bytes_between_hosts += crossing * row_bytes
+        traffic.collectives += collectives
+
+    def begin_copies(self, own: Tensor, receive: Sequence[int]) -> "PendingRows":
+        """Begins to send this rank's rows to every rank, without gradients.
+
+        Args:
+            own: This rank's rows.
+            receive: How many rows each rank has.
+
+        Returns:
+            Waits for the rows of all ranks, this one's among them, those of rank 0 first.
+        """
+        received = own.new_empty(sum(receive), *own.shape[1:])
+        parts = received.split(list(receive))
+        parts[self.rank].copy_(own)
+        works = [
+            dist.broadcast(part, group_src=holder, group=self.group, async_op=True)
+            for holder, part in enumerate(parts)
+            if len(part)
+        ]
+        everybody = [len(own)] * self.world_size
+        self._count(everybody, own.shape[1:].numel() * own.element_size(), len(works))
+        under_way = _Works([work for work in works if work is not None])
+        return PendingRows(under_way, own, received, self.traffic)
+
+
+class _Works:
+    """Several collectives under way, as one."""
+
+    def __init__(self, works: Sequence[dist.Work]) -> None:
+        self._works = works
+
+    def wait(self) -> None:
+        for work in self._works:
+            work.wait()
 
 
 class PendingRows:
@@ -88,14 +181,22 @@ class PendingRows:
         work: Of the collective.
         sent: Kept until they are gone.
         received: Where those of other ranks arrive.
+        traffic: Where the seconds are counted.
     """
 
-    def __init__(self, work: dist.Work, sent: Tensor, received: Tensor) -> None:
+    def __init__(
+        self, work: dist.Work | _Works, sent: Tensor, received: Tensor, traffic: Traffic
+    ) -> None:
         self._work, self._sent, self._received = work, sent, received
+        self._traffic, self._begun = traffic, time.perf_counter()
 
     def wait(self) -> Tensor:
         """Waits for the rows and returns them; to be called once."""
+        asked = time.perf_counter()
         self._work.wait()
+        here = time.perf_counter()
+        self._traffic.seconds_waited += here - asked
+        self._traffic.seconds_under_way += here - self._begun
         received = self._received
         del self._sent, self._received
         return received

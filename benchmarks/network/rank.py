@@ -1,0 +1,53 @@
+"""A rank on a host: `python -m benchmarks.network.rank NOTHING` (see `Ranks`)."""
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from benchmarks.network.bandwidth import host_bandwidth
+from benchmarks.network.racing import race_modes
+from benchmarks.train.pacer import private_stdout
+from mmoe.parallel import ensure_process_group
+
+# Seconds that a rank waits for another; a race of layers takes less
+PATIENCE = 240
+
+
+def main() -> None:
+    """Answers commands until there are no more."""
+    answers = private_stdout()
+    torch.set_num_threads(1)
+    keep_to_one_core(int(os.environ["RANK"]))
+    ensure_process_group(PATIENCE)
+    answer: dict[str, Any] = {"ready": True}
+    while True:
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+        line = sys.stdin.readline()
+        if not line.strip():
+            return
+        command = json.loads(line)
+        answer = JOBS[command.pop("do")](**command)
+
+
+def keep_to_one_core(number: int) -> None:
+    """A core for each rank, in turn; ranks of all hosts share those of this machine.
+
+    Before any other thread starts: those that do later keep to it as well.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cores[number % len(cores)]})
+
+
+JOBS: dict[str, Callable[..., dict[str, Any]]] = {
+    "bandwidth": host_bandwidth,
+    "modes": race_modes,
+}
+
+
+if __name__ == "__main__":
+    main()

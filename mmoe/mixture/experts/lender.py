@@ -1,0 +1,167 @@
+"""`Lender`: a pool's experts as tensors by which another rank can compute."""
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from mmoe.mixture.experts.no_experts import NoExperts
+from mmoe.mixture.experts.pool import ExpertPool, Pool
+from mmoe.mixture.experts.pool_compute import PoolCompute
+from mmoe.mixture.experts.stacked import StackedExperts
+from mmoe.mixture.pytrees import Tree
+from mmoe.mixture.routing.dispatcher import Compute
+from mmoe.mixture.traits import PoolTraits, traits_of
+
+# What every module has, beside settings
+_OF_MODULES = frozenset(vars(nn.Module()))
+# Differ between the parts of one pool
+_OF_PARTS = frozenset({"num_experts", "device"})
+
+
+class TensorFormat(NamedTuple):
+    """One of the tensors that an expert consists of.
+
+    Attributes:
+        name: In the pool that `Lender.compute_by` calls.
+        shape: Of one expert's.
+        dtype: Of it.
+        trained: Whether it is a parameter; a buffer has no gradient.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    trained: bool
+
+
+class Lender:
+    """The experts of a pool as tensors `[n, …]`, and the pool that any number of such make.
+
+    Neither parameters nor buffers move: what `take` returns are copies or views, with gradients.
+
+    Args:
+        shell: A pool that is `joinable`; its own tensors are not read where there are `modules`.
+        modules: Experts whose tensors lie apart; None: those of the shell are stacked.
+
+    Example:
+        >>> import torch
+        >>> from mmoe.mixture import mlp_experts
+        >>> from mmoe.mixture.experts.lender import lender_of
+        >>> pool = mlp_experts(4, 8, [3])
+        >>> lender = lender_of(pool)
+        >>> compute = lender.compute_by(2, lender.take([3, 0]))
+        >>> rows, offsets_E1 = torch.randn(5, 8), torch.tensor([0, 2, 5]).int()
+        >>> torch.equal(compute(rows, offsets_E1), pool.part([3, 0]).grouped(rows, offsets_E1))
+        True
+    """
+
+    def __init__(self, shell: nn.Module, modules: Sequence[nn.Module] | None = None) -> None:
+        self._shell, self._modules = shell, modules
+        trained = {name for name, _ in shell.named_parameters()}
+        first = 0 if modules else 1
+        self.formats = [
+            TensorFormat(name, tuple(tensor.shape[first:]), tensor.dtype, name in trained)
+            for name, tensor in _tensors(shell).items()
+        ]
+
+    def take(self, places: Sequence[int]) -> dict[str, Tensor]:
+        """Returns the tensors of some of the experts, `[n, …]` by name.
+
+        Args:
+            places: Their numbers in this pool.
+        """
+        if self._modules is None:
+            return {name: _rows(tensor, places) for name, tensor in _tensors(self._shell).items()}
+        if not places:
+            return {n: t.new_empty(0, *t.shape) for n, t in _tensors(self._shell).items()}
+        each = [_tensors(self._modules[place]) for place in places]
+        return {f"stacked.{name}": torch.stack([t[name] for t in each]) for name in each[0]}
+
+    def compute_by(self, num_experts: int, tensors: Mapping[str, Tensor]) -> Compute:
+        """Returns what runs as many experts as there are in tensors `[num_experts, …]`."""
+        shell: Any = copy.copy(self._shell)  # shallow: it shares the tensors, which are not read
+        shell.num_experts = num_experts
+        held, named = _Held(shell), {f"pool.{name}": tensor for name, tensor in tensors.items()}
+        return lambda rows, offsets_E1: functional_call(held, named, (rows, offsets_E1))
+
+    def structure(self) -> str | None:
+        """Says what the experts are, but for their tensors' numbers; None: they are not alike.
+
+        Two lenders of one structure can join their experts. A module with a setting that is no
+        plain value, such as a function without a name, is like no other.
+        """
+        if self._modules is None:
+            return _structure(self._shell, first=1)
+        found = {_structure(self._around(module), first=0) for module in self._modules}
+        return found.pop() if len(found) == 1 else None
+
+    def _around(self, module: nn.Module) -> nn.Module:
+        return StackedExperts.around(module, 0, cast(Pool, self._shell).output_dim)
+
+
+def lender_of(pool: object) -> Lender | None:
+    """Returns the lender of a pool, also of one without experts; None: there cannot be one."""
+    if isinstance(pool, ExpertPool):
+        return Lender(StackedExperts.around(pool[0], len(pool), pool.output_dim), list(pool))
+    shell = pool
+    if isinstance(pool, NoExperts):
+        shell = pool.template
+        if shell is not None and not traits_of(shell, PoolTraits).joinable:
+            shell = StackedExperts.around(shell, 0, pool.output_dim)
+    joinable = isinstance(shell, nn.Module) and traits_of(shell, PoolTraits).joinable
+    return Lender(cast(nn.Module, shell)) if joinable else None
+
+
+class _Held(nn.Module):
+    """A pool as a module that `functional_call` can call."""
+
+    def __init__(self, pool: nn.Module) -> None:
+        super().__init__()
+        self.pool = pool
+
+    def forward(self, rows: Tree, offsets_E1: Tensor | None) -> Tree:
+        """As `PoolCompute`."""
+        return PoolCompute(cast(Pool, self.pool))(rows, offsets_E1)
+
+
+def _rows(tensor: Tensor, places: Sequence[int]) -> Tensor:
+    """Neighbours are a view."""
+    if list(places) == list(range(len(tensor))):
+        return tensor
+    if places and list(places) == list(range(places[0], places[0] + len(places))):
+        return tensor[places[0] : places[0] + len(places)]
+    return tensor[torch.tensor(places, dtype=torch.int64, device=tensor.device)]
+
+
+def _tensors(module: nn.Module) -> dict[str, Tensor]:
+    return dict([*module.named_parameters(), *module.named_buffers()])
+
+
+def _structure(module: nn.Module, first: int) -> str | None:
+    """Classes, settings and tensors of a module, those of an expert from dimension `first` on."""
+    said: list[Any] = [(n, t.shape[first:], t.dtype) for n, t in _tensors(module).items()]
+    for name, part in module.named_modules():
+        kind = f"{type(part).__module__}.{type(part).__qualname__}"
+        settings = {k: v for k, v in vars(part).items() if k not in _OF_MODULES | _OF_PARTS}
+        values = {k: _plain(v) for k, v in sorted(settings.items())}
+        if None in values.values():
+            return None
+        said.append((name, kind, values))
+    return repr(said)
+
+
+def _plain(value: Any) -> str | None:
+    """A setting in words that are the same on all ranks; None: there are none."""
+    if value is None or isinstance(value, bool | int | float | str | torch.dtype):
+        return repr(value)
+    if isinstance(value, list | tuple):
+        inner = [_plain(item) for item in value]
+        return None if None in inner else f"({', '.join(map(str, inner))})"
+    if isinstance(value, dict):
+        return _plain([item for pair in value.items() for item in pair])
+    name = getattr(value, "__qualname__", None)
+    return None if name is None or "<" in name else f"{value.__module__}.{name}"

@@ -1,0 +1,201 @@
+"""`Exchange`: rows to the ranks of a wire, and the outputs back; one level of the way to experts."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from mmoe import ops
+from mmoe.mixture import DispatchPlan
+from mmoe.mixture.pytrees import Tree
+from mmoe.mixture.routing.dispatcher import source_places
+from mmoe.ops import accumulate_dtype
+from mmoe.parallel.experts.links import Links, Sizes, WayCosts
+from mmoe.parallel.experts.placement import ExpertPlacement
+from mmoe.parallel.experts.rows import Arrived, Crossing, begin_rows
+from mmoe.parallel.experts.steps import Steps
+from mmoe.parallel.experts.wire import Wire
+
+
+class Terms(NamedTuple):
+    """What the two ends of an exchange know beforehand, the same on all ranks.
+
+    Attributes:
+        rows: What the rows are.
+        costs: By which the way back is chosen.
+    """
+
+    rows: ops.RowsFormat
+    costs: WayCosts
+
+
+class Piece(NamedTuple):
+    """Rows of a batch, and their picks.
+
+    Attributes:
+        sources: S tensors `x_BD`.
+        plan: The picks.
+    """
+
+    sources: Sequence[Tensor]
+    plan: DispatchPlan
+
+
+class Departure(NamedTuple):
+    """Rows that are ready to leave: both ends know how many there are.
+
+    Attributes:
+        crossing: Sizes and plans.
+        weights_BGK: Of the picks.
+        sources: Those that experts read.
+        terms: What both ends know.
+    """
+
+    crossing: Crossing
+    weights_BGK: Tensor
+    sources: Sequence[Tensor]
+    terms: Terms
+
+
+class Handle(NamedTuple):
+    """What the way back needs of a batch.
+
+    Attributes:
+        crossing: The plan of what this rank sent, and the links in both directions.
+        arrived: What came, and its plan.
+        weights_BGK: The weights of this rank's own samples.
+        output_dim: O.
+    """
+
+    crossing: Crossing
+    arrived: Arrived
+    weights_BGK: Tensor
+    output_dim: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exchange:
+    """Sends each row once to each rank that has experts for it, and brings their outputs back.
+
+    Args:
+        wire: To the ranks.
+        placement: Who holds which expert: of the ranks of the wire.
+        relays: What comes goes on to other ranks; each row is needed once.
+    """
+
+    wire: Wire
+    placement: ExpertPlacement
+    relays: bool = False
+    # Those of `outward`, the experts and `homeward`, one after another
+    num_steps = 3
+
+    def prepare(self, pieces: Sequence[Piece], terms: Terms) -> list[Departure]:
+        """Plans what goes where; one exchange of sizes serves all pieces."""
+        outs = self._plans([piece.plan for piece in pieces])
+        links = self._links([out.sizes_W4 for out in outs], terms.costs)
+        departures = []
+        for (sources, plan), out, (ours, theirs) in zip(pieces, outs, links, strict=True):
+            crossing = Crossing(
+                wire=self.wire,
+                out=out,
+                ours=ours,
+                theirs=theirs,
+                rows=terms.rows,
+                gates=terms.costs.picks,
+                num_experts=len(self.placement.on(self.wire.rank)),
+                relays=self.relays,
+            )
+            weights_BGK = plan.weights_BGK.to(accumulate_dtype(terms.rows.dtype))
+            read = [sources[s] for s in sorted(set(plan.expert_source))]
+            departures.append(Departure(crossing, weights_BGK, read, terms))
+        return departures
+
+    def outward(self, leaving: Departure) -> Steps[Handle]:
+        """Sends the rows, and sorts what comes by expert."""
+        crossing, weights_BGK, sources, terms = leaving
+        arrive = begin_rows(crossing, weights_BGK, sources)
+        yield
+        return Handle(crossing, arrive(), weights_BGK, terms.costs.output_dim)
+
+    def homeward(self, y: Tree, handle: Handle) -> Steps[Tensor]:
+        """Sends the outputs back, and mixes what comes for each gate.
+
+        Raises:
+            ValueError: Outputs that are no `[R, O]` tensor.
+        """
+        y_RO, arrived, crossing = checked(y, handle), handle.arrived, handle.crossing
+        theirs = crossing.theirs
+        back_ZO = ops.pack_returns(
+            y_RO.to(crossing.rows.dtype),
+            arrived.weights_NGK,
+            ops.return_plan(arrived.routes, theirs.table(y_RO.device)),
+            arrived.routes.slots_BGK,
+            sum(theirs.back),
+            crossing.rows.wire,
+        )
+        return (yield from self.bring_back(back_ZO, handle))
+
+    def bring_back(self, back_ZO: Tensor, handle: Handle) -> Steps[Tensor]:
+        """Sends what lies in the order in which it goes back, and mixes what comes.
+
+        Args:
+            back_ZO: Rank by rank, its pairs by (expert, row) or its sums by (row, gate).
+            handle: From `outward`.
+        """
+        crossing = handle.crossing
+        ours, theirs = crossing.ours, crossing.theirs
+        arrive = self.wire.begin_exchange(back_ZO, theirs.back, ours.back)
+        yield
+        links_WL = ours.table(back_ZO.device)
+        return ops.mix_returns(
+            arrive(), handle.weights_BGK, crossing.out, links_WL, crossing.rows.dtype
+        )
+
+    def _plans(self, plans: Sequence[DispatchPlan]) -> list[ops.OutboundPlan]:
+        expert_source, device = plans[0].expert_source, plans[0].experts_BGK.device
+        # For each expert its rank, its number there, and the source it reads
+        columns = (
+            self.placement.ranks,
+            self.placement.places,
+            source_places(expert_source).tolist(),
+        )
+        homes_E3 = torch.tensor(columns, dtype=torch.int32).t().contiguous().to(device)
+        sources = len(set(expert_source))
+        return [
+            ops.outbound_plan(plan.experts_BGK, homes_E3, self.wire.world_size, sources)
+            for plan in plans
+        ]
+
+    def _links(self, sizes: Sequence[Tensor], costs: WayCosts) -> list[tuple[Links, Links]]:
+        """Exchanges the sizes: the links of this rank, and those of the ranks it computes for."""
+        sizes_WP4 = torch.stack(list(sizes), 1)
+        came = self.wire.exchange_sizes(sizes_WP4.flatten(1))
+        held = [len(own) for own in self.placement.experts]
+        here = [held[self.wire.rank]] * len(held)
+        at = range(0, 4 * len(sizes), 4)
+        leave = sizes_WP4.flatten(1).tolist()
+        return [
+            (self._way(leave, i, held, costs), self._way(came, i, here, costs)) for i in at
+        ]
+
+    def _way(
+        self, numbers: list[list[int]], at: int, held: Sequence[int], costs: WayCosts
+    ) -> Links:
+        """The links of one piece: its four numbers for each rank, and which way outputs go back."""
+        sizes = [Sizes(*row[at : at + 4]) for row in numbers]
+        sums = [costs.sums_go_back(size, e) for size, e in zip(sizes, held, strict=True)]
+        if self.relays:
+            # What stays on this host costs nothing here, and least inside it where sums are taken
+            sums[self.wire.rank] = costs.way != "pairs"
+        return Links(sizes, sums)
+
+
+def checked(y: Tree, handle: Handle) -> Tensor:
+    """Refuses outputs of another shape than the experts were asked for."""
+    expected = [handle.arrived.routes.rows_P.shape[0], handle.output_dim]
+    if not isinstance(y, Tensor) or list(y.shape) != expected:
+        got = list(y.shape) if isinstance(y, Tensor) else f"a {type(y).__name__}"
+        raise ValueError(f"experts: expected outputs of shape {expected}, got {got}")
+    return y
